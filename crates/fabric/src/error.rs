@@ -1,0 +1,76 @@
+//! What can go wrong on a fabric, and whose fault it is.
+
+use thiserror::Error;
+
+/// A failure while memory is registered or a connection is made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// The operating system refused memory. The user's limits (memlock, cgroup, `/dev/shm`) are too small.
+    #[error("cannot register {bytes} bytes of memory: {source}")]
+    Memory {
+        /// Bytes asked for.
+        bytes: usize,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// The peer could not be reached, or did not answer in time. Look at the peer.
+    #[error("cannot connect {link}: {source}")]
+    Connect {
+        /// Which pair of workers.
+        link: String,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// The peer's address or key is not of this fabric or this version. The peer is at fault.
+    #[error("the peer sent a malformed {what}")]
+    Malformed {
+        /// What was being decoded.
+        what: &'static str,
+    },
+    /// A range does not lie inside the slab that it names. The caller is at fault.
+    #[error("range {offset}..{end} is outside of a slab of {len} bytes")]
+    OutOfBounds {
+        /// First byte.
+        offset: usize,
+        /// One past the last byte.
+        end: usize,
+        /// Size of the slab.
+        len: usize,
+    },
+}
+
+/// Why an operation was not posted. Nothing of it took place.
+#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PostError {
+    /// The queue, or the peer's posted receives, are used up. Call `poll` and try again.
+    #[error("the endpoint's queue is full")]
+    Full,
+    /// The payload exceeds what the operation can carry ([`Caps`](crate::Caps)). The caller is at fault.
+    #[error("the payload exceeds the limit of the endpoint")]
+    TooLarge,
+    /// The range is outside of what the peer exported, or misaligned. The caller is at fault.
+    #[error("the remote range is outside of the exported range")]
+    OutOfBounds,
+    /// The device does not offer this operation ([`Caps`](crate::Caps)). The caller is at fault.
+    #[error("the endpoint does not offer this operation")]
+    Unsupported,
+    /// The endpoint failed or was closed earlier.
+    #[error("the endpoint is closed")]
+    Closed,
+}
+
+/// The kind of a failed operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The peer is gone or the connection broke.
+    Disconnected,
+    /// The peer refused the key or range: revoked, stale or out of bounds.
+    RemoteAccess,
+    /// The peer had no receive posted (a breach of G9).
+    ReceiverNotReady,
+    /// An earlier operation failed and took this one with it; its effect is unknown.
+    Flushed,
+}

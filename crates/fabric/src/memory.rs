@@ -1,0 +1,283 @@
+//! Registered memory: the only memory that a fabric reads from and writes into.
+//!
+//! A [`Slab`] is allocated once, never moves and may be written by a peer at any time. It therefore has no safe
+//! view as `&[u8]`: words are loaded and stored atomically, and bytes are copied by `unsafe` functions whose
+//! caller knows, from its protocol, that nobody else touches the range.
+
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::FabricError;
+
+/// Bytes of a cache line; slabs start at a multiple of it.
+pub const CACHE_LINE: usize = 64;
+
+/// What a slab is made of: heap memory, a shared mapping, a device registration.
+///
+/// # Safety
+/// `base..base + len` stays mapped, readable and writable at the same address until the value is dropped, and
+/// `base` is a multiple of [`CACHE_LINE`].
+pub unsafe trait Backing: Send + Sync + 'static {
+    /// First byte.
+    fn base(&self) -> NonNull<u8>;
+    /// Bytes.
+    fn len(&self) -> usize;
+    /// True when there are no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// For the transport that made the backing to find its own type again.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// A registered region. Clones share the memory; it is released with the last clone.
+#[derive(Clone)]
+pub struct Slab {
+    backing: Arc<dyn Backing>,
+}
+
+impl Slab {
+    /// Wraps memory that a transport has made.
+    pub fn new(backing: Arc<dyn Backing>) -> Self {
+        assert!(
+            (backing.base().as_ptr() as usize).is_multiple_of(CACHE_LINE),
+            "a slab starts at a cache line"
+        );
+        Self { backing }
+    }
+
+    /// Zeroed heap memory: for transports that move bytes by the CPU of both sides.
+    pub fn heap(bytes: usize) -> Result<Self, FabricError> {
+        Ok(Self::new(Arc::new(Heap::new(bytes)?)))
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.backing.len()
+    }
+
+    /// True when there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What the slab is made of.
+    pub fn backing(&self) -> &Arc<dyn Backing> {
+        &self.backing
+    }
+
+    /// True when both name the same memory.
+    pub fn same(&self, other: &Slab) -> bool {
+        self.backing.base() == other.backing.base()
+    }
+
+    /// A part of this slab.
+    ///
+    /// # Errors
+    /// [`FabricError::OutOfBounds`] when the range leaves the slab.
+    pub fn range(&self, range: Range<usize>) -> Result<SlabRange, FabricError> {
+        if range.start > range.end || range.end > self.len() {
+            return Err(FabricError::OutOfBounds {
+                offset: range.start,
+                end: range.end,
+                len: self.len(),
+            });
+        }
+        Ok(SlabRange { slab: self.clone(), offset: range.start, len: range.len() })
+    }
+
+    /// Loads the aligned word at byte `offset`. `Acquire` pairs with the transport's release of the last word
+    /// of a write (G2) or with [`Slab::store`].
+    ///
+    /// # Panics
+    /// When the word is misaligned or outside of the slab.
+    pub fn load(&self, offset: usize, order: Ordering) -> u64 {
+        self.word(offset).load(order)
+    }
+
+    /// Stores the aligned word at byte `offset`.
+    ///
+    /// # Panics
+    /// When the word is misaligned or outside of the slab.
+    pub fn store(&self, offset: usize, value: u64, order: Ordering) {
+        self.word(offset).store(value, order);
+    }
+
+    /// The aligned word at byte `offset` as an atomic.
+    ///
+    /// # Panics
+    /// When the word is misaligned or outside of the slab.
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(
+            offset.is_multiple_of(8) && offset + 8 <= self.len(),
+            "word {offset} of a slab of {}",
+            self.len()
+        );
+        // SAFETY: in bounds and aligned as asserted (the base is a multiple of 64); the backing keeps the memory
+        // mapped while `self` borrows it, and an atomic may alias whatever a peer does to the word.
+        unsafe { AtomicU64::from_ptr(self.backing.base().as_ptr().add(offset).cast()) }
+    }
+
+    /// Copies `bytes` into the slab at `offset`.
+    ///
+    /// # Safety
+    /// Nobody reads or writes `offset..offset + bytes.len()` during the call: the caller's protocol says so.
+    ///
+    /// # Panics
+    /// When the range leaves the slab.
+    pub unsafe fn copy_in(&self, offset: usize, bytes: &[u8]) {
+        self.check(offset, bytes.len());
+        // SAFETY: in bounds as checked; exclusive as the caller promises; `bytes` is a live slice and cannot
+        // overlap memory that no safe reference may point into.
+        unsafe {
+            let dst = self.backing.base().as_ptr().add(offset);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), dst, bytes.len());
+        }
+    }
+
+    /// Copies bytes out of the slab, beginning at `offset`, until `out` is full.
+    ///
+    /// # Safety
+    /// Nobody writes `offset..offset + out.len()` during the call.
+    ///
+    /// # Panics
+    /// When the range leaves the slab.
+    pub unsafe fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        self.check(offset, out.len());
+        // SAFETY: in bounds as checked; no concurrent writer as the caller promises.
+        unsafe {
+            let src = self.backing.base().as_ptr().add(offset);
+            std::ptr::copy_nonoverlapping(src, out.as_mut_ptr(), out.len());
+        }
+    }
+
+    /// The bytes of `range` in place.
+    ///
+    /// # Safety
+    /// Nobody writes the range while the slice lives.
+    ///
+    /// # Panics
+    /// When the range leaves the slab.
+    pub unsafe fn bytes(&self, range: Range<usize>) -> &[u8] {
+        self.check(range.start, range.len());
+        // SAFETY: in bounds as checked; no writer as the caller promises; mapped while `self` is borrowed.
+        unsafe {
+            std::slice::from_raw_parts(self.backing.base().as_ptr().add(range.start), range.len())
+        }
+    }
+
+    /// The bytes of `range` in place, to be written.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes the range while the slice lives.
+    ///
+    /// # Panics
+    /// When the range leaves the slab.
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "a slab is shared memory; the caller's protocol gives exclusivity"
+    )]
+    pub unsafe fn bytes_mut(&self, range: Range<usize>) -> &mut [u8] {
+        self.check(range.start, range.len());
+        // SAFETY: in bounds as checked; exclusive as the caller promises; mapped while `self` is borrowed.
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                self.backing.base().as_ptr().add(range.start),
+                range.len(),
+            )
+        }
+    }
+
+    fn check(&self, offset: usize, len: usize) {
+        assert!(
+            offset.checked_add(len).is_some_and(|end| end <= self.len()),
+            "{len} bytes at {offset} of a slab of {}",
+            self.len()
+        );
+    }
+}
+
+impl fmt::Debug for Slab {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Slab({} bytes)", self.len())
+    }
+}
+
+/// A part of a slab, checked to lie inside of it.
+#[derive(Debug, Clone)]
+pub struct SlabRange {
+    slab: Slab,
+    offset: usize,
+    len: usize,
+}
+
+impl SlabRange {
+    /// The slab.
+    pub fn slab(&self) -> &Slab {
+        &self.slab
+    }
+
+    /// First byte.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// Zeroed memory of the process's own heap.
+struct Heap {
+    base: NonNull<u8>,
+    layout: std::alloc::Layout,
+}
+
+impl Heap {
+    fn new(bytes: usize) -> Result<Self, FabricError> {
+        let refused =
+            || FabricError::Memory { bytes, source: std::io::ErrorKind::OutOfMemory.into() };
+        let layout = std::alloc::Layout::from_size_align(bytes.max(CACHE_LINE), 4096)
+            .map_err(|_| refused())?;
+        // SAFETY: the layout has a size above zero.
+        let base = unsafe { std::alloc::alloc_zeroed(layout) };
+        Ok(Self { base: NonNull::new(base).ok_or_else(refused)?, layout })
+    }
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with the same layout, and freed once.
+        unsafe { std::alloc::dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+// SAFETY: the memory is owned, fixed and mapped until drop, and page aligned.
+unsafe impl Backing for Heap {
+    fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    fn len(&self) -> usize {
+        self.layout.size()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+// SAFETY: the pointer is owned memory; every access to it goes through `Slab`, which is atomic or `unsafe`.
+unsafe impl Send for Heap {}
+// SAFETY: as above.
+unsafe impl Sync for Heap {}
