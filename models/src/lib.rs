@@ -1,0 +1,135 @@
+//! Exhaustive exploration of small protocol models.
+//!
+//! A [`Model`] names its initial states, the steps that each state allows and the invariants that every state keeps.
+//! [`explore`] visits every reachable state breadth first, so that the first violation it reports has a shortest trace.
+//! A model uses the protocol's own types wherever they can be cloned and hashed: what is checked here is what runs.
+//!
+//! It does not sample, does not reduce by symmetry, and keeps all states in memory.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::fmt::{Debug, Write};
+use std::hash::Hash;
+
+/// A protocol small enough to be explored in whole.
+pub trait Model {
+    /// All that the next step may depend on.
+    type State: Clone + Eq + Hash + Debug;
+    /// What happened, for a reader of the trace.
+    type Step: Clone + Debug;
+
+    /// Where exploration begins.
+    fn initial(&self) -> Vec<Self::State>;
+
+    /// Appends each step that `state` allows, with the state that it leads to or the violation that it is.
+    fn steps(&self, state: &Self::State, out: &mut Vec<(Self::Step, Result<Self::State, String>)>);
+
+    /// What must hold in each state.
+    ///
+    /// # Errors
+    /// The invariant that does not hold.
+    fn check(&self, state: &Self::State) -> Result<(), String>;
+
+    /// True where the protocol may rest. A state without steps that is not final is a dead end.
+    fn is_final(&self, state: &Self::State) -> bool;
+}
+
+/// What a complete exploration saw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Explored {
+    /// Distinct states.
+    pub states: usize,
+    /// Steps between them.
+    pub steps: usize,
+    /// States that are final.
+    pub finals: usize,
+}
+
+/// A broken invariant and the shortest way to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Which invariant.
+    pub reason: String,
+    /// Steps from an initial state, one a line.
+    pub trace: String,
+    /// Distinct states that were visited before it was found.
+    pub states: usize,
+}
+
+/// Visits every reachable state.
+///
+/// # Errors
+/// The first violation, with a shortest trace; or that there are more than `states_max` states.
+pub fn explore<M: Model>(model: &M, states_max: usize) -> Result<Explored, Violation> {
+    let mut search = Search::<M> { states: Vec::new(), index: HashMap::new(), steps: 0, finals: 0 };
+    for state in model.initial() {
+        search.visit(model, state, None)?;
+    }
+    let mut out = Vec::new();
+    let mut next = 0;
+    while next < search.states.len() {
+        let state = search.states[next].0.clone();
+        model.steps(&state, &mut out);
+        if out.is_empty() && !model.is_final(&state) {
+            return Err(search.violation("dead end".into(), Some(next), None));
+        }
+        search.steps += out.len();
+        for (step, result) in out.drain(..) {
+            match result {
+                Ok(reached) => search.visit(model, reached, Some((next, step)))?,
+                Err(reason) => return Err(search.violation(reason, Some(next), Some(step))),
+            }
+        }
+        if search.states.len() > states_max {
+            return Err(search.violation(format!("more than {states_max} states"), None, None));
+        }
+        next += 1;
+    }
+    Ok(Explored { states: search.states.len(), steps: search.steps, finals: search.finals })
+}
+
+/// A state and how it was first reached: the index of the state before it, and the step.
+type Reached<M> = (<M as Model>::State, Option<(usize, <M as Model>::Step)>);
+
+struct Search<M: Model> {
+    states: Vec<Reached<M>>,
+    index: HashMap<M::State, usize>,
+    steps: usize,
+    finals: usize,
+}
+
+impl<M: Model> Search<M> {
+    fn visit(
+        &mut self,
+        model: &M,
+        state: M::State,
+        from: Option<(usize, M::Step)>,
+    ) -> Result<(), Violation> {
+        if self.index.contains_key(&state) {
+            return Ok(());
+        }
+        let at = self.states.len();
+        self.index.insert(state.clone(), at);
+        self.finals += usize::from(model.is_final(&state));
+        let checked = model.check(&state);
+        self.states.push((state, from));
+        checked.map_err(|reason| self.violation(reason, Some(at), None))
+    }
+
+    fn violation(&self, reason: String, at: Option<usize>, last: Option<M::Step>) -> Violation {
+        let mut steps: Vec<M::Step> = last.into_iter().collect();
+        let mut next = at;
+        while let Some((from, step)) = next.and_then(|i| self.states[i].1.clone()) {
+            steps.push(step);
+            next = Some(from);
+        }
+        let mut trace = String::new();
+        for step in steps.iter().rev() {
+            writeln!(trace, "{step:?}").expect("writing to a string does not fail");
+        }
+        if let Some(i) = at {
+            write!(trace, "{:?}", self.states[i].0).expect("writing to a string does not fail");
+        }
+        Violation { reason, trace, states: self.states.len() }
+    }
+}
