@@ -1,0 +1,59 @@
+//! Rows that could not be read: counted always, kept up to a bound, never dropped without trace.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bad rows kept for the reader of a report; the count goes on beyond.
+pub const BAD_ROWS_KEPT_MAX: usize = 100;
+
+/// Bytes kept of a bad row's text.
+pub const BAD_TEXT_BYTES_MAX: usize = 200;
+
+/// A row that a source could not read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadRow {
+    /// The table.
+    pub table: String,
+    /// File or flow, and the record in it: `flights.csv:17`.
+    pub place: String,
+    /// Why it was refused.
+    pub reason: String,
+    /// Its text, cut at [`BAD_TEXT_BYTES_MAX`].
+    pub text: String,
+}
+
+/// The bad rows of a node, shared by its flows.
+#[derive(Debug, Default)]
+pub struct BadRows {
+    count: AtomicU64,
+    kept: Mutex<Vec<BadRow>>,
+}
+
+impl BadRows {
+    /// Counts a row, and keeps it if there is room.
+    pub fn add(&self, mut row: BadRow) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let mut kept = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if kept.len() < BAD_ROWS_KEPT_MAX {
+            if row.text.len() > BAD_TEXT_BYTES_MAX {
+                let mut end = BAD_TEXT_BYTES_MAX;
+                while !row.text.is_char_boundary(end) {
+                    end -= 1;
+                }
+                row.text.truncate(end);
+                row.text.push('…');
+            }
+            kept.push(row);
+        }
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// The first [`BAD_ROWS_KEPT_MAX`] of them.
+    pub fn kept(&self) -> Vec<BadRow> {
+        self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+    }
+}

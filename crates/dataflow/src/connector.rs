@@ -1,0 +1,68 @@
+//! The border between the planner and the connectors: a table's definition on one side, sources and sinks on the other.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+
+use crate::error::ConnectorError;
+use crate::sink::Sink;
+use crate::source::Source;
+
+/// A `CREATE TABLE`, without its connector's name.
+#[derive(Debug, Clone)]
+pub struct TableDef {
+    /// The table's name.
+    pub name: String,
+    /// The declared (or inferred) columns.
+    pub schema: SchemaRef,
+    /// `WITH (…)` without `'connector'`.
+    pub options: Options,
+}
+
+/// The options of a table, by name.
+pub type Options = BTreeMap<String, String>;
+
+/// One kind of source and sink, chosen by `'connector' = '…'`.
+pub trait Connector: Send + Sync {
+    /// The name in SQL.
+    fn name(&self) -> &'static str;
+
+    /// The options that it knows. The planner refuses others and names the nearest.
+    fn options(&self) -> &'static [OptionSpec];
+
+    /// Columns for a table that declares none; `None` where the connector cannot tell.
+    ///
+    /// # Errors
+    /// When the data that would tell cannot be read.
+    fn infer(&self, options: &Options) -> Result<Option<SchemaRef>, ConnectorError>;
+
+    /// A reader of the columns of `projection`, in that order.
+    ///
+    /// # Errors
+    /// When options, columns or data do not fit, or the connector cannot be read from.
+    fn source(
+        &self,
+        table: &TableDef,
+        projection: &[usize],
+    ) -> Result<Arc<dyn Source>, ConnectorError>;
+
+    /// A writer of all columns.
+    ///
+    /// # Errors
+    /// When options or columns do not fit, or the connector cannot be written to.
+    fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError>;
+}
+
+/// An option of a connector, for checks and for the reference page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OptionSpec {
+    /// Its name.
+    pub key: &'static str,
+    /// Its values, for a reader: `integer`, `duration`, `csv | json`.
+    pub values: &'static str,
+    /// Its default, for a reader; empty when it must be given.
+    pub default: &'static str,
+    /// One sentence.
+    pub doc: &'static str,
+}

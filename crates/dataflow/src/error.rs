@@ -1,0 +1,77 @@
+//! What can go wrong while rows move.
+
+use thiserror::Error;
+
+/// A failure of a source or sink.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConnectorError {
+    /// An option of `WITH (…)` is missing, unknown or malformed. The author of the SQL is at fault.
+    #[error("option '{key}': {message}")]
+    Option {
+        /// The option.
+        key: String,
+        /// What is wrong with it.
+        message: String,
+        /// What to write instead.
+        hint: Option<String>,
+    },
+    /// The table's columns do not fit the data, or the connector cannot carry a type.
+    #[error("column '{column}': {message}")]
+    Column {
+        /// The column.
+        column: String,
+        /// What does not fit.
+        message: String,
+        /// What to write instead.
+        hint: Option<String>,
+    },
+    /// A file or device cannot be read or written.
+    #[error("{place}: {message}")]
+    Io {
+        /// The file, with the record where known.
+        place: String,
+        /// What the operating system or the format's reader said.
+        message: String,
+        /// What to do about it.
+        hint: Option<String>,
+    },
+}
+
+/// A failure of a running worker.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DataflowError {
+    /// A source or sink failed.
+    #[error(transparent)]
+    Connector(#[from] ConnectorError),
+    /// A connection to another worker failed: most often the other node died.
+    #[error("the link to worker {worker} failed: {source}")]
+    Link {
+        /// The worker at the other end.
+        worker: u32,
+        /// What the link said.
+        source: channel::LinkError,
+    },
+    /// A peer sent something that the plan does not allow. The peer runs another plan or version, or memory was
+    /// damaged.
+    #[error("worker {worker} sent a malformed frame: {detail}")]
+    Frame {
+        /// The worker that sent it.
+        worker: u32,
+        /// What was wrong.
+        detail: String,
+    },
+    /// State ran into its budget or could not be updated.
+    #[error(transparent)]
+    State(#[from] state::StateError),
+    /// An expression failed on a row (division by zero, a cast): the query's author or the data is at fault.
+    #[error("{0}")]
+    Expression(String),
+}
+
+impl From<arrow::error::ArrowError> for DataflowError {
+    fn from(error: arrow::error::ArrowError) -> Self {
+        DataflowError::Expression(error.to_string())
+    }
+}
