@@ -13,7 +13,7 @@ pub trait Fabric: Send + Sync {
     /// What endpoints of this fabric can do at best; an endpoint's own [`Endpoint::caps`] binds.
     fn caps(&self) -> Caps;
 
-    /// Registers zeroed memory that never moves.
+    /// Registers at least `bytes` of zeroed memory that never moves.
     ///
     /// # Errors
     /// [`FabricError::Memory`] when the operating system refuses.
@@ -43,16 +43,16 @@ pub trait Offer: Send {
 /// One end of a connection, owned by one thread.
 ///
 /// Posting never blocks. Operations may start at once or at [`submit`](Endpoint::submit), and finish at some
-/// [`poll`](Endpoint::poll).
+/// [`poll`](Endpoint::poll), which alone gives the place in the queue back. Dropping an endpoint closes it.
 pub trait Endpoint: Send {
     /// What this connection can do.
     fn caps(&self) -> Caps;
 
-    /// Lets the peer write to (and read from) a range of a slab of this fabric. The key goes to the peer over the
-    /// control plane.
+    /// Lets the peer of this connection, and nobody else, write to and read from a range of a slab of this fabric.
+    /// The key goes to the peer over the control plane.
     ///
     /// # Errors
-    /// When the slab is not of this fabric.
+    /// [`FabricError::ForeignSlab`] when the slab is of another fabric and this one cannot do without its own.
     fn export(&mut self, range: &SlabRange) -> Result<RemoteKey, FabricError>;
 
     /// Takes the key back. When this returns, nothing that the peer posted can change the range any more.
@@ -252,7 +252,7 @@ impl Flags {
     /// Waits for the reads and atomics posted before; a read also waits for the writes.
     pub const FENCE: Flags = Flags(1);
     /// Asks for a `Local` completion. Without it the operation is retired by a later signalled one, where
-    /// completions are ordered.
+    /// completions are ordered; so at least one of [`Caps::max_ops`] operations in a row must ask.
     pub const SIGNAL: Flags = Flags(2);
     /// More follows before `submit`.
     pub const MORE: Flags = Flags(4);
@@ -308,7 +308,7 @@ pub enum Armed {
     Virtual,
 }
 
-/// What can be posted right now.
+/// What can be posted right now: so many posts succeed without a `poll` between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     /// Operations that fit the queue.

@@ -28,6 +28,9 @@ pub enum FabricError {
         /// What was being decoded.
         what: &'static str,
     },
+    /// The slab was not made by this fabric, and this fabric cannot do without. The caller is at fault.
+    #[error("the slab belongs to another fabric")]
+    ForeignSlab,
     /// A range does not lie inside the slab that it names. The caller is at fault.
     #[error("range {offset}..{end} is outside of a slab of {len} bytes")]
     OutOfBounds {
