@@ -4,14 +4,18 @@
 //! view as `&[u8]`: words are loaded and stored atomically, and bytes are copied by `unsafe` functions whose
 //! caller knows, from its protocol, that nobody else touches the range.
 
+mod io;
+
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::FabricError;
+
+pub(crate) use io::{Piece, gather, scatter};
 
 /// Bytes of a cache line; slabs start at a multiple of it.
 pub const CACHE_LINE: usize = 64;
@@ -235,11 +239,71 @@ impl SlabRange {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
+
+    /// The `len` bytes that begin `from` bytes into this range.
+    ///
+    /// # Errors
+    /// [`FabricError::OutOfBounds`] when they leave the range.
+    pub fn part(&self, from: usize, len: usize) -> Result<SlabRange, FabricError> {
+        match from.checked_add(len) {
+            Some(end) if end <= self.len => {
+                Ok(Self { slab: self.slab.clone(), offset: self.offset + from, len })
+            }
+            end => Err(FabricError::OutOfBounds {
+                offset: from,
+                end: end.unwrap_or(usize::MAX),
+                len: self.len,
+            }),
+        }
+    }
+
+    /// First byte in memory.
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        // SAFETY: the range lies inside of the backing.
+        unsafe { self.slab.backing.base().as_ptr().add(self.offset) }
+    }
+
+    /// Stores what a peer wrote, the last aligned word last. The range was exported, so that nobody holds a
+    /// reference into it.
+    ///
+    /// # Panics
+    /// When the bytes leave the range.
+    pub(crate) fn place(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.len, "{} bytes at {at} of {}", bytes.len(), self.len);
+        // SAFETY: inside of the range as asserted; `bytes` is a live slice, which no memory of a slab is while a
+        // peer may write it; the protocol of the exported range keeps others away.
+        unsafe { publish_copy(bytes.as_ptr(), self.as_ptr().add(at), bytes.len()) }
+    }
+}
+
+/// Copies so that the last aligned word of the destination appears last, by a release store (G2 under
+/// [`Publish::InOrderPoll`](crate::Publish)). A destination without an aligned word has no such word.
+///
+/// # Safety
+/// `src` is readable and `dst` writable for `len` bytes, they do not overlap, and nobody else touches them during
+/// the call except by loading the last word atomically.
+pub(crate) unsafe fn publish_copy(src: *const u8, dst: *mut u8, len: usize) {
+    let at = match ((dst as usize + len) & !7).checked_sub(dst as usize + 8) {
+        Some(at) => at,
+        None => {
+            // SAFETY: as the caller promises.
+            unsafe { std::ptr::copy_nonoverlapping(src, dst, len) };
+            return fence(Ordering::Release);
+        }
+    };
+    // SAFETY: `at + 8 <= len`, so that all three parts lie inside of both ranges; `dst + at` is aligned.
+    unsafe {
+        std::ptr::copy_nonoverlapping(src, dst, at);
+        std::ptr::copy_nonoverlapping(src.add(at + 8), dst.add(at + 8), len - at - 8);
+        let last = src.add(at).cast::<u64>().read_unaligned();
+        AtomicU64::from_ptr(dst.add(at).cast()).store(last, Ordering::Release);
+    }
 }
 
 /// Zeroed memory of the process's own heap.
 struct Heap {
     base: NonNull<u8>,
+    bytes: usize,
     layout: std::alloc::Layout,
 }
 
@@ -251,7 +315,7 @@ impl Heap {
             .map_err(|_| refused())?;
         // SAFETY: the layout has a size above zero.
         let base = unsafe { std::alloc::alloc_zeroed(layout) };
-        Ok(Self { base: NonNull::new(base).ok_or_else(refused)?, layout })
+        Ok(Self { base: NonNull::new(base).ok_or_else(refused)?, bytes, layout })
     }
 }
 
@@ -269,7 +333,7 @@ unsafe impl Backing for Heap {
     }
 
     fn len(&self) -> usize {
-        self.layout.size()
+        self.bytes
     }
 
     fn as_any(&self) -> &dyn Any {
