@@ -126,6 +126,14 @@ impl Slab {
         unsafe { AtomicU64::from_ptr(self.backing.base().as_ptr().add(offset).cast()) }
     }
 
+    /// All whole words as atomics.
+    pub fn words(&self) -> &[AtomicU64] {
+        let (base, len) = (self.backing.base().as_ptr(), self.len() / 8);
+        // SAFETY: `len` words from an aligned base lie inside of the backing, which stays mapped while `self` is
+        // borrowed; an atomic may alias whatever a peer does to the word.
+        unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), len) }
+    }
+
     /// Copies `bytes` into the slab at `offset`.
     ///
     /// # Safety
