@@ -1,0 +1,602 @@
+//! A link: the two rings of a pair of workers over one endpoint.
+//!
+//! Owns what [`crate::protocol`] only reasons about: memory, the endpoint and its completions. One thread owns a
+//! link; payloads that it hands out may be dropped anywhere.
+//!
+//! Three publish modes, by the endpoint's capabilities:
+//!
+//! * **A** `InOrderPoll`: a plain write a frame; the consumer polls the commit word. A consumer that goes to sleep says so
+//!   by a notice, and gets one notice when there is more.
+//! * **B** `Notify`: plain writes, and one notice a flush that covers them all (G4).
+//! * **C** `NotifyCounted`: each write carries its notice.
+//!
+//! Credit travels in the trailers of the reverse ring; where that is silent, in notices of a quarter ring each. It is
+//! never written to a word of the producer's memory: two such writes may be placed in the wrong order (G3), and the older
+//! one would then stay there. Queue entries and the peer's receives are counted before a slot is given out, with a
+//! reserve for control, so that publishing cannot fail for want of them (G9).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use fabric::{
+    Armed, Caps, Completion, Endpoint, ErrorKind, Fabric, Flags, OpId, PostError, Publish,
+    RemoteKey, RemoteRange, Src,
+};
+
+use crate::descriptor::Descriptor;
+use crate::memory::{Payload, Ring, Staging};
+use crate::protocol::{Breach, Class, Consumer, Notice, Producer, Stall, commit_word};
+use crate::trailer::{self, Header, TRAILER_BYTES, Trailer};
+use crate::{LinkError, RingConfig};
+
+/// Queue entries and receives of the peer that data frames leave free.
+const RESERVED: u32 = 8;
+
+/// A duplex link between two workers. See the head of the crate.
+pub struct Link {
+    endpoint: Box<dyn Endpoint>,
+    caps: Caps,
+    config: RingConfig,
+    incarnation: u32,
+    staging: Staging,
+    ring: Arc<Ring>,
+    key: RemoteKey,
+    peer: Option<RemoteKey>,
+    producer: Producer,
+    consumer: Consumer,
+    inbox: VecDeque<Frame>,
+    completions: Vec<Completion>,
+    /// A flush is wanted whose notice could not be posted yet (mode B).
+    flushing: bool,
+    /// The peer sleeps and has to be told of frames (mode A).
+    peer_sleeps: bool,
+    /// There are frames that the sleeping peer has not seen.
+    wake_owed: bool,
+    /// We told the peer that we sleep and have seen all below this.
+    slept_at: Option<u64>,
+    /// Operations since the last signalled one, and how many there may be.
+    unsignalled: u32,
+    unsignalled_max: u32,
+    /// Whether something was posted since the last `submit`.
+    unsubmitted: bool,
+    recvs_used: u32,
+    failure: Option<Failure>,
+    stats: LinkStats,
+}
+
+/// A received frame.
+#[derive(Debug)]
+pub struct Frame {
+    /// What the sender said of it.
+    pub header: Header,
+    /// Its bytes. While it lives the slot is not free.
+    pub payload: Payload,
+}
+
+/// Counters of a link since its beginning, exact, and two gauges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LinkStats {
+    /// Frames published.
+    pub frames_sent: u64,
+    /// Bytes of their payloads.
+    pub payload_bytes_sent: u64,
+    /// Bytes written into the peer's ring: payloads, padding, trailers.
+    pub ring_bytes_sent: u64,
+    /// Writes posted that carry a frame: one a frame.
+    pub writes: u64,
+    /// Notices posted, of which
+    pub notices_sent: u64,
+    /// those that return credit, and
+    pub credit_notices_sent: u64,
+    /// those that announce sleep.
+    pub sleep_notices_sent: u64,
+    /// Notices received.
+    pub notices_received: u64,
+    /// Frames taken from the ring.
+    pub frames_received: u64,
+    /// Bytes of their payloads.
+    pub payload_bytes_received: u64,
+    /// Times that no slot was given out: no credit,
+    pub credit_stalls: u64,
+    /// or the staging slot's write had not completed,
+    pub staging_stalls: u64,
+    /// or the queue or the peer's receives were used up.
+    pub queue_stalls: u64,
+    /// Gauge: slots of our ring whose payloads live, received or still to be received. While it equals `slots` the peer
+    /// cannot send anything; who waits for a frame then waits forever.
+    pub held: u64,
+    /// Gauge: frames published and not known to be released.
+    pub in_flight: u64,
+}
+
+/// Why a link is of no more use; made into a [`LinkError`] each time it is asked for.
+enum Failure {
+    Closed,
+    Disconnected(ErrorKind),
+    Protocol(String),
+}
+
+impl From<Breach> for Failure {
+    fn from(breach: Breach) -> Self {
+        Failure::Protocol(breach.to_string())
+    }
+}
+
+impl Link {
+    /// Makes this end of a link: registers its memory and exports its ring. `incarnation` is the same at both ends and
+    /// another one after each reconnect.
+    ///
+    /// # Errors
+    /// [`LinkError::Config`] for dimensions out of bounds or too large for the endpoint, [`LinkError::Fabric`] when memory
+    /// is refused.
+    pub fn new(
+        fabric: &dyn Fabric,
+        mut endpoint: Box<dyn Endpoint>,
+        config: RingConfig,
+        incarnation: u32,
+    ) -> Result<Link, LinkError> {
+        config.validate()?;
+        let caps = endpoint.caps();
+        if config.slot_bytes as usize > caps.max_msg || caps.max_ops < 4 {
+            return Err(LinkError::Config {
+                detail: format!(
+                    "the endpoint carries {} bytes a write and {} operations",
+                    caps.max_msg, caps.max_ops
+                ),
+            });
+        }
+        let ring = Ring::new(fabric, &config)?;
+        let key = endpoint.export(&ring.range(&config)?)?;
+        endpoint.post_recvs(recvs(&config));
+        Ok(Link {
+            staging: Staging::new(fabric, &config)?,
+            ring: Arc::new(ring),
+            key,
+            peer: None,
+            producer: Producer::new(config.slots, config.control_slots),
+            consumer: Consumer::new(config.slots, config.control_slots, incarnation, caps.publish),
+            inbox: VecDeque::with_capacity(config.slots as usize),
+            completions: Vec::new(),
+            flushing: false,
+            peer_sleeps: false,
+            wake_owed: false,
+            slept_at: None,
+            unsignalled: 0,
+            // A quarter of the queue, and of the ring: a staging slot is retired before its next turn.
+            unsignalled_max: match caps.ordered_completions {
+                true => (caps.max_ops / 4).min(config.slots / 4).max(1),
+                false => 1,
+            },
+            unsubmitted: false,
+            recvs_used: 0,
+            failure: None,
+            stats: LinkStats::default(),
+            endpoint,
+            caps,
+            config,
+            incarnation,
+        })
+    }
+
+    /// What the peer needs to attach. Goes over the control plane.
+    pub fn descriptor(&self) -> Vec<u8> {
+        self.own().encode()
+    }
+
+    /// Takes the peer's descriptor; from now on frames can be sent.
+    ///
+    /// # Errors
+    /// [`LinkError::Descriptor`] for another version or dimensions, [`LinkError::Incarnation`] for one from before or
+    /// after a reconnect.
+    pub fn attach(&mut self, peer: &[u8]) -> Result<(), LinkError> {
+        self.peer = Some(self.own().check(peer)?);
+        Ok(())
+    }
+
+    /// A slot to be filled, or `None` while there is no credit, no staging slot or no room in the queue: flush, poll and
+    /// try again. The slot is taken at [`SlotWriter::publish`], and not before.
+    pub fn reserve(&mut self, class: Class) -> Option<SlotWriter<'_>> {
+        let peer = self.peer?;
+        if self.failure.is_some() {
+            return None;
+        }
+        let position = match self.producer.reserve(class) {
+            Ok(position) => position,
+            Err(Stall::Credit) => {
+                self.stats.credit_stalls += 1;
+                return None;
+            }
+            Err(Stall::Staging) => {
+                self.stats.staging_stalls += 1;
+                return None;
+            }
+        };
+        if !self.queue_has_room(class) {
+            self.stats.queue_stalls += 1;
+            return None;
+        }
+        Some(SlotWriter { link: self, peer, position })
+    }
+
+    /// Tells the peer of everything published, and starts it.
+    pub fn flush(&mut self) {
+        self.flushing = true;
+        self.ring_doorbells();
+        self.submit();
+    }
+
+    /// Makes progress: completions, credit, arrived frames. True when anything happened.
+    ///
+    /// # Errors
+    /// [`LinkError::Protocol`] or [`LinkError::Disconnected`], now and ever after; what arrived before can still be
+    /// [received](Self::recv).
+    pub fn poll(&mut self) -> Result<bool, LinkError> {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.endpoint.poll(&mut completions);
+        let mut progress = !completions.is_empty();
+        for completion in completions.drain(..) {
+            if let Err(failure) = self.complete(completion) {
+                self.failure.get_or_insert(failure);
+            }
+        }
+        self.completions = completions;
+        while self.take_in()? {
+            progress = true;
+        }
+        progress |= self.collect();
+        self.post_recvs();
+        self.ring_doorbells();
+        self.submit();
+        self.failed().map(|()| progress)
+    }
+
+    /// The next frame, in the order of publication; `None` when there is none yet.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll), once all frames that arrived before were received.
+    pub fn recv(&mut self) -> Result<Option<Frame>, LinkError> {
+        if self.inbox.is_empty() {
+            self.take_in()?;
+        }
+        match self.inbox.pop_front() {
+            Some(frame) => Ok(Some(frame)),
+            None => self.failed().map(|()| None),
+        }
+    }
+
+    /// Prepares to sleep until a frame or credit arrives; see [`Endpoint::arm`]. Flush and poll before.
+    pub fn arm(&mut self) -> Armed {
+        self.collect();
+        self.ring_doorbells();
+        let ready = !self.inbox.is_empty()
+            || self.failure.is_some()
+            || matches!(self.take_in(), Ok(true) | Err(_))
+            || !self.announce_sleep();
+        self.submit();
+        if ready { Armed::Ready } else { self.endpoint.arm() }
+    }
+
+    /// Ends the link. When this returns the peer cannot change our memory any more. What arrived before can still be
+    /// received.
+    pub fn close(&mut self) {
+        self.endpoint.close();
+        self.failure.get_or_insert(Failure::Closed);
+    }
+
+    /// True when each frame published was announced and its write has completed here. Of the peer it says nothing.
+    pub fn is_drained(&self) -> bool {
+        let announced = self.caps.publish != Publish::Notify || !self.flushing;
+        announced && !self.wake_owed && self.producer.all_retired()
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> LinkStats {
+        LinkStats {
+            held: self.consumer.held() - u64::from(self.ring.uncollected()),
+            in_flight: self.producer.in_flight(),
+            ..self.stats
+        }
+    }
+
+    /// The dimensions.
+    pub fn config(&self) -> &RingConfig {
+        &self.config
+    }
+
+    fn own(&self) -> Descriptor {
+        Descriptor {
+            config: self.config,
+            publish: self.caps.publish,
+            incarnation: self.incarnation,
+            ring: self.key,
+        }
+    }
+
+    fn failed(&self) -> Result<(), LinkError> {
+        match &self.failure {
+            None => Ok(()),
+            Some(Failure::Closed) => Err(LinkError::Closed),
+            Some(Failure::Disconnected(kind)) => Err(LinkError::Disconnected { kind: *kind }),
+            Some(Failure::Protocol(detail)) => Err(LinkError::Protocol { detail: detail.clone() }),
+        }
+    }
+
+    /// Whether a frame and its notice can be posted, leaving the reserve for control and credit.
+    fn queue_has_room(&self, class: Class) -> bool {
+        let reserved = match class {
+            Class::Data => RESERVED.min(self.caps.max_ops / 4),
+            Class::Control => 0,
+        };
+        let budget = self.endpoint.budget();
+        let notices = match self.caps.publish {
+            Publish::NotifyCounted => 1 + reserved,
+            Publish::InOrderPoll | Publish::Notify => 0,
+        };
+        budget.ops >= 2 + reserved && budget.notices >= notices
+    }
+
+    /// Posts the write of a filled slot.
+    fn post_frame(&mut self, peer: RemoteKey, position: u64, header: Header, len: usize) {
+        let slot_bytes = self.config.slot_bytes as usize;
+        let slot = (position % u64::from(self.config.slots)) as usize;
+        let padded = len.next_multiple_of(64);
+        let credit = self.consumer.credit();
+        let commit = commit_word(self.incarnation, position);
+        let payload = self.staging.payload_mut(slot);
+        payload[len..padded].fill(0);
+        let checked = if self.config.payload_crc { &payload[..len] } else { &[] };
+        let words = Trailer { header, len: len as u32, credit, commit }.encode(checked);
+        let range = match self.staging.seal(slot, padded, &words) {
+            Ok(range) => range,
+            Err(error) => unreachable!("a staging slot is inside of its slab: {error}"),
+        };
+        self.producer.publish();
+        let offset = ((slot + 1) * slot_bytes - TRAILER_BYTES - padded) as u64;
+        let dst = RemoteRange { key: peer, offset };
+        let (id, flags) = self.operation(true);
+        let src = Src::Slab(&range);
+        let posted = match self.caps.publish {
+            Publish::InOrderPoll | Publish::Notify => self.endpoint.write(src, dst, id, flags),
+            Publish::NotifyCounted => {
+                self.stats.notices_sent += 1;
+                let imm = Notice::Frame(position as u16).encode();
+                self.endpoint.write_notify(src, dst, imm, id, flags)
+            }
+        };
+        self.unsubmitted = true;
+        if let Err(error) = posted {
+            self.failure.get_or_insert(refused(error));
+            return;
+        }
+        self.consumer.returned(credit);
+        self.wake_owed |= self.peer_sleeps;
+        self.stats.frames_sent += 1;
+        self.stats.writes += 1;
+        self.stats.payload_bytes_sent += len as u64;
+        self.stats.ring_bytes_sent += (padded + TRAILER_BYTES) as u64;
+    }
+
+    /// Name and flags of the next operation. The name carries how many frames were posted up to it, and whether it is
+    /// one.
+    fn operation(&mut self, frame: bool) -> (OpId, Flags) {
+        self.unsignalled += 1;
+        let id = OpId(self.producer.published() << 1 | u64::from(frame));
+        if self.unsignalled < self.unsignalled_max {
+            return (id, Flags::NONE);
+        }
+        self.unsignalled = 0;
+        (id, Flags::SIGNAL)
+    }
+
+    fn complete(&mut self, completion: Completion) -> Result<(), Failure> {
+        match completion {
+            Completion::Local { id: OpId(name) } => {
+                let published = name >> 1;
+                if self.caps.ordered_completions {
+                    self.producer.retire_below(published);
+                } else if name & 1 == 1 {
+                    self.producer.retire(published - 1);
+                }
+                Ok(())
+            }
+            Completion::Notify { imm } => {
+                self.recvs_used += 1;
+                self.stats.notices_received += 1;
+                match Notice::decode(imm)? {
+                    Notice::Frames(count) => self.consumer.frames_notice(count)?,
+                    Notice::Frame(count) => self.consumer.frame_notice(count)?,
+                    Notice::Credit(count) => drop(self.producer.credit_notice(count)?),
+                    Notice::Sleep(seen) => {
+                        self.peer_sleeps = true;
+                        let unseen = self.producer.is_beyond(seen);
+                        self.wake_owed = unseen && self.producer.unannounced().is_some();
+                    }
+                }
+                Ok(())
+            }
+            Completion::Recv { .. } => Err(Failure::Protocol("a message on a link".into())),
+            Completion::Error { kind, .. } => Err(Failure::Disconnected(kind)),
+        }
+    }
+
+    /// Accepts the frame at the head, if it is there. True when it was.
+    fn take_in(&mut self) -> Result<bool, LinkError> {
+        match self.accept() {
+            Ok(Some(frame)) => {
+                self.inbox.push_back(frame);
+                Ok(true)
+            }
+            Ok(None) => Ok(false),
+            // What arrived before must still be received, so the failure shows only when the inbox is empty.
+            Err(failure) => {
+                self.failure.get_or_insert(failure);
+                Ok(false)
+            }
+        }
+    }
+
+    fn accept(&mut self) -> Result<Option<Frame>, Failure> {
+        if matches!(self.failure, Some(Failure::Protocol(_))) {
+            return Ok(None);
+        }
+        let Some(position) = self.consumer.head() else { return Ok(None) };
+        let slot = (position % u64::from(self.config.slots)) as u32;
+        if !self.consumer.is_there(self.ring.commit(slot as usize))? {
+            return Ok(None);
+        }
+        let at = |detail: String| Failure::Protocol(format!("frame {position}: {detail}"));
+        let words = self.ring.trailer(slot as usize);
+        let trailer = Trailer::decode(&words, self.config.payload_max()).map_err(at)?;
+        if !self.config.payload_crc && !trailer::is_intact(&words, &[]) {
+            return Err(at("the checksum of the trailer does not fit".into()));
+        }
+        if trailer.commit != commit_word(self.incarnation, position) {
+            return Err(at("the commit word changed while it was read".into()));
+        }
+        self.producer.credit(trailer.credit)?;
+        self.consumer.accept();
+        let payload = self.ring.payload(slot, trailer.len as usize);
+        if self.config.payload_crc && !trailer::is_intact(&words, &payload) {
+            return Err(at("the checksum of trailer and payload does not fit".into()));
+        }
+        self.stats.frames_received += 1;
+        self.stats.payload_bytes_received += u64::from(trailer.len);
+        Ok(Some(Frame { header: trailer.header, payload }))
+    }
+
+    /// Releases the slots whose payloads were dropped. True when there were any.
+    fn collect(&mut self) -> bool {
+        let mut slots = self.ring.collect();
+        let any = slots != 0;
+        // In the order of positions: a slot beyond the contiguous part is found from the first unreleased one.
+        while slots != 0 {
+            self.consumer.release_slot(slots.trailing_zeros());
+            slots &= slots - 1;
+        }
+        any
+    }
+
+    fn post_recvs(&mut self) {
+        if self.recvs_used >= recvs(&self.config) / 4 {
+            self.endpoint.post_recvs(self.recvs_used);
+            self.recvs_used = 0;
+            self.unsubmitted = true;
+        }
+    }
+
+    /// Posts the notices that are due and fit.
+    fn ring_doorbells(&mut self) {
+        if self.peer.is_none() || self.failure.is_some() {
+            return;
+        }
+        if let Some(count) = self.producer.unannounced() {
+            let due = match self.caps.publish {
+                Publish::InOrderPoll => self.wake_owed,
+                Publish::Notify => self.flushing,
+                Publish::NotifyCounted => false,
+            };
+            if due && self.notice(Notice::Frames(count)) {
+                self.producer.announce();
+                self.peer_sleeps = false;
+                self.wake_owed = false;
+                self.flushing = false;
+            }
+        } else {
+            self.flushing = false;
+        }
+        if let Some(credit) = self.consumer.credit_due()
+            && self.notice(Notice::Credit(credit as u16))
+        {
+            self.consumer.returned(credit);
+            self.stats.credit_notices_sent += 1;
+        }
+    }
+
+    /// Tells the peer that frames must be announced from now on. False when that cannot be posted now.
+    fn announce_sleep(&mut self) -> bool {
+        let seen = self.consumer.accepted();
+        if self.caps.publish != Publish::InOrderPoll
+            || self.peer.is_none()
+            || self.slept_at == Some(seen)
+        {
+            return true;
+        }
+        let posted = self.notice(Notice::Sleep(seen as u16));
+        if posted {
+            self.slept_at = Some(seen);
+            self.stats.sleep_notices_sent += 1;
+        }
+        posted
+    }
+
+    /// Posts a notice if the queue and the peer's receives allow it.
+    fn notice(&mut self, notice: Notice) -> bool {
+        let budget = self.endpoint.budget();
+        let Some(peer) = self.peer else { return false };
+        if budget.ops == 0 || budget.notices == 0 {
+            return false;
+        }
+        let (id, flags) = self.operation(false);
+        let dst = RemoteRange { key: peer, offset: 0 };
+        match self.endpoint.write_notify(Src::Empty, dst, notice.encode(), id, flags) {
+            Ok(()) => {
+                self.unsubmitted = true;
+                self.stats.notices_sent += 1;
+                true
+            }
+            Err(error) => {
+                self.failure.get_or_insert(refused(error));
+                false
+            }
+        }
+    }
+
+    fn submit(&mut self) {
+        if std::mem::take(&mut self.unsubmitted) {
+            self.endpoint.submit();
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// A slot that may be filled. Dropped without [`publish`](Self::publish) nothing was sent.
+pub struct SlotWriter<'a> {
+    link: &'a mut Link,
+    peer: RemoteKey,
+    position: u64,
+}
+
+impl SlotWriter<'_> {
+    /// The payload: [`RingConfig::payload_max`] bytes from a multiple of 64, with whatever was there before.
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        let slot = self.position % u64::from(self.link.config.slots);
+        self.link.staging.payload_mut(slot as usize)
+    }
+
+    /// Sends the first `len` bytes of the payload. The peer sees it after [`Link::flush`], or before.
+    ///
+    /// # Panics
+    /// When `len` exceeds the payload.
+    pub fn publish(self, header: Header, len: usize) {
+        assert!(len <= self.link.config.payload_max(), "{len} bytes do not fit a slot");
+        self.link.post_frame(self.peer, self.position, header, len);
+    }
+}
+
+/// Receives that a link keeps posted: a notice for each slot each way, and some for sleep and wake.
+fn recvs(config: &RingConfig) -> u32 {
+    2 * config.slots + 2 * RESERVED
+}
+
+/// What a refused post means: room was checked before, so only a closed endpoint may refuse.
+fn refused(error: PostError) -> Failure {
+    match error {
+        PostError::Closed => Failure::Disconnected(ErrorKind::Disconnected),
+        other => Failure::Protocol(format!("the endpoint refused an operation: {other}")),
+    }
+}

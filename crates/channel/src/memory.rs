@@ -1,0 +1,144 @@
+//! The only `unsafe` of the crate: the bytes of slots as slices.
+//!
+//! A slab has no owner whom the compiler knows; the ring's protocol gives each slot one. A staging slot is its
+//! writer's from the completion of its last write to the post of the next. A ring slot is its payload's from the
+//! acceptance of a frame to the return of its credit. Trailers are read word by word and need no `unsafe`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fabric::{Fabric, FabricError, Slab, SlabRange};
+
+use crate::RingConfig;
+use crate::order;
+use crate::trailer::{COMMIT_OFFSET, TRAILER_BYTES, Words};
+
+/// Where our own frames wait for their writes: each from the start of its slot, payload and then trailer.
+pub(crate) struct Staging {
+    slab: Slab,
+    slot_bytes: usize,
+}
+
+impl Staging {
+    pub fn new(fabric: &dyn Fabric, config: &RingConfig) -> Result<Self, FabricError> {
+        let slab = fabric.slab(config.memory_bytes().staging)?;
+        Ok(Self { slab, slot_bytes: config.slot_bytes as usize })
+    }
+
+    /// The payload of `slot`, to be filled. The producer has reserved the slot, and `&mut self` gives out one at a time.
+    pub fn payload_mut(&mut self, slot: usize) -> &mut [u8] {
+        let start = slot * self.slot_bytes;
+        // SAFETY: the producer reserves a position only when the write that last used its slot is retired (G5), so
+        // the fabric does not read the range; this thread owns the link, and `&mut self` excludes a second slice.
+        unsafe { self.slab.bytes_mut(start..start + self.slot_bytes - TRAILER_BYTES) }
+    }
+
+    /// Puts the trailer behind `padded` bytes of payload, and returns the range to be written.
+    pub fn seal(
+        &self,
+        slot: usize,
+        padded: usize,
+        trailer: &Words,
+    ) -> Result<SlabRange, FabricError> {
+        let start = slot * self.slot_bytes;
+        let at = start + padded;
+        for (i, word) in trailer[..COMMIT_OFFSET / 8].iter().enumerate() {
+            self.slab.store(at + i * 8, word.to_le(), Ordering::Relaxed);
+        }
+        let commit = self.slab.word(at + COMMIT_OFFSET);
+        order::publish(commit, trailer[COMMIT_OFFSET / 8].to_le());
+        self.slab.range(start..at + TRAILER_BYTES)
+    }
+}
+
+/// Where the peer's frames land: each at the end of its slot. Shared with the payloads that were handed out.
+pub(crate) struct Ring {
+    slab: Slab,
+    slot_bytes: usize,
+    /// Slots whose payloads were dropped; see [`order`].
+    released: AtomicU64,
+}
+
+impl Ring {
+    pub fn new(fabric: &dyn Fabric, config: &RingConfig) -> Result<Self, FabricError> {
+        let slab = fabric.slab(config.memory_bytes().ring)?;
+        let slot_bytes = config.slot_bytes as usize;
+        Ok(Self { slab, slot_bytes, released: AtomicU64::new(0) })
+    }
+
+    /// All of it, to be exported.
+    pub fn range(&self, config: &RingConfig) -> Result<SlabRange, FabricError> {
+        self.slab.range(0..config.memory_bytes().ring)
+    }
+
+    /// The commit word of `slot`; acquire.
+    pub fn commit(&self, slot: usize) -> u64 {
+        let at = (slot + 1) * self.slot_bytes - TRAILER_BYTES + COMMIT_OFFSET;
+        u64::from_le(order::observe(self.slab.word(at)))
+    }
+
+    /// A copy of the trailer of `slot`. Nothing of it may be believed before it is checked.
+    pub fn trailer(&self, slot: usize) -> Words {
+        let at = (slot + 1) * self.slot_bytes - TRAILER_BYTES;
+        std::array::from_fn(|i| u64::from_le(self.slab.load(at + i * 8, Ordering::Relaxed)))
+    }
+
+    /// Slots that were released since the last call, as a set.
+    pub fn collect(&self) -> u64 {
+        order::collect(&self.released)
+    }
+
+    /// How many slots [`collect`](Self::collect) would return.
+    pub fn uncollected(&self) -> u32 {
+        order::uncollected(&self.released)
+    }
+
+    /// Hands out the payload of an accepted frame of `len` bytes; `len` was checked to fit a slot.
+    pub fn payload(self: &Arc<Self>, slot: u32, len: usize) -> Payload {
+        let trailer = (slot as usize + 1) * self.slot_bytes - TRAILER_BYTES;
+        Payload { ring: self.clone(), slot, start: trailer - len.next_multiple_of(64), len }
+    }
+}
+
+/// The bytes of a received frame, in place where they landed.
+///
+/// Starts at a multiple of 64 bytes, so that Arrow buffers in it are aligned. Dropping it, on any thread, releases
+/// the slot; the link returns the credit at its next poll. The memory outlives the link.
+///
+/// Releasing does not wake a link that sleeps ([`Link::arm`](crate::Link::arm)): whoever sleeps while payloads of it
+/// live elsewhere must poll again after a while.
+pub struct Payload {
+    ring: Arc<Ring>,
+    slot: u32,
+    start: usize,
+    len: usize,
+}
+
+impl AsRef<[u8]> for Payload {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: the frame was accepted after its commit word was observed, so its bytes are placed; the peer may write
+        // the slot again only after credit for it, which is returned only after this value is dropped. A peer that
+        // writes without credit breaks the protocol: it was authenticated when its key was given out.
+        unsafe { self.ring.slab.bytes(self.start..self.start + self.len) }
+    }
+}
+
+impl std::ops::Deref for Payload {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.as_ref()
+    }
+}
+
+impl Drop for Payload {
+    fn drop(&mut self) {
+        order::release(&self.ring.released, self.slot);
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Payload({} bytes in slot {})", self.len, self.slot)
+    }
+}

@@ -1,0 +1,258 @@
+//! The consuming end: which slot may be looked at, and which credit is due.
+
+use fabric::Publish;
+
+use super::wire::{commit_word, distance};
+use super::{Breach, Contiguous};
+
+/// The consumer of one ring.
+///
+/// Accepts positions in order, each once. Keeps `returned <= released <= accepted`: credit follows use, and covers
+/// only a contiguous run of released positions.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Consumer {
+    slots: u64,
+    incarnation: u32,
+    credit_batch: u64,
+    arrived: Arrived,
+    accepted: u64,
+    released: Contiguous,
+    returned: u64,
+}
+
+/// What is known of frames that were not accepted yet, by publish mode.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Arrived {
+    /// Mode A: the slot itself says it.
+    InSlot,
+    /// Mode B: all below.
+    Below(u64),
+    /// Mode C: each.
+    Each(Contiguous),
+}
+
+impl Consumer {
+    /// A consumer that expects position 0 of this incarnation.
+    pub fn new(slots: u32, control_slots: u32, incarnation: u32, publish: Publish) -> Self {
+        Self {
+            slots: slots.into(),
+            incarnation,
+            // A quarter of the ring; never so much that the data slots could run dry before credit is due.
+            credit_batch: u64::from((slots / 4).clamp(1, slots - control_slots)),
+            arrived: match publish {
+                Publish::InOrderPoll => Arrived::InSlot,
+                Publish::Notify => Arrived::Below(0),
+                Publish::NotifyCounted => Arrived::Each(Contiguous::default()),
+            },
+            accepted: 0,
+            released: Contiguous::default(),
+            returned: 0,
+        }
+    }
+
+    /// A notice that all frames below `count` were written (modes A and B).
+    ///
+    /// # Errors
+    /// [`Breach::Notice`] for frames beyond the credit.
+    pub fn frames_notice(&mut self, count: u16) -> Result<(), Breach> {
+        let limit = self.limit();
+        if let Arrived::Below(below) = &mut self.arrived
+            && let Ok(step) = u64::try_from(distance(*below, count))
+        {
+            let end = *below + step;
+            if end > limit {
+                return Err(Breach::Notice { position: end - 1, limit });
+            }
+            *below = end;
+        }
+        Ok(())
+    }
+
+    /// A notice that the frame at `count` was written (mode C).
+    ///
+    /// # Errors
+    /// [`Breach::Notice`] for a frame beyond the credit.
+    pub fn frame_notice(&mut self, count: u16) -> Result<(), Breach> {
+        let limit = self.limit();
+        if let Arrived::Each(arrived) = &mut self.arrived
+            && let Ok(step) = u64::try_from(distance(arrived.below(), count))
+        {
+            let position = arrived.below() + step;
+            if position >= limit {
+                return Err(Breach::Notice { position, limit });
+            }
+            arrived.mark(position);
+        }
+        Ok(())
+    }
+
+    /// The position whose slot may be looked at; `None` while no notice covers it (modes B and C).
+    pub fn head(&self) -> Option<u64> {
+        let arrived = match &self.arrived {
+            Arrived::InSlot => true,
+            Arrived::Below(below) => self.accepted < *below,
+            Arrived::Each(arrived) => self.accepted < arrived.below(),
+        };
+        arrived.then_some(self.accepted)
+    }
+
+    /// True when the commit word of the slot of [`head`](Self::head), loaded with acquire, says that the frame is there;
+    /// false when it is not there yet.
+    ///
+    /// # Errors
+    /// [`Breach::Commit`] for a word that is neither: of another incarnation, or after a notice that came too early.
+    pub fn is_there(&self, commit: u64) -> Result<bool, Breach> {
+        let position = self.accepted;
+        let expected = commit_word(self.incarnation, position);
+        if commit == expected {
+            return Ok(true);
+        }
+        let before = match position.checked_sub(self.slots) {
+            Some(lap_before) => commit_word(self.incarnation, lap_before),
+            None => 0,
+        };
+        if commit == before && matches!(self.arrived, Arrived::InSlot) {
+            return Ok(false);
+        }
+        Err(Breach::Commit { position, found: commit, expected })
+    }
+
+    /// Accepts the frame at [`head`](Self::head) and returns its position.
+    pub fn accept(&mut self) -> u64 {
+        self.accepted += 1;
+        self.accepted - 1
+    }
+
+    /// Frames accepted.
+    pub fn accepted(&self) -> u64 {
+        self.accepted
+    }
+
+    /// Frames accepted and not released.
+    pub fn held(&self) -> u64 {
+        self.accepted - self.released.below() - u64::from(self.released.ahead())
+    }
+
+    /// The frame at `position` is not used any more.
+    ///
+    /// # Panics
+    /// When it was not accepted.
+    pub fn release(&mut self, position: u64) {
+        assert!(position < self.accepted, "position {position} was not accepted");
+        self.released.mark(position);
+    }
+
+    /// As [`release`](Self::release) for the frame that slot `slot` holds.
+    pub fn release_slot(&mut self, slot: u32) {
+        let below = self.released.below();
+        let ahead = (u64::from(slot) + self.slots - below % self.slots) % self.slots;
+        self.release(below + ahead);
+    }
+
+    /// The credit for a trailer that leaves now; [`returned`](Self::returned) follows once it was posted.
+    pub fn credit(&self) -> u64 {
+        self.released.below()
+    }
+
+    /// The credit that is worth a notice of its own: a batch was released since the last one.
+    pub fn credit_due(&self) -> Option<u64> {
+        let credit = self.released.below();
+        (credit - self.returned >= self.credit_batch).then_some(credit)
+    }
+
+    /// This credit was posted.
+    pub fn returned(&mut self, credit: u64) {
+        self.returned = self.returned.max(credit);
+    }
+
+    /// One past the last position that the peer may have written.
+    fn limit(&self) -> u64 {
+        self.returned + self.slots
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn consumer(publish: Publish) -> Consumer {
+        Consumer::new(4, 1, 7, publish)
+    }
+
+    #[test]
+    fn polling_tells_the_lap_before_from_the_frame() {
+        let mut polling = consumer(Publish::InOrderPoll);
+        assert_eq!(polling.head(), Some(0));
+        assert_eq!(polling.is_there(0), Ok(false));
+        for position in 0..4 {
+            assert_eq!(polling.is_there(commit_word(7, position)), Ok(true));
+            polling.accept();
+        }
+        assert_eq!(polling.is_there(commit_word(7, 0)), Ok(false));
+        assert_eq!(polling.is_there(commit_word(7, 4)), Ok(true));
+        for stranger in [commit_word(6, 4), commit_word(7, 8), 0, u64::MAX] {
+            polling.is_there(stranger).expect_err("neither");
+        }
+    }
+
+    #[test]
+    fn a_notice_must_be_backed_by_the_slot() {
+        let mut notified = consumer(Publish::Notify);
+        assert_eq!(notified.head(), None);
+        notified.frames_notice(2).expect("within the ring");
+        notified.frames_notice(1).expect("a late notice changes nothing");
+        assert_eq!(notified.head(), Some(0));
+        notified.is_there(0).expect_err("announced and not there");
+        notified.accept();
+        notified.accept();
+        assert_eq!(notified.head(), None);
+        assert_eq!(notified.frames_notice(5), Err(Breach::Notice { position: 4, limit: 4 }));
+    }
+
+    #[test]
+    fn counted_notices_open_the_head_in_order() {
+        let mut counted = consumer(Publish::NotifyCounted);
+        counted.frame_notice(1).expect("within the ring");
+        assert_eq!(counted.head(), None);
+        counted.frame_notice(0).expect("within the ring");
+        assert_eq!(counted.head(), Some(0));
+        assert_eq!(counted.frame_notice(4), Err(Breach::Notice { position: 4, limit: 4 }));
+    }
+
+    #[test]
+    fn credit_follows_the_contiguous_release() {
+        let mut consumer = consumer(Publish::InOrderPoll);
+        (0..4).for_each(|_| {
+            consumer.accept();
+        });
+        consumer.release_slot(3);
+        consumer.release_slot(1);
+        assert_eq!((consumer.credit(), consumer.held(), consumer.credit_due()), (0, 2, None));
+        consumer.release_slot(0);
+        assert_eq!((consumer.credit(), consumer.credit_due()), (2, Some(2)));
+        consumer.returned(2);
+        assert_eq!(consumer.credit_due(), None);
+        consumer.release_slot(2);
+        assert_eq!((consumer.credit(), consumer.held()), (4, 0));
+        consumer.accept();
+        consumer.release_slot(0);
+        assert_eq!(consumer.credit(), 5);
+    }
+
+    #[test]
+    fn credit_is_due_before_the_data_slots_run_dry() {
+        let mut consumer = Consumer::new(64, 63, 0, Publish::InOrderPoll);
+        let position = consumer.accept();
+        consumer.release(position);
+        assert_eq!(consumer.credit_due(), Some(1));
+    }
+
+    #[test]
+    #[should_panic(expected = "not accepted")]
+    fn releasing_twice_is_our_bug() {
+        let mut consumer = consumer(Publish::InOrderPoll);
+        consumer.accept();
+        consumer.release_slot(0);
+        consumer.release_slot(0);
+    }
+}

@@ -1,0 +1,62 @@
+//! The decisions of both ends of a ring, as plain values.
+//!
+//! Positions count frames from 0 and never wrap; a frame's slot is its position modulo the number of slots. [`Producer`]
+//! and [`Consumer`] say what may be done and what a peer's number means; they touch no memory, so that a model can clone,
+//! hash and explore them. [`Link`](crate::Link) does what they say.
+//!
+//! All numbers that cross the wire are cumulative positions, never increments: a number that arrives twice, late or
+//! behind a newer one changes nothing.
+
+mod consumer;
+mod contiguous;
+mod producer;
+mod wire;
+
+pub use consumer::Consumer;
+pub use contiguous::Contiguous;
+pub use producer::{Class, Producer, Stall};
+pub use wire::{Notice, commit_word};
+
+use thiserror::Error;
+
+/// Most slots of a ring: a set of slots fits a word.
+pub const SLOTS_MAX: u32 = 64;
+
+/// How a peer broke the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
+pub enum Breach {
+    /// Credit for frames that were never published.
+    #[error("credit for position {credit}, but only {published} frames were published")]
+    Credit {
+        /// What the peer said.
+        credit: u64,
+        /// What we know.
+        published: u64,
+    },
+    /// A notice of a frame for which the peer had no credit.
+    #[error("a notice of position {position}, beyond the credit of {limit}")]
+    Notice {
+        /// What the peer said.
+        position: u64,
+        /// One past the last position that the peer may write.
+        limit: u64,
+    },
+    /// A notice that means nothing.
+    #[error("a malformed notice {imm:#010x}")]
+    Malformed {
+        /// What the peer said.
+        imm: u32,
+    },
+    /// A slot holds neither the frame that is expected nor what was in it before.
+    #[error(
+        "slot of position {position}: commit word {found:#018x} where {expected:#018x} belongs"
+    )]
+    Commit {
+        /// The position expected.
+        position: u64,
+        /// What the slot holds.
+        found: u64,
+        /// What it should hold.
+        expected: u64,
+    },
+}

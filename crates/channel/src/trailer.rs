@@ -1,0 +1,159 @@
+//! The last 64 bytes of a slot: what a frame says of itself.
+//!
+//! ```text
+//!   0 len u32 | 4 crc u32 | 8 rows u32 | 12 tag u32 | 16 kind u8 | 17 flags u8 | 18 zero 6
+//!  24 epoch u64 | 32 watermark i64 | 40 aux u64 | 48 credit u64 | 56 commit u64
+//! ```
+//!
+//! Little-endian. The checksum is CRC-32C of the trailer with `crc` zero, and then of the payload where the link is
+//! configured so. The commit word comes last, so that a write placed in order shows it last.
+
+use fabric::CACHE_LINE;
+
+/// Bytes of a trailer: one cache line.
+pub(crate) const TRAILER_BYTES: usize = CACHE_LINE;
+/// Where the commit word is.
+pub(crate) const COMMIT_OFFSET: usize = 56;
+
+/// A trailer as words in the order of memory.
+pub(crate) type Words = [u64; TRAILER_BYTES / 8];
+
+/// What the sender of a frame says to its receiver; the ring only carries it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Header {
+    /// What the frame is; the sender's numbering.
+    pub kind: u8,
+    /// The sender's options.
+    pub flags: u8,
+    /// Which of the exchanges that share the link (Q1).
+    pub tag: u32,
+    /// Rows in the payload.
+    pub rows: u32,
+    /// Epoch (S9).
+    pub epoch: u64,
+    /// Watermark, in the unit of event time.
+    pub watermark: i64,
+    /// Whatever else.
+    pub aux: u64,
+}
+
+/// A whole trailer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Trailer {
+    pub header: Header,
+    /// Bytes of payload, without padding.
+    pub len: u32,
+    /// Piggybacked credit of the reverse ring.
+    pub credit: u64,
+    pub commit: u64,
+}
+
+impl Trailer {
+    /// The words to be written, with the checksum of `checked`: the payload, or nothing.
+    pub fn encode(&self, checked: &[u8]) -> Words {
+        let header = &self.header;
+        let mut words = [
+            self.len.into(),
+            u64::from(header.tag) << 32 | u64::from(header.rows),
+            u64::from(header.flags) << 8 | u64::from(header.kind),
+            header.epoch,
+            header.watermark as u64,
+            header.aux,
+            self.credit,
+            self.commit,
+        ];
+        words[0] |= u64::from(crc(&words, checked)) << 32;
+        words
+    }
+
+    /// Takes apart a copy of what a peer wrote. Bounds are checked here; [`is_intact`] checks the rest.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn decode(words: &Words, payload_max: usize) -> Result<Self, String> {
+        let len = words[0] as u32;
+        if len as usize > payload_max {
+            return Err(format!("a frame of {len} bytes in a slot for {payload_max}"));
+        }
+        if words[2] >> 16 != 0 {
+            return Err("reserved bytes of a trailer are not zero".into());
+        }
+        Ok(Self {
+            header: Header {
+                kind: words[2] as u8,
+                flags: (words[2] >> 8) as u8,
+                tag: (words[1] >> 32) as u32,
+                rows: words[1] as u32,
+                epoch: words[3],
+                watermark: words[4] as i64,
+                aux: words[5],
+            },
+            len,
+            credit: words[6],
+            commit: words[7],
+        })
+    }
+}
+
+/// Whether the checksum of a trailer fits it and `checked`.
+pub(crate) fn is_intact(words: &Words, checked: &[u8]) -> bool {
+    let mut bare = *words;
+    bare[0] &= 0xffff_ffff;
+    crc(&bare, checked) == (words[0] >> 32) as u32
+}
+
+fn crc(words: &Words, checked: &[u8]) -> u32 {
+    let mut bytes = [0; TRAILER_BYTES];
+    for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    let crc = crc32c::crc32c(&bytes);
+    if checked.is_empty() { crc } else { crc32c::crc32c_append(crc, checked) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trailer() -> Trailer {
+        let header = Header {
+            kind: 3,
+            flags: 0x81,
+            tag: 0xdead_beef,
+            rows: 12_345,
+            epoch: u64::MAX - 1,
+            watermark: i64::MIN,
+            aux: 42,
+        };
+        Trailer { header, len: 100, credit: 9, commit: 1 << 32 | 77 }
+    }
+
+    #[test]
+    fn a_trailer_survives_the_wire() {
+        let words = trailer().encode(b"payload");
+        assert!(is_intact(&words, b"payload"));
+        assert_eq!(Trailer::decode(&words, 100), Ok(trailer()));
+    }
+
+    #[test]
+    fn each_flipped_bit_is_noticed() {
+        let words = trailer().encode(&[]);
+        for bit in 0..512 {
+            let mut bad = words;
+            bad[bit / 64] ^= 1 << (bit % 64);
+            assert!(!is_intact(&bad, &[]), "bit {bit}");
+        }
+        let words = trailer().encode(&[7; 100]);
+        assert!(!is_intact(&words, &[8; 100]));
+        assert!(!is_intact(&words, &[]));
+    }
+
+    #[test]
+    fn bounds_are_checked() {
+        let words = trailer().encode(&[]);
+        Trailer::decode(&words, 99).expect_err("longer than a slot");
+        let mut reserved = words;
+        reserved[2] |= 1 << 16;
+        Trailer::decode(&reserved, 100).expect_err("reserved bytes");
+    }
+}
