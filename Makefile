@@ -1,0 +1,38 @@
+# The everyday commands; each is a short script in scripts/. Nothing has to be installed before.
+#
+# Cargo builds into $CARGO_TARGET_DIR, else into ../target if that exists, else into ./target.
+
+.PHONY: help demo test bench lint deny docs data clean
+
+help: ## lists the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
+
+demo: ## installs what is missing, builds, runs the flights of New York 2013 and draws them
+	@scripts/install-deps.sh
+	@scripts/demo.sh
+
+test: ## installs what is missing, builds and runs every test
+	@scripts/install-deps.sh
+	@scripts/test.sh
+
+bench: ## measures every workload (WORKLOADS="ysb ro" for some)
+	@scripts/install-deps.sh
+	@scripts/bench.sh $(WORKLOADS)
+
+lint: ## format, clippy, documentation; each warning is an error
+	@scripts/install-deps.sh
+	@scripts/lint.sh
+
+deny: ## licences, bans, sources and advisories of all dependencies
+	cargo deny --all-features check
+
+docs: ## the API documentation
+	@bash -c 'source scripts/env.sh && cargo doc --release --no-deps --workspace && \
+	  echo "$$CARGO_TARGET_DIR/doc/millstream/index.html"'
+
+data: ## makes examples/data and examples/expected anew
+	scripts/prepare-flights.py
+	scripts/expected-flights.py
+
+clean: ## removes what the demonstration left
+	rm -rf target/demo target/venv-flights
