@@ -1,1 +1,52 @@
-//! crate
+//! Layer 4: the nodes of a job.
+//!
+//! Starts the processes of a job on this machine, connects each with each, and gives them the few
+//! things that a job needs beside its data: an exchange of small byte strings by step, a word about
+//! progress, a request to end, and one clear reason when a node dies. Rows never travel here.
+//!
+//! ```text
+//!   rank 0  listens ── starts ──▶ ranks 1..N          Invitation in the environment
+//!   rank r  ── Hello{token, rank, port} ──▶ rank 0 ── Welcome{ports of all} ──▶ rank r
+//!   rank r  ── Hello ──▶ ranks 1..r, accepts r+1..N   one connection per pair (A1)
+//! ```
+//!
+//! Invariants:
+//! * A node that dies or falls silent is a [`NodeFailure`] on every other node within five seconds,
+//!   and all nodes name the same one: where rank 0 started the processes it knows best, and its
+//!   verdict is awaited.
+//! * Frames are limited and checked before they are believed; who lacks the job's token is refused.
+//! * Nothing outlives rank 0's process: the kernel kills the children of a launcher that dies.
+//!
+//! What it does not do: leave this machine (that needs mutual authentication), restart a node, know
+//! of operators.
+//!
+//! ```
+//! let nodes = cluster::in_process(2)?;
+//! std::thread::scope(|scope| {
+//!     for control in &nodes {
+//!         scope.spawn(move || {
+//!             let all = control.all_gather("greet", vec![control.rank() as u8]).unwrap();
+//!             assert_eq!(all, [[0], [1]]);
+//!             control.close()
+//!         });
+//!     }
+//! });
+//! # Ok::<(), cluster::ClusterError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod control;
+mod error;
+mod frame;
+mod launch;
+mod mesh;
+mod turn;
+
+pub use control::Control;
+pub use error::{Cause, ClusterError, NodeFailure};
+pub use frame::FRAME_BYTES_MAX;
+pub use launch::{Children, Launched, LocalLaunch, StderrLine, launch_local};
+pub use mesh::{INVITATION_VARIABLE, Invitation, in_process};
+
+/// Nodes of a job at most: each keeps a connection with every other.
+pub const NODES_MAX: u32 = 256;

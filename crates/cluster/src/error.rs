@@ -1,0 +1,189 @@
+//! What can go wrong between nodes, and whose fault it is.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use thiserror::Error;
+
+/// A failure of the control plane.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ClusterError {
+    /// Zero nodes, or more than [`NODES_MAX`](crate::NODES_MAX). The caller is at fault.
+    #[error("a job has 1 to {} nodes, not {nodes}", crate::NODES_MAX)]
+    Nodes {
+        /// What was asked for.
+        nodes: u32,
+    },
+    /// The control plane is not authenticated well enough for other hosts. The caller is at fault.
+    #[error("cannot listen on {addr}: the control plane does not leave this machine")]
+    NotLoopback {
+        /// What was asked for.
+        addr: SocketAddr,
+    },
+    /// Another process has the port. The user chooses another one.
+    #[error("cannot listen on {addr}: the port is in use")]
+    PortInUse {
+        /// What was asked for.
+        addr: SocketAddr,
+    },
+    /// The operating system refused to listen.
+    #[error("cannot listen on {addr}: {source}")]
+    Listen {
+        /// What was asked for.
+        addr: SocketAddr,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// A node's program could not be started.
+    #[error("cannot start node {rank} ({program}): {source}")]
+    Start {
+        /// The node.
+        rank: u32,
+        /// Its program.
+        program: String,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// The environment holds an invitation that this version cannot read. The launcher is of
+    /// another version.
+    #[error("the invitation in {} is malformed", crate::INVITATION_VARIABLE)]
+    Invitation,
+    /// A node did not come, or the connection to it could not be made.
+    #[error("node {rank} did not join: {detail}")]
+    Join {
+        /// The node that is missing.
+        rank: u32,
+        /// What was seen of it.
+        detail: String,
+    },
+    /// The other side does not know this job: a stray process, or a left-over of an earlier launch.
+    #[error("node {rank} at {addr} refused this process: {reason}")]
+    Refused {
+        /// The node that refused.
+        rank: u32,
+        /// Where it listens.
+        addr: SocketAddr,
+        /// What it said.
+        reason: String,
+    },
+    /// A node failed.
+    #[error(transparent)]
+    Node(#[from] NodeFailure),
+    /// The nodes do not run the same program.
+    #[error("node {rank} is at step '{theirs}' while this one is at '{ours}'")]
+    Step {
+        /// The node that differs.
+        rank: u32,
+        /// Its step.
+        theirs: String,
+        /// Our step.
+        ours: String,
+    },
+    /// More bytes than a frame may carry. The caller is at fault.
+    #[error("{bytes} bytes exceed a control frame's {}", crate::FRAME_BYTES_MAX)]
+    TooLarge {
+        /// What was asked for.
+        bytes: usize,
+    },
+    /// The handle was closed.
+    #[error("the control plane is closed")]
+    Closed,
+    /// The operating system refused a thread, a socket or a random number.
+    #[error("the operating system refused {what}: {source}")]
+    System {
+        /// What was refused.
+        what: &'static str,
+        /// What it said.
+        source: std::io::Error,
+    },
+}
+
+impl ClusterError {
+    /// What the user may do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            ClusterError::Nodes { .. } => Some("use --nodes 1 for a single process".into()),
+            ClusterError::NotLoopback { .. } => {
+                Some("use a loopback address such as 127.0.0.1:0 (port 0 takes a free one)".into())
+            }
+            ClusterError::PortInUse { .. } => {
+                Some("choose another port with --listen, or port 0 for a free one".into())
+            }
+            ClusterError::Node(failure) => failure.hint(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> ClusterError {
+        move |source| ClusterError::System { what, source }
+    }
+}
+
+/// Which node ended the job, and how. Every node of a job gives the same answer.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{}", self.describe())]
+pub struct NodeFailure {
+    /// The node at fault.
+    pub rank: u32,
+    /// Its process; 0 where it never said.
+    pub process: u32,
+    /// How it ended.
+    pub cause: Cause,
+}
+
+/// How a node ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cause {
+    /// It said why.
+    Reported(String),
+    /// Its process ended with this code and without a word.
+    Exited(i32),
+    /// Its process was killed by this signal.
+    Killed(i32),
+    /// Its connection closed; nothing is known of its process.
+    Lost,
+    /// It neither spoke nor closed its connection for so many milliseconds.
+    Silent(u32),
+    /// It sent what no node sends.
+    Malformed(String),
+}
+
+impl NodeFailure {
+    /// What the user may do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self.cause {
+            Cause::Killed(9) => Some(
+                "if nobody killed it, the kernel did, for want of memory: see `dmesg`, and lower \
+                 --workers or the state budget"
+                    .into(),
+            ),
+            Cause::Silent(_) => Some("the process is stopped or starved of processor time".into()),
+            _ => None,
+        }
+    }
+
+    fn describe(&self) -> String {
+        let Self { rank, process, cause } = self;
+        let node = match process {
+            0 => format!("node {rank}"),
+            _ => format!("node {rank} (process {process})"),
+        };
+        match cause {
+            Cause::Reported(reason) => format!("node {rank}: {reason}"),
+            Cause::Exited(code) => format!("{node} ended with exit code {code}"),
+            Cause::Killed(signal) => format!("{node} was killed by signal {signal}"),
+            Cause::Lost => format!("{node} closed its connection before the job had ended"),
+            Cause::Silent(ms) => format!("{node} has been silent for {}", Millis(*ms)),
+            Cause::Malformed(what) => format!("{node} sent a malformed frame: {what}"),
+        }
+    }
+}
+
+struct Millis(u32);
+
+impl fmt::Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{} s", self.0 / 1000, self.0 % 1000 / 100)
+    }
+}

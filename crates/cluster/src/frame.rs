@@ -1,0 +1,316 @@
+//! The bytes of the control plane: `length u32 | kind u8 | body`, little-endian, the length
+//! counting kind and body.
+//!
+//! A peer is believed only as far as a frame decodes completely; a longer, shorter or unknown frame
+//! is its failure.
+
+use crate::error::{Cause, NodeFailure};
+
+/// Bytes of a frame at most, kind included.
+pub const FRAME_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes of a text (a reason, a step's name) at most; longer ones are cut when sent and refused
+/// when received.
+pub(crate) const TEXT_BYTES_MAX: usize = 64 << 10;
+
+const HEADER_BYTES: usize = 4;
+
+/// What nodes tell each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Frame {
+    /// I am alive.
+    Beat,
+    /// My contribution to the `seq`-th exchange of the job.
+    Gather { seq: u64, step: String, bytes: Vec<u8> },
+    /// My progress; only the latest counts.
+    Progress { bytes: Vec<u8> },
+    /// The user wants the job to end.
+    Cancel,
+    /// I end, and this is why.
+    Fail { reason: String },
+    /// Rank 0 on how another node ended.
+    Verdict(NodeFailure),
+    /// I have done my part and close.
+    Bye,
+    /// The handshake succeeded; from rank 0 with port and process of every node.
+    Welcome { nodes: Vec<(u16, u32)> },
+    /// The handshake failed.
+    Refuse { reason: String },
+}
+
+impl Frame {
+    /// Appends the frame to `out`.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&[0; HEADER_BYTES]);
+        match self {
+            Frame::Beat => out.push(1),
+            Frame::Gather { seq, step, bytes } => {
+                out.push(2);
+                out.extend_from_slice(&seq.to_le_bytes());
+                put_text(out, step);
+                out.extend_from_slice(bytes);
+            }
+            Frame::Progress { bytes } => {
+                out.push(3);
+                out.extend_from_slice(bytes);
+            }
+            Frame::Cancel => out.push(4),
+            Frame::Fail { reason } => {
+                out.push(5);
+                put_text(out, reason);
+            }
+            Frame::Verdict(failure) => {
+                out.push(6);
+                put_failure(out, failure);
+            }
+            Frame::Bye => out.push(7),
+            Frame::Welcome { nodes } => {
+                out.push(8);
+                for (port, process) in nodes {
+                    out.extend_from_slice(&port.to_le_bytes());
+                    out.extend_from_slice(&process.to_le_bytes());
+                }
+            }
+            Frame::Refuse { reason } => {
+                out.push(9);
+                put_text(out, reason);
+            }
+        }
+        let len = out.len() - start - HEADER_BYTES;
+        out[start..start + HEADER_BYTES].copy_from_slice(&(len as u32).to_le_bytes());
+    }
+
+    /// Takes the first frame off `bytes`: the frame and its length, or `None` until more bytes are
+    /// there.
+    ///
+    /// # Errors
+    /// What is wrong with the frame.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Frame, usize)>, &'static str> {
+        let mut reader = Reader(bytes);
+        let Ok(len) = reader.u32() else { return Ok(None) };
+        let len = len as usize;
+        if len == 0 || len > FRAME_BYTES_MAX {
+            return Err("its length is out of bounds");
+        }
+        let Ok(body) = reader.take(len) else { return Ok(None) };
+        Ok(Some((Self::decode_body(Reader(body))?, HEADER_BYTES + len)))
+    }
+
+    fn decode_body(mut body: Reader<'_>) -> Result<Frame, &'static str> {
+        let frame = match body.u8()? {
+            1 => Frame::Beat,
+            2 => Frame::Gather { seq: body.u64()?, step: body.text()?, bytes: body.rest() },
+            3 => Frame::Progress { bytes: body.rest() },
+            4 => Frame::Cancel,
+            5 => Frame::Fail { reason: body.text()? },
+            6 => Frame::Verdict(body.failure()?),
+            7 => Frame::Bye,
+            8 => {
+                let mut nodes = Vec::new();
+                while !body.0.is_empty() {
+                    nodes.push((body.u16()?, body.u32()?));
+                }
+                Frame::Welcome { nodes }
+            }
+            9 => Frame::Refuse { reason: body.text()? },
+            _ => return Err("its kind is unknown"),
+        };
+        if body.0.is_empty() { Ok(frame) } else { Err("it is too long") }
+    }
+}
+
+/// `text` up to [`TEXT_BYTES_MAX`], cut between characters.
+pub(crate) fn clip(text: &str) -> &str {
+    let mut end = text.len().min(TEXT_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    let text = clip(text);
+    out.extend_from_slice(&(text.len() as u32).to_le_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn put_failure(out: &mut Vec<u8>, failure: &NodeFailure) {
+    out.extend_from_slice(&failure.rank.to_le_bytes());
+    out.extend_from_slice(&failure.process.to_le_bytes());
+    let (tag, number, text) = match &failure.cause {
+        Cause::Reported(reason) => (1, 0, reason.as_str()),
+        Cause::Exited(code) => (2, *code as u32, ""),
+        Cause::Killed(signal) => (3, *signal as u32, ""),
+        Cause::Lost => (4, 0, ""),
+        Cause::Silent(ms) => (5, *ms, ""),
+        Cause::Malformed(what) => (6, 0, what.as_str()),
+    };
+    out.push(tag);
+    out.extend_from_slice(&number.to_le_bytes());
+    put_text(out, text);
+}
+
+/// Reads little-endian fields off the front.
+struct Reader<'a>(&'a [u8]);
+
+const SHORT: &str = "it is too short";
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, n: usize) -> Result<&'a [u8], &'static str> {
+        let (head, tail) = self.0.split_at_checked(n).ok_or(SHORT)?;
+        self.0 = tail;
+        Ok(head)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], &'static str> {
+        self.take(N)?.try_into().map_err(|_| SHORT)
+    }
+
+    fn u8(&mut self) -> Result<u8, &'static str> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    fn u16(&mut self) -> Result<u16, &'static str> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, &'static str> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, &'static str> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn text(&mut self) -> Result<String, &'static str> {
+        let len = self.u32()? as usize;
+        if len > TEXT_BYTES_MAX {
+            return Err("its text is too long");
+        }
+        String::from_utf8(self.take(len)?.to_vec()).map_err(|_| "its text is not UTF-8")
+    }
+
+    fn rest(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.0).to_vec()
+    }
+
+    fn failure(&mut self) -> Result<NodeFailure, &'static str> {
+        let (rank, process) = (self.u32()?, self.u32()?);
+        let (tag, number, text) = (self.u8()?, self.u32()?, self.text()?);
+        let cause = match tag {
+            1 => Cause::Reported(text),
+            2 => Cause::Exited(number as i32),
+            3 => Cause::Killed(number as i32),
+            4 => Cause::Lost,
+            5 => Cause::Silent(number),
+            6 => Cause::Malformed(text),
+            _ => return Err("its cause is unknown"),
+        };
+        Ok(NodeFailure { rank, process, cause })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples() -> Vec<Frame> {
+        let causes = [
+            Cause::Reported("the disk is full".into()),
+            Cause::Exited(-3),
+            Cause::Killed(9),
+            Cause::Lost,
+            Cause::Silent(3000),
+            Cause::Malformed("its kind is unknown".into()),
+        ];
+        let mut frames = vec![
+            Frame::Beat,
+            Frame::Gather { seq: u64::MAX, step: "addresses".into(), bytes: vec![0, 255, 7] },
+            Frame::Gather { seq: 0, step: String::new(), bytes: Vec::new() },
+            Frame::Progress { bytes: vec![1, 2] },
+            Frame::Cancel,
+            Frame::Fail { reason: "café".into() },
+            Frame::Bye,
+            Frame::Welcome { nodes: vec![(0, 1), (u16::MAX, u32::MAX)] },
+            Frame::Refuse { reason: "no".into() },
+        ];
+        frames.extend(
+            causes.map(|cause| Frame::Verdict(NodeFailure { rank: 2, process: 1234, cause })),
+        );
+        frames
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let mut bytes = Vec::new();
+        for frame in samples() {
+            frame.encode(&mut bytes);
+        }
+        let mut rest = &bytes[..];
+        for frame in samples() {
+            let (decoded, len) = Frame::decode(rest).unwrap().unwrap();
+            assert_eq!(decoded, frame);
+            rest = &rest[len..];
+        }
+        assert!(rest.is_empty());
+    }
+
+    #[test]
+    fn every_prefix_asks_for_more() {
+        for frame in samples() {
+            let mut bytes = Vec::new();
+            frame.encode(&mut bytes);
+            for len in 0..bytes.len() {
+                assert_eq!(Frame::decode(&bytes[..len]), Ok(None), "{frame:?} cut to {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_that_lies_about_its_length_is_refused() {
+        for frame in samples() {
+            let mut bytes = Vec::new();
+            frame.encode(&mut bytes);
+            let len = u32::from_le_bytes(bytes[..4].try_into().unwrap());
+            bytes[..4].copy_from_slice(&(len - 1).to_le_bytes());
+            match (&frame, Frame::decode(&bytes)) {
+                // An open tail may end anywhere.
+                (Frame::Gather { bytes, .. } | Frame::Progress { bytes }, _)
+                    if !bytes.is_empty() => {}
+                (_, decoded) => assert!(decoded.is_err(), "{frame:?} as {decoded:?}"),
+            }
+        }
+        let limit = (FRAME_BYTES_MAX as u32 + 1).to_le_bytes();
+        assert!(Frame::decode(&limit).is_err());
+        assert!(Frame::decode(&[0; 4]).is_err());
+        assert!(Frame::decode(&[1, 0, 0, 0, 77]).is_err());
+    }
+
+    #[test]
+    fn any_single_damage_is_refused_or_decoded_but_never_panics() {
+        for frame in samples() {
+            let mut bytes = Vec::new();
+            frame.encode(&mut bytes);
+            for at in 0..bytes.len() {
+                for bit in 0..8 {
+                    let mut damaged = bytes.clone();
+                    damaged[at] ^= 1 << bit;
+                    if let Ok(Some((_, len))) = Frame::decode(&damaged) {
+                        assert!(len <= damaged.len());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        let long = "é".repeat(TEXT_BYTES_MAX);
+        let mut bytes = Vec::new();
+        Frame::Fail { reason: format!("x{long}") }.encode(&mut bytes);
+        let (frame, _) = Frame::decode(&bytes).unwrap().unwrap();
+        let Frame::Fail { reason } = frame else { panic!("{frame:?}") };
+        assert_eq!(reason.len(), TEXT_BYTES_MAX - 1);
+    }
+}
