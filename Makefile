@@ -2,7 +2,7 @@
 #
 # Cargo builds into $CARGO_TARGET_DIR, else into ../target if that exists, else into ./target.
 
-.PHONY: help demo test bench lint deny docs data clean
+.PHONY: help demo test bench lint format deny docs data clean
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
@@ -22,6 +22,10 @@ bench: ## measures every workload (WORKLOADS="ysb ro" for some)
 lint: ## format, clippy, documentation; each warning is an error
 	@scripts/install-deps.sh
 	@scripts/lint.sh
+
+format: ## rustfmt, and comments wrapped at 100 columns
+	cargo fmt --all
+	@git ls-files '*.rs' | xargs scripts/wrap-comments.py
 
 deny: ## licences, bans, sources and advisories of all dependencies
 	cargo deny --all-features check

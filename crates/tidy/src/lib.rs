@@ -1,0 +1,15 @@
+//! The rules that the repository keeps, as functions over its files.
+//!
+//! `tests/tidy.rs` applies each rule to the checkout; the unit tests beside each rule show that it
+//! finds what it is for. A rule that a reader cannot guess from its message is explained in
+//! `CONTRIBUTING.md`.
+//!
+//! What this does not do: format and lints (`cargo fmt`, `cargo clippy`), licences (`cargo deny`).
+#![forbid(unsafe_code)]
+
+pub mod layers;
+pub mod links;
+pub mod source;
+pub mod tree;
+
+pub use tree::{File, Finding, Tree};

@@ -1,0 +1,50 @@
+//! Applies every rule to this checkout.
+
+use tidy::tree::expect_none;
+use tidy::{Finding, Tree, layers, links, source};
+
+fn check(rule: &str, find: fn(&Tree) -> Vec<Finding>) {
+    let tree = Tree::of_checkout().expect("the checkout is readable");
+    assert!(tree.files.len() > 50, "only {} files were found", tree.files.len());
+    expect_none(rule, &find(&tree));
+}
+
+#[test]
+fn crates_depend_downwards_only() {
+    check("layers", layers::forbidden_edges);
+}
+
+#[test]
+fn files_are_short() {
+    check("file length", source::long_files);
+}
+
+#[test]
+fn lines_are_short() {
+    check("line length", source::long_lines);
+}
+
+#[test]
+fn modules_say_what_they_are_for() {
+    check("module heads", source::headless);
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    check("unfinished work", source::unfinished);
+}
+
+#[test]
+fn unsafe_stays_where_memory_is_shared() {
+    check("unsafe", source::stray_unsafe);
+}
+
+#[test]
+fn no_path_of_one_machine() {
+    check("machine paths", source::machine_paths);
+}
+
+#[test]
+fn links_of_the_documentation_lead_somewhere() {
+    check("links", links::broken);
+}
