@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};
-use std::hash::Hash;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 /// A protocol small enough to be explored in whole.
 pub trait Model {
@@ -61,7 +61,13 @@ pub struct Violation {
 /// # Errors
 /// The first violation, with a shortest trace; or that there are more than `states_max` states.
 pub fn explore<M: Model>(model: &M, states_max: usize) -> Result<Explored, Violation> {
-    let mut search = Search::<M> { states: Vec::new(), index: HashMap::new(), steps: 0, finals: 0 };
+    let mut search = Search::<M> {
+        states: Vec::new(),
+        same: Vec::new(),
+        index: HashMap::default(),
+        steps: 0,
+        finals: 0,
+    };
     for state in model.initial() {
         search.visit(model, state, None)?;
     }
@@ -93,7 +99,10 @@ type Reached<M> = (<M as Model>::State, Option<(usize, <M as Model>::Step)>);
 
 struct Search<M: Model> {
     states: Vec<Reached<M>>,
-    index: HashMap<M::State, usize>,
+    /// For each state the state before it with the same hash.
+    same: Vec<Option<usize>>,
+    /// Hash of a state to the last state that has it.
+    index: HashMap<u64, usize, BuildHasherDefault<Fold>>,
     steps: usize,
     finals: usize,
 }
@@ -105,11 +114,19 @@ impl<M: Model> Search<M> {
         state: M::State,
         from: Option<(usize, M::Step)>,
     ) -> Result<(), Violation> {
-        if self.index.contains_key(&state) {
-            return Ok(());
-        }
+        let mut hasher = Fold::default();
+        state.hash(&mut hasher);
         let at = self.states.len();
-        self.index.insert(state.clone(), at);
+        let before = self.index.insert(hasher.finish(), at);
+        let mut same = before;
+        while let Some(i) = same {
+            if self.states[i].0 == state {
+                self.index.insert(hasher.finish(), before.unwrap_or(i));
+                return Ok(());
+            }
+            same = self.same[i];
+        }
+        self.same.push(before);
         self.finals += usize::from(model.is_final(&state));
         let checked = model.check(&state);
         self.states.push((state, from));
@@ -131,5 +148,44 @@ impl<M: Model> Search<M> {
             write!(trace, "{:?}", self.states[i].0).expect("writing to a string does not fail");
         }
         Violation { reason, trace, states: self.states.len() }
+    }
+}
+
+/// Multiplies and folds each word in: states are many, small, and nobody's attack.
+#[derive(Default)]
+struct Fold(u64);
+
+impl Hasher for Fold {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u8(&mut self, word: u8) {
+        self.write_u64(word.into());
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(word.into());
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    fn write_isize(&mut self, word: isize) {
+        self.write_u64(word as u64);
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        let product = u128::from(self.0 ^ word) * u128::from(0x9e37_79b9_7f4a_7c15_u64);
+        self.0 = (product as u64 ^ (product >> 64) as u64).rotate_left(23).wrapping_add(word);
     }
 }
