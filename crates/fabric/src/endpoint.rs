@@ -70,8 +70,8 @@ pub trait Endpoint: Send {
         flags: Flags,
     ) -> Result<(), PostError>;
 
-    /// As [`write`](Endpoint::write), and then delivers `imm` to the peer's `poll`. `src` may be empty. Uses one of
-    /// the peer's posted receives.
+    /// As [`write`](Endpoint::write), and then delivers `imm` to the peer's `poll`. `src` may be empty, and `dst` is
+    /// then not looked at. Uses one of the peer's posted receives.
     ///
     /// # Errors
     /// Nothing was posted; see [`PostError`].

@@ -20,7 +20,17 @@ use std::sync::Arc;
 
 use crate::{Endpoint, Fabric, Offer};
 
+mod atomic;
+mod close;
+mod connect;
+mod key;
+mod load;
+mod notify;
+mod queue;
+mod read;
 mod rig;
+mod send;
+mod wake;
 mod write;
 
 pub use rig::{Rig, Side, pattern};
@@ -72,7 +82,20 @@ pub struct Report {
 
 /// All cases, in the order in which they run.
 pub fn cases() -> Vec<Case> {
-    [write::CASES].concat()
+    let of_all = [
+        connect::CASES,
+        write::CASES,
+        notify::CASES,
+        send::CASES,
+        read::CASES,
+        atomic::CASES,
+        key::CASES,
+        queue::CASES,
+        close::CASES,
+        wake::CASES,
+        load::CASES,
+    ];
+    of_all.concat()
 }
 
 /// Takes every case through a fresh connection.

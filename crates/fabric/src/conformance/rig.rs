@@ -40,6 +40,8 @@ pub struct Rig<'b> {
     pub a: Side,
     /// The side that most cases watch.
     pub b: Side,
+    /// Further connections between the same nodes; see [`Rig::another`].
+    pub others: Vec<(Side, Side)>,
     bed: &'b mut dyn Bed,
     links: u32,
 }
@@ -48,11 +50,9 @@ impl<'b> Rig<'b> {
     /// A fresh connection with exported memory and posted receives.
     pub fn new(bed: &'b mut dyn Bed) -> Self {
         let (a, b) = sides(bed, 0);
-        let mut rig = Self { a, b, bed, links: 1 };
-        rig.a.end.post_recvs(RECVS);
-        rig.b.end.post_recvs(RECVS);
-        rig.a.end.submit();
-        rig.b.end.submit();
+        let mut rig = Self { a, b, others: Vec::new(), bed, links: 1 };
+        rig.a.allow(RECVS);
+        rig.b.allow(RECVS);
         rig.until("receives are announced", |rig| {
             rig.a.end.budget().notices >= RECVS && rig.b.end.budget().notices >= RECVS
         });
@@ -64,21 +64,26 @@ impl<'b> Rig<'b> {
         self.a.end.caps()
     }
 
-    /// The bed, for cases that make connections of their own.
+    /// The bed, for cases that make fabrics and offers of their own.
     pub fn bed(&mut self) -> &mut dyn Bed {
         self.bed
     }
 
-    /// One more connection between the same nodes, without receives.
-    pub fn another(&mut self) -> (Side, Side) {
+    /// One more connection between the same nodes, without receives; returns its place in [`Rig::others`].
+    pub fn another(&mut self) -> usize {
         self.links += 1;
-        sides(self.bed, self.links - 1)
+        self.others.push(sides(self.bed, self.links - 1));
+        self.others.len() - 1
     }
 
-    /// Polls both sides once and lets the network act.
+    /// Polls all sides once and lets the network act.
     pub fn turn(&mut self) {
         self.a.poll();
         self.b.poll();
+        for (a, b) in &mut self.others {
+            a.poll();
+            b.poll();
+        }
         self.bed.step();
     }
 
@@ -102,6 +107,31 @@ impl<'b> Rig<'b> {
         for _ in 0..QUIET_ROUNDS {
             self.turn();
         }
+    }
+
+    /// Posts with turns in between for as long as the queue is full.
+    ///
+    /// # Panics
+    /// At any other error.
+    pub fn post<T>(&mut self, mut post: impl FnMut(&mut Self) -> Result<T, PostError>) -> T {
+        let mut posted = None;
+        self.until("there is room", |rig| match post(rig) {
+            Ok(value) => {
+                posted = Some(value);
+                true
+            }
+            Err(PostError::Full) => false,
+            Err(other) => panic!("cannot post: {other}"),
+        });
+        posted.expect("the loop ends with a value")
+    }
+
+    /// Writes from `a` to `b` with a notice, and awaits both ends of it.
+    pub fn publish(&mut self, from: usize, to: usize, len: usize, imm: u32) {
+        let id = self.post(|rig| rig.a.write_notify(from, to, len, imm));
+        self.notice(imm);
+        self.local(id);
+        self.b.allow(1);
     }
 
     /// Awaits `Local` of an operation that `a` posted.
@@ -148,6 +178,39 @@ impl Side {
         }
     }
 
+    /// Allows the peer `n` more notices or messages.
+    pub fn allow(&mut self, n: u32) {
+        self.end.post_recvs(n);
+        self.end.submit();
+    }
+
+    /// How often an operation's outcome was seen: `(Local, Error)`.
+    pub fn outcomes(&self, id: OpId) -> (usize, usize) {
+        let of = |wanted: bool| {
+            let hit = |c: &&Completion| match c {
+                Completion::Local { id: seen } => wanted && *seen == id,
+                Completion::Error { id: seen, .. } => !wanted && *seen == Some(id),
+                _ => false,
+            };
+            self.seen.iter().filter(hit).count()
+        };
+        (of(true), of(false))
+    }
+
+    /// Whether an operation's outcome was seen.
+    pub fn settled(&self, id: OpId) -> bool {
+        self.outcomes(id) != (0, 0)
+    }
+
+    /// The errors seen so far, in order.
+    pub fn errors(&self) -> Vec<(Option<OpId>, ErrorKind)> {
+        let error = |c: &Completion| match c {
+            Completion::Error { id, kind } => Some((*id, *kind)),
+            _ => None,
+        };
+        self.seen.iter().filter_map(error).collect()
+    }
+
     /// A number that no other operation of this side has.
     pub fn id(&mut self) -> OpId {
         self.next_id += 1;
@@ -186,6 +249,14 @@ impl Side {
         Ok(id)
     }
 
+    /// Posts and starts a message.
+    pub fn send(&mut self, bytes: &[u8]) -> Result<OpId, PostError> {
+        let id = self.id();
+        self.end.send(bytes, id)?;
+        self.end.submit();
+        Ok(id)
+    }
+
     /// Posts and starts a notice without bytes.
     pub fn notify(&mut self, imm: u32) -> Result<OpId, PostError> {
         let (id, dst) = (self.id(), self.at(0));
@@ -215,17 +286,23 @@ impl Side {
 
     /// Stores bytes, word by word.
     pub fn set(&self, offset: usize, bytes: &[u8]) {
-        for (i, &byte) in bytes.iter().enumerate() {
-            let (word, shift) = ((offset + i) & !7, ((offset + i) & 7) * 8);
-            let old = self.memory.load(word, Ordering::Relaxed) & !(0xff << shift);
-            self.memory.store(word, old | u64::from(byte) << shift, Ordering::Relaxed);
+        let mut done = 0;
+        while done < bytes.len() {
+            let (at, skip) = ((offset + done) & !7, (offset + done) & 7);
+            let n = (8 - skip).min(bytes.len() - done);
+            let mut word = self.memory.load(at, Ordering::Relaxed).to_le_bytes();
+            word[skip..skip + n].copy_from_slice(&bytes[done..done + n]);
+            self.memory.store(at, u64::from_le_bytes(word), Ordering::Relaxed);
+            done += n;
         }
     }
 
     /// Loads bytes, word by word.
     pub fn get(&self, offset: usize, len: usize) -> Vec<u8> {
-        let word = |at: usize| self.memory.load(at & !7, Ordering::Relaxed).to_le_bytes();
-        (offset..offset + len).map(|at| word(at)[at & 7]).collect()
+        let (first, end) = (offset & !7, offset + len);
+        let word = |at: usize| self.memory.load(at, Ordering::Relaxed).to_le_bytes();
+        let words: Vec<u8> = (first..end).step_by(8).flat_map(word).collect();
+        words[offset - first..end - first].to_vec()
     }
 }
 

@@ -1,0 +1,68 @@
+//! Sleeping: an armed end is woken.
+
+use super::{Case, Rig};
+use crate::{Armed, Completion};
+
+pub(super) const CASES: &[Case] = &[
+    Case { name: "an armed end is woken by a notice", clause: "arm", check: woken },
+    Case { name: "no wake-up is lost", clause: "arm", check: none_lost },
+    Case { name: "news before the arm are ready or wake", clause: "arm", check: before },
+    Case { name: "an idle end can sleep", clause: "arm", check: sleeps },
+];
+
+/// Waits as a worker would: by the descriptor, and then by polling `b` alone.
+fn sleep_until(rig: &mut Rig<'_>, armed: Armed, wanted: &Completion) {
+    if let Armed::Fd(fd) = armed {
+        assert!(rig.bed().readable(fd), "the sleeper was not woken");
+    }
+    rig.until("the news", |rig| rig.b.take(wanted));
+}
+
+/// Turns until `b` has nothing to say and can sleep.
+fn lull(rig: &mut Rig<'_>) -> Armed {
+    let mut armed = Armed::Ready;
+    rig.until("the end can sleep", |rig| {
+        armed = rig.b.end.arm();
+        armed != Armed::Ready
+    });
+    armed
+}
+
+fn woken(rig: &mut Rig<'_>) {
+    let armed = lull(rig);
+    rig.a.notify(1).expect("posts");
+    sleep_until(rig, armed, &Completion::Notify { imm: 1 });
+}
+
+fn none_lost(rig: &mut Rig<'_>) {
+    for round in 0..100 {
+        let armed = lull(rig);
+        if round % 2 == 0 {
+            rig.post(|rig| rig.a.notify(round));
+            sleep_until(rig, armed, &Completion::Notify { imm: round });
+        } else {
+            let bytes = round.to_le_bytes().to_vec();
+            rig.post(|rig| rig.a.send(&bytes));
+            sleep_until(rig, armed, &Completion::Recv { bytes });
+        }
+        rig.b.allow(1);
+    }
+}
+
+fn before(rig: &mut Rig<'_>) {
+    for round in 0..50 {
+        rig.post(|rig| rig.a.notify(round));
+        for _ in 0..round % 5 {
+            rig.bed().step();
+        }
+        let armed = rig.b.end.arm();
+        sleep_until(rig, armed, &Completion::Notify { imm: round });
+        rig.b.allow(1);
+    }
+}
+
+fn sleeps(rig: &mut Rig<'_>) {
+    rig.publish(0, 0, 64, 1);
+    lull(rig);
+    rig.until("the sender can sleep", |rig| rig.a.end.arm() != Armed::Ready);
+}
