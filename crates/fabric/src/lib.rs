@@ -43,6 +43,8 @@ mod memory;
 pub mod shm;
 pub mod sim;
 pub mod tcp;
+mod token;
+mod wait;
 
 pub use clock::Clock;
 pub use endpoint::{
@@ -51,3 +53,4 @@ pub use endpoint::{
 };
 pub use error::{ErrorKind, FabricError, PostError};
 pub use memory::{Backing, CACHE_LINE, Slab, SlabRange};
+pub use wait::wait;

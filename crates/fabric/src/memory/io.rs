@@ -18,8 +18,18 @@ pub(crate) enum Piece<'a> {
     Slab(&'a SlabRange, usize),
 }
 
+impl Piece<'_> {
+    /// Bytes.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Piece::Bytes(bytes) => bytes.len(),
+            Piece::Slab(range, from) => range.len().saturating_sub(*from),
+        }
+    }
+}
+
 /// Pieces of one system call.
-const PIECES_MAX: usize = 64;
+pub(crate) const PIECES_MAX: usize = 64;
 
 /// Writes the pieces in order by one system call; returns how many bytes went, `None` when the descriptor takes none.
 /// Pieces beyond the first [`PIECES_MAX`] are left for the next call.
@@ -27,7 +37,7 @@ pub(crate) fn gather<'a>(
     fd: BorrowedFd<'_>,
     pieces: impl Iterator<Item = Piece<'a>>,
 ) -> io::Result<Option<usize>> {
-    let mut iov = [const { IoSlice::new(&[]) }; PIECES_MAX];
+    let mut iov = [IoSlice::new(&[]); PIECES_MAX];
     let mut n = 0;
     for piece in pieces.take(PIECES_MAX) {
         iov[n] = IoSlice::new(match piece {

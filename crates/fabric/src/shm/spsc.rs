@@ -1,0 +1,218 @@
+//! The lane of notices between two processes: a ring of words with one sender and one receiver.
+//!
+//! ```text
+//!   sender                          shared words                         receiver
+//!   sent, limit seen   ──store──▶   entry[sent mod n] = lap | len | imm  ──load──▶  head
+//!                      ◀──load───   limit = entries the sender may reach ◀──store── granted, head
+//!                      ──store──▶   touched += 1;  asleep?               ◀──store── asleep
+//! ```
+//!
+//! * **Entry.** An entry is valid when it carries the lap that the receiver expects at its head, so that one cache
+//!   line travels per notice and there is no shared tail. `Release` of the entry pairs with the receiver's `Acquire`:
+//!   whatever the sender stored before is visible with the entry (G4).
+//! * **Limit.** The receiver advertises cumulative positions: receives that were posted, but never more than a
+//!   ring ahead of what it has consumed. Credit is thereby also the free space, and there is no shared head. `Release`
+//!   of the limit pairs with the sender's `Acquire`: an entry was read before it is overwritten.
+//! * **Sleep.** The receiver declares that it sleeps and *then* looks once more; the sender publishes and *then* looks
+//!   whether the receiver sleeps. Both put a sequentially consistent fence in between, so that one of the two sees the
+//!   other. `touched` counts what leaves no entry: plain writes and new receives.
+//!
+//! The words are a trait so that loom can check the very same code (`spsc/loom.rs`). Nothing here sends the wake-up
+//! itself: [`Sender::publish`] says when one is due.
+
+#[cfg(all(test, loom))]
+mod loom;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A shared word.
+pub(super) trait Word {
+    /// See [`AtomicU64::load`].
+    fn load(&self, order: Ordering) -> u64;
+    /// See [`AtomicU64::store`].
+    fn store(&self, value: u64, order: Ordering);
+    /// See [`AtomicU64::swap`].
+    fn swap(&self, value: u64, order: Ordering) -> u64;
+}
+
+impl Word for AtomicU64 {
+    fn load(&self, order: Ordering) -> u64 {
+        self.load(order)
+    }
+
+    fn store(&self, value: u64, order: Ordering) {
+        self.store(value, order);
+    }
+
+    fn swap(&self, value: u64, order: Ordering) -> u64 {
+        self.swap(value, order)
+    }
+}
+
+/// The shared words of one direction. All are zero at first.
+pub(super) trait Lane {
+    /// A word.
+    type Word: Word;
+    /// Entries of the ring.
+    const ENTRIES: u64;
+
+    /// Entry `index < ENTRIES`. The sender writes it.
+    fn entry(&self, index: usize) -> &Self::Word;
+    /// The position that the sender may not reach. The receiver writes it.
+    fn limit(&self) -> &Self::Word;
+    /// Counts publications. The sender writes it.
+    fn touched(&self) -> &Self::Word;
+    /// Not zero while the receiver sleeps. Both write it.
+    fn asleep(&self) -> &Self::Word;
+    /// A sequentially consistent fence.
+    fn fence();
+}
+
+/// What an entry says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// A notice with its number.
+    Notice(u32),
+    /// A message whose bytes lie in the arena.
+    Message(u16),
+}
+
+/// Bits of an entry's number, and of its kind and length above it; the lap takes the rest.
+const IMM_BITS: u32 = 32;
+const LEN_BITS: u32 = 16;
+
+impl Entry {
+    fn encode(self, lap: u64) -> u64 {
+        let body = match self {
+            Entry::Notice(imm) => u64::from(imm),
+            Entry::Message(len) => (u64::from(len) + 1) << IMM_BITS,
+        };
+        body | lap << (IMM_BITS + LEN_BITS)
+    }
+
+    fn decode(word: u64) -> Self {
+        match (word >> IMM_BITS) as u16 {
+            0 => Entry::Notice(word as u32),
+            len => Entry::Message(len - 1),
+        }
+    }
+}
+
+/// The lap of a position as far as an entry carries it; the zeroes of a fresh ring are of no lap in reach.
+fn lap<L: Lane>(position: u64) -> u64 {
+    u64::from((position / L::ENTRIES) as u16).wrapping_add(1) & 0xffff
+}
+
+/// The sender's positions.
+#[derive(Debug, Default)]
+pub(super) struct Sender {
+    sent: u64,
+    limit: u64,
+    touched: u64,
+}
+
+impl Sender {
+    /// Position of the next entry.
+    pub(super) fn position(&self) -> u64 {
+        self.sent
+    }
+
+    /// Entries that may be pushed now.
+    pub(super) fn budget<L: Lane>(&self, lane: &L) -> u64 {
+        lane.limit().load(Ordering::Acquire).saturating_sub(self.sent).min(L::ENTRIES)
+    }
+
+    /// True when one entry may be pushed; looks at the shared limit only when the one seen last is used up.
+    pub(super) fn ready<L: Lane>(&mut self, lane: &L) -> bool {
+        if self.sent >= self.limit {
+            self.limit = lane.limit().load(Ordering::Acquire);
+        }
+        self.sent < self.limit
+    }
+
+    /// Makes an entry visible, and with it all that this thread stored before. The caller asked
+    /// [`ready`](Self::ready).
+    pub(super) fn push<L: Lane>(&mut self, lane: &L, entry: Entry) {
+        debug_assert!(self.sent < self.limit);
+        let word = entry.encode(lap::<L>(self.sent));
+        lane.entry((self.sent % L::ENTRIES) as usize).store(word, Ordering::Release);
+        self.sent += 1;
+    }
+
+    /// Ends a batch; returns true when the receiver sleeps and this call has to wake it.
+    #[must_use]
+    pub(super) fn publish<L: Lane>(&mut self, lane: &L) -> bool {
+        self.touched += 1;
+        lane.touched().store(self.touched, Ordering::Release);
+        L::fence();
+        lane.asleep().load(Ordering::Relaxed) != 0 && lane.asleep().swap(0, Ordering::AcqRel) != 0
+    }
+}
+
+/// The receiver's positions.
+#[derive(Debug, Default)]
+pub(super) struct Receiver {
+    head: u64,
+    granted: u64,
+    limit: u64,
+    touched: u64,
+}
+
+impl Receiver {
+    /// Position of the next entry.
+    pub(super) fn position(&self) -> u64 {
+        self.head
+    }
+
+    /// Allows `n` entries more, as soon as the ring has room for them.
+    pub(super) fn grant<L: Lane>(&mut self, lane: &L, n: u32) {
+        self.granted = self.granted.saturating_add(u64::from(n));
+        self.advertise(lane);
+    }
+
+    /// Hands the space of popped entries back to the sender; once per batch.
+    pub(super) fn advertise<L: Lane>(&mut self, lane: &L) {
+        let limit = self.granted.min(self.head.saturating_add(L::ENTRIES));
+        if limit > self.limit {
+            self.limit = limit;
+            lane.limit().store(limit, Ordering::Release);
+        }
+    }
+
+    /// The next entry, if it is there. An entry beyond the granted ones does not count.
+    pub(super) fn pop<L: Lane>(&mut self, lane: &L) -> Option<Entry> {
+        let word = self.peek(lane)?;
+        self.head += 1;
+        Some(Entry::decode(word))
+    }
+
+    fn peek<L: Lane>(&self, lane: &L) -> Option<u64> {
+        if self.head >= self.limit {
+            return None;
+        }
+        let word = lane.entry((self.head % L::ENTRIES) as usize).load(Ordering::Acquire);
+        (word >> (IMM_BITS + LEN_BITS) == lap::<L>(self.head)).then_some(word)
+    }
+
+    /// Declares sleep; returns false when something was published since the last call, and then the receiver has to
+    /// look around before it asks again. After true a publication asks for a wake-up.
+    #[must_use]
+    pub(super) fn sleep<L: Lane>(&mut self, lane: &L) -> bool {
+        lane.asleep().store(1, Ordering::Relaxed);
+        L::fence();
+        let touched = lane.touched().load(Ordering::Acquire);
+        if touched == self.touched && self.peek(lane).is_none() {
+            return true;
+        }
+        self.touched = touched;
+        self.wake(lane);
+        false
+    }
+
+    /// Takes the declaration back.
+    pub(super) fn wake<L: Lane>(&mut self, lane: &L) {
+        lane.asleep().store(0, Ordering::Relaxed);
+    }
+}

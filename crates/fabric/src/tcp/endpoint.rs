@@ -1,0 +1,473 @@
+//! One end of a TCP connection.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+
+use super::apply::Breach;
+use super::frame::{Header, Op};
+use super::ledger::{Ledger, Seq};
+use super::outbox::Outbox;
+use super::parser::{Fill, Parser};
+use crate::token::Token;
+use crate::{
+    Armed, Budget, Caps, Completion, Endpoint, ErrorKind, FabricError, Flags, OpId, PostError,
+    RemoteKey, RemoteRange, SlabRange, Src,
+};
+
+/// Reads of one poll, while each brings as much as it asked for.
+const READS_PER_POLL: usize = 8;
+
+/// The TCP [`Endpoint`].
+pub(super) struct TcpEndpoint {
+    pub(super) caps: Caps,
+    stream: TcpStream,
+    open: bool,
+    /// Sending failed; what the peer said before is still read.
+    deaf_peer: bool,
+    outbox: Outbox,
+    pub(super) parser: Parser,
+    pub(super) ledger: Ledger,
+    /// Positions in the outbox at which something is finished.
+    marks: VecDeque<(u64, Mark)>,
+    /// Posts behind a fence that waits for answers.
+    held: VecDeque<Held>,
+    /// Reads and atomics on their way, and where the answers go.
+    pub(super) awaiting: VecDeque<(Seq, SlabRange)>,
+    pub(super) exports: HashMap<u64, SlabRange>,
+    /// Answers to the peer that have not left.
+    pub(super) replies: u32,
+    pub(super) replies_max: u32,
+    /// Receives that we posted, told the peer, and that it used.
+    pub(super) granted: u64,
+    advertised: u64,
+    pub(super) received: u64,
+    /// Receives that the peer posted, and that we used.
+    pub(super) peer_granted: u64,
+    used: u64,
+    /// Completions for the next poll, or for the current one.
+    pub(super) news: Vec<Completion>,
+    sleep: Option<Sleep>,
+}
+
+enum Mark {
+    Op(Seq),
+    Reply,
+}
+
+struct Held {
+    header: Header,
+    body: HeldBody,
+    answer: Option<SlabRange>,
+    seq: Seq,
+    fence: bool,
+}
+
+enum HeldBody {
+    Copied(Vec<u8>),
+    Slab(SlabRange),
+}
+
+/// An operation's bytes at the call.
+enum Body<'a> {
+    Copied(&'a [u8]),
+    Slab(&'a SlabRange),
+}
+
+/// What one sleeps on: readable when the socket is, or when it takes bytes that wait.
+struct Sleep {
+    epoll: OwnedFd,
+    interest: EventFlags,
+}
+
+impl TcpEndpoint {
+    pub(super) fn new(caps: Caps, stream: TcpStream, replies_max: u32) -> Self {
+        Self {
+            caps,
+            stream,
+            open: true,
+            deaf_peer: false,
+            outbox: Outbox::default(),
+            parser: Parser::new(),
+            ledger: Ledger::default(),
+            marks: VecDeque::new(),
+            held: VecDeque::new(),
+            awaiting: VecDeque::new(),
+            exports: HashMap::new(),
+            replies: 0,
+            replies_max,
+            granted: 0,
+            advertised: 0,
+            received: 0,
+            peer_granted: 0,
+            used: 0,
+            news: Vec::new(),
+            sleep: None,
+        }
+    }
+
+    /// Checks what needs no look at the peer.
+    fn admit(&self, len: usize, at: &RemoteRange) -> Result<(), PostError> {
+        if !self.open {
+            return Err(PostError::Closed);
+        }
+        if len > self.caps.max_msg {
+            return Err(PostError::TooLarge);
+        }
+        if at.offset.checked_add(len as u64).is_none_or(|end| end > at.key.len) && len > 0 {
+            return Err(PostError::OutOfBounds);
+        }
+        if self.ledger.len() >= self.caps.max_ops as usize {
+            return Err(PostError::Full);
+        }
+        Ok(())
+    }
+
+    /// Takes one of the peer's receives.
+    fn use_receive(&mut self) -> Result<(), PostError> {
+        if self.used >= self.peer_granted {
+            return Err(PostError::Full);
+        }
+        self.used += 1;
+        Ok(())
+    }
+
+    fn post(&mut self, header: Header, body: Body<'_>, answer: Option<SlabRange>, flags: Flags) {
+        let seq = self.ledger.post(OpId(header.id), flags.has(Flags::SIGNAL));
+        let fence = flags.has(Flags::FENCE);
+        if self.held.is_empty() && !(fence && !self.awaiting.is_empty()) {
+            return self.ship(header, body, answer, seq);
+        }
+        let body = match body {
+            Body::Copied(bytes) => HeldBody::Copied(bytes.to_vec()),
+            Body::Slab(range) => HeldBody::Slab(range.clone()),
+        };
+        self.held.push_back(Held { header, body, answer, seq, fence });
+    }
+
+    fn ship(&mut self, header: Header, body: Body<'_>, answer: Option<SlabRange>, seq: Seq) {
+        match body {
+            Body::Copied(bytes) => self.outbox.push(&header, bytes),
+            Body::Slab(range) => self.outbox.push_slab(&header, range.clone()),
+        }
+        match answer {
+            Some(range) => self.awaiting.push_back((seq, range)),
+            None => self.marks.push_back((self.outbox.queued(), Mark::Op(seq))),
+        }
+    }
+
+    /// Ships posts whose fence has nothing to wait for any more.
+    pub(super) fn release_held(&mut self) {
+        while let Some(next) = self.held.front() {
+            if next.fence && !self.awaiting.is_empty() {
+                return;
+            }
+            let Some(Held { header, body, answer, seq, .. }) = self.held.pop_front() else {
+                return;
+            };
+            match &body {
+                HeldBody::Copied(bytes) => self.ship(header, Body::Copied(bytes), answer, seq),
+                HeldBody::Slab(range) => self.ship(header, Body::Slab(range), answer, seq),
+            }
+        }
+    }
+
+    pub(super) fn push_reply(&mut self, header: Header, body: Option<SlabRange>) {
+        match body {
+            Some(range) => self.outbox.push_slab(&header, range),
+            None => self.outbox.push(&header, &[]),
+        }
+        self.marks.push_back((self.outbox.queued(), Mark::Reply));
+    }
+
+    /// Names the operation that was refused, if the socket takes it: the connection ends in any case.
+    pub(super) fn send_nak(&mut self, id: u64) {
+        self.flush();
+        if self.outbox.is_empty() {
+            self.outbox.push(&Header::new(Op::Nak, id), &[]);
+            self.flush();
+        }
+    }
+
+    /// Sends what the socket takes, and books what has left.
+    fn flush(&mut self) {
+        if self.outbox.is_empty() || self.deaf_peer {
+            return;
+        }
+        self.deaf_peer = self.outbox.flush(self.stream.as_fd()).is_err();
+        while let Some((_, mark)) = self.marks.pop_front_if(|(end, _)| *end <= self.outbox.sent()) {
+            match mark {
+                Mark::Op(seq) => self.ledger.done(seq),
+                Mark::Reply => self.replies -= 1,
+            }
+        }
+    }
+
+    fn advertise(&mut self) {
+        if self.advertised < self.granted {
+            self.advertised = self.granted;
+            self.outbox.push(&Header { offset: self.granted, ..Header::new(Op::Credit, 0) }, &[]);
+        }
+    }
+
+    /// Reads and applies what is there.
+    fn take_input(&mut self) {
+        for _ in 0..READS_PER_POLL {
+            let fill = self.parser.fill(self.stream.as_fd());
+            let applied = self.apply_all();
+            if let Err(breach) = applied {
+                return self.end(breach);
+            }
+            match fill {
+                Ok(Fill::More) => {}
+                Ok(Fill::Dry) if !self.deaf_peer => return,
+                Ok(Fill::Dry | Fill::End) | Err(_) => {
+                    return self.fail(None, ErrorKind::Disconnected);
+                }
+            }
+        }
+    }
+
+    /// Ends the connection for a reason that the next poll reports.
+    pub(super) fn fail(&mut self, id: Option<OpId>, kind: ErrorKind) {
+        if self.open {
+            self.ledger.retire(&mut self.news);
+            self.news.push(Completion::Error { id, kind });
+            self.shut(id);
+        }
+    }
+
+    fn shut(&mut self, blamed: Option<OpId>) {
+        self.open = false;
+        self.ledger.flush(blamed, &mut self.news);
+        self.exports.clear();
+        self.parser.abandon();
+        self.held.clear();
+        self.awaiting.clear();
+        self.marks.clear();
+        self.outbox = Outbox::default();
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    fn write_frame(
+        &mut self,
+        op: Op,
+        src: Src<'_>,
+        dst: RemoteRange,
+        imm: u32,
+        id: OpId,
+        flags: Flags,
+    ) -> Result<(), PostError> {
+        self.admit(src.len(), &dst)?;
+        let body = match src {
+            Src::Inline(bytes) if bytes.len() > self.caps.max_inline => {
+                return Err(PostError::TooLarge);
+            }
+            Src::Inline(bytes) => Body::Copied(bytes),
+            Src::Slab(range) => Body::Slab(range),
+            Src::Empty => Body::Copied(&[]),
+        };
+        if op == Op::WriteNotify {
+            self.use_receive()?;
+        }
+        let (key, offset) = (dst.key.key, dst.offset);
+        let header = Header { op, imm, len: src.len() as u32, key, offset, id: id.0 };
+        self.post(header, body, None, flags);
+        Ok(())
+    }
+
+    fn atomic(
+        &mut self,
+        op: Op,
+        dst: RemoteRange,
+        operands: &[u8],
+        old: &SlabRange,
+        id: OpId,
+    ) -> Result<(), PostError> {
+        self.admit(8, &dst)?;
+        let aligned = dst.key.base.wrapping_add(dst.offset).is_multiple_of(8);
+        if !aligned || old.len() < 8 || !old.offset().is_multiple_of(8) {
+            return Err(PostError::OutOfBounds);
+        }
+        let (key, offset, len) = (dst.key.key, dst.offset, operands.len() as u32);
+        let header = Header { op, imm: 0, len, key, offset, id: id.0 };
+        self.post(header, Body::Copied(operands), Some(old.clone()), Flags::SIGNAL);
+        Ok(())
+    }
+
+    /// The descriptor to sleep on, told what to wait for.
+    fn sleep_on(&mut self) -> rustix::io::Result<&OwnedFd> {
+        let mut interest = EventFlags::IN | EventFlags::RDHUP;
+        interest.set(EventFlags::OUT, !self.outbox.is_empty());
+        let data = EventData::new_u64(0);
+        let sleep = match self.sleep.take() {
+            Some(sleep) if sleep.interest == interest => sleep,
+            Some(Sleep { epoll, .. }) => {
+                epoll::modify(&epoll, &self.stream, data, interest)?;
+                Sleep { epoll, interest }
+            }
+            None => {
+                let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+                epoll::add(&epoll, &self.stream, data, interest)?;
+                Sleep { epoll, interest }
+            }
+        };
+        Ok(&self.sleep.insert(sleep).epoll)
+    }
+}
+
+impl Endpoint for TcpEndpoint {
+    fn caps(&self) -> Caps {
+        self.caps
+    }
+
+    fn export(&mut self, range: &SlabRange) -> Result<RemoteKey, FabricError> {
+        let random = Token::random();
+        let random = random.map_err(|source| FabricError::Memory { bytes: range.len(), source })?;
+        let key = random.word();
+        if self.open {
+            self.exports.insert(key, range.clone());
+        }
+        Ok(RemoteKey { key, base: range.offset() as u64, len: range.len() as u64 })
+    }
+
+    fn revoke(&mut self, key: RemoteKey) {
+        self.exports.remove(&key.key);
+        let arriving = self.parser.arriving().filter(|h| h.op != Op::ReadData && h.key == key.key);
+        if let Some(id) = arriving.map(|header| header.id) {
+            self.end(Breach::Refused { id });
+        }
+    }
+
+    fn write(
+        &mut self,
+        src: Src<'_>,
+        dst: RemoteRange,
+        id: OpId,
+        flags: Flags,
+    ) -> Result<(), PostError> {
+        self.write_frame(Op::Write, src, dst, 0, id, flags)
+    }
+
+    fn write_notify(
+        &mut self,
+        src: Src<'_>,
+        dst: RemoteRange,
+        imm: u32,
+        id: OpId,
+        flags: Flags,
+    ) -> Result<(), PostError> {
+        self.write_frame(Op::WriteNotify, src, dst, imm, id, flags)
+    }
+
+    fn read(
+        &mut self,
+        dst: &SlabRange,
+        src: RemoteRange,
+        id: OpId,
+        flags: Flags,
+    ) -> Result<(), PostError> {
+        self.admit(dst.len(), &src)?;
+        let (key, offset, len) = (src.key.key, src.offset, dst.len() as u32);
+        let header = Header { op: Op::Read, imm: 0, len, key, offset, id: id.0 };
+        self.post(header, Body::Copied(&[]), Some(dst.clone()), flags);
+        Ok(())
+    }
+
+    fn fetch_add(
+        &mut self,
+        dst: RemoteRange,
+        add: u64,
+        old: &SlabRange,
+        id: OpId,
+    ) -> Result<(), PostError> {
+        self.atomic(Op::FetchAdd, dst, &add.to_le_bytes(), old, id)
+    }
+
+    fn compare_swap(
+        &mut self,
+        dst: RemoteRange,
+        expect: u64,
+        swap: u64,
+        old: &SlabRange,
+        id: OpId,
+    ) -> Result<(), PostError> {
+        let operands = [expect.to_le_bytes(), swap.to_le_bytes()].concat();
+        self.atomic(Op::CompareSwap, dst, &operands, old, id)
+    }
+
+    fn send(&mut self, bytes: &[u8], id: OpId) -> Result<(), PostError> {
+        let nowhere = RemoteRange { key: RemoteKey { key: 0, base: 0, len: 0 }, offset: 0 };
+        self.admit(0, &nowhere)?;
+        if bytes.len() > self.caps.max_send {
+            return Err(PostError::TooLarge);
+        }
+        self.use_receive()?;
+        let header = Header { len: bytes.len() as u32, ..Header::new(Op::Send, id.0) };
+        self.post(header, Body::Copied(bytes), None, Flags::SIGNAL);
+        Ok(())
+    }
+
+    fn post_recvs(&mut self, n: u32) {
+        self.granted = self.granted.saturating_add(u64::from(n));
+    }
+
+    fn submit(&mut self) {
+        if self.open {
+            self.advertise();
+            self.flush();
+        }
+    }
+
+    fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
+        let before = out.len();
+        if self.open {
+            self.submit();
+            self.take_input();
+        }
+        if self.open {
+            self.flush();
+            self.ledger.retire(&mut self.news);
+        }
+        out.append(&mut self.news);
+        out.len() - before
+    }
+
+    fn arm(&mut self) -> Armed {
+        self.submit();
+        if !self.news.is_empty() || self.ledger.has_news() || (self.open && self.deaf_peer) {
+            return Armed::Ready;
+        }
+        match self.sleep_on() {
+            Ok(fd) => Armed::Fd(fd.as_raw_fd()),
+            // Without descriptors to sleep on there is only polling.
+            Err(_) => Armed::Ready,
+        }
+    }
+
+    fn budget(&self) -> Budget {
+        if !self.open {
+            return Budget { ops: 0, notices: 0 };
+        }
+        let notices = self.peer_granted.saturating_sub(self.used);
+        Budget {
+            ops: self.caps.max_ops - self.ledger.len() as u32,
+            notices: u32::try_from(notices).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn close(&mut self) {
+        if self.open {
+            self.submit();
+            self.shut(None);
+        }
+    }
+}
+
+impl Drop for TcpEndpoint {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
