@@ -215,7 +215,7 @@ impl Link {
             self.stats.queue_stalls += 1;
             return None;
         }
-        Some(SlotWriter { link: self, peer, position })
+        Some(SlotWriter { link: self, peer, position, class })
     }
 
     /// Tells the peer of everything published, and starts it.
@@ -283,7 +283,8 @@ impl Link {
         self.failure.get_or_insert(Failure::Closed);
     }
 
-    /// True when each frame published was announced and its write has completed here. Of the peer it says nothing.
+    /// True when each frame published was announced and its write is known to have completed here: never later than
+    /// the completion of a control frame behind it. Of the peer it says nothing.
     pub fn is_drained(&self) -> bool {
         let announced = self.caps.publish != Publish::Notify || !self.flushing;
         announced && !self.wake_owed && self.producer.all_retired()
@@ -374,6 +375,11 @@ impl Link {
         self.stats.writes += 1;
         self.stats.payload_bytes_sent += len as u64;
         self.stats.ring_bytes_sent += (padded + TRAILER_BYTES) as u64;
+    }
+
+    /// Asks for a completion of the next operation.
+    fn signal_next(&mut self) {
+        self.unsignalled = self.unsignalled_max;
     }
 
     /// Name and flags of the next operation. The name carries how many frames were posted up to it, and whether it is
@@ -569,6 +575,7 @@ pub struct SlotWriter<'a> {
     link: &'a mut Link,
     peer: RemoteKey,
     position: u64,
+    class: Class,
 }
 
 impl SlotWriter<'_> {
@@ -584,6 +591,9 @@ impl SlotWriter<'_> {
     /// When `len` exceeds the payload.
     pub fn publish(self, header: Header, len: usize) {
         assert!(len <= self.link.config.payload_max(), "{len} bytes do not fit a slot");
+        if self.class == Class::Control {
+            self.link.signal_next();
+        }
         self.link.post_frame(self.peer, self.position, header, len);
     }
 }

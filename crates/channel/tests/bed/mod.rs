@@ -1,0 +1,192 @@
+//! Two ends that send each other frames of every size, hold some of what they receive, and check every byte.
+
+use channel::{Class, Frame, Header, Link, LinkError, Payload, RingConfig};
+use fabric::{Endpoint, Fabric, LinkId};
+
+/// A generator that needs no crate: the tests want many numbers, not good ones.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (self.0 >> 33) % n
+    }
+}
+
+/// What a test asks of an end.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// Data frames to send.
+    pub frames: u64,
+    /// Every so many data frames a control frame is sent as well; 0 is never.
+    pub control_every: u64,
+    /// Payloads held at once before some are dropped.
+    pub hold: usize,
+}
+
+/// One end under load.
+pub struct Side {
+    pub link: Link,
+    pub load: Load,
+    rng: Rng,
+    salt: u64,
+    sent: u64,
+    control_owed: u64,
+    received: [u64; 2],
+    held: Vec<(u64, Payload)>,
+}
+
+/// Numbers the frames of an end within their class.
+fn fill(seed: u64, bytes: &mut [u8]) {
+    let mut rng = Rng(seed);
+    for chunk in bytes.chunks_mut(8) {
+        let word = rng.below(1 << 31) * 0x1_0000_0001;
+        chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
+    }
+}
+
+fn is_filled(seed: u64, bytes: &[u8]) -> bool {
+    let mut expected = vec![0; bytes.len()];
+    fill(seed, &mut expected);
+    expected == bytes
+}
+
+impl Side {
+    pub fn new(link: Link, load: Load, seed: u64, salt: u64) -> Self {
+        Self {
+            link,
+            load,
+            rng: Rng(seed ^ salt << 32),
+            salt,
+            sent: 0,
+            control_owed: 0,
+            received: [0; 2],
+            held: Vec::new(),
+        }
+    }
+
+    /// Sends, receives, holds and drops a little, as the generator has it.
+    ///
+    /// # Errors
+    /// What the link says, or which frame was wrong.
+    pub fn act(&mut self) -> Result<(), String> {
+        let broken = |error: LinkError| error.to_string();
+        for _ in 0..self.rng.below(4) {
+            self.send();
+        }
+        if self.rng.below(3) == 0 {
+            self.link.flush();
+        }
+        self.link.poll().map_err(broken)?;
+        while let Some(frame) = self.link.recv().map_err(broken)? {
+            self.receive(frame)?;
+        }
+        while self.held.len() > self.load.hold || (!self.held.is_empty() && self.rng.below(2) == 0)
+        {
+            let (seed, payload) =
+                self.held.swap_remove(self.rng.below(self.held.len() as u64) as usize);
+            if !is_filled(seed, &payload) {
+                return Err("a payload changed while it was held".into());
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self) {
+        let class = if self.control_owed > 0 { Class::Control } else { Class::Data };
+        if class == Class::Data && self.sent == self.load.frames {
+            return;
+        }
+        let max = self.link.config().payload_max() as u64;
+        let len = match self.rng.below(8) {
+            0 => 0,
+            1 => max,
+            _ => self.rng.below(max),
+        } as usize;
+        let number = match class {
+            Class::Data => self.sent,
+            Class::Control => self.sent / self.load.control_every,
+        };
+        let Some(mut slot) = self.link.reserve(class) else { return };
+        fill(number << 8 | self.salt, &mut slot.payload_mut()[..len]);
+        let header = Header {
+            kind: (class == Class::Control).into(),
+            flags: len as u8,
+            tag: number as u32,
+            rows: len as u32,
+            epoch: number << 8 | self.salt,
+            watermark: -(number as i64),
+            aux: !number,
+        };
+        slot.publish(header, len);
+        match class {
+            Class::Control => self.control_owed -= 1,
+            Class::Data => {
+                self.sent += 1;
+                let due = self.load.control_every > 0
+                    && self.sent.is_multiple_of(self.load.control_every);
+                self.control_owed += u64::from(due);
+            }
+        }
+    }
+
+    fn receive(&mut self, frame: Frame) -> Result<(), String> {
+        let Frame { header, payload } = frame;
+        let class = usize::from(header.kind);
+        let number = header.epoch >> 8;
+        let expected = self.received[class] + class as u64;
+        if number != expected || header.watermark != -(number as i64) || header.aux != !number {
+            return Err(format!("frame {number} of class {class} where {expected} belongs"));
+        }
+        if payload.len() != header.rows as usize || !is_filled(header.epoch, &payload) {
+            return Err(format!("frame {number} of class {class} has other bytes"));
+        }
+        assert!(payload.as_ptr().addr().is_multiple_of(64), "a payload is aligned");
+        self.received[class] += 1;
+        self.held.push((header.epoch, payload));
+        Ok(())
+    }
+
+    /// True when all was sent, and all of the peer's frames have arrived and were dropped.
+    pub fn is_done(&self, peer: &Load) -> bool {
+        let control = peer.frames.checked_div(peer.control_every).unwrap_or(0);
+        self.sent == self.load.frames
+            && self.control_owed == 0
+            && self.received == [peer.frames, control]
+            && self.held.is_empty()
+    }
+}
+
+/// A small ring: laps are short and each slot is used often.
+pub fn small(payload_crc: bool) -> RingConfig {
+    RingConfig { slots: 4, slot_bytes: 1024, control_slots: 1, payload_crc }
+}
+
+/// Connects two fabrics, each end on this thread or on one of its own.
+pub fn endpoints(
+    a: &dyn Fabric,
+    b: &dyn Fabric,
+    blocking: bool,
+) -> (Box<dyn Endpoint>, Box<dyn Endpoint>) {
+    let here = a.offer(LinkId { local: 0, remote: 1 }).expect("an offer");
+    let there = b.offer(LinkId { local: 1, remote: 0 }).expect("an offer");
+    let (of_here, of_there) = (here.address(), there.address());
+    if !blocking {
+        return (here.connect(&of_there).expect("a"), there.connect(&of_here).expect("b"));
+    }
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| there.connect(&of_here).expect("b"));
+        let a = here.connect(&of_there).expect("a");
+        (a, other.join().expect("the other end"))
+    })
+}
+
+/// Makes both ends of a link and attaches them.
+pub fn links(a: &dyn Fabric, b: &dyn Fabric, blocking: bool, config: RingConfig) -> (Link, Link) {
+    let (here, there) = endpoints(a, b, blocking);
+    let mut here = Link::new(a, here, config, 7).expect("a link");
+    let mut there = Link::new(b, there, config, 7).expect("a link");
+    here.attach(&there.descriptor()).expect("equal ends");
+    there.attach(&here.descriptor()).expect("equal ends");
+    (here, there)
+}
