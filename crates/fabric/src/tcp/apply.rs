@@ -53,10 +53,16 @@ impl TcpEndpoint {
             }
             Op::Send => {
                 self.receive()?;
+                self.applied += 1;
                 let bytes = self.parser.small(&header).to_vec();
                 self.news.push(Completion::Recv { bytes });
             }
-            Op::Credit => self.peer_granted = self.peer_granted.max(header.offset),
+            Op::Credit => {
+                self.peer_granted = self.peer_granted.max(header.offset);
+                if !self.acknowledge(header.key) {
+                    return Err(Breach::Malformed);
+                }
+            }
             Op::ReadData => {
                 let range = self.answered(&header)?;
                 if range.len() != header.len as usize {
@@ -77,8 +83,10 @@ impl TcpEndpoint {
     /// The body of this frame is where it belongs.
     fn placed(&mut self, header: &Header) -> Result<(), Breach> {
         match header.op {
+            Op::Write => self.applied += 1,
             Op::WriteNotify => {
                 self.receive()?;
+                self.applied += 1;
                 self.news.push(Completion::Notify { imm: header.imm });
             }
             Op::ReadData => self.answer_taken(),
@@ -93,7 +101,8 @@ impl TcpEndpoint {
             return Err(refused);
         }
         let range = self.exports.get(&header.key).ok_or(refused)?;
-        let offset = usize::try_from(header.offset).map_err(|_| refused)?;
+        let offset = header.offset.checked_sub(range.offset() as u64).ok_or(refused)?;
+        let offset = usize::try_from(offset).map_err(|_| refused)?;
         range.part(offset, len).map_err(|_| refused)
     }
 

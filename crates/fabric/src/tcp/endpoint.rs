@@ -30,8 +30,11 @@ pub(super) struct TcpEndpoint {
     outbox: Outbox,
     pub(super) parser: Parser,
     pub(super) ledger: Ledger,
-    /// Positions in the outbox at which something is finished.
-    marks: VecDeque<(u64, Mark)>,
+    /// Writes and messages on their way, and how many ever were acknowledged.
+    unacked: VecDeque<Seq>,
+    acked: u64,
+    /// Positions in the outbox at which answers to the peer end.
+    answers: VecDeque<u64>,
     /// Posts behind a fence that waits for answers.
     held: VecDeque<Held>,
     /// Reads and atomics on their way, and where the answers go.
@@ -40,21 +43,19 @@ pub(super) struct TcpEndpoint {
     /// Answers to the peer that have not left.
     pub(super) replies: u32,
     pub(super) replies_max: u32,
-    /// Receives that we posted, told the peer, and that it used.
+    /// Receives that we posted, and that the peer used.
     pub(super) granted: u64,
-    advertised: u64,
     pub(super) received: u64,
+    /// Writes and messages of the peer that took effect.
+    pub(super) applied: u64,
+    /// What the peer was told of `granted` and `applied`.
+    told: (u64, u64),
     /// Receives that the peer posted, and that we used.
     pub(super) peer_granted: u64,
     used: u64,
     /// Completions for the next poll, or for the current one.
     pub(super) news: Vec<Completion>,
     sleep: Option<Sleep>,
-}
-
-enum Mark {
-    Op(Seq),
-    Reply,
 }
 
 struct Held {
@@ -92,15 +93,18 @@ impl TcpEndpoint {
             outbox: Outbox::default(),
             parser: Parser::new(),
             ledger: Ledger::default(),
-            marks: VecDeque::new(),
+            unacked: VecDeque::new(),
+            acked: 0,
+            answers: VecDeque::new(),
             held: VecDeque::new(),
             awaiting: VecDeque::new(),
             exports: HashMap::new(),
             replies: 0,
             replies_max,
             granted: 0,
-            advertised: 0,
             received: 0,
+            applied: 0,
+            told: (0, 0),
             peer_granted: 0,
             used: 0,
             news: Vec::new(),
@@ -154,7 +158,7 @@ impl TcpEndpoint {
         }
         match answer {
             Some(range) => self.awaiting.push_back((seq, range)),
-            None => self.marks.push_back((self.outbox.queued(), Mark::Op(seq))),
+            None => self.unacked.push_back(seq),
         }
     }
 
@@ -179,36 +183,46 @@ impl TcpEndpoint {
             Some(range) => self.outbox.push_slab(&header, range),
             None => self.outbox.push(&header, &[]),
         }
-        self.marks.push_back((self.outbox.queued(), Mark::Reply));
+        self.answers.push_back(self.outbox.queued());
     }
 
     /// Names the operation that was refused, if the socket takes it: the connection ends in any case.
     pub(super) fn send_nak(&mut self, id: u64) {
-        self.flush();
+        self.submit();
         if self.outbox.is_empty() {
             self.outbox.push(&Header::new(Op::Nak, id), &[]);
             self.flush();
         }
     }
 
-    /// Sends what the socket takes, and books what has left.
+    /// Sends what the socket takes.
     fn flush(&mut self) {
         if self.outbox.is_empty() || self.deaf_peer {
             return;
         }
         self.deaf_peer = self.outbox.flush(self.stream.as_fd()).is_err();
-        while let Some((_, mark)) = self.marks.pop_front_if(|(end, _)| *end <= self.outbox.sent()) {
-            match mark {
-                Mark::Op(seq) => self.ledger.done(seq),
-                Mark::Reply => self.replies -= 1,
-            }
+        while self.answers.pop_front_if(|end| *end <= self.outbox.sent()).is_some() {
+            self.replies -= 1;
         }
     }
 
+    /// The peer says how many of our writes and messages took effect; false when there were not so many.
+    pub(super) fn acknowledge(&mut self, applied: u64) -> bool {
+        while self.acked < applied {
+            let Some(seq) = self.unacked.pop_front() else { return false };
+            self.ledger.done(seq);
+            self.acked += 1;
+        }
+        true
+    }
+
+    /// Tells the peer what it may send and what took effect.
     fn advertise(&mut self) {
-        if self.advertised < self.granted {
-            self.advertised = self.granted;
-            self.outbox.push(&Header { offset: self.granted, ..Header::new(Op::Credit, 0) }, &[]);
+        let news = (self.granted, self.applied);
+        if self.told != news {
+            self.told = news;
+            let header = Header { offset: news.0, key: news.1, ..Header::new(Op::Credit, 0) };
+            self.outbox.push(&header, &[]);
         }
     }
 
@@ -246,7 +260,8 @@ impl TcpEndpoint {
         self.parser.abandon();
         self.held.clear();
         self.awaiting.clear();
-        self.marks.clear();
+        self.unacked.clear();
+        self.answers.clear();
         self.outbox = Outbox::default();
         let _ = self.stream.shutdown(Shutdown::Write);
     }
@@ -272,7 +287,7 @@ impl TcpEndpoint {
         if op == Op::WriteNotify {
             self.use_receive()?;
         }
-        let (key, offset) = (dst.key.key, dst.offset);
+        let (key, offset) = (dst.key.key, wire_offset(&dst));
         let header = Header { op, imm, len: src.len() as u32, key, offset, id: id.0 };
         self.post(header, body, None, flags);
         Ok(())
@@ -291,7 +306,7 @@ impl TcpEndpoint {
         if !aligned || old.len() < 8 || !old.offset().is_multiple_of(8) {
             return Err(PostError::OutOfBounds);
         }
-        let (key, offset, len) = (dst.key.key, dst.offset, operands.len() as u32);
+        let (key, offset, len) = (dst.key.key, wire_offset(&dst), operands.len() as u32);
         let header = Header { op, imm: 0, len, key, offset, id: id.0 };
         self.post(header, Body::Copied(operands), Some(old.clone()), Flags::SIGNAL);
         Ok(())
@@ -370,7 +385,7 @@ impl Endpoint for TcpEndpoint {
         flags: Flags,
     ) -> Result<(), PostError> {
         self.admit(dst.len(), &src)?;
-        let (key, offset, len) = (src.key.key, src.offset, dst.len() as u32);
+        let (key, offset, len) = (src.key.key, wire_offset(&src), dst.len() as u32);
         let header = Header { op: Op::Read, imm: 0, len, key, offset, id: id.0 };
         self.post(header, Body::Copied(&[]), Some(dst.clone()), flags);
         Ok(())
@@ -470,4 +485,9 @@ impl Drop for TcpEndpoint {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// On the wire offsets count from the slab, so that the peer checks the base of the key as well.
+fn wire_offset(at: &RemoteRange) -> u64 {
+    at.key.base.wrapping_add(at.offset)
 }

@@ -16,7 +16,7 @@ pub(super) enum Op {
     CompareSwap = 5,
     /// Body: a message.
     Send = 6,
-    /// `offset`: receives posted since the connection began.
+    /// `offset`: receives posted since the connection began; `key`: writes and messages applied.
     Credit = 7,
     /// Body: what a `Read` asked for.
     ReadData = 8,
@@ -36,7 +36,7 @@ pub(super) struct Header {
     pub(super) len: u32,
     /// The export.
     pub(super) key: u64,
-    /// Bytes after the export's first byte, or a value.
+    /// Bytes after the first byte of the export's slab, or a value.
     pub(super) offset: u64,
     /// The poster's name of the operation.
     pub(super) id: u64,

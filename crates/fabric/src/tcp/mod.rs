@@ -6,8 +6,12 @@
 //!
 //! ```text
 //!   post ─▶ outbox ──writev──▶ socket ──readv──▶ slab, notices, replies       (peer's poll)
-//!   Local ◀─ when the bytes have left            credit, read data, NAK ─▶ outbox
+//!   Local ◀─ acknowledged                  credit, acks, read data, NAK ─▶ outbox
 //! ```
+//!
+//! `Local` waits for the peer's cumulative acknowledgement, as on RDMA's reliable connections, so that an operation
+//! that the peer refuses ends once, with its error. Acknowledgements ride on what the peer sends next, or leave at its
+//! next poll.
 //!
 //! **Invariants.** Frames are applied in the order in which they were posted, so that [`Publish::InOrderPoll`] holds;
 //! the default is nevertheless [`Publish::Notify`], so that protocols are not written against the strongest
