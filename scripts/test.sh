@@ -33,9 +33,10 @@ read -r passed failed < <(awk '
 if [ "$passed" = 0 ] && [ "$failed" = 0 ]; then
   echo "no test ran" >&2
   status=1
-elif [ "$status" != 0 ]; then
+elif [ "$status" != 0 ] || [ "$failed" != 0 ]; then
+  status=1
   printf '\nfailed:\n'
-  grep -E '^(test .* FAILED|error(\[|:))' "$log" | sort -u || true
+  grep -E '^(test .* \.\.\. FAILED|error(\[|:))' "$log" | sort -u || true
 fi
 printf '\n%s passed, %s failed\n' "$passed" "$failed"
 exit "$status"
