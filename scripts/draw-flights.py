@@ -17,7 +17,7 @@ from xml.sax.saxutils import escape
 
 AIRPORTS = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "LaGuardia"}
 COLORS = {"EWR": "#0b6fa4", "JFK": "#d1495b", "LGA": "#5a8f29"}
-MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 # Mean delay in minutes, from early to very late: light to dark, so that grey print keeps the order.
 RAMP = ["#eef6fb", "#fde8c8", "#fbbf77", "#f08a4b", "#d14b3a", "#8c1d3f", "#4a1136"]
 RAMP_MINUTES = 60.0
@@ -60,10 +60,10 @@ def read(path):
     return days, cells, rows, flights
 
 
-def text(x, y, words, size=13, anchor="start", fill="#333", weight="normal", extra=""):
+def text(x, y, words, size=13, anchor="start", fill="#333", weight="normal"):
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" '
-        f'fill="{fill}" font-weight="{weight}"{extra}>{escape(words)}</text>'
+        f'fill="{fill}" font-weight="{weight}">{escape(words)}</text>'
     )
 
 
@@ -116,13 +116,17 @@ def chart(out, top, height, title, series, calendar):
     out.append(text(LEFT, top - 14, title, 15, weight="600"))
     for k in range(round((high - low) / step) + 1):
         tick = low + k * step
-        out.append(line(LEFT, y_of(tick), WIDTH - RIGHT, y_of(tick), "#999" if tick == 0 else "#e4e4e4"))
+        out.append(
+            line(LEFT, y_of(tick), WIDTH - RIGHT, y_of(tick), "#999" if tick == 0 else "#e4e4e4")
+        )
         out.append(text(LEFT - 10, y_of(tick) + 4, f"{tick:g}", 12, "end", "#555"))
     for i, day in enumerate(calendar):
         if day.day == 1:
             out.append(line(x_of(i), top + height, x_of(i), top + height + 5, "#999"))
         if day.day == 15:
-            out.append(text(x_of(i), top + height + 19, MONTHS[day.month - 1], 12, "middle", "#555"))
+            out.append(
+                text(x_of(i), top + height + 19, MONTHS[day.month - 1], 12, "middle", "#555")
+            )
     ends = []
     for origin, line_values in series.items():
         points = [(x_of(i), y_of(v)) for i, v in enumerate(line_values) if v is not None]
@@ -153,10 +157,20 @@ def heat_maps(out, top, cells):
     gap, row = 34, 17
     wide = (WIDTH - LEFT - 40 - gap * (len(AIRPORTS) - 1)) / len(AIRPORTS)
     cell = wide / len(HOURS)
-    out.append(text(LEFT, top - 36, "Mean departure delay by month and hour of scheduled departure", 15, weight="600"))
+    out.append(
+        text(
+            LEFT,
+            top - 36,
+            "Mean departure delay by month and hour of scheduled departure",
+            15,
+            weight="600",
+        )
+    )
     for n, (origin, name) in enumerate(AIRPORTS.items()):
         left = LEFT + n * (wide + gap)
-        out.append(text(left, top - 10, f"{name} ({origin})", 13, fill=COLORS[origin], weight="600"))
+        out.append(
+            text(left, top - 10, f"{name} ({origin})", 13, fill=COLORS[origin], weight="600")
+        )
         for month in range(1, 13):
             y = top + (month - 1) * row
             if n == 0:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Format, clippy, documentation and, where cargo-deny is installed, licences and advisories; each warning
+# Format, clippy, documentation and, where cargo-deny is installed, licences and bans; each warning
 # is an error.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"

@@ -117,7 +117,9 @@ def main() -> None:
         path = args.out / f"{name}.parquet"
         write(table, path, months)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        print(f"| `{path.name}` | {len(table):,} | {len(months)} | {path.stat().st_size:,} | `{digest}` |")
+        print(
+            f"| `{path.name}` | {len(table):,} | {len(months)} | {path.stat().st_size:,} | `{digest}` |"
+        )
 
 
 if __name__ == "__main__":
