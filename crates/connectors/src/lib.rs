@@ -1,1 +1,41 @@
-//! crate
+//! Layer 4: where rows come from and where they go.
+//!
+//! One module per connector: [`file`](mod@file) (CSV, newline JSON and Parquet, read and written),
+//! [`generator`] (seeded rows and the ready-made workloads of the papers, S14), [`stdout`] and
+//! [`blackhole`]. Each implements [`dataflow::connector::Connector`]; nothing here knows SQL,
+//! operators or windows.
+//!
+//! Two invariants hold for every source: the list of flows is the same on every node, and a row
+//! that cannot be read is counted in [`dataflow::bad::BadRows`] and takes no other row with it.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use dataflow::connector::Connector;
+
+pub mod blackhole;
+mod encode;
+pub mod file;
+pub mod generator;
+mod options;
+pub mod stdout;
+
+pub use blackhole::Blackhole;
+pub use file::FileConnector;
+pub use generator::Generator;
+pub use stdout::{Capture, Output, Stdout};
+
+/// Every connector, with the terminal of this process behind `stdout`.
+pub fn all() -> Vec<Arc<dyn Connector>> {
+    all_to(Output::stdout())
+}
+
+/// Every connector, with `output` behind `stdout`: for libraries and tests that want to see it.
+pub fn all_to(output: Output) -> Vec<Arc<dyn Connector>> {
+    vec![
+        Arc::new(FileConnector),
+        Arc::new(Generator),
+        Arc::new(Stdout::new(output)),
+        Arc::new(Blackhole::default()),
+    ]
+}

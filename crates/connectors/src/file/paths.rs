@@ -1,0 +1,151 @@
+//! From `'path' = '…'` to files: a file, a directory or a glob, in an order that is the same on
+//! every node.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use dataflow::error::ConnectorError;
+
+use super::Format;
+use crate::options::{nearest, refuse};
+
+/// The files that `path` names, sorted, and their format.
+///
+/// A directory stands for the files directly in it; hidden ones (`.name`, `_name`) and, where no
+/// format is given, those with an extension of no format are passed over.
+pub(super) fn expand(
+    path: &str,
+    format: Option<Format>,
+) -> Result<(Vec<PathBuf>, Format), ConnectorError> {
+    let literal = Path::new(path);
+    if literal.is_dir() {
+        return from_directory(literal, format);
+    }
+    let files = if literal.exists() {
+        vec![literal.to_path_buf()]
+    } else if path.contains(['*', '?', '[']) {
+        from_glob(path)?
+    } else {
+        return Err(missing(literal));
+    };
+    let format = match format {
+        Some(format) => format,
+        None => common_format(&files)?,
+    };
+    Ok((files, format))
+}
+
+fn from_glob(pattern: &str) -> Result<Vec<PathBuf>, ConnectorError> {
+    let matches = glob::glob(pattern)
+        .map_err(|error| refuse("path", format!("'{pattern}' is no glob: {error}"), None))?;
+    let mut files = Vec::new();
+    for found in matches {
+        let file = found.map_err(|error| io_error(error.path(), error.error()))?;
+        if file.is_file() {
+            files.push(file);
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        return Err(ConnectorError::Io {
+            place: pattern.to_owned(),
+            message: "no file matches".into(),
+            hint: Some("'*' stands for a part of a name, '**' for directories".into()),
+        });
+    }
+    Ok(files)
+}
+
+fn from_directory(
+    directory: &Path,
+    format: Option<Format>,
+) -> Result<(Vec<PathBuf>, Format), ConnectorError> {
+    let entries = fs::read_dir(directory).map_err(|error| io_error(directory, &error))?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let file = entry.map_err(|error| io_error(directory, &error))?.path();
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let known = format.is_some() || Format::of(&file).is_some();
+        if known && !name.starts_with(['.', '_']) && file.is_file() {
+            files.push(file);
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        return Err(ConnectorError::Io {
+            place: directory.display().to_string(),
+            message: "the directory has no csv, json or parquet files".into(),
+            hint: Some("directories below it are read through a glob: '…/**/*.csv'".into()),
+        });
+    }
+    let format = match format {
+        Some(format) => format,
+        None => common_format(&files)?,
+    };
+    Ok((files, format))
+}
+
+/// The format that the extensions of all files agree on.
+fn common_format(files: &[PathBuf]) -> Result<Format, ConnectorError> {
+    let mut common = None;
+    for file in files {
+        let hint = || Some("write 'format' = 'csv', 'json' or 'parquet'".to_owned());
+        let name = file.display();
+        let Some(format) = Format::of(file) else {
+            return Err(refuse("format", format!("the name of {name} does not tell it"), hint()));
+        };
+        if *common.get_or_insert(format) != format {
+            return Err(refuse(
+                "format",
+                format!("{name} is not of one format with the others"),
+                hint(),
+            ));
+        }
+    }
+    common.ok_or_else(|| refuse("path", "names no file", None))
+}
+
+/// An error about a file that does not exist, with the name that may have been meant.
+pub(super) fn missing(path: &Path) -> ConnectorError {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let hint = match fs::read_dir(parent) {
+        Err(_) => format!("there is no directory '{}'", parent.display()),
+        Ok(entries) => {
+            let names: Vec<String> = entries
+                .flatten()
+                .map(|entry| entry.file_name().to_string_lossy().into_owned())
+                .collect();
+            match nearest(&name, names.iter().map(String::as_str)) {
+                Some(near) => format!("did you mean '{}'?", path.with_file_name(near).display()),
+                None => format!("'{}' has no file of such a name", parent.display()),
+            }
+        }
+    };
+    ConnectorError::Io {
+        place: path.display().to_string(),
+        message: "no such file".into(),
+        hint: Some(hint),
+    }
+}
+
+/// What the operating system said about `path`.
+pub(super) fn io_error(path: &Path, error: &std::io::Error) -> ConnectorError {
+    use std::io::ErrorKind;
+    let hint = match error.kind() {
+        ErrorKind::NotFound => return missing(path),
+        ErrorKind::PermissionDenied => Some("check the permissions of the file"),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            Some("make room or write elsewhere; nothing half-written was left behind")
+        }
+        _ => None,
+    };
+    ConnectorError::Io {
+        place: path.display().to_string(),
+        message: error.to_string(),
+        hint: hint.map(str::to_owned),
+    }
+}

@@ -1,0 +1,296 @@
+//! The stream, dealt out to flows, paced and kept in memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use arrow::array::{Array, ArrayRef, AsArray, TimestampMillisecondArray};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Int64Type, Schema, SchemaRef, TimeUnit};
+use arrow::error::ArrowError;
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use dataflow::error::ConnectorError;
+use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use fabric::Clock;
+
+use super::columns::Timeline;
+use super::{BLOCK_ROWS, Model};
+use crate::options::{Reader, refuse};
+
+/// How long the rows of a paced block take at most: what a row may wait for the rest of its block.
+const BLOCK_NS_MAX: u64 = 10_000_000;
+
+/// A generated table.
+pub(super) struct GeneratorSource {
+    stream: Arc<Stream>,
+    /// The flows that the last call of [`Source::flows`] cut. Relaxed: it is written before
+    /// anything is opened, by the thread that hands the flows on.
+    cut: AtomicU32,
+    flows: Option<u32>,
+    preload: bool,
+}
+
+/// The rows and when they are due.
+struct Stream {
+    model: Model,
+    schema: SchemaRef,
+    timeline: Timeline,
+    /// Rows of a lap; `None` for one lap without end.
+    rows: Option<u64>,
+    laps: u64,
+    /// Event time by which a lap is later than the one before.
+    lap_ms: i64,
+    rate: Option<u64>,
+    block_rows: u64,
+}
+
+impl GeneratorSource {
+    pub(super) fn new(
+        options: Reader<'_>,
+        timeline: Timeline,
+        model: Model,
+    ) -> Result<Self, ConnectorError> {
+        let rows = options.integer("rows", 0)?;
+        let laps = options.integer("repeat", 1)?;
+        let preload = options.bool("preload", false)?;
+        for (key, used) in [("preload", preload), ("repeat", laps.is_some())] {
+            if used && rows.is_none() {
+                let hint = Some("write 'rows' = '1000000'".to_owned());
+                return Err(refuse(key, "needs the number of rows", hint));
+            }
+        }
+        let rate = options.integer("rate", 1)?;
+        let flows = options.integer("flows", 1)?;
+        let flows = flows
+            .map(u32::try_from)
+            .transpose()
+            .map_err(|_| refuse("flows", "are too many", Some("write 'flows' = '8'".into())))?;
+        let fields: Vec<_> = model.columns.iter().map(|column| column.field.clone()).collect();
+        let events = rows.map_or(0, |rows| (model.event)(rows));
+        let stream = Stream {
+            schema: Arc::new(Schema::new(fields)),
+            model,
+            timeline,
+            rows,
+            laps: laps.unwrap_or(1),
+            lap_ms: (events.saturating_mul(timeline.interval_ns).div_ceil(1_000_000)) as i64,
+            rate,
+            block_rows: block_rows(rate),
+        };
+        let cut = AtomicU32::new(flows.unwrap_or(1));
+        Ok(Self { stream: Arc::new(stream), cut, flows, preload })
+    }
+}
+
+/// Rows of a block: fewer where 8192 would be long in coming, so that no flow waits for its turn.
+fn block_rows(rate: Option<u64>) -> u64 {
+    let Some(rate) = rate else { return BLOCK_ROWS as u64 };
+    let due = (u128::from(rate) * u128::from(BLOCK_NS_MAX) / 1_000_000_000) as u64;
+    // A power of two, at most.
+    (1 << due.max(1).ilog2()).min(BLOCK_ROWS as u64)
+}
+
+impl Source for GeneratorSource {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.stream.schema)
+    }
+
+    fn bounded(&self) -> bool {
+        self.stream.rows.is_some()
+    }
+
+    fn flows(
+        &self,
+        workers: u32,
+        time_column: Option<usize>,
+    ) -> Result<Vec<FlowInfo>, ConnectorError> {
+        let flows = self.flows.unwrap_or(workers).max(1);
+        self.cut.store(flows, Ordering::Relaxed);
+        let info = |flow: u32| {
+            let deal = Deal { flow: u64::from(flow), flows: u64::from(flows) };
+            FlowInfo {
+                name: format!("generator {flow} of {flows}"),
+                rows: self.stream.rows.map(|rows| self.stream.rows_of(deal, rows)),
+                bytes: None,
+                event_time_min: time_column.and_then(|column| self.stream.time_min(deal, column)),
+            }
+        };
+        Ok((0..flows).map(info).collect())
+    }
+
+    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+        let deal = Deal { flow: flow as u64, flows: self.cut.load(Ordering::Relaxed).into() };
+        let stream = Arc::clone(&self.stream);
+        let mut kept = Vec::new();
+        if self.preload {
+            let mut block = deal.flow;
+            while let Some(batch) = stream.block(block).map_err(unfit)? {
+                kept.push(batch);
+                block += deal.flows;
+            }
+        }
+        Ok(Box::new(GeneratorFlow {
+            stream,
+            deal,
+            kept: self.preload.then_some(kept),
+            opened_ns: context.clock.now_ns(),
+            clock: Arc::clone(&context.clock),
+            lap: 0,
+            block: deal.flow,
+            rest: None,
+        }))
+    }
+}
+
+/// Which blocks are a flow's: `flow`, `flow + flows`, ….
+#[derive(Debug, Clone, Copy)]
+struct Deal {
+    flow: u64,
+    flows: u64,
+}
+
+impl Stream {
+    /// The block, if the lap has it.
+    fn block(&self, block: u64) -> Result<Option<RecordBatch>, ArrowError> {
+        let first = block.saturating_mul(self.block_rows);
+        let end = first.saturating_add(self.block_rows).min(self.rows.unwrap_or(u64::MAX));
+        if first >= end {
+            return Ok(None);
+        }
+        let columns = self.model.columns.iter().map(|column| (column.fill)(first..end)).collect();
+        self.batch(columns, (end - first) as usize).map(Some)
+    }
+
+    fn batch(&self, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch, ArrowError> {
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
+    }
+
+    /// The batch as lap `lap` has it: later.
+    fn moved(&self, batch: RecordBatch, lap: u64) -> Result<RecordBatch, ArrowError> {
+        if lap == 0 {
+            return Ok(batch);
+        }
+        let by_ms = self.lap_ms.saturating_mul(lap as i64);
+        let columns = self.model.columns.iter().zip(batch.columns()).map(|(column, values)| {
+            if column.is_time { later(values, by_ms) } else { Ok(Arc::clone(values)) }
+        });
+        let columns = columns.collect::<Result<_, _>>()?;
+        self.batch(columns, batch.num_rows())
+    }
+
+    /// Rows of a flow over all laps.
+    fn rows_of(&self, deal: Deal, rows: u64) -> u64 {
+        let blocks = rows.div_ceil(self.block_rows);
+        let own = (blocks + deal.flows - 1 - deal.flow) / deal.flows;
+        let short = blocks * self.block_rows - rows;
+        let has_last = own > 0 && (blocks - 1) % deal.flows == deal.flow;
+        (own * self.block_rows - if has_last { short } else { 0 }) * self.laps
+    }
+
+    /// A lower bound of a flow's event time, in ticks of the column.
+    fn time_min(&self, deal: Deal, column: usize) -> Option<i64> {
+        let column = self.model.columns.get(column).filter(|column| column.is_time)?;
+        let first = deal.flow.saturating_mul(self.block_rows);
+        let least = self.timeline.least_ms((self.model.event)(first));
+        let least = TimestampMillisecondArray::from(vec![least]);
+        let ticks = cast(&cast(&least, column.field.data_type()).ok()?, &DataType::Int64).ok()?;
+        ticks.is_valid(0).then(|| ticks.as_primitive::<Int64Type>().value(0))
+    }
+
+    /// When the last row of a block is due, in nanoseconds after the opening.
+    fn due_ns(&self, lap: u64, block: u64, rate: u64) -> u64 {
+        let rows = self.rows.unwrap_or(u64::MAX);
+        let end = (block + 1).saturating_mul(self.block_rows).min(rows);
+        let before = u128::from(lap) * u128::from(self.rows.unwrap_or(0));
+        ((before + u128::from(end)) * 1_000_000_000 / u128::from(rate)) as u64
+    }
+}
+
+/// Points in time, later.
+fn later(values: &ArrayRef, by_ms: i64) -> Result<ArrayRef, ArrowError> {
+    let by = match values.data_type() {
+        DataType::Timestamp(TimeUnit::Second, _) => by_ms / 1_000,
+        DataType::Timestamp(TimeUnit::Microsecond, _) => by_ms.saturating_mul(1_000),
+        DataType::Timestamp(TimeUnit::Nanosecond, _) => by_ms.saturating_mul(1_000_000),
+        _ => by_ms,
+    };
+    let ticks = cast(values, &DataType::Int64)?;
+    let ticks = ticks.as_primitive::<Int64Type>().unary::<_, Int64Type>(|tick| tick + by);
+    cast(&ticks, values.data_type())
+}
+
+struct GeneratorFlow {
+    stream: Arc<Stream>,
+    deal: Deal,
+    /// This flow's blocks, if they were made in advance.
+    kept: Option<Vec<RecordBatch>>,
+    clock: Arc<dyn Clock>,
+    opened_ns: u64,
+    lap: u64,
+    /// The block to be given out next.
+    block: u64,
+    /// What did not fit into the last batch asked for.
+    rest: Option<RecordBatch>,
+}
+
+impl GeneratorFlow {
+    fn next_block(&mut self) -> Result<Next, ConnectorError> {
+        loop {
+            if self.lap == self.stream.laps {
+                return Ok(Next::End);
+            }
+            if let Some(rate) = self.stream.rate {
+                let due_ns = self.stream.due_ns(self.lap, self.block, rate);
+                let until_ns = self.opened_ns.saturating_add(due_ns);
+                if self.exists() && self.clock.now_ns() < until_ns {
+                    return Ok(Next::Wait { until_ns });
+                }
+            }
+            let block = match &self.kept {
+                Some(kept) => {
+                    let index = (self.block - self.deal.flow) / self.deal.flows;
+                    kept.get(index as usize).cloned()
+                }
+                None => self.stream.block(self.block).map_err(unfit)?,
+            };
+            match block {
+                Some(batch) => {
+                    self.block += self.deal.flows;
+                    let batch = self.stream.moved(batch, self.lap).map_err(unfit)?;
+                    return Ok(Next::Batch(batch));
+                }
+                None => {
+                    self.block = self.deal.flow;
+                    self.lap += 1;
+                }
+            }
+        }
+    }
+
+    /// Whether the lap has the block to be given out next.
+    fn exists(&self) -> bool {
+        let first = self.block.saturating_mul(self.stream.block_rows);
+        self.stream.rows.is_none_or(|rows| first < rows)
+    }
+}
+
+impl Flow for GeneratorFlow {
+    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
+        let batch = match self.rest.take() {
+            Some(rest) => rest,
+            None => match self.next_block()? {
+                Next::Batch(batch) => batch,
+                other => return Ok(other),
+            },
+        };
+        if batch.num_rows() > rows_max {
+            self.rest = Some(batch.slice(rows_max, batch.num_rows() - rows_max));
+            return Ok(Next::Batch(batch.slice(0, rows_max)));
+        }
+        Ok(Next::Batch(batch))
+    }
+}
+
+fn unfit(error: ArrowError) -> ConnectorError {
+    ConnectorError::Io { place: "generator".into(), message: error.to_string(), hint: None }
+}

@@ -1,0 +1,24 @@
+//! Read-only: a key and a time, to be counted per key (RO of S14).
+
+use arrow::datatypes::Int64Type;
+use dataflow::error::ConnectorError;
+
+use super::columns::{Timeline, numbers};
+use super::random::Column as Random;
+use super::{Key, Model};
+use crate::options::Reader;
+
+const KEYS: u64 = 100_000_000;
+
+pub(super) fn model(
+    options: Reader<'_>,
+    seed: u64,
+    timeline: Timeline,
+) -> Result<Model, ConnectorError> {
+    let key = Key::new(options, KEYS, "uniform")?;
+    let keys = Random::new(seed, "key");
+    Ok(Model::rows(vec![
+        numbers::<Int64Type>("key", move |row| key.draw(&keys, row)),
+        timeline.column("event_time", |row| row),
+    ]))
+}

@@ -1,0 +1,49 @@
+//! The Yahoo streaming benchmark: advertisements that are seen, clicked and bought (S14, A8).
+//!
+//! 1,000 advertisements of 100 campaigns; `campaign_id` is `ad_id / 10`, the static join of the
+//! benchmark done in advance. `key` is the 8-byte key of Slash's variant.
+
+use std::fmt::Write;
+
+use arrow::datatypes::Int64Type;
+use dataflow::error::ConnectorError;
+
+use super::columns::{Timeline, numbers, texts, words};
+use super::random::Column as Random;
+use super::{Key, Model};
+use crate::options::Reader;
+
+const ADS: u64 = 1_000;
+const ADS_PER_CAMPAIGN: i64 = 10;
+const USERS: u64 = 100_000;
+const PAGES: u64 = 10_000;
+const KEYS: u64 = 10_000_000;
+
+pub(super) fn model(
+    options: Reader<'_>,
+    seed: u64,
+    timeline: Timeline,
+) -> Result<Model, ConnectorError> {
+    let random = |name: &str| Random::new(seed, name);
+    let key = Key::new(options, KEYS, "uniform")?;
+    let (user, page, ad, ip) =
+        (random("user_id"), random("page_id"), random("ad_id"), random("ip"));
+    let (ad_type, event_type, keys) = (random("ad_type"), random("event_type"), random("key"));
+    let types = ["banner", "modal", "sponsored-search", "mail", "mobile"];
+    let events = ["view", "click", "purchase"];
+    let id = move |row| ad.below(row, ADS) as i64;
+    Ok(Model::rows(vec![
+        numbers::<Int64Type>("user_id", move |row| user.below(row, USERS) as i64),
+        numbers::<Int64Type>("page_id", move |row| page.below(row, PAGES) as i64),
+        numbers::<Int64Type>("ad_id", id),
+        numbers::<Int64Type>("campaign_id", move |row| id(row) / ADS_PER_CAMPAIGN),
+        words("ad_type", &types, move |row| ad_type.below(row, 5) as usize),
+        words("event_type", &events, move |row| event_type.below(row, 3) as usize),
+        timeline.column("event_time", |row| row),
+        texts("ip", move |row, out| {
+            let [a, b, c, ..] = ip.bits(row).to_le_bytes();
+            let _ = write!(out, "10.{a}.{b}.{c}");
+        }),
+        numbers::<Int64Type>("key", move |row| key.draw(&keys, row)),
+    ]))
+}

@@ -1,0 +1,236 @@
+//! `stdout`: rows for the reader at the terminal.
+//!
+//! ```text
+//! table  drawn once, when the query has ended: the first and the last rows, and how many there were
+//! csv    ┐ a stream: rows leave when the worker is idle, or when 64 KiB have gathered
+//! json   ┘
+//! ```
+//!
+//! The rows go to an [`Output`] that the program hands in, never to the process's own standard
+//! output behind its back.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
+use dataflow::error::ConnectorError;
+use dataflow::sink::{Placement, Sink, SinkWriter};
+use dataflow::source::Source;
+
+use crate::encode::{CsvStyle, TextFormat, check_csv_columns};
+use crate::options::{Reader, refuse};
+
+mod table;
+
+use table::TablePicture;
+
+/// Rows of a table that are shown unless 'max_rows' says otherwise.
+pub const ROWS_SHOWN_MAX: u64 = 40;
+
+/// Bytes of text that are held back before they are written without waiting for a flush.
+const STREAM_BYTES_MAX: usize = 64 << 10;
+
+/// Where `stdout` writes: shared, so that a program can keep an end of it.
+#[derive(Clone)]
+pub struct Output(Arc<Mutex<dyn Write + Send>>);
+
+impl Output {
+    /// Writes go to `writer`.
+    pub fn new(writer: impl Write + Send + 'static) -> Self {
+        Self(Arc::new(Mutex::new(writer)))
+    }
+
+    /// The standard output of this process.
+    pub fn stdout() -> Self {
+        Self::new(io::stdout())
+    }
+
+    /// An output that is kept in memory, and the end from which to read it.
+    pub fn captured() -> (Self, Capture) {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        (Self(Arc::clone(&bytes) as Arc<Mutex<dyn Write + Send>>), Capture(bytes))
+    }
+
+    fn write_all(&self, bytes: &[u8]) -> Result<(), ConnectorError> {
+        let mut writer = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        writer.write_all(bytes).and_then(|()| writer.flush()).map_err(|error| ConnectorError::Io {
+            place: "stdout".into(),
+            message: error.to_string(),
+            hint: None,
+        })
+    }
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Output")
+    }
+}
+
+/// What was written to a captured [`Output`].
+#[derive(Debug, Clone)]
+pub struct Capture(Arc<Mutex<Vec<u8>>>);
+
+impl Capture {
+    /// Everything so far, and forgets it.
+    pub fn take(&self) -> String {
+        let bytes =
+            std::mem::take(&mut *self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+/// The connector `stdout`.
+#[derive(Debug, Clone)]
+pub struct Stdout {
+    output: Output,
+}
+
+impl Stdout {
+    /// Writes to `output`.
+    pub fn new(output: Output) -> Self {
+        Self { output }
+    }
+}
+
+const OPTIONS: &[OptionSpec] = &[
+    OptionSpec {
+        key: "format",
+        values: "table | csv | json",
+        default: "table",
+        doc: "A picture of the table at the end, or every row as it comes.",
+    },
+    OptionSpec {
+        key: "max_rows",
+        values: "integer",
+        default: "40",
+        doc: "Rows that a table shows; of more, the first and the last half.",
+    },
+];
+
+impl Connector for Stdout {
+    fn name(&self) -> &'static str {
+        "stdout"
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        OPTIONS
+    }
+
+    fn infer(&self, _options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
+        Ok(None)
+    }
+
+    fn source(
+        &self,
+        _table: &TableDef,
+        _projection: &[usize],
+    ) -> Result<Arc<dyn Source>, ConnectorError> {
+        Err(refuse(
+            "connector",
+            "'stdout' can only be written to",
+            Some("read from 'file' or 'generator'".into()),
+        ))
+    }
+
+    fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
+        let options = Reader(&table.options);
+        let rows_max = options.integer("max_rows", 1)?.unwrap_or(ROWS_SHOWN_MAX);
+        let format = match options.choice("format", &["table", "csv", "json"])? {
+            None | Some(0) => Format::Table { rows_max },
+            Some(1) => {
+                check_csv_columns(&table.schema)?;
+                Format::Stream(TextFormat::Csv(CsvStyle::default()))
+            }
+            Some(_) => Format::Stream(TextFormat::Json),
+        };
+        let schema = Arc::clone(&table.schema);
+        Ok(Arc::new(StdoutSink { output: self.output.clone(), schema, format }))
+    }
+}
+
+enum Format {
+    Table { rows_max: u64 },
+    Stream(TextFormat),
+}
+
+struct StdoutSink {
+    output: Output,
+    schema: SchemaRef,
+    format: Format,
+}
+
+impl Sink for StdoutSink {
+    fn placement(&self) -> Placement {
+        Placement::Gather
+    }
+
+    fn open(&self, _worker: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+        let output = self.output.clone();
+        let schema = Arc::clone(&self.schema);
+        Ok(match &self.format {
+            Format::Table { rows_max } => {
+                let picture = TablePicture::new(schema, *rows_max as usize);
+                Box::new(TableWriter { output, picture })
+            }
+            Format::Stream(format) => {
+                let pending = format.prologue(schema).map_err(unfit)?;
+                Box::new(StreamWriter { output, format: format.clone(), pending })
+            }
+        })
+    }
+}
+
+/// Draws at the end.
+struct TableWriter {
+    output: Output,
+    picture: TablePicture,
+}
+
+impl SinkWriter for TableWriter {
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        self.picture.add(batch).map_err(unfit)
+    }
+
+    fn flush(&mut self) -> Result<(), ConnectorError> {
+        Ok(())
+    }
+
+    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
+        self.output.write_all(self.picture.draw().as_bytes())
+    }
+}
+
+/// Streams.
+struct StreamWriter {
+    output: Output,
+    format: TextFormat,
+    pending: Vec<u8>,
+}
+
+impl SinkWriter for StreamWriter {
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        self.format.encode(batch, &mut self.pending).map_err(unfit)?;
+        if self.pending.len() >= STREAM_BYTES_MAX { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<(), ConnectorError> {
+        if !self.pending.is_empty() {
+            self.output.write_all(&self.pending)?;
+            self.pending.clear();
+        }
+        Ok(())
+    }
+
+    fn commit(mut self: Box<Self>) -> Result<(), ConnectorError> {
+        self.flush()
+    }
+}
+
+/// A value that has no text: its type is at fault.
+fn unfit(error: arrow::error::ArrowError) -> ConnectorError {
+    ConnectorError::Io { place: "stdout".into(), message: error.to_string(), hint: None }
+}
