@@ -1,12 +1,16 @@
 //! The ring over the simulated fabric, hostile by default, in each publish mode; and what happens where the fabric
 //! breaks a promise that the ring relies on.
 
-mod bed;
+#[path = "bed/ends.rs"]
+mod ends;
+#[path = "bed/load.rs"]
+mod load;
 
-use bed::{Load, Side, links, small};
 use channel::{Class, Header, Link, LinkError, RingConfig};
+use ends::small;
 use fabric::Publish;
 use fabric::sim::{Guarantees, SimNet, SimOptions};
+use load::{Load, Side, links};
 
 const MODES: [Publish; 3] = [Publish::InOrderPoll, Publish::Notify, Publish::NotifyCounted];
 const SEEDS: u64 = 20;
@@ -265,7 +269,7 @@ fn a_sleeping_consumer_is_told_once() {
 #[test]
 fn another_incarnation_is_refused() {
     let net = SimNet::new(options(Publish::Notify, 7));
-    let (here, there) = bed::endpoints(&*net.fabric(0), &*net.fabric(1), false);
+    let (here, there) = ends::endpoints(&*net.fabric(0), &*net.fabric(1), false);
     let mut a = Link::new(&*net.fabric(0), here, small(false), 1).expect("a link");
     let b = Link::new(&*net.fabric(1), there, small(false), 2).expect("a link");
     match a.attach(&b.descriptor()) {

@@ -1,7 +1,9 @@
 //! Two ends that send each other frames of every size, hold some of what they receive, and check every byte.
 
 use channel::{Class, Frame, Header, Link, LinkError, Payload, RingConfig};
-use fabric::{Endpoint, Fabric, LinkId};
+use fabric::Fabric;
+
+use crate::ends::endpoints;
 
 /// A generator that needs no crate: the tests want many numbers, not good ones.
 pub struct Rng(pub u64);
@@ -147,6 +149,17 @@ impl Side {
         Ok(())
     }
 
+    /// True when only the peer can bring anything on.
+    #[allow(dead_code, reason = "the simulator does not sleep")]
+    pub fn is_idle(&mut self) -> bool {
+        let wants = match self.control_owed {
+            0 if self.sent == self.load.frames => return self.held.is_empty(),
+            0 => Class::Data,
+            _ => Class::Control,
+        };
+        self.held.is_empty() && self.link.reserve(wants).is_none()
+    }
+
     /// True when all was sent, and all of the peer's frames have arrived and were dropped.
     pub fn is_done(&self, peer: &Load) -> bool {
         let control = peer.frames.checked_div(peer.control_every).unwrap_or(0);
@@ -155,30 +168,6 @@ impl Side {
             && self.received == [peer.frames, control]
             && self.held.is_empty()
     }
-}
-
-/// A small ring: laps are short and each slot is used often.
-pub fn small(payload_crc: bool) -> RingConfig {
-    RingConfig { slots: 4, slot_bytes: 1024, control_slots: 1, payload_crc }
-}
-
-/// Connects two fabrics, each end on this thread or on one of its own.
-pub fn endpoints(
-    a: &dyn Fabric,
-    b: &dyn Fabric,
-    blocking: bool,
-) -> (Box<dyn Endpoint>, Box<dyn Endpoint>) {
-    let here = a.offer(LinkId { local: 0, remote: 1 }).expect("an offer");
-    let there = b.offer(LinkId { local: 1, remote: 0 }).expect("an offer");
-    let (of_here, of_there) = (here.address(), there.address());
-    if !blocking {
-        return (here.connect(&of_there).expect("a"), there.connect(&of_here).expect("b"));
-    }
-    std::thread::scope(|scope| {
-        let other = scope.spawn(|| there.connect(&of_here).expect("b"));
-        let a = here.connect(&of_there).expect("a");
-        (a, other.join().expect("the other end"))
-    })
 }
 
 /// Makes both ends of a link and attaches them.

@@ -1,0 +1,136 @@
+//! The ring over shared memory and over TCP: two ends in one process, a thread each.
+
+#[path = "bed/ends.rs"]
+mod ends;
+#[path = "bed/load.rs"]
+mod load;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use channel::{Class, Header, Link, RingConfig};
+use ends::small;
+use fabric::shm::{ShmFabric, ShmOptions};
+use fabric::tcp::{TcpFabric, TcpOptions};
+use fabric::{Armed, Fabric, Publish, wait};
+use load::{Load, Side, links};
+
+/// What a deadlock costs before the test says so.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Fabrics of two processes.
+fn fabrics() -> Vec<[Arc<dyn Fabric>; 2]> {
+    let shm = || -> Arc<dyn Fabric> { ShmFabric::new(ShmOptions::default()).expect("shm") };
+    let mut all = vec![[shm(), shm()]];
+    for publish in [Publish::InOrderPoll, Publish::Notify, Publish::NotifyCounted] {
+        let tcp = || -> Arc<dyn Fabric> {
+            let options = TcpOptions { publish, ..TcpOptions::default() };
+            TcpFabric::new(options).expect("tcp")
+        };
+        all.push([tcp(), tcp()]);
+    }
+    all
+}
+
+fn both_ends(config: RingConfig, ends: impl Fn([Link; 2])) {
+    for [a, b] in fabrics() {
+        ends(links(&*a, &*b, true, config).into());
+    }
+}
+
+/// Sleeps until the link has something to say.
+fn sleep(link: &mut Link) {
+    link.flush();
+    if let Armed::Fd(fd) = link.arm() {
+        wait(&[fd], Duration::from_millis(200));
+    }
+}
+
+/// Runs one end until both are done.
+fn run(mut side: Side, peer: Load, done: &AtomicUsize, sleeps: bool) -> Side {
+    let start = Instant::now();
+    let mut counted = false;
+    while done.load(Ordering::Acquire) < 2 {
+        side.act().unwrap_or_else(|error| panic!("{error}"));
+        if !counted && side.is_done(&peer) {
+            side.link.flush();
+            done.fetch_add(1, Ordering::AcqRel);
+            counted = true;
+        }
+        assert!(start.elapsed() < PATIENCE, "no end: {:?}", side.link.stats());
+        match sleeps && side.is_idle() {
+            true => sleep(&mut side.link),
+            false => std::thread::yield_now(),
+        }
+    }
+    side
+}
+
+fn carry(config: RingConfig, sleeps: bool) {
+    let of_a = Load { frames: 2_000, control_every: 7, hold: 2 };
+    let of_b = Load { frames: 2_000, control_every: 3, hold: 1 };
+    both_ends(config, |[a, b]| {
+        let done = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| run(Side::new(b, of_b, 2, 2), of_a, &done, sleeps));
+            let a = run(Side::new(a, of_a, 1, 1), of_b, &done, sleeps);
+            let b = other.join().expect("the other end");
+            assert_eq!(a.link.stats().frames_sent, b.link.stats().frames_received);
+            assert_eq!(b.link.stats().frames_sent, a.link.stats().frames_received);
+        });
+    });
+}
+
+#[test]
+fn load_both_ways_while_both_poll() {
+    carry(small(true), false);
+}
+
+#[test]
+fn load_both_ways_while_both_sleep() {
+    carry(small(false), true);
+}
+
+#[test]
+fn a_sleeping_end_wakes_for_each_of_a_hundred_questions() {
+    both_ends(small(false), |[mut a, mut b]| {
+        std::thread::scope(|scope| {
+            let other = scope.spawn(move || {
+                for _ in 0..100 {
+                    let question = await_kind(&mut b);
+                    answer(&mut b, question + 1);
+                }
+                b
+            });
+            for question in 0..100 {
+                answer(&mut a, question);
+                assert_eq!(await_kind(&mut a), question + 1);
+            }
+            drop(other.join().expect("the other end"));
+        });
+    });
+}
+
+fn answer(link: &mut Link, kind: u8) {
+    while link.reserve(Class::Control).is_none() {
+        link.poll().expect("an open link");
+    }
+    let slot = link.reserve(Class::Control).expect("there is one");
+    slot.publish(Header { kind, ..Header::default() }, 0);
+    link.flush();
+}
+
+fn await_kind(link: &mut Link) -> u8 {
+    let start = Instant::now();
+    loop {
+        link.poll().expect("an open link");
+        if let Some(frame) = link.recv().expect("an open link") {
+            return frame.header.kind;
+        }
+        assert!(start.elapsed() < PATIENCE, "nobody wakes us: {:?}", link.stats());
+        if let Armed::Fd(fd) = link.arm() {
+            wait(&[fd], PATIENCE);
+        }
+    }
+}
