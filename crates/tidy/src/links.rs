@@ -1,18 +1,37 @@
 //! Links of the documentation: each leads to a file that exists and, with `#…`, to a heading in it.
+//! So do the pages that comments in the code name.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 use crate::tree::{File, Finding, Tree};
 
-/// Relative links in Markdown that lead nowhere.
+/// Relative links in Markdown, and pages named in comments, that do not exist.
 #[must_use]
 pub fn broken(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+    let mut findings = pages_of_comments(tree);
     for file in tree.with(&["md"]) {
         for (line, target) in targets(&file.text) {
             if let Some(message) = fault(tree, file, &target) {
                 findings.push(Finding::new(&file.path, line, message));
+            }
+        }
+    }
+    findings
+}
+
+/// Pages below `docs/` that Rust files name, and that do not exist.
+fn pages_of_comments(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.with(&["rs"]).filter(|file| !file.path.starts_with("crates/tidy/")) {
+        for (number, line) in file.lines() {
+            let words = line.split(|c: char| c.is_whitespace() || "`()<>#\",;:".contains(c));
+            for page in words.filter(|word| word.starts_with("docs/") && word.contains(".md")) {
+                let page = page.trim_end_matches('.');
+                if !tree.root.join(page).exists() {
+                    let message = format!("`{page}` does not exist");
+                    findings.push(Finding::new(&file.path, number, message));
+                }
             }
         }
     }
@@ -129,6 +148,14 @@ mod tests {
         assert_eq!(faults("<img src=\"no.svg\">"), ["`no.svg` does not exist"]);
         assert_eq!(faults("see [it](../../../x)"), ["`../../../x` leads out of the repository"]);
         assert!(faults("see [it](lib.rs) and [that](https://example.org/x)").is_empty());
+    }
+
+    #[test]
+    fn a_page_that_a_comment_names_must_exist() {
+        let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        let files = vec![File::new("x.rs", "//! See `docs/gone.md#part`.\n")];
+        let found = broken(&Tree { root, files });
+        assert_eq!(found, [Finding::new("x.rs", 1, "`docs/gone.md` does not exist")]);
     }
 
     #[test]
