@@ -36,16 +36,17 @@ pub struct Control {
 impl Control {
     /// The handle of a job's only node: nothing is connected, every call succeeds at once.
     pub fn solo() -> Result<Self, ClusterError> {
-        let shared = Arc::new(Shared::new(0, 1)?);
+        let shared = Arc::new(Shared::new(0, 1, 1)?);
         Ok(Self { shared, gather: Mutex::new(0), turn: Mutex::new(None) })
     }
 
     pub(crate) fn start(
         rank: u32,
+        generation: u32,
         peers: Vec<Option<Peer>>,
         exits: Option<Arc<Exits>>,
     ) -> Result<Self, ClusterError> {
-        let shared = Arc::new(Shared::new(rank, peers.len() as u32)?);
+        let shared = Arc::new(Shared::new(rank, peers.len() as u32, generation)?);
         let turn = Turn::new(Arc::clone(&shared), peers, exits)?;
         let handle = std::thread::Builder::new()
             .name(format!("control-{rank}"))
@@ -62,6 +63,11 @@ impl Control {
     /// All nodes of the job.
     pub fn nodes(&self) -> u32 {
         self.shared.nodes
+    }
+
+    /// Which start of the job this is; higher after each restart. The incarnation of links.
+    pub fn generation(&self) -> u32 {
+        self.shared.generation
     }
 
     /// Exchanges a byte string with every node: the result holds one per rank. Returns when all
@@ -231,6 +237,7 @@ pub(crate) enum Ending {
 pub(crate) struct Shared {
     pub(crate) rank: u32,
     pub(crate) nodes: u32,
+    generation: u32,
     failed: AtomicBool,
     cancelled: AtomicBool,
     state: Mutex<State>,
@@ -258,13 +265,14 @@ pub(crate) struct State {
 }
 
 impl Shared {
-    fn new(rank: u32, nodes: u32) -> Result<Self, ClusterError> {
+    fn new(rank: u32, nodes: u32, generation: u32) -> Result<Self, ClusterError> {
         let n = nodes as usize;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| ClusterError::system("an event descriptor")(errno.into()))?;
         Ok(Self {
             rank,
             nodes,
+            generation,
             failed: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             state: Mutex::new(State {

@@ -119,7 +119,7 @@ impl Invitation {
             peers[guest.hello.rank as usize] =
                 Some(Peer { stream, process: guest.hello.process, inbox: Vec::new() });
         }
-        Control::start(self.rank, peers, None)
+        Control::start(self.rank, self.generation, peers, None)
     }
 
     fn die_with_parent(&self) -> Result<(), ClusterError> {
@@ -272,7 +272,7 @@ impl Root {
                 welcome(&mut peer.stream, rank as u32, &nodes)?;
             }
         }
-        Control::start(0, peers, exits)
+        Control::start(0, self.common.generation, peers, exits)
     }
 }
 

@@ -65,6 +65,7 @@ fn node(invitation: &Invitation, role: &str) -> ExitCode {
         Err(error) => panic!("{error}"),
     };
     assert_eq!(pids.len(), invitation.nodes() as usize);
+    assert_eq!((control.generation(), invitation.generation()), (7, 7));
     match (role, control.rank()) {
         ("exits", 2) => std::process::exit(3),
         ("fails", 2) => control.fail("cannot write out.csv: no space left on device"),
@@ -83,6 +84,7 @@ fn node(invitation: &Invitation, role: &str) -> ExitCode {
 fn launcher() -> ExitCode {
     let mut launch = LocalLaunch::new(3).unwrap();
     launch.env = vec![(ROLE.into(), "waits".into())];
+    launch.generation = 7;
     let launched = launch_local(launch).unwrap();
     for process in processes(&launched.control).into_iter().skip(1) {
         println!("{process}");
@@ -98,6 +100,7 @@ fn launch(role: &str) -> (Result<Launched, ClusterError>, Receiver<(u32, String)
     let lines = Mutex::new(lines);
     let mut launch = LocalLaunch::new(4).unwrap();
     launch.env = vec![(ROLE.into(), role.into())];
+    launch.generation = 7;
     launch.stderr = Arc::new(move |rank, line| {
         lines.lock().unwrap().send((rank, line.to_owned())).unwrap();
     });

@@ -158,7 +158,7 @@ fn what_follows_the_end_is_an_error() {
 #[test]
 fn a_single_node_is_alone() {
     let control = Control::solo().unwrap();
-    assert_eq!((control.rank(), control.nodes()), (0, 1));
+    assert_eq!((control.rank(), control.nodes(), control.generation()), (0, 1, 1));
     assert_eq!(control.all_gather("a", vec![1]).unwrap(), [[1]]);
     assert_eq!(control.all_gather("b", vec![2]).unwrap(), [[2]]);
     control.publish(&[3]);
@@ -171,7 +171,7 @@ fn a_single_node_is_alone() {
 
 #[test]
 fn contributions_out_of_turn_are_refused() {
-    let shared = Shared::new(0, 3).unwrap();
+    let shared = Shared::new(0, 3, 1).unwrap();
     let mut state = shared.lock();
     let given = || (String::from("s"), vec![1]);
     assert_eq!(state.peer_contributes(0, 1, given()), Ok(()));
