@@ -40,7 +40,6 @@ pub const LAYERS: &[Layer] = &[
     layer("millstream", ENGINE, &[]),
     layer("cli", &["millstream"], SQL),
     // Beside the layers.
-    layer("sim", EVERYTHING, &[]),
     layer("models", &["fabric", "channel", "state"], ROWS),
     layer("tidy", &[], ROWS_ASYNC),
     layer("tests", EVERYTHING, &[]),
