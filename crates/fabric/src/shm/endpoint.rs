@@ -149,8 +149,8 @@ impl ShmEndpoint {
         let Some(Some(mapping)) = self.peer_slabs.get(slab) else { return Err(self.refusal()) };
         let start = at.key.base.checked_add(at.offset).and_then(|s| usize::try_from(s).ok());
         match start.and_then(|start| Some((start, start.checked_add(len)?))) {
-            // SAFETY: `start <= end <= mapping.len()`.
             Some((start, end)) if end <= mapping.len() => {
+                // SAFETY: `start <= end <= mapping.len()`.
                 Ok(unsafe { mapping.base().as_ptr().add(start) })
             }
             _ => Err(ErrorKind::RemoteAccess),

@@ -141,7 +141,7 @@ impl TcpEndpoint {
     fn post(&mut self, header: Header, body: Body<'_>, answer: Option<SlabRange>, flags: Flags) {
         let seq = self.ledger.post(OpId(header.id), flags.has(Flags::SIGNAL));
         let fence = flags.has(Flags::FENCE);
-        if self.held.is_empty() && !(fence && !self.awaiting.is_empty()) {
+        if self.held.is_empty() && (!fence || self.awaiting.is_empty()) {
             return self.ship(header, body, answer, seq);
         }
         let body = match body {
