@@ -25,7 +25,7 @@ use fabric::{
 
 use crate::descriptor::Descriptor;
 use crate::memory::{Payload, Ring, Staging};
-use crate::protocol::{Breach, Class, Consumer, Notice, Producer, Stall, commit_word};
+use crate::protocol::{Breach, Class, Consumer, Notice, Producer, Stall, commit_word, slot_of};
 use crate::trailer::{self, Header, TRAILER_BYTES, Trailer};
 use crate::{LinkError, RingConfig};
 
@@ -236,11 +236,11 @@ impl Link {
         let mut progress = !completions.is_empty();
         for completion in completions.drain(..) {
             if let Err(failure) = self.complete(completion) {
-                self.failure.get_or_insert(failure);
+                self.fail(failure);
             }
         }
         self.completions = completions;
-        while self.take_in()? {
+        while self.take_in() {
             progress = true;
         }
         progress |= self.collect();
@@ -255,13 +255,15 @@ impl Link {
     /// # Errors
     /// As [`poll`](Self::poll), once all frames that arrived before were received.
     pub fn recv(&mut self) -> Result<Option<Frame>, LinkError> {
-        if self.inbox.is_empty() {
-            self.take_in()?;
+        if let Some(frame) = self.inbox.pop_front() {
+            return Ok(Some(frame));
         }
-        match self.inbox.pop_front() {
-            Some(frame) => Ok(Some(frame)),
-            None => self.failed().map(|()| None),
+        match self.accept() {
+            Ok(Some(frame)) => return Ok(Some(frame)),
+            Ok(None) => {}
+            Err(failure) => self.fail(failure),
         }
+        self.failed().map(|()| None)
     }
 
     /// Prepares to sleep until a frame or credit arrives; see [`Endpoint::arm`]. Flush and poll before.
@@ -269,8 +271,8 @@ impl Link {
         self.collect();
         self.ring_doorbells();
         let ready = !self.inbox.is_empty()
+            || self.take_in()
             || self.failure.is_some()
-            || matches!(self.take_in(), Ok(true) | Err(_))
             || !self.announce_sleep();
         self.submit();
         if ready { Armed::Ready } else { self.endpoint.arm() }
@@ -280,7 +282,7 @@ impl Link {
     /// received.
     pub fn close(&mut self) {
         self.endpoint.close();
-        self.failure.get_or_insert(Failure::Closed);
+        self.fail(Failure::Closed);
     }
 
     /// True when each frame published was announced and its write is known to have completed here: never later than
@@ -313,6 +315,11 @@ impl Link {
         }
     }
 
+    /// The first failure is the one that counts.
+    fn fail(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
+    }
+
     fn failed(&self) -> Result<(), LinkError> {
         match &self.failure {
             None => Ok(()),
@@ -338,8 +345,9 @@ impl Link {
 
     /// Posts the write of a filled slot.
     fn post_frame(&mut self, peer: RemoteKey, position: u64, header: Header, len: usize) {
+        self.collect();
         let slot_bytes = self.config.slot_bytes as usize;
-        let slot = (position % u64::from(self.config.slots)) as usize;
+        let slot = slot_of(position, self.config.slots.into()) as usize;
         let padded = len.next_multiple_of(64);
         let credit = self.consumer.credit();
         let commit = commit_word(self.incarnation, position);
@@ -366,7 +374,7 @@ impl Link {
         };
         self.unsubmitted = true;
         if let Err(error) = posted {
-            self.failure.get_or_insert(refused(error));
+            self.fail(refused(error));
             return;
         }
         self.consumer.returned(credit);
@@ -425,28 +433,26 @@ impl Link {
         }
     }
 
-    /// Accepts the frame at the head, if it is there. True when it was.
-    fn take_in(&mut self) -> Result<bool, LinkError> {
+    /// Moves the frame at the head to the inbox, if it is there. True when it was.
+    fn take_in(&mut self) -> bool {
         match self.accept() {
-            Ok(Some(frame)) => {
-                self.inbox.push_back(frame);
-                Ok(true)
-            }
-            Ok(None) => Ok(false),
-            // What arrived before must still be received, so the failure shows only when the inbox is empty.
+            Ok(Some(frame)) => self.inbox.push_back(frame),
+            Ok(None) => return false,
             Err(failure) => {
-                self.failure.get_or_insert(failure);
-                Ok(false)
+                self.fail(failure);
+                return false;
             }
         }
+        true
     }
 
+    /// Accepts the frame at the head, if it is there.
     fn accept(&mut self) -> Result<Option<Frame>, Failure> {
         if matches!(self.failure, Some(Failure::Protocol(_))) {
             return Ok(None);
         }
         let Some(position) = self.consumer.head() else { return Ok(None) };
-        let slot = (position % u64::from(self.config.slots)) as u32;
+        let slot = slot_of(position, self.config.slots.into()) as u32;
         if !self.consumer.is_there(self.ring.commit(slot as usize))? {
             return Ok(None);
         }
@@ -551,7 +557,7 @@ impl Link {
                 true
             }
             Err(error) => {
-                self.failure.get_or_insert(refused(error));
+                self.fail(refused(error));
                 false
             }
         }
@@ -581,7 +587,7 @@ pub struct SlotWriter<'a> {
 impl SlotWriter<'_> {
     /// The payload: [`RingConfig::payload_max`] bytes from a multiple of 64, with whatever was there before.
     pub fn payload_mut(&mut self) -> &mut [u8] {
-        let slot = self.position % u64::from(self.link.config.slots);
+        let slot = slot_of(self.position, self.link.config.slots.into());
         self.link.staging.payload_mut(slot as usize)
     }
 

@@ -3,7 +3,7 @@
 use fabric::Publish;
 
 use super::wire::{commit_word, distance};
-use super::{Breach, Contiguous};
+use super::{Breach, Contiguous, slot_of};
 
 /// The consumer of one ring.
 ///
@@ -145,7 +145,7 @@ impl Consumer {
     /// As [`release`](Self::release) for the frame that slot `slot` holds.
     pub fn release_slot(&mut self, slot: u32) {
         let below = self.released.below();
-        let ahead = (u64::from(slot) + self.slots - below % self.slots) % self.slots;
+        let ahead = slot_of(u64::from(slot) + self.slots - slot_of(below, self.slots), self.slots);
         self.release(below + ahead);
     }
 

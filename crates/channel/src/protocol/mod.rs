@@ -22,6 +22,11 @@ use thiserror::Error;
 /// Most slots of a ring: a set of slots fits a word.
 pub const SLOTS_MAX: u32 = 64;
 
+/// The slot of a position. Rings mostly have a power of two of slots, and a division is what a poll costs otherwise.
+pub(crate) fn slot_of(position: u64, slots: u64) -> u64 {
+    if slots.is_power_of_two() { position & (slots - 1) } else { position % slots }
+}
+
 /// How a peer broke the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
 pub enum Breach {
