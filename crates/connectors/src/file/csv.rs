@@ -321,15 +321,14 @@ impl Records {
         let place = format!("{}:{line}", self.input.path.display());
         match text.iter().position(|byte| *byte == b'\n') {
             Some(end) => {
-                let first = &text[..end];
-                refuser.refuse(place, reason, first.strip_suffix(b"\r").unwrap_or(first))?;
+                refuser.refuse(place, reason, text[..end].trim_ascii_end())?;
                 self.input.rewind(from + skipped + end + 1);
                 self.parser.reset();
                 self.parser.set_line(line + 1);
                 Ok(())
             }
             None if to - from > RECORD_BYTES_MAX => Err(too_long(place)),
-            None => refuser.refuse(place, reason, text),
+            None => refuser.refuse(place, reason, text.trim_ascii_end()),
         }
     }
 
@@ -338,8 +337,7 @@ impl Records {
         let span = &self.spans[row];
         let raw = self.input.bytes(span.from, span.to);
         let (line, text) = skip_blank(raw, span.line, self.dialect.comment);
-        let end = text.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n'));
-        (line, &text[..end.map_or(0, |end| end + 1)])
+        (line, text.trim_ascii_end())
     }
 
     fn texts(&self) -> Texts<'_> {

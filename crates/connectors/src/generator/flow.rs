@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use arrow::array::{Array, ArrayRef, AsArray, TimestampMillisecondArray};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Int64Type, Schema, SchemaRef, TimeUnit};
+use arrow::datatypes::{
+    ArrowTimestampType, DataType, Int64Type, Schema, SchemaRef, TimeUnit, TimestampMicrosecondType,
+    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType,
+};
 use arrow::error::ArrowError;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use dataflow::error::ConnectorError;
@@ -172,10 +175,9 @@ impl Stream {
         }
         let by_ms = self.lap_ms.saturating_mul(lap as i64);
         let columns = self.model.columns.iter().zip(batch.columns()).map(|(column, values)| {
-            if column.is_time { later(values, by_ms) } else { Ok(Arc::clone(values)) }
+            if column.is_time { later(values, by_ms) } else { Arc::clone(values) }
         });
-        let columns = columns.collect::<Result<_, _>>()?;
-        self.batch(columns, batch.num_rows())
+        self.batch(columns.collect(), batch.num_rows())
     }
 
     /// Rows of a flow over all laps.
@@ -206,17 +208,29 @@ impl Stream {
     }
 }
 
-/// Points in time, later.
-fn later(values: &ArrayRef, by_ms: i64) -> Result<ArrayRef, ArrowError> {
-    let by = match values.data_type() {
-        DataType::Timestamp(TimeUnit::Second, _) => by_ms / 1_000,
-        DataType::Timestamp(TimeUnit::Microsecond, _) => by_ms.saturating_mul(1_000),
-        DataType::Timestamp(TimeUnit::Nanosecond, _) => by_ms.saturating_mul(1_000_000),
-        _ => by_ms,
-    };
-    let ticks = cast(values, &DataType::Int64)?;
-    let ticks = ticks.as_primitive::<Int64Type>().unary::<_, Int64Type>(|tick| tick + by);
-    cast(&ticks, values.data_type())
+/// Points in time, later. A column of another type stays as it is: there is none, for a column of
+/// event time is declared as TIMESTAMP.
+fn later(values: &ArrayRef, by_ms: i64) -> ArrayRef {
+    fn add<T: ArrowTimestampType>(values: &ArrayRef, by: i64) -> ArrayRef {
+        let ticks = values.as_primitive::<T>();
+        let moved = ticks.unary::<_, T>(|tick| tick.wrapping_add(by));
+        Arc::new(moved.with_data_type(values.data_type().clone()))
+    }
+    match values.data_type() {
+        DataType::Timestamp(TimeUnit::Second, _) => {
+            add::<TimestampSecondType>(values, by_ms / 1_000)
+        }
+        DataType::Timestamp(TimeUnit::Millisecond, _) => {
+            add::<TimestampMillisecondType>(values, by_ms)
+        }
+        DataType::Timestamp(TimeUnit::Microsecond, _) => {
+            add::<TimestampMicrosecondType>(values, by_ms.saturating_mul(1_000))
+        }
+        DataType::Timestamp(TimeUnit::Nanosecond, _) => {
+            add::<TimestampNanosecondType>(values, by_ms.saturating_mul(1_000_000))
+        }
+        _ => Arc::clone(values),
+    }
 }
 
 struct GeneratorFlow {

@@ -1,0 +1,182 @@
+//! What the tests stand on: a directory of their own, a clock that they move, and short ways to
+//! read a table to its end.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrow::array::ArrayRef;
+use arrow::compute::concat_batches;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use arrow::record_batch::RecordBatch;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use dataflow::bad::BadRows;
+use dataflow::connector::{Connector, TableDef};
+use dataflow::error::ConnectorError;
+use dataflow::source::{FlowContext, Next, Source};
+use fabric::Clock;
+
+/// A directory that goes away with the test.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("connectors-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+
+    pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> String {
+        fs::write(self.0.join(name), text).unwrap();
+        self.path(name)
+    }
+
+    /// All names in the directory, sorted.
+    pub fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A clock that stands still until it is moved.
+#[derive(Default)]
+pub struct ManualClock(AtomicU64);
+
+impl ManualClock {
+    pub fn set(&self, now_ns: u64) {
+        self.0.store(now_ns, Ordering::Relaxed);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now_ns(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+pub fn context() -> FlowContext {
+    FlowContext { clock: Arc::new(ManualClock::default()), bad: Arc::new(BadRows::default()) }
+}
+
+pub const BIGINT: DataType = DataType::Int64;
+pub const DOUBLE: DataType = DataType::Float64;
+pub const VARCHAR: DataType = DataType::Utf8;
+pub const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Millisecond, None);
+
+/// Columns that may be null.
+pub fn columns(fields: &[(&str, DataType)]) -> SchemaRef {
+    let fields = fields.iter().map(|(name, of)| Field::new(*name, of.clone(), true));
+    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+}
+
+pub fn table(schema: &SchemaRef, options: &[(&str, &str)]) -> TableDef {
+    TableDef {
+        name: "t".into(),
+        schema: Arc::clone(schema),
+        options: options.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
+    }
+}
+
+/// A source of all columns.
+pub fn source(
+    connector: &dyn Connector,
+    table: &TableDef,
+) -> Result<Arc<dyn Source>, ConnectorError> {
+    let all: Vec<usize> = (0..table.schema.fields().len()).collect();
+    connector.source(table, &all)
+}
+
+/// A flow of a source, to its end, in one batch.
+pub fn read_flow(source: &dyn Source, flow: usize, context: &FlowContext) -> RecordBatch {
+    try_read_flow(source, flow, context).unwrap()
+}
+
+pub fn try_read_flow(
+    source: &dyn Source,
+    flow: usize,
+    context: &FlowContext,
+) -> Result<RecordBatch, ConnectorError> {
+    let mut flow = source.open(flow, context)?;
+    let mut batches = Vec::new();
+    loop {
+        match flow.next(1000)? {
+            Next::Batch(batch) => {
+                assert!((1..=1000).contains(&batch.num_rows()));
+                batches.push(batch);
+            }
+            Next::Wait { .. } => panic!("the flow waits"),
+            Next::End => break,
+        }
+    }
+    Ok(concat_batches(&source.schema(), &batches).unwrap())
+}
+
+/// All flows, one after the other.
+pub fn read(source: &dyn Source, workers: u32, context: &FlowContext) -> RecordBatch {
+    let flows = source.flows(workers, None).unwrap().len();
+    let batches: Vec<RecordBatch> =
+        (0..flows).map(|flow| read_flow(source, flow, context)).collect();
+    concat_batches(&source.schema(), &batches).unwrap()
+}
+
+/// Rows as text, values separated by `|`.
+pub fn rows(batch: &RecordBatch) -> Vec<String> {
+    let options = FormatOptions::default().with_null("NULL");
+    let columns: Vec<ArrayFormatter<'_>> = batch
+        .columns()
+        .iter()
+        .map(|column| ArrayFormatter::try_new(column.as_ref(), &options).unwrap())
+        .collect();
+    let row = |row| {
+        columns.iter().map(|column| column.value(row).to_string()).collect::<Vec<_>>().join("|")
+    };
+    (0..batch.num_rows()).map(row).collect()
+}
+
+/// `(place, reason, text)` of the bad rows; places without their directory.
+pub fn bad(context: &FlowContext) -> Vec<(String, String, String)> {
+    let name = |place: &str| place.rsplit('/').next().unwrap_or(place).to_owned();
+    let kept = context.bad.kept().into_iter();
+    kept.map(|row| (name(&row.place), row.reason, row.text)).collect()
+}
+
+pub fn batch(fields: &[(&str, ArrayRef)]) -> RecordBatch {
+    RecordBatch::try_from_iter_with_nullable(
+        fields.iter().map(|(name, array)| (*name, Arc::clone(array), true)),
+    )
+    .unwrap()
+}
+
+/// The hint of an error.
+pub fn hint(error: &ConnectorError) -> &str {
+    match error {
+        ConnectorError::Option { hint, .. }
+        | ConnectorError::Column { hint, .. }
+        | ConnectorError::Io { hint, .. } => hint.as_deref().unwrap_or(""),
+        other => panic!("an error of a new kind: {other}"),
+    }
+}
+
+/// The error of something that must fail.
+pub fn refused<T>(result: Result<T, ConnectorError>) -> ConnectorError {
+    match result {
+        Ok(_) => panic!("it was accepted"),
+        Err(error) => error,
+    }
+}

@@ -1,0 +1,9 @@
+//! The connectors as the planner and the workers use them: through `dataflow`'s traits only.
+#![forbid(unsafe_code)]
+
+mod bed;
+mod generator;
+mod parquet;
+mod sink;
+mod terminal;
+mod text;

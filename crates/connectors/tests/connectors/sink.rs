@@ -1,0 +1,121 @@
+//! Files, written.
+
+use std::fs;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float64Array, StringArray, TimestampMillisecondArray};
+use arrow::record_batch::RecordBatch;
+use connectors::{Blackhole, FileConnector};
+use dataflow::connector::Connector;
+use dataflow::error::ConnectorError;
+use dataflow::sink::Placement;
+
+use crate::bed::*;
+
+fn sample() -> RecordBatch {
+    let names: ArrayRef = Arc::new(StringArray::from(vec![Some("a,\"b\""), None, Some("ü")]));
+    let values: ArrayRef = Arc::new(Float64Array::from(vec![Some(1.5), Some(-2.0), None]));
+    let times: ArrayRef = Arc::new(TimestampMillisecondArray::from(vec![0, 1_250, 2_000]));
+    batch(&[("name", names), ("value", values), ("at", times)])
+}
+
+#[test]
+fn what_is_written_reads_back_in_every_format() {
+    let scratch = Scratch::new("sink-formats");
+    let sample = sample();
+    for name in ["t.csv", "t.tsv", "t.json", "t.parquet"] {
+        let options = [("path", &*scratch.path(name)), ("csv.null", "NA")];
+        let table = table(&sample.schema(), &options);
+        let sink = FileConnector.sink(&table).unwrap();
+        assert_eq!(sink.placement(), Placement::Gather);
+        let mut writer = sink.open(0).unwrap();
+        writer.write(&sample.slice(0, 1)).unwrap();
+        writer.flush().unwrap();
+        writer.write(&sample.slice(1, 2)).unwrap();
+        assert!(!fs::exists(scratch.path(name)).unwrap(), "visible before its time");
+        writer.commit().unwrap();
+        let context = context();
+        let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+        assert_eq!((rows(&read), context.bad.count()), (rows(&sample), 0), "{name}");
+    }
+    assert_eq!(scratch.names(), ["t.csv", "t.json", "t.parquet", "t.tsv"]);
+    let csv = fs::read_to_string(scratch.path("t.csv")).unwrap();
+    let text = "name,value,at\n\"a,\"\"b\"\"\",1.5,1970-01-01 00:00:00\nNA,-2.0,1970-01-01 00:00:01.250\nü,NA,1970-01-01 00:00:02\n";
+    assert_eq!(csv, text);
+}
+
+#[test]
+fn a_writer_that_is_dropped_leaves_what_was_there() {
+    let scratch = Scratch::new("sink-dropped");
+    for name in ["t.csv", "t.json", "t.parquet"] {
+        let path = scratch.write(name, "old");
+        let sink = FileConnector.sink(&table(&sample().schema(), &[("path", &path)])).unwrap();
+        let mut writer = sink.open(0).unwrap();
+        writer.write(&sample()).unwrap();
+        assert_eq!(scratch.names().len(), 2, "the temporary name");
+        drop(writer);
+        assert_eq!(scratch.names(), [name]);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        let mut writer = sink.open(0).unwrap();
+        writer.write(&sample()).unwrap();
+        writer.commit().unwrap();
+        assert_ne!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(scratch.names(), [name]);
+        fs::remove_file(path).unwrap();
+    }
+}
+
+#[test]
+fn a_result_without_rows_is_a_file_with_columns() {
+    let scratch = Scratch::new("sink-empty");
+    for name in ["t.csv", "t.parquet"] {
+        let table = table(&sample().schema(), &[("path", &scratch.path(name))]);
+        FileConnector.sink(&table).unwrap().open(0).unwrap().commit().unwrap();
+        assert_eq!(read(&*source(&FileConnector, &table).unwrap(), 1, &context()).num_rows(), 0);
+    }
+}
+
+#[test]
+fn an_output_that_cannot_be_made_fails_before_the_first_row() {
+    let scratch = Scratch::new("sink-open");
+    let open = |path: &str| {
+        let table = table(&sample().schema(), &[("path", path), ("format", "csv")]);
+        FileConnector.sink(&table).and_then(|sink| sink.open(0).map(drop))
+    };
+    let nowhere = refused(open(&scratch.path("nowhere/t.csv")));
+    assert!(hint(&nowhere).starts_with("make it first: mkdir -p"), "{nowhere}");
+    let directory = refused(open(&scratch.path("")));
+    assert!(directory.to_string().contains("is a directory"), "{directory}");
+    let unnamed = table(&sample().schema(), &[("path", &scratch.path("t.txt"))]);
+    let unnamed = refused(FileConnector.sink(&unnamed).map(drop));
+    assert!(matches!(&unnamed, ConnectorError::Option { key, .. } if key == "format"));
+    assert!(scratch.names().is_empty());
+}
+
+/// `/dev/full` refuses every byte as a full disk does.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_an_error_with_its_path() {
+    for format in ["csv", "json", "parquet"] {
+        let options = [("path", "/dev/full"), ("format", format)];
+        let sink = FileConnector.sink(&table(&sample().schema(), &options)).unwrap();
+        let mut writer = sink.open(0).unwrap();
+        let error = refused(writer.write(&sample()).and_then(|()| writer.commit()));
+        assert!(matches!(&error, ConnectorError::Io { place, .. } if place == "/dev/full"));
+        assert!(hint(&error).contains("make room"), "{format}: {error}");
+    }
+}
+
+#[test]
+fn the_blackhole_counts_and_keeps_nothing() {
+    let blackhole = Blackhole::default();
+    let sink = blackhole.sink(&table(&sample().schema(), &[])).unwrap();
+    assert_eq!(sink.placement(), Placement::Everywhere);
+    for worker in 0..3 {
+        let mut writer = sink.open(worker).unwrap();
+        writer.write(&sample()).unwrap();
+        writer.commit().unwrap();
+    }
+    assert_eq!(blackhole.rows(), 9);
+    assert!(blackhole.source(&table(&sample().schema(), &[]), &[]).is_err());
+}

@@ -1,0 +1,97 @@
+//! `stdout`, captured.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, StringArray};
+use arrow::record_batch::RecordBatch;
+use connectors::{Output, Stdout};
+use dataflow::connector::Connector;
+use dataflow::sink::Placement;
+
+use crate::bed::*;
+
+fn sample(first: i64, rows: i64) -> RecordBatch {
+    let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(first..first + rows));
+    let names = (first..first + rows).map(|row| (row != 1).then(|| format!("ä{row}")));
+    batch(&[("id", ids), ("name", Arc::new(StringArray::from_iter(names)))])
+}
+
+fn print(options: &[(&str, &str)], batches: &[RecordBatch]) -> String {
+    let (output, capture) = Output::captured();
+    let schema = sample(0, 0).schema();
+    let sink = Stdout::new(output).sink(&table(&schema, options)).unwrap();
+    assert_eq!(sink.placement(), Placement::Gather);
+    let mut writer = sink.open(0).unwrap();
+    for batch in batches {
+        writer.write(batch).unwrap();
+    }
+    writer.commit().unwrap();
+    capture.take()
+}
+
+#[test]
+fn a_table_is_drawn_with_its_types_and_count() {
+    let expected = "\
+┌────────┬─────────┐
+│     id │ name    │
+│ BIGINT │ VARCHAR │
+├────────┼─────────┤
+│      0 │ ä0      │
+│      1 │ NULL    │
+├────────┴─────────┤
+│ 2 rows           │
+└──────────────────┘
+";
+    assert_eq!(print(&[], &[sample(0, 1), sample(1, 1)]), expected);
+    let nothing = print(&[], &[]);
+    assert!(nothing.contains("│ 0 rows           │"), "{nothing}");
+}
+
+#[test]
+fn of_many_rows_the_first_and_the_last_are_shown_however_they_come() {
+    let ids = |text: &str| -> Vec<String> {
+        let cell = |line: &str| line.split('│').nth(1).map(|cell| cell.trim().to_owned());
+        text.lines().skip(4).filter_map(cell).collect()
+    };
+    for size in [1, 2, 3, 100] {
+        let batches: Vec<_> = (0..100 / size).map(|index| sample(index * size, size)).collect();
+        let text = print(&[("max_rows", "5")], &batches);
+        let total = 100 / size * size;
+        let last = |back: i64| (total - back).to_string();
+        let expected = ["0", "1", "2", "·", &last(2), &last(1), &format!("{total} rows (5 shown)")];
+        assert_eq!(ids(&text), expected, "batches of {size}");
+    }
+    let six = print(&[("max_rows", "5")], &[sample(0, 6)]);
+    assert_eq!(ids(&six)[3..6], ["·", "4", "5"]);
+    let five = print(&[("max_rows", "5")], &[sample(0, 5)]);
+    assert_eq!(ids(&five), ["0", "1", "2", "3", "4", "5 rows"]);
+    let one = print(&[("max_rows", "1")], &[sample(0, 3)]);
+    assert_eq!(ids(&one), ["0", "·", "3 rows (1 shown)"]);
+}
+
+#[test]
+fn csv_and_json_stream_at_a_flush() {
+    for (format, first, second) in [
+        ("csv", "id,name\n0,ä0\n", "1,\n"),
+        ("json", "{\"id\":0,\"name\":\"ä0\"}\n", "{\"id\":1,\"name\":null}\n"),
+    ] {
+        let (output, capture) = Output::captured();
+        let table = table(&sample(0, 0).schema(), &[("format", format)]);
+        let mut writer = Stdout::new(output).sink(&table).unwrap().open(0).unwrap();
+        writer.write(&sample(0, 1)).unwrap();
+        assert_eq!(capture.take(), "");
+        writer.flush().unwrap();
+        assert_eq!(capture.take(), first);
+        writer.write(&sample(1, 1)).unwrap();
+        writer.commit().unwrap();
+        assert_eq!(capture.take(), second);
+    }
+}
+
+#[test]
+fn a_format_that_does_not_exist_names_the_nearest() {
+    let (output, _) = Output::captured();
+    let table = table(&sample(0, 0).schema(), &[("format", "jsno")]);
+    let error = refused(Stdout::new(output).sink(&table).map(drop));
+    assert_eq!(hint(&error), "did you mean 'json'?");
+}
