@@ -15,6 +15,9 @@
 //! one would then stay there. Queue entries and the peer's receives are counted before a slot is given out, with a
 //! reserve for control, so that publishing cannot fail for want of them (G9).
 
+mod stats;
+mod writer;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -28,6 +31,9 @@ use crate::memory::{Payload, Ring, Staging};
 use crate::protocol::{Breach, Class, Consumer, Notice, Producer, Stall, commit_word, slot_of};
 use crate::trailer::{self, Header, TRAILER_BYTES, Trailer};
 use crate::{LinkError, RingConfig};
+
+pub use stats::LinkStats;
+pub use writer::SlotWriter;
 
 /// Queue entries and receives of the peer that data frames leave free.
 const RESERVED: u32 = 8;
@@ -71,42 +77,6 @@ pub struct Frame {
     pub header: Header,
     /// Its bytes. While it lives the slot is not free.
     pub payload: Payload,
-}
-
-/// Counters of a link since its beginning, exact, and two gauges.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct LinkStats {
-    /// Frames published.
-    pub frames_sent: u64,
-    /// Bytes of their payloads.
-    pub payload_bytes_sent: u64,
-    /// Bytes written into the peer's ring: payloads, padding, trailers.
-    pub ring_bytes_sent: u64,
-    /// Writes posted that carry a frame: one a frame.
-    pub writes: u64,
-    /// Notices posted, of which
-    pub notices_sent: u64,
-    /// those that return credit, and
-    pub credit_notices_sent: u64,
-    /// those that announce sleep.
-    pub sleep_notices_sent: u64,
-    /// Notices received.
-    pub notices_received: u64,
-    /// Frames taken from the ring.
-    pub frames_received: u64,
-    /// Bytes of their payloads.
-    pub payload_bytes_received: u64,
-    /// Times that no slot was given out: no credit,
-    pub credit_stalls: u64,
-    /// or the staging slot's write had not completed,
-    pub staging_stalls: u64,
-    /// or the queue or the peer's receives were used up.
-    pub queue_stalls: u64,
-    /// Gauge: slots of our ring whose payloads live, received or still to be received. While it equals `slots` the peer
-    /// cannot send anything; who waits for a frame then waits forever.
-    pub held: u64,
-    /// Gauge: frames published and not known to be released.
-    pub in_flight: u64,
 }
 
 /// Why a link is of no more use; made into a [`LinkError`] each time it is asked for.
@@ -573,34 +543,6 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-/// A slot that may be filled. Dropped without [`publish`](Self::publish) nothing was sent.
-pub struct SlotWriter<'a> {
-    link: &'a mut Link,
-    peer: RemoteKey,
-    position: u64,
-    class: Class,
-}
-
-impl SlotWriter<'_> {
-    /// The payload: [`RingConfig::payload_max`] bytes from a multiple of 64, with whatever was there before.
-    pub fn payload_mut(&mut self) -> &mut [u8] {
-        let slot = slot_of(self.position, self.link.config.slots.into());
-        self.link.staging.payload_mut(slot as usize)
-    }
-
-    /// Sends the first `len` bytes of the payload. The peer sees it after [`Link::flush`], or before.
-    ///
-    /// # Panics
-    /// When `len` exceeds the payload.
-    pub fn publish(self, header: Header, len: usize) {
-        assert!(len <= self.link.config.payload_max(), "{len} bytes do not fit a slot");
-        if self.class == Class::Control {
-            self.link.signal_next();
-        }
-        self.link.post_frame(self.peer, self.position, header, len);
     }
 }
 

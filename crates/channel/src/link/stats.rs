@@ -1,0 +1,37 @@
+//! What a link counts.
+
+/// Counters of a link since its beginning, exact, and two gauges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LinkStats {
+    /// Frames published.
+    pub frames_sent: u64,
+    /// Bytes of their payloads.
+    pub payload_bytes_sent: u64,
+    /// Bytes written into the peer's ring: payloads, padding, trailers.
+    pub ring_bytes_sent: u64,
+    /// Writes posted that carry a frame: one a frame.
+    pub writes: u64,
+    /// Notices posted, of which
+    pub notices_sent: u64,
+    /// those that return credit, and
+    pub credit_notices_sent: u64,
+    /// those that announce sleep.
+    pub sleep_notices_sent: u64,
+    /// Notices received.
+    pub notices_received: u64,
+    /// Frames taken from the ring.
+    pub frames_received: u64,
+    /// Bytes of their payloads.
+    pub payload_bytes_received: u64,
+    /// Times that no slot was given out: no credit,
+    pub credit_stalls: u64,
+    /// or the staging slot's write had not completed,
+    pub staging_stalls: u64,
+    /// or the queue or the peer's receives were used up.
+    pub queue_stalls: u64,
+    /// Gauge: slots of our ring whose payloads live, received or still to be received. While it equals `slots` the peer
+    /// cannot send anything; who waits for a frame then waits forever.
+    pub held: u64,
+    /// Gauge: frames published and not known to be released.
+    pub in_flight: u64,
+}
