@@ -19,8 +19,8 @@ pub trait Fabric: Send + Sync {
     /// [`FabricError::Memory`] when the operating system refuses.
     fn slab(&self, bytes: usize) -> Result<Slab, FabricError>;
 
-    /// Prepares this side of a connection. Both sides offer, exchange their addresses over the control plane, and
-    /// then connect.
+    /// Prepares this side of a connection. Both sides offer, exchange their addresses over the
+    /// control plane, and then connect.
     ///
     /// # Errors
     /// When the operating system gives no socket or queue.
@@ -32,30 +32,34 @@ pub trait Offer: Send {
     /// What the peer needs to connect, at most 1 KiB.
     fn address(&self) -> Vec<u8>;
 
-    /// Connects to the peer whose address this is. May block until the peer connects too; a transport gives up
-    /// after its own time limit.
+    /// Connects to the peer whose address this is. May block until the peer connects too; a
+    /// transport gives up after its own time limit.
     ///
     /// # Errors
-    /// [`FabricError::Malformed`] for an address that is not of this fabric, [`FabricError::Connect`] otherwise.
+    /// [`FabricError::Malformed`] for an address that is not of this fabric,
+    /// [`FabricError::Connect`] otherwise.
     fn connect(self: Box<Self>, peer: &[u8]) -> Result<Box<dyn Endpoint>, FabricError>;
 }
 
 /// One end of a connection, owned by one thread.
 ///
-/// Posting never blocks. Operations may start at once or at [`submit`](Endpoint::submit), and finish at some
-/// [`poll`](Endpoint::poll), which alone gives the place in the queue back. Dropping an endpoint closes it.
+/// Posting never blocks. Operations may start at once or at [`submit`](Endpoint::submit), and
+/// finish at some [`poll`](Endpoint::poll), which alone gives the place in the queue back. Dropping
+/// an endpoint closes it.
 pub trait Endpoint: Send {
     /// What this connection can do.
     fn caps(&self) -> Caps;
 
-    /// Lets the peer of this connection, and nobody else, write to and read from a range of a slab of this fabric.
-    /// The key goes to the peer over the control plane.
+    /// Lets the peer of this connection, and nobody else, write to and read from a range of a slab
+    /// of this fabric. The key goes to the peer over the control plane.
     ///
     /// # Errors
-    /// [`FabricError::ForeignSlab`] when the slab is of another fabric and this one cannot do without its own.
+    /// [`FabricError::ForeignSlab`] when the slab is of another fabric and this one cannot do
+    /// without its own.
     fn export(&mut self, range: &SlabRange) -> Result<RemoteKey, FabricError>;
 
-    /// Takes the key back. When this returns, nothing that the peer posted can change the range any more.
+    /// Takes the key back. When this returns, nothing that the peer posted can change the range any
+    /// more.
     fn revoke(&mut self, key: RemoteKey);
 
     /// Copies `src` to the peer's memory. `src` must not change until `Local { id }`.
@@ -70,8 +74,8 @@ pub trait Endpoint: Send {
         flags: Flags,
     ) -> Result<(), PostError>;
 
-    /// As [`write`](Endpoint::write), and then delivers `imm` to the peer's `poll`. `src` may be empty, and `dst` is
-    /// then not looked at. Uses one of the peer's posted receives.
+    /// As [`write`](Endpoint::write), and then delivers `imm` to the peer's `poll`. `src` may be
+    /// empty, and `dst` is then not looked at. Uses one of the peer's posted receives.
     ///
     /// # Errors
     /// Nothing was posted; see [`PostError`].
@@ -108,7 +112,8 @@ pub trait Endpoint: Send {
         id: OpId,
     ) -> Result<(), PostError>;
 
-    /// Replaces an aligned remote word if it equals `expect` and stores its old value into the first word of `old`.
+    /// Replaces an aligned remote word if it equals `expect` and stores its old value into the
+    /// first word of `old`.
     ///
     /// # Errors
     /// [`PostError::Unsupported`] where [`Caps::atomics`] is `None`; otherwise see [`PostError`].
@@ -121,8 +126,8 @@ pub trait Endpoint: Send {
         id: OpId,
     ) -> Result<(), PostError>;
 
-    /// Sends a small message (at most [`Caps::max_send`] bytes) to the peer's `poll`, in order among sends. Uses one of
-    /// the peer's posted receives. For control, not for data.
+    /// Sends a small message (at most [`Caps::max_send`] bytes) to the peer's `poll`, in order
+    /// among sends. Uses one of the peer's posted receives. For control, not for data.
     ///
     /// # Errors
     /// Nothing was posted; see [`PostError`].
@@ -137,14 +142,15 @@ pub trait Endpoint: Send {
     /// Makes progress and appends what happened to `out`; returns how many were appended.
     fn poll(&mut self, out: &mut Vec<Completion>) -> usize;
 
-    /// Prepares to sleep: the caller waits on the descriptor and then polls. Between `arm` and the wait nothing is lost.
+    /// Prepares to sleep: the caller waits on the descriptor and then polls. Between `arm` and the
+    /// wait nothing is lost.
     fn arm(&mut self) -> Armed;
 
     /// What can be posted right now.
     fn budget(&self) -> Budget;
 
-    /// Ends the connection. When this returns nothing that the peer posted can change memory that this endpoint
-    /// exported; outstanding operations are flushed to the next `poll`.
+    /// Ends the connection. When this returns nothing that the peer posted can change memory that
+    /// this endpoint exported; outstanding operations are flushed to the next `poll`.
     fn close(&mut self);
 }
 
@@ -194,8 +200,8 @@ impl Src<'_> {
     }
 }
 
-/// The right to touch a range of a peer's memory, given out by [`Endpoint::export`]. Its 24 bytes mean something to the
-/// transport alone, and count as hostile until it has checked them.
+/// The right to touch a range of a peer's memory, given out by [`Endpoint::export`]. Its 24 bytes
+/// mean something to the transport alone, and count as hostile until it has checked them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RemoteKey {
     /// Names the registration.
@@ -251,8 +257,9 @@ impl Flags {
     pub const NONE: Flags = Flags(0);
     /// Waits for the reads and atomics posted before; a read also waits for the writes.
     pub const FENCE: Flags = Flags(1);
-    /// Asks for a `Local` completion. Without it the operation is retired by a later signalled one, where
-    /// completions are ordered; so at least one of [`Caps::max_ops`] operations in a row must ask.
+    /// Asks for a `Local` completion. Without it the operation is retired by a later signalled one,
+    /// where completions are ordered; so at least one of [`Caps::max_ops`] operations in a row must
+    /// ask.
     pub const SIGNAL: Flags = Flags(2);
     /// More follows before `submit`.
     pub const MORE: Flags = Flags(4);

@@ -6,7 +6,8 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FabricError {
-    /// The operating system refused memory. The user's limits (memlock, cgroup, `/dev/shm`) are too small.
+    /// The operating system refused memory. The user's limits (memlock, cgroup, `/dev/shm`) are too
+    /// small.
     #[error("cannot register {bytes} bytes of memory: {source}")]
     Memory {
         /// Bytes asked for.
@@ -28,7 +29,8 @@ pub enum FabricError {
         /// What was being decoded.
         what: &'static str,
     },
-    /// The slab was not made by this fabric, and this fabric cannot do without. The caller is at fault.
+    /// The slab was not made by this fabric, and this fabric cannot do without. The caller is at
+    /// fault.
     #[error("the slab belongs to another fabric")]
     ForeignSlab,
     /// A range does not lie inside the slab that it names. The caller is at fault.
@@ -50,7 +52,8 @@ pub enum PostError {
     /// The queue, or the peer's posted receives, are used up. Call `poll` and try again.
     #[error("the endpoint's queue is full")]
     Full,
-    /// The payload exceeds what the operation can carry ([`Caps`](crate::Caps)). The caller is at fault.
+    /// The payload exceeds what the operation can carry ([`Caps`](crate::Caps)). The caller is at
+    /// fault.
     #[error("the payload exceeds the limit of the endpoint")]
     TooLarge,
     /// The range is outside of what the peer exported, or misaligned. The caller is at fault.

@@ -1,8 +1,9 @@
 //! Layer 1: one-sided memory operations between the workers of a job.
 //!
-//! A [`Fabric`] hands out registered memory ([`Slab`]) and connects pairs of workers. The two ends of a
-//! connection are [`Endpoint`]s; an endpoint writes into memory that its peer exported, reads from it,
-//! notifies the peer, and reports what was completed. Nothing here knows Arrow, queries or async runtimes.
+//! A [`Fabric`] hands out registered memory ([`Slab`]) and connects pairs of workers. The two ends
+//! of a connection are [`Endpoint`]s; an endpoint writes into memory that its peer exported, reads
+//! from it, notifies the peer, and reports what was completed. Nothing here knows Arrow, queries or
+//! async runtimes.
 //!
 //! ```text
 //!   worker a                                  worker b
@@ -17,23 +18,28 @@
 //!
 //! * **G1** Only aligned 8-byte words are single-copy atomic.
 //! * **G2** The bytes of one operation appear in any order, unless [`Caps::publish`] is
-//!   [`Publish::InOrderPoll`]: then the last aligned word of a write appears last (release), and who loads it
-//!   with acquire sees the whole write.
-//! * **G3** Nothing is ordered between endpoints, nor between operations of one endpoint, except by G4 and
-//!   [`Flags::FENCE`].
-//! * **G4** When `poll` returns `Notify { imm }` of operation N, every write posted earlier on the *same
-//!   endpoint* is visible to the polling thread. Where [`Caps::publish`] is [`Publish::NotifyCounted`] only
-//!   the write that carries the notice is.
-//! * **G5** `Local { id }` means that the source is reusable and nothing more. It retires all earlier
-//!   operations of the endpoint only where [`Caps::ordered_completions`] says so.
-//! * **G6** Remote atomics are atomic among themselves only, unless [`Caps::atomics`] is [`Atomics::Global`].
-//! * **G7** A read may return torn or old data beyond 8 bytes. The data is there after its `Local` completion;
-//!   a fenced read comes after the writes posted before it.
+//!   [`Publish::InOrderPoll`]: then the last aligned word of a write appears last (release), and
+//!   who loads it with acquire sees the whole write.
+//! * **G3** Nothing is ordered between endpoints, nor between operations of one endpoint, except by
+//!   G4 and [`Flags::FENCE`].
+//! * **G4** When `poll` returns `Notify { imm }` of operation N, every write posted earlier on the
+//!   *same endpoint* is visible to the polling thread. Where [`Caps::publish`] is
+//!   [`Publish::NotifyCounted`] only the write that carries the notice is.
+//! * **G5** `Local { id }` means that the source is reusable and nothing more. It retires all
+//!   earlier operations of the endpoint only where [`Caps::ordered_completions`] says so.
+//! * **G6** Remote atomics are atomic among themselves only, unless [`Caps::atomics`] is
+//!   [`Atomics::Global`].
+//! * **G7** A read may return torn or old data beyond 8 bytes. The data is there after its `Local`
+//!   completion; a fenced read comes after the writes posted before it.
 //! * **G8** After the first `Error` each outstanding operation yields exactly one `Error` of kind
-//!   [`ErrorKind::Flushed`]; whether it took effect is unknown. No effect appears after the *peer's*
-//!   [`Endpoint::close`] or [`Endpoint::revoke`] returned.
-//! * **G9** Notices and sends never exceed the receives that the peer has posted: see [`Endpoint::budget`].
+//!   [`ErrorKind::Flushed`]; whether it took effect is unknown. No effect appears after the
+//!   *peer's* [`Endpoint::close`] or [`Endpoint::revoke`] returned.
+//! * **G9** Notices and sends never exceed the receives that the peer has posted: see
+//!   [`Endpoint::budget`].
 //! * **G10** No hidden progress: an endpoint acts in `submit` and `poll` only, and owns no thread.
+//!
+//! `docs/protocols/fabric.md` sets beside each promise what it does not say, and the mistake that
+//! follows from believing that it did.
 
 pub mod clock;
 pub mod conformance;

@@ -21,7 +21,8 @@ pub(super) const CASES: &[Case] = &[
 
 const NOTHING: Budget = Budget { ops: 0, notices: 0 };
 
-/// Checks that each of the operations had one outcome, with no success and no second culprit after the first error.
+/// Checks that each of the operations had one outcome, with no success and no second culprit after
+/// the first error.
 fn ended_once(seen: &[Completion], ids: &[OpId]) {
     let mut failed = false;
     let mut ended = Vec::new();

@@ -66,7 +66,8 @@ fn sleeper(rig: &mut Rig<'_>) {
     assert_eq!(rig.b.get(0, RECVS as usize * 128), pattern(1, RECVS as usize * 128));
 }
 
-/// Writes of random shapes to places that do not overlap within a round, then a look at all of `b`'s memory.
+/// Writes of random shapes to places that do not overlap within a round, then a look at all of
+/// `b`'s memory.
 fn mix(rig: &mut Rig<'_>) {
     const PLACES: usize = 32;
     const PLACE: usize = 2048;

@@ -1,8 +1,9 @@
 //! The suite that every transport passes unchanged: one case per promise of the contract.
 //!
-//! A transport brings a [`Bed`]: the fabrics of two nodes and a way to let time pass. [`run`] takes each case of
-//! [`cases`] through a connection of its own; both ends are driven by the calling thread, which polls them in turn.
-//! A case about something that the endpoint's [`Caps`](crate::Caps) rule out asserts that it is refused.
+//! A transport brings a [`Bed`]: the fabrics of two nodes and a way to let time pass. [`run`] takes
+//! each case of [`cases`] through a connection of its own; both ends are driven by the calling
+//! thread, which polls them in turn. A case about something that the endpoint's
+//! [`Caps`](crate::Caps) rule out asserts that it is refused.
 //!
 //! ```no_run
 //! # fn bed() -> Box<dyn fabric::conformance::Bed> { unimplemented!() }
@@ -10,8 +11,8 @@
 //! assert_eq!(report.passed.len(), fabric::conformance::cases().len());
 //! ```
 //!
-//! What the suite does not do: it cannot show the absence of an ordering, only that what is promised holds. The
-//! simulator with its knobs does the former.
+//! What the suite does not do: it cannot show the absence of an ordering, only that what is
+//! promised holds. The simulator with its knobs does the former.
 #![forbid(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -40,16 +41,18 @@ pub trait Bed {
     /// The fabrics of the two nodes; the same two at every call.
     fn fabrics(&mut self) -> [Arc<dyn Fabric>; 2];
 
-    /// Lets the network act between two polls. A transport that acts in `poll` only gives the processor away.
+    /// Lets the network act between two polls. A transport that acts in `poll` only gives the
+    /// processor away.
     fn step(&mut self) {
         std::thread::yield_now();
     }
 
-    /// Waits until the descriptor is readable; false after some seconds. Asked for [`Armed::Fd`](crate::Armed::Fd)
-    /// only.
+    /// Waits until the descriptor is readable; false after some seconds. Asked for
+    /// [`Armed::Fd`](crate::Armed::Fd) only.
     fn readable(&mut self, fd: RawFd) -> bool;
 
-    /// Connects two offers with each other. `connect` may block until the peer connects, hence two threads.
+    /// Connects two offers with each other. `connect` may block until the peer connects, hence two
+    /// threads.
     fn connect(&mut self, offers: [Box<dyn Offer>; 2]) -> [Box<dyn Endpoint>; 2] {
         let [a, b] = offers;
         let (of_a, of_b) = (a.address(), b.address());

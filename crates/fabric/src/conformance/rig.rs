@@ -69,7 +69,8 @@ impl<'b> Rig<'b> {
         self.bed
     }
 
-    /// One more connection between the same nodes, without receives; returns its place in [`Rig::others`].
+    /// One more connection between the same nodes, without receives; returns its place in
+    /// [`Rig::others`].
     pub fn another(&mut self) -> usize {
         self.links += 1;
         self.others.push(sides(self.bed, self.links - 1));
@@ -144,7 +145,8 @@ impl<'b> Rig<'b> {
         self.until("Notify", |rig| rig.b.take(&Completion::Notify { imm }));
     }
 
-    /// Awaits the refusal of an operation that `a` tries to post: refused at the call, or by the peer.
+    /// Awaits the refusal of an operation that `a` tries to post: refused at the call, or by the
+    /// peer.
     pub fn refused(&mut self, posted: Result<OpId, PostError>) {
         match posted {
             Err(PostError::OutOfBounds) => {}

@@ -228,7 +228,8 @@ fn last_word_with_tail(rig: &mut Rig<'_>) {
     appears_last(rig, 1029);
 }
 
-/// Watches the last whole word of a write, where the transport promises that it comes last, or else the notice.
+/// Watches the last whole word of a write, where the transport promises that it comes last, or else
+/// the notice.
 fn appears_last(rig: &mut Rig<'_>, len: usize) {
     let in_order = rig.caps().publish == Publish::InOrderPoll;
     let last = 4096 + (len & !7) - 8;

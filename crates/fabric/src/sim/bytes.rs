@@ -1,7 +1,8 @@
 //! Bytes between slabs, in words, and how a write falls into pieces.
 //!
-//! All access is by relaxed atomic words, so that the simulator needs no `unsafe` and a misuse from a second thread is a
-//! wrong result at worst. A word that a piece covers in part is loaded, merged and stored.
+//! All access is by relaxed atomic words, so that the simulator needs no `unsafe` and a misuse from
+//! a second thread is a wrong result at worst. A word that a piece covers in part is loaded, merged
+//! and stored.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,44 +21,67 @@ pub(super) struct Piece {
 }
 
 pub(super) fn load(words: &[AtomicU64], offset: usize, out: &mut [u8]) {
-    let mut done = 0;
-    while done < out.len() {
-        let at = offset + done;
-        let (word, skip) = (words[at / 8].load(Ordering::Acquire).to_le_bytes(), at % 8);
-        let n = (8 - skip).min(out.len() - done);
-        out[done..done + n].copy_from_slice(&word[skip..skip + n]);
-        done += n;
+    if !offset.is_multiple_of(8) {
+        let head = (8 - offset % 8).min(out.len());
+        let word = words[offset / 8].load(Ordering::Relaxed).to_le_bytes();
+        out[..head].copy_from_slice(&word[offset % 8..][..head]);
+        if head < out.len() {
+            load(words, offset + head, &mut out[head..]);
+        }
+        return;
+    }
+    let (whole, tail) = out.as_chunks_mut::<8>();
+    let words = &words[offset / 8..];
+    for (chunk, word) in whole.iter_mut().zip(words) {
+        *chunk = word.load(Ordering::Relaxed).to_le_bytes();
+    }
+    if !tail.is_empty() {
+        let word = words[whole.len()].load(Ordering::Relaxed).to_le_bytes();
+        tail.copy_from_slice(&word[..tail.len()]);
     }
 }
 
 pub(super) fn store(words: &[AtomicU64], offset: usize, bytes: &[u8]) {
-    let mut done = 0;
-    while done < bytes.len() {
-        let at = offset + done;
-        let (word, skip) = (&words[at / 8], at % 8);
-        let n = (8 - skip).min(bytes.len() - done);
-        let mut value = if n == 8 { [0; 8] } else { word.load(Ordering::Relaxed).to_le_bytes() };
-        value[skip..skip + n].copy_from_slice(&bytes[done..done + n]);
-        word.store(u64::from_le_bytes(value), Ordering::Release);
-        done += n;
+    if !offset.is_multiple_of(8) {
+        let head = (8 - offset % 8).min(bytes.len());
+        merge(&words[offset / 8], offset % 8, &bytes[..head]);
+        if head < bytes.len() {
+            store(words, offset + head, &bytes[head..]);
+        }
+        return;
     }
+    let (whole, tail) = bytes.as_chunks::<8>();
+    let words = &words[offset / 8..];
+    for (chunk, word) in whole.iter().zip(words) {
+        word.store(u64::from_le_bytes(*chunk), Ordering::Release);
+    }
+    if !tail.is_empty() {
+        merge(&words[whole.len()], 0, tail);
+    }
+}
+
+fn merge(word: &AtomicU64, at: usize, bytes: &[u8]) {
+    let mut value = word.load(Ordering::Relaxed).to_le_bytes();
+    value[at..at + bytes.len()].copy_from_slice(bytes);
+    word.store(u64::from_le_bytes(value), Ordering::Release);
 }
 
 /// A number that changes when the bytes do.
 pub(super) fn hash(words: &[AtomicU64], offset: usize, len: usize) -> u64 {
-    let (mut sum, mut buffer, mut done) = (len as u64, [0; PIECE], 0);
+    const FACTOR: u64 = 0x9fb2_1c65_1e98_df25;
+    let (mut lanes, mut buffer, mut done) = ([len as u64, 1, 2, 3], [0; PIECE], 0);
     while done < len {
         let n = PIECE.min(len - done);
         buffer[n..].fill(0);
         load(words, offset + done, &mut buffer[..n]);
-        for word in buffer.as_chunks::<8>().0 {
-            sum = (sum ^ u64::from_le_bytes(*word))
-                .wrapping_mul(0x9fb2_1c65_1e98_df25)
-                .rotate_left(29);
+        for four in buffer.as_chunks::<8>().0.as_chunks::<4>().0 {
+            for (lane, word) in lanes.iter_mut().zip(four) {
+                *lane = (*lane ^ u64::from_le_bytes(*word)).wrapping_mul(FACTOR).rotate_left(29);
+            }
         }
         done += n;
     }
-    mix(sum)
+    lanes.into_iter().fold(0, |sum, lane| mix(sum ^ lane))
 }
 
 /// How pieces are cut and in which order they land.

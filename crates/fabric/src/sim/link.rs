@@ -215,7 +215,8 @@ impl Net {
         }
     }
 
-    /// Queues the completion of a done operation, or of all that it lets through where completions are ordered.
+    /// Queues the completion of a done operation, or of all that it lets through where completions
+    /// are ordered.
     pub(super) fn report(&mut self, end: EndId, op: OpRef) {
         let Net { ends, ops, options, .. } = self;
         let e = &mut ends[end as usize];
@@ -330,7 +331,8 @@ impl Net {
         self.recycle(op);
     }
 
-    /// Keeps the promises of notices that `end` has received and not polled, before something may break them.
+    /// Keeps the promises of notices that `end` has received and not polled, before something may
+    /// break them.
     fn settle(&mut self, end: EndId) {
         if !self.options.keep.notify_releases {
             return;
@@ -438,7 +440,8 @@ impl Net {
         }
     }
 
-    /// Ends the connection at this end. `Flushed` without a culprit is the end's own wish and gives no error of its own.
+    /// Ends the connection at this end. `Flushed` without a culprit is the end's own wish and gives
+    /// no error of its own.
     pub(super) fn fail(&mut self, end: EndId, blame: Option<OpRef>, kind: ErrorKind) {
         if self.ends[end as usize].state != State::Open {
             return;

@@ -1,9 +1,11 @@
-//! A simulated network: any number of nodes in one thread, in virtual time, as a function of a seed.
+//! A simulated network: any number of nodes in one thread, in virtual time, as a function of a
+//! seed.
 //!
-//! It keeps the contract of the crate and, by default, nothing beyond it: a write falls into pieces of 8 to 64 bytes
-//! that land in any order and long after the sender's `Local`, unless a notice releases them; notices overtake each
-//! other; reads tear; what is under way when a connection ends may land until the target closes. Each promise has a
-//! knob in [`Guarantees`], so that a test can show which of them a protocol needs.
+//! It keeps the contract of the crate and, by default, nothing beyond it: a write falls into pieces
+//! of 8 to 64 bytes that land in any order and long after the sender's `Local`, unless a notice
+//! releases them; notices overtake each other; reads tear; what is under way when a connection ends
+//! may land until the target closes. Each promise has a knob in [`Guarantees`], so that a test can
+//! show which of them a protocol needs.
 //!
 //! ```
 //! use fabric::sim::{SimNet, SimOptions};
@@ -27,11 +29,13 @@
 //! # Ok::<(), fabric::FabricError>(())
 //! ```
 //!
-//! The one who drives it interleaves the nodes' own work with [`SimNet::step`]; when no node has work,
-//! [`SimNet::next_event_ns`] says how far time may jump. Nothing moves in `poll`, apart from what a notice releases.
+//! The one who drives it interleaves the nodes' own work with [`SimNet::step`]; when no node has
+//! work, [`SimNet::next_event_ns`] says how far time may jump. Nothing moves in `poll`, apart from
+//! what a notice releases.
 //!
-//! What it does not do: model bandwidth or contention; lose or repeat anything on a connection that goes on; serve two
-//! threads at once (it is `Send`, and a lock orders the calls, but the order of threads is not a function of the seed).
+//! What it does not do: model bandwidth or contention; lose or repeat anything on a connection that
+//! goes on; serve two threads at once (it is `Send`, and a lock orders the calls, but the order of
+//! threads is not a function of the seed).
 #![forbid(unsafe_code)]
 
 mod bytes;
@@ -108,8 +112,8 @@ impl SimNet {
         while net.step() {}
     }
 
-    /// The node's process dies: its endpoints are closed without a word, and its peers notice after a while. The memory
-    /// stays for its owner to drop.
+    /// The node's process dies: its endpoints are closed without a word, and its peers notice after
+    /// a while. The memory stays for its owner to drop.
     pub fn kill(&self, node: u32) {
         lock(&self.net).kill(node);
     }
@@ -123,7 +127,8 @@ impl SimNet {
         node.slabs.clear();
     }
 
-    /// The node's process stands still for a while: polls return nothing, while its memory stays open to its peers.
+    /// The node's process stands still for a while: polls return nothing, while its memory stays
+    /// open to its peers.
     pub fn pause(&self, node: u32, for_ns: u64) {
         let mut net = lock(&self.net);
         let until = net.now() + for_ns;
@@ -132,7 +137,8 @@ impl SimNet {
         net.at(until, What::Resume(node));
     }
 
-    /// Whether the code of a node runs: it is neither dead nor paused. A driver skips the nodes that do not.
+    /// Whether the code of a node runs: it is neither dead nor paused. A driver skips the nodes
+    /// that do not.
     pub fn runs(&self, node: u32) -> bool {
         lock(&self.net).runs(node)
     }
@@ -154,7 +160,8 @@ impl SimNet {
         lock(&self.net).stats
     }
 
-    /// A hash of all events, posts with their bytes, and completions so far: equal for equal seeds and calls.
+    /// A hash of all events, posts with their bytes, and completions so far: equal for equal seeds
+    /// and calls.
     pub fn trace_hash(&self) -> u64 {
         lock(&self.net).trace
     }

@@ -1,8 +1,9 @@
-//! The state of a simulated network and its queue of events. Operations live in `op.rs`, connections in `link.rs`.
+//! The state of a simulated network and its queue of events. Operations live in `op.rs`,
+//! connections in `link.rs`.
 //!
-//! Invariant: an operation's record is reused only after it was retired (its poster has seen the outcome), landed (no
-//! byte of it can move any more) and told (its notice was polled or lost). Events name a record by index and generation,
-//! so that an event of an earlier use is void.
+//! Invariant: an operation's record is reused only after it was retired (its poster has seen the
+//! outcome), landed (no byte of it can move any more) and told (its notice was polled or lost).
+//! Events name a record by index and generation, so that an event of an earlier use is void.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};

@@ -1,4 +1,5 @@
-//! The life of an operation: posted → started → arrived → landed, done and told in any order → retired.
+//! The life of an operation: posted, started, arrived; then landed, done and told, in any order;
+//! and retired once it is done.
 
 use super::bytes::{self, Cut, PIECE, Piece};
 use super::link::{Entry, State};
@@ -230,7 +231,8 @@ impl Net {
         }
     }
 
-    /// Checks the key and takes effect at the target, or begins to; false when the key does not hold.
+    /// Checks the key and takes effect at the target, or begins to; false when the key does not
+    /// hold.
     fn enter(&mut self, op: OpRef, peer: EndId) -> bool {
         let record = &self.ops[op.index as usize];
         if record.kind == Kind::Send || record.len == 0 {
@@ -307,24 +309,23 @@ impl Net {
     fn place(&mut self, op: OpRef, n: usize) {
         let record = &mut self.ops[op.index as usize];
         let Some((slab, base)) = &record.target else { return };
-        let mut buffer = [0; PIECE];
+        let (to, mut buffer) = (slab.words(), [0; PIECE]);
+        let from = record.local.as_ref().map(|local| (local.slab().words(), local.offset()));
         for _ in 0..n {
             let Some(piece) = record.pieces.pop() else { break };
             let (at, buffer) = (piece.at as usize, &mut buffer[..piece.len as usize]);
             self.stats.pieces += 1;
             self.stats.bytes += buffer.len() as u64;
-            match (&record.local, record.kind) {
-                (Some(local), Kind::Read) => {
-                    bytes::load(slab.words(), base + at, buffer);
-                    bytes::store(local.slab().words(), local.offset() + at, buffer);
+            match (from, record.kind) {
+                (Some((words, offset)), Kind::Read) => {
+                    bytes::load(to, base + at, buffer);
+                    bytes::store(words, offset + at, buffer);
                 }
-                (Some(local), _) => {
-                    bytes::load(local.slab().words(), local.offset() + at, buffer);
-                    bytes::store(slab.words(), base + at, buffer);
+                (Some((words, offset)), _) => {
+                    bytes::load(words, offset + at, buffer);
+                    bytes::store(to, base + at, buffer);
                 }
-                (None, _) => {
-                    bytes::store(slab.words(), base + at, &record.bytes[at..at + buffer.len()]);
-                }
+                (None, _) => bytes::store(to, base + at, &record.bytes[at..at + buffer.len()]),
             }
         }
         record.landed = record.pieces.is_empty();

@@ -31,15 +31,17 @@ pub struct SimOptions {
     pub completion_ns: Range<u64>,
     /// From a cut, a kill or a close to the other side's `Error`.
     pub detection_ns: Range<u64>,
-    /// From the end of a connection to the last write that still lands, while the target has not closed.
+    /// From the end of a connection to the last write that still lands, while the target has not
+    /// closed.
     pub zombie_ns: Range<u64>,
     /// Hash each source at the post and panic when it differs at the completion.
     pub check_sources: bool,
-    /// Fill the target of a write with [`POISON`] before its bytes land. The last whole word is spared, since it may be
-    /// a commit word. Goes beyond the contract: a protocol that reads a word of a longer write while it lands sees
-    /// neither the old nor the new one.
+    /// Fill the target of a write with [`POISON`] before its bytes land. The last whole word is
+    /// spared, since it may be a commit word. Goes beyond the contract: a protocol that reads a
+    /// word of a longer write while it lands sees neither the old nor the new one.
     pub poison: bool,
-    /// The operation, counted over the whole net from zero, that breaks its connection instead of taking place.
+    /// The operation, counted over the whole net from zero, that breaks its connection instead of
+    /// taking place.
     pub fail_at: Option<u64>,
     /// Which promises are kept.
     pub keep: Guarantees,
@@ -65,8 +67,8 @@ pub struct Guarantees {
     pub fence: bool,
     /// G8: nothing lands after the target's `close` or `revoke`.
     pub stop_after_close: bool,
-    /// G9: the budget counts the peer's receives and a post beyond them is refused. When off it goes out, and breaks
-    /// the connection if it meets no receive.
+    /// G9: the budget counts the peer's receives and a post beyond them is refused. When off it
+    /// goes out, and breaks the connection if it meets no receive.
     pub receive_budget: bool,
     /// Messages arrive in the order of [`send`](crate::Endpoint::send).
     pub sends_in_order: bool,

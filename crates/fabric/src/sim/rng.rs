@@ -27,7 +27,8 @@ impl Rng {
         self.next() >> 63 == 1
     }
 
-    /// Mostly from the first eighth of the range and sometimes from all of it: queues are usually short.
+    /// Mostly from the first eighth of the range and sometimes from all of it: queues are usually
+    /// short.
     pub(super) fn delay(&mut self, range: &Range<u64>) -> u64 {
         let span = range.end.saturating_sub(range.start);
         if span == 0 {

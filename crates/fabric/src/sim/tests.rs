@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use super::endpoint::lock;
 use super::{Guarantees, POISON, SimFabric, SimNet, SimOptions};
 use crate::{
-    Clock, Completion, Endpoint, ErrorKind, Fabric, Flags, LinkId, OpId, PostError, Publish,
-    RemoteKey, RemoteRange, Slab, Src,
+    Completion, Endpoint, ErrorKind, Fabric, Flags, LinkId, OpId, PostError, Publish, RemoteKey,
+    RemoteRange, Slab, Src,
 };
 
 mod faults;

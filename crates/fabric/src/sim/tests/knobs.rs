@@ -4,7 +4,8 @@ use super::*;
 
 const SEEDS: u64 = 60;
 
-/// The protocol is never wrong on a net that keeps the contract, and sometimes on one that drops the given promise.
+/// The protocol is never wrong on a net that keeps the contract, and sometimes on one that drops
+/// the given promise.
 fn needs(options: SimOptions, drop: impl Fn(&mut Guarantees), wrong: impl Fn(&SimNet) -> bool) {
     let wrong_at = |options: &SimOptions| {
         let net = |seed| SimNet::new(SimOptions { seed, ..options.clone() });
