@@ -1,8 +1,9 @@
 //! Exhaustive exploration of small protocol models.
 //!
-//! A [`Model`] names its initial states, the steps that each state allows and the invariants that every state keeps.
-//! [`explore`] visits every reachable state breadth first, so that the first violation it reports has a shortest trace.
-//! A model uses the protocol's own types wherever they can be cloned and hashed: what is checked here is what runs.
+//! A [`Model`] names its initial states, the steps that each state allows and the invariants that
+//! every state keeps. [`explore`] visits every reachable state breadth first, so that the first
+//! violation it reports has a shortest trace. A model uses the protocol's own types wherever they
+//! can be cloned and hashed: what is checked here is what runs.
 //!
 //! It does not sample, does not reduce by symmetry, and keeps all states in memory.
 #![forbid(unsafe_code)]
@@ -21,7 +22,8 @@ pub trait Model {
     /// Where exploration begins.
     fn initial(&self) -> Vec<Self::State>;
 
-    /// Appends each step that `state` allows, with the state that it leads to or the violation that it is.
+    /// Appends each step that `state` allows, with the state that it leads to or the violation that
+    /// it is.
     fn steps(&self, state: &Self::State, out: &mut Vec<(Self::Step, Result<Self::State, String>)>);
 
     /// What must hold in each state.

@@ -1,10 +1,12 @@
-//! The slot ring, explored in whole: the real producer and consumer of `channel`, a network that places each write line
-//! by line in each of three orders, and notices and credits that arrive in any order.
+//! The slot ring, explored in whole: the real producer and consumer of `channel`, a network that
+//! places each write line by line in each of three orders, and notices and credits that arrive in
+//! any order.
 //!
-//! Kept in every state: R1 each line that is read is of the accepted frame; R2 frames are accepted in order, each once;
-//! R3 no frame is posted into a slot that is in use; R4 no more in flight than slots; R5 nothing of an earlier incarnation
-//! is accepted; R6 there is always a step until all frames were consumed. No honest run makes the consumer refuse
-//! anything. Each deviation named in [`Flaw`] must be found.
+//! Kept in every state: R1 each line that is read is of the accepted frame; R2 frames are accepted
+//! in order, each once; R3 no frame is posted into a slot that is in use; R4 no more in flight than
+//! slots; R5 nothing of an earlier incarnation is accepted; R6 there is always a step until all
+//! frames were consumed. No honest run makes the consumer refuse anything. Each deviation named in
+//! [`Flaw`] must be found.
 
 use channel::protocol::{Class, Consumer, Notice, Producer, commit_word};
 use fabric::Publish;
@@ -18,7 +20,8 @@ const LINES: usize = 4;
 enum Order {
     /// The lowest line of the first write.
     InWrite,
-    /// Any line of the first write; the last line only after the others if the fabric promises in-order polling.
+    /// Any line of the first write; the last line only after the others if the fabric promises
+    /// in-order polling.
     FirstWrite,
     /// Any line of any write.
     AnyWrite,
@@ -301,7 +304,8 @@ impl Ring {
         }
     }
 
-    /// Both ends are made anew over the same memory. Writes under way are gone once the consumer has revoked its export.
+    /// Both ends are made anew over the same memory. Writes under way are gone once the consumer
+    /// has revoked its export.
     fn remake(&self, s: &State, out: &mut Steps) {
         if !self.reconnect || s.incarnation != 1 || s.producer.published() == 0 {
             return;

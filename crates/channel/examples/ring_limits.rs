@@ -1,5 +1,6 @@
-//! What a ring costs over shared memory between two threads: bytes a second in large slots, frames a second in small
-//! ones, and the time of one way. `cargo run --release -p millstream-channel --example ring_limits`
+//! What a ring costs over shared memory between two threads: bytes a second in large slots, frames
+//! a second in small ones, and the time of one way. `cargo run --release -p millstream-channel
+//! --example ring_limits`
 
 use std::error::Error;
 use std::hint::{black_box, spin_loop};
@@ -67,8 +68,8 @@ fn links(slot_bytes: u32, slots: u32) -> Outcome<(Link, Link)> {
     Ok((here, there))
 }
 
-/// Frames and bytes a second in one direction. Staging is filled once and each payload is looked at in one place, as
-/// with the bare ring: the figures are of the ring and not of its users.
+/// Frames and bytes a second in one direction. Staging is filled once and each payload is looked at
+/// in one place, as with the bare ring: the figures are of the ring and not of its users.
 fn throughput(slot_bytes: u32, slots: u32, len: usize) -> Outcome<(f64, f64)> {
     let (mut tx, mut rx) = links(slot_bytes, slots)?;
     std::thread::scope(|scope| {
@@ -165,7 +166,8 @@ fn receive(link: &mut Link) -> Outcome<()> {
     Ok(())
 }
 
-/// Bytes a second of the least that a ring can do: copy a slot, set its word, wait for the word to be cleared.
+/// Bytes a second of the least that a ring can do: copy a slot, set its word, wait for the word to
+/// be cleared.
 fn bare(slot_bytes: usize, slots: usize) -> f64 {
     let words = slot_bytes / 8;
     let ring: Vec<AtomicU64> = (0..slots * words).map(|_| AtomicU64::new(0)).collect();
@@ -183,7 +185,8 @@ fn bare(slot_bytes: usize, slots: usize) -> f64 {
                 }
                 let last = start.elapsed() >= SPAN;
                 let to = ring[slot * words].as_ptr();
-                // SAFETY: the slot is inside of the ring, and its reader has cleared the flag and left it.
+                // SAFETY: the slot is inside of the ring, and its reader has cleared the flag and
+                // left it.
                 unsafe { to.copy_from_nonoverlapping(source[slot * words..].as_ptr(), words) };
                 flags[slot][0].store(1 + u64::from(last), Ordering::Release);
                 position += 1;

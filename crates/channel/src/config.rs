@@ -61,7 +61,8 @@ impl RingConfig {
     }
 }
 
-/// 8 slots of 64 KiB, 2 of them for control: the size at which Slash, DFI and the shuffle paper agree.
+/// 8 slots of 64 KiB, 2 of them for control: the size at which Slash, DFI and the shuffle paper
+/// agree.
 impl Default for RingConfig {
     fn default() -> Self {
         Self { slots: 8, slot_bytes: 64 << 10, control_slots: 2, payload_crc: false }

@@ -1,8 +1,8 @@
 //! What the ends of a link tell each other before the first frame.
 //!
 //! ```text
-//!   0 "MSRING" | 6 version u16 | 8 slots u32 | 12 slot_bytes u32 | 16 control_slots u32 | 20 payload_crc u8
-//!  21 publish u8 | 22 zero u16 | 24 incarnation u32 | 28 key of the ring, 24 bytes
+//!   0 "MSRING" | 6 version u16 | 8 slots u32 | 12 slot_bytes u32 | 16 control_slots u32
+//!  20 payload_crc u8 | 21 publish u8 | 22 zero u16 | 24 incarnation u32 | 28 key of the ring 24
 //! ```
 
 use fabric::{Publish, RemoteKey};

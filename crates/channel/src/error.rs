@@ -5,8 +5,8 @@ use thiserror::Error;
 
 use crate::protocol::Breach;
 
-/// A failure of a link. After `Protocol` or `Disconnected` the link is of no more use; make a new one with the next
-/// incarnation.
+/// A failure of a link. After `Protocol` or `Disconnected` the link is of no more use; make a new
+/// one with the next incarnation.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LinkError {
@@ -19,13 +19,15 @@ pub enum LinkError {
     /// The fabric refused memory or an export. Look at the operating system's limits.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// The peer's descriptor is not of this version, or its ring has other dimensions. The two programs differ.
+    /// The peer's descriptor is not of this version, or its ring has other dimensions. The two
+    /// programs differ.
     #[error("the peer's ring does not fit: {detail}")]
     Descriptor {
         /// What differs.
         detail: String,
     },
-    /// The peer's descriptor is of another incarnation of the link, from before or after a reconnect.
+    /// The peer's descriptor is of another incarnation of the link, from before or after a
+    /// reconnect.
     #[error("incarnation {theirs} of the peer is not ours, {ours}")]
     Incarnation {
         /// This end's.
@@ -33,7 +35,8 @@ pub enum LinkError {
         /// The peer's.
         theirs: u32,
     },
-    /// The peer broke the protocol, or the fabric its contract: nothing more from it can be believed.
+    /// The peer broke the protocol, or the fabric its contract: nothing more from it can be
+    /// believed.
     #[error("ring protocol: {detail}")]
     Protocol {
         /// What was seen.

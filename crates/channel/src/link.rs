@@ -1,19 +1,20 @@
 //! A link: the two rings of a pair of workers over one endpoint.
 //!
-//! Owns what [`crate::protocol`] only reasons about: memory, the endpoint and its completions. One thread owns a
-//! link; payloads that it hands out may be dropped anywhere.
+//! Owns what [`crate::protocol`] only reasons about: memory, the endpoint and its completions. One
+//! thread owns a link; payloads that it hands out may be dropped anywhere.
 //!
 //! Three publish modes, by the endpoint's capabilities:
 //!
-//! * **A** `InOrderPoll`: a plain write a frame; the consumer polls the commit word. A consumer that goes to sleep says so
-//!   by a notice, and gets one notice when there is more.
+//! * **A** `InOrderPoll`: a plain write a frame; the consumer polls the commit word. A consumer
+//!   that goes to sleep says so by a notice, and gets one notice when there is more.
 //! * **B** `Notify`: plain writes, and one notice a flush that covers them all (G4).
 //! * **C** `NotifyCounted`: each write carries its notice.
 //!
-//! Credit travels in the trailers of the reverse ring; where that is silent, in notices of a quarter ring each. It is
-//! never written to a word of the producer's memory: two such writes may be placed in the wrong order (G3), and the older
-//! one would then stay there. Queue entries and the peer's receives are counted before a slot is given out, with a
-//! reserve for control, so that publishing cannot fail for want of them (G9).
+//! Credit travels in the trailers of the reverse ring; where that is silent, in notices of a
+//! quarter ring each. It is never written to a word of the producer's memory: two such writes may
+//! be placed in the wrong order (G3), and the older one would then stay there. Queue entries and
+//! the peer's receives are counted before a slot is given out, with a reserve for control, so that
+//! publishing cannot fail for want of them (G9).
 
 mod stats;
 mod writer;
@@ -93,12 +94,12 @@ impl From<Breach> for Failure {
 }
 
 impl Link {
-    /// Makes this end of a link: registers its memory and exports its ring. `incarnation` is the same at both ends and
-    /// another one after each reconnect.
+    /// Makes this end of a link: registers its memory and exports its ring. `incarnation` is the
+    /// same at both ends and another one after each reconnect.
     ///
     /// # Errors
-    /// [`LinkError::Config`] for dimensions out of bounds or too large for the endpoint, [`LinkError::Fabric`] when memory
-    /// is refused.
+    /// [`LinkError::Config`] for dimensions out of bounds or too large for the endpoint,
+    /// [`LinkError::Fabric`] when memory is refused.
     pub fn new(
         fabric: &dyn Fabric,
         mut endpoint: Box<dyn Endpoint>,
@@ -132,7 +133,8 @@ impl Link {
             wake_owed: false,
             slept_at: None,
             unsignalled: 0,
-            // A quarter of the queue, and of the ring: a staging slot is retired before its next turn.
+            // A quarter of the queue, and of the ring: a staging slot is retired before its next
+            // turn.
             unsignalled_max: match caps.ordered_completions {
                 true => (caps.max_ops / 4).min(config.slots / 4).max(1),
                 false => 1,
@@ -156,15 +158,16 @@ impl Link {
     /// Takes the peer's descriptor; from now on frames can be sent.
     ///
     /// # Errors
-    /// [`LinkError::Descriptor`] for another version or dimensions, [`LinkError::Incarnation`] for one from before or
-    /// after a reconnect.
+    /// [`LinkError::Descriptor`] for another version or dimensions, [`LinkError::Incarnation`] for
+    /// one from before or after a reconnect.
     pub fn attach(&mut self, peer: &[u8]) -> Result<(), LinkError> {
         self.peer = Some(self.own().check(peer)?);
         Ok(())
     }
 
-    /// A slot to be filled, or `None` while there is no credit, no staging slot or no room in the queue: flush, poll and
-    /// try again. The slot is taken at [`SlotWriter::publish`], and not before.
+    /// A slot to be filled, or `None` while there is no credit, no staging slot or no room in the
+    /// queue: flush, poll and try again. The slot is taken at [`SlotWriter::publish`], and not
+    /// before.
     pub fn reserve(&mut self, class: Class) -> Option<SlotWriter<'_>> {
         let peer = self.peer?;
         if self.failure.is_some() {
@@ -198,8 +201,8 @@ impl Link {
     /// Makes progress: completions, credit, arrived frames. True when anything happened.
     ///
     /// # Errors
-    /// [`LinkError::Protocol`] or [`LinkError::Disconnected`], now and ever after; what arrived before can still be
-    /// [received](Self::recv).
+    /// [`LinkError::Protocol`] or [`LinkError::Disconnected`], now and ever after; what arrived
+    /// before can still be [received](Self::recv).
     pub fn poll(&mut self) -> Result<bool, LinkError> {
         let mut completions = std::mem::take(&mut self.completions);
         self.endpoint.poll(&mut completions);
@@ -236,7 +239,8 @@ impl Link {
         self.failed().map(|()| None)
     }
 
-    /// Prepares to sleep until a frame or credit arrives; see [`Endpoint::arm`]. Flush and poll before.
+    /// Prepares to sleep until a frame or credit arrives; see [`Endpoint::arm`]. Flush and poll
+    /// before.
     pub fn arm(&mut self) -> Armed {
         self.collect();
         self.ring_doorbells();
@@ -248,15 +252,15 @@ impl Link {
         if ready { Armed::Ready } else { self.endpoint.arm() }
     }
 
-    /// Ends the link. When this returns the peer cannot change our memory any more. What arrived before can still be
-    /// received.
+    /// Ends the link. When this returns the peer cannot change our memory any more. What arrived
+    /// before can still be received.
     pub fn close(&mut self) {
         self.endpoint.close();
         self.fail(Failure::Closed);
     }
 
-    /// True when each frame published was announced and its write is known to have completed here: never later than
-    /// the completion of a control frame behind it. Of the peer it says nothing.
+    /// True when each frame published was announced and its write is known to have completed here:
+    /// never later than the completion of a control frame behind it. Of the peer it says nothing.
     pub fn is_drained(&self) -> bool {
         let announced = self.caps.publish != Publish::Notify || !self.flushing;
         announced && !self.wake_owed && self.producer.all_retired()
@@ -360,8 +364,8 @@ impl Link {
         self.unsignalled = self.unsignalled_max;
     }
 
-    /// Name and flags of the next operation. The name carries how many frames were posted up to it, and whether it is
-    /// one.
+    /// Name and flags of the next operation. The name carries how many frames were posted up to it,
+    /// and whether it is one.
     fn operation(&mut self, frame: bool) -> (OpId, Flags) {
         self.unsignalled += 1;
         let id = OpId(self.producer.published() << 1 | u64::from(frame));
@@ -450,7 +454,8 @@ impl Link {
     fn collect(&mut self) -> bool {
         let mut slots = self.ring.collect();
         let any = slots != 0;
-        // In the order of positions: a slot beyond the contiguous part is found from the first unreleased one.
+        // In the order of positions: a slot beyond the contiguous part is found from the first
+        // unreleased one.
         while slots != 0 {
             self.consumer.release_slot(slots.trailing_zeros());
             slots &= slots - 1;
@@ -494,7 +499,8 @@ impl Link {
         }
     }
 
-    /// Tells the peer that frames must be announced from now on. False when that cannot be posted now.
+    /// Tells the peer that frames must be announced from now on. False when that cannot be posted
+    /// now.
     fn announce_sleep(&mut self) -> bool {
         let seen = self.consumer.accepted();
         if self.caps.publish != Publish::InOrderPoll

@@ -1,8 +1,9 @@
 //! The only `unsafe` of the crate: the bytes of slots as slices.
 //!
-//! A slab has no owner whom the compiler knows; the ring's protocol gives each slot one. A staging slot is its
-//! writer's from the completion of its last write to the post of the next. A ring slot is its payload's from the
-//! acceptance of a frame to the return of its credit. Trailers are read word by word and need no `unsafe`.
+//! A slab has no owner whom the compiler knows; the ring's protocol gives each slot one. A staging
+//! slot is its writer's from the completion of its last write to the post of the next. A ring slot
+//! is its payload's from the acceptance of a frame to the return of its credit. Trailers are read
+//! word by word and need no `unsafe`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use crate::RingConfig;
 use crate::order;
 use crate::trailer::{COMMIT_OFFSET, TRAILER_BYTES, Words};
 
-/// Where our own frames wait for their writes: each from the start of its slot, payload and then trailer.
+/// Where our own frames wait for their writes: each from the start of its slot, payload and then
+/// trailer.
 pub(crate) struct Staging {
     slab: Slab,
     slot_bytes: usize,
@@ -26,11 +28,13 @@ impl Staging {
         Ok(Self { slab, slot_bytes: config.slot_bytes as usize })
     }
 
-    /// The payload of `slot`, to be filled. The producer has reserved the slot, and `&mut self` gives out one at a time.
+    /// The payload of `slot`, to be filled. The producer has reserved the slot, and `&mut self`
+    /// gives out one at a time.
     pub fn payload_mut(&mut self, slot: usize) -> &mut [u8] {
         let start = slot * self.slot_bytes;
-        // SAFETY: the producer reserves a position only when the write that last used its slot is retired (G5), so
-        // the fabric does not read the range; this thread owns the link, and `&mut self` excludes a second slice.
+        // SAFETY: the producer reserves a position only when the write that last used its slot is
+        // retired (G5), so the fabric does not read the range; this thread owns the link, and `&mut
+        // self` excludes a second slice.
         unsafe { self.slab.bytes_mut(start..start + self.slot_bytes - TRAILER_BYTES) }
     }
 
@@ -52,7 +56,8 @@ impl Staging {
     }
 }
 
-/// Where the peer's frames land: each at the end of its slot. Shared with the payloads that were handed out.
+/// Where the peer's frames land: each at the end of its slot. Shared with the payloads that were
+/// handed out.
 pub(crate) struct Ring {
     slab: Slab,
     slot_bytes: usize,
@@ -103,11 +108,12 @@ impl Ring {
 
 /// The bytes of a received frame, in place where they landed.
 ///
-/// Starts at a multiple of 64 bytes, so that Arrow buffers in it are aligned. Dropping it, on any thread, releases
-/// the slot; the link returns the credit at its next poll. The memory outlives the link.
+/// Starts at a multiple of 64 bytes, so that Arrow buffers in it are aligned. Dropping it, on any
+/// thread, releases the slot; the link returns the credit at its next poll. The memory outlives the
+/// link.
 ///
-/// Releasing does not wake a link that sleeps ([`Link::arm`](crate::Link::arm)): whoever sleeps while payloads of it
-/// live elsewhere must poll again after a while.
+/// Releasing does not wake a link that sleeps ([`Link::arm`](crate::Link::arm)): whoever sleeps
+/// while payloads of it live elsewhere must poll again after a while.
 pub struct Payload {
     ring: Arc<Ring>,
     slot: u32,
@@ -117,9 +123,10 @@ pub struct Payload {
 
 impl AsRef<[u8]> for Payload {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the frame was accepted after its commit word was observed, so its bytes are placed; the peer may write
-        // the slot again only after credit for it, which is returned only after this value is dropped. A peer that
-        // writes without credit breaks the protocol: it was authenticated when its key was given out.
+        // SAFETY: the frame was accepted after its commit word was observed, so its bytes are
+        // placed; the peer may write the slot again only after credit for it, which is returned
+        // only after this value is dropped. A peer that writes without credit breaks the protocol:
+        // it was authenticated when its key was given out.
         unsafe { self.ring.slab.bytes(self.start..self.start + self.len) }
     }
 }

@@ -1,13 +1,14 @@
 //! The four accesses on which the memory ordering of a ring rests.
 //!
 //! ```text
-//!   fill slot ── publish (release) ──▶ observe (acquire) ── read slot ── release (release) ──▶ collect (acquire) ── credit
+//!   fill ─ publish (release) ─▶ observe (acquire) ─ read ─ release (release)
+//!                                                             ─▶ collect (acquire) ─ credit
 //! ```
 //!
-//! [`publish`] stands for the last word of a write, which the fabric places with release where it is polled (G2).
-//! The rest is ours: whoever drops a payload releases its slot, and the link's thread collects the slot before it
-//! returns credit, so that the peer's next write comes after the last read. Generic over the atomic, so that loom runs
-//! the same code.
+//! [`publish`] stands for the last word of a write, which the fabric places with release where it
+//! is polled (G2). The rest is ours: whoever drops a payload releases its slot, and the link's
+//! thread collects the slot before it returns credit, so that the peer's next write comes after the
+//! last read. Generic over the atomic, so that loom runs the same code.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

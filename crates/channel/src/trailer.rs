@@ -5,8 +5,9 @@
 //!  24 epoch u64 | 32 watermark i64 | 40 aux u64 | 48 credit u64 | 56 commit u64
 //! ```
 //!
-//! Little-endian. The checksum is CRC-32C of the trailer with `crc` zero, and then of the payload where the link is
-//! configured so. The commit word comes last, so that a write placed in order shows it last.
+//! Little-endian. The checksum is CRC-32C of the trailer with `crc` zero, and then of the payload
+//! where the link is configured so. The commit word comes last, so that a write placed in order
+//! shows it last.
 
 use fabric::CACHE_LINE;
 
@@ -66,7 +67,8 @@ impl Trailer {
         words
     }
 
-    /// Takes apart a copy of what a peer wrote. Bounds are checked here; [`is_intact`] checks the rest.
+    /// Takes apart a copy of what a peer wrote. Bounds are checked here; [`is_intact`] checks the
+    /// rest.
     ///
     /// # Errors
     /// What is wrong.

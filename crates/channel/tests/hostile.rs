@@ -1,4 +1,5 @@
-//! What a peer writes is checked before it is believed: each malformed frame or notice is refused with its reason.
+//! What a peer writes is checked before it is believed: each malformed frame or notice is refused
+//! with its reason.
 
 #[path = "bed/ends.rs"]
 mod ends;
@@ -70,7 +71,8 @@ impl Attack {
     }
 }
 
-/// What the link says of a trailer, first where it polls the slot and then where a notice announces it.
+/// What the link says of a trailer, first where it polls the slot and then where a notice announces
+/// it.
 fn refused(trailer: [u64; 8], reason: &str) {
     for (publish, imm) in [
         (Publish::InOrderPoll, None),

@@ -1,5 +1,5 @@
-//! The ring over the simulated fabric, hostile by default, in each publish mode; and what happens where the fabric
-//! breaks a promise that the ring relies on.
+//! The ring over the simulated fabric, hostile by default, in each publish mode; and what happens
+//! where the fabric breaks a promise that the ring relies on.
 
 #[path = "bed/ends.rs"]
 mod ends;

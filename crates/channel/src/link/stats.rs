@@ -29,8 +29,8 @@ pub struct LinkStats {
     pub staging_stalls: u64,
     /// or the queue or the peer's receives were used up.
     pub queue_stalls: u64,
-    /// Gauge: slots of our ring whose payloads live, received or still to be received. While it equals `slots` the peer
-    /// cannot send anything; who waits for a frame then waits forever.
+    /// Gauge: slots of our ring whose payloads live, received or still to be received. While it
+    /// equals `slots` the peer cannot send anything; who waits for a frame then waits forever.
     pub held: u64,
     /// Gauge: frames published and not known to be released.
     pub in_flight: u64,

@@ -1,6 +1,7 @@
 //! A reserved slot on its way from the caller to the endpoint.
 //!
-//! Borrows its link, so that nothing else can be posted between the check of credit and queue and the post itself.
+//! Borrows its link, so that nothing else can be posted between the check of credit and queue and
+//! the post itself.
 
 use fabric::RemoteKey;
 
@@ -17,13 +18,15 @@ pub struct SlotWriter<'a> {
 }
 
 impl SlotWriter<'_> {
-    /// The payload: [`RingConfig::payload_max`] bytes from a multiple of 64, with whatever was there before.
+    /// The payload: [`RingConfig::payload_max`] bytes from a multiple of 64, with whatever was
+    /// there before.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let slot = slot_of(self.position, self.link.config.slots.into());
         self.link.staging.payload_mut(slot as usize)
     }
 
-    /// Sends the first `len` bytes of the payload. The peer sees it after [`Link::flush`], or before.
+    /// Sends the first `len` bytes of the payload. The peer sees it after [`Link::flush`], or
+    /// before.
     ///
     /// # Panics
     /// When `len` exceeds the payload.

@@ -91,7 +91,8 @@ fn a_relaxed_commit_word_is_not_enough() {
     explore(|commit, value| Word::store(commit, value, Ordering::Relaxed), release);
 }
 
-/// A payload is read and dropped on another thread; the link's thread collects the slot and lets it be overwritten.
+/// A payload is read and dropped on another thread; the link's thread collects the slot and lets it
+/// be overwritten.
 fn drop_elsewhere(release: fn(&AtomicU64, u32)) {
     loom::model(move || {
         let shared = Arc::new((UnsafeCell::new(1u64), AtomicU64::new(0)));

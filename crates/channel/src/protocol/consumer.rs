@@ -7,8 +7,8 @@ use super::{Breach, Contiguous, slot_of};
 
 /// The consumer of one ring.
 ///
-/// Accepts positions in order, each once. Keeps `returned <= released <= accepted`: credit follows use, and covers
-/// only a contiguous run of released positions.
+/// Accepts positions in order, each once. Keeps `returned <= released <= accepted`: credit follows
+/// use, and covers only a contiguous run of released positions.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Consumer {
     slots: u64,
@@ -37,7 +37,8 @@ impl Consumer {
         Self {
             slots: slots.into(),
             incarnation,
-            // A quarter of the ring; never so much that the data slots could run dry before credit is due.
+            // A quarter of the ring; never so much that the data slots could run dry before credit
+            // is due.
             credit_batch: u64::from((slots / 4).clamp(1, slots - control_slots)),
             arrived: match publish {
                 Publish::InOrderPoll => Arrived::InSlot,
@@ -96,11 +97,12 @@ impl Consumer {
         arrived.then_some(self.accepted)
     }
 
-    /// True when the commit word of the slot of [`head`](Self::head), loaded with acquire, says that the frame is there;
-    /// false when it is not there yet.
+    /// True when the commit word of the slot of [`head`](Self::head), loaded with acquire, says
+    /// that the frame is there; false when it is not there yet.
     ///
     /// # Errors
-    /// [`Breach::Commit`] for a word that is neither: of another incarnation, or after a notice that came too early.
+    /// [`Breach::Commit`] for a word that is neither: of another incarnation, or after a notice
+    /// that came too early.
     pub fn is_there(&self, commit: u64) -> Result<bool, Breach> {
         let position = self.accepted;
         let expected = commit_word(self.incarnation, position);
@@ -149,7 +151,8 @@ impl Consumer {
         self.release(below + ahead);
     }
 
-    /// The credit for a trailer that leaves now; [`returned`](Self::returned) follows once it was posted.
+    /// The credit for a trailer that leaves now; [`returned`](Self::returned) follows once it was
+    /// posted.
     pub fn credit(&self) -> u64 {
         self.released.below()
     }

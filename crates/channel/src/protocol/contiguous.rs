@@ -1,9 +1,11 @@
 //! A set of positions that is filled in any order and read as "all below".
 
-/// Remembers which positions are done and the first one that is not: how slots are released, how staging memory is
-/// retired and how notices arrive, in whatever order, while only the contiguous part counts.
+/// Remembers which positions are done and the first one that is not: how slots are released, how
+/// staging memory is retired and how notices arrive, in whatever order, while only the contiguous
+/// part counts.
 ///
-/// At most [`SLOTS_MAX`](super::SLOTS_MAX) positions from the first one that is not done can be marked.
+/// At most [`SLOTS_MAX`](super::SLOTS_MAX) positions from the first one that is not done can be
+/// marked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Contiguous {
     below: u64,

@@ -1,11 +1,12 @@
 //! The decisions of both ends of a ring, as plain values.
 //!
-//! Positions count frames from 0 and never wrap; a frame's slot is its position modulo the number of slots. [`Producer`]
-//! and [`Consumer`] say what may be done and what a peer's number means; they touch no memory, so that a model can clone,
-//! hash and explore them. [`Link`](crate::Link) does what they say.
+//! Positions count frames from 0 and never wrap; a frame's slot is its position modulo the number
+//! of slots. [`Producer`] and [`Consumer`] say what may be done and what a peer's number means;
+//! they touch no memory, so that a model can clone, hash and explore them. [`Link`](crate::Link)
+//! does what they say.
 //!
-//! All numbers that cross the wire are cumulative positions, never increments: a number that arrives twice, late or
-//! behind a newer one changes nothing.
+//! All numbers that cross the wire are cumulative positions, never increments: a number that
+//! arrives twice, late or behind a newer one changes nothing.
 
 mod consumer;
 mod contiguous;
@@ -22,7 +23,8 @@ use thiserror::Error;
 /// Most slots of a ring: a set of slots fits a word.
 pub const SLOTS_MAX: u32 = 64;
 
-/// The slot of a position. Rings mostly have a power of two of slots, and a division is what a poll costs otherwise.
+/// The slot of a position. Rings mostly have a power of two of slots, and a division is what a poll
+/// costs otherwise.
 pub(crate) fn slot_of(position: u64, slots: u64) -> u64 {
     if slots.is_power_of_two() { position & (slots - 1) } else { position % slots }
 }

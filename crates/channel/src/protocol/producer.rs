@@ -23,8 +23,8 @@ pub enum Stall {
 
 /// The producer of one ring.
 ///
-/// Keeps `published - credit <= slots`, and for data `published - credit <= slots - control_slots`; a staging slot is
-/// filled again only after its write has completed.
+/// Keeps `published - credit <= slots`, and for data `published - credit <= slots - control_slots`;
+/// a staging slot is filled again only after its write has completed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Producer {
     slots: u64,
@@ -125,7 +125,8 @@ impl Producer {
         self.retired.mark_below(end);
     }
 
-    /// The count of a notice that covers all published frames; `None` when they are announced already.
+    /// The count of a notice that covers all published frames; `None` when they are announced
+    /// already.
     pub fn unannounced(&self) -> Option<u16> {
         (self.announced < self.published).then_some(self.published as u16)
     }

@@ -1,18 +1,20 @@
-//! The two numbers through which the ends of a ring speak: the commit word in a slot, and the notice.
+//! The two numbers through which the ends of a ring speak: the commit word in a slot, and the
+//! notice.
 
 use super::Breach;
 
-/// The last word of the slot that holds the frame of `position`: the incarnation of the link and the low 32 bits of
-/// `position + 1`.
+/// The last word of the slot that holds the frame of `position`: the incarnation of the link and
+/// the low 32 bits of `position + 1`.
 ///
-/// Both are in one word because only a word is read at once (G1). It is a sequence number and not a flag: it need not
-/// be cleared, and neither a frame of the lap before nor one of an earlier incarnation can be taken for it.
+/// Both are in one word because only a word is read at once (G1). It is a sequence number and not a
+/// flag: it need not be cleared, and neither a frame of the lap before nor one of an earlier
+/// incarnation can be taken for it.
 pub fn commit_word(incarnation: u32, position: u64) -> u64 {
     u64::from(incarnation) << 32 | ((position + 1) & 0xffff_ffff)
 }
 
-/// What a notice says. On the wire it is kind 4 bits, group 12 bits (always 0: one link an endpoint), count 16 bits,
-/// where the count is the low part of a cumulative position.
+/// What a notice says. On the wire it is kind 4 bits, group 12 bits (always 0: one link an
+/// endpoint), count 16 bits, where the count is the low part of a cumulative position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Notice {
     /// Frames: all below `count` were written (modes A and B).
@@ -21,7 +23,8 @@ pub enum Notice {
     Frame(u16),
     /// All frames below `count` were released.
     Credit(u16),
-    /// The consumer has seen all below `count` and goes to sleep; it wants a notice of the next frame (mode A).
+    /// The consumer has seen all below `count` and goes to sleep; it wants a notice of the next
+    /// frame (mode A).
     Sleep(u16),
 }
 
@@ -53,8 +56,8 @@ impl Notice {
     }
 }
 
-/// How far the position with the low bits `count` is beyond `from`; negative when it is behind. Exact while the two
-/// are less than 2^15 apart, and a ring has 64 slots.
+/// How far the position with the low bits `count` is beyond `from`; negative when it is behind.
+/// Exact while the two are less than 2^15 apart, and a ring has 64 slots.
 pub(super) fn distance(from: u64, count: u16) -> i64 {
     i64::from(count.wrapping_sub(from as u16) as i16)
 }

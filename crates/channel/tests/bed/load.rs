@@ -1,4 +1,5 @@
-//! Two ends that send each other frames of every size, hold some of what they receive, and check every byte.
+//! Two ends that send each other frames of every size, hold some of what they receive, and check
+//! every byte.
 
 use channel::{Class, Frame, Header, Link, LinkError, Payload, RingConfig};
 use fabric::Fabric;
