@@ -31,7 +31,7 @@ impl Bed for SimBed {
 }
 
 fn passes(options: &SimOptions) {
-    for seed in 0..4 {
+    for seed in 0..8 {
         let net = SimNet::new(SimOptions { seed, ..options.clone() });
         let report = conformance::run(&mut SimBed(net.clone()));
         assert_eq!(report.passed.len(), conformance::cases().len());

@@ -1,6 +1,6 @@
 //! Load: much at a time, in both directions, against a model.
 
-use super::rig::RECVS;
+use super::rig::{MEMORY, RECVS};
 use super::{Case, Rig, pattern};
 use crate::{Completion, PostError};
 
@@ -37,12 +37,12 @@ fn both_ways(rig: &mut Rig<'_>) {
 }
 
 fn large(rig: &mut Rig<'_>) {
-    let len = rig.caps().max_msg.min(256 << 10);
+    let len = rig.caps().max_msg.min(MEMORY / 2);
     for round in 0..12_u32 {
         let seed = u64::from(round);
         rig.a.fill(0, len, seed);
-        rig.publish(0, 512 << 10, len, round);
-        assert!(rig.b.get(512 << 10, len) == pattern(seed, len), "round {round} differs");
+        rig.publish(0, MEMORY / 2, len, round);
+        assert!(rig.b.get(MEMORY / 2, len) == pattern(seed, len), "round {round} differs");
     }
 }
 

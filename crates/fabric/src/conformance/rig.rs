@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Bytes of each side's memory.
-pub const MEMORY: usize = 1 << 20;
+pub const MEMORY: usize = 256 << 10;
 /// Receives that each side posts at the start.
 pub const RECVS: u32 = 64;
 /// How long a promised event may take on a real transport. Only a broken promise waits that long.

@@ -35,7 +35,9 @@ impl Fabric for SimFabric {
     fn slab(&self, bytes: usize) -> Result<Slab, FabricError> {
         let slab = Slab::heap(bytes.next_multiple_of(8))?;
         let mut net = lock(&self.net);
-        net.nodes.entry(self.node).or_default().slabs.push(slab.clone());
+        let slabs = &mut net.nodes.entry(self.node).or_default().slabs;
+        slabs.retain(|slab| slab.strong_count() > 0);
+        slabs.push(Arc::downgrade(slab.backing()));
         Ok(slab)
     }
 

@@ -1,6 +1,7 @@
 //! Connections: how they are made, what an end remembers, and how they end.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
 
 use super::net::{EndId, Net, OpRef, What};
 use super::op::Kind;
@@ -165,8 +166,9 @@ impl Net {
         range: &SlabRange,
     ) -> Result<RemoteKey, FabricError> {
         let node = self.ends[end as usize].node;
-        let own =
-            self.nodes.get(&node).is_some_and(|n| n.slabs.iter().any(|s| s.same(range.slab())));
+        let backing = Arc::as_ptr(range.slab().backing());
+        let same = |slab: &Weak<_>| std::ptr::addr_eq(slab.as_ptr(), backing);
+        let own = self.nodes.get(&node).is_some_and(|n| n.slabs.iter().any(same));
         if !own {
             return Err(FabricError::ForeignSlab);
         }

@@ -7,14 +7,14 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use super::link::{End, Offered};
 use super::op::Op;
 use super::options::{SimOptions, SimStats};
 use super::rng::{Rng, mix};
-use crate::Slab;
+use crate::Backing;
 
 /// Index of an end of a connection.
 pub(super) type EndId = u32;
@@ -58,7 +58,8 @@ struct Event {
 pub(super) struct Node {
     pub dead: bool,
     pub paused_until: u64,
-    pub slabs: Vec<Slab>,
+    /// What the node registered; the net does not keep it alive.
+    pub slabs: Vec<Weak<dyn Backing>>,
 }
 
 pub(super) struct Net {
