@@ -1,1 +1,53 @@
-//! crate
+//! Windowed aggregation state in columns, merged late (S8–S12).
+//!
+//! Every executor aggregates all rows that it reads into partial state of its own, and hands it over once an epoch:
+//!
+//! ```text
+//!  helper                                        leader of a partition
+//!  rows ─ Windows::assign ─ Slices::update       Slices::merge ─ Slices::take_values ─ rows
+//!                             │ end of epoch        ▲                 ▲ VectorClock::min ≥ window end
+//!                           take_delta              │
+//!                             │                   Leader::accept: epoch = clock + 1, once
+//!                           Partitioner::split ─► Helper::close ── (some fabric) ──┘
+//! ```
+//!
+//! - [`Slice`] holds one slice of time: an index from keys to dense group ids ([`KeyMode`]) and one columnar
+//!   [`Accumulator`] per aggregate; a batch is two or three tight loops. [`Slices`] orders them by time.
+//! - [`epoch`] is the protocol by which deltas are merged exactly once, without I/O, clock or randomness.
+//! - [`Partitioner`] says which node leads a key.
+//!
+//! # Invariants
+//! - Merging is commutative and associative, and empty state is its zero, so the merged result equals the sequential
+//!   one (P2 of S12) whatever the epochs and the order of helpers. Sums of floats are the exception that they always
+//!   are: their last digits depend on the order.
+//! - Dropping a slice costs nothing per key; there are no timestamps per key.
+//! - In steady state a batch allocates nothing.
+//!
+//! It does not know SQL, where batches come from, or how deltas travel.
+#![deny(unsafe_code)]
+
+mod aggregate;
+pub mod aggregates;
+pub mod epoch;
+mod error;
+mod groups;
+mod hash;
+mod index;
+mod kernel;
+mod partition;
+mod slice;
+#[cfg(test)]
+mod slice_tests;
+mod slices;
+mod table;
+mod windows;
+mod words;
+
+pub use aggregate::{Accumulator, Aggregate, Holes};
+pub use error::StateError;
+pub use groups::{Groups, Ids};
+pub use index::KeyMode;
+pub use partition::{Partitioner, Split};
+pub use slice::{Columns, GroupBy, Slice, StateOptions};
+pub use slices::Slices;
+pub use windows::{Assignment, Selections, Windows};

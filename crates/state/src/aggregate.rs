@@ -1,0 +1,88 @@
+//! What an aggregate function is to this crate.
+//!
+//! An [`Aggregate`] is a factory that all slices share; an [`Accumulator`] holds one aggregate for all groups of one
+//! slice, in columns. Its state is a CRDT (S10): empty state is the zero, and [`Accumulator::merge`] is commutative
+//! and associative, so that partial states may meet in any order. Idempotence is not asked of it: the epoch protocol
+//! merges every delta once ([`crate::epoch`]).
+
+use std::fmt::Debug;
+
+use arrow::array::ArrayRef;
+use arrow::buffer::BooleanBuffer;
+use arrow::datatypes::DataType;
+
+use crate::{Groups, StateError};
+
+/// An aggregate function with its argument types: makes an [`Accumulator`] per slice.
+pub trait Aggregate: Send + Sync + Debug {
+    /// The types of the columns of its state.
+    fn state_types(&self) -> Vec<DataType>;
+
+    /// The type of its result.
+    fn output_type(&self) -> DataType;
+
+    /// An accumulator without groups.
+    fn create(&self) -> Box<dyn Accumulator>;
+
+    /// Whether ids without rows may lie between ids with rows.
+    fn holes(&self) -> Holes {
+        Holes::Refused
+    }
+}
+
+/// What an accumulator makes of ids that no row was ever given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holes {
+    /// Ids must be dense: each id below `total` had a row before `update` or `merge` returned.
+    Refused,
+    /// They cost a slot; what comes out for them is thrown away. Promised only while no argument has a null.
+    Kept,
+    /// As `Kept`, and [`Accumulator::occupied`] tells them apart from ids with rows.
+    Told,
+}
+
+/// One aggregate for all groups of one slice. A group is a row: group `g` has the state in row `g`.
+pub trait Accumulator: Send {
+    /// Adds rows: row `i` of `args` to group `groups[i]`. `total` is the number of groups that exist by now.
+    ///
+    /// # Errors
+    /// [`StateError::Type`] or [`StateError::Shape`] if `args` do not fit.
+    fn update(
+        &mut self,
+        args: &[ArrayRef],
+        groups: &Groups,
+        total: usize,
+    ) -> Result<(), StateError>;
+
+    /// Merges partial states: row `i` of `states` into group `groups[i]`.
+    ///
+    /// # Errors
+    /// [`StateError::Type`] or [`StateError::Shape`] if `states` do not fit.
+    fn merge(
+        &mut self,
+        states: &[ArrayRef],
+        groups: &Groups,
+        total: usize,
+    ) -> Result<(), StateError>;
+
+    /// The state of groups `0..total`, leaving none: each group restarts from zero (S9 step 5). Memory may be kept.
+    ///
+    /// # Errors
+    /// [`StateError::Arrow`] if a column cannot be built.
+    fn take_state(&mut self, total: usize) -> Result<Vec<ArrayRef>, StateError>;
+
+    /// The result of groups `0..total`, leaving no state.
+    ///
+    /// # Errors
+    /// [`StateError::Arrow`] if the column cannot be built.
+    fn evaluate(&mut self, total: usize) -> Result<ArrayRef, StateError>;
+
+    /// Bytes held.
+    fn bytes(&self) -> usize;
+
+    /// Which of `0..total` had a row, if [`Aggregate::holes`] says [`Holes::Told`].
+    fn occupied(&self, total: usize) -> Option<BooleanBuffer> {
+        let _ = total;
+        None
+    }
+}

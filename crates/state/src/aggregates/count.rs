@@ -1,0 +1,246 @@
+//! Counting rows.
+//!
+//! Counters are 32 bits wide as long as all counts of the slice together cannot exceed that: half the memory traffic
+//! of the state that most queries have.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, Int64Array};
+use arrow::buffer::BooleanBuffer;
+use arrow::datatypes::{DataType, Int64Type};
+
+use super::{any_column, column};
+use crate::groups::{Groups, Ids};
+use crate::kernel;
+use crate::table::Table;
+use crate::{Accumulator, Aggregate, Holes, StateError};
+
+/// Up to this many groups a batch is counted in a small table of its own first.
+const LANE_GROUPS: usize = 1 << 10;
+
+#[derive(Debug)]
+pub(super) struct Count {
+    /// Whether rows are counted by their argument being not null.
+    pub(super) argument: bool,
+}
+
+impl Aggregate for Count {
+    fn state_types(&self) -> Vec<DataType> {
+        vec![DataType::Int64]
+    }
+
+    fn output_type(&self) -> DataType {
+        DataType::Int64
+    }
+
+    fn create(&self) -> Box<dyn Accumulator> {
+        let counters = Counters::Narrow(Table::new());
+        Box::new(Counts { argument: self.argument, counters, counted: 0, used: 0, lanes: vec![] })
+    }
+
+    fn holes(&self) -> Holes {
+        // A group may have rows but no argument that is not null; then only its other aggregates know it.
+        if self.argument { Holes::Kept } else { Holes::Told }
+    }
+}
+
+/// The counters of one slice.
+struct Counts {
+    argument: bool,
+    counters: Counters,
+    /// The sum of all counters.
+    counted: u64,
+    /// Counters beyond this one are zero.
+    used: usize,
+    /// Scratch of [`kernel::histogram`]; zero between batches.
+    lanes: Vec<u32>,
+}
+
+enum Counters {
+    Narrow(Table<u32>),
+    Wide(Table<u64>),
+}
+
+impl Counts {
+    /// Makes room for groups, and for counters that grow by `more` in sum.
+    fn reserve(&mut self, groups: &Groups, total: usize, more: u64) {
+        let len = total.max(groups.reach() + 1);
+        self.used = self.used.max(len);
+        self.counted = self.counted.saturating_add(more);
+        if self.counted > u64::from(u32::MAX) {
+            self.widen();
+        }
+        match &mut self.counters {
+            Counters::Narrow(table) => table.grow(len),
+            Counters::Wide(table) => table.grow(len),
+        }
+    }
+
+    #[cold]
+    fn widen(&mut self) {
+        if let Counters::Narrow(narrow) = &self.counters {
+            let mut wide = Table::<u64>::zeroed(narrow.len());
+            for (wide, &narrow) in wide.as_mut().iter_mut().zip(narrow.as_ref()) {
+                *wide = u64::from(narrow);
+            }
+            self.counters = Counters::Wide(wide);
+        }
+    }
+
+    fn count_rows(&mut self, groups: &Groups) {
+        let few = groups.reach() < LANE_GROUPS && groups.rows() > 2 * groups.reach();
+        match (groups.ids(), &mut self.counters) {
+            (Ids::One { id, rows }, Counters::Narrow(table)) => {
+                // `counted` bounds each counter, so neither the cast nor the addition overflows.
+                table.as_mut()[id as usize] += rows as u32;
+            }
+            (Ids::One { id, rows }, Counters::Wide(table)) => {
+                table.as_mut()[id as usize] += rows as u64;
+            }
+            (Ids::Each(_), counters) if few => {
+                let width = (groups.reach() + 1).next_power_of_two();
+                if self.lanes.len() < 4 * width {
+                    self.lanes.resize(4 * width, 0);
+                }
+                let lanes = &mut self.lanes[..4 * width];
+                kernel::histogram(lanes, groups);
+                match counters {
+                    Counters::Narrow(table) => fold(lanes, table.as_mut(), |c, n| *c += n),
+                    Counters::Wide(table) => fold(lanes, table.as_mut(), |c, n| *c += u64::from(n)),
+                }
+            }
+            (Ids::Each(_), Counters::Narrow(table)) => {
+                kernel::touch(table.as_mut(), groups, |slot| *slot = slot.wrapping_add(1));
+            }
+            (Ids::Each(_), Counters::Wide(table)) => {
+                kernel::touch(table.as_mut(), groups, |slot| *slot = slot.wrapping_add(1));
+            }
+        }
+    }
+
+    fn get(&self, group: usize) -> u64 {
+        match &self.counters {
+            Counters::Narrow(table) => table.as_ref().get(group).map_or(0, |&c| u64::from(c)),
+            Counters::Wide(table) => table.as_ref().get(group).copied().unwrap_or(0),
+        }
+    }
+
+    fn take(&mut self, total: usize) -> ArrayRef {
+        let mut counts: Vec<i64> = match &mut self.counters {
+            Counters::Narrow(table) => {
+                let counts = table.head(total).iter().map(|&c| i64::from(c)).collect();
+                table.clear(self.used);
+                counts
+            }
+            Counters::Wide(table) => {
+                let counts = table.head(total).iter().map(|&c| c as i64).collect();
+                // The next epoch starts narrow again.
+                self.counters = Counters::Narrow(Table::new());
+                counts
+            }
+        };
+        counts.resize(total, 0);
+        (self.counted, self.used) = (0, 0);
+        Arc::new(Int64Array::from(counts))
+    }
+}
+
+/// Adds the four tables of `lanes` to `counters`, leaving zeros.
+fn fold<C>(lanes: &mut [u32], counters: &mut [C], add: impl Fn(&mut C, u32)) {
+    let width = lanes.len() / 4;
+    let (ab, cd) = lanes.split_at_mut(2 * width);
+    let ((a, b), (c, d)) = (ab.split_at_mut(width), cd.split_at_mut(width));
+    for ((((a, b), c), d), counter) in a.iter_mut().zip(b).zip(c).zip(d).zip(counters) {
+        add(counter, *a + *b + *c + *d);
+        (*a, *b, *c, *d) = (0, 0, 0, 0);
+    }
+}
+
+impl Accumulator for Counts {
+    fn update(
+        &mut self,
+        args: &[ArrayRef],
+        groups: &Groups,
+        total: usize,
+    ) -> Result<(), StateError> {
+        if groups.rows() == 0 {
+            return Ok(());
+        }
+        self.reserve(groups, total, groups.rows() as u64);
+        if !self.argument {
+            self.count_rows(groups);
+            return Ok(());
+        }
+        let argument = any_column(args, 0, "arguments of count")?;
+        crate::error::same("rows of count", groups.rows(), argument.len())?;
+        match argument.logical_nulls().filter(|nulls| nulls.null_count() > 0) {
+            None => self.count_rows(groups),
+            Some(nulls) => {
+                for (id, valid) in groups.iter().zip(nulls.iter()) {
+                    match &mut self.counters {
+                        Counters::Narrow(table) => table.as_mut()[id as usize] += u32::from(valid),
+                        Counters::Wide(table) => table.as_mut()[id as usize] += u64::from(valid),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn merge(
+        &mut self,
+        states: &[ArrayRef],
+        groups: &Groups,
+        total: usize,
+    ) -> Result<(), StateError> {
+        let counts = column::<Int64Type>(states, 0, "state of count")?;
+        crate::error::same("rows of the state of count", groups.rows(), counts.len())?;
+        if groups.rows() == 0 {
+            return Ok(());
+        }
+        // A count is not negative; a peer that says so wraps around and harms nothing but its own query.
+        let more = counts.values().iter().fold(0u64, |sum, &c| sum.saturating_add(c as u64));
+        self.reserve(groups, total, more);
+        match &mut self.counters {
+            Counters::Narrow(table) => {
+                kernel::scatter(table.as_mut(), groups, counts.values(), |slot, c| {
+                    *slot += c as u32
+                });
+            }
+            Counters::Wide(table) => {
+                kernel::scatter(table.as_mut(), groups, counts.values(), |slot, c| {
+                    *slot = slot.wrapping_add(c as u64);
+                })
+            }
+        }
+        Ok(())
+    }
+
+    fn take_state(&mut self, total: usize) -> Result<Vec<ArrayRef>, StateError> {
+        Ok(vec![self.take(total)])
+    }
+
+    fn evaluate(&mut self, total: usize) -> Result<ArrayRef, StateError> {
+        Ok(self.take(total))
+    }
+
+    fn bytes(&self) -> usize {
+        let counters = match &self.counters {
+            Counters::Narrow(table) => table.bytes(),
+            Counters::Wide(table) => table.bytes(),
+        };
+        counters + self.lanes.capacity() * size_of::<u32>()
+    }
+
+    fn occupied(&self, total: usize) -> Option<BooleanBuffer> {
+        Some(match &self.counters {
+            Counters::Narrow(table) => bits(table.head(total), total, |&c| c != 0),
+            Counters::Wide(_) => BooleanBuffer::collect_bool(total, |i| self.get(i) != 0),
+        })
+    }
+}
+
+/// A bit per entry of `0..total`; entries beyond `table` have none.
+fn bits<C>(table: &[C], total: usize, set: impl Fn(&C) -> bool) -> BooleanBuffer {
+    BooleanBuffer::collect_bool(total, |i| table.get(i).is_some_and(&set))
+}

@@ -1,0 +1,200 @@
+//! Minimum and maximum.
+//!
+//! A value is stored as an unsigned code of the same width that is greater for the better value, so that zero, which
+//! a fresh table holds, is the zero of the CRDT, and one kernel serves both functions. Floats are in total order with
+//! all NaNs equal and greater than infinity, as Arrow sorts them; a plain comparison would make the result depend on
+//! the order of rows, which a late merge does not have.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, PrimitiveArray};
+use arrow::datatypes::DataType;
+
+use super::valid::Valid;
+use super::{Values, column};
+use crate::table::{Plain, Table};
+use crate::words::with_fixed;
+use crate::{Accumulator, Aggregate, Groups, Holes, StateError, kernel};
+
+/// `max` of integers, floats, dates, times, timestamps and durations; `None` for other types.
+pub fn max(of: &DataType) -> Option<Arc<dyn Aggregate>> {
+    extreme::<true>(of)
+}
+
+/// `min` of integers, floats, dates, times, timestamps and durations; `None` for other types.
+pub fn min(of: &DataType) -> Option<Arc<dyn Aggregate>> {
+    extreme::<false>(of)
+}
+
+fn extreme<const MAX: bool>(of: &DataType) -> Option<Arc<dyn Aggregate>> {
+    with_fixed!(
+        of,
+        T => Some(Arc::new(Extreme::<T, MAX> { data_type: of.clone(), of: PhantomData })),
+        None
+    )
+}
+
+/// A value with an order-preserving code.
+trait Ordered: Copy {
+    type Code: Plain + Ord + Send + std::ops::Not<Output = Self::Code>;
+    fn encode(self) -> Self::Code;
+    fn decode(code: Self::Code) -> Self;
+}
+
+macro_rules! ordered_integer {
+    ($($signed:ty, $unsigned:ty);*) => {
+        $(
+            impl Ordered for $signed {
+                type Code = $unsigned;
+                #[inline(always)]
+                fn encode(self) -> $unsigned {
+                    (self ^ <$signed>::MIN) as $unsigned
+                }
+                fn decode(code: $unsigned) -> Self {
+                    code as $signed ^ <$signed>::MIN
+                }
+            }
+            impl Ordered for $unsigned {
+                type Code = $unsigned;
+                #[inline(always)]
+                fn encode(self) -> $unsigned {
+                    self
+                }
+                fn decode(code: $unsigned) -> Self {
+                    code
+                }
+            }
+        )*
+    };
+}
+ordered_integer!(i8, u8; i16, u16; i32, u32; i64, u64);
+
+macro_rules! ordered_float {
+    ($($float:ty, $signed:ty, $unsigned:ty);*) => {
+        $(impl Ordered for $float {
+            type Code = $unsigned;
+            #[inline(always)]
+            fn encode(self) -> $unsigned {
+                let bits = if self.is_nan() { <$float>::NAN.to_bits() } else { self.to_bits() };
+                // Negative: all bits turned round. Positive: only the sign.
+                let sign = (bits as $signed >> (<$signed>::BITS - 1)) as $unsigned;
+                bits ^ (sign | 1 << (<$signed>::BITS - 1))
+            }
+            fn decode(code: $unsigned) -> Self {
+                let sign = (!code as $signed >> (<$signed>::BITS - 1)) as $unsigned;
+                Self::from_bits(code ^ (sign | 1 << (<$signed>::BITS - 1)))
+            }
+        })*
+    };
+}
+ordered_float!(f32, i32, u32; f64, i64, u64);
+
+#[derive(Debug)]
+struct Extreme<T, const MAX: bool> {
+    data_type: DataType,
+    of: PhantomData<T>,
+}
+
+impl<T, const MAX: bool> Aggregate for Extreme<T, MAX>
+where
+    T: Values,
+    T::Native: Ordered,
+{
+    fn state_types(&self) -> Vec<DataType> {
+        vec![self.data_type.clone()]
+    }
+
+    fn output_type(&self) -> DataType {
+        self.data_type.clone()
+    }
+
+    fn create(&self) -> Box<dyn Accumulator> {
+        Box::new(Extremes::<T, MAX> {
+            data_type: self.data_type.clone(),
+            codes: Table::new(),
+            used: 0,
+            valid: Valid::default(),
+        })
+    }
+
+    fn holes(&self) -> Holes {
+        Holes::Kept
+    }
+}
+
+/// The extremes of one slice.
+struct Extremes<T: ArrowPrimitiveType<Native: Ordered>, const MAX: bool> {
+    data_type: DataType,
+    codes: Table<<T::Native as Ordered>::Code>,
+    /// Codes beyond this one are zero.
+    used: usize,
+    valid: Valid,
+}
+
+impl<T: ArrowPrimitiveType<Native: Ordered>, const MAX: bool> Extremes<T, MAX> {
+    #[inline(always)]
+    fn code(value: T::Native) -> <T::Native as Ordered>::Code {
+        if MAX { value.encode() } else { !value.encode() }
+    }
+
+    fn value(code: <T::Native as Ordered>::Code) -> T::Native {
+        T::Native::decode(if MAX { code } else { !code })
+    }
+}
+
+impl<T: Values<Native: Ordered>, const MAX: bool> Accumulator for Extremes<T, MAX> {
+    fn update(
+        &mut self,
+        args: &[ArrayRef],
+        groups: &Groups,
+        total: usize,
+    ) -> Result<(), StateError> {
+        let values = column::<T>(args, 0, "argument of min or max")?;
+        crate::error::same("rows of min or max", groups.rows(), values.len())?;
+        if groups.rows() == 0 {
+            return Ok(());
+        }
+        let len = total.max(groups.reach() + 1);
+        self.codes.grow(len);
+        self.used = self.used.max(len);
+        let codes = self.codes.as_mut();
+        match values.nulls().filter(|nulls| nulls.null_count() > 0) {
+            None => {
+                self.valid.all(groups, total);
+                kernel::scatter(codes, groups, values.values(), |slot, value| {
+                    *slot = (*slot).max(Self::code(value));
+                });
+            }
+            Some(nulls) => self.valid.some(groups, nulls, total, |row, group| {
+                codes[group] = codes[group].max(Self::code(values.values()[row]));
+            }),
+        }
+        Ok(())
+    }
+
+    fn merge(
+        &mut self,
+        states: &[ArrayRef],
+        groups: &Groups,
+        total: usize,
+    ) -> Result<(), StateError> {
+        self.update(states, groups, total)
+    }
+
+    fn take_state(&mut self, total: usize) -> Result<Vec<ArrayRef>, StateError> {
+        Ok(vec![self.evaluate(total)?])
+    }
+
+    fn evaluate(&mut self, total: usize) -> Result<ArrayRef, StateError> {
+        let mut values: Vec<_> = self.codes.head(total).iter().map(|&c| Self::value(c)).collect();
+        values.resize(total, T::Native::default());
+        self.codes.clear(std::mem::take(&mut self.used));
+        let array = PrimitiveArray::<T>::try_new(values.into(), self.valid.take(total))?;
+        Ok(Arc::new(array.with_data_type(self.data_type.clone())))
+    }
+
+    fn bytes(&self) -> usize {
+        self.codes.bytes() + self.valid.bytes()
+    }
+}

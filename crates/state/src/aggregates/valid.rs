@@ -1,0 +1,71 @@
+//! Which groups have had a value.
+
+use arrow::buffer::{BooleanBuffer, NullBuffer};
+
+use crate::Groups;
+
+/// Which groups have had a value: tracked per group only from the first null on. Until then each id that was ever
+/// within `total` has had one, because ids are dense or, where they are not, the slice leaves that mode as soon as a
+/// null appears ([`crate::Holes::Kept`]).
+#[derive(Debug, Default)]
+pub(super) struct Valid {
+    /// Groups that existed after the last batch.
+    known: usize,
+    /// Per group of `known`, if a null has appeared.
+    marks: Option<Vec<bool>>,
+}
+
+impl Valid {
+    /// A batch without nulls.
+    pub(super) fn all(&mut self, groups: &Groups, total: usize) {
+        if groups.rows() == 0 {
+            return;
+        }
+        if let Some(marks) = self.marked(total) {
+            groups.iter().for_each(|id| marks[id as usize] = true);
+        }
+    }
+
+    /// A batch with nulls. Calls `each(row, group)` for the rows that are not.
+    pub(super) fn some(
+        &mut self,
+        groups: &Groups,
+        nulls: &NullBuffer,
+        total: usize,
+        mut each: impl FnMut(usize, usize),
+    ) {
+        self.marks.get_or_insert_with(|| vec![true; self.known]);
+        let Some(marks) = self.marked(total) else { return };
+        for (row, (id, valid)) in groups.iter().zip(nulls.iter()).enumerate() {
+            if valid {
+                marks[id as usize] = true;
+                each(row, id as usize);
+            }
+        }
+    }
+
+    /// The nulls of `0..total`, leaving no groups.
+    pub(super) fn take(&mut self, total: usize) -> Option<NullBuffer> {
+        let known = std::mem::take(&mut self.known);
+        let marks = match self.marks.take() {
+            Some(marks) => marks,
+            None if known >= total => return None,
+            None => vec![true; known],
+        };
+        let bits = BooleanBuffer::collect_bool(total, |i| marks.get(i).copied().unwrap_or(false));
+        Some(NullBuffer::new(bits)).filter(|nulls| nulls.null_count() > 0)
+    }
+
+    /// Bytes held.
+    pub(super) fn bytes(&self) -> usize {
+        self.marks.as_ref().map_or(0, Vec::capacity)
+    }
+
+    fn marked(&mut self, total: usize) -> Option<&mut Vec<bool>> {
+        self.known = self.known.max(total);
+        if let Some(marks) = &mut self.marks {
+            marks.resize(self.known, false);
+        }
+        self.marks.as_mut()
+    }
+}

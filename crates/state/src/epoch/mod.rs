@@ -1,0 +1,50 @@
+//! The epoch protocol: deltas reach the leader of their partition exactly once, in epoch order (S9, S11).
+//!
+//! ```text
+//!  Helper                                            Leader
+//!  close(watermark, chunks) ── (tag, chunk) ...  ──► accept(tag): Stage … Complete │ Duplicate │ Gap │ Stale
+//!     keeps the chunks                               merge; the clock of the helper is one epoch further
+//!                                                    cut() ─► state and clocks and sink, in one write
+//!  acknowledge(epoch) ◄── committed epoch ────────── committed(cut)
+//!     drops what is committed
+//! ```
+//!
+//! A [`Helper`] stands for one executor towards one leader, a [`Leader`] for one partition. Both are plain values: no
+//! I/O, no clock, no randomness. An exhaustive model in `models/tests/epoch.rs` explores these very types.
+//!
+//! # Guarantees
+//! - Committed state holds each delta of the epochs up to the committed clock once, and nothing else, if the caller
+//!   merges exactly what [`Leader::accept`] lets pass and writes state, [`Cut`] and sink position in one atomic write.
+//! - Clocks of a helper grow by exactly one epoch.
+//! - [`VectorClock::min`] is a low watermark of everything that was merged: a window that ends there is complete.
+//!
+//! # Where it deviates from the paper
+//! S9 step 5 lets a helper invalidate a delta once it was sent; a leader that dies then takes the epoch with it. Here it
+//! is kept until the leader has committed it. See `docs/protocols/epoch.md`.
+
+mod clock;
+mod helper;
+mod leader;
+#[cfg(test)]
+mod tests;
+
+pub use clock::{END_OF_STREAM, VectorClock};
+pub use helper::{AcknowledgeError, Helper, TooManyEpochs};
+pub use leader::{Cut, Leader, Refusal, Rejoin, Verdict};
+
+/// What a chunk of a delta says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag {
+    /// Which helper sent it.
+    pub helper: u32,
+    /// Which life of the helper made it. Grows with each restart.
+    pub incarnation: u64,
+    /// Which epoch it is of, counted from 1.
+    pub epoch: u64,
+    /// Which chunk of the epoch's delta, counted from 0.
+    pub chunk: u32,
+    /// Whether it is the last chunk of its epoch.
+    pub last: bool,
+    /// The helper's low watermark at the end of the epoch, in ticks of event time.
+    pub watermark: i64,
+}

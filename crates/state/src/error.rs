@@ -1,0 +1,62 @@
+//! What can go wrong with state, and whose fault it is.
+
+use arrow::datatypes::DataType;
+use arrow::error::ArrowError;
+
+/// An error of windowed state. After any of them the slice that returned it must be dropped: a batch may have been
+/// applied in part, and exactly-once is restored from the last commit.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// The caller passed columns that do not fit the specification. Our own bug, or a peer's delta of another query.
+    #[error("{what}: expected {expected}, got {got}")]
+    Shape {
+        /// Which count or length.
+        what: &'static str,
+        /// What the specification says.
+        expected: usize,
+        /// What was passed.
+        got: usize,
+    },
+    /// A column has another type than the specification. Our own bug, or a peer's delta of another query.
+    #[error("{what}: expected a column of type {expected}, got {got}")]
+    Type {
+        /// Which column.
+        what: &'static str,
+        /// What the specification says.
+        expected: DataType,
+        /// What was passed.
+        got: DataType,
+    },
+    /// Rows cannot be grouped by a value of this type. The user's query; the planner should have refused it.
+    #[error("cannot group by a value of type {0}")]
+    Key(DataType),
+    /// State has reached its budget; nothing of the batch was applied. Close the epoch or fire a window, raise the
+    /// budget, or add nodes.
+    #[error("state holds {bytes} bytes and may hold {budget}")]
+    Budget {
+        /// Bytes held.
+        bytes: usize,
+        /// Bytes allowed.
+        budget: usize,
+    },
+    /// One slice has more groups, or more bytes of one key column, than its index can address.
+    #[error("a slice has more than {max} {what}")]
+    Full {
+        /// What ran out.
+        what: &'static str,
+        /// How many there can be.
+        max: u64,
+    },
+    /// A computation of Arrow failed.
+    #[error(transparent)]
+    Arrow(#[from] ArrowError),
+    /// An aggregate that comes from outside this crate failed.
+    #[error("aggregate failed: {0}")]
+    Aggregate(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// An error if `got` differs from `expected`.
+pub(crate) fn same(what: &'static str, expected: usize, got: usize) -> Result<(), StateError> {
+    if expected == got { Ok(()) } else { Err(StateError::Shape { what, expected, got }) }
+}

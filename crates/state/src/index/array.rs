@@ -1,0 +1,208 @@
+//! Integer-like keys in a small range: the id is the distance from a base.
+//!
+//! *Direct*: ids have holes where no key was; which are holes is for the slice to know. *Dense*: a table turns
+//! distances into dense ids, for aggregates that do not stand holes.
+//!
+//! Id 0 (distance 0 in the table) is the NULL key, key `base + d` has `d + 1`.
+
+use arrow::array::ArrayRef;
+use arrow::buffer::{BooleanBuffer, NullBuffer};
+use arrow::datatypes::DataType;
+
+use super::room;
+use crate::table::Table;
+use crate::{StateError, words};
+
+/// An index by distance.
+pub(crate) struct ArrayIndex {
+    /// The word of distance 0.
+    base: u64,
+    /// Distances are below this; zero or a power of two.
+    limit: u64,
+    ids: Distances,
+}
+
+enum Distances {
+    Direct {
+        /// Ids are below this.
+        top: usize,
+    },
+    Dense(Dense),
+}
+
+/// Dense ids by distance.
+struct Dense {
+    /// Per distance + 1 the id + 1, or 0.
+    table: Table<u32>,
+    /// Per id the distance + 1, or 0 for NULL.
+    keys: Vec<u32>,
+}
+
+/// Words from `min` to `max`, compared as signed numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) min: i64,
+    pub(crate) max: i64,
+}
+
+impl Range {
+    /// The range of those of `words` that are not null.
+    pub(crate) fn of(words: &[u64], nulls: Option<&NullBuffer>) -> Option<Self> {
+        let each = |range: Option<Self>, word: u64| {
+            let word = word as i64;
+            let (min, max) =
+                range.map_or((word, word), |r: Self| (r.min.min(word), r.max.max(word)));
+            Some(Self { min, max })
+        };
+        match nulls {
+            None => words.iter().fold(None, |range, &word| each(range, word)),
+            Some(nulls) => nulls.valid_indices().fold(None, |range, i| each(range, words[i])),
+        }
+    }
+
+    pub(crate) fn union(self, other: Option<Self>) -> Self {
+        other.map_or(self, |o| Self { min: self.min.min(o.min), max: self.max.max(o.max) })
+    }
+
+    /// How many words there are, at most `u64::MAX`.
+    pub(crate) fn span(self) -> u64 {
+        self.max.abs_diff(self.min).saturating_add(1)
+    }
+}
+
+impl ArrayIndex {
+    /// An index that covers nothing yet.
+    pub(crate) fn new(dense: bool) -> Self {
+        let ids = if dense {
+            Distances::Dense(Dense { table: Table::new(), keys: vec![] })
+        } else {
+            Distances::Direct { top: 0 }
+        };
+        Self { base: 0, limit: 0, ids }
+    }
+
+    /// An index that covers `range`, and as much below it if keys come downwards.
+    pub(crate) fn covering(range: Range, downwards: bool, dense: bool) -> Self {
+        let below = if downwards { range.span().min(range.min.abs_diff(i64::MIN)) } else { 0 };
+        let base = (range.min as u64).wrapping_sub(below);
+        let limit = (range.span() + below).next_power_of_two();
+        let mut index = Self { base, limit, ..Self::new(dense) };
+        if let Distances::Dense(dense) = &mut index.ids {
+            dense.table.grow(limit as usize + 1);
+        }
+        index
+    }
+
+    /// Whether ids may have holes.
+    pub(crate) fn is_direct(&self) -> bool {
+        matches!(self.ids, Distances::Direct { .. })
+    }
+
+    /// What it covers; `None` before the first key.
+    pub(crate) fn range(&self) -> Option<Range> {
+        let min = self.base as i64;
+        (self.limit > 0).then(|| Range { min, max: min.saturating_add_unsigned(self.limit - 1) })
+    }
+
+    /// Covers as much as `range` beyond the same base.
+    pub(crate) fn grow(&mut self, range: Range) {
+        self.limit = self.limit.max((range.max as u64).wrapping_sub(self.base) + 1);
+        self.limit = self.limit.next_power_of_two();
+        if let Distances::Dense(dense) = &mut self.ids {
+            dense.table.grow(self.limit as usize + 1);
+        }
+    }
+
+    /// Appends the id of each row to `out`. False, with `out` spoilt, if a word is out of range.
+    pub(crate) fn intern(
+        &mut self,
+        words: &[u64],
+        nulls: Option<&NullBuffer>,
+        out: &mut Vec<u32>,
+    ) -> Result<bool, StateError> {
+        let base = self.base;
+        out.clear();
+        let mut any = 0;
+        match nulls {
+            None => out.extend(words.iter().map(|&word| {
+                let distance = word.wrapping_sub(base);
+                any |= distance;
+                (distance as u32).wrapping_add(1)
+            })),
+            Some(nulls) => out.extend(words.iter().zip(nulls.iter()).map(|(&word, valid)| {
+                let distance = word.wrapping_sub(base);
+                any |= if valid { distance } else { 0 };
+                if valid { (distance as u32).wrapping_add(1) } else { 0 }
+            })),
+        }
+        // As the limit is a power of two, all are below it exactly if their disjunction is.
+        let nothing = nulls.is_some_and(|nulls| nulls.null_count() == words.len());
+        if any >= self.limit && !words.is_empty() && !nothing {
+            return Ok(false);
+        }
+        match &mut self.ids {
+            Distances::Direct { top } => *top = (*top).max(any as usize + 2),
+            Distances::Dense(dense) => dense.intern(out)?,
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn total(&self) -> usize {
+        match &self.ids {
+            Distances::Direct { top } => *top,
+            Distances::Dense(dense) => dense.keys.len(),
+        }
+    }
+
+    pub(crate) fn take(
+        &mut self,
+        key: &DataType,
+        occupied: Option<&BooleanBuffer>,
+    ) -> Result<ArrayRef, StateError> {
+        let base = self.base;
+        let word = |id: u32| base.wrapping_add(u64::from(id)).wrapping_sub(1);
+        match &mut self.ids {
+            Distances::Direct { top } => {
+                let none = BooleanBuffer::new_unset(0);
+                let occupied = occupied.unwrap_or(&none);
+                *top = 0;
+                let null = (!occupied.is_empty() && occupied.value(0)).then_some(0);
+                let words: Vec<u64> = occupied.set_indices().map(|id| word(id as u32)).collect();
+                let nulls = words::null_at(null, words.len());
+                words::column(key, words, nulls)
+            }
+            Distances::Dense(dense) => {
+                let keys = std::mem::take(&mut dense.keys);
+                let null = keys.iter().position(|&key| key == 0).map(|at| at as u32);
+                dense.table.clear(self.limit as usize + 1);
+                let nulls = words::null_at(null, keys.len());
+                words::column(key, keys.into_iter().map(word).collect(), nulls)
+            }
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        match &self.ids {
+            Distances::Direct { .. } => 0,
+            Distances::Dense(dense) => dense.table.bytes() + dense.keys.capacity() * 4,
+        }
+    }
+}
+
+impl Dense {
+    /// Replaces distances + 1 by ids.
+    fn intern(&mut self, distances: &mut [u32]) -> Result<(), StateError> {
+        room(self.keys.len(), distances.len())?;
+        self.table.grow(1);
+        let table = self.table.as_mut();
+        for distance in distances {
+            let entry = &mut table[*distance as usize];
+            if *entry == 0 {
+                self.keys.push(*distance);
+                *entry = self.keys.len() as u32;
+            }
+            *distance = *entry - 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,309 @@
+//! Keys of at most 128 bits in an open-addressed table.
+//!
+//! A slot holds the key and its id side by side, so that a row costs one cache miss here and one in each
+//! accumulator. A batch is hashed first and then probed, with slots prefetched some rows ahead. The keys are kept a
+//! second time in order of their ids: growing and giving the keys back read them sequentially.
+
+use arrow::array::{Array, ArrayRef};
+use arrow::buffer::NullBuffer;
+use arrow::datatypes::DataType;
+
+use super::array::Range;
+use super::room;
+use crate::table::{Plain, Table};
+use crate::{StateError, hash, kernel, words};
+
+/// How many rows are hashed before they are probed.
+const CHUNK: usize = 512;
+/// How many rows ahead a slot is prefetched.
+const AHEAD: usize = 16;
+/// A table beyond this many bytes is prefetched.
+const FAR_BYTES: usize = 1 << 19;
+/// Slots of the smallest table.
+const SLOTS_MIN: usize = 1 << 10;
+
+/// A key with its slot.
+pub(crate) trait Key: Copy + Eq {
+    /// Key and id + 1; all zero where there is no key.
+    type Slot: Plain;
+    fn hash(self) -> u64;
+    fn slot(self, id: u32) -> Self::Slot;
+    /// The id + 1 in `slot`, and whether its key is `self`.
+    fn read(self, slot: &Self::Slot) -> (u32, bool);
+}
+
+impl Key for u64 {
+    type Slot = [u64; 2];
+
+    #[inline(always)]
+    fn hash(self) -> u64 {
+        hash::word(self)
+    }
+
+    #[inline(always)]
+    fn slot(self, id: u32) -> [u64; 2] {
+        [self, u64::from(id) + 1]
+    }
+
+    #[inline(always)]
+    fn read(self, slot: &[u64; 2]) -> (u32, bool) {
+        (slot[1] as u32, slot[0] == self)
+    }
+}
+
+impl Key for u128 {
+    type Slot = [u64; 4];
+
+    #[inline(always)]
+    fn hash(self) -> u64 {
+        hash::wide(self)
+    }
+
+    #[inline(always)]
+    fn slot(self, id: u32) -> [u64; 4] {
+        [self as u64, (self >> 64) as u64, u64::from(id) + 1, 0]
+    }
+
+    #[inline(always)]
+    fn read(self, slot: &[u64; 4]) -> (u32, bool) {
+        (slot[2] as u32, slot[0] == self as u64 && slot[1] == (self >> 64) as u64)
+    }
+}
+
+/// Dense ids of keys.
+pub(crate) struct HashIndex<K: Key> {
+    slots: Table<K::Slot>,
+    /// Key of each id.
+    keys: Vec<K>,
+    /// Scratch: where the rows of a chunk start probing.
+    starts: Vec<u32>,
+}
+
+impl<K: Key> HashIndex<K> {
+    fn new() -> Self {
+        Self { slots: Table::new(), keys: vec![], starts: vec![] }
+    }
+
+    /// Appends the id of each key to `out`.
+    fn intern(&mut self, keys: &[K], out: &mut Vec<u32>) -> Result<(), StateError> {
+        room(self.keys.len(), keys.len())?;
+        out.reserve(keys.len());
+        for chunk in keys.chunks(CHUNK) {
+            self.reserve(chunk.len());
+            let shift = 64 - self.slots.len().trailing_zeros();
+            self.starts.clear();
+            self.starts.extend(chunk.iter().map(|key| (key.hash() >> shift) as u32));
+            let far = self.slots.bytes() > FAR_BYTES;
+            for (row, &key) in chunk.iter().enumerate() {
+                if far && let Some(&next) = self.starts.get(row + AHEAD) {
+                    kernel::prefetch(self.slots.as_ref(), next as usize);
+                }
+                out.push(probe(self.slots.as_mut(), &mut self.keys, key, self.starts[row]));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes room for `more` keys at a load of at most 0.6.
+    fn reserve(&mut self, more: usize) {
+        let need = (self.keys.len() + more) * 5 / 3;
+        if need > self.slots.len() {
+            self.rebuild(need.max(SLOTS_MIN));
+        }
+    }
+
+    #[cold]
+    fn rebuild(&mut self, slots: usize) {
+        let mut table = Table::<K::Slot>::zeroed(slots);
+        let shift = 64 - table.len().trailing_zeros();
+        let mask = table.len() - 1;
+        for (id, &key) in self.keys.iter().enumerate() {
+            if let Some(next) = self.keys.get(id + AHEAD) {
+                kernel::prefetch(table.as_ref(), (next.hash() >> shift) as usize);
+            }
+            let mut at = (key.hash() >> shift) as usize;
+            while key.read(&table.as_ref()[at]).0 != 0 {
+                at = (at + 1) & mask;
+            }
+            table.as_mut()[at] = key.slot(id as u32);
+        }
+        self.slots = table;
+    }
+
+    fn take(&mut self) -> Vec<K> {
+        self.slots.clear(self.slots.len());
+        std::mem::take(&mut self.keys)
+    }
+
+    fn bytes(&self) -> usize {
+        self.slots.bytes() + self.keys.capacity() * size_of::<K>() + self.starts.capacity() * 4
+    }
+}
+
+/// The id of `key`, which is given the next id if it is new. There is an empty slot: the load is below one.
+#[inline(always)]
+fn probe<K: Key>(slots: &mut [K::Slot], keys: &mut Vec<K>, key: K, start: u32) -> u32 {
+    let mask = slots.len() - 1;
+    let mut at = start as usize;
+    loop {
+        let slot = &mut slots[at & mask];
+        match key.read(slot) {
+            (0, _) => {
+                let id = keys.len() as u32;
+                *slot = key.slot(id);
+                keys.push(key);
+                return id;
+            }
+            (id, true) => return id - 1,
+            _ => at += 1,
+        }
+    }
+}
+
+/// One key of at most 64 bits. NULL has an id, and a word in `keys`, but no slot.
+pub(crate) struct WordIndex {
+    key: DataType,
+    index: HashIndex<u64>,
+    null: Option<u32>,
+    /// At how many keys to ask again whether they are dense enough for an array.
+    pub(crate) ask_at: usize,
+    scratch: Vec<u64>,
+}
+
+impl WordIndex {
+    pub(crate) fn new(key: DataType) -> Self {
+        Self { key, index: HashIndex::new(), null: None, ask_at: 1 << 12, scratch: vec![] }
+    }
+
+    /// Appends the id of each row to `out`.
+    pub(crate) fn intern(
+        &mut self,
+        words: &[u64],
+        nulls: Option<&NullBuffer>,
+        out: &mut Vec<u32>,
+    ) -> Result<(), StateError> {
+        out.clear();
+        let Some(nulls) = nulls else { return self.index.intern(words, out) };
+        // The valid words are interned together, then spread over the rows from the back.
+        self.scratch.clear();
+        self.scratch.extend(nulls.valid_indices().map(|row| words[row]));
+        self.index.intern(&self.scratch, out)?;
+        let null = match self.null {
+            Some(id) => id,
+            None if nulls.null_count() == 0 => return Ok(()),
+            None => {
+                room(self.index.keys.len(), 1)?;
+                self.index.keys.push(0);
+                *self.null.insert(self.index.keys.len() as u32 - 1)
+            }
+        };
+        let mut from = out.len();
+        out.resize(words.len(), null);
+        for row in (0..words.len()).rev() {
+            out[row] = if nulls.is_valid(row) {
+                from -= 1;
+                out[from]
+            } else {
+                null
+            };
+        }
+        Ok(())
+    }
+
+    pub(crate) fn total(&self) -> usize {
+        self.index.keys.len()
+    }
+
+    /// The range of its keys.
+    pub(crate) fn range(&self) -> Option<Range> {
+        let nulls = words::null_at(self.null, self.total());
+        Range::of(&self.index.keys, nulls.as_ref())
+    }
+
+    pub(crate) fn take(&mut self) -> Result<ArrayRef, StateError> {
+        let words = self.index.take();
+        let nulls = words::null_at(self.null.take(), words.len());
+        words::column(&self.key, words, nulls)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.index.bytes() + self.scratch.capacity() * 8
+    }
+}
+
+/// Several keys of together at most 128 bits. Each has a bit that says whether it is null, and its word above that.
+pub(crate) struct PackedIndex {
+    index: HashIndex<u128>,
+    scratch: Vec<u64>,
+    packed: Vec<u128>,
+}
+
+impl PackedIndex {
+    /// `None` if the keys do not fit.
+    pub(crate) fn new(keys: &[DataType]) -> Option<Self> {
+        let bits = keys.iter().map(|key| words::bits(key).map(|bits| bits + 1));
+        let bits = bits.sum::<Option<u32>>()?;
+        (bits <= 128).then(|| Self { index: HashIndex::new(), scratch: vec![], packed: vec![] })
+    }
+
+    /// Appends the id of each row to `out`.
+    pub(crate) fn intern(
+        &mut self,
+        keys: &[ArrayRef],
+        out: &mut Vec<u32>,
+    ) -> Result<(), StateError> {
+        out.clear();
+        self.packed.clear();
+        self.packed.resize(keys[0].len(), 0);
+        let mut shift = 0;
+        for key in keys {
+            let bits = words::bits(key.data_type())
+                .ok_or_else(|| StateError::Key(key.data_type().clone()))?;
+            let mask = u64::MAX >> (64 - bits);
+            let words = words::words(key, &mut self.scratch)?;
+            match key.nulls().filter(|nulls| nulls.null_count() > 0) {
+                None => {
+                    for (packed, &word) in self.packed.iter_mut().zip(words) {
+                        *packed |= (u128::from(word & mask) << 1) << shift;
+                    }
+                }
+                Some(nulls) => {
+                    for ((packed, &word), valid) in self.packed.iter_mut().zip(words).zip(nulls) {
+                        let cell = if valid { u128::from(word & mask) << 1 } else { 1 };
+                        *packed |= cell << shift;
+                    }
+                }
+            }
+            shift += bits + 1;
+        }
+        self.index.intern(&self.packed, out)
+    }
+
+    pub(crate) fn total(&self) -> usize {
+        self.index.keys.len()
+    }
+
+    pub(crate) fn take(&mut self, keys: &[DataType]) -> Result<Vec<ArrayRef>, StateError> {
+        let packed = self.index.take();
+        let mut shift = 0;
+        keys.iter()
+            .map(|key| {
+                let bits = words::bits(key).ok_or_else(|| StateError::Key(key.clone()))?;
+                let mask = u64::MAX >> (64 - bits);
+                let cells = packed.iter().map(|packed| packed >> shift);
+                let words = cells.map(|cell| (cell >> 1) as u64 & mask).collect();
+                let null = |packed: &u128| (packed >> shift) & 1 == 1;
+                let nulls = packed.iter().any(null).then(|| {
+                    let valid = packed.iter().map(|packed| !null(packed));
+                    NullBuffer::new(valid.collect())
+                });
+                shift += bits + 1;
+                words::column(key, words, nulls)
+            })
+            .collect()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.index.bytes() + self.scratch.capacity() * 8 + self.packed.capacity() * 16
+    }
+}

@@ -1,0 +1,135 @@
+//! From keys to group ids: one index per key mode.
+//!
+//! | mode | keys | ids |
+//! |---|---|---|
+//! | One | none | always 0 |
+//! | Array | one integer-like key in a small range | key − base, with holes; or dense through a table |
+//! | Hash | one key of at most 64 bits | dense, in order of first appearance |
+//! | Packed | several keys that fit 128 bits with their null bits | dense |
+//! | Wide | anything else | dense |
+//!
+//! NULL is a value like any other, as GROUP BY has it. An index never forgets a key until [`Index::take`].
+
+pub(crate) mod array;
+pub(crate) mod hash;
+pub(crate) mod wide;
+
+use arrow::array::ArrayRef;
+use arrow::buffer::BooleanBuffer;
+use arrow::datatypes::{DataType, Field};
+
+use crate::{StateError, words};
+use array::ArrayIndex;
+use hash::{PackedIndex, WordIndex};
+use wide::WideIndex;
+
+/// How a slice finds the group of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KeyMode {
+    /// No keys: one group.
+    One,
+    /// One integer-like key; the group is its distance from a base.
+    Array,
+    /// One key of at most 64 bits in a hash table.
+    Hash,
+    /// Several keys of together at most 128 bits in a hash table.
+    Packed,
+    /// Keys of any type, encoded as bytes, in a hash table over a log.
+    Wide,
+}
+
+/// An index in one of the modes.
+pub(crate) enum Index {
+    /// None: Arrow's row format does not know a type.
+    Refused(DataType),
+    One,
+    Array(ArrayIndex),
+    Hash(WordIndex),
+    Packed(PackedIndex),
+    Wide(WideIndex),
+}
+
+impl Index {
+    /// The index that fits keys of these types before a row was seen; `dense` if ids must not have holes.
+    pub(crate) fn new(keys: &[DataType], force: Option<KeyMode>, dense: bool) -> Self {
+        if keys.is_empty() {
+            return Self::One;
+        }
+        if force != Some(KeyMode::Wide) {
+            if let [key] = keys
+                && words::bits(key).is_some()
+            {
+                let array = words::is_integer_like(key) && force != Some(KeyMode::Hash);
+                return if array {
+                    Self::Array(ArrayIndex::new(dense))
+                } else {
+                    Self::Hash(WordIndex::new(key.clone()))
+                };
+            }
+            if let Some(packed) = PackedIndex::new(keys) {
+                return Self::Packed(packed);
+            }
+        }
+        match WideIndex::new(keys) {
+            Ok(wide) => Self::Wide(wide),
+            Err(_) => Self::Refused(DataType::Struct(
+                keys.iter().map(|key| Field::new("key", key.clone(), true)).collect(),
+            )),
+        }
+    }
+
+    pub(crate) fn mode(&self) -> KeyMode {
+        match self {
+            Self::One => KeyMode::One,
+            Self::Refused(_) => KeyMode::Wide,
+            Self::Array(_) => KeyMode::Array,
+            Self::Hash(_) => KeyMode::Hash,
+            Self::Packed(_) => KeyMode::Packed,
+            Self::Wide(_) => KeyMode::Wide,
+        }
+    }
+
+    /// How many ids there are; with holes, a bound on them.
+    pub(crate) fn total(&self) -> usize {
+        match self {
+            Self::One => 1,
+            Self::Refused(_) => 0,
+            Self::Array(index) => index.total(),
+            Self::Hash(index) => index.total(),
+            Self::Packed(index) => index.total(),
+            Self::Wide(index) => index.total(),
+        }
+    }
+
+    /// The keys of ids `0..total`, or of those in `occupied`, leaving no ids. Memory may be kept.
+    pub(crate) fn take(
+        &mut self,
+        keys: &[DataType],
+        occupied: Option<&BooleanBuffer>,
+    ) -> Result<Vec<ArrayRef>, StateError> {
+        match self {
+            Self::One => Ok(vec![]),
+            Self::Refused(keys) => Err(StateError::Key(keys.clone())),
+            Self::Array(index) => Ok(vec![index.take(&keys[0], occupied)?]),
+            Self::Hash(index) => Ok(vec![index.take()?]),
+            Self::Packed(index) => index.take(keys),
+            Self::Wide(index) => index.take(keys),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::One | Self::Refused(_) => 0,
+            Self::Array(index) => index.bytes(),
+            Self::Hash(index) => index.bytes(),
+            Self::Packed(index) => index.bytes(),
+            Self::Wide(index) => index.bytes(),
+        }
+    }
+}
+
+/// An error if `more` groups might not have ids any more.
+fn room(total: usize, more: usize) -> Result<(), StateError> {
+    let max = u64::from(u32::MAX) - 1;
+    if (total + more) as u64 > max { Err(StateError::Full { what: "groups", max }) } else { Ok(()) }
+}

@@ -1,0 +1,268 @@
+//! Keys of any type: encoded as bytes in an append-only log, found through a table of salt and id.
+//!
+//! A slot is the upper half of the hash and the id, so that the log is read only where the salt agrees. One key that
+//! is a string or binary is its own encoding; other keys are encoded by Arrow's row format.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, ArrowPrimitiveType, AsArray, BinaryArray, BinaryViewArray, LargeBinaryArray,
+    LargeStringArray, PrimitiveArray, StringArray,
+};
+use arrow::buffer::{OffsetBuffer, ScalarBuffer};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Float32Type, Float64Type};
+use arrow::row::{RowConverter, Rows, SortField};
+
+use super::room;
+use crate::table::Table;
+use crate::{StateError, hash, words};
+
+/// Dense ids of strings of bytes, and of NULL.
+#[derive(Debug)]
+struct BytesIndex {
+    /// Salt and id + 1; zero where there is no key.
+    slots: Table<u64>,
+    log: Vec<u8>,
+    /// Where in the log the key of each id ends. It begins where the one before ends.
+    ends: Vec<i64>,
+    /// The id of NULL, which has no slot and no bytes.
+    null: Option<u32>,
+}
+
+impl BytesIndex {
+    fn new() -> Self {
+        Self { slots: Table::new(), log: vec![], ends: vec![], null: None }
+    }
+
+    fn key(&self, id: usize) -> &[u8] {
+        let begin = if id == 0 { 0 } else { self.ends[id - 1] as usize };
+        &self.log[begin..self.ends[id] as usize]
+    }
+
+    /// Makes room for `more` keys at a load of at most 0.6.
+    fn reserve(&mut self, more: usize) -> Result<(), StateError> {
+        room(self.ends.len(), more)?;
+        let need = (self.ends.len() + more) * 5 / 3;
+        if need <= self.slots.len() {
+            return Ok(());
+        }
+        let mut slots = Table::<u64>::zeroed(need.max(1 << 10));
+        let mask = slots.len() - 1;
+        for id in (0..self.ends.len()).filter(|&id| Some(id as u32) != self.null) {
+            let hash = hash::bytes(self.key(id));
+            let mut at = hash as usize & mask;
+            while slots.as_ref()[at] != 0 {
+                at = (at + 1) & mask;
+            }
+            slots.as_mut()[at] = slot(hash, id as u32);
+        }
+        self.slots = slots;
+        Ok(())
+    }
+
+    /// The id of a key; there must be room.
+    #[inline]
+    fn intern(&mut self, key: Option<&[u8]>) -> u32 {
+        let Some(key) = key else {
+            let ends = &mut self.ends;
+            return *self.null.get_or_insert_with(|| {
+                ends.push(ends.last().copied().unwrap_or(0));
+                ends.len() as u32 - 1
+            });
+        };
+        let hash = hash::bytes(key);
+        let mask = self.slots.len() - 1;
+        let mut at = hash as usize & mask;
+        loop {
+            let found = self.slots.as_ref()[at];
+            if found == 0 {
+                let id = self.ends.len() as u32;
+                self.log.extend_from_slice(key);
+                self.ends.push(self.log.len() as i64);
+                self.slots.as_mut()[at] = slot(hash, id);
+                return id;
+            }
+            let id = found as u32 - 1;
+            if found >> 32 == hash >> 32 && self.key(id as usize) == key {
+                return id;
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    fn intern_all<'a>(
+        &mut self,
+        keys: impl ExactSizeIterator<Item = Option<&'a [u8]>>,
+        out: &mut Vec<u32>,
+    ) -> Result<(), StateError> {
+        out.clear();
+        self.reserve(keys.len().min(1 << 10))?;
+        for (row, key) in keys.enumerate() {
+            if row % (1 << 10) == 0 {
+                self.reserve(1 << 10)?;
+            }
+            out.push(self.intern(key));
+        }
+        Ok(())
+    }
+
+    /// The log, where each key ends, and the id of NULL; leaves no keys.
+    fn take(&mut self) -> (Vec<u8>, Vec<i64>, Option<u32>) {
+        self.slots.clear(self.slots.len());
+        (std::mem::take(&mut self.log), std::mem::take(&mut self.ends), self.null.take())
+    }
+
+    fn bytes(&self) -> usize {
+        self.slots.bytes() + self.log.capacity() + self.ends.capacity() * 8
+    }
+}
+
+fn slot(hash: u64, id: u32) -> u64 {
+    hash >> 32 << 32 | (u64::from(id) + 1)
+}
+
+/// An index of keys of any type.
+pub(crate) struct WideIndex {
+    index: BytesIndex,
+    /// `None` for one key that is a string or binary.
+    rows: Option<Encoder>,
+}
+
+/// Arrow's row format and a buffer of rows to reuse.
+struct Encoder {
+    converter: RowConverter,
+    rows: Rows,
+}
+
+impl WideIndex {
+    pub(crate) fn new(keys: &[DataType]) -> Result<Self, StateError> {
+        let rows = match keys {
+            [
+                DataType::Utf8
+                | DataType::LargeUtf8
+                | DataType::Utf8View
+                | DataType::Binary
+                | DataType::LargeBinary
+                | DataType::BinaryView,
+            ] => None,
+            _ => {
+                let fields = keys.iter().cloned().map(SortField::new).collect();
+                let converter = RowConverter::new(fields)?;
+                let rows = converter.empty_rows(0, 0);
+                Some(Encoder { converter, rows })
+            }
+        };
+        Ok(Self { index: BytesIndex::new(), rows })
+    }
+
+    /// Appends the id of each row to `out`.
+    pub(crate) fn intern(
+        &mut self,
+        keys: &[ArrayRef],
+        out: &mut Vec<u32>,
+    ) -> Result<(), StateError> {
+        if let Some(encoder) = &mut self.rows {
+            let keys: Vec<ArrayRef> = keys.iter().map(canonical).collect();
+            encoder.rows.clear();
+            encoder.converter.append(&mut encoder.rows, &keys)?;
+            let rows = &encoder.rows;
+            let keys = (0..rows.num_rows()).map(|row| Some(rows.row(row).data()));
+            return self.index.intern_all(keys, out);
+        }
+        let index = &mut self.index;
+        let key = &keys[0];
+        match key.data_type() {
+            DataType::Utf8 => {
+                index.intern_all(key.as_string::<i32>().iter().map(|k| k.map(str::as_bytes)), out)
+            }
+            DataType::LargeUtf8 => {
+                index.intern_all(key.as_string::<i64>().iter().map(|k| k.map(str::as_bytes)), out)
+            }
+            DataType::Utf8View => {
+                index.intern_all(key.as_string_view().iter().map(|k| k.map(str::as_bytes)), out)
+            }
+            DataType::Binary => index.intern_all(key.as_binary::<i32>().iter(), out),
+            DataType::LargeBinary => index.intern_all(key.as_binary::<i64>().iter(), out),
+            DataType::BinaryView => index.intern_all(key.as_binary_view().iter(), out),
+            other => Err(StateError::Key(other.clone())),
+        }
+    }
+
+    pub(crate) fn total(&self) -> usize {
+        self.index.ends.len()
+    }
+
+    pub(crate) fn take(&mut self, keys: &[DataType]) -> Result<Vec<ArrayRef>, StateError> {
+        if let Some(encoder) = &self.rows {
+            let parser = encoder.converter.parser();
+            let total = self.index.ends.len();
+            let rows = (0..total).map(|id| parser.parse(self.index.key(id)));
+            let columns = encoder.converter.convert_rows(rows)?;
+            self.index.take();
+            // Rows come back without dictionaries.
+            let typed = columns.into_iter().zip(keys).map(|(column, key)| {
+                if column.data_type() == key { Ok(column) } else { Ok(cast(&column, key)?) }
+            });
+            return typed.collect();
+        }
+        let (log, ends, null) = self.index.take();
+        let nulls = words::null_at(null, ends.len());
+        let large = || OffsetBuffer::new(std::iter::once(0).chain(ends.iter().copied()).collect());
+        let bytes = || std::iter::once(0).chain(ends.iter().map(|&e| e as usize)).zip(&ends);
+        Ok(vec![match &keys[0] {
+            DataType::Utf8 => {
+                Arc::new(StringArray::try_new(small(&ends)?, log.into(), nulls)?) as ArrayRef
+            }
+            DataType::LargeUtf8 => Arc::new(LargeStringArray::try_new(large(), log.into(), nulls)?),
+            DataType::Binary => Arc::new(BinaryArray::try_new(small(&ends)?, log.into(), nulls)?),
+            DataType::LargeBinary => {
+                Arc::new(LargeBinaryArray::try_new(large(), log.into(), nulls)?)
+            }
+            key @ (DataType::BinaryView | DataType::Utf8View) => {
+                let views = bytes().enumerate().map(|(id, (begin, &end))| {
+                    (Some(id as u32) != null).then(|| &log[begin..end as usize])
+                });
+                let array: BinaryViewArray = views.collect();
+                match key {
+                    DataType::BinaryView => Arc::new(array),
+                    _ => Arc::new(array.to_string_view()?),
+                }
+            }
+            other => return Err(StateError::Key(other.clone())),
+        }])
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.index.bytes() + self.rows.as_ref().map_or(0, |encoder| encoder.rows.size())
+    }
+}
+
+/// Offsets of 32 bits.
+fn small(ends: &[i64]) -> Result<OffsetBuffer<i32>, StateError> {
+    let max = i32::MAX as u64;
+    let full = |_| StateError::Full { what: "bytes in a column of strings", max };
+    let ends = ends.iter().map(|&end| i32::try_from(end));
+    let offsets: Result<Vec<i32>, _> = std::iter::once(Ok(0)).chain(ends).collect();
+    Ok(OffsetBuffer::new(ScalarBuffer::from(offsets.map_err(full)?)))
+}
+
+/// A column whose equal values have equal rows: floats have one zero and one NaN.
+fn canonical(column: &ArrayRef) -> ArrayRef {
+    fn floats<T>(column: &ArrayRef, one: impl Fn(T::Native) -> T::Native) -> ArrayRef
+    where
+        T: ArrowPrimitiveType,
+    {
+        let column: &PrimitiveArray<T> = column.as_primitive();
+        Arc::new(column.unary::<_, T>(one))
+    }
+    match column.data_type() {
+        DataType::Float32 => {
+            floats::<Float32Type>(column, |v| if v.is_nan() { f32::NAN } else { v + 0.0 })
+        }
+        DataType::Float64 => {
+            floats::<Float64Type>(column, |v| if v.is_nan() { f64::NAN } else { v + 0.0 })
+        }
+        _ => Arc::clone(column),
+    }
+}

@@ -1,0 +1,167 @@
+//! The inner loops: random updates of a table by group id.
+//!
+//! The only unsafe code of this crate. Bounds are proved once per batch from [`Groups::reach`] and then not asked
+//! again; prefetching is a hint that may name any address. The tests compare each loop with checked indexing.
+#![allow(unsafe_code)]
+
+use crate::groups::{Groups, Ids};
+
+/// A table beyond this many bytes is expected to miss the second-level cache, and is prefetched.
+const FAR_BYTES: usize = 1 << 19;
+/// How many rows ahead to prefetch.
+const AHEAD: usize = 24;
+
+/// Applies `f(slot of the row's group, value of the row)` to each row.
+///
+/// # Panics
+/// If `table` does not cover [`Groups::reach`], or `values` has another length than `groups`.
+#[inline]
+pub(crate) fn scatter<S, V: Copy>(
+    table: &mut [S],
+    groups: &Groups,
+    values: &[V],
+    f: impl Fn(&mut S, V),
+) {
+    assert!(groups.reach() < table.len() && groups.rows() == values.len());
+    match groups.ids() {
+        Ids::One { id, .. } => {
+            let slot = &mut table[id as usize];
+            values.iter().for_each(|&value| f(slot, value));
+        }
+        Ids::Each(ids) => {
+            let near = if size_of_val(table) > FAR_BYTES {
+                let ahead = ids.get(AHEAD..).unwrap_or(&[]);
+                for ((&id, &value), &next) in ids.iter().zip(values).zip(ahead) {
+                    prefetch(table, next as usize);
+                    // SAFETY: `id <= groups.reach() < table.len()`: Groups' invariant and the assertion above.
+                    f(unsafe { table.get_unchecked_mut(id as usize) }, value);
+                }
+                ahead.len()
+            } else {
+                0
+            };
+            for (&id, &value) in ids[near..].iter().zip(&values[near..]) {
+                // SAFETY: as above.
+                f(unsafe { table.get_unchecked_mut(id as usize) }, value);
+            }
+        }
+    }
+}
+
+/// Applies `f(slot of the row's group)` to each row.
+///
+/// # Panics
+/// If `table` does not cover [`Groups::reach`].
+#[inline]
+pub(crate) fn touch<S>(table: &mut [S], groups: &Groups, f: impl Fn(&mut S)) {
+    assert!(groups.reach() < table.len());
+    match groups.ids() {
+        Ids::One { id, rows } => {
+            let slot = &mut table[id as usize];
+            (0..rows).for_each(|_| f(slot));
+        }
+        Ids::Each(ids) => {
+            let near = if size_of_val(table) > FAR_BYTES {
+                let ahead = ids.get(AHEAD..).unwrap_or(&[]);
+                for (&id, &next) in ids.iter().zip(ahead) {
+                    prefetch(table, next as usize);
+                    // SAFETY: `id <= groups.reach() < table.len()`: Groups' invariant and the assertion above.
+                    f(unsafe { table.get_unchecked_mut(id as usize) });
+                }
+                ahead.len()
+            } else {
+                0
+            };
+            for &id in &ids[near..] {
+                // SAFETY: as above.
+                f(unsafe { table.get_unchecked_mut(id as usize) });
+            }
+        }
+    }
+}
+
+/// Counts the rows of each group into four tables side by side in `lanes` (table `l` begins at `l * lanes.len() / 4`),
+/// so that a group that occurs often is not incremented at the same address twice in a row, which would wait for the
+/// store before it.
+///
+/// # Panics
+/// If a quarter of `lanes` does not cover [`Groups::reach`].
+#[inline]
+pub(crate) fn histogram(lanes: &mut [u32], groups: &Groups) {
+    let width = lanes.len() / 4;
+    assert!(groups.reach() < width);
+    let Ids::Each(ids) = groups.ids() else {
+        groups.iter().for_each(|id| lanes[id as usize] += 1);
+        return;
+    };
+    let (quads, rest) = ids.as_chunks::<4>();
+    for quad in quads {
+        for (lane, &id) in quad.iter().enumerate() {
+            // SAFETY: `lane < 4` and `id < width`, so the index is below `4 * width <= lanes.len()`.
+            unsafe { *lanes.get_unchecked_mut(lane * width + id as usize) += 1 };
+        }
+    }
+    for &id in rest {
+        lanes[id as usize] += 1;
+    }
+}
+
+/// Asks for the cache line of `table[at]`, which may be out of bounds.
+#[inline(always)]
+pub(crate) fn prefetch<S>(table: &[S], at: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: prefetching does not access memory; any address will do. SSE is part of x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(table.as_ptr().wrapping_add(at).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (table, at);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ids that are spread, repeated, and few, for tables on both sides of `FAR_BYTES`.
+    fn cases() -> Vec<(usize, Vec<u32>)> {
+        let spread = |n: u32, m: u32| (0..n).map(|i| i.wrapping_mul(2_654_435_761) % m).collect();
+        vec![
+            (1, vec![0; 9]),
+            (128, spread(1003, 100)),
+            (1 << 17, spread(5001, 1 << 17)),
+            (1 << 17, vec![77; 40]),
+            (1 << 17, vec![3, 9]),
+            (4, vec![]),
+        ]
+    }
+
+    #[test]
+    fn loops_agree_with_checked_indexing() {
+        for (len, ids) in cases() {
+            let values: Vec<u64> = (0..ids.len() as u64).map(|i| i * i).collect();
+            let groups = Groups::each(&ids);
+            let (mut sums, mut counts) = (vec![0u64; len], vec![0u64; len]);
+            let mut lanes = vec![0u32; 4 * len];
+            scatter(&mut sums, &groups, &values, |slot, v| *slot += v);
+            touch(&mut counts, &groups, |slot| *slot += 1);
+            histogram(&mut lanes, &groups);
+            let (mut sums_checked, mut counts_checked) = (vec![0u64; len], vec![0u64; len]);
+            for (&id, &value) in ids.iter().zip(&values) {
+                sums_checked[id as usize] += value;
+                counts_checked[id as usize] += 1;
+            }
+            assert_eq!(sums, sums_checked);
+            assert_eq!(counts, counts_checked);
+            let folded: Vec<u64> =
+                (0..len).map(|i| (0..4).map(|l| u64::from(lanes[l * len + i])).sum()).collect();
+            assert_eq!(folded, counts_checked);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "assertion")]
+    fn a_table_that_is_too_small_is_refused() {
+        scatter(&mut [0u64; 4], &Groups::each(&[1, 4]), &[1u64, 1], |slot, v| *slot += v);
+    }
+}

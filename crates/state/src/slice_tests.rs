@@ -1,0 +1,423 @@
+//! Slices against a plain map, in every key mode.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, Float64Array, Int64Array, StringArray, UInt8Array};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, TimeUnit};
+use arrow::util::display::array_value_to_string;
+use proptest::prelude::*;
+
+use crate::aggregates::{avg, count, count_of, max, min, sum};
+use crate::{
+    Accumulator, Aggregate, Columns, GroupBy, Groups, KeyMode, Partitioner, Slice, Slices, Split,
+    StateError, StateOptions,
+};
+
+fn spec(
+    keys: Vec<DataType>,
+    aggregates: Vec<Arc<dyn Aggregate>>,
+    mode: Option<KeyMode>,
+) -> Arc<GroupBy> {
+    let options =
+        StateOptions { key_mode: mode, array_range_max: 1 << 17, ..StateOptions::default() };
+    Arc::new(GroupBy { keys, aggregates, options })
+}
+
+fn all() -> Vec<Arc<dyn Aggregate>> {
+    let of = DataType::Int64;
+    let native = [sum(&of), min(&of), max(&of), avg(&of)];
+    [count(), count_of(&of)].into_iter().chain(native.into_iter().flatten()).collect()
+}
+
+/// Rows of columns as text, sorted: the order of groups is no promise.
+fn text(columns: &Columns) -> Vec<Vec<String>> {
+    let mut rows: Vec<Vec<String>> = (0..columns.rows())
+        .map(|row| {
+            let columns = columns.keys.iter().chain(&columns.states);
+            columns.map(|column| array_value_to_string(column, row).unwrap()).collect()
+        })
+        .collect();
+    rows.sort();
+    rows
+}
+
+/// A batch of keys and values.
+type Batch = Vec<(Option<i64>, Option<i64>)>;
+
+fn oracle(batches: &[Batch]) -> Vec<Vec<String>> {
+    let mut groups = BTreeMap::<Option<i64>, (i64, Vec<i64>)>::new();
+    for &(key, value) in batches.iter().flatten() {
+        let group = groups.entry(key).or_default();
+        group.0 += 1;
+        group.1.extend(value);
+    }
+    let show = |value: Option<i64>| value.map_or(String::new(), |value| value.to_string());
+    let mut rows: Vec<Vec<String>> = groups
+        .into_iter()
+        .map(|(key, (rows, values))| {
+            let total: i64 = values.iter().sum();
+            let some = !values.is_empty();
+            let mean = total as f64 / values.len() as f64;
+            vec![
+                show(key),
+                rows.to_string(),
+                values.len().to_string(),
+                show(some.then_some(total)),
+                show(values.iter().min().copied()),
+                show(values.iter().max().copied()),
+                if some { format!("{mean:?}") } else { String::new() },
+            ]
+        })
+        .collect();
+    rows.sort();
+    rows
+}
+
+fn columns(batch: &Batch, key: &DataType) -> (ArrayRef, ArrayRef) {
+    let keys: Int64Array = batch.iter().map(|row| row.0).collect();
+    let values: Int64Array = batch.iter().map(|row| row.1).collect();
+    (cast(&keys, key).unwrap(), Arc::new(values))
+}
+
+fn add(slice: &mut Slice, spec: &GroupBy, keys: Vec<ArrayRef>, value: &ArrayRef) {
+    let args = vec![vec![value.clone()]; spec.aggregates.len()];
+    slice.update(&keys, &args).unwrap();
+}
+
+/// Updates helpers in turn, and merges their deltas every other batch; the leader's values.
+fn late_merge(spec: &Arc<GroupBy>, batches: &[Batch], helpers: usize) -> Columns {
+    let mut leader = Slice::new(spec);
+    let mut partials: Vec<Slice> = (0..helpers).map(|_| Slice::new(spec)).collect();
+    for (at, batch) in batches.iter().enumerate() {
+        let partial = &mut partials[at % helpers];
+        let (keys, value) = columns(batch, &spec.keys[0]);
+        add(partial, spec, vec![keys], &value);
+        if at % 2 == 1 {
+            let delta = partial.take_delta().unwrap();
+            assert!(partial.is_empty() && partial.groups() == 0);
+            leader.merge(&delta.keys, &delta.states).unwrap();
+        }
+    }
+    for partial in &mut partials {
+        let delta = partial.take_delta().unwrap();
+        leader.merge(&delta.keys, &delta.states).unwrap();
+    }
+    let groups = leader.groups();
+    let values = leader.take_values().unwrap();
+    assert_eq!(groups, values.rows());
+    assert_eq!(leader.take_values().unwrap().rows(), 0, "taken once");
+    values
+}
+
+fn batches(nulls: u32) -> impl Strategy<Value = Vec<Batch>> {
+    let key = prop_oneof![
+        8 => (-20i64..100).prop_map(Some),
+        1 => (-100_000_000i64..100_000_000).prop_map(Some),
+        1 => prop_oneof![Just(i64::MIN), Just(i64::MAX), Just(0)].prop_map(Some),
+        nulls => Just(None),
+    ];
+    let value = prop_oneof![9 => (-50i64..50).prop_map(Some), nulls => Just(None)];
+    prop::collection::vec(prop::collection::vec((key, value), 0..40), 0..8)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(160))]
+
+    #[test]
+    fn every_mode_equals_the_oracle(with in batches(1), without in batches(0), helpers in 1usize..4) {
+        let modes = [None, Some(KeyMode::Array), Some(KeyMode::Hash), Some(KeyMode::Wide)];
+        for batches in [with, without] {
+            let expected = oracle(&batches);
+            for mode in modes {
+                let spec = spec(vec![DataType::Int64], all(), mode);
+                prop_assert_eq!(&text(&late_merge(&spec, &batches, helpers)), &expected, "{:?}", mode);
+            }
+            let spec = spec(vec![DataType::Utf8], all(), None);
+            prop_assert_eq!(&text(&late_merge(&spec, &batches, helpers)), &expected);
+        }
+    }
+
+    #[test]
+    fn array_moves_with_its_range(
+        batches in prop::collection::vec((-3i64..3, prop::collection::vec(0i64..30_000, 1..200)), 1..6),
+    ) {
+        // Each batch is somewhere else, so that the range grows on both ends and gets too sparse at times.
+        let batches: Vec<Batch> = batches
+            .into_iter()
+            .map(|(at, keys)| keys.iter().map(|key| (Some(at * 60_000 + key), Some(*key))).collect())
+            .collect();
+        let expected = oracle(&batches);
+        let spec = spec(vec![DataType::Int64], all(), None);
+        prop_assert_eq!(&text(&late_merge(&spec, &batches, 1)), &expected);
+    }
+}
+
+#[test]
+fn keys_come_back_in_their_types() {
+    use DataType::*;
+    let dictionary = Dictionary(Box::new(Int32), Box::new(Utf8));
+    let single = [
+        (Boolean, KeyMode::Array),
+        (UInt8, KeyMode::Array),
+        (Int16, KeyMode::Array),
+        (Date32, KeyMode::Array),
+        (UInt64, KeyMode::Array),
+        (Timestamp(TimeUnit::Millisecond, Some("+00:00".into())), KeyMode::Array),
+        (Float64, KeyMode::Hash),
+        (Utf8, KeyMode::Wide),
+        (LargeUtf8, KeyMode::Wide),
+        (Utf8View, KeyMode::Wide),
+        (Binary, KeyMode::Wide),
+        (BinaryView, KeyMode::Wide),
+        (dictionary, KeyMode::Wide),
+        (Decimal128(20, 2), KeyMode::Wide),
+    ];
+    let source: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None, Some(0), Some(1), None]));
+    for (key, mode) in single {
+        let source = match &key {
+            Date32 => cast(&source, &Int32).unwrap(),
+            Dictionary(_, _) | Utf8View | Binary | BinaryView => cast(&source, &Utf8).unwrap(),
+            _ => source.clone(),
+        };
+        let keys = cast(&source, &key).unwrap();
+        let spec = spec(vec![key.clone()], vec![count()], None);
+        let mut slice = Slice::new(&spec);
+        slice.update(&[keys.clone()], &[vec![]]).unwrap();
+        assert_eq!((slice.key_mode(), slice.groups()), (mode, 3), "{key}");
+        let delta = slice.take_delta().unwrap();
+        assert_eq!(delta.keys[0].data_type(), &key);
+        let mut merged = Slice::new(&spec);
+        merged.merge(&delta.keys, &delta.states).unwrap();
+        let mut counts: Vec<String> = text(&merged.take_values().unwrap()).concat();
+        counts.sort();
+        assert_eq!(counts.iter().filter(|text| *text == "2").count(), 2, "{key}: {counts:?}");
+    }
+}
+
+#[test]
+fn several_keys_are_packed_or_wide() {
+    let a: ArrayRef = Arc::new(Int64Array::from(vec![Some(-1), None, Some(-1), None]));
+    let b: ArrayRef = Arc::new(UInt8Array::from(vec![Some(0), Some(0), Some(0), None]));
+    let c: ArrayRef = Arc::new(StringArray::from(vec!["x", "x", "x", "x"]));
+    let f: ArrayRef = Arc::new(Float64Array::from(vec![0.0, 1.0, -0.0, f64::NAN]));
+    let cases = [
+        (vec![a.clone(), b.clone()], KeyMode::Packed, 3),
+        (vec![b.clone(), a.clone()], KeyMode::Packed, 3),
+        (vec![a.clone(), b.clone(), c], KeyMode::Wide, 3),
+        (vec![a, f, b], KeyMode::Wide, 3),
+    ];
+    for (keys, mode, groups) in cases {
+        let types = keys.iter().map(|key| key.data_type().clone()).collect();
+        let mut slice = Slice::new(&spec(types, vec![count()], None));
+        slice.update(&keys, &[vec![]]).unwrap();
+        assert_eq!((slice.key_mode(), slice.groups()), (mode, groups));
+        let values = slice.take_values().unwrap();
+        assert_eq!(values.rows(), groups);
+        for (key, given) in values.keys.iter().zip(&keys) {
+            assert_eq!(key.data_type(), given.data_type());
+            assert_eq!(key.null_count() > 0, given.null_count() > 0);
+        }
+    }
+}
+
+#[test]
+fn zeros_are_one_group_and_so_are_nans() {
+    let quiet = f64::from_bits(f64::NAN.to_bits() | 1);
+    let keys: ArrayRef = Arc::new(Float64Array::from(vec![0.0, -0.0, f64::NAN, quiet, -f64::NAN]));
+    for mode in [KeyMode::Hash, KeyMode::Wide] {
+        let mut slice = Slice::new(&spec(vec![DataType::Float64], vec![count()], Some(mode)));
+        slice.update(&[keys.clone()], &[vec![]]).unwrap();
+        assert_eq!((slice.groups(), slice.key_mode()), (2, mode));
+    }
+}
+
+#[test]
+fn without_keys_there_is_one_group() {
+    let of = DataType::Int64;
+    let spec = spec(vec![], vec![count(), sum(&of).unwrap()], None);
+    let mut slice = Slice::new(&spec);
+    assert_eq!(slice.take_values().unwrap().rows(), 0);
+    let values: ArrayRef = Arc::new(Int64Array::from(vec![5, 6]));
+    slice.update_rows(2, &[], &[vec![], vec![values]]).unwrap();
+    assert_eq!(text(&slice.take_delta().unwrap()), [["2", "11"]]);
+    let nothing = Columns { keys: vec![], states: spec.of_nothing().unwrap() };
+    assert_eq!(text(&nothing), [["0", ""]]);
+    let missing = Slice::new(&spec).update(&[], &[vec![], vec![]]);
+    assert!(matches!(missing, Err(StateError::Shape { .. })), "nothing tells the number of rows");
+}
+
+/// Stands for an aggregate from outside that wants dense ids: asserts that it gets them.
+#[derive(Debug)]
+struct DenseOnly;
+
+struct DenseOnlyState {
+    seen: Vec<bool>,
+}
+
+impl Aggregate for DenseOnly {
+    fn state_types(&self) -> Vec<DataType> {
+        vec![DataType::UInt8]
+    }
+
+    fn output_type(&self) -> DataType {
+        DataType::UInt8
+    }
+
+    fn create(&self) -> Box<dyn Accumulator> {
+        Box::new(DenseOnlyState { seen: vec![] })
+    }
+}
+
+impl Accumulator for DenseOnlyState {
+    fn update(&mut self, _: &[ArrayRef], groups: &Groups, total: usize) -> Result<(), StateError> {
+        self.seen.resize(total, false);
+        groups.iter().for_each(|id| self.seen[id as usize] = true);
+        assert!(self.seen.iter().all(|&seen| seen), "a hole below {total}");
+        Ok(())
+    }
+
+    fn merge(&mut self, _: &[ArrayRef], groups: &Groups, total: usize) -> Result<(), StateError> {
+        self.update(&[], groups, total)
+    }
+
+    fn take_state(&mut self, total: usize) -> Result<Vec<ArrayRef>, StateError> {
+        Ok(vec![self.evaluate(total)?])
+    }
+
+    fn evaluate(&mut self, total: usize) -> Result<ArrayRef, StateError> {
+        assert_eq!(std::mem::take(&mut self.seen).len(), total);
+        Ok(Arc::new(UInt8Array::from(vec![1; total])))
+    }
+
+    fn bytes(&self) -> usize {
+        self.seen.len()
+    }
+}
+
+#[test]
+fn an_aggregate_that_stands_no_holes_sees_none() {
+    let spec = spec(vec![DataType::Int64], vec![Arc::new(DenseOnly)], None);
+    let mut slice = Slice::new(&spec);
+    for keys in [vec![None, None], vec![Some(70), Some(50), None], vec![Some(-9), Some(70)]] {
+        let keys: ArrayRef = Arc::new(Int64Array::from(keys));
+        slice.update(&[keys], &[vec![]]).unwrap();
+        assert_eq!(slice.key_mode(), KeyMode::Array);
+    }
+    assert_eq!(
+        text(&slice.take_delta().unwrap()),
+        [["", "1"], ["-9", "1"], ["50", "1"], ["70", "1"]]
+    );
+}
+
+#[test]
+fn a_dense_range_moves_from_hash_to_array() {
+    let spec = spec(vec![DataType::Int64], vec![count()], None);
+    let mut slice = Slice::new(&spec);
+    let keys = |from: i64| -> ArrayRef {
+        Arc::new((from..from + 4096).map(|i| Some(i * 7919 % 100_003)).collect::<Int64Array>())
+    };
+    slice.update(&[keys(0)], &[vec![]]).unwrap();
+    assert_eq!(slice.key_mode(), KeyMode::Hash, "100,000 keys of 4,096 groups are sparse");
+    (1..25).for_each(|i| slice.update(&[keys(i * 4096)], &[vec![]]).unwrap());
+    assert_eq!((slice.key_mode(), slice.groups()), (KeyMode::Array, 100_003));
+    let far: ArrayRef = Arc::new(Int64Array::from(vec![1 << 40]));
+    slice.update(&[far], &[vec![]]).unwrap();
+    assert_eq!((slice.key_mode(), slice.groups()), (KeyMode::Hash, 100_004));
+    assert_eq!(slice.take_delta().unwrap().rows(), 100_004);
+    slice.update(&[keys(0)], &[vec![]]).unwrap();
+    assert_eq!(slice.groups(), 4096, "an emptied slice starts from zero");
+}
+
+#[test]
+fn a_budget_is_kept_and_frees_what_is_spare() {
+    let options = StateOptions { budget_bytes: 1 << 20, ..StateOptions::default() };
+    let spec = GroupBy { keys: vec![DataType::Int64], aggregates: vec![count()], options };
+    let mut slices = Slices::new(&Arc::new(spec));
+    let keys = |from: i64| -> Vec<ArrayRef> {
+        vec![Arc::new((from..from + 8192).map(|i| Some(i << 20)).collect::<Int64Array>())]
+    };
+    let mut filled = 0;
+    let error = loop {
+        match slices.update(filled, 8192, &keys(filled << 13), &[vec![]]) {
+            Ok(()) => filled += 1,
+            Err(error) => break error,
+        }
+    };
+    let StateError::Budget { bytes, budget } = error else { panic!("{error}") };
+    assert!(bytes >= budget && bytes == slices.bytes() && filled > 1);
+    assert_eq!((slices.len() as i64, slices.first()), (filled, Some(0)), "nothing was applied");
+    let fired = slices.take_values(0).unwrap().map(|columns| columns.rows());
+    assert_eq!(fired, Some(8192));
+    assert!(slices.drop_slice(1) && !slices.drop_slice(1));
+    assert!(slices.take_delta(1).unwrap().is_none());
+    slices.update(0, 8192, &keys(0), &[vec![]]).unwrap();
+    while let Some(start) = slices.first() {
+        slices.take_delta(start).unwrap();
+    }
+    assert!(slices.is_empty() && slices.bytes() < 1 << 20, "two free slices are kept");
+}
+
+#[test]
+fn columns_that_do_not_fit_are_refused() {
+    let mut slice = Slice::new(&spec(vec![DataType::Int64], vec![count()], None));
+    let key: ArrayRef = Arc::new(Int64Array::from(vec![1]));
+    let text: ArrayRef = Arc::new(StringArray::from(vec!["1"]));
+    assert!(matches!(slice.update(&[text], &[vec![]]), Err(StateError::Type { .. })));
+    assert!(matches!(slice.update(&[], &[vec![]]), Err(StateError::Shape { .. })));
+    assert!(matches!(slice.update(&[key.clone()], &[]), Err(StateError::Shape { .. })));
+    assert!(matches!(slice.merge(&[key.clone()], &[]), Err(StateError::Shape { .. })));
+    let two: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
+    assert!(matches!(slice.merge(&[key], &[two]), Err(StateError::Shape { .. })));
+}
+
+#[test]
+fn owners_do_not_depend_on_layout() {
+    use DataType::*;
+    let strings = vec![Some("a"), None, Some(""), Some("a longer string than a view"), Some("a")];
+    let strings: ArrayRef = Arc::new(StringArray::from(strings));
+    let dictionary = Dictionary(Box::new(Int8), Box::new(Utf8));
+    let mut partitioner = Partitioner::new(1000);
+    let mut owners = |key: ArrayRef| {
+        let mut out = vec![];
+        partitioner.owners_of(&[key], &mut out).unwrap();
+        out
+    };
+    let expected = owners(strings.clone());
+    assert_eq!(expected[0], expected[4]);
+    for layout in [LargeUtf8, Utf8View, Binary, LargeBinary, BinaryView, dictionary] {
+        assert_eq!(owners(cast(&strings, &layout).unwrap()), expected, "{layout}");
+    }
+    let sliced = owners(strings.slice(2, 3));
+    assert_eq!(sliced, expected[2..]);
+    let floats: ArrayRef = Arc::new(Float64Array::from(vec![0.0, -0.0, f64::NAN, -f64::NAN]));
+    let floats = owners(floats);
+    assert!(floats[0] == floats[1] && floats[2] == floats[3] && floats[0] != floats[2]);
+    // What nodes of different versions must agree on.
+    let golden: ArrayRef = Arc::new(Int64Array::from(vec![Some(0), Some(1), Some(-1), None]));
+    assert_eq!(owners(golden), GOLDEN);
+}
+
+/// Owners among 1,000 of 0, 1, −1 and NULL.
+const GOLDEN: [u32; 4] = [788, 949, 555, 145];
+
+#[test]
+fn a_delta_is_split_in_order() {
+    let keys: ArrayRef = Arc::new((0..1000).map(Some).collect::<Int64Array>());
+    let columns = Columns { keys: vec![keys.clone(), keys.clone()], states: vec![keys] };
+    let (mut partitioner, mut split) = (Partitioner::new(3), Split::default());
+    partitioner.split(&columns, &mut split).unwrap();
+    let mut owners = vec![];
+    partitioner.owners_of(&columns.keys, &mut owners).unwrap();
+    assert_eq!(split.owners(), 3);
+    for owner in 0..3 {
+        let rows = split.rows(owner);
+        assert!(rows.is_sorted() && rows.len() > 250, "{} of 1000", rows.len());
+        assert!(rows.iter().all(|&row| owners[row as usize] == owner));
+    }
+    assert_eq!((0..4).map(|owner| split.rows(owner).len()).sum::<usize>(), 1000);
+    let none = Columns { keys: vec![], states: columns.states };
+    partitioner.split(&none, &mut split).unwrap();
+    assert_eq!((split.rows(0).len(), split.rows(1).len()), (1000, 0));
+}

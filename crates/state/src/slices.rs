@@ -1,0 +1,149 @@
+//! The slices of one operator in order of time, within a budget of memory.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+
+use crate::{Columns, GroupBy, Slice, StateError};
+
+/// How many emptied slices are kept for the next ones.
+const FREE_MAX: usize = 2;
+
+/// Slices by their start. Firing or dropping one costs nothing per key that stays.
+///
+/// Memory that emptied slices keep counts as held.
+pub struct Slices {
+    spec: Arc<GroupBy>,
+    live: BTreeMap<i64, Slice>,
+    free: Vec<Slice>,
+    bytes: usize,
+}
+
+impl Slices {
+    /// No slices.
+    pub fn new(spec: &Arc<GroupBy>) -> Self {
+        Self { spec: Arc::clone(spec), live: BTreeMap::new(), free: vec![], bytes: 0 }
+    }
+
+    /// Adds `rows` rows of a batch to the slice that starts at `start`: see [`Slice::update_rows`].
+    ///
+    /// # Errors
+    /// [`StateError::Budget`] before anything is applied; else as [`Slice::update_rows`].
+    pub fn update(
+        &mut self,
+        start: i64,
+        rows: usize,
+        keys: &[ArrayRef],
+        args: &[Vec<ArrayRef>],
+    ) -> Result<(), StateError> {
+        self.apply(start, |slice| slice.update_rows(rows, keys, args))
+    }
+
+    /// Merges a delta into the slice that starts at `start`: see [`Slice::merge`].
+    ///
+    /// # Errors
+    /// [`StateError::Budget`] before anything is applied; else as [`Slice::merge`].
+    pub fn merge(
+        &mut self,
+        start: i64,
+        keys: &[ArrayRef],
+        states: &[ArrayRef],
+    ) -> Result<(), StateError> {
+        self.apply(start, |slice| slice.merge(keys, states))
+    }
+
+    /// The partial state of the slice that starts at `start`; the slice is gone.
+    ///
+    /// # Errors
+    /// As [`Slice::take_delta`].
+    pub fn take_delta(&mut self, start: i64) -> Result<Option<Columns>, StateError> {
+        self.take(start, Slice::take_delta)
+    }
+
+    /// The values of the slice that starts at `start`; the slice is gone.
+    ///
+    /// # Errors
+    /// As [`Slice::take_values`].
+    pub fn take_values(&mut self, start: i64) -> Result<Option<Columns>, StateError> {
+        self.take(start, Slice::take_values)
+    }
+
+    /// Drops the slice that starts at `start`. False if there was none.
+    pub fn drop_slice(&mut self, start: i64) -> bool {
+        let dropped = self.live.remove(&start);
+        self.bytes -= dropped.as_ref().map_or(0, Slice::bytes);
+        dropped.is_some()
+    }
+
+    /// The starts of the slices, ascending.
+    pub fn starts(&self) -> impl Iterator<Item = i64> {
+        self.live.keys().copied()
+    }
+
+    /// The start of the earliest slice.
+    pub fn first(&self) -> Option<i64> {
+        self.live.keys().next().copied()
+    }
+
+    /// The slice that starts at `start`.
+    pub fn get(&self, start: i64) -> Option<&Slice> {
+        self.live.get(&start)
+    }
+
+    /// How many slices.
+    pub fn len(&self) -> usize {
+        self.live.len()
+    }
+
+    /// Whether there are no slices.
+    pub fn is_empty(&self) -> bool {
+        self.live.is_empty()
+    }
+
+    /// Bytes held, those of emptied slices included.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn apply(
+        &mut self,
+        start: i64,
+        apply: impl FnOnce(&mut Slice) -> Result<(), StateError>,
+    ) -> Result<(), StateError> {
+        let budget = self.spec.options.budget_bytes;
+        if self.bytes >= budget {
+            self.free.drain(..).for_each(|slice| self.bytes -= slice.bytes());
+            if self.bytes >= budget {
+                return Err(StateError::Budget { bytes: self.bytes, budget });
+            }
+        }
+        let slice = self.live.entry(start).or_insert_with(|| match self.free.pop() {
+            Some(slice) => slice,
+            None => {
+                let slice = Slice::new(&self.spec);
+                self.bytes += slice.bytes();
+                slice
+            }
+        });
+        let before = slice.bytes();
+        let applied = apply(slice);
+        self.bytes = self.bytes - before + slice.bytes();
+        applied
+    }
+
+    fn take(
+        &mut self,
+        start: i64,
+        take: impl FnOnce(&mut Slice) -> Result<Columns, StateError>,
+    ) -> Result<Option<Columns>, StateError> {
+        let Some(mut slice) = self.live.remove(&start) else { return Ok(None) };
+        self.bytes -= slice.bytes();
+        let columns = take(&mut slice)?;
+        if self.free.len() < FREE_MAX {
+            self.bytes += slice.bytes();
+            self.free.push(slice);
+        }
+        Ok(Some(columns))
+    }
+}

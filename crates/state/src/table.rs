@@ -1,0 +1,136 @@
+//! Growing tables of zeros, on large pages where they are large.
+//!
+//! A table is always a power of two long, and what was never written is zero: zero is the empty state of whatever is
+//! stored, so that a table needs no initialisation. Beyond [`MAPPED_BYTES`] the memory comes from an anonymous mapping
+//! with advice for 2 MiB pages: random updates of a 40 MiB table cost a third less than on 4 KiB pages.
+
+use memmap2::{Advice, MmapMut};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
+
+/// From this size on a table is mapped.
+const MAPPED_BYTES: usize = 4 << 20;
+
+/// What a table may hold: plain data, empty when zero.
+pub(crate) trait Plain: FromBytes + IntoBytes + Immutable + FromZeros + Copy {}
+impl<T: FromBytes + IntoBytes + Immutable + FromZeros + Copy> Plain for T {}
+
+/// A table of zeros that grows.
+#[derive(Debug)]
+pub(crate) struct Table<T> {
+    store: Store<T>,
+}
+
+#[derive(Debug)]
+enum Store<T> {
+    Heap(Vec<T>),
+    Mapped(MmapMut),
+}
+
+impl<T: Plain> Table<T> {
+    /// An empty table.
+    pub(crate) fn new() -> Self {
+        Self { store: Store::Heap(Vec::new()) }
+    }
+
+    /// A table of at least `len` zeros.
+    pub(crate) fn zeroed(len: usize) -> Self {
+        let len = len.next_power_of_two();
+        let bytes = len * size_of::<T>();
+        // A mapping that is refused is not an error: the allocator may still have the memory.
+        let mapped = (bytes >= MAPPED_BYTES).then(|| MmapMut::map_anon(bytes).ok()).flatten();
+        let store = match mapped {
+            Some(map) => {
+                #[cfg(target_os = "linux")]
+                let _ = map.advise(Advice::HugePage);
+                Store::Mapped(map)
+            }
+            None => {
+                Store::Heap(T::new_vec_zeroed(len).unwrap_or_else(|_| vec![T::new_zeroed(); len]))
+            }
+        };
+        Self { store }
+    }
+
+    /// Grows to at least `len`.
+    #[inline]
+    pub(crate) fn grow(&mut self, len: usize) {
+        if len > self.len() {
+            self.grow_to(len);
+        }
+    }
+
+    #[cold]
+    fn grow_to(&mut self, len: usize) {
+        let mut grown = Self::zeroed(len.max(16));
+        grown.as_mut()[..self.len()].copy_from_slice(self.as_ref());
+        *self = grown;
+    }
+
+    /// How long it is.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        match &self.store {
+            Store::Heap(rows) => rows.len(),
+            Store::Mapped(map) => map.len() / size_of::<T>(),
+        }
+    }
+
+    /// The first `len` entries, as far as there are so many; the rest are zero.
+    pub(crate) fn head(&self, len: usize) -> &[T] {
+        &self.as_ref()[..len.min(self.len())]
+    }
+
+    /// Makes it all zeros, of which only the first `used` may not have been; keeps the memory.
+    pub(crate) fn clear(&mut self, used: usize) {
+        let used = used.min(self.len());
+        self.as_mut()[..used].fill(T::new_zeroed());
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        self.len() * size_of::<T>()
+    }
+}
+
+impl<T: Plain> AsRef<[T]> for Table<T> {
+    #[inline]
+    fn as_ref(&self) -> &[T] {
+        match &self.store {
+            Store::Heap(rows) => rows,
+            Store::Mapped(map) => <[T]>::ref_from_bytes(map).expect("a mapping is page aligned"),
+        }
+    }
+}
+
+impl<T: Plain> AsMut<[T]> for Table<T> {
+    #[inline]
+    fn as_mut(&mut self) -> &mut [T] {
+        match &mut self.store {
+            Store::Heap(rows) => rows,
+            Store::Mapped(map) => <[T]>::mut_from_bytes(map).expect("a mapping is page aligned"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growing_keeps_entries_and_adds_zeros() {
+        let mut table = Table::<u64>::new();
+        for len in [1, 100, 1 << 19, 1 << 20] {
+            table.grow(len);
+            assert!(table.len() >= len && table.len().is_power_of_two());
+            table.as_mut()[len - 1] = len as u64;
+        }
+        assert!(matches!(table.store, Store::Mapped(_)), "8 MiB are mapped");
+        for (i, &entry) in table.as_ref().iter().enumerate() {
+            let expected =
+                if [1, 100, 1 << 19, 1 << 20].contains(&(i + 1)) { i as u64 + 1 } else { 0 };
+            assert_eq!(entry, expected);
+        }
+        table.clear(1 << 20);
+        assert!(table.as_ref().iter().all(|&entry| entry == 0));
+    }
+}
