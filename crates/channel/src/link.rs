@@ -64,6 +64,8 @@ pub struct Link {
     /// Operations since the last signalled one, and how many there may be.
     unsignalled: u32,
     unsignalled_max: u32,
+    /// Notices that have not completed; each is signalled.
+    notices_open: u32,
     /// Whether something was posted since the last `submit`.
     unsubmitted: bool,
     recvs_used: u32,
@@ -139,6 +141,7 @@ impl Link {
                 true => (caps.max_ops / 4).min(config.slots / 4).max(1),
                 false => 1,
             },
+            notices_open: 0,
             unsubmitted: false,
             recvs_used: 0,
             failure: None,
@@ -259,11 +262,13 @@ impl Link {
         self.fail(Failure::Closed);
     }
 
-    /// True when each frame published was announced and its write is known to have completed here:
-    /// never later than the completion of a control frame behind it. Of the peer it says nothing.
+    /// True when each frame published was announced, and the writes and notices are known to have
+    /// completed: at the latest after a control frame and a flush behind it. What that says of the
+    /// peer is up to the endpoint (G5); over TCP and shared memory its endpoint has them.
     pub fn is_drained(&self) -> bool {
-        let announced = self.caps.publish != Publish::Notify || !self.flushing;
-        announced && !self.wake_owed && self.producer.all_retired()
+        let announced =
+            self.caps.publish != Publish::Notify || self.producer.unannounced().is_none();
+        announced && !self.wake_owed && self.notices_open == 0 && self.producer.all_retired()
     }
 
     /// Counters.
@@ -385,6 +390,7 @@ impl Link {
                 } else if name & 1 == 1 {
                     self.producer.retire(published - 1);
                 }
+                self.notices_open -= u32::from(name & 1 == 0);
                 Ok(())
             }
             Completion::Notify { imm } => {
@@ -524,10 +530,12 @@ impl Link {
         if budget.ops == 0 || budget.notices == 0 {
             return false;
         }
+        self.signal_next();
         let (id, flags) = self.operation(false);
         let dst = RemoteRange { key: peer, offset: 0 };
         match self.endpoint.write_notify(Src::Empty, dst, notice.encode(), id, flags) {
             Ok(()) => {
+                self.notices_open += 1;
                 self.unsubmitted = true;
                 self.stats.notices_sent += 1;
                 true
