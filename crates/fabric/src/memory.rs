@@ -42,7 +42,15 @@ pub unsafe trait Backing: Send + Sync + 'static {
 #[derive(Clone)]
 pub struct Slab {
     backing: Arc<dyn Backing>,
+    /// What `backing` says, without a call through its table at each access.
+    base: NonNull<u8>,
+    len: usize,
 }
+
+// SAFETY: `base` points into the backing, which may be sent and shared; every access is atomic or `unsafe`.
+unsafe impl Send for Slab {}
+// SAFETY: as above.
+unsafe impl Sync for Slab {}
 
 impl Slab {
     /// Wraps memory that a transport has made.
@@ -51,7 +59,8 @@ impl Slab {
             (backing.base().as_ptr() as usize).is_multiple_of(CACHE_LINE),
             "a slab starts at a cache line"
         );
-        Self { backing }
+        let (base, len) = (backing.base(), backing.len());
+        Self { backing, base, len }
     }
 
     /// Zeroed heap memory: for transports that move bytes by the CPU of both sides.
@@ -61,7 +70,7 @@ impl Slab {
 
     /// Bytes.
     pub fn len(&self) -> usize {
-        self.backing.len()
+        self.len
     }
 
     /// True when there are no bytes.
@@ -76,7 +85,7 @@ impl Slab {
 
     /// True when both name the same memory.
     pub fn same(&self, other: &Slab) -> bool {
-        self.backing.base() == other.backing.base()
+        self.base == other.base
     }
 
     /// A part of this slab.
@@ -123,12 +132,12 @@ impl Slab {
         );
         // SAFETY: in bounds and aligned as asserted (the base is a multiple of 64); the backing keeps the memory
         // mapped while `self` borrows it, and an atomic may alias whatever a peer does to the word.
-        unsafe { AtomicU64::from_ptr(self.backing.base().as_ptr().add(offset).cast()) }
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
     /// All whole words as atomics.
     pub fn words(&self) -> &[AtomicU64] {
-        let (base, len) = (self.backing.base().as_ptr(), self.len() / 8);
+        let (base, len) = (self.base.as_ptr(), self.len() / 8);
         // SAFETY: `len` words from an aligned base lie inside of the backing, which stays mapped while `self` is
         // borrowed; an atomic may alias whatever a peer does to the word.
         unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), len) }
@@ -146,7 +155,7 @@ impl Slab {
         // SAFETY: in bounds as checked; exclusive as the caller promises; `bytes` is a live slice and cannot
         // overlap memory that no safe reference may point into.
         unsafe {
-            let dst = self.backing.base().as_ptr().add(offset);
+            let dst = self.base.as_ptr().add(offset);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), dst, bytes.len());
         }
     }
@@ -162,7 +171,7 @@ impl Slab {
         self.check(offset, out.len());
         // SAFETY: in bounds as checked; no concurrent writer as the caller promises.
         unsafe {
-            let src = self.backing.base().as_ptr().add(offset);
+            let src = self.base.as_ptr().add(offset);
             std::ptr::copy_nonoverlapping(src, out.as_mut_ptr(), out.len());
         }
     }
@@ -177,9 +186,7 @@ impl Slab {
     pub unsafe fn bytes(&self, range: Range<usize>) -> &[u8] {
         self.check(range.start, range.len());
         // SAFETY: in bounds as checked; no writer as the caller promises; mapped while `self` is borrowed.
-        unsafe {
-            std::slice::from_raw_parts(self.backing.base().as_ptr().add(range.start), range.len())
-        }
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(range.start), range.len()) }
     }
 
     /// The bytes of `range` in place, to be written.
@@ -196,12 +203,7 @@ impl Slab {
     pub unsafe fn bytes_mut(&self, range: Range<usize>) -> &mut [u8] {
         self.check(range.start, range.len());
         // SAFETY: in bounds as checked; exclusive as the caller promises; mapped while `self` is borrowed.
-        unsafe {
-            std::slice::from_raw_parts_mut(
-                self.backing.base().as_ptr().add(range.start),
-                range.len(),
-            )
-        }
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(range.start), range.len()) }
     }
 
     fn check(&self, offset: usize, len: usize) {
@@ -268,7 +270,7 @@ impl SlabRange {
     /// First byte in memory.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         // SAFETY: the range lies inside of the backing.
-        unsafe { self.slab.backing.base().as_ptr().add(self.offset) }
+        unsafe { self.slab.base.as_ptr().add(self.offset) }
     }
 
     /// Stores what a peer wrote, the last aligned word last. The range was exported, so that nobody holds a

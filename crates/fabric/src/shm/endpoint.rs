@@ -42,6 +42,8 @@ enum State {
 /// The shared-memory [`Endpoint`].
 pub(super) struct ShmEndpoint {
     caps: Caps,
+    /// Touch the pages of the peer's slabs when they are mapped.
+    prefault: bool,
     socket: Socket,
     state: State,
     mine: OwnInbox,
@@ -68,9 +70,16 @@ pub(super) struct ShmEndpoint {
 }
 
 impl ShmEndpoint {
-    pub(super) fn new(caps: Caps, socket: Socket, mine: OwnInbox, theirs: PeerInbox) -> Self {
+    pub(super) fn new(
+        caps: Caps,
+        prefault: bool,
+        socket: Socket,
+        mine: OwnInbox,
+        theirs: PeerInbox,
+    ) -> Self {
         Self {
             caps,
+            prefault,
             socket,
             state: State::Open,
             mine,
@@ -234,9 +243,9 @@ impl ShmEndpoint {
                         if word(1) != self.peer_slabs.len() as u64 || word(1) >= SLABS_MAX as u64 {
                             return self.gone = true;
                         }
-                        let mapping = usize::try_from(word(9))
-                            .ok()
-                            .and_then(|bytes| Mapping::of_peer(fd.as_fd(), bytes).ok());
+                        let mapping = usize::try_from(word(9)).ok().and_then(|bytes| {
+                            Mapping::of_peer(fd.as_fd(), bytes, self.prefault).ok()
+                        });
                         self.peer_slabs.push(mapping);
                     }
                     _ => return self.gone = true,

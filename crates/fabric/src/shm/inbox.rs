@@ -149,7 +149,7 @@ impl PeerInbox {
     /// # Errors
     /// When the descriptor is not an inbox of this version.
     pub(super) fn new(fd: BorrowedFd<'_>) -> io::Result<Self> {
-        Mapping::of_peer(fd, size_of::<Words>()).map(Self)
+        Mapping::of_peer(fd, size_of::<Words>(), false).map(Self)
     }
 
     pub(super) fn words(&self) -> &Words {

@@ -28,13 +28,13 @@ impl Mapping {
     ///
     /// # Errors
     /// When it is not a memfd of exactly this size whose size is sealed, or cannot be mapped.
-    pub(super) fn of_peer(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
+    pub(super) fn of_peer(fd: BorrowedFd<'_>, bytes: usize, prefault: bool) -> io::Result<Self> {
         let sealed = rustix::fs::fcntl_get_seals(fd)?;
         let size = rustix::fs::fstat(fd)?.st_size;
         if !sealed.contains(SealFlags::SHRINK) || usize::try_from(size).ok() != Some(bytes) {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        Self::new(fd, bytes, false)
+        Self::new(fd, bytes, prefault)
     }
 
     fn new(fd: BorrowedFd<'_>, bytes: usize, prefault: bool) -> io::Result<Self> {

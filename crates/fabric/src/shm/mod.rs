@@ -51,7 +51,7 @@ const GREETING_BYTES: usize = MAGIC.len() + 8 + 2 * Token::BYTES;
 /// How a [`ShmFabric`] behaves.
 #[derive(Debug, Clone)]
 pub struct ShmOptions {
-    /// Touch all pages of a slab when it is made, so that no page fault falls into the run.
+    /// Touch all pages of a slab when it is made or mapped, so that no page fault falls into the run.
     pub prefault: bool,
     /// How long `connect` waits for the peer.
     pub connect_timeout: Duration,
@@ -114,6 +114,7 @@ impl Fabric for ShmFabric {
             token,
             listener,
             caps: self.caps(),
+            prefault: self.options.prefault,
             timeout: self.options.connect_timeout,
         }))
     }
@@ -125,6 +126,7 @@ struct ShmOffer {
     token: Token,
     listener: Listener,
     caps: Caps,
+    prefault: bool,
     timeout: Duration,
 }
 
@@ -145,7 +147,7 @@ impl Offer for ShmOffer {
             false => self.answer(&peer, &inbox, deadline),
         }
         .map_err(failed)?;
-        Ok(Box::new(ShmEndpoint::new(self.caps, socket, inbox, theirs)))
+        Ok(Box::new(ShmEndpoint::new(self.caps, self.prefault, socket, inbox, theirs)))
     }
 }
 
