@@ -1,1 +1,50 @@
-//! crate
+//! Layer 4: from SQL to jobs.
+//!
+//! ```text
+//! script ─▶ tokens ─▶ statements ─▶ catalog, settings
+//!                        │ query
+//!                        ▼
+//!        TUMBLE rewritten ─▶ DataFusion: names, types, optimized plan
+//!                                          │
+//!             one fragment ◀───────────────┴──────▶ fragments + rest
+//!                  │                                      │
+//!             one query into the sink        queries into a batch stage into the sink
+//! ```
+//!
+//! DataFusion parses queries, types and optimizes them, and evaluates expressions; what rows meet, when and where is
+//! decided here. A [`Planner`] makes [`Stage`]s of scripts; every node plans the same script and gets the same jobs.
+//!
+//! What it keeps:
+//! - an error points at the token that the user wrote ([`Diagnostic`]), and all independent errors come together;
+//! - over input that never ends, everything streams or is refused; over bounded input, what does not stream runs in
+//!   DataFusion when all input has been read;
+//! - what a query needs in memory is a sum of named limits ([`Explain::memory`]).
+//!
+//! It knows connectors only as [`Connector`](dataflow::connector::Connector) and runs nothing, except constants.
+#![forbid(unsafe_code)]
+
+mod aggregates;
+mod batch;
+mod catalog;
+mod ddl;
+mod diagnostics;
+mod errors;
+mod explain;
+mod fragment;
+mod insert;
+mod interval;
+mod lower;
+mod planner;
+mod query;
+mod rows;
+mod settings;
+mod statements;
+mod step;
+mod syntax;
+mod tumble;
+mod types;
+
+pub use diagnostics::Diagnostic;
+pub use explain::{Explain, Need};
+pub use planner::{Planned, Planner, Stage, Workers};
+pub use settings::{SettingSpec, settings};

@@ -1,0 +1,301 @@
+//! Aggregate functions for streaming state.
+//!
+//! count, sum, min, max and avg have kernels in [`state::aggregates`], used where their type is DataFusion's. Every other
+//! function that has a `GroupsAccumulator` runs through an adapter: its state columns are what workers exchange.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, new_empty_array};
+use arrow::datatypes::{DataType, Field, Schema};
+use datafusion::common::DFSchema;
+use datafusion::error::DataFusionError;
+use datafusion::logical_expr::expr::{AggregateFunction, NullTreatment};
+use datafusion::logical_expr::{EmitTo, Expr, ExprSchemable, GroupsAccumulator, lit, when};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::aggregate::{AggregateExprBuilder, AggregateFunctionExpr};
+use datafusion::physical_expr::expressions::{Column, Literal};
+use state::{Accumulator, Aggregate, Groups, StateError};
+
+use crate::fragment::Refusal;
+
+/// An aggregate of a query.
+#[derive(Debug, Clone)]
+pub(crate) struct AggregateCall {
+    /// As the user would write it.
+    pub(crate) text: String,
+    pub(crate) aggregate: Arc<dyn Aggregate>,
+    /// Over the table's columns.
+    pub(crate) args: Vec<Expr>,
+}
+
+/// Whether rows can be grouped by values of a type.
+pub(crate) fn is_key(data_type: &DataType) -> bool {
+    data_type.is_integer()
+        || matches!(
+            data_type,
+            DataType::Boolean
+                | DataType::Float32
+                | DataType::Float64
+                | DataType::Utf8
+                | DataType::LargeUtf8
+                | DataType::Utf8View
+                | DataType::Binary
+                | DataType::Date32
+                | DataType::Date64
+                | DataType::Time32(_)
+                | DataType::Time64(_)
+                | DataType::Timestamp(..)
+        )
+}
+
+/// Makes an aggregate of an aggregate expression whose arguments are over `schema`.
+///
+/// # Errors
+/// Why it cannot be computed row by row and merged.
+pub(crate) fn lower(call: &Expr, schema: &DFSchema) -> Result<AggregateCall, Refusal> {
+    let Expr::AggregateFunction(function) = call else {
+        return Err(Refusal::new(&["GROUP"], format!("'{call}' is no aggregate")));
+    };
+    let name = function.func.name().to_string();
+    let params = &function.params;
+    if params.distinct {
+        let reason = format!("{name}(DISTINCT …) does not stream yet");
+        return Err(Refusal::new(&["DISTINCT"], reason));
+    }
+    let internal = |error: DataFusionError| {
+        Refusal::new(&[&name], format!("{name}: {}", crate::errors::message_of(&error)))
+    };
+    let output = call.get_type(schema).map_err(internal)?;
+    let text = call.human_display().to_string();
+    if let Some((aggregate, args)) = native(function, schema).map_err(internal)?
+        && aggregate.output_type() == output
+    {
+        return Ok(AggregateCall { text, aggregate, args });
+    }
+    if !params.order_by.is_empty() {
+        return Err(Refusal::new(&[&name], format!("{name}(… ORDER BY …) does not stream")));
+    }
+    let adapter = Adapter::new(function, schema).map_err(internal)?;
+    if !adapter.function.groups_accumulator_supported() {
+        return Err(Refusal::new(&[&name], format!("{name} does not stream yet")));
+    }
+    let args = params.args.iter().chain(params.filter.as_deref()).cloned().collect();
+    Ok(AggregateCall { text, aggregate: Arc::new(adapter), args })
+}
+
+/// An aggregate with its arguments.
+type Native = (Arc<dyn Aggregate>, Vec<Expr>);
+
+/// The kernel of a function, if there is one for its type. A filter becomes part of the argument.
+fn native(
+    function: &AggregateFunction,
+    schema: &DFSchema,
+) -> Result<Option<Native>, DataFusionError> {
+    let params = &function.params;
+    let [arg] = &params.args[..] else { return Ok(None) };
+    if params.null_treatment == Some(NullTreatment::RespectNulls) {
+        return Ok(None);
+    }
+    let filtered = |value: Expr| match &params.filter {
+        Some(filter) => when(filter.as_ref().clone(), value).end(),
+        None => Ok(value),
+    };
+    if function.func.name() == "count" {
+        let constant = matches!(arg, Expr::Literal(value, _) if !value.is_null());
+        let any = constant || !arg.nullable(schema)?;
+        return Ok(Some(match (any, &params.filter) {
+            (true, None) => (state::aggregates::count(), vec![]),
+            (true, Some(_)) => {
+                (state::aggregates::count_of(&DataType::Boolean), vec![filtered(lit(true))?])
+            }
+            (false, _) => {
+                let of = arg.get_type(schema)?;
+                (state::aggregates::count_of(&of), vec![filtered(arg.clone())?])
+            }
+        }));
+    }
+    let arg = before_widening(function.func.name(), arg, schema)?;
+    let of = arg.get_type(schema)?;
+    let aggregate = match function.func.name() {
+        "sum" => state::aggregates::sum(&of),
+        "min" => state::aggregates::min(&of),
+        "max" => state::aggregates::max(&of),
+        "avg" => state::aggregates::avg(&of),
+        _ => None,
+    };
+    aggregate.map(|aggregate| Ok((aggregate, vec![filtered(arg.clone())?]))).transpose()
+}
+
+/// The kernels of sum and avg widen integers and floats as they go: DataFusion's cast is not needed.
+fn before_widening<'a>(
+    name: &str,
+    arg: &'a Expr,
+    schema: &DFSchema,
+) -> Result<&'a Expr, DataFusionError> {
+    let Expr::Cast(cast) = arg else { return Ok(arg) };
+    let (from, to) = (cast.expr.get_type(schema)?, cast.field.data_type());
+    let widened = match (name, to) {
+        ("avg", DataType::Float64) => from.is_integer() || from == DataType::Float32,
+        ("sum", DataType::Int64) => from.is_signed_integer(),
+        ("sum", DataType::UInt64) => from.is_unsigned_integer(),
+        ("sum", DataType::Float64) => from == DataType::Float32,
+        _ => false,
+    };
+    Ok(if widened { cast.expr.as_ref() } else { arg })
+}
+
+/// A function of DataFusion as an [`Aggregate`].
+struct Adapter {
+    function: AggregateFunctionExpr,
+    args: Vec<DataType>,
+    filtered: bool,
+    state: Vec<DataType>,
+}
+
+impl fmt::Debug for Adapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.function.name())
+    }
+}
+
+impl Adapter {
+    fn new(function: &AggregateFunction, schema: &DFSchema) -> Result<Self, DataFusionError> {
+        let params = &function.params;
+        let mut fields = vec![];
+        let mut exprs: Vec<Arc<dyn PhysicalExpr>> = vec![];
+        for (at, arg) in params.args.iter().enumerate() {
+            let name = format!("arg_{at}");
+            fields.push(Field::new(&name, arg.get_type(schema)?, arg.nullable(schema)?));
+            exprs.push(match arg {
+                Expr::Literal(value, _) => Arc::new(Literal::new(value.clone())),
+                _ => Arc::new(Column::new(&name, at)),
+            });
+        }
+        let args: Vec<DataType> = fields.iter().map(|field| field.data_type().clone()).collect();
+        let built = AggregateExprBuilder::new(function.func.clone(), exprs)
+            .schema(Arc::new(Schema::new(fields)))
+            .alias(function.func.name())
+            .with_ignore_nulls(params.null_treatment == Some(NullTreatment::IgnoreNulls))
+            .build()?;
+        let state = built.state_fields()?.iter().map(|field| field.data_type().clone()).collect();
+        Ok(Self { function: built, args, filtered: params.filter.is_some(), state })
+    }
+}
+
+impl Aggregate for Adapter {
+    fn state_types(&self) -> Vec<DataType> {
+        self.state.clone()
+    }
+
+    fn output_type(&self) -> DataType {
+        self.function.field().data_type().clone()
+    }
+
+    fn create(&self) -> Box<dyn Accumulator> {
+        Box::new(Adapted {
+            inner: self.function.create_groups_accumulator(),
+            args: self.args.clone(),
+            state: self.state.clone(),
+            filtered: self.filtered,
+            ids: vec![],
+            groups: 0,
+        })
+    }
+}
+
+/// A `GroupsAccumulator` as an [`Accumulator`].
+struct Adapted {
+    inner: Result<Box<dyn GroupsAccumulator>, DataFusionError>,
+    args: Vec<DataType>,
+    state: Vec<DataType>,
+    filtered: bool,
+    /// Kept for its memory.
+    ids: Vec<usize>,
+    /// Groups that `inner` knows.
+    groups: usize,
+}
+
+impl Adapted {
+    fn inner(&mut self) -> Result<&mut Box<dyn GroupsAccumulator>, StateError> {
+        self.inner.as_mut().map_err(|error| StateError::Aggregate(error.to_string().into()))
+    }
+
+    fn take_ids(&mut self, groups: &Groups) -> Vec<usize> {
+        let mut ids = std::mem::take(&mut self.ids);
+        ids.clear();
+        ids.extend(groups.iter().map(|id| id as usize));
+        ids
+    }
+
+    /// Lets `inner` know all groups, also those that no row of this aggregate has met.
+    fn grow(&mut self, total: usize) -> Result<(), StateError> {
+        if self.groups < total {
+            let none: Vec<ArrayRef> = self.args.iter().map(new_empty_array).collect();
+            self.inner()?.update_batch(&none, &[], None, total).map_err(failed)?;
+            self.groups = total;
+        }
+        Ok(())
+    }
+}
+
+fn failed(error: DataFusionError) -> StateError {
+    StateError::Aggregate(Box::new(error))
+}
+
+impl Accumulator for Adapted {
+    fn update(
+        &mut self,
+        args: &[ArrayRef],
+        groups: &Groups,
+        total: usize,
+    ) -> Result<(), StateError> {
+        let values = args.get(..self.args.len()).ok_or(StateError::Shape {
+            what: "arguments",
+            expected: self.args.len(),
+            got: args.len(),
+        })?;
+        let filter = match (self.filtered, args.get(self.args.len())) {
+            (true, Some(column)) => column.as_boolean_opt(),
+            _ => None,
+        };
+        let ids = self.take_ids(groups);
+        let done = self.inner()?.update_batch(values, &ids, filter, total).map_err(failed);
+        self.ids = ids;
+        self.groups = self.groups.max(total);
+        done
+    }
+
+    fn merge(
+        &mut self,
+        states: &[ArrayRef],
+        groups: &Groups,
+        total: usize,
+    ) -> Result<(), StateError> {
+        if states.len() != self.state.len() {
+            let (expected, got) = (self.state.len(), states.len());
+            return Err(StateError::Shape { what: "state columns", expected, got });
+        }
+        let ids = self.take_ids(groups);
+        let done = self.inner()?.merge_batch(states, &ids, total).map_err(failed);
+        self.ids = ids;
+        self.groups = self.groups.max(total);
+        done
+    }
+
+    fn take_state(&mut self, total: usize) -> Result<Vec<ArrayRef>, StateError> {
+        self.grow(total)?;
+        self.groups = 0;
+        self.inner()?.state(EmitTo::All).map_err(failed)
+    }
+
+    fn evaluate(&mut self, total: usize) -> Result<ArrayRef, StateError> {
+        self.grow(total)?;
+        self.groups = 0;
+        self.inner()?.evaluate(EmitTo::All).map_err(failed)
+    }
+
+    fn bytes(&self) -> usize {
+        self.inner.as_ref().map_or(0, |inner| inner.size()) + self.ids.capacity() * 8
+    }
+}

@@ -1,0 +1,365 @@
+//! Tables and views by name, and what DataFusion may know of them.
+//!
+//! A [`Table`] is what `CREATE TABLE` said, checked against its connector. Its columns, where it declares none, and
+//! whether it is bounded are asked of the connector when first needed. DataFusion sees a [`TableScan`] of a
+//! [`TableSource`] that it never reads: the scans are taken out of its plans by [`crate::fragment`].
+//!
+//! [`TableScan`]: datafusion::logical_expr::TableScan
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use arrow::datatypes::{DataType, Schema, SchemaRef, TimeUnit};
+use dataflow::connector::{Connector, Options, TableDef};
+use dataflow::error::ConnectorError;
+use dataflow::source::Source;
+use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, TableSource};
+
+use crate::ddl::CreateTable;
+use crate::diagnostics::{Diagnostic, Place};
+use crate::syntax::Ident;
+use crate::types::sql_name;
+
+/// Columns and options that are pointed at when a connector refuses them.
+#[derive(Debug, Default)]
+struct Places {
+    /// Set when the script that they are of is over: in the next they mean nothing.
+    stale: AtomicBool,
+    name: Place,
+    columns: BTreeMap<String, Place>,
+    options: BTreeMap<String, Place>,
+}
+
+/// A table's event time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct EventTime {
+    pub(crate) column: String,
+    /// Ticks of the column's unit.
+    pub(crate) delay: i64,
+    pub(crate) idle_timeout_ns: Option<u64>,
+}
+
+/// A table that `CREATE TABLE` made.
+pub(crate) struct Table {
+    pub(crate) name: String,
+    pub(crate) connector: Arc<dyn Connector>,
+    pub(crate) event_time: Option<EventTime>,
+    options: Options,
+    /// Declared or inferred.
+    schema: OnceLock<SchemaRef>,
+    bounded: OnceLock<bool>,
+    places: Places,
+}
+
+impl Table {
+    /// Checks a declaration against its connector.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub(crate) fn declare(
+        decl: &CreateTable,
+        connectors: &[Arc<dyn Connector>],
+    ) -> Result<Self, Vec<Diagnostic>> {
+        let connector = connector_of(decl, connectors).map_err(|e| vec![e])?;
+        let mut errors = vec![];
+        let mut options = Options::new();
+        let known = || connector.options().iter().map(|o| o.key);
+        for option in decl.options.iter().filter(|o| o.key.text != "connector") {
+            let key = &option.key.text;
+            if !known().any(|k| k == key) {
+                let message = format!("connector '{}' has no option '{key}'", connector.name());
+                errors.push(Diagnostic::at(option.key.place, message).nearest(
+                    "options",
+                    key,
+                    known(),
+                ));
+            }
+            options.insert(key.clone(), option.value.text.clone());
+        }
+        let places = Places {
+            stale: AtomicBool::new(false),
+            name: decl.name.place,
+            columns: decl.columns.iter().map(|c| (c.field.name().clone(), c.place)).collect(),
+            options: decl.options.iter().map(|o| (o.key.text.clone(), o.value.place)).collect(),
+        };
+        let mut table = Self {
+            name: decl.name.text.clone(),
+            connector,
+            event_time: None,
+            options,
+            schema: OnceLock::new(),
+            bounded: OnceLock::new(),
+            places,
+        };
+        if !decl.columns.is_empty() {
+            let fields: Vec<_> = decl.columns.iter().map(|c| c.field.clone()).collect();
+            let _ = table.schema.set(Arc::new(Schema::new(fields)));
+        }
+        if errors.is_empty() {
+            match table.declared_time(decl) {
+                Ok(event_time) => table.event_time = event_time,
+                Err(error) => errors.push(error),
+            }
+        }
+        if errors.is_empty() { Ok(table) } else { Err(errors) }
+    }
+
+    /// The watermark of the declaration. It is a source's, so that columns can be inferred here if need be.
+    fn declared_time(&self, decl: &CreateTable) -> Result<Option<EventTime>, Diagnostic> {
+        let Some(watermark) = &decl.watermark else { return Ok(None) };
+        let (name, place) = (&watermark.column.text, watermark.column.place);
+        let schema = self.columns(place)?;
+        let Ok(field) = schema.field_with_name(name) else {
+            let names = schema.fields().iter().map(|f| f.name().as_str());
+            return Err(Diagnostic::at(place, format!("unknown column '{name}'"))
+                .nearest("columns", name, names));
+        };
+        let DataType::Timestamp(unit, _) = field.data_type() else {
+            let shown = sql_name(field.data_type());
+            let message = format!("a watermark needs a TIMESTAMP column, and '{name}' is {shown}");
+            return Err(Diagnostic::at(place, message)
+                .hint(format!("declare the column as {name} TIMESTAMP(3)")));
+        };
+        let delay = match watermark.delay {
+            None => 0,
+            Some(interval) => interval.ticks(*unit).ok_or_else(|| {
+                let shown = sql_name(field.data_type());
+                let message = format!("the interval is finer than '{name}', which is {shown}");
+                Diagnostic::at(interval.place, message).hint(finer_hint(*unit))
+            })?,
+        };
+        let idle_timeout_ns = watermark.idle_timeout.map(|interval| interval.ns as u64);
+        Ok(Some(EventTime { column: name.clone(), delay, idle_timeout_ns }))
+    }
+
+    /// Its columns, to be read. `place` is where it is used.
+    pub(crate) fn columns(&self, place: Place) -> Result<SchemaRef, Diagnostic> {
+        if let Some(schema) = self.schema.get() {
+            return Ok(schema.clone());
+        }
+        match self.connector.infer(&self.options) {
+            Ok(Some(schema)) => Ok(self.schema.get_or_init(|| schema).clone()),
+            Ok(None) => {
+                let message = format!("table '{}' declares no columns", self.name);
+                Err(Diagnostic::at(place, message)
+                    .detail(format!("connector '{}' cannot tell them", self.connector.name()))
+                    .hint(format!("CREATE TABLE {} (name TYPE, …) WITH (…)", self.name)))
+            }
+            Err(error) => Err(self.refused(&error, place)),
+        }
+    }
+
+    /// Its columns as declared or already inferred, to be written.
+    pub(crate) fn declared_columns(&self) -> Option<SchemaRef> {
+        self.schema.get().cloned()
+    }
+
+    /// What its connector is told.
+    pub(crate) fn def(&self, schema: SchemaRef) -> TableDef {
+        TableDef { name: self.name.clone(), schema, options: self.options.clone() }
+    }
+
+    /// A reader of the columns of `projection`.
+    pub(crate) fn source(
+        &self,
+        projection: &[usize],
+        place: Place,
+    ) -> Result<Arc<dyn Source>, Diagnostic> {
+        let def = self.def(self.columns(place)?);
+        self.connector.source(&def, projection).map_err(|error| self.refused(&error, place))
+    }
+
+    /// Whether reading it ends.
+    pub(crate) fn bounded(&self, place: Place) -> Result<bool, Diagnostic> {
+        if let Some(bounded) = self.bounded.get() {
+            return Ok(*bounded);
+        }
+        let all: Vec<usize> = (0..self.columns(place)?.fields().len()).collect();
+        let bounded = self.source(&all, place)?.bounded();
+        Ok(*self.bounded.get_or_init(|| bounded))
+    }
+
+    /// What a connector had against the table: at the option or column at fault if it is of the same script, else where
+    /// the table is used.
+    pub(crate) fn refused(&self, error: &ConnectorError, used: Place) -> Diagnostic {
+        let places = &self.places;
+        let (place, message, hint) = match error {
+            ConnectorError::Option { key, message, hint } => {
+                let place = places.options.get(key).copied().unwrap_or(places.name);
+                (place, format!("option '{key}' of table '{}': {message}", self.name), hint)
+            }
+            ConnectorError::Column { column, message, hint } => {
+                let place = places.columns.get(column).copied().unwrap_or(places.name);
+                (place, format!("column '{column}' of table '{}': {message}", self.name), hint)
+            }
+            ConnectorError::Io { place, message, hint } => {
+                let option = places.options.get("path").copied();
+                let text = format!("table '{}': {place}: {message}", self.name);
+                (option.unwrap_or(places.name), text, hint)
+            }
+            other => (places.name, format!("table '{}': {other}", self.name), &None),
+        };
+        let stale = places.stale.load(Ordering::Relaxed) || place == Place::default();
+        let place = if stale { used } else { place };
+        let mut error = Diagnostic::at(place, message);
+        error.hint = hint.clone();
+        error
+    }
+}
+
+/// What to write where an interval is finer than a column.
+pub(crate) fn finer_hint(unit: TimeUnit) -> &'static str {
+    match unit {
+        TimeUnit::Second => "count in whole seconds, or declare the column as TIMESTAMP(3)",
+        TimeUnit::Millisecond => "count in milliseconds, or declare the column as TIMESTAMP(6)",
+        _ => "count in microseconds, or declare the column as TIMESTAMP(9)",
+    }
+}
+
+fn connector_of(
+    decl: &CreateTable,
+    connectors: &[Arc<dyn Connector>],
+) -> Result<Arc<dyn Connector>, Diagnostic> {
+    let names = || connectors.iter().map(|c| c.name());
+    let Some(option) = decl.options.iter().find(|o| o.key.text == "connector") else {
+        let message = format!("table '{}' does not say its connector", decl.name.text);
+        return Err(Diagnostic::at(decl.name.place, message)
+            .detail(format!("the connectors are: {}", names().collect::<Vec<_>>().join(", ")))
+            .hint("WITH ('connector' = '…', …)"));
+    };
+    let name = &option.value.text;
+    connectors.iter().find(|c| c.name() == name).cloned().ok_or_else(|| {
+        Diagnostic::at(option.value.place, format!("unknown connector '{name}'")).nearest(
+            "connectors",
+            name,
+            names(),
+        )
+    })
+}
+
+/// A query by name.
+pub(crate) struct View {
+    pub(crate) plan: LogicalPlan,
+    schema: SchemaRef,
+}
+
+impl View {
+    pub(crate) fn new(plan: LogicalPlan) -> Self {
+        let schema = Arc::new(plan.schema().as_arrow().clone());
+        Self { plan, schema }
+    }
+
+    /// A plan whose columns have the names of `CREATE VIEW v (a, b) AS …`.
+    pub(crate) fn renamed(
+        plan: LogicalPlan,
+        names: &[Ident],
+    ) -> Result<DfResult<LogicalPlan>, Diagnostic> {
+        let columns = plan.schema().columns();
+        if columns.len() != names.len() {
+            let place = names.first().map_or(Place::default(), |name| name.place);
+            let (named, given) = (names.len(), columns.len());
+            let message = format!("{named} columns are named, and the query has {given}");
+            return Err(Diagnostic::at(place, message));
+        }
+        let renamed =
+            columns.into_iter().zip(names).map(|(c, name)| Expr::Column(c).alias(&name.text));
+        let renamed: Vec<Expr> = renamed.collect();
+        Ok(LogicalPlanBuilder::from(plan).project(renamed).and_then(LogicalPlanBuilder::build))
+    }
+
+    pub(crate) fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+}
+
+/// What a name stands for.
+#[derive(Clone)]
+pub(crate) enum Entry {
+    Table(Arc<Table>),
+    View(Arc<View>),
+}
+
+impl Entry {
+    /// What it is, for messages.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Entry::Table(_) => "table",
+            Entry::View(_) => "view",
+        }
+    }
+}
+
+/// All names.
+#[derive(Default, Clone)]
+pub(crate) struct Catalog {
+    entries: BTreeMap<String, Entry>,
+    /// Names whose definition failed: what uses them is not reported again.
+    pub(crate) broken: BTreeSet<String>,
+}
+
+impl Catalog {
+    pub(crate) fn get(&self, name: &str) -> Option<&Entry> {
+        self.entries.get(name)
+    }
+
+    pub(crate) fn insert(&mut self, name: String, entry: Entry) {
+        self.broken.remove(&name);
+        self.entries.insert(name, entry);
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) -> Option<Entry> {
+        self.broken.remove(name);
+        self.entries.remove(name)
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
+    /// Called before a script is planned.
+    pub(crate) fn begin_script(&mut self) {
+        self.broken.clear();
+        for entry in self.entries.values() {
+            if let Entry::Table(table) = entry {
+                table.places.stale.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The error that there is no `name`.
+    pub(crate) fn unknown(&self, place: Place, name: &str) -> Diagnostic {
+        Diagnostic::at(place, format!("unknown table '{name}'")).nearest(
+            "tables and views",
+            name,
+            self.names(),
+        )
+    }
+}
+
+/// A table as DataFusion sees it.
+pub(crate) struct ScannedTable {
+    pub(crate) table: Arc<Table>,
+    pub(crate) schema: SchemaRef,
+}
+
+impl TableSource for ScannedTable {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+}
+
+/// A view as DataFusion sees it: its plan takes its place.
+pub(crate) struct InlinedView(pub(crate) Arc<View>);
+
+impl TableSource for InlinedView {
+    fn schema(&self) -> SchemaRef {
+        self.0.schema.clone()
+    }
+
+    fn get_logical_plan(&self) -> Option<Cow<'_, LogicalPlan>> {
+        Some(Cow::Borrowed(&self.0.plan))
+    }
+}

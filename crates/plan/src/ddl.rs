@@ -1,0 +1,189 @@
+//! `CREATE TABLE` in Flink's form.
+//!
+//! ```text
+//! CREATE TABLE t (
+//!   a INT NOT NULL, ts TIMESTAMP(3),
+//!   WATERMARK FOR ts AS ts - INTERVAL '5' SECOND IDLE TIMEOUT INTERVAL '1' MINUTE
+//! ) WITH ('connector' = 'file', 'path' = 'a.csv')
+//! ```
+//!
+//! Only the form is checked here; whether the connector exists and what its options are is the catalog's matter.
+
+use arrow::datatypes::{DataType, Field};
+use datafusion::sql::sqlparser::tokenizer::Token;
+
+use crate::diagnostics::{Diagnostic, Place};
+use crate::interval::{Interval, interval};
+use crate::syntax::{Cursor, Ident, parser, syntax_error};
+use crate::types::{TYPE_NAMES, arrow_type};
+
+/// A table as it was declared.
+#[derive(Debug)]
+pub(crate) struct CreateTable {
+    pub(crate) name: Ident,
+    pub(crate) if_not_exists: bool,
+    /// None where the connector is to tell.
+    pub(crate) columns: Vec<ColumnDecl>,
+    pub(crate) watermark: Option<WatermarkDecl>,
+    pub(crate) options: Vec<OptionDecl>,
+}
+
+#[derive(Debug)]
+pub(crate) struct ColumnDecl {
+    pub(crate) field: Field,
+    pub(crate) place: Place,
+}
+
+#[derive(Debug)]
+pub(crate) struct WatermarkDecl {
+    pub(crate) column: Ident,
+    pub(crate) delay: Option<Interval>,
+    pub(crate) idle_timeout: Option<Interval>,
+}
+
+#[derive(Debug)]
+pub(crate) struct OptionDecl {
+    pub(crate) key: Ident,
+    pub(crate) value: Ident,
+}
+
+/// Reads what follows `CREATE TABLE [IF NOT EXISTS]`.
+pub(crate) fn create_table(
+    cursor: &mut Cursor<'_>,
+    if_not_exists: bool,
+) -> Result<CreateTable, Diagnostic> {
+    let name = cursor.ident("the table's name")?;
+    let mut table =
+        CreateTable { name, if_not_exists, columns: vec![], watermark: None, options: vec![] };
+    if cursor.token(&Token::LParen) && !cursor.token(&Token::RParen) {
+        loop {
+            element(cursor, &mut table)?;
+            if !cursor.token(&Token::Comma) {
+                break;
+            }
+        }
+        if !cursor.token(&Token::RParen) {
+            return Err(cursor.expected("',' or ')'"));
+        }
+    }
+    if cursor.words("PARTITIONED BY") || cursor.words("DISTRIBUTED BY") {
+        return Err(Diagnostic::at(cursor.place(), "tables are not partitioned by name")
+            .hint("leave the clause out: every source is cut into flows by itself"));
+    }
+    if !cursor.words("WITH") {
+        return Err(cursor
+            .expected("WITH")
+            .hint("say where the rows are: WITH ('connector' = 'file', 'path' = '…')"));
+    }
+    cursor.expect(&Token::LParen)?;
+    loop {
+        let key = cursor.string("an option")?;
+        cursor.expect(&Token::Eq)?;
+        let value = cursor.string("the option's value")?;
+        if let Some(twice) = table.options.iter().find(|o| o.key.text == key.text) {
+            let line = twice.key.place.line;
+            return Err(Diagnostic::at(key.place, format!("option '{}' is given twice", key.text))
+                .detail(format!("the first is in line {line}")));
+        }
+        table.options.push(OptionDecl { key, value });
+        if !cursor.token(&Token::Comma) {
+            break;
+        }
+    }
+    cursor.expect(&Token::RParen)?;
+    cursor.end()?;
+    Ok(table)
+}
+
+/// A column or a clause between the parentheses.
+fn element(cursor: &mut Cursor<'_>, table: &mut CreateTable) -> Result<(), Diagnostic> {
+    let place = cursor.place();
+    if cursor.words("WATERMARK FOR") {
+        if table.watermark.is_some() {
+            return Err(Diagnostic::at(place, "a table has one watermark"));
+        }
+        table.watermark = Some(watermark(cursor)?);
+        return Ok(());
+    }
+    if cursor.words("PRIMARY KEY") || cursor.words("CONSTRAINT") || cursor.words("UNIQUE") {
+        return Err(Diagnostic::at(place, "keys and constraints are not supported")
+            .hint("leave the clause out: rows are taken as they come"));
+    }
+    let name = cursor.ident("a column")?;
+    if cursor.words("AS") {
+        return Err(Diagnostic::at(place, "computed columns are not supported").hint(format!(
+            "CREATE VIEW v AS SELECT *, … AS {} FROM {}",
+            name.text, table.name.text
+        )));
+    }
+    if let Some(twice) = table.columns.iter().find(|c| c.field.name() == &name.text) {
+        let line = twice.place.line;
+        return Err(Diagnostic::at(place, format!("column '{}' is declared twice", name.text))
+            .detail(format!("the first is in line {line}")));
+    }
+    let data_type = column_type(cursor)?;
+    let not_null = cursor.words("NOT NULL");
+    if !not_null {
+        cursor.words("NULL");
+    }
+    if cursor.words("COMMENT") {
+        cursor.string("a comment")?;
+    }
+    let field = Field::new(name.text, data_type, !not_null);
+    table.columns.push(ColumnDecl { field, place: name.place });
+    Ok(())
+}
+
+fn column_type(cursor: &mut Cursor<'_>) -> Result<DataType, Diagnostic> {
+    let place = cursor.place();
+    let shown = cursor.peek().map(|t| t.token.to_string()).unwrap_or_default();
+    if !matches!(cursor.peek().map(|t| &t.token), Some(Token::Word(_))) {
+        return Err(cursor.expected("a type"));
+    }
+    let mut types = parser(cursor.rest());
+    let sql_type = types.parse_data_type().map_err(|e| syntax_error(&e, cursor.rest()))?;
+    let data_type = arrow_type(&sql_type).map_err(|message| {
+        let unknown = message.starts_with("unknown type");
+        let error = Diagnostic::at(place, message);
+        if unknown {
+            error.nearest("types", &shown.to_uppercase(), TYPE_NAMES.iter().copied())
+        } else {
+            error
+        }
+    })?;
+    cursor.skip(types.index());
+    Ok(data_type)
+}
+
+/// Reads what follows `WATERMARK FOR`.
+fn watermark(cursor: &mut Cursor<'_>) -> Result<WatermarkDecl, Diagnostic> {
+    let column = cursor.ident("a time column")?;
+    cursor.expect_words("AS")?;
+    let place = cursor.place();
+    let form = || format!("write WATERMARK FOR {c} AS {c} - INTERVAL '5' SECOND", c = column.text);
+    let of = cursor.ident("the time column").map_err(|e| e.hint(form()))?;
+    if of.text != column.text {
+        let message = "a watermark is its own column minus an interval";
+        return Err(Diagnostic::at(place, message).hint(form()));
+    }
+    let mut delay = None;
+    if cursor.token(&Token::Minus) {
+        let read = interval(cursor)?;
+        if read.ns < 0 {
+            return Err(Diagnostic::at(read.place, "a watermark cannot run ahead of its column"));
+        }
+        delay = Some(read);
+    }
+    let mut idle_timeout = None;
+    if cursor.words("IDLE TIMEOUT") {
+        let read = interval(cursor)?;
+        if read.ns <= 0 {
+            return Err(Diagnostic::at(read.place, "an idle timeout is longer than nothing"));
+        }
+        idle_timeout = Some(read);
+    }
+    if !matches!(cursor.peek().map(|t| &t.token), Some(Token::Comma | Token::RParen)) {
+        return Err(cursor.expected("IDLE TIMEOUT, ',' or ')'").hint(form()));
+    }
+    Ok(WatermarkDecl { column, delay, idle_timeout })
+}

@@ -1,0 +1,264 @@
+//! What DataFusion has against a query, as a [`Diagnostic`] that points at the user's own token.
+//!
+//! DataFusion gives places for columns, tables and functions; for everything else the place is looked for: the first
+//! token of the statement that the message names.
+
+use std::fmt;
+
+use arrow::datatypes::TimeUnit;
+use datafusion::common::{Column, SchemaError};
+use datafusion::error::DataFusionError;
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
+
+use crate::catalog::finer_hint;
+use crate::diagnostics::{Diagnostic, Place};
+use crate::syntax::{is_word, lower_first, syntax_error};
+use crate::tumble::Site;
+
+/// An error of ours on its way through DataFusion.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum PlanError {
+    /// There is no such table; the candidates follow.
+    UnknownTable(String),
+    /// The name is of something that could not be defined: that was reported already.
+    Broken,
+    /// A table's columns cannot be told; a complete diagnostic.
+    Table(Box<Diagnostic>),
+    /// A window over a column of this type.
+    WindowOf(String),
+    /// A window finer than the ticks of its column, and the column's type.
+    WindowFiner(TimeUnit, String),
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PlanError::UnknownTable(name) => write!(f, "unknown table '{name}'"),
+            PlanError::Broken => f.write_str("a definition above failed"),
+            PlanError::Table(error) => f.write_str(&error.message),
+            PlanError::WindowOf(name) => {
+                write!(f, "a window needs a TIMESTAMP column, and this is {name}")
+            }
+            PlanError::WindowFiner(_, name) => {
+                write!(f, "the window is finer than its time column, which is {name}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+impl From<PlanError> for DataFusionError {
+    fn from(error: PlanError) -> Self {
+        DataFusionError::External(Box::new(error))
+    }
+}
+
+/// What is known of a query when an error of it is reported.
+pub(crate) struct Surroundings<'a> {
+    /// The user's tokens.
+    pub(crate) tokens: &'a [TokenWithSpan],
+    /// Its windows.
+    pub(crate) sites: &'a [Site],
+    /// Names of tables and views.
+    pub(crate) tables: Vec<&'a str>,
+    /// Names of functions.
+    pub(crate) functions: Vec<&'a str>,
+}
+
+impl Surroundings<'_> {
+    /// The error for the user; `None` if its cause was reported already.
+    pub(crate) fn report(&self, error: &DataFusionError) -> Option<Diagnostic> {
+        let place = error
+            .diagnostic()
+            .and_then(|diagnostic| diagnostic.span)
+            .map(|span| self.token_at(span.start.line, span.start.column));
+        match root(error) {
+            DataFusionError::External(inner) => match inner.downcast_ref::<PlanError>() {
+                Some(ours) => self.ours(ours, place),
+                None => Some(self.other(&inner.to_string(), place)),
+            },
+            DataFusionError::SchemaError(schema, _) => Some(self.schema(schema, place)),
+            DataFusionError::SQL(parser, _) => Some(syntax_error(parser, self.tokens)),
+            other => Some(self.other(&message_of(other), place)),
+        }
+    }
+
+    fn ours(&self, error: &PlanError, place: Option<Place>) -> Option<Diagnostic> {
+        let site = self.sites.first();
+        match error {
+            PlanError::Broken => None,
+            PlanError::Table(diagnostic) => {
+                let diagnostic = (**diagnostic).clone();
+                let here = place.filter(|_| diagnostic.line == 0);
+                Some(match here {
+                    Some(place) => diagnostic.moved(place),
+                    None => diagnostic,
+                })
+            }
+            PlanError::UnknownTable(name) => {
+                let place = place.or_else(|| self.named(name)).unwrap_or_else(|| self.start());
+                let message = format!("unknown table '{name}'");
+                Some(Diagnostic::at(place, message).nearest(
+                    "tables and views",
+                    name,
+                    self.tables.iter().copied(),
+                ))
+            }
+            PlanError::WindowOf(_) => {
+                let place = site.map_or_else(|| self.start(), |site| site.time.place);
+                let hint = "declare it as TIMESTAMP(3), or CAST it in a view";
+                Some(Diagnostic::at(place, error.to_string()).hint(hint))
+            }
+            PlanError::WindowFiner(unit, _) => {
+                let place = site.map_or_else(|| self.start(), |site| site.size.place);
+                Some(Diagnostic::at(place, error.to_string()).hint(finer_hint(*unit)))
+            }
+        }
+    }
+
+    fn schema(&self, error: &SchemaError, place: Option<Place>) -> Diagnostic {
+        let of = |column: &Column| {
+            place.or_else(|| self.named(&column.name)).unwrap_or_else(|| self.start())
+        };
+        match error {
+            SchemaError::FieldNotFound { field, valid_fields } => {
+                let name = &field.name;
+                let table = field.relation.as_ref().map(|r| r.table().to_string());
+                let qualified = |c: &&Column| match &table {
+                    Some(table) => c.relation.as_ref().is_some_and(|r| r.table() == table),
+                    None => true,
+                };
+                let place = self.last_part(of(field), name);
+                if let Some(table) = &table
+                    && !valid_fields.iter().any(|c| qualified(&c))
+                {
+                    let tables = valid_fields.iter().filter_map(|c| c.relation.as_ref());
+                    let place = self.named(table).unwrap_or(place);
+                    return Diagnostic::at(place, format!("unknown table '{table}' in this query"))
+                        .nearest("tables here", table, tables.map(|r| r.table()));
+                }
+                let names = valid_fields.iter().filter(qualified).map(|c| c.name.as_str());
+                Diagnostic::at(place, format!("unknown column '{name}'"))
+                    .nearest("columns", name, names)
+            }
+            SchemaError::AmbiguousReference { field } => {
+                let name = &field.name;
+                Diagnostic::at(of(field), format!("column '{name}' is in more than one table"))
+                    .hint(format!("say which: t.{name}"))
+            }
+            SchemaError::DuplicateUnqualifiedField { name }
+            | SchemaError::DuplicateQualifiedField { name, .. } => {
+                let place = self.named(name).unwrap_or_else(|| self.start());
+                Diagnostic::at(place, format!("column '{name}' would be there twice"))
+                    .hint("give one of them another name with AS")
+            }
+        }
+    }
+
+    fn other(&self, message: &str, place: Option<Place>) -> Diagnostic {
+        let (first, rest) = message.split_once('\n').unwrap_or((message, ""));
+        if let Some(name) = between(first, "Invalid function '", "'") {
+            let place = place.or_else(|| self.named(name)).unwrap_or_else(|| self.start());
+            return Diagnostic::at(place, format!("unknown function '{name}'")).nearest(
+                "functions",
+                name,
+                self.functions.iter().copied(),
+            );
+        }
+        let first = first.split(" No function matches").next().unwrap_or(first);
+        let place = place.or_else(|| self.mentioned(first)).unwrap_or_else(|| self.start());
+        let error = Diagnostic::at(place, lower_first(first.trim_end_matches(['.', ' '])));
+        let rest = rest.trim();
+        if rest.is_empty() { error } else { error.detail(rest) }
+    }
+
+    /// The token that begins there.
+    fn token_at(&self, line: u64, column: u64) -> Place {
+        let here = |t: &&TokenWithSpan| t.span.start.line == line && t.span.start.column == column;
+        match self.tokens.iter().find(here) {
+            Some(token) => Place::of(token.span),
+            None => Place { line: line as usize, column: column as usize, length: 1 },
+        }
+    }
+
+    /// From the `t` of `t.name` to the `name`.
+    fn last_part(&self, place: Place, name: &str) -> Place {
+        let at = self.tokens.iter().position(|t| Place::of(t.span) == place);
+        let Some(at) = at else { return place };
+        let dotted = |n: usize| self.tokens.get(n).is_some_and(|t| t.token == Token::Period);
+        match self.tokens.get(at + 2) {
+            Some(token) if dotted(at + 1) && word(token) == Some(name) => Place::of(token.span),
+            _ => place,
+        }
+    }
+
+    /// The first word `name`.
+    pub(crate) fn named(&self, name: &str) -> Option<Place> {
+        let exact = self.tokens.iter().find(|t| word(t) == Some(name));
+        let any_case = || self.tokens.iter().find(|t| is_word(t, name));
+        exact.or_else(any_case).map(|t| Place::of(t.span))
+    }
+
+    /// The first word of the statement that the message quotes, or a function that it names.
+    fn mentioned(&self, message: &str) -> Option<Place> {
+        let quoted = message.split(['\'', '"', '`']).skip(1).step_by(2);
+        let functions = message
+            .split_whitespace()
+            .map(|w| w.split('(').next().unwrap_or(w))
+            .filter(|w| w.len() > 1 && self.functions.iter().any(|f| f.eq_ignore_ascii_case(w)));
+        quoted.chain(functions).find_map(|name| self.named(name))
+    }
+
+    /// The first token.
+    pub(crate) fn start(&self) -> Place {
+        self.tokens.first().map_or(Place::default(), |t| Place::of(t.span))
+    }
+}
+
+fn word(token: &TokenWithSpan) -> Option<&str> {
+    match &token.token {
+        Token::Word(word) => Some(&word.value),
+        _ => None,
+    }
+}
+
+fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
+    text.split_once(before)?.1.split_once(after).map(|(found, _)| found)
+}
+
+/// The innermost error that says something.
+fn root(error: &DataFusionError) -> &DataFusionError {
+    match error {
+        DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => root(inner),
+        DataFusionError::Shared(inner) => root(inner),
+        DataFusionError::Collection(all) => all.first().map_or(error, root),
+        DataFusionError::External(inner) => match inner.downcast_ref::<DataFusionError>() {
+            Some(inner) => root(inner),
+            None => error,
+        },
+        other => other,
+    }
+}
+
+/// Its text without the prefixes that say which part of DataFusion is speaking.
+pub(crate) fn message_of(error: &DataFusionError) -> String {
+    let error = root(error);
+    let text = match error {
+        DataFusionError::ArrowError(inner, _) => inner.to_string(),
+        other => other.strip_backtrace(),
+    };
+    let prefixes = [
+        "Error during planning: ",
+        "This feature is not implemented: ",
+        "Execution error: ",
+        "type_coercion\ncaused by\n",
+        "Arrow error: ",
+        "External error: ",
+    ];
+    let mut rest = text.as_str();
+    while let Some(short) = prefixes.iter().find_map(|prefix| rest.strip_prefix(prefix)) {
+        rest = short;
+    }
+    rest.to_string()
+}

@@ -1,0 +1,277 @@
+//! What EXPLAIN says: the queries of a stage, and the memory that they were given.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Schema, SchemaRef, TimeUnit};
+use dataflow::job::{Input, Step};
+use dataflow::source::Source;
+
+use crate::Workers;
+use crate::catalog::Table;
+use crate::fragment::Grouping;
+use crate::interval::tick_ns;
+use crate::settings::InForce;
+use crate::types::sql_name;
+
+/// The plan of a stage, for a reader.
+#[derive(Clone)]
+pub struct Explain {
+    pub(crate) sections: Vec<Section>,
+    pub(crate) needs: Vec<Need>,
+    pub(crate) workers: Workers,
+}
+
+/// A query of the plan.
+#[derive(Clone)]
+pub(crate) struct Section {
+    title: String,
+    pub(crate) lines: Vec<Line>,
+}
+
+#[derive(Clone)]
+pub(crate) enum Line {
+    /// A label and a text.
+    Text(&'static str, String),
+    /// A source, of which flows are counted when the plan is shown.
+    Source { shown: String, source: Arc<dyn Source>, columns: String },
+    /// A line of DataFusion's plan.
+    Plan(String),
+}
+
+/// A named amount of memory of each worker, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Need {
+    /// What for.
+    pub name: &'static str,
+    /// How it comes about.
+    pub sum: String,
+    /// Bytes per worker; of worker 0 only if `once`.
+    pub bytes: u64,
+    /// Whether one worker of the job has it, rather than each.
+    pub once: bool,
+}
+
+impl Explain {
+    /// The plan as text. Sources are asked for their flows: files may be opened for it.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        for section in &self.sections {
+            section.write(&mut out, self.workers);
+            out.push('\n');
+        }
+        self.write_memory(&mut out);
+        out
+    }
+
+    /// The memory that was given to the stage.
+    pub fn memory(&self) -> &[Need] {
+        &self.needs
+    }
+
+    fn write_memory(&self, out: &mut String) {
+        let Workers { nodes, per_node } = self.workers;
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "memory, on {nodes} x {per_node} workers");
+        let mut line = |name: &str, sum: &str, bytes: u64| {
+            let _ = writeln!(out, "  {name:<12} {sum:<44} {:>10}", human(bytes));
+        };
+        for need in &self.needs {
+            line(need.name, &need.sum, need.bytes);
+        }
+        let worker: u64 = self.needs.iter().filter(|n| !n.once).map(|n| n.bytes).sum();
+        let once: u64 = self.needs.iter().filter(|n| n.once).map(|n| n.bytes).sum();
+        line("per worker", "at most", worker);
+        let node = worker * u64::from(per_node);
+        line("per node", &format!("{per_node} x {}", human(worker)), node);
+        if once > 0 {
+            line("node 0", &format!("{} + {}", human(node), human(once)), node + once);
+        }
+    }
+}
+
+impl Section {
+    pub(crate) fn new(title: &str) -> Self {
+        Self { title: title.to_string(), lines: vec![] }
+    }
+
+    pub(crate) fn text(&mut self, label: &'static str, text: String) {
+        self.lines.push(Line::Text(label, text));
+    }
+
+    pub(crate) fn step(&mut self, label: &'static str, step: &Option<Arc<dyn Step>>) {
+        if let Some(step) = step {
+            self.text(label, step.describe());
+        }
+    }
+
+    /// A table that is read, with its event time.
+    pub(crate) fn source(&mut self, table: &Table, input: &Input, columns: &SchemaRef) {
+        let names: Vec<&str> = columns.fields().iter().map(|f| f.name().as_str()).collect();
+        self.lines.push(Line::Source {
+            shown: format!("{} ({})", table.name, table.connector.name()),
+            source: input.source.clone(),
+            columns: names.join(", "),
+        });
+        if let Some(watermark) = input.watermark {
+            let field = columns.field(watermark.column);
+            let lag = span(watermark.delay, field.data_type());
+            let idle = watermark
+                .idle_timeout_ns
+                .map_or(String::new(), |ns| format!(", idle after {}", span_ns(ns as i64)));
+            self.text("watermark", format!("{} - {lag}{idle}", field.name()));
+        }
+    }
+
+    pub(crate) fn grouping(&mut self, grouping: &Grouping, before: &Schema, keys: &[usize]) {
+        if let Some(window) = &grouping.window {
+            let time = window.time.human_display();
+            let mut text = format!("tumble {} on {time}", span_ns(window.size_ns));
+            if window.offset_ns != 0 {
+                let _ = write!(text, ", shifted by {}", span_ns(window.offset_ns));
+            }
+            self.text("window", text);
+        }
+        let keys: Vec<String> = keys
+            .iter()
+            .map(|&key| before.field(key))
+            .map(|field| format!("{} {}", field.name(), sql_name(field.data_type())))
+            .collect();
+        self.text("keys", if keys.is_empty() { "none".into() } else { keys.join(", ") });
+        let aggregates: Vec<String> = grouping
+            .aggregates
+            .iter()
+            .map(|call| format!("{} {}", call.text, sql_name(&call.aggregate.output_type())))
+            .collect();
+        if !aggregates.is_empty() {
+            self.text("aggregates", aggregates.join(", "));
+        }
+    }
+
+    fn write(&self, out: &mut String, workers: Workers) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "{}", self.title);
+        for line in &self.lines {
+            let _ = match line {
+                Line::Text(label, text) => writeln!(out, "  {label:<12} {text}"),
+                Line::Plan(text) => writeln!(out, "  {:<12} {text}", ""),
+                Line::Source { shown, source, columns } => {
+                    let flows = flows(source.as_ref(), workers.total());
+                    writeln!(out, "  {:<12} {shown}: {flows}; reads {columns}", "source")
+                }
+            };
+        }
+    }
+}
+
+fn flows(source: &dyn Source, workers: u32) -> String {
+    let end = if source.bounded() { "" } else { ", never ending" };
+    match source.flows(workers, None) {
+        Err(error) => format!("unreadable ({error})"),
+        Ok(flows) => {
+            let rows: Option<u64> = flows.iter().map(|flow| flow.rows).sum();
+            let rows = rows.map_or(String::new(), |rows| format!(", {rows} rows"));
+            let plural = if flows.len() == 1 { "" } else { "s" };
+            format!("{} flow{plural}{rows}{end}", flows.len())
+        }
+    }
+}
+
+/// The memory of a stage. `groupings` is how many of its queries group rows.
+pub(crate) fn needs(
+    settings: &InForce,
+    workers: Workers,
+    groupings: usize,
+    batch: bool,
+) -> Vec<Need> {
+    let links = u64::from(workers.total() - 1);
+    let link = settings.job.ring.memory_bytes();
+    let mut needs = vec![Need {
+        name: "rings",
+        sum: format!(
+            "{links} links x ({} ring + {} staging)",
+            human(link.ring as u64),
+            human(link.staging as u64)
+        ),
+        bytes: links * link.total() as u64,
+        once: false,
+    }];
+    if groupings > 0 {
+        needs.push(Need {
+            name: "state",
+            sum: "millstream.state_bytes, a limit".into(),
+            bytes: settings.job.state_bytes_max as u64,
+            once: false,
+        });
+    }
+    if batch {
+        needs.push(Need {
+            name: "batch stage",
+            sum: "millstream.batch_bytes, a limit, worker 0 only".into(),
+            bytes: settings.batch_bytes as u64,
+            once: true,
+        });
+    }
+    needs
+}
+
+/// Bytes with a binary unit.
+fn human(bytes: u64) -> String {
+    let units = [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    match units.into_iter().find(|(_, size)| bytes >= *size) {
+        Some((unit, size)) => format!("{:.1} {unit}", bytes as f64 / size as f64),
+        None => format!("{bytes} B"),
+    }
+}
+
+/// A length of time in ticks of a timestamp type.
+fn span(ticks: i64, data_type: &DataType) -> String {
+    let unit = match data_type {
+        DataType::Timestamp(unit, _) => *unit,
+        _ => TimeUnit::Nanosecond,
+    };
+    span_ns(ticks.saturating_mul(tick_ns(unit)))
+}
+
+fn span_ns(ns: i64) -> String {
+    let units = [
+        ("day", 86_400_000_000_000),
+        ("h", 3_600_000_000_000),
+        ("min", 60_000_000_000),
+        ("s", 1_000_000_000),
+        ("ms", 1_000_000),
+        ("us", 1_000),
+    ];
+    match units.into_iter().find(|(_, size)| ns % size == 0 && ns != 0) {
+        Some((unit, size)) => format!("{} {unit}", ns / size),
+        None if ns == 0 => "0 s".into(),
+        None => format!("{ns} ns"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_have_units() {
+        assert_eq!(human(1 << 20), "1.0 MiB");
+        assert_eq!(human(100), "100 B");
+        assert_eq!(span_ns(5_400_000_000_000), "90 min");
+        assert_eq!(span_ns(0), "0 s");
+        assert_eq!(span(1500, &DataType::Timestamp(TimeUnit::Millisecond, None)), "1500 ms");
+    }
+
+    #[test]
+    fn memory_is_a_sum_of_named_needs() {
+        let workers = Workers { nodes: 2, per_node: 2 };
+        let needs = needs(&InForce::default(), workers, 1, true);
+        assert_eq!(
+            needs.iter().map(|n| n.name).collect::<Vec<_>>(),
+            ["rings", "state", "batch stage"]
+        );
+        assert_eq!(needs[0].bytes, 3 << 20);
+        let explain = Explain { sections: vec![], needs, workers };
+        assert!(explain.text().contains("node 0       8.0 GiB + 2.0 GiB"), "{}", explain.text());
+    }
+}

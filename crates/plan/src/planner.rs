@@ -1,0 +1,465 @@
+//! From a script to stages.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, StringArray};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::record_batch::RecordBatch;
+use dataflow::connector::{Connector, Options, TableDef};
+use dataflow::job::{Job, Query};
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
+
+use crate::catalog::{Catalog, Entry, Table, View};
+use crate::ddl::CreateTable;
+use crate::diagnostics::{Diagnostic, Place};
+use crate::explain::{self, Explain, Section};
+use crate::insert;
+use crate::lower::{Lowered, Lowering, Target, known_rows};
+use crate::query::{Engine, Understood};
+use crate::settings::{InForce, Refused, settings};
+use crate::statements::{self, Statement};
+use crate::syntax::{Cursor, Ident, split, text_of};
+use crate::types::sql_name;
+
+/// How many workers a job will have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Workers {
+    /// Nodes, at least 1.
+    pub nodes: u32,
+    /// Workers of each node, at least 1.
+    pub per_node: u32,
+}
+
+impl Workers {
+    /// Workers of the whole job; at least 1.
+    pub fn total(self) -> u32 {
+        self.nodes.saturating_mul(self.per_node).max(1)
+    }
+}
+
+/// Plans scripts. It keeps tables, views and settings from one script to the next.
+pub struct Planner {
+    connectors: Vec<Arc<dyn Connector>>,
+    workers: Workers,
+    default_sink: Option<(Arc<dyn Connector>, Options)>,
+    engine: Engine,
+    catalog: Catalog,
+    settings: InForce,
+}
+
+/// What runs at a time: one statement, or all of a statement set. Stages run one after another.
+pub struct Stage {
+    /// The queries.
+    pub job: Job,
+    /// The statements that it runs.
+    pub statements: Vec<Planned>,
+    /// Whether it ends by itself.
+    pub bounded: bool,
+    /// The plan for a reader.
+    pub explain: Explain,
+}
+
+/// A statement of a stage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Planned {
+    /// `INSERT INTO t`, `SELECT`.
+    pub name: String,
+    /// Its text.
+    pub sql: String,
+    /// The line of the script where it begins, from 1.
+    pub line: usize,
+}
+
+/// Why a statement was not planned: what to report, or nothing if the cause was reported already.
+type Failed = Vec<Diagnostic>;
+
+/// The queries of a stage that is being planned.
+#[derive(Default)]
+struct Building {
+    queries: Vec<Query>,
+    sections: Vec<Section>,
+    statements: Vec<Planned>,
+    unbounded: bool,
+    batch: bool,
+}
+
+/// A script while it is planned.
+struct Script<'a> {
+    sql: &'a str,
+    stages: Vec<Stage>,
+    /// The statement set that is open, and where it was opened.
+    set: Option<(Building, Place)>,
+}
+
+impl Planner {
+    /// A planner without tables, for jobs of `workers`.
+    pub fn new(connectors: Vec<Arc<dyn Connector>>, workers: Workers) -> Self {
+        Self {
+            connectors,
+            workers,
+            default_sink: None,
+            engine: Engine::new(),
+            catalog: Catalog::default(),
+            settings: InForce::default(),
+        }
+    }
+
+    /// Says where the rows of a bare `SELECT` go.
+    pub fn set_default_sink(&mut self, connector: Arc<dyn Connector>, options: Options) {
+        self.default_sink = Some((connector, options));
+    }
+
+    /// Plans a script: its statements in order. Statements that only define something make no stage.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the script; then no table, view or setting has changed.
+    pub fn plan(&mut self, sql: &str) -> Result<Vec<Stage>, Vec<Diagnostic>> {
+        self.catalog.begin_script();
+        let before = (self.catalog.clone(), self.settings.clone());
+        let mut script = Script { sql, stages: vec![], set: None };
+        let mut errors = vec![];
+        for tokens in split(sql).map_err(|error| vec![error])? {
+            let done = statements::parse(&tokens).map_err(|error| vec![error]).and_then(|parsed| {
+                parsed.into_iter().try_for_each(|one| self.statement(one, &tokens, &mut script))
+            });
+            if let Err(failed) = done {
+                errors.extend(failed);
+                self.catalog.broken.extend(defined_name(&tokens));
+            }
+        }
+        if let Some((_, place)) = script.set {
+            errors.push(
+                Diagnostic::at(place, "the statement set is not closed").hint("close it with END;"),
+            );
+        }
+        if errors.is_empty() {
+            return Ok(script.stages);
+        }
+        (self.catalog, self.settings) = before;
+        Err(errors)
+    }
+
+    fn statement(
+        &mut self,
+        statement: Statement,
+        tokens: &[TokenWithSpan],
+        script: &mut Script<'_>,
+    ) -> Result<(), Failed> {
+        let start = tokens.first().map_or(Place::default(), |t| Place::of(t.span));
+        if script.set.is_some()
+            && !matches!(statement, Statement::Insert { .. } | Statement::EndSet)
+        {
+            return Err(vec![
+                Diagnostic::at(start, "a statement set holds INSERT statements only")
+                    .hint("close it with END; first"),
+            ]);
+        }
+        match statement {
+            Statement::CreateTable(decl) => return self.create_table(&decl),
+            Statement::CreateView { name, if_not_exists, columns, query } => {
+                return self.create_view(&name, if_not_exists, &columns, &query);
+            }
+            Statement::Drop { view, name, if_exists } => self.drop(view, &name, if_exists)?,
+            Statement::Set { key, value } => self.set(&key, &value)?,
+            Statement::BeginSet => script.set = Some((Building::default(), start)),
+            Statement::EndSet => match script.set.take() {
+                Some((building, _)) if building.queries.is_empty() => {}
+                Some((building, _)) => script.stages.push(self.stage(building)),
+                None => {
+                    return Err(vec![Diagnostic::at(start, "there is no statement set to END")]);
+                }
+            },
+            rows => {
+                let (name, lowered) = self.rows(rows, start)?;
+                let text = text_of(script.sql, tokens);
+                let planned = Planned { name, sql: text, line: start.line };
+                match &mut script.set {
+                    Some((building, _)) => building.add(planned, lowered),
+                    None => {
+                        let mut building = Building::default();
+                        building.add(planned, lowered);
+                        script.stages.push(self.stage(building));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A statement that makes rows.
+    fn rows(&self, statement: Statement, start: Place) -> Result<(String, Lowered), Failed> {
+        let text = |name: &str| Field::new(name, DataType::Utf8, false);
+        match statement {
+            Statement::Insert { table, columns, query } => self.insert(&table, &columns, &query),
+            Statement::Select(query) => self.select(&query, start),
+            Statement::Explain(inner) => {
+                let (_, lowered) = self.rows(*inner, start)?;
+                let mut building = Building::default();
+                building.add(Planned { name: String::new(), sql: String::new(), line: 0 }, lowered);
+                let explained = self.stage(building).explain.text();
+                let lines: Vec<&str> = explained.lines().collect();
+                self.shown("EXPLAIN", vec![text("plan")], vec![lines], start)
+            }
+            Statement::ShowTables => {
+                let names: Vec<&str> = self.catalog.names().collect();
+                self.shown("SHOW TABLES", vec![text("name")], vec![names], start)
+            }
+            Statement::Describe(name) => {
+                let schema = match self.catalog.get(&name.text) {
+                    Some(Entry::Table(table)) => table.columns(name.place).map_err(|e| vec![e])?,
+                    Some(Entry::View(view)) => view.schema(),
+                    None => return Err(self.unknown(&name)),
+                };
+                let fields = schema.fields();
+                let names = fields.iter().map(|f| f.name().as_str()).collect();
+                let types: Vec<String> = fields.iter().map(|f| sql_name(f.data_type())).collect();
+                let types = types.iter().map(String::as_str).collect();
+                let columns = vec![text("column"), text("type")];
+                self.shown(&format!("DESCRIBE {}", name.text), columns, vec![names, types], start)
+            }
+            // The statements that define something were taken by the caller.
+            _ => Err(vec![]),
+        }
+    }
+
+    fn insert(
+        &self,
+        name: &Ident,
+        columns: &[Ident],
+        query: &[TokenWithSpan],
+    ) -> Result<(String, Lowered), Failed> {
+        let table = match self.catalog.get(&name.text) {
+            Some(Entry::Table(table)) => table,
+            Some(Entry::View(_)) => {
+                let message = format!("'{}' is a view, and only tables can be written", name.text);
+                return Err(vec![Diagnostic::at(name.place, message)]);
+            }
+            None => return Err(self.unknown(name)),
+        };
+        let understood = self.understand(query)?;
+        let declared = table.declared_columns();
+        if let (None, Some(first)) = (&declared, columns.first()) {
+            let message = format!("table '{}' declares no columns to be named", name.text);
+            return Err(vec![Diagnostic::at(first.place, message)]);
+        }
+        let around = self.engine.surroundings(query, &understood.sites, &self.catalog);
+        let failed = |e| Vec::from_iter(around.report(&e));
+        let (plan, schema) = match declared {
+            None => {
+                let schema = nullable(&understood.plan);
+                (understood.plan.clone(), schema)
+            }
+            Some(schema) => {
+                let fitted = insert::fit(understood.plan.clone(), &schema, columns, name);
+                (fitted.map_err(|e| vec![e])?.map_err(failed)?, schema)
+            }
+        };
+        let plan = self.engine.optimize(&plan).map_err(failed)?;
+        let sink = table
+            .connector
+            .sink(&table.def(schema.clone()))
+            .map_err(|error| vec![table.refused(&error, name.place)])?;
+        let target = Target {
+            name: format!("INSERT INTO {}", name.text),
+            sink,
+            schema,
+            shown: format!("{} ({})", name.text, table.connector.name()),
+        };
+        self.lower(query, &understood, &plan, target)
+    }
+
+    fn select(&self, query: &[TokenWithSpan], start: Place) -> Result<(String, Lowered), Failed> {
+        let understood = self.understand(query)?;
+        let plan = {
+            let around = self.engine.surroundings(query, &understood.sites, &self.catalog);
+            let optimized = self.engine.optimize(&understood.plan);
+            optimized.map_err(|e| Vec::from_iter(around.report(&e)))?
+        };
+        let schema = nullable(&understood.plan);
+        let target = self.default_target("SELECT", schema, start)?;
+        self.lower(query, &understood, &plan, target)
+    }
+
+    /// Rows of text into the default sink.
+    fn shown(
+        &self,
+        name: &str,
+        fields: Vec<Field>,
+        columns: Vec<Vec<&str>>,
+        start: Place,
+    ) -> Result<(String, Lowered), Failed> {
+        let schema = Arc::new(Schema::new(fields));
+        let target = self.default_target(name, schema.clone(), start)?;
+        let columns = columns.into_iter().map(|c| Arc::new(StringArray::from(c)) as ArrayRef);
+        let batch = RecordBatch::try_new(schema, columns.collect())
+            .map_err(|error| vec![Diagnostic::at(start, error.to_string())])?;
+        Ok((name.to_string(), known_rows(vec![batch], target)))
+    }
+
+    fn default_target(
+        &self,
+        name: &str,
+        schema: SchemaRef,
+        start: Place,
+    ) -> Result<Target, Failed> {
+        let Some((connector, options)) = &self.default_sink else {
+            let error = Diagnostic::at(start, "there is nowhere to show rows");
+            return Err(vec![error.hint("INSERT INTO a table")]);
+        };
+        let def =
+            TableDef { name: "result".into(), schema: schema.clone(), options: options.clone() };
+        let sink =
+            connector.sink(&def).map_err(|error| vec![Diagnostic::at(start, error.to_string())])?;
+        let shown = connector.name().to_string();
+        Ok(Target { name: name.into(), sink, schema, shown })
+    }
+
+    fn understand(&self, query: &[TokenWithSpan]) -> Result<Understood, Failed> {
+        self.engine.understand(query, &self.catalog).map_err(Vec::from_iter)
+    }
+
+    fn lower(
+        &self,
+        query: &[TokenWithSpan],
+        understood: &Understood,
+        plan: &LogicalPlan,
+        target: Target,
+    ) -> Result<(String, Lowered), Failed> {
+        let name = target.name.clone();
+        let lowering = Lowering {
+            engine: &self.engine,
+            settings: &self.settings,
+            workers: self.workers,
+            around: self.engine.surroundings(query, &understood.sites, &self.catalog),
+        };
+        let lowered = lowering.lower(plan, target).map_err(Vec::from_iter)?;
+        Ok((name, lowered))
+    }
+
+    fn create_table(&mut self, decl: &CreateTable) -> Result<(), Failed> {
+        if self.taken(&decl.name, decl.if_not_exists)? {
+            return Ok(());
+        }
+        let table = Table::declare(decl, &self.connectors)?;
+        self.catalog.insert(decl.name.text.clone(), Entry::Table(Arc::new(table)));
+        Ok(())
+    }
+
+    fn create_view(
+        &mut self,
+        name: &Ident,
+        if_not_exists: bool,
+        columns: &[Ident],
+        query: &[TokenWithSpan],
+    ) -> Result<(), Failed> {
+        if self.taken(name, if_not_exists)? {
+            return Ok(());
+        }
+        let understood = self.understand(query)?;
+        let mut plan = understood.plan.clone();
+        if !columns.is_empty() {
+            let around = self.engine.surroundings(query, &understood.sites, &self.catalog);
+            let renamed = View::renamed(plan, columns).map_err(|e| vec![e])?;
+            plan = renamed.map_err(|e| Vec::from_iter(around.report(&e)))?;
+        }
+        self.catalog.insert(name.text.clone(), Entry::View(Arc::new(View::new(plan))));
+        Ok(())
+    }
+
+    /// Whether a name is taken and may be.
+    fn taken(&self, name: &Ident, if_not_exists: bool) -> Result<bool, Failed> {
+        let Some(entry) = self.catalog.get(&name.text) else { return Ok(false) };
+        if if_not_exists {
+            return Ok(true);
+        }
+        let message = format!("{} '{}' exists already", entry.kind(), name.text);
+        Err(vec![
+            Diagnostic::at(name.place, message)
+                .hint("give it another name, or say CREATE … IF NOT EXISTS"),
+        ])
+    }
+
+    fn drop(&mut self, view: bool, name: &Ident, if_exists: bool) -> Result<(), Failed> {
+        match self.catalog.get(&name.text) {
+            None if if_exists => Ok(()),
+            None => Err(self.unknown(name)),
+            Some(entry) if matches!(entry, Entry::View(_)) != view => {
+                let kind = entry.kind();
+                Err(vec![
+                    Diagnostic::at(name.place, format!("'{}' is a {kind}", name.text))
+                        .hint(format!("DROP {} {}", kind.to_uppercase(), name.text)),
+                ])
+            }
+            Some(_) => {
+                self.catalog.remove(&name.text);
+                Ok(())
+            }
+        }
+    }
+
+    fn set(&mut self, key: &Ident, value: &Ident) -> Result<(), Failed> {
+        self.settings.set(&key.text, &value.text).map_err(|refused| {
+            vec![match refused {
+                Refused::Unknown => {
+                    let names = settings().iter().map(|spec| spec.name);
+                    let message = format!("unknown setting '{}'", key.text);
+                    Diagnostic::at(key.place, message).nearest("settings", &key.text, names)
+                }
+                Refused::Value(values) => {
+                    let message = format!("'{}' is no value of '{}'", value.text, key.text);
+                    Diagnostic::at(value.place, message).hint(format!("it takes {values}"))
+                }
+            }]
+        })
+    }
+
+    fn unknown(&self, name: &Ident) -> Failed {
+        if self.catalog.broken.contains(&name.text) {
+            return vec![];
+        }
+        vec![self.catalog.unknown(name.place, &name.text)]
+    }
+
+    fn stage(&self, building: Building) -> Stage {
+        let groupings = building.queries.iter().filter(|q| q.aggregate.is_some()).count();
+        let needs = explain::needs(&self.settings, self.workers, groupings, building.batch);
+        Stage {
+            job: Job { queries: building.queries, settings: self.settings.job.clone() },
+            statements: building.statements,
+            bounded: !building.unbounded,
+            explain: Explain { sections: building.sections, needs, workers: self.workers },
+        }
+    }
+}
+
+impl Building {
+    fn add(&mut self, planned: Planned, lowered: Lowered) {
+        self.statements.push(planned);
+        self.queries.extend(lowered.queries);
+        self.sections.extend(lowered.sections);
+        self.unbounded |= !lowered.bounded;
+        self.batch |= lowered.batch;
+    }
+}
+
+/// The columns of a query as they reach a sink that declares none.
+fn nullable(plan: &LogicalPlan) -> SchemaRef {
+    let fields = plan.schema().fields().iter();
+    let fields = fields.map(|field| Field::new(field.name(), field.data_type().clone(), true));
+    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+}
+
+/// The name that a CREATE statement would have defined.
+fn defined_name(tokens: &[TokenWithSpan]) -> Option<String> {
+    let mut cursor = Cursor::new(tokens);
+    if !cursor.words("CREATE") {
+        return None;
+    }
+    let _ = cursor.words("TEMPORARY") || cursor.words("TEMP");
+    if !cursor.words("TABLE") && !cursor.words("VIEW") {
+        cursor.skip(1);
+    }
+    cursor.words("IF NOT EXISTS");
+    cursor.ident("a name").ok().map(|ident| ident.text)
+}

@@ -1,0 +1,202 @@
+//! What `SET key = value` may say.
+//!
+//! The table of [`settings`] is the only list of them: parsing, messages, EXPLAIN and the reference page are made
+//! from it.
+
+use dataflow::job::{Exchange, Idle, Settings};
+
+/// One setting, for checks and for the reference page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SettingSpec {
+    /// Its name.
+    pub name: &'static str,
+    /// Its values, for a reader.
+    pub values: &'static str,
+    /// Its default, as it would be written.
+    pub default: &'static str,
+    /// One sentence.
+    pub doc: &'static str,
+}
+
+/// All settings, by name.
+pub fn settings() -> &'static [SettingSpec] {
+    SETTINGS
+}
+
+const SETTINGS: &[SettingSpec] = &[
+    SettingSpec {
+        name: "millstream.batch_bytes",
+        values: "bytes",
+        default: "2 GiB",
+        doc: "Memory of the part of a query over bounded input that runs when all input has been read: \
+              ORDER BY, joins, DISTINCT.",
+    },
+    SettingSpec {
+        name: "millstream.batch_rows",
+        values: "1 to 1048576",
+        default: "8192",
+        doc: "Rows of a batch at most.",
+    },
+    SettingSpec {
+        name: "millstream.epoch_bytes",
+        values: "bytes",
+        default: "64 MiB",
+        doc: "Bytes of input after which a worker sends what it has aggregated to the leaders.",
+    },
+    SettingSpec {
+        name: "millstream.epochs_kept",
+        values: "1 to 64",
+        default: "4",
+        doc: "Epochs that a worker may close before the oldest was acknowledged.",
+    },
+    SettingSpec {
+        name: "millstream.exchange",
+        values: "auto, merge, shuffle, forward",
+        default: "auto",
+        doc: "How rows of different workers meet when they are grouped.",
+    },
+    SettingSpec {
+        name: "millstream.idle",
+        values: "block, spin",
+        default: "block",
+        doc: "What a worker does when nothing is ready: sleep, or poll on for the lowest latency.",
+    },
+    SettingSpec {
+        name: "millstream.slot_bytes",
+        values: "bytes: a multiple of 64 from 128 to 16 MiB",
+        default: "64 KiB",
+        doc: "Bytes of a slot of the rings between workers.",
+    },
+    SettingSpec {
+        name: "millstream.slots",
+        values: "3 to 64",
+        default: "8",
+        doc: "Slots of each ring between two workers.",
+    },
+    SettingSpec {
+        name: "millstream.state_bytes",
+        values: "bytes",
+        default: "4 GiB",
+        doc: "Memory of the groups that a worker aggregates.",
+    },
+];
+
+/// The choice of an exchange by `SET millstream.exchange`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum ExchangeChoice {
+    /// The planner chooses.
+    #[default]
+    Auto,
+    /// The user has chosen.
+    Fixed(Exchange),
+}
+
+/// The settings in force.
+#[derive(Debug, Clone)]
+pub(crate) struct InForce {
+    pub(crate) job: Settings,
+    pub(crate) exchange: ExchangeChoice,
+    pub(crate) batch_bytes: usize,
+}
+
+impl Default for InForce {
+    fn default() -> Self {
+        Self { job: Settings::default(), exchange: ExchangeChoice::default(), batch_bytes: 2 << 30 }
+    }
+}
+
+/// Why a setting was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// There is no such setting.
+    Unknown,
+    /// It takes other values, which are named here.
+    Value(&'static str),
+}
+
+impl InForce {
+    /// Puts a value in force.
+    pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), Refused> {
+        let spec = SETTINGS.iter().find(|spec| spec.name == name).ok_or(Refused::Unknown)?;
+        let refused = Refused::Value(spec.values);
+        let mut changed = self.clone();
+        let job = &mut changed.job;
+        let lower = value.trim().to_lowercase();
+        let number = |least: u64, most: u64| {
+            bytes(&lower).filter(|n| (least..=most).contains(n)).ok_or(refused.clone())
+        };
+        match name {
+            "millstream.batch_bytes" => changed.batch_bytes = number(1 << 20, 1 << 50)? as usize,
+            "millstream.batch_rows" => job.batch_rows_max = number(1, 1 << 20)? as usize,
+            "millstream.epoch_bytes" => job.epoch_bytes = number(1, 1 << 50)?,
+            "millstream.epochs_kept" => job.epochs_kept_max = number(1, 64)? as usize,
+            "millstream.slot_bytes" => job.ring.slot_bytes = number(128, 16 << 20)? as u32,
+            "millstream.slots" => job.ring.slots = number(3, 64)? as u32,
+            "millstream.state_bytes" => job.state_bytes_max = number(1 << 10, 1 << 50)? as usize,
+            "millstream.exchange" => {
+                changed.exchange = match lower.as_str() {
+                    "auto" => ExchangeChoice::Auto,
+                    "merge" => ExchangeChoice::Fixed(Exchange::Merge),
+                    "shuffle" => ExchangeChoice::Fixed(Exchange::Shuffle),
+                    "forward" => ExchangeChoice::Fixed(Exchange::Forward),
+                    _ => return Err(refused),
+                }
+            }
+            _ => {
+                job.idle = match lower.as_str() {
+                    "block" => Idle::Block,
+                    "spin" => Idle::Spin,
+                    _ => return Err(refused),
+                }
+            }
+        }
+        job.ring.validate().map_err(|_| refused)?;
+        *self = changed;
+        Ok(())
+    }
+}
+
+/// A number of bytes: digits, then `b`, `k…`, `m…` or `g…` for powers of 1024. Lower case.
+fn bytes(text: &str) -> Option<u64> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let shift = match text[end..].trim() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        _ => return None,
+    };
+    text[..end].parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_setting_takes_its_default_and_changes_nothing() {
+        let before = InForce::default();
+        for spec in settings() {
+            let mut after = before.clone();
+            after.set(spec.name, spec.default).unwrap_or_else(|e| panic!("{}: {e:?}", spec.name));
+            assert_eq!(after.job, before.job, "{}", spec.name);
+            assert_eq!(after.exchange, before.exchange);
+            assert_eq!(after.batch_bytes, before.batch_bytes);
+            assert_eq!(after.set(spec.name, "nonsense"), Err(Refused::Value(spec.values)));
+        }
+        assert!(settings().is_sorted_by_key(|spec| spec.name));
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        let mut set = InForce::default();
+        set.set("millstream.epoch_bytes", "16 mb").expect("a size");
+        assert_eq!(set.job.epoch_bytes, 16 << 20);
+        assert_eq!(
+            set.set("millstream.slot_bytes", "100"),
+            Err(Refused::Value(SETTINGS[6].values))
+        );
+        assert_eq!(set.set("millstream.epoch_bytes", "99999999999g").is_err(), true);
+        assert_eq!(set.set("millstream.epochs", "1"), Err(Refused::Unknown));
+    }
+}

@@ -1,0 +1,283 @@
+//! Stateless work on a batch, compiled once: filter, then project, in one pass.
+//!
+//! ```text
+//! batch ─▶ predicate ─▶ keep the rows of the columns that outputs read ─▶ shared parts ─▶ outputs
+//! ```
+//!
+//! A column that is only passed on is not copied; a batch of which every row passes is not filtered; an expression that
+//! occurs in several outputs is computed once. Parts that are computed only under a condition (`CASE`, `AND`) are not
+//! shared, since they may fail where the condition protects them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions};
+use arrow::compute::{FilterBuilder, prep_null_mask_filter};
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use dataflow::error::DataflowError;
+use dataflow::job::{Step, Stepped};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, DFSchema};
+use datafusion::error::{DataFusionError, Result as DfResult};
+use datafusion::execution::context::ExecutionProps;
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::logical_expr::{Expr, ExprSchemable, Operator};
+use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
+
+/// Compiles a filter and projections over the columns of `input` into a step that gives columns of `schema`, whose
+/// types must be those of `outputs`. `None` if the step would change nothing.
+pub(crate) fn compile(
+    input: &SchemaRef,
+    filter: Option<&Expr>,
+    outputs: &[Expr],
+    schema: SchemaRef,
+) -> DfResult<Option<Arc<dyn Step>>> {
+    let fused = Fused::new(input, filter, outputs, schema)?;
+    let nothing = filter.is_none() && fused.passes_on_all(input);
+    Ok((!nothing).then(|| Arc::new(fused) as Arc<dyn Step>))
+}
+
+/// The column that an expression merely names, among those of `schema`.
+pub(crate) fn column_index(expr: &Expr, schema: &Schema) -> Option<usize> {
+    match expr {
+        Expr::Column(column) => schema.index_of(&column.name).ok(),
+        _ => None,
+    }
+}
+
+/// A compiled filter and projection.
+struct Fused {
+    predicate: Option<Arc<dyn PhysicalExpr>>,
+    /// The columns of the input that are read after the filter.
+    read: Vec<usize>,
+    /// Schemas of the columns read, then with one more shared part each.
+    working: Vec<SchemaRef>,
+    /// Parts of several outputs, in the order in which they are computed.
+    shared: Vec<Arc<dyn PhysicalExpr>>,
+    outputs: Vec<Output>,
+    schema: SchemaRef,
+    text: String,
+}
+
+enum Output {
+    /// A column read, or a shared part.
+    Column(usize),
+    Computed(Arc<dyn PhysicalExpr>),
+}
+
+impl Fused {
+    fn new(
+        input: &SchemaRef,
+        filter: Option<&Expr>,
+        outputs: &[Expr],
+        schema: SchemaRef,
+    ) -> DfResult<Self> {
+        let read: BTreeSet<usize> = outputs
+            .iter()
+            .flat_map(|expr| expr.column_refs())
+            .filter_map(|column| input.index_of(&column.name).ok())
+            .collect();
+        let read: Vec<usize> = read.into_iter().collect();
+        let mut working = vec![Arc::new(input.project(&read)?)];
+        let mut shared = vec![];
+        let (parts, rewritten) = share(outputs)?;
+        for (name, part) in parts {
+            let last = &working[shared.len()];
+            let scope = DFSchema::try_from(last.as_ref().clone())?;
+            let field = Field::new(name, part.get_type(&scope)?, part.nullable(&scope)?);
+            shared.push(physical(&part, &scope)?);
+            let fields: Vec<_> = last.fields().iter().cloned().chain([Arc::new(field)]).collect();
+            working.push(Arc::new(Schema::new(fields)));
+        }
+        let full = working[shared.len()].clone();
+        let scope = DFSchema::try_from(full.as_ref().clone())?;
+        let outputs_compiled = rewritten
+            .iter()
+            .map(|expr| match column_index(expr, &full) {
+                Some(at) => Ok(Output::Column(at)),
+                None => physical(expr, &scope).map(Output::Computed),
+            })
+            .collect::<DfResult<Vec<_>>>()?;
+        let whole = DFSchema::try_from(input.as_ref().clone())?;
+        Ok(Self {
+            predicate: filter.map(|filter| physical(filter, &whole)).transpose()?,
+            read,
+            working,
+            shared,
+            outputs: outputs_compiled,
+            schema,
+            text: describe(filter, outputs),
+        })
+    }
+
+    /// Whether the outputs are all columns of the input, in order and under the same names.
+    fn passes_on_all(&self, input: &SchemaRef) -> bool {
+        let column =
+            |at: usize| matches!(self.outputs[at], Output::Column(c) if self.read[c] == at);
+        self.shared.is_empty()
+            && self.schema.fields() == input.fields()
+            && (0..self.outputs.len()).all(column)
+    }
+
+    /// The rows that pass; `None` if all do.
+    fn mask(&self, batch: &RecordBatch) -> Result<Option<BooleanArray>, DataflowError> {
+        let Some(predicate) = &self.predicate else { return Ok(None) };
+        let mask = evaluate(predicate, batch)?;
+        let Some(mask) = mask.as_boolean_opt() else {
+            return Err(DataflowError::Expression("a filter is not BOOLEAN".into()));
+        };
+        let mask = match mask.null_count() {
+            0 => mask.clone(),
+            _ => prep_null_mask_filter(mask),
+        };
+        Ok((mask.true_count() < mask.len()).then_some(mask))
+    }
+}
+
+impl Step for Fused {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    fn apply(&self, batch: &RecordBatch) -> Result<Stepped, DataflowError> {
+        let kept = self.mask(batch)?;
+        let read = self.read.iter().map(|&at| batch.column(at));
+        let (mut columns, rows): (Vec<ArrayRef>, usize) = match &kept {
+            None => (read.cloned().collect(), batch.num_rows()),
+            Some(mask) => {
+                let filter = match self.read.len() {
+                    0 | 1 => FilterBuilder::new(mask).build(),
+                    _ => FilterBuilder::new(mask).optimize().build(),
+                };
+                let columns = read.map(|column| filter.filter(column)).collect::<Result<_, _>>()?;
+                (columns, mask.true_count())
+            }
+        };
+        if rows == 0 {
+            return Ok(Stepped { batch: RecordBatch::new_empty(self.schema.clone()), kept });
+        }
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        let scope = |columns: &[ArrayRef], schema: &SchemaRef| {
+            RecordBatch::try_new_with_options(schema.clone(), columns.to_vec(), &options)
+        };
+        for (part, schema) in self.shared.iter().zip(&self.working) {
+            let computed = evaluate(part, &scope(&columns, schema)?)?;
+            columns.push(computed);
+        }
+        let computes = self.outputs.iter().any(|output| matches!(output, Output::Computed(_)));
+        let working = match self.working.last() {
+            Some(schema) if computes => Some(scope(&columns, schema)?),
+            _ => None,
+        };
+        let outputs = self.outputs.iter().map(|output| match (output, &working) {
+            (Output::Column(at), _) => Ok(columns[*at].clone()),
+            (Output::Computed(expr), Some(working)) => evaluate(expr, working),
+            (Output::Computed(expr), None) => Err(DataflowError::Expression(expr.to_string())),
+        });
+        let outputs = outputs.collect::<Result<Vec<_>, _>>()?;
+        let batch = RecordBatch::try_new_with_options(self.schema.clone(), outputs, &options)?;
+        Ok(Stepped { batch, kept })
+    }
+
+    fn describe(&self) -> String {
+        self.text.clone()
+    }
+}
+
+/// The expression, compiled.
+fn physical(expr: &Expr, scope: &DFSchema) -> DfResult<Arc<dyn PhysicalExpr>> {
+    create_physical_expr(expr, scope, &ExecutionProps::new(), &PhysicalPlanningContext::default())
+}
+
+fn evaluate(expr: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Result<ArrayRef, DataflowError> {
+    let failed = |e: DataFusionError| DataflowError::Expression(crate::errors::message_of(&e));
+    expr.evaluate(batch).and_then(|value| value.into_array(batch.num_rows())).map_err(failed)
+}
+
+/// Takes parts that occur more than once out of `exprs`. Each part may use those before it, by name.
+fn share(exprs: &[Expr]) -> DfResult<(Vec<(String, Expr)>, Vec<Expr>)> {
+    let mut seen: HashMap<&Expr, usize> = HashMap::new();
+    for expr in exprs {
+        count(expr, &mut seen);
+    }
+    let mut parts: Vec<(usize, &Expr)> = seen
+        .into_iter()
+        .filter(|(part, times)| *times > 1 && !part.is_volatile())
+        .map(|(part, _)| (size(part), part))
+        .collect();
+    // A part is larger than the parts of it; the text makes the order the same on every node.
+    parts.sort_by_cached_key(|(size, part)| (*size, part.to_string()));
+    let mut names: HashMap<Expr, String> = HashMap::new();
+    let mut named = vec![];
+    for (at, (_, part)) in parts.into_iter().enumerate() {
+        let name = format!("__shared_{at}");
+        named.push((name.clone(), replace(part.clone(), &names)?));
+        names.insert(part.clone(), name);
+    }
+    let rewritten =
+        exprs.iter().map(|expr| replace(expr.clone(), &names)).collect::<DfResult<Vec<_>>>()?;
+    Ok((named, rewritten))
+}
+
+fn replace(expr: Expr, names: &HashMap<Expr, String>) -> DfResult<Expr> {
+    let replaced = expr.transform_down(|node| {
+        Ok(match names.get(&node) {
+            Some(name) => {
+                let column = Expr::Column(Column::new_unqualified(name.clone()));
+                Transformed::new(column, true, TreeNodeRecursion::Jump)
+            }
+            None => Transformed::no(node),
+        })
+    })?;
+    Ok(replaced.data)
+}
+
+/// Counts the parts of an expression that are computed for every row. What was seen before is not entered again.
+fn count<'a>(expr: &'a Expr, seen: &mut HashMap<&'a Expr, usize>) {
+    if matches!(expr, Expr::Column(_) | Expr::Literal(..)) {
+        return;
+    }
+    let times = seen.entry(expr).or_default();
+    *times += 1;
+    if *times > 1 {
+        return;
+    }
+    match expr {
+        Expr::BinaryExpr(binary) if matches!(binary.op, Operator::And | Operator::Or) => {
+            count(&binary.left, seen);
+        }
+        Expr::Case(case) => {
+            case.expr.iter().for_each(|operand| count(operand, seen));
+        }
+        Expr::ScalarFunction(call) if call.func.short_circuits() => {}
+        other => {
+            // The closure never fails, so neither does the walk.
+            let _ = other.apply_children(|child| {
+                count(child, seen);
+                Ok(TreeNodeRecursion::Continue)
+            });
+        }
+    }
+}
+
+/// How many nodes an expression has.
+fn size(expr: &Expr) -> usize {
+    let mut nodes = 0;
+    let _ = expr.apply(|_| {
+        nodes += 1;
+        Ok(TreeNodeRecursion::Continue)
+    });
+    nodes
+}
+
+fn describe(filter: Option<&Expr>, outputs: &[Expr]) -> String {
+    let outputs: Vec<String> = outputs.iter().map(|e| e.human_display().to_string()).collect();
+    let project = format!("project {}", outputs.join(", "));
+    match filter {
+        Some(filter) => format!("filter {}, {project}", filter.human_display()),
+        None => project,
+    }
+}
+
+#[cfg(test)]
+mod tests;
