@@ -1,8 +1,10 @@
-//! What the transports of one host reach between two threads: `cargo run --release --example fabric_limits [shm|tcp]`.
+//! What the transports of one host reach between two threads:
+//! `cargo run --release --example fabric_limits [shm|tcp]`.
 //!
-//! Prints the time that a write with a notice takes one way when both sides spin, and the bytes per second of a stream
-//! of slots with a credit per slot, beside a bare ring of such slots without any transport. Each figure is the best of
-//! many short runs, as on a machine that does other work most runs lose a processor in between.
+//! Prints the time that a write with a notice takes one way when both sides spin, and the bytes per
+//! second of a stream of slots with a credit per slot, beside a bare ring of such slots without any
+//! transport. Each figure is the best of many short runs, as on a machine that does other work most
+//! runs lose a processor in between.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +17,8 @@ use fabric::{
     RemoteRange, Slab, SlabRange, Src,
 };
 
-/// Bytes of a ring, as in the data plane's default of 8 slots of 64 KiB; a ring has at least 8 slots.
+/// Bytes of a ring, as in the data plane's default of 8 slots of 64 KiB; a ring has at least 8
+/// slots.
 const RING_BYTES: usize = 512 << 10;
 /// Runs of each measurement.
 const RUNS: usize = 10;
@@ -207,7 +210,8 @@ fn stream(fabric: &Arc<dyn Fabric>, slot: usize, bytes: usize) -> Result<f64, Fa
     Ok((total * slot) as f64 / elapsed / 1e9)
 }
 
-/// Gigabytes per second through a ring that is nothing but slots and two positions: what a transport can reach.
+/// Gigabytes per second through a ring that is nothing but slots and two positions: what a
+/// transport can reach.
 fn bare(slot: usize, bytes: usize) -> Result<f64, FabricError> {
     let (slots, total) = (slots(slot), bytes / slot);
     let memory = Slab::heap(2 * slots * slot)?;

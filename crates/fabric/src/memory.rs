@@ -1,8 +1,8 @@
 //! Registered memory: the only memory that a fabric reads from and writes into.
 //!
-//! A [`Slab`] is allocated once, never moves and may be written by a peer at any time. It therefore has no safe
-//! view as `&[u8]`: words are loaded and stored atomically, and bytes are copied by `unsafe` functions whose
-//! caller knows, from its protocol, that nobody else touches the range.
+//! A [`Slab`] is allocated once, never moves and may be written by a peer at any time. It therefore
+//! has no safe view as `&[u8]`: words are loaded and stored atomically, and bytes are copied by
+//! `unsafe` functions whose caller knows, from its protocol, that nobody else touches the range.
 
 mod io;
 
@@ -23,8 +23,8 @@ pub const CACHE_LINE: usize = 64;
 /// What a slab is made of: heap memory, a shared mapping, a device registration.
 ///
 /// # Safety
-/// `base..base + len` stays mapped, readable and writable at the same address until the value is dropped, and
-/// `base` is a multiple of [`CACHE_LINE`].
+/// `base..base + len` stays mapped, readable and writable at the same address until the value is
+/// dropped, and `base` is a multiple of [`CACHE_LINE`].
 pub unsafe trait Backing: Send + Sync + 'static {
     /// First byte.
     fn base(&self) -> NonNull<u8>;
@@ -47,7 +47,8 @@ pub struct Slab {
     len: usize,
 }
 
-// SAFETY: `base` points into the backing, which may be sent and shared; every access is atomic or `unsafe`.
+// SAFETY: `base` points into the backing, which may be sent and shared; every access is atomic or
+// `unsafe`.
 unsafe impl Send for Slab {}
 // SAFETY: as above.
 unsafe impl Sync for Slab {}
@@ -103,8 +104,8 @@ impl Slab {
         Ok(SlabRange { slab: self.clone(), offset: range.start, len: range.len() })
     }
 
-    /// Loads the aligned word at byte `offset`. `Acquire` pairs with the transport's release of the last word
-    /// of a write (G2) or with [`Slab::store`].
+    /// Loads the aligned word at byte `offset`. `Acquire` pairs with the transport's release of the
+    /// last word of a write (G2) or with [`Slab::store`].
     ///
     /// # Panics
     /// When the word is misaligned or outside of the slab.
@@ -130,30 +131,32 @@ impl Slab {
             "word {offset} of a slab of {}",
             self.len()
         );
-        // SAFETY: in bounds and aligned as asserted (the base is a multiple of 64); the backing keeps the memory
-        // mapped while `self` borrows it, and an atomic may alias whatever a peer does to the word.
+        // SAFETY: in bounds and aligned as asserted (the base is a multiple of 64); the backing
+        // keeps the memory mapped while `self` borrows it, and an atomic may alias whatever a peer
+        // does to the word.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
     /// All whole words as atomics.
     pub fn words(&self) -> &[AtomicU64] {
         let (base, len) = (self.base.as_ptr(), self.len() / 8);
-        // SAFETY: `len` words from an aligned base lie inside of the backing, which stays mapped while `self` is
-        // borrowed; an atomic may alias whatever a peer does to the word.
+        // SAFETY: `len` words from an aligned base lie inside of the backing, which stays mapped
+        // while `self` is borrowed; an atomic may alias whatever a peer does to the word.
         unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), len) }
     }
 
     /// Copies `bytes` into the slab at `offset`.
     ///
     /// # Safety
-    /// Nobody reads or writes `offset..offset + bytes.len()` during the call: the caller's protocol says so.
+    /// Nobody reads or writes `offset..offset + bytes.len()` during the call: the caller's protocol
+    /// says so.
     ///
     /// # Panics
     /// When the range leaves the slab.
     pub unsafe fn copy_in(&self, offset: usize, bytes: &[u8]) {
         self.check(offset, bytes.len());
-        // SAFETY: in bounds as checked; exclusive as the caller promises; `bytes` is a live slice and cannot
-        // overlap memory that no safe reference may point into.
+        // SAFETY: in bounds as checked; exclusive as the caller promises; `bytes` is a live slice
+        // and cannot overlap memory that no safe reference may point into.
         unsafe {
             let dst = self.base.as_ptr().add(offset);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), dst, bytes.len());
@@ -185,7 +188,8 @@ impl Slab {
     /// When the range leaves the slab.
     pub unsafe fn bytes(&self, range: Range<usize>) -> &[u8] {
         self.check(range.start, range.len());
-        // SAFETY: in bounds as checked; no writer as the caller promises; mapped while `self` is borrowed.
+        // SAFETY: in bounds as checked; no writer as the caller promises; mapped while `self` is
+        // borrowed.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(range.start), range.len()) }
     }
 
@@ -202,7 +206,8 @@ impl Slab {
     )]
     pub unsafe fn bytes_mut(&self, range: Range<usize>) -> &mut [u8] {
         self.check(range.start, range.len());
-        // SAFETY: in bounds as checked; exclusive as the caller promises; mapped while `self` is borrowed.
+        // SAFETY: in bounds as checked; exclusive as the caller promises; mapped while `self` is
+        // borrowed.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(range.start), range.len()) }
     }
 
@@ -273,25 +278,26 @@ impl SlabRange {
         unsafe { self.slab.base.as_ptr().add(self.offset) }
     }
 
-    /// Stores what a peer wrote, the last aligned word last. The range was exported, so that nobody holds a
-    /// reference into it.
+    /// Stores what a peer wrote, the last aligned word last. The range was exported, so that nobody
+    /// holds a reference into it.
     ///
     /// # Panics
     /// When the bytes leave the range.
     pub(crate) fn place(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len, "{} bytes at {at} of {}", bytes.len(), self.len);
-        // SAFETY: inside of the range as asserted; `bytes` is a live slice, which no memory of a slab is while a
-        // peer may write it; the protocol of the exported range keeps others away.
+        // SAFETY: inside of the range as asserted; `bytes` is a live slice, which no memory of a
+        // slab is while a peer may write it; the protocol of the exported range keeps others away.
         unsafe { publish_copy(bytes.as_ptr(), self.as_ptr().add(at), bytes.len()) }
     }
 }
 
-/// Copies so that the last aligned word of the destination appears last, by a release store (G2 under
-/// [`Publish::InOrderPoll`](crate::Publish)). A destination without an aligned word has no such word.
+/// Copies so that the last aligned word of the destination appears last, by a release store (G2
+/// under [`Publish::InOrderPoll`](crate::Publish)). A destination without an aligned word has no
+/// such word.
 ///
 /// # Safety
-/// `src` is readable and `dst` writable for `len` bytes, they do not overlap, and nobody else touches them during
-/// the call except by loading the last word atomically.
+/// `src` is readable and `dst` writable for `len` bytes, they do not overlap, and nobody else
+/// touches them during the call except by loading the last word atomically.
 pub(crate) unsafe fn publish_copy(src: *const u8, dst: *mut u8, len: usize) {
     let at = match ((dst as usize + len) & !7).checked_sub(dst as usize + 8) {
         Some(at) => at,
@@ -301,7 +307,8 @@ pub(crate) unsafe fn publish_copy(src: *const u8, dst: *mut u8, len: usize) {
             return fence(Ordering::Release);
         }
     };
-    // SAFETY: `at + 8 <= len`, so that all three parts lie inside of both ranges; `dst + at` is aligned.
+    // SAFETY: `at + 8 <= len`, so that all three parts lie inside of both ranges; `dst + at` is
+    // aligned.
     unsafe {
         std::ptr::copy_nonoverlapping(src, dst, at);
         std::ptr::copy_nonoverlapping(src.add(at + 8), dst.add(at + 8), len - at - 8);
@@ -351,7 +358,8 @@ unsafe impl Backing for Heap {
     }
 }
 
-// SAFETY: the pointer is owned memory; every access to it goes through `Slab`, which is atomic or `unsafe`.
+// SAFETY: the pointer is owned memory; every access to it goes through `Slab`, which is atomic or
+// `unsafe`.
 unsafe impl Send for Heap {}
 // SAFETY: as above.
 unsafe impl Sync for Heap {}

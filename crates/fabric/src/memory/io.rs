@@ -1,7 +1,8 @@
-//! System calls that move bytes between a descriptor and registered memory without a copy in between.
+//! System calls that move bytes between a descriptor and registered memory without a copy in
+//! between.
 //!
-//! The kernel gets the addresses; no Rust reference to memory that a peer may write is ever read or written
-//! through.
+//! The kernel gets the addresses; no Rust reference to memory that a peer may write is ever read or
+//! written through.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
@@ -31,8 +32,8 @@ impl Piece<'_> {
 /// Pieces of one system call.
 pub(crate) const PIECES_MAX: usize = 64;
 
-/// Writes the pieces in order by one system call; returns how many bytes went, `None` when the descriptor takes none.
-/// Pieces beyond the first [`PIECES_MAX`] are left for the next call.
+/// Writes the pieces in order by one system call; returns how many bytes went, `None` when the
+/// descriptor takes none. Pieces beyond the first [`PIECES_MAX`] are left for the next call.
 pub(crate) fn gather<'a>(
     fd: BorrowedFd<'_>,
     pieces: impl Iterator<Item = Piece<'a>>,
@@ -42,8 +43,9 @@ pub(crate) fn gather<'a>(
     for piece in pieces.take(PIECES_MAX) {
         iov[n] = IoSlice::new(match piece {
             Piece::Bytes(bytes) => bytes,
-            // SAFETY: inside of the range, which the borrow keeps mapped; the slice goes to the kernel only and
-            // is gone when this function returns. The poster keeps the source still until its `Local`.
+            // SAFETY: inside of the range, which the borrow keeps mapped; the slice goes to the
+            // kernel only and is gone when this function returns. The poster keeps the source still
+            // until its `Local`.
             Piece::Slab(range, from) => unsafe {
                 let from = from.min(range.len());
                 std::slice::from_raw_parts(range.as_ptr().add(from), range.len() - from)
@@ -54,8 +56,8 @@ pub(crate) fn gather<'a>(
     would_block(rustix::io::writev(fd, &iov[..n]))
 }
 
-/// Reads by one system call into `head` from byte `from` on, and what follows into `rest`; returns how many bytes came,
-/// zero at the end of the stream and `None` when there is nothing now.
+/// Reads by one system call into `head` from byte `from` on, and what follows into `rest`; returns
+/// how many bytes came, zero at the end of the stream and `None` when there is nothing now.
 pub(crate) fn scatter(
     fd: BorrowedFd<'_>,
     head: Option<(&SlabRange, usize)>,
@@ -65,8 +67,8 @@ pub(crate) fn scatter(
         return would_block(rustix::io::read(fd, rest));
     };
     let from = from.min(range.len());
-    // SAFETY: as in `gather`; the range was exported for writing or is the destination of our own read, so that
-    // nobody holds a reference into it.
+    // SAFETY: as in `gather`; the range was exported for writing or is the destination of our own
+    // read, so that nobody holds a reference into it.
     let direct =
         unsafe { std::slice::from_raw_parts_mut(range.as_ptr().add(from), range.len() - from) };
     would_block(rustix::io::readv(fd, &mut [IoSliceMut::new(direct), IoSliceMut::new(rest)]))

@@ -1,7 +1,7 @@
 //! One end of a shared-memory connection.
 //!
-//! Every operation is finished when its post returns; `poll` only reports it. What is left for `submit` is to wake a peer
-//! that sleeps.
+//! Every operation is finished when its post returns; `poll` only reports it. What is left for
+//! `submit` is to wake a peer that sleeps.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd};
@@ -166,7 +166,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// Changes the peer's memory, unless the key was taken back; see `inbox` for the order of the steps.
+    /// Changes the peer's memory, unless the key was taken back; see `inbox` for the order of the
+    /// steps.
     fn change<R>(
         &mut self,
         at: &RemoteRange,
@@ -196,8 +197,9 @@ impl ShmEndpoint {
             Src::Inline(bytes) => (bytes.as_ptr(), bytes.len()),
             Src::Empty => return Ok(()),
         };
-        // SAFETY: the source is live; the target lies inside of our mapping, and no safe reference points there. Source
-        // and target overlap only when a worker writes to itself, and that is a breach of its own protocol.
+        // SAFETY: the source is live; the target lies inside of our mapping, and no safe reference
+        // points there. Source and target overlap only when a worker writes to itself, and that is
+        // a breach of its own protocol.
         self.change(dst, len, |target| unsafe { publish_copy(from, target, len) })
     }
 
@@ -388,8 +390,9 @@ impl Endpoint for ShmEndpoint {
     ) -> Result<(), PostError> {
         self.admit(dst.len(), &src)?;
         let outcome = self.locate(&src, dst.len()).map(|from| {
-            // SAFETY: both lie inside of their mappings; the destination is the caller's until `Local`. The peer may
-            // change the source meanwhile: the bytes are then torn, which a read may be (G7).
+            // SAFETY: both lie inside of their mappings; the destination is the caller's until
+            // `Local`. The peer may change the source meanwhile: the bytes are then torn, which a
+            // read may be (G7).
             unsafe { std::ptr::copy(from.cast_const(), dst.as_ptr(), dst.len()) }
         });
         self.settle(outcome, id, flags.has(Flags::SIGNAL));

@@ -1,4 +1,5 @@
-//! What an endpoint shares with its peer besides slabs: the inbox, made and read by one side, written by the other.
+//! What an endpoint shares with its peer besides slabs: the inbox, made and read by one side,
+//! written by the other.
 //!
 //! ```text
 //!   asleep · closed          rarely written; the peer reads them at each operation
@@ -9,9 +10,10 @@
 //!   arena                    bytes of messages, MESSAGE_MAX per entry
 //! ```
 //!
-//! **Revocation.** A peer that is about to change memory sets `busy` and then loads the key; the owner clears the key and
-//! then waits while `busy` is set. Both are sequentially consistent, so that either the peer sees the key gone or the
-//! owner sees the copy that is under way: after the wait no effect of the peer's can appear (G8).
+//! **Revocation.** A peer that is about to change memory sets `busy` and then loads the key; the
+//! owner clears the key and then waits while `busy` is set. Both are sequentially consistent, so
+//! that either the peer sees the key gone or the owner sees the copy that is under way: after the
+//! wait no effect of the peer's can appear (G8).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -27,7 +29,8 @@ pub(super) const RECVS_MAX: usize = 1024;
 /// Bytes of one message.
 pub(super) const MESSAGE_MAX: usize = 1024;
 
-/// Words on lines of their own, padded to two lines so that adjacent-line prefetch does not couple them.
+/// Words on lines of their own, padded to two lines so that adjacent-line prefetch does not couple
+/// them.
 #[repr(C, align(128))]
 struct Line([AtomicU64; 2]);
 
@@ -44,7 +47,8 @@ pub(super) struct ExportWords {
     pub(super) slab: AtomicU64,
 }
 
-/// The shared layout. Everything is atomic, so that a reference to it may exist while the peer writes.
+/// The shared layout. Everything is atomic, so that a reference to it may exist while the peer
+/// writes.
 #[repr(C)]
 pub(super) struct Words {
     /// `asleep`, `closed`.
@@ -74,7 +78,8 @@ impl Words {
         &self.exports[key as usize % EXPORTS_MAX]
     }
 
-    /// Stores a message of at most [`MESSAGE_MAX`] bytes into the arena. The entry that announces it is pushed after.
+    /// Stores a message of at most [`MESSAGE_MAX`] bytes into the arena. The entry that announces
+    /// it is pushed after.
     pub(super) fn put_message(&self, position: u64, bytes: &[u8]) {
         let slot = &self.arena[position as usize % RECVS_MAX];
         for (word, chunk) in slot.iter().zip(bytes.chunks(8)) {
@@ -159,7 +164,8 @@ impl PeerInbox {
 
 fn words(mapping: &Mapping) -> &Words {
     assert_eq!(mapping.len(), size_of::<Words>());
-    // SAFETY: the mapping has the size of `Words`, is page aligned and lives as long as the borrow; `Words` consists
-    // of atomics only, for which every bit pattern is valid and which any process may change at any time.
+    // SAFETY: the mapping has the size of `Words`, is page aligned and lives as long as the borrow;
+    // `Words` consists of atomics only, for which every bit pattern is valid and which any process
+    // may change at any time.
     unsafe { mapping.base().cast::<Words>().as_ref() }
 }

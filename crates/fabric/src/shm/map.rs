@@ -1,7 +1,7 @@
 //! Memory that two processes share: a sealed memfd and its mapping.
 //!
-//! A memfd has no name, so that nothing is left behind when its processes die; its size is sealed, so that no peer can
-//! shrink it under a mapping.
+//! A memfd has no name, so that nothing is left behind when its processes die; its size is sealed,
+//! so that no peer can shrink it under a mapping.
 
 use std::any::Any;
 use std::io;
@@ -89,7 +89,8 @@ impl Drop for Mapping {
     }
 }
 
-// SAFETY: the mapping is owned memory at a fixed address; who accesses it does so atomically or by `unsafe`.
+// SAFETY: the mapping is owned memory at a fixed address; who accesses it does so atomically or by
+// `unsafe`.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}

@@ -1,9 +1,10 @@
 //! Workers of one host, in one process or in several, over shared memory.
 //!
-//! A slab is a memfd; exporting it sends the descriptor over a UNIX socket, and the peer maps it. A write is then a
-//! copy by the writer's own processor, finished when the call returns, whose last aligned word is stored with release:
-//! [`Publish::InOrderPoll`]. Notices and messages go through a ring of words in the receiver's [`inbox`]. The socket
-//! carries descriptors, wakes a peer that sleeps, and tells when a process has died.
+//! A slab is a memfd; exporting it sends the descriptor over a UNIX socket, and the peer maps it. A
+//! write is then a copy by the writer's own processor, finished when the call returns, whose last
+//! aligned word is stored with release: [`Publish::InOrderPoll`]. Notices and messages go through a
+//! ring of words in the receiver's [`inbox`]. The socket carries descriptors, wakes a peer that
+//! sleeps, and tells when a process has died.
 //!
 //! ```text
 //!   process a                                        process b
@@ -12,16 +13,19 @@
 //!   export, wake ─▶ ─────────── UNIX socket ──────── ▶ poll, arm
 //! ```
 //!
-//! **Invariants.** Nobody changes exported memory after `revoke` or `close` returned: the writer announces itself before
-//! it looks at the key, see [`inbox`]. A receiver that sleeps is woken by everything that is submitted, also by writes
-//! without a notice, see [`spsc`]. Who sleeps looks at its memory after `poll` and before `arm`.
+//! **Invariants.** Nobody changes exported memory after `revoke` or `close` returned: the writer
+//! announces itself before it looks at the key, see [`inbox`]. A receiver that sleeps is woken by
+//! everything that is submitted, also by writes without a notice, see [`spsc`]. Who sleeps looks at
+//! its memory after `poll` and before `arm`.
 //!
-//! **Trust.** The two processes belong to one user and trust each other: bounds, keys and everything in the inbox is checked
-//! against mistakes, so that no honest peer's fault corrupts or crashes this side, but a process that ignores the protocol
-//! keeps its mapping and can write to a slab after it was revoked. A peer that is stopped in the middle of a copy holds up
-//! `revoke` and `close` until it goes on or dies: to return earlier would break G8.
+//! **Trust.** The two processes belong to one user and trust each other: bounds, keys and
+//! everything in the inbox is checked against mistakes, so that no honest peer's fault corrupts or
+//! crashes this side, but a process that ignores the protocol keeps its mapping and can write to a
+//! slab after it was revoked. A peer that is stopped in the middle of a copy holds up `revoke` and
+//! `close` until it goes on or dies: to return earlier would break G8.
 //!
-//! **Left behind.** Nothing: memfds and abstract sockets vanish with the last process that holds them.
+//! **Left behind.** Nothing: memfds and abstract sockets vanish with the last process that holds
+//! them.
 
 mod endpoint;
 mod inbox;
@@ -51,7 +55,8 @@ const GREETING_BYTES: usize = MAGIC.len() + 8 + 2 * Token::BYTES;
 /// How a [`ShmFabric`] behaves.
 #[derive(Debug, Clone)]
 pub struct ShmOptions {
-    /// Touch all pages of a slab when it is made or mapped, so that no page fault falls into the run.
+    /// Touch all pages of a slab when it is made or mapped, so that no page fault falls into the
+    /// run.
     pub prefault: bool,
     /// How long `connect` waits for the peer.
     pub connect_timeout: Duration,
@@ -140,7 +145,8 @@ impl Offer for ShmOffer {
         let failed = |source| FabricError::Connect { link: self.link.to_string(), source };
         let inbox = OwnInbox::new().map_err(failed)?;
         let deadline = Instant::now() + self.timeout;
-        // Both sides come to the same decision; the tokens differ where a worker connects with itself.
+        // Both sides come to the same decision; the tokens differ where a worker connects with
+        // itself.
         let dials = (self.link.local, self.token) < (self.link.remote, peer);
         let (socket, theirs) = match dials {
             true => self.dial(&peer, &inbox, deadline),

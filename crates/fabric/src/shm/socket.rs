@@ -1,7 +1,9 @@
-//! The UNIX socket between two endpoints: how they find each other, pass memory, wake each other and notice death.
+//! The UNIX socket between two endpoints: how they find each other, pass memory, wake each other
+//! and notice death.
 //!
-//! Sockets live in Linux's abstract namespace, which holds nothing once its processes are gone. Only processes of the
-//! same user are answered, and only when they know the random token of the offer.
+//! Sockets live in Linux's abstract namespace, which holds nothing once its processes are gone.
+//! Only processes of the same user are answered, and only when they know the random token of the
+//! offer.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -41,7 +43,8 @@ impl Socket {
         Ok(Self(fd))
     }
 
-    /// Sends a message of at most 64 bytes. A full socket is an error: what is sent here is bounded by the protocol.
+    /// Sends a message of at most 64 bytes. A full socket is an error: what is sent here is bounded
+    /// by the protocol.
     ///
     /// # Errors
     /// When the peer is gone.

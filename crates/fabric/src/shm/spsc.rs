@@ -7,18 +7,21 @@
 //!                      ──store──▶   touched += 1;  asleep?               ◀──store── asleep
 //! ```
 //!
-//! * **Entry.** An entry is valid when it carries the lap that the receiver expects at its head, so that one cache
-//!   line travels per notice and there is no shared tail. `Release` of the entry pairs with the receiver's `Acquire`:
-//!   whatever the sender stored before is visible with the entry (G4).
-//! * **Limit.** The receiver advertises cumulative positions: receives that were posted, but never more than a
-//!   ring ahead of what it has consumed. Credit is thereby also the free space, and there is no shared head. `Release`
-//!   of the limit pairs with the sender's `Acquire`: an entry was read before it is overwritten.
-//! * **Sleep.** The receiver declares that it sleeps and *then* looks once more; the sender publishes and *then* looks
-//!   whether the receiver sleeps. Both put a sequentially consistent fence in between, so that one of the two sees the
-//!   other. `touched` counts what leaves no entry: plain writes and new receives.
+//! * **Entry.** An entry is valid when it carries the lap that the receiver expects at its head, so
+//!   that one cache line travels per notice and there is no shared tail. `Release` of the entry
+//!   pairs with the receiver's `Acquire`: whatever the sender stored before is visible with the
+//!   entry (G4).
+//! * **Limit.** The receiver advertises cumulative positions: receives that were posted, but never
+//!   more than a ring ahead of what it has consumed. Credit is thereby also the free space, and
+//!   there is no shared head. `Release` of the limit pairs with the sender's `Acquire`: an entry
+//!   was read before it is overwritten.
+//! * **Sleep.** The receiver declares that it sleeps and *then* looks once more; the sender
+//!   publishes and *then* looks whether the receiver sleeps. Both put a sequentially consistent
+//!   fence in between, so that one of the two sees the other. `touched` counts what leaves no
+//!   entry: plain writes and new receives.
 //!
-//! The words are a trait so that loom can check the very same code (`spsc/loom.rs`). Nothing here sends the wake-up
-//! itself: [`Sender::publish`] says when one is due.
+//! The words are a trait so that loom can check the very same code (`spsc/loom.rs`). Nothing here
+//! sends the wake-up itself: [`Sender::publish`] says when one is due.
 
 #[cfg(all(test, loom))]
 mod loom;
@@ -100,7 +103,8 @@ impl Entry {
     }
 }
 
-/// The lap of a position as far as an entry carries it; the zeroes of a fresh ring are of no lap in reach.
+/// The lap of a position as far as an entry carries it; the zeroes of a fresh ring are of no lap in
+/// reach.
 fn lap<L: Lane>(position: u64) -> u64 {
     u64::from((position / L::ENTRIES) as u16).wrapping_add(1) & 0xffff
 }
@@ -124,7 +128,8 @@ impl Sender {
         lane.limit().load(Ordering::Acquire).saturating_sub(self.sent).min(L::ENTRIES)
     }
 
-    /// True when one entry may be pushed; looks at the shared limit only when the one seen last is used up.
+    /// True when one entry may be pushed; looks at the shared limit only when the one seen last is
+    /// used up.
     pub(super) fn ready<L: Lane>(&mut self, lane: &L) -> bool {
         if self.sent >= self.limit {
             self.limit = lane.limit().load(Ordering::Acquire);
@@ -196,8 +201,9 @@ impl Receiver {
         (word >> (IMM_BITS + LEN_BITS) == lap::<L>(self.head)).then_some(word)
     }
 
-    /// Declares sleep; returns false when something was published since the last call, and then the receiver has to
-    /// look around before it asks again. After true a publication asks for a wake-up.
+    /// Declares sleep; returns false when something was published since the last call, and then the
+    /// receiver has to look around before it asks again. After true a publication asks for a
+    /// wake-up.
     #[must_use]
     pub(super) fn sleep<L: Lane>(&mut self, lane: &L) -> bool {
         lane.asleep().store(1, Ordering::Relaxed);

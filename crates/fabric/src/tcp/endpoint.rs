@@ -186,7 +186,8 @@ impl TcpEndpoint {
         self.answers.push_back(self.outbox.queued());
     }
 
-    /// Names the operation that was refused, if the socket takes it: the connection ends in any case.
+    /// Names the operation that was refused, if the socket takes it: the connection ends in any
+    /// case.
     pub(super) fn send_nak(&mut self, id: u64) {
         self.submit();
         if self.outbox.is_empty() {
@@ -206,7 +207,8 @@ impl TcpEndpoint {
         }
     }
 
-    /// The peer says how many of our writes and messages took effect; false when there were not so many.
+    /// The peer says how many of our writes and messages took effect; false when there were not so
+    /// many.
     pub(super) fn acknowledge(&mut self, applied: u64) -> bool {
         while self.acked < applied {
             let Some(seq) = self.unacked.pop_front() else { return false };

@@ -63,7 +63,8 @@ impl Header {
         out
     }
 
-    /// The inverse of [`Header::encode`]; `None` for an unknown operation or padding that is not zero.
+    /// The inverse of [`Header::encode`]; `None` for an unknown operation or padding that is not
+    /// zero.
     pub(super) fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let op = match bytes[0] {
             1 => Op::Write,

@@ -61,8 +61,8 @@ impl Ledger {
         }
     }
 
-    /// Reports all that is outstanding as flushed, except for the operation that is to blame and what is done but
-    /// was not to be signalled.
+    /// Reports all that is outstanding as flushed, except for the operation that is to blame and
+    /// what is done but was not to be signalled.
     pub(super) fn flush(&mut self, mut blamed: Option<OpId>, out: &mut Vec<Completion>) {
         self.first += self.ops.len() as u64;
         for op in self.ops.drain(..) {

@@ -1,8 +1,8 @@
 //! Where connections come in: one listener for all offers of a fabric.
 //!
-//! A stranger has to greet with the token of an offer; until then it costs one socket and a few bytes, both bounded, and
-//! nobody waits for it. Whichever thread waits for its peer serves the listener for all of them; no thread of its own
-//! is needed.
+//! A stranger has to greet with the token of an offer; until then it costs one socket and a few
+//! bytes, both bounded, and nobody waits for it. Whichever thread waits for its peer serves the
+//! listener for all of them; no thread of its own is needed.
 
 use std::collections::HashMap;
 use std::io::{self, Read};

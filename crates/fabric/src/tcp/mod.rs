@@ -1,26 +1,27 @@
 //! Workers of any hosts over TCP sockets.
 //!
-//! One-sided operations are frames that the target's `poll` applies: there is no thread and no system call
-//! outside of `submit` and `poll`. A write goes from the slab to the socket and from the socket into the slab; only
-//! headers and small bodies are copied in between.
+//! One-sided operations are frames that the target's `poll` applies: there is no thread and no
+//! system call outside of `submit` and `poll`. A write goes from the slab to the socket and from
+//! the socket into the slab; only headers and small bodies are copied in between.
 //!
 //! ```text
 //!   post ─▶ outbox ──writev──▶ socket ──readv──▶ slab, notices, replies       (peer's poll)
 //!   Local ◀─ acknowledged                  credit, acks, read data, NAK ─▶ outbox
 //! ```
 //!
-//! `Local` waits for the peer's cumulative acknowledgement, as on RDMA's reliable connections, so that an operation
-//! that the peer refuses ends once, with its error. Acknowledgements ride on what the peer sends next, or leave at its
-//! next poll.
+//! `Local` waits for the peer's cumulative acknowledgement, as on RDMA's reliable connections, so
+//! that an operation that the peer refuses ends once, with its error. Acknowledgements ride on what
+//! the peer sends next, or leave at its next poll.
 //!
-//! **Invariants.** Frames are applied in the order in which they were posted, so that [`Publish::InOrderPoll`] holds;
-//! the default is nevertheless [`Publish::Notify`], so that protocols are not written against the strongest
-//! transport by accident. The peer is hostile until checked: keys are random, belong to one connection and are looked
-//! up with bounds at each frame; what it can make this side hold is bounded by `max_send` and by the operations that it
-//! may have outstanding. A breach ends the connection with a `Nak` that names the operation.
+//! **Invariants.** Frames are applied in the order in which they were posted, so that
+//! [`Publish::InOrderPoll`] holds; the default is nevertheless [`Publish::Notify`], so that
+//! protocols are not written against the strongest transport by accident. The peer is hostile until
+//! checked: keys are random, belong to one connection and are looked up with bounds at each frame;
+//! what it can make this side hold is bounded by `max_send` and by the operations that it may have
+//! outstanding. A breach ends the connection with a `Nak` that names the operation.
 //!
-//! **Not done here.** Neither encryption nor authentication beyond the offer's random token, which travels over the
-//! control plane; do not bind beyond loopback without a trusted network.
+//! **Not done here.** Neither encryption nor authentication beyond the offer's random token, which
+//! travels over the control plane; do not bind beyond loopback without a trusted network.
 
 mod apply;
 mod endpoint;
@@ -58,7 +59,8 @@ pub struct TcpOptions {
     pub connect_timeout: Duration,
     /// Operations that can be outstanding on an endpoint.
     pub ops_max: u32,
-    /// Bytes of the socket's send and receive buffers; `None` leaves them to the system, which adapts them.
+    /// Bytes of the socket's send and receive buffers; `None` leaves them to the system, which
+    /// adapts them.
     pub socket_bytes: Option<usize>,
 }
 
@@ -156,7 +158,8 @@ impl Offer for TcpOffer {
             decode_address(peer).ok_or(FabricError::Malformed { what: "address" })?;
         let failed = |source| FabricError::Connect { link: self.link.to_string(), source };
         let deadline = Instant::now() + self.timeout;
-        // Both sides come to the same decision; the tokens differ where a worker connects with itself.
+        // Both sides come to the same decision; the tokens differ where a worker connects with
+        // itself.
         let dials = (self.link.local, self.token) < (self.link.remote, peer);
         let (stream, greeting) = match dials {
             true => self.dial(&peer, place, deadline),

@@ -1,4 +1,5 @@
-//! What waits to be sent: headers and small bodies copied into one buffer, large bodies left where they are.
+//! What waits to be sent: headers and small bodies copied into one buffer, large bodies left where
+//! they are.
 
 use std::collections::VecDeque;
 use std::io;

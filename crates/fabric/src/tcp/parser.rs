@@ -1,7 +1,8 @@
 //! From the socket to frames, with large bodies read straight to where they belong.
 //!
-//! Headers and small frames are read through a buffer. Of a large body all but the last bytes go from the socket
-//! into the slab; the last ones pass the buffer, so that the last aligned word is stored at once and after the rest (G2).
+//! Headers and small frames are read through a buffer. Of a large body all but the last bytes go
+//! from the socket into the slab; the last ones pass the buffer, so that the last aligned word is
+//! stored at once and after the rest (G2).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -43,7 +44,8 @@ struct Body {
 
 /// What the parser found.
 pub(super) enum Next {
-    /// A header. The endpoint calls [`Parser::begin`] if it has a body for a slab, [`Parser::small`] if it has another.
+    /// A header. The endpoint calls [`Parser::begin`] if it has a body for a slab,
+    /// [`Parser::small`] if it has another.
     Frame(Header),
     /// The body of this header is in place.
     Placed(Header),
@@ -155,7 +157,8 @@ impl Parser {
 }
 
 impl Body {
-    /// The part that is read directly, and how much of it is in place; `None` when that is not worth it.
+    /// The part that is read directly, and how much of it is in place; `None` when that is not
+    /// worth it.
     fn direct(&self) -> Option<(SlabRange, usize)> {
         let len = self.range.len().checked_sub(TAIL_BYTES)?;
         let left = len.checked_sub(self.at).filter(|left| *left >= BEHIND_BYTES)?;

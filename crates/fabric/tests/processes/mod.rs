@@ -1,5 +1,5 @@
-//! Two real processes that talk over a transport. The test binary starts itself once more; the two exchange addresses and
-//! keys over the pipes of the second one, which stand for the control plane.
+//! Two real processes that talk over a transport. The test binary starts itself once more; the two
+//! exchange addresses and keys over the pipes of the second one, which stand for the control plane.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -19,7 +19,8 @@ const MESSAGES: u32 = 4000;
 const SLOT: usize = 512;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the second process does: nothing when this process is the first one. The first one starts the test of this name.
+/// What the second process does: nothing when this process is the first one. The first one starts
+/// the test of this name.
 pub fn second(fabric: impl FnOnce() -> Arc<dyn Fabric>) {
     let Ok(role) = std::env::var(ROLE) else { return };
     let mut lines = std::io::stdin().lines();
@@ -50,8 +51,8 @@ pub fn exchange(fabric: &dyn Fabric, test: &str) {
     assert!(second.child.wait().expect("the second process ends").success());
 }
 
-/// Kills the second process and awaits that this is noticed, by somebody who spins or who sleeps; returns the address that
-/// the second process had.
+/// Kills the second process and awaits that this is noticed, by somebody who spins or who sleeps;
+/// returns the address that the second process had.
 pub fn notices_death(fabric: &dyn Fabric, test: &str, sleeps: bool) -> Vec<u8> {
     let mut second = Second::start(test, "wait");
     let mut address = Vec::new();

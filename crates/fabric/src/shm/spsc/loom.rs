@@ -1,4 +1,5 @@
-//! All interleavings of small runs, under the memory model: `RUSTFLAGS="--cfg loom" cargo test --release spsc::loom`.
+//! All interleavings of small runs, under the memory model:
+//! `RUSTFLAGS="--cfg loom" cargo test --release spsc::loom`.
 
 use std::sync::atomic::Ordering;
 
@@ -70,8 +71,8 @@ fn publish(tx: &mut Sender, model: &Model) {
     }
 }
 
-/// Sleeps as an endpoint does: declares it, and if that stands, waits for a wake-up. A lost wake-up is a run that never
-/// ends, which loom reports.
+/// Sleeps as an endpoint does: declares it, and if that stands, waits for a wake-up. A lost wake-up
+/// is a run that never ends, which loom reports.
 fn sleep(rx: &mut Receiver, model: &Model, woken: &mut u64) {
     if rx.sleep(model) {
         while model.wakes.load(Ordering::SeqCst) == *woken {
