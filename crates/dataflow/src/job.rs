@@ -92,7 +92,9 @@ pub struct Stepped {
 /// Grouping by keys and, mostly, a window of event time.
 #[derive(Clone)]
 pub struct Aggregation {
-    /// Types of the keys, and the aggregates.
+    /// Columns that reach the grouping: the output of the query's step, or of its source.
+    pub input_schema: SchemaRef,
+    /// Types of the keys, and the aggregates; not both empty.
     pub group_by: Arc<GroupBy>,
     /// The key columns in the step's output.
     pub keys: Vec<usize>,

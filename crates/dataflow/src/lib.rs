@@ -5,10 +5,22 @@
 //! not know SQL, DataFusion's plans or any concrete connector.
 #![forbid(unsafe_code)]
 
+mod aggregate;
 pub mod bad;
 pub mod connector;
 pub mod error;
+mod frame;
 pub mod job;
 pub mod metrics;
+mod net;
+mod output;
+mod query;
+mod reader;
+mod scheduler;
 pub mod sink;
 pub mod source;
+pub mod time;
+mod wire;
+pub mod worker;
+
+pub use wire::detach;

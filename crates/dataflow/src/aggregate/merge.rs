@@ -1,0 +1,436 @@
+//! The merge exchange: late merge by epochs (S3, S9, S11).
+//!
+//! Every worker is a *helper*: it folds its own rows into partial states of all keys. An epoch ends after so many bytes of
+//! input, or early when a window may fire; then the partials are cut by the *leader* of each key and sent, the helper's
+//! watermark behind them, and start from zero. A leader merges the deltas of each helper in the order of epochs, each
+//! once, while its own rows go on being folded.
+//!
+//! A helper keeps a delta until its leader has acknowledged it, not merely until it was sent: the paper's order loses an
+//! epoch when the leader dies in between. So many epochs may be unacknowledged; then the helper waits. A leader merges an
+//! epoch when all of it is there, never a part. The decisions are those of [`state::epoch`], which is explored
+//! exhaustively; here they meet rows and links. Nothing is made durable yet, so that an epoch counts as committed as soon
+//! as it is merged.
+
+use std::cell::{Cell, RefCell, RefMut};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use arrow::array::{Array, ArrayRef, UInt32Array};
+use arrow::compute::{concat_batches, take};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use channel::{Class, Header};
+use state::epoch::{Helper, Leader, Tag, Verdict};
+use state::{Columns, Partitioner, Slices, Split};
+
+use super::Grouping;
+use super::answers::Answers;
+use crate::error::DataflowError;
+use crate::frame::{EPOCH_END, IDLE, Kind, LAST};
+use crate::job::Aggregation;
+use crate::metrics::Metrics;
+use crate::net::Message;
+use crate::scheduler::Event;
+use crate::wire::{Decoder, Encoder, detach};
+use crate::worker::Place;
+
+/// Workers do not come back from death yet: each lives its first life.
+const INCARNATION: u64 = 0;
+
+/// Bytes of a run in a chunk's extra: the slice's start and its groups.
+const RUN_BYTES: usize = 12;
+
+/// The helper's and the leader's side of a merge on one worker.
+pub(super) struct Merge {
+    partitioner: RefCell<Partitioner>,
+    keys: usize,
+    partial: RefCell<Slices>,
+    /// This worker as the helper of each leader; its own place stays unused.
+    helpers: RefCell<Vec<Helper<Chunk>>>,
+    /// Bytes of the chunks in `helpers`.
+    kept_bytes: Cell<usize>,
+    acknowledged: Event,
+    leader: RefCell<Leader>,
+    /// By helper the chunks of an epoch that is not complete.
+    staged: RefCell<Vec<Vec<Chunk>>>,
+    encoder: RefCell<Encoder>,
+    decoder: Decoder,
+    schema: SchemaRef,
+    answers: Answers,
+    announced: Cell<(i64, bool)>,
+    /// Bytes of input after which an epoch ends, and the count of bytes at which this one began.
+    epoch_bytes: u64,
+    epoch_began: Cell<u64>,
+    /// How far windows have fired at any leader, as far as told.
+    reached: Cell<i64>,
+}
+
+/// Partial states of one leader's groups: what fits one frame.
+#[derive(Default, Clone)]
+struct Chunk {
+    /// How many groups of which slice, in order.
+    runs: Vec<(i64, u32)>,
+    /// Keys and states; nothing in an epoch without groups.
+    groups: Option<RecordBatch>,
+}
+
+impl Chunk {
+    fn bytes(&self) -> usize {
+        let columns = self.groups.iter().flat_map(|groups| groups.columns());
+        columns.map(|column| column.to_data().get_slice_memory_size().unwrap_or(0)).sum()
+    }
+
+    fn encode_runs(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.runs.len() * RUN_BYTES);
+        for (start, groups) in &self.runs {
+            out.extend_from_slice(&start.to_le_bytes());
+            out.extend_from_slice(&groups.to_le_bytes());
+        }
+        out
+    }
+
+    fn decode(groups: RecordBatch, runs: &[u8]) -> Result<Self, String> {
+        let run = |run: &[u8]| {
+            let (start, groups) = run.split_at_checked(8)?;
+            Some((
+                i64::from_le_bytes(start.try_into().ok()?),
+                u32::from_le_bytes(groups.try_into().ok()?),
+            ))
+        };
+        let runs: Option<Vec<_>> = runs.chunks(RUN_BYTES).map(run).collect();
+        let runs = runs.ok_or("its runs are cut off")?;
+        let total: u64 = runs.iter().map(|&(_, groups)| u64::from(groups)).sum();
+        if total != groups.num_rows() as u64 {
+            return Err(format!("its runs have {total} groups, not {}", groups.num_rows()));
+        }
+        Ok(Self { runs, groups: Some(groups) })
+    }
+}
+
+impl Merge {
+    pub(super) fn new(spec: &Aggregation, place: &Place, partitioner: Partitioner) -> Self {
+        let types = spec.group_by.keys.iter().cloned().chain(spec.group_by.state_types());
+        let field = |(i, data_type): (usize, DataType)| Field::new(format!("{i}"), data_type, true);
+        let schema = Arc::new(Schema::new(types.enumerate().map(field).collect::<Vec<_>>()));
+        let kept_max = place.settings.epochs_kept_max;
+        let helper = |_| Helper::new(place.worker, INCARNATION, 0, kept_max);
+        Self {
+            partitioner: RefCell::new(partitioner),
+            keys: spec.group_by.keys.len(),
+            partial: RefCell::new(Slices::new(&spec.group_by)),
+            helpers: RefCell::new((0..place.workers).map(helper).collect()),
+            kept_bytes: Cell::new(0),
+            acknowledged: Event::default(),
+            leader: RefCell::new(Leader::new(place.workers)),
+            staged: RefCell::new(vec![Vec::new(); place.workers as usize]),
+            encoder: RefCell::new(Encoder::new(&schema)),
+            decoder: Decoder::new(&schema),
+            schema,
+            answers: Answers::new(place.workers),
+            announced: Cell::new((i64::MIN, false)),
+            epoch_bytes: place.settings.epoch_bytes,
+            epoch_began: Cell::new(0),
+            reached: Cell::new(i64::MIN),
+        }
+    }
+
+    pub(super) fn answers(&self) -> &Answers {
+        &self.answers
+    }
+
+    /// The partial states of this epoch.
+    pub(super) fn partial(&self) -> RefMut<'_, Slices> {
+        self.partial.borrow_mut()
+    }
+
+    /// Bytes of partial states and of deltas that are kept.
+    pub(super) fn bytes(&self) -> usize {
+        self.partial.borrow().bytes() + self.kept_bytes.get()
+    }
+
+    /// Ends the epoch if it is long enough, or if a window may fire.
+    pub(super) async fn progress(
+        &self,
+        grouping: &Grouping,
+        watermark: i64,
+        idle: bool,
+    ) -> Result<(), DataflowError> {
+        let (announced, was_idle) = self.announced.get();
+        let long = self.bytes_read(grouping) >= self.epoch_bytes;
+        if long || idle != was_idle || grouping.crosses(announced, watermark) {
+            let flags = if idle { IDLE } else { 0 };
+            self.close_epoch(grouping, watermark, flags).await?;
+            grouping.move_clock(grouping.worker, watermark, idle);
+        }
+        Ok(())
+    }
+
+    /// Ends an epoch that says that this worker is back, and waits until every leader has merged it.
+    pub(super) async fn resume(&self, grouping: &Grouping) -> Result<i64, DataflowError> {
+        let watermark = self.announced.get().0;
+        self.close_epoch(grouping, watermark, 0).await?;
+        grouping.move_clock(grouping.worker, watermark, false);
+        self.settle(grouping).await;
+        Ok(self.reached.get().max(grouping.clocks.borrow().least()))
+    }
+
+    /// Ends the last epoch.
+    pub(super) async fn end(
+        &self,
+        grouping: &Grouping,
+        watermark: i64,
+    ) -> Result<(), DataflowError> {
+        self.close_epoch(grouping, watermark, LAST).await
+    }
+
+    /// Waits until every delta of this worker is acknowledged.
+    pub(super) async fn settle(&self, grouping: &Grouping) {
+        for leader in grouping.net.peers() {
+            let settled = || self.helpers.borrow()[leader as usize].kept() == 0;
+            self.acknowledged.wait_for(|| settled().then_some(())).await;
+        }
+    }
+
+    pub(super) fn receive(
+        &self,
+        grouping: &Grouping,
+        from: u32,
+        message: Message,
+    ) -> Result<(), DataflowError> {
+        let malformed = |detail: String| DataflowError::Frame { worker: from, detail };
+        let header = message.header;
+        if message.kind == Kind::Ack {
+            self.reached.set(self.reached.get().max(header.watermark));
+            return self.acknowledge(from, header.epoch).map_err(malformed);
+        }
+        let last = header.flags & EPOCH_END != 0;
+        let chunk = match message.payload.is_empty() {
+            true => Chunk::default(),
+            false => {
+                let (groups, runs) = self.decoder.decode(message.payload).map_err(malformed)?;
+                // A complete epoch is merged from where it landed; what has to wait must not hold the ring's slots.
+                let groups = if last { groups } else { detach(&groups) };
+                Chunk::decode(groups, &runs).map_err(malformed)?
+            }
+        };
+        let tag = Tag {
+            helper: from,
+            incarnation: INCARNATION,
+            epoch: header.epoch,
+            chunk: header.aux as u32,
+            last,
+            watermark: header.watermark,
+        };
+        let verdict = self.leader.borrow_mut().accept(&tag);
+        match verdict {
+            Verdict::Stage => self.staged.borrow_mut()[from as usize].push(chunk),
+            Verdict::Complete => {
+                let staged = std::mem::take(&mut self.staged.borrow_mut()[from as usize]);
+                for chunk in staged.iter().chain([&chunk]) {
+                    self.merge(grouping, chunk)?;
+                }
+                self.commit(grouping, from, &header);
+            }
+            Verdict::Refuse(refusal) => {
+                let place = format!("chunk {} of epoch {}", tag.chunk, tag.epoch);
+                return Err(malformed(format!("{place} is refused: {refusal:?}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// An epoch of a helper is merged: tell it, and move its clock.
+    fn commit(&self, grouping: &Grouping, from: u32, header: &Header) {
+        let mut leader = self.leader.borrow_mut();
+        let cut = leader.cut();
+        leader.committed(cut);
+        self.answers.owe(from, leader.acknowledged(from).unwrap_or(0));
+        if header.flags & LAST == 0 {
+            grouping.move_clock(from, header.watermark, header.flags & IDLE != 0);
+            return;
+        }
+        grouping.end_clock(from, header.watermark);
+        if grouping.others_have_ended() {
+            self.answers.close();
+        }
+    }
+
+    fn acknowledge(&self, leader: u32, epoch: u64) -> Result<(), String> {
+        let mut helpers = self.helpers.borrow_mut();
+        let helper = &mut helpers[leader as usize];
+        let before = helper.kept();
+        helper.acknowledge(epoch).map_err(|e| e.to_string())?;
+        if helper.kept() < before {
+            let kept = helpers.iter().flat_map(Helper::chunks);
+            self.kept_bytes.set(kept.map(Chunk::bytes).sum());
+            self.acknowledged.notify();
+        }
+        Ok(())
+    }
+
+    fn merge(&self, grouping: &Grouping, chunk: &Chunk) -> Result<(), DataflowError> {
+        let Some(groups) = &chunk.groups else { return Ok(()) };
+        let mut done = 0;
+        for &(start, rows) in &chunk.runs {
+            let run = groups.slice(done, rows as usize);
+            let (keys, states) = run.columns().split_at(self.keys);
+            grouping.merge_columns(start, keys, states)?;
+            done += rows as usize;
+        }
+        Ok(())
+    }
+
+    /// Ships this epoch's delta with the watermark.
+    async fn close_epoch(
+        &self,
+        grouping: &Grouping,
+        watermark: i64,
+        flags: u8,
+    ) -> Result<(), DataflowError> {
+        for leader in grouping.net.peers() {
+            let may_close = || self.helpers.borrow()[leader as usize].may_close();
+            self.acknowledged.wait_for(|| may_close().then_some(())).await;
+        }
+        self.announced.set((watermark, flags & IDLE != 0));
+        self.epoch_began.set(grouping.metrics.bytes_in.load(Ordering::Relaxed));
+        Metrics::add(&grouping.metrics.epochs, 1);
+        let mut delta = self.cut(grouping)?;
+        for leader in grouping.net.peers() {
+            let chunks = std::mem::take(&mut delta[leader as usize]);
+            let bytes: usize = chunks.iter().map(Chunk::bytes).sum();
+            self.kept_bytes.set(self.kept_bytes.get() + bytes);
+            let closed = self.helpers.borrow_mut()[leader as usize].close(watermark, chunks);
+            debug_assert!(closed.is_ok(), "may_close was awaited");
+        }
+        for leader in grouping.net.peers() {
+            while let Some((tag, chunk)) = self.next_chunk(leader) {
+                self.send(grouping, leader, flags, tag, &chunk).await?;
+                self.helpers.borrow_mut()[leader as usize].sent();
+            }
+        }
+        Ok(())
+    }
+
+    fn next_chunk(&self, leader: u32) -> Option<(Tag, Chunk)> {
+        let helpers = self.helpers.borrow();
+        helpers[leader as usize].to_send().map(|(tag, chunk)| (tag, chunk.clone()))
+    }
+
+    async fn send(
+        &self,
+        grouping: &Grouping,
+        leader: u32,
+        flags: u8,
+        tag: Tag,
+        chunk: &Chunk,
+    ) -> Result<(), DataflowError> {
+        let header = Header {
+            kind: Kind::Delta as u8,
+            flags: if tag.last { flags | EPOCH_END } else { 0 },
+            tag: grouping.tag,
+            epoch: tag.epoch,
+            watermark: tag.watermark,
+            aux: u64::from(tag.chunk),
+            ..Header::default()
+        };
+        match &chunk.groups {
+            None => grouping.net.send(leader, Class::Data, header, |_| 0).await,
+            Some(groups) => {
+                let runs = chunk.encode_runs();
+                grouping.net.send_whole(leader, header, &self.encoder, groups, &runs).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Empties the partials: merges the groups that this worker leads, and gives the others by leader.
+    fn cut(&self, grouping: &Grouping) -> Result<Vec<Vec<Chunk>>, DataflowError> {
+        let mut packers: Vec<Packer> =
+            (0..grouping.net.size()).map(|_| Packer::default()).collect();
+        let mut partial = self.partial.borrow_mut();
+        let mut split = Split::default();
+        while let Some(start) = partial.first() {
+            let Some(columns) = partial.take_delta(start)? else { break };
+            self.partitioner.borrow_mut().split(&columns, &mut split)?;
+            for leader in 0..split.owners() {
+                let rows = split.rows(leader);
+                if rows.is_empty() {
+                    continue;
+                }
+                let groups = self.select(&columns, rows)?;
+                if leader == grouping.worker {
+                    let (keys, states) = groups.columns().split_at(self.keys);
+                    grouping.merge_columns(start, keys, states)?;
+                } else {
+                    let room = grouping.net.payload_max(leader);
+                    packers[leader as usize].add(start, groups, room)?;
+                }
+            }
+        }
+        packers.into_iter().map(Packer::finish).collect()
+    }
+
+    fn select(&self, columns: &Columns, rows: &[u32]) -> Result<RecordBatch, DataflowError> {
+        let all = columns.keys.iter().chain(&columns.states);
+        let arrays: Vec<ArrayRef> = match rows.len() == columns.rows() {
+            true => all.cloned().collect(),
+            false => {
+                let rows = UInt32Array::from(rows.to_vec());
+                all.map(|column| take(column, &rows, None)).collect::<Result<_, _>>()?
+            }
+        };
+        let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+        Ok(RecordBatch::try_new_with_options(self.schema.clone(), arrays, &options)?)
+    }
+
+    fn bytes_read(&self, grouping: &Grouping) -> u64 {
+        grouping.metrics.bytes_in.load(Ordering::Relaxed) - self.epoch_began.get()
+    }
+}
+
+/// Packs the groups of many slices into chunks of a slot's size: large slices are cut, small ones put together.
+#[derive(Default)]
+struct Packer {
+    chunks: Vec<Chunk>,
+    small: Vec<(i64, RecordBatch)>,
+    small_bytes: usize,
+}
+
+impl Packer {
+    fn add(&mut self, start: i64, groups: RecordBatch, room: usize) -> Result<(), DataflowError> {
+        let fitting = Encoder::rows_fitting(&groups, room - RUN_BYTES);
+        if fitting < groups.num_rows() {
+            self.pack_small()?;
+            let mut done = 0;
+            while done < groups.num_rows() {
+                let rows = fitting.min(groups.num_rows() - done);
+                let (runs, groups) = (vec![(start, rows as u32)], groups.slice(done, rows));
+                self.chunks.push(Chunk { runs, groups: Some(groups) });
+                done += rows;
+            }
+            return Ok(());
+        }
+        let bytes = RUN_BYTES + Encoder::bytes(&groups);
+        if self.small_bytes + bytes > room - Encoder::head_bytes(&groups) {
+            self.pack_small()?;
+        }
+        self.small_bytes += bytes;
+        self.small.push((start, groups));
+        Ok(())
+    }
+
+    fn pack_small(&mut self) -> Result<(), DataflowError> {
+        self.small_bytes = 0;
+        let small = std::mem::take(&mut self.small);
+        let Some((_, first)) = small.first() else { return Ok(()) };
+        let runs = small.iter().map(|(start, groups)| (*start, groups.num_rows() as u32)).collect();
+        let groups = concat_batches(&first.schema(), small.iter().map(|(_, groups)| groups))?;
+        self.chunks.push(Chunk { runs, groups: Some(groups) });
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Vec<Chunk>, DataflowError> {
+        self.pack_small()?;
+        Ok(self.chunks)
+    }
+}

@@ -1,0 +1,318 @@
+//! Windowed grouping on one worker (S3, S6): folds rows into partial states, brings the states of one key together by an
+//! exchange, and fires a window when the clock of every worker has passed its end (S11).
+//!
+//! The three exchanges give the same rows. What differs is what travels:
+//!
+//! | exchange | where a row is folded | what travels |
+//! |---|---|---|
+//! | `forward` | here, by the only worker | nothing |
+//! | `merge` | here, into a partial | one delta per epoch and leader ([`merge`]) |
+//! | `shuffle` | at its key's leader | each row ([`shuffle`]) |
+//!
+//! Late rows are counted here, before any exchange, so that they are the same rows whatever the exchange.
+
+mod answers;
+mod clock;
+mod emit;
+mod fold;
+mod merge;
+mod shuffle;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, BooleanArray, Int64Array};
+use arrow::compute::filter_record_batch;
+use arrow::record_batch::RecordBatch;
+use state::{Columns, Partitioner, Slices};
+
+use crate::aggregate::clock::Clocks;
+use crate::aggregate::fold::Folder;
+use crate::aggregate::merge::Merge;
+use crate::aggregate::shuffle::Shuffle;
+use crate::error::DataflowError;
+use crate::frame::Kind;
+use crate::job::{Aggregation, Exchange};
+use crate::metrics::Metrics;
+use crate::net::{Message, Net};
+use crate::output::Output;
+use crate::scheduler::Event;
+use crate::time::ticks;
+use crate::worker::Place;
+
+/// The grouping of one query on one worker.
+pub(crate) struct Grouping {
+    tag: u32,
+    worker: u32,
+    spec: Aggregation,
+    rows_max: usize,
+    state_bytes_max: usize,
+    /// States of the keys that this worker leads, by slice.
+    merged: RefCell<Slices>,
+    folder: RefCell<Folder>,
+    exchange: Meeting,
+    clocks: RefCell<Clocks>,
+    clock_moved: Event,
+    /// Whether a row was given out: see [`Grouping::emit_total_of_nothing`].
+    emitted: Cell<bool>,
+    net: Rc<Net>,
+    output: Rc<Output>,
+    metrics: Arc<Metrics>,
+}
+
+/// How the states of one key come together.
+enum Meeting {
+    Forward,
+    Merge(Merge),
+    Shuffle(Shuffle),
+}
+
+impl Grouping {
+    pub(crate) fn new(
+        tag: u32,
+        spec: &Aggregation,
+        place: &Place,
+        net: Rc<Net>,
+        output: Rc<Output>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let partitioner = Partitioner::new(place.workers);
+        let exchange = match spec.exchange {
+            _ if place.workers == 1 => Meeting::Forward,
+            Exchange::Forward => Meeting::Forward,
+            Exchange::Merge => Meeting::Merge(Merge::new(spec, place, partitioner)),
+            Exchange::Shuffle => Meeting::Shuffle(Shuffle::new(spec, place, partitioner)),
+        };
+        let streams = match &exchange {
+            Meeting::Forward => vec![place.worker],
+            _ => (0..place.workers).collect(),
+        };
+        Self {
+            tag,
+            worker: place.worker,
+            spec: spec.clone(),
+            rows_max: place.settings.batch_rows_max,
+            state_bytes_max: place.settings.state_bytes_max,
+            merged: RefCell::new(Slices::new(&spec.group_by)),
+            folder: RefCell::new(Folder::new(spec)),
+            exchange,
+            clocks: RefCell::new(Clocks::new(&streams)),
+            clock_moved: Event::default(),
+            emitted: Cell::new(false),
+            net,
+            output,
+            metrics,
+        }
+    }
+
+    /// Takes rows of this worker's own flows; `met` gives the watermark that each row met, if some lag.
+    ///
+    /// # Errors
+    /// When state cannot be updated or rows cannot travel.
+    pub(crate) async fn push(
+        &self,
+        batch: &RecordBatch,
+        met: Option<&Int64Array>,
+    ) -> Result<(), DataflowError> {
+        let on_time = met.map(|met| self.without_late(batch, met)).transpose()?;
+        let batch = on_time.as_ref().unwrap_or(batch);
+        if batch.num_rows() == 0 {
+            return Ok(());
+        }
+        match &self.exchange {
+            Meeting::Forward => self.fold(batch, &mut self.merged.borrow_mut())?,
+            Meeting::Merge(merge) => self.fold(batch, &mut merge.partial())?,
+            Meeting::Shuffle(shuffle) => shuffle.push(self, batch).await?,
+        }
+        self.account()
+    }
+
+    /// This worker's watermark has moved, or it fell idle.
+    ///
+    /// # Errors
+    /// When state cannot be merged or cannot travel.
+    pub(crate) async fn progress(&self, watermark: i64, idle: bool) -> Result<(), DataflowError> {
+        match &self.exchange {
+            Meeting::Forward => self.move_clock(self.worker, watermark, idle),
+            Meeting::Merge(merge) => merge.progress(self, watermark, idle).await?,
+            Meeting::Shuffle(shuffle) => shuffle.progress(self, watermark, idle).await?,
+        }
+        Ok(())
+    }
+
+    /// This worker was idle and has rows again. Gives the watermark up to which windows have fired anywhere: rows before
+    /// it are late.
+    ///
+    /// # Errors
+    /// When state cannot travel.
+    pub(crate) async fn resume(&self) -> Result<i64, DataflowError> {
+        match &self.exchange {
+            Meeting::Forward => Ok(self.clocks.borrow().least()),
+            Meeting::Merge(merge) => merge.resume(self).await,
+            Meeting::Shuffle(shuffle) => Ok(shuffle.resume(self).await),
+        }
+    }
+
+    /// This worker has no more rows. `watermark` is `i64::MAX` if its input is complete.
+    ///
+    /// # Errors
+    /// When state cannot be merged or cannot travel.
+    pub(crate) async fn end_of_rows(&self, watermark: i64) -> Result<(), DataflowError> {
+        match &self.exchange {
+            Meeting::Forward => {}
+            Meeting::Merge(merge) => merge.end(self, watermark).await?,
+            Meeting::Shuffle(shuffle) => shuffle.end(self, watermark).await?,
+        }
+        self.end_clock(self.worker, watermark);
+        Ok(())
+    }
+
+    /// Takes a frame of another worker.
+    ///
+    /// # Errors
+    /// When it is malformed, or state cannot be updated.
+    pub(crate) fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
+        match (&self.exchange, message.kind) {
+            (Meeting::Merge(merge), Kind::Delta | Kind::Ack) => merge.receive(self, from, message),
+            (Meeting::Shuffle(shuffle), Kind::Rows | Kind::Progress | Kind::Ack) => {
+                shuffle.receive(self, from, message)
+            }
+            (_, kind) => {
+                let detail = format!("a frame of kind {kind:?} does not belong to the exchange");
+                Err(DataflowError::Frame { worker: from, detail })
+            }
+        }
+    }
+
+    /// Fires windows until no more rows can come.
+    ///
+    /// # Errors
+    /// When a window cannot be evaluated or its rows cannot be written.
+    pub(crate) async fn fire(&self) -> Result<(), DataflowError> {
+        loop {
+            let watermark = self.clocks.borrow().least();
+            while let Some((start, columns)) = self.ripe(watermark)? {
+                Metrics::add(&self.metrics.windows, 1);
+                self.emit(start, columns).await?;
+                self.account()?;
+            }
+            if self.clocks.borrow().ended() && self.clocks.borrow().least() == watermark {
+                break;
+            }
+            let seen = self.clocks.borrow().changes();
+            let moved = || (self.clocks.borrow().changes() != seen).then_some(());
+            self.clock_moved.wait_for(moved).await;
+        }
+        self.emit_total_of_nothing().await
+    }
+
+    /// Answers the other workers' epochs until all are answered; a coroutine of its own, because an answer may have to
+    /// wait for credit.
+    pub(crate) async fn answer(&self) {
+        match &self.exchange {
+            Meeting::Forward => {}
+            Meeting::Merge(merge) => merge.answers().run(self).await,
+            Meeting::Shuffle(shuffle) => shuffle.answers().run(self).await,
+        }
+    }
+
+    /// Waits until no other worker needs anything that this one keeps.
+    pub(crate) async fn settle(&self) {
+        if let Meeting::Merge(merge) = &self.exchange {
+            merge.settle(self).await;
+        }
+    }
+
+    /// The values of the first slice that the watermark has passed.
+    fn ripe(&self, watermark: i64) -> Result<Option<(i64, Columns)>, DataflowError> {
+        let mut merged = self.merged.borrow_mut();
+        let Some(start) = merged.first() else { return Ok(None) };
+        if self.slice_end(start) > watermark {
+            return Ok(None);
+        }
+        Ok(merged.take_values(start)?.map(|columns| (start, columns)))
+    }
+
+    /// Where a slice ends; without a window, at the end of time.
+    fn slice_end(&self, start: i64) -> i64 {
+        self.spec.window.as_ref().map_or(i64::MAX, |window| window.windows.slice_end(start))
+    }
+
+    /// Whether windows end between the two watermarks.
+    fn crosses(&self, from: i64, to: i64) -> bool {
+        match &self.spec.window {
+            _ if from == to => false,
+            _ if from == i64::MIN || to == i64::MAX => true,
+            Some(window) => window.windows.slice_start(from) != window.windows.slice_start(to),
+            None => false,
+        }
+    }
+
+    fn without_late(
+        &self,
+        batch: &RecordBatch,
+        met: &Int64Array,
+    ) -> Result<RecordBatch, DataflowError> {
+        let Some(window) = &self.spec.window else { return Ok(batch.clone()) };
+        let Some(times) = ticks(batch.column(window.column)) else { return Ok(batch.clone()) };
+        let on_time = |(&time, &met): (&i64, &i64)| {
+            Some(window.windows.slice_end(window.windows.slice_start(time)) > met)
+        };
+        let on_time: BooleanArray = times.iter().zip(met.values()).map(on_time).collect();
+        let late = batch.num_rows() - on_time.true_count();
+        if late == 0 {
+            return Ok(batch.clone());
+        }
+        Metrics::add(&self.metrics.late, late as u64);
+        Ok(filter_record_batch(batch, &on_time)?)
+    }
+
+    fn fold(&self, batch: &RecordBatch, slices: &mut Slices) -> Result<(), DataflowError> {
+        self.folder.borrow_mut().fold(batch, slices)
+    }
+
+    fn merge_columns(
+        &self,
+        start: i64,
+        keys: &[ArrayRef],
+        states: &[ArrayRef],
+    ) -> Result<(), DataflowError> {
+        self.merged.borrow_mut().merge(start, keys, states)?;
+        self.account()
+    }
+
+    fn move_clock(&self, worker: u32, watermark: i64, idle: bool) {
+        if self.clocks.borrow_mut().set(worker, watermark, idle) {
+            self.clock_moved.notify();
+        }
+    }
+
+    fn end_clock(&self, worker: u32, watermark: i64) {
+        self.clocks.borrow_mut().end(worker, watermark);
+        self.clock_moved.notify();
+    }
+
+    /// Publishes the bytes of state, and holds them to their bound.
+    fn account(&self) -> Result<(), DataflowError> {
+        use std::sync::atomic::Ordering::Relaxed;
+        let partial = match &self.exchange {
+            Meeting::Merge(merge) => merge.bytes(),
+            _ => 0,
+        };
+        let bytes = (self.merged.borrow().bytes() + partial) as u64;
+        self.metrics.state_bytes.store(bytes, Relaxed);
+        self.metrics.state_bytes_peak.fetch_max(bytes, Relaxed);
+        let (bytes, budget) = (bytes as usize, self.state_bytes_max);
+        if bytes > budget {
+            return Err(state::StateError::Budget { bytes, budget }.into());
+        }
+        Ok(())
+    }
+
+    /// Whether every other worker has ended its stream.
+    fn others_have_ended(&self) -> bool {
+        let clocks = self.clocks.borrow();
+        self.net.peers().all(|worker| clocks.has_ended(worker))
+    }
+}

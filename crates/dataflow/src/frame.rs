@@ -1,0 +1,66 @@
+//! What travels between two workers: the kinds of frame and the meaning of their header.
+//!
+//! | kind | `tag` | `epoch` | `watermark` | `aux` | payload |
+//! |---|---|---|---|---|---|
+//! | `Rows` | query | – | sender's watermark | – | a batch |
+//! | `Progress` | query | – | sender's watermark | – | – |
+//! | `Delta` | query | epoch | sender's watermark | chunk | keys and partial states, with the slices' starts |
+//! | `Ack` | query | last epoch merged | all clocks' least | – | – |
+//! | `Gather` | query | – | – | – | result rows |
+//! | `GatherEnd` | query | – | – | – | – |
+//! | `Bye` | – | – | – | – | – |
+//!
+//! The flag [`LAST`] on `Progress` and `Delta` ends the sender's stream, [`IDLE`] and [`RESUME`] frame a time without
+//! rows, [`EPOCH_END`] is on the last chunk of an epoch. [`MORE`] says that the payload goes on in the next frame of the same kind and tag.
+
+/// The sender's stream of this query ends here.
+pub(crate) const LAST: u8 = 1;
+
+/// The sender has no rows and holds no watermark back until it says otherwise.
+pub(crate) const IDLE: u8 = 4;
+
+/// The sender was idle and wants to know how far windows have fired.
+pub(crate) const RESUME: u8 = 8;
+
+/// The last chunk of an epoch.
+pub(crate) const EPOCH_END: u8 = 16;
+
+/// The payload goes on in the next frame.
+pub(crate) const MORE: u8 = 2;
+
+/// What a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// Rows for their key's leader (shuffle).
+    Rows = 1,
+    /// The sender's watermark (shuffle).
+    Progress = 2,
+    /// A part of an epoch's delta (merge, S9).
+    Delta = 3,
+    /// Epochs up to this one are merged; the helper may forget them.
+    Ack = 4,
+    /// Result rows for worker 0.
+    Gather = 5,
+    /// The sender has no more result rows.
+    GatherEnd = 6,
+    /// The sender needs nothing more from this link.
+    Bye = 7,
+}
+
+impl Kind {
+    /// The kind with this number.
+    pub(crate) fn decode(kind: u8) -> Option<Self> {
+        [
+            Kind::Rows,
+            Kind::Progress,
+            Kind::Delta,
+            Kind::Ack,
+            Kind::Gather,
+            Kind::GatherEnd,
+            Kind::Bye,
+        ]
+        .into_iter()
+        .find(|&k| k as u8 == kind)
+    }
+}

@@ -1,0 +1,281 @@
+//! The links of one worker, shared by its coroutines.
+//!
+//! All queries of a job travel over one link per pair of workers, told apart by the header's tag (Q1), so that the memory
+//! of rings does not grow with the number of queries. **A receiver consumes every frame without waiting for anything that
+//! arrives over the fabric**: so a frame of one query never blocks another for good.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
+use channel::{Class, Header, Link};
+
+use crate::error::DataflowError;
+use crate::frame::{Kind, MORE};
+use crate::metrics::Metrics;
+use crate::scheduler::Event;
+use crate::wire::{Encoded, Encoder};
+
+/// Bytes of a payload that is put together from several frames, at most.
+const REASSEMBLED_BYTES_MAX: usize = 256 << 20;
+
+/// The links of one worker.
+pub(crate) struct Net {
+    peers: Vec<Option<Peer>>,
+    metrics: Arc<Metrics>,
+}
+
+/// One link.
+struct Peer {
+    link: RefCell<Link>,
+    /// Something happened: a frame came, a credit, a completion.
+    moved: Event,
+    /// Payloads of which more is to come, by kind and tag.
+    partial: RefCell<HashMap<(u8, u32), Vec<u8>>>,
+    said_bye: Cell<bool>,
+    heard_bye: Cell<bool>,
+}
+
+/// A frame with its whole payload.
+pub(crate) struct Message {
+    pub(crate) kind: Kind,
+    pub(crate) header: Header,
+    pub(crate) payload: Bytes,
+}
+
+impl Net {
+    /// Takes the links, indexed by worker; `None` for the worker itself.
+    pub(crate) fn new(links: Vec<Option<Link>>, metrics: Arc<Metrics>) -> Self {
+        let peer = |link| Peer {
+            link: RefCell::new(link),
+            moved: Event::default(),
+            partial: RefCell::new(HashMap::new()),
+            said_bye: Cell::new(false),
+            heard_bye: Cell::new(false),
+        };
+        Self { peers: links.into_iter().map(|link| link.map(peer)).collect(), metrics }
+    }
+
+    /// Workers of the job.
+    pub(crate) fn size(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// The workers at the other ends.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = u32> {
+        self.peers.iter().enumerate().filter(|(_, peer)| peer.is_some()).map(|(i, _)| i as u32)
+    }
+
+    /// Lets every link make progress and wakes who waited for it. True if anything happened.
+    ///
+    /// # Errors
+    /// When a link has failed that was still needed.
+    pub(crate) fn poll(&self) -> Result<bool, DataflowError> {
+        let mut moved = false;
+        for (worker, peer) in self.each() {
+            let polled = peer.link.borrow_mut().poll();
+            match polled {
+                Ok(true) => {
+                    moved = true;
+                    peer.moved.notify();
+                }
+                Ok(false) => {}
+                Err(_) if peer.heard_bye.get() => {}
+                Err(source) => return Err(DataflowError::Link { worker, source }),
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Starts what was sent since the last call.
+    pub(crate) fn flush(&self) {
+        for (_, peer) in self.each() {
+            peer.link.borrow_mut().flush();
+        }
+    }
+
+    /// Calls `f` with each link: to arm, to close.
+    pub(crate) fn for_each_link(&self, mut f: impl FnMut(&mut Link)) {
+        for (_, peer) in self.each() {
+            f(&mut peer.link.borrow_mut());
+        }
+    }
+
+    /// The next frame from a worker, waiting for one; `None` once it has said goodbye.
+    ///
+    /// # Errors
+    /// When the link failed or the frame is malformed.
+    pub(crate) async fn recv(&self, from: u32) -> Result<Option<Message>, DataflowError> {
+        let peer = self.peer(from);
+        loop {
+            if peer.heard_bye.get() {
+                return Ok(None);
+            }
+            let received = peer
+                .moved
+                .wait_for(|| peer.link.borrow_mut().recv().transpose())
+                .await
+                .map_err(|source| DataflowError::Link { worker: from, source })?;
+            let malformed = |detail: String| DataflowError::Frame { worker: from, detail };
+            let header = received.header;
+            let kind = Kind::decode(header.kind)
+                .ok_or_else(|| malformed(format!("there is no frame of kind {}", header.kind)))?;
+            if kind == Kind::Bye {
+                peer.heard_bye.set(true);
+                peer.moved.notify();
+                continue;
+            }
+            let payload = Bytes::from_owner(received.payload);
+            if let Some(payload) = peer.reassemble(&header, payload).map_err(malformed)? {
+                return Ok(Some(Message { kind, header, payload }));
+            }
+        }
+    }
+
+    /// Sends a frame, waiting for credit. `fill` writes the payload and returns its length.
+    pub(crate) async fn send(
+        &self,
+        to: u32,
+        class: Class,
+        header: Header,
+        mut fill: impl FnMut(&mut [u8]) -> usize,
+    ) {
+        let peer = self.peer(to);
+        let sent = || self.try_fill(peer, class, header, &mut fill).then_some(());
+        peer.moved.wait_for(sent).await;
+    }
+
+    /// Sends rows in as many frames as they need, waiting for credit.
+    ///
+    /// # Errors
+    /// When a column's type cannot travel.
+    pub(crate) async fn send_rows(
+        &self,
+        to: u32,
+        header: Header,
+        encoder: &RefCell<Encoder>,
+        batch: &RecordBatch,
+    ) -> Result<(), DataflowError> {
+        let batch = encoder.borrow().prepare(batch)?;
+        let room = self.payload_max(to);
+        let mut rows = Encoder::rows_fitting(&batch, room);
+        let mut done = 0;
+        while done < batch.num_rows() {
+            let take = rows.min(batch.num_rows() - done);
+            let encoded = encoder.borrow_mut().encode(&batch.slice(done, take))?;
+            if encoded.len() > room && take > 1 {
+                rows = take / 2;
+                continue;
+            }
+            self.send_encoded(to, header, &encoded).await;
+            done += take;
+        }
+        Ok(())
+    }
+
+    /// Sends a batch as one payload, with bytes beside it; in parts if it does not fit one slot.
+    ///
+    /// # Errors
+    /// When a column's type cannot travel.
+    pub(crate) async fn send_whole(
+        &self,
+        to: u32,
+        header: Header,
+        encoder: &RefCell<Encoder>,
+        batch: &RecordBatch,
+        extra: &[u8],
+    ) -> Result<(), DataflowError> {
+        let batch = encoder.borrow().prepare(batch)?;
+        let encoded = encoder.borrow_mut().encode(&batch)?.with_extra(extra);
+        self.send_encoded(to, header, &encoded).await;
+        Ok(())
+    }
+
+    /// Says goodbye to all and waits until all have: then nobody needs anything of this worker any more.
+    pub(crate) async fn bye(&self) {
+        for (worker, peer) in self.each() {
+            let header = Header { kind: Kind::Bye as u8, ..Header::default() };
+            self.send(worker, Class::Control, header, |_| 0).await;
+            peer.said_bye.set(true);
+        }
+        for (_, peer) in self.each() {
+            peer.moved.wait_for(|| peer.heard_bye.get().then_some(())).await;
+        }
+    }
+
+    async fn send_encoded(&self, to: u32, mut header: Header, encoded: &Encoded) {
+        let room = self.payload_max(to);
+        if encoded.len() <= room {
+            let fill = |out: &mut [u8]| {
+                encoded.write_to(out);
+                encoded.len()
+            };
+            return self.send(to, Class::Data, header, fill).await;
+        }
+        let mut whole = vec![0; encoded.len()];
+        encoded.write_to(&mut whole);
+        let flags = header.flags;
+        let parts = whole.chunks(room);
+        let last = parts.len() - 1;
+        for (i, part) in parts.enumerate() {
+            header.flags = if i < last { flags | MORE } else { flags };
+            let fill = |out: &mut [u8]| {
+                out[..part.len()].copy_from_slice(part);
+                part.len()
+            };
+            self.send(to, Class::Data, header, fill).await;
+        }
+    }
+
+    fn try_fill(
+        &self,
+        peer: &Peer,
+        class: Class,
+        header: Header,
+        fill: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> bool {
+        let mut link = peer.link.borrow_mut();
+        let Some(mut slot) = link.reserve(class) else { return false };
+        let len = fill(slot.payload_mut());
+        slot.publish(header, len);
+        Metrics::add(&self.metrics.frames_out, 1);
+        Metrics::add(&self.metrics.bytes_out, len as u64);
+        true
+    }
+
+    /// Bytes of a frame's payload at most.
+    pub(crate) fn payload_max(&self, to: u32) -> usize {
+        self.peer(to).link.borrow().config().payload_max()
+    }
+
+    fn peer(&self, worker: u32) -> &Peer {
+        self.peers[worker as usize].as_ref().expect("a worker has no link to itself")
+    }
+
+    fn each(&self) -> impl Iterator<Item = (u32, &Peer)> {
+        self.peers.iter().enumerate().filter_map(|(i, peer)| Some((i as u32, peer.as_ref()?)))
+    }
+}
+
+impl Peer {
+    /// Collects the parts of a payload; gives it when it is whole.
+    fn reassemble(&self, header: &Header, payload: Bytes) -> Result<Option<Bytes>, String> {
+        let key = (header.kind, header.tag);
+        let mut partial = self.partial.borrow_mut();
+        if header.flags & MORE == 0 && !partial.contains_key(&key) {
+            return Ok(Some(payload));
+        }
+        let whole = partial.entry(key).or_default();
+        if whole.len() + payload.len() > REASSEMBLED_BYTES_MAX {
+            return Err(format!("a payload exceeds {REASSEMBLED_BYTES_MAX} bytes"));
+        }
+        whole.extend_from_slice(&payload);
+        if header.flags & MORE != 0 {
+            return Ok(None);
+        }
+        // A fresh allocation is not aligned for Arrow by itself; the decoder copies what is not.
+        Ok(partial.remove(&key).map(Bytes::from))
+    }
+}

@@ -1,0 +1,167 @@
+//! The end of a query on one worker: rows go to the sink here, or are gathered at worker 0 (Q8).
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use channel::{Class, Header};
+
+use crate::error::DataflowError;
+use crate::frame::Kind;
+use crate::metrics::Metrics;
+use crate::net::{Message, Net};
+use crate::scheduler::Event;
+use crate::sink::{Placement, Sink, SinkWriter};
+use crate::wire::{Decoder, Encoder};
+
+/// The worker at which rows are gathered.
+const GATHERER: u32 = 0;
+
+/// Where a query's rows go.
+pub(crate) struct Output {
+    tag: u32,
+    worker: u32,
+    placement: Placement,
+    net: Rc<Net>,
+    writer: RefCell<Option<Box<dyn SinkWriter>>>,
+    encoder: RefCell<Encoder>,
+    decoder: Decoder,
+    /// Workers whose rows have not all arrived here, this one included.
+    streams: Cell<u32>,
+    read_all: Cell<bool>,
+    ended: Event,
+    metrics: Arc<Metrics>,
+}
+
+impl Output {
+    /// Opens the sink if this worker writes it.
+    ///
+    /// # Errors
+    /// When the sink cannot be opened.
+    pub(crate) fn new(
+        tag: u32,
+        worker: u32,
+        sink: &dyn Sink,
+        schema: &SchemaRef,
+        net: Rc<Net>,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, DataflowError> {
+        let placement = sink.placement();
+        let writes = placement == Placement::Everywhere || worker == GATHERER;
+        let writer = writes.then(|| sink.open(worker)).transpose()?;
+        let streams = match placement {
+            Placement::Gather if worker == GATHERER => 1 + net.peers().count() as u32,
+            _ => 1,
+        };
+        Ok(Self {
+            tag,
+            worker,
+            placement,
+            net,
+            writer: RefCell::new(writer),
+            encoder: RefCell::new(Encoder::new(schema)),
+            decoder: Decoder::new(schema),
+            streams: Cell::new(streams),
+            read_all: Cell::new(false),
+            ended: Event::default(),
+            metrics,
+        })
+    }
+
+    /// Writes rows, or sends them to who writes.
+    ///
+    /// # Errors
+    /// When the sink fails or the rows cannot travel.
+    pub(crate) async fn emit(&self, batch: &RecordBatch) -> Result<(), DataflowError> {
+        if batch.num_rows() == 0 {
+            return Ok(());
+        }
+        if self.placement == Placement::Everywhere || self.worker == GATHERER {
+            return self.write(batch);
+        }
+        let header = self.header(Kind::Gather);
+        self.net.send_rows(GATHERER, header, &self.encoder, batch).await
+    }
+
+    /// Takes a frame of gathered rows.
+    ///
+    /// # Errors
+    /// When the sink fails or the frame is malformed.
+    pub(crate) fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
+        let malformed = |detail: String| DataflowError::Frame { worker: from, detail };
+        if self.placement != Placement::Gather || self.worker != GATHERER {
+            return Err(malformed("rows were gathered at the wrong worker".into()));
+        }
+        match message.kind {
+            Kind::Gather => {
+                let (batch, _) = self.decoder.decode(message.payload).map_err(malformed)?;
+                self.write(&batch)
+            }
+            _ => self.end_stream(),
+        }
+    }
+
+    /// Ends this worker's rows, and waits until all rows of the query are written and published, where this worker writes
+    /// them.
+    ///
+    /// # Errors
+    /// When the sink fails.
+    pub(crate) async fn finish(&self) -> Result<(), DataflowError> {
+        if self.placement == Placement::Gather && self.worker != GATHERER {
+            self.net.send(GATHERER, Class::Data, self.header(Kind::GatherEnd), |_| 0).await;
+            return Ok(());
+        }
+        self.end_stream()?;
+        self.ended.wait_for(|| (self.streams.get() == 0).then_some(())).await;
+        match self.writer.borrow_mut().take() {
+            Some(writer) => Ok(writer.commit()?),
+            None => Ok(()),
+        }
+    }
+
+    /// The rows of a query without groups have all been emitted.
+    pub(crate) fn reader_finished(&self) {
+        self.read_all.set(true);
+        self.ended.notify();
+    }
+
+    /// Waits for [`Output::reader_finished`].
+    pub(crate) async fn finished_by_reader(&self) {
+        self.ended.wait_for(|| self.read_all.get().then_some(())).await;
+    }
+
+    /// Makes visible what a reader should see now.
+    ///
+    /// # Errors
+    /// When the sink fails.
+    pub(crate) fn flush(&self) -> Result<(), DataflowError> {
+        match self.writer.borrow_mut().as_mut() {
+            Some(writer) => Ok(writer.flush()?),
+            None => Ok(()),
+        }
+    }
+
+    fn write(&self, batch: &RecordBatch) -> Result<(), DataflowError> {
+        Metrics::add(&self.metrics.rows_out, batch.num_rows() as u64);
+        match self.writer.borrow_mut().as_mut() {
+            Some(writer) => Ok(writer.write(batch)?),
+            None => Ok(()),
+        }
+    }
+
+    fn end_stream(&self) -> Result<(), DataflowError> {
+        let left = self.streams.get().checked_sub(1).ok_or_else(|| DataflowError::Frame {
+            worker: self.worker,
+            detail: "a stream of results ended twice".into(),
+        })?;
+        self.streams.set(left);
+        self.ended.notify();
+        Ok(())
+    }
+
+    fn header(&self, kind: Kind) -> Header {
+        Header { kind: kind as u8, tag: self.tag, ..Header::default() }
+    }
+}

@@ -1,0 +1,339 @@
+//! Reads the flows of a source on one worker and keeps their watermarks.
+//!
+//! A flow's watermark is the greatest event time seen in it, less the delay. The worker's watermark is the least over the
+//! flows that can still hold a row back: those that are open and not idle, and those that wait to be opened. It never
+//! goes back.
+//!
+//! **Late rows.** A row is late when *its own flow's* watermark had passed the end of its window before the row came, or
+//! when the worker had announced a watermark beyond that end (only possible after the flow was idle). So what is late
+//! does not depend on how many workers there are, how flows are spread, or how workers meet: every run of the same input
+//! gives the same rows. The reader attaches the watermark to each row of a batch in which some row lags behind it; a
+//! batch without such a row cannot hold a late one and carries nothing.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use arrow::array::{Array, BooleanArray, Int64Array};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::{DataType, TimeUnit};
+use arrow::record_batch::RecordBatch;
+
+use crate::bad::BadRow;
+use crate::error::DataflowError;
+use crate::job::Input;
+use crate::metrics::Metrics;
+use crate::source::{Flow, FlowContext, FlowInfo, Next};
+use crate::time::{ticks, to_millis};
+
+/// Rows between two looks at the running maximum where no row lags.
+const BLOCK: usize = 64;
+
+/// What a reader has to give.
+pub(crate) enum Read {
+    /// Rows of one flow.
+    Rows(Rows),
+    /// Nothing before this time.
+    Wait(u64),
+    /// All flows have ended.
+    End,
+}
+
+/// Rows of one flow, in order.
+pub(crate) struct Rows {
+    /// The rows.
+    pub(crate) batch: RecordBatch,
+    /// For each row the watermark that it met, if some row lags behind its own.
+    pub(crate) met: Option<Int64Array>,
+}
+
+/// The flows of one worker.
+pub(crate) struct Reader {
+    input: Input,
+    context: FlowContext,
+    rows_max: usize,
+    infos: Vec<FlowInfo>,
+    pending: VecDeque<usize>,
+    open: Vec<OpenFlow>,
+    turn: usize,
+    announced: i64,
+    metrics: Arc<Metrics>,
+    widths: Widths,
+}
+
+struct OpenFlow {
+    index: usize,
+    flow: Box<dyn Flow>,
+    greatest: i64,
+    last_row_ns: u64,
+    rows: u64,
+}
+
+impl Reader {
+    /// A reader of worker `worker`'s share of the flows. Opens all of them if the source is unbounded, else one after
+    /// another.
+    ///
+    /// # Errors
+    /// When the input is missing or cannot be read.
+    pub(crate) fn new(
+        input: &Input,
+        worker: u32,
+        workers: u32,
+        rows_max: usize,
+        context: FlowContext,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, DataflowError> {
+        let infos = input.source.flows(workers, input.watermark.map(|w| w.column))?;
+        let pending = (0..infos.len()).filter(|i| *i as u64 % workers as u64 == worker as u64);
+        let mut reader = Self {
+            input: input.clone(),
+            context,
+            rows_max,
+            pending: pending.collect(),
+            infos,
+            open: Vec::new(),
+            turn: 0,
+            announced: i64::MIN,
+            metrics,
+            widths: Widths::new(&input.source.schema()),
+        };
+        let at_once = if input.source.bounded() { 1 } else { usize::MAX };
+        while reader.open.len() < at_once && reader.open_next()? {}
+        Ok(reader)
+    }
+
+    /// The next rows of some flow; flows take turns.
+    ///
+    /// # Errors
+    /// When the input cannot be read any further.
+    pub(crate) fn next(&mut self) -> Result<Read, DataflowError> {
+        let mut until: Option<u64> = None;
+        let mut asked = 0;
+        while asked < self.open.len() {
+            let at = self.turn % self.open.len();
+            match self.open[at].flow.next(self.rows_max)? {
+                Next::Batch(batch) => {
+                    self.turn = at + 1;
+                    if let Some(rows) = self.take(at, batch)? {
+                        return Ok(Read::Rows(rows));
+                    }
+                }
+                Next::Wait { until_ns } => {
+                    until = Some(until.map_or(until_ns, |u| u.min(until_ns)));
+                    self.turn = at + 1;
+                    asked += 1;
+                }
+                Next::End => {
+                    self.end(at)?;
+                    asked = 0;
+                }
+            }
+        }
+        if self.open.is_empty() {
+            return Ok(Read::End);
+        }
+        let now = self.context.clock.now_ns();
+        let idle_at = self.next_idle_ns(now);
+        let until = until.unwrap_or(now);
+        Ok(Read::Wait(idle_at.map_or(until, |idle| idle.min(until))))
+    }
+
+    /// The worker's watermark: no row that is read from now on counts if it belongs before it. `i64::MAX` when all flows
+    /// have ended.
+    pub(crate) fn watermark(&mut self) -> i64 {
+        let Some(spec) = self.input.watermark else {
+            let ended = self.open.is_empty() && self.pending.is_empty();
+            return if ended { i64::MAX } else { i64::MIN };
+        };
+        let now = self.context.clock.now_ns();
+        let active = self.open.iter().filter(|flow| !is_idle(flow, spec.idle_timeout_ns, now));
+        let read = active.map(|flow| flow.greatest.saturating_sub(spec.delay));
+        let unread = self.pending.iter().map(|&i| {
+            self.infos[i].event_time_min.map_or(i64::MIN, |min| min.saturating_sub(spec.delay))
+        });
+        let ended = self.open.is_empty() && self.pending.is_empty();
+        match read.chain(unread).min() {
+            Some(least) => self.announced = self.announced.max(least),
+            None if ended => self.announced = i64::MAX,
+            None => {}
+        }
+        let millis = to_millis(self.announced, self.time_unit());
+        self.metrics.watermark_ms.store(millis, Ordering::Relaxed);
+        self.announced
+    }
+
+    /// True when the worker has flows, but none that can hold a watermark back.
+    pub(crate) fn is_idle(&self) -> bool {
+        let now = self.context.clock.now_ns();
+        let timeout = self.input.watermark.and_then(|w| w.idle_timeout_ns);
+        self.pending.is_empty()
+            && !self.open.is_empty()
+            && self.open.iter().all(|flow| is_idle(flow, timeout, now))
+    }
+
+    /// Raises the announced watermark to what the job had reached while this worker was idle.
+    pub(crate) fn catch_up(&mut self, watermark: i64) {
+        self.announced = self.announced.max(watermark);
+    }
+
+    fn time_unit(&self) -> TimeUnit {
+        let column = self.input.watermark.map(|w| w.column);
+        match column.map(|c| self.input.source.schema().field(c).data_type().clone()) {
+            Some(DataType::Timestamp(unit, _)) => unit,
+            _ => TimeUnit::Millisecond,
+        }
+    }
+
+    fn open_next(&mut self) -> Result<bool, DataflowError> {
+        let Some(index) = self.pending.pop_front() else { return Ok(false) };
+        let flow = self.input.source.open(index, &self.context)?;
+        let last_row_ns = self.context.clock.now_ns();
+        self.open.push(OpenFlow { index, flow, greatest: i64::MIN, last_row_ns, rows: 0 });
+        Ok(true)
+    }
+
+    fn end(&mut self, at: usize) -> Result<(), DataflowError> {
+        self.open.remove(at);
+        Metrics::add(&self.metrics.flows_done, 1);
+        if self.input.source.bounded() {
+            self.open_next()?;
+        }
+        Ok(())
+    }
+
+    /// Counts a batch and moves its flow's watermark.
+    fn take(&mut self, at: usize, batch: RecordBatch) -> Result<Option<Rows>, DataflowError> {
+        let flow = &mut self.open[at];
+        flow.last_row_ns = self.context.clock.now_ns();
+        flow.rows += batch.num_rows() as u64;
+        Metrics::add(&self.metrics.rows_in, batch.num_rows() as u64);
+        Metrics::add(&self.metrics.bytes_in, self.widths.bytes(&batch));
+        let Some(spec) = self.input.watermark else {
+            return Ok(Some(Rows { batch, met: None }));
+        };
+        let batch = match batch.column(spec.column).null_count() {
+            0 => batch,
+            _ => self.refuse_nulls(at, batch, spec.column)?,
+        };
+        if batch.num_rows() == 0 {
+            return Ok(None);
+        }
+        let Some(times) = ticks(batch.column(spec.column)) else {
+            let message = "the time column is not a timestamp";
+            return Err(DataflowError::Expression(message.into()));
+        };
+        let flow = &mut self.open[at];
+        // After an idle time the worker may have announced more than the flow itself has reached.
+        let reached = flow.greatest.max(self.announced.saturating_add(spec.delay));
+        let (greatest, met) = watermarks_met(times, reached, spec.delay);
+        flow.greatest = greatest;
+        Ok(Some(Rows { batch, met }))
+    }
+
+    /// Rows without an event time belong to no window: they are bad, not silently gone.
+    fn refuse_nulls(
+        &self,
+        at: usize,
+        batch: RecordBatch,
+        column: usize,
+    ) -> Result<RecordBatch, DataflowError> {
+        let times = batch.column(column);
+        let flow = &self.open[at];
+        let first = flow.rows - batch.num_rows() as u64;
+        for row in (0..batch.num_rows()).filter(|&row| times.is_null(row)) {
+            self.context.bad.add(BadRow {
+                table: self.input.table.clone(),
+                place: format!("{}:{}", self.infos[flow.index].name, first + row as u64 + 1),
+                reason: format!("event time '{}' is NULL", batch.schema().field(column).name()),
+                text: String::new(),
+            });
+        }
+        let keep: BooleanArray =
+            (0..batch.num_rows()).map(|row| Some(times.is_valid(row))).collect();
+        Ok(filter_record_batch(&batch, &keep)?)
+    }
+
+    fn next_idle_ns(&self, now: u64) -> Option<u64> {
+        let timeout = self.input.watermark?.idle_timeout_ns?;
+        let ends = self.open.iter().map(|flow| flow.last_row_ns.saturating_add(timeout));
+        ends.filter(|&at| at > now).min()
+    }
+}
+
+fn is_idle(flow: &OpenFlow, timeout: Option<u64>, now: u64) -> bool {
+    timeout.is_some_and(|timeout| now >= flow.last_row_ns.saturating_add(timeout))
+}
+
+/// The greatest time after `times`, given the greatest before them; and for each row the watermark that it met, if some
+/// row lies before its own.
+fn watermarks_met(times: &[i64], reached: i64, delay: i64) -> (i64, Option<Int64Array>) {
+    let mut greatest = reached;
+    let mut lagging = false;
+    for block in times.chunks(BLOCK) {
+        let (least, most) = extremes(block);
+        let after = greatest.max(most);
+        if least < after.saturating_sub(delay) {
+            lagging |= lags(block, greatest, delay);
+        }
+        greatest = after;
+    }
+    if !lagging {
+        return (greatest, None);
+    }
+    let mut running = reached;
+    let met = times.iter().map(|&time| {
+        let watermark = running.saturating_sub(delay);
+        running = running.max(time);
+        watermark
+    });
+    (greatest, Some(Int64Array::from_iter_values(met)))
+}
+
+fn extremes(times: &[i64]) -> (i64, i64) {
+    times.iter().fold((i64::MAX, i64::MIN), |(least, most), &t| (least.min(t), most.max(t)))
+}
+
+fn lags(times: &[i64], mut greatest: i64, delay: i64) -> bool {
+    times.iter().any(|&time| {
+        let lags = time < greatest.saturating_sub(delay);
+        greatest = greatest.max(time);
+        lags
+    })
+}
+
+/// Bytes of a batch's rows, without looking at fixed-width columns.
+struct Widths {
+    fixed: u64,
+    variable: Vec<usize>,
+}
+
+impl Widths {
+    fn new(schema: &arrow::datatypes::Schema) -> Self {
+        let mut widths = Self { fixed: 0, variable: Vec::new() };
+        for (i, field) in schema.fields().iter().enumerate() {
+            match field.data_type() {
+                DataType::Dictionary(key, _) => {
+                    widths.fixed += key.primitive_width().unwrap_or(4) as u64;
+                }
+                DataType::Boolean => widths.fixed += 1,
+                other => match other.primitive_width() {
+                    Some(width) => widths.fixed += width as u64,
+                    None => widths.variable.push(i),
+                },
+            }
+        }
+        widths
+    }
+
+    fn bytes(&self, batch: &RecordBatch) -> u64 {
+        let variable: usize = self
+            .variable
+            .iter()
+            .map(|&i| batch.column(i).to_data().get_slice_memory_size().unwrap_or(0))
+            .sum();
+        self.fixed * batch.num_rows() as u64 + variable as u64
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+use std::sync::Mutex;
+
+use arrow::array::TimestampMillisecondArray;
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use fabric::Clock;
+
+use super::*;
+use crate::bad::BadRows;
+use crate::error::ConnectorError;
+use crate::job::Watermark;
+use crate::source::Source;
+
+/// A clock that a test sets.
+#[derive(Default)]
+struct Hand(Mutex<u64>);
+
+impl Clock for Hand {
+    fn now_ns(&self) -> u64 {
+        *self.0.lock().unwrap()
+    }
+}
+
+/// Flows that give scripted answers and then end (bounded) or wait.
+struct Script {
+    bounded: bool,
+    flows: Vec<(Option<i64>, Vec<Vec<Option<i64>>>)>,
+}
+
+struct ScriptFlow {
+    schema: SchemaRef,
+    bounded: bool,
+    batches: VecDeque<Vec<Option<i64>>>,
+}
+
+fn schema() -> SchemaRef {
+    let time = DataType::Timestamp(TimeUnit::Millisecond, None);
+    Arc::new(Schema::new(vec![Field::new("ts", time, true)]))
+}
+
+impl Source for Script {
+    fn schema(&self) -> SchemaRef {
+        schema()
+    }
+
+    fn bounded(&self) -> bool {
+        self.bounded
+    }
+
+    fn flows(&self, _: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
+        let info = |(i, (min, _)): (usize, &(Option<i64>, _))| FlowInfo {
+            name: format!("flow {i}"),
+            event_time_min: *min,
+            ..FlowInfo::default()
+        };
+        Ok(self.flows.iter().enumerate().map(info).collect())
+    }
+
+    fn open(&self, flow: usize, _: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+        let batches = self.flows[flow].1.clone().into();
+        Ok(Box::new(ScriptFlow { schema: schema(), bounded: self.bounded, batches }))
+    }
+}
+
+impl Flow for ScriptFlow {
+    fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
+        match self.batches.pop_front() {
+            Some(times) => {
+                let times = Arc::new(TimestampMillisecondArray::from(times));
+                Ok(Next::Batch(RecordBatch::try_new(self.schema.clone(), vec![times]).unwrap()))
+            }
+            None if self.bounded => Ok(Next::End),
+            None => Ok(Next::Wait { until_ns: 1_000_000 }),
+        }
+    }
+}
+
+struct Bench {
+    reader: Reader,
+    clock: Arc<Hand>,
+    bad: Arc<BadRows>,
+}
+
+fn bench(script: Script, delay: i64, idle_timeout_ns: Option<u64>) -> Bench {
+    let (clock, bad) = (Arc::new(Hand::default()), Arc::new(BadRows::default()));
+    let context = FlowContext { clock: clock.clone(), bad: bad.clone() };
+    let watermark = Some(Watermark { column: 0, delay, idle_timeout_ns });
+    let input = Input { table: "t".into(), source: Arc::new(script), watermark };
+    let metrics = Arc::new(Metrics::default());
+    Bench { reader: Reader::new(&input, 0, 1, 100, context, metrics).unwrap(), clock, bad }
+}
+
+fn rows(read: Read) -> Rows {
+    match read {
+        Read::Rows(rows) => rows,
+        Read::Wait(at) => panic!("waits until {at}"),
+        Read::End => panic!("has ended"),
+    }
+}
+
+fn some(times: &[i64]) -> Vec<Option<i64>> {
+    times.iter().copied().map(Some).collect()
+}
+
+#[test]
+fn a_flow_in_order_carries_no_watermarks() {
+    let flows = vec![(None, vec![some(&[1, 2, 3]), some(&[3, 4])])];
+    let mut bench = bench(Script { bounded: true, flows }, 0, None);
+    assert_eq!(bench.reader.watermark(), i64::MIN);
+    assert!(rows(bench.reader.next().unwrap()).met.is_none());
+    assert_eq!(bench.reader.watermark(), 3);
+    assert!(rows(bench.reader.next().unwrap()).met.is_none());
+    assert!(matches!(bench.reader.next().unwrap(), Read::End));
+    assert_eq!(bench.reader.watermark(), i64::MAX);
+}
+
+#[test]
+fn rows_that_lag_beyond_the_delay_carry_what_they_met() {
+    let flows = vec![(None, vec![some(&[100, 95, 110, 99, 100])])];
+    let mut bench = bench(Script { bounded: true, flows }, 10, None);
+    let met = rows(bench.reader.next().unwrap()).met.expect("99 lags behind 110 - 10");
+    assert_eq!(met.values()[1..], [90, 90, 100, 100]);
+    assert!(met.value(0) < 100, "nothing was reached before the first row");
+}
+
+#[test]
+fn lagging_rows_are_found_in_any_block() {
+    for at in [1, 63, 64, 65, 200] {
+        let mut times: Vec<i64> = (0..300).collect();
+        times[at] = -50;
+        let (greatest, met) = watermarks_met(&times, i64::MIN, 5);
+        assert_eq!(greatest, 299);
+        assert_eq!(met.expect("one row lags").value(at), at as i64 - 1 - 5);
+        times[at] = (at as i64 - 5).max(0);
+        assert!(watermarks_met(&times, i64::MIN, 5).1.is_none());
+    }
+}
+
+#[test]
+fn unread_flows_hold_the_watermark_back_as_far_as_they_must() {
+    let flows =
+        vec![(Some(0), vec![some(&[0, 50])]), (Some(40), vec![some(&[60])]), (None, vec![])];
+    let mut bench = bench(Script { bounded: true, flows: flows.clone() }, 0, None);
+    rows(bench.reader.next().unwrap());
+    assert_eq!(bench.reader.watermark(), i64::MIN, "nothing is known of the last flow");
+
+    let flows = flows[..2].to_vec();
+    let mut bench = self::bench(Script { bounded: true, flows }, 0, None);
+    rows(bench.reader.next().unwrap());
+    assert_eq!(bench.reader.watermark(), 40, "the second flow begins at 40");
+    rows(bench.reader.next().unwrap());
+    assert_eq!(bench.reader.watermark(), 60);
+}
+
+#[test]
+fn an_idle_flow_holds_nothing_back_and_its_rows_meet_what_was_announced() {
+    let flows = vec![(None, vec![some(&[10])]), (None, vec![some(&[500])])];
+    let mut bench = bench(Script { bounded: false, flows }, 0, Some(1_000));
+    rows(bench.reader.next().unwrap());
+    rows(bench.reader.next().unwrap());
+    assert_eq!(bench.reader.watermark(), 10);
+    assert!(matches!(bench.reader.next().unwrap(), Read::Wait(1_000)), "the flows fall idle then");
+    *bench.clock.0.lock().unwrap() = 1_000;
+    assert!(bench.reader.is_idle());
+    assert_eq!(bench.reader.watermark(), 10, "time does not pass when all are idle");
+    bench.reader.catch_up(400);
+    let batch = RecordBatch::try_new(
+        schema(),
+        vec![Arc::new(TimestampMillisecondArray::from(vec![20, 401]))],
+    );
+    let rows = bench.reader.take(0, batch.unwrap()).unwrap().unwrap();
+    assert_eq!(rows.met.expect("20 lies before what was announced").value(0), 400);
+    assert!(!bench.reader.is_idle());
+}
+
+#[test]
+fn rows_without_event_time_are_bad() {
+    let flows = vec![(None, vec![vec![Some(1), None, Some(2)], vec![None]])];
+    let mut bench = bench(Script { bounded: true, flows }, 0, None);
+    assert_eq!(rows(bench.reader.next().unwrap()).batch.num_rows(), 2);
+    assert!(matches!(bench.reader.next().unwrap(), Read::End));
+    assert_eq!(bench.bad.count(), 2);
+    let kept = bench.bad.kept();
+    assert_eq!((kept[0].place.as_str(), kept[1].place.as_str()), ("flow 0:2", "flow 0:4"));
+}

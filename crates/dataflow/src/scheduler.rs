@@ -1,0 +1,308 @@
+//! The worker's coroutine scheduler (S4).
+//!
+//! One thread, one run queue, first in first out: compute coroutines (read a batch, fold it into state) and network
+//! coroutines (take a frame, send one) take turns, and who has nothing to do is parked and costs nothing. The order of
+//! turns depends on nothing but the order of wake-ups, so that a simulated run repeats itself.
+//!
+//! It has no threads, no input or output and no clock: the worker polls its links, asks its clock, and wakes.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BinaryHeap, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+
+use crate::error::DataflowError;
+
+/// What a coroutine comes to.
+pub(crate) type Outcome = Result<(), DataflowError>;
+
+/// A coroutine that was spawned and has not ended; `None` while it runs and after it ended.
+type Task = Option<Pin<Box<dyn Future<Output = Outcome>>>>;
+
+/// Runs coroutines of one worker.
+pub(crate) struct Scheduler {
+    tasks: Vec<Task>,
+    wakers: Vec<Arc<TaskWaker>>,
+    queue: Arc<Mutex<VecDeque<usize>>>,
+    running: usize,
+}
+
+impl Scheduler {
+    pub(crate) fn new() -> Self {
+        let queue = Arc::new(Mutex::new(VecDeque::new()));
+        Self { tasks: Vec::new(), wakers: Vec::new(), queue, running: 0 }
+    }
+
+    /// Adds a coroutine, ready to run. Its future is dropped when it ends.
+    pub(crate) fn spawn(&mut self, future: impl Future<Output = Outcome> + 'static) {
+        let id = self.tasks.len();
+        self.tasks.push(Some(Box::pin(future)));
+        self.wakers.push(Arc::new(TaskWaker {
+            id,
+            queued: Mutex::new(false),
+            queue: self.queue.clone(),
+        }));
+        self.wakers[id].wake_by_ref();
+        self.running += 1;
+    }
+
+    /// Coroutines that have not ended.
+    pub(crate) fn running(&self) -> usize {
+        self.running
+    }
+
+    /// True when a coroutine is ready to run.
+    pub(crate) fn has_ready(&self) -> bool {
+        !lock(&self.queue).is_empty()
+    }
+
+    /// Gives one turn to each coroutine that is ready now.
+    ///
+    /// # Errors
+    /// The first failure of a coroutine; the others stay as they are.
+    pub(crate) fn turn(&mut self) -> Outcome {
+        let ready = lock(&self.queue).len();
+        for _ in 0..ready {
+            let Some(id) = lock(&self.queue).pop_front() else { break };
+            *lock(&self.wakers[id].queued) = false;
+            let Some(mut task) = self.tasks[id].take() else { continue };
+            let waker = Waker::from(self.wakers[id].clone());
+            match task.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Pending => self.tasks[id] = Some(task),
+                Poll::Ready(outcome) => {
+                    self.running -= 1;
+                    outcome?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Puts its coroutine into the run queue, once however often it is called.
+struct TaskWaker {
+    id: usize,
+    queued: Mutex<bool>,
+    queue: Arc<Mutex<VecDeque<usize>>>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let mut queued = lock(&self.queued);
+        if !*queued {
+            *queued = true;
+            lock(&self.queue).push_back(self.id);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Lets the other coroutines run before this one goes on.
+pub(crate) async fn yield_now() {
+    let mut yielded = false;
+    std::future::poll_fn(|cx| {
+        if yielded {
+            return Poll::Ready(());
+        }
+        yielded = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// A condition that coroutines of one worker wait for. Waiting is by re-checking: whoever changes what others may wait
+/// for calls [`Event::notify`].
+#[derive(Default)]
+pub(crate) struct Event {
+    waiting: RefCell<Vec<Waker>>,
+}
+
+impl Event {
+    /// Wakes all who wait.
+    pub(crate) fn notify(&self) {
+        for waker in self.waiting.borrow_mut().drain(..) {
+            waker.wake();
+        }
+    }
+
+    /// Waits until `check` gives a value; it is asked at once and after each [`Event::notify`].
+    pub(crate) async fn wait_for<T>(&self, mut check: impl FnMut() -> Option<T>) -> T {
+        std::future::poll_fn(|cx| match check() {
+            Some(value) => Poll::Ready(value),
+            None => {
+                self.waiting.borrow_mut().push(cx.waker().clone());
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    /// Waits for the next [`Event::notify`].
+    pub(crate) async fn next(&self) {
+        let mut waited = false;
+        self.wait_for(|| std::mem::replace(&mut waited, true).then_some(())).await;
+    }
+}
+
+/// Coroutines that wait for a time.
+#[derive(Default)]
+pub(crate) struct Timers {
+    now_ns: Cell<u64>,
+    waiting: RefCell<BinaryHeap<Timer>>,
+}
+
+impl Timers {
+    /// Waits until the worker's clock has reached `at_ns`.
+    pub(crate) async fn sleep_until(self: &Rc<Self>, at_ns: u64) {
+        let mut registered = false;
+        std::future::poll_fn(|cx| {
+            if self.now_ns.get() >= at_ns {
+                return Poll::Ready(());
+            }
+            if !registered {
+                registered = true;
+                let waker = cx.waker().clone();
+                self.waiting.borrow_mut().push(Timer { at_ns, waker });
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// The worker's time.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.now_ns.get()
+    }
+
+    /// Wakes all whose time has come.
+    pub(crate) fn advance(&self, now_ns: u64) {
+        self.now_ns.set(now_ns);
+        let mut waiting = self.waiting.borrow_mut();
+        while waiting.peek().is_some_and(|timer| timer.at_ns <= now_ns) {
+            if let Some(timer) = waiting.pop() {
+                timer.waker.wake();
+            }
+        }
+    }
+
+    /// When the next coroutine wants to be woken.
+    pub(crate) fn next_ns(&self) -> Option<u64> {
+        self.waiting.borrow().peek().map(|timer| timer.at_ns)
+    }
+}
+
+struct Timer {
+    at_ns: u64,
+    waker: Waker,
+}
+
+impl PartialEq for Timer {
+    fn eq(&self, other: &Self) -> bool {
+        self.at_ns == other.at_ns
+    }
+}
+
+impl Eq for Timer {}
+
+impl PartialOrd for Timer {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Timer {
+    /// The earliest is the greatest: `BinaryHeap` gives the greatest first.
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        other.at_ns.cmp(&self.at_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coroutines_take_turns_in_order() {
+        let log = Rc::new(RefCell::new(Vec::new()));
+        let mut scheduler = Scheduler::new();
+        for name in ["a", "b"] {
+            let log = log.clone();
+            scheduler.spawn(async move {
+                for i in 0..3 {
+                    log.borrow_mut().push(format!("{name}{i}"));
+                    yield_now().await;
+                }
+                Ok(())
+            });
+        }
+        while scheduler.has_ready() {
+            scheduler.turn().unwrap();
+        }
+        assert_eq!(*log.borrow(), ["a0", "b0", "a1", "b1", "a2", "b2"]);
+        assert_eq!(scheduler.running(), 0);
+    }
+
+    #[test]
+    fn a_parked_coroutine_runs_when_notified_and_not_before() {
+        let event = Rc::new(Event::default());
+        let open = Rc::new(Cell::new(false));
+        let mut scheduler = Scheduler::new();
+        scheduler.spawn({
+            let (event, open) = (event.clone(), open.clone());
+            async move {
+                event.wait_for(|| open.get().then_some(())).await;
+                Ok(())
+            }
+        });
+        scheduler.turn().unwrap();
+        assert!(!scheduler.has_ready());
+        event.notify();
+        scheduler.turn().unwrap();
+        assert_eq!(scheduler.running(), 1, "the condition does not hold yet");
+        open.set(true);
+        event.notify();
+        scheduler.turn().unwrap();
+        assert_eq!(scheduler.running(), 0);
+    }
+
+    #[test]
+    fn timers_wake_in_order_of_time() {
+        let timers = Rc::new(Timers::default());
+        let log = Rc::new(RefCell::new(Vec::new()));
+        let mut scheduler = Scheduler::new();
+        for at in [30, 10, 20] {
+            let (timers, log) = (timers.clone(), log.clone());
+            scheduler.spawn(async move {
+                timers.sleep_until(at).await;
+                log.borrow_mut().push(at);
+                Ok(())
+            });
+        }
+        scheduler.turn().unwrap();
+        assert_eq!(timers.next_ns(), Some(10));
+        for now in [9, 10, 25, 30] {
+            timers.advance(now);
+            scheduler.turn().unwrap();
+        }
+        assert_eq!(*log.borrow(), [10, 20, 30]);
+        assert_eq!(timers.next_ns(), None);
+    }
+
+    #[test]
+    fn a_failure_ends_the_turn() {
+        let mut scheduler = Scheduler::new();
+        scheduler.spawn(async { Err(DataflowError::Expression("divide by zero".into())) });
+        assert!(scheduler.turn().is_err());
+    }
+}

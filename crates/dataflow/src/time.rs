@@ -1,0 +1,47 @@
+//! Event time in ticks: the integers behind a timestamp column, of whatever unit the column has.
+
+use arrow::array::{Array, AsArray, BooleanArray, Int64Array};
+use arrow::buffer::ScalarBuffer;
+use arrow::datatypes::{
+    DataType, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType,
+    TimestampNanosecondType, TimestampSecondType,
+};
+use arrow::error::ArrowError;
+
+/// The ticks of a timestamp column; `None` for another type.
+pub fn ticks(array: &dyn Array) -> Option<&ScalarBuffer<i64>> {
+    let DataType::Timestamp(unit, _) = array.data_type() else { return None };
+    Some(match unit {
+        TimeUnit::Second => array.as_primitive::<TimestampSecondType>().values(),
+        TimeUnit::Millisecond => array.as_primitive::<TimestampMillisecondType>().values(),
+        TimeUnit::Microsecond => array.as_primitive::<TimestampMicrosecondType>().values(),
+        TimeUnit::Nanosecond => array.as_primitive::<TimestampNanosecondType>().values(),
+    })
+}
+
+/// Ticks of the unit in a second.
+pub fn ticks_per_second(unit: TimeUnit) -> i64 {
+    match unit {
+        TimeUnit::Second => 1,
+        TimeUnit::Millisecond => 1_000,
+        TimeUnit::Microsecond => 1_000_000,
+        TimeUnit::Nanosecond => 1_000_000_000,
+    }
+}
+
+/// A time in ticks as milliseconds; the two ends of the axis stay ends.
+pub fn to_millis(ticks: i64, unit: TimeUnit) -> i64 {
+    match (ticks, unit) {
+        (i64::MIN | i64::MAX, _) | (_, TimeUnit::Millisecond) => ticks,
+        (_, TimeUnit::Second) => ticks.saturating_mul(1_000),
+        _ => ticks.div_euclid(ticks_per_second(unit) / 1_000),
+    }
+}
+
+/// The ticks of the rows that were kept.
+pub(crate) fn filter_ticks(
+    ticks: &Int64Array,
+    kept: &BooleanArray,
+) -> Result<Int64Array, ArrowError> {
+    Ok(arrow::compute::filter(ticks, kept)?.as_primitive().clone())
+}

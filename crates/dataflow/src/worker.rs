@@ -1,0 +1,224 @@
+//! A worker: one thread that runs its share of every query of a job.
+//!
+//! Each query is a few coroutines on the worker's [`Scheduler`]: one that reads and folds, one that fires windows; and each
+//! link has one that takes frames. [`Worker::step`] gives every ready coroutine a turn and lets the links make progress; it
+//! never blocks, so that a simulator can run many workers on one thread. [`Worker::run`] repeats it on a thread of its own
+//! and sleeps when nothing is ready.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use channel::Link;
+use fabric::{Armed, Clock};
+
+use crate::bad::BadRows;
+use crate::error::DataflowError;
+use crate::job::{Idle, Job};
+use crate::metrics::Metrics;
+use crate::net::Net;
+use crate::query::QueryRun;
+use crate::scheduler::{Scheduler, Timers, yield_now};
+use crate::source::FlowContext;
+
+/// Steps without work before a blocking worker sleeps.
+const SPINS: u32 = 200;
+
+/// Longest sleep: bounds how late a worker sees [`Signals`].
+const SLEEP_MAX: Duration = Duration::from_millis(50);
+
+/// What a worker is made of.
+pub struct WorkerConfig {
+    /// Its number in the job.
+    pub worker: u32,
+    /// Workers in the job.
+    pub workers: u32,
+    /// What to run; the same on every worker.
+    pub job: Arc<Job>,
+    /// Connected links, indexed by worker; `None` for itself.
+    pub links: Vec<Option<Link>>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Where bad rows go.
+    pub bad: Arc<BadRows>,
+    /// Counters, for others to read.
+    pub metrics: Arc<Metrics>,
+    /// How others end the run.
+    pub signals: Arc<Signals>,
+}
+
+/// How others end a worker's run.
+#[derive(Debug, Default)]
+pub struct Signals {
+    stop: AtomicBool,
+    abort: AtomicBool,
+}
+
+impl Signals {
+    /// Ends the input: what was read is finished, windows that are still open are dropped, sinks are published.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+
+    /// Ends at once: nothing is published.
+    pub fn abort(&self) {
+        self.abort.store(true, Ordering::Release);
+    }
+
+    /// Whether [`Signals::stop`] was called.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Whether [`Signals::abort`] was called.
+    pub fn is_aborted(&self) -> bool {
+        self.abort.load(Ordering::Acquire)
+    }
+}
+
+/// What a step came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// There is more to do now.
+    Busy,
+    /// There is nothing to do until a link moves or the clock reaches `wake_ns`.
+    Idle {
+        /// When a coroutine wants to be woken.
+        wake_ns: Option<u64>,
+    },
+    /// All queries have ended here and at the peers.
+    Done,
+}
+
+/// One worker of a job.
+pub struct Worker {
+    scheduler: Scheduler,
+    timers: Rc<Timers>,
+    net: Rc<Net>,
+    queries: Vec<Rc<QueryRun>>,
+    clock: Arc<dyn Clock>,
+    signals: Arc<Signals>,
+    idle: Idle,
+}
+
+impl Worker {
+    /// Opens sources and sinks and makes the coroutines; nothing runs yet.
+    ///
+    /// # Errors
+    /// When a source or sink cannot be opened.
+    pub fn new(config: WorkerConfig) -> Result<Self, DataflowError> {
+        let WorkerConfig { worker, workers, job, links, clock, bad, metrics, signals } = config;
+        let net = Rc::new(Net::new(links, metrics.clone()));
+        let timers = Rc::new(Timers::default());
+        timers.advance(clock.now_ns());
+        let mut scheduler = Scheduler::new();
+        let place = Place { worker, workers, settings: job.settings.clone() };
+        let mut queries = Vec::new();
+        for (tag, query) in job.queries.iter().enumerate() {
+            let context = FlowContext { clock: clock.clone(), bad: bad.clone() };
+            let run = QueryRun::new(tag as u32, query, &place, &net, context, &metrics)?;
+            queries.push(Rc::new(run));
+        }
+        let ends: Vec<_> =
+            queries.iter().map(|query| query.spawn(&mut scheduler, &timers, &signals)).collect();
+        for from in net.peers() {
+            scheduler.spawn(receive(from, net.clone(), queries.clone()));
+        }
+        scheduler.spawn({
+            let net = net.clone();
+            async move {
+                for end in ends {
+                    end.wait().await;
+                }
+                net.bye().await;
+                Ok(())
+            }
+        });
+        Ok(Self { scheduler, timers, net, queries, clock, signals, idle: job.settings.idle })
+    }
+
+    /// Lets links and coroutines make progress once. Does not block.
+    ///
+    /// # Errors
+    /// The first failure; the worker is of no use afterwards.
+    pub fn step(&mut self) -> Result<Status, DataflowError> {
+        self.timers.advance(self.clock.now_ns());
+        let moved = self.net.poll()?;
+        self.scheduler.turn()?;
+        self.net.flush();
+        if self.scheduler.running() == 0 {
+            let mut drained = true;
+            self.net.for_each_link(|link| drained &= link.is_drained());
+            return Ok(if drained { Status::Done } else { Status::Busy });
+        }
+        if moved || self.scheduler.has_ready() {
+            return Ok(Status::Busy);
+        }
+        for query in &self.queries {
+            query.flush_output()?;
+        }
+        Ok(Status::Idle { wake_ns: self.timers.next_ns() })
+    }
+
+    /// Runs to the end on the calling thread.
+    ///
+    /// # Errors
+    /// The first failure. After [`Signals::abort`] it returns without one.
+    pub fn run(mut self) -> Result<(), DataflowError> {
+        let mut idle_steps = 0;
+        while !self.signals.is_aborted() {
+            match self.step()? {
+                Status::Done => break,
+                Status::Busy => idle_steps = 0,
+                Status::Idle { wake_ns } => {
+                    idle_steps += 1;
+                    match self.idle {
+                        Idle::Block if idle_steps > SPINS => self.sleep(wake_ns),
+                        _ => std::hint::spin_loop(),
+                    }
+                }
+            }
+        }
+        self.net.for_each_link(|link| link.close());
+        Ok(())
+    }
+
+    /// Sleeps until a link has something, a timer is due, or [`SLEEP_MAX`] is over.
+    fn sleep(&self, wake_ns: Option<u64>) {
+        let now = self.clock.now_ns();
+        let timer = wake_ns.map(|at| Duration::from_nanos(at.saturating_sub(now)));
+        let timeout = timer.map_or(SLEEP_MAX, |timer| timer.min(SLEEP_MAX));
+        let mut descriptors = Vec::new();
+        let mut ready = false;
+        self.net.for_each_link(|link| match link.arm() {
+            Armed::Fd(fd) => descriptors.push(fd),
+            Armed::Ready => ready = true,
+            Armed::Virtual => {}
+        });
+        if !ready {
+            fabric::wait(&descriptors, timeout);
+        }
+    }
+}
+
+/// Where a query runs.
+pub(crate) struct Place {
+    pub(crate) worker: u32,
+    pub(crate) workers: u32,
+    pub(crate) settings: crate::job::Settings,
+}
+
+/// Hands the frames of one link to their queries.
+async fn receive(from: u32, net: Rc<Net>, queries: Vec<Rc<QueryRun>>) -> Result<(), DataflowError> {
+    while let Some(message) = net.recv(from).await? {
+        let tag = message.header.tag;
+        let Some(query) = queries.get(tag as usize) else {
+            let detail = format!("there is no query {tag}");
+            return Err(DataflowError::Frame { worker: from, detail });
+        };
+        query.receive(from, message)?;
+        yield_now().await;
+    }
+    Ok(())
+}
