@@ -24,7 +24,7 @@ pub trait Model {
 
     /// Appends each step that `state` allows, with the state that it leads to or the violation that
     /// it is.
-    fn steps(&self, state: &Self::State, out: &mut Vec<(Self::Step, Result<Self::State, String>)>);
+    fn steps(&self, state: &Self::State, out: &mut Steps<Self::Step, Self::State>);
 
     /// What must hold in each state.
     ///
@@ -35,6 +35,9 @@ pub trait Model {
     /// True where the protocol may rest. A state without steps that is not final is a dead end.
     fn is_final(&self, state: &Self::State) -> bool;
 }
+
+/// Steps, each with the state that it leads to or the violation that it is.
+pub type Steps<Step, State> = Vec<(Step, Result<State, String>)>;
 
 /// What a complete exploration saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,12 +19,11 @@ const LINES: usize = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
     /// The lowest line of the first write.
-    InWrite,
-    /// Any line of the first write; the last line only after the others if the fabric promises
-    /// in-order polling.
-    FirstWrite,
+    Ascending,
+    /// Any line of the first write.
+    WithinFirst,
     /// Any line of any write.
-    AnyWrite,
+    Anywhere,
 }
 
 /// A deviation from the protocol, or a promise of the fabric that is not kept.
@@ -165,8 +164,8 @@ impl Ring {
 
     fn land(&self, s: &State, out: &mut Steps) {
         let writes = match self.order {
-            Order::InWrite | Order::FirstWrite => &s.writes[..s.writes.len().min(1)],
-            Order::AnyWrite => &s.writes[..],
+            Order::Ascending | Order::WithinFirst => &s.writes[..s.writes.len().min(1)],
+            Order::Anywhere => &s.writes[..],
         };
         for (i, write) in writes.iter().enumerate() {
             for line in (0..LINES).filter(|line| write.landed & 1 << line == 0) {
@@ -178,7 +177,7 @@ impl Ring {
                     next.writes.remove(i);
                 }
                 out.push((Step::Land(write.position, line), Ok(next)));
-                if self.order == Order::InWrite {
+                if self.order == Order::Ascending {
                     break;
                 }
             }
@@ -383,49 +382,49 @@ fn fails(model: &Ring, reason: &str) -> Violation {
 
 #[test]
 fn polling_holds_where_writes_land_in_order() {
-    holds(&Ring::honest(Publish::InOrderPoll, Order::InWrite, 8), 1_000);
+    holds(&Ring::honest(Publish::InOrderPoll, Order::Ascending, 8), 1_000);
 }
 
 #[test]
 fn notices_hold_in_every_order() {
-    holds(&Ring::honest(Publish::Notify, Order::InWrite, 8), 1_000);
-    holds(&Ring::honest(Publish::Notify, Order::FirstWrite, 8), 1_000);
-    holds(&Ring::honest(Publish::Notify, Order::AnyWrite, 8), 180_000);
+    holds(&Ring::honest(Publish::Notify, Order::Ascending, 8), 1_000);
+    holds(&Ring::honest(Publish::Notify, Order::WithinFirst, 8), 1_000);
+    holds(&Ring::honest(Publish::Notify, Order::Anywhere, 8), 180_000);
 }
 
 #[test]
 fn counted_notices_hold_in_every_order() {
-    holds(&Ring::honest(Publish::NotifyCounted, Order::InWrite, 8), 1_000);
-    holds(&Ring::honest(Publish::NotifyCounted, Order::FirstWrite, 8), 1_000);
-    holds(&Ring::honest(Publish::NotifyCounted, Order::AnyWrite, 8), 180_000);
+    holds(&Ring::honest(Publish::NotifyCounted, Order::Ascending, 8), 1_000);
+    holds(&Ring::honest(Publish::NotifyCounted, Order::WithinFirst, 8), 1_000);
+    holds(&Ring::honest(Publish::NotifyCounted, Order::Anywhere, 8), 180_000);
 }
 
 #[test]
 fn several_notices_under_way_hold() {
-    let model = Ring { notices_max: 3, ..Ring::honest(Publish::Notify, Order::AnyWrite, 4) };
+    let model = Ring { notices_max: 3, ..Ring::honest(Publish::Notify, Order::Anywhere, 4) };
     holds(&model, 10_000);
 }
 
 #[test]
 fn credits_may_arrive_twice_and_late() {
     for publish in [Publish::Notify, Publish::NotifyCounted] {
-        holds(&Ring { duplicates: true, ..Ring::honest(publish, Order::FirstWrite, 6) }, 10_000);
+        holds(&Ring { duplicates: true, ..Ring::honest(publish, Order::WithinFirst, 6) }, 10_000);
     }
-    let polling = Ring::honest(Publish::InOrderPoll, Order::InWrite, 8);
+    let polling = Ring::honest(Publish::InOrderPoll, Order::Ascending, 8);
     holds(&Ring { duplicates: true, ..polling }, 10_000);
 }
 
 #[test]
 fn a_new_incarnation_holds_over_memory_that_was_not_cleared() {
     for publish in [Publish::Notify, Publish::NotifyCounted] {
-        let model = Ring { reconnect: true, ..Ring::honest(publish, Order::FirstWrite, 4) };
+        let model = Ring { reconnect: true, ..Ring::honest(publish, Order::WithinFirst, 4) };
         holds(&model, 10_000);
     }
 }
 
 #[test]
 fn polling_fails_where_lines_land_in_any_order() {
-    for order in [Order::FirstWrite, Order::AnyWrite] {
+    for order in [Order::WithinFirst, Order::Anywhere] {
         fails(&Ring::honest(Publish::InOrderPoll, order, 8), "R1");
     }
 }
@@ -433,12 +432,12 @@ fn polling_fails_where_lines_land_in_any_order() {
 #[test]
 fn a_flag_without_a_sequence_fails() {
     let flaw = Flaw::FlagWithoutSequence;
-    fails(&Ring { flaw, ..Ring::honest(Publish::InOrderPoll, Order::InWrite, 8) }, "R1");
+    fails(&Ring { flaw, ..Ring::honest(Publish::InOrderPoll, Order::Ascending, 8) }, "R1");
 }
 
 #[test]
 fn credit_before_use_fails_in_every_order() {
-    for order in [Order::InWrite, Order::FirstWrite, Order::AnyWrite] {
+    for order in [Order::Ascending, Order::WithinFirst, Order::Anywhere] {
         let flaw = Flaw::CreditBeforeUse;
         fails(&Ring { flaw, ..Ring::honest(Publish::Notify, order, 8) }, "R1");
     }
@@ -447,13 +446,13 @@ fn credit_before_use_fails_in_every_order() {
 #[test]
 fn credit_that_counts_slots_fails() {
     let flaw = Flaw::CreditIsACount;
-    fails(&Ring { flaw, ..Ring::honest(Publish::Notify, Order::InWrite, 8) }, "R3");
+    fails(&Ring { flaw, ..Ring::honest(Publish::Notify, Order::Ascending, 8) }, "R3");
 }
 
 #[test]
 fn incremental_credits_fail_when_they_arrive_twice() {
     let flaw = Flaw::CreditIsAnIncrement;
-    let model = Ring { flaw, ..Ring::honest(Publish::InOrderPoll, Order::InWrite, 8) };
+    let model = Ring { flaw, ..Ring::honest(Publish::InOrderPoll, Order::Ascending, 8) };
     holds(&model, 1_000);
     fails(&Ring { duplicates: true, ..model }, "credit for position 2");
 }
@@ -461,16 +460,16 @@ fn incremental_credits_fail_when_they_arrive_twice() {
 #[test]
 fn a_credit_word_loses_credit_when_writes_to_it_cross() {
     let flaw = Flaw::CreditIsAWord;
-    fails(&Ring { flaw, ..Ring::honest(Publish::InOrderPoll, Order::InWrite, 8) }, "dead end");
+    fails(&Ring { flaw, ..Ring::honest(Publish::InOrderPoll, Order::Ascending, 8) }, "dead end");
 }
 
 #[test]
 fn an_incarnation_that_is_not_checked_fails() {
     let flaw = Flaw::SameIncarnation;
-    let model = Ring::honest(Publish::InOrderPoll, Order::InWrite, 4);
+    let model = Ring::honest(Publish::InOrderPoll, Order::Ascending, 4);
     fails(&Ring { flaw, reconnect: true, ..model }, "R1/R5");
     fails(
-        &Ring { reconnect: true, ..Ring::honest(Publish::InOrderPoll, Order::InWrite, 4) },
+        &Ring { reconnect: true, ..Ring::honest(Publish::InOrderPoll, Order::Ascending, 4) },
         "refused",
     );
 }
@@ -478,7 +477,7 @@ fn an_incarnation_that_is_not_checked_fails() {
 #[test]
 fn old_writes_that_still_land_fail() {
     let flaw = Flaw::NotRevoked;
-    let model = Ring::honest(Publish::Notify, Order::AnyWrite, 2);
+    let model = Ring::honest(Publish::Notify, Order::Anywhere, 2);
     fails(&Ring { flaw, reconnect: true, ..model }, "commit word 0x0000000100000001");
 }
 
@@ -486,6 +485,6 @@ fn old_writes_that_still_land_fail() {
 fn a_notice_that_overtakes_its_writes_is_refused() {
     for publish in [Publish::Notify, Publish::NotifyCounted] {
         let flaw = Flaw::NoticeOvertakes;
-        fails(&Ring { flaw, ..Ring::honest(publish, Order::AnyWrite, 8) }, "refused");
+        fails(&Ring { flaw, ..Ring::honest(publish, Order::Anywhere, 8) }, "refused");
     }
 }
