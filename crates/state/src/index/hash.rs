@@ -75,13 +75,15 @@ pub(crate) struct HashIndex<K: Key> {
     slots: Table<K::Slot>,
     /// Key of each id.
     keys: Vec<K>,
+    /// The id of NULL, which has a key that means nothing, and no slot.
+    null: Option<u32>,
     /// Scratch: where the rows of a chunk start probing.
     starts: Vec<u32>,
 }
 
 impl<K: Key> HashIndex<K> {
     fn new() -> Self {
-        Self { slots: Table::new(), keys: vec![], starts: vec![] }
+        Self { slots: Table::new(), keys: vec![], null: None, starts: vec![] }
     }
 
     /// Appends the id of each key to `out`.
@@ -120,6 +122,9 @@ impl<K: Key> HashIndex<K> {
         for (id, &key) in self.keys.iter().enumerate() {
             if let Some(next) = self.keys.get(id + AHEAD) {
                 kernel::prefetch(table.as_ref(), (next.hash() >> shift) as usize);
+            }
+            if Some(id as u32) == self.null {
+                continue;
             }
             let mut at = (key.hash() >> shift) as usize;
             while key.read(&table.as_ref()[at]).0 != 0 {
@@ -160,11 +165,10 @@ fn probe<K: Key>(slots: &mut [K::Slot], keys: &mut Vec<K>, key: K, start: u32) -
     }
 }
 
-/// One key of at most 64 bits. NULL has an id, and a word in `keys`, but no slot.
+/// One key of at most 64 bits.
 pub(crate) struct WordIndex {
     key: DataType,
     index: HashIndex<u64>,
-    null: Option<u32>,
     /// At how many keys to ask again whether they are dense enough for an array.
     pub(crate) ask_at: usize,
     scratch: Vec<u64>,
@@ -172,7 +176,7 @@ pub(crate) struct WordIndex {
 
 impl WordIndex {
     pub(crate) fn new(key: DataType) -> Self {
-        Self { key, index: HashIndex::new(), null: None, ask_at: 1 << 12, scratch: vec![] }
+        Self { key, index: HashIndex::new(), ask_at: 1 << 12, scratch: vec![] }
     }
 
     /// Appends the id of each row to `out`.
@@ -188,13 +192,13 @@ impl WordIndex {
         self.scratch.clear();
         self.scratch.extend(nulls.valid_indices().map(|row| words[row]));
         self.index.intern(&self.scratch, out)?;
-        let null = match self.null {
+        let null = match self.index.null {
             Some(id) => id,
             None if nulls.null_count() == 0 => return Ok(()),
             None => {
                 room(self.index.keys.len(), 1)?;
                 self.index.keys.push(0);
-                *self.null.insert(self.index.keys.len() as u32 - 1)
+                *self.index.null.insert(self.index.keys.len() as u32 - 1)
             }
         };
         let mut from = out.len();
@@ -216,13 +220,13 @@ impl WordIndex {
 
     /// The range of its keys.
     pub(crate) fn range(&self) -> Option<Range> {
-        let nulls = words::null_at(self.null, self.total());
+        let nulls = words::null_at(self.index.null, self.total());
         Range::of(&self.index.keys, nulls.as_ref())
     }
 
     pub(crate) fn take(&mut self) -> Result<ArrayRef, StateError> {
         let words = self.index.take();
-        let nulls = words::null_at(self.null.take(), words.len());
+        let nulls = words::null_at(self.index.null.take(), words.len());
         words::column(&self.key, words, nulls)
     }
 
