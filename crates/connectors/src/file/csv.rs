@@ -1,7 +1,7 @@
 //! CSV, read.
 //!
-//! `csv-core` cuts bytes into records; columns of text are built from a batch of them and cast to
-//! the declared types as a whole. A record that does not fit is taken out by its row, so that bad
+//! `csv-core` cuts bytes into records; a batch of them is turned into columns of the declared types,
+//! one column after the other. A record that does not fit is taken out by its row, so that bad
 //! rows cost nothing while there are none and little when there are some.
 //!
 //! A quote that is never closed would swallow the records after it. Therefore a record of several
@@ -14,8 +14,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, StringBuilder};
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::array::{ArrayRef, ArrowPrimitiveType, PrimitiveBuilder, StringBuilder};
+use arrow::compute::kernels::cast_utils::Parser;
+use arrow::datatypes::{
+    DataType, Field, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, Schema,
+};
+use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use csv_core::ReadRecordResult;
 use dataflow::error::ConnectorError;
@@ -23,7 +27,7 @@ use dataflow::source::{Flow, Next};
 
 use super::infer::{SAMPLE_ROWS, narrowest};
 use super::input::Input;
-use super::rows::{Refused, Refuser, convert, first_reasons, match_columns, without};
+use super::rows::{Refused, Refuser, convert, first_reasons, match_columns, not_valid, without};
 use crate::encode::CsvStyle;
 use crate::options::Reader;
 
@@ -106,9 +110,8 @@ impl CsvFlow {
         let mut columns: Vec<Option<ArrayRef>> = vec![None; target.declared.fields().len()];
         let texts = self.records.texts();
         for (index, field) in target.declared.fields().iter().enumerate() {
-            let text = texts.column(self.fields[index], field, &mut refused);
-            let column = convert(&text, field, &mut refused).map_err(|error| self.unfit(error))?;
-            columns[index] = Some(column);
+            let column = texts.column(self.fields[index], field, &mut refused);
+            columns[index] = Some(column.map_err(|error| self.unfit(error))?);
         }
         let refused = first_reasons(refused);
         for refused in &refused {
@@ -121,7 +124,7 @@ impl CsvFlow {
             .map_err(|error| self.unfit(error))
     }
 
-    fn unfit(&self, error: arrow::error::ArrowError) -> ConnectorError {
+    fn unfit(&self, error: ArrowError) -> ConnectorError {
         ConnectorError::Io {
             place: self.records.input.path.display().to_string(),
             message: error.to_string(),
@@ -363,8 +366,59 @@ impl Texts<'_> {
         }
     }
 
+    /// A column in its declared type. Numbers are parsed where they stand; every other type is a
+    /// cast from text.
+    fn column(
+        &self,
+        position: usize,
+        field: &Field,
+        refused: &mut Vec<Refused>,
+    ) -> Result<ArrayRef, ArrowError> {
+        let array = match field.data_type() {
+            DataType::Int8 => self.numbers::<Int8Type>(position, field, refused),
+            DataType::Int16 => self.numbers::<Int16Type>(position, field, refused),
+            DataType::Int32 => self.numbers::<Int32Type>(position, field, refused),
+            DataType::Int64 => self.numbers::<Int64Type>(position, field, refused),
+            DataType::Float32 => self.numbers::<Float32Type>(position, field, refused),
+            DataType::Float64 => self.numbers::<Float64Type>(position, field, refused),
+            _ => self.text(position, field, refused),
+        };
+        convert(&array, field, refused)
+    }
+
+    /// A column of numbers.
+    fn numbers<T: ArrowPrimitiveType + Parser>(
+        &self,
+        position: usize,
+        field: &Field,
+        refused: &mut Vec<Refused>,
+    ) -> ArrayRef {
+        let rows = self.records.spans.len();
+        let mut builder = PrimitiveBuilder::<T>::with_capacity(rows);
+        for row in 0..rows {
+            let text = self.get(row, position).map(str::trim_ascii);
+            match text {
+                Some(text) if text.is_empty() || self.records.dialect.is_null(text) => {
+                    builder.append_null();
+                }
+                Some(text) => {
+                    let value = T::parse(text);
+                    if value.is_none() {
+                        refused.push(Refused { row, reason: not_valid(field, text) });
+                    }
+                    builder.append_option(value);
+                }
+                None => {
+                    refused.push(Refused { row, reason: not_utf8(field) });
+                    builder.append_null();
+                }
+            }
+        }
+        Arc::new(builder.finish())
+    }
+
     /// A column of text with its nulls.
-    fn column(&self, position: usize, field: &Field, refused: &mut Vec<Refused>) -> ArrayRef {
+    fn text(&self, position: usize, field: &Field, refused: &mut Vec<Refused>) -> ArrayRef {
         let rows = self.records.spans.len();
         let dialect = &self.records.dialect;
         let is_text = is_text(field.data_type());
@@ -381,13 +435,16 @@ impl Texts<'_> {
                 }
                 None => {
                     builder.append_null();
-                    let reason = format!("column '{}': the text is not UTF-8", field.name());
-                    refused.push(Refused { row, reason });
+                    refused.push(Refused { row, reason: not_utf8(field) });
                 }
             }
         }
         Arc::new(builder.finish())
     }
+}
+
+fn not_utf8(field: &Field) -> String {
+    format!("column '{}': the text is not UTF-8", field.name())
 }
 
 fn is_text(data_type: &DataType) -> bool {
@@ -475,7 +532,7 @@ pub(super) fn infer(path: &Path, dialect: Dialect) -> Result<Schema, ConnectorEr
         .map(|(index, name)| {
             // Read as a number, so that empty texts are nulls here.
             let probe = Field::new(name, DataType::Int64, true);
-            let text = texts.column(index, &probe, &mut Vec::new());
+            let text = texts.text(index, &probe, &mut Vec::new());
             Field::new(name, narrowest(&text), true)
         })
         .collect();

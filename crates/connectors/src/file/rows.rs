@@ -142,15 +142,8 @@ pub(super) fn convert(
         let lost = lost_rows(array, &column)?;
         if lost.count_set_bits() > 0 {
             let shown = ArrayFormatter::try_new(array, &FormatOptions::default())?;
-            refused.extend(lost.set_indices().map(|row| Refused {
-                row,
-                reason: format!(
-                    "column '{}': '{}' is not a valid {}",
-                    field.name(),
-                    shown.value(row),
-                    sql_type(field.data_type())
-                ),
-            }));
+            let reason = |row| not_valid(field, &shown.value(row).to_string());
+            refused.extend(lost.set_indices().map(|row| Refused { row, reason: reason(row) }));
         }
         column
     };
@@ -161,6 +154,11 @@ pub(super) fn convert(
         }));
     }
     Ok(column)
+}
+
+/// The reason for a value that the declared type cannot hold.
+pub(super) fn not_valid(field: &Field, value: &str) -> String {
+    format!("column '{}': '{value}' is not a valid {}", field.name(), sql_type(field.data_type()))
 }
 
 /// The rows whose value did not survive: a null that was none, a fraction that was cut off.
