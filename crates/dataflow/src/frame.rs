@@ -8,10 +8,12 @@
 //! | `Ack` | query | last epoch merged | all clocks' least | – | – |
 //! | `Gather` | query | – | – | – | result rows |
 //! | `GatherEnd` | query | – | – | – | – |
-//! | `Bye` | – | – | – | – | – |
+//! | `Bye`, `ByeHeard` | – | – | – | – | – |
 //!
 //! The flag [`LAST`] on `Progress` and `Delta` ends the sender's stream, [`IDLE`] and [`RESUME`] frame a time without
 //! rows, [`EPOCH_END`] is on the last chunk of an epoch. [`MORE`] says that the payload goes on in the next frame of the same kind and tag.
+
+use channel::Header;
 
 /// The sender's stream of this query ends here.
 pub(crate) const LAST: u8 = 1;
@@ -46,6 +48,8 @@ pub(crate) enum Kind {
     GatherEnd = 6,
     /// The sender needs nothing more from this link.
     Bye = 7,
+    /// The sender has heard the goodbye.
+    ByeHeard = 8,
 }
 
 impl Kind {
@@ -59,8 +63,14 @@ impl Kind {
             Kind::Gather,
             Kind::GatherEnd,
             Kind::Bye,
+            Kind::ByeHeard,
         ]
         .into_iter()
         .find(|&k| k as u8 == kind)
+    }
+
+    /// A header of this kind and nothing else.
+    pub(crate) fn header(self) -> Header {
+        Header { kind: self as u8, ..Header::default() }
     }
 }

@@ -34,8 +34,12 @@ struct Peer {
     moved: Event,
     /// Payloads of which more is to come, by kind and tag.
     partial: RefCell<HashMap<(u8, u32), Vec<u8>>>,
-    said_bye: Cell<bool>,
+    /// The other side needs nothing more of us.
     heard_bye: Cell<bool>,
+    /// The other side knows that we need nothing more of it.
+    bye_heard: Cell<bool>,
+    /// The link failed after the goodbye, as it does when the other side was faster.
+    gone: Cell<bool>,
 }
 
 /// A frame with its whole payload.
@@ -52,8 +56,9 @@ impl Net {
             link: RefCell::new(link),
             moved: Event::default(),
             partial: RefCell::new(HashMap::new()),
-            said_bye: Cell::new(false),
             heard_bye: Cell::new(false),
+            bye_heard: Cell::new(false),
+            gone: Cell::new(false),
         };
         Self { peers: links.into_iter().map(|link| link.map(peer)).collect(), metrics }
     }
@@ -74,7 +79,7 @@ impl Net {
     /// When a link has failed that was still needed.
     pub(crate) fn poll(&self) -> Result<bool, DataflowError> {
         let mut moved = false;
-        for (worker, peer) in self.each() {
+        for (worker, peer) in self.each().filter(|(_, peer)| !peer.gone.get()) {
             let polled = peer.link.borrow_mut().poll();
             match polled {
                 Ok(true) => {
@@ -82,7 +87,10 @@ impl Net {
                     peer.moved.notify();
                 }
                 Ok(false) => {}
-                Err(_) if peer.heard_bye.get() => {}
+                Err(_) if peer.heard_bye.get() => {
+                    peer.gone.set(true);
+                    peer.moved.notify();
+                }
                 Err(source) => return Err(DataflowError::Link { worker, source }),
             }
         }
@@ -91,7 +99,7 @@ impl Net {
 
     /// Starts what was sent since the last call.
     pub(crate) fn flush(&self) {
-        for (_, peer) in self.each() {
+        for (_, peer) in self.each().filter(|(_, peer)| !peer.gone.get()) {
             peer.link.borrow_mut().flush();
         }
     }
@@ -103,33 +111,39 @@ impl Net {
         }
     }
 
-    /// The next frame from a worker, waiting for one; `None` once it has said goodbye.
+    /// The next frame from a worker, waiting for one; `None` when both sides have said goodbye and know it.
     ///
     /// # Errors
     /// When the link failed or the frame is malformed.
     pub(crate) async fn recv(&self, from: u32) -> Result<Option<Message>, DataflowError> {
         let peer = self.peer(from);
         loop {
-            if peer.heard_bye.get() {
-                return Ok(None);
-            }
-            let received = peer
-                .moved
-                .wait_for(|| peer.link.borrow_mut().recv().transpose())
-                .await
-                .map_err(|source| DataflowError::Link { worker: from, source })?;
+            let next = || match peer.parted() {
+                true => Some(Ok(None)),
+                false => peer.link.borrow_mut().recv().transpose().map(|frame| frame.map(Some)),
+            };
+            let received = peer.moved.wait_for(next).await;
+            let link_failed = |source| DataflowError::Link { worker: from, source };
+            let Some(frame) = received.map_err(link_failed)? else { return Ok(None) };
             let malformed = |detail: String| DataflowError::Frame { worker: from, detail };
-            let header = received.header;
+            let header = frame.header;
             let kind = Kind::decode(header.kind)
                 .ok_or_else(|| malformed(format!("there is no frame of kind {}", header.kind)))?;
-            if kind == Kind::Bye {
-                peer.heard_bye.set(true);
-                peer.moved.notify();
-                continue;
-            }
-            let payload = Bytes::from_owner(received.payload);
-            if let Some(payload) = peer.reassemble(&header, payload).map_err(malformed)? {
-                return Ok(Some(Message { kind, header, payload }));
+            match kind {
+                Kind::Bye => {
+                    peer.heard_bye.set(true);
+                    self.send(from, Class::Control, Kind::ByeHeard.header(), |_| 0).await;
+                }
+                Kind::ByeHeard => {
+                    peer.bye_heard.set(true);
+                    peer.moved.notify();
+                }
+                _ => {
+                    let payload = Bytes::from_owner(frame.payload);
+                    if let Some(payload) = peer.reassemble(&header, payload).map_err(malformed)? {
+                        return Ok(Some(Message { kind, header, payload }));
+                    }
+                }
             }
         }
     }
@@ -143,7 +157,8 @@ impl Net {
         mut fill: impl FnMut(&mut [u8]) -> usize,
     ) {
         let peer = self.peer(to);
-        let sent = || self.try_fill(peer, class, header, &mut fill).then_some(());
+        let sent =
+            || (peer.gone.get() || self.try_fill(peer, class, header, &mut fill)).then_some(());
         peer.moved.wait_for(sent).await;
     }
 
@@ -193,16 +208,17 @@ impl Net {
         Ok(())
     }
 
-    /// Says goodbye to all and waits until all have: then nobody needs anything of this worker any more.
+    /// Says goodbye to all. A link has done its work when [`Net::recv`] gives `None`: before, one side might still wait
+    /// for what the other has only posted.
     pub(crate) async fn bye(&self) {
-        for (worker, peer) in self.each() {
-            let header = Header { kind: Kind::Bye as u8, ..Header::default() };
-            self.send(worker, Class::Control, header, |_| 0).await;
-            peer.said_bye.set(true);
+        for (worker, _) in self.each() {
+            self.send(worker, Class::Control, Kind::Bye.header(), |_| 0).await;
         }
-        for (_, peer) in self.each() {
-            peer.moved.wait_for(|| peer.heard_bye.get().then_some(())).await;
-        }
+    }
+
+    /// Whether everything that was sent has left.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.each().all(|(_, peer)| peer.gone.get() || peer.link.borrow().is_drained())
     }
 
     async fn send_encoded(&self, to: u32, mut header: Header, encoded: &Encoded) {
@@ -260,6 +276,11 @@ impl Net {
 }
 
 impl Peer {
+    /// Whether both sides need nothing more of each other, and know it.
+    fn parted(&self) -> bool {
+        self.heard_bye.get() && (self.bye_heard.get() || self.gone.get())
+    }
+
     /// Collects the parts of a payload; gives it when it is whole.
     fn reassemble(&self, header: &Header, payload: Bytes) -> Result<Option<Bytes>, String> {
         let key = (header.kind, header.tag);

@@ -147,12 +147,6 @@ impl Event {
         })
         .await
     }
-
-    /// Waits for the next [`Event::notify`].
-    pub(crate) async fn next(&self) {
-        let mut waited = false;
-        self.wait_for(|| std::mem::replace(&mut waited, true).then_some(())).await;
-    }
 }
 
 /// Coroutines that wait for a time.

@@ -148,9 +148,7 @@ impl Worker {
         self.scheduler.turn()?;
         self.net.flush();
         if self.scheduler.running() == 0 {
-            let mut drained = true;
-            self.net.for_each_link(|link| drained &= link.is_drained());
-            return Ok(if drained { Status::Done } else { Status::Busy });
+            return Ok(if self.net.is_drained() { Status::Done } else { Status::Busy });
         }
         if moved || self.scheduler.has_ready() {
             return Ok(Status::Busy);

@@ -65,8 +65,17 @@ impl Clocks {
     }
 
     fn refresh(&mut self) -> bool {
-        let active = self.entries.iter().flatten().filter(|entry| !entry.idle);
-        let least = active.map(|entry| entry.watermark).min().unwrap_or(self.least);
+        // Who has ended completely holds nothing back; but when only idle workers are left, time stands still, for
+        // they may come back.
+        let complete = |entry: &&Entry| entry.ended && entry.watermark == i64::MAX;
+        let entries = || self.entries.iter().flatten();
+        let active = entries().filter(|entry| !entry.idle && !complete(entry));
+        let all_complete = entries().all(|entry| complete(&entry));
+        let least = match active.map(|entry| entry.watermark).min() {
+            Some(least) => least,
+            None if all_complete => i64::MAX,
+            None => self.least,
+        };
         let moved = least > self.least;
         if moved {
             self.least = least;
