@@ -29,7 +29,7 @@ impl Random {
 
     /// Zipf with exponent 1: the inverse of the harmonic sum, roughly.
     fn zipf(&mut self, n: f64) -> u64 {
-        let u = (self.next() & 0xffff_ffff) as f64 / 4_294_967_296.0;
+        let u = self.next() as f64 / 2_147_483_648.0;
         (n.powf(u) - 1.0) as u64
     }
 }

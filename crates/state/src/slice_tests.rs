@@ -184,7 +184,7 @@ fn keys_come_back_in_their_types() {
         let keys = cast(&source, &key).unwrap();
         let spec = spec(vec![key.clone()], vec![count()], None);
         let mut slice = Slice::new(&spec);
-        slice.update(&[keys.clone()], &[vec![]]).unwrap();
+        slice.update(std::slice::from_ref(&keys), &[vec![]]).unwrap();
         assert_eq!((slice.key_mode(), slice.groups()), (mode, 3), "{key}");
         let delta = slice.take_delta().unwrap();
         assert_eq!(delta.keys[0].data_type(), &key);
@@ -228,7 +228,7 @@ fn zeros_are_one_group_and_so_are_nans() {
     let keys: ArrayRef = Arc::new(Float64Array::from(vec![0.0, -0.0, f64::NAN, quiet, -f64::NAN]));
     for mode in [KeyMode::Hash, KeyMode::Wide] {
         let mut slice = Slice::new(&spec(vec![DataType::Float64], vec![count()], Some(mode)));
-        slice.update(&[keys.clone()], &[vec![]]).unwrap();
+        slice.update(std::slice::from_ref(&keys), &[vec![]]).unwrap();
         assert_eq!((slice.groups(), slice.key_mode()), (2, mode));
     }
 }
@@ -366,8 +366,8 @@ fn columns_that_do_not_fit_are_refused() {
     let text: ArrayRef = Arc::new(StringArray::from(vec!["1"]));
     assert!(matches!(slice.update(&[text], &[vec![]]), Err(StateError::Type { .. })));
     assert!(matches!(slice.update(&[], &[vec![]]), Err(StateError::Shape { .. })));
-    assert!(matches!(slice.update(&[key.clone()], &[]), Err(StateError::Shape { .. })));
-    assert!(matches!(slice.merge(&[key.clone()], &[]), Err(StateError::Shape { .. })));
+    assert!(matches!(slice.update(std::slice::from_ref(&key), &[]), Err(StateError::Shape { .. })));
+    assert!(matches!(slice.merge(std::slice::from_ref(&key), &[]), Err(StateError::Shape { .. })));
     let two: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
     assert!(matches!(slice.merge(&[key], &[two]), Err(StateError::Shape { .. })));
 }

@@ -109,7 +109,7 @@ proptest! {
                 // A part has only some of the groups: nulls fill the others, but count rows.
                 let part = &rows[cut[0]..cut[1]];
                 let mut accumulator = aggregate.create();
-                let mut of_group = vec![None; GROUPS];
+                let mut of_group = [None; GROUPS];
                 let mut dense = vec![];
                 for (group, value) in part {
                     let next = dense.len() as u32;
@@ -208,7 +208,7 @@ fn the_least_values_are_not_taken_for_nothing() {
 fn counters_widen_before_they_overflow() {
     let mut accumulator = count().create();
     let most: ArrayRef = Arc::new(Int64Array::from(vec![i64::from(u32::MAX) - 1, 3]));
-    accumulator.merge(&[most.clone()], &Groups::each(&[0, 1]), 2).unwrap();
+    accumulator.merge(std::slice::from_ref(&most), &Groups::each(&[0, 1]), 2).unwrap();
     accumulator.merge(&[most], &Groups::each(&[0, 1]), 2).unwrap();
     accumulator.update(&[], &Groups::one(1, 4), 2).unwrap();
     let counts = accumulator.evaluate(2).unwrap();

@@ -122,17 +122,21 @@ impl ArrayIndex {
     ) -> Result<bool, StateError> {
         let base = self.base;
         out.clear();
-        let mut any = 0;
+        let (mut any, mut top_id) = (0, 0);
         match nulls {
             None => out.extend(words.iter().map(|&word| {
                 let distance = word.wrapping_sub(base);
                 any |= distance;
-                (distance as u32).wrapping_add(1)
+                let id = (distance as u32).wrapping_add(1);
+                top_id |= id;
+                id
             })),
             Some(nulls) => out.extend(words.iter().zip(nulls.iter()).map(|(&word, valid)| {
                 let distance = word.wrapping_sub(base);
                 any |= if valid { distance } else { 0 };
-                if valid { (distance as u32).wrapping_add(1) } else { 0 }
+                let id = if valid { (distance as u32).wrapping_add(1) } else { 0 };
+                top_id |= id;
+                id
             })),
         }
         // As the limit is a power of two, all are below it exactly if their disjunction is.
@@ -141,7 +145,7 @@ impl ArrayIndex {
             return Ok(false);
         }
         match &mut self.ids {
-            Distances::Direct { top } => *top = (*top).max(any as usize + 2),
+            Distances::Direct { top } => *top = (*top).max(top_id as usize + 1),
             Distances::Dense(dense) => dense.intern(out)?,
         }
         Ok(true)

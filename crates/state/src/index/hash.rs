@@ -16,7 +16,7 @@ use crate::{StateError, hash, kernel, words};
 /// How many rows are hashed before they are probed.
 const CHUNK: usize = 512;
 /// How many rows ahead a slot is prefetched.
-const AHEAD: usize = 16;
+const AHEAD: usize = 32;
 /// A table beyond this many bytes is prefetched.
 const FAR_BYTES: usize = 1 << 19;
 /// Slots of the smallest table.
@@ -95,12 +95,13 @@ impl<K: Key> HashIndex<K> {
             let shift = 64 - self.slots.len().trailing_zeros();
             self.starts.clear();
             self.starts.extend(chunk.iter().map(|key| (key.hash() >> shift) as u32));
-            let far = self.slots.bytes() > FAR_BYTES;
+            let slots = self.slots.as_mut();
+            let far = size_of_val(slots) > FAR_BYTES;
             for (row, &key) in chunk.iter().enumerate() {
                 if far && let Some(&next) = self.starts.get(row + AHEAD) {
-                    kernel::prefetch(self.slots.as_ref(), next as usize);
+                    kernel::prefetch(slots, next as usize);
                 }
-                out.push(probe(self.slots.as_mut(), &mut self.keys, key, self.starts[row]));
+                out.push(probe(slots, &mut self.keys, key, self.starts[row]));
             }
         }
         Ok(())
