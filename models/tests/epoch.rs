@@ -1,9 +1,11 @@
-//! The epoch protocol, explored in whole: two helpers of two records each, one duplicate, and one fault (a crash of
-//! anybody, or a link made again), after which frames arrive in any order. Helper and leader are the ones that run.
+//! The epoch protocol, explored in whole: two helpers of two records each, one duplicate, and one
+//! fault (a crash of anybody, or a link made again), after which frames arrive in any order. Helper
+//! and leader are the ones that run.
 //!
-//! Invariants: E1 committed state is the sum of the epochs up to the committed clock; E2 a helper's clock grows by
-//! exactly one epoch; E3 a delta is dropped only when a commit contains it; E4 a window fires once, and only when every
-//! clock has passed its end. That everything commits once faults stop is the absence of dead ends.
+//! Invariants: E1 committed state is the sum of the epochs up to the committed clock; E2 a helper's
+//! clock grows by exactly one epoch; E3 a delta is dropped only when a commit contains it; E4 a
+//! window fires once, and only when every clock has passed its end. That everything commits once
+//! faults stop is the absence of dead ends.
 #![allow(missing_docs)]
 
 use models::{Explored, Model, Violation, explore};
@@ -145,8 +147,7 @@ impl Epochs {
         for helper in 0..HELPERS {
             let frames = &state.wire[helper];
             let choices = if state.reordered[helper] { frames.len() } else { frames.len().min(1) };
-            for at in 0..choices {
-                let (tag, delta) = frames[at];
+            for (at, &(tag, delta)) in frames.iter().enumerate().take(choices) {
                 let Some(kept) = self.accept(state, tag, delta) else { continue };
                 if let Ok(mut next) = kept.clone() {
                     next.wire[helper].remove(at);
@@ -187,7 +188,8 @@ impl Epochs {
                 match (refusal, self.0) {
                     (Duplicate, Variant::NoDeduplication) => Self::add(&mut next.counts, delta),
                     (Gap { .. }, Variant::MaximalClock) if tag.last => {
-                        // A leader that only remembers the greatest epoch: restored as if it had seen the others.
+                        // A leader that only remembers the greatest epoch: restored as if it had
+                        // seen the others.
                         let mut cut = next.leader.cut();
                         cut.epochs[helper] = tag.epoch;
                         cut.clock.advance(tag.helper, tag.watermark);
@@ -305,8 +307,8 @@ impl Epochs {
                 next.fired = [u8::from(min >= 1), u8::from(min >= 2)];
             }
             next.staged = [0; HELPERS];
-            let live = (0..HELPERS).filter(|&helper| !state.down[helper]);
-            let resent = live.map(|helper| reconnect(&mut next, helper)).collect::<Result<(), _>>();
+            let mut live = (0..HELPERS).filter(|&helper| !state.down[helper]);
+            let resent = live.try_for_each(|helper| reconnect(&mut next, helper));
             out.push((Step::CrashLeader, resent.map(|()| next)));
         }
     }

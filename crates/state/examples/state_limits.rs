@@ -1,6 +1,7 @@
 //! What a record costs in each key mode, on one core, with input in cache-sized batches.
 //!
-//! Cycles are those of the time stamp counter. Run: `cargo run --release -p millstream-state --example state_limits`.
+//! Cycles are those of the time stamp counter. Run: `cargo run --release -p millstream-state
+//! --example state_limits`.
 
 use std::hint::black_box;
 use std::sync::Arc;

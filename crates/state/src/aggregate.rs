@@ -1,9 +1,10 @@
 //! What an aggregate function is to this crate.
 //!
-//! An [`Aggregate`] is a factory that all slices share; an [`Accumulator`] holds one aggregate for all groups of one
-//! slice, in columns. Its state is a CRDT (S10): empty state is the zero, and [`Accumulator::merge`] is commutative
-//! and associative, so that partial states may meet in any order. Idempotence is not asked of it: the epoch protocol
-//! merges every delta once ([`crate::epoch`]).
+//! An [`Aggregate`] is a factory that all slices share; an [`Accumulator`] holds one aggregate for
+//! all groups of one slice, in columns. Its state is a CRDT (S10): empty state is the zero, and
+//! [`Accumulator::merge`] is commutative and associative, so that partial states may meet in any
+//! order. Idempotence is not asked of it: the epoch protocol merges every delta once
+//! ([`crate::epoch`]).
 
 use std::fmt::Debug;
 
@@ -35,7 +36,8 @@ pub trait Aggregate: Send + Sync + Debug {
 pub enum Holes {
     /// Ids must be dense: each id below `total` had a row before `update` or `merge` returned.
     Refused,
-    /// They cost a slot; what comes out for them is thrown away. Promised only while no argument has a null.
+    /// They cost a slot; what comes out for them is thrown away. Promised only while no argument
+    /// has a null.
     Kept,
     /// As `Kept`, and [`Accumulator::occupied`] tells them apart from ids with rows.
     Told,
@@ -43,7 +45,8 @@ pub enum Holes {
 
 /// One aggregate for all groups of one slice. A group is a row: group `g` has the state in row `g`.
 pub trait Accumulator: Send {
-    /// Adds rows: row `i` of `args` to group `groups[i]`. `total` is the number of groups that exist by now.
+    /// Adds rows: row `i` of `args` to group `groups[i]`. `total` is the number of groups that
+    /// exist by now.
     ///
     /// # Errors
     /// [`StateError::Type`] or [`StateError::Shape`] if `args` do not fit.
@@ -65,7 +68,8 @@ pub trait Accumulator: Send {
         total: usize,
     ) -> Result<(), StateError>;
 
-    /// The state of groups `0..total`, leaving none: each group restarts from zero (S9 step 5). Memory may be kept.
+    /// The state of groups `0..total`, leaving none: each group restarts from zero (S9 step 5).
+    /// Memory may be kept.
     ///
     /// # Errors
     /// [`StateError::Arrow`] if a column cannot be built.

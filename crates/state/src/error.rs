@@ -3,12 +3,13 @@
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 
-/// An error of windowed state. After any of them the slice that returned it must be dropped: a batch may have been
-/// applied in part, and exactly-once is restored from the last commit.
+/// An error of windowed state. After any of them the slice that returned it must be dropped: a
+/// batch may have been applied in part, and exactly-once is restored from the last commit.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
-    /// The caller passed columns that do not fit the specification. Our own bug, or a peer's delta of another query.
+    /// The caller passed columns that do not fit the specification. Our own bug, or a peer's delta
+    /// of another query.
     #[error("{what}: expected {expected}, got {got}")]
     Shape {
         /// Which count or length.
@@ -18,7 +19,8 @@ pub enum StateError {
         /// What was passed.
         got: usize,
     },
-    /// A column has another type than the specification. Our own bug, or a peer's delta of another query.
+    /// A column has another type than the specification. Our own bug, or a peer's delta of another
+    /// query.
     #[error("{what}: expected a column of type {expected}, got {got}")]
     Type {
         /// Which column.
@@ -28,11 +30,12 @@ pub enum StateError {
         /// What was passed.
         got: DataType,
     },
-    /// Rows cannot be grouped by a value of this type. The user's query; the planner should have refused it.
+    /// Rows cannot be grouped by a value of this type. The user's query; the planner should have
+    /// refused it.
     #[error("cannot group by a value of type {0}")]
     Key(DataType),
-    /// State has reached its budget; nothing of the batch was applied. Close the epoch or fire a window, raise the
-    /// budget, or add nodes.
+    /// State has reached its budget; nothing of the batch was applied. Close the epoch or fire a
+    /// window, raise the budget, or add nodes.
     #[error("state holds {bytes} bytes and may hold {budget}")]
     Budget {
         /// Bytes held.

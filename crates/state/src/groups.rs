@@ -2,8 +2,8 @@
 
 /// The group of each row of a batch.
 ///
-/// Keeps this invariant, on which [`crate::kernel`] relies: no id is greater than `reach`, which was computed from
-/// the very slice that is borrowed here.
+/// Keeps this invariant, on which [`crate::kernel`] relies: no id is greater than `reach`, which
+/// was computed from the very slice that is borrowed here.
 #[derive(Debug, Clone, Copy)]
 pub struct Groups<'a> {
     ids: Ids<'a>,

@@ -1,7 +1,9 @@
-//! One hash without a seed, equal on every platform: it decides which node leads a key, so nodes must agree on it.
+//! One hash without a seed, equal on every platform: it decides which node leads a key, so nodes
+//! must agree on it.
 //!
-//! It multiplies 64 by 64 bits and folds the product, which mixes all input bits into all output bits in one step. It
-//! is no defence against chosen keys: somebody who can choose keys can make one node or one bucket busy.
+//! It multiplies 64 by 64 bits and folds the product, which mixes all input bits into all output
+//! bits in one step. It is no defence against chosen keys: somebody who can choose keys can make
+//! one node or one bucket busy.
 
 const A: u64 = 0x9e37_79b9_7f4a_7c15;
 const B: u64 = 0xd6e8_feb8_6659_fd93;

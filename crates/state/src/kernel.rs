@@ -1,7 +1,8 @@
 //! The inner loops: random updates of a table by group id.
 //!
-//! The only unsafe code of this crate. Bounds are proved once per batch from [`Groups::reach`] and then not asked
-//! again; prefetching is a hint that may name any address. The tests compare each loop with checked indexing.
+//! The only unsafe code of this crate. Bounds are proved once per batch from [`Groups::reach`] and
+//! then not asked again; prefetching is a hint that may name any address. The tests compare each
+//! loop with checked indexing.
 #![allow(unsafe_code)]
 
 use crate::groups::{Groups, Ids};
@@ -33,7 +34,8 @@ pub(crate) fn scatter<S, V: Copy>(
                 let ahead = ids.get(AHEAD..).unwrap_or(&[]);
                 for ((&id, &value), &next) in ids.iter().zip(values).zip(ahead) {
                     prefetch(table, next as usize);
-                    // SAFETY: `id <= groups.reach() < table.len()`: Groups' invariant and the assertion above.
+                    // SAFETY: `id <= groups.reach() < table.len()`: Groups' invariant and the
+                    // assertion above.
                     f(unsafe { table.get_unchecked_mut(id as usize) }, value);
                 }
                 ahead.len()
@@ -65,7 +67,8 @@ pub(crate) fn touch<S>(table: &mut [S], groups: &Groups, f: impl Fn(&mut S)) {
                 let ahead = ids.get(AHEAD..).unwrap_or(&[]);
                 for (&id, &next) in ids.iter().zip(ahead) {
                     prefetch(table, next as usize);
-                    // SAFETY: `id <= groups.reach() < table.len()`: Groups' invariant and the assertion above.
+                    // SAFETY: `id <= groups.reach() < table.len()`: Groups' invariant and the
+                    // assertion above.
                     f(unsafe { table.get_unchecked_mut(id as usize) });
                 }
                 ahead.len()
@@ -80,9 +83,9 @@ pub(crate) fn touch<S>(table: &mut [S], groups: &Groups, f: impl Fn(&mut S)) {
     }
 }
 
-/// Counts the rows of each group into four tables side by side in `lanes` (table `l` begins at `l * lanes.len() / 4`),
-/// so that a group that occurs often is not incremented at the same address twice in a row, which would wait for the
-/// store before it.
+/// Counts the rows of each group into four tables side by side in `lanes` (table `l` begins at `l *
+/// lanes.len() / 4`), so that a group that occurs often is not incremented at the same address
+/// twice in a row, which would wait for the store before it.
 ///
 /// # Panics
 /// If a quarter of `lanes` does not cover [`Groups::reach`].
@@ -97,7 +100,8 @@ pub(crate) fn histogram(lanes: &mut [u32], groups: &Groups) {
     let (quads, rest) = ids.as_chunks::<4>();
     for quad in quads {
         for (lane, &id) in quad.iter().enumerate() {
-            // SAFETY: `lane < 4` and `id < width`, so the index is below `4 * width <= lanes.len()`.
+            // SAFETY: `lane < 4` and `id < width`, so the index is below `4 * width <=
+            // lanes.len()`.
             unsafe { *lanes.get_unchecked_mut(lane * width + id as usize) += 1 };
         }
     }

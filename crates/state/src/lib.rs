@@ -1,6 +1,7 @@
 //! Windowed aggregation state in columns, merged late (S8–S12).
 //!
-//! Every executor aggregates all rows that it reads into partial state of its own, and hands it over once an epoch:
+//! Every executor aggregates all rows that it reads into partial state of its own, and hands it
+//! over once an epoch:
 //!
 //! ```text
 //!  helper                                        leader of a partition
@@ -11,15 +12,17 @@
 //!                           Partitioner::split ─► Helper::close ── (some fabric) ──┘
 //! ```
 //!
-//! - [`Slice`] holds one slice of time: an index from keys to dense group ids ([`KeyMode`]) and one columnar
-//!   [`Accumulator`] per aggregate; a batch is two or three tight loops. [`Slices`] orders them by time.
-//! - [`epoch`] is the protocol by which deltas are merged exactly once, without I/O, clock or randomness.
+//! - [`Slice`] holds one slice of time: an index from keys to dense group ids ([`KeyMode`]) and one
+//!   columnar [`Accumulator`] per aggregate; a batch is two or three tight loops. [`Slices`] orders
+//!   them by time.
+//! - [`epoch`] is the protocol by which deltas are merged exactly once, without I/O, clock or
+//!   randomness.
 //! - [`Partitioner`] says which node leads a key.
 //!
 //! # Invariants
-//! - Merging is commutative and associative, and empty state is its zero, so the merged result equals the sequential
-//!   one (P2 of S12) whatever the epochs and the order of helpers. Sums of floats are the exception that they always
-//!   are: their last digits depend on the order.
+//! - Merging is commutative and associative, and empty state is its zero, so the merged result
+//!   equals the sequential one (P2 of S12) whatever the epochs and the order of helpers. Sums of
+//!   floats are the exception that they always are: their last digits depend on the order.
 //! - Dropping a slice costs nothing per key; there are no timestamps per key.
 //! - In steady state a batch allocates nothing.
 //!

@@ -8,9 +8,10 @@ use crate::{Columns, StateError, hash, words};
 
 /// Assigns keys to owners by a hash that every node computes alike.
 ///
-/// The owner depends on the values alone: strings in any layout (with offsets, as views, in a dictionary) have the same
-/// owner, and so have the two zeros of floats, and all NaNs. It does depend on the numeric type: 1 as `Int32` and as
-/// `Int64` agree, 1 as `Float64` does not. Nested values are hashed through Arrow's row format.
+/// The owner depends on the values alone: strings in any layout (with offsets, as views, in a
+/// dictionary) have the same owner, and so have the two zeros of floats, and all NaNs. It does
+/// depend on the numeric type: 1 as `Int32` and as `Int64` agree, 1 as `Float64` does not. Nested
+/// values are hashed through Arrow's row format.
 #[derive(Debug)]
 pub struct Partitioner {
     owners: u32,
@@ -48,11 +49,12 @@ impl Partitioner {
         Self { owners: owners.max(1), hashes: vec![], scratch: vec![] }
     }
 
-    /// Replaces `out` by the owner of each row. Without keys there are no rows: the only group belongs to owner 0.
+    /// Replaces `out` by the owner of each row. Without keys there are no rows: the only group
+    /// belongs to owner 0.
     ///
     /// # Errors
-    /// [`StateError::Shape`] if keys have different lengths; [`StateError::Key`] or [`StateError::Arrow`] for types
-    /// that cannot be hashed.
+    /// [`StateError::Shape`] if keys have different lengths; [`StateError::Key`] or
+    /// [`StateError::Arrow`] for types that cannot be hashed.
     pub fn owners_of(&mut self, keys: &[ArrayRef], out: &mut Vec<u32>) -> Result<(), StateError> {
         out.clear();
         let rows = keys.first().map_or(0, |key| key.len());

@@ -1,12 +1,13 @@
 //! The state of one slice of time: an index of groups, and an accumulator per aggregate.
 //!
-//! A slice is either a partial that a helper fills by [`Slice::update`] and empties by [`Slice::take_delta`], or a
-//! merged state that a leader fills by [`Slice::merge`] and reads by [`Slice::take_values`]; both at once is allowed,
-//! as a leader is a helper of itself.
+//! A slice is either a partial that a helper fills by [`Slice::update`] and empties by
+//! [`Slice::take_delta`], or a merged state that a leader fills by [`Slice::merge`] and reads by
+//! [`Slice::take_values`]; both at once is allowed, as a leader is a helper of itself.
 //!
-//! The slice chooses the key mode and changes it while it runs: integer keys go to Array while their range is small
-//! for the number of groups, else to Hash. Moving is taking all state and merging it into new accumulators; it happens
-//! when sizes double, so that it costs a constant per group. An emptied slice keeps its mode and memory.
+//! The slice chooses the key mode and changes it while it runs: integer keys go to Array while
+//! their range is small for the number of groups, else to Hash. Moving is taking all state and
+//! merging it into new accumulators; it happens when sizes double, so that it costs a constant per
+//! group. An emptied slice keeps its mode and memory.
 
 use std::sync::Arc;
 
@@ -27,7 +28,8 @@ const RANGE_FREE: u64 = 1 << 16;
 /// How many times the range of an array may exceed the number of its groups.
 const SPARSE_MAX: u64 = 8;
 
-/// What rows are grouped by and what is computed of each group: shared by all slices of an operator.
+/// What rows are grouped by and what is computed of each group: shared by all slices of an
+/// operator.
 #[derive(Debug)]
 pub struct GroupBy {
     /// The types of the keys.
@@ -137,14 +139,15 @@ impl Slice {
         }
     }
 
-    /// Adds the rows of a batch: `keys` has a column per key and `args` the argument columns of each aggregate.
+    /// Adds the rows of a batch: `keys` has a column per key and `args` the argument columns of
+    /// each aggregate.
     ///
-    /// Without keys and arguments (`count(*)` alone) there is nothing to tell the number of rows: use
-    /// [`Slice::update_rows`].
+    /// Without keys and arguments (`count(*)` alone) there is nothing to tell the number of rows:
+    /// use [`Slice::update_rows`].
     ///
     /// # Errors
-    /// [`StateError::Shape`] or [`StateError::Type`] if columns do not fit; [`StateError::Full`]; errors of
-    /// accumulators.
+    /// [`StateError::Shape`] or [`StateError::Type`] if columns do not fit; [`StateError::Full`];
+    /// errors of accumulators.
     pub fn update(&mut self, keys: &[ArrayRef], args: &[Vec<ArrayRef>]) -> Result<(), StateError> {
         let any = keys.first().or_else(|| args.iter().flatten().next());
         let missing = StateError::Shape { what: "columns", expected: 1, got: 0 };

@@ -143,7 +143,8 @@ proptest! {
     fn array_moves_with_its_range(
         batches in prop::collection::vec((-3i64..3, prop::collection::vec(0i64..30_000, 1..200)), 1..6),
     ) {
-        // Each batch is somewhere else, so that the range grows on both ends and gets too sparse at times.
+        // Each batch is somewhere else, so that the range grows on both ends and gets too sparse at
+        // times.
         let batches: Vec<Batch> = batches
             .into_iter()
             .map(|(at, keys)| keys.iter().map(|key| (Some(at * 60_000 + key), Some(*key))).collect())

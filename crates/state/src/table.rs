@@ -1,8 +1,9 @@
 //! Growing tables of zeros, on large pages where they are large.
 //!
-//! A table is always a power of two long, and what was never written is zero: zero is the empty state of whatever is
-//! stored, so that a table needs no initialisation. Beyond [`MAPPED_BYTES`] the memory comes from an anonymous mapping
-//! with advice for 2 MiB pages: random updates of a 40 MiB table cost a third less than on 4 KiB pages.
+//! A table is always a power of two long, and what was never written is zero: zero is the empty
+//! state of whatever is stored, so that a table needs no initialisation. Beyond [`MAPPED_BYTES`]
+//! the memory comes from an anonymous mapping with advice for 2 MiB pages: random updates of a 40
+//! MiB table cost a third less than on 4 KiB pages.
 
 use memmap2::{Advice, MmapMut};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};

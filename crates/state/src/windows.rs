@@ -1,8 +1,8 @@
 //! Windows of event time, cut into slices.
 //!
-//! A slice is the longest span such that every window is a whole number of slices: the greatest common divisor of size
-//! and slide. State is kept per slice; a tumbling window is one slice, a hopping one combines several (S5). Times are
-//! ticks of any unit.
+//! A slice is the longest span such that every window is a whole number of slices: the greatest
+//! common divisor of size and slide. State is kept per slice; a tumbling window is one slice, a
+//! hopping one combines several (S5). Times are ticks of any unit.
 
 use std::collections::HashMap;
 
@@ -53,8 +53,8 @@ impl Windows {
         a
     }
 
-    /// The start of the slice of time `at`: the greatest multiple of the width, shifted by the offset, that is not
-    /// after `at`. A start before the beginning of time is the beginning.
+    /// The start of the slice of time `at`: the greatest multiple of the width, shifted by the
+    /// offset, that is not after `at`. A start before the beginning of time is the beginning.
     pub fn slice_start(&self, at: i64) -> i64 {
         floor(at, self.width(), self.offset)
     }
@@ -69,7 +69,8 @@ impl Windows {
         start.saturating_add(self.size)
     }
 
-    /// The starts of the windows that contain the slice that starts at `slice`, the last window first.
+    /// The starts of the windows that contain the slice that starts at `slice`, the last window
+    /// first.
     pub fn windows_of(&self, slice: i64) -> impl Iterator<Item = i64> {
         let (size, slide) = (self.size, self.slide);
         let last = floor(slice, slide, self.offset);
@@ -93,8 +94,8 @@ impl Windows {
             let one = starts.all(|other| other == start);
             return if one { Assignment::OneSlice(start) } else { Assignment::Mixed };
         }
-        // The sign is set if a time is before the start or after the end. There is no 64-bit minimum in the
-        // vector instructions that every x86-64 has, but there is a subtraction.
+        // The sign is set if a time is before the start or after the end. There is no 64-bit
+        // minimum in the vector instructions that every x86-64 has, but there is a subtraction.
         let sign = times.iter().fold(0, |sign, time| {
             let since = time.wrapping_sub(start);
             sign | since | (width - 1).wrapping_sub(since)
@@ -102,7 +103,8 @@ impl Windows {
         if sign >= 0 { Assignment::OneSlice(start) } else { Assignment::Mixed }
     }
 
-    /// Sorts the rows of `times` by slice. `selections` is reused: in steady state nothing is allocated.
+    /// Sorts the rows of `times` by slice. `selections` is reused: in steady state nothing is
+    /// allocated.
     pub fn split(&self, times: &[i64], selections: &mut Selections) {
         selections.clear();
         // The bounds of the slice of the row before, which in most cases is that of the next too.
@@ -118,7 +120,8 @@ impl Windows {
     }
 }
 
-/// The greatest number not above `at` that is `offset` beyond a multiple of `step`, at least `i64::MIN`.
+/// The greatest number not above `at` that is `offset` beyond a multiple of `step`, at least
+/// `i64::MIN`.
 fn floor(at: i64, step: i64, offset: i64) -> i64 {
     let (at, step, offset) = (i128::from(at), i128::from(step), i128::from(offset));
     let floor = (at - offset).div_euclid(step) * step + offset;

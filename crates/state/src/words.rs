@@ -1,6 +1,7 @@
 //! Columns of fixed width as 64-bit words, and back.
 //!
-//! Two values are one group exactly when their words are equal: the zeros of floats are one word, and so are all NaNs.
+//! Two values are one group exactly when their words are equal: the zeros of floats are one word,
+//! and so are all NaNs.
 
 use std::sync::Arc;
 
@@ -10,7 +11,8 @@ use arrow::datatypes::DataType;
 
 use crate::StateError;
 
-/// Runs `$body` with `$T` as the Arrow type of `$data_type`, if that has numbers of at most 64 bits, else `$other`.
+/// Runs `$body` with `$T` as the Arrow type of `$data_type`, if that has numbers of at most 64
+/// bits, else `$other`.
 macro_rules! with_fixed {
     ($data_type:expr, $T:ident => $body:expr, $other:expr) => {{
         use ::arrow::datatypes::{DataType as D, TimeUnit::*, *};

@@ -1,7 +1,7 @@
 //! Counting rows.
 //!
-//! Counters are 32 bits wide as long as all counts of the slice together cannot exceed that: half the memory traffic
-//! of the state that most queries have.
+//! Counters are 32 bits wide as long as all counts of the slice together cannot exceed that: half
+//! the memory traffic of the state that most queries have.
 
 use std::sync::Arc;
 
@@ -39,7 +39,8 @@ impl Aggregate for Count {
     }
 
     fn holes(&self) -> Holes {
-        // A group may have rows but no argument that is not null; then only its other aggregates know it.
+        // A group may have rows but no argument that is not null; then only its other aggregates
+        // know it.
         if self.argument { Holes::Kept } else { Holes::Told }
     }
 }
@@ -198,7 +199,8 @@ impl Accumulator for Counts {
         if groups.rows() == 0 {
             return Ok(());
         }
-        // A count is not negative; a peer that says so wraps around and harms nothing but its own query.
+        // A count is not negative; a peer that says so wraps around and harms nothing but its own
+        // query.
         let more = counts.values().iter().fold(0u64, |sum, &c| sum.saturating_add(c as u64));
         self.reserve(groups, total, more);
         match &mut self.counters {

@@ -1,9 +1,10 @@
 //! Minimum and maximum.
 //!
-//! A value is stored as an unsigned code of the same width that is greater for the better value, so that zero, which
-//! a fresh table holds, is the zero of the CRDT, and one kernel serves both functions. Floats are in total order with
-//! all NaNs equal and greater than infinity, as Arrow sorts them; a plain comparison would make the result depend on
-//! the order of rows, which a late merge does not have.
+//! A value is stored as an unsigned code of the same width that is greater for the better value, so
+//! that zero, which a fresh table holds, is the zero of the CRDT, and one kernel serves both
+//! functions. Floats are in total order with all NaNs equal and greater than infinity, as Arrow
+//! sorts them; a plain comparison would make the result depend on the order of rows, which a late
+//! merge does not have.
 
 use std::marker::PhantomData;
 use std::sync::Arc;

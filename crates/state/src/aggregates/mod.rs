@@ -1,7 +1,8 @@
 //! The aggregates that have kernels of their own: count, sum, min, max and avg.
 //!
-//! Each function here answers `None` for a type without a kernel; the planner then adapts its own implementation to
-//! [`crate::Aggregate`]. All of them treat nulls like SQL: count counts values, the others of no value are NULL.
+//! Each function here answers `None` for a type without a kernel; the planner then adapts its own
+//! implementation to [`crate::Aggregate`]. All of them treat nulls like SQL: count counts values,
+//! the others of no value are NULL.
 
 mod avg;
 mod count;

@@ -1,4 +1,5 @@
-//! Sums: of signed integers as `Int64`, of unsigned ones as `UInt64`, of floats as `Float64`. Integers wrap around.
+//! Sums: of signed integers as `Int64`, of unsigned ones as `UInt64`, of floats as `Float64`.
+//! Integers wrap around.
 
 use std::marker::PhantomData;
 use std::sync::Arc;

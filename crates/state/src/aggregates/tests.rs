@@ -1,5 +1,6 @@
-//! The laws of S10 for each aggregate: merging is commutative and associative, empty state is its zero, and rows that
-//! are split anywhere give what they give in sequence. Values are small whole numbers, which floats add exactly.
+//! The laws of S10 for each aggregate: merging is commutative and associative, empty state is its
+//! zero, and rows that are split anywhere give what they give in sequence. Values are small whole
+//! numbers, which floats add exactly.
 
 use std::sync::Arc;
 
@@ -39,7 +40,8 @@ fn all() -> Vec<(DataType, Arc<dyn Aggregate>)> {
     all
 }
 
-/// Dense ids, as an index gives them, of which each has a row: the groups of an accumulator have had one.
+/// Dense ids, as an index gives them, of which each has a row: the groups of an accumulator have
+/// had one.
 fn update(accumulator: &mut dyn Accumulator, of: &DataType, rows: &[Row], total: usize) {
     let ids: Vec<u32> = rows.iter().map(|row| row.0).collect();
     let values: Int64Array = rows.iter().map(|row| row.1).collect();

@@ -4,9 +4,9 @@ use arrow::buffer::{BooleanBuffer, NullBuffer};
 
 use crate::Groups;
 
-/// Which groups have had a value: tracked per group only from the first null on. Until then each id that was ever
-/// within `total` has had one, because ids are dense or, where they are not, the slice leaves that mode as soon as a
-/// null appears ([`crate::Holes::Kept`]).
+/// Which groups have had a value: tracked per group only from the first null on. Until then each id
+/// that was ever within `total` has had one, because ids are dense or, where they are not, the
+/// slice leaves that mode as soon as a null appears ([`crate::Holes::Kept`]).
 #[derive(Debug, Default)]
 pub(super) struct Valid {
     /// Groups that existed after the last batch.

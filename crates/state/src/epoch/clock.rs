@@ -17,14 +17,16 @@ impl VectorClock {
         Self { watermarks: vec![i64::MIN; helpers as usize] }
     }
 
-    /// Moves a helper forward; a watermark behind the one it has is ignored, and so is a helper that is not there.
+    /// Moves a helper forward; a watermark behind the one it has is ignored, and so is a helper
+    /// that is not there.
     pub fn advance(&mut self, helper: u32, watermark: i64) {
         if let Some(own) = self.watermarks.get_mut(helper as usize) {
             *own = (*own).max(watermark);
         }
     }
 
-    /// The watermark that every helper has reached: no row before it will come. [`END_OF_STREAM`] if there are none.
+    /// The watermark that every helper has reached: no row before it will come. [`END_OF_STREAM`]
+    /// if there are none.
     pub fn min(&self) -> i64 {
         self.watermarks.iter().copied().min().unwrap_or(END_OF_STREAM)
     }

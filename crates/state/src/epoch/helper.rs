@@ -6,7 +6,8 @@ use super::Tag;
 
 /// One executor towards one leader. `D` is a chunk of a delta.
 ///
-/// Keeps each closed epoch until the leader has committed it, so that any of them can be sent again.
+/// Keeps each closed epoch until the leader has committed it, so that any of them can be sent
+/// again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Helper<D> {
     id: u32,
@@ -26,7 +27,8 @@ struct Kept<D> {
     chunks: Vec<D>,
 }
 
-/// As many epochs are kept as may be: the leader is behind. Go on reading into the open epoch, or wait.
+/// As many epochs are kept as may be: the leader is behind. Go on reading into the open epoch, or
+/// wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the leader is {kept} epochs behind")]
 pub struct TooManyEpochs {
@@ -45,8 +47,8 @@ pub struct AcknowledgeError {
 }
 
 impl<D> Helper<D> {
-    /// Helper `id` in life `incarnation`, whose source was put back to where epoch `committed` ended. Keeps at most
-    /// `kept_max` epochs, at least one.
+    /// Helper `id` in life `incarnation`, whose source was put back to where epoch `committed`
+    /// ended. Keeps at most `kept_max` epochs, at least one.
     pub fn new(id: u32, incarnation: u64, committed: u64, kept_max: usize) -> Self {
         let kept_max = kept_max.max(1);
         Self { id, incarnation, kept: VecDeque::new(), kept_max, committed, next: (0, 0) }
@@ -77,11 +79,12 @@ impl<D> Helper<D> {
         self.kept.len() < self.kept_max
     }
 
-    /// Closes the open epoch with its delta: rows up to `watermark`, in chunks. No chunks stand for one empty chunk,
-    /// which carries the watermark. Returns the number of the epoch.
+    /// Closes the open epoch with its delta: rows up to `watermark`, in chunks. No chunks stand for
+    /// one empty chunk, which carries the watermark. Returns the number of the epoch.
     ///
     /// # Errors
-    /// [`TooManyEpochs`] unless [`Helper::may_close`]; the epoch stays open and the chunks are lost, so ask before.
+    /// [`TooManyEpochs`] unless [`Helper::may_close`]; the epoch stays open and the chunks are
+    /// lost, so ask before.
     pub fn close(&mut self, watermark: i64, chunks: Vec<D>) -> Result<u64, TooManyEpochs>
     where
         D: Default,
@@ -94,7 +97,8 @@ impl<D> Helper<D> {
         Ok(self.epoch() - 1)
     }
 
-    /// The chunk to send next, in order of epochs and chunks. Call [`Helper::sent`] when it is on its way.
+    /// The chunk to send next, in order of epochs and chunks. Call [`Helper::sent`] when it is on
+    /// its way.
     pub fn to_send(&self) -> Option<(Tag, &D)> {
         let (at, chunk) = self.next;
         let kept = self.kept.get(at)?;
@@ -117,8 +121,8 @@ impl<D> Helper<D> {
         }
     }
 
-    /// The leader has committed all epochs up to `epoch`: drops their deltas, and returns how many epochs. An
-    /// acknowledgement that is older than another one says nothing.
+    /// The leader has committed all epochs up to `epoch`: drops their deltas, and returns how many
+    /// epochs. An acknowledgement that is older than another one says nothing.
     ///
     /// # Errors
     /// [`AcknowledgeError`] if the epoch was never closed; nothing is dropped.
@@ -134,8 +138,8 @@ impl<D> Helper<D> {
         Ok(drop)
     }
 
-    /// The link was made again, or the leader came back: sends everything again that is kept beyond `committed`, the
-    /// leader's committed epoch.
+    /// The link was made again, or the leader came back: sends everything again that is kept beyond
+    /// `committed`, the leader's committed epoch.
     ///
     /// # Errors
     /// As [`Helper::acknowledge`].

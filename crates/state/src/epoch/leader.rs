@@ -2,7 +2,8 @@
 
 use super::{Tag, VectorClock};
 
-/// The leader of one partition: how far each helper has come in memory, and how far it is committed.
+/// The leader of one partition: how far each helper has come in memory, and how far it is
+/// committed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Leader {
     helpers: Vec<Clock>,
@@ -63,22 +64,24 @@ pub enum Refusal {
 pub enum Rejoin {
     /// Drop what is staged of it, and let it begin after this epoch, which is committed.
     After(u64),
-    /// It has epochs that are merged but not committed, and its former life is the only one that could send them
-    /// again: commit first, then ask once more. Until then nothing is accepted from the former life.
+    /// It has epochs that are merged but not committed, and its former life is the only one that
+    /// could send them again: commit first, then ask once more. Until then nothing is accepted from
+    /// the former life.
     CommitFirst,
     /// A later life of it has joined already, or there is no such helper.
     Refused,
 }
 
 impl Leader {
-    /// The leader of a partition without state, with helpers `0..helpers` in their first lives, of number 0.
+    /// The leader of a partition without state, with helpers `0..helpers` in their first lives, of
+    /// number 0.
     pub fn new(helpers: u32) -> Self {
         let epochs = vec![0; helpers as usize];
         Self::restore(&Cut { epochs, clock: VectorClock::new(helpers) }, &vec![0; helpers as usize])
     }
 
-    /// The leader that comes back with the state that was written with `cut`. `incarnations` are the lives of the
-    /// helpers, as membership knows them; a life that is missing is 0.
+    /// The leader that comes back with the state that was written with `cut`. `incarnations` are
+    /// the lives of the helpers, as membership knows them; a life that is missing is 0.
     pub fn restore(cut: &Cut, incarnations: &[u64]) -> Self {
         let lives = incarnations.iter().copied().chain(std::iter::repeat(0));
         let clocks = cut.epochs.iter().zip(lives);
@@ -111,8 +114,8 @@ impl Leader {
         Verdict::Complete
     }
 
-    /// What the state in memory contains. To be written with it, and with the sink's position, in one write; staged
-    /// chunks are no part of it.
+    /// What the state in memory contains. To be written with it, and with the sink's position, in
+    /// one write; staged chunks are no part of it.
     pub fn cut(&self) -> Cut {
         let epochs = self.helpers.iter().map(|clock| clock.epoch).collect();
         Cut { epochs, clock: self.merged.clone() }
@@ -147,7 +150,8 @@ impl Leader {
         }
     }
 
-    /// How far each helper's event time is merged: a window fires when [`VectorClock::min`] has passed its end.
+    /// How far each helper's event time is merged: a window fires when [`VectorClock::min`] has
+    /// passed its end.
     pub fn clock(&self) -> &VectorClock {
         &self.merged
     }

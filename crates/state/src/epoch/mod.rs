@@ -1,4 +1,5 @@
-//! The epoch protocol: deltas reach the leader of their partition exactly once, in epoch order (S9, S11).
+//! The epoch protocol: deltas reach the leader of their partition exactly once, in epoch order (S9,
+//! S11).
 //!
 //! ```text
 //!  Helper                                            Leader
@@ -9,18 +10,21 @@
 //!     drops what is committed
 //! ```
 //!
-//! A [`Helper`] stands for one executor towards one leader, a [`Leader`] for one partition. Both are plain values: no
-//! I/O, no clock, no randomness. An exhaustive model in `models/tests/epoch.rs` explores these very types.
+//! A [`Helper`] stands for one executor towards one leader, a [`Leader`] for one partition. Both
+//! are plain values: no I/O, no clock, no randomness. An exhaustive model in
+//! `models/tests/epoch.rs` explores these very types.
 //!
 //! # Guarantees
-//! - Committed state holds each delta of the epochs up to the committed clock once, and nothing else, if the caller
-//!   merges exactly what [`Leader::accept`] lets pass and writes state, [`Cut`] and sink position in one atomic write.
+//! - Committed state holds each delta of the epochs up to the committed clock once, and nothing
+//!   else, if the caller merges exactly what [`Leader::accept`] lets pass and writes state, [`Cut`]
+//!   and sink position in one atomic write.
 //! - Clocks of a helper grow by exactly one epoch.
-//! - [`VectorClock::min`] is a low watermark of everything that was merged: a window that ends there is complete.
+//! - [`VectorClock::min`] is a low watermark of everything that was merged: a window that ends
+//!   there is complete.
 //!
 //! # Where it deviates from the paper
-//! S9 step 5 lets a helper invalidate a delta once it was sent; a leader that dies then takes the epoch with it. Here it
-//! is kept until the leader has committed it. See `docs/protocols/epoch.md`.
+//! S9 step 5 lets a helper invalidate a delta once it was sent; a leader that dies then takes the
+//! epoch with it. Here it is kept until the leader has committed it. See `docs/protocols/epoch.md`.
 
 mod clock;
 mod helper;

@@ -1,7 +1,7 @@
 //! Integer-like keys in a small range: the id is the distance from a base.
 //!
-//! *Direct*: ids have holes where no key was; which are holes is for the slice to know. *Dense*: a table turns
-//! distances into dense ids, for aggregates that do not stand holes.
+//! *Direct*: ids have holes where no key was; which are holes is for the slice to know. *Dense*: a
+//! table turns distances into dense ids, for aggregates that do not stand holes.
 //!
 //! Id 0 (distance 0 in the table) is the NULL key, key `base + d` has `d + 1`.
 

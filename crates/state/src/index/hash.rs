@@ -1,8 +1,9 @@
 //! Keys of at most 128 bits in an open-addressed table.
 //!
-//! A slot holds the key and its id side by side, so that a row costs one cache miss here and one in each
-//! accumulator. A batch is hashed first and then probed, with slots prefetched some rows ahead. The keys are kept a
-//! second time in order of their ids: growing and giving the keys back read them sequentially.
+//! A slot holds the key and its id side by side, so that a row costs one cache miss here and one in
+//! each accumulator. A batch is hashed first and then probed, with slots prefetched some rows
+//! ahead. The keys are kept a second time in order of their ids: growing and giving the keys back
+//! read them sequentially.
 
 use arrow::array::{Array, ArrayRef};
 use arrow::buffer::NullBuffer;
@@ -146,7 +147,8 @@ impl<K: Key> HashIndex<K> {
     }
 }
 
-/// The id of `key`, which is given the next id if it is new. There is an empty slot: the load is below one.
+/// The id of `key`, which is given the next id if it is new. There is an empty slot: the load is
+/// below one.
 #[inline(always)]
 fn probe<K: Key>(slots: &mut [K::Slot], keys: &mut Vec<K>, key: K, start: u32) -> u32 {
     let mask = slots.len() - 1;
@@ -236,7 +238,8 @@ impl WordIndex {
     }
 }
 
-/// Several keys of together at most 128 bits. Each has a bit that says whether it is null, and its word above that.
+/// Several keys of together at most 128 bits. Each has a bit that says whether it is null, and its
+/// word above that.
 pub(crate) struct PackedIndex {
     index: HashIndex<u128>,
     scratch: Vec<u64>,

@@ -8,7 +8,8 @@
 //! | Packed | several keys that fit 128 bits with their null bits | dense |
 //! | Wide | anything else | dense |
 //!
-//! NULL is a value like any other, as GROUP BY has it. An index never forgets a key until [`Index::take`].
+//! NULL is a value like any other, as GROUP BY has it. An index never forgets a key until
+//! [`Index::take`].
 
 pub(crate) mod array;
 pub(crate) mod hash;
@@ -50,7 +51,8 @@ pub(crate) enum Index {
 }
 
 impl Index {
-    /// The index that fits keys of these types before a row was seen; `dense` if ids must not have holes.
+    /// The index that fits keys of these types before a row was seen; `dense` if ids must not have
+    /// holes.
     pub(crate) fn new(keys: &[DataType], force: Option<KeyMode>, dense: bool) -> Self {
         if keys.is_empty() {
             return Self::One;

@@ -1,7 +1,8 @@
 //! Keys of any type: encoded as bytes in an append-only log, found through a table of salt and id.
 //!
-//! A slot is the upper half of the hash and the id, so that the log is read only where the salt agrees. One key that
-//! is a string or binary is its own encoding; other keys are encoded by Arrow's row format.
+//! A slot is the upper half of the hash and the id, so that the log is read only where the salt
+//! agrees. One key that is a string or binary is its own encoding; other keys are encoded by
+//! Arrow's row format.
 
 use std::sync::Arc;
 
