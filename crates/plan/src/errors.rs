@@ -166,7 +166,30 @@ impl Surroundings<'_> {
                 self.functions.iter().copied(),
             );
         }
-        let first = first.split(" No function matches").next().unwrap_or(first);
+        if let Some(call) = between(message, "argument types '", "'") {
+            let name = call.split('(').next().unwrap_or(call);
+            let place = place.or_else(|| self.named(name)).unwrap_or_else(|| self.start());
+            let error = Diagnostic::at(place, format!("there is no function {call}"));
+            let known = message.split_once("Candidate functions:").map(|(_, list)| list);
+            let known = known.map(|l| l.lines().map(str::trim).filter(|l| !l.is_empty()));
+            return match known {
+                Some(list) => {
+                    error.detail(format!("there are {}", list.collect::<Vec<_>>().join(", ")))
+                }
+                None => error,
+            };
+        }
+        if let Some(column) = between(first, "column \"", "\" must appear in the GROUP BY") {
+            let name = column.rsplit('.').next().unwrap_or(column);
+            let place = place.or_else(|| self.named(name)).unwrap_or_else(|| self.start());
+            let message = format!("column '{name}' is neither grouped by nor aggregated");
+            return Diagnostic::at(place, message)
+                .hint(format!("GROUP BY {name} too, or take min({name})"));
+        }
+        let operator = between(first, " expression ", " to valid types")
+            .and_then(|sides| sides.split(' ').find(|word| OPERATORS.contains(word)))
+            .and_then(|op| self.tokens.iter().find(|t| t.token.to_string() == op));
+        let place = place.or(operator.map(|token| Place::of(token.span)));
         let place = place.or_else(|| self.mentioned(first)).unwrap_or_else(|| self.start());
         let error = Diagnostic::at(place, lower_first(first.trim_end_matches(['.', ' '])));
         let rest = rest.trim();
@@ -215,6 +238,9 @@ impl Surroundings<'_> {
         self.tokens.first().map_or(Place::default(), |t| Place::of(t.span))
     }
 }
+
+/// Operators that DataFusion names when their sides do not fit.
+const OPERATORS: &[&str] = &["+", "-", "*", "/", "%", "=", "<>", "!=", "<", "<=", ">", ">=", "||"];
 
 fn word(token: &TokenWithSpan) -> Option<&str> {
     match &token.token {

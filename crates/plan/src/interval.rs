@@ -3,7 +3,7 @@
 //! Months and years are refused: they have no fixed length.
 
 use arrow::datatypes::TimeUnit;
-use datafusion::sql::sqlparser::tokenizer::Token;
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::diagnostics::{Diagnostic, Place};
 use crate::syntax::Cursor;
@@ -90,6 +90,14 @@ pub(crate) fn interval(cursor: &mut Cursor<'_>) -> Result<Interval, Diagnostic> 
     if let Some(unit) = calendar(cursor, &text.text) {
         return Err(bad(format!("{unit} has no fixed length"))
             .hint("count in DAY, HOUR, MINUTE, SECOND or MILLISECOND"));
+    }
+    if ns.is_none()
+        && scaled(text.text.trim(), 1).is_some()
+        && let Some(TokenWithSpan { token: Token::Word(word), span }) = cursor.peek()
+    {
+        let names = UNITS.iter().map(|(name, _)| *name);
+        let message = format!("unknown unit '{}'", word.value);
+        return Err(Diagnostic::at(Place::of(*span), message).nearest("units", &word.value, names));
     }
     let ns = ns.ok_or_else(|| bad(format!("'{}' is no length of time", text.text)))?;
     Ok(Interval { ns: if negative { -ns } else { ns }, place })

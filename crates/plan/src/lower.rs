@@ -16,6 +16,7 @@ use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::logical_expr::{
     EmptyRelation, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder,
 };
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 use state::{GroupBy, StateOptions, Windows};
 
 use crate::Workers;
@@ -367,6 +368,15 @@ impl Lowering<'_> {
 
     /// The error that something does not stream.
     fn unbounded(&self, refusal: &Refusal, tables: &[Arc<Table>]) -> Diagnostic {
+        let mut refusal = refusal.clone();
+        let opens = |pair: &[TokenWithSpan]| {
+            pair[0].token == Token::LParen && is_word(&pair[1], "DISTINCT")
+        };
+        if self.around.tokens.windows(2).any(opens) {
+            // DataFusion has made two groupings of it.
+            refusal =
+                Refusal::new(&["DISTINCT"], "aggregates of DISTINCT values do not stream yet");
+        }
         let words: Vec<&str> = refusal.words.iter().map(String::as_str).collect();
         let endless =
             tables.iter().find(|t| !t.bounded(Place::default()).unwrap_or(true)).map(|t| &t.name);

@@ -7,7 +7,7 @@ use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
-use crate::diagnostics::{Diagnostic, Place};
+use crate::diagnostics::{Diagnostic, Place, nearest};
 
 /// The dialect of all SQL here.
 pub(crate) static DIALECT: GenericDialect = GenericDialect {};
@@ -213,6 +213,7 @@ pub(crate) fn syntax_error(error: &ParserError, tokens: &[TokenWithSpan]) -> Dia
                 None => Place { line: line as usize, column: column as usize, length: 1 },
             }
         });
+    let misspelt = misspelt(tokens, place);
     let message = message.strip_prefix("sql parser error: ").unwrap_or(message);
     let message = match message.strip_prefix("Expected: ").and_then(|m| m.rsplit_once(", found: "))
     {
@@ -220,7 +221,24 @@ pub(crate) fn syntax_error(error: &ParserError, tokens: &[TokenWithSpan]) -> Dia
         Some((what, found)) => format!("expected {what}, found '{found}'"),
         None => lower_first(message),
     };
-    Diagnostic::at(place, message)
+    let error = Diagnostic::at(place, message);
+    match misspelt {
+        Some((word, keyword)) => error.hint(format!("did you mean {keyword} instead of '{word}'?")),
+        None => error,
+    }
+}
+
+/// A word at `place`, or just before, that is nearly a keyword.
+fn misspelt(tokens: &[TokenWithSpan], place: Place) -> Option<(String, &'static str)> {
+    const KEYWORDS: &[&str] = &[
+        "SELECT", "FROM", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "JOIN", "UNION", "VALUES",
+    ];
+    let at = tokens.iter().position(|t| Place::of(t.span) == place).unwrap_or(tokens.len());
+    let words = tokens.get(at.saturating_sub(1)..tokens.len().min(at + 1))?.iter().rev();
+    words.map(|token| token.token.to_string()).find_map(|word| {
+        let keyword = nearest(&word, KEYWORDS).filter(|_| word.len() > 2)?;
+        (!keyword.eq_ignore_ascii_case(&word)).then_some((word, keyword))
+    })
 }
 
 /// The text with a small first letter, unless it begins with an acronym.

@@ -89,9 +89,8 @@ pub(crate) fn rewrite(
             cursor.skip(1);
             continue;
         };
-        let in_from = cursor
-            .peek_at(at + 2)
-            .is_some_and(|first| ["TABLE", "DATA"].iter().any(|word| is_word(first, word)));
+        let first_is = |word| cursor.peek_at(at + 2).is_some_and(|first| is_word(first, word));
+        let in_from = first_is("TABLE") || opens(at + 3, Token::RArrow);
         let other = ["HOP", "CUMULATE", "SESSION"].iter().find(|name| is_word(function, name));
         if let (Some(name), true) = (other, in_from) {
             return Err(Diagnostic::at(

@@ -1,1 +1,126 @@
+//! The batch stage by hand: parts are written and committed as workers would.
 
+use arrow::array::{AsArray, DictionaryArray, Int64Array, StringArray};
+use arrow::datatypes::{DataType, Field, Int32Type, Int64Type, Schema};
+use datafusion::logical_expr::LogicalPlanBuilder;
+use datafusion::prelude::{SessionContext, col};
+
+use super::*;
+
+#[derive(Default)]
+struct Kept(Arc<Mutex<Vec<RecordBatch>>>);
+
+struct KeptWriter(Arc<Mutex<Vec<RecordBatch>>>, Vec<RecordBatch>);
+
+impl Sink for Kept {
+    fn placement(&self) -> Placement {
+        Placement::Gather
+    }
+
+    fn open(&self, _: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+        Ok(Box::new(KeptWriter(self.0.clone(), vec![])))
+    }
+}
+
+impl SinkWriter for KeptWriter {
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        self.1.push(batch.clone());
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), ConnectorError> {
+        Ok(())
+    }
+
+    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
+        self.0.lock().expect("rows").extend(self.1);
+        Ok(())
+    }
+}
+
+fn numbers(of: impl IntoIterator<Item = i64>) -> RecordBatch {
+    let schema = Arc::new(Schema::new(vec![Field::new("c0", DataType::Int64, true)]));
+    let column: ArrayRef = Arc::new(Int64Array::from_iter_values(of));
+    RecordBatch::try_new(schema, vec![column]).expect("numbers")
+}
+
+/// The union of two parts, sorted.
+fn stage(memory_bytes: usize) -> (Arc<BatchStage>, Arc<Mutex<Vec<RecordBatch>>>) {
+    let schema = numbers([]).schema();
+    let leaf = |part: usize| {
+        let rows = GatheredRows { part, schema: schema.clone() };
+        LogicalPlanBuilder::scan(format!("part {part}"), Arc::new(rows), None)
+    };
+    let second = leaf(1).and_then(LogicalPlanBuilder::build).expect("a leaf");
+    let plan = leaf(0)
+        .and_then(|first| first.union(second))
+        .and_then(|union| union.sort(vec![col("c0").sort(true, false)]))
+        .and_then(LogicalPlanBuilder::build)
+        .expect("a plan");
+    let sink = Kept::default();
+    let written = sink.0.clone();
+    let state = SessionContext::new().state();
+    let stage = BatchStage::new(plan, 2, &state, Arc::new(sink), schema, memory_bytes);
+    (stage.expect("a stage"), written)
+}
+
+#[test]
+fn the_rest_runs_when_the_last_part_has_ended_and_may_run_again() {
+    let (stage, written) = stage(64 << 20);
+    for _ in 0..2 {
+        let mut first = stage.part(0).open(0).expect("opens");
+        let mut second = stage.part(1).open(0).expect("opens");
+        first.write(&numbers([5, 1])).expect("writes");
+        second.write(&numbers([4])).expect("writes");
+        first.write(&numbers([3])).expect("writes");
+        first.commit().expect("commits");
+        assert!(written.lock().expect("rows").is_empty());
+        second.commit().expect("commits");
+        let batches = std::mem::take(&mut *written.lock().expect("rows"));
+        let all: Vec<i64> = batches
+            .iter()
+            .flat_map(|b| b.column(0).as_primitive::<Int64Type>().values().to_vec())
+            .collect();
+        assert_eq!(all, [1, 3, 4, 5]);
+    }
+}
+
+#[test]
+fn a_part_that_is_dropped_takes_the_run_with_it() {
+    let (stage, written) = stage(64 << 20);
+    let first = stage.part(0).open(0).expect("opens");
+    let second = stage.part(1).open(0).expect("opens");
+    drop(first);
+    assert!(second.commit().is_err());
+    assert!(written.lock().expect("rows").is_empty());
+}
+
+#[test]
+fn memory_has_a_bound_and_its_error_names_the_setting() {
+    let (stage, _) = stage(1 << 20);
+    let mut part = stage.part(0).open(0).expect("opens");
+    let error = (0..100).find_map(|_| part.write(&numbers(0..10_000)).err());
+    match error {
+        Some(ConnectorError::Io { hint: Some(hint), .. }) => assert!(hint.contains("batch_bytes")),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn rows_that_are_kept_share_no_memory() {
+    let dictionary: DictionaryArray<Int32Type> = ["x", "y", "x"].into_iter().collect();
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("n", Arc::new(Int64Array::from(vec![Some(1), None, Some(3)]))),
+        ("s", Arc::new(StringArray::from(vec!["a", "", "ccc"]))),
+        ("d", Arc::new(dictionary)),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).expect("rows").slice(1, 2);
+    let owned = own(&batch).expect("a copy");
+    assert_eq!(owned, batch);
+    for (copy, original) in owned.columns().iter().zip(batch.columns()) {
+        let (copy, original) = (copy.to_data(), original.to_data());
+        for (a, b) in copy.buffers().iter().zip(original.buffers()) {
+            assert_ne!(a.as_ptr(), b.as_ptr());
+        }
+    }
+}

@@ -1,0 +1,4 @@
+CREATE TABLE t (
+  a INT,
+  a BIGINT
+) WITH ('connector' = 'memory');

@@ -1,0 +1,2 @@
+CREATE TABLE t WITH ('connector' = 'memory', 'path' = 'nowhere.csv');
+SELECT * FROM t;

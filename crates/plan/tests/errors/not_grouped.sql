@@ -1,0 +1,4 @@
+CREATE TABLE flights (
+  ts TIMESTAMP(3), origin STRING, dest STRING, delay DOUBLE, distance INT
+) WITH ('connector' = 'memory');
+SELECT origin, dest, count(*) FROM flights GROUP BY origin;

@@ -1,0 +1,2 @@
+CREATE TABLE t (a INT) WITH ('connector' = 'memory', 'path' = 'x',
+  'path' = 'y');

@@ -1,0 +1,1 @@
+SET 'millstream.exchange' = 'merg';

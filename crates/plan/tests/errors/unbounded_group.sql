@@ -1,0 +1,7 @@
+CREATE TABLE stream (
+  ts TIMESTAMP(3), origin STRING, delay DOUBLE, other TIMESTAMP(3),
+  WATERMARK FOR ts AS ts - INTERVAL '5' SECOND
+) WITH ('connector' = 'memory', 'bounded' = 'false');
+SELECT origin, count(*)
+FROM stream
+GROUP BY origin;

@@ -1,0 +1,1 @@
+SET millstream.exchang = 'merge';

@@ -1,0 +1,197 @@
+//! What becomes of statements: which queries, windows, keys and sinks.
+
+mod support;
+
+use dataflow::job::{Exchange, Query};
+use plan::Stage;
+
+const TABLES: &str = "
+    CREATE TABLE flights (
+      ts TIMESTAMP(3), origin STRING, dest STRING, delay DOUBLE, distance INT,
+      WATERMARK FOR ts AS ts - INTERVAL '5' SECOND IDLE TIMEOUT INTERVAL '1' MINUTE
+    ) WITH ('connector' = 'memory');
+    CREATE TABLE stream (
+      ts TIMESTAMP(3), origin STRING, delay DOUBLE,
+      WATERMARK FOR ts AS ts - INTERVAL '5' SECOND
+    ) WITH ('connector' = 'memory', 'bounded' = 'false');
+    CREATE TABLE hourly (w TIMESTAMP(3), origin STRING, n BIGINT) WITH ('connector' = 'memory');";
+
+fn plan_on(workers: u32, sql: &str) -> Vec<Stage> {
+    let (mut planner, _) = support::planner(workers);
+    planner.plan(TABLES).expect("the tables");
+    match planner.plan(sql) {
+        Ok(stages) => stages,
+        Err(errors) => {
+            panic!("{}", errors.iter().map(|e| e.render("", sql, false)).collect::<String>())
+        }
+    }
+}
+
+/// The only query of a script.
+fn query(sql: &str) -> Query {
+    let mut stages = plan_on(4, sql);
+    assert_eq!(stages.len(), 1);
+    let mut queries = stages.remove(0).job.queries;
+    assert_eq!(queries.len(), 1, "{sql}");
+    queries.remove(0)
+}
+
+fn columns(query: &Query) -> Vec<String> {
+    query.input.source.schema().fields().iter().map(|f| f.name().clone()).collect()
+}
+
+#[test]
+fn a_window_is_taken_out_of_the_keys() {
+    let windowed = query(
+        "SELECT window_start, origin, count(*) AS n, avg(delay) FROM TUMBLE(TABLE stream,
+         DESCRIPTOR(ts), INTERVAL '1' HOUR) GROUP BY window_start, window_end, origin",
+    );
+    assert_eq!(columns(&windowed), ["ts", "origin", "delay"]);
+    assert!(windowed.step.is_none(), "every column is used as it comes");
+    let watermark = windowed.input.watermark.expect("a watermark");
+    assert_eq!((watermark.column, watermark.delay, watermark.idle_timeout_ns), (0, 5000, None));
+    let aggregate = windowed.aggregate.expect("an aggregate");
+    let window = aggregate.window.expect("a window");
+    assert_eq!(
+        (window.column, window.windows.size()),
+        (1 - 1 + time_at(&aggregate.input_schema), 3_600_000)
+    );
+    assert_eq!(aggregate.group_by.keys.len(), 1);
+    assert_eq!(aggregate.exchange, Exchange::Merge);
+    let names: Vec<_> = aggregate.schema.fields().iter().map(|f| f.name().as_str()).collect();
+    let expected =
+        ["key_0", "aggregate_0", "aggregate_1", "window_start", "window_end", "window_time"];
+    assert_eq!(names, expected);
+}
+
+fn time_at(schema: &arrow::datatypes::Schema) -> usize {
+    schema.index_of("ts").expect("the time column")
+}
+
+#[test]
+fn a_window_over_a_view_is_the_same() {
+    for sql in [
+        "CREATE VIEW v AS SELECT ts, upper(origin) AS o, delay FROM stream WHERE delay > 0;
+         SELECT window_end, o, sum(delay) FROM TUMBLE(TABLE v, DESCRIPTOR(ts), INTERVAL '1' DAY)
+         GROUP BY window_start, window_end, o HAVING sum(delay) > 5",
+        "WITH v AS (SELECT ts, upper(origin) AS o, delay FROM stream WHERE delay > 0)
+         SELECT window_end, o, sum(delay)
+         FROM TABLE(TUMBLE(DATA => TABLE v, TIMECOL => DESCRIPTOR(ts), SIZE => INTERVAL '1' DAY)) AS w
+         GROUP BY w.window_start, w.window_end, o HAVING sum(delay) > 5",
+    ] {
+        let query = query(sql);
+        assert!(query.step.as_ref().expect("a step").describe().starts_with("filter "));
+        let aggregate = query.aggregate.expect("an aggregate");
+        assert!(aggregate.window.is_some());
+        let behind = aggregate.step.expect("a step behind").describe();
+        assert!(behind.starts_with("filter aggregate_0 > 5"), "{behind}");
+    }
+}
+
+#[test]
+fn a_window_without_an_aggregate_is_computed_per_row() {
+    let query = query(
+        "SELECT ts, window_start, window_time FROM TUMBLE(TABLE stream, DESCRIPTOR(ts),
+         INTERVAL '1' HOUR)",
+    );
+    assert!(query.aggregate.is_none() && query.input.watermark.is_none());
+    assert_eq!(columns(&query), ["ts"]);
+}
+
+#[test]
+fn only_the_columns_that_are_used_are_read() {
+    assert_eq!(columns(&query("SELECT dest FROM flights WHERE delay > 3")), ["dest", "delay"]);
+    let counted = query("SELECT count(*) FROM flights");
+    assert_eq!(columns(&counted), ["ts"], "rows are counted by a column of fixed width");
+}
+
+#[test]
+fn what_does_not_stream_goes_through_the_batch_stage() {
+    for (sql, parts) in [
+        ("SELECT origin, count(*) FROM flights GROUP BY origin ORDER BY 2 DESC LIMIT 3", 1),
+        ("SELECT a.origin FROM flights AS a JOIN flights AS b ON a.dest = b.origin", 2),
+        ("SELECT origin FROM flights UNION ALL SELECT dest FROM flights", 2),
+        ("SELECT origin, count(DISTINCT dest) FROM flights GROUP BY origin", 1),
+        ("SELECT origin FROM flights WHERE distance > (SELECT avg(distance) FROM flights)", 2),
+        ("SELECT origin, rank() OVER (PARTITION BY origin ORDER BY delay) FROM flights", 1),
+        ("SELECT origin, median(delay) FROM flights GROUP BY origin", 1),
+        ("SELECT origin, dest, sum(distance) FROM flights GROUP BY ROLLUP (origin, dest)", 1),
+    ] {
+        let stages = plan_on(4, sql);
+        assert_eq!(stages[0].job.queries.len(), parts, "{sql}");
+        assert!(stages[0].bounded);
+        assert!(stages[0].explain.text().contains("batch stage"), "{sql}");
+    }
+}
+
+#[test]
+fn statement_sets_and_scripts_make_stages() {
+    let stages = plan_on(
+        1,
+        "BEGIN STATEMENT SET;
+         INSERT INTO hourly SELECT ts, origin, 1 FROM flights;
+         INSERT INTO hourly (origin) SELECT dest FROM flights;
+         END;
+         EXECUTE STATEMENT SET BEGIN INSERT INTO hourly SELECT ts, origin, 2 FROM stream; END;
+         SELECT 1;
+         SHOW TABLES; DESCRIBE hourly; EXPLAIN SELECT origin FROM flights",
+    );
+    let shape: Vec<_> =
+        stages.iter().map(|s| (s.job.queries.len(), s.statements.len(), s.bounded)).collect();
+    assert_eq!(shape[..3], [(2, 2, true), (1, 1, false), (1, 1, true)]);
+    assert_eq!(stages.len(), 6);
+    assert_eq!(stages[0].statements[1].line, 3);
+    assert!(stages[0].statements[0].sql.starts_with("INSERT INTO hourly SELECT"));
+}
+
+#[test]
+fn the_exchange_is_chosen_or_set() {
+    let sql = "SELECT origin, count(*) FROM flights GROUP BY origin";
+    let exchange = |workers: u32, set: &str| {
+        let stages = plan_on(workers, &format!("{set}{sql}"));
+        stages[0].job.queries[0].aggregate.as_ref().expect("an aggregate").exchange
+    };
+    assert_eq!(exchange(1, ""), Exchange::Forward);
+    assert_eq!(exchange(2, ""), Exchange::Merge);
+    assert_eq!(exchange(2, "SET millstream.exchange = shuffle;"), Exchange::Shuffle);
+    assert_eq!(exchange(1, "SET millstream.exchange = merge;"), Exchange::Merge);
+}
+
+#[test]
+fn an_aggregate_over_nothing_has_a_row() {
+    let (mut planner, written) = support::planner(1);
+    planner.plan(TABLES).expect("the tables");
+    let sql = "SELECT count(*) + 1, sum(delay) FROM flights HAVING count(*) < 3";
+    let stages = planner.plan(sql).expect("a plan");
+    let writer = stages[0].job.queries[0].sink.open(0).expect("opens");
+    writer.commit().expect("commits");
+    let rows = written.lock().expect("rows");
+    assert_eq!(rows.len(), 1);
+    let shown = arrow::util::pretty::pretty_format_batches(&rows).expect("a table").to_string();
+    assert!(shown.contains("| 1 "), "{shown}");
+}
+
+#[test]
+fn a_failed_script_leaves_nothing_behind() {
+    let (mut planner, _) = support::planner(1);
+    let errors = planner.plan(&format!("{TABLES} SELECT nothing FROM flights;")).err();
+    assert_eq!(errors.expect("an error").len(), 1);
+    let errors = planner.plan("SELECT origin FROM flights").err().expect("no table");
+    assert!(errors[0].message.contains("unknown table"), "{}", errors[0].message);
+}
+
+#[test]
+fn explain_shows_the_pipeline_and_its_memory() {
+    let stages = plan_on(
+        4,
+        "INSERT INTO hourly SELECT window_start, origin, count(*) FROM TUMBLE(TABLE flights,
+         DESCRIPTOR(ts), INTERVAL '1' HOUR) WHERE delay > 15.0
+         GROUP BY window_start, window_end, origin",
+    );
+    let text = stages[0].explain.text();
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/explain.txt");
+    if std::env::var_os("UPDATE_EXPECTED").is_some() {
+        std::fs::write(&path, &text).expect("the expected text");
+    }
+    assert_eq!(std::fs::read_to_string(path).expect("the expected text"), text);
+}
