@@ -26,13 +26,13 @@ use dataflow::error::ConnectorError;
 use dataflow::source::{Flow, Next};
 
 use super::infer::{SAMPLE_ROWS, narrowest};
-use super::input::Input;
+use super::input::{BATCH_BYTES_MAX, Input};
 use super::rows::{Refused, Refuser, convert, first_reasons, match_columns, not_valid, without};
 use crate::encode::CsvStyle;
 use crate::options::Reader;
 
 /// Bytes of a record at most: beyond, a quote was not closed.
-pub const RECORD_BYTES_MAX: usize = 16 << 20;
+pub const RECORD_BYTES_MAX: usize = 2 << 20;
 
 /// How a CSV file is written.
 #[derive(Debug, Clone)]
@@ -138,7 +138,10 @@ impl Flow for CsvFlow {
         loop {
             self.records.read(rows_max, &self.refuser)?;
             if self.records.spans.is_empty() {
-                return Ok(Next::End);
+                if self.records.ended {
+                    return Ok(Next::End);
+                }
+                continue;
             }
             let batch = self.columns()?;
             if batch.num_rows() > 0 {
@@ -170,6 +173,8 @@ struct Records {
     /// Where each field ends in `data`: `width` per record.
     ends: Vec<usize>,
     spans: Vec<Span>,
+    /// Whether the last record has been read.
+    ended: bool,
     /// The ends of the record being read, counted from its beginning.
     ends_of_record: Vec<usize>,
 }
@@ -197,6 +202,7 @@ impl Records {
             used: 0,
             ends: Vec::new(),
             spans: Vec::new(),
+            ended: false,
             ends_of_record: vec![0; 64],
         })
     }
@@ -238,10 +244,13 @@ impl Records {
         self.used = 0;
         self.ends.clear();
         self.spans.clear();
-        while self.spans.len() < rows_max {
+        while self.spans.len() < rows_max && self.input.position() < BATCH_BYTES_MAX {
             let (from, line, used) = (self.input.position(), self.parser.line(), self.used);
             let refusal = match self.attempt()? {
-                Attempt::End => break,
+                Attempt::End => {
+                    self.ended = true;
+                    break;
+                }
                 Attempt::TooLong => {
                     Some(format!("a quoted value does not end within {RECORD_BYTES_MAX} bytes"))
                 }

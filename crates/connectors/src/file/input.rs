@@ -19,6 +19,11 @@ use super::paths::io_error;
 /// Bytes asked of the file at a time.
 const READ_BYTES: usize = 1 << 20;
 
+/// Bytes of a batch after which no further record is begun: bounds the memory of a flow together
+/// with the bound on a record.
+pub(super) const BATCH_BYTES_MAX: usize = 8 << 20;
+
+/// A file that is being read.
 pub(super) struct Input {
     file: File,
     pub(super) path: PathBuf,

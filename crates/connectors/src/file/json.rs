@@ -19,12 +19,12 @@ use dataflow::error::ConnectorError;
 use dataflow::source::{Flow, Next};
 
 use super::infer::{SAMPLE_ROWS, narrowest};
-use super::input::Input;
+use super::input::{BATCH_BYTES_MAX, Input};
 use super::paths::io_error;
 use super::rows::{Refused, Refuser, convert, first_reasons, without};
 
 /// Bytes of a line at most.
-pub const LINE_BYTES_MAX: usize = 64 << 20;
+pub const LINE_BYTES_MAX: usize = 16 << 20;
 
 /// A file that is being read.
 pub(super) struct JsonFlow {
@@ -33,6 +33,8 @@ pub(super) struct JsonFlow {
     lines: Vec<Line>,
     /// The number of the line to be read next.
     line: u64,
+    /// Whether the last line has been read.
+    ended: bool,
     /// The declared columns, each of which may be null while a line is looked at.
     loose: SchemaRef,
     refuser: Refuser,
@@ -55,7 +57,14 @@ impl JsonFlow {
             .map(|field| field.as_ref().clone().with_nullable(true))
             .collect();
         let loose = Arc::new(Schema::new(fields));
-        Ok(Self { input: Input::open(path)?, lines: Vec::new(), line: 1, loose, refuser })
+        Ok(Self {
+            input: Input::open(path)?,
+            lines: Vec::new(),
+            line: 1,
+            ended: false,
+            loose,
+            refuser,
+        })
     }
 
     /// Finds the next lines.
@@ -64,7 +73,7 @@ impl JsonFlow {
         self.lines.clear();
         // Bytes ahead that are known to hold no line end.
         let mut searched = 0;
-        while self.lines.len() < rows_max {
+        while self.lines.len() < rows_max && self.input.position() < BATCH_BYTES_MAX {
             let ahead = self.input.ahead();
             let end = ahead[searched..].iter().position(|byte| *byte == b'\n');
             let (length, passed) = match end {
@@ -84,6 +93,7 @@ impl JsonFlow {
                 }
             };
             if passed == 0 {
+                self.ended = true;
                 return Ok(());
             }
             searched = 0;
@@ -175,7 +185,7 @@ impl Flow for JsonFlow {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         loop {
             self.read_lines(rows_max)?;
-            if self.lines.is_empty() {
+            if self.lines.is_empty() && self.ended {
                 return Ok(Next::End);
             }
             let mut batches = Vec::new();

@@ -32,6 +32,8 @@ mod rows;
 mod sink;
 mod text;
 
+pub use csv::RECORD_BYTES_MAX;
+pub use json::LINE_BYTES_MAX;
 use rows::Target;
 
 use crate::options::Reader;

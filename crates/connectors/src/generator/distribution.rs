@@ -174,12 +174,12 @@ mod tests {
     #[test]
     fn every_distribution_stays_in_its_range() {
         let column = Column::new(9, "range");
-        for name in 0..NAMES.len() {
+        for (index, name) in NAMES.iter().enumerate() {
             for (min, max) in [(0, 0), (-3, 3), (10, 1_000_000)] {
-                let distribution = Distribution::new(name, min, max, 1.16);
+                let distribution = Distribution::new(index, min, max, 1.16);
                 for row in 0..20_000 {
                     let value = distribution.draw(column.draws(row));
-                    assert!((min..=max).contains(&value), "{}: {value}", NAMES[name]);
+                    assert!((min..=max).contains(&value), "{name}: {value}");
                 }
             }
         }

@@ -28,7 +28,9 @@ use crate::options::{Reader, nearest, refuse, sql_type};
 pub(super) const KINDS: &[&str] =
     &["uniform", "zipf", "pareto", "sequence", "constant", "choice", "time"];
 
-const SETTINGS: &[&str] = &["kind", "min", "max", "exponent", "value", "values", "null_rate"];
+/// The settings of a column, in SQL: `fields.<column>.<setting>`.
+pub(super) const SETTINGS: &[&str] =
+    &["kind", "min", "max", "exponent", "value", "values", "null_rate"];
 
 /// The largest number where 'max' is not given, as far as the type goes.
 const MAX: f64 = 999_999.0;

@@ -330,3 +330,19 @@ fn unfit_type(column: &str, made: &DataType, declared: &DataType) -> ConnectorEr
         hint: Some(format!("declare it as {}", sql_type(made))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_of_a_column_is_in_the_table_of_options() {
+        let listed: Vec<&str> = OPTIONS
+            .iter()
+            .filter_map(|option| option.key.strip_prefix("fields.<column>."))
+            .collect();
+        assert_eq!(listed, fields::SETTINGS);
+        let kinds = OPTIONS.iter().find(|option| option.key == "fields.<column>.kind");
+        assert_eq!(kinds.map(|option| option.values), Some(&*fields::KINDS.join(" | ")));
+    }
+}

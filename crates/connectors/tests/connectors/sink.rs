@@ -40,7 +40,10 @@ fn what_is_written_reads_back_in_every_format() {
     }
     assert_eq!(scratch.names(), ["t.csv", "t.json", "t.parquet", "t.tsv"]);
     let csv = fs::read_to_string(scratch.path("t.csv")).unwrap();
-    let text = "name,value,at\n\"a,\"\"b\"\"\",1.5,1970-01-01 00:00:00\nNA,-2.0,1970-01-01 00:00:01.250\nü,NA,1970-01-01 00:00:02\n";
+    let text = "name,value,at\n\
+                \"a,\"\"b\"\"\",1.5,1970-01-01 00:00:00\n\
+                NA,-2.0,1970-01-01 00:00:01.250\n\
+                ü,NA,1970-01-01 00:00:02\n";
     assert_eq!(csv, text);
 }
 

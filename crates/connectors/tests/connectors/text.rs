@@ -7,8 +7,10 @@ use arrow::array::{Array, AsArray};
 use arrow::compute::sum;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, TimeUnit};
 use connectors::FileConnector;
+use connectors::file::{LINE_BYTES_MAX, RECORD_BYTES_MAX};
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
+use dataflow::source::Next;
 
 use crate::bed::*;
 
@@ -289,4 +291,46 @@ fn types_beyond_the_plain_ones_are_cast() {
     assert_eq!(rows(&read), ["|x|1.25|2013-02-03|true|5", "z||NULL|NULL|NULL|NULL"]);
     assert_eq!(bad(&context)[0].1, "column 'i': '200' is not a valid TINYINT");
     assert_eq!(read.column(0).null_count(), 0);
+}
+
+#[test]
+fn a_quote_that_swallows_too_much_gives_back_the_lines_behind_it() {
+    let scratch = Scratch::new("csv-bound");
+    let line = "7,xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\n";
+    let lines = RECORD_BYTES_MAX / line.len() + 10;
+    let text = format!("a,b\n1,\"open\n{}", line.repeat(lines));
+    let table = csv(&scratch, text, &[("a", BIGINT), ("b", VARCHAR)]);
+    let context = context();
+    let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+    assert_eq!(read.num_rows(), lines);
+    assert_eq!(bad(&context)[0].0, "t.csv:2");
+    assert_eq!(context.bad.count(), 1);
+}
+
+#[test]
+fn a_file_without_line_ends_is_refused_at_the_bound() {
+    let scratch = Scratch::new("bounds");
+    let schema = columns(&[("a", VARCHAR)]);
+    let head = "a\n\"";
+    let csv = scratch.write("t.csv", head.to_owned() + &"x".repeat(RECORD_BYTES_MAX + 2));
+    let json = scratch.write("t.json", "x".repeat(LINE_BYTES_MAX + (2 << 20)));
+    for path in [csv, json] {
+        let source = source(&FileConnector, &table(&schema, &[("path", &path)])).unwrap();
+        let error = refused(try_read_flow(&*source, 0, &context()));
+        assert!(error.to_string().contains("no line ends within"), "{error}");
+    }
+}
+
+#[test]
+fn batches_of_long_records_are_short() {
+    let scratch = Scratch::new("csv-long");
+    let record = format!("{}\n", "x".repeat(1 << 20));
+    let table = csv(&scratch, format!("a\n{}", record.repeat(20)), &[("a", VARCHAR)]);
+    let source = source(&FileConnector, &table).unwrap();
+    let mut flow = source.open(0, &context()).unwrap();
+    let mut sizes = Vec::new();
+    while let Next::Batch(batch) = flow.next(8192).unwrap() {
+        sizes.push(batch.num_rows());
+    }
+    assert_eq!(sizes, [8, 8, 4]);
 }
