@@ -67,7 +67,7 @@ pub(crate) fn lower(call: &Expr, schema: &DFSchema) -> Result<AggregateCall, Ref
         Refusal::new(&[&name], format!("{name}: {}", crate::errors::message_of(&error)))
     };
     let output = call.get_type(schema).map_err(internal)?;
-    let text = call.human_display().to_string();
+    let text = call.human_display().to_string().replace("count(1)", "count(*)");
     if let Some((aggregate, args)) = native(function, schema).map_err(internal)?
         && aggregate.output_type() == output
     {
@@ -299,3 +299,6 @@ impl Accumulator for Adapted {
         self.inner.as_ref().map_or(0, |inner| inner.size()) + self.ids.capacity() * 8
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -146,16 +146,26 @@ impl Diagnostic {
 /// Names listed in a detail at most.
 const NAMES_SHOWN_MAX: usize = 24;
 
-/// The name that `name` was probably meant to be: equal but for case, or within a third of its length in edits.
+/// The name that `name` was probably meant to be: equal but for case, within a third of its length in edits, or
+/// with two letters swapped.
 pub(crate) fn nearest<'a>(name: &str, names: &[&'a str]) -> Option<&'a str> {
     let lower = name.to_lowercase();
+    let length = lower.chars().count();
+    let letters = |text: &str| {
+        let mut letters: Vec<char> = text.chars().collect();
+        letters.sort_unstable();
+        letters
+    };
+    let near = |distance: usize, candidate: &str| {
+        let edits_max = (length.max(candidate.chars().count()) / 3).max(1);
+        let swapped = distance <= 2 && letters(&lower) == letters(&candidate.to_lowercase());
+        distance < length && (distance <= edits_max || swapped)
+    };
     names
         .iter()
         .map(|candidate| (levenshtein(&lower, &candidate.to_lowercase()), *candidate))
         .min()
-        .filter(|(distance, candidate)| {
-            *distance <= (lower.chars().count().max(candidate.chars().count()) / 3).max(1)
-        })
+        .filter(|(distance, candidate)| *distance == 0 || near(*distance, candidate))
         .map(|(_, candidate)| candidate)
 }
 
@@ -187,6 +197,8 @@ mod tests {
         assert_eq!(nearest("orign", &["dest", "origin"]), Some("origin"));
         assert_eq!(nearest("ORIGIN", &["dest", "origin"]), Some("origin"));
         assert_eq!(nearest("carrier", &["dest", "origin"]), None);
-        assert_eq!(nearest("t", &["ts"]), Some("ts"));
+        assert_eq!(nearest("FORM", &["FROM", "WHERE"]), Some("FROM"));
+        assert_eq!(nearest("T", &["t"]), Some("t"));
+        assert_eq!(nearest("u", &["t"]), None);
     }
 }

@@ -9,7 +9,7 @@ use dataflow::source::Source;
 
 use crate::Workers;
 use crate::catalog::Table;
-use crate::fragment::Grouping;
+use crate::fragment::{Grouping, aggregate_name, key_name};
 use crate::interval::tick_ns;
 use crate::settings::InForce;
 use crate::types::sql_name;
@@ -103,6 +103,19 @@ impl Section {
         if let Some(step) = step {
             self.text(label, step.describe());
         }
+    }
+
+    /// The step behind a grouping, with what the columns between them are.
+    pub(crate) fn behind(&mut self, grouping: &Grouping, step: &Option<Arc<dyn Step>>) {
+        let Some(step) = step else { return };
+        let keys = grouping.keys.iter().map(|key| key.human_display().to_string());
+        let keys = keys.enumerate().map(|(at, text)| (key_name(at), text));
+        let calls = grouping.aggregates.iter().map(|call| call.text.clone());
+        let calls = calls.enumerate().map(|(at, text)| (aggregate_name(at), text));
+        let names: Vec<_> = keys.chain(calls).collect();
+        // From the last, so that key_1 does not match in key_10.
+        let text = names.iter().rev().fold(step.describe(), |t, (name, of)| t.replace(name, of));
+        self.text("then", text);
     }
 
     /// A table that is read, with its event time.

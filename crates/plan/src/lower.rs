@@ -261,27 +261,33 @@ impl Lowering<'_> {
         section: &mut Section,
     ) -> Result<(), Option<Diagnostic>> {
         let report = |e: DataFusionError| self.around.report(&e);
-        let scope = DFSchema::try_from(columns.as_ref().clone()).map_err(report)?;
         let mut wanted = Wanted::default();
         let keys: Vec<usize> = grouping.keys.iter().map(|key| wanted.index(key)).collect();
-        let args = |call: &crate::aggregates::AggregateCall, wanted: &mut Wanted| {
-            call.args.iter().map(|arg| wanted.index(arg)).collect::<Vec<_>>()
-        };
-        let args: Vec<_> = grouping.aggregates.iter().map(|call| args(call, &mut wanted)).collect();
+        let mut index_all =
+            |args: &[Expr]| args.iter().map(|a| wanted.index(a)).collect::<Vec<_>>();
+        let args = grouping.aggregates.iter().map(|call| index_all(&call.args)).collect::<Vec<_>>();
         let time = grouping.window.as_ref().map(|window| wanted.index(&window.time));
         if wanted.0.is_empty() {
             // Rows need a column to be counted by.
             let first = columns.field(0).name().clone();
             wanted.index(&Expr::Column(Column::new_unqualified(first)));
         }
-        let before = wanted.schema(&scope).map_err(report)?;
-        query.step = step::compile(columns, fragment.filter.as_ref(), &wanted.0, before.clone())
-            .map_err(report)?;
+        let (before, places) = match (&fragment.filter, wanted.direct(columns)) {
+            (None, Some(places)) => (columns.clone(), places),
+            (filter, _) => {
+                let before = wanted.schema(columns).map_err(report)?;
+                query.step = step::compile(columns, filter.as_ref(), &wanted.0, before.clone())
+                    .map_err(report)?;
+                (before, (0..wanted.0.len()).collect())
+            }
+        };
+        let keys: Vec<usize> = keys.into_iter().map(|key| places[key]).collect();
+        let args = args.into_iter().map(|of| of.into_iter().map(|arg| places[arg]).collect());
+        let args: Vec<Vec<usize>> = args.collect();
         let window = match (&grouping.window, time) {
-            (Some(window), Some(column)) => Some(window_of(window, column, &before)?),
+            (Some(window), Some(time)) => Some(window_of(window, places[time], &before)?),
             _ => None,
         };
-        let key_types = keys.iter().map(|&key| before.field(key).data_type().clone()).collect();
         let given_out = given_out(grouping, &keys, &before, window.as_ref());
         let behind = step::compile(
             &given_out,
@@ -294,10 +300,10 @@ impl Lowering<'_> {
         section.step("step", &query.step);
         section.grouping(grouping, &before, &keys);
         section.text("exchange", format!("{exchange}: {why}"));
-        section.step("then", &behind);
+        section.behind(grouping, &behind);
         query.aggregate = Some(Aggregation {
             group_by: Arc::new(GroupBy {
-                keys: key_types,
+                keys: keys.iter().map(|&key| before.field(key).data_type().clone()).collect(),
                 aggregates: grouping.aggregates.iter().map(|c| c.aggregate.clone()).collect(),
                 options: StateOptions {
                     budget_bytes: self.settings.job.state_bytes_max,
@@ -432,7 +438,13 @@ impl Wanted {
         })
     }
 
-    fn schema(&self, scope: &DFSchema) -> DfResult<SchemaRef> {
+    /// Where each is among `columns`, if all of them are mere columns.
+    fn direct(&self, columns: &Schema) -> Option<Vec<usize>> {
+        self.0.iter().map(|expr| column_index(expr, columns)).collect()
+    }
+
+    fn schema(&self, columns: &Schema) -> DfResult<SchemaRef> {
+        let scope = &DFSchema::try_from(columns.clone())?;
         let field = |expr: &Expr| {
             let data_type = expr.get_type(scope)?;
             Ok(match expr {

@@ -21,7 +21,7 @@ use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 use crate::catalog::{Catalog, Entry, InlinedView, ScannedTable};
 use crate::diagnostics::{Diagnostic, Place};
 use crate::errors::{PlanError, Surroundings};
-use crate::syntax::{Cursor, parser, syntax_error};
+use crate::syntax::{Cursor, misspelt_hint, parser, syntax_error};
 use crate::tumble::{self, Site};
 use crate::types::Types;
 
@@ -66,7 +66,7 @@ impl Engine {
         let query = parser.parse_query().map_err(|e| syntax_error(&e, &rewritten))?;
         let mut end = Cursor::new(&rewritten);
         end.skip(parser.index());
-        end.end()?;
+        end.end().map_err(|error| misspelt_hint(error, &rewritten))?;
         let names = Names { engine: self, catalog };
         let planned = SqlToRel::new(&names).sql_statement_to_plan(Statement::Query(query));
         match planned {

@@ -213,7 +213,6 @@ pub(crate) fn syntax_error(error: &ParserError, tokens: &[TokenWithSpan]) -> Dia
                 None => Place { line: line as usize, column: column as usize, length: 1 },
             }
         });
-    let misspelt = misspelt(tokens, place);
     let message = message.strip_prefix("sql parser error: ").unwrap_or(message);
     let message = match message.strip_prefix("Expected: ").and_then(|m| m.rsplit_once(", found: "))
     {
@@ -221,8 +220,13 @@ pub(crate) fn syntax_error(error: &ParserError, tokens: &[TokenWithSpan]) -> Dia
         Some((what, found)) => format!("expected {what}, found '{found}'"),
         None => lower_first(message),
     };
-    let error = Diagnostic::at(place, message);
-    match misspelt {
+    misspelt_hint(Diagnostic::at(place, message), tokens)
+}
+
+/// Adds the hint that a keyword is misspelt where that is likely.
+pub(crate) fn misspelt_hint(error: Diagnostic, tokens: &[TokenWithSpan]) -> Diagnostic {
+    let place = Place { line: error.line, column: error.column, length: error.length };
+    match misspelt(tokens, place) {
         Some((word, keyword)) => error.hint(format!("did you mean {keyword} instead of '{word}'?")),
         None => error,
     }
