@@ -1,7 +1,8 @@
 //! Aggregate functions for streaming state.
 //!
-//! count, sum, min, max and avg have kernels in [`state::aggregates`], used where their type is DataFusion's. Every other
-//! function that has a `GroupsAccumulator` runs through an adapter: its state columns are what workers exchange.
+//! count, sum, min, max and avg have kernels in [`state::aggregates`], used where their type is
+//! DataFusion's. Every other function that has a `GroupsAccumulator` runs through an adapter: its
+//! state columns are what workers exchange.
 
 use std::fmt;
 use std::sync::Arc;
@@ -127,7 +128,8 @@ fn native(
     aggregate.map(|aggregate| Ok((aggregate, vec![filtered(arg.clone())?]))).transpose()
 }
 
-/// The kernels of sum and avg widen integers and floats as they go: DataFusion's cast is not needed.
+/// The kernels of sum and avg widen integers and floats as they go: DataFusion's cast is not
+/// needed.
 fn before_widening<'a>(
     name: &str,
     arg: &'a Expr,

@@ -1,12 +1,14 @@
-//! What runs when all input has been read: `ORDER BY`, `LIMIT`, joins, and whatever else does not stream.
+//! What runs when all input has been read: `ORDER BY`, `LIMIT`, joins, and whatever else does not
+//! stream.
 //!
-//! The streaming parts of a statement are gathered on worker 0, one [`Part`] each. When the last of them has ended
-//! well, DataFusion runs the rest of the plan over their rows and its result goes into the statement's own sink. That
-//! sink is opened with the first part, so that one that cannot be written fails before anything is read; it is
-//! committed only after the whole result has been written.
+//! The streaming parts of a statement are gathered on worker 0, one [`Part`] each. When the last of
+//! them has ended well, DataFusion runs the rest of the plan over their rows and its result goes
+//! into the statement's own sink. That sink is opened with the first part, so that one that cannot
+//! be written fails before anything is read; it is committed only after the whole result has been
+//! written.
 //!
-//! Memory is one pool for the rows gathered and for DataFusion's operators. Sorts and aggregates spill to disk when it
-//! is full; rows gathered do not.
+//! Memory is one pool for the rows gathered and for DataFusion's operators. Sorts and aggregates
+//! spill to disk when it is full; rows gathered do not.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -60,7 +62,8 @@ impl TableSource for GatheredRows {
 }
 
 impl BatchStage {
-    /// A stage for `plan`, whose leaves are [`GatheredRows`] of `parts` parts, into a sink with columns of `schema`.
+    /// A stage for `plan`, whose leaves are [`GatheredRows`] of `parts` parts, into a sink with
+    /// columns of `schema`.
     ///
     /// # Errors
     /// When DataFusion cannot run the plan.

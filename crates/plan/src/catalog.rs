@@ -1,8 +1,10 @@
 //! Tables and views by name, and what DataFusion may know of them.
 //!
-//! A [`Table`] is what `CREATE TABLE` said, checked against its connector. Its columns, where it declares none, and
-//! whether it is bounded are asked of the connector when first needed. DataFusion sees a [`TableScan`] of a
-//! [`TableSource`] that it never reads: the scans are taken out of its plans by [`crate::fragment`].
+//! A [`Table`] is what `CREATE TABLE` said, checked against its connector. Its columns, where it
+//! declares none, and whether it is bounded are asked of the connector when first needed.
+//! DataFusion sees a [`TableScan`] of a
+//! [`TableSource`] that it never reads: the scans are taken out of its plans by
+//! [`crate::fragment`].
 //!
 //! [`TableScan`]: datafusion::logical_expr::TableScan
 
@@ -107,7 +109,8 @@ impl Table {
         if errors.is_empty() { Ok(table) } else { Err(errors) }
     }
 
-    /// The watermark of the declaration. It is a source's, so that columns can be inferred here if need be.
+    /// The watermark of the declaration. It is a source's, so that columns can be inferred here if
+    /// need be.
     fn declared_time(&self, decl: &CreateTable) -> Result<Option<EventTime>, Diagnostic> {
         let Some(watermark) = &decl.watermark else { return Ok(None) };
         let (name, place) = (&watermark.column.text, watermark.column.place);
@@ -182,8 +185,8 @@ impl Table {
         Ok(*self.bounded.get_or_init(|| bounded))
     }
 
-    /// What a connector had against the table: at the option or column at fault if it is of the same script, else where
-    /// the table is used.
+    /// What a connector had against the table: at the option or column at fault if it is of the
+    /// same script, else where the table is used.
     pub(crate) fn refused(&self, error: &ConnectorError, used: Place) -> Diagnostic {
         let places = &self.places;
         let (place, message, hint) = match error {

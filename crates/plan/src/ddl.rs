@@ -7,7 +7,8 @@
 //! ) WITH ('connector' = 'file', 'path' = 'a.csv')
 //! ```
 //!
-//! Only the form is checked here; whether the connector exists and what its options are is the catalog's matter.
+//! Only the form is checked here; whether the connector exists and what its options are is the
+//! catalog's matter.
 
 use arrow::datatypes::{DataType, Field};
 use datafusion::sql::sqlparser::tokenizer::Token;

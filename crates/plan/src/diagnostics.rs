@@ -1,6 +1,7 @@
 //! What a user is told when SQL cannot be planned.
 //!
-//! A [`Diagnostic`] points at a place in the script and says what is wrong there, why, and what to write instead:
+//! A [`Diagnostic`] points at a place in the script and says what is wrong there, why, and what to
+//! write instead:
 //!
 //! ```text
 //! error: unknown column 'orign'
@@ -16,7 +17,8 @@ use std::fmt::Write;
 use datafusion::common::utils::datafusion_strsim::levenshtein;
 use datafusion::sql::sqlparser::tokenizer::Span as TokenSpan;
 
-/// A piece of one line of a script. Lines and columns count from 1, columns and lengths in characters.
+/// A piece of one line of a script. Lines and columns count from 1, columns and lengths in
+/// characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Place {
     /// The line.
@@ -107,8 +109,8 @@ impl Diagnostic {
         }
     }
 
-    /// The error as a text of several lines, with the line of `sql` where it lies. `file` stands before the position;
-    /// `color` adds ANSI escapes.
+    /// The error as a text of several lines, with the line of `sql` where it lies. `file` stands
+    /// before the position; `color` adds ANSI escapes.
     pub fn render(&self, file: &str, sql: &str, color: bool) -> String {
         let paint = |code: &'static str| if color { code } else { "" };
         let (red, blue, bold, off) =
@@ -146,8 +148,8 @@ impl Diagnostic {
 /// Names listed in a detail at most.
 const NAMES_SHOWN_MAX: usize = 24;
 
-/// The name that `name` was probably meant to be: equal but for case, within a third of its length in edits, or
-/// with two letters swapped.
+/// The name that `name` was probably meant to be: equal but for case, within a third of its length
+/// in edits, or with two letters swapped.
 pub(crate) fn nearest<'a>(name: &str, names: &[&'a str]) -> Option<&'a str> {
     let lower = name.to_lowercase();
     let length = lower.chars().count();
@@ -179,8 +181,8 @@ mod tests {
         let error = Diagnostic::at(place, "unknown column 'orign'").hint("did you mean 'origin'?");
         assert_eq!(
             error.render("a.sql", "-- x\nSELECT orign\nFROM t", false),
-            "error: unknown column 'orign'\n --> a.sql:2:8\n  |\n2 | SELECT orign\n  |        ^^^^^\n  \
-             = hint: did you mean 'origin'?\n"
+            "error: unknown column 'orign'\n --> a.sql:2:8\n  |\n2 | SELECT orign\n  \
+             |        ^^^^^\n  = hint: did you mean 'origin'?\n"
         );
         assert!(error.render("a.sql", "", true).contains("\x1b[1;31merror"));
     }

@@ -1,7 +1,7 @@
 //! What DataFusion has against a query, as a [`Diagnostic`] that points at the user's own token.
 //!
-//! DataFusion gives places for columns, tables and functions; for everything else the place is looked for: the first
-//! token of the statement that the message names.
+//! DataFusion gives places for columns, tables and functions; for everything else the place is
+//! looked for: the first token of the statement that the message names.
 
 use std::fmt;
 

@@ -6,10 +6,11 @@
 //! [Filter | Projection | SubqueryAlias]*  Aggregate?  [Filter | Projection | SubqueryAlias]*  TableScan
 //! ```
 //!
-//! [`Fragment::of`] takes one apart: expressions below the aggregate are rewritten over the table's columns, those
-//! above it over the columns that the aggregate gives out, and group keys that are bounds of a `TUMBLE` become a
-//! window. What is of another form is refused with a reason that a user understands; whether that is an error or work for
-//! the batch stage is decided in [`crate::lower`].
+//! [`Fragment::of`] takes one apart: expressions below the aggregate are rewritten over the table's
+//! columns, those above it over the columns that the aggregate gives out, and group keys that are
+//! bounds of a `TUMBLE` become a window. What is of another form is refused with a reason that a
+//! user understands; whether that is an error or work for the batch stage is decided in
+//! [`crate::lower`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -48,7 +49,8 @@ pub(crate) struct Grouping {
     /// Over the table's columns.
     pub(crate) keys: Vec<Expr>,
     pub(crate) aggregates: Vec<AggregateCall>,
-    /// Over the columns that the grouping gives out: see [`key_name`], [`aggregate_name`] and [`Bound::column`].
+    /// Over the columns that the grouping gives out: see [`key_name`], [`aggregate_name`] and
+    /// [`Bound::column`].
     pub(crate) filter: Option<Expr>,
     /// Over the same columns.
     pub(crate) outputs: Vec<Expr>,

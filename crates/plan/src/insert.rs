@@ -1,7 +1,8 @@
 //! The columns of a query as the columns of the table that it is inserted into.
 //!
-//! By position, or by the names of `INSERT INTO t (a, b)`; columns that are not named are NULL. A type is converted only
-//! where every value survives; anything else is an error that asks for a CAST.
+//! By position, or by the names of `INSERT INTO t (a, b)`; columns that are not named are NULL. A
+//! type is converted only where every value survives; anything else is an error that asks for a
+//! CAST.
 
 use arrow::datatypes::{DataType, Schema, TimeUnit};
 use datafusion::error::Result as DfResult;
@@ -96,7 +97,8 @@ fn targets(schema: &Schema, named: &[Ident], table: &str) -> Result<Vec<usize>, 
     Ok(targets)
 }
 
-/// Whether a column of a query is a constant that fits a type; a `VALUES` list is judged when it is computed.
+/// Whether a column of a query is a constant that fits a type; a `VALUES` list is judged when it is
+/// computed.
 fn constant_fits(plan: &LogicalPlan, column: usize, to: &DataType) -> bool {
     match plan {
         LogicalPlan::Values(_) => true,

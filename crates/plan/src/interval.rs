@@ -1,4 +1,5 @@
-//! Spans of time in DDL and windows: `INTERVAL '1' HOUR`, `INTERVAL '1:30' MINUTE TO SECOND`, `INTERVAL '5 minutes'`.
+//! Spans of time in DDL and windows: `INTERVAL '1' HOUR`, `INTERVAL '1:30' MINUTE TO SECOND`,
+//! `INTERVAL '5 minutes'`.
 //!
 //! Months and years are refused: they have no fixed length.
 
@@ -173,7 +174,7 @@ fn fields(text: &str, from: i64, to: i64) -> Option<i64> {
 /// `5 minutes`, `1 hour 30 minutes`.
 fn words(text: &str) -> Option<i64> {
     let words: Vec<&str> = text.split_whitespace().collect();
-    if words.is_empty() || words.len() % 2 != 0 {
+    if words.is_empty() || !words.len().is_multiple_of(2) {
         return None;
     }
     words.chunks(2).try_fold(0i64, |sum, pair| sum.checked_add(scaled(pair[0], unit(pair[1])?)?))

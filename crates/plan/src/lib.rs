@@ -11,16 +11,19 @@
 //!             one query into the sink        queries into a batch stage into the sink
 //! ```
 //!
-//! DataFusion parses queries, types and optimizes them, and evaluates expressions; what rows meet, when and where is
-//! decided here. A [`Planner`] makes [`Stage`]s of scripts; every node plans the same script and gets the same jobs.
+//! DataFusion parses queries, types and optimizes them, and evaluates expressions; what rows meet,
+//! when and where is decided here. A [`Planner`] makes [`Stage`]s of scripts; every node plans the
+//! same script and gets the same jobs.
 //!
 //! What it keeps:
-//! - an error points at the token that the user wrote ([`Diagnostic`]), and all independent errors come together;
-//! - over input that never ends, everything streams or is refused; over bounded input, what does not stream runs in
-//!   DataFusion when all input has been read;
+//! - an error points at the token that the user wrote ([`Diagnostic`]), and all independent errors
+//!   come together;
+//! - over input that never ends, everything streams or is refused; over bounded input, what does
+//!   not stream runs in DataFusion when all input has been read;
 //! - what a query needs in memory is a sum of named limits ([`Explain::memory`]).
 //!
-//! It knows connectors only as [`Connector`](dataflow::connector::Connector) and runs nothing, except constants.
+//! It knows connectors only as [`Connector`](dataflow::connector::Connector) and runs nothing,
+//! except constants.
 #![forbid(unsafe_code)]
 
 mod aggregates;

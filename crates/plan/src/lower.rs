@@ -1,8 +1,8 @@
 //! From an optimized plan to the queries of a job.
 //!
-//! A plan that is one [`Fragment`] becomes one query into the statement's sink. Otherwise, over bounded input, its largest
-//! fragments become queries into a [`BatchStage`], which runs the rest. Over unbounded input there is no rest: what does
-//! not stream is refused.
+//! A plan that is one [`Fragment`] becomes one query into the statement's sink. Otherwise, over
+//! bounded input, its largest fragments become queries into a [`BatchStage`], which runs the rest.
+//! Over unbounded input there is no rest: what does not stream is refused.
 
 use std::sync::Arc;
 
@@ -330,12 +330,13 @@ impl Lowering<'_> {
             }
             ExchangeChoice::Auto => Ok((
                 Exchange::Merge,
-                "each worker aggregates what it reads, so rows do not travel; how many groups there \
-                 are is not known beforehand"
+                "each worker aggregates what it reads, so rows do not travel; how many groups \
+                 there are is not known beforehand"
                     .into(),
             )),
             ExchangeChoice::Fixed(Exchange::Forward) if workers > 1 => {
-                let message = format!("exchange 'forward' cannot group the rows of {workers} workers");
+                let message =
+                    format!("exchange 'forward' cannot group the rows of {workers} workers");
                 let place = self.first_of(&["GROUP", "DISTINCT"]);
                 Err(Diagnostic::at(place, message)
                     .detail("each worker would give out its own rows for the same key")
@@ -456,7 +457,8 @@ impl Wanted {
     }
 }
 
-/// The columns of the table that a fragment reads, in the table's order. At least one: rows are counted by it.
+/// The columns of the table that a fragment reads, in the table's order. At least one: rows are
+/// counted by it.
 fn columns_read(fragment: &Fragment, schema: &Schema) -> Vec<usize> {
     let exprs: Vec<&Expr> = match &fragment.shape {
         Shape::Rows(outputs) => outputs.iter().collect(),
@@ -494,7 +496,8 @@ fn window_of(
         _ => TimeUnit::Nanosecond,
     };
     let (size, offset) = (window.size_ns / tick_ns(unit), window.offset_ns / tick_ns(unit));
-    // The function's own check has refused sizes that are no whole number of ticks, and the parser those below one.
+    // The function's own check has refused sizes that are no whole number of ticks, and the parser
+    // those below one.
     let windows = Windows::tumbling(size, offset).ok_or(None)?;
     Ok(Window { column, time_type, windows })
 }
@@ -539,7 +542,8 @@ pub(crate) fn tables_of(plan: &LogicalPlan) -> Vec<Arc<Table>> {
     tables
 }
 
-/// Cuts the largest fragments out of a plan and leaves [`GatheredRows`] with the same columns in their place.
+/// Cuts the largest fragments out of a plan and leaves [`GatheredRows`] with the same columns in
+/// their place.
 fn cut(plan: &LogicalPlan, fragments: &mut Vec<(Fragment, LogicalPlan)>) -> DfResult<LogicalPlan> {
     let rest = plan.clone().transform_down_with_subqueries(|node| {
         let Ok(fragment) = Fragment::of(&node) else { return Ok(Transformed::no(node)) };

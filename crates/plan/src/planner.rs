@@ -110,7 +110,8 @@ impl Planner {
         self.default_sink = Some((connector, options));
     }
 
-    /// Plans a script: its statements in order. Statements that only define something make no stage.
+    /// Plans a script: its statements in order. Statements that only define something make no
+    /// stage.
     ///
     /// # Errors
     /// Everything that is wrong with the script; then no table, view or setting has changed.

@@ -1,5 +1,5 @@
-//! Tables that the planner makes itself: rows known when the statement is planned (`VALUES`, `SHOW TABLES`), and the
-//! one row of an aggregate over nothing.
+//! Tables that the planner makes itself: rows known when the statement is planned (`VALUES`, `SHOW
+//! TABLES`), and the one row of an aggregate over nothing.
 
 use std::sync::Arc;
 
@@ -61,8 +61,8 @@ impl Flow for RowsFlow {
     }
 }
 
-/// A sink behind an aggregate without keys and window, which has one row even where there was no input: `count(*)` of
-/// nothing is 0. `step` makes the sink's columns of the aggregate's.
+/// A sink behind an aggregate without keys and window, which has one row even where there was no
+/// input: `count(*)` of nothing is 0. `step` makes the sink's columns of the aggregate's.
 pub(crate) struct OneRow {
     pub(crate) sink: Arc<dyn Sink>,
     pub(crate) step: Option<Arc<dyn Step>>,

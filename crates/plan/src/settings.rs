@@ -1,7 +1,7 @@
 //! What `SET key = value` may say.
 //!
-//! The table of [`settings`] is the only list of them: parsing, messages, EXPLAIN and the reference page are made
-//! from it.
+//! The table of [`settings`] is the only list of them: parsing, messages, EXPLAIN and the reference
+//! page are made from it.
 
 use dataflow::job::{Exchange, Idle, Settings};
 
@@ -28,8 +28,8 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.batch_bytes",
         values: "bytes",
         default: "2 GiB",
-        doc: "Memory of the part of a query over bounded input that runs when all input has been read: \
-              ORDER BY, joins, DISTINCT.",
+        doc: "Memory of the part of a query over bounded input that runs when all input has been \
+              read: ORDER BY, joins, DISTINCT.",
     },
     SettingSpec {
         name: "millstream.batch_rows",
@@ -196,7 +196,7 @@ mod tests {
             set.set("millstream.slot_bytes", "100"),
             Err(Refused::Value(SETTINGS[6].values))
         );
-        assert_eq!(set.set("millstream.epoch_bytes", "99999999999g").is_err(), true);
+        assert!(set.set("millstream.epoch_bytes", "99999999999g").is_err());
         assert_eq!(set.set("millstream.epochs", "1"), Err(Refused::Unknown));
     }
 }

@@ -1,4 +1,5 @@
-//! Which statement a piece of a script is. Queries inside stay tokens; only what is ours is parsed here.
+//! Which statement a piece of a script is. Queries inside stay tokens; only what is ours is parsed
+//! here.
 
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
@@ -28,7 +29,8 @@ const FIRST_WORDS: &[&str] = &[
     "BEGIN", "END", "EXECUTE",
 ];
 
-/// Parses the tokens of one piece, which may be more than one statement: `EXECUTE STATEMENT SET BEGIN INSERT …`.
+/// Parses the tokens of one piece, which may be more than one statement: `EXECUTE STATEMENT SET
+/// BEGIN INSERT …`.
 pub(crate) fn parse(tokens: &[TokenWithSpan]) -> Result<Vec<Statement>, Diagnostic> {
     let mut cursor = Cursor::new(tokens);
     let opened = cursor.words("EXECUTE STATEMENT SET BEGIN");

@@ -4,9 +4,10 @@
 //! batch ─▶ predicate ─▶ keep the rows of the columns that outputs read ─▶ shared parts ─▶ outputs
 //! ```
 //!
-//! A column that is only passed on is not copied; a batch of which every row passes is not filtered; an expression that
-//! occurs in several outputs is computed once. Parts that are computed only under a condition (`CASE`, `AND`) are not
-//! shared, since they may fail where the condition protects them.
+//! A column that is only passed on is not copied; a batch of which every row passes is not
+//! filtered; an expression that occurs in several outputs is computed once. Parts that are computed
+//! only under a condition (`CASE`, `AND`) are not shared, since they may fail where the condition
+//! protects them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -24,8 +25,8 @@ use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext
 use datafusion::logical_expr::{Expr, ExprSchemable, Operator};
 use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
 
-/// Compiles a filter and projections over the columns of `input` into a step that gives columns of `schema`, whose
-/// types must be those of `outputs`. `None` if the step would change nothing.
+/// Compiles a filter and projections over the columns of `input` into a step that gives columns of
+/// `schema`, whose types must be those of `outputs`. `None` if the step would change nothing.
 pub(crate) fn compile(
     input: &SchemaRef,
     filter: Option<&Expr>,
@@ -194,8 +195,12 @@ fn evaluate(expr: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Result<ArrayRe
     expr.evaluate(batch).and_then(|value| value.into_array(batch.num_rows())).map_err(failed)
 }
 
-/// Takes parts that occur more than once out of `exprs`. Each part may use those before it, by name.
-fn share(exprs: &[Expr]) -> DfResult<(Vec<(String, Expr)>, Vec<Expr>)> {
+/// Parts by name, and expressions that use them.
+type Shared = (Vec<(String, Expr)>, Vec<Expr>);
+
+/// Takes parts that occur more than once out of `exprs`. Each part may use those before it, by
+/// name.
+fn share(exprs: &[Expr]) -> DfResult<Shared> {
     let mut seen: HashMap<&Expr, usize> = HashMap::new();
     for expr in exprs {
         count(expr, &mut seen);
@@ -232,7 +237,8 @@ fn replace(expr: Expr, names: &HashMap<Expr, String>) -> DfResult<Expr> {
     Ok(replaced.data)
 }
 
-/// Counts the parts of an expression that are computed for every row. What was seen before is not entered again.
+/// Counts the parts of an expression that are computed for every row. What was seen before is not
+/// entered again.
 fn count<'a>(expr: &'a Expr, seen: &mut HashMap<&'a Expr, usize>) {
     if matches!(expr, Expr::Column(_) | Expr::Literal(..)) {
         return;

@@ -1,7 +1,7 @@
 //! A script as tokens with places, and a cursor over the tokens of one statement.
 //!
-//! Everything that the planner reads goes through these tokens, also what DataFusion's parser gets: whatever is
-//! rewritten keeps the place of what the user wrote.
+//! Everything that the planner reads goes through these tokens, also what DataFusion's parser gets:
+//! whatever is rewritten keeps the place of what the user wrote.
 
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
@@ -54,8 +54,8 @@ pub(crate) fn text_of(sql: &str, tokens: &[TokenWithSpan]) -> String {
         let start: usize =
             sql.split_inclusive('\n').take(line as usize - 1).map(str::len).sum::<usize>();
         let rest = &sql[start..];
-        let chars = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
-        start + chars.skip(column as usize - 1).next().unwrap_or(rest.len())
+        let mut chars = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
+        start + chars.nth(column as usize - 1).unwrap_or(rest.len())
     };
     let (start, end) = (first.span.start, last.span.end);
     sql[offset(start.line, start.column)..offset(end.line, end.column)].to_string()
@@ -183,7 +183,10 @@ impl<'a> Cursor<'a> {
 
 /// Whether a token is an unquoted word, whatever its case.
 pub(crate) fn is_word(token: &TokenWithSpan, word: &str) -> bool {
-    matches!(&token.token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(word))
+    match &token.token {
+        Token::Word(w) => w.quote_style.is_none() && w.value.eq_ignore_ascii_case(word),
+        _ => false,
+    }
 }
 
 /// A parser of DataFusion's dialect over `tokens`.

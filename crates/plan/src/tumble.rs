@@ -1,7 +1,8 @@
 //! `TUMBLE`: windows in FROM.
 //!
-//! DataFusion's SQL has no windowing table functions. A pass over the tokens turns each into a query that calls
-//! functions of ours, and leaves the table's name and the time column as the user's own tokens, with their places:
+//! DataFusion's SQL has no windowing table functions. A pass over the tokens turns each into a
+//! query that calls functions of ours, and leaves the table's name and the time column as the
+//! user's own tokens, with their places:
 //!
 //! ```text
 //! TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR)
@@ -10,8 +11,9 @@
 //!                __tumble_time(ts, size, offset) AS window_time FROM t)
 //! ```
 //!
-//! Size and offset are nanoseconds. The functions compute the window of a row, so that a query means the same with and
-//! without a streaming aggregate; [`crate::fragment`] recognises them as group keys and makes a window of them.
+//! Size and offset are nanoseconds. The functions compute the window of a row, so that a query
+//! means the same with and without a streaming aggregate; [`crate::fragment`] recognises them as
+//! group keys and makes a window of them.
 
 use std::sync::Arc;
 
@@ -380,7 +382,8 @@ fn bounds<T: ArrowTimestampType>(
     Ok(Arc::new(values.with_timezone_opt(zone)) as ArrayRef)
 }
 
-/// How far `window_time` lies before `window_end`, in ticks: a millisecond, as in Flink, but at least a tick.
+/// How far `window_time` lies before `window_end`, in ticks: a millisecond, as in Flink, but at
+/// least a tick.
 fn last_tick(unit: TimeUnit) -> i64 {
     (1_000_000 / tick_ns(unit)).max(1)
 }

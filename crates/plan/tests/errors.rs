@@ -1,6 +1,7 @@
 //! The text of every error: `errors/<case>.sql` with `errors/<case>.txt` beside it.
 //!
-//! `UPDATE_EXPECTED=1 cargo test --release -p millstream-plan --test errors` writes the texts anew; read them.
+//! `UPDATE_EXPECTED=1 cargo test --release -p millstream-plan --test errors` writes the texts anew;
+//! read them.
 
 mod support;
 

@@ -70,7 +70,8 @@ fn a_window_over_a_view_is_the_same() {
          GROUP BY window_start, window_end, o HAVING sum(delay) > 5",
         "WITH v AS (SELECT ts, upper(origin) AS o, delay FROM stream WHERE delay > 0)
          SELECT window_end, o, sum(delay)
-         FROM TABLE(TUMBLE(DATA => TABLE v, TIMECOL => DESCRIPTOR(ts), SIZE => INTERVAL '1' DAY)) AS w
+         FROM TABLE(TUMBLE(
+           DATA => TABLE v, TIMECOL => DESCRIPTOR(ts), SIZE => INTERVAL '1' DAY)) AS w
          GROUP BY w.window_start, w.window_end, o HAVING sum(delay) > 5",
     ] {
         let query = query(sql);
@@ -80,6 +81,37 @@ fn a_window_over_a_view_is_the_same() {
         let behind = aggregate.step.expect("a step behind").describe();
         assert!(behind.starts_with("filter aggregate_0 > 5"), "{behind}");
     }
+}
+
+#[test]
+fn the_examples_stream() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let mut examples = 0;
+    for entry in std::fs::read_dir(folder).expect("the examples") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_none_or(|extension| extension != "sql") {
+            continue;
+        }
+        let sql = std::fs::read_to_string(&path).expect("an example");
+        // The tables of the test's connector instead of their own.
+        let mut pieces = sql.split("WITH (");
+        let mut memory = pieces.next().unwrap_or_default().to_string();
+        for piece in pieces {
+            let (_, rest) = piece.split_once(");").expect("the end of WITH");
+            memory.push_str("WITH ('connector' = 'memory');");
+            memory.push_str(rest);
+        }
+        let (mut planner, _) = support::planner(4);
+        let stages = planner.plan(&memory).map_err(|errors| errors[0].render("", &memory, false));
+        let stages = stages.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        for stage in &stages {
+            assert_eq!(stage.job.queries.len(), 1, "{}", path.display());
+            let aggregate = stage.job.queries[0].aggregate.as_ref().expect("an aggregate");
+            assert!(aggregate.window.is_some() && stage.job.queries[0].input.watermark.is_some());
+        }
+        examples += stages.len();
+    }
+    assert!(examples >= 4, "only {examples} statements");
 }
 
 #[test]
@@ -95,7 +127,8 @@ fn a_window_without_an_aggregate_is_computed_per_row() {
 #[test]
 fn functions_without_a_kernel_are_adapted() {
     let query = query(
-        "SELECT origin, stddev(delay), count(*) FILTER (WHERE delay > 0) FROM flights GROUP BY origin",
+        "SELECT origin, stddev(delay), count(*) FILTER (WHERE delay > 0) FROM flights
+         GROUP BY origin",
     );
     let aggregate = query.aggregate.expect("an aggregate");
     let states: Vec<_> =

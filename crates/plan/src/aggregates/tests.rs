@@ -1,4 +1,5 @@
-//! Aggregates in partial states that are merged, against DataFusion's aggregation of all rows at once.
+//! Aggregates in partial states that are merged, against DataFusion's aggregation of all rows at
+//! once.
 
 use arrow::array::{Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow::compute::concat_batches;

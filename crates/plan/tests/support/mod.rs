@@ -1,4 +1,5 @@
-//! A connector for tests: tables of given columns that read nothing, and sinks that keep what they get.
+//! A connector for tests: tables of given columns that read nothing, and sinks that keep what they
+//! get.
 
 use std::sync::{Arc, Mutex};
 
