@@ -8,21 +8,24 @@ use arrow::datatypes::{DataType, Schema, TimeUnit};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, cast, lit};
 use datafusion::scalar::ScalarValue;
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::diagnostics::{Diagnostic, Place};
-use crate::syntax::Ident;
+use crate::syntax::{Ident, is_word};
 use crate::types::sql_name;
 
 /// Projects `plan` to the columns of `schema`, of which `named` are given, or all.
 ///
 /// # Errors
-/// A number of columns or a type that does not fit, at `place` or at the column's name.
+/// A number of columns or a type that does not fit, at the item of `query` or at the table's name.
 pub(crate) fn fit(
     plan: LogicalPlan,
     schema: &Schema,
     named: &[Ident],
     table: &Ident,
+    query: &[TokenWithSpan],
 ) -> Result<DfResult<LogicalPlan>, Diagnostic> {
+    let items = select_items(query);
     let targets = targets(schema, named, &table.text)?;
     let given = plan.schema().columns();
     if given.len() != targets.len() {
@@ -53,7 +56,8 @@ pub(crate) fn fit(
             exprs.push(cast(lit(ScalarValue::Null), to.clone()).alias(field.name()));
             continue;
         };
-        let place = named.get(from).map_or(table.place, |ident| ident.place);
+        let item = items.get(from).filter(|_| items.len() == given.len());
+        let place = item.copied().unwrap_or(table.place);
         let source = plan.schema().field(from).data_type().clone();
         let column = Expr::Column(given[from].clone());
         exprs.push(if &source == to {
@@ -65,6 +69,31 @@ pub(crate) fn fit(
         });
     }
     Ok(LogicalPlanBuilder::from(plan).project(exprs).and_then(LogicalPlanBuilder::build))
+}
+
+/// Where the items of `SELECT a, b, …` begin.
+fn select_items(query: &[TokenWithSpan]) -> Vec<Place> {
+    let mut items = vec![];
+    let (mut depth, mut begins) = (0, true);
+    if !query.first().is_some_and(|first| is_word(first, "SELECT")) {
+        return items;
+    }
+    for token in &query[1..] {
+        if depth == 0 && is_word(token, "FROM") {
+            break;
+        }
+        if begins && !is_word(token, "DISTINCT") && !is_word(token, "ALL") {
+            items.push(Place::of(token.span));
+            begins = false;
+        }
+        match token.token {
+            Token::LParen | Token::LBracket => depth += 1,
+            Token::RParen | Token::RBracket => depth -= 1,
+            Token::Comma if depth == 0 => begins = true,
+            _ => {}
+        }
+    }
+    items
 }
 
 fn mismatch(from: &DataType, to: &DataType, field: &str, column: &str, place: Place) -> Diagnostic {

@@ -252,7 +252,7 @@ impl Planner {
                 (understood.plan.clone(), schema)
             }
             Some(schema) => {
-                let fitted = insert::fit(understood.plan.clone(), &schema, columns, name);
+                let fitted = insert::fit(understood.plan.clone(), &schema, columns, name, query);
                 (fitted.map_err(|e| vec![e])?.map_err(failed)?, schema)
             }
         };
