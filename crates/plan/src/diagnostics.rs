@@ -122,18 +122,16 @@ impl Diagnostic {
         let (line, column) = (self.line, self.column);
         // Writing to a String cannot fail.
         let _ = writeln!(out, "{margin}{blue}-->{off} {file}:{line}:{column}");
+        let before = self.column.saturating_sub(1);
         if let Some(source) = sql.lines().nth(self.line.wrapping_sub(1)) {
-            let width = source.chars().count().saturating_sub(self.column - 1).max(1);
+            let width = source.chars().count().saturating_sub(before).max(1);
             // Tabs stay tabs, so that the caret stands below its character whatever their width.
-            let before: String = source
-                .chars()
-                .take(self.column - 1)
-                .map(|c| if c == '\t' { '\t' } else { ' ' })
-                .collect();
+            let blanks: String =
+                source.chars().take(before).map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
             let carets = "^".repeat(self.length.clamp(1, width));
             let _ = writeln!(out, "{margin} {blue}|{off}");
             let _ = writeln!(out, "{blue}{number} |{off} {source}");
-            let _ = writeln!(out, "{margin} {blue}|{off} {before}{red}{carets}{off}");
+            let _ = writeln!(out, "{margin} {blue}|{off} {blanks}{red}{carets}{off}");
         }
         for (label, note) in [("detail", &self.detail), ("hint", &self.hint)] {
             if let Some(note) = note {

@@ -572,7 +572,10 @@ fn for_ever(plan: &LogicalPlan) -> Refusal {
         distinct |= matches!(node, LogicalPlan::Aggregate(a) if a.aggr_expr.is_empty());
         Ok(TreeNodeRecursion::Continue)
     });
-    let words: &[&str] = if distinct { &["DISTINCT", "GROUP"] } else { &["GROUP"] };
+    let words: &[&str] = match distinct {
+        true => &["DISTINCT", "GROUP"],
+        false => &["GROUP", "count", "sum", "avg", "min", "max"],
+    };
     Refusal::new(words, "rows that never end cannot be grouped without a window").hint(
         "add a window: FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR) … \
          GROUP BY window_start, window_end",

@@ -33,8 +33,9 @@ const FIRST_WORDS: &[&str] = &[
 /// BEGIN INSERT …`.
 pub(crate) fn parse(tokens: &[TokenWithSpan]) -> Result<Vec<Statement>, Diagnostic> {
     let mut cursor = Cursor::new(tokens);
-    let opened = cursor.words("EXECUTE STATEMENT SET BEGIN");
-    if opened || cursor.words("BEGIN STATEMENT SET") {
+    let opened = cursor.words("EXECUTE");
+    if opened || cursor.words("BEGIN") {
+        cursor.expect_words(if opened { "STATEMENT SET BEGIN" } else { "STATEMENT SET" })?;
         return if opened && cursor.peek().is_some() {
             Ok(vec![Statement::BeginSet, parse_one(cursor)?])
         } else {
@@ -60,13 +61,15 @@ fn parse_one(mut cursor: Cursor<'_>) -> Result<Statement, Diagnostic> {
     if cursor.words("DROP") {
         return drop(&mut cursor);
     }
-    if cursor.words("INSERT INTO") {
+    if cursor.words("INSERT") {
+        cursor.expect_words("INTO")?;
         return insert(&mut cursor);
     }
     if cursor.words("SET") {
         return set(&mut cursor);
     }
-    if cursor.words("SHOW TABLES") {
+    if cursor.words("SHOW") {
+        cursor.expect_words("TABLES")?;
         cursor.end()?;
         return Ok(Statement::ShowTables);
     }

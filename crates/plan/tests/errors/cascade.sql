@@ -1,0 +1,4 @@
+CREATE TABLE a (x INT) WITH ('connector' = 'memroy');
+CREATE VIEW b AS SELECT x FROM a;
+SELECT x FROM b;
+INSERT INTO a SELECT 1;

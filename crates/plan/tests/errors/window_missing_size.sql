@@ -1,0 +1,2 @@
+CREATE TABLE t (ts TIMESTAMP(3)) WITH ('connector' = 'memory');
+SELECT * FROM TUMBLE(TABLE t, DESCRIPTOR(ts));
