@@ -69,13 +69,18 @@ impl Engine {
         end.end().map_err(|error| misspelt_hint(error, &rewritten))?;
         let names = Names { engine: self, catalog };
         let planned = SqlToRel::new(&names).sql_statement_to_plan(Statement::Query(query));
+        // Types are final only when they have been coerced: until then a CASE has that of its first
+        // branch.
+        let options = self.state.config_options();
+        let analyzer = self.state.analyzer();
+        let planned = planned.and_then(|plan| analyzer.execute_and_check(plan, options, |_, _| {}));
         match planned {
             Ok(plan) => Ok(Understood { plan, sites }),
             Err(error) => Err(self.surroundings(tokens, &sites, catalog).report(&error)),
         }
     }
 
-    /// Coerces types, folds constants, pushes predicates and projections down.
+    /// Folds constants, pushes predicates and projections down.
     pub(crate) fn optimize(&self, plan: &LogicalPlan) -> Result<LogicalPlan> {
         self.state.optimize(plan)
     }

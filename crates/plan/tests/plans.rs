@@ -137,6 +137,18 @@ fn functions_without_a_kernel_are_adapted() {
 }
 
 #[test]
+fn columns_have_the_types_that_their_branches_agree_on() {
+    let sql = "SELECT CASE WHEN delay > 1 THEN 1 ELSE 2.5 END AS c FROM flights";
+    let schema = query(sql).schema;
+    assert_eq!(schema.field(0).data_type(), &arrow::datatypes::DataType::Float64);
+    let step = query(sql).step.expect("a step");
+    let delays = std::sync::Arc::new(arrow::array::Float64Array::from(vec![0.5, 2.0]));
+    let source = query(sql).input.source.schema();
+    let input = arrow::record_batch::RecordBatch::try_new(source, vec![delays]).expect("rows");
+    assert_eq!(step.apply(&input).expect("runs").batch.schema(), schema);
+}
+
+#[test]
 fn only_the_columns_that_are_used_are_read() {
     assert_eq!(columns(&query("SELECT dest FROM flights WHERE delay > 3")), ["dest", "delay"]);
     let counted = query("SELECT count(*) FROM flights");
