@@ -3,7 +3,10 @@
 //! A fragment is a subtree of an optimized plan of the form
 //!
 //! ```text
-//! [Filter | Projection | SubqueryAlias]*  Aggregate?  [Filter | Projection | SubqueryAlias]*  TableScan
+//! above: [Filter | Projection | SubqueryAlias]*
+//!        Aggregate?
+//! below: [Filter | Projection | SubqueryAlias]*
+//!        TableScan
 //! ```
 //!
 //! [`Fragment::of`] takes one apart: expressions below the aggregate are rewritten over the table's
