@@ -11,7 +11,8 @@ demo=target/demo
 mkdir -p "$demo"
 
 say "building"
-cargo build --release -p millstream-cli
+# By workspace, as the tests do: other features would compile DataFusion a second time.
+cargo build --release --workspace --bin millstream
 
 # Runs a command and leaves its wall-clock milliseconds in $ms.
 timed() {
