@@ -13,9 +13,7 @@ use dataflow::sink::{Placement, Sink};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema};
 use datafusion::error::{DataFusionError, Result as DfResult};
-use datafusion::logical_expr::{
-    EmptyRelation, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder,
-};
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 use state::{GroupBy, StateOptions, Windows};
 
@@ -28,7 +26,7 @@ use crate::explain::{Line, Section};
 use crate::fragment::{Fragment, Grouping, Refusal, Shape, aggregate_name, key_name};
 use crate::interval::tick_ns;
 use crate::query::Engine;
-use crate::rows::{OneRow, Rows};
+use crate::rows::Rows;
 use crate::settings::{ExchangeChoice, InForce};
 use crate::step::{self, column_index};
 use crate::syntax::is_word;
@@ -84,10 +82,10 @@ impl Lowering<'_> {
             if fragment.groups_for_ever() {
                 return Err(Some(self.unbounded(&for_ever(plan), &tables)));
             }
-            return self.whole(fragment, plan, target, false);
+            return self.whole(fragment, target, false);
         }
         match fragment {
-            Ok(fragment) => self.whole(fragment, plan, target, true),
+            Ok(fragment) => self.whole(fragment, target, true),
             Err(refusal) => self.with_batch_stage(plan, target, &refusal),
         }
     }
@@ -96,7 +94,6 @@ impl Lowering<'_> {
     fn whole(
         &self,
         fragment: Fragment,
-        plan: &LogicalPlan,
         target: Target,
         bounded: bool,
     ) -> Result<Lowered, Option<Diagnostic>> {
@@ -105,7 +102,7 @@ impl Lowering<'_> {
             Placement::Gather => format!("{}, written by worker 0", target.shown),
             Placement::Everywhere => format!("{}, written by every worker", target.shown),
         };
-        let query = self.query(&fragment, plan, &target, bounded, &mut section)?;
+        let query = self.query(&fragment, &target, bounded, &mut section)?;
         section.text("sink", shown);
         Ok(Lowered { queries: vec![query], sections: vec![section], bounded, batch: false })
     }
@@ -129,12 +126,12 @@ impl Lowering<'_> {
         )
         .map_err(|e| self.around.report(&e))?;
         let mut lowered = Lowered { queries: vec![], sections: vec![], bounded: true, batch: true };
-        for (part, (fragment, subtree)) in fragments.into_iter().enumerate() {
+        for (part, fragment) in fragments.into_iter().enumerate() {
             let name = format!("{} (part {})", target.name, part + 1);
             let mut section = Section::new(&name);
             let schema = Arc::new(fragment.schema.as_arrow().clone());
             let into = Target { name, sink: stage.part(part), schema, shown: String::new() };
-            let query = self.query(&fragment, &subtree, &into, true, &mut section)?;
+            let query = self.query(&fragment, &into, true, &mut section)?;
             section.text("sink", "the batch stage, gathered on worker 0".to_string());
             lowered.queries.push(query);
             lowered.sections.push(section);
@@ -164,11 +161,10 @@ impl Lowering<'_> {
         Ok(known_rows(batches, target))
     }
 
-    /// The query of a fragment. `plan` is the subtree that it was taken from.
+    /// The query of a fragment.
     fn query(
         &self,
         fragment: &Fragment,
-        plan: &LogicalPlan,
         target: &Target,
         bounded: bool,
         section: &mut Section,
@@ -203,13 +199,6 @@ impl Lowering<'_> {
                 }
                 section.source(table, &query.input, &columns);
                 self.aggregation(fragment, grouping, &columns, &mut query, section)?;
-                if grouping.window.is_none() && grouping.keys.is_empty() {
-                    let of_nothing = self.of_nothing(plan, &query).map_err(reported)?;
-                    let Some(aggregate) = &mut query.aggregate else { return Err(None) };
-                    let step = aggregate.step.take();
-                    query.sink = Arc::new(OneRow { sink: query.sink, step, of_nothing });
-                    query.schema = aggregate.schema.clone();
-                }
             }
         }
         Ok(query)
@@ -344,33 +333,6 @@ impl Lowering<'_> {
             }
             ExchangeChoice::Fixed(exchange) => Ok((exchange, "SET millstream.exchange".into())),
         }
-    }
-
-    /// The row of the aggregate of `plan` over no rows.
-    fn of_nothing(&self, plan: &LogicalPlan, query: &Query) -> DfResult<RecordBatch> {
-        let mut aggregate = None;
-        plan.apply(|node| {
-            if matches!(node, LogicalPlan::Aggregate(_)) {
-                aggregate = Some(node.clone());
-            }
-            Ok(TreeNodeRecursion::Continue)
-        })?;
-        let missing = || DataFusionError::Plan("an aggregate is missing".into());
-        let empty = aggregate.ok_or_else(missing)?.transform_up(|node| {
-            Ok(match node {
-                LogicalPlan::TableScan(scan) => {
-                    Transformed::yes(LogicalPlan::EmptyRelation(EmptyRelation {
-                        produce_one_row: false,
-                        schema: scan.projected_schema,
-                    }))
-                }
-                other => Transformed::no(other),
-            })
-        })?;
-        let rows = batch::collect(&empty.data, self.engine.state())?;
-        let row = rows.into_iter().find(|batch| batch.num_rows() > 0).ok_or_else(missing)?;
-        let schema = query.aggregate.as_ref().ok_or_else(missing)?.schema.clone();
-        batch::renamed(row, &schema)
     }
 
     /// The error that something does not stream.
@@ -544,7 +506,7 @@ pub(crate) fn tables_of(plan: &LogicalPlan) -> Vec<Arc<Table>> {
 
 /// Cuts the largest fragments out of a plan and leaves [`GatheredRows`] with the same columns in
 /// their place.
-fn cut(plan: &LogicalPlan, fragments: &mut Vec<(Fragment, LogicalPlan)>) -> DfResult<LogicalPlan> {
+fn cut(plan: &LogicalPlan, fragments: &mut Vec<Fragment>) -> DfResult<LogicalPlan> {
     let rest = plan.clone().transform_down_with_subqueries(|node| {
         let Ok(fragment) = Fragment::of(&node) else { return Ok(Transformed::no(node)) };
         let part = fragments.len();
@@ -559,7 +521,7 @@ fn cut(plan: &LogicalPlan, fragments: &mut Vec<(Fragment, LogicalPlan)>) -> DfRe
                 .alias_qualified(qualifier.cloned(), field.name())
         });
         let leaf = scan.project(columns.collect::<Vec<_>>())?.build()?;
-        fragments.push((fragment, node));
+        fragments.push(fragment);
         Ok(Transformed::new(leaf, true, TreeNodeRecursion::Jump))
     })?;
     Ok(rest.data)

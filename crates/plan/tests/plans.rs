@@ -208,20 +208,6 @@ fn the_exchange_is_chosen_or_set() {
 }
 
 #[test]
-fn an_aggregate_over_nothing_has_a_row() {
-    let (mut planner, written) = support::planner(1);
-    planner.plan(TABLES).expect("the tables");
-    let sql = "SELECT count(*) + 1, sum(delay) FROM flights HAVING count(*) < 3";
-    let stages = planner.plan(sql).expect("a plan");
-    let writer = stages[0].job.queries[0].sink.open(0).expect("opens");
-    writer.commit().expect("commits");
-    let rows = written.lock().expect("rows");
-    assert_eq!(rows.len(), 1);
-    let shown = arrow::util::pretty::pretty_format_batches(&rows).expect("a table").to_string();
-    assert!(shown.contains("| 1 "), "{shown}");
-}
-
-#[test]
 fn a_failed_script_leaves_nothing_behind() {
     let (mut planner, _) = support::planner(1);
     let errors = planner.plan(&format!("{TABLES} SELECT nothing FROM flights;")).err();

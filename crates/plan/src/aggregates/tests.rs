@@ -1,7 +1,7 @@
 //! Aggregates in partial states that are merged, against DataFusion's aggregation of all rows at
 //! once.
 
-use arrow::array::{Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
+use arrow::array::{Array, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow::compute::concat_batches;
 use datafusion::datasource::{MemTable, provider_as_source};
 use datafusion::functions_aggregate::expr_fn::{
@@ -157,6 +157,8 @@ fn groups_without_rows_of_their_own_are_there() {
     let call = lower(&aggregate.aggr_expr[0].clone().unalias(), &aggregate_scope(&scope));
     let call = call.expect("an aggregate");
     let mut accumulator = call.aggregate.create();
+    let nothing = call.aggregate.create().evaluate(1).expect("a result");
+    assert_eq!((nothing.len(), nothing.null_count()), (1, 1), "of no rows it is NULL");
     let one: ArrayRef = Arc::new(Float64Array::from(vec![1.0]));
     accumulator.update(&[one], &Groups::each(&[0]), 1).expect("updates");
     assert_eq!(accumulator.evaluate(GROUPS).expect("a result").len(), GROUPS);
