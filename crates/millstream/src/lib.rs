@@ -1,1 +1,59 @@
-//! crate
+//! Layer 5: sessions, for programs that run SQL, and one composed node.
+//!
+//! A [`Session`] plans SQL for a number of nodes and workers; a [`Script`] is what became of a
+//! text, and runs. The command line is made of nothing else.
+//!
+//! ```
+//! use millstream::Session;
+//!
+//! let mut session = Session::builder().workers(2).build()?;
+//! let rows = session.collect(
+//!     "CREATE TABLE bids (
+//!        ts TIMESTAMP(3), auction BIGINT, price BIGINT,
+//!        WATERMARK FOR ts AS ts - INTERVAL '1' SECOND
+//!      ) WITH (
+//!        'connector' = 'generator', 'rows' = '100000', 'interval' = '1ms',
+//!        'fields.auction.max' = '9'
+//!      );
+//!      SELECT window_start, auction, max(price) AS highest
+//!      FROM TUMBLE(TABLE bids, DESCRIPTOR(ts), INTERVAL '10' SECOND)
+//!      GROUP BY window_start, window_end, auction",
+//! )?;
+//! // Ten windows of ten seconds, ten auctions.
+//! assert_eq!(rows.iter().map(|batch| batch.num_rows()).sum::<usize>(), 100);
+//! # Ok::<(), millstream::Error>(())
+//! ```
+//!
+//! Nodes live as threads of this process, or as processes of this machine: whoever starts the
+//! processes (see [`cluster::launch_local`]) gives each its [`cluster::Control`] by way of
+//! [`RunOptions`].
+//!
+//! What it keeps: every worker of every node has opened its sources and sinks before a row is read;
+//! what ends one worker early ends all, and the error that comes out is the cause and not a
+//! consequence. This is the only place that knows which transport carries rows. It does not know
+//! terminals.
+#![forbid(unsafe_code)]
+
+mod collect;
+mod error;
+mod fabric_kind;
+mod links;
+mod memory;
+mod node;
+mod progress;
+mod report;
+mod script;
+mod session;
+
+pub use cluster;
+pub use cluster::NODES_MAX;
+pub use dataflow::bad::BadRow;
+pub use plan::{Diagnostic, Planned, SettingSpec, settings};
+
+pub use error::Error;
+pub use fabric_kind::FabricKind;
+pub use memory::{Memory, MemoryNeed};
+pub use progress::OnProgress;
+pub use report::{Counters, Progress, Report};
+pub use script::{Job, RunOptions, Script};
+pub use session::{RowFormat, Session, SessionBuilder, WORKERS_MAX};

@@ -1,0 +1,83 @@
+//! A sink that keeps rows in memory, for programs that want them.
+
+use std::sync::{Arc, Mutex};
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
+use dataflow::error::ConnectorError;
+use dataflow::sink::{Placement, Sink, SinkWriter};
+use dataflow::source::Source;
+
+/// Rows that were published.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Collected(Arc<Mutex<Vec<RecordBatch>>>);
+
+impl Collected {
+    pub(crate) fn take(&self) -> Vec<RecordBatch> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+}
+
+/// As the place where rows of a bare `SELECT` go.
+impl Connector for Collected {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &[]
+    }
+
+    fn infer(&self, _options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
+        Ok(None)
+    }
+
+    fn source(
+        &self,
+        _table: &TableDef,
+        _projection: &[usize],
+    ) -> Result<Arc<dyn Source>, ConnectorError> {
+        Err(ConnectorError::Option {
+            key: "connector".into(),
+            message: "'memory' can only be written to".into(),
+            hint: None,
+        })
+    }
+
+    fn sink(&self, _table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl Sink for Collected {
+    fn placement(&self) -> Placement {
+        Placement::Gather
+    }
+
+    fn open(&self, _worker: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+        Ok(Box::new(Collector { rows: Vec::new(), to: self.clone() }))
+    }
+}
+
+struct Collector {
+    rows: Vec<RecordBatch>,
+    to: Collected,
+}
+
+impl SinkWriter for Collector {
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        // The arrays may lie in a ring's slot, which would never be free again.
+        self.rows.push(dataflow::detach(batch));
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), ConnectorError> {
+        Ok(())
+    }
+
+    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
+        self.to.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).extend(self.rows);
+        Ok(())
+    }
+}

@@ -1,0 +1,206 @@
+//! How the workers of all nodes are joined, each with each (S2).
+//!
+//! ```text
+//!   offer ─▶ all_gather("addresses") ─▶ connect ─▶ Link::new ─▶ all_gather("rings") ─▶ attach
+//! ```
+//!
+//! Every node makes these calls in this order. Workers of one node are joined by the same steps as
+//! workers of two.
+
+use std::thread;
+
+use channel::{Link, RingConfig};
+use cluster::Control;
+use fabric::{Endpoint, Fabric, FabricError, LinkId, Offer};
+
+use crate::error::Error;
+
+/// The workers of a job: every node has as many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// This node.
+    pub(crate) rank: u32,
+    /// All nodes.
+    pub(crate) nodes: u32,
+    /// Workers of a node.
+    pub(crate) per_node: u32,
+}
+
+impl Layout {
+    /// Workers of the job.
+    pub(crate) fn workers(self) -> u32 {
+        self.nodes * self.per_node
+    }
+
+    /// The workers of this node.
+    pub(crate) fn own(self) -> std::ops::Range<u32> {
+        self.rank * self.per_node..(self.rank + 1) * self.per_node
+    }
+
+    /// The ends of links that this node has, in the order in which it tells of them.
+    fn ends(self) -> impl Iterator<Item = LinkId> {
+        self.own().flat_map(move |local| {
+            let others = (0..self.workers()).filter(move |&remote| remote != local);
+            others.map(move |remote| LinkId { local, remote })
+        })
+    }
+
+    /// Where the node of `end.remote` tells of the other end of the link: its rank, and the place
+    /// in its list.
+    fn opposite(self, end: LinkId) -> (usize, usize) {
+        let rank = end.remote / self.per_node;
+        let row = end.remote % self.per_node;
+        let column = if end.local < end.remote { end.local } else { end.local - 1 };
+        (rank as usize, (row * (self.workers() - 1) + column) as usize)
+    }
+}
+
+/// Joins this node's workers with all others. The result holds a list per worker of this node, each
+/// indexed by worker, `None` for the worker itself. The links' incarnation is the launch's
+/// generation.
+///
+/// # Errors
+/// When a node failed or is unlike this one, or the fabric refuses memory or connections.
+pub(crate) fn join(
+    fabric: &dyn Fabric,
+    control: &Control,
+    layout: Layout,
+    ring: RingConfig,
+) -> Result<Vec<Vec<Option<Link>>>, Error> {
+    let ends: Vec<LinkId> = layout.ends().collect();
+    let offers = ends.iter().map(|&end| fabric.offer(end)).collect::<Result<Vec<_>, _>>()?;
+    let addresses = offers.iter().map(|offer| offer.address()).collect();
+    let addresses = exchange(control, layout, "addresses", &ends, addresses)?;
+    let endpoints = connect_all(offers, &addresses)?;
+    let mut links = endpoints
+        .into_iter()
+        .map(|endpoint| Link::new(fabric, endpoint, ring, control.generation()))
+        .collect::<Result<Vec<_>, _>>()?;
+    let rings = links.iter().map(Link::descriptor).collect();
+    let rings = exchange(control, layout, "rings", &ends, rings)?;
+    for (link, ring) in links.iter_mut().zip(&rings) {
+        link.attach(ring)?;
+    }
+    let mut joined: Vec<Vec<Option<Link>>> =
+        layout.own().map(|_| (0..layout.workers()).map(|_| None).collect()).collect();
+    for (end, link) in ends.into_iter().zip(links) {
+        joined[(end.local % layout.per_node) as usize][end.remote as usize] = Some(link);
+    }
+    Ok(joined)
+}
+
+/// Gives away one byte string per end, and gets the one of each opposite end.
+fn exchange(
+    control: &Control,
+    layout: Layout,
+    step: &str,
+    ends: &[LinkId],
+    own: Vec<Vec<u8>>,
+) -> Result<Vec<Vec<u8>>, Error> {
+    let all = control.all_gather(step, pack(&own))?;
+    let count = ends.len();
+    let mut lists = Vec::with_capacity(all.len());
+    for (rank, bytes) in all.iter().enumerate() {
+        let list = unpack(bytes).filter(|list| list.len() == count);
+        lists.push(list.ok_or(Error::Unlike { rank: rank as u32, what: "number of workers" })?);
+    }
+    Ok(ends
+        .iter()
+        .map(|&end| {
+            let (rank, at) = layout.opposite(end);
+            std::mem::take(&mut lists[rank][at])
+        })
+        .collect())
+}
+
+/// Connects all at once: each call may wait for its peer's.
+fn connect_all(
+    offers: Vec<Box<dyn Offer>>,
+    addresses: &[Vec<u8>],
+) -> Result<Vec<Box<dyn Endpoint>>, FabricError> {
+    thread::scope(|scope| {
+        let connecting: Vec<_> = offers
+            .into_iter()
+            .zip(addresses)
+            .map(|(offer, address)| scope.spawn(move || offer.connect(address)))
+            .collect();
+        connecting
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+/// `length u32 | bytes` for each.
+fn pack(list: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for bytes in list {
+        out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+        out.extend_from_slice(bytes);
+    }
+    out
+}
+
+fn unpack(mut bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut list = Vec::new();
+    while let Some((len, rest)) = bytes.split_first_chunk() {
+        let (item, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+        list.push(item.to_vec());
+        bytes = rest;
+    }
+    bytes.is_empty().then_some(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_opposite_of_an_end_tells_of_the_same_link() {
+        for (nodes, per_node) in [(1, 2), (1, 5), (2, 1), (3, 4), (8, 2)] {
+            let layout = |rank| Layout { rank, nodes, per_node };
+            let lists: Vec<Vec<LinkId>> =
+                (0..nodes).map(|rank| layout(rank).ends().collect()).collect();
+            for end in lists.iter().flatten() {
+                let (rank, at) = layout(end.local / per_node).opposite(*end);
+                assert_eq!(lists[rank][at], LinkId { local: end.remote, remote: end.local });
+            }
+        }
+    }
+
+    #[test]
+    fn lists_survive_the_wire_and_damage_does_not_panic() {
+        let list = vec![vec![1, 2, 3], vec![], vec![255; 300]];
+        let packed = pack(&list);
+        assert_eq!(unpack(&packed), Some(list));
+        assert_eq!(unpack(&[]), Some(vec![]));
+        for len in 0..packed.len() {
+            assert_ne!(unpack(&packed[..len]).map(|list| list.len()), Some(3));
+        }
+    }
+
+    #[test]
+    fn workers_of_several_nodes_are_joined_each_with_each() {
+        for kind in [crate::FabricKind::Shm, crate::FabricKind::Tcp] {
+            let controls = cluster::in_process(2).unwrap();
+            thread::scope(|scope| {
+                for control in &controls {
+                    scope.spawn(move || {
+                        let layout = Layout { rank: control.rank(), nodes: 2, per_node: 2 };
+                        let fabric = kind.open().unwrap();
+                        let ring = RingConfig::default();
+                        let links = join(&*fabric, control, layout, ring).unwrap();
+                        for (row, worker) in links.iter().zip(layout.own()) {
+                            let others: Vec<_> =
+                                (0..4).filter(|&i| row[i as usize].is_some()).collect();
+                            let expected: Vec<_> = (0..4).filter(|&i| i != worker).collect();
+                            assert_eq!(others, expected);
+                        }
+                        control.all_gather("end", Vec::new()).unwrap();
+                        control.close();
+                    });
+                }
+            });
+        }
+    }
+}

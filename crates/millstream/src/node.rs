@@ -1,0 +1,274 @@
+//! One node of a running job: joins its workers with all others, runs each on a thread, watches
+//! over them.
+//!
+//! ```text
+//!   links ─▶ open sources and sinks ─▶ all_gather("open") ─▶ run ─▶ all_gather("end") ─▶ report
+//! ```
+//!
+//! Nothing is read before every worker of every node could open what it needs, so that a job that
+//! cannot be written leaves no half of its output behind. Whatever ends a worker early ends all:
+//! the node at fault tells why over the control plane, and the others let go without publishing
+//! anything.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use channel::Link;
+use cluster::{ClusterError, Control};
+use dataflow::bad::BadRows;
+use dataflow::error::DataflowError;
+use dataflow::job::Job;
+use dataflow::metrics::Metrics;
+use dataflow::worker::{Signals, Worker, WorkerConfig};
+use fabric::Clock;
+
+use crate::FabricKind;
+use crate::error::Error;
+use crate::links::{Layout, join};
+use crate::progress::Watch;
+use crate::report::{Counters, Report, decode_end, encode_end};
+use crate::script::RunOptions;
+
+/// How often a node looks for requests, failures and progress.
+const TICK: Duration = Duration::from_millis(50);
+/// Ticks between two reports of progress.
+const TICKS_PER_REPORT: u32 = 4;
+/// How long a node that lost a link waits to learn why: longer than the control plane takes.
+const REASON_WAIT: Duration = Duration::from_secs(4);
+
+/// What a node runs.
+pub(crate) struct Node<'a> {
+    pub(crate) control: &'a Control,
+    pub(crate) layout: Layout,
+    pub(crate) job: Arc<Job>,
+    pub(crate) fabric: FabricKind,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+/// What a worker's thread tells the node.
+enum Event {
+    Opened,
+    Ended(Result<(), Error>),
+}
+
+/// State that a node shares with its workers.
+struct Shared {
+    metrics: Vec<Arc<Metrics>>,
+    bad: Arc<BadRows>,
+    signals: Arc<Signals>,
+}
+
+impl Node<'_> {
+    /// Runs this node's part and returns the report of the whole job.
+    ///
+    /// # Errors
+    /// The first failure of a worker of this node, or which other node failed.
+    pub(crate) fn run(self, options: &RunOptions<'_>) -> Result<Report, Error> {
+        let result = self.run_inner(options);
+        match result {
+            Err(error) => Err(self.explain(error)),
+            ok => ok,
+        }
+    }
+
+    fn run_inner(&self, options: &RunOptions<'_>) -> Result<Report, Error> {
+        let fabric = self.fabric.open()?;
+        let links = join(&*fabric, self.control, self.layout, self.job.settings.ring)?;
+        let shared = Shared {
+            metrics: links.iter().map(|_| Arc::default()).collect(),
+            bad: Arc::default(),
+            signals: Arc::default(),
+        };
+        let watch = Watch::new(self.control, &self.job, self.layout);
+        thread::scope(|scope| {
+            let (events, received) = mpsc::channel();
+            let mut gates = Vec::new();
+            let mut started = Ok(());
+            for ((worker, links), metrics) in self.layout.own().zip(links).zip(&shared.metrics) {
+                let (gate, opened) = mpsc::channel();
+                let config = self.config(worker, links, metrics, &shared);
+                let events = events.clone();
+                let spawned = thread::Builder::new()
+                    .name(format!("worker-{worker}"))
+                    .spawn_scoped(scope, move || run_worker(config, &opened, &events));
+                if let Err(source) = spawned {
+                    started = Err(Error::Thread { worker, source });
+                    break;
+                }
+                gates.push(gate);
+            }
+            drop(events);
+            // Without a gate, workers that wait at it end.
+            started?;
+            self.open(gates, &received, &shared)?;
+            self.watch(&received, &shared, watch, options)
+        })
+    }
+
+    fn config(
+        &self,
+        worker: u32,
+        links: Vec<Option<Link>>,
+        metrics: &Arc<Metrics>,
+        shared: &Shared,
+    ) -> WorkerConfig {
+        WorkerConfig {
+            worker,
+            workers: self.layout.workers(),
+            job: Arc::clone(&self.job),
+            links,
+            clock: Arc::clone(&self.clock),
+            bad: Arc::clone(&shared.bad),
+            metrics: Arc::clone(metrics),
+            signals: Arc::clone(&shared.signals),
+        }
+    }
+
+    /// Waits until all workers of the job have opened, then lets this node's run.
+    fn open(
+        &self,
+        gates: Vec<Sender<()>>,
+        events: &Receiver<Event>,
+        shared: &Shared,
+    ) -> Result<(), Error> {
+        for _ in &gates {
+            if let Ok(Event::Ended(result)) = events.recv() {
+                shared.signals.abort();
+                drop(gates);
+                return Err(worst(result.err(), events));
+            }
+        }
+        self.control.all_gather("open", Vec::new())?;
+        for gate in gates {
+            // A worker that is gone says so by its event.
+            let _ = gate.send(());
+        }
+        Ok(())
+    }
+
+    /// Until all workers have ended here and everywhere.
+    fn watch(
+        &self,
+        events: &Receiver<Event>,
+        shared: &Shared,
+        mut watch: Watch<'_>,
+        options: &RunOptions<'_>,
+    ) -> Result<Report, Error> {
+        let start = Instant::now();
+        let mut running = shared.metrics.len();
+        let mut ticks = 0;
+        while running > 0 {
+            match events.recv_timeout(TICK) {
+                Ok(Event::Ended(Ok(()))) => running -= 1,
+                Ok(Event::Ended(Err(error))) => {
+                    shared.signals.abort();
+                    return Err(worst(Some(error), events));
+                }
+                Ok(Event::Opened) => {}
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if let Some(failure) = self.control.failure() {
+                shared.signals.abort();
+                return Err(ClusterError::Node(failure).into());
+            }
+            self.pass_on(&shared.signals, options.cancel);
+            ticks += 1;
+            if ticks % TICKS_PER_REPORT == 0 {
+                watch.report(&Counters::of_node(&shared.metrics, &shared.bad), options.progress);
+            }
+        }
+        let own = Counters::of_node(&shared.metrics, &shared.bad);
+        let all = self.control.all_gather("end", encode_end(&own, &shared.bad.kept()))?;
+        let elapsed = start.elapsed();
+        let mut report = Report {
+            elapsed,
+            total: Counters::default(),
+            nodes: Vec::new(),
+            bad_rows: Vec::new(),
+            cancelled: self.control.cancelled(),
+        };
+        for (rank, bytes) in all.iter().enumerate() {
+            let unlike = Error::Unlike { rank: rank as u32, what: "report" };
+            let (counters, bad) = decode_end(bytes).ok_or(unlike)?;
+            report.total.add(&counters);
+            report.nodes.push(counters);
+            report.bad_rows.extend(bad);
+        }
+        Ok(report)
+    }
+
+    /// Passes the user's wish to end on to all nodes and workers.
+    fn pass_on(&self, signals: &Signals, cancel: Option<&AtomicBool>) {
+        if cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
+            self.control.cancel();
+        }
+        if self.control.cancelled() && !signals.is_stopped() {
+            signals.stop();
+        }
+    }
+
+    /// The reason behind an error: a broken link means that the other end failed, and the control
+    /// plane knows how. A failure of this node's own is told to the others.
+    fn explain(&self, error: Error) -> Error {
+        if is_link(&error)
+            && let Some(failure) = self.control.await_failure(REASON_WAIT)
+        {
+            return ClusterError::Node(failure).into();
+        }
+        if error.failed_node().is_none() {
+            self.control.fail(&error.to_string());
+        }
+        error
+    }
+}
+
+/// Opens a worker, waits at the gate, and runs it.
+fn run_worker(config: WorkerConfig, gate: &Receiver<()>, events: &Sender<Event>) {
+    let number = config.worker;
+    let run = || -> Result<(), Error> {
+        let metrics = Arc::clone(&config.metrics);
+        let worker = Worker::new(config)?;
+        if events.send(Event::Opened).is_ok() && gate.recv().is_ok() {
+            let before_ns = cpu_ns();
+            worker.run()?;
+            metrics.cpu_ns.store(cpu_ns().saturating_sub(before_ns), Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let message = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("?").to_owned();
+        Err(Error::Panic { worker: number, message })
+    });
+    // The node may have given up on this worker.
+    let _ = events.send(Event::Ended(result));
+}
+
+/// Processor time of the calling thread so far; 0 where the system does not tell.
+fn cpu_ns() -> u64 {
+    // Its first number, on Linux. Read twice in a worker's life.
+    let times = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    times.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0)
+}
+
+/// Of the errors of a node's workers the one that explains the others: a link that broke is a
+/// consequence.
+fn worst(first: Option<Error>, events: &Receiver<Event>) -> Error {
+    let mut worst = first;
+    for event in events {
+        let Event::Ended(Err(error)) = event else { continue };
+        if worst.as_ref().is_none_or(is_link) {
+            worst = Some(error);
+        }
+    }
+    worst.unwrap_or(Error::Cluster(ClusterError::Closed))
+}
+
+fn is_link(error: &Error) -> bool {
+    matches!(error, Error::Dataflow(DataflowError::Link { .. }) | Error::Link(_) | Error::Fabric(_))
+}

@@ -1,0 +1,115 @@
+//! How far a running job is: every node tells rank 0, which adds up.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use cluster::Control;
+use dataflow::job::Job;
+
+use crate::links::Layout;
+use crate::report::{Counters, Progress};
+
+/// Takes what a job has done so far.
+pub type OnProgress<'a> = &'a (dyn Fn(&Progress) + Sync);
+
+/// The progress of a job, as one node sees it.
+pub(crate) struct Watch<'a> {
+    control: &'a Control,
+    start: Instant,
+    whole: Option<Whole>,
+}
+
+/// How much there is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whole {
+    Rows(u64),
+    Flows(u64),
+}
+
+impl<'a> Watch<'a> {
+    pub(crate) fn new(control: &'a Control, job: &Job, layout: Layout) -> Self {
+        let whole = (control.rank() == 0).then(|| Whole::of(job, layout.workers())).flatten();
+        Self { control, start: Instant::now(), whole }
+    }
+
+    /// Tells rank 0 of this node; at rank 0, tells `to` of all.
+    pub(crate) fn report(&mut self, own: &Counters, to: Option<OnProgress<'_>>) {
+        if self.control.rank() != 0 {
+            self.control.publish(&own.encode());
+            return;
+        }
+        let Some(to) = to else { return };
+        let mut counters = *own;
+        for rank in 1..self.control.nodes() {
+            let latest = self.control.latest(rank);
+            match latest.and_then(|bytes| Counters::decode(&mut &bytes[..])) {
+                Some(node) => counters.add(&node),
+                None => counters.watermark_ms = i64::MIN,
+            }
+        }
+        to(&Progress {
+            elapsed: self.start.elapsed(),
+            counters,
+            done: self.whole.map(|whole| whole.done(&counters)),
+            lag: lag(counters.watermark_ms),
+        });
+    }
+}
+
+impl Whole {
+    /// `None` where a source has no end, or does not tell.
+    fn of(job: &Job, workers: u32) -> Option<Self> {
+        let mut rows = Some(0);
+        let mut flows = 0;
+        for query in &job.queries {
+            let source = &query.input.source;
+            if !source.bounded() {
+                return None;
+            }
+            let time_column = query.input.watermark.map(|watermark| watermark.column);
+            for flow in source.flows(workers, time_column).ok()? {
+                rows = rows.zip(flow.rows).map(|(sum, rows)| sum + rows);
+                flows += 1;
+            }
+        }
+        Some(rows.map_or(Whole::Flows(flows), Whole::Rows))
+    }
+
+    fn done(self, counters: &Counters) -> f64 {
+        let (done, whole) = match self {
+            Whole::Rows(rows) => (counters.rows_in, rows),
+            Whole::Flows(flows) => (counters.flows_done, flows),
+        };
+        if whole == 0 { 1.0 } else { (done as f64 / whole as f64).min(1.0) }
+    }
+}
+
+/// How far the watermark is behind the machine's clock.
+fn lag(watermark_ms: i64) -> Option<Duration> {
+    if watermark_ms == i64::MIN || watermark_ms == i64::MAX {
+        return None;
+    }
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_millis() as i64;
+    Some(Duration::from_millis(now_ms.saturating_sub(watermark_ms).max(0) as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_that_is_done_is_never_more_than_all() {
+        let counters = Counters { rows_in: 30, flows_done: 1, ..Counters::default() };
+        assert_eq!(Whole::Rows(120).done(&counters), 0.25);
+        assert_eq!(Whole::Rows(20).done(&counters), 1.0);
+        assert_eq!(Whole::Flows(4).done(&counters), 0.25);
+        assert_eq!(Whole::Rows(0).done(&counters), 1.0);
+    }
+
+    #[test]
+    fn there_is_no_lag_without_a_watermark() {
+        assert_eq!(lag(i64::MIN), None);
+        assert_eq!(lag(i64::MAX), None);
+        assert!(lag(0).unwrap() > Duration::from_secs(1_700_000_000));
+        assert_eq!(lag(i64::MAX - 1), Some(Duration::ZERO));
+    }
+}

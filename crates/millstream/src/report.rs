@@ -1,0 +1,285 @@
+//! What a job did, and what it is doing: counters of workers, summed over a node and over all
+//! nodes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use dataflow::bad::{BAD_ROWS_KEPT_MAX, BadRow, BadRows};
+use dataflow::metrics::Metrics;
+
+/// The sum of the counters of some workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counters {
+    /// Rows read from sources.
+    pub rows_in: u64,
+    /// Bytes of Arrow buffers read from sources.
+    pub bytes_in: u64,
+    /// Rows given to sinks.
+    pub rows_out: u64,
+    /// Rows dropped from a window because they were late.
+    pub late: u64,
+    /// Rows that a source could not read.
+    pub bad: u64,
+    /// Frames sent to other workers.
+    pub frames_sent: u64,
+    /// Bytes sent to other workers.
+    pub bytes_sent: u64,
+    /// Epochs closed.
+    pub epochs: u64,
+    /// Windows fired, counted once per leader.
+    pub windows: u64,
+    /// Bytes of window state now.
+    pub state_bytes: u64,
+    /// Most bytes of window state, each worker at its own time.
+    pub state_bytes_peak: u64,
+    /// Processor time of the workers from when all had opened, in nanoseconds; known when they have
+    /// ended, 0 where the system does not tell.
+    pub cpu_ns: u64,
+    /// Flows read to their end.
+    pub flows_done: u64,
+    /// The lowest watermark in milliseconds since 1970: `i64::MIN` before the first, `i64::MAX` at
+    /// the end.
+    pub watermark_ms: i64,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            rows_in: 0,
+            bytes_in: 0,
+            rows_out: 0,
+            late: 0,
+            bad: 0,
+            frames_sent: 0,
+            bytes_sent: 0,
+            epochs: 0,
+            windows: 0,
+            state_bytes: 0,
+            state_bytes_peak: 0,
+            cpu_ns: 0,
+            flows_done: 0,
+            watermark_ms: i64::MAX,
+        }
+    }
+}
+
+impl Counters {
+    const FIELDS: usize = 14;
+
+    /// Reads the counters of a node.
+    pub(crate) fn of_node(metrics: &[Arc<Metrics>], bad: &BadRows) -> Self {
+        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let mut sum = Self { bad: bad.count(), ..Self::default() };
+        for worker in metrics {
+            sum.add(&Self {
+                rows_in: load(&worker.rows_in),
+                bytes_in: load(&worker.bytes_in),
+                rows_out: load(&worker.rows_out),
+                late: load(&worker.late),
+                bad: 0,
+                frames_sent: load(&worker.frames_out),
+                bytes_sent: load(&worker.bytes_out),
+                epochs: load(&worker.epochs),
+                windows: load(&worker.windows),
+                state_bytes: load(&worker.state_bytes),
+                state_bytes_peak: load(&worker.state_bytes_peak),
+                cpu_ns: load(&worker.cpu_ns),
+                flows_done: load(&worker.flows_done),
+                watermark_ms: worker.watermark_ms.load(Ordering::Relaxed),
+            });
+        }
+        sum
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        let lowest = self.watermark_ms.min(other.watermark_ms);
+        let sum = self.fields().into_iter().zip(other.fields()).map(|(a, b)| a.wrapping_add(b));
+        let mut fields = [0; Self::FIELDS];
+        for (field, value) in fields.iter_mut().zip(sum) {
+            *field = value;
+        }
+        *self = Self { watermark_ms: lowest, ..Self::from_fields(fields) };
+    }
+
+    fn fields(&self) -> [u64; Self::FIELDS] {
+        [
+            self.rows_in,
+            self.bytes_in,
+            self.rows_out,
+            self.late,
+            self.bad,
+            self.frames_sent,
+            self.bytes_sent,
+            self.epochs,
+            self.windows,
+            self.state_bytes,
+            self.state_bytes_peak,
+            self.cpu_ns,
+            self.flows_done,
+            self.watermark_ms as u64,
+        ]
+    }
+
+    fn from_fields(fields: [u64; Self::FIELDS]) -> Self {
+        let [
+            rows_in,
+            bytes_in,
+            rows_out,
+            late,
+            bad,
+            frames_sent,
+            bytes_sent,
+            epochs,
+            windows,
+            state_bytes,
+            state_bytes_peak,
+            cpu_ns,
+            flows_done,
+            watermark,
+        ] = fields;
+        Self {
+            rows_in,
+            bytes_in,
+            rows_out,
+            late,
+            bad,
+            frames_sent,
+            bytes_sent,
+            epochs,
+            windows,
+            state_bytes,
+            state_bytes_peak,
+            cpu_ns,
+            flows_done,
+            watermark_ms: watermark as i64,
+        }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        self.fields().iter().flat_map(|field| field.to_le_bytes()).collect()
+    }
+
+    /// Takes counters off the front of what a node sent.
+    pub(crate) fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        let mut fields = [0; Self::FIELDS];
+        for field in &mut fields {
+            let (word, rest) = bytes.split_first_chunk()?;
+            *field = u64::from_le_bytes(*word);
+            *bytes = rest;
+        }
+        Some(Self::from_fields(fields))
+    }
+}
+
+/// What a running job has done so far.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Progress {
+    /// Since the first row could be read.
+    pub elapsed: Duration,
+    /// All nodes; those of other nodes are some hundred milliseconds old.
+    pub counters: Counters,
+    /// How much of a bounded input is done, from 0 to 1; `None` where that is unknown.
+    pub done: Option<f64>,
+    /// The machine's clock minus the watermark, where there is a watermark.
+    pub lag: Option<Duration>,
+}
+
+/// What a job did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Report {
+    /// From the first row that could be read to the last that was written, on this node.
+    pub elapsed: Duration,
+    /// All nodes.
+    pub total: Counters,
+    /// Each node, by rank.
+    pub nodes: Vec<Counters>,
+    /// The first bad rows of each node.
+    pub bad_rows: Vec<BadRow>,
+    /// The job ended because it was asked to.
+    pub cancelled: bool,
+}
+
+impl Report {
+    /// Adds a job that ran after this one.
+    pub(crate) fn then(&mut self, next: Report) {
+        self.elapsed += next.elapsed;
+        self.nodes.resize(self.nodes.len().max(next.nodes.len()), Counters::default());
+        for (node, counters) in self.nodes.iter_mut().zip(&next.nodes) {
+            node.then(counters);
+        }
+        self.total.then(&next.total);
+        self.bad_rows.extend(next.bad_rows);
+        self.cancelled |= next.cancelled;
+    }
+}
+
+impl Counters {
+    /// Adds what the same workers did in the next job.
+    fn then(&mut self, next: &Self) {
+        let peak = self.state_bytes_peak.max(next.state_bytes_peak);
+        self.add(next);
+        self.state_bytes_peak = peak;
+        self.watermark_ms = next.watermark_ms;
+    }
+}
+
+/// A node's counters and bad rows, for all to have.
+pub(crate) fn encode_end(counters: &Counters, bad: &[BadRow]) -> Vec<u8> {
+    let mut out = counters.encode();
+    for row in bad {
+        for text in [&row.table, &row.place, &row.reason, &row.text] {
+            out.extend_from_slice(&(text.len() as u32).to_le_bytes());
+            out.extend_from_slice(text.as_bytes());
+        }
+    }
+    out
+}
+
+/// The inverse of [`encode_end`].
+pub(crate) fn decode_end(mut bytes: &[u8]) -> Option<(Counters, Vec<BadRow>)> {
+    let counters = Counters::decode(&mut bytes)?;
+    let mut text = || {
+        let (len, rest) = bytes.split_first_chunk()?;
+        let (text, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+        bytes = rest;
+        String::from_utf8(text.to_vec()).ok()
+    };
+    let mut bad = Vec::new();
+    while let Some(table) = text() {
+        bad.push(BadRow { table, place: text()?, reason: text()?, text: text()? });
+    }
+    (bytes.is_empty() && bad.len() <= BAD_ROWS_KEPT_MAX).then_some((counters, bad))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nodes_end_survives_the_wire() {
+        let counters =
+            Counters { rows_in: 7, watermark_ms: -3, late: u64::MAX, ..Default::default() };
+        let row = |n: u32| BadRow {
+            table: "flights".into(),
+            place: format!("a.csv:{n}"),
+            reason: String::new(),
+            text: "é".into(),
+        };
+        let bad = vec![row(1), row(2)];
+        let bytes = encode_end(&counters, &bad);
+        assert_eq!(decode_end(&bytes), Some((counters, bad)));
+        assert_eq!(decode_end(&bytes[..20]), None);
+        assert_eq!(decode_end(&bytes[..bytes.len() - 1]), None);
+    }
+
+    #[test]
+    fn the_lowest_watermark_counts_and_the_rest_adds_up() {
+        let a = Counters { rows_in: 1, state_bytes_peak: 5, watermark_ms: 9, ..Default::default() };
+        let b = Counters { rows_in: 2, state_bytes_peak: 6, watermark_ms: 4, ..Default::default() };
+        let mut sum = Counters::default();
+        sum.add(&a);
+        sum.add(&b);
+        assert_eq!((sum.rows_in, sum.state_bytes_peak, sum.watermark_ms), (3, 11, 4));
+    }
+}

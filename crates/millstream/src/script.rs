@@ -1,0 +1,186 @@
+//! A planned script: jobs that run one after another.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use cluster::Control;
+use fabric::clock::MonotonicClock;
+use plan::{Explain, Planned, Stage, Workers};
+
+use crate::FabricKind;
+use crate::error::Error;
+use crate::links::Layout;
+use crate::memory::Memory;
+use crate::node::Node;
+use crate::progress::OnProgress;
+use crate::report::Report;
+
+/// How a script is run.
+#[derive(Clone, Copy, Default)]
+pub struct RunOptions<'a> {
+    /// This node's connection with the others, where they are processes of their own. Without it
+    /// all nodes of the session run as threads of this process.
+    pub control: Option<&'a Control>,
+    /// Set to true to end the job: inputs end, what is finished is published.
+    pub cancel: Option<&'a AtomicBool>,
+    /// Called a few times a second on node 0.
+    pub progress: Option<OnProgress<'a>>,
+}
+
+/// What [`Session::sql`](crate::Session::sql) made of a text.
+pub struct Script {
+    jobs: Vec<Job>,
+}
+
+/// The queries of a statement, or of a statement set, which run side by side.
+pub struct Job {
+    job: Arc<dataflow::job::Job>,
+    explain: Explain,
+    statements: Vec<Planned>,
+    bounded: bool,
+    workers: Workers,
+    fabric: FabricKind,
+}
+
+impl Script {
+    pub(crate) fn new(stages: Vec<Stage>, workers: Workers, fabric: FabricKind) -> Self {
+        let job = |stage: Stage| Job {
+            job: Arc::new(stage.job),
+            explain: stage.explain,
+            statements: stage.statements,
+            bounded: stage.bounded,
+            workers,
+            fabric,
+        };
+        Self { jobs: stages.into_iter().map(job).collect() }
+    }
+
+    /// Its jobs, in their order.
+    pub fn jobs(&self) -> &[Job] {
+        &self.jobs
+    }
+
+    /// Memory of the job that uses most: they run one after another.
+    pub fn memory(&self) -> Memory {
+        self.jobs.iter().map(Job::memory).max_by_key(Memory::all_bytes).unwrap_or_default()
+    }
+
+    /// How its jobs would run: pipelines, exchanges and why, memory.
+    pub fn explain(&self) -> String {
+        let texts: Vec<_> = self.jobs.iter().map(|job| job.explain.text()).collect();
+        texts.join("\n")
+    }
+
+    /// Runs the jobs one after another.
+    ///
+    /// # Errors
+    /// The first failure; later jobs are not run.
+    pub fn run(&self, options: &RunOptions<'_>) -> Result<Report, Error> {
+        if let Some(control) = options.control {
+            self.check_others(control)?;
+        }
+        let mut report = Report::default();
+        for job in &self.jobs {
+            report.then(job.run(options)?);
+            if report.cancelled {
+                break;
+            }
+        }
+        Ok(report)
+    }
+
+    /// All nodes have to plan the same: they may be of other versions, or see other files.
+    fn check_others(&self, control: &Control) -> Result<(), Error> {
+        if control.nodes() == 1 {
+            return Ok(());
+        }
+        let mut hasher = DefaultHasher::new();
+        (env!("CARGO_PKG_VERSION"), self.explain()).hash(&mut hasher);
+        let own = hasher.finish().to_le_bytes().to_vec();
+        let all = control.all_gather("plan", own)?;
+        match all.iter().position(|other| *other != all[0]) {
+            None => Ok(()),
+            Some(rank) => Err(Error::Unlike { rank: rank as u32, what: "plan" }),
+        }
+    }
+}
+
+impl Job {
+    /// The statements that it runs.
+    pub fn statements(&self) -> &[Planned] {
+        &self.statements
+    }
+
+    /// Whether it ends by itself.
+    pub fn bounded(&self) -> bool {
+        self.bounded
+    }
+
+    /// Memory that it may use, computed beforehand.
+    pub fn memory(&self) -> Memory {
+        Memory::of(&self.explain, self.workers)
+    }
+
+    /// Runs to the end of all inputs, or until it is asked to end.
+    ///
+    /// # Errors
+    /// The first failure. Nothing of a failed query is published.
+    pub fn run(&self, options: &RunOptions<'_>) -> Result<Report, Error> {
+        match options.control {
+            Some(control) => self.node(control).run(options),
+            None => self.run_in_process(options),
+        }
+    }
+
+    fn node<'c>(&self, control: &'c Control) -> Node<'c> {
+        let Workers { nodes, per_node } = self.workers;
+        Node {
+            control,
+            layout: Layout { rank: control.rank(), nodes, per_node },
+            job: Arc::clone(&self.job),
+            fabric: self.fabric,
+            clock: Arc::new(MonotonicClock::new()),
+        }
+    }
+
+    /// Every node on a thread of its own.
+    fn run_in_process(&self, options: &RunOptions<'_>) -> Result<Report, Error> {
+        let controls = cluster::in_process(self.workers.nodes)?;
+        let mut results = thread::scope(|scope| {
+            let nodes: Vec<_> = controls
+                .into_iter()
+                .map(|control| {
+                    scope.spawn(move || {
+                        let result = self.node(&control).run(options);
+                        control.close();
+                        result
+                    })
+                })
+                .collect();
+            nodes
+                .into_iter()
+                .map(|node| node.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect::<Vec<_>>()
+        });
+        // The node at fault knows best; what the others say is that it failed.
+        let at_fault = results
+            .iter()
+            .position(|result| result.as_ref().is_err_and(|error| error.failed_node().is_none()));
+        results.swap_remove(at_fault.unwrap_or(0))
+    }
+}
+
+impl fmt::Debug for Script {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.jobs).finish()
+    }
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.statements.iter().map(|statement| &statement.name)).finish()
+    }
+}

@@ -1,0 +1,212 @@
+//! A session: for how many workers SQL is planned, and where its rows go.
+
+use std::fmt;
+use std::io::Write;
+use std::sync::Arc;
+
+use arrow::record_batch::RecordBatch;
+use connectors::{Output, Stdout};
+use dataflow::connector::{Connector, Options};
+use plan::{Planner, Workers};
+
+use crate::FabricKind;
+use crate::collect::Collected;
+use crate::error::Error;
+use crate::script::{RunOptions, Script};
+
+/// Workers of a node at most.
+pub const WORKERS_MAX: u32 = 1024;
+
+/// Plans SQL for a number of nodes and workers, and keeps tables, views and settings from one
+/// script to the next. Make one with [`Session::builder`].
+pub struct Session {
+    planner: Planner,
+    workers: Workers,
+    fabric: FabricKind,
+    rows: RowFormat,
+    output: Output,
+}
+
+/// How the rows of a bare `SELECT` are written to the session's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RowFormat {
+    /// A table, drawn when the query has ended.
+    #[default]
+    Table,
+    /// Comma-separated values with a header, as they come.
+    Csv,
+    /// A JSON object per line, as they come.
+    Json,
+}
+
+impl RowFormat {
+    /// The value of the option `format` of the connector `stdout`.
+    fn option(self) -> &'static str {
+        match self {
+            RowFormat::Table => "table",
+            RowFormat::Csv => "csv",
+            RowFormat::Json => "json",
+        }
+    }
+}
+
+/// What a session is made of; everything has a default.
+#[must_use]
+pub struct SessionBuilder {
+    workers: Workers,
+    fabric: FabricKind,
+    settings: Vec<(String, String)>,
+    rows: RowFormat,
+    output: Output,
+    connectors: Vec<Arc<dyn Connector>>,
+}
+
+impl Session {
+    /// One node with one worker over shared memory; rows of a bare `SELECT` go to standard output
+    /// as a table.
+    pub fn builder() -> SessionBuilder {
+        SessionBuilder {
+            workers: Workers { nodes: 1, per_node: 1 },
+            fabric: FabricKind::default(),
+            settings: Vec::new(),
+            rows: RowFormat::default(),
+            output: Output::stdout(),
+            connectors: Vec::new(),
+        }
+    }
+
+    /// Plans a script. Nothing is read beyond what tells the columns of tables, and nothing is
+    /// written.
+    ///
+    /// # Errors
+    /// [`Error::Sql`] with everything that is wrong with it.
+    pub fn sql(&mut self, text: &str) -> Result<Script, Error> {
+        let stages = self.planner.plan(text).map_err(Error::Sql)?;
+        Ok(Script::new(stages, self.workers, self.fabric))
+    }
+
+    /// How a script would run: pipelines, exchanges and why, memory.
+    ///
+    /// # Errors
+    /// As [`Session::sql`].
+    pub fn explain(&mut self, text: &str) -> Result<String, Error> {
+        Ok(self.sql(text)?.explain())
+    }
+
+    /// Runs a script on nodes of this process and gives back the rows of its bare `SELECT`s.
+    ///
+    /// # Errors
+    /// As [`Session::sql`], and the first failure while it runs.
+    pub fn collect(&mut self, text: &str) -> Result<Vec<RecordBatch>, Error> {
+        let rows = Collected::default();
+        self.planner.set_default_sink(Arc::new(rows.clone()), Options::new());
+        let script = self.sql(text);
+        self.show_rows();
+        script?.run(&RunOptions::default())?;
+        Ok(rows.take())
+    }
+
+    /// Rows of a bare `SELECT` go to the session's output.
+    fn show_rows(&mut self) {
+        let options = Options::from([("format".to_owned(), self.rows.option().to_owned())]);
+        let stdout = Arc::new(Stdout::new(self.output.clone()));
+        self.planner.set_default_sink(stdout, options);
+    }
+
+    /// Takes settings that did not come with a script.
+    fn set(&mut self, key: &str, value: &str) -> Result<(), Error> {
+        let quoted = |text: &str| text.replace('\'', "''");
+        let statement = format!("SET '{}' = '{}'", quoted(key), quoted(value));
+        match self.planner.plan(&statement) {
+            Ok(_) => Ok(()),
+            Err(diagnostics) => {
+                let first = diagnostics.into_iter().next();
+                let (message, hint) = first.map_or((statement, None), |error| {
+                    (error.message, error.hint.or(error.detail))
+                });
+                let hint = hint.unwrap_or_else(|| "see the settings in the reference".into());
+                Err(Error::Usage { message, hint })
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Workers { nodes, per_node } = self.workers;
+        write!(f, "Session({nodes} x {per_node} workers over {})", self.fabric)
+    }
+}
+
+impl SessionBuilder {
+    /// Nodes of a job, 1 to 256.
+    pub fn nodes(mut self, nodes: u32) -> Self {
+        self.workers.nodes = nodes;
+        self
+    }
+
+    /// Workers of each node, 1 to 1024.
+    pub fn workers(mut self, workers: u32) -> Self {
+        self.workers.per_node = workers;
+        self
+    }
+
+    /// What carries rows between workers.
+    pub fn fabric(mut self, fabric: FabricKind) -> Self {
+        self.fabric = fabric;
+        self
+    }
+
+    /// Sets an option before each script, as `SET 'key' = 'value'` in it would.
+    pub fn set(mut self, key: &str, value: &str) -> Self {
+        self.settings.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// How rows of a bare `SELECT` are written.
+    pub fn rows_as(mut self, rows: RowFormat) -> Self {
+        self.rows = rows;
+        self
+    }
+
+    /// Where rows of a bare `SELECT` and of tables of the connector `stdout` go.
+    pub fn output(mut self, output: impl Write + Send + 'static) -> Self {
+        self.output = Output::new(output);
+        self
+    }
+
+    /// A connector beside those that are there; one of the same name takes the place of ours.
+    pub fn connector(mut self, connector: Arc<dyn Connector>) -> Self {
+        self.connectors.push(connector);
+        self
+    }
+
+    /// The session.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when a number is out of bounds or a setting is unknown.
+    pub fn build(self) -> Result<Session, Error> {
+        let Self { workers, fabric, settings, rows, output, mut connectors } = self;
+        bounded("job", "nodes", workers.nodes, cluster::NODES_MAX)?;
+        bounded("node", "workers", workers.per_node, WORKERS_MAX)?;
+        let ours = connectors::all_to(output.clone()).into_iter();
+        let ours: Vec<_> =
+            ours.filter(|one| connectors.iter().all(|other| other.name() != one.name())).collect();
+        connectors.extend(ours);
+        let planner = Planner::new(connectors, workers);
+        let mut session = Session { planner, workers, fabric, rows, output };
+        session.show_rows();
+        for (key, value) in &settings {
+            session.set(key, value)?;
+        }
+        Ok(session)
+    }
+}
+
+fn bounded(whole: &str, parts: &str, number: u32, max: u32) -> Result<(), Error> {
+    if (1..=max).contains(&number) {
+        return Ok(());
+    }
+    let message = format!("a {whole} cannot have {number} {parts}");
+    Err(Error::Usage { message, hint: format!("choose 1 to {max} {parts}") })
+}

@@ -1,0 +1,241 @@
+//! Sessions whose nodes are threads of one process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use arrow::array::{Int64Array, RecordBatch};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
+use dataflow::error::{ConnectorError, DataflowError};
+use dataflow::sink::Sink;
+use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use millstream::{Error, FabricKind, Progress, RunOptions, Session, SessionBuilder};
+
+const BIDS: &str = "CREATE TABLE bids (
+    ts TIMESTAMP(3), auction BIGINT, price BIGINT, WATERMARK FOR ts AS ts - INTERVAL '1' SECOND
+  ) WITH (
+    'connector' = 'generator', 'rows' = '50000', 'interval' = '1ms', 'disorder' = '900ms',
+    'fields.auction.max' = '99'
+  );";
+
+const WINDOWS: &str = "SELECT window_start, auction, count(*) AS n, sum(price) AS total
+  FROM TUMBLE(TABLE bids, DESCRIPTOR(ts), INTERVAL '10' SECOND)
+  GROUP BY window_start, window_end, auction";
+
+/// The rows as sorted lines.
+fn lines(batches: &[RecordBatch]) -> Vec<String> {
+    let table = arrow::util::pretty::pretty_format_batches(batches).unwrap().to_string();
+    let mut lines: Vec<_> = table.lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+#[test]
+fn every_layout_fabric_and_exchange_gives_the_same_rows() {
+    let sql = format!("{BIDS} {WINDOWS}");
+    let expected = lines(&Session::builder().build().unwrap().collect(&sql).unwrap());
+    assert!(expected.len() > 500, "five windows of a hundred auctions, and a head");
+    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+        for (nodes, workers) in [(1, 3), (3, 1), (2, 2)] {
+            for exchange in ["merge", "shuffle"] {
+                let mut session = Session::builder()
+                    .nodes(nodes)
+                    .workers(workers)
+                    .fabric(fabric)
+                    .set("millstream.exchange", exchange)
+                    .build()
+                    .unwrap();
+                let rows = lines(&session.collect(&sql).unwrap());
+                assert!(rows == expected, "{session:?} by {exchange}");
+            }
+        }
+    }
+}
+
+#[test]
+fn tables_outlive_the_script_that_made_them() {
+    let mut session = Session::builder().build().unwrap();
+    assert!(session.collect(BIDS).unwrap().is_empty());
+    let rows = session.collect("SELECT count(*) AS n FROM bids").unwrap();
+    let count = rows[0].column(0).as_any().downcast_ref::<Int64Array>().unwrap();
+    assert_eq!(count.value(0), 50_000);
+}
+
+#[test]
+fn a_report_counts_rows_of_all_nodes() {
+    let mut session = Session::builder().nodes(2).workers(2).build().unwrap();
+    let sql = format!(
+        "{BIDS} CREATE TABLE none WITH ('connector' = 'blackhole');
+        INSERT INTO none SELECT auction FROM bids; INSERT INTO none SELECT price FROM bids"
+    );
+    let script = session.sql(&sql).unwrap();
+    assert_eq!(script.jobs().len(), 2);
+    let report = script.run(&RunOptions::default()).unwrap();
+    assert_eq!((report.total.rows_in, report.total.rows_out), (100_000, 100_000));
+    assert_eq!(report.nodes.len(), 2);
+    assert_eq!(report.nodes.iter().map(|node| node.rows_in).sum::<u64>(), 100_000);
+    assert!(report.nodes.iter().all(|node| node.rows_in > 0));
+    assert!(!report.cancelled);
+}
+
+#[test]
+fn a_query_without_end_ends_when_it_is_asked() {
+    let sql = "CREATE TABLE endless (k BIGINT) WITH ('connector' = 'generator', 'rate' = '10000');
+        CREATE TABLE none WITH ('connector' = 'blackhole');
+        INSERT INTO none SELECT k FROM endless; INSERT INTO none SELECT k FROM endless";
+    let mut session = Session::builder().nodes(2).build().unwrap();
+    let script = session.sql(sql).unwrap();
+    assert!(!script.jobs()[0].bounded());
+    let cancel = AtomicBool::new(false);
+    let looks = AtomicUsize::new(0);
+    let show = |progress: &Progress| {
+        assert_eq!(progress.done, None);
+        looks.fetch_add(1, Ordering::Relaxed);
+        cancel.store(progress.counters.rows_in > 0, Ordering::Relaxed);
+    };
+    let options =
+        RunOptions { cancel: Some(&cancel), progress: Some(&show), ..RunOptions::default() };
+    let report = script.run(&options).unwrap();
+    assert!(report.cancelled && report.total.rows_in > 0 && looks.into_inner() > 0);
+}
+
+#[test]
+fn wrong_sql_is_told_with_its_place() {
+    let mut session = Session::builder().build().unwrap();
+    match session.sql("SELECT 1;\nSELECT nothing") {
+        Err(Error::Sql(diagnostics)) => assert_eq!(diagnostics[0].line, 2),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_session_that_cannot_be_is_refused_with_a_way_out() {
+    let refused = |builder: SessionBuilder, message: &str, hint: &str| {
+        let error = builder.build().unwrap_err();
+        assert!(error.to_string().contains(message), "{error}");
+        assert!(error.hint().unwrap().contains(hint), "{:?}", error.hint());
+    };
+    refused(Session::builder().nodes(0), "a job cannot have 0 nodes", "1 to 256");
+    refused(Session::builder().nodes(257), "a job cannot have 257 nodes", "1 to 256");
+    refused(Session::builder().workers(0), "a node cannot have 0 workers", "1 to 1024");
+    let exchang = Session::builder().set("millstream.exchang", "merge");
+    refused(exchang, "unknown setting 'millstream.exchang'", "millstream.exchange");
+    let quoted = Session::builder().set("millstream.exchange", "it's");
+    refused(quoted, "it's", "merge");
+}
+
+#[test]
+fn memory_is_known_beforehand() {
+    let mut session = Session::builder().nodes(3).workers(2).build().unwrap();
+    let memory = session.sql(&format!("{BIDS} {WINDOWS}")).unwrap().memory();
+    let rings = memory.needs.iter().find(|need| need.name == "rings").unwrap();
+    // Two workers with five links of a mebibyte each.
+    assert_eq!((rings.node_bytes, rings.all_bytes), (10 << 20, 30 << 20));
+    assert!(memory.all_bytes() > rings.all_bytes, "state comes on top");
+}
+
+/// What a faulty source does when its second flow is read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fault {
+    Error,
+    Panic,
+    Open,
+}
+
+/// A source of one flow per worker, the second of which is at fault.
+#[derive(Debug, Clone)]
+struct Faulty(Fault);
+
+impl Connector for Faulty {
+    fn name(&self) -> &'static str {
+        "faulty"
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &[]
+    }
+
+    fn infer(&self, _: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
+        Ok(None)
+    }
+
+    fn source(&self, _: &TableDef, _: &[usize]) -> Result<Arc<dyn Source>, ConnectorError> {
+        Ok(Arc::new(self.clone()))
+    }
+
+    fn sink(&self, _: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
+        Err(broken())
+    }
+}
+
+fn broken() -> ConnectorError {
+    ConnectorError::Io { place: "tape 2".into(), message: "it is torn".into(), hint: None }
+}
+
+impl Source for Faulty {
+    fn schema(&self) -> SchemaRef {
+        Arc::new(Schema::new(vec![Field::new("k", DataType::Int64, true)]))
+    }
+
+    fn bounded(&self) -> bool {
+        true
+    }
+
+    fn flows(&self, workers: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
+        Ok(vec![FlowInfo::default(); workers as usize])
+    }
+
+    fn open(&self, flow: usize, _: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+        if flow == 1 && self.0 == Fault::Open {
+            return Err(broken());
+        }
+        Ok(Box::new(FaultyFlow { fault: (flow == 1).then_some(self.0), schema: self.schema() }))
+    }
+}
+
+struct FaultyFlow {
+    fault: Option<Fault>,
+    schema: SchemaRef,
+}
+
+impl Flow for FaultyFlow {
+    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
+        match self.fault {
+            // Others go on for ever: only the failure ends them.
+            None => {
+                let column = Arc::new(Int64Array::from(vec![1; rows_max.min(8)]));
+                let batch = RecordBatch::try_new(Arc::clone(&self.schema), vec![column]);
+                batch.map(Next::Batch).map_err(|_| broken())
+            }
+            Some(Fault::Panic) => panic!("the tape is torn"),
+            Some(_) => Err(broken()),
+        }
+    }
+}
+
+#[test]
+fn the_cause_of_a_failure_comes_out_wherever_it_was() {
+    for (nodes, workers) in [(1, 3), (3, 1), (2, 2)] {
+        for fault in [Fault::Error, Fault::Panic, Fault::Open] {
+            let mut session = Session::builder()
+                .nodes(nodes)
+                .workers(workers)
+                .connector(Arc::new(Faulty(fault)))
+                .build()
+                .unwrap();
+            let sql = "CREATE TABLE tapes (k BIGINT) WITH ('connector' = 'faulty');
+                SELECT k, count(*) FROM tapes GROUP BY k";
+            let error = session.collect(sql).unwrap_err();
+            let place = format!("{nodes} x {workers} workers, {fault:?}: {error}");
+            match (fault, error) {
+                (Fault::Panic, Error::Panic { worker: 1, message }) => {
+                    assert_eq!(message, "the tape is torn", "{place}");
+                }
+                (_, Error::Dataflow(DataflowError::Connector(error))) => {
+                    assert_eq!(error, broken(), "{place}");
+                }
+                _ => panic!("{place}"),
+            }
+        }
+    }
+}
