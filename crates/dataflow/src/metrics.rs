@@ -28,6 +28,9 @@ pub struct Metrics {
     pub state_bytes_peak: AtomicU64,
     /// The worker's low watermark in milliseconds since 1970; `i64::MIN` before the first, `i64::MAX` at the end.
     pub watermark_ms: AtomicI64,
+    /// Processor time that the worker's thread has used, in nanoseconds; set by who runs the worker, where the system
+    /// tells.
+    pub cpu_ns: AtomicU64,
     /// Work done of bounded inputs, in rows or bytes as [`FlowInfo`](crate::source::FlowInfo) counts.
     pub flows_done: AtomicU64,
 }
@@ -47,6 +50,7 @@ impl Default for Metrics {
             state_bytes: zero(),
             state_bytes_peak: zero(),
             watermark_ms: AtomicI64::new(i64::MIN),
+            cpu_ns: zero(),
             flows_done: zero(),
         }
     }
