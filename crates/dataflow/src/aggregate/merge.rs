@@ -347,10 +347,8 @@ impl Merge {
     fn cut(&self, grouping: &Grouping) -> Result<Vec<Vec<Chunk>>, DataflowError> {
         let mut packers: Vec<Packer> =
             (0..grouping.net.size()).map(|_| Packer::default()).collect();
-        let mut partial = self.partial.borrow_mut();
         let mut split = Split::default();
-        while let Some(start) = partial.first() {
-            let Some(columns) = partial.take_delta(start)? else { break };
+        while let Some((start, columns)) = self.take_slice()? {
             self.partitioner.borrow_mut().split(&columns, &mut split)?;
             for leader in 0..split.owners() {
                 let rows = split.rows(leader);
@@ -368,6 +366,12 @@ impl Merge {
             }
         }
         packers.into_iter().map(Packer::finish).collect()
+    }
+
+    fn take_slice(&self) -> Result<Option<(i64, Columns)>, DataflowError> {
+        let mut partial = self.partial.borrow_mut();
+        let Some(start) = partial.first() else { return Ok(None) };
+        Ok(partial.take_delta(start)?.map(|columns| (start, columns)))
     }
 
     fn select(&self, columns: &Columns, rows: &[u32]) -> Result<RecordBatch, DataflowError> {
