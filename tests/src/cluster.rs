@@ -1,0 +1,158 @@
+//! A whole cluster on one thread: every worker of every node over the simulated fabric, in virtual time.
+//!
+//! A run is a function of the job and the seed: the same two give the same trace.
+
+use std::sync::Arc;
+
+use channel::Link;
+use dataflow::bad::BadRows;
+use dataflow::error::DataflowError;
+use dataflow::job::Job;
+use dataflow::metrics::Metrics;
+use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
+use fabric::sim::{SimFabric, SimNet, SimOptions};
+use fabric::{Fabric, LinkId};
+
+/// Steps after which a run that does not end is given up.
+const STEPS_MAX: u64 = 20_000_000;
+
+/// The size of a cluster and how its network behaves.
+#[derive(Debug, Clone)]
+pub struct Cluster {
+    /// Nodes.
+    pub nodes: u32,
+    /// Workers of each node.
+    pub workers: u32,
+    /// The network's seed, faults and guarantees.
+    pub network: SimOptions,
+    /// A node that dies, and after how many rounds of turns.
+    pub kill: Option<(u32, u64)>,
+}
+
+/// What a run came to.
+#[derive(Debug)]
+pub struct Run {
+    /// The counters of each worker.
+    pub metrics: Vec<Arc<Metrics>>,
+    /// Rows that could not be read.
+    pub bad: Arc<BadRows>,
+    /// A hash over everything that the network did.
+    pub trace: u64,
+    /// Virtual time that passed.
+    pub elapsed_ns: u64,
+    /// Turns of workers.
+    pub steps: u64,
+}
+
+impl Run {
+    /// The sum of a counter over the workers.
+    pub fn sum(&self, counter: impl Fn(&Metrics) -> &std::sync::atomic::AtomicU64) -> u64 {
+        self.metrics.iter().map(|m| counter(m).load(std::sync::atomic::Ordering::Relaxed)).sum()
+    }
+}
+
+impl Cluster {
+    /// A hostile network with this seed.
+    pub fn seeded(nodes: u32, workers: u32, seed: u64) -> Self {
+        Self { nodes, workers, network: SimOptions::seeded(seed), kill: None }
+    }
+
+    /// Runs a job to its end.
+    ///
+    /// # Errors
+    /// The first failure of a worker.
+    ///
+    /// # Panics
+    /// When nothing moves any more and the job has not ended: a deadlock.
+    pub fn run(&self, job: &Arc<Job>) -> Result<Run, DataflowError> {
+        let net = SimNet::new(self.network.clone());
+        let total = self.nodes * self.workers;
+        let bad = Arc::new(BadRows::default());
+        let metrics: Vec<_> = (0..total).map(|_| Arc::new(Metrics::default())).collect();
+        let signals = Arc::new(Signals::default());
+        let mut workers = Vec::new();
+        for (worker, links) in self.links(&net, job).into_iter().enumerate() {
+            workers.push(Some(Worker::new(WorkerConfig {
+                worker: worker as u32,
+                workers: total,
+                job: job.clone(),
+                links,
+                clock: net.clock(),
+                bad: bad.clone(),
+                metrics: metrics[worker].clone(),
+                signals: signals.clone(),
+            })?));
+        }
+        let steps = self.drive(&net, &mut workers)?;
+        let (trace, elapsed_ns) = (net.trace_hash(), net.now_ns());
+        Ok(Run { metrics, bad, trace, elapsed_ns, steps })
+    }
+
+    /// Connects every pair of workers; `[worker][peer]`.
+    fn links(&self, net: &SimNet, job: &Job) -> Vec<Vec<Option<Link>>> {
+        let total = self.nodes * self.workers;
+        let fabrics: Vec<Arc<SimFabric>> = (0..self.nodes).map(|node| net.fabric(node)).collect();
+        let fabric = |worker: u32| fabrics[(worker / self.workers) as usize].clone();
+        let mut links: Vec<Vec<Option<Link>>> =
+            (0..total).map(|_| (0..total).map(|_| None).collect()).collect();
+        for a in 0..total {
+            for b in a + 1..total {
+                let offer = |local, remote| {
+                    let offer = fabric(local).offer(LinkId { local, remote });
+                    offer.expect("the simulator refuses nothing")
+                };
+                let (here, there) = (offer(a, b), offer(b, a));
+                let (to_there, to_here) = (there.address(), here.address());
+                let connect = |offer: Box<dyn fabric::Offer>, peer: &[u8], worker: u32| {
+                    let endpoint = offer.connect(peer).expect("the simulator connects");
+                    Link::new(fabric(worker).as_ref(), endpoint, job.settings.ring, 1)
+                        .expect("the configuration is valid")
+                };
+                let mut here = connect(here, &to_there, a);
+                let mut there = connect(there, &to_here, b);
+                here.attach(&there.descriptor()).expect("the peer is alike");
+                there.attach(&here.descriptor()).expect("the peer is alike");
+                links[a as usize][b as usize] = Some(here);
+                links[b as usize][a as usize] = Some(there);
+            }
+        }
+        links
+    }
+
+    /// Gives each worker a turn, then the network; moves time on when nobody has anything to do.
+    fn drive(&self, net: &SimNet, workers: &mut [Option<Worker>]) -> Result<u64, DataflowError> {
+        let (mut steps, mut rounds) = (0, 0);
+        while workers.iter().any(Option::is_some) {
+            rounds += 1;
+            if let Some((node, _)) = self.kill.filter(|&(_, round)| round == rounds) {
+                net.kill(node);
+            }
+            let mut wake: Option<u64> = None;
+            let mut busy = false;
+            for (number, slot) in workers.iter_mut().enumerate() {
+                let Some(worker) = slot else { continue };
+                if !net.runs(number as u32 / self.workers) {
+                    continue;
+                }
+                steps += 1;
+                match worker.step()? {
+                    Status::Done => {
+                        *slot = None;
+                        busy = true;
+                    }
+                    Status::Busy => busy = true,
+                    Status::Idle { wake_ns } => wake = wake.into_iter().chain(wake_ns).min(),
+                }
+            }
+            match (net.next_event_ns(), wake) {
+                (Some(event), wake) if wake.is_none_or(|wake| event <= wake) => {
+                    net.step();
+                }
+                (_, Some(wake)) if !busy => net.advance_to(wake.max(net.now_ns() + 1)),
+                _ => assert!(busy, "nothing moves any more, and the job has not ended"),
+            }
+            assert!(steps < STEPS_MAX, "the job does not end");
+        }
+        Ok(steps)
+    }
+}

@@ -1,0 +1,10 @@
+//! What the tests of the whole engine share: tables in memory, a cluster in the simulator, random streams and queries,
+//! and two independent answers to them.
+#![forbid(unsafe_code)]
+
+pub mod cluster;
+pub mod memory;
+pub mod oracle;
+pub mod random;
+pub mod rows;
+pub mod scenario;

@@ -1,0 +1,219 @@
+//! The connector `memory`: tables whose flows a test writes down, and sinks that it reads back.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use arrow::array::Array;
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
+use dataflow::error::ConnectorError;
+use dataflow::sink::{Placement, Sink, SinkWriter};
+use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+
+/// What a flow does, in order.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// It gives rows.
+    Rows(RecordBatch),
+    /// It is silent for so many nanoseconds.
+    Silence(u64),
+}
+
+/// A table of a test.
+#[derive(Debug, Clone)]
+pub struct Table {
+    /// Its columns.
+    pub schema: SchemaRef,
+    /// Whether its flows end; they do so in any case, but an unbounded source opens all of them at once.
+    pub bounded: bool,
+    /// Its flows.
+    pub flows: Vec<Vec<Event>>,
+}
+
+/// The connector: tables by name, and what was committed to sinks.
+#[derive(Clone, Default)]
+pub struct Memory {
+    tables: Arc<Mutex<BTreeMap<String, Arc<Table>>>>,
+    committed: Arc<Mutex<BTreeMap<String, Vec<RecordBatch>>>>,
+    placement: Option<Placement>,
+}
+
+impl Memory {
+    /// No tables. Sinks gather unless `placement` says otherwise.
+    pub fn new(placement: Option<Placement>) -> Self {
+        Self { placement, ..Self::default() }
+    }
+
+    /// Adds a table that SQL names by `'connector' = 'memory'`.
+    pub fn add(&self, name: &str, table: Table) {
+        self.tables.lock().expect("not poisoned").insert(name.into(), Arc::new(table));
+    }
+
+    /// What the writers of a sink have committed, in order; `None` if none has.
+    pub fn committed(&self, name: &str) -> Option<Vec<RecordBatch>> {
+        self.committed.lock().expect("not poisoned").get(name).cloned()
+    }
+
+    /// What was committed to all sinks.
+    pub fn all_committed(&self) -> Vec<RecordBatch> {
+        self.committed.lock().expect("not poisoned").values().flatten().cloned().collect()
+    }
+
+    /// Forgets what was committed.
+    pub fn clear(&self) {
+        self.committed.lock().expect("not poisoned").clear();
+    }
+}
+
+impl Connector for Memory {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &[]
+    }
+
+    fn infer(&self, _: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
+        Ok(None)
+    }
+
+    fn source(
+        &self,
+        table: &TableDef,
+        projection: &[usize],
+    ) -> Result<Arc<dyn Source>, ConnectorError> {
+        let tables = self.tables.lock().expect("not poisoned");
+        let found = tables.get(&table.name).cloned().ok_or_else(|| ConnectorError::Io {
+            place: table.name.clone(),
+            message: "the test has no such table".into(),
+            hint: None,
+        })?;
+        let schema = Arc::new(found.schema.project(projection).expect("a projection of the table"));
+        Ok(Arc::new(MemorySource { table: found, schema, projection: projection.to_vec() }))
+    }
+
+    fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
+        Ok(Arc::new(MemorySink { name: table.name.clone(), memory: self.clone() }))
+    }
+}
+
+struct MemorySource {
+    table: Arc<Table>,
+    schema: SchemaRef,
+    projection: Vec<usize>,
+}
+
+impl Source for MemorySource {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    fn bounded(&self) -> bool {
+        self.table.bounded
+    }
+
+    fn flows(&self, _: u32, time: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
+        let time = time.map(|column| self.projection[column]);
+        let info = |(i, events): (usize, &Vec<Event>)| FlowInfo {
+            name: format!("flow {i}"),
+            // Every second flow says where it begins, so that both ways are used.
+            event_time_min: time.filter(|_| i % 2 == 0).and_then(|column| earliest(events, column)),
+            ..FlowInfo::default()
+        };
+        Ok(self.table.flows.iter().enumerate().map(info).collect())
+    }
+
+    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+        Ok(Box::new(MemoryFlow {
+            events: self.table.flows[flow].clone().into(),
+            projection: self.projection.clone(),
+            context: context.clone(),
+            silent_until_ns: 0,
+        }))
+    }
+}
+
+fn earliest(events: &[Event], column: usize) -> Option<i64> {
+    let batches = events.iter().filter_map(|event| match event {
+        Event::Rows(batch) => Some(batch),
+        Event::Silence(_) => None,
+    });
+    let times = batches.flat_map(|batch| {
+        let column = batch.column(column);
+        let ticks = dataflow::time::ticks(column).expect("a time column");
+        (0..column.len()).filter(|&i| column.is_valid(i)).map(|i| ticks[i]).collect::<Vec<_>>()
+    });
+    times.min()
+}
+
+struct MemoryFlow {
+    events: VecDeque<Event>,
+    projection: Vec<usize>,
+    context: FlowContext,
+    silent_until_ns: u64,
+}
+
+impl Flow for MemoryFlow {
+    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
+        if self.context.clock.now_ns() < self.silent_until_ns {
+            return Ok(Next::Wait { until_ns: self.silent_until_ns });
+        }
+        match self.events.pop_front() {
+            None => Ok(Next::End),
+            Some(Event::Silence(ns)) => {
+                self.silent_until_ns = self.context.clock.now_ns() + ns;
+                Ok(Next::Wait { until_ns: self.silent_until_ns })
+            }
+            Some(Event::Rows(batch)) => {
+                let rows = batch.num_rows().min(rows_max);
+                if rows < batch.num_rows() {
+                    let rest = batch.slice(rows, batch.num_rows() - rows);
+                    self.events.push_front(Event::Rows(rest));
+                }
+                let batch = batch.slice(0, rows).project(&self.projection).expect("a projection");
+                Ok(Next::Batch(batch))
+            }
+        }
+    }
+}
+
+struct MemorySink {
+    name: String,
+    memory: Memory,
+}
+
+impl Sink for MemorySink {
+    fn placement(&self) -> Placement {
+        self.memory.placement.unwrap_or(Placement::Gather)
+    }
+
+    fn open(&self, _: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+        let (name, memory) = (self.name.clone(), self.memory.clone());
+        Ok(Box::new(MemoryWriter { name, memory, batches: Vec::new() }))
+    }
+}
+
+struct MemoryWriter {
+    name: String,
+    memory: Memory,
+    batches: Vec<RecordBatch>,
+}
+
+impl SinkWriter for MemoryWriter {
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        self.batches.push(dataflow::detach(batch));
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), ConnectorError> {
+        Ok(())
+    }
+
+    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
+        let mut committed = self.memory.committed.lock().expect("not poisoned");
+        committed.entry(self.name).or_default().extend(self.batches);
+        Ok(())
+    }
+}

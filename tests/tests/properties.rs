@@ -1,0 +1,60 @@
+//! P1 and P2 (S12): whatever the stream, the query, the number of workers and the exchange, the rows are those of a
+//! sequential oracle and of DataFusion in batch.
+
+use dataflow::job::Exchange;
+use tests::cluster::Cluster;
+use tests::oracle::{by_datafusion, on_time, sequential};
+use tests::scenario::Scenario;
+
+/// Random streams with random queries.
+const CASES: u64 = 320;
+
+/// Cluster sizes: nodes and workers of each.
+const SIZES: [(u32, u32); 4] = [(1, 1), (2, 1), (3, 1), (2, 2)];
+
+#[test]
+fn every_exchange_gives_the_rows_of_the_oracle_and_of_datafusion() {
+    let (mut late_cases, mut idle_cases, mut rows) = (0, 0, 0);
+    for seed in 0..CASES {
+        let scenario = Scenario::new(seed);
+        let (counted, late) = on_time(&scenario.stream.flows, &scenario.query);
+        let expected = sequential(&counted, &scenario.query);
+        let batch = by_datafusion(&counted, &scenario.query);
+        assert_eq!(batch, expected, "seed {seed}: the two oracles, {}", scenario.query.batch());
+        late_cases += u64::from(late > 0);
+        idle_cases += u64::from(scenario.stream.idle);
+        rows += expected.len();
+
+        let (nodes, workers) = SIZES[seed as usize % SIZES.len()];
+        for (size, exchange) in [
+            ((1, 1), Exchange::Merge),
+            ((nodes, workers), Exchange::Merge),
+            ((nodes, workers), Exchange::Shuffle),
+        ] {
+            check(&scenario, size, exchange, &expected, late);
+        }
+    }
+    assert!(late_cases > CASES / 10 && idle_cases > CASES / 10 && rows > 10_000, "too tame");
+}
+
+fn check(
+    scenario: &Scenario,
+    (nodes, workers): (u32, u32),
+    exchange: Exchange,
+    expected: &[String],
+    late: u64,
+) {
+    let seed = scenario.seed;
+    let at = format!("seed {seed}, {nodes}x{workers}, {exchange}: {}", scenario.query.ours());
+    let cluster = Cluster::seeded(nodes, workers, seed);
+    let answer = scenario.run(&cluster, exchange).unwrap_or_else(|error| panic!("{at}: {error}"));
+    if answer.late != late {
+        // Who was idle may find that time went on without it: then more rows are late, but none is lost.
+        assert!(scenario.stream.idle && answer.late > late, "{at}: {} late", answer.late);
+        let count = |row: &String| row.rsplit('|').next().and_then(|n| n.parse::<u64>().ok());
+        let total = |rows: &[String]| rows.iter().filter_map(count).sum::<u64>();
+        assert_eq!(total(&answer.rows) + answer.late, total(expected) + late, "{at}: rows are lost");
+        return;
+    }
+    assert_eq!(answer.rows, expected, "{at}");
+}

@@ -1,0 +1,62 @@
+//! The whole engine, three to eight nodes of it, in the simulator.
+
+use dataflow::job::Exchange;
+use tests::cluster::Cluster;
+use tests::oracle::{on_time, sequential};
+use tests::scenario::{Answer, Scenario};
+
+/// Seeds of network and stream.
+const SEEDS: u64 = 100;
+
+fn run(seed: u64) -> (Scenario, Answer) {
+    let scenario = Scenario::new(seed + 10_000);
+    let nodes = 3 + (seed % 6) as u32;
+    let exchange = if seed.is_multiple_of(3) { Exchange::Shuffle } else { Exchange::Merge };
+    let cluster = Cluster::seeded(nodes, 1, seed);
+    let answer = scenario.run(&cluster, exchange);
+    let answer = answer.unwrap_or_else(|error| panic!("seed {seed}, {nodes} nodes: {error}"));
+    (scenario, answer)
+}
+
+#[test]
+fn a_hundred_seeds_of_three_to_eight_nodes_are_right() {
+    let mut events = 0;
+    for seed in 0..SEEDS {
+        let (scenario, answer) = run(seed);
+        let (counted, late) = on_time(&scenario.stream.flows, &scenario.query);
+        if answer.late == late {
+            let expected = sequential(&counted, &scenario.query);
+            assert_eq!(answer.rows, expected, "seed {seed}: {}", scenario.query.ours());
+        } else {
+            assert!(scenario.stream.idle && answer.late > late, "seed {seed}: late rows");
+        }
+        events += answer.run.steps;
+    }
+    assert!(events > 100_000, "only {events} turns: nothing much was simulated");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace_and_another_seed_another() {
+    let traces = |seed: u64| {
+        let (_, answer) = run(seed);
+        (answer.run.trace, answer.run.elapsed_ns, answer.run.steps)
+    };
+    for seed in [1, 2, 3] {
+        assert_eq!(traces(seed), traces(seed), "seed {seed}");
+    }
+    let all: Vec<_> = (1..6).map(|seed| traces(seed).0).collect();
+    for (i, a) in all.iter().enumerate() {
+        assert!(all[i + 1..].iter().all(|b| a != b), "two seeds with one trace");
+    }
+}
+
+#[test]
+fn a_node_that_dies_ends_the_job_with_an_error_that_names_its_worker() {
+    let scenario = (0..).map(|seed| Scenario::new(seed + 20_000));
+    let scenario = scenario.into_iter().find(|s| s.stream.flows.iter().flatten().count() > 800);
+    let scenario = scenario.expect("some stream is long");
+    let mut cluster = Cluster::seeded(3, 1, 7);
+    cluster.kill = Some((2, 40));
+    let failed = scenario.run(&cluster, Exchange::Merge).expect_err("node 2 died");
+    assert!(failed.to_string().contains("worker 2"), "{failed}");
+}
