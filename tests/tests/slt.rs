@@ -1,0 +1,162 @@
+//! Every record of `slt/*.slt`, through a `Session`: what it gives must not depend on how many
+//! workers there are, on how many nodes, on the fabric, or on the exchange.
+//!
+//! The type of a column is a letter: `I` integer, `R` decimal or floating point, `T` text, `B`
+//! boolean, `D` date, `P` timestamp, `?` anything else. Paths are relative to this crate;
+//! `$__TEST_DIR__` is a directory that is removed at the end.
+
+use std::fmt;
+use std::future::ready;
+use std::path::PathBuf;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::DataType;
+use arrow::error::ArrowError;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use millstream::{Diagnostic, FabricKind, Session};
+use sqllogictest::{ColumnType, DB, DBOutput, Record, Runner};
+
+/// Records of all files together at least.
+const RECORDS_MIN: usize = 140;
+
+/// A letter that says what a column holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Kind(char);
+
+impl ColumnType for Kind {
+    fn from_char(letter: char) -> Option<Self> {
+        "IRTBDP?".contains(letter).then_some(Self(letter))
+    }
+
+    fn to_char(&self) -> char {
+        self.0
+    }
+}
+
+impl Kind {
+    fn of(data_type: &DataType) -> Self {
+        Self(match data_type {
+            DataType::Boolean => 'B',
+            DataType::Date32 | DataType::Date64 => 'D',
+            DataType::Timestamp(..) => 'P',
+            DataType::Float32 | DataType::Float64 | DataType::Decimal128(..) => 'R',
+            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => 'T',
+            other if other.is_integer() => 'I',
+            _ => '?',
+        })
+    }
+}
+
+/// What went wrong, with the hint that the user is given.
+#[derive(Debug)]
+struct Failure(String);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<millstream::Error> for Failure {
+    fn from(error: millstream::Error) -> Self {
+        let millstream::Error::Sql(all) = &error else {
+            let hint = error.hint().map(|hint| format!("; hint: {hint}"));
+            return Self(format!("{error}{}", hint.unwrap_or_default()));
+        };
+        let one = |error: &Diagnostic| {
+            let Diagnostic { line, column, message, detail, hint, .. } = error;
+            let detail = detail.as_ref().map(|text| format!("; detail: {text}"));
+            let hint = hint.as_ref().map(|text| format!("; hint: {text}"));
+            let (detail, hint) = (detail.unwrap_or_default(), hint.unwrap_or_default());
+            format!("at {line}:{column} {message}{detail}{hint}")
+        };
+        Self(all.iter().map(one).collect::<Vec<_>>().join(" | "))
+    }
+}
+
+struct Database(Session);
+
+impl DB for Database {
+    type Error = Failure;
+    type ColumnType = Kind;
+
+    fn run(&mut self, sql: &str) -> Result<DBOutput<Kind>, Failure> {
+        let batches = self.0.collect(sql)?;
+        let types = batches.first().map_or_else(Vec::new, |first| {
+            first.schema().fields().iter().map(|field| Kind::of(field.data_type())).collect()
+        });
+        let mut rows = Vec::new();
+        for batch in &batches {
+            rows.extend(shown(batch).map_err(|error| Failure(error.to_string()))?);
+        }
+        Ok(DBOutput::Rows { types, rows })
+    }
+}
+
+/// The values of a batch as text.
+fn shown(batch: &RecordBatch) -> Result<Vec<Vec<String>>, ArrowError> {
+    let options = FormatOptions::default().with_null("NULL");
+    let columns: Vec<_> = batch
+        .columns()
+        .iter()
+        .map(|column| ArrayFormatter::try_new(column, &options))
+        .collect::<Result<_, _>>()?;
+    let value = |text: String| if text.is_empty() { "(empty)".to_owned() } else { text };
+    let row = |row| columns.iter().map(|column| value(column.value(row).to_string())).collect();
+    Ok((0..batch.num_rows()).map(row).collect())
+}
+
+fn files() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir("slt").unwrap();
+    let mut files: Vec<_> = entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "slt"))
+        .collect();
+    files.sort();
+    files
+}
+
+/// Runs all files with sessions of this kind; reports every record that failed.
+fn run_all(nodes: u32, workers: u32, fabric: FabricKind, exchange: &str) {
+    let session = || {
+        let builder = Session::builder().nodes(nodes).workers(workers).fabric(fabric);
+        builder.set("millstream.exchange", exchange).build()
+    };
+    let (mut count, mut failures) = (0, Vec::new());
+    for file in files() {
+        let records = sqllogictest::parse_file::<Kind>(&file).unwrap();
+        let mut runner = Runner::new(|| ready(session().map(Database).map_err(Failure::from)));
+        // Without rows there is nothing to tell the types by.
+        runner.with_column_validator(|actual, expected| actual.is_empty() || actual == expected);
+        for record in records {
+            count += usize::from(matches!(record, Record::Statement { .. } | Record::Query { .. }));
+            if let Err(error) = runner.run(record) {
+                failures.push(error.display(false).to_string());
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
+    assert!(count >= RECORDS_MIN, "{count} records are too few");
+}
+
+#[test]
+fn one_worker() {
+    run_all(1, 1, FabricKind::Shm, "auto");
+}
+
+#[test]
+fn three_workers_over_shared_memory() {
+    run_all(1, 3, FabricKind::Shm, "merge");
+}
+
+#[test]
+fn three_workers_with_a_shuffle() {
+    run_all(1, 3, FabricKind::Shm, "shuffle");
+}
+
+#[test]
+fn two_nodes_over_tcp() {
+    run_all(2, 1, FabricKind::Tcp, "merge");
+}
