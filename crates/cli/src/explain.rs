@@ -1,0 +1,24 @@
+//! `millstream explain`.
+
+use std::process::ExitCode;
+
+use crate::args::{ExplainArgs, ProgressStyle};
+use crate::failure::Failure;
+use crate::run::{millstream_session, print};
+use crate::screen::Screen;
+use crate::{log, script};
+
+/// Runs the command.
+pub(crate) fn explain(args: &ExplainArgs) -> Result<ExitCode, Failure> {
+    log::start(&args.log.log, &Screen::new(ProgressStyle::None));
+    let script = script::read(&args.job.file)?;
+    let explained =
+        millstream_session(&args.job).build().and_then(|mut session| session.explain(&script.sql));
+    match explained {
+        Ok(text) => {
+            print(&text);
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => Err(Failure::of(&error, &script.name, &script.sql)),
+    }
+}

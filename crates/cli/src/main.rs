@@ -1,0 +1,41 @@
+//! Layer 6: the command `millstream`.
+//!
+//! A thin face over the library: arguments, progress, diagnostics, exit codes. What it keeps:
+//! standard output carries rows and nothing else; everything for the reader's eyes goes to standard
+//! error; the exit code is 0 when the job ended well, 1 when it failed, 2 when the arguments or the
+//! SQL are wrong, and 130 after Ctrl-C.
+#![forbid(unsafe_code)]
+
+mod args;
+mod explain;
+mod failure;
+mod human;
+mod log;
+mod member;
+mod output;
+mod run;
+mod screen;
+mod script;
+mod signals;
+mod summary;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Run(args) => run::run(&args),
+        Command::Explain(args) => explain::explain(&args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(failure) => {
+            failure.print();
+            failure.code()
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! `millstream run`, as another node than 0: the same program, started by node 0.
+//!
+//! It takes the SQL from node 0, and leaves it to node 0 to tell the user why a job ended.
+
+use std::process::ExitCode;
+
+use millstream::cluster::{Control, Invitation};
+use millstream::{Error, RunOptions};
+
+use crate::args::{ProgressStyle, RunArgs};
+use crate::failure::Failure;
+use crate::run::{SCRIPT_STEP, session};
+use crate::screen::Screen;
+use crate::{log, signals};
+
+/// Joins, runs this node's part, ends.
+pub(crate) fn run(args: &RunArgs, invitation: &Invitation) -> Result<ExitCode, Failure> {
+    let screen = Screen::new(ProgressStyle::None);
+    log::start(&args.log.log, &screen);
+    signals::ignore_interrupts()?;
+    let control = invitation
+        .join()
+        .map_err(|error| Failure::runtime(&error.to_string(), error.hint().as_deref()))?;
+    match work(args, &control) {
+        Ok(()) => {
+            control.close();
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => {
+            tracing::debug!(%error, "this node ends");
+            if error.failed_node().is_none() {
+                control.fail(&error.to_string());
+            }
+            Err(Failure::silent())
+        }
+    }
+}
+
+fn work(args: &RunArgs, control: &Control) -> Result<(), Error> {
+    let mut scripts = control.all_gather(SCRIPT_STEP, Vec::new())?;
+    let sql = String::from_utf8(scripts.swap_remove(0))
+        .map_err(|_| Error::Unlike { rank: 0, what: "script" })?;
+    let planned = session(args, None)?.sql(&sql)?;
+    planned.run(&RunOptions { control: Some(control), ..RunOptions::default() })?;
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! `millstream run`, as node 0.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use millstream::cluster::{ClusterError, Control, Invitation, Launched, LocalLaunch, launch_local};
+use millstream::{Error, Memory, Progress, Report, RunOptions, Session};
+
+use crate::args::{Format, JobArgs, ProgressStyle, RunArgs};
+use crate::failure::Failure;
+use crate::output::{Output, Writer};
+use crate::screen::Screen;
+use crate::script::{self, Script};
+use crate::{human, log, member, signals, summary};
+
+/// How long other nodes may take to end by themselves.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The step by which node 0 hands the SQL to the others.
+pub(crate) const SCRIPT_STEP: &str = "script";
+
+/// Runs the command.
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
+    if let Some(invitation) = invitation()? {
+        return member::run(args, &invitation);
+    }
+    let style = if args.quiet { ProgressStyle::None } else { args.progress };
+    let screen = Screen::new(style);
+    log::start(&args.log.log, &screen);
+    let script = script::read(&args.job.file)?;
+    let fail = |error: &Error| Failure::of(error, &script.name, &script.sql);
+    if args.dry_run {
+        let mut session = session(args, None).map_err(|error| fail(&error))?;
+        let planned = session.sql(&script.sql).map_err(|error| fail(&error))?;
+        print(&dry_run(&args.job, &planned.memory()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (output, writer) = Output::open(args.output.as_deref())?;
+    let mut session = session(args, Some(writer)).map_err(|error| fail(&error))?;
+    let planned = session.sql(&script.sql).map_err(|error| fail(&error))?;
+    let cancel = signals::cancel_flag()?;
+    let launched = launch(args, &screen).map_err(|error| fail(&error.into()))?;
+    let show = |progress: &Progress| screen.show(progress);
+    let options = RunOptions {
+        control: Some(&launched.control),
+        cancel: Some(&cancel),
+        progress: Some(&show),
+    };
+    let result = start(&launched.control, &script).and_then(|()| planned.run(&options));
+    screen.clear();
+    if result.is_ok() {
+        launched.control.close();
+        launched.children.wait(PATIENCE);
+    } else {
+        // Says why before it goes.
+        drop(launched.control);
+        launched.children.wait(PATIENCE);
+    }
+    let interrupted = cancel.load(Ordering::Relaxed);
+    finish(args, &screen, output, result, interrupted).map_err(|end| match end {
+        End::Library(error) => fail(&error),
+        End::Command(failure) => failure,
+    })
+}
+
+/// The invitation that makes this process another node than 0.
+fn invitation() -> Result<Option<Invitation>, Failure> {
+    Invitation::from_env().map_err(|error| Failure::runtime(&error.to_string(), None))
+}
+
+/// A session as the arguments say; every node builds the same.
+pub(crate) fn session(args: &RunArgs, output: Option<Writer>) -> Result<Session, Error> {
+    let mut builder = millstream_session(&args.job).rows_as(match args.format {
+        Format::Table => millstream::RowFormat::Table,
+        Format::Csv => millstream::RowFormat::Csv,
+        Format::Json => millstream::RowFormat::Json,
+    });
+    if let Some(output) = output {
+        builder = builder.output(output);
+    }
+    builder.build()
+}
+
+pub(crate) fn millstream_session(job: &JobArgs) -> millstream::SessionBuilder {
+    let mut builder = Session::builder().nodes(job.nodes).workers(job.workers()).fabric(job.fabric);
+    for (key, value) in &job.set {
+        builder = builder.set(key, value);
+    }
+    builder
+}
+
+fn launch(args: &RunArgs, screen: &Screen) -> Result<Launched, ClusterError> {
+    let mut launch = LocalLaunch::new(args.job.nodes)?;
+    launch.listen = args.listen;
+    let screen = screen.clone();
+    launch.stderr = Arc::new(move |rank, line| screen.line(&format!("[node {rank}] {line}")));
+    launch_local(launch)
+}
+
+/// Hands the SQL to the other nodes: a file may change, and standard input is read once.
+fn start(control: &Control, script: &Script) -> Result<(), Error> {
+    control.all_gather(SCRIPT_STEP, script.sql.clone().into_bytes())?;
+    Ok(())
+}
+
+enum End {
+    Library(Error),
+    Command(Failure),
+}
+
+fn finish(
+    args: &RunArgs,
+    screen: &Screen,
+    output: Output,
+    result: Result<Report, Error>,
+    interrupted: bool,
+) -> Result<ExitCode, End> {
+    let report = match result {
+        Ok(report) => report,
+        // Nobody reads the rows any more: nothing is wrong.
+        Err(_) if output.reader_is_gone() => return Ok(ExitCode::SUCCESS),
+        Err(error) => return Err(End::Library(error)),
+    };
+    output.publish().map_err(End::Command)?;
+    if !args.quiet {
+        screen.line(&summary::summary(&report));
+    }
+    Ok(if interrupted { ExitCode::from(signals::INTERRUPTED) } else { ExitCode::SUCCESS })
+}
+
+/// What a job would use.
+fn dry_run(job: &JobArgs, memory: &Memory) -> String {
+    let mut text = format!(
+        "{} with {} each, {} between them\n\n{:<14}{:>12}{:>12}  per worker\n",
+        human::counted(job.nodes.into(), "node"),
+        human::counted(job.workers().into(), "worker"),
+        job.fabric,
+        "memory",
+        "per node",
+        "in all"
+    );
+    let mut line = |name: &str, node: u64, all: u64, sum: &str| {
+        let (node, all) = (human::bytes(node), human::bytes(all));
+        text.push_str(format!("{name:<14}{node:>12}{all:>12}  {sum}").trim_end());
+        text.push('\n');
+    };
+    for need in &memory.needs {
+        line(need.name, need.node_bytes, need.all_bytes, &need.sum);
+    }
+    line("sum", memory.node_bytes(), memory.all_bytes(), "");
+    text
+}
+
+/// Writes to standard output; a reader that has gone is no error.
+pub(crate) fn print(text: &str) {
+    use std::io::Write;
+    let written = std::io::stdout().lock().write_all(text.as_bytes());
+    if let Err(error) = written {
+        tracing::debug!(%error, "standard output");
+    }
+}

@@ -1,0 +1,39 @@
+//! The SQL that a command is given.
+
+use std::io::Read;
+use std::path::Path;
+
+use crate::failure::Failure;
+
+/// A script and the name that messages give it.
+#[derive(Debug, Clone)]
+pub(crate) struct Script {
+    pub(crate) name: String,
+    pub(crate) sql: String,
+}
+
+/// Reads a file, or standard input for `-`.
+pub(crate) fn read(file: &Path) -> Result<Script, Failure> {
+    let (name, bytes) = if file.as_os_str() == "-" {
+        let mut bytes = Vec::new();
+        let read = std::io::stdin().lock().read_to_end(&mut bytes);
+        ("<stdin>".to_owned(), read.map(|_| bytes))
+    } else {
+        (file.display().to_string(), std::fs::read(file))
+    };
+    let bytes = bytes.map_err(|error| {
+        let hint = format!("paths are relative to the current directory, {}", current_dir());
+        Failure::usage(&format!("cannot read {name}: {error}"), Some(&hint))
+    })?;
+    let sql = String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let line = error.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count() + 1;
+        let message = format!("{name}:{line} is not UTF-8");
+        Failure::usage(&message, Some("save the file as UTF-8"))
+    })?;
+    Ok(Script { name, sql })
+}
+
+fn current_dir() -> String {
+    std::env::current_dir().map_or("?".into(), |dir| dir.display().to_string())
+}

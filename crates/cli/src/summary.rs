@@ -1,0 +1,87 @@
+//! The closing lines on standard error.
+
+use millstream::Report;
+
+use crate::human;
+
+/// Bad rows shown.
+const BAD_ROWS_SHOWN: usize = 5;
+
+/// What a job did, in a line or more.
+pub(crate) fn summary(report: &Report) -> String {
+    let total = &report.total;
+    let mut text = format!(
+        "{} in, {} out in {} ({} rows/s)",
+        human::counted(total.rows_in, "row"),
+        human::count(total.rows_out),
+        human::duration(report.elapsed),
+        human::rate(total.rows_in, report.elapsed)
+    );
+    if total.late > 0 {
+        text.push_str(&format!("; {} late and left out", human::counted(total.late, "row")));
+    }
+    if total.bad > 0 {
+        text.push_str(&format!("; {} could not be read", human::counted(total.bad, "row")));
+    }
+    if report.cancelled {
+        text.push_str("; ended early, as asked");
+    }
+    for row in report.bad_rows.iter().take(BAD_ROWS_SHOWN) {
+        text.push_str(&format!("\n  bad row {} ({}): {}", row.place, row.table, row.reason));
+    }
+    let shown = report.bad_rows.len().min(BAD_ROWS_SHOWN) as u64;
+    if total.bad > shown && shown > 0 {
+        text.push_str(&format!("\n  … and {} more", human::count(total.bad - shown)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use millstream::{BadRow, Counters};
+
+    use super::*;
+
+    fn report(bad: u64) -> Report {
+        let row = |n| BadRow {
+            table: "flights".into(),
+            place: format!("flights.csv:{n}"),
+            reason: "'x' is no INT".into(),
+            text: "1,x".into(),
+        };
+        Report {
+            elapsed: Duration::from_millis(500),
+            total: Counters { rows_in: 336_776, rows_out: 20, bad, ..Counters::default() },
+            nodes: Vec::new(),
+            bad_rows: (1..=bad.min(100)).map(row).collect(),
+            cancelled: false,
+        }
+    }
+
+    #[test]
+    fn a_good_run_takes_one_line() {
+        let text = summary(&report(0));
+        assert_eq!(text, "336,776 rows in, 20 out in 500 ms (674 K rows/s)");
+    }
+
+    #[test]
+    fn the_first_bad_rows_are_shown_and_the_rest_counted() {
+        let text = summary(&report(7));
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].ends_with("; 7 rows could not be read"), "{text}");
+        assert_eq!(lines[1], "  bad row flights.csv:1 (flights): 'x' is no INT");
+        assert_eq!((lines.len(), lines[6]), (7, "  … and 2 more"));
+        assert_eq!(summary(&report(1)).lines().count(), 2);
+    }
+
+    #[test]
+    fn late_rows_and_an_early_end_are_told() {
+        let mut report = report(0);
+        report.total.late = 1;
+        report.cancelled = true;
+        let text = summary(&report);
+        assert!(text.ends_with("; 1 row late and left out; ended early, as asked"), "{text}");
+    }
+}

@@ -1,0 +1,325 @@
+//! The command as a user meets it: arguments, standard output and error, exit codes.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+/// A directory that is removed at the end.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("millstream-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
+    command.args(args).env_remove("MILLSTREAM_LOG").stdin(Stdio::null());
+    command
+}
+
+fn run_in(dir: &Path, args: &[&str]) -> Output {
+    command(args).current_dir(dir).output().unwrap()
+}
+
+/// Runs SQL given on standard input.
+fn run_sql(sql: &str, args: &[&str]) -> Output {
+    let mut child = command(&[&["run", "-"], args].concat())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(sql.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[track_caller]
+fn assert_ends(output: &Output, code: i32) {
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(code), "stdout:\n{out}\nstderr:\n{err}");
+}
+
+const NUMBERS: &str = "CREATE TABLE numbers (k BIGINT, v BIGINT) WITH (
+    'connector' = 'file', 'path' = 'numbers.csv', 'format' = 'csv');\n";
+
+/// Rows `k,v` with k of 0 to 2 and v of 0 to 999.
+fn numbers() -> String {
+    let mut csv = String::from("k,v\n");
+    for v in 0..1000 {
+        csv.push_str(&format!("{},{v}\n", v % 3));
+    }
+    csv
+}
+
+#[test]
+fn rows_go_to_standard_output_and_the_rest_to_standard_error() {
+    let output = run_sql("SELECT 1 + 1 AS two", &["--format", "csv"]);
+    assert_ends(&output, 0);
+    assert_eq!(text(&output.stdout), "two\n2\n");
+    assert!(text(&output.stderr).contains("1 out in "), "{}", text(&output.stderr));
+    let quiet = run_sql("SELECT 1 + 1 AS two", &["--format", "json", "--quiet"]);
+    assert_eq!((text(&quiet.stdout), text(&quiet.stderr)), ("{\"two\":2}\n", ""));
+}
+
+#[test]
+fn several_processes_give_the_same_rows() {
+    let dir = Dir::new("same");
+    dir.write("numbers.csv", &numbers());
+    let sql = "SELECT k, count(*) AS n, sum(v) AS s FROM numbers GROUP BY k";
+    dir.write("q.sql", &format!("{NUMBERS}{sql}"));
+    let mut expected = vec!["0,334,166833", "1,333,166167", "2,333,166500"];
+    expected.sort_unstable();
+    for fabric in ["shm", "tcp"] {
+        for (nodes, workers) in [("1", "1"), ("1", "3"), ("3", "1"), ("2", "2")] {
+            let layout = ["--nodes", nodes, "--workers", workers, "--fabric", fabric];
+            let args = [&["run", "q.sql", "--format", "csv"], &layout[..]].concat();
+            let output = run_in(&dir.0, &args);
+            assert_ends(&output, 0);
+            let mut lines: Vec<_> = text(&output.stdout).lines().collect();
+            assert_eq!(lines.remove(0), "k,n,s");
+            lines.sort_unstable();
+            assert_eq!(lines, expected, "{args:?}");
+            let summary = text(&output.stderr);
+            assert!(summary.starts_with("1,000 rows in, 3 out in "), "{summary}");
+        }
+    }
+}
+
+#[test]
+fn a_typo_is_pointed_at_and_nothing_starts() {
+    let output = run_sql("SELECT 1;\nSELEC 2;\n", &["--nodes", "2"]);
+    assert_ends(&output, 2);
+    assert_eq!(text(&output.stdout), "");
+    let error = text(&output.stderr);
+    assert!(error.starts_with("error: "), "{error}");
+    assert!(error.contains("--> <stdin>:2:1"), "{error}");
+    assert!(error.contains("did you mean 'SELECT'?"), "{error}");
+    assert!(!error.contains('\x1b'), "no colours where there is no terminal: {error:?}");
+}
+
+#[test]
+fn zero_nodes_are_refused_with_a_hint() {
+    let output = run_sql("SELECT 1", &["--nodes", "0"]);
+    assert_ends(&output, 2);
+    let error = text(&output.stderr);
+    assert!(error.contains("--nodes") && error.contains("leave --nodes out"), "{error}");
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let dir = Dir::new("missing");
+    let output = run_in(&dir.0, &["run", "no.sql"]);
+    assert_ends(&output, 2);
+    let error = text(&output.stderr);
+    assert!(error.starts_with("error: cannot read no.sql: No such file"), "{error}");
+    assert!(error.contains("hint: paths are relative to the current directory"), "{error}");
+    let latin = dir.0.join("latin.sql");
+    std::fs::write(&latin, b"SELECT 1;\nSELECT '\xe9'").unwrap();
+    let output = run_in(&dir.0, &["run", "latin.sql"]);
+    assert_ends(&output, 2);
+    assert!(text(&output.stderr).starts_with("error: latin.sql:2 is not UTF-8"));
+}
+
+#[test]
+fn an_unknown_setting_is_refused() {
+    let output = run_sql("SELECT 1", &["--set", "millstream.exchang=merge"]);
+    assert_ends(&output, 2);
+    let error = text(&output.stderr);
+    assert!(error.contains("millstream.exchange"), "{error}");
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap().to_string();
+    let output = run_sql("SELECT 1", &["--nodes", "2", "--listen", &addr]);
+    assert_ends(&output, 1);
+    let error = text(&output.stderr);
+    assert!(error.starts_with(&format!("error: cannot listen on {addr}: ")), "{error}");
+    assert!(error.contains("hint: choose another port with --listen"), "{error}");
+    assert_eq!(error.matches("error").count(), 1, "{error}");
+}
+
+#[test]
+fn a_dry_run_shows_memory_and_writes_nothing() {
+    let dir = Dir::new("dry");
+    dir.write("numbers.csv", &numbers());
+    dir.write("q.sql", &format!("{NUMBERS}SELECT k, count(*) FROM numbers GROUP BY k"));
+    let args = ["run", "q.sql", "--dry-run", "--nodes", "3", "--workers", "1"];
+    let output = run_in(&dir.0, &[&args[..], &["--output", "rows.csv"]].concat());
+    assert_ends(&output, 0);
+    let shown = text(&output.stdout);
+    assert!(shown.starts_with("3 nodes with 1 worker each, shm between them"), "{shown}");
+    let rings: Vec<_> =
+        shown.lines().find(|line| line.starts_with("rings")).unwrap().split_whitespace().collect();
+    assert_eq!(rings[..5], ["rings", "2", "MiB", "6", "MiB"]);
+    assert_eq!(dir.names(), ["numbers.csv", "q.sql"]);
+}
+
+#[test]
+fn explain_shows_the_exchange() {
+    let dir = Dir::new("explain");
+    dir.write("numbers.csv", &numbers());
+    dir.write("q.sql", &format!("{NUMBERS}SELECT k, count(*) FROM numbers GROUP BY k"));
+    let layout = ["--nodes", "2", "--workers", "1"];
+    let shuffle = ["--set", "millstream.exchange=shuffle"];
+    let output = run_in(&dir.0, &[&["explain", "q.sql"], &layout[..], &shuffle[..]].concat());
+    assert_ends(&output, 0);
+    assert!(text(&output.stdout).contains("shuffle"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn output_appears_under_its_name_when_all_is_well() {
+    let dir = Dir::new("output");
+    dir.write("q.sql", "SELECT 7 AS seven");
+    let to = ["--format", "csv", "--output", "rows.csv"];
+    let output = run_in(&dir.0, &[&["run", "q.sql"], &to[..]].concat());
+    assert_ends(&output, 0);
+    assert_eq!(text(&output.stdout), "");
+    assert_eq!(std::fs::read_to_string(dir.0.join("rows.csv")).unwrap(), "seven\n7\n");
+    dir.write("bad.sql", "SELECT 7 AS");
+    let output = run_in(&dir.0, &[&["run", "bad.sql"], &to[..2], &["--output", "no.csv"]].concat());
+    assert_ends(&output, 2);
+    assert_eq!(dir.names(), ["bad.sql", "q.sql", "rows.csv"]);
+    let output = run_in(&dir.0, &["run", "q.sql", "--output", "no/rows.csv"]);
+    assert_ends(&output, 1);
+    assert!(text(&output.stderr).contains("the directory has to exist"));
+}
+
+#[test]
+fn broken_lines_are_counted_and_shown() {
+    let dir = Dir::new("broken");
+    let mut csv = numbers();
+    csv.push_str("0,many\nx,1\n");
+    dir.write("numbers.csv", &csv);
+    dir.write("q.sql", &format!("{NUMBERS}SELECT count(*) AS n FROM numbers"));
+    let args = ["run", "q.sql", "--format", "csv", "--nodes", "2", "--workers", "1"];
+    let output = run_in(&dir.0, &args);
+    assert_ends(&output, 0);
+    assert_eq!(text(&output.stdout), "n\n1000\n");
+    let summary = text(&output.stderr);
+    assert!(summary.contains("2 rows could not be read"), "{summary}");
+    assert!(summary.contains("numbers.csv:1002"), "{summary}");
+    assert!(summary.contains("numbers.csv:1003"), "{summary}");
+}
+
+#[test]
+fn help_and_version_name_the_program() {
+    for (args, word) in [
+        (&["--help"][..], "Examples:"),
+        (&["run", "--help"], "Exit codes:"),
+        (&["explain", "--help"], "Examples:"),
+        (&["--version"], env!("CARGO_PKG_VERSION")),
+    ] {
+        let output = command(args).output().unwrap();
+        assert_ends(&output, 0);
+        assert!(text(&output.stdout).contains(word), "{args:?}");
+    }
+    assert_ends(&command(&["frobnicate"]).output().unwrap(), 2);
+}
+
+const ENDLESS: &str = "CREATE TABLE endless (k BIGINT) WITH (
+    'connector' = 'generator', 'rate' = '1000');
+    SELECT k FROM endless";
+
+/// Starts a query without end, and waits for its first row.
+fn endless(args: &[&str]) -> (Child, BufReader<impl Read + use<>>) {
+    let mut child = command(&[&["run", "-", "--format", "csv"], args].concat())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(ENDLESS.as_bytes()).unwrap();
+    let mut rows = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    for _ in 0..2 {
+        line.clear();
+        rows.read_line(&mut line).unwrap();
+    }
+    line.trim().parse::<i64>().unwrap_or_else(|error| panic!("{line:?}: {error}"));
+    (child, rows)
+}
+
+fn interrupt(child: &Child) {
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+}
+
+#[test]
+fn ctrl_c_ends_a_query_without_end() {
+    for layout in [["--nodes", "1"], ["--nodes", "2"]] {
+        let (child, mut rows) = endless(&[&layout[..], &["--workers", "1"]].concat());
+        interrupt(&child);
+        let mut rest = String::new();
+        rows.read_to_string(&mut rest).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_ends(&output, 130);
+        let summary = text(&output.stderr);
+        assert!(summary.contains("; ended early, as asked"), "{summary}");
+        assert!(rest.is_empty() || rest.ends_with('\n'), "the last row is whole");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let (child, rows) = endless(&["--workers", "1"]);
+    drop(rows);
+    let output = child.wait_with_output().unwrap();
+    assert_ends(&output, 0);
+    assert!(!text(&output.stderr).contains("error"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_killed_node_ends_the_job_with_one_error() {
+    let (child, mut rows) = endless(&["--nodes", "3", "--workers", "1"]);
+    let children = format!("/proc/{0}/task", child.id());
+    let mut nodes: Vec<u32> = std::fs::read_dir(children)
+        .unwrap()
+        .flat_map(|task| {
+            let list = task.unwrap().path().join("children");
+            let text = std::fs::read_to_string(list).unwrap();
+            text.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>()
+        })
+        .collect();
+    nodes.sort_unstable();
+    assert_eq!(nodes.len(), 2);
+    let kill = Command::new("kill").args(["-KILL", &nodes[1].to_string()]).status().unwrap();
+    assert!(kill.success());
+    let mut rest = String::new();
+    rows.read_to_string(&mut rest).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_ends(&output, 1);
+    let error = text(&output.stderr);
+    let named = format!("error: node 2 (process {}) was killed by signal 9\n", nodes[1]);
+    assert!(error.starts_with(&named), "{error}");
+    assert_eq!(error.matches("error").count(), 1, "{error}");
+}
