@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
-# Prints the figures of every workload, one worker and two nodes. Usage: scripts/bench.sh [WORKLOAD…]
+# Prints the figures of every workload: one worker, and two processes in turns with one. Usage:
+# scripts/bench.sh [WORKLOAD…], of limits, ysb, ysb-keys, ro, cm and nb7.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 cd "$root"
 
-cargo build --release -p millstream-cli
-[ $# -gt 0 ] || set -- limits ysb ro cm nb7
+# The workspace as a whole, so that the build is that of the tests.
+cargo build --release --workspace --bin millstream
+[ $# -gt 0 ] || set -- limits ysb ysb-keys ro cm nb7
 for workload in "$@"; do
   say "$workload"
-  "$CARGO_TARGET_DIR/release/millstream" bench "$workload" --workers 1
-  if [ "$workload" != limits ]; then
-    "$CARGO_TARGET_DIR/release/millstream" bench "$workload" --nodes 2 --workers 1
-  fi
+  case $workload in
+    limits) arguments=(limits) ;;
+    ysb-keys) arguments=(ysb --keys 10000000 --nodes 2 --against-one) ;;
+    *) arguments=("$workload" --nodes 2 --against-one) ;;
+  esac
+  "$CARGO_TARGET_DIR/release/millstream" bench "${arguments[@]}"
 done

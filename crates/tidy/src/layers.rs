@@ -38,7 +38,8 @@ pub const LAYERS: &[Layer] = &[
     layer("connectors", &["fabric", "dataflow"], SQL),
     layer("cluster", &["fabric", "channel"], ROWS),
     layer("millstream", ENGINE, &[]),
-    layer("cli", &["millstream"], SQL),
+    layer("bench", EVERYTHING, SQL),
+    layer("cli", &["millstream", "bench"], SQL),
     // Beside the layers.
     layer("models", &["fabric", "channel", "state"], ROWS),
     layer("tidy", &[], ROWS_ASYNC),

@@ -1,0 +1,17 @@
+-- YSB in Slash's form: how often each 8-byte key came, every 10 minutes.
+CREATE TABLE events (WATERMARK FOR event_time AS event_time) WITH (
+  'connector' = 'generator',
+  'kind' = 'ysb',
+  'keys' = '{keys}',
+  'distribution' = '{distribution}',
+  'rows' = '{rows}',
+  'interval' = '{interval}',
+  'preload' = 'true'
+);
+CREATE TABLE result (window_start TIMESTAMP(3), key BIGINT, value BIGINT)
+  WITH ('connector' = 'blackhole');
+
+INSERT INTO result
+SELECT window_start, key, count(*)
+FROM TUMBLE(TABLE events, DESCRIPTOR(event_time), INTERVAL '10' MINUTE)
+GROUP BY window_start, window_end, key;

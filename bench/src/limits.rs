@@ -1,0 +1,123 @@
+//! What the machine and the fabric can do: what figures of workloads are held against.
+
+use std::fmt;
+
+use millstream::FabricKind;
+
+use crate::links;
+use crate::memory::{Streams, random_updates};
+use crate::run::BenchError;
+use crate::summary::Spread;
+use crate::tsc::Tsc;
+
+/// Tables of random updates, in bytes.
+const TABLES: [usize; 3] = [32 << 20, 128 << 20, 1 << 30];
+
+/// What was measured.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Cycles a second of the time stamp counter.
+    pub hertz: Option<f64>,
+    /// Threads, and bytes a second that they read together.
+    pub read: Vec<(u32, Spread)>,
+    /// Bytes of a table, and additions a second to random words of it on one thread.
+    pub updates: Vec<(usize, Spread)>,
+    /// Fabric, bytes of a slot, and bytes a second over a link.
+    pub throughput: Vec<(FabricKind, u32, Spread)>,
+    /// Fabric, and seconds that a small frame takes, polled.
+    pub one_way: Vec<(FabricKind, Spread)>,
+}
+
+/// Measures everything, each thing so many times, all in turns.
+///
+/// # Errors
+/// When memory or connections are refused.
+pub fn limits(workers: u32, runs: usize) -> Result<Limits, BenchError> {
+    let mut counts = vec![1, workers.max(1)];
+    counts.dedup();
+    let streams: Vec<(u32, Streams)> = counts
+        .iter()
+        .map(|&threads| Ok((threads, Streams::new(threads as usize)?)))
+        .collect::<Result<_, std::io::Error>>()
+        .map_err(BenchError::Memory)?;
+    let slots =
+        [(FabricKind::Shm, 4 << 10), (FabricKind::Shm, 64 << 10), (FabricKind::Tcp, 64 << 10)];
+    let ways = [(FabricKind::Shm, 100_000), (FabricKind::Tcp, 5_000)];
+    let mut read = vec![Vec::new(); streams.len()];
+    let mut updates = vec![Vec::new(); TABLES.len()];
+    let mut throughput = vec![Vec::new(); slots.len()];
+    let mut one_way = vec![Vec::new(); ways.len()];
+    for _ in 0..runs.max(1) {
+        for (rates, (threads, streams)) in read.iter_mut().zip(&streams) {
+            rates.push(streams.read(*threads as usize));
+        }
+        for (rates, &bytes) in updates.iter_mut().zip(&TABLES) {
+            rates.push(random_updates(bytes).map_err(BenchError::Memory)?);
+        }
+        for (rates, &(kind, bytes)) in throughput.iter_mut().zip(&slots) {
+            rates.push(links::throughput(kind, bytes, 8)?);
+        }
+        for (times, &(kind, rounds)) in one_way.iter_mut().zip(&ways) {
+            times.push(links::one_way(kind, rounds)?.as_secs_f64());
+        }
+    }
+    Ok(Limits {
+        hertz: Tsc::default().hertz(),
+        read: streams
+            .iter()
+            .map(|(threads, _)| *threads)
+            .zip(read.iter().map(Spread::of))
+            .collect(),
+        updates: TABLES.into_iter().zip(updates.iter().map(Spread::of)).collect(),
+        throughput: slots
+            .iter()
+            .zip(&throughput)
+            .map(|(&(kind, bytes), rates)| (kind, bytes, Spread::of(rates)))
+            .collect(),
+        one_way: ways.iter().map(|way| way.0).zip(one_way.iter().map(Spread::of)).collect(),
+    })
+}
+
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut line = |name: String, unit: &str, spread: Spread| {
+            writeln!(f, "{name:<44}{spread:>9.2}  {:<12}({})", unit, spread.range(2))
+        };
+        if let Some(hertz) = self.hertz {
+            line("time stamp counter".into(), "GHz", Spread::of(&vec![hertz / 1e9]))?;
+        }
+        for &(threads, rate) in &self.read {
+            let name = format!("memory, streaming read, {threads} thread(s)");
+            line(name, "GB/s", rate.times(1e-9))?;
+        }
+        for &(bytes, rate) in &self.updates {
+            let name = format!("memory, random 8-byte updates in {} MiB", bytes >> 20);
+            line(name, "M/s", rate.times(1e-6))?;
+        }
+        for &(kind, bytes, rate) in &self.throughput {
+            let name = format!("link over {kind}, slots of {} KiB", bytes >> 10);
+            line(name, "GB/s", rate.times(1e-9))?;
+        }
+        for &(kind, time) in &self.one_way {
+            line(format!("link over {kind}, one way of 64 bytes"), "us", time.times(1e6))?;
+        }
+        Ok(())
+    }
+}
+
+impl Limits {
+    /// As one JSON object.
+    pub fn json(&self) -> String {
+        let mut fields = vec![format!("\"hertz\":{:.0}", self.hertz.unwrap_or(0.0))];
+        let mut add = |name: String, spread: Spread| {
+            fields.push(format!("\"{name}\":{}", spread.json()));
+        };
+        self.read.iter().for_each(|(n, s)| add(format!("read_bytes_per_s_{n}"), *s));
+        self.updates.iter().for_each(|(n, s)| add(format!("updates_per_s_{}_mib", n >> 20), *s));
+        for (kind, bytes, spread) in &self.throughput {
+            add(format!("{kind}_bytes_per_s_{}_kib", bytes >> 10), *spread);
+        }
+        self.one_way.iter().for_each(|(kind, s)| add(format!("{kind}_one_way_s"), *s));
+        format!("{{{}}}", fields.join(","))
+    }
+}

@@ -1,0 +1,91 @@
+//! How fast memory is: streaming reads, and random updates.
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use memmap2::{Advice, MmapMut};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Bytes that each thread reads over and over: far beyond any cache.
+const STREAM_BYTES: usize = 128 << 20;
+/// How long a stream is read.
+const STREAM_SPAN: Duration = Duration::from_millis(60);
+/// Updates of a measurement.
+const UPDATES: u64 = 1 << 24;
+
+/// Memory on large pages where the system gives them.
+fn mapped(bytes: usize) -> std::io::Result<MmapMut> {
+    let mut map = MmapMut::map_anon(bytes)?;
+    #[cfg(target_os = "linux")]
+    let _ = map.advise(Advice::HugePage);
+    // Pages that were never written are one page of zeros.
+    map.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    Ok(map)
+}
+
+/// Buffers to be read by so many threads.
+pub struct Streams(Vec<MmapMut>);
+
+impl Streams {
+    /// A buffer for each thread.
+    ///
+    /// # Errors
+    /// When there is not so much memory.
+    pub fn new(threads: usize) -> std::io::Result<Self> {
+        Ok(Self((0..threads).map(|_| mapped(STREAM_BYTES)).collect::<Result<_, _>>()?))
+    }
+
+    /// Bytes a second that `threads` threads (of those that there are buffers for) read together,
+    /// each its own buffer from front to back.
+    pub fn read(&self, threads: usize) -> f64 {
+        let maps = &self.0[..threads.min(self.0.len())];
+        let barrier = Barrier::new(maps.len());
+        let rates = thread::scope(|scope| {
+            let reading: Vec<_> =
+                maps.iter().map(|map| scope.spawn(|| read_for(map, &barrier))).collect();
+            reading.into_iter().map(|thread| thread.join().unwrap_or(0.0)).collect::<Vec<_>>()
+        });
+        rates.iter().sum()
+    }
+}
+
+fn read_for(map: &MmapMut, barrier: &Barrier) -> f64 {
+    let words = <[u64]>::ref_from_bytes(map).unwrap_or(&[]);
+    barrier.wait();
+    let (start, mut bytes) = (Instant::now(), 0);
+    while start.elapsed() < STREAM_SPAN {
+        for part in words.chunks(STREAM_BYTES / 64) {
+            // Several sums, so that none waits for its own last addition.
+            let mut sums = [0u64; 16];
+            for words in part.as_chunks::<16>().0 {
+                sums.iter_mut().zip(words).for_each(|(sum, &word)| *sum = sum.wrapping_add(word));
+            }
+            black_box(sums);
+            bytes += part.len() * 8;
+        }
+    }
+    bytes as f64 / start.elapsed().as_secs_f64()
+}
+
+/// Random additions to 8-byte words a second in a table of so many bytes, a power of two, on one
+/// thread.
+///
+/// # Errors
+/// When there is not so much memory.
+pub fn random_updates(bytes: usize) -> std::io::Result<f64> {
+    let mut map = mapped(bytes.next_power_of_two())?;
+    let words = <[u64]>::mut_from_bytes(map.as_mut_bytes()).unwrap_or(&mut []);
+    let shift = 64 - words.len().trailing_zeros();
+    let start = Instant::now();
+    for i in 0..UPDATES {
+        // A step of the golden ratio visits all words, no two neighbours soon after each other;
+        // the multiplication makes the order look random to the prefetcher.
+        let at = (i.wrapping_mul(i | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> shift) as usize;
+        words[at] = words[at].wrapping_add(i);
+    }
+    let rate = UPDATES as f64 / start.elapsed().as_secs_f64();
+    black_box(&words);
+    Ok(rate)
+}

@@ -1,0 +1,221 @@
+//! Measures a workload: every node makes these calls in this order, node 0 has the figures.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use channel::LinkError;
+use dataflow::error::ConnectorError;
+use millstream::cluster::{ClusterError, Control};
+use millstream::{FabricKind, Report, RunOptions, Script, Session};
+use thiserror::Error;
+
+use crate::memory::Streams;
+use crate::reference;
+use crate::summary::{Run, Summary};
+use crate::tally::{Sums, Tally};
+use crate::tsc::Tsc;
+use crate::workload::{Size, Workload};
+
+/// What is measured.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The workload.
+    pub workload: Workload,
+    /// How large it is: its rows are for each worker.
+    pub size: Size,
+    /// Nodes.
+    pub nodes: u32,
+    /// Workers of each.
+    pub workers: u32,
+    /// What carries rows between them.
+    pub fabric: FabricKind,
+    /// Exchanges, to be compared with each other; none for the planner's choice.
+    pub exchanges: Vec<String>,
+    /// Whether one worker alone is measured in turns with the others.
+    pub against_one: bool,
+    /// How often each thing is measured.
+    pub runs: u32,
+    /// Other settings.
+    pub settings: Vec<(String, String)>,
+}
+
+/// Why there are no figures.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// The job failed: see the error behind.
+    #[error(transparent)]
+    Engine(#[from] millstream::Error),
+    /// Another node failed.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// The generator refused the size. The caller is at fault.
+    #[error(transparent)]
+    Size(#[from] ConnectorError),
+    /// A link between two threads could not be made or broke.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// There is not enough memory to measure it.
+    #[error("no memory to measure memory with: {0}")]
+    Memory(std::io::Error),
+    /// The engine's result is not the right one: our bug.
+    #[error(
+        "{variant} gives a wrong result: {} rows (sums {} and {:.6e}), not {} ({} and {:.6e})",
+        got.rows, got.whole, got.real, right.rows, right.whole, right.real
+    )]
+    Wrong {
+        /// What ran.
+        variant: String,
+        /// What came out.
+        got: Sums,
+        /// What is right.
+        right: Sums,
+    },
+    /// Not every row was read: our bug.
+    #[error("{variant} read {got} rows, not {right}")]
+    Rows {
+        /// What ran.
+        variant: String,
+        /// Rows read.
+        got: u64,
+        /// Rows there are.
+        right: u64,
+    },
+}
+
+/// One of the things that are compared.
+struct Variant {
+    name: String,
+    /// Whether node 0 runs it by itself.
+    alone: bool,
+    size: Size,
+    script: Script,
+    tally: Tally,
+    runs: Vec<(Run, Sums, Report)>,
+}
+
+/// Runs everything in turns and checks the results. Node 0 gets a summary of each thing compared,
+/// the others none.
+///
+/// # Errors
+/// The first failure, and wrong results.
+pub fn run(plan: &Plan, control: &Control) -> Result<Vec<Summary>, BenchError> {
+    let mut variants = variants(plan)?;
+    let first = control.rank() == 0;
+    let threads = |variant: &Variant| variant.size.workers as usize;
+    let most = variants.iter().map(threads).max().unwrap_or(1);
+    let streams = if first { most } else { 0 };
+    let streams = Streams::new(streams).map_err(BenchError::Memory)?;
+    for _ in 0..plan.runs.max(1) {
+        for variant in &mut variants {
+            // Others wait here until memory was measured: nothing else runs.
+            let bandwidth = if first { streams.read(threads(variant)) } else { 0.0 };
+            control.all_gather("measure", Vec::new())?;
+            let measured = match variant.alone {
+                true if first => Some(variant.script.run(&RunOptions::default())?),
+                true => None,
+                false => {
+                    let options = RunOptions { control: Some(control), ..RunOptions::default() };
+                    Some(variant.script.run(&options)?)
+                }
+            };
+            let all = control.all_gather("sums", variant.tally.take().encode())?;
+            let mut sums = Sums::default();
+            all.iter().filter_map(|bytes| Sums::decode(bytes)).for_each(|node| sums.add(&node));
+            if let Some(report) = measured.filter(|_| first) {
+                let run = Run {
+                    elapsed: report.elapsed,
+                    busy: Duration::from_nanos(report.total.cpu_ns),
+                    bandwidth,
+                };
+                variant.runs.push((run, sums, report));
+            }
+        }
+    }
+    drop(streams);
+    if !first {
+        return Ok(Vec::new());
+    }
+    let tsc = Tsc::default();
+    let mut right: Vec<(Size, Sums)> = Vec::new();
+    let mut summaries = Vec::new();
+    for variant in variants {
+        let known = right.iter().find(|(size, _)| *size == variant.size).map(|(_, sums)| *sums);
+        let sums = match known {
+            Some(sums) => sums,
+            None => {
+                let sums = reference::sums(plan.workload, &variant.size)?;
+                right.push((variant.size, sums));
+                sums
+            }
+        };
+        summaries.push(variant.check(plan.workload, sums, &tsc)?);
+    }
+    Ok(summaries)
+}
+
+fn variants(plan: &Plan) -> Result<Vec<Variant>, BenchError> {
+    let workers = plan.nodes * plan.workers;
+    let mut variants = Vec::new();
+    let planned = [String::from("auto")];
+    let exchanges = if plan.exchanges.is_empty() { &planned[..] } else { &plan.exchanges };
+    if plan.against_one && workers > 1 {
+        variants.push(variant(plan, "alone", None, 1, 1)?);
+    }
+    for exchange in exchanges {
+        let name = exchange.clone();
+        variants.push(variant(plan, &name, Some(exchange), plan.nodes, plan.workers)?);
+    }
+    Ok(variants)
+}
+
+fn variant(
+    plan: &Plan,
+    name: &str,
+    exchange: Option<&str>,
+    nodes: u32,
+    workers: u32,
+) -> Result<Variant, BenchError> {
+    let size = Size { workers: u64::from(nodes * workers), ..plan.size };
+    let tally = Tally::default();
+    let mut session = Session::builder()
+        .nodes(nodes)
+        .workers(workers)
+        .fabric(plan.fabric)
+        .connector(Arc::new(tally.clone()));
+    for (key, value) in &plan.settings {
+        session = session.set(key, value);
+    }
+    if let Some(exchange) = exchange {
+        session = session.set("millstream.exchange", exchange);
+    }
+    let script = session.build()?.sql(&plan.workload.sql(&size))?;
+    let alone = exchange.is_none();
+    Ok(Variant { name: name.to_owned(), alone, size, script, tally, runs: Vec::new() })
+}
+
+impl Variant {
+    /// The figures, if all results are right.
+    fn check(self, workload: Workload, right: Sums, tsc: &Tsc) -> Result<Summary, BenchError> {
+        let variant = || format!("{workload} ({})", self.name);
+        for (_, got, report) in &self.runs {
+            if !right.agrees(got) {
+                return Err(BenchError::Wrong { variant: variant(), got: *got, right });
+            }
+            let (got, right) = (report.total.rows_in, self.size.rows());
+            if got != right {
+                return Err(BenchError::Rows { variant: variant(), got, right });
+            }
+        }
+        let total = self.runs.last().map(|(_, _, report)| report.total).unwrap_or_default();
+        let runs = self.runs.into_iter().map(|(run, ..)| run).collect();
+        Ok(Summary {
+            workload,
+            variant: self.name,
+            size: self.size,
+            runs,
+            total,
+            hertz: tsc.hertz(),
+        })
+    }
+}

@@ -1,0 +1,228 @@
+//! Figures for a reader, and for a program.
+
+use std::fmt;
+use std::time::Duration;
+
+use millstream::Counters;
+
+use crate::workload::{Size, Workload};
+
+/// Median, least and greatest of some measurements.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Spread {
+    /// The middle one; of an even number, the lower of the two in the middle.
+    pub median: f64,
+    /// The least.
+    pub least: f64,
+    /// The greatest.
+    pub greatest: f64,
+}
+
+impl Spread {
+    /// Of these values; zeros if there are none.
+    #[expect(clippy::ptr_arg, reason = "passed as a function over lists of lists")]
+    pub fn of(values: &Vec<f64>) -> Self {
+        let mut sorted = values.clone();
+        sorted.sort_by(f64::total_cmp);
+        let at = |index: usize| sorted.get(index).copied().unwrap_or(0.0);
+        let last = sorted.len().saturating_sub(1);
+        Self { median: at(last / 2), least: at(0), greatest: at(last) }
+    }
+
+    /// In another unit.
+    pub fn times(self, factor: f64) -> Self {
+        Self {
+            median: self.median * factor,
+            least: self.least * factor,
+            greatest: self.greatest * factor,
+        }
+    }
+
+    /// `least to greatest`.
+    pub fn range(&self, digits: usize) -> String {
+        format!("{:.digits$} to {:.digits$}", self.least, self.greatest)
+    }
+
+    /// As a JSON object.
+    pub fn json(&self) -> String {
+        let Self { median, least, greatest } = self;
+        format!("{{\"median\":{median:e},\"least\":{least:e},\"greatest\":{greatest:e}}}")
+    }
+}
+
+impl fmt::Display for Spread {
+    /// The median.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.median, f)
+    }
+}
+
+/// One run.
+#[derive(Debug, Clone, Copy)]
+pub struct Run {
+    /// From when all workers of all nodes had opened their flows until all had ended.
+    pub elapsed: Duration,
+    /// Processor time of the workers in between, all together.
+    pub busy: Duration,
+    /// Bytes a second that as many threads read from memory right before.
+    pub bandwidth: f64,
+}
+
+/// The runs of one thing that is compared.
+#[derive(Debug, Clone)]
+pub struct Summary {
+    /// The workload.
+    pub workload: Workload,
+    /// The exchange, or `alone` for one worker by itself.
+    pub variant: String,
+    /// How large it was.
+    pub size: Size,
+    /// The runs.
+    pub runs: Vec<Run>,
+    /// Counters of the last run: those of all runs are alike.
+    pub total: Counters,
+    /// Cycles a second.
+    pub hertz: Option<f64>,
+}
+
+impl Summary {
+    fn each(&self, of: impl Fn(&Run) -> f64) -> Spread {
+        Spread::of(&self.runs.iter().map(of).collect())
+    }
+
+    fn rows(&self) -> f64 {
+        self.size.rows() as f64
+    }
+
+    /// Rows a second, of all workers.
+    pub fn rate(&self) -> Spread {
+        self.each(|run| self.rows() / run.elapsed.as_secs_f64())
+    }
+
+    /// Cycles of all workers for each row, by the wall clock.
+    pub fn cycles(&self) -> Option<Spread> {
+        let workers = self.size.workers as f64;
+        let hertz = self.hertz?;
+        Some(self.each(|run| run.elapsed.as_secs_f64() * hertz * workers / self.rows()))
+    }
+
+    /// Cycles of all workers for each row, by the time that their threads had a processor: on a
+    /// machine that does other work, the better figure.
+    pub fn cycles_busy(&self) -> Option<Spread> {
+        let hertz = self.hertz?;
+        Some(self.each(|run| run.busy.as_secs_f64() * hertz / self.rows()))
+    }
+
+    /// Bytes of a row as it is read.
+    pub fn row_bytes(&self) -> f64 {
+        self.total.bytes_in as f64 / self.rows()
+    }
+
+    /// Bytes of input a second.
+    pub fn read_rate(&self) -> Spread {
+        self.each(|run| self.total.bytes_in as f64 / run.elapsed.as_secs_f64())
+    }
+
+    /// Bytes a second that memory gave as many threads.
+    pub fn bandwidth(&self) -> Spread {
+        self.each(|run| run.bandwidth)
+    }
+
+    /// The share of the bandwidth that input alone took.
+    pub fn share(&self) -> Spread {
+        self.each(|run| self.total.bytes_in as f64 / run.elapsed.as_secs_f64() / run.bandwidth)
+    }
+
+    /// As one JSON object.
+    pub fn json(&self) -> String {
+        let total = &self.total;
+        let mut fields = vec![
+            format!("\"workload\":\"{}\"", self.workload),
+            format!("\"variant\":\"{}\"", self.variant),
+            format!("\"workers\":{}", self.size.workers),
+            format!("\"rows\":{}", self.size.rows()),
+            format!("\"keys\":{}", self.size.keys),
+            format!("\"distribution\":\"{}\"", self.size.distribution),
+            format!("\"rows_per_s\":{}", self.rate().json()),
+        ];
+        let cycles =
+            [("cycles_per_row", self.cycles()), ("busy_cycles_per_row", self.cycles_busy())];
+        for (name, spread) in cycles {
+            fields.extend(spread.map(|spread| format!("\"{name}\":{}", spread.json())));
+        }
+        fields.push(format!("\"bytes_per_row\":{:.3}", self.row_bytes()));
+        fields.push(format!("\"bandwidth_bytes_per_s\":{}", self.bandwidth().json()));
+        fields.push(format!("\"share_of_bandwidth\":{}", self.share().json()));
+        for (name, value) in [
+            ("rows_out", total.rows_out),
+            ("windows", total.windows),
+            ("late", total.late),
+            ("epochs", total.epochs),
+            ("bytes_sent", total.bytes_sent),
+            ("state_bytes_peak", total.state_bytes_peak),
+        ] {
+            fields.push(format!("\"{name}\":{value}"));
+        }
+        format!("{{{}}}", fields.join(","))
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Size { workers, keys, distribution, .. } = self.size;
+        let (rows, total) = (self.rows() / 1e6, &self.total);
+        write!(f, "{}, {}: {workers} worker(s), {rows:.0} M rows", self.workload, self.variant)?;
+        match self.workload {
+            Workload::Ysb => writeln!(f)?,
+            _ => writeln!(f, ", {keys} keys, {distribution}")?,
+        }
+        let mut line = |name: &str, unit: &str, spread: Spread, digits: usize| {
+            let range = spread.range(digits);
+            writeln!(f, "  {name:<28}{spread:>9.digits$}  {unit:<8}({range})")
+        };
+        let rate = self.rate().times(1e-6);
+        line("records a second", "M/s", rate, 1)?;
+        line("  of each worker", "M/s", rate.times(1.0 / workers as f64), 1)?;
+        if let (Some(cycles), Some(busy)) = (self.cycles(), self.cycles_busy()) {
+            line("cycles a record", "", cycles, 1)?;
+            line("  on the processor", "", busy, 1)?;
+        }
+        line("input read", "GB/s", self.read_rate().times(1e-9), 2)?;
+        line("memory gives", "GB/s", self.bandwidth().times(1e-9), 2)?;
+        line("  share taken by input", "%", self.share().times(100.0), 0)?;
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        writeln!(
+            f,
+            "  {:.1} bytes a record; {} rows out of {} windows, {:.0} MiB of state, {} epochs, \
+             {:.1} MiB sent; {} runs, results checked",
+            self.row_bytes(),
+            total.rows_out,
+            total.windows,
+            mib(total.state_bytes_peak),
+            total.epochs,
+            mib(total.bytes_sent),
+            self.runs.len()
+        )
+    }
+}
+
+/// How many times faster than one worker alone each of the others is, where that was measured.
+pub fn speedups(summaries: &[Summary]) -> Vec<(String, f64)> {
+    let alone = summaries.iter().find(|summary| summary.variant == "alone");
+    let Some(alone) = alone else { return Vec::new() };
+    let others = summaries.iter().filter(|summary| summary.variant != "alone");
+    others.map(|s| (s.variant.clone(), s.rate().median / alone.rate().median)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_an_even_number_is_the_lower_one() {
+        let spread = Spread::of(&vec![4.0, 1.0, 3.0, 2.0]);
+        assert_eq!((spread.median, spread.least, spread.greatest), (2.0, 1.0, 4.0));
+        assert_eq!(Spread::of(&vec![7.0]).median, 7.0);
+        assert_eq!(Spread::of(&Vec::new()), Spread::default());
+    }
+}
