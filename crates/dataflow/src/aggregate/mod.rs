@@ -191,16 +191,17 @@ impl Grouping {
     /// When a window cannot be evaluated or its rows cannot be written.
     pub(crate) async fn fire(&self) -> Result<(), DataflowError> {
         loop {
+            // Read before anything is awaited: the clock moves on while rows are written.
+            let seen = self.clocks.borrow().changes();
             let watermark = self.clocks.borrow().least();
             while let Some((start, columns)) = self.ripe(watermark)? {
                 Metrics::add(&self.metrics.windows, 1);
                 self.emit(start, columns).await?;
                 self.account()?;
             }
-            if self.clocks.borrow().ended() && self.clocks.borrow().least() == watermark {
+            if self.clocks.borrow().changes() == seen && self.clocks.borrow().ended() {
                 break;
             }
-            let seen = self.clocks.borrow().changes();
             let moved = || (self.clocks.borrow().changes() != seen).then_some(());
             self.clock_moved.wait_for(moved).await;
         }
