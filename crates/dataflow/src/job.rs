@@ -75,7 +75,22 @@ pub trait Step: Send + Sync {
     ///
     /// # Errors
     /// [`DataflowError::Expression`] when an expression fails on a row.
-    fn apply(&self, batch: &RecordBatch) -> Result<Stepped, DataflowError>;
+    fn apply(&self, batch: &RecordBatch) -> Result<Stepped, DataflowError> {
+        self.apply_for(batch, None)
+    }
+
+    /// Does the work for who does not look at the column `unread` of the result: its values may be any.
+    ///
+    /// # Errors
+    /// As [`Step::apply`].
+    fn apply_for(
+        &self,
+        batch: &RecordBatch,
+        unread: Option<usize>,
+    ) -> Result<Stepped, DataflowError>;
+
+    /// The column that the step is given which column `output` of the result is, row by row.
+    fn passes_on(&self, output: usize) -> Option<usize>;
 
     /// For EXPLAIN.
     fn describe(&self) -> String;

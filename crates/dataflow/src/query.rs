@@ -23,6 +23,8 @@ const STOP_SEEN_WITHIN_NS: u64 = 50_000_000;
 pub(crate) struct QueryRun {
     step: Option<Arc<dyn Step>>,
     reader: RefCell<Reader>,
+    /// Whether windows are over the very column that the reader's watermark is of.
+    windows_event_time: bool,
     grouping: Option<Rc<Grouping>>,
     output: Rc<Output>,
 }
@@ -71,7 +73,13 @@ impl QueryRun {
             let (net, output) = (net.clone(), output.clone());
             Rc::new(Grouping::new(tag, aggregate, place, net, output, metrics.clone()))
         });
-        Ok(Self { step: query.step.clone(), reader: RefCell::new(reader), grouping, output })
+        Ok(Self {
+            step: query.step.clone(),
+            reader: RefCell::new(reader),
+            windows_event_time: windows_event_time(query),
+            grouping,
+            output,
+        })
     }
 
     /// Makes the query's coroutines.
@@ -168,16 +176,21 @@ impl QueryRun {
     }
 
     async fn push(&self, rows: Rows) -> Result<(), DataflowError> {
-        let Rows { mut batch, mut met } = rows;
+        let Rows { mut batch, mut met, span } = rows;
+        let slice = span.zip(self.grouping.as_ref()).and_then(|(span, grouping)| {
+            self.windows_event_time.then(|| grouping.slice_of(span)).flatten()
+        });
         if let Some(step) = &self.step {
-            let stepped = step.apply(&batch)?;
+            // With the slice known, nobody asks when each row was.
+            let unread = slice.zip(self.grouping.as_ref()).and_then(|(_, g)| g.only_time());
+            let stepped = step.apply_for(&batch, unread)?;
             if let (Some(watermarks), Some(kept)) = (&met, &stepped.kept) {
                 met = Some(crate::time::filter_ticks(watermarks, kept)?);
             }
             batch = stepped.batch;
         }
         match &self.grouping {
-            Some(grouping) => grouping.push(&batch, met.as_ref()).await,
+            Some(grouping) => grouping.push(&batch, met.as_ref(), slice).await,
             None => self.output.emit(&batch).await,
         }
     }
@@ -202,4 +215,14 @@ impl QueryRun {
             }
         }
     }
+}
+
+fn windows_event_time(query: &Query) -> bool {
+    let window = query.aggregate.as_ref().and_then(|aggregate| aggregate.window.as_ref());
+    let (Some(window), Some(watermark)) = (window, query.input.watermark) else { return false };
+    let column = match &query.step {
+        Some(step) => step.passes_on(window.column),
+        None => Some(window.column),
+    };
+    column == Some(watermark.column)
 }

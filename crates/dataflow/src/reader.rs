@@ -45,6 +45,8 @@ pub(crate) struct Rows {
     pub(crate) batch: RecordBatch,
     /// For each row the watermark that it met, if some row lags behind its own.
     pub(crate) met: Option<Int64Array>,
+    /// The least and the greatest event time, where they are known: in a batch in order.
+    pub(crate) span: Option<(i64, i64)>,
 }
 
 /// The flows of one worker.
@@ -209,7 +211,7 @@ impl Reader {
         Metrics::add(&self.metrics.rows_in, batch.num_rows() as u64);
         Metrics::add(&self.metrics.bytes_in, self.widths.bytes(&batch));
         let Some(spec) = self.input.watermark else {
-            return Ok(Some(Rows { batch, met: None }));
+            return Ok(Some(Rows { batch, met: None, span: None }));
         };
         let batch = match batch.column(spec.column).null_count() {
             0 => batch,
@@ -225,9 +227,13 @@ impl Reader {
         let flow = &mut self.open[at];
         // After an idle time the worker may have announced more than the flow itself has reached.
         let reached = flow.greatest.max(self.announced.saturating_add(spec.delay));
+        if let Some((first, last)) = in_order(times, reached, spec.delay) {
+            flow.greatest = reached.max(last);
+            return Ok(Some(Rows { batch, met: None, span: Some((first, last)) }));
+        }
         let (greatest, met) = watermarks_met(times, reached, spec.delay);
         flow.greatest = greatest;
-        Ok(Some(Rows { batch, met }))
+        Ok(Some(Rows { batch, met, span: None }))
     }
 
     /// Rows without an event time belong to no window: they are bad, not silently gone.
@@ -264,15 +270,16 @@ fn is_idle(flow: &OpenFlow, timeout: Option<u64>, now: u64) -> bool {
     timeout.is_some_and(|timeout| now >= flow.last_row_ns.saturating_add(timeout))
 }
 
+/// The first and the last time, if no row lags behind its own watermark because each is at or after the one in front of
+/// it: most batches of most sources.
+fn in_order(times: &[i64], reached: i64, delay: i64) -> Option<(i64, i64)> {
+    let (&first, &last) = (times.first()?, times.last()?);
+    (first >= reached.saturating_sub(delay) && ascends(times)).then_some((first, last))
+}
+
 /// The greatest time after `times`, given the greatest before them; and for each row the watermark that it met, if some
 /// row lies before its own.
 fn watermarks_met(times: &[i64], reached: i64, delay: i64) -> (i64, Option<Int64Array>) {
-    if let (Some(&first), Some(&last)) = (times.first(), times.last())
-        && first >= reached.saturating_sub(delay)
-        && ascends(times)
-    {
-        return (reached.max(last), None);
-    }
     let mut greatest = reached;
     let mut lagging = false;
     for block in times.chunks(BLOCK) {

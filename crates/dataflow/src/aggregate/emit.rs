@@ -6,6 +6,7 @@ use arrow::array::{
     ArrayRef, TimestampMicrosecondArray, TimestampMillisecondArray, TimestampNanosecondArray,
     TimestampSecondArray,
 };
+use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, TimeUnit};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
@@ -17,32 +18,43 @@ use crate::time::ticks_per_second;
 /// The worker that gives out the one row of an aggregate without keys over no rows.
 const TOTAL_WORKER: u32 = 0;
 
+/// The groups of a slice whose window has fired.
+pub(super) struct Fired {
+    pub(super) start: i64,
+    pub(super) columns: state::Columns,
+}
+
 impl Grouping {
     /// Assembles keys, values and window columns, applies the step, and emits.
-    pub(super) async fn emit(
-        &self,
-        start: i64,
-        columns: state::Columns,
-    ) -> Result<(), DataflowError> {
-        let rows = columns.rows();
-        self.emitted.set(self.emitted.get() || rows > 0);
-        let arrays: Vec<ArrayRef> = columns.keys.into_iter().chain(columns.states).collect();
+    pub(super) async fn emit(&self, fired: Vec<Fired>) -> Result<(), DataflowError> {
+        let batches = fired.into_iter().map(|fired| self.assemble(fired));
+        let batches = batches.collect::<Result<Vec<_>, _>>()?;
+        let batch = match batches.as_slice() {
+            [one] => one.clone(),
+            many => concat_batches(&self.spec.schema, many)?,
+        };
+        self.emitted.set(self.emitted.get() || batch.num_rows() > 0);
         let mut done = 0;
-        while done < rows {
-            let take = self.rows_max.min(rows - done);
-            let mut part: Vec<ArrayRef> = arrays.iter().map(|a| a.slice(done, take)).collect();
-            self.append_window(start, take, &mut part);
-            let options = RecordBatchOptions::new().with_row_count(Some(take));
-            let schema = self.spec.schema.clone();
-            let mut batch = RecordBatch::try_new_with_options(schema, part, &options)?;
+        while done < batch.num_rows() {
+            let take = self.rows_max.min(batch.num_rows() - done);
+            let mut part = batch.slice(done, take);
             if let Some(step) = &self.spec.step {
-                batch = step.apply(&batch)?.batch;
+                part = step.apply(&part)?.batch;
             }
-            self.output.emit(&batch).await?;
+            self.output.emit(&part).await?;
             done += take;
             crate::scheduler::yield_now().await;
         }
         Ok(())
+    }
+
+    fn assemble(&self, fired: Fired) -> Result<RecordBatch, DataflowError> {
+        let rows = fired.columns.rows();
+        let mut arrays = fired.columns.keys;
+        arrays.extend(fired.columns.states);
+        self.append_window(fired.start, rows, &mut arrays);
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        Ok(RecordBatch::try_new_with_options(self.spec.schema.clone(), arrays, &options)?)
     }
 
     /// SQL: an aggregate without keys or window over no rows has one row all the same.
@@ -53,7 +65,8 @@ impl Grouping {
             return Ok(());
         }
         let states = self.spec.group_by.of_nothing()?;
-        self.emit(NO_WINDOW, state::Columns { keys: Vec::new(), states }).await
+        let columns = state::Columns { keys: Vec::new(), states };
+        self.emit(vec![Fired { start: NO_WINDOW, columns }]).await
     }
 
     fn append_window(&self, start: i64, rows: usize, columns: &mut Vec<ArrayRef>) {

@@ -31,13 +31,14 @@ impl Folder {
         }
     }
 
-    /// Adds every row to its slice.
+    /// Adds every row to its slice: to `slice`, if that is known.
     ///
     /// # Errors
     /// When the state cannot be updated.
     pub(super) fn fold(
         &mut self,
         batch: &RecordBatch,
+        slice: Option<i64>,
         slices: &mut Slices,
     ) -> Result<(), DataflowError> {
         let rows = batch.num_rows();
@@ -49,7 +50,11 @@ impl Folder {
             let message = "the window's time column is not a timestamp";
             return Err(DataflowError::Expression(message.into()));
         };
-        match window.windows.assign(times) {
+        let assigned = match slice {
+            Some(start) => Assignment::OneSlice(start),
+            None => window.windows.assign(times),
+        };
+        match assigned {
             Assignment::OneSlice(start) => {
                 let whole = |column: &ArrayRef| Ok(column.clone());
                 select(&self.spec, batch, &mut self.keys, &mut self.args, whole)?;

@@ -25,9 +25,10 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, BooleanArray, Int64Array};
 use arrow::compute::filter_record_batch;
 use arrow::record_batch::RecordBatch;
-use state::{Columns, Partitioner, Slices};
+use state::{Partitioner, Slices};
 
 use crate::aggregate::clock::Clocks;
+use crate::aggregate::emit::Fired;
 use crate::aggregate::fold::Folder;
 use crate::aggregate::merge::Merge;
 use crate::aggregate::shuffle::Shuffle;
@@ -106,7 +107,24 @@ impl Grouping {
         }
     }
 
-    /// Takes rows of this worker's own flows; `met` gives the watermark that each row met, if some lag.
+    /// The slice of all rows of the span from one time to another, if it is one.
+    pub(crate) fn slice_of(&self, (first, last): (i64, i64)) -> Option<i64> {
+        let windows = &self.spec.window.as_ref()?.windows;
+        let start = windows.slice_start(first);
+        (windows.slice_start(last) == start).then_some(start)
+    }
+
+    /// The window's column, if nothing but its slice is ever asked of it here.
+    pub(crate) fn only_time(&self) -> Option<usize> {
+        let column = self.spec.window.as_ref()?.column;
+        let read = self.spec.keys.contains(&column)
+            || self.spec.args.iter().flatten().any(|&arg| arg == column);
+        let sent = matches!(self.exchange, Meeting::Shuffle(_));
+        (!read && !sent).then_some(column)
+    }
+
+    /// Takes rows of this worker's own flows; `met` gives the watermark that each row met, if some lag; `slice` the slice
+    /// of all, if that is known.
     ///
     /// # Errors
     /// When state cannot be updated or rows cannot travel.
@@ -114,6 +132,7 @@ impl Grouping {
         &self,
         batch: &RecordBatch,
         met: Option<&Int64Array>,
+        slice: Option<i64>,
     ) -> Result<(), DataflowError> {
         let on_time = met.map(|met| self.without_late(batch, met)).transpose()?;
         let batch = on_time.as_ref().unwrap_or(batch);
@@ -121,8 +140,8 @@ impl Grouping {
             return Ok(());
         }
         match &self.exchange {
-            Meeting::Forward => self.fold(batch, &mut self.merged.borrow_mut())?,
-            Meeting::Merge(merge) => self.fold(batch, &mut merge.partial())?,
+            Meeting::Forward => self.fold(batch, slice, &mut self.merged.borrow_mut())?,
+            Meeting::Merge(merge) => self.fold(batch, slice, &mut merge.partial())?,
             Meeting::Shuffle(shuffle) => shuffle.push(self, batch).await?,
         }
         self.account()
@@ -194,9 +213,13 @@ impl Grouping {
             // Read before anything is awaited: the clock moves on while rows are written.
             let seen = self.clocks.borrow().changes();
             let watermark = self.clocks.borrow().least();
-            while let Some((start, columns)) = self.ripe(watermark)? {
-                Metrics::add(&self.metrics.windows, 1);
-                self.emit(start, columns).await?;
+            loop {
+                let ripe = self.ripe(watermark)?;
+                if ripe.is_empty() {
+                    break;
+                }
+                Metrics::add(&self.metrics.windows, ripe.len() as u64);
+                self.emit(ripe).await?;
                 self.account()?;
             }
             if self.clocks.borrow().changes() == seen && self.clocks.borrow().ended() {
@@ -225,14 +248,19 @@ impl Grouping {
         }
     }
 
-    /// The values of the first slice that the watermark has passed.
-    fn ripe(&self, watermark: i64) -> Result<Option<(i64, Columns)>, DataflowError> {
+    /// The values of the first slices that the watermark has passed: so many as make a batch, at least one.
+    fn ripe(&self, watermark: i64) -> Result<Vec<Fired>, DataflowError> {
         let mut merged = self.merged.borrow_mut();
-        let Some(start) = merged.first() else { return Ok(None) };
-        if self.slice_end(start) > watermark {
-            return Ok(None);
+        let mut ripe = Vec::new();
+        let mut rows = 0;
+        while rows < self.rows_max
+            && let Some(start) = merged.first().filter(|&start| self.slice_end(start) <= watermark)
+            && let Some(columns) = merged.take_values(start)?
+        {
+            rows += columns.rows();
+            ripe.push(Fired { start, columns });
         }
-        Ok(merged.take_values(start)?.map(|columns| (start, columns)))
+        Ok(ripe)
     }
 
     /// Where a slice ends; without a window, at the end of time.
@@ -269,8 +297,13 @@ impl Grouping {
         Ok(filter_record_batch(batch, &on_time)?)
     }
 
-    fn fold(&self, batch: &RecordBatch, slices: &mut Slices) -> Result<(), DataflowError> {
-        self.folder.borrow_mut().fold(batch, slices)
+    fn fold(
+        &self,
+        batch: &RecordBatch,
+        slice: Option<i64>,
+        slices: &mut Slices,
+    ) -> Result<(), DataflowError> {
+        self.folder.borrow_mut().fold(batch, slice, slices)
     }
 
     fn merge_columns(

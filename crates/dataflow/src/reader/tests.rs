@@ -136,6 +136,32 @@ fn lagging_rows_are_found_in_any_block() {
 }
 
 #[test]
+fn a_batch_in_order_is_known_without_a_look_at_the_running_maximum() {
+    let mut batches: Vec<Vec<i64>> = vec![
+        vec![7],
+        vec![7, 7, 9],
+        vec![7, 9, 8],
+        vec![i64::MIN, i64::MIN, 0],
+        vec![i64::MAX, i64::MIN],
+        vec![i64::MAX - 1, i64::MIN + 1, i64::MAX - 1],
+        (0..200).collect(),
+    ];
+    batches.extend((0..200).map(|at| (0..200).map(|t| if t == at { 100 } else { t }).collect()));
+    for times in &batches {
+        for (reached, delay) in [(i64::MIN, 0), (8, 0), (8, 5), (150, 20), (i64::MAX, 0)] {
+            let Some((first, last)) = in_order(times, reached, delay) else { continue };
+            assert!(times.is_sorted(), "{times:?}");
+            assert_eq!((first, last), (times[0], times[times.len() - 1]));
+            let (greatest, met) = watermarks_met(times, reached, delay);
+            assert_eq!((greatest, met), (reached.max(last), None), "{times:?}");
+        }
+    }
+    assert_eq!(in_order(&batches[6], 0, 0), Some((0, 199)));
+    assert_eq!(in_order(&batches[6], 1, 0), None, "the first row lags");
+    assert_eq!(in_order(&[], 1, 0), None);
+}
+
+#[test]
 fn unread_flows_hold_the_watermark_back_as_far_as_they_must() {
     let flows =
         vec![(Some(0), vec![some(&[0, 50])]), (Some(40), vec![some(&[60])]), (None, vec![])];
