@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use millstream::{FabricKind, NODES_MAX, WORKERS_MAX};
 use tracing_subscriber::filter::Targets;
 
+use crate::bench::{self, BenchArgs};
 
 /// Streaming SQL over one-sided memory.
 #[derive(Debug, Parser)]
@@ -50,6 +51,9 @@ pub(crate) enum Command {
     /// Shows how the statements of a SQL file would run: pipelines, exchanges and why, memory.
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArgs),
+    /// Measures a workload of the papers, or what this machine can do.
+    #[command(after_help = bench::EXAMPLES)]
+    Bench(BenchArgs),
 }
 
 #[derive(Debug, Args)]

@@ -8,6 +8,12 @@
 //! filtered; an expression that occurs in several outputs is computed once. Parts that are computed
 //! only under a condition (`CASE`, `AND`) are not shared, since they may fail where the condition
 //! protects them.
+//!
+//! Two forms that are slow in general have code of their own: predicates over a column of words
+//! ([`words`]) and division by a constant ([`quotient`]).
+
+mod quotient;
+mod words;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -24,6 +30,9 @@ use datafusion::execution::context::ExecutionProps;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{Expr, ExprSchemable, Operator};
 use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
+
+use quotient::Quotient;
+use words::WordPredicate;
 
 /// Compiles a filter and projections over the columns of `input` into a step that gives columns of
 /// `schema`, whose types must be those of `outputs`. `None` if the step would change nothing.
@@ -49,8 +58,12 @@ pub(crate) fn column_index(expr: &Expr, schema: &Schema) -> Option<usize> {
 /// A compiled filter and projection.
 struct Fused {
     predicate: Option<Arc<dyn PhysicalExpr>>,
+    /// The same, where it is of this form.
+    words: Option<WordPredicate>,
     /// The columns of the input that are read after the filter.
     read: Vec<usize>,
+    /// How many outputs read each of them.
+    readers: Vec<usize>,
     /// Schemas of the columns read, then with one more shared part each.
     working: Vec<SchemaRef>,
     /// Parts of several outputs, in the order in which they are computed.
@@ -64,6 +77,7 @@ enum Output {
     /// A column read, or a shared part.
     Column(usize),
     Computed(Arc<dyn PhysicalExpr>),
+    Quotient(Quotient),
 }
 
 impl Fused {
@@ -79,6 +93,12 @@ impl Fused {
             .filter_map(|column| input.index_of(&column.name).ok())
             .collect();
         let read: Vec<usize> = read.into_iter().collect();
+        let readers = |column: &usize| {
+            let name = input.field(*column).name();
+            let reads = |expr: &&Expr| expr.column_refs().iter().any(|c| c.name == *name);
+            outputs.iter().filter(reads).count()
+        };
+        let readers = read.iter().map(readers).collect();
         let mut working = vec![Arc::new(input.project(&read)?)];
         let mut shared = vec![];
         let (parts, rewritten) = share(outputs)?;
@@ -96,13 +116,24 @@ impl Fused {
             .iter()
             .map(|expr| match column_index(expr, &full) {
                 Some(at) => Ok(Output::Column(at)),
-                None => physical(expr, &scope).map(Output::Computed),
+                None => {
+                    let computed = physical(expr, &scope)?;
+                    Ok(match Quotient::of(expr, &full) {
+                        Some(quotient) => Output::Quotient(quotient),
+                        None => Output::Computed(computed),
+                    })
+                }
             })
             .collect::<DfResult<Vec<_>>>()?;
         let whole = DFSchema::try_from(input.as_ref().clone())?;
         Ok(Self {
             predicate: filter.map(|filter| physical(filter, &whole)).transpose()?,
+            words: match filter {
+                Some(filter) => WordPredicate::new(input, filter)?,
+                None => None,
+            },
             read,
+            readers,
             working,
             shared,
             outputs: outputs_compiled,
@@ -123,6 +154,9 @@ impl Fused {
     /// The rows that pass; `None` if all do.
     fn mask(&self, batch: &RecordBatch) -> Result<Option<BooleanArray>, DataflowError> {
         let Some(predicate) = &self.predicate else { return Ok(None) };
+        if let Some(mask) = self.words.as_ref().and_then(|words| words.mask(batch)) {
+            return Ok((mask.true_count() < mask.len()).then_some(mask));
+        }
         let mask = evaluate(predicate, batch)?;
         let Some(mask) = mask.as_boolean_opt() else {
             return Err(DataflowError::Expression("a filter is not BOOLEAN".into()));
@@ -133,6 +167,32 @@ impl Fused {
         };
         Ok((mask.true_count() < mask.len()).then_some(mask))
     }
+
+    /// The columns that outputs read, of the rows that pass. One that only the output `unread` reads
+    /// is not filtered: it has the length and nothing else.
+    fn keep(
+        &self,
+        batch: &RecordBatch,
+        kept: Option<&BooleanArray>,
+        unread: Option<usize>,
+    ) -> Result<(Vec<ArrayRef>, usize), DataflowError> {
+        let read = self.read.iter().map(|&at| batch.column(at));
+        let Some(mask) = kept else { return Ok((read.cloned().collect(), batch.num_rows())) };
+        let unread = match unread.and_then(|output| self.outputs.get(output)) {
+            Some(&Output::Column(at)) if self.readers.get(at) == Some(&1) => Some(at),
+            _ => None,
+        };
+        let rows = mask.true_count();
+        let filter = match self.read.len() - usize::from(unread.is_some()) {
+            0 | 1 => FilterBuilder::new(mask).build(),
+            _ => FilterBuilder::new(mask).optimize().build(),
+        };
+        let columns = read.enumerate().map(|(at, column)| match unread {
+            Some(unread) if unread == at => Ok(column.slice(0, rows)),
+            _ => filter.filter(column),
+        });
+        Ok((columns.collect::<Result<_, _>>()?, rows))
+    }
 }
 
 impl Step for Fused {
@@ -140,20 +200,13 @@ impl Step for Fused {
         self.schema.clone()
     }
 
-    fn apply(&self, batch: &RecordBatch) -> Result<Stepped, DataflowError> {
+    fn apply_for(
+        &self,
+        batch: &RecordBatch,
+        unread: Option<usize>,
+    ) -> Result<Stepped, DataflowError> {
         let kept = self.mask(batch)?;
-        let read = self.read.iter().map(|&at| batch.column(at));
-        let (mut columns, rows): (Vec<ArrayRef>, usize) = match &kept {
-            None => (read.cloned().collect(), batch.num_rows()),
-            Some(mask) => {
-                let filter = match self.read.len() {
-                    0 | 1 => FilterBuilder::new(mask).build(),
-                    _ => FilterBuilder::new(mask).optimize().build(),
-                };
-                let columns = read.map(|column| filter.filter(column)).collect::<Result<_, _>>()?;
-                (columns, mask.true_count())
-            }
-        };
+        let (mut columns, rows) = self.keep(batch, kept.as_ref(), unread)?;
         if rows == 0 {
             return Ok(Stepped { batch: RecordBatch::new_empty(self.schema.clone()), kept });
         }
@@ -172,12 +225,22 @@ impl Step for Fused {
         };
         let outputs = self.outputs.iter().map(|output| match (output, &working) {
             (Output::Column(at), _) => Ok(columns[*at].clone()),
+            (Output::Quotient(quotient), _) => quotient.evaluate(&columns).ok_or_else(|| {
+                DataflowError::Expression("a column is not of its declared type".into())
+            }),
             (Output::Computed(expr), Some(working)) => evaluate(expr, working),
             (Output::Computed(expr), None) => Err(DataflowError::Expression(expr.to_string())),
         });
         let outputs = outputs.collect::<Result<Vec<_>, _>>()?;
         let batch = RecordBatch::try_new_with_options(self.schema.clone(), outputs, &options)?;
         Ok(Stepped { batch, kept })
+    }
+
+    fn passes_on(&self, output: usize) -> Option<usize> {
+        match self.outputs.get(output)? {
+            Output::Column(at) => self.read.get(*at).copied(),
+            _ => None,
+        }
     }
 
     fn describe(&self) -> String {

@@ -25,8 +25,13 @@ use crate::{Accumulator, Aggregate, Groups, Holes, StateError, kernel, words};
 
 /// A range of so many keys is never too sparse for an array.
 const RANGE_FREE: u64 = 1 << 16;
-/// How many times the range of an array may exceed the number of its groups.
-const SPARSE_MAX: u64 = 8;
+/// How many times the range of an array may exceed the number of its groups: at 16, a counter of 4
+/// bytes takes as much memory as its group would in a hash table.
+const SPARSE_MAX: u64 = 16;
+
+/// An array that takes the place of a hash table leaves this part of its range free below, if it is
+/// no longer for that.
+const BELOW_PART: u64 = 64;
 
 /// What rows are grouped by and what is computed of each group: shared by all slices of an
 /// operator.
@@ -52,9 +57,9 @@ pub struct StateOptions {
 }
 
 impl Default for StateOptions {
-    /// 1 GiB, arrays up to 64 Mi keys, key modes by what the data are like.
+    /// 1 GiB, arrays up to 128 Mi keys, key modes by what the data are like.
     fn default() -> Self {
-        Self { budget_bytes: 1 << 30, array_range_max: 64 << 20, key_mode: None }
+        Self { budget_bytes: 1 << 30, array_range_max: 128 << 20, key_mode: None }
     }
 }
 
@@ -206,6 +211,11 @@ impl Slice {
         }
     }
 
+    /// A bound on [`Slice::groups`] that costs nothing.
+    pub fn groups_at_most(&self) -> usize {
+        if self.started { self.index.total() } else { 0 }
+    }
+
     /// Whether no group has state.
     pub fn is_empty(&self) -> bool {
         !self.started
@@ -316,7 +326,7 @@ impl Slice {
         if let Index::Hash(index) = &mut self.index
             && index.total() >= index.ask_at
         {
-            index.ask_at = 2 * index.total();
+            index.ask_at = index.total() + index.total() / 2;
             let range = index.range();
             self.maybe_array(range)?;
         }
@@ -349,6 +359,15 @@ impl Slice {
                     && self.worth_array(range, self.index.total()) =>
             {
                 let dense = !self.spec.holes();
+                // The least key of all has hardly come yet, and an array grows upwards only.
+                let below = (range.span() / BELOW_PART) as i64;
+                let min = match range.min {
+                    min @ 0.. => (min - below).max(0),
+                    min => min.saturating_sub(below),
+                };
+                let room = Range { min, ..range };
+                let free = room.span().next_power_of_two() == range.span().next_power_of_two();
+                let range = if free { room } else { range };
                 self.move_to(Index::Array(ArrayIndex::covering(range, false, dense)))
             }
             _ => Ok(()),

@@ -101,6 +101,11 @@ impl Slices {
         self.live.is_empty()
     }
 
+    /// A bound on the groups of all slices: where keys are an array, the length of its range.
+    pub fn groups_at_most(&self) -> usize {
+        self.live.values().map(Slice::groups_at_most).sum()
+    }
+
     /// Bytes held, those of emptied slices included.
     pub fn bytes(&self) -> usize {
         self.bytes

@@ -91,7 +91,7 @@ impl Shuffle {
     ) -> Result<(), DataflowError> {
         let own = self.split(grouping.worker, batch)?;
         if let Some(own) = own {
-            grouping.fold(&own, &mut grouping.merged.borrow_mut())?;
+            grouping.fold(&own, None, &mut grouping.merged.borrow_mut())?;
         }
         for to in grouping.net.peers() {
             let rows: usize =
@@ -155,7 +155,7 @@ impl Shuffle {
             Kind::Rows => {
                 let malformed = |detail: String| DataflowError::Frame { worker: from, detail };
                 let (batch, _) = self.decoder.decode(message.payload).map_err(malformed)?;
-                grouping.fold(&batch, &mut grouping.merged.borrow_mut())?;
+                grouping.fold(&batch, None, &mut grouping.merged.borrow_mut())?;
                 grouping.account()?;
             }
             Kind::Ack => {

@@ -123,3 +123,34 @@ fn a_failing_row_is_an_error_with_its_reason() {
     let error = step.apply(&batch).err().expect("a division by zero").to_string();
     assert!(error.contains("ivide by zero"), "{error}");
 }
+
+#[test]
+fn division_by_a_constant_is_as_everywhere() {
+    for by in [2i64, 7, 10, 3_600_000, -10, 1] {
+        check(Some(col("a").gt(lit(5i64))), vec![(col("a") / lit(by)).alias("q"), col("s")]);
+    }
+}
+
+#[test]
+fn a_column_that_nobody_reads_has_the_right_length() {
+    let batch = rows(100);
+    let filter = col("a").gt(lit(50i64));
+    let outputs = [col("s"), col("t"), col("a") + lit(1i64)];
+    let types = [("s", "s"), ("t", "t"), ("n", "a")];
+    let field = |(name, of): (&str, &str)| {
+        let data_type = batch.schema().field_with_name(of).expect("a column").data_type().clone();
+        Field::new(name, data_type, true)
+    };
+    let schema = Arc::new(Schema::new(types.map(field).to_vec()));
+    let step = compile(&batch.schema(), Some(&filter), &outputs, schema).expect("compiles");
+    let step = step.expect("a step");
+    assert_eq!((step.passes_on(1), step.passes_on(2)), (Some(4), None));
+    let whole = step.apply(&batch).expect("rows").batch;
+    for unread in 0..3 {
+        let part = step.apply_for(&batch, Some(unread)).expect("rows").batch;
+        assert_eq!(part.num_rows(), whole.num_rows());
+        for other in (0..3).filter(|&other| other != unread) {
+            assert_eq!(part.column(other), whole.column(other), "without {unread}");
+        }
+    }
+}
