@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cluster;
+pub mod command;
 pub mod memory;
 pub mod oracle;
 pub mod random;
