@@ -23,6 +23,7 @@ pub(crate) const SCRIPT_STEP: &str = "script";
 
 /// Runs the command.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
+    signals::survive_large_files()?;
     if let Some(invitation) = invitation()? {
         return member::run(args, &invitation);
     }

@@ -1,9 +1,10 @@
-//! Ctrl-C: the first one ends the job in good order, the second one at once.
+//! Ctrl-C: the first one ends the job in good order, the second one at once. And a file that meets
+//! its limit of size fails to be written, instead of killing the process.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
 use crate::failure::Failure;
@@ -28,6 +29,11 @@ pub(crate) fn ignore_interrupts() -> Result<(), Failure> {
     flag::register(SIGINT, Arc::default()).map(|_| ()).map_err(refused)
 }
 
+/// Leaves it to the write that exceeds the limit of a file's size to fail.
+pub(crate) fn survive_large_files() -> Result<(), Failure> {
+    flag::register(SIGXFSZ, Arc::default()).map(|_| ()).map_err(refused)
+}
+
 fn refused(error: std::io::Error) -> Failure {
-    Failure::runtime(&format!("cannot listen for Ctrl-C: {error}"), None)
+    Failure::runtime(&format!("cannot listen for signals: {error}"), None)
 }

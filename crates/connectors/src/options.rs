@@ -211,6 +211,7 @@ pub(crate) fn sql_type(data_type: &DataType) -> String {
             };
             format!("TIMESTAMP({digits})")
         }
+        DataType::Null => "NULL".into(),
         other => other.to_string(),
     }
 }

@@ -22,6 +22,15 @@ impl FabricKind {
     /// All, as a user would write them.
     pub const NAMES: [&str; 2] = ["shm", "tcp"];
 
+    /// Memory of each end of a link besides its ring, in bytes. What the operating system keeps for
+    /// a socket is not counted.
+    pub(crate) fn endpoint_bytes(self) -> u64 {
+        match self {
+            FabricKind::Shm => ShmFabric::ENDPOINT_BYTES as u64,
+            FabricKind::Tcp => 0,
+        }
+    }
+
     pub(crate) fn open(self) -> Result<Arc<dyn Fabric>, FabricError> {
         Ok(match self {
             FabricKind::Shm => ShmFabric::new(ShmOptions::default())?,

@@ -157,7 +157,10 @@ impl BatchStage {
                 let Some(leaf) = scan.source.downcast_ref::<GatheredRows>() else {
                     return Ok(Transformed::no(LogicalPlan::TableScan(scan)));
                 };
-                let rows = gathered[leaf.part].clone();
+                // What streamed may be less nullable than the plan says, and be named otherwise.
+                let rows = gathered[leaf.part].iter().cloned();
+                let rows = rows.map(|batch| renamed(batch, &leaf.schema));
+                let rows = rows.collect::<DfResult<Vec<_>>>()?;
                 let table = MemTable::try_new(leaf.schema.clone(), vec![rows])?;
                 scan.source = provider_as_source(Arc::new(table));
                 Ok(Transformed::yes(LogicalPlan::TableScan(scan)))

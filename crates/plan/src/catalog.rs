@@ -71,7 +71,7 @@ impl Table {
         let known = || connector.options().iter().map(|o| o.key);
         for option in decl.options.iter().filter(|o| o.key.text != "connector") {
             let key = &option.key.text;
-            if !known().any(|k| k == key) {
+            if !known().any(|k| k == key || k.split_once('<').is_some_and(family(key))) {
                 let message = format!("connector '{}' has no option '{key}'", connector.name());
                 errors.push(Diagnostic::at(option.key.place, message).nearest(
                     "options",
@@ -220,6 +220,12 @@ pub(crate) fn finer_hint(unit: TimeUnit) -> &'static str {
         TimeUnit::Millisecond => "count in milliseconds, or declare the column as TIMESTAMP(6)",
         _ => "count in microseconds, or declare the column as TIMESTAMP(9)",
     }
+}
+
+/// Whether `key` is of a family of options such as `fields.<column>.kind`; which of them there are
+/// is for the connector to say, which knows the columns.
+fn family(key: &str) -> impl Fn((&str, &str)) -> bool {
+    move |(before, _)| key.starts_with(before)
 }
 
 fn connector_of(

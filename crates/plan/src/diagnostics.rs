@@ -156,14 +156,18 @@ pub(crate) fn nearest<'a>(name: &str, names: &[&'a str]) -> Option<&'a str> {
         letters.sort_unstable();
         letters
     };
+    // Letters that changed places are one slip of the fingers.
+    let distance = |candidate: &str| match levenshtein(&lower, &candidate.to_lowercase()) {
+        2 if letters(&lower) == letters(&candidate.to_lowercase()) => 1,
+        distance => distance,
+    };
     let near = |distance: usize, candidate: &str| {
         let edits_max = (length.max(candidate.chars().count()) / 3).max(1);
-        let swapped = distance <= 2 && letters(&lower) == letters(&candidate.to_lowercase());
-        distance < length && (distance <= edits_max || swapped)
+        distance < length && distance <= edits_max
     };
     names
         .iter()
-        .map(|candidate| (levenshtein(&lower, &candidate.to_lowercase()), *candidate))
+        .map(|candidate| (distance(candidate), *candidate))
         .min()
         .filter(|(distance, candidate)| *distance == 0 || near(*distance, candidate))
         .map(|(_, candidate)| candidate)

@@ -27,7 +27,9 @@ use dataflow::source::{Flow, Next};
 
 use super::infer::{SAMPLE_ROWS, narrowest};
 use super::input::{BATCH_BYTES_MAX, Input};
-use super::rows::{Refused, Refuser, convert, first_reasons, match_columns, not_valid, without};
+use super::rows::{
+    Refused, Refuser, convert, first_reasons, is_text, match_columns, not_valid, without,
+};
 use crate::encode::CsvStyle;
 use crate::options::Reader;
 
@@ -454,13 +456,6 @@ impl Texts<'_> {
 
 fn not_utf8(field: &Field) -> String {
     format!("column '{}': the text is not UTF-8", field.name())
-}
-
-fn is_text(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::Dictionary(_, value) => is_text(value),
-        other => other.is_string(),
-    }
 }
 
 /// Blank and comment lines before a record belong to its bytes: passes them.

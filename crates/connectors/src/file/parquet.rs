@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Int64Type, Schema};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema};
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
@@ -25,8 +25,9 @@ use parquet::errors::ParquetError;
 
 use super::paths::io_error;
 use super::rows::{
-    Refuser, Target, check_castable, convert, first_reasons, match_columns, shown, without,
+    Refuser, Target, check_castable, convert, first_reasons, is_text, match_columns, shown, without,
 };
+use crate::options::sql_type;
 
 /// Parquet files, cut into row groups.
 pub(super) struct ParquetSource {
@@ -55,7 +56,7 @@ impl ParquetSource {
                 schema.fields().iter().map(|field| field.name().clone()).collect();
             let all = match_columns(&target.declared, &names, &place)?;
             for (field, column) in target.declared.fields().iter().zip(&all) {
-                check_castable(field, schema.field(*column).data_type(), &place)?;
+                check_type(field, schema.field(*column).data_type(), &place)?;
             }
             let columns = target.projection.iter().map(|index| all[*index]).collect();
             let groups = metadata.metadata().num_row_groups();
@@ -98,6 +99,18 @@ impl ParquetSource {
         let ticks = cast(&cast(&mins, declared).ok()?, &DataType::Int64).ok()?;
         ticks.is_valid(0).then(|| ticks.as_primitive::<Int64Type>().value(0))
     }
+}
+
+/// A Parquet file knows its types: what is text there becomes a number or a time by a CAST only.
+fn check_type(field: &Field, from: &DataType, place: &str) -> Result<(), ConnectorError> {
+    if is_text(from) && !is_text(field.data_type()) {
+        return Err(ConnectorError::Column {
+            column: field.name().clone(),
+            message: format!("{place} has it as {}", sql_type(from)),
+            hint: Some(format!("declare it as {}, and CAST it in the query", sql_type(from))),
+        });
+    }
+    check_castable(field, from, place)
 }
 
 impl Source for ParquetSource {

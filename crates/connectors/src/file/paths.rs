@@ -138,7 +138,7 @@ pub(super) fn io_error(path: &Path, error: &std::io::Error) -> ConnectorError {
     let hint = match error.kind() {
         ErrorKind::NotFound => return missing(path),
         ErrorKind::PermissionDenied => Some("check the permissions of the file"),
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
             Some("make room or write elsewhere; nothing half-written was left behind")
         }
         _ => None,

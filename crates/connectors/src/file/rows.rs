@@ -240,3 +240,11 @@ pub(super) fn check_castable(
         hint: Some(format!("declare it as {}", sql_type(from))),
     })
 }
+
+/// Whether a column holds text.
+pub(super) fn is_text(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Dictionary(_, value) => is_text(value),
+        other => other.is_string(),
+    }
+}

@@ -26,8 +26,9 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 use crate::encode::TIMESTAMP_FORMAT;
 use crate::options::sql_type;
 
-/// Columns of the terminal that a cell may take.
+/// Columns of the terminal that a cell may take, among others and on its own.
 const CELL_WIDTH_MAX: usize = 60;
+const LINE_WIDTH_MAX: usize = 200;
 
 type Row = Vec<String>;
 
@@ -58,10 +59,11 @@ impl TablePicture {
             .iter()
             .map(|column| ArrayFormatter::try_new(column, &options))
             .collect::<Result<Vec<_>, _>>()?;
+        let width = if columns.len() == 1 { LINE_WIDTH_MAX } else { CELL_WIDTH_MAX };
         let row = |index: usize| {
             columns
                 .iter()
-                .map(|column| column.value(index).try_to_string().map(|text| cell(&text)))
+                .map(|column| column.value(index).try_to_string().map(|text| cell(&text, width)))
                 .collect::<Result<Row, _>>()
         };
         let rows = batch.num_rows();
@@ -91,7 +93,7 @@ impl TablePicture {
             body.push(&gap);
             body.extend(last);
         }
-        let names: Row = fields.iter().map(|field| cell(field.name())).collect();
+        let names: Row = fields.iter().map(|field| cell(field.name(), CELL_WIDTH_MAX)).collect();
         let types: Row = fields.iter().map(|field| sql_type(field.data_type())).collect();
         let plural = if self.rows == 1 { "" } else { "s" };
         let footer = if shown as u64 == self.rows {
@@ -146,13 +148,13 @@ impl TablePicture {
 }
 
 /// A value on one line, cut where it is too wide.
-fn cell(text: &str) -> String {
+fn cell(text: &str, width_max: usize) -> String {
     let mut out = String::with_capacity(text.len());
     let mut width = 0;
     for c in text.chars() {
         let shown = if c.is_control() { ' ' } else { c };
         width += shown.width().unwrap_or(0);
-        if width > CELL_WIDTH_MAX {
+        if width > width_max {
             out.push('…');
             break;
         }

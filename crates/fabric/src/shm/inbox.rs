@@ -28,6 +28,8 @@ pub(super) const EXPORTS_MAX: usize = 512;
 pub(super) const RECVS_MAX: usize = 1024;
 /// Bytes of one message.
 pub(super) const MESSAGE_MAX: usize = 1024;
+/// Bytes of an inbox.
+pub(super) const BYTES: usize = size_of::<Words>();
 
 /// Words on lines of their own, padded to two lines so that adjacent-line prefetch does not couple
 /// them.
@@ -135,7 +137,7 @@ impl OwnInbox {
     /// # Errors
     /// When the operating system refuses the memory.
     pub(super) fn new() -> io::Result<Self> {
-        SharedMemory::new(size_of::<Words>(), false).map(Self)
+        SharedMemory::new(BYTES, false).map(Self)
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -154,7 +156,7 @@ impl PeerInbox {
     /// # Errors
     /// When the descriptor is not an inbox of this version.
     pub(super) fn new(fd: BorrowedFd<'_>) -> io::Result<Self> {
-        Mapping::of_peer(fd, size_of::<Words>(), false).map(Self)
+        Mapping::of_peer(fd, BYTES, false).map(Self)
     }
 
     pub(super) fn words(&self) -> &Words {
@@ -163,7 +165,7 @@ impl PeerInbox {
 }
 
 fn words(mapping: &Mapping) -> &Words {
-    assert_eq!(mapping.len(), size_of::<Words>());
+    assert_eq!(mapping.len(), BYTES);
     // SAFETY: the mapping has the size of `Words`, is page aligned and lives as long as the borrow;
     // `Words` consists of atomics only, for which every bit pattern is valid and which any process
     // may change at any time.

@@ -76,6 +76,9 @@ pub struct ShmFabric {
 }
 
 impl ShmFabric {
+    /// Bytes of shared memory that each endpoint has besides its slabs: its inbox.
+    pub const ENDPOINT_BYTES: usize = inbox::BYTES;
+
     /// A fabric of this process.
     ///
     /// # Errors
