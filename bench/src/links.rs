@@ -33,6 +33,7 @@ pub fn throughput(kind: FabricKind, slot_bytes: u32, slots: u32) -> Result<f64, 
             Ok(here)
         });
         let (mut bytes, start) = (0, Instant::now());
+        let mut turns = 0;
         'receiving: loop {
             while let Some(frame) = there.recv()? {
                 if frame.header.kind == LAST {
@@ -42,6 +43,7 @@ pub fn throughput(kind: FabricKind, slot_bytes: u32, slots: u32) -> Result<f64, 
                 black_box(frame.payload.first());
             }
             there.poll()?;
+            wait(&mut turns);
         }
         let rate = bytes as f64 / start.elapsed().as_secs_f64();
         sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
@@ -99,6 +101,7 @@ fn links(kind: FabricKind, slot_bytes: u32, slots: u32) -> Result<(Link, Link), 
 
 /// Publishes a slot as soon as there is credit.
 fn send(link: &mut Link, class: Class, header: Header, len: usize) -> Result<(), LinkError> {
+    let mut turns = 0;
     loop {
         if let Some(slot) = link.reserve(class) {
             slot.publish(header, len);
@@ -106,19 +109,27 @@ fn send(link: &mut Link, class: Class, header: Header, len: usize) -> Result<(),
         }
         link.flush();
         if !link.poll()? {
-            spin_loop();
+            wait(&mut turns);
         }
     }
 }
 
 fn receive(link: &mut Link) -> Result<(), LinkError> {
-    let mut turns = 0u32;
+    let mut turns = 0;
     while link.recv()?.is_none() {
-        turns += 1;
+        wait(&mut turns);
         if turns.is_multiple_of(64) {
             link.poll()?;
         }
-        spin_loop();
     }
     Ok(())
+}
+
+/// Spins, and now and then lets others have the processor: the other end may be among them.
+fn wait(turns: &mut u32) {
+    *turns = turns.wrapping_add(1);
+    if turns.is_multiple_of(1 << 12) {
+        thread::yield_now();
+    }
+    spin_loop();
 }

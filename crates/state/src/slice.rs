@@ -85,6 +85,11 @@ impl GroupBy {
         self.aggregates.iter().flat_map(|aggregate| aggregate.state_types()).collect()
     }
 
+    /// Whether an aggregate may keep arrays that it was given ([`Aggregate::keeps_arrays`]).
+    pub fn keeps_arrays(&self) -> bool {
+        self.aggregates.iter().any(|aggregate| aggregate.keeps_arrays())
+    }
+
     /// The types of the values.
     pub fn output_types(&self) -> Vec<DataType> {
         self.aggregates.iter().map(|aggregate| aggregate.output_type()).collect()
@@ -461,7 +466,12 @@ impl Slice {
             states.extend(take(accumulator.as_mut(), total)?);
         }
         if let Some(occupied) = occupied.filter(|bits| bits.count_set_bits() < total) {
-            let predicate = FilterBuilder::new(&occupied.into()).optimize().build();
+            let occupied = occupied.into();
+            // A list of indices pays for itself from the second column on.
+            let predicate = match states.len() {
+                0 | 1 => FilterBuilder::new(&occupied).build(),
+                _ => FilterBuilder::new(&occupied).optimize().build(),
+            };
             for state in &mut states {
                 *state = predicate.filter(state)?;
             }

@@ -3,7 +3,7 @@
 //! A table is always a power of two long, and what was never written is zero: zero is the empty
 //! state of whatever is stored, so that a table needs no initialisation. Beyond [`MAPPED_BYTES`]
 //! the memory comes from an anonymous mapping with advice for 2 MiB pages: random updates of a 40
-//! MiB table cost a third less than on 4 KiB pages. It is there before it is used, all of it.
+//! MiB table cost a third less than on 4 KiB pages.
 
 use memmap2::{Advice, MmapMut};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
@@ -41,10 +41,8 @@ impl<T: Plain> Table<T> {
         let mapped = (bytes >= MAPPED_BYTES).then(|| MmapMut::map_anon(bytes).ok()).flatten();
         let store = match mapped {
             Some(map) => {
-                // Large pages are had by writing first. A read of a page that was never written maps
-                // the page of zeros, and the write after it may get small pages instead.
                 #[cfg(target_os = "linux")]
-                let _ = (map.advise(Advice::HugePage), map.advise(Advice::PopulateWrite));
+                let _ = map.advise(Advice::HugePage);
                 Store::Mapped(map)
             }
             None => {
