@@ -14,6 +14,7 @@
 //!   ([`limits`]), since figures of a shared or virtual machine mean little by themselves.
 //!
 //! It does not start processes: that is the command's work.
+#![deny(unsafe_code)]
 
 pub mod limits;
 pub mod links;

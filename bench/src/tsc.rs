@@ -1,5 +1,6 @@
 //! How many cycles a second has, by the counter that `rdtsc` reads: it runs at a constant rate
 //! whatever the processor's clock does. Cycles are for comparisons with other machines and papers.
+#![allow(unsafe_code)]
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};

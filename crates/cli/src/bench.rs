@@ -71,7 +71,12 @@ pub(crate) struct BenchArgs {
     against_one: bool,
 
     /// How often each thing is measured
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
     runs: u32,
 
     /// Sets an option, as SET in the SQL does; may be repeated
