@@ -57,7 +57,8 @@ fn the_options_of_connectors_are_those_of_the_code() {
 
 #[test]
 fn the_settings_are_those_of_the_code() {
-    let mut out = String::from("| setting | values | default | what it does |\n|---|---|---|---|\n");
+    let mut out =
+        String::from("| setting | values | default | what it does |\n|---|---|---|---|\n");
     for spec in plan::settings() {
         let (values, doc) = (cell(spec.values), cell(spec.doc));
         writeln!(out, "| `{}` | {values} | `{}` | {doc} |", spec.name, spec.default)

@@ -53,7 +53,11 @@ fn check(
         assert!(scenario.stream.idle && answer.late > late, "{at}: {} late", answer.late);
         let count = |row: &String| row.rsplit('|').next().and_then(|n| n.parse::<u64>().ok());
         let total = |rows: &[String]| rows.iter().filter_map(count).sum::<u64>();
-        assert_eq!(total(&answer.rows) + answer.late, total(expected) + late, "{at}: rows are lost");
+        assert_eq!(
+            total(&answer.rows) + answer.late,
+            total(expected) + late,
+            "{at}: rows are lost"
+        );
         return;
     }
     assert_eq!(answer.rows, expected, "{at}");

@@ -25,6 +25,12 @@ pub trait Aggregate: Send + Sync + Debug {
     /// An accumulator without groups.
     fn create(&self) -> Box<dyn Accumulator>;
 
+    /// Whether an accumulator may keep arrays that it was given: then whoever passes arrays that lie in borrowed memory
+    /// copies them first.
+    fn keeps_arrays(&self) -> bool {
+        true
+    }
+
     /// Whether ids without rows may lie between ids with rows.
     fn holes(&self) -> Holes {
         Holes::Refused

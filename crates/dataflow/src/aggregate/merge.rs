@@ -218,7 +218,7 @@ impl Merge {
             false => {
                 let (groups, runs) = self.decoder.decode(message.payload).map_err(malformed)?;
                 // A complete epoch is merged from where it landed; what has to wait must not hold the ring's slots.
-                let groups = if last { groups } else { detach(&groups) };
+                let groups = if last { grouping.owned(groups) } else { detach(&groups) };
                 Chunk::decode(groups, &runs).map_err(malformed)?
             }
         };

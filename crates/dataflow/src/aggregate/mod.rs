@@ -306,6 +306,12 @@ impl Grouping {
         self.folder.borrow_mut().fold(batch, slice, slices)
     }
 
+    /// Rows that state may keep: arrays that stay must not hold the slot of a ring in which they landed, for then the
+    /// sender would wait for it forever.
+    fn owned(&self, landed: RecordBatch) -> RecordBatch {
+        if self.spec.group_by.keeps_arrays() { crate::detach(&landed) } else { landed }
+    }
+
     fn merge_columns(
         &self,
         start: i64,

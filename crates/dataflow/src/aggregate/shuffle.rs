@@ -155,6 +155,7 @@ impl Shuffle {
             Kind::Rows => {
                 let malformed = |detail: String| DataflowError::Frame { worker: from, detail };
                 let (batch, _) = self.decoder.decode(message.payload).map_err(malformed)?;
+                let batch = grouping.owned(batch);
                 grouping.fold(&batch, None, &mut grouping.merged.borrow_mut())?;
                 grouping.account()?;
             }

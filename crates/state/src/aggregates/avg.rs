@@ -66,6 +66,10 @@ impl<T: Number> Aggregate for Avg<T> {
         Box::new(Means::<T> { means: Table::new(), used: 0, of: PhantomData })
     }
 
+    fn keeps_arrays(&self) -> bool {
+        false
+    }
+
     fn holes(&self) -> Holes {
         Holes::Kept
     }

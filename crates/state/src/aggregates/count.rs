@@ -38,6 +38,10 @@ impl Aggregate for Count {
         Box::new(Counts { argument: self.argument, counters, counted: 0, used: 0, lanes: vec![] })
     }
 
+    fn keeps_arrays(&self) -> bool {
+        false
+    }
+
     fn holes(&self) -> Holes {
         // A group may have rows but no argument that is not null; then only its other aggregates
         // know it.

@@ -119,6 +119,10 @@ where
         })
     }
 
+    fn keeps_arrays(&self) -> bool {
+        false
+    }
+
     fn holes(&self) -> Holes {
         Holes::Kept
     }

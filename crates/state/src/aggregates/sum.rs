@@ -87,6 +87,10 @@ where
         Box::new(Sums::<T, S> { sums, used: 0, valid, of: PhantomData })
     }
 
+    fn keeps_arrays(&self) -> bool {
+        false
+    }
+
     fn holes(&self) -> Holes {
         Holes::Kept
     }
