@@ -70,9 +70,12 @@ impl Partitioner {
             }
             column(key, &mut self.hashes, &mut self.scratch, at == 0)?;
         }
-        // The upper half times the number of owners: an even share of the range without a division.
+        // The lower half times the number of owners: an even share of the range without a division.
+        // Hash tables look at the upper bits: in those, the keys of one owner must not be alike.
         let owners = u64::from(self.owners);
-        out.extend(self.hashes.iter().map(|hash| (((hash >> 32) * owners) >> 32) as u32));
+        out.extend(
+            self.hashes.iter().map(|hash| ((u64::from(*hash as u32) * owners) >> 32) as u32),
+        );
         Ok(())
     }
 
