@@ -35,7 +35,7 @@ def groups(archive: Path) -> dict:
             for row in csv.DictReader(io.TextIOWrapper(raw, "utf-8")):
                 year, month, day = (int(row[name]) for name in ("year", "month", "day"))
                 hour = int(row["sched_dep_time"]) // 100
-                window = f"{year:04}-{month:02}-{day:02}T{hour:02}:00:00"
+                window = f"{year:04}-{month:02}-{day:02} {hour:02}:00:00"
                 group = result.setdefault((window, row["origin"]), [0, []])
                 group[0] += 1
                 if row["dep_time"] not in ("", "NA"):
