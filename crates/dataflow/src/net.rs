@@ -6,11 +6,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use channel::{Class, Header, Link};
+use fabric::Armed;
 
 use crate::error::DataflowError;
 use crate::frame::{Kind, MORE};
@@ -104,10 +106,28 @@ impl Net {
         }
     }
 
-    /// Calls `f` with each link: to arm, to close.
-    pub(crate) fn for_each_link(&self, mut f: impl FnMut(&mut Link)) {
+    /// Prepares to sleep on all links; appends what to wait for. True when something is there already: then its
+    /// coroutines are awake, for arming takes in what has just arrived.
+    pub(crate) fn arm(&self, descriptors: &mut Vec<RawFd>) -> bool {
+        let mut ready = false;
+        for (_, peer) in self.each().filter(|(_, peer)| !peer.gone.get()) {
+            let armed = peer.link.borrow_mut().arm();
+            match armed {
+                Armed::Fd(fd) => descriptors.push(fd),
+                Armed::Ready => {
+                    ready = true;
+                    peer.moved.notify();
+                }
+                Armed::Virtual => {}
+            }
+        }
+        ready
+    }
+
+    /// Ends all links.
+    pub(crate) fn close(&self) {
         for (_, peer) in self.each() {
-            f(&mut peer.link.borrow_mut());
+            peer.link.borrow_mut().close();
         }
     }
 

@@ -152,14 +152,17 @@ impl QueryRun {
             }
             let read = self.reader.borrow_mut().next()?;
             match read {
-                Read::Rows(rows) => {
+                Read::Batch(flow, batch) => {
                     if std::mem::take(&mut idle)
                         && let Some(grouping) = &self.grouping
                     {
                         let reached = grouping.resume().await?;
                         self.reader.borrow_mut().catch_up(reached);
                     }
-                    self.push(rows).await?;
+                    let rows = self.reader.borrow_mut().take(flow, batch)?;
+                    if let Some(rows) = rows {
+                        self.push(rows).await?;
+                    }
                     self.progress(false).await?;
                     yield_now().await;
                 }

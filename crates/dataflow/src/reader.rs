@@ -31,8 +31,8 @@ const BLOCK: usize = 64;
 
 /// What a reader has to give.
 pub(crate) enum Read {
-    /// Rows of one flow.
-    Rows(Rows),
+    /// Rows of the open flow of this number, for [`Reader::take`].
+    Batch(usize, RecordBatch),
     /// Nothing before this time.
     Wait(u64),
     /// All flows have ended.
@@ -104,7 +104,8 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The next rows of some flow; flows take turns.
+    /// The next rows of some flow; flows take turns. A worker that was idle catches up before it
+    /// [takes](Self::take) them.
     ///
     /// # Errors
     /// When the input cannot be read any further.
@@ -116,9 +117,7 @@ impl Reader {
             match self.open[at].flow.next(self.rows_max)? {
                 Next::Batch(batch) => {
                     self.turn = at + 1;
-                    if let Some(rows) = self.take(at, batch)? {
-                        return Ok(Read::Rows(rows));
-                    }
+                    return Ok(Read::Batch(at, batch));
                 }
                 Next::Wait { until_ns } => {
                     until = Some(until.map_or(until_ns, |u| u.min(until_ns)));
@@ -203,8 +202,15 @@ impl Reader {
         Ok(())
     }
 
-    /// Counts a batch and moves its flow's watermark.
-    fn take(&mut self, at: usize, batch: RecordBatch) -> Result<Option<Rows>, DataflowError> {
+    /// Counts a batch and moves its flow's watermark; `None` if no row is left.
+    ///
+    /// # Errors
+    /// When the time column is no time.
+    pub(crate) fn take(
+        &mut self,
+        at: usize,
+        batch: RecordBatch,
+    ) -> Result<Option<Rows>, DataflowError> {
         let flow = &mut self.open[at];
         flow.last_row_ns = self.context.clock.now_ns();
         flow.rows += batch.num_rows() as u64;

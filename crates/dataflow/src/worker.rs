@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use channel::Link;
-use fabric::{Armed, Clock};
+use fabric::Clock;
 
 use crate::bad::BadRows;
 use crate::error::DataflowError;
@@ -178,7 +178,7 @@ impl Worker {
                 }
             }
         }
-        self.net.for_each_link(|link| link.close());
+        self.net.close();
         Ok(())
     }
 
@@ -188,13 +188,7 @@ impl Worker {
         let timer = wake_ns.map(|at| Duration::from_nanos(at.saturating_sub(now)));
         let timeout = timer.map_or(SLEEP_MAX, |timer| timer.min(SLEEP_MAX));
         let mut descriptors = Vec::new();
-        let mut ready = false;
-        self.net.for_each_link(|link| match link.arm() {
-            Armed::Fd(fd) => descriptors.push(fd),
-            Armed::Ready => ready = true,
-            Armed::Virtual => {}
-        });
-        if !ready {
+        if !self.net.arm(&mut descriptors) {
             fabric::wait(&descriptors, timeout);
         }
     }

@@ -20,10 +20,13 @@ impl Clock for Hand {
     }
 }
 
+/// The event times of each batch.
+type Batches = Vec<Vec<Option<i64>>>;
+
 /// Flows that give scripted answers and then end (bounded) or wait.
 struct Script {
     bounded: bool,
-    flows: Vec<(Option<i64>, Vec<Vec<Option<i64>>>)>,
+    flows: Vec<(Option<i64>, Batches)>,
 }
 
 struct ScriptFlow {
@@ -89,11 +92,17 @@ fn bench(script: Script, delay: i64, idle_timeout_ns: Option<u64>) -> Bench {
     Bench { reader: Reader::new(&input, 0, 1, 100, context, metrics).unwrap(), clock, bad }
 }
 
-fn rows(read: Read) -> Rows {
-    match read {
-        Read::Rows(rows) => rows,
-        Read::Wait(at) => panic!("waits until {at}"),
-        Read::End => panic!("has ended"),
+fn rows(reader: &mut Reader) -> Rows {
+    loop {
+        match reader.next().unwrap() {
+            Read::Batch(flow, batch) => {
+                if let Some(rows) = reader.take(flow, batch).unwrap() {
+                    return rows;
+                }
+            }
+            Read::Wait(at) => panic!("waits until {at}"),
+            Read::End => panic!("has ended"),
+        }
     }
 }
 
@@ -106,9 +115,9 @@ fn a_flow_in_order_carries_no_watermarks() {
     let flows = vec![(None, vec![some(&[1, 2, 3]), some(&[3, 4])])];
     let mut bench = bench(Script { bounded: true, flows }, 0, None);
     assert_eq!(bench.reader.watermark(), i64::MIN);
-    assert!(rows(bench.reader.next().unwrap()).met.is_none());
+    assert!(rows(&mut bench.reader).met.is_none());
     assert_eq!(bench.reader.watermark(), 3);
-    assert!(rows(bench.reader.next().unwrap()).met.is_none());
+    assert!(rows(&mut bench.reader).met.is_none());
     assert!(matches!(bench.reader.next().unwrap(), Read::End));
     assert_eq!(bench.reader.watermark(), i64::MAX);
 }
@@ -117,7 +126,7 @@ fn a_flow_in_order_carries_no_watermarks() {
 fn rows_that_lag_beyond_the_delay_carry_what_they_met() {
     let flows = vec![(None, vec![some(&[100, 95, 110, 99, 100])])];
     let mut bench = bench(Script { bounded: true, flows }, 10, None);
-    let met = rows(bench.reader.next().unwrap()).met.expect("99 lags behind 110 - 10");
+    let met = rows(&mut bench.reader).met.expect("99 lags behind 110 - 10");
     assert_eq!(met.values()[1..], [90, 90, 100, 100]);
     assert!(met.value(0) < 100, "nothing was reached before the first row");
 }
@@ -166,14 +175,14 @@ fn unread_flows_hold_the_watermark_back_as_far_as_they_must() {
     let flows =
         vec![(Some(0), vec![some(&[0, 50])]), (Some(40), vec![some(&[60])]), (None, vec![])];
     let mut bench = bench(Script { bounded: true, flows: flows.clone() }, 0, None);
-    rows(bench.reader.next().unwrap());
+    rows(&mut bench.reader);
     assert_eq!(bench.reader.watermark(), i64::MIN, "nothing is known of the last flow");
 
     let flows = flows[..2].to_vec();
     let mut bench = self::bench(Script { bounded: true, flows }, 0, None);
-    rows(bench.reader.next().unwrap());
+    rows(&mut bench.reader);
     assert_eq!(bench.reader.watermark(), 40, "the second flow begins at 40");
-    rows(bench.reader.next().unwrap());
+    rows(&mut bench.reader);
     assert_eq!(bench.reader.watermark(), 60);
 }
 
@@ -181,8 +190,8 @@ fn unread_flows_hold_the_watermark_back_as_far_as_they_must() {
 fn an_idle_flow_holds_nothing_back_and_its_rows_meet_what_was_announced() {
     let flows = vec![(None, vec![some(&[10])]), (None, vec![some(&[500])])];
     let mut bench = bench(Script { bounded: false, flows }, 0, Some(1_000));
-    rows(bench.reader.next().unwrap());
-    rows(bench.reader.next().unwrap());
+    rows(&mut bench.reader);
+    rows(&mut bench.reader);
     assert_eq!(bench.reader.watermark(), 10);
     assert!(matches!(bench.reader.next().unwrap(), Read::Wait(1_000)), "the flows fall idle then");
     *bench.clock.0.lock().unwrap() = 1_000;
@@ -202,7 +211,9 @@ fn an_idle_flow_holds_nothing_back_and_its_rows_meet_what_was_announced() {
 fn rows_without_event_time_are_bad() {
     let flows = vec![(None, vec![vec![Some(1), None, Some(2)], vec![None]])];
     let mut bench = bench(Script { bounded: true, flows }, 0, None);
-    assert_eq!(rows(bench.reader.next().unwrap()).batch.num_rows(), 2);
+    assert_eq!(rows(&mut bench.reader).batch.num_rows(), 2);
+    let Read::Batch(flow, batch) = bench.reader.next().unwrap() else { panic!("a batch is left") };
+    assert!(bench.reader.take(flow, batch).unwrap().is_none(), "no row of it is");
     assert!(matches!(bench.reader.next().unwrap(), Read::End));
     assert_eq!(bench.bad.count(), 2);
     let kept = bench.bad.kept();
