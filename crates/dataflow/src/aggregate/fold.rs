@@ -41,6 +41,20 @@ impl Folder {
         slice: Option<i64>,
         slices: &mut Slices,
     ) -> Result<(), DataflowError> {
+        let folded = self.fold_columns(batch, slice, slices);
+        // What is kept for the next batch are the vectors, not this batch's arrays: they may lie in a ring's slot, and
+        // its sender would wait for it forever.
+        self.keys.clear();
+        self.args.iter_mut().for_each(Vec::clear);
+        folded
+    }
+
+    fn fold_columns(
+        &mut self,
+        batch: &RecordBatch,
+        slice: Option<i64>,
+        slices: &mut Slices,
+    ) -> Result<(), DataflowError> {
         let rows = batch.num_rows();
         let Some(window) = &self.spec.window else {
             select(&self.spec, batch, &mut self.keys, &mut self.args, |column| Ok(column.clone()))?;
@@ -69,9 +83,6 @@ impl Folder {
                 }
             }
         }
-        // What is kept for the next batch are the vectors, not this batch's arrays.
-        self.keys.clear();
-        self.args.iter_mut().for_each(Vec::clear);
         Ok(())
     }
 }
