@@ -1,4 +1,5 @@
-//! A whole cluster on one thread: every worker of every node over the simulated fabric, in virtual time.
+//! A whole cluster on one thread: every worker of every node over the simulated fabric, in virtual
+//! time.
 //!
 //! A run is a function of the job and the seed: the same two give the same trace.
 

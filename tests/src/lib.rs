@@ -1,5 +1,5 @@
-//! What the tests of the whole engine share: tables in memory, a cluster in the simulator, random streams and queries,
-//! and two independent answers to them.
+//! What the tests of the whole engine share: tables in memory, a cluster in the simulator, random
+//! streams and queries, and two independent answers to them.
 #![forbid(unsafe_code)]
 
 pub mod cluster;

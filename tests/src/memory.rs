@@ -25,7 +25,8 @@ pub enum Event {
 pub struct Table {
     /// Its columns.
     pub schema: SchemaRef,
-    /// Whether its flows end; they do so in any case, but an unbounded source opens all of them at once.
+    /// Whether its flows end; they do so in any case, but an unbounded source opens all of them at
+    /// once.
     pub bounded: bool,
     /// Its flows.
     pub flows: Vec<Vec<Event>>,

@@ -1,4 +1,5 @@
-//! Two answers that owe nothing to the engine: one row after another in a plain map, and DataFusion in batch.
+//! Two answers that owe nothing to the engine: one row after another in a plain map, and DataFusion
+//! in batch.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,8 +11,8 @@ use datafusion::prelude::SessionContext;
 use crate::random::{Aggregate, DELAY_MS, Key, Query, Row, batch, schema};
 use crate::rows::sorted;
 
-/// Rows that count, and how many do not because they are late: a row is late when the watermark of its own flow had
-/// passed the end of its window before it came.
+/// Rows that count, and how many do not because they are late: a row is late when the watermark of
+/// its own flow had passed the end of its window before it came.
 pub fn on_time(flows: &[Vec<Row>], query: &Query) -> (Vec<Row>, u64) {
     let (mut rows, mut late) = (Vec::new(), 0);
     for flow in flows {

@@ -1,5 +1,5 @@
-//! Whatever is wrong with what a user gives: one message that points at the place, a hint, exit code
-//! 1 or 2, and nothing half-written.
+//! Whatever is wrong with what a user gives: one message that points at the place, a hint, exit
+//! code 1 or 2, and nothing half-written.
 
 use std::fs;
 use std::net::TcpListener;

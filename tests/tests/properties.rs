@@ -1,5 +1,5 @@
-//! P1 and P2 (S12): whatever the stream, the query, the number of workers and the exchange, the rows are those of a
-//! sequential oracle and of DataFusion in batch.
+//! P1 and P2 (S12): whatever the stream, the query, the number of workers and the exchange, the
+//! rows are those of a sequential oracle and of DataFusion in batch.
 
 use dataflow::job::Exchange;
 use tests::cluster::Cluster;
@@ -49,7 +49,8 @@ fn check(
     let cluster = Cluster::seeded(nodes, workers, seed);
     let answer = scenario.run(&cluster, exchange).unwrap_or_else(|error| panic!("{at}: {error}"));
     if answer.late != late {
-        // Who was idle may find that time went on without it: then more rows are late, but none is lost.
+        // Who was idle may find that time went on without it: then more rows are late, but none is
+        // lost.
         assert!(scenario.stream.idle && answer.late > late, "{at}: {} late", answer.late);
         let count = |row: &String| row.rsplit('|').next().and_then(|n| n.parse::<u64>().ok());
         let total = |rows: &[String]| rows.iter().filter_map(count).sum::<u64>();

@@ -1,4 +1,5 @@
-//! The border between the planner and the connectors: a table's definition on one side, sources and sinks on the other.
+//! The border between the planner and the connectors: a table's definition on one side, sources and
+//! sinks on the other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

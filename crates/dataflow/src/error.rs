@@ -53,8 +53,8 @@ pub enum DataflowError {
         /// What the link said.
         source: channel::LinkError,
     },
-    /// A peer sent something that the plan does not allow. The peer runs another plan or version, or memory was
-    /// damaged.
+    /// A peer sent something that the plan does not allow. The peer runs another plan or version,
+    /// or memory was damaged.
     #[error("worker {worker} sent a malformed frame: {detail}")]
     Frame {
         /// The worker that sent it.
@@ -65,7 +65,8 @@ pub enum DataflowError {
     /// State ran into its budget or could not be updated.
     #[error(transparent)]
     State(#[from] state::StateError),
-    /// An expression failed on a row (division by zero, a cast): the query's author or the data is at fault.
+    /// An expression failed on a row (division by zero, a cast): the query's author or the data is
+    /// at fault.
     #[error("{0}")]
     Expression(String),
 }

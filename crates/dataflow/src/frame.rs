@@ -10,8 +10,9 @@
 //! | `GatherEnd` | query | – | – | – | – |
 //! | `Bye`, `ByeHeard` | – | – | – | – | – |
 //!
-//! The flag [`LAST`] on `Progress` and `Delta` ends the sender's stream, [`IDLE`] and [`RESUME`] frame a time without
-//! rows, [`EPOCH_END`] is on the last chunk of an epoch. [`MORE`] says that the payload goes on in the next frame of the same kind and tag.
+//! The flag [`LAST`] on `Progress` and `Delta` ends the sender's stream, [`IDLE`] and [`RESUME`]
+//! frame a time without rows, [`EPOCH_END`] is on the last chunk of an epoch. [`MORE`] says that
+//! the payload goes on in the next frame of the same kind and tag.
 
 use channel::Header;
 

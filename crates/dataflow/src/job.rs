@@ -62,7 +62,8 @@ pub struct Watermark {
     pub column: usize,
     /// Ticks of the column's unit that rows may lag behind the latest.
     pub delay: i64,
-    /// Nanoseconds of silence after which a flow no longer holds the watermark back; `None` for never.
+    /// Nanoseconds of silence after which a flow no longer holds the watermark back; `None` for
+    /// never.
     pub idle_timeout_ns: Option<u64>,
 }
 
@@ -79,7 +80,8 @@ pub trait Step: Send + Sync {
         self.apply_for(batch, None)
     }
 
-    /// Does the work for who does not look at the column `unread` of the result: its values may be any.
+    /// Does the work for who does not look at the column `unread` of the result: its values may be
+    /// any.
     ///
     /// # Errors
     /// As [`Step::apply`].
@@ -115,11 +117,13 @@ pub struct Aggregation {
     pub keys: Vec<usize>,
     /// The argument columns of each aggregate in the step's output.
     pub args: Vec<Vec<usize>>,
-    /// The window; without one there is a single group per key, given out when the (bounded) input has ended.
+    /// The window; without one there is a single group per key, given out when the (bounded) input
+    /// has ended.
     pub window: Option<Window>,
     /// How the partial states of the workers meet.
     pub exchange: Exchange,
-    /// Columns given out: keys, aggregates, then `window_start`, `window_end`, `window_time` if there is a window.
+    /// Columns given out: keys, aggregates, then `window_start`, `window_end`, `window_time` if
+    /// there is a window.
     pub schema: SchemaRef,
     /// What is done with each result row: HAVING, projection.
     pub step: Option<Arc<dyn Step>>,
@@ -141,7 +145,8 @@ pub struct Window {
 pub enum Exchange {
     /// They meet on their own worker: one worker in all, or a partitioning that fits (A5).
     Forward,
-    /// Each worker keeps partial state and ships deltas per epoch to the leaders of the keys (S3, S9).
+    /// Each worker keeps partial state and ships deltas per epoch to the leaders of the keys (S3,
+    /// S9).
     Merge,
     /// Each row goes to the leader of its key (S13, Q).
     Shuffle,

@@ -1,8 +1,9 @@
 //! Layer 3: rows in motion.
 //!
-//! A worker runs [`job::Query`]s: it reads flows, pushes batches through fused steps into a soft breaker (a window
-//! aggregate, a sink) and meets the other workers at exchanges. It knows Arrow, windows, watermarks and epochs; it does
-//! not know SQL, DataFusion's plans or any concrete connector.
+//! A worker runs [`job::Query`]s: it reads flows, pushes batches through fused steps into a soft
+//! breaker (a window aggregate, a sink) and meets the other workers at exchanges. It knows Arrow,
+//! windows, watermarks and epochs; it does not know SQL, DataFusion's plans or any concrete
+//! connector.
 #![forbid(unsafe_code)]
 
 mod aggregate;

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// The counters of one worker. Written by that worker alone, with relaxed stores: each is right by itself, and a reader sees
-/// it late by microseconds.
+/// The counters of one worker. Written by that worker alone, with relaxed stores: each is right by
+/// itself, and a reader sees it late by microseconds.
 #[derive(Debug)]
 pub struct Metrics {
     /// Rows read from sources.
@@ -26,12 +26,14 @@ pub struct Metrics {
     pub state_bytes: AtomicU64,
     /// Most bytes of window state so far.
     pub state_bytes_peak: AtomicU64,
-    /// The worker's low watermark in milliseconds since 1970; `i64::MIN` before the first, `i64::MAX` at the end.
+    /// The worker's low watermark in milliseconds since 1970; `i64::MIN` before the first,
+    /// `i64::MAX` at the end.
     pub watermark_ms: AtomicI64,
-    /// Processor time that the worker's thread has used, in nanoseconds; set by who runs the worker, where the system
-    /// tells.
+    /// Processor time that the worker's thread has used, in nanoseconds; set by who runs the
+    /// worker, where the system tells.
     pub cpu_ns: AtomicU64,
-    /// Work done of bounded inputs, in rows or bytes as [`FlowInfo`](crate::source::FlowInfo) counts.
+    /// Work done of bounded inputs, in rows or bytes as [`FlowInfo`](crate::source::FlowInfo)
+    /// counts.
     pub flows_done: AtomicU64,
 }
 

@@ -1,8 +1,9 @@
 //! The links of one worker, shared by its coroutines.
 //!
-//! All queries of a job travel over one link per pair of workers, told apart by the header's tag (Q1), so that the memory
-//! of rings does not grow with the number of queries. **A receiver consumes every frame without waiting for anything that
-//! arrives over the fabric**: so a frame of one query never blocks another for good.
+//! All queries of a job travel over one link per pair of workers, told apart by the header's tag
+//! (Q1), so that the memory of rings does not grow with the number of queries. **A receiver
+//! consumes every frame without waiting for anything that arrives over the fabric**: so a frame of
+//! one query never blocks another for good.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -106,8 +107,8 @@ impl Net {
         }
     }
 
-    /// Prepares to sleep on all links; appends what to wait for. True when something is there already: then its
-    /// coroutines are awake, for arming takes in what has just arrived.
+    /// Prepares to sleep on all links; appends what to wait for. True when something is there
+    /// already: then its coroutines are awake, for arming takes in what has just arrived.
     pub(crate) fn arm(&self, descriptors: &mut Vec<RawFd>) -> bool {
         let mut ready = false;
         for (_, peer) in self.each().filter(|(_, peer)| !peer.gone.get()) {
@@ -131,7 +132,8 @@ impl Net {
         }
     }
 
-    /// The next frame from a worker, waiting for one; `None` when both sides have said goodbye and know it.
+    /// The next frame from a worker, waiting for one; `None` when both sides have said goodbye and
+    /// know it.
     ///
     /// # Errors
     /// When the link failed or the frame is malformed.
@@ -228,8 +230,8 @@ impl Net {
         Ok(())
     }
 
-    /// Says goodbye to all. A link has done its work when [`Net::recv`] gives `None`: before, one side might still wait
-    /// for what the other has only posted.
+    /// Says goodbye to all. A link has done its work when [`Net::recv`] gives `None`: before, one
+    /// side might still wait for what the other has only posted.
     pub(crate) async fn bye(&self) {
         for (worker, _) in self.each() {
             self.send(worker, Class::Control, Kind::Bye.header(), |_| 0).await;

@@ -103,8 +103,8 @@ impl Output {
         }
     }
 
-    /// Ends this worker's rows, and waits until all rows of the query are written and published, where this worker writes
-    /// them.
+    /// Ends this worker's rows, and waits until all rows of the query are written and published,
+    /// where this worker writes them.
     ///
     /// # Errors
     /// When the sink fails.

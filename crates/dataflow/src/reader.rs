@@ -1,14 +1,15 @@
 //! Reads the flows of a source on one worker and keeps their watermarks.
 //!
-//! A flow's watermark is the greatest event time seen in it, less the delay. The worker's watermark is the least over the
-//! flows that can still hold a row back: those that are open and not idle, and those that wait to be opened. It never
-//! goes back.
+//! A flow's watermark is the greatest event time seen in it, less the delay. The worker's watermark
+//! is the least over the flows that can still hold a row back: those that are open and not idle,
+//! and those that wait to be opened. It never goes back.
 //!
-//! **Late rows.** A row is late when *its own flow's* watermark had passed the end of its window before the row came, or
-//! when the worker had announced a watermark beyond that end (only possible after the flow was idle). So what is late
-//! does not depend on how many workers there are, how flows are spread, or how workers meet: every run of the same input
-//! gives the same rows. The reader attaches the watermark to each row of a batch in which some row lags behind it; a
-//! batch without such a row cannot hold a late one and carries nothing.
+//! **Late rows.** A row is late when *its own flow's* watermark had passed the end of its window
+//! before the row came, or when the worker had announced a watermark beyond that end (only possible
+//! after the flow was idle). So what is late does not depend on how many workers there are, how
+//! flows are spread, or how workers meet: every run of the same input gives the same rows. The
+//! reader attaches the watermark to each row of a batch in which some row lags behind it; a batch
+//! without such a row cannot hold a late one and carries nothing.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -72,8 +73,8 @@ struct OpenFlow {
 }
 
 impl Reader {
-    /// A reader of worker `worker`'s share of the flows. Opens all of them if the source is unbounded, else one after
-    /// another.
+    /// A reader of worker `worker`'s share of the flows. Opens all of them if the source is
+    /// unbounded, else one after another.
     ///
     /// # Errors
     /// When the input is missing or cannot be read.
@@ -139,8 +140,8 @@ impl Reader {
         Ok(Read::Wait(idle_at.map_or(until, |idle| idle.min(until))))
     }
 
-    /// The worker's watermark: no row that is read from now on counts if it belongs before it. `i64::MAX` when all flows
-    /// have ended.
+    /// The worker's watermark: no row that is read from now on counts if it belongs before it.
+    /// `i64::MAX` when all flows have ended.
     pub(crate) fn watermark(&mut self) -> i64 {
         let Some(spec) = self.input.watermark else {
             let ended = self.open.is_empty() && self.pending.is_empty();
@@ -276,15 +277,15 @@ fn is_idle(flow: &OpenFlow, timeout: Option<u64>, now: u64) -> bool {
     timeout.is_some_and(|timeout| now >= flow.last_row_ns.saturating_add(timeout))
 }
 
-/// The first and the last time, if no row lags behind its own watermark because each is at or after the one in front of
-/// it: most batches of most sources.
+/// The first and the last time, if no row lags behind its own watermark because each is at or after
+/// the one in front of it: most batches of most sources.
 fn in_order(times: &[i64], reached: i64, delay: i64) -> Option<(i64, i64)> {
     let (&first, &last) = (times.first()?, times.last()?);
     (first >= reached.saturating_sub(delay) && ascends(times)).then_some((first, last))
 }
 
-/// The greatest time after `times`, given the greatest before them; and for each row the watermark that it met, if some
-/// row lies before its own.
+/// The greatest time after `times`, given the greatest before them; and for each row the watermark
+/// that it met, if some row lies before its own.
 fn watermarks_met(times: &[i64], reached: i64, delay: i64) -> (i64, Option<Int64Array>) {
     let mut greatest = reached;
     let mut lagging = false;
@@ -308,9 +309,9 @@ fn watermarks_met(times: &[i64], reached: i64, delay: i64) -> (i64, Option<Int64
     (greatest, Some(Int64Array::from_iter_values(met)))
 }
 
-/// Whether no time lies before the one in front of it; false as well if some lie in the outer halves of the axis, whose
-/// differences might overflow. There is no comparison of 64 bits in the vector instructions that every x86-64 has, but
-/// there is a subtraction, whose sign tells.
+/// Whether no time lies before the one in front of it; false as well if some lie in the outer
+/// halves of the axis, whose differences might overflow. There is no comparison of 64 bits in the
+/// vector instructions that every x86-64 has, but there is a subtraction, whose sign tells.
 fn ascends(times: &[i64]) -> bool {
     let outer = |time: i64| time ^ (time << 1);
     let Some(&first) = times.first() else { return true };

@@ -1,10 +1,12 @@
 //! The worker's coroutine scheduler (S4).
 //!
-//! One thread, one run queue, first in first out: compute coroutines (read a batch, fold it into state) and network
-//! coroutines (take a frame, send one) take turns, and who has nothing to do is parked and costs nothing. The order of
-//! turns depends on nothing but the order of wake-ups, so that a simulated run repeats itself.
+//! One thread, one run queue, first in first out: compute coroutines (read a batch, fold it into
+//! state) and network coroutines (take a frame, send one) take turns, and who has nothing to do is
+//! parked and costs nothing. The order of turns depends on nothing but the order of wake-ups, so
+//! that a simulated run repeats itself.
 //!
-//! It has no threads, no input or output and no clock: the worker polls its links, asks its clock, and wakes.
+//! It has no threads, no input or output and no clock: the worker polls its links, asks its clock,
+//! and wakes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BinaryHeap, VecDeque};
@@ -121,8 +123,8 @@ pub(crate) async fn yield_now() {
     .await;
 }
 
-/// A condition that coroutines of one worker wait for. Waiting is by re-checking: whoever changes what others may wait
-/// for calls [`Event::notify`].
+/// A condition that coroutines of one worker wait for. Waiting is by re-checking: whoever changes
+/// what others may wait for calls [`Event::notify`].
 #[derive(Default)]
 pub(crate) struct Event {
     waiting: RefCell<Vec<Waker>>,

@@ -9,8 +9,8 @@ pub trait Sink: Send + Sync {
     /// Who writes.
     fn placement(&self) -> Placement;
 
-    /// Opens the writer of one worker; it is opened before the first row is read, so that a sink that cannot be written
-    /// fails early.
+    /// Opens the writer of one worker; it is opened before the first row is read, so that a sink
+    /// that cannot be written fails early.
     ///
     /// # Errors
     /// When the output cannot be created.
@@ -26,17 +26,18 @@ pub enum Placement {
     Everywhere,
 }
 
-/// An open sink. Dropping it without [`commit`](SinkWriter::commit) leaves no trace of what was written.
+/// An open sink. Dropping it without [`commit`](SinkWriter::commit) leaves no trace of what was
+/// written.
 pub trait SinkWriter: Send {
-    /// Takes rows; may keep them in memory. The arrays may lie in a ring's slot: who keeps rows beyond the call copies
-    /// them.
+    /// Takes rows; may keep them in memory. The arrays may lie in a ring's slot: who keeps rows
+    /// beyond the call copies them.
     ///
     /// # Errors
     /// When the output cannot be written.
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError>;
 
-    /// Makes rows visible that a reader should see now, where the sink is a stream (a terminal). Called when the worker
-    /// has nothing better to do.
+    /// Makes rows visible that a reader should see now, where the sink is a stream (a terminal).
+    /// Called when the worker has nothing better to do.
     ///
     /// # Errors
     /// When the output cannot be written.

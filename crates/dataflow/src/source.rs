@@ -1,7 +1,8 @@
 //! Sources: where rows enter.
 //!
-//! A source is cut into *flows*. A flow is read in order, by one worker, from beginning to end; its rows carry its own
-//! watermark. The cut must not depend on the node that asks: every node computes the same list and takes its share.
+//! A source is cut into *flows*. A flow is read in order, by one worker, from beginning to end; its
+//! rows carry its own watermark. The cut must not depend on the node that asks: every node computes
+//! the same list and takes its share.
 
 use std::sync::Arc;
 
@@ -20,8 +21,9 @@ pub trait Source: Send + Sync {
     /// Whether every flow ends by itself.
     fn bounded(&self) -> bool;
 
-    /// The flows, equal on every node. `workers` is the number of workers of the whole job, for sources that can be
-    /// cut at will; `time_column` asks for [`FlowInfo::event_time_min`] of that column.
+    /// The flows, equal on every node. `workers` is the number of workers of the whole job, for
+    /// sources that can be cut at will; `time_column` asks for [`FlowInfo::event_time_min`] of that
+    /// column.
     ///
     /// # Errors
     /// When the input is missing or cannot be read.
@@ -47,8 +49,9 @@ pub struct FlowInfo {
     pub rows: Option<u64>,
     /// Bytes to be read, where known.
     pub bytes: Option<u64>,
-    /// A lower bound of the time column in the column's own ticks, where known. A bounded flow that has not been opened
-    /// yet holds the watermark back to here, or altogether where this is unknown.
+    /// A lower bound of the time column in the column's own ticks, where known. A bounded flow that
+    /// has not been opened yet holds the watermark back to here, or altogether where this is
+    /// unknown.
     pub event_time_min: Option<i64>,
 }
 
@@ -63,11 +66,12 @@ pub struct FlowContext {
 
 /// One physical data flow, being read.
 pub trait Flow: Send {
-    /// The next batch of at most `rows_max` rows. Must not block for long: a flow without rows answers
-    /// [`Next::Wait`].
+    /// The next batch of at most `rows_max` rows. Must not block for long: a flow without rows
+    /// answers [`Next::Wait`].
     ///
     /// # Errors
-    /// When the input cannot be read any further. A single bad row is no error: it goes to [`BadRows`].
+    /// When the input cannot be read any further. A single bad row is no error: it goes to
+    /// [`BadRows`].
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError>;
 }
 

@@ -6,9 +6,10 @@
 //! └──────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Both sides know the schema from the plan, so only buffers and their lengths travel. The receiver's arrays point into
-//! the slot; its credit returns when the last of them is dropped. Dictionaries and views travel as plain values and are
-//! turned back on arrival. What arrives is validated like a file from a stranger.
+//! Both sides know the schema from the plan, so only buffers and their lengths travel. The
+//! receiver's arrays point into the slot; its credit returns when the last of them is dropped.
+//! Dictionaries and views travel as plain values and are turned back on arrival. What arrives is
+//! validated like a file from a stranger.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,9 +1,10 @@
 //! A worker: one thread that runs its share of every query of a job.
 //!
-//! Each query is a few coroutines on the worker's [`Scheduler`]: one that reads and folds, one that fires windows; and each
-//! link has one that takes frames. [`Worker::step`] gives every ready coroutine a turn and lets the links make progress; it
-//! never blocks, so that a simulator can run many workers on one thread. [`Worker::run`] repeats it on a thread of its own
-//! and sleeps when nothing is ready.
+//! Each query is a few coroutines on the worker's scheduler: one that reads and folds, one that
+//! fires windows; and each link has one that takes frames. [`Worker::step`] gives every ready
+//! coroutine a turn and lets the links make progress; it never blocks, so that a simulator can run
+//! many workers on one thread. [`Worker::run`] repeats it on a thread of its own and sleeps when
+//! nothing is ready.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -56,7 +57,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Ends the input: what was read is finished, windows that are still open are dropped, sinks are published.
+    /// Ends the input: what was read is finished, windows that are still open are dropped, sinks
+    /// are published.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }

@@ -168,8 +168,8 @@ impl Fused {
         Ok((mask.true_count() < mask.len()).then_some(mask))
     }
 
-    /// The columns that outputs read, of the rows that pass. One that only the output `unread` reads
-    /// is not filtered: it has the length and nothing else.
+    /// The columns that outputs read, of the rows that pass. One that only the output `unread`
+    /// reads is not filtered: it has the length and nothing else.
     fn keep(
         &self,
         batch: &RecordBatch,

@@ -25,8 +25,8 @@ pub trait Aggregate: Send + Sync + Debug {
     /// An accumulator without groups.
     fn create(&self) -> Box<dyn Accumulator>;
 
-    /// Whether an accumulator may keep arrays that it was given: then whoever passes arrays that lie in borrowed memory
-    /// copies them first.
+    /// Whether an accumulator may keep arrays that it was given: then whoever passes arrays that
+    /// lie in borrowed memory copies them first.
     fn keeps_arrays(&self) -> bool {
         true
     }

@@ -18,8 +18,8 @@ pub struct SlotWriter<'a> {
 }
 
 impl SlotWriter<'_> {
-    /// The payload: [`RingConfig::payload_max`] bytes from a multiple of 64, with whatever was
-    /// there before.
+    /// The payload: [`RingConfig::payload_max`](crate::RingConfig::payload_max) bytes from a
+    /// multiple of 64, with whatever was there before.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let slot = slot_of(self.position, self.link.config.slots.into());
         self.link.staging.payload_mut(slot as usize)

@@ -1,8 +1,8 @@
 //! CSV, read.
 //!
-//! `csv-core` cuts bytes into records; a batch of them is turned into columns of the declared types,
-//! one column after the other. A record that does not fit is taken out by its row, so that bad
-//! rows cost nothing while there are none and little when there are some.
+//! `csv-core` cuts bytes into records; a batch of them is turned into columns of the declared
+//! types, one column after the other. A record that does not fit is taken out by its row, so that
+//! bad rows cost nothing while there are none and little when there are some.
 //!
 //! A quote that is never closed would swallow the records after it. Therefore a record of several
 //! lines must close its quotes as RFC 4180 says, and has a bound; otherwise only its first line is

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! What a row looks like is said per column ([`fields`]) or by a ready-made workload of the papers
-//! (S14): `ysb`, `nexmark`, `cluster-monitoring`, `ro`. With 'preload' the rows are made when a flow
-//! is opened and then only handed out, so that a benchmark measures the engine and not this.
+//! (S14): `ysb`, `nexmark`, `cluster-monitoring`, `ro`. With 'preload' the rows are made when a
+//! flow is opened and then only handed out, so that a benchmark measures the engine and not this.
 
 use std::sync::Arc;
 

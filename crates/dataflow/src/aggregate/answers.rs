@@ -1,6 +1,8 @@
-//! Answers that this worker owes to others: acknowledged epochs, and for who was idle how far windows have fired.
+//! Answers that this worker owes to others: acknowledged epochs, and for who was idle how far
+//! windows have fired.
 //!
-//! An answer is cumulative, so that one that waits for credit is overtaken by the next and nothing piles up.
+//! An answer is cumulative, so that one that waits for credit is overtaken by the next and nothing
+//! piles up.
 
 use std::cell::{Cell, RefCell};
 

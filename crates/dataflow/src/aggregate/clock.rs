@@ -59,14 +59,15 @@ impl Clocks {
         self.least
     }
 
-    /// Grows whenever something has changed that [`least`](Self::least) or [`ended`](Self::ended) tells.
+    /// Grows whenever something has changed that [`least`](Self::least) or [`ended`](Self::ended)
+    /// tells.
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
 
     fn refresh(&mut self) -> bool {
-        // Who has ended completely holds nothing back; but when only idle workers are left, time stands still, for
-        // they may come back.
+        // Who has ended completely holds nothing back; but when only idle workers are left, time
+        // stands still, for they may come back.
         let complete = |entry: &&Entry| entry.ended && entry.watermark == i64::MAX;
         let entries = || self.entries.iter().flatten();
         let active = entries().filter(|entry| !entry.idle && !complete(entry));

@@ -42,8 +42,8 @@ impl Folder {
         slices: &mut Slices,
     ) -> Result<(), DataflowError> {
         let folded = self.fold_columns(batch, slice, slices);
-        // What is kept for the next batch are the vectors, not this batch's arrays: they may lie in a ring's slot, and
-        // its sender would wait for it forever.
+        // What is kept for the next batch are the vectors, not this batch's arrays: they may lie in
+        // a ring's slot, and its sender would wait for it forever.
         self.keys.clear();
         self.args.iter_mut().for_each(Vec::clear);
         folded

@@ -1,14 +1,16 @@
 //! The merge exchange: late merge by epochs (S3, S9, S11).
 //!
-//! Every worker is a *helper*: it folds its own rows into partial states of all keys. An epoch ends after so many bytes of
-//! input, or early when a window may fire; then the partials are cut by the *leader* of each key and sent, the helper's
-//! watermark behind them, and start from zero. A leader merges the deltas of each helper in the order of epochs, each
-//! once, while its own rows go on being folded.
+//! Every worker is a *helper*: it folds its own rows into partial states of all keys. An epoch ends
+//! after so many bytes of input, or early when a window may fire; then the partials are cut by the
+//! *leader* of each key and sent, the helper's watermark behind them, and start from zero. A leader
+//! merges the deltas of each helper in the order of epochs, each once, while its own rows go on
+//! being folded.
 //!
-//! A helper keeps a delta until its leader has acknowledged it, not merely until it was sent: the paper's order loses an
-//! epoch when the leader dies in between. So many epochs may be unacknowledged; then the helper waits. A leader merges an
-//! epoch when all of it is there, never a part. The decisions are those of [`state::epoch`], which is explored
-//! exhaustively; here they meet rows and links. Nothing is made durable yet, so that an epoch counts as committed as soon
+//! A helper keeps a delta until its leader has acknowledged it, not merely until it was sent: the
+//! paper's order loses an epoch when the leader dies in between. So many epochs may be
+//! unacknowledged; then the helper waits. A leader merges an epoch when all of it is there, never a
+//! part. The decisions are those of [`state::epoch`], which is explored exhaustively; here they
+//! meet rows and links. Nothing is made durable yet, so that an epoch counts as committed as soon
 //! as it is merged.
 
 use std::cell::{Cell, RefCell, RefMut};
@@ -37,9 +39,9 @@ use crate::worker::Place;
 /// Workers do not come back from death yet: each lives its first life.
 const INCARNATION: u64 = 0;
 
-/// An epoch that brings together fewer rows of a group than this goes on beyond its bytes: with many
-/// keys, 64 MiB of input have hardly two rows of any (a factor of 1.04 at 10 million uniform keys),
-/// and shipping them costs more than it saves.
+/// An epoch that brings together fewer rows of a group than this goes on beyond its bytes: with
+/// many keys, 64 MiB of input have hardly two rows of any (a factor of 1.04 at 10 million uniform
+/// keys), and shipping them costs more than it saves.
 const ROWS_PER_GROUP_MIN: u64 = 8;
 /// How many times its bytes an epoch goes on at most.
 const STRETCH_MAX: u64 = 16;
@@ -174,7 +176,8 @@ impl Merge {
         Ok(())
     }
 
-    /// Ends an epoch that says that this worker is back, and waits until every leader has merged it.
+    /// Ends an epoch that says that this worker is back, and waits until every leader has merged
+    /// it.
     pub(super) async fn resume(&self, grouping: &Grouping) -> Result<i64, DataflowError> {
         let watermark = self.announced.get().0;
         self.close_epoch(grouping, watermark, 0).await?;
@@ -217,7 +220,8 @@ impl Merge {
             true => Chunk::default(),
             false => {
                 let (groups, runs) = self.decoder.decode(message.payload).map_err(malformed)?;
-                // A complete epoch is merged from where it landed; what has to wait must not hold the ring's slots.
+                // A complete epoch is merged from where it landed; what has to wait must not hold
+                // the ring's slots.
                 let groups = if last { grouping.owned(groups) } else { detach(&groups) };
                 Chunk::decode(groups, &runs).map_err(malformed)?
             }
@@ -353,7 +357,8 @@ impl Merge {
         Ok(())
     }
 
-    /// Empties the partials: merges the groups that this worker leads, and gives the others by leader.
+    /// Empties the partials: merges the groups that this worker leads, and gives the others by
+    /// leader.
     fn cut(&self, grouping: &Grouping) -> Result<Vec<Vec<Chunk>>, DataflowError> {
         let mut packers: Vec<Packer> =
             (0..grouping.net.size()).map(|_| Packer::default()).collect();
@@ -414,7 +419,8 @@ impl Merge {
     }
 }
 
-/// Packs the groups of many slices into chunks of a slot's size: large slices are cut, small ones put together.
+/// Packs the groups of many slices into chunks of a slot's size: large slices are cut, small ones
+/// put together.
 #[derive(Default)]
 struct Packer {
     chunks: Vec<Chunk>,

@@ -1,5 +1,6 @@
-//! Windowed grouping on one worker (S3, S6): folds rows into partial states, brings the states of one key together by an
-//! exchange, and fires a window when the clock of every worker has passed its end (S11).
+//! Windowed grouping on one worker (S3, S6): folds rows into partial states, brings the states of
+//! one key together by an exchange, and fires a window when the clock of every worker has passed
+//! its end (S11).
 //!
 //! The three exchanges give the same rows. What differs is what travels:
 //!
@@ -9,7 +10,8 @@
 //! | `merge` | here, into a partial | one delta per epoch and leader ([`merge`]) |
 //! | `shuffle` | at its key's leader | each row ([`shuffle`]) |
 //!
-//! Late rows are counted here, before any exchange, so that they are the same rows whatever the exchange.
+//! Late rows are counted here, before any exchange, so that they are the same rows whatever the
+//! exchange.
 
 mod answers;
 mod clock;
@@ -123,8 +125,8 @@ impl Grouping {
         (!read && !sent).then_some(column)
     }
 
-    /// Takes rows of this worker's own flows; `met` gives the watermark that each row met, if some lag; `slice` the slice
-    /// of all, if that is known.
+    /// Takes rows of this worker's own flows; `met` gives the watermark that each row met, if some
+    /// lag; `slice` the slice of all, if that is known.
     ///
     /// # Errors
     /// When state cannot be updated or rows cannot travel.
@@ -160,8 +162,8 @@ impl Grouping {
         Ok(())
     }
 
-    /// This worker was idle and has rows again. Gives the watermark up to which windows have fired anywhere: rows before
-    /// it are late.
+    /// This worker was idle and has rows again. Gives the watermark up to which windows have fired
+    /// anywhere: rows before it are late.
     ///
     /// # Errors
     /// When state cannot travel.
@@ -231,8 +233,8 @@ impl Grouping {
         self.emit_total_of_nothing().await
     }
 
-    /// Answers the other workers' epochs until all are answered; a coroutine of its own, because an answer may have to
-    /// wait for credit.
+    /// Answers the other workers' epochs until all are answered; a coroutine of its own, because an
+    /// answer may have to wait for credit.
     pub(crate) async fn answer(&self) {
         match &self.exchange {
             Meeting::Forward => {}
@@ -248,7 +250,8 @@ impl Grouping {
         }
     }
 
-    /// The values of the first slices that the watermark has passed: so many as make a batch, at least one.
+    /// The values of the first slices that the watermark has passed: so many as make a batch, at
+    /// least one.
     fn ripe(&self, watermark: i64) -> Result<Vec<Fired>, DataflowError> {
         let mut merged = self.merged.borrow_mut();
         let mut ripe = Vec::new();
@@ -306,8 +309,8 @@ impl Grouping {
         self.folder.borrow_mut().fold(batch, slice, slices)
     }
 
-    /// Rows that state may keep: arrays that stay must not hold the slot of a ring in which they landed, for then the
-    /// sender would wait for it forever.
+    /// Rows that state may keep: arrays that stay must not hold the slot of a ring in which they
+    /// landed, for then the sender would wait for it forever.
     fn owned(&self, landed: RecordBatch) -> RecordBatch {
         if self.spec.group_by.keeps_arrays() { crate::detach(&landed) } else { landed }
     }

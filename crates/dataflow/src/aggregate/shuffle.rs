@@ -1,7 +1,8 @@
 //! The shuffle exchange (S13, Q): every row goes to the leader of its key and is folded there.
 //!
-//! Rows for one leader are collected until they fill the batching threshold (Q5) or the watermark passes the end of a
-//! window. A link is first in first out, so that a watermark arrives after the rows that it speaks of.
+//! Rows for one leader are collected until they fill the batching threshold (Q5) or the watermark
+//! passes the end of a window. A link is first in first out, so that a watermark arrives after the
+//! rows that it speaks of.
 
 use std::cell::{Cell, RefCell};
 

@@ -121,8 +121,8 @@ impl Leader {
         Cut { epochs, clock: self.merged.clone() }
     }
 
-    /// `cut` has been written: [`Leader::acknowledged`] may be told to helpers. A cut that is older than another one
-    /// is ignored.
+    /// `cut` has been written: [`Leader::acknowledged`] may be told to helpers. A cut that is older
+    /// than another one is ignored.
     pub fn committed(&mut self, cut: Cut) {
         let newer = cut.epochs.iter().zip(&self.committed.epochs).all(|(new, old)| new >= old);
         if newer && cut.epochs.len() == self.committed.epochs.len() {
