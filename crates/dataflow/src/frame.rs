@@ -4,7 +4,7 @@
 //! |---|---|---|---|---|---|
 //! | `Rows` | query | – | sender's watermark | – | a batch |
 //! | `Progress` | query | – | sender's watermark | – | – |
-//! | `Delta` | query | epoch | sender's watermark | chunk | keys and partial states, with the slices' starts |
+//! | `Delta` | query | epoch | sender's watermark | chunk | keys and states, with slice starts |
 //! | `Ack` | query | last epoch merged | all clocks' least | – | – |
 //! | `Gather` | query | – | – | – | result rows |
 //! | `GatherEnd` | query | – | – | – | – |

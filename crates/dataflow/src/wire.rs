@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! ┌ 64-byte aligned ────────────────────────────────────────────────┐
-//! │ message bytes u32 │ extra bytes u32 │ Arrow IPC record batch message │ extra │ 0 … │ Arrow buffers, each 64-byte aligned │
+//! │ message bytes │ extra bytes │ record batch message │ extra │ 0 … │ buffers, 64-byte aligned │
 //! └──────────────────────────────────────────────────────────────────┘
 //! ```
 //!

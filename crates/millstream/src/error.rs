@@ -68,8 +68,8 @@ impl Error {
             Error::Cluster(error) => error.hint(),
             Error::Fabric(FabricError::Memory { .. })
             | Error::Link(LinkError::Fabric(FabricError::Memory { .. })) => Some(
-                "fewer workers or smaller rings (millstream.slots, millstream.slot_bytes) need less \
-                 memory; shared memory is also bounded by the limits of the container"
+                "fewer workers or smaller rings (millstream.slots, millstream.slot_bytes) need \
+                 less memory; shared memory is also bounded by the limits of the container"
                     .into(),
             ),
             Error::Dataflow(DataflowError::Connector(

@@ -4,12 +4,12 @@
 //! over once an epoch:
 //!
 //! ```text
-//!  helper                                        leader of a partition
-//!  rows ─ Windows::assign ─ Slices::update       Slices::merge ─ Slices::take_values ─ rows
-//!                             │ end of epoch        ▲                 ▲ VectorClock::min ≥ window end
-//!                           take_delta              │
-//!                             │                   Leader::accept: epoch = clock + 1, once
-//!                           Partitioner::split ─► Helper::close ── (some fabric) ──┘
+//!  helper                                      leader of a partition
+//!  rows ─ Windows::assign ─ Slices::update     Slices::merge ─ Slices::take_values ─ rows
+//!                             │ end of epoch     ▲               ▲ VectorClock::min ≥ window end
+//!                           take_delta           │
+//!                             │                Leader::accept: epoch = clock + 1, once
+//!                           Partitioner::split ─► Helper::close ── (some fabric) ─┘
 //! ```
 //!
 //! - [`Slice`] holds one slice of time: an index from keys to dense group ids ([`KeyMode`]) and one

@@ -126,13 +126,18 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(160))]
 
     #[test]
-    fn every_mode_equals_the_oracle(with in batches(1), without in batches(0), helpers in 1usize..4) {
+    fn every_mode_equals_the_oracle(
+        with in batches(1),
+        without in batches(0),
+        helpers in 1usize..4,
+    ) {
         let modes = [None, Some(KeyMode::Array), Some(KeyMode::Hash), Some(KeyMode::Wide)];
         for batches in [with, without] {
             let expected = oracle(&batches);
             for mode in modes {
                 let spec = spec(vec![DataType::Int64], all(), mode);
-                prop_assert_eq!(&text(&late_merge(&spec, &batches, helpers)), &expected, "{:?}", mode);
+                let merged = text(&late_merge(&spec, &batches, helpers));
+                prop_assert_eq!(&merged, &expected, "{:?}", mode);
             }
             let spec = spec(vec![DataType::Utf8], all(), None);
             prop_assert_eq!(&text(&late_merge(&spec, &batches, helpers)), &expected);
@@ -141,14 +146,17 @@ proptest! {
 
     #[test]
     fn array_moves_with_its_range(
-        batches in prop::collection::vec((-3i64..3, prop::collection::vec(0i64..30_000, 1..200)), 1..6),
+        batches in prop::collection::vec(
+            (-3i64..3, prop::collection::vec(0i64..30_000, 1..200)),
+            1..6,
+        ),
     ) {
         // Each batch is somewhere else, so that the range grows on both ends and gets too sparse at
         // times.
-        let batches: Vec<Batch> = batches
-            .into_iter()
-            .map(|(at, keys)| keys.iter().map(|key| (Some(at * 60_000 + key), Some(*key))).collect())
-            .collect();
+        let batch = |(at, keys): (i64, Vec<i64>)| {
+            keys.iter().map(|key| (Some(at * 60_000 + key), Some(*key))).collect()
+        };
+        let batches: Vec<Batch> = batches.into_iter().map(batch).collect();
         let expected = oracle(&batches);
         let spec = spec(vec![DataType::Int64], all(), None);
         prop_assert_eq!(&text(&late_merge(&spec, &batches, 1)), &expected);

@@ -224,7 +224,8 @@ mod tests {
                 prop_assert!(seen.iter().all(|&n| n == 1));
                 match windows.assign(&times) {
                     Assignment::OneSlice(start) => {
-                        prop_assert_eq!(selections.iter().map(|s| s.0).collect::<Vec<_>>(), [start]);
+                        let starts: Vec<_> = selections.iter().map(|s| s.0).collect();
+                        prop_assert_eq!(starts, [start]);
                     }
                     Assignment::Mixed => prop_assert!(selections.iter().count() != 1),
                 }

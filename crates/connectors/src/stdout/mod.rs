@@ -1,7 +1,7 @@
 //! `stdout`: rows for the reader at the terminal.
 //!
 //! ```text
-//! table  drawn once, when the query has ended: the first and the last rows, and how many there were
+//! table  drawn once, when the query has ended: the first and last rows, and how many there were
 //! csv    ┐ a stream: rows leave when the worker is idle, or when 64 KiB have gathered
 //! json   ┘
 //! ```

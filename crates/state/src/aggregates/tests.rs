@@ -95,7 +95,10 @@ proptest! {
     }
 
     #[test]
-    fn split_anywhere_equals_sequential(rows in rows(), cuts in prop::collection::vec(0usize..31, 3)) {
+    fn split_anywhere_equals_sequential(
+        rows in rows(),
+        cuts in prop::collection::vec(0usize..31, 3),
+    ) {
         for (of, aggregate) in all() {
             let mut sequential = aggregate.create();
             let each: Vec<Row> = (0..GROUPS as u32).map(|group| (group, Some(1))).collect();

@@ -2,11 +2,11 @@
 //! S11).
 //!
 //! ```text
-//!  Helper                                            Leader
-//!  close(watermark, chunks) ── (tag, chunk) ...  ──► accept(tag): Stage … Complete │ Duplicate │ Gap │ Stale
-//!     keeps the chunks                               merge; the clock of the helper is one epoch further
-//!                                                    cut() ─► state and clocks and sink, in one write
-//!  acknowledge(epoch) ◄── committed epoch ────────── committed(cut)
+//!  Helper                                     Leader
+//!  close(watermark, chunks) ─ (tag, chunk) ─► accept(tag): Stage … Complete, or a refusal
+//!     keeps the chunks                        merge; the helper's clock is one epoch further
+//!                                             cut() ─► state, clocks and sink in one write
+//!  acknowledge(epoch) ◄── committed epoch ─── committed(cut)
 //!     drops what is committed
 //! ```
 //!

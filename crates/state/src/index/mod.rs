@@ -3,7 +3,7 @@
 //! | mode | keys | ids |
 //! |---|---|---|
 //! | One | none | always 0 |
-//! | Array | one integer-like key in a small range | key − base, with holes; or dense through a table |
+//! | Array | an integer-like key in a small range | key − base, with holes; or dense by a table |
 //! | Hash | one key of at most 64 bits | dense, in order of first appearance |
 //! | Packed | several keys that fit 128 bits with their null bits | dense |
 //! | Wide | anything else | dense |
