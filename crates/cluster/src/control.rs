@@ -84,6 +84,10 @@ impl Control {
         let mut next = lock(&self.gather);
         let seq = *next;
         let mut state = self.shared.lock();
+        // Who knows of a failure takes part in nothing any more, even if all others did.
+        if let Some(failure) = &state.failure {
+            return Err(failure.clone().into());
+        }
         let frame = Frame::Gather { seq, step: step.into(), bytes };
         state.broadcast(&frame);
         let Frame::Gather { bytes, .. } = frame else { return Err(ClusterError::Closed) };
