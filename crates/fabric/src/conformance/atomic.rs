@@ -114,6 +114,7 @@ fn two_links(rig: &mut Rig<'_>) {
 fn misaligned(rig: &mut Rig<'_>) {
     if offered(rig) {
         assert_eq!(add(&mut rig.a, 4, 1, OLD), Err(PostError::OutOfBounds));
+        assert_eq!(add(&mut rig.a, 0, 1, OLD + 4), Err(PostError::OutOfBounds), "the old value's");
     }
 }
 

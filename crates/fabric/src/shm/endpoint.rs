@@ -11,6 +11,7 @@ use super::inbox::{EXPORTS_MAX, OwnInbox, PeerInbox};
 use super::map::{Mapping, SharedMemory};
 use super::socket::{Incoming, Socket};
 use super::spsc::{Entry, Receiver, Sender};
+use crate::admit::Asked;
 use crate::memory::publish_copy;
 use crate::token::Token;
 use crate::{
@@ -99,21 +100,10 @@ impl ShmEndpoint {
         }
     }
 
-    /// Checks what needs no look at the peer.
-    fn admit(&self, len: usize, dst: &RemoteRange) -> Result<(), PostError> {
-        if self.state == State::Closed {
-            return Err(PostError::Closed);
-        }
-        if len > self.caps.max_msg {
-            return Err(PostError::TooLarge);
-        }
-        if dst.offset.checked_add(len as u64).is_none_or(|end| end > dst.key.len) && len > 0 {
-            return Err(PostError::OutOfBounds);
-        }
-        if self.outstanding >= self.caps.max_ops {
-            return Err(PostError::Full);
-        }
-        Ok(())
+    fn admit(&mut self, asked: Asked<'_>) -> Result<(), PostError> {
+        let open = self.state == State::Open;
+        let has_receive = || self.tx.ready(self.theirs.words());
+        self.caps.admit(asked, open, self.outstanding as usize, has_receive)
     }
 
     /// Books an operation that has taken place.
@@ -203,26 +193,17 @@ impl ShmEndpoint {
         self.change(dst, len, |target| unsafe { publish_copy(from, target, len) })
     }
 
-    /// The remote word of an atomic operation, and checks of the place for its old value.
-    fn admit_atomic(&self, dst: &RemoteRange, old: &SlabRange) -> Result<(), PostError> {
-        self.admit(8, dst)?;
-        let aligned = dst.key.base.wrapping_add(dst.offset).is_multiple_of(8);
-        match aligned && old.len() >= 8 && old.offset().is_multiple_of(8) {
-            true => Ok(()),
-            false => Err(PostError::OutOfBounds),
-        }
-    }
-
     fn atomic(
         &mut self,
-        dst: &RemoteRange,
+        dst: RemoteRange,
         old: &SlabRange,
         id: OpId,
         step: impl FnOnce(&AtomicU64) -> u64,
     ) -> Result<(), PostError> {
-        self.admit_atomic(dst, old)?;
+        self.admit(Asked::Atomic { dst, old })?;
         // SAFETY: eight bytes inside of our mapping, aligned because a mapping starts at a page.
-        let outcome = self.change(dst, 8, |word| step(unsafe { AtomicU64::from_ptr(word.cast()) }));
+        let outcome =
+            self.change(&dst, 8, |word| step(unsafe { AtomicU64::from_ptr(word.cast()) }));
         if let Ok(value) = outcome {
             old.slab().store(old.offset(), value, Ordering::Release);
         }
@@ -353,8 +334,7 @@ impl Endpoint for ShmEndpoint {
         id: OpId,
         flags: Flags,
     ) -> Result<(), PostError> {
-        self.admit(src.len(), &dst)?;
-        check_inline(&self.caps, &src)?;
+        self.admit(Asked::Write { src, dst, notifies: false })?;
         let outcome = self.put(src, &dst);
         self.settle(outcome, id, flags.has(Flags::SIGNAL));
         Ok(())
@@ -368,11 +348,7 @@ impl Endpoint for ShmEndpoint {
         id: OpId,
         flags: Flags,
     ) -> Result<(), PostError> {
-        self.admit(src.len(), &dst)?;
-        check_inline(&self.caps, &src)?;
-        if !self.tx.ready(self.theirs.words()) {
-            return Err(PostError::Full);
-        }
+        self.admit(Asked::Write { src, dst, notifies: true })?;
         let outcome = self.put(src, &dst);
         if outcome.is_ok() {
             self.tx.push(self.theirs.words(), Entry::Notice(imm));
@@ -388,7 +364,7 @@ impl Endpoint for ShmEndpoint {
         id: OpId,
         flags: Flags,
     ) -> Result<(), PostError> {
-        self.admit(dst.len(), &src)?;
+        self.admit(Asked::Read { len: dst.len(), src })?;
         let outcome = self.locate(&src, dst.len()).map(|from| {
             // SAFETY: both lie inside of their mappings; the destination is the caller's until
             // `Local`. The peer may change the source meanwhile: the bytes are then torn, which a
@@ -406,7 +382,7 @@ impl Endpoint for ShmEndpoint {
         old: &SlabRange,
         id: OpId,
     ) -> Result<(), PostError> {
-        self.atomic(&dst, old, id, |word| word.fetch_add(add, Ordering::AcqRel))
+        self.atomic(dst, old, id, |word| word.fetch_add(add, Ordering::AcqRel))
     }
 
     fn compare_swap(
@@ -417,7 +393,7 @@ impl Endpoint for ShmEndpoint {
         old: &SlabRange,
         id: OpId,
     ) -> Result<(), PostError> {
-        self.atomic(&dst, old, id, |word| {
+        self.atomic(dst, old, id, |word| {
             match word.compare_exchange(expect, swap, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(old) | Err(old) => old,
             }
@@ -425,15 +401,8 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn send(&mut self, bytes: &[u8], id: OpId) -> Result<(), PostError> {
-        let nowhere = RemoteRange { key: RemoteKey { key: 0, base: 0, len: 0 }, offset: 0 };
-        self.admit(0, &nowhere)?;
-        if bytes.len() > self.caps.max_send {
-            return Err(PostError::TooLarge);
-        }
+        self.admit(Asked::Send { len: bytes.len() })?;
         let words = self.theirs.words();
-        if !self.tx.ready(words) {
-            return Err(PostError::Full);
-        }
         words.put_message(self.tx.position(), bytes);
         self.tx.push(words, Entry::Message(bytes.len() as u16));
         self.finish(id, true);
@@ -523,12 +492,5 @@ impl Endpoint for ShmEndpoint {
 impl Drop for ShmEndpoint {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-fn check_inline(caps: &Caps, src: &Src<'_>) -> Result<(), PostError> {
-    match src {
-        Src::Inline(bytes) if bytes.len() > caps.max_inline => Err(PostError::TooLarge),
-        _ => Ok(()),
     }
 }

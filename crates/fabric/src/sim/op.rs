@@ -5,6 +5,7 @@ use super::bytes::{self, Cut, PIECE, Piece};
 use super::link::{Entry, State};
 use super::net::{EndId, Net, OpRef, What};
 use super::options::POISON;
+use crate::admit::Asked;
 use crate::{ErrorKind, Flags, OpId, PostError, Publish, RemoteRange, Slab, SlabRange, Src};
 
 /// What an operation does at its target.
@@ -96,39 +97,16 @@ impl Net {
     }
 
     fn admit(&self, end: EndId, post: &Post<'_>) -> Result<(), PostError> {
-        let (e, o) = (&self.ends[end as usize], &self.options);
-        if e.state != State::Open {
-            return Err(PostError::Closed);
-        }
-        let limit = match (post.kind, post.src) {
-            (Kind::Send, _) => o.max_send,
-            (_, Src::Inline(_)) => o.max_inline,
-            _ => o.max_msg,
+        let e = &self.ends[end as usize];
+        let asked = match post.answer {
+            None if post.kind == Kind::Send => Asked::Send { len: post.len },
+            None => Asked::Write { src: post.src, dst: post.dst, notifies: post.notice.is_some() },
+            Some(_) if post.kind == Kind::Read => Asked::Read { len: post.len, src: post.dst },
+            Some(old) => Asked::Atomic { dst: post.dst, old },
         };
-        if post.len > limit {
-            return Err(PostError::TooLarge);
-        }
-        let inside =
-            post.dst.offset.checked_add(post.len as u64).is_some_and(|to| to <= post.dst.key.len);
-        if post.kind != Kind::Send && post.len > 0 && !inside {
-            return Err(PostError::OutOfBounds);
-        }
-        if matches!(post.kind, Kind::Add(_) | Kind::Swap(..)) {
-            if o.atomics == crate::Atomics::None {
-                return Err(PostError::Unsupported);
-            }
-            let aligned = post.dst.key.base.wrapping_add(post.dst.offset).is_multiple_of(8);
-            let answer = post.answer.is_some_and(|a| a.len() >= 8);
-            if !aligned || !answer {
-                return Err(PostError::OutOfBounds);
-            }
-        }
-        let tells = post.notice.is_some() || post.kind == Kind::Send;
-        let refused = tells && o.keep.receive_budget && e.allowance == 0;
-        if refused || e.outstanding.len() >= o.max_ops as usize {
-            return Err(PostError::Full);
-        }
-        Ok(())
+        let has_receive = || e.allowance > 0 || !self.options.keep.receive_budget;
+        let open = e.state == State::Open;
+        self.options.caps().admit(asked, open, e.outstanding.len(), has_receive)
     }
 
     fn record(&mut self, end: EndId, post: &Post<'_>) -> OpRef {

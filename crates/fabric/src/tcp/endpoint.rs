@@ -11,6 +11,7 @@ use super::frame::{Header, Op};
 use super::ledger::{Ledger, Seq};
 use super::outbox::Outbox;
 use super::parser::{Fill, Parser};
+use crate::admit::Asked;
 use crate::token::Token;
 use crate::{
     Armed, Budget, Caps, Completion, Endpoint, ErrorKind, FabricError, Flags, OpId, PostError,
@@ -112,30 +113,9 @@ impl TcpEndpoint {
         }
     }
 
-    /// Checks what needs no look at the peer.
-    fn admit(&self, len: usize, at: &RemoteRange) -> Result<(), PostError> {
-        if !self.open {
-            return Err(PostError::Closed);
-        }
-        if len > self.caps.max_msg {
-            return Err(PostError::TooLarge);
-        }
-        if at.offset.checked_add(len as u64).is_none_or(|end| end > at.key.len) && len > 0 {
-            return Err(PostError::OutOfBounds);
-        }
-        if self.ledger.len() >= self.caps.max_ops as usize {
-            return Err(PostError::Full);
-        }
-        Ok(())
-    }
-
-    /// Takes one of the peer's receives.
-    fn use_receive(&mut self) -> Result<(), PostError> {
-        if self.used >= self.peer_granted {
-            return Err(PostError::Full);
-        }
-        self.used += 1;
-        Ok(())
+    fn admit(&self, asked: Asked<'_>) -> Result<(), PostError> {
+        let has_receive = || self.used < self.peer_granted;
+        self.caps.admit(asked, self.open, self.ledger.len(), has_receive)
     }
 
     fn post(&mut self, header: Header, body: Body<'_>, answer: Option<SlabRange>, flags: Flags) {
@@ -277,18 +257,14 @@ impl TcpEndpoint {
         id: OpId,
         flags: Flags,
     ) -> Result<(), PostError> {
-        self.admit(src.len(), &dst)?;
+        let notifies = op == Op::WriteNotify;
+        self.admit(Asked::Write { src, dst, notifies })?;
         let body = match src {
-            Src::Inline(bytes) if bytes.len() > self.caps.max_inline => {
-                return Err(PostError::TooLarge);
-            }
             Src::Inline(bytes) => Body::Copied(bytes),
             Src::Slab(range) => Body::Slab(range),
             Src::Empty => Body::Copied(&[]),
         };
-        if op == Op::WriteNotify {
-            self.use_receive()?;
-        }
+        self.used += u64::from(notifies);
         let (key, offset) = (dst.key.key, wire_offset(&dst));
         let header = Header { op, imm, len: src.len() as u32, key, offset, id: id.0 };
         self.post(header, body, None, flags);
@@ -303,11 +279,7 @@ impl TcpEndpoint {
         old: &SlabRange,
         id: OpId,
     ) -> Result<(), PostError> {
-        self.admit(8, &dst)?;
-        let aligned = dst.key.base.wrapping_add(dst.offset).is_multiple_of(8);
-        if !aligned || old.len() < 8 || !old.offset().is_multiple_of(8) {
-            return Err(PostError::OutOfBounds);
-        }
+        self.admit(Asked::Atomic { dst, old })?;
         let (key, offset, len) = (dst.key.key, wire_offset(&dst), operands.len() as u32);
         let header = Header { op, imm: 0, len, key, offset, id: id.0 };
         self.post(header, Body::Copied(operands), Some(old.clone()), Flags::SIGNAL);
@@ -386,7 +358,7 @@ impl Endpoint for TcpEndpoint {
         id: OpId,
         flags: Flags,
     ) -> Result<(), PostError> {
-        self.admit(dst.len(), &src)?;
+        self.admit(Asked::Read { len: dst.len(), src })?;
         let (key, offset, len) = (src.key.key, wire_offset(&src), dst.len() as u32);
         let header = Header { op: Op::Read, imm: 0, len, key, offset, id: id.0 };
         self.post(header, Body::Copied(&[]), Some(dst.clone()), flags);
@@ -416,12 +388,8 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn send(&mut self, bytes: &[u8], id: OpId) -> Result<(), PostError> {
-        let nowhere = RemoteRange { key: RemoteKey { key: 0, base: 0, len: 0 }, offset: 0 };
-        self.admit(0, &nowhere)?;
-        if bytes.len() > self.caps.max_send {
-            return Err(PostError::TooLarge);
-        }
-        self.use_receive()?;
+        self.admit(Asked::Send { len: bytes.len() })?;
+        self.used += 1;
         let header = Header { len: bytes.len() as u32, ..Header::new(Op::Send, id.0) };
         self.post(header, Body::Copied(bytes), None, Flags::SIGNAL);
         Ok(())
