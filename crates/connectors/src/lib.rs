@@ -14,11 +14,12 @@ use std::sync::Arc;
 use dataflow::connector::Connector;
 
 pub mod blackhole;
-mod encode;
 pub mod file;
+mod format;
 pub mod generator;
 mod options;
 pub mod stdout;
+mod stored;
 
 pub use blackhole::Blackhole;
 pub use file::FileConnector;

@@ -1,18 +1,15 @@
 //! `file`: tables in CSV, newline JSON and Parquet files.
 //!
 //! ```text
-//! 'path'   a file, a directory or a glob, sorted        ─▶ flows, equal on every node
-//! CSV, JSON   a file is a flow: cut anywhere else, its rows would lose the order of their times
-//! Parquet     a row group is a flow
+//! 'path'   a file, a directory or a glob, sorted        ─▶ blobs ─▶ flows, equal on every node
 //! ```
 //!
 //! Reading: a record that is no row of the table is counted at `file:line` and passed over, or ends
 //! the query with `'on_bad' = 'fail'`. Writing: a file appears under its name when the query has
 //! ended well and not before; an existing one is replaced in the same instant, like DuckDB's COPY.
 //!
-//! Deliberately absent: compressed text, remote files, files that grow while they are read.
+//! Deliberately absent: remote files, files that grow while they are read.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -22,52 +19,21 @@ use dataflow::sink::Sink;
 use dataflow::source::Source;
 
 mod atomic;
-mod csv;
-mod infer;
-mod input;
-mod json;
-mod parquet;
+mod blob;
 mod paths;
-mod rows;
 mod sink;
-mod text;
 
-pub use csv::RECORD_BYTES_MAX;
-pub use json::LINE_BYTES_MAX;
-use rows::Target;
+use blob::FileBlob;
 
+pub use crate::format::csv::RECORD_BYTES_MAX;
+pub use crate::format::json::LINE_BYTES_MAX;
+use crate::format::{CSV_OPTIONS, Kind, ON_BAD, Target};
 use crate::options::Reader;
+use crate::stored;
 
 /// The connector `file`.
 #[derive(Debug, Clone, Copy)]
 pub struct FileConnector;
-
-/// What a file is made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
-    Csv,
-    Json,
-    Parquet,
-}
-
-impl Format {
-    /// By the extension of a name.
-    fn of(path: &Path) -> Option<Self> {
-        match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
-            "csv" | "tsv" => Some(Self::Csv),
-            "json" | "jsonl" | "ndjson" => Some(Self::Json),
-            "parquet" | "pq" => Some(Self::Parquet),
-            _ => None,
-        }
-    }
-
-    /// By the option 'format'.
-    fn given(options: Reader<'_>) -> Result<Option<Self>, ConnectorError> {
-        let formats = [Self::Csv, Self::Json, Self::Parquet];
-        let index = options.choice("format", &["csv", "json", "parquet"])?;
-        Ok(index.map(|index| formats[index]))
-    }
-}
 
 const OPTIONS: &[OptionSpec] = &[
     OptionSpec {
@@ -82,45 +48,12 @@ const OPTIONS: &[OptionSpec] = &[
         default: "by extension",
         doc: "CSV, one JSON object a line, or Parquet.",
     },
-    OptionSpec {
-        key: "on_bad",
-        values: "skip | fail",
-        default: "skip",
-        doc: "Whether a record that is no row of the table is counted and passed over, or ends \
-              the query.",
-    },
-    OptionSpec {
-        key: "csv.header",
-        values: "true | false",
-        default: "true",
-        doc: "Whether the first record names the columns; without it they stand in the declared \
-              order.",
-    },
-    OptionSpec {
-        key: "csv.delimiter",
-        values: "character",
-        default: ", (a tab for .tsv)",
-        doc: "What stands between fields.",
-    },
-    OptionSpec {
-        key: "csv.quote",
-        values: "character",
-        default: "\"",
-        doc: "What stands around a field that contains delimiters; doubled within it.",
-    },
-    OptionSpec {
-        key: "csv.comment",
-        values: "character",
-        default: "none",
-        doc: "A line that begins with it is passed over.",
-    },
-    OptionSpec {
-        key: "csv.null",
-        values: "texts, separated by commas",
-        default: "none",
-        doc: "Texts that stand for NULL, such as NA; an empty field is NULL for every type but \
-              strings. A sink writes the first.",
-    },
+    ON_BAD,
+    CSV_OPTIONS[0],
+    CSV_OPTIONS[1],
+    CSV_OPTIONS[2],
+    CSV_OPTIONS[3],
+    CSV_OPTIONS[4],
     OptionSpec {
         key: "parquet.compression",
         values: "snappy | zstd | none",
@@ -144,13 +77,8 @@ impl Connector for FileConnector {
     fn infer(&self, options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
         let options = Reader(options);
         let path = options.required("path", PATH_HINT)?;
-        let (paths, format) = paths::expand(path, Format::given(options)?)?;
-        let first = &paths[0];
-        let schema = match format {
-            Format::Csv => csv::infer(first, csv::Dialect::new(options, first)?)?,
-            Format::Json => json::infer(first)?,
-            Format::Parquet => parquet::infer(first)?,
-        };
+        let (paths, kind) = paths::expand(path, Kind::given(options)?)?;
+        let schema = stored::infer(&FileBlob::open(&paths[0])?, kind, options)?;
         Ok(Some(Arc::new(schema)))
     }
 
@@ -161,16 +89,10 @@ impl Connector for FileConnector {
     ) -> Result<Arc<dyn Source>, ConnectorError> {
         let options = Reader(&table.options);
         let path = options.required("path", PATH_HINT)?;
-        let (paths, format) = paths::expand(path, Format::given(options)?)?;
+        let (paths, kind) = paths::expand(path, Kind::given(options)?)?;
         let target = Arc::new(Target::new(table, projection)?);
-        let format = match format {
-            Format::Csv => text::Format::Csv(csv::Dialect::new(options, &paths[0])?),
-            Format::Json => text::Format::Json,
-            Format::Parquet => {
-                return Ok(Arc::new(parquet::ParquetSource::open(paths, target)?));
-            }
-        };
-        Ok(Arc::new(text::TextSource::open(paths, format, target)?))
+        let blobs: Result<Vec<_>, _> = paths.iter().map(|path| FileBlob::open(path)).collect();
+        stored::source(blobs?, kind, options, target)
     }
 
     fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {

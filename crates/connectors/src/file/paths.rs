@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use dataflow::error::ConnectorError;
 
-use super::Format;
+use crate::format::Kind;
 use crate::options::{nearest, refuse};
 
 /// The files that `path` names, sorted, and their format.
@@ -15,8 +15,8 @@ use crate::options::{nearest, refuse};
 /// format is given, those with an extension of no format are passed over.
 pub(super) fn expand(
     path: &str,
-    format: Option<Format>,
-) -> Result<(Vec<PathBuf>, Format), ConnectorError> {
+    format: Option<Kind>,
+) -> Result<(Vec<PathBuf>, Kind), ConnectorError> {
     let literal = Path::new(path);
     if literal.is_dir() {
         return from_directory(literal, format);
@@ -33,6 +33,11 @@ pub(super) fn expand(
         None => common_format(&files)?,
     };
     Ok((files, format))
+}
+
+/// The format that the extension of a file tells.
+pub(super) fn kind_of(path: &Path) -> Option<Kind> {
+    Kind::of(path.file_name()?.to_str()?)
 }
 
 fn from_glob(pattern: &str) -> Result<Vec<PathBuf>, ConnectorError> {
@@ -58,14 +63,14 @@ fn from_glob(pattern: &str) -> Result<Vec<PathBuf>, ConnectorError> {
 
 fn from_directory(
     directory: &Path,
-    format: Option<Format>,
-) -> Result<(Vec<PathBuf>, Format), ConnectorError> {
+    format: Option<Kind>,
+) -> Result<(Vec<PathBuf>, Kind), ConnectorError> {
     let entries = fs::read_dir(directory).map_err(|error| io_error(directory, &error))?;
     let mut files = Vec::new();
     for entry in entries {
         let file = entry.map_err(|error| io_error(directory, &error))?.path();
         let name = file.file_name().unwrap_or_default().to_string_lossy();
-        let known = format.is_some() || Format::of(&file).is_some();
+        let known = format.is_some() || kind_of(&file).is_some();
         if known && !name.starts_with(['.', '_']) && file.is_file() {
             files.push(file);
         }
@@ -86,12 +91,12 @@ fn from_directory(
 }
 
 /// The format that the extensions of all files agree on.
-fn common_format(files: &[PathBuf]) -> Result<Format, ConnectorError> {
+fn common_format(files: &[PathBuf]) -> Result<Kind, ConnectorError> {
     let mut common = None;
     for file in files {
         let hint = || Some("write 'format' = 'csv', 'json' or 'parquet'".to_owned());
         let name = file.display();
-        let Some(format) = Format::of(file) else {
+        let Some(format) = kind_of(file) else {
             return Err(refuse("format", format!("the name of {name} does not tell it"), hint()));
         };
         if *common.get_or_insert(format) != format {

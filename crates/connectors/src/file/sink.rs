@@ -15,11 +15,12 @@ use parquet::basic::Compression;
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 
+use super::PATH_HINT;
 use super::atomic::AtomicFile;
-use super::csv::Dialect;
-use super::paths::io_error;
-use super::{Format, PATH_HINT};
-use crate::encode::{TextFormat, check_csv_columns};
+use super::paths::{io_error, kind_of};
+use crate::format::Kind;
+use crate::format::csv::Dialect;
+use crate::format::encode::{TextFormat, check_csv_columns};
 use crate::options::{Reader, refuse};
 
 /// Bytes of text gathered before they are written.
@@ -42,7 +43,7 @@ impl FileSink {
     pub(super) fn new(table: &TableDef) -> Result<Self, ConnectorError> {
         let options = Reader(&table.options);
         let path = PathBuf::from(options.required("path", PATH_HINT)?);
-        let format = Format::given(options)?.or_else(|| Format::of(&path)).ok_or_else(|| {
+        let format = Kind::given(options)?.or_else(|| kind_of(&path)).ok_or_else(|| {
             refuse(
                 "format",
                 format!("the name '{}' does not tell it", path.display()),
@@ -56,12 +57,14 @@ impl FileSink {
                 Some(_) => Compression::UNCOMPRESSED,
             };
         let format = match format {
-            Format::Csv => {
+            Kind::Csv => {
                 check_csv_columns(&table.schema)?;
-                SinkFormat::Text(TextFormat::Csv(Dialect::new(options, &path)?.style()))
+                SinkFormat::Text(TextFormat::Csv(
+                    Dialect::new(options, &path.to_string_lossy())?.style(),
+                ))
             }
-            Format::Json => SinkFormat::Text(TextFormat::Json),
-            Format::Parquet => {
+            Kind::Json => SinkFormat::Text(TextFormat::Json),
+            Kind::Parquet => {
                 ArrowSchemaConverter::new().convert(&table.schema).map_err(|error| {
                     ConnectorError::Column {
                         column: table.name.clone(),

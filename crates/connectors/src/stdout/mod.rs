@@ -20,7 +20,7 @@ use dataflow::error::ConnectorError;
 use dataflow::sink::{Placement, Sink, SinkWriter};
 use dataflow::source::Source;
 
-use crate::encode::{CsvStyle, TextFormat, check_csv_columns};
+use crate::format::encode::{CsvStyle, TextFormat, check_csv_columns};
 use crate::options::{Reader, refuse};
 
 mod table;

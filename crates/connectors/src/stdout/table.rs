@@ -23,7 +23,7 @@ use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use crate::encode::TIMESTAMP_FORMAT;
+use crate::format::encode::TIMESTAMP_FORMAT;
 use crate::options::sql_type;
 
 /// Columns of the terminal that a cell may take, among others and on its own.

@@ -6,10 +6,10 @@ use arrow::datatypes::{DataType, Field, TimeUnit};
 use super::rows::convert;
 
 /// Records that are looked at.
-pub(super) const SAMPLE_ROWS: usize = 1000;
+pub(crate) const SAMPLE_ROWS: usize = 1000;
 
 /// The narrowest type that holds every text: BIGINT, DOUBLE, BOOLEAN, DATE, TIMESTAMP, VARCHAR.
-pub(super) fn narrowest(text: &ArrayRef) -> DataType {
+pub(crate) fn narrowest(text: &ArrayRef) -> DataType {
     let values: Vec<&str> = text.as_string::<i32>().iter().flatten().collect();
     if values.is_empty() {
         return DataType::Utf8;

@@ -4,8 +4,6 @@
 //! fit is reported before anything runs. Only the columns of the query are read. A value that the
 //! declared type cannot hold is a bad row, at `file:row` counted from 1 over the whole file.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray};
@@ -13,6 +11,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema};
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
 use dataflow::error::ConnectorError;
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
 use parquet::arrow::ProjectionMask;
@@ -22,9 +21,10 @@ use parquet::arrow::arrow_reader::{
     ParquetRecordBatchReaderBuilder,
 };
 use parquet::errors::ParquetError;
+use parquet::file::reader::{ChunkReader, Length};
 
-use super::paths::io_error;
-use super::rows::{
+use super::{Blob, Tail, read_exactly};
+use crate::format::rows::{
     Refuser, Target, check_castable, convert, first_reasons, is_text, match_columns, shown, without,
 };
 use crate::options::sql_type;
@@ -38,19 +38,22 @@ pub(super) struct ParquetSource {
 }
 
 struct ParquetFile {
-    path: PathBuf,
+    blob: Arc<dyn Blob>,
     metadata: ArrowReaderMetadata,
     /// The file's column of each projected column.
     columns: Vec<usize>,
 }
 
 impl ParquetSource {
-    pub(super) fn open(paths: Vec<PathBuf>, target: Arc<Target>) -> Result<Self, ConnectorError> {
-        let mut files = Vec::with_capacity(paths.len());
+    pub(super) fn open(
+        blobs: Vec<Arc<dyn Blob>>,
+        target: Arc<Target>,
+    ) -> Result<Self, ConnectorError> {
+        let mut files = Vec::with_capacity(blobs.len());
         let mut flows = Vec::new();
-        for path in paths {
-            let metadata = read_footer(&path)?;
-            let place = path.display().to_string();
+        for blob in blobs {
+            let metadata = read_footer(&blob)?;
+            let place = blob.name();
             let schema = metadata.schema();
             let names: Vec<String> =
                 schema.fields().iter().map(|field| field.name().clone()).collect();
@@ -61,7 +64,7 @@ impl ParquetSource {
             let columns = target.projection.iter().map(|index| all[*index]).collect();
             let groups = metadata.metadata().num_row_groups();
             flows.extend((0..groups).map(|group| (files.len(), group)));
-            files.push(ParquetFile { path, metadata, columns });
+            files.push(ParquetFile { blob, metadata, columns });
         }
         Ok(Self { files, flows, target })
     }
@@ -76,7 +79,7 @@ impl ParquetSource {
             .map(|leaf| rows.column(leaf).compressed_size().max(0) as u64)
             .sum();
         FlowInfo {
-            name: format!("{} row group {group}", file.path.display()),
+            name: format!("{} row group {group}", file.blob.name()),
             rows: Some(rows.num_rows().max(0) as u64),
             bytes: Some(bytes),
             event_time_min: time_column.and_then(|column| self.time_min(file, group, column)),
@@ -140,7 +143,7 @@ impl Source for ParquetSource {
         read.sort_unstable();
         read.dedup();
         Ok(Box::new(ParquetFlow {
-            path: file.path.clone(),
+            blob: Arc::clone(&file.blob),
             metadata: file.metadata.clone(),
             group,
             // The reader gives columns in the file's order.
@@ -149,14 +152,14 @@ impl Source for ParquetSource {
             reader: None,
             rest: None,
             row: before.max(0) as u64 + 1,
-            refuser: Refuser { target: Arc::clone(&self.target), bad: Arc::clone(&context.bad) },
+            refuser: Refuser::new(&self.target, context),
         }))
     }
 }
 
 /// A row group that is being read.
 struct ParquetFlow {
-    path: PathBuf,
+    blob: Arc<dyn Blob>,
     metadata: ArrowReaderMetadata,
     group: usize,
     /// The file's columns that are read.
@@ -174,17 +177,18 @@ struct ParquetFlow {
 impl ParquetFlow {
     fn reader(&mut self, rows_max: usize) -> Result<&mut ParquetRecordBatchReader, ConnectorError> {
         if self.reader.is_none() {
-            let file = File::open(&self.path).map_err(|error| io_error(&self.path, &error))?;
             let mask =
                 ProjectionMask::roots(self.metadata.parquet_schema(), self.read.iter().copied());
-            let builder =
-                ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone())
-                    .with_row_groups(vec![self.group])
-                    .with_projection(mask)
-                    .with_batch_size(rows_max);
-            self.reader = Some(builder.build().map_err(|error| damaged(&self.path, &error))?);
+            let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(
+                Chunks(Arc::clone(&self.blob)),
+                self.metadata.clone(),
+            )
+            .with_row_groups(vec![self.group])
+            .with_projection(mask)
+            .with_batch_size(rows_max);
+            self.reader = Some(builder.build().map_err(|error| damaged(&*self.blob, &error))?);
         }
-        self.reader.as_mut().ok_or_else(|| unfit(&self.path, &"the reader is gone"))
+        self.reader.as_mut().ok_or_else(|| unfit(&*self.blob, &"the reader is gone"))
     }
 
     /// Casts a batch to the declared types and takes out what they cannot hold.
@@ -198,16 +202,16 @@ impl ParquetFlow {
             .zip(&self.order)
             .map(|(field, column)| convert(batch.column(*column), field, &mut refused))
             .collect();
-        let columns = columns.map_err(|error| unfit(&self.path, &error))?;
+        let columns = columns.map_err(|error| unfit(&*self.blob, &error))?;
         let refused = first_reasons(refused);
         for refused in &refused {
-            let place = format!("{}:{}", self.path.display(), self.row + refused.row as u64);
-            let text = shown(batch, refused.row).map_err(|error| unfit(&self.path, &error))?;
+            let place = format!("{}:{}", self.blob.name(), self.row + refused.row as u64);
+            let text = shown(batch, refused.row).map_err(|error| unfit(&*self.blob, &error))?;
             self.refuser.refuse(place, refused.reason.clone(), text.as_bytes())?;
         }
         self.row += batch.num_rows() as u64;
         without(&target.projected, columns, batch.num_rows(), &refused)
-            .map_err(|error| unfit(&self.path, &error))
+            .map_err(|error| unfit(&*self.blob, &error))
     }
 }
 
@@ -218,7 +222,7 @@ impl Flow for ParquetFlow {
                 Some(batch) => batch,
                 None => match self.reader(rows_max)?.next() {
                     None => return Ok(Next::End),
-                    Some(Err(error)) => return Err(damaged_rows(&self.path, &error)),
+                    Some(Err(error)) => return Err(damaged_rows(&*self.blob, &error)),
                     Some(Ok(batch)) => self.convert(&batch)?,
                 },
             };
@@ -233,35 +237,57 @@ impl Flow for ParquetFlow {
     }
 }
 
+/// A blob as the Parquet reader wants it.
+struct Chunks(Arc<dyn Blob>);
+
+impl Length for Chunks {
+    fn len(&self) -> u64 {
+        self.0.bytes()
+    }
+}
+
+impl ChunkReader for Chunks {
+    type T = Tail;
+
+    fn get_read(&self, start: u64) -> Result<Tail, ParquetError> {
+        Ok(Tail::new(Arc::clone(&self.0), start))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
+        read_exactly(&*self.0, start, length).map_err(|error| ParquetError::External(error.into()))
+    }
+}
+
 /// The file's own columns.
-pub(super) fn infer(path: &Path) -> Result<Schema, ConnectorError> {
-    Ok(read_footer(path)?.schema().as_ref().clone().with_metadata(Default::default()))
+pub(super) fn infer(blob: &Arc<dyn Blob>) -> Result<Schema, ConnectorError> {
+    Ok(read_footer(blob)?.schema().as_ref().clone().with_metadata(Default::default()))
 }
 
-fn read_footer(path: &Path) -> Result<ArrowReaderMetadata, ConnectorError> {
-    let file = File::open(path).map_err(|error| io_error(path, &error))?;
-    ArrowReaderMetadata::load(&file, ArrowReaderOptions::new())
-        .map_err(|error| damaged(path, &error))
+fn read_footer(blob: &Arc<dyn Blob>) -> Result<ArrowReaderMetadata, ConnectorError> {
+    // Opened once for its own errors: what the reader says of a file that is not there is long.
+    blob.read()?;
+    ArrowReaderMetadata::load(&Chunks(Arc::clone(blob)), ArrowReaderOptions::new())
+        .map_err(|error| damaged(&**blob, &error))
 }
 
-fn damaged(path: &Path, error: &ParquetError) -> ConnectorError {
-    unreadable(path, error.to_string())
+fn damaged(blob: &dyn Blob, error: &ParquetError) -> ConnectorError {
+    unreadable(blob, error.to_string())
 }
 
-fn damaged_rows(path: &Path, error: &ArrowError) -> ConnectorError {
-    unreadable(path, error.to_string())
+fn damaged_rows(blob: &dyn Blob, error: &ArrowError) -> ConnectorError {
+    unreadable(blob, error.to_string())
 }
 
-fn unreadable(path: &Path, message: String) -> ConnectorError {
+fn unreadable(blob: &dyn Blob, message: String) -> ConnectorError {
     let message = message.trim_start_matches("Parquet error: ");
     ConnectorError::Io {
-        place: path.display().to_string(),
+        place: blob.name(),
         message: format!("not a whole Parquet file: {message}"),
         hint: Some("it may be truncated or of another format: check 'format'".into()),
     }
 }
 
-fn unfit(path: &Path, error: &dyn std::fmt::Display) -> ConnectorError {
-    let place = path.display().to_string();
+fn unfit(blob: &dyn Blob, error: &dyn std::fmt::Display) -> ConnectorError {
+    let place = blob.name();
     ConnectorError::Io { place, message: error.to_string(), hint: None }
 }

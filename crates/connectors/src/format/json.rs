@@ -5,8 +5,6 @@
 //! its batch. Keys are matched as written; a key that is missing is NULL, one that is not declared
 //! is passed over.
 
-use std::io::BufReader;
-use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
@@ -16,29 +14,14 @@ use arrow::error::ArrowError;
 use arrow::json;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
-use dataflow::source::{Flow, Next};
 
 use super::infer::{SAMPLE_ROWS, narrowest};
-use super::input::{BATCH_BYTES_MAX, Input};
-use super::paths::io_error;
+use super::input::{BATCH_BYTES_MAX, Filled, Input};
 use super::rows::{Refused, Refuser, convert, first_reasons, without};
+use super::{Decoded, Decoder};
 
 /// Bytes of a line at most.
 pub const LINE_BYTES_MAX: usize = 16 << 20;
-
-/// A file that is being read.
-pub(super) struct JsonFlow {
-    input: Input,
-    /// The lines of the batch that hold something: number, begin and end.
-    lines: Vec<Line>,
-    /// The number of the line to be read next.
-    line: u64,
-    /// Whether the last line has been read.
-    ended: bool,
-    /// The declared columns, each of which may be null while a line is looked at.
-    loose: SchemaRef,
-    refuser: Refuser,
-}
 
 #[derive(Debug, Clone, Copy)]
 struct Line {
@@ -47,80 +30,126 @@ struct Line {
     to: usize,
 }
 
-impl JsonFlow {
-    pub(super) fn open(path: &Path, refuser: Refuser) -> Result<Self, ConnectorError> {
-        let fields: Vec<Field> = refuser
-            .target
-            .declared
-            .fields()
-            .iter()
-            .map(|field| field.as_ref().clone().with_nullable(true))
-            .collect();
-        let loose = Arc::new(Schema::new(fields));
-        Ok(Self {
-            input: Input::open(path)?,
-            lines: Vec::new(),
-            line: 1,
-            ended: false,
-            loose,
-            refuser,
-        })
+/// Bytes cut into lines, a batch at a time.
+struct Lines {
+    input: Input,
+    /// The lines of the batch that hold something.
+    found: Vec<Line>,
+    /// The number of the line to be read next.
+    number: u64,
+    /// Bytes ahead that are known to hold no line end.
+    searched: usize,
+    /// What the last attempt to read on gave.
+    filled: Filled,
+}
+
+impl Lines {
+    fn new(input: Input) -> Self {
+        Self { input, found: Vec::new(), number: 1, searched: 0, filled: Filled::More }
     }
 
     /// Finds the next lines.
-    fn read_lines(&mut self, rows_max: usize) -> Result<(), ConnectorError> {
-        self.input.begin_batch();
-        self.lines.clear();
-        // Bytes ahead that are known to hold no line end.
-        let mut searched = 0;
-        while self.lines.len() < rows_max && self.input.position() < BATCH_BYTES_MAX {
+    fn read(&mut self, rows_max: usize) -> Result<(), ConnectorError> {
+        self.input.begin_batch(self.input.position());
+        self.found.clear();
+        self.filled = Filled::More;
+        while self.found.len() < rows_max && self.input.position() < BATCH_BYTES_MAX {
             let ahead = self.input.ahead();
-            let end = ahead[searched..].iter().position(|byte| *byte == b'\n');
+            let end = ahead[self.searched..].iter().position(|byte| *byte == b'\n');
             let (length, passed) = match end {
-                Some(end) => (searched + end, searched + end + 1),
-                None if self.input.is_whole() => (ahead.len(), ahead.len()),
+                Some(end) => (self.searched + end, self.searched + end + 1),
+                None if self.input.is_whole() && !ahead.is_empty() => (ahead.len(), ahead.len()),
                 None => {
-                    searched = ahead.len();
-                    if searched > LINE_BYTES_MAX {
-                        return Err(ConnectorError::Io {
-                            place: self.place(self.line),
-                            message: format!("no line ends within {LINE_BYTES_MAX} bytes"),
-                            hint: Some("JSON is read one object a line".into()),
-                        });
+                    self.searched = ahead.len();
+                    if self.searched > LINE_BYTES_MAX {
+                        return Err(self.too_long());
                     }
-                    self.input.fill()?;
-                    continue;
+                    self.filled = self.input.fill(self.number)?;
+                    match self.filled {
+                        Filled::End if self.searched > 0 => continue,
+                        Filled::More => continue,
+                        Filled::Later | Filled::End => return Ok(()),
+                    }
                 }
             };
-            if passed == 0 {
-                self.ended = true;
-                return Ok(());
-            }
-            searched = 0;
+            self.searched = 0;
             let blank = ahead[..length].trim_ascii().is_empty();
             let from = self.input.position();
             self.input.pass(passed);
             if !blank {
-                self.lines.push(Line { number: self.line, from, to: from + length });
+                self.found.push(Line { number: self.number, from, to: from + length });
             }
-            self.line += 1;
+            self.number += 1;
         }
         Ok(())
     }
 
+    fn too_long(&self) -> ConnectorError {
+        ConnectorError::Io {
+            place: format!("{}:{}", self.input.name(), self.number),
+            message: format!("no line ends within {LINE_BYTES_MAX} bytes"),
+            hint: Some("JSON is read one object a line".into()),
+        }
+    }
+
+    /// The text of lines that follow one another.
+    fn text(&self, lines: &[Line]) -> &[u8] {
+        match (lines.first(), lines.last()) {
+            (Some(first), Some(last)) => self.input.bytes(first.from, last.to),
+            _ => &[],
+        }
+    }
+}
+
+/// JSON that is being read.
+pub(crate) struct JsonDecoder {
+    lines: Lines,
+    /// The declared columns, each of which may be null while a line is looked at.
+    loose: SchemaRef,
+    refuser: Refuser,
+}
+
+impl JsonDecoder {
+    pub(crate) fn new(input: Input, refuser: Refuser) -> Self {
+        Self::with(Lines::new(input), refuser)
+    }
+
+    fn with(lines: Lines, refuser: Refuser) -> Self {
+        let declared = refuser.target.declared.fields();
+        let fields: Vec<Field> =
+            declared.iter().map(|field| field.as_ref().clone().with_nullable(true)).collect();
+        Self { lines, loose: Arc::new(Schema::new(fields)), refuser }
+    }
+
+    /// The rows among the lines at hand.
+    fn rows(&self) -> Result<Option<RecordBatch>, ConnectorError> {
+        let mut batches = Vec::new();
+        self.decode_lines(&self.lines.found, &mut batches)?;
+        if batches.len() < 2 {
+            return Ok(batches.pop());
+        }
+        let batch = concat_batches(&self.refuser.target.projected, &batches);
+        batch.map(Some).map_err(|error| self.unfit(error))
+    }
+
     /// Decodes lines that follow one another; refuses those that are no row, one by one.
-    fn decode(&self, lines: &[Line], into: &mut Vec<RecordBatch>) -> Result<(), ConnectorError> {
-        let (Some(first), Some(last)) = (lines.first(), lines.last()) else { return Ok(()) };
-        match decode_all(&self.loose, self.input.bytes(first.from, last.to), lines.len()) {
+    fn decode_lines(
+        &self,
+        lines: &[Line],
+        into: &mut Vec<RecordBatch>,
+    ) -> Result<(), ConnectorError> {
+        let Some(first) = lines.first() else { return Ok(()) };
+        let text = self.lines.text(lines);
+        match decode_all(&self.loose, text, lines.len()) {
             Ok(batch) => self.check(batch, lines, into),
             Err(error) if lines.len() == 1 => {
-                let text = self.input.bytes(first.from, first.to).trim_ascii();
+                let text = text.trim_ascii();
                 self.refuser.refuse(self.place(first.number), self.reason(text, error), text)
             }
             Err(_) => {
                 let (left, right) = lines.split_at(lines.len() / 2);
-                self.decode(left, into)?;
-                self.decode(right, into)
+                self.decode_lines(left, into)?;
+                self.decode_lines(right, into)
             }
         }
     }
@@ -141,7 +170,7 @@ impl JsonFlow {
         let refused = first_reasons(refused);
         for refused in &refused {
             let line = lines[refused.row];
-            let text = self.input.bytes(line.from, line.to).trim_ascii();
+            let text = self.lines.text(&[line]).trim_ascii();
             self.refuser.refuse(self.place(line.number), refused.reason.clone(), text)?;
         }
         let chosen = target.projection.iter().map(|index| Arc::clone(&columns[*index])).collect();
@@ -172,32 +201,31 @@ impl JsonFlow {
     }
 
     fn place(&self, line: u64) -> String {
-        format!("{}:{line}", self.input.path.display())
+        format!("{}:{line}", self.lines.input.name())
     }
 
     fn unfit(&self, error: ArrowError) -> ConnectorError {
-        let place = self.input.path.display().to_string();
+        let place = self.lines.input.name().to_owned();
         ConnectorError::Io { place, message: error.to_string(), hint: None }
     }
 }
 
-impl Flow for JsonFlow {
-    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
+impl Decoder for JsonDecoder {
+    fn start(&mut self) -> Result<bool, ConnectorError> {
+        Ok(true)
+    }
+
+    fn decode(&mut self, rows_max: usize) -> Result<Decoded, ConnectorError> {
         loop {
-            self.read_lines(rows_max)?;
-            if self.lines.is_empty() && self.ended {
-                return Ok(Next::End);
+            self.lines.read(rows_max)?;
+            if let Some(batch) = self.rows()? {
+                return Ok(Decoded::Batch(batch));
             }
-            let mut batches = Vec::new();
-            self.decode(&self.lines, &mut batches)?;
-            match batches.len() {
-                0 => {}
-                1 => return Ok(Next::Batch(batches.remove(0))),
-                _ => {
-                    let schema = &self.refuser.target.projected;
-                    let batch = concat_batches(schema, &batches);
-                    return Ok(Next::Batch(batch.map_err(|error| self.unfit(error))?));
-                }
+            match self.lines.filled {
+                Filled::More => {}
+                Filled::Later => return Ok(Decoded::Later),
+                Filled::End if self.lines.found.is_empty() => return Ok(Decoded::End),
+                Filled::End => {}
             }
         }
     }
@@ -218,24 +246,26 @@ fn decode_all(schema: &SchemaRef, bytes: &[u8], rows: usize) -> Result<RecordBat
 }
 
 /// Columns that the first lines suggest; text that is nothing but points in time is a TIMESTAMP.
-pub(super) fn infer(path: &Path) -> Result<Schema, ConnectorError> {
-    let unfit = |error: ArrowError| ConnectorError::Io {
-        place: path.display().to_string(),
+pub(crate) fn infer(input: Input) -> Result<Schema, ConnectorError> {
+    let mut lines = Lines::new(input);
+    lines.read(SAMPLE_ROWS)?;
+    let place = lines.input.name().to_owned();
+    let values = json::reader::ValueIter::new(lines.text(&lines.found), None);
+    let schema = json::reader::infer_json_schema_from_iterator(values.filter(Result::is_ok));
+    let schema = schema.map_err(|error| ConnectorError::Io {
+        place: place.clone(),
         message: error.to_string(),
         hint: Some("declare the columns of the table".into()),
-    };
-    let file = std::fs::File::open(path).map_err(|error| io_error(path, &error))?;
-    let values = json::reader::ValueIter::new(BufReader::new(file), Some(SAMPLE_ROWS));
-    let schema = json::reader::infer_json_schema_from_iterator(values.filter(Result::is_ok));
-    let schema = Arc::new(schema.map_err(unfit)?);
-    let mut flow = JsonFlow::open(path, Refuser::ignoring(Arc::clone(&schema)))?;
-    let Next::Batch(sample) = flow.next(SAMPLE_ROWS)? else {
+    })?;
+    let decoder = JsonDecoder::with(lines, Refuser::ignoring(Arc::new(schema)));
+    let Some(sample) = decoder.rows()? else {
         return Err(ConnectorError::Io {
-            place: path.display().to_string(),
+            place,
             message: "no line is a JSON object".into(),
             hint: Some("JSON is read one object a line".into()),
         });
     };
+    let schema = &decoder.refuser.target.declared;
     let fields = schema.fields().iter().zip(sample.columns()).map(|(field, column)| {
         let data_type = match field.data_type() {
             DataType::Null => DataType::Utf8,

@@ -1,4 +1,4 @@
-//! From columns as a file has them to rows as the table declares them.
+//! From columns as the bytes have them to rows as the table declares them.
 //!
 //! Invariant: a row leaves here with every value of its declared type, or is refused with a reason
 //! and takes no other row with it.
@@ -15,25 +15,26 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use dataflow::bad::{BadRow, BadRows};
 use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
+use dataflow::source::FlowContext;
 
 use crate::options::{Reader, nearest, sql_type};
 
 /// What is read of a table.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(crate) struct Target {
     table: String,
     /// All declared columns.
-    pub(super) declared: SchemaRef,
+    pub(crate) declared: SchemaRef,
     /// The columns to be given out, by position among the declared.
-    pub(super) projection: Vec<usize>,
+    pub(crate) projection: Vec<usize>,
     /// Their schema.
-    pub(super) projected: SchemaRef,
+    pub(crate) projected: SchemaRef,
     /// Whether a bad row ends the query.
     strict: bool,
 }
 
 impl Target {
-    pub(super) fn new(table: &TableDef, projection: &[usize]) -> Result<Self, ConnectorError> {
+    pub(crate) fn new(table: &TableDef, projection: &[usize]) -> Result<Self, ConnectorError> {
         let projected =
             table.schema.project(projection).map_err(|error| ConnectorError::Column {
                 column: table.name.clone(),
@@ -53,21 +54,31 @@ impl Target {
 
 /// A row that was refused: its position in the batch, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refused {
-    pub(super) row: usize,
-    pub(super) reason: String,
+pub(crate) struct Refused {
+    pub(crate) row: usize,
+    pub(crate) reason: String,
 }
 
 /// Where refused rows go.
 #[derive(Clone)]
-pub(super) struct Refuser {
-    pub(super) target: Arc<Target>,
-    pub(super) bad: Arc<BadRows>,
+pub(crate) struct Refuser {
+    pub(crate) target: Arc<Target>,
+    pub(crate) bad: Arc<BadRows>,
 }
 
 impl Refuser {
+    /// Rows refused go to the bad rows of `context`.
+    pub(crate) fn new(target: &Arc<Target>, context: &FlowContext) -> Self {
+        Self { target: Arc::clone(target), bad: Arc::clone(&context.bad) }
+    }
+
+    /// The same columns, and nobody who would hear of the bad rows.
+    pub(crate) fn silent(target: &Arc<Target>) -> Self {
+        Self { target: Arc::clone(target), bad: Arc::default() }
+    }
+
     /// Reads every row of columns that nobody declared yet, and forgets the bad ones.
-    pub(super) fn ignoring(declared: SchemaRef) -> Self {
+    pub(crate) fn ignoring(declared: SchemaRef) -> Self {
         let projection = (0..declared.fields().len()).collect();
         let projected = Arc::clone(&declared);
         let table = String::new();
@@ -76,7 +87,7 @@ impl Refuser {
     }
 
     /// Counts a row that cannot be read, or fails where the table says so.
-    pub(super) fn refuse(
+    pub(crate) fn refuse(
         &self,
         place: String,
         reason: String,
@@ -96,14 +107,14 @@ impl Refuser {
 }
 
 /// The first reason for each refused row, in the order of rows.
-pub(super) fn first_reasons(mut refused: Vec<Refused>) -> Vec<Refused> {
+pub(crate) fn first_reasons(mut refused: Vec<Refused>) -> Vec<Refused> {
     refused.sort_by_key(|refused| refused.row);
     refused.dedup_by_key(|refused| refused.row);
     refused
 }
 
 /// A batch of the `columns` without the refused rows.
-pub(super) fn without(
+pub(crate) fn without(
     schema: &SchemaRef,
     columns: Vec<ArrayRef>,
     rows: usize,
@@ -129,7 +140,7 @@ pub(super) fn without(
 
 /// `array` as a column of the type of `field`. Values that the type cannot hold, and nulls where
 /// none is allowed, are added to `refused`.
-pub(super) fn convert(
+pub(crate) fn convert(
     array: &ArrayRef,
     field: &Field,
     refused: &mut Vec<Refused>,
@@ -157,7 +168,7 @@ pub(super) fn convert(
 }
 
 /// The reason for a value that the declared type cannot hold.
-pub(super) fn not_valid(field: &Field, value: &str) -> String {
+pub(crate) fn not_valid(field: &Field, value: &str) -> String {
     format!("column '{}': '{value}' is not a valid {}", field.name(), sql_type(field.data_type()))
 }
 
@@ -185,7 +196,7 @@ fn lost_rows(from: &ArrayRef, to: &ArrayRef) -> Result<BooleanBuffer, ArrowError
 }
 
 /// A row as text, for a row that never was any.
-pub(super) fn shown(batch: &RecordBatch, row: usize) -> Result<String, ArrowError> {
+pub(crate) fn shown(batch: &RecordBatch, row: usize) -> Result<String, ArrowError> {
     let options = FormatOptions::default().with_null("NULL");
     let values = batch.columns().iter().map(|column| {
         Ok::<_, ArrowError>(ArrayFormatter::try_new(column, &options)?.value(row).to_string())
@@ -195,7 +206,7 @@ pub(super) fn shown(batch: &RecordBatch, row: usize) -> Result<String, ArrowErro
 
 /// The position of each declared column among `names`, by name: as written, else without regard to
 /// case.
-pub(super) fn match_columns(
+pub(crate) fn match_columns(
     declared: &Schema,
     names: &[String],
     place: &str,
@@ -222,7 +233,7 @@ pub(super) fn match_columns(
 }
 
 /// Refuses a declared type that nothing in a file of type `from` can become.
-pub(super) fn check_castable(
+pub(crate) fn check_castable(
     field: &Field,
     from: &DataType,
     place: &str,
@@ -242,7 +253,7 @@ pub(super) fn check_castable(
 }
 
 /// Whether a column holds text.
-pub(super) fn is_text(data_type: &DataType) -> bool {
+pub(crate) fn is_text(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(_, value) => is_text(value),
         other => other.is_string(),

@@ -1,0 +1,188 @@
+//! CSV, read.
+//!
+//! `csv-core` cuts bytes into records; a batch of them is turned into columns of the declared
+//! types, one column after the other. A record that does not fit is taken out by its row, so that
+//! bad rows cost nothing while there are none and little when there are some.
+//!
+//! A quote that is never closed would swallow the records after it. Therefore a record of several
+//! lines must close its quotes as RFC 4180 says, and has a bound; otherwise only its first line is
+//! refused, and reading goes on with the next one.
+//!
+//! A row is good or bad by all declared columns, not only by those that a query reads: what is
+//! counted does not depend on the query.
+
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::{DataType, Field, Schema};
+use arrow::error::ArrowError;
+use arrow::record_batch::RecordBatch;
+use dataflow::error::ConnectorError;
+
+use super::encode::CsvStyle;
+use super::infer::{SAMPLE_ROWS, narrowest};
+use super::rows::{Refuser, first_reasons, match_columns, without};
+use super::{Decoded, Decoder, Input, extension};
+use crate::options::Reader;
+
+mod records;
+mod texts;
+
+use records::{Records, Stop};
+use texts::Texts;
+
+/// Bytes of a record at most: beyond, a quote was not closed.
+pub const RECORD_BYTES_MAX: usize = 2 << 20;
+
+/// How CSV is written.
+#[derive(Debug, Clone)]
+pub(crate) struct Dialect {
+    header: bool,
+    delimiter: u8,
+    quote: u8,
+    comment: Option<u8>,
+    /// Texts that stand for NULL; an empty text does so for every type but strings.
+    nulls: Vec<String>,
+}
+
+impl Dialect {
+    /// `name` is that of the file: tabs separate the fields of a `.tsv`.
+    pub(crate) fn new(options: Reader<'_>, name: &str) -> Result<Self, ConnectorError> {
+        let tabs = extension(name).is_some_and(|extension| extension.eq_ignore_ascii_case("tsv"));
+        let delimiter = if tabs { b'\t' } else { b',' };
+        Ok(Self {
+            header: options.bool("csv.header", true)?,
+            delimiter: options.byte("csv.delimiter")?.unwrap_or(delimiter),
+            quote: options.byte("csv.quote")?.unwrap_or(b'"'),
+            comment: options.byte("csv.comment")?,
+            nulls: match options.text("csv.null") {
+                Some(list) => list.split(',').map(str::to_owned).collect(),
+                None => Vec::new(),
+            },
+        })
+    }
+
+    /// The same, to be written.
+    pub(crate) fn style(&self) -> CsvStyle {
+        CsvStyle {
+            header: self.header,
+            delimiter: self.delimiter,
+            quote: self.quote,
+            null: self.nulls.first().cloned().unwrap_or_default(),
+        }
+    }
+
+    fn is_null(&self, text: &str) -> bool {
+        self.nulls.iter().any(|null| null == text)
+    }
+}
+
+/// CSV that is being read.
+pub(crate) struct CsvDecoder {
+    records: Records,
+    /// The field of each declared column, once the header has been read.
+    fields: Option<Vec<usize>>,
+    refuser: Refuser,
+}
+
+impl CsvDecoder {
+    pub(crate) fn new(input: Input, dialect: Dialect, refuser: Refuser) -> Self {
+        let declared = refuser.target.declared.fields().len();
+        let mut records = Records::new(input, dialect);
+        let mut fields = None;
+        if !records.dialect.header {
+            records.width = declared;
+            fields = Some((0..declared).collect());
+        }
+        Self { records, fields, refuser }
+    }
+
+    /// Columns of the records at hand, without those that do not fit the table.
+    fn columns(&self, positions: &[usize]) -> Result<RecordBatch, ConnectorError> {
+        let target = &self.refuser.target;
+        let mut refused = Vec::new();
+        let mut columns: Vec<Option<ArrayRef>> = vec![None; target.declared.fields().len()];
+        let texts = Texts::of(&self.records);
+        for (index, field) in target.declared.fields().iter().enumerate() {
+            let column = texts.column(positions[index], field, &mut refused);
+            columns[index] = Some(column.map_err(|error| self.unfit(error))?);
+        }
+        let refused = first_reasons(refused);
+        for refused in &refused {
+            let (line, text) = self.records.source_of(refused.row);
+            let place = format!("{}:{line}", self.records.input.name());
+            self.refuser.refuse(place, refused.reason.clone(), text)?;
+        }
+        let chosen = target.projection.iter().filter_map(|index| columns[*index].clone()).collect();
+        without(&target.projected, chosen, self.records.spans.len(), &refused)
+            .map_err(|error| self.unfit(error))
+    }
+
+    fn decode_at(&mut self, fields: &[usize], rows_max: usize) -> Result<Decoded, ConnectorError> {
+        loop {
+            let stop = self.records.read(rows_max, &self.refuser)?;
+            if !self.records.spans.is_empty() {
+                let batch = self.columns(fields)?;
+                if batch.num_rows() > 0 {
+                    return Ok(Decoded::Batch(batch));
+                }
+            }
+            match stop {
+                Stop::Full => {}
+                Stop::Later => return Ok(Decoded::Later),
+                Stop::End => return Ok(Decoded::End),
+            }
+        }
+    }
+
+    fn unfit(&self, error: ArrowError) -> ConnectorError {
+        ConnectorError::Io {
+            place: self.records.input.name().to_owned(),
+            message: error.to_string(),
+            hint: None,
+        }
+    }
+}
+
+impl Decoder for CsvDecoder {
+    fn start(&mut self) -> Result<bool, ConnectorError> {
+        if self.fields.is_none()
+            && let Some(names) = self.records.header()?
+        {
+            let declared = &self.refuser.target.declared;
+            self.fields = Some(match_columns(declared, &names, self.records.input.name())?);
+        }
+        Ok(self.fields.is_some())
+    }
+
+    fn decode(&mut self, rows_max: usize) -> Result<Decoded, ConnectorError> {
+        self.start()?;
+        let Some(fields) = self.fields.take() else { return Ok(Decoded::Later) };
+        let decoded = self.decode_at(&fields, rows_max);
+        self.fields = Some(fields);
+        decoded
+    }
+}
+
+/// Columns that the first records suggest; names from the header, else `column1`, ….
+pub(crate) fn infer(input: Input, dialect: Dialect) -> Result<Schema, ConnectorError> {
+    let mut records = Records::new(input, dialect);
+    let names = match records.dialect.header {
+        true => records.header()?.unwrap_or_default(),
+        false => (1..=records.first_width()?).map(|index| format!("column{index}")).collect(),
+    };
+    let refuser = Refuser::ignoring(Arc::new(Schema::empty()));
+    records.read(SAMPLE_ROWS, &refuser)?;
+    let texts = Texts::of(&records);
+    let fields: Vec<Field> = names
+        .iter()
+        .enumerate()
+        .map(|(index, name)| {
+            // Read as a number, so that empty texts are nulls here.
+            let probe = Field::new(name, DataType::Int64, true);
+            let text = texts.text(index, &probe, &mut Vec::new());
+            Field::new(name, narrowest(&text), true)
+        })
+        .collect();
+    Ok(Schema::new(fields))
+}

@@ -1,0 +1,325 @@
+//! Bytes cut into records.
+
+use csv_core::ReadRecordResult;
+use dataflow::error::ConnectorError;
+
+use super::{Dialect, RECORD_BYTES_MAX};
+use crate::format::input::{BATCH_BYTES_MAX, Filled, Input};
+use crate::format::rows::Refuser;
+
+/// Where a record stands in the batch's bytes.
+pub(super) struct Span {
+    from: usize,
+    to: usize,
+    /// The line of `from`, counted from 1.
+    line: u64,
+}
+
+/// The record that is being read, as far as it has arrived.
+#[derive(Clone, Copy)]
+struct Begun {
+    from: usize,
+    line: u64,
+    /// Where its text begins in `data`.
+    used: usize,
+    /// Its fields that have ended.
+    fields: usize,
+}
+
+/// Bytes cut into records, a batch at a time.
+pub(super) struct Records {
+    pub(super) input: Input,
+    parser: csv_core::Reader,
+    pub(super) dialect: Dialect,
+    /// Fields that a record must have; 0 until known.
+    pub(super) width: usize,
+    /// Unquoted text of all fields, one after the other.
+    pub(super) data: Vec<u8>,
+    /// Bytes of `data` in use.
+    pub(super) used: usize,
+    /// Where each field ends in `data`: `width` per record.
+    pub(super) ends: Vec<usize>,
+    pub(super) spans: Vec<Span>,
+    /// The record that has not arrived as a whole.
+    begun: Option<Begun>,
+    /// The ends of its fields, counted from its beginning.
+    ends_of_record: Vec<usize>,
+}
+
+/// What became of an attempt to read a record.
+enum Attempt {
+    Record { fields: usize },
+    TooLong,
+    Later,
+    End,
+}
+
+/// Why no more records were read.
+pub(super) enum Stop {
+    /// The batch is as large as it may be.
+    Full,
+    /// Nothing more has arrived.
+    Later,
+    /// That was the last.
+    End,
+}
+
+impl Records {
+    pub(super) fn new(input: Input, dialect: Dialect) -> Self {
+        let parser = csv_core::ReaderBuilder::new()
+            .delimiter(dialect.delimiter)
+            .quote(dialect.quote)
+            .comment(dialect.comment)
+            .build();
+        Self {
+            input,
+            parser,
+            dialect,
+            width: 0,
+            data: vec![0; 64 << 10],
+            used: 0,
+            ends: Vec::new(),
+            spans: Vec::new(),
+            begun: None,
+            ends_of_record: vec![0; 64],
+        }
+    }
+
+    /// The names of the columns, once they have arrived.
+    pub(super) fn header(&mut self) -> Result<Option<Vec<String>>, ConnectorError> {
+        let begun = self.begin();
+        let fields = match self.attempt()? {
+            Attempt::Record { fields } => fields,
+            Attempt::Later => return Ok(None),
+            Attempt::End => {
+                return Err(ConnectorError::Io {
+                    place: self.input.name().to_owned(),
+                    message: "is empty: it has no header".into(),
+                    hint: Some("what has no header is read with 'csv.header' = 'false'".into()),
+                });
+            }
+            Attempt::TooLong => return Err(too_long(self.input.name().to_owned())),
+        };
+        self.begun = None;
+        self.width = fields;
+        let text = &self.data[begun.used..self.used];
+        let mut start = 0;
+        let names = self.ends_of_record[..fields].iter().map(|end| {
+            let name = String::from_utf8_lossy(&text[start..*end]);
+            start = *end;
+            name.trim().to_owned()
+        });
+        Ok(Some(names.collect()))
+    }
+
+    /// How many fields the first record has, which is to be read again; 0 where there is none.
+    pub(super) fn first_width(&mut self) -> Result<usize, ConnectorError> {
+        if let Attempt::Record { fields } = self.attempt()? {
+            self.begun = None;
+            self.width = fields;
+            self.input.rewind(0);
+            self.parser.reset();
+        }
+        Ok(self.width)
+    }
+
+    /// The record that is being read; a new one where none is.
+    fn begin(&mut self) -> Begun {
+        *self.begun.get_or_insert(Begun {
+            from: self.input.position(),
+            line: self.parser.line(),
+            used: self.used,
+            fields: 0,
+        })
+    }
+
+    /// Forgets all records but the one that is being read.
+    fn begin_batch(&mut self) {
+        self.ends.clear();
+        self.spans.clear();
+        match &mut self.begun {
+            Some(begun) => {
+                self.input.begin_batch(begun.from);
+                self.data.copy_within(begun.used..self.used, 0);
+                self.used -= begun.used;
+                begun.from = 0;
+                begun.used = 0;
+            }
+            None => {
+                self.input.begin_batch(self.input.position());
+                self.used = 0;
+            }
+        }
+    }
+
+    /// Reads up to `rows_max` records of the right number of fields; refuses the others.
+    pub(super) fn read(
+        &mut self,
+        rows_max: usize,
+        refuser: &Refuser,
+    ) -> Result<Stop, ConnectorError> {
+        self.begin_batch();
+        while self.spans.len() < rows_max && self.input.position() < BATCH_BYTES_MAX {
+            let Begun { from, line, used, .. } = self.begin();
+            let attempt = self.attempt()?;
+            if matches!(attempt, Attempt::Later) {
+                return Ok(Stop::Later);
+            }
+            self.begun = None;
+            let refusal = match attempt {
+                Attempt::Later | Attempt::End => return Ok(Stop::End),
+                Attempt::TooLong => {
+                    Some(format!("a quoted value does not end within {RECORD_BYTES_MAX} bytes"))
+                }
+                Attempt::Record { .. } if self.is_torn(from, line) => {
+                    Some("a quoted value does not end as it should".into())
+                }
+                Attempt::Record { fields } if fields != self.width => {
+                    Some(format!("expected {} fields, found {fields}", self.width))
+                }
+                Attempt::Record { fields } => {
+                    let ends = &self.ends_of_record[..fields];
+                    self.ends.extend(ends.iter().map(|end| used + end));
+                    self.spans.push(Span { from, to: self.input.position(), line });
+                    None
+                }
+            };
+            if let Some(reason) = refusal {
+                self.used = used;
+                self.refuse_line(from, line, reason, refuser)?;
+            }
+        }
+        Ok(Stop::Full)
+    }
+
+    /// Reads on in the record that is being read, into `data` and `ends_of_record`.
+    fn attempt(&mut self) -> Result<Attempt, ConnectorError> {
+        let mut begun = self.begin();
+        loop {
+            if self.input.ahead().is_empty() && self.input.fill(begun.line)? == Filled::Later {
+                self.begun = Some(begun);
+                return Ok(Attempt::Later);
+            }
+            let (result, passed, written, ended) = self.parser.read_record(
+                self.input.ahead(),
+                &mut self.data[self.used..],
+                &mut self.ends_of_record[begun.fields..],
+            );
+            self.input.pass(passed);
+            self.used += written;
+            begun.fields += ended;
+            match result {
+                ReadRecordResult::Record => return Ok(Attempt::Record { fields: begun.fields }),
+                ReadRecordResult::End => return Ok(Attempt::End),
+                ReadRecordResult::InputEmpty => {}
+                ReadRecordResult::OutputFull => self.data.resize(self.data.len() * 2, 0),
+                ReadRecordResult::OutputEndsFull => {
+                    self.ends_of_record.resize(self.ends_of_record.len() * 2, 0);
+                }
+            }
+            if self.input.position() - begun.from > RECORD_BYTES_MAX {
+                return Ok(Attempt::TooLong);
+            }
+        }
+    }
+
+    /// Whether the record read last spans lines, or the end of the file, without its quotes being
+    /// closed.
+    fn is_torn(&self, from: usize, line: u64) -> bool {
+        let one_line = self.parser.line() <= line + 1 && !self.input.is_whole();
+        if one_line {
+            return false;
+        }
+        let raw = self.input.bytes(from, self.input.position());
+        let (_, text) = skip_blank(raw, line, self.dialect.comment);
+        !quotes_close(text, self.dialect.delimiter, self.dialect.quote)
+    }
+
+    /// Refuses the first line of a record and goes on behind it.
+    fn refuse_line(
+        &mut self,
+        from: usize,
+        line: u64,
+        reason: String,
+        refuser: &Refuser,
+    ) -> Result<(), ConnectorError> {
+        let to = self.input.position();
+        let raw = self.input.bytes(from, to);
+        let (line, text) = skip_blank(raw, line, self.dialect.comment);
+        let skipped = raw.len() - text.len();
+        let place = format!("{}:{line}", self.input.name());
+        match text.iter().position(|byte| *byte == b'\n') {
+            Some(end) => {
+                refuser.refuse(place, reason, text[..end].trim_ascii_end())?;
+                self.input.rewind(from + skipped + end + 1);
+                self.parser.reset();
+                self.parser.set_line(line + 1);
+                Ok(())
+            }
+            None if to - from > RECORD_BYTES_MAX => Err(too_long(place)),
+            None => refuser.refuse(place, reason, text.trim_ascii_end()),
+        }
+    }
+
+    /// Line and text of a record of this batch.
+    pub(super) fn source_of(&self, row: usize) -> (u64, &[u8]) {
+        let span = &self.spans[row];
+        let raw = self.input.bytes(span.from, span.to);
+        let (line, text) = skip_blank(raw, span.line, self.dialect.comment);
+        (line, text.trim_ascii_end())
+    }
+}
+
+/// Blank and comment lines before a record belong to its bytes: passes them.
+fn skip_blank(raw: &[u8], mut line: u64, comment: Option<u8>) -> (u64, &[u8]) {
+    let mut rest = raw;
+    loop {
+        match rest {
+            [b'\n', tail @ ..] => {
+                line += 1;
+                rest = tail;
+            }
+            [b'\r', tail @ ..] => rest = tail,
+            [first, ..] if Some(*first) == comment => {
+                let end = rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
+                rest = &rest[end..];
+            }
+            _ => return (line, rest),
+        }
+    }
+}
+
+/// Whether every quoted field of a record ends with a quote before a delimiter or the end.
+fn quotes_close(text: &[u8], delimiter: u8, quote: u8) -> bool {
+    let mut rest = text;
+    loop {
+        if let [first, tail @ ..] = rest
+            && *first == quote
+        {
+            rest = tail;
+            loop {
+                let Some(end) = rest.iter().position(|byte| *byte == quote) else { return false };
+                rest = &rest[end + 1..];
+                match rest {
+                    [next, tail @ ..] if *next == quote => rest = tail,
+                    [next, ..] if *next != delimiter && !matches!(next, b'\r' | b'\n') => {
+                        return false;
+                    }
+                    _ => break,
+                }
+            }
+        }
+        match rest.iter().position(|byte| *byte == delimiter) {
+            Some(end) => rest = &rest[end + 1..],
+            None => return true,
+        }
+    }
+}
+
+fn too_long(place: String) -> ConnectorError {
+    ConnectorError::Io {
+        place,
+        message: format!("no line ends within {RECORD_BYTES_MAX} bytes"),
+        hint: Some("is it a CSV file? check 'format' and 'csv.quote'".into()),
+    }
+}

@@ -1,0 +1,121 @@
+//! Fields as columns of the declared types.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, ArrowPrimitiveType, PrimitiveBuilder, StringBuilder};
+use arrow::compute::kernels::cast_utils::Parser;
+use arrow::datatypes::{
+    DataType, Field, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
+};
+use arrow::error::ArrowError;
+
+use super::records::Records;
+use crate::format::rows::{Refused, convert, is_text, not_valid};
+
+/// The fields of a batch as text.
+pub(super) struct Texts<'a> {
+    records: &'a Records,
+    /// All of them, where all are UTF-8.
+    whole: Option<&'a str>,
+}
+
+impl<'a> Texts<'a> {
+    pub(super) fn of(records: &'a Records) -> Self {
+        Self { records, whole: std::str::from_utf8(&records.data[..records.used]).ok() }
+    }
+
+    fn get(&self, row: usize, field: usize) -> Option<&str> {
+        let index = row * self.records.width + field;
+        let start = if index == 0 { 0 } else { self.records.ends[index - 1] };
+        let end = self.records.ends[index];
+        match self.whole {
+            Some(whole) => whole.get(start..end),
+            None => std::str::from_utf8(&self.records.data[start..end]).ok(),
+        }
+    }
+
+    /// A column in its declared type. Numbers are parsed where they stand; every other type is a
+    /// cast from text.
+    pub(super) fn column(
+        &self,
+        position: usize,
+        field: &Field,
+        refused: &mut Vec<Refused>,
+    ) -> Result<ArrayRef, ArrowError> {
+        let array = match field.data_type() {
+            DataType::Int8 => self.numbers::<Int8Type>(position, field, refused),
+            DataType::Int16 => self.numbers::<Int16Type>(position, field, refused),
+            DataType::Int32 => self.numbers::<Int32Type>(position, field, refused),
+            DataType::Int64 => self.numbers::<Int64Type>(position, field, refused),
+            DataType::Float32 => self.numbers::<Float32Type>(position, field, refused),
+            DataType::Float64 => self.numbers::<Float64Type>(position, field, refused),
+            _ => self.text(position, field, refused),
+        };
+        convert(&array, field, refused)
+    }
+
+    /// A column of numbers.
+    fn numbers<T: ArrowPrimitiveType + Parser>(
+        &self,
+        position: usize,
+        field: &Field,
+        refused: &mut Vec<Refused>,
+    ) -> ArrayRef {
+        let rows = self.records.spans.len();
+        let mut builder = PrimitiveBuilder::<T>::with_capacity(rows);
+        for row in 0..rows {
+            let text = self.get(row, position).map(str::trim_ascii);
+            match text {
+                Some(text) if text.is_empty() || self.records.dialect.is_null(text) => {
+                    builder.append_null();
+                }
+                Some(text) => {
+                    let value = T::parse(text);
+                    if value.is_none() {
+                        refused.push(Refused { row, reason: not_valid(field, text) });
+                    }
+                    builder.append_option(value);
+                }
+                None => {
+                    refused.push(Refused { row, reason: not_utf8(field) });
+                    builder.append_null();
+                }
+            }
+        }
+        Arc::new(builder.finish())
+    }
+
+    /// A column of text with its nulls.
+    pub(super) fn text(
+        &self,
+        position: usize,
+        field: &Field,
+        refused: &mut Vec<Refused>,
+    ) -> ArrayRef {
+        let rows = self.records.spans.len();
+        let dialect = &self.records.dialect;
+        let is_text = is_text(field.data_type());
+        let mut builder = StringBuilder::with_capacity(rows, rows * 8);
+        for row in 0..rows {
+            match self.get(row, position) {
+                Some(text) => {
+                    let text = if is_text { text } else { text.trim_ascii() };
+                    if (text.is_empty() && !is_text) || dialect.is_null(text) {
+                        builder.append_null();
+                    } else {
+                        builder.append_value(text);
+                    }
+                }
+                None => {
+                    builder.append_null();
+                    refused.push(Refused { row, reason: not_utf8(field) });
+                }
+            }
+        }
+        Arc::new(builder.finish())
+    }
+}
+
+fn not_utf8(field: &Field) -> String {
+    format!("column '{}': the text is not UTF-8", field.name())
+}

@@ -1,0 +1,143 @@
+//! Bytes in the order of their arrival as a sliding window, for the formats that are read in order.
+//!
+//! ```text
+//! buffer:  … │ the batch being read │ not looked at │ room
+//!            begin                  at              filled
+//! ```
+//!
+//! The bytes from `begin` on stay where they are while a batch is read, so that a bad record can be
+//! shown, and read again from its second line.
+//!
+//! The bytes come from any [`Read`]: a file, a decompressor, a socket. One that has nothing *at the
+//! moment* answers [`WouldBlock`](ErrorKind::WouldBlock); it is asked again later.
+
+use std::io::{ErrorKind, Read};
+
+use dataflow::error::ConnectorError;
+
+/// Bytes asked of the reader at a time.
+const READ_BYTES: usize = 1 << 20;
+
+/// Bytes of a batch after which no further record is begun: bounds the memory of a flow together
+/// with the bound on a record.
+pub(crate) const BATCH_BYTES_MAX: usize = 8 << 20;
+
+/// Bytes that are being read.
+pub(crate) struct Input {
+    reader: Box<dyn Read + Send>,
+    name: String,
+    buffer: Vec<u8>,
+    begin: usize,
+    at: usize,
+    filled: usize,
+    ended: bool,
+}
+
+/// What became of an attempt to read on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Filled {
+    /// There are more bytes ahead than before.
+    More,
+    /// Nothing at the moment.
+    Later,
+    /// Nothing more, ever.
+    End,
+}
+
+impl Input {
+    /// `name` stands before the record in messages: a path, an address.
+    pub(crate) fn new(reader: Box<dyn Read + Send>, name: impl Into<String>) -> Self {
+        Self {
+            reader,
+            name: name.into(),
+            buffer: Vec::new(),
+            begin: 0,
+            at: 0,
+            filled: 0,
+            ended: false,
+        }
+    }
+
+    /// The name for messages.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes that were read and not passed yet.
+    pub(crate) fn ahead(&self) -> &[u8] {
+        &self.buffer[self.at..self.filled]
+    }
+
+    /// Passes `bytes` of [`ahead`](Self::ahead).
+    pub(crate) fn pass(&mut self, bytes: usize) {
+        self.at += bytes;
+        debug_assert!(self.at <= self.filled);
+    }
+
+    /// The position, counted from the beginning of the batch.
+    pub(crate) fn position(&self) -> usize {
+        self.at - self.begin
+    }
+
+    /// Goes back to a position of this batch.
+    pub(crate) fn rewind(&mut self, position: usize) {
+        self.at = self.begin + position;
+    }
+
+    /// The bytes of this batch between two positions.
+    pub(crate) fn bytes(&self, from: usize, to: usize) -> &[u8] {
+        &self.buffer[self.begin + from..self.begin + to]
+    }
+
+    /// Forgets what stands before a position of this batch: a new batch begins there.
+    pub(crate) fn begin_batch(&mut self, position: usize) {
+        self.begin += position;
+    }
+
+    /// Whether the last byte has been read, though not all of them are passed.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.ended
+    }
+
+    /// Reads on. `record` is the one that is being read, for the message of an error.
+    pub(crate) fn fill(&mut self, record: u64) -> Result<Filled, ConnectorError> {
+        if self.ended {
+            return Ok(Filled::End);
+        }
+        if self.buffer.len() - self.filled < READ_BYTES {
+            self.buffer.copy_within(self.begin..self.filled, 0);
+            self.filled -= self.begin;
+            self.at -= self.begin;
+            self.begin = 0;
+            let wanted = (self.filled * 2).max(2 * READ_BYTES);
+            if self.buffer.len() < wanted {
+                self.buffer.resize(wanted, 0);
+            }
+        }
+        loop {
+            match self.reader.read(&mut self.buffer[self.filled..]) {
+                Ok(0) => {
+                    self.ended = true;
+                    return Ok(Filled::End);
+                }
+                Ok(bytes) => {
+                    self.filled += bytes;
+                    return Ok(Filled::More);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Filled::Later),
+                Err(error) => return Err(read_error(&format!("{}:{record}", self.name), error)),
+            }
+        }
+    }
+}
+
+/// An error of a reader; one that carries an error of a connector stands for that one.
+fn read_error(place: &str, error: std::io::Error) -> ConnectorError {
+    match error.downcast::<ConnectorError>() {
+        Ok(error) => error,
+        Err(error) => {
+            ConnectorError::Io { place: place.to_owned(), message: error.to_string(), hint: None }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! What bytes mean, apart from where they come from.
+//!
+//! ```text
+//! file · object · socket · … ─▶ Read ─▶ Input ─▶ Decoder ─▶ record batches
+//!                                         csv │ json   └──▶ bad rows, at name:record
+//! ```
+//!
+//! A [`Decoder`] takes bytes in whatever pieces they arrive in and gives the records that are
+//! complete. It does not know whether the bytes come from a disk or a peer: a reader that has
+//! nothing at the moment says so ([`Input`]), and the decoder goes on where it stood.
+//!
+//! Absent on purpose: formats that need their last bytes first, such as Parquet. They are read from
+//! what is [`stored`](crate::stored).
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Schema};
+use arrow::record_batch::RecordBatch;
+use dataflow::connector::OptionSpec;
+use dataflow::error::ConnectorError;
+use dataflow::source::{Flow, FlowContext, Next};
+use fabric::Clock;
+
+pub(crate) mod csv;
+pub(crate) mod encode;
+pub(crate) mod infer;
+pub(crate) mod input;
+pub(crate) mod json;
+pub(crate) mod rows;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use input::Input;
+pub(crate) use rows::{Refuser, Target};
+
+use crate::options::Reader;
+
+/// The names of all formats, as the option 'format' has them.
+const KINDS: [(&str, Kind); 3] =
+    [("csv", Kind::Csv), ("json", Kind::Json), ("parquet", Kind::Parquet)];
+
+/// What bytes are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Csv,
+    Json,
+    Parquet,
+}
+
+impl Kind {
+    /// By the extension of a name.
+    pub(crate) fn of(name: &str) -> Option<Self> {
+        match extension(name)?.to_ascii_lowercase().as_str() {
+            "csv" | "tsv" => Some(Self::Csv),
+            "json" | "jsonl" | "ndjson" => Some(Self::Json),
+            "parquet" | "pq" => Some(Self::Parquet),
+            _ => None,
+        }
+    }
+
+    /// By the option 'format'.
+    pub(crate) fn given(options: Reader<'_>) -> Result<Option<Self>, ConnectorError> {
+        let index = options.choice("format", &KINDS.map(|(name, _)| name))?;
+        Ok(index.map(|index| KINDS[index].1))
+    }
+}
+
+/// The part of a name behind its last dot.
+pub(crate) fn extension(name: &str) -> Option<&str> {
+    let (stem, extension) = name.rsplit('/').next()?.rsplit_once('.')?;
+    (!stem.is_empty()).then_some(extension)
+}
+
+/// The options of the formats that are read in order.
+pub(crate) const CSV_OPTIONS: [OptionSpec; 5] = [
+    OptionSpec {
+        key: "csv.header",
+        values: "true | false",
+        default: "true",
+        doc: "Whether the first record names the columns; without it they stand in the declared \
+              order.",
+    },
+    OptionSpec {
+        key: "csv.delimiter",
+        values: "character",
+        default: ", (a tab for .tsv)",
+        doc: "What stands between fields.",
+    },
+    OptionSpec {
+        key: "csv.quote",
+        values: "character",
+        default: "\"",
+        doc: "What stands around a field that contains delimiters; doubled within it.",
+    },
+    OptionSpec {
+        key: "csv.comment",
+        values: "character",
+        default: "none",
+        doc: "A line that begins with it is passed over.",
+    },
+    OptionSpec {
+        key: "csv.null",
+        values: "texts, separated by commas",
+        default: "none",
+        doc: "Texts that stand for NULL, such as NA; an empty field is NULL for every type but \
+              strings. A sink writes the first.",
+    },
+];
+
+/// What becomes of a record that is no row of the table.
+pub(crate) const ON_BAD: OptionSpec = OptionSpec {
+    key: "on_bad",
+    values: "skip | fail",
+    default: "skip",
+    doc: "Whether a record that is no row of the table is counted and passed over, or ends the \
+          query.",
+};
+
+/// A format that is read in order, with what there is to know about it.
+#[derive(Debug, Clone)]
+pub(crate) enum Format {
+    Csv(csv::Dialect),
+    Json,
+}
+
+impl Format {
+    /// `None` where the format needs its last bytes first. `name` is that of a file or object, for
+    /// what its extension tells.
+    pub(crate) fn new(
+        kind: Kind,
+        options: Reader<'_>,
+        name: &str,
+    ) -> Result<Option<Self>, ConnectorError> {
+        Ok(match kind {
+            Kind::Csv => Some(Self::Csv(csv::Dialect::new(options, name)?)),
+            Kind::Json => Some(Self::Json),
+            Kind::Parquet => None,
+        })
+    }
+
+    /// Refuses declared types that nothing in this format can become.
+    pub(crate) fn check(&self, declared: &Schema) -> Result<(), ConnectorError> {
+        match self {
+            Self::Csv(_) => declared
+                .fields()
+                .iter()
+                .try_for_each(|field| rows::check_castable(field, &DataType::Utf8, "a CSV file")),
+            Self::Json => Ok(()),
+        }
+    }
+
+    /// A reader of the records of `input`.
+    pub(crate) fn decoder(&self, input: Input, refuser: Refuser) -> Box<dyn Decoder> {
+        match self {
+            Self::Csv(dialect) => Box::new(csv::CsvDecoder::new(input, dialect.clone(), refuser)),
+            Self::Json => Box::new(json::JsonDecoder::new(input, refuser)),
+        }
+    }
+
+    /// Columns that the first records of `input` suggest. The input must not be one that waits.
+    pub(crate) fn infer(&self, input: Input) -> Result<Schema, ConnectorError> {
+        match self {
+            Self::Csv(dialect) => csv::infer(input, dialect.clone()),
+            Self::Json => json::infer(input),
+        }
+    }
+}
+
+/// Bytes becoming rows.
+pub(crate) trait Decoder: Send {
+    /// Reads what stands before the first record and checks the columns against it, so that what
+    /// does not fit is reported early. `false`: it has not arrived yet. May be left out.
+    ///
+    /// # Errors
+    /// When the bytes cannot be read, or a declared column is not there.
+    fn start(&mut self) -> Result<bool, ConnectorError>;
+
+    /// Up to `rows_max` of the rows that have arrived. Records that are no rows have gone to the
+    /// refuser.
+    ///
+    /// # Errors
+    /// When the bytes cannot be read, or nothing in them can be told apart any more.
+    fn decode(&mut self, rows_max: usize) -> Result<Decoded, ConnectorError>;
+}
+
+/// What a decoder has to give.
+#[derive(Debug)]
+pub(crate) enum Decoded {
+    /// Rows, in order. Not empty.
+    Batch(RecordBatch),
+    /// No whole record at the moment.
+    Later,
+    /// No more rows, ever.
+    End,
+}
+
+/// A decoder as a flow.
+pub(crate) struct DecoderFlow {
+    decoder: Box<dyn Decoder>,
+    clock: Arc<dyn Clock>,
+    /// How long a flow without bytes is left alone.
+    poll_ns: u64,
+}
+
+impl DecoderFlow {
+    pub(crate) fn new(decoder: Box<dyn Decoder>, context: &FlowContext, poll_ns: u64) -> Self {
+        Self { decoder, clock: Arc::clone(&context.clock), poll_ns }
+    }
+}
+
+impl Flow for DecoderFlow {
+    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
+        Ok(match self.decoder.decode(rows_max)? {
+            Decoded::Batch(batch) => Next::Batch(batch),
+            Decoded::Later => Next::Wait { until_ns: self.clock.now_ns() + self.poll_ns },
+            Decoded::End => Next::End,
+        })
+    }
+}

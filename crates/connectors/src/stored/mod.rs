@@ -1,0 +1,109 @@
+//! Bytes that stay where they are and can be read again: files, objects of a store.
+//!
+//! ```text
+//! CSV, JSON   a blob is a flow: cut anywhere else, its rows would lose the order of their times
+//! Parquet     a row group is a flow
+//! ```
+//!
+//! Who lists the blobs — a directory, a bucket — gives them here in an order that is the same on
+//! every node, and gets a source.
+
+use std::io::{self, ErrorKind, Read};
+use std::sync::Arc;
+
+use arrow::datatypes::Schema;
+use bytes::Bytes;
+use dataflow::error::ConnectorError;
+use dataflow::source::Source;
+
+use crate::format::{Format, Input, Kind, Target};
+use crate::options::Reader;
+
+mod parquet;
+mod text;
+
+/// Bytes of a buffer between a blob and those who read little at a time.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Named bytes that do not change while they are read.
+pub(crate) trait Blob: Send + Sync {
+    /// For messages, and for what the extension tells: a path, an address.
+    fn name(&self) -> String;
+
+    /// How many bytes there are.
+    fn bytes(&self) -> u64;
+
+    /// All bytes, in order.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    fn read(&self) -> Result<Box<dyn Read + Send>, ConnectorError>;
+
+    /// Up to `length` bytes from `offset` on; fewer only where the blob ends.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn read_at(&self, offset: u64, length: usize) -> io::Result<Bytes>;
+}
+
+/// A source of blobs of one kind. The first is looked at, so that a column that does not exist is
+/// reported before anything runs.
+pub(crate) fn source(
+    blobs: Vec<Arc<dyn Blob>>,
+    kind: Kind,
+    options: Reader<'_>,
+    target: Arc<Target>,
+) -> Result<Arc<dyn Source>, ConnectorError> {
+    let name = blobs.first().map(|blob| blob.name()).unwrap_or_default();
+    match Format::new(kind, options, &name)? {
+        Some(format) => Ok(Arc::new(text::TextSource::open(blobs, format, target)?)),
+        None => Ok(Arc::new(parquet::ParquetSource::open(blobs, target)?)),
+    }
+}
+
+/// The columns of a blob: its own, or those that its first records suggest.
+pub(crate) fn infer(
+    blob: &Arc<dyn Blob>,
+    kind: Kind,
+    options: Reader<'_>,
+) -> Result<Schema, ConnectorError> {
+    match Format::new(kind, options, &blob.name())? {
+        Some(format) => format.infer(Input::new(blob.read()?, blob.name())),
+        None => parquet::infer(blob),
+    }
+}
+
+/// A blob from some place on, for those who jump.
+struct Tail {
+    blob: Arc<dyn Blob>,
+    offset: u64,
+    buffer: Bytes,
+}
+
+impl Tail {
+    fn new(blob: Arc<dyn Blob>, offset: u64) -> Self {
+        Self { blob, offset, buffer: Bytes::new() }
+    }
+}
+
+impl Read for Tail {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.buffer.is_empty() {
+            self.buffer = self.blob.read_at(self.offset, BUFFER_BYTES.max(into.len()))?;
+            self.offset += self.buffer.len() as u64;
+        }
+        let bytes = self.buffer.len().min(into.len());
+        into[..bytes].copy_from_slice(&self.buffer.split_to(bytes));
+        Ok(bytes)
+    }
+}
+
+/// Exactly `length` bytes from `offset` on.
+fn read_exactly(blob: &dyn Blob, offset: u64, length: usize) -> io::Result<Bytes> {
+    // A damaged length must not become an allocation.
+    if offset.saturating_add(length as u64) > blob.bytes() {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    let bytes = blob.read_at(offset, length)?;
+    if bytes.len() < length { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(bytes) }
+}
