@@ -2,10 +2,10 @@
 #
 # Cargo builds into $CARGO_TARGET_DIR, else into ../target if that exists, else into ./target.
 
-.PHONY: help demo test bench lint format deny docs data clean
+.PHONY: help demo test test-rdma bench lint format deny docs data clean
 
 help: ## lists the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 demo: ## installs what is missing, builds, runs the flights of New York 2013 and draws them
 	@scripts/install-deps.sh
@@ -14,6 +14,10 @@ demo: ## installs what is missing, builds, runs the flights of New York 2013 and
 test: ## installs what is missing, builds and runs every test
 	@scripts/install-deps.sh
 	@scripts/test.sh
+
+test-rdma: ## runs the tests of RDMA verbs on Soft-RoCE in a guest (needs QEMU, installs it)
+	@scripts/install-deps.sh
+	@scripts/test-rdma.sh
 
 bench: ## measures every workload (WORKLOADS="ysb ro" for some)
 	@scripts/install-deps.sh

@@ -29,6 +29,13 @@ pub enum FabricError {
         /// What was being decoded.
         what: &'static str,
     },
+    /// No device of this transport can be used. The machine, its drivers or the options are at
+    /// fault.
+    #[error("no RDMA device can be used: {detail}")]
+    Device {
+        /// What stands in the way.
+        detail: String,
+    },
     /// The slab was not made by this fabric, and this fabric cannot do without. The caller is at
     /// fault.
     #[error("the slab belongs to another fabric")]

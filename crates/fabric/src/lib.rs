@@ -46,11 +46,13 @@ pub mod clock;
 pub mod conformance;
 mod endpoint;
 mod error;
+mod lobby;
 mod memory;
 pub mod shm;
 pub mod sim;
 pub mod tcp;
 mod token;
+pub mod verbs;
 mod wait;
 
 pub use clock::Clock;

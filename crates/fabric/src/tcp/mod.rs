@@ -27,24 +27,22 @@ mod apply;
 mod endpoint;
 mod frame;
 mod ledger;
-mod lobby;
 mod outbox;
 mod parser;
 
-use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::token::Token;
+use crate::lobby::{Lobby, PEER_OPS_MAX, Place};
 use crate::{Atomics, Caps, Endpoint, Fabric, FabricError, LinkId, Offer, Publish, Slab};
 use endpoint::TcpEndpoint;
-use lobby::{Greeting, Lobby, MAGIC};
 
+/// First bytes of an address: name and version of the protocol.
+const MAGIC: [u8; 8] = *b"MLSTCP\x00\x01";
 /// Bytes of one `send`.
 const MESSAGE_MAX: usize = 1024;
-/// Operations that a peer may announce to have outstanding.
-const PEER_OPS_MAX: u32 = 1 << 16;
 
 /// How a [`TcpFabric`] behaves.
 #[derive(Debug, Clone)]
@@ -122,106 +120,40 @@ impl Fabric for TcpFabric {
     }
 
     fn offer(&self, link: LinkId) -> Result<Box<dyn Offer>, FabricError> {
-        let failed = |source| FabricError::Connect { link: link.to_string(), source };
-        let token = Token::random().map_err(failed)?;
-        self.lobby.expect(token);
+        let caps = self.caps();
+        let place = Place::new(&self.lobby, link, MAGIC, self.reachable, caps.max_ops);
+        let place =
+            place.map_err(|source| FabricError::Connect { link: link.to_string(), source })?;
         Ok(Box::new(TcpOffer {
-            link,
-            token,
-            caps: self.caps(),
-            reachable: self.reachable,
-            lobby: self.lobby.clone(),
+            place,
+            caps,
             timeout: self.options.connect_timeout,
             socket_bytes: self.options.socket_bytes,
         }))
     }
 }
 
-/// A token in the lobby.
+/// A place in the lobby.
 struct TcpOffer {
-    link: LinkId,
-    token: Token,
+    place: Place,
     caps: Caps,
-    reachable: SocketAddr,
-    lobby: Arc<Lobby>,
     timeout: Duration,
     socket_bytes: Option<usize>,
 }
 
 impl Offer for TcpOffer {
     fn address(&self) -> Vec<u8> {
-        encode_address(&self.token, self.reachable)
+        self.place.address()
     }
 
     fn connect(self: Box<Self>, peer: &[u8]) -> Result<Box<dyn Endpoint>, FabricError> {
-        let (peer, place) =
-            decode_address(peer).ok_or(FabricError::Malformed { what: "address" })?;
-        let failed = |source| FabricError::Connect { link: self.link.to_string(), source };
-        let deadline = Instant::now() + self.timeout;
-        // Both sides come to the same decision; the tokens differ where a worker connects with
-        // itself.
-        let dials = (self.link.local, self.token) < (self.link.remote, peer);
-        let (stream, greeting) = match dials {
-            true => self.dial(&peer, place, deadline),
-            false => self.answer(&peer, deadline),
-        }
-        .map_err(failed)?;
-        self.prepare(&stream).map_err(failed)?;
+        let (stream, greeting) = self.place.meet(peer, Instant::now() + self.timeout)?;
+        self.prepare(&stream).map_err(|source| self.place.failed(source))?;
         Ok(Box::new(TcpEndpoint::new(self.caps, stream, greeting.ops_max)))
     }
 }
 
 impl TcpOffer {
-    fn dial(
-        &self,
-        peer: &Token,
-        place: SocketAddr,
-        deadline: Instant,
-    ) -> io::Result<(TcpStream, Greeting)> {
-        let mut stream = TcpStream::connect_timeout(&place, time_left(deadline)?)?;
-        stream.write_all(&self.greeting(peer).encode())?;
-        let mut bytes = [0; Greeting::BYTES];
-        let mut filled = 0;
-        while filled < bytes.len() {
-            stream.set_read_timeout(Some(time_left(deadline)?))?;
-            match stream.read(&mut bytes[filled..]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => filled += n,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Linux reports a timed-out read as one that would block.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
-        }
-        match Greeting::decode(&bytes).filter(|greeting| self.is_peer(greeting, peer)) {
-            Some(greeting) => Ok((stream, greeting)),
-            None => {
-                Err(io::Error::new(io::ErrorKind::InvalidData, "the greeting is not the peer's"))
-            }
-        }
-    }
-
-    fn answer(&self, peer: &Token, deadline: Instant) -> io::Result<(TcpStream, Greeting)> {
-        loop {
-            let (mut stream, greeting) = self.lobby.wait(&self.token, deadline)?;
-            if self.is_peer(&greeting, peer) {
-                stream.set_nonblocking(false)?;
-                stream.write_all(&self.greeting(peer).encode())?;
-                return Ok((stream, greeting));
-            }
-        }
-    }
-
-    fn greeting(&self, peer: &Token) -> Greeting {
-        Greeting { link: self.link, to: *peer, from: self.token, ops_max: self.caps.max_ops }
-    }
-
-    fn is_peer(&self, greeting: &Greeting, peer: &Token) -> bool {
-        let link = LinkId { local: self.link.remote, remote: self.link.local };
-        greeting.ops_max <= PEER_OPS_MAX
-            && *greeting == Greeting { link, to: self.token, from: *peer, ..*greeting }
-    }
-
     fn prepare(&self, stream: &TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
@@ -231,39 +163,4 @@ impl TcpOffer {
         }
         Ok(())
     }
-}
-
-impl Drop for TcpOffer {
-    fn drop(&mut self) {
-        self.lobby.forget(&self.token);
-    }
-}
-
-fn time_left(deadline: Instant) -> io::Result<Duration> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
-}
-
-/// Magic, token, port, 4 or 16 bytes of the IP address.
-fn encode_address(token: &Token, place: SocketAddr) -> Vec<u8> {
-    let mut out = [&MAGIC[..], token.bytes()].concat();
-    out.extend_from_slice(&place.port().to_le_bytes());
-    match place.ip() {
-        IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
-        IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
-    }
-    out
-}
-
-fn decode_address(bytes: &[u8]) -> Option<(Token, SocketAddr)> {
-    let (magic, rest) = bytes.split_first_chunk::<8>()?;
-    let (token, rest) = rest.split_first_chunk::<{ Token::BYTES }>()?;
-    let (port, ip) = rest.split_first_chunk::<2>()?;
-    let ip = match ip.len() {
-        4 => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(ip).ok()?)),
-        16 => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(ip).ok()?)),
-        _ => return None,
-    };
-    let place = SocketAddr::new(ip, u16::from_le_bytes(*port));
-    (*magic == MAGIC).then_some((Token::from_bytes(*token), place))
 }

@@ -1,23 +1,25 @@
-//! Where connections come in: one listener for all offers of a fabric.
+//! Where connections come in: one listener for all offers of a fabric that meets over sockets.
 //!
 //! A stranger has to greet with the token of an offer; until then it costs one socket and a few
 //! bytes, both bounded, and nobody waits for it. Whichever thread waits for its peer serves the
 //! listener for all of them; no thread of its own is needed.
 
 use std::collections::HashMap;
-use std::io::{self, Read};
-use std::net::{TcpListener, TcpStream};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::LinkId;
 use crate::token::Token;
+use crate::{FabricError, LinkId};
 
-/// First bytes of an address and of a greeting: name and version of the protocol.
-pub(super) const MAGIC: [u8; 8] = *b"MLSTCP\x00\x01";
+/// First bytes of a greeting: name and version of the protocol.
+const MAGIC: [u8; 8] = *b"MLSTCP\x00\x01";
+/// Operations that a peer may announce to have outstanding.
+pub(crate) const PEER_OPS_MAX: u32 = 1 << 16;
 
 /// Sockets that have not greeted yet; beyond that the oldest has to go.
 const STRANGERS_MAX: usize = 256;
@@ -26,22 +28,22 @@ const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What both sides say first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Greeting {
+pub(crate) struct Greeting {
     /// The pair as the greeter sees it.
-    pub(super) link: LinkId,
+    pub(crate) link: LinkId,
     /// The offer that is greeted.
-    pub(super) to: Token,
+    pub(crate) to: Token,
     /// The offer of the greeter.
-    pub(super) from: Token,
+    pub(crate) from: Token,
     /// Reads and atomics that the greeter may have outstanding.
-    pub(super) ops_max: u32,
+    pub(crate) ops_max: u32,
 }
 
 impl Greeting {
     /// Bytes on the wire.
-    pub(super) const BYTES: usize = 52;
+    pub(crate) const BYTES: usize = 52;
 
-    pub(super) fn encode(&self) -> [u8; Self::BYTES] {
+    pub(crate) fn encode(&self) -> [u8; Self::BYTES] {
         let mut out = [0; Self::BYTES];
         out[..8].copy_from_slice(&MAGIC);
         out[8..12].copy_from_slice(&self.link.local.to_le_bytes());
@@ -52,7 +54,7 @@ impl Greeting {
         out
     }
 
-    pub(super) fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let quad = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).ok();
         let token = |at: usize| bytes[at..at + 16].try_into().map(Token::from_bytes).ok();
         (bytes[..8] == MAGIC).then_some(())?;
@@ -65,8 +67,148 @@ impl Greeting {
     }
 }
 
+/// An offer's place in the lobby, given up when it is dropped.
+pub(crate) struct Place {
+    link: LinkId,
+    token: Token,
+    /// First bytes of an address: name and version of the transport.
+    magic: [u8; 8],
+    reachable: SocketAddr,
+    ops_max: u32,
+    lobby: Arc<Lobby>,
+}
+
+impl Place {
+    /// Lets the peer of the link greet; `reachable` is what it gets told.
+    ///
+    /// # Errors
+    /// When the operating system gives no randomness.
+    pub(crate) fn new(
+        lobby: &Arc<Lobby>,
+        link: LinkId,
+        magic: [u8; 8],
+        reachable: SocketAddr,
+        ops_max: u32,
+    ) -> io::Result<Self> {
+        let token = Token::random()?;
+        lobby.lock().offers.insert(token, None);
+        Ok(Self { link, token, magic, reachable, ops_max, lobby: lobby.clone() })
+    }
+
+    /// Magic, token, port, 4 or 16 bytes of the IP address.
+    pub(crate) fn address(&self) -> Vec<u8> {
+        let mut out = [&self.magic[..], self.token.bytes()].concat();
+        out.extend_from_slice(&self.reachable.port().to_le_bytes());
+        match self.reachable.ip() {
+            IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
+            IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
+        }
+        out
+    }
+
+    fn parse(&self, address: &[u8]) -> Option<(Token, SocketAddr)> {
+        let (magic, rest) = address.split_first_chunk::<8>()?;
+        let (token, rest) = rest.split_first_chunk::<{ Token::BYTES }>()?;
+        let (port, ip) = rest.split_first_chunk::<2>()?;
+        let ip = match ip.len() {
+            4 => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(ip).ok()?)),
+            16 => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(ip).ok()?)),
+            _ => return None,
+        };
+        let place = SocketAddr::new(ip, u16::from_le_bytes(*port));
+        (*magic == self.magic).then_some((Token::from_bytes(*token), place))
+    }
+
+    /// Meets the peer whose address this is: returns a blocking socket to it, and its greeting.
+    ///
+    /// # Errors
+    /// [`FabricError::Malformed`] for an address of another transport, [`FabricError::Connect`] at
+    /// the deadline and when the peer is not there.
+    pub(crate) fn meet(
+        &self,
+        peer: &[u8],
+        deadline: Instant,
+    ) -> Result<(TcpStream, Greeting), FabricError> {
+        let (peer, place) = self.parse(peer).ok_or(FabricError::Malformed { what: "address" })?;
+        // Both sides come to the same decision; the tokens differ where a worker connects with
+        // itself.
+        let dials = (self.link.local, self.token) < (self.link.remote, peer);
+        let met = match dials {
+            true => self.dial(&peer, place, deadline),
+            false => self.answer(&peer, deadline),
+        };
+        met.map_err(|source| self.failed(source))
+    }
+
+    /// An error that names the pair.
+    pub(crate) fn failed(&self, source: io::Error) -> FabricError {
+        FabricError::Connect { link: self.link.to_string(), source }
+    }
+
+    fn dial(
+        &self,
+        peer: &Token,
+        place: SocketAddr,
+        deadline: Instant,
+    ) -> io::Result<(TcpStream, Greeting)> {
+        let mut stream = TcpStream::connect_timeout(&place, time_left(deadline)?)?;
+        stream.write_all(&self.greeting(peer).encode())?;
+        let mut bytes = [0; Greeting::BYTES];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            stream.set_read_timeout(Some(time_left(deadline)?))?;
+            match stream.read(&mut bytes[filled..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => filled += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Linux reports a timed-out read as one that would block.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        match Greeting::decode(&bytes).filter(|greeting| self.is_peer(greeting, peer)) {
+            Some(greeting) => Ok((stream, greeting)),
+            None => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, "the greeting is not the peer's"))
+            }
+        }
+    }
+
+    fn answer(&self, peer: &Token, deadline: Instant) -> io::Result<(TcpStream, Greeting)> {
+        loop {
+            let (mut stream, greeting) = self.lobby.wait(&self.token, deadline)?;
+            if self.is_peer(&greeting, peer) {
+                stream.set_nonblocking(false)?;
+                stream.write_all(&self.greeting(peer).encode())?;
+                return Ok((stream, greeting));
+            }
+        }
+    }
+
+    fn greeting(&self, peer: &Token) -> Greeting {
+        Greeting { link: self.link, to: *peer, from: self.token, ops_max: self.ops_max }
+    }
+
+    fn is_peer(&self, greeting: &Greeting, peer: &Token) -> bool {
+        let link = LinkId { local: self.link.remote, remote: self.link.local };
+        greeting.ops_max <= PEER_OPS_MAX
+            && *greeting == Greeting { link, to: self.token, from: *peer, ..*greeting }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.lobby.lock().offers.remove(&self.token);
+    }
+}
+
+fn time_left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
 /// The listener and who waits for whom.
-pub(super) struct Lobby {
+pub(crate) struct Lobby {
     listener: TcpListener,
     state: Mutex<State>,
     changed: Condvar,
@@ -90,31 +232,17 @@ struct Stranger {
 impl Lobby {
     /// # Errors
     /// When the listener cannot be made non-blocking.
-    pub(super) fn new(listener: TcpListener) -> io::Result<Self> {
+    pub(crate) fn new(listener: TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let state = State { strangers: Some(Vec::new()), ..State::default() };
         Ok(Self { listener, state: Mutex::new(state), changed: Condvar::new() })
-    }
-
-    /// Lets strangers greet this offer.
-    pub(super) fn expect(&self, offer: Token) {
-        self.lock().offers.insert(offer, None);
-    }
-
-    /// The opposite of [`Lobby::expect`].
-    pub(super) fn forget(&self, offer: &Token) {
-        self.lock().offers.remove(offer);
     }
 
     /// Waits until somebody greets this offer.
     ///
     /// # Errors
     /// At the deadline, or when the listener fails.
-    pub(super) fn wait(
-        &self,
-        offer: &Token,
-        deadline: Instant,
-    ) -> io::Result<(TcpStream, Greeting)> {
+    fn wait(&self, offer: &Token, deadline: Instant) -> io::Result<(TcpStream, Greeting)> {
         let mut state = self.lock();
         loop {
             if let Some(arrived) = state.offers.get_mut(offer).and_then(Option::take) {

@@ -1,0 +1,667 @@
+//! One end of a reliable connection.
+
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::events::{Alarm, Events};
+use super::memory::{DeviceMemory, explain};
+use super::objects::{Domain, Region, Wire};
+use super::queue::{Origin, Payload, SendQueue, Seq, request};
+use super::receives::{MESSAGE_BYTES, RECEIVE, Receives};
+use super::sys;
+use crate::{
+    Armed, Atomics, Budget, Caps, Completion, Endpoint, ErrorKind, FabricError, Flags, OpId,
+    PostError, RemoteKey, RemoteRange, SlabRange, Src,
+};
+
+/// Receives of each connection that are kept for credit messages.
+pub(super) const CONTROL_RECEIVES: u32 = 8;
+/// Places of the send queue that are kept for credit messages and one look at the peer's counter.
+pub(super) const CONTROL_OPS: u32 = CONTROL_RECEIVES + 1;
+/// Completions that are taken at a time.
+const COMPLETIONS: usize = 32;
+/// Polls without news after which the socket is asked whether the peer lives.
+const IDLE_POLLS: u32 = 256;
+/// How long a broken queue pair may take to give its requests back before it is destroyed.
+const DRAIN_PATIENCE: Duration = Duration::from_millis(200);
+
+/// What the handshake has agreed on.
+pub(super) struct Terms {
+    pub(super) caps: Caps,
+    /// Marks our keys.
+    pub(super) tag: u32,
+    /// Marks the peer's keys.
+    pub(super) peer_tag: u32,
+    /// The peer's counter of credit messages: place and key.
+    pub(super) peer_counter: (u64, u32),
+    /// What peers may do with exported memory.
+    pub(super) access: i32,
+    /// Exported memory may be written in any order.
+    pub(super) relaxed: bool,
+    /// Receives that this connection can promise at a time.
+    pub(super) receives_max: u32,
+}
+
+/// Why a connection ends.
+struct Break {
+    id: Option<OpId>,
+    kind: ErrorKind,
+}
+
+const LOST: Break = Break { id: None, kind: ErrorKind::Disconnected };
+
+/// Receives of both sides, as cumulative positions.
+#[derive(Default)]
+struct Credit {
+    /// What the caller allowed, what of it is reserved in the pool, what the peer was told.
+    wanted: u64,
+    limit: u64,
+    told: u64,
+    /// What the peer has used.
+    received: u64,
+    /// Credit messages that we have taken, and that we have sent.
+    messages_taken: u64,
+    messages_sent: u64,
+    /// Of the latter, those that the peer is known to have taken.
+    peer_taken: u64,
+    /// What the peer has told us, and what we have used.
+    peer_limit: u64,
+    used: u64,
+}
+
+/// The verbs [`Endpoint`].
+pub(super) struct VerbsEndpoint {
+    terms: Terms,
+    domain: Arc<Domain>,
+    events: Arc<Events>,
+    /// `None` once the connection has ended.
+    wire: Option<Wire>,
+    // After the wire, so that no request names memory that is gone.
+    queue: SendQueue,
+    exports: Vec<(RemoteKey, Region)>,
+    stream: TcpStream,
+    alarm: Arc<Alarm>,
+    epoll: OwnedFd,
+    credit: Credit,
+    /// Completions for the next poll.
+    news: Vec<Completion>,
+    /// The request after the last one that the device has given back, in whatever state.
+    given_back: Seq,
+    idle_polls: u32,
+    armed: bool,
+}
+
+impl VerbsEndpoint {
+    /// # Errors
+    /// When there are no descriptors left.
+    pub(super) fn new(
+        terms: Terms,
+        domain: Arc<Domain>,
+        events: Arc<Events>,
+        wire: Wire,
+        queue: SendQueue,
+        stream: TcpStream,
+    ) -> io::Result<Self> {
+        let alarm = events.subscribe(wire.number())?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let data = EventData::new_u64(0);
+        let interest = EventFlags::IN | EventFlags::RDHUP;
+        epoll::add(&epoll, &stream, data, interest)?;
+        epoll::add(&epoll, alarm.fd(), data, interest)?;
+        for fd in [wire.channel_fd(), events.fd()] {
+            // SAFETY: the descriptors belong to objects that `wire` and `events` keep open.
+            epoll::add(&epoll, unsafe { BorrowedFd::borrow_raw(fd) }, data, interest)?;
+        }
+        Ok(Self {
+            terms,
+            domain,
+            events,
+            wire: Some(wire),
+            queue,
+            exports: Vec::new(),
+            stream,
+            alarm,
+            epoll,
+            credit: Credit::default(),
+            news: Vec::new(),
+            given_back: 0,
+            idle_polls: 0,
+            armed: false,
+        })
+    }
+
+    /// Checks what needs no look at the peer.
+    fn admit(&self, len: usize, at: &RemoteRange) -> Result<(), PostError> {
+        if self.wire.is_none() {
+            return Err(PostError::Closed);
+        }
+        if len > self.terms.caps.max_msg {
+            return Err(PostError::TooLarge);
+        }
+        // The device would check the key against the domain only, of which all connections are.
+        let ours = at.key.key >> 32 == u64::from(self.terms.peer_tag);
+        let inside = at.offset.checked_add(len as u64).is_some_and(|end| end <= at.key.len);
+        if len > 0 && !(ours && inside) {
+            return Err(PostError::OutOfBounds);
+        }
+        if self.queue.users() >= self.terms.caps.max_ops {
+            return Err(PostError::Full);
+        }
+        Ok(())
+    }
+
+    /// Takes one of the peer's receives.
+    fn use_receive(&mut self) -> Result<(), PostError> {
+        if self.credit.used >= self.credit.peer_limit {
+            return Err(PostError::Full);
+        }
+        self.credit.used += 1;
+        Ok(())
+    }
+
+    /// An element that names a range of a slab.
+    fn registered(&self, range: &SlabRange) -> Result<Payload<'static>, PostError> {
+        let memory: Option<&DeviceMemory> = range.slab().backing().as_any().downcast_ref();
+        let region = memory.map(DeviceMemory::region).filter(|region| region.is_of(&self.domain));
+        let lkey = region.ok_or(PostError::Unsupported)?.lkey();
+        let length = u32::try_from(range.len()).map_err(|_| PostError::TooLarge)?;
+        let sge = sys::Sge { addr: range.as_ptr() as u64, length, lkey };
+        Ok(Payload::Registered { sge, slab: range.slab().clone() })
+    }
+
+    fn payload<'a>(&self, src: Src<'a>) -> Result<Payload<'a>, PostError> {
+        match src {
+            Src::Slab(range) if !range.is_empty() => self.registered(range),
+            Src::Inline(bytes) if bytes.len() > self.terms.caps.max_inline => {
+                Err(PostError::TooLarge)
+            }
+            Src::Inline(bytes) if !bytes.is_empty() => Ok(Payload::Copied(bytes)),
+            Src::Slab(_) | Src::Inline(_) | Src::Empty => Ok(Payload::Empty),
+        }
+    }
+
+    fn post(&mut self, wr: sys::SendWr, payload: Payload<'_>, origin: Origin) {
+        self.queue.push(wr, payload, origin);
+        if self.queue.is_batch_full() {
+            self.ring();
+        }
+    }
+
+    fn ring(&mut self) {
+        let Some(wire) = &mut self.wire else { return };
+        if self.queue.ring(wire).is_err() {
+            self.fail(LOST);
+        }
+    }
+
+    fn write_request(
+        &mut self,
+        opcode: i32,
+        src: Src<'_>,
+        dst: RemoteRange,
+        imm: u32,
+        (id, flags): (OpId, Flags),
+    ) -> Result<(), PostError> {
+        self.admit(src.len(), &dst)?;
+        let payload = self.payload(src)?;
+        if opcode == sys::WR_RDMA_WRITE_WITH_IMM {
+            self.use_receive()?;
+        }
+        let mut wr = request(opcode, fence(flags));
+        wr.imm_data = imm.to_be();
+        if !src.is_empty() {
+            wr.wr.rdma = target(&dst);
+        }
+        self.post(wr, payload, Origin::User { id, signalled: flags.has(Flags::SIGNAL) });
+        Ok(())
+    }
+
+    fn atomic(
+        &mut self,
+        opcode: i32,
+        dst: RemoteRange,
+        (compare_add, swap): (u64, u64),
+        old: &SlabRange,
+        id: OpId,
+    ) -> Result<(), PostError> {
+        if self.terms.caps.atomics == Atomics::None {
+            return Err(PostError::Unsupported);
+        }
+        self.admit(8, &dst)?;
+        let sys::Rdma { remote_addr, rkey } = target(&dst);
+        let aligned = remote_addr.is_multiple_of(8) && old.offset().is_multiple_of(8);
+        if !aligned || old.len() < 8 {
+            return Err(PostError::OutOfBounds);
+        }
+        let word = old.part(0, 8).map_err(|_| PostError::OutOfBounds)?;
+        let payload = self.registered(&word)?;
+        let mut wr = request(opcode, 0);
+        wr.wr.atomic = sys::Atomic { remote_addr, compare_add, swap, rkey };
+        self.post(wr, payload, Origin::User { id, signalled: true });
+        Ok(())
+    }
+
+    /// Reserves what the caller allowed, and tells the peer: at once when it has used half of what
+    /// it knows of, otherwise when nothing else is to do.
+    fn advertise(&mut self, idle: bool) {
+        let Some(wire) = &self.wire else { return };
+        let credit = &mut self.credit;
+        let promised = credit.limit - credit.received;
+        let room = u64::from(self.terms.receives_max).saturating_sub(promised);
+        let more = (credit.wanted - credit.limit).min(room);
+        if more > 0 {
+            credit.limit += u64::from(wire.receives().reserve(more as u32));
+        }
+        let known = credit.told - credit.received;
+        let pressing = known <= (credit.limit - credit.received) / 2;
+        if credit.limit == credit.told || !(idle || pressing) {
+            return;
+        }
+        if credit.messages_sent - credit.peer_taken < u64::from(CONTROL_RECEIVES) {
+            credit.messages_sent += 1;
+            credit.told = credit.limit;
+            let mut wr = request(sys::WR_SEND_WITH_IMM, 0);
+            let imm = (credit.limit as u16 as u32) << 16 | credit.messages_taken as u16 as u32;
+            wr.imm_data = imm.to_be();
+            self.post(wr, Payload::Empty, Origin::Credit);
+        } else if !self.queue.has(Origin::Look) {
+            let mut wr = request(sys::WR_RDMA_READ, 0);
+            let (remote_addr, rkey) = self.terms.peer_counter;
+            wr.wr.rdma = sys::Rdma { remote_addr, rkey };
+            let landing = self.queue.look();
+            self.post(wr, landing, Origin::Look);
+        }
+    }
+
+    /// Takes what has completed.
+    fn collect(&mut self) {
+        let mut wcs = [sys::Wc::default(); COMPLETIONS];
+        loop {
+            let Some(wire) = &mut self.wire else { return };
+            let taken = wire.poll(&mut wcs);
+            let n = *taken.as_ref().unwrap_or(&0);
+            let mut broken = taken.is_err().then_some(LOST);
+            for wc in &wcs[..n] {
+                let outcome = match wc.wr_id & RECEIVE {
+                    0 => {
+                        self.given_back = wc.wr_id + 1;
+                        if broken.is_none() { self.sent(wc) } else { Ok(()) }
+                    }
+                    _ => self.received(wc),
+                };
+                broken = broken.or(outcome.err());
+            }
+            if let Some(broken) = broken {
+                return self.fail(broken);
+            }
+            if n < COMPLETIONS {
+                return;
+            }
+        }
+    }
+
+    /// One of our requests has ended.
+    fn sent(&mut self, wc: &sys::Wc) -> Result<(), Break> {
+        if wc.status == sys::WC_SUCCESS {
+            let origin = self.queue.retire(wc.wr_id, &mut self.news).ok_or(LOST)?;
+            if origin == Origin::Look {
+                let taken = self.queue.peer_taken();
+                self.peer_has_taken(taken)?;
+            }
+            return Ok(());
+        }
+        let origin = self.queue.retire_before(wc.wr_id, &mut self.news);
+        let id = match origin {
+            Some(Origin::User { id, .. }) => Some(id),
+            _ => None,
+        };
+        Err(match wc.status {
+            sys::WC_REM_ACCESS_ERR | sys::WC_REM_INV_REQ_ERR | sys::WC_REM_OP_ERR => {
+                Break { id, kind: ErrorKind::RemoteAccess }
+            }
+            sys::WC_RNR_RETRY_EXC_ERR => Break { id, kind: ErrorKind::ReceiverNotReady },
+            _ => LOST,
+        })
+    }
+
+    /// The peer has used one of our receives.
+    fn received(&mut self, wc: &sys::Wc) -> Result<(), Break> {
+        let receives: Arc<Receives> = match &self.wire {
+            Some(wire) => wire.receives().clone(),
+            None => return Ok(()),
+        };
+        if wc.status != sys::WC_SUCCESS {
+            let _ = receives.again(wc.wr_id);
+            return Err(LOST);
+        }
+        let with_imm = wc.wc_flags & sys::WC_WITH_IMM != 0;
+        if wc.opcode == sys::WC_RECV && with_imm {
+            receives.again(wc.wr_id).map_err(|_| LOST)?;
+            return self.credit_message(u32::from_be(wc.imm_data));
+        }
+        let news = match wc.opcode {
+            sys::WC_RECV_RDMA_WITH_IMM => Completion::Notify { imm: u32::from_be(wc.imm_data) },
+            _ => Completion::Recv { bytes: receives.bytes(wc.wr_id, wc.byte_len) },
+        };
+        receives.again(wc.wr_id).map_err(|_| LOST)?;
+        if self.credit.received == self.credit.told {
+            return Err(Break { id: None, kind: ErrorKind::ReceiverNotReady });
+        }
+        self.credit.received += 1;
+        receives.release(1);
+        self.news.push(news);
+        Ok(())
+    }
+
+    /// Both halves are the low bits of a cumulative position, which moves by less than half of what
+    /// they can tell apart.
+    fn credit_message(&mut self, imm: u32) -> Result<(), Break> {
+        self.credit.messages_taken += 1;
+        self.queue.set_taken(self.credit.messages_taken);
+        let step = |now: u16, before: u64| u64::from(now.wrapping_sub(before as u16));
+        let more = step((imm >> 16) as u16, self.credit.peer_limit);
+        if more > u64::from(u16::MAX / 2) {
+            return Err(LOST);
+        }
+        self.credit.peer_limit += more;
+        let taken = self.credit.peer_taken + step(imm as u16, self.credit.peer_taken);
+        // A message that was overtaken by a look says less than is known.
+        match taken <= self.credit.messages_sent {
+            true => self.peer_has_taken(taken),
+            false => Ok(()),
+        }
+    }
+
+    fn peer_has_taken(&mut self, taken: u64) -> Result<(), Break> {
+        if taken > self.credit.messages_sent {
+            return Err(LOST);
+        }
+        self.credit.peer_taken = self.credit.peer_taken.max(taken);
+        Ok(())
+    }
+
+    /// Looks for what no completion says: that the peer is gone, or that the device is.
+    fn look_around(&mut self) {
+        if self.wire.is_none() {
+            return;
+        }
+        // SAFETY: the descriptor belongs to the context, which `events` keeps open.
+        let device = unsafe { BorrowedFd::borrow_raw(self.events.fd()) };
+        let mut fds = [
+            PollFd::new(&self.stream, PollFlags::IN | PollFlags::RDHUP),
+            PollFd::from_borrowed_fd(device, PollFlags::IN),
+        ];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if poll(&mut fds, Some(&now)).is_err() {
+            return;
+        }
+        let [gone, event] = [&fds[0], &fds[1]].map(|fd| !fd.revents().is_empty());
+        if event {
+            self.events.drain();
+        }
+        // The peer says nothing on the socket but that it ends.
+        if gone || self.alarm.is_rung() {
+            self.collect();
+            self.fail(LOST);
+        }
+    }
+
+    /// Ends the connection for a reason that the next poll reports.
+    fn fail(&mut self, Break { id, kind }: Break) {
+        if self.wire.is_some() {
+            self.end();
+            self.news.push(Completion::Error { id, kind });
+            self.queue.flush(id, &mut self.news);
+        }
+    }
+
+    /// Stops the queue pair: afterwards the device touches none of the memory.
+    fn end(&mut self) {
+        let Some(mut wire) = self.wire.take() else { return };
+        // SAFETY: all fields are numbers, for which zero is a value.
+        let mut attr: sys::QpAttr = unsafe { std::mem::zeroed() };
+        attr.qp_state = sys::QPS_ERR;
+        // A queue pair that is in error already refuses nothing that matters.
+        let _ = wire.modify(&mut attr, sys::QP_STATE);
+        let receives = wire.receives().clone();
+        let deadline = Instant::now() + DRAIN_PATIENCE;
+        let mut awaited = self.queue.last_posted().filter(|last| self.given_back <= *last);
+        let mut wcs = [sys::Wc::default(); COMPLETIONS];
+        let mut stopped = false;
+        loop {
+            let n = wire.poll(&mut wcs).unwrap_or(0);
+            for wc in &wcs[..n] {
+                if wc.wr_id & RECEIVE != 0 {
+                    self.last_words(&receives, wc);
+                } else if awaited == Some(wc.wr_id) {
+                    awaited = None;
+                }
+            }
+            match (n, stopped) {
+                (0, true) => break,
+                (0, false) if awaited.is_none() || Instant::now() >= deadline => {
+                    wire.stop();
+                    stopped = true;
+                }
+                (0, false) => std::thread::yield_now(),
+                _ => {}
+            }
+        }
+        self.exports.clear();
+        let promised = self.credit.limit - self.credit.received;
+        receives.release(promised as u32 + CONTROL_RECEIVES);
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    /// A receive that completed before the queue pair was stopped.
+    fn last_words(&mut self, receives: &Receives, wc: &sys::Wc) {
+        let whole = wc.status == sys::WC_SUCCESS && self.credit.received < self.credit.told;
+        let with_imm = wc.wc_flags & sys::WC_WITH_IMM != 0;
+        if whole && wc.opcode == sys::WC_RECV_RDMA_WITH_IMM {
+            self.news.push(Completion::Notify { imm: u32::from_be(wc.imm_data) });
+        } else if whole && !with_imm {
+            self.news.push(Completion::Recv { bytes: receives.bytes(wc.wr_id, wc.byte_len) });
+        }
+        if receives.again(wc.wr_id).is_ok() && whole && !(wc.opcode == sys::WC_RECV && with_imm) {
+            self.credit.received += 1;
+            receives.release(1);
+        }
+    }
+}
+
+impl Endpoint for VerbsEndpoint {
+    fn caps(&self) -> Caps {
+        self.terms.caps
+    }
+
+    fn export(&mut self, range: &SlabRange) -> Result<RemoteKey, FabricError> {
+        let memory: Option<&DeviceMemory> = range.slab().backing().as_any().downcast_ref();
+        let known = memory.is_some_and(|memory| memory.region().is_of(&self.domain));
+        if !known {
+            return Err(FabricError::ForeignSlab);
+        }
+        let (base, len) = (range.as_ptr(), range.len());
+        let mut key =
+            RemoteKey { key: u64::from(self.terms.tag) << 32, base: base as u64, len: len as u64 };
+        if self.wire.is_none() || len == 0 {
+            return Ok(key);
+        }
+        let Terms { access, relaxed, .. } = self.terms;
+        // SAFETY: the slab is kept beside the region; memory of slabs is accessed atomically or by
+        // unsafe functions whose callers know the protocol.
+        let region = unsafe { Region::register(&self.domain, base, len, access, relaxed) };
+        let region = region
+            .map_err(|source| FabricError::Memory { bytes: len, source: explain(source, len) })?;
+        key.key |= u64::from(region.rkey());
+        self.exports.push((key, region.keeping(range.slab().clone())));
+        Ok(key)
+    }
+
+    fn revoke(&mut self, key: RemoteKey) {
+        let Some(at) = self.exports.iter().position(|(known, _)| *known == key) else { return };
+        let (_, mut region) = self.exports.swap_remove(at);
+        if !region.revoke() {
+            // The device does not let go of the memory while the queue pair may use it.
+            self.fail(LOST);
+        }
+    }
+
+    fn write(
+        &mut self,
+        src: Src<'_>,
+        dst: RemoteRange,
+        id: OpId,
+        flags: Flags,
+    ) -> Result<(), PostError> {
+        self.write_request(sys::WR_RDMA_WRITE, src, dst, 0, (id, flags))
+    }
+
+    fn write_notify(
+        &mut self,
+        src: Src<'_>,
+        dst: RemoteRange,
+        imm: u32,
+        id: OpId,
+        flags: Flags,
+    ) -> Result<(), PostError> {
+        self.write_request(sys::WR_RDMA_WRITE_WITH_IMM, src, dst, imm, (id, flags))
+    }
+
+    fn read(
+        &mut self,
+        dst: &SlabRange,
+        src: RemoteRange,
+        id: OpId,
+        flags: Flags,
+    ) -> Result<(), PostError> {
+        self.admit(dst.len(), &src)?;
+        let origin = Origin::User { id, signalled: flags.has(Flags::SIGNAL) };
+        // Nothing is read by writing nothing, which every device carries.
+        if dst.is_empty() {
+            self.post(request(sys::WR_RDMA_WRITE, fence(flags)), Payload::Empty, origin);
+            return Ok(());
+        }
+        let payload = self.registered(dst)?;
+        let mut wr = request(sys::WR_RDMA_READ, fence(flags));
+        wr.wr.rdma = target(&src);
+        self.post(wr, payload, origin);
+        Ok(())
+    }
+
+    fn fetch_add(
+        &mut self,
+        dst: RemoteRange,
+        add: u64,
+        old: &SlabRange,
+        id: OpId,
+    ) -> Result<(), PostError> {
+        self.atomic(sys::WR_ATOMIC_FETCH_AND_ADD, dst, (add, 0), old, id)
+    }
+
+    fn compare_swap(
+        &mut self,
+        dst: RemoteRange,
+        expect: u64,
+        swap: u64,
+        old: &SlabRange,
+        id: OpId,
+    ) -> Result<(), PostError> {
+        self.atomic(sys::WR_ATOMIC_CMP_AND_SWP, dst, (expect, swap), old, id)
+    }
+
+    fn send(&mut self, bytes: &[u8], id: OpId) -> Result<(), PostError> {
+        let nowhere = RemoteRange { key: RemoteKey { key: 0, base: 0, len: 0 }, offset: 0 };
+        self.admit(0, &nowhere)?;
+        if bytes.len() > MESSAGE_BYTES {
+            return Err(PostError::TooLarge);
+        }
+        self.use_receive()?;
+        let payload = if bytes.is_empty() { Payload::Empty } else { Payload::Copied(bytes) };
+        self.post(request(sys::WR_SEND, 0), payload, Origin::User { id, signalled: true });
+        Ok(())
+    }
+
+    fn post_recvs(&mut self, n: u32) {
+        self.credit.wanted = self.credit.wanted.saturating_add(u64::from(n));
+    }
+
+    fn submit(&mut self) {
+        self.advertise(false);
+        self.ring();
+    }
+
+    fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
+        let before = out.len();
+        self.ring();
+        self.collect();
+        if self.news.is_empty() {
+            self.advertise(true);
+            self.idle_polls += 1;
+            if self.idle_polls >= IDLE_POLLS || self.armed {
+                self.idle_polls = 0;
+                self.look_around();
+            }
+        } else {
+            self.advertise(false);
+        }
+        self.armed = false;
+        self.ring();
+        out.append(&mut self.news);
+        out.len() - before
+    }
+
+    fn arm(&mut self) -> Armed {
+        self.advertise(true);
+        self.ring();
+        let requested = self.wire.as_mut().is_none_or(|wire| wire.request_event().is_ok());
+        // What completed before the request raises no event.
+        self.collect();
+        self.look_around();
+        let owed = self.wire.is_some() && self.credit.told != self.credit.limit;
+        if !requested || owed || !self.news.is_empty() {
+            return Armed::Ready;
+        }
+        self.armed = true;
+        Armed::Fd(self.epoll.as_fd().as_raw_fd())
+    }
+
+    fn budget(&self) -> Budget {
+        if self.wire.is_none() {
+            return Budget { ops: 0, notices: 0 };
+        }
+        let notices = self.credit.peer_limit - self.credit.used;
+        Budget {
+            ops: self.terms.caps.max_ops - self.queue.users(),
+            notices: u32::try_from(notices).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn close(&mut self) {
+        self.collect();
+        if self.wire.is_some() {
+            self.end();
+            self.queue.flush(None, &mut self.news);
+        }
+    }
+}
+
+impl Drop for VerbsEndpoint {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn fence(flags: Flags) -> u32 {
+    if flags.has(Flags::FENCE) { sys::SEND_FENCE } else { 0 }
+}
+
+/// Where a range is in the peer's address space.
+fn target(at: &RemoteRange) -> sys::Rdma {
+    sys::Rdma { remote_addr: at.key.base.wrapping_add(at.offset), rkey: at.key.key as u32 }
+}

@@ -1,0 +1,295 @@
+//! The send queue: requests that wait for the doorbell, and operations from post to completion.
+//!
+//! Requests are linked and handed to the device at once, by one doorbell. At most a quarter of the
+//! queue goes without a completion being asked for, whatever the caller's flags say, because the
+//! device gives places back by completions alone; the completion of one request retires all before
+//! it, as those of a reliable connection complete in order.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use super::memory::Mapping;
+use super::objects::{Domain, Region, Wire};
+use super::receives::MESSAGE_BYTES;
+use super::sys;
+use crate::{Completion, ErrorKind, OpId, Slab};
+
+/// Requests of one doorbell.
+const BATCH_MAX: usize = 32;
+/// Words at the front of the staging memory: what the peer reads, and what we have read of it.
+const TAKEN: usize = 0;
+const PEER_TAKEN: usize = 8;
+/// Bytes before the copies of small payloads.
+const WORDS_BYTES: usize = 64;
+
+/// Position of a request among all of its connection.
+pub(super) type Seq = u64;
+
+/// What a request is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// An operation of the caller, and whether it asked for `Local`.
+    User { id: OpId, signalled: bool },
+    /// Receives that are told to the peer.
+    Credit,
+    /// A look at how many of those the peer has taken.
+    Look,
+}
+
+struct Posted {
+    origin: Origin,
+    /// Keeps source or destination registered until the device has done with it.
+    _memory: Option<Slab>,
+}
+
+/// Where the bytes of a request are.
+pub(super) enum Payload<'a> {
+    /// Nowhere: there are none.
+    Empty,
+    /// Copied into the queue's own memory.
+    Copied(&'a [u8]),
+    /// Memory of the queue.
+    Own(sys::Sge),
+    /// Registered memory of the caller.
+    Registered { sge: sys::Sge, slab: Slab },
+}
+
+/// See the head of the module.
+pub(super) struct SendQueue {
+    /// Places, control requests included.
+    depth: u32,
+    /// Requests after which a completion is asked for.
+    signal_every: u32,
+    unsignalled: u32,
+    inline_max: usize,
+    ops: VecDeque<Posted>,
+    /// Position of the first of `ops`.
+    first: Seq,
+    users: u32,
+    wrs: Vec<sys::SendWr>,
+    sges: Vec<sys::Sge>,
+    // Dropped in this order: the device forgets the memory before it is unmapped.
+    counter: Region,
+    staging_region: Region,
+    staging: Mapping,
+}
+
+// SAFETY: the raw pointers of `wrs` are null except during `ring`, which sets them.
+unsafe impl Send for SendQueue {}
+
+impl SendQueue {
+    /// # Errors
+    /// When memory cannot be pinned.
+    pub(super) fn new(domain: &Arc<Domain>, depth: u32, inline_max: u32) -> io::Result<Self> {
+        let staging = Mapping::new(WORDS_BYTES + depth as usize * MESSAGE_BYTES)?;
+        let (base, len) = (staging.base().as_ptr(), staging.len());
+        // SAFETY: both regions are dropped before the mapping; the words are only accessed as
+        // atomics, and a place for a copy only while no request uses it.
+        let (counter, staging_region) = unsafe {
+            let counter = Region::register(domain, base, 8, sys::ACCESS_REMOTE_READ, false)?;
+            (counter, Region::register(domain, base, len, sys::ACCESS_LOCAL_WRITE, false)?)
+        };
+        Ok(Self {
+            depth,
+            signal_every: (depth / 4).max(1),
+            unsignalled: 0,
+            inline_max: inline_max as usize,
+            ops: VecDeque::with_capacity(depth as usize),
+            first: 0,
+            users: 0,
+            wrs: Vec::with_capacity(BATCH_MAX),
+            sges: Vec::with_capacity(BATCH_MAX),
+            counter,
+            staging_region,
+            staging,
+        })
+    }
+
+    /// Operations of the caller that take a place.
+    pub(super) fn users(&self) -> u32 {
+        self.users
+    }
+
+    /// Whether a request of this origin is under way.
+    pub(super) fn has(&self, origin: Origin) -> bool {
+        self.ops.iter().any(|op| op.origin == origin)
+    }
+
+    /// Address and key by which the peer reads how many credit messages we have taken.
+    pub(super) fn counter(&self) -> (u64, u32) {
+        (self.staging.base().as_ptr() as u64, self.counter.rkey())
+    }
+
+    /// Says how many credit messages we have taken.
+    pub(super) fn set_taken(&self, taken: u64) {
+        self.word(TAKEN).store(taken, std::sync::atomic::Ordering::Release);
+    }
+
+    /// What the last look at the peer's counter has brought.
+    pub(super) fn peer_taken(&self) -> u64 {
+        self.word(PEER_TAKEN).load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    /// Where that look is to put it.
+    pub(super) fn look(&self) -> Payload<'static> {
+        let addr = self.staging.base().as_ptr() as u64 + PEER_TAKEN as u64;
+        Payload::Own(sys::Sge { addr, length: 8, lkey: self.staging_region.lkey() })
+    }
+
+    fn word(&self, at: usize) -> &std::sync::atomic::AtomicU64 {
+        // SAFETY: an aligned word at the front of the mapping, which is never accessed otherwise;
+        // the device's access is that of a peer's word.
+        unsafe {
+            std::sync::atomic::AtomicU64::from_ptr(self.staging.base().as_ptr().add(at).cast())
+        }
+    }
+
+    /// Books a request and puts it into the batch. The caller has seen that there is a place, and
+    /// that a copied payload fits [`MESSAGE_BYTES`].
+    pub(super) fn push(&mut self, mut wr: sys::SendWr, payload: Payload<'_>, origin: Origin) {
+        debug_assert!(self.ops.len() < self.depth as usize, "the caller looks at the budget");
+        let seq = self.first + self.ops.len() as u64;
+        let (sge, memory) = match payload {
+            Payload::Empty => (sys::Sge::default(), None),
+            Payload::Copied(bytes) => {
+                if bytes.len() <= self.inline_max {
+                    wr.send_flags |= sys::SEND_INLINE;
+                }
+                (self.stage(seq, bytes), None)
+            }
+            Payload::Own(sge) => (sge, None),
+            Payload::Registered { sge, slab } => (sge, Some(slab)),
+        };
+        let asked = match origin {
+            Origin::User { signalled, .. } => signalled,
+            Origin::Credit | Origin::Look => true,
+        };
+        self.unsignalled += 1;
+        if asked || self.unsignalled >= self.signal_every {
+            self.unsignalled = 0;
+            wr.send_flags |= sys::SEND_SIGNALED;
+        }
+        wr.wr_id = seq;
+        wr.num_sge = i32::from(sge.length > 0);
+        self.users += u32::from(matches!(origin, Origin::User { .. }));
+        self.ops.push_back(Posted { origin, _memory: memory });
+        self.wrs.push(wr);
+        self.sges.push(sge);
+    }
+
+    /// Whether the batch has to go before another request is pushed.
+    pub(super) fn is_batch_full(&self) -> bool {
+        self.wrs.len() >= BATCH_MAX
+    }
+
+    fn stage(&self, seq: Seq, bytes: &[u8]) -> sys::Sge {
+        let at = WORDS_BYTES + (seq % u64::from(self.depth)) as usize * MESSAGE_BYTES;
+        assert!(bytes.len() <= MESSAGE_BYTES && at + MESSAGE_BYTES <= self.staging.len());
+        // SAFETY: inside of the mapping as asserted. The place belongs to this request alone: there
+        // are as many places as requests can be under way, and their positions are consecutive.
+        let addr = unsafe {
+            let place = self.staging.base().as_ptr().add(at);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len());
+            place as u64
+        };
+        sys::Sge { addr, length: bytes.len() as u32, lkey: self.staging_region.lkey() }
+    }
+
+    /// Hands the batch to the device.
+    ///
+    /// # Errors
+    /// When the device refuses; what became of the batch is then unknown.
+    pub(super) fn ring(&mut self, wire: &mut Wire) -> io::Result<()> {
+        let n = self.wrs.len();
+        if n == 0 {
+            return Ok(());
+        }
+        let (wrs, sges) = (self.wrs.as_mut_ptr(), self.sges.as_mut_ptr());
+        for i in 0..n {
+            // SAFETY: `i < n`, the length of both vectors, which are not moved before the call
+            // below has returned.
+            unsafe {
+                (*wrs.add(i)).sg_list = sges.add(i);
+                (*wrs.add(i)).next = if i + 1 < n { wrs.add(i + 1) } else { null_mut() };
+            }
+        }
+        // SAFETY: linked above; the memory that the elements name is kept by `ops` and `staging`
+        // until the requests have completed, or the queue pair is gone.
+        let rung = unsafe { wire.post_send(wrs) };
+        self.wrs.clear();
+        self.sges.clear();
+        rung
+    }
+
+    /// Retires everything up to this request; returns what that one was of. `None` for a request
+    /// that is not under way.
+    pub(super) fn retire(&mut self, seq: Seq, out: &mut Vec<Completion>) -> Option<Origin> {
+        let count = seq.checked_sub(self.first)?.checked_add(1)?;
+        let mut last = None;
+        if count > self.ops.len() as u64 {
+            return None;
+        }
+        for op in self.ops.drain(..count as usize) {
+            if let Origin::User { id, signalled } = op.origin {
+                self.users -= 1;
+                if signalled {
+                    out.push(Completion::Local { id });
+                }
+            }
+            last = Some(op.origin);
+        }
+        self.first += count;
+        last
+    }
+
+    /// Retires what comes before this request, and says what it was of.
+    pub(super) fn retire_before(&mut self, seq: Seq, out: &mut Vec<Completion>) -> Option<Origin> {
+        if let Some(before) = seq.checked_sub(1).filter(|before| *before >= self.first) {
+            self.retire(before, out);
+        }
+        let at = usize::try_from(seq.checked_sub(self.first)?).ok()?;
+        self.ops.get(at).map(|op| op.origin)
+    }
+
+    /// The last request that the device has got; `None` when there is none under way.
+    pub(super) fn last_posted(&self) -> Option<Seq> {
+        let posted = self.ops.len().checked_sub(self.wrs.len())?;
+        (posted > 0).then(|| self.first + posted as u64 - 1)
+    }
+
+    /// Reports all operations as flushed, except for the one that is to blame. The queue pair is
+    /// gone, so that the device does not touch their memory any more.
+    pub(super) fn flush(&mut self, mut blamed: Option<OpId>, out: &mut Vec<Completion>) {
+        self.first += self.ops.len() as u64;
+        self.users = 0;
+        self.wrs.clear();
+        self.sges.clear();
+        for op in self.ops.drain(..) {
+            let Origin::User { id, .. } = op.origin else { continue };
+            if blamed == Some(id) {
+                blamed = None;
+            } else {
+                out.push(Completion::Error { id: Some(id), kind: ErrorKind::Flushed });
+            }
+        }
+    }
+}
+
+/// A request of which nothing but the operation and its flags is said.
+pub(super) fn request(opcode: i32, send_flags: u32) -> sys::SendWr {
+    let nowhere = sys::Atomic { remote_addr: 0, compare_add: 0, swap: 0, rkey: 0 };
+    sys::SendWr {
+        wr_id: 0,
+        next: null_mut(),
+        sg_list: null_mut(),
+        num_sge: 0,
+        opcode,
+        send_flags,
+        imm_data: 0,
+        wr: sys::Target { atomic: nowhere },
+        xrc_remote_srqn: 0,
+        bind_mw: [0; 6],
+    }
+}

@@ -1,0 +1,111 @@
+//! What there is, what of it would be used, and why: for people.
+
+use std::fmt;
+
+use rustix::process::{Resource, getrlimit};
+
+use super::VerbsOptions;
+use super::device::{Choice, DeviceInfo, choose, open_all};
+use super::library::Library;
+
+/// The RDMA devices of this machine as this process sees them.
+#[derive(Debug, Clone)]
+pub struct Survey {
+    /// Devices, or why there is no library to ask.
+    pub devices: Result<Vec<DeviceInfo>, String>,
+    /// Devices that do not open.
+    pub refused: Vec<String>,
+    /// What would be used, or why nothing can.
+    pub choice: Result<Choice, String>,
+    /// Bytes that this process may pin; `None` without a limit.
+    pub locked_max: Option<u64>,
+}
+
+/// Looks at all devices with these options. Opens each and uses none.
+pub fn survey(options: &VerbsOptions) -> Survey {
+    let locked_max = getrlimit(Resource::Memlock).current;
+    let library = match Library::open() {
+        Ok(library) => library,
+        Err(missing) => {
+            let reason = missing.to_string();
+            let choice = Err(reason.clone());
+            return Survey { devices: Err(reason), refused: Vec::new(), choice, locked_max };
+        }
+    };
+    let (opened, refused) = open_all(&library);
+    let devices: Vec<DeviceInfo> = opened.iter().map(|device| device.info.clone()).collect();
+    let choice = choose(&devices, options);
+    Survey { devices: Ok(devices), refused, choice, locked_max }
+}
+
+impl fmt::Display for Survey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let devices = match &self.devices {
+            Err(reason) => return writeln!(f, "libibverbs: {reason}"),
+            Ok(devices) => devices,
+        };
+        match self.locked_max {
+            None => writeln!(f, "locked memory  no limit")?,
+            Some(bytes) => writeln!(f, "locked memory  {} KiB at most", bytes / 1024)?,
+        }
+        for reason in &self.refused {
+            writeln!(f, "refused        {reason}")?;
+        }
+        for device in devices {
+            write_device(f, device)?;
+        }
+        match &self.choice {
+            Err(reason) => writeln!(f, "would use      nothing: {reason}"),
+            Ok(choice) => writeln!(
+                f,
+                "would use      {} port {} gid {} ({} {}), mtu {}: {}",
+                choice.device,
+                choice.port,
+                choice.gid.index,
+                choice.gid.kind,
+                choice.gid.address,
+                choice.mtu,
+                choice.why
+            ),
+        }
+    }
+}
+
+fn write_device(f: &mut fmt::Formatter<'_>, device: &DeviceInfo) -> fmt::Result {
+    let made_of = if device.software { "software" } else { "hardware" };
+    let transport = if device.infiniband { "InfiniBand or RoCE" } else { "iWARP or other" };
+    let atomics = ["none", "among themselves", "also with the processor"];
+    writeln!(f, "device         {} ({made_of}, {transport})", device.name)?;
+    if !device.firmware.is_empty() {
+        writeln!(f, "  firmware     {}", device.firmware)?;
+    }
+    writeln!(
+        f,
+        "  limits       {} queue pairs of {} requests, {} shared receives, {} completions, \
+         {} regions, {}/{} reads in/out, atomics {}",
+        device.queue_pairs_max,
+        device.requests_max,
+        device.shared_receives_max,
+        device.completions_max,
+        device.regions_max,
+        device.reads_max.0,
+        device.reads_max.1,
+        atomics[usize::from(device.atomics).min(2)],
+    )?;
+    for port in &device.ports {
+        let state = if port.active { "active" } else { "down" };
+        writeln!(
+            f,
+            "  port {}       {state}, {} Gbit/s, mtu {}, messages up to {} KiB, lid {}",
+            port.number,
+            port.gbits,
+            port.mtu,
+            port.message_max / 1024,
+            port.lid
+        )?;
+        for gid in &port.gids {
+            writeln!(f, "    gid {:<6} {} {}", gid.index, gid.kind, gid.address)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,68 @@
+#!/bin/sh
+# The first process of the guest that scripts/test-rdma.sh boots: makes RDMA devices of Soft-RoCE, runs
+# /test on each layout and says how it ended. The host judges by the line `TEST-EXIT rc=N`.
+#
+#   rxe0         on a dummy interface: two endpoints of one device
+#   rxe1, rxe2   on a veth pair in one namespace: two devices, and packets between them
+export PATH=/bin:/sbin
+busybox mkdir -p /proc /sys /dev /tmp /run
+busybox mount -t proc proc /proc
+busybox mount -t sysfs sysfs /sys
+busybox mount -t devtmpfs dev /dev
+busybox mkdir -p /dev/shm
+busybox mount -t tmpfs shm /dev/shm
+
+finish() {
+  echo "TEST-EXIT rc=$1"
+  busybox sync
+  busybox reboot -f
+}
+
+while read -r module; do
+  busybox insmod "/modules/$module" || echo "module $module did not load"
+done </modules/order
+
+ip=/bin/ip
+$ip link set lo up
+$ip link add lone0 type dummy || finish 90
+$ip addr add 10.77.0.1/24 dev lone0
+$ip link set lone0 mtu 9000 up
+rdma link add rxe0 type rxe netdev lone0 || finish 91
+
+$ip link add va type veth peer name vb || finish 92
+for side in a b; do
+  busybox sysctl -q -w "net.ipv4.conf.v$side.accept_local=1" "net.ipv4.conf.v$side.rp_filter=0" \
+    "net.ipv4.conf.v$side.arp_ignore=1"
+done
+busybox sysctl -q -w net.ipv4.conf.all.rp_filter=0
+$ip addr add 10.78.0.1/24 dev va
+$ip addr add 10.78.0.2/24 dev vb
+$ip link set va mtu 9000 up
+$ip link set vb mtu 9000 up
+# Packets from one end to the other leave by the wire instead of being handed over inside the host.
+$ip rule add pref 1 iif va lookup local
+$ip rule add pref 2 iif vb lookup local
+$ip rule add pref 3 to 10.78.0.2 lookup 100
+$ip rule add pref 4 to 10.78.0.1 lookup 101
+$ip rule add pref 1000 lookup local
+$ip rule del pref 0
+$ip route add 10.78.0.2 dev va src 10.78.0.1 table 100
+$ip route add 10.78.0.1 dev vb src 10.78.0.2 table 101
+rdma link add rxe1 type rxe netdev va || finish 93
+rdma link add rxe2 type rxe netdev vb || finish 94
+
+rc=0
+for devices in rxe0 rxe1,rxe2; do
+  for test in /tests/*; do
+    echo "== $devices: $test"
+    MILLSTREAM_RDMA_DEVICES=$devices RUST_BACKTRACE=1 $test --test-threads=1 || rc=1
+  done
+done
+# One device alone hands its packets to itself inside the driver; between two they are on the wire.
+for device in rxe1 rxe2; do
+  busybox cat /sys/class/infiniband/$device/ports/1/hw_counters/sent_pkts >/run/packets
+  read -r packets </run/packets
+  echo "$device sent $packets packets"
+  [ "$packets" -gt 1000 ] || rc=95
+done
+finish $rc

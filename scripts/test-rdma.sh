@@ -1,0 +1,132 @@
+#!/usr/bin/env bash
+# Runs the tests of the verbs transport against a real kernel RDMA stack without RDMA hardware: boots
+# Debian's kernel in QEMU, makes Soft-RoCE devices in it (scripts/rdma-guest-init.sh) and runs the test
+# binary there. Proves that the code works with libibverbs and the kernel; says nothing about speed.
+#
+# What is downloaded and built is kept in $CARGO_TARGET_DIR/rdma-guest. Where the guest cannot be had the
+# script says NOT RUN and why, and its status is 77.
+set -euo pipefail
+source "$(dirname "$0")/env.sh"
+cd "$root"
+
+guest=$CARGO_TARGET_DIR/rdma-guest
+limit_s=${MILLSTREAM_RDMA_LIMIT_S:-900}
+mkdir -p "$guest"
+
+not_run() {
+  printf '\nNOT RUN: the tests of real RDMA verbs: %s\n' "$*"
+  exit 77
+}
+
+[ "$(uname -sm)" = "Linux x86_64" ] || not_run "the guest is for Linux on x86-64"
+command -v apt-get >/dev/null || not_run "the guest is made of Debian packages, and there is no apt-get"
+
+# --- packages -----------------------------------------------------------------------------------------
+packages=(qemu-system-x86 busybox-static cpio kmod iproute2 rdma-core ibverbs-providers libibverbs1 xz-utils)
+missing=()
+for package in "${packages[@]}"; do
+  dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package")
+done
+if [ ${#missing[@]} != 0 ]; then
+  say "installing ${missing[*]}"
+  sudo=
+  [ "$(id -u)" = 0 ] || sudo=sudo
+  { $sudo apt-get update -qq && $sudo env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -qq -y --no-install-recommends "${missing[@]}"; } >"$guest/apt.log" 2>&1 ||
+    not_run "cannot install ${missing[*]} (see $guest/apt.log)"
+fi
+
+# --- kernel -------------------------------------------------------------------------------------------
+# The package that linux-image-amd64 stands for; the *cloud* kernel has no rdma_rxe.
+image=$(apt-cache depends linux-image-amd64 2>/dev/null |
+  awk '/Depends: linux-image-[0-9]/ { print $2; exit }')
+[ -n "$image" ] || image=$(cat "$guest/image" 2>/dev/null) || true
+[ -n "$image" ] || not_run "no package linux-image-amd64"
+kernel=$guest/$image
+if [ ! -f "$kernel/vmlinux" ]; then
+  say "unpacking $image"
+  rm -rf "$kernel" "$guest/download"
+  mkdir -p "$kernel" "$guest/download"
+  (cd "$guest/download" && apt-get download -qq "$image") >>"$guest/apt.log" 2>&1 ||
+    not_run "cannot download $image (see $guest/apt.log)"
+  dpkg -x "$guest"/download/*.deb "$kernel"
+  rm -rf "$guest/download"
+  release=$(ls "$kernel/lib/modules")
+  depmod -b "$kernel" "$release"
+  # The compressed kernel inside of vmlinuz begins at the magic of xz.
+  at=$(LC_ALL=C grep -abo -m1 -P '\xfd7zXZ\x00' "$kernel/boot/vmlinuz-$release" | head -n 1 | cut -d: -f1)
+  tail -c "+$((at + 1))" "$kernel/boot/vmlinuz-$release" 2>/dev/null |
+    xz -dc --single-stream >"$kernel/vmlinux.part" 2>/dev/null || true
+  [ -s "$kernel/vmlinux.part" ] || not_run "cannot unpack the kernel of $image"
+  mv "$kernel/vmlinux.part" "$kernel/vmlinux"
+  echo "$image" >"$guest/image"
+fi
+release=$(ls "$kernel/lib/modules")
+
+# --- tests --------------------------------------------------------------------------------------------
+say "building the tests"
+mapfile -t tests < <(cargo test --release -p millstream-fabric --test verbs --no-run \
+  --message-format=json 2>/dev/null | python3 -c '
+import json, sys
+for line in sys.stdin:
+    made = json.loads(line)
+    if made.get("executable") and made.get("profile", {}).get("test"):
+        print(made["executable"])')
+[ ${#tests[@]} != 0 ] || die "the tests do not build: cargo test -p millstream-fabric --test verbs"
+
+# --- initial file system ------------------------------------------------------------------------------
+files=$guest/files
+rm -rf "$files"
+mkdir -p "$files"/{bin,tests,modules,etc/libibverbs.d}
+# With a root directory that others cannot read, no unprivileged process would see a device.
+chmod 755 "$files"
+install -m 755 scripts/rdma-guest-init.sh "$files/init"
+cp "$(command -v busybox)" "$files/bin/busybox"
+ln -s busybox "$files/bin/sh"
+cp "$(command -v ip || echo /sbin/ip)" "$files/bin/ip"
+cp "$(command -v rdma || echo /sbin/rdma)" "$files/bin/rdma"
+for test in "${tests[@]}"; do
+  install -m 755 -s "$test" "$files/tests/$(basename "$test" | sed 's/-[0-9a-f]*$//')"
+done
+# Without this file there are no devices, and no error either.
+cp /etc/libibverbs.d/rxe.driver "$files/etc/libibverbs.d/"
+provider=$(ls /usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav*.so)
+verbs=$(ls /usr/lib/x86_64-linux-gnu/libibverbs.so.1)
+copy_libraries() {
+  ldd "$@" 2>/dev/null | awk '/=> \// { print $3 } /^\t\// { print $1 }' | sort -u |
+    while read -r library; do
+      mkdir -p "$files$(dirname "$library")"
+      cp -nL "$library" "$files$library"
+    done
+}
+for library in "$provider" "$verbs"; do
+  mkdir -p "$files$(dirname "$library")"
+  cp -L "$library" "$files$library"
+done
+copy_libraries "$files"/tests/* "$files/bin/ip" "$files/bin/rdma" "$provider" "$verbs"
+# crc32_generic is used by name and appears in no list of dependencies.
+for module in crc32_generic dummy veth ib_uverbs rdma_rxe; do
+  modprobe --show-depends -d "$kernel" -S "$release" "$module" | awk '/^insmod/ { print $2 }'
+done | awk '!seen[$0]++' | while read -r module; do
+  cp "$module" "$files/modules/"
+  basename "$module"
+done >"$files/modules/order"
+(cd "$files" && find . | cpio -o -H newc --quiet) >"$guest/files.cpio"
+
+# --- run ----------------------------------------------------------------------------------------------
+accelerator=tcg,thread=multi
+# A writable /dev/kvm without these flags may hang the guest without a word.
+if [ -w /dev/kvm ] && grep -qE '^flags.*\b(vmx|svm)\b' /proc/cpuinfo; then
+  accelerator=kvm
+fi
+say "booting $image ($accelerator), tests: ${tests[*]##*/}"
+log=$guest/console.log
+timeout "$limit_s" nice qemu-system-x86_64 -accel "$accelerator" -cpu max -smp 2 -m 768 -machine q35 \
+  -nodefaults -no-user-config -display none -serial stdio -no-reboot \
+  -kernel "$kernel/vmlinux" -initrd "$guest/files.cpio" \
+  -append "console=ttyS0 quiet panic=-1 rdinit=/init" </dev/null | stdbuf -oL tr -d '\r' | tee "$log" || true
+
+if ! ended=$(grep -ao 'TEST-EXIT rc=[0-9]*' "$log"); then
+  die "the guest did not finish within $limit_s s (see $log)"
+fi
+[ "$ended" = "TEST-EXIT rc=0" ] || die "the tests failed in the guest: $ended (see $log)"
