@@ -65,14 +65,14 @@ release=$(ls "$kernel/lib/modules")
 
 # --- tests --------------------------------------------------------------------------------------------
 say "building the tests"
-mapfile -t tests < <(cargo test --release -p millstream-fabric --test verbs --no-run \
-  --message-format=json 2>/dev/null | python3 -c '
+mapfile -t tests < <(cargo test --release -p millstream-fabric -p millstream-channel \
+  --test verbs --test threads --no-run --message-format=json 2>/dev/null | python3 -c '
 import json, sys
 for line in sys.stdin:
     made = json.loads(line)
     if made.get("executable") and made.get("profile", {}).get("test"):
         print(made["executable"])')
-[ ${#tests[@]} != 0 ] || die "the tests do not build: cargo test -p millstream-fabric --test verbs"
+[ ${#tests[@]} != 0 ] || die "the tests do not build: cargo test -p millstream-fabric -p millstream-channel"
 
 # --- initial file system ------------------------------------------------------------------------------
 files=$guest/files

@@ -1,4 +1,5 @@
-//! The ring over shared memory and over TCP: two ends in one process, a thread each.
+//! The ring over shared memory and over TCP: two ends in one process, a thread each. Where
+//! MILLSTREAM_RDMA_DEVICES names RDMA devices (scripts/test-rdma.sh), over those instead.
 
 #[path = "bed/ends.rs"]
 mod ends;
@@ -13,6 +14,7 @@ use channel::{Class, Header, Link, RingConfig};
 use ends::small;
 use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::tcp::{TcpFabric, TcpOptions};
+use fabric::verbs::{VerbsFabric, VerbsOptions};
 use fabric::{Armed, Fabric, Publish, wait};
 use load::{Load, Side, links};
 
@@ -21,6 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Fabrics of two processes.
 fn fabrics() -> Vec<[Arc<dyn Fabric>; 2]> {
+    if let Ok(devices) = std::env::var("MILLSTREAM_RDMA_DEVICES") {
+        return [Publish::Notify, Publish::NotifyCounted].map(|p| verbs(&devices, p)).into();
+    }
     let shm = || -> Arc<dyn Fabric> { ShmFabric::new(ShmOptions::default()).expect("shm") };
     let mut all = vec![[shm(), shm()]];
     for publish in [Publish::InOrderPoll, Publish::Notify, Publish::NotifyCounted] {
@@ -31,6 +36,16 @@ fn fabrics() -> Vec<[Arc<dyn Fabric>; 2]> {
         all.push([tcp(), tcp()]);
     }
     all
+}
+
+/// A fabric on the first device and one on the last.
+fn verbs(devices: &str, publish: Publish) -> [Arc<dyn Fabric>; 2] {
+    let names: Vec<&str> = devices.split(',').collect();
+    [names[0], names[names.len() - 1]].map(|device| -> Arc<dyn Fabric> {
+        let (device, publish) = (Some(device.to_string()), Some(publish));
+        let options = VerbsOptions { device, publish, ..VerbsOptions::default() };
+        VerbsFabric::new(options).expect("the device opens")
+    })
 }
 
 fn both_ends(config: RingConfig, ends: impl Fn([Link; 2])) {

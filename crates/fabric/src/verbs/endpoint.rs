@@ -13,11 +13,12 @@ use super::events::{Alarm, Events};
 use super::memory::{DeviceMemory, explain};
 use super::objects::{Domain, Region, Wire};
 use super::queue::{Origin, Payload, SendQueue, Seq, request};
-use super::receives::{MESSAGE_BYTES, RECEIVE, Receives};
+use super::receives::{RECEIVE, Receives};
 use super::sys;
+use crate::admit::Asked;
 use crate::{
-    Armed, Atomics, Budget, Caps, Completion, Endpoint, ErrorKind, FabricError, Flags, OpId,
-    PostError, RemoteKey, RemoteRange, SlabRange, Src,
+    Armed, Budget, Caps, Completion, Endpoint, ErrorKind, FabricError, Flags, OpId, PostError,
+    RemoteKey, RemoteRange, SlabRange, Src,
 };
 
 /// Receives of each connection that are kept for credit messages.
@@ -136,33 +137,18 @@ impl VerbsEndpoint {
         })
     }
 
-    /// Checks what needs no look at the peer.
-    fn admit(&self, len: usize, at: &RemoteRange) -> Result<(), PostError> {
-        if self.wire.is_none() {
-            return Err(PostError::Closed);
-        }
-        if len > self.terms.caps.max_msg {
-            return Err(PostError::TooLarge);
-        }
-        // The device would check the key against the domain only, of which all connections are.
-        let ours = at.key.key >> 32 == u64::from(self.terms.peer_tag);
-        let inside = at.offset.checked_add(len as u64).is_some_and(|end| end <= at.key.len);
-        if len > 0 && !(ours && inside) {
-            return Err(PostError::OutOfBounds);
-        }
-        if self.queue.users() >= self.terms.caps.max_ops {
-            return Err(PostError::Full);
-        }
-        Ok(())
-    }
-
-    /// Takes one of the peer's receives.
-    fn use_receive(&mut self) -> Result<(), PostError> {
-        if self.credit.used >= self.credit.peer_limit {
-            return Err(PostError::Full);
-        }
-        self.credit.used += 1;
-        Ok(())
+    /// Checks what needs no look at the peer. `at` is where bytes go to or come from, if there are
+    /// any: the device would check its key against the domain only, of which all connections are.
+    fn admit(&self, asked: Asked<'_>, at: Option<&RemoteRange>) -> Result<(), PostError> {
+        let has_receive = || self.credit.used < self.credit.peer_limit;
+        self.terms.caps.admit(
+            asked,
+            self.wire.is_some(),
+            self.queue.users() as usize,
+            has_receive,
+        )?;
+        let ours = |at: &RemoteRange| at.key.key >> 32 == u64::from(self.terms.peer_tag);
+        if at.is_none_or(ours) { Ok(()) } else { Err(PostError::OutOfBounds) }
     }
 
     /// An element that names a range of a slab.
@@ -178,9 +164,6 @@ impl VerbsEndpoint {
     fn payload<'a>(&self, src: Src<'a>) -> Result<Payload<'a>, PostError> {
         match src {
             Src::Slab(range) if !range.is_empty() => self.registered(range),
-            Src::Inline(bytes) if bytes.len() > self.terms.caps.max_inline => {
-                Err(PostError::TooLarge)
-            }
             Src::Inline(bytes) if !bytes.is_empty() => Ok(Payload::Copied(bytes)),
             Src::Slab(_) | Src::Inline(_) | Src::Empty => Ok(Payload::Empty),
         }
@@ -208,11 +191,11 @@ impl VerbsEndpoint {
         imm: u32,
         (id, flags): (OpId, Flags),
     ) -> Result<(), PostError> {
-        self.admit(src.len(), &dst)?;
+        let notifies = opcode == sys::WR_RDMA_WRITE_WITH_IMM;
+        let at = (!src.is_empty()).then_some(&dst);
+        self.admit(Asked::Write { src, dst, notifies }, at)?;
         let payload = self.payload(src)?;
-        if opcode == sys::WR_RDMA_WRITE_WITH_IMM {
-            self.use_receive()?;
-        }
+        self.credit.used += u64::from(notifies);
         let mut wr = request(opcode, fence(flags));
         wr.imm_data = imm.to_be();
         if !src.is_empty() {
@@ -230,15 +213,8 @@ impl VerbsEndpoint {
         old: &SlabRange,
         id: OpId,
     ) -> Result<(), PostError> {
-        if self.terms.caps.atomics == Atomics::None {
-            return Err(PostError::Unsupported);
-        }
-        self.admit(8, &dst)?;
+        self.admit(Asked::Atomic { dst, old }, Some(&dst))?;
         let sys::Rdma { remote_addr, rkey } = target(&dst);
-        let aligned = remote_addr.is_multiple_of(8) && old.offset().is_multiple_of(8);
-        if !aligned || old.len() < 8 {
-            return Err(PostError::OutOfBounds);
-        }
         let word = old.part(0, 8).map_err(|_| PostError::OutOfBounds)?;
         let payload = self.registered(&word)?;
         let mut wr = request(opcode, 0);
@@ -540,7 +516,8 @@ impl Endpoint for VerbsEndpoint {
         id: OpId,
         flags: Flags,
     ) -> Result<(), PostError> {
-        self.admit(dst.len(), &src)?;
+        let at = (!dst.is_empty()).then_some(&src);
+        self.admit(Asked::Read { len: dst.len(), src }, at)?;
         let origin = Origin::User { id, signalled: flags.has(Flags::SIGNAL) };
         // Nothing is read by writing nothing, which every device carries.
         if dst.is_empty() {
@@ -576,12 +553,8 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn send(&mut self, bytes: &[u8], id: OpId) -> Result<(), PostError> {
-        let nowhere = RemoteRange { key: RemoteKey { key: 0, base: 0, len: 0 }, offset: 0 };
-        self.admit(0, &nowhere)?;
-        if bytes.len() > MESSAGE_BYTES {
-            return Err(PostError::TooLarge);
-        }
-        self.use_receive()?;
+        self.admit(Asked::Send { len: bytes.len() }, None)?;
+        self.credit.used += 1;
         let payload = if bytes.is_empty() { Payload::Empty } else { Payload::Copied(bytes) };
         self.post(request(sys::WR_SEND, 0), payload, Origin::User { id, signalled: true });
         Ok(())
