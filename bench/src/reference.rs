@@ -39,7 +39,8 @@ pub fn sums(workload: Workload, size: &Size) -> Result<Sums, ConnectorError> {
     let columns = columns(&shape);
     let projection: Result<Vec<usize>, _> =
         columns.iter().map(|name| schema.index_of(name).map_err(|_| missing(name))).collect();
-    let table = TableDef { name: "reference".into(), schema, options };
+    let table =
+        TableDef { name: "reference".into(), schema, options, metadata: Default::default() };
     let source = Generator.source(&table, &projection?)?;
     source.flows(1, None)?;
     let context = FlowContext { clock: Arc::new(MonotonicClock::new()), bad: Arc::default() };

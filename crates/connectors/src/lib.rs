@@ -1,9 +1,11 @@
 //! Layer 4: where rows come from and where they go.
 //!
-//! One module per connector: [`file`](mod@file) (CSV, newline JSON and Parquet, read and written),
-//! [`generator`] (seeded rows and the ready-made workloads of the papers, S14), [`stdout`] and
-//! [`blackhole`]. Each implements [`dataflow::connector::Connector`]; nothing here knows SQL,
-//! operators or windows.
+//! One module per connector: [`file`](mod@file), [`generator`] (seeded rows and the ready-made
+//! workloads of the papers, S14), [`stdout`] and [`blackhole`]. Each implements
+//! [`dataflow::connector::Connector`]; nothing here knows SQL, operators or windows.
+//!
+//! Those that read bytes share two layers: `format` turns bytes into rows wherever they come from,
+//! and `stored` makes a source of named bytes that can be read again.
 //!
 //! Two invariants hold for every source: the list of flows is the same on every node, and a row
 //! that cannot be read is counted in [`dataflow::bad::BadRows`] and takes no other row with it.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef};
 
 use crate::error::ConnectorError;
 use crate::sink::Sink;
@@ -19,6 +19,9 @@ pub struct TableDef {
     pub schema: SchemaRef,
     /// `WITH (…)` without `'connector'`.
     pub options: Options,
+    /// The columns that come not from the data but from where it stands: for each, by its position
+    /// in the schema, a key of [`Connector::metadata`].
+    pub metadata: BTreeMap<usize, String>,
 }
 
 /// The options of a table, by name.
@@ -31,6 +34,11 @@ pub trait Connector: Send + Sync {
 
     /// The options that it knows. The planner refuses others and names the nearest.
     fn options(&self) -> &'static [OptionSpec];
+
+    /// What it knows of a row beside its columns: `name TYPE METADATA FROM 'key'`.
+    fn metadata(&self) -> &'static [MetadataSpec] {
+        &[]
+    }
 
     /// Columns for a table that declares none; `None` where the connector cannot tell.
     ///
@@ -64,6 +72,17 @@ pub struct OptionSpec {
     pub values: &'static str,
     /// Its default, for a reader; empty when it must be given.
     pub default: &'static str,
+    /// One sentence.
+    pub doc: &'static str,
+}
+
+/// Something that a connector knows of a row beside its columns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetadataSpec {
+    /// Its name.
+    pub key: &'static str,
+    /// Its type; a column of it may have another precision of time.
+    pub data_type: DataType,
     /// One sentence.
     pub doc: &'static str,
 }

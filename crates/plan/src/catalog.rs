@@ -162,7 +162,12 @@ impl Table {
 
     /// What its connector is told.
     pub(crate) fn def(&self, schema: SchemaRef) -> TableDef {
-        TableDef { name: self.name.clone(), schema, options: self.options.clone() }
+        TableDef {
+            name: self.name.clone(),
+            schema,
+            options: self.options.clone(),
+            metadata: BTreeMap::new(),
+        }
     }
 
     /// A reader of the columns of `projection`.

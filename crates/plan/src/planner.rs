@@ -308,8 +308,12 @@ impl Planner {
             let error = Diagnostic::at(start, "there is nowhere to show rows");
             return Err(vec![error.hint("INSERT INTO a table")]);
         };
-        let def =
-            TableDef { name: "result".into(), schema: schema.clone(), options: options.clone() };
+        let def = TableDef {
+            name: "result".into(),
+            schema: schema.clone(),
+            options: options.clone(),
+            metadata: Default::default(),
+        };
         let sink =
             connector.sink(&def).map_err(|error| vec![Diagnostic::at(start, error.to_string())])?;
         let shown = connector.name().to_string();

@@ -73,10 +73,6 @@ impl AtomicFile {
         Err(io_error(path, &error))
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Makes the bytes durable and gives the file its name.
     pub(super) fn commit(mut self) -> Result<(), ConnectorError> {
         let Some(hidden) = &self.hidden else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! `file`: tables in CSV, newline JSON and Parquet files.
+//! `file`: tables in CSV, newline JSON, Parquet and Arrow IPC files.
 //!
 //! ```text
 //! 'path'   a file, a directory or a glob, sorted        ─▶ blobs ─▶ flows, equal on every node
@@ -8,12 +8,14 @@
 //! the query with `'on_bad' = 'fail'`. Writing: a file appears under its name when the query has
 //! ended well and not before; an existing one is replaced in the same instant, like DuckDB's COPY.
 //!
+//! With 'watch', new files are read as they appear (`watch`) and the table has no end.
+//!
 //! Deliberately absent: remote files, files that grow while they are read.
 
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
-use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
+use dataflow::connector::{Connector, MetadataSpec, OptionSpec, Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::Sink;
 use dataflow::source::Source;
@@ -22,11 +24,16 @@ mod atomic;
 mod blob;
 mod paths;
 mod sink;
+mod watch;
 
 use blob::FileBlob;
+use watch::{WatchSource, Watched};
 
+use crate::format::compression::COMPRESSION;
 pub use crate::format::csv::RECORD_BYTES_MAX;
+pub use crate::format::ipc::BODY_BYTES_MAX;
 pub use crate::format::json::LINE_BYTES_MAX;
+use crate::format::rows::METADATA;
 use crate::format::{CSV_OPTIONS, Kind, ON_BAD, Target};
 use crate::options::Reader;
 use crate::stored;
@@ -44,9 +51,24 @@ const OPTIONS: &[OptionSpec] = &[
     },
     OptionSpec {
         key: "format",
-        values: "csv | json | parquet",
+        values: "csv | json | parquet | arrow",
         default: "by extension",
-        doc: "CSV, one JSON object a line, or Parquet.",
+        doc: "CSV, one JSON object a line, Parquet, or Arrow IPC (files and streams).",
+    },
+    COMPRESSION,
+    OptionSpec {
+        key: "watch",
+        values: "duration",
+        default: "not watched",
+        doc: "The interval at which a directory or glob is looked at for new files; the table has \
+              no end then.",
+    },
+    OptionSpec {
+        key: "watch.settle",
+        values: "duration",
+        default: "the interval",
+        doc: "How long a new file must stay as it is before it is read: '0s' where finished files \
+              are renamed into place.",
     },
     ON_BAD,
     CSV_OPTIONS[0],
@@ -56,9 +78,22 @@ const OPTIONS: &[OptionSpec] = &[
     CSV_OPTIONS[4],
     OptionSpec {
         key: "parquet.compression",
-        values: "snappy | zstd | none",
+        values: "snappy | zstd | gzip | brotli | lz4 | none",
         default: "snappy",
         doc: "How a sink compresses pages.",
+    },
+    OptionSpec {
+        key: "arrow.compression",
+        values: "lz4 | zstd | none",
+        default: "lz4",
+        doc: "How a sink compresses the columns of a record batch.",
+    },
+    OptionSpec {
+        key: "arrow.layout",
+        values: "file | stream",
+        default: "file (a stream for .arrows, and where it is packed as a whole)",
+        doc: "Whether a sink writes a footer, by which record batches are found and read side by \
+              side.",
     },
 ];
 
@@ -73,7 +108,12 @@ impl Connector for FileConnector {
         OPTIONS
     }
 
-    /// Parquet from the footer of the first file, CSV and JSON from the first 1,000 records of it.
+    fn metadata(&self) -> &'static [MetadataSpec] {
+        &METADATA
+    }
+
+    /// Parquet and Arrow from the first file's own schema, CSV and JSON from its first 1,000
+    /// records.
     fn infer(&self, options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
         let options = Reader(options);
         let path = options.required("path", PATH_HINT)?;
@@ -88,6 +128,9 @@ impl Connector for FileConnector {
         projection: &[usize],
     ) -> Result<Arc<dyn Source>, ConnectorError> {
         let options = Reader(&table.options);
+        if let Some(watched) = WatchSource::new(table, projection)? {
+            return Ok(Arc::new(Watched(Arc::new(watched))));
+        }
         let path = options.required("path", PATH_HINT)?;
         let (paths, kind) = paths::expand(path, Kind::given(options)?)?;
         let target = Arc::new(Target::new(table, projection)?);

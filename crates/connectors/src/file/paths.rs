@@ -15,24 +15,50 @@ use crate::options::{nearest, refuse};
 /// format is given, those with an extension of no format are passed over.
 pub(super) fn expand(
     path: &str,
-    format: Option<Kind>,
+    kind: Option<Kind>,
 ) -> Result<(Vec<PathBuf>, Kind), ConnectorError> {
-    let literal = Path::new(path);
-    if literal.is_dir() {
-        return from_directory(literal, format);
+    let files = list(path, kind)?;
+    if files.is_empty() {
+        let directory = Path::new(path).is_dir();
+        let (message, hint) = match directory {
+            true => (
+                "the directory has no csv, json, parquet or arrow files",
+                "directories below it are read through a glob: '…/**/*.csv'",
+            ),
+            false => ("no file matches", "'*' stands for a part of a name, '**' for directories"),
+        };
+        return Err(ConnectorError::Io {
+            place: path.to_owned(),
+            message: message.into(),
+            hint: Some(hint.into()),
+        });
     }
-    let files = if literal.exists() {
+    let kind = match kind {
+        Some(kind) => kind,
+        None => common_format(&files)?,
+    };
+    Ok((files, kind))
+}
+
+/// The files that `path` names, sorted; none is no error where it is a directory or a glob.
+pub(super) fn list(path: &str, kind: Option<Kind>) -> Result<Vec<PathBuf>, ConnectorError> {
+    let literal = Path::new(path);
+    let mut files = if literal.is_dir() {
+        from_directory(literal, kind)?
+    } else if literal.exists() {
         vec![literal.to_path_buf()]
     } else if path.contains(['*', '?', '[']) {
         from_glob(path)?
     } else {
         return Err(missing(literal));
     };
-    let format = match format {
-        Some(format) => format,
-        None => common_format(&files)?,
-    };
-    Ok((files, format))
+    files.sort();
+    Ok(files)
+}
+
+/// Whether a file is not for others yet.
+pub(super) fn is_hidden(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(['.', '_']))
 }
 
 /// The format that the extension of a file tells.
@@ -50,51 +76,27 @@ fn from_glob(pattern: &str) -> Result<Vec<PathBuf>, ConnectorError> {
             files.push(file);
         }
     }
-    files.sort();
-    if files.is_empty() {
-        return Err(ConnectorError::Io {
-            place: pattern.to_owned(),
-            message: "no file matches".into(),
-            hint: Some("'*' stands for a part of a name, '**' for directories".into()),
-        });
-    }
     Ok(files)
 }
 
-fn from_directory(
-    directory: &Path,
-    format: Option<Kind>,
-) -> Result<(Vec<PathBuf>, Kind), ConnectorError> {
+fn from_directory(directory: &Path, kind: Option<Kind>) -> Result<Vec<PathBuf>, ConnectorError> {
     let entries = fs::read_dir(directory).map_err(|error| io_error(directory, &error))?;
     let mut files = Vec::new();
     for entry in entries {
         let file = entry.map_err(|error| io_error(directory, &error))?.path();
-        let name = file.file_name().unwrap_or_default().to_string_lossy();
-        let known = format.is_some() || kind_of(&file).is_some();
-        if known && !name.starts_with(['.', '_']) && file.is_file() {
+        let known = kind.is_some() || kind_of(&file).is_some();
+        if known && !is_hidden(&file) && file.is_file() {
             files.push(file);
         }
     }
-    files.sort();
-    if files.is_empty() {
-        return Err(ConnectorError::Io {
-            place: directory.display().to_string(),
-            message: "the directory has no csv, json or parquet files".into(),
-            hint: Some("directories below it are read through a glob: '…/**/*.csv'".into()),
-        });
-    }
-    let format = match format {
-        Some(format) => format,
-        None => common_format(&files)?,
-    };
-    Ok((files, format))
+    Ok(files)
 }
 
 /// The format that the extensions of all files agree on.
 fn common_format(files: &[PathBuf]) -> Result<Kind, ConnectorError> {
     let mut common = None;
     for file in files {
-        let hint = || Some("write 'format' = 'csv', 'json' or 'parquet'".to_owned());
+        let hint = || Some("write 'format' = 'csv', 'json', 'parquet' or 'arrow'".to_owned());
         let name = file.display();
         let Some(format) = kind_of(file) else {
             return Err(refuse("format", format!("the name of {name} does not tell it"), hint()));

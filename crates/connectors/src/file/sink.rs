@@ -5,23 +5,29 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
-use arrow::record_batch::RecordBatch;
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Schema, SchemaRef};
+use arrow::error::ArrowError;
+use arrow::ipc::CompressionType;
+use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Placement, Sink, SinkWriter};
 use parquet::arrow::{ArrowSchemaConverter, ArrowWriter};
-use parquet::basic::Compression;
+use parquet::basic::Compression as ParquetCodec;
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 
 use super::PATH_HINT;
 use super::atomic::AtomicFile;
 use super::paths::{io_error, kind_of};
-use crate::format::Kind;
+use crate::format::compression::Packer;
 use crate::format::csv::Dialect;
 use crate::format::encode::{TextFormat, check_csv_columns};
+use crate::format::{Compression, Kind};
 use crate::options::{Reader, refuse};
+use crate::stored::not_packed;
 
 /// Bytes of text gathered before they are written.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -33,50 +39,98 @@ pub(super) struct FileSink {
     format: SinkFormat,
 }
 
-#[derive(Clone)]
 enum SinkFormat {
-    Text(TextFormat),
-    Parquet(Compression),
+    Text(TextFormat, Compression),
+    Parquet(ParquetCodec),
+    Arrow { stream: bool, options: IpcWriteOptions, packed: Compression },
 }
 
 impl FileSink {
     pub(super) fn new(table: &TableDef) -> Result<Self, ConnectorError> {
         let options = Reader(&table.options);
         let path = PathBuf::from(options.required("path", PATH_HINT)?);
-        let format = Kind::given(options)?.or_else(|| kind_of(&path)).ok_or_else(|| {
+        let kind = Kind::given(options)?.or_else(|| kind_of(&path)).ok_or_else(|| {
             refuse(
                 "format",
                 format!("the name '{}' does not tell it", path.display()),
-                Some("write 'format' = 'csv', 'json' or 'parquet'".into()),
+                Some("write 'format' = 'csv', 'json', 'parquet' or 'arrow'".into()),
             )
         })?;
-        let compression =
-            match options.choice("parquet.compression", &["snappy", "zstd", "none"])? {
-                None | Some(0) => Compression::SNAPPY,
-                Some(1) => Compression::ZSTD(Default::default()),
-                Some(_) => Compression::UNCOMPRESSED,
-            };
-        let format = match format {
+        let name = path.to_string_lossy();
+        let packed = Compression::given(options)?.unwrap_or_else(|| Compression::of(&name));
+        let mut schema = Arc::clone(&table.schema);
+        let format = match kind {
             Kind::Csv => {
-                check_csv_columns(&table.schema)?;
-                SinkFormat::Text(TextFormat::Csv(
-                    Dialect::new(options, &path.to_string_lossy())?.style(),
-                ))
+                check_csv_columns(&schema)?;
+                SinkFormat::Text(TextFormat::Csv(Dialect::new(options, &name)?.style()), packed)
             }
-            Kind::Json => SinkFormat::Text(TextFormat::Json),
+            Kind::Json => SinkFormat::Text(TextFormat::Json, packed),
+            Kind::Parquet if packed != Compression::None => return Err(not_packed()),
             Kind::Parquet => {
-                ArrowSchemaConverter::new().convert(&table.schema).map_err(|error| {
+                ArrowSchemaConverter::new().convert(&schema).map_err(|error| {
                     ConnectorError::Column {
                         column: table.name.clone(),
                         message: format!("Parquet cannot carry its columns: {error}"),
                         hint: Some("write 'format' = 'json'".into()),
                     }
                 })?;
-                SinkFormat::Parquet(compression)
+                SinkFormat::Parquet(parquet_codec(options)?)
+            }
+            Kind::Arrow => {
+                schema = Arc::new(flat(&schema));
+                let stream = match options.choice("arrow.layout", &["file", "stream"])? {
+                    Some(0) if packed != Compression::None => return Err(no_footer()),
+                    Some(layout) => layout == 1,
+                    None => packed != Compression::None || name.ends_with(".arrows"),
+                };
+                SinkFormat::Arrow { stream, options: arrow_options(options)?, packed }
             }
         };
-        Ok(Self { path, schema: Arc::clone(&table.schema), format })
+        Ok(Self { path, schema, format })
     }
+}
+
+fn parquet_codec(options: Reader<'_>) -> Result<ParquetCodec, ConnectorError> {
+    let names = ["snappy", "zstd", "gzip", "brotli", "lz4", "none"];
+    Ok(match options.choice("parquet.compression", &names)? {
+        None | Some(0) => ParquetCodec::SNAPPY,
+        Some(1) => ParquetCodec::ZSTD(Default::default()),
+        Some(2) => ParquetCodec::GZIP(Default::default()),
+        Some(3) => ParquetCodec::BROTLI(Default::default()),
+        Some(4) => ParquetCodec::LZ4_RAW,
+        Some(_) => ParquetCodec::UNCOMPRESSED,
+    })
+}
+
+fn arrow_options(options: Reader<'_>) -> Result<IpcWriteOptions, ConnectorError> {
+    let codec = match options.choice("arrow.compression", &["lz4", "zstd", "none"])? {
+        None | Some(0) => Some(CompressionType::LZ4_FRAME),
+        Some(1) => Some(CompressionType::ZSTD),
+        Some(_) => None,
+    };
+    IpcWriteOptions::default()
+        .try_with_compression(codec)
+        .map_err(|error| refuse("arrow.compression", error.to_string(), None))
+}
+
+fn no_footer() -> ConnectorError {
+    refuse(
+        "arrow.layout",
+        "an Arrow file that is packed as a whole is a stream",
+        Some("leave 'compression' out: 'arrow.compression' packs the columns".into()),
+    )
+}
+
+/// Columns with the values of dictionaries in place: a file may have one dictionary per column
+/// only, and batches come with their own.
+fn flat(schema: &Schema) -> Schema {
+    let fields = schema.fields().iter().map(|field| match field.data_type() {
+        DataType::Dictionary(_, values) => {
+            Arc::new(field.as_ref().clone().with_data_type(values.as_ref().clone()))
+        }
+        _ => Arc::clone(field),
+    });
+    Schema::new(fields.collect::<Vec<_>>())
 }
 
 impl Sink for FileSink {
@@ -88,31 +142,50 @@ impl Sink for FileSink {
         let file = AtomicFile::create(&self.path)?;
         let schema = Arc::clone(&self.schema);
         Ok(match &self.format {
-            SinkFormat::Text(format) => {
+            SinkFormat::Text(format, packed) => {
                 let buffer = format.prologue(schema).map_err(|error| unfit(&self.path, &error))?;
-                Box::new(TextWriter { file, format: format.clone(), buffer })
+                let path = self.path.clone();
+                Box::new(TextWriter {
+                    path,
+                    to: packed.pack(file)?,
+                    format: format.clone(),
+                    buffer,
+                })
             }
-            SinkFormat::Parquet(compression) => {
-                let properties = WriterProperties::builder().set_compression(*compression).build();
+            SinkFormat::Parquet(codec) => {
+                let properties = WriterProperties::builder().set_compression(*codec).build();
                 let file = BufWriter::with_capacity(BUFFER_BYTES, file);
                 let writer = ArrowWriter::try_new(file, schema, Some(properties))
                     .map_err(|error| parquet_error(&self.path, error))?;
                 Box::new(ParquetWriter { path: self.path.clone(), writer })
+            }
+            SinkFormat::Arrow { stream, options, packed } => {
+                let to = BufWriter::with_capacity(BUFFER_BYTES, packed.pack(file)?);
+                let options = options.clone();
+                let writer = match stream {
+                    true => StreamWriter::try_new_with_options(to, &schema, options)
+                        .map(ArrowLayout::Stream),
+                    false => FileWriter::try_new_with_options(to, &schema, options)
+                        .map(ArrowLayout::File),
+                };
+                let writer = writer.map_err(|error| arrow_error(&self.path, error))?;
+                Box::new(IpcWriter { path: self.path.clone(), schema, writer })
             }
         })
     }
 }
 
 struct TextWriter {
-    file: AtomicFile,
+    path: PathBuf,
+    to: Packer<AtomicFile>,
     format: TextFormat,
     buffer: Vec<u8>,
 }
 
 impl TextWriter {
     fn send(&mut self) -> Result<(), ConnectorError> {
-        let sent = self.file.write_all(&self.buffer);
-        sent.map_err(|error| io_error(self.file.path(), &error))?;
+        let sent = self.to.write_all(&self.buffer);
+        sent.map_err(|error| io_error(&self.path, &error))?;
         self.buffer.clear();
         Ok(())
     }
@@ -120,9 +193,7 @@ impl TextWriter {
 
 impl SinkWriter for TextWriter {
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
-        self.format
-            .encode(batch, &mut self.buffer)
-            .map_err(|error| unfit(self.file.path(), &error))?;
+        self.format.encode(batch, &mut self.buffer).map_err(|error| unfit(&self.path, &error))?;
         if self.buffer.len() >= BUFFER_BYTES { self.send() } else { Ok(()) }
     }
 
@@ -132,7 +203,8 @@ impl SinkWriter for TextWriter {
 
     fn commit(mut self: Box<Self>) -> Result<(), ConnectorError> {
         self.send()?;
-        self.file.commit()
+        let Self { path, to, .. } = *self;
+        to.finish().map_err(|error| io_error(&path, &error))?.commit()
     }
 }
 
@@ -155,6 +227,63 @@ impl SinkWriter for ParquetWriter {
         let buffered = writer.into_inner().map_err(|error| parquet_error(&path, error))?;
         let file = buffered.into_inner().map_err(|error| io_error(&path, error.error()))?;
         file.commit()
+    }
+}
+
+type Buffered = BufWriter<Packer<AtomicFile>>;
+
+enum ArrowLayout {
+    File(FileWriter<Buffered>),
+    Stream(StreamWriter<Buffered>),
+}
+
+struct IpcWriter {
+    path: PathBuf,
+    /// Without dictionaries.
+    schema: SchemaRef,
+    writer: ArrowLayout,
+}
+
+impl SinkWriter for IpcWriter {
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        let columns: Result<Vec<_>, _> = batch
+            .columns()
+            .iter()
+            .zip(self.schema.fields())
+            .map(|(column, field)| cast(column, field.data_type()))
+            .collect();
+        let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        let batch = columns.and_then(|columns| {
+            RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &rows)
+        });
+        let written = batch.and_then(|batch| match &mut self.writer {
+            ArrowLayout::File(writer) => writer.write(&batch),
+            ArrowLayout::Stream(writer) => writer.write(&batch),
+        });
+        written.map_err(|error| arrow_error(&self.path, error))
+    }
+
+    fn flush(&mut self) -> Result<(), ConnectorError> {
+        Ok(())
+    }
+
+    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
+        let Self { path, writer, .. } = *self;
+        // Both write their end mark on the way.
+        let buffered = match writer {
+            ArrowLayout::File(writer) => writer.into_inner(),
+            ArrowLayout::Stream(writer) => writer.into_inner(),
+        };
+        let buffered = buffered.map_err(|error| arrow_error(&path, error))?;
+        let packer = buffered.into_inner().map_err(|error| io_error(&path, error.error()))?;
+        packer.finish().map_err(|error| io_error(&path, &error))?.commit()
+    }
+}
+
+fn arrow_error(path: &Path, error: ArrowError) -> ConnectorError {
+    match error {
+        ArrowError::IoError(_, error) => io_error(path, &error),
+        other => unfit(path, &other),
     }
 }
 

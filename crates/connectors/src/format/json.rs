@@ -5,6 +5,7 @@
 //! its batch. Keys are matched as written; a key that is missing is NULL, one that is not declared
 //! is passed over.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
@@ -17,7 +18,7 @@ use dataflow::error::ConnectorError;
 
 use super::infer::{SAMPLE_ROWS, narrowest};
 use super::input::{BATCH_BYTES_MAX, Filled, Input};
-use super::rows::{Refused, Refuser, convert, first_reasons, without};
+use super::rows::{Origin, Refused, Refuser, convert, unfit};
 use super::{Decoded, Decoder};
 
 /// Bytes of a line at most.
@@ -129,7 +130,7 @@ impl JsonDecoder {
             return Ok(batches.pop());
         }
         let batch = concat_batches(&self.refuser.target.projected, &batches);
-        batch.map(Some).map_err(|error| self.unfit(error))
+        batch.map(Some).map_err(|error| unfit(self.lines.input.name(), &error))
     }
 
     /// Decodes lines that follow one another; refuses those that are no row, one by one.
@@ -161,21 +162,17 @@ impl JsonDecoder {
         lines: &[Line],
         into: &mut Vec<RecordBatch>,
     ) -> Result<(), ConnectorError> {
-        let target = &self.refuser.target;
         let mut refused: Vec<Refused> = Vec::new();
-        let columns = target.declared.fields().iter().zip(batch.columns());
-        let columns: Result<Vec<ArrayRef>, ArrowError> =
-            columns.map(|(field, column)| convert(column, field, &mut refused)).collect();
-        let columns = columns.map_err(|error| self.unfit(error))?;
-        let refused = first_reasons(refused);
-        for refused in &refused {
-            let line = lines[refused.row];
-            let text = self.lines.text(&[line]).trim_ascii();
-            self.refuser.refuse(self.place(line.number), refused.reason.clone(), text)?;
-        }
-        let chosen = target.projection.iter().map(|index| Arc::clone(&columns[*index])).collect();
-        let batch = without(&target.projected, chosen, batch.num_rows(), &refused)
-            .map_err(|error| self.unfit(error))?;
+        let declared = self.refuser.target.declared.fields();
+        let columns: Result<Vec<ArrayRef>, ArrowError> = declared
+            .iter()
+            .zip(batch.columns())
+            .map(|(field, column)| convert(column, field, &mut refused))
+            .collect();
+        let columns = columns.map_err(|error| unfit(self.lines.input.name(), &error))?;
+        let origin = LinesOf { all: &self.lines, lines };
+        let column = |index: usize| Arc::clone(&columns[index]);
+        let batch = self.refuser.rows(&column, batch.num_rows(), refused, &origin)?;
         if batch.num_rows() > 0 {
             into.push(batch);
         }
@@ -203,10 +200,25 @@ impl JsonDecoder {
     fn place(&self, line: u64) -> String {
         format!("{}:{line}", self.lines.input.name())
     }
+}
 
-    fn unfit(&self, error: ArrowError) -> ConnectorError {
-        let place = self.lines.input.name().to_owned();
-        ConnectorError::Io { place, message: error.to_string(), hint: None }
+/// Lines that follow one another.
+struct LinesOf<'a> {
+    all: &'a Lines,
+    lines: &'a [Line],
+}
+
+impl Origin for LinesOf<'_> {
+    fn name(&self) -> &str {
+        self.all.input.name()
+    }
+
+    fn record(&self, row: usize) -> u64 {
+        self.lines[row].number
+    }
+
+    fn text(&self, row: usize) -> Cow<'_, [u8]> {
+        Cow::Borrowed(self.all.text(&self.lines[row..=row]).trim_ascii())
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! file · object · socket · … ─▶ Read ─▶ Input ─▶ Decoder ─▶ record batches
-//!                                         csv │ json   └──▶ bad rows, at name:record
+//!                                         csv json arrow └──▶ bad rows, at name:record
 //! ```
 //!
 //! A [`Decoder`] takes bytes in whatever pieces they arrive in and gives the records that are
@@ -21,23 +21,27 @@ use dataflow::error::ConnectorError;
 use dataflow::source::{Flow, FlowContext, Next};
 use fabric::Clock;
 
+pub(crate) mod compression;
 pub(crate) mod csv;
 pub(crate) mod encode;
 pub(crate) mod infer;
 pub(crate) mod input;
+pub(crate) mod ipc;
 pub(crate) mod json;
 pub(crate) mod rows;
 #[cfg(test)]
 mod tests;
+pub(crate) mod typed;
 
+pub(crate) use compression::Compression;
 pub(crate) use input::Input;
 pub(crate) use rows::{Refuser, Target};
 
 use crate::options::Reader;
 
 /// The names of all formats, as the option 'format' has them.
-const KINDS: [(&str, Kind); 3] =
-    [("csv", Kind::Csv), ("json", Kind::Json), ("parquet", Kind::Parquet)];
+const KINDS: [(&str, Kind); 4] =
+    [("csv", Kind::Csv), ("json", Kind::Json), ("parquet", Kind::Parquet), ("arrow", Kind::Arrow)];
 
 /// What bytes are made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +49,7 @@ pub(crate) enum Kind {
     Csv,
     Json,
     Parquet,
+    Arrow,
 }
 
 impl Kind {
@@ -54,6 +59,7 @@ impl Kind {
             "csv" | "tsv" => Some(Self::Csv),
             "json" | "jsonl" | "ndjson" => Some(Self::Json),
             "parquet" | "pq" => Some(Self::Parquet),
+            "arrow" | "arrows" | "feather" | "ipc" => Some(Self::Arrow),
             _ => None,
         }
     }
@@ -65,9 +71,9 @@ impl Kind {
     }
 }
 
-/// The part of a name behind its last dot.
+/// The part of a name behind its last dot, but for that of its compression.
 pub(crate) fn extension(name: &str) -> Option<&str> {
-    let (stem, extension) = name.rsplit('/').next()?.rsplit_once('.')?;
+    let (stem, extension) = Compression::bare(name).rsplit('/').next()?.rsplit_once('.')?;
     (!stem.is_empty()).then_some(extension)
 }
 
@@ -121,6 +127,7 @@ pub(crate) const ON_BAD: OptionSpec = OptionSpec {
 pub(crate) enum Format {
     Csv(csv::Dialect),
     Json,
+    Arrow,
 }
 
 impl Format {
@@ -134,6 +141,7 @@ impl Format {
         Ok(match kind {
             Kind::Csv => Some(Self::Csv(csv::Dialect::new(options, name)?)),
             Kind::Json => Some(Self::Json),
+            Kind::Arrow => Some(Self::Arrow),
             Kind::Parquet => None,
         })
     }
@@ -145,7 +153,7 @@ impl Format {
                 .fields()
                 .iter()
                 .try_for_each(|field| rows::check_castable(field, &DataType::Utf8, "a CSV file")),
-            Self::Json => Ok(()),
+            Self::Json | Self::Arrow => Ok(()),
         }
     }
 
@@ -154,6 +162,7 @@ impl Format {
         match self {
             Self::Csv(dialect) => Box::new(csv::CsvDecoder::new(input, dialect.clone(), refuser)),
             Self::Json => Box::new(json::JsonDecoder::new(input, refuser)),
+            Self::Arrow => Box::new(ipc::IpcDecoder::new(input, refuser)),
         }
     }
 
@@ -162,6 +171,7 @@ impl Format {
         match self {
             Self::Csv(dialect) => csv::infer(input, dialect.clone()),
             Self::Json => json::infer(input),
+            Self::Arrow => ipc::infer(input),
         }
     }
 }

@@ -3,30 +3,64 @@
 //! Invariant: a row leaves here with every value of its declared type, or is refused with a reason
 //! and takes no other row with it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, Int64Array, StringArray, TimestampMillisecondArray,
+};
 use arrow::buffer::BooleanBuffer;
-use arrow::compute::{CastOptions, can_cast_types, cast_with_options, filter_record_batch};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::compute::{CastOptions, can_cast_types, cast, cast_with_options, filter_record_batch};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::error::ArrowError;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use dataflow::bad::{BadRow, BadRows};
-use dataflow::connector::TableDef;
+use dataflow::connector::{MetadataSpec, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::source::FlowContext;
 
 use crate::options::{Reader, nearest, sql_type};
 
+/// What every source of bytes knows of a row beside its columns.
+pub(crate) static METADATA: [MetadataSpec; 3] = [
+    MetadataSpec {
+        key: "file",
+        data_type: DataType::Utf8,
+        doc: "The file, object or address that the row came from.",
+    },
+    MetadataSpec {
+        key: "record",
+        data_type: DataType::Int64,
+        doc: "Where the row stands in it, counted from 1: the line on which it begins in CSV and \
+              JSON, its number in other formats. Messages name bad rows by the same number.",
+    },
+    MetadataSpec {
+        key: "ingestion_time",
+        data_type: DataType::Timestamp(TimeUnit::Millisecond, None),
+        doc: "The time of day (UTC) at which the batch of the row was read.",
+    },
+];
+
+/// A column that is given out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Output {
+    /// A declared column, by position.
+    Column(usize),
+    File,
+    Record,
+    IngestionTime,
+}
+
 /// What is read of a table.
 #[derive(Debug)]
 pub(crate) struct Target {
     table: String,
-    /// All declared columns.
+    /// The declared columns that come from the bytes.
     pub(crate) declared: SchemaRef,
-    /// The columns to be given out, by position among the declared.
-    pub(crate) projection: Vec<usize>,
+    /// The columns to be given out.
+    outputs: Vec<Output>,
     /// Their schema.
     pub(crate) projected: SchemaRef,
     /// Whether a bad row ends the query.
@@ -41,15 +75,110 @@ impl Target {
                 message: error.to_string(),
                 hint: None,
             })?;
+        let mut declared = Vec::new();
+        let mut all = Vec::with_capacity(table.schema.fields().len());
+        for (index, field) in table.schema.fields().iter().enumerate() {
+            all.push(match table.metadata.get(&index) {
+                Some(key) => metadata(field, key)?,
+                None => {
+                    declared.push(Arc::clone(field));
+                    Output::Column(declared.len() - 1)
+                }
+            });
+        }
         let on_bad = Reader(&table.options).choice("on_bad", &["skip", "fail"])?;
         Ok(Self {
             table: table.name.clone(),
-            declared: Arc::clone(&table.schema),
-            projection: projection.to_vec(),
+            declared: Arc::new(Schema::new(declared)),
+            outputs: projection.iter().map(|index| all[*index]).collect(),
             projected: Arc::new(projected),
             strict: on_bad == Some(1),
         })
     }
+
+    /// The declared columns that are given out, each once, in order.
+    pub(crate) fn columns_read(&self) -> Vec<usize> {
+        let column = |output: &Output| match output {
+            Output::Column(index) => Some(*index),
+            _ => None,
+        };
+        let mut read: Vec<usize> = self.outputs.iter().filter_map(column).collect();
+        read.sort_unstable();
+        read.dedup();
+        read
+    }
+
+    /// The declared column that is given out at `position`; none where it is metadata.
+    pub(crate) fn column_at(&self, position: usize) -> Option<usize> {
+        match self.outputs.get(position)? {
+            Output::Column(index) => Some(*index),
+            _ => None,
+        }
+    }
+
+    fn output(
+        &self,
+        position: usize,
+        columns: &dyn Fn(usize) -> ArrayRef,
+        rows: usize,
+        origin: &dyn Origin,
+    ) -> Result<ArrayRef, ArrowError> {
+        let array: ArrayRef = match self.outputs[position] {
+            Output::Column(index) => return Ok(columns(index)),
+            Output::File => {
+                Arc::new(StringArray::from_iter_values(std::iter::repeat_n(origin.name(), rows)))
+            }
+            Output::Record => Arc::new(Int64Array::from_iter_values(
+                (0..rows).map(|row| origin.record(row) as i64),
+            )),
+            Output::IngestionTime => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                Arc::new(TimestampMillisecondArray::from_value(now.as_millis() as i64, rows))
+            }
+        };
+        cast(&array, self.projected.field(position).data_type())
+    }
+}
+
+/// The metadata of a key, as the type of `field`.
+fn metadata(field: &Field, key: &str) -> Result<Output, ConnectorError> {
+    let unfit = |message: String, hint: String| ConnectorError::Column {
+        column: field.name().clone(),
+        message,
+        hint: Some(hint),
+    };
+    let Some(index) = METADATA.iter().position(|spec| spec.key == key) else {
+        let keys = METADATA.iter().map(|spec| spec.key);
+        let all = keys.clone().collect::<Vec<_>>().join(", ");
+        let hint = match nearest(key, keys) {
+            Some(near) => format!("did you mean '{near}'?"),
+            None => format!("there are {all}"),
+        };
+        return Err(unfit(format!("there is no metadata '{key}'"), hint));
+    };
+    let (of, declared) = (&METADATA[index].data_type, field.data_type());
+    let fits = match declared {
+        DataType::Timestamp(..) => matches!(of, DataType::Timestamp(..)),
+        _ => declared == of || (is_text(declared) && is_text(of)),
+    };
+    if !fits {
+        let (of, declared) = (sql_type(of), sql_type(declared));
+        let message = format!("metadata '{key}' is {of}, not {declared}");
+        return Err(unfit(message, format!("declare it as {of}")));
+    }
+    Ok([Output::File, Output::Record, Output::IngestionTime][index])
+}
+
+/// Where the rows of a batch stand.
+pub(crate) trait Origin {
+    /// The file, object or address.
+    fn name(&self) -> &str;
+
+    /// The number of a row's record in it.
+    fn record(&self, row: usize) -> u64;
+
+    /// The record as text.
+    fn text(&self, row: usize) -> Cow<'_, [u8]>;
 }
 
 /// A row that was refused: its position in the batch, and why.
@@ -79,10 +208,10 @@ impl Refuser {
 
     /// Reads every row of columns that nobody declared yet, and forgets the bad ones.
     pub(crate) fn ignoring(declared: SchemaRef) -> Self {
-        let projection = (0..declared.fields().len()).collect();
+        let outputs = (0..declared.fields().len()).map(Output::Column).collect();
         let projected = Arc::clone(&declared);
         let table = String::new();
-        let target = Target { table, declared, projection, projected, strict: false };
+        let target = Target { table, declared, outputs, projected, strict: false };
         Self { target: Arc::new(target), bad: Arc::default() }
     }
 
@@ -104,17 +233,38 @@ impl Refuser {
         self.bad.add(BadRow { table: self.target.table.clone(), place, reason, text });
         Ok(())
     }
+
+    /// The columns to be given out, without the refused rows. `columns` gives a declared column.
+    pub(crate) fn rows(
+        &self,
+        columns: &dyn Fn(usize) -> ArrayRef,
+        rows: usize,
+        mut refused: Vec<Refused>,
+        origin: &dyn Origin,
+    ) -> Result<RecordBatch, ConnectorError> {
+        // The first reason for each, in the order of rows.
+        refused.sort_by_key(|refused| refused.row);
+        refused.dedup_by_key(|refused| refused.row);
+        for Refused { row, reason } in &refused {
+            let place = format!("{}:{}", origin.name(), origin.record(*row));
+            self.refuse(place, reason.clone(), &origin.text(*row))?;
+        }
+        let outputs = 0..self.target.outputs.len();
+        let chosen: Result<Vec<ArrayRef>, ArrowError> =
+            outputs.map(|position| self.target.output(position, columns, rows, origin)).collect();
+        chosen
+            .and_then(|chosen| without(&self.target.projected, chosen, rows, &refused))
+            .map_err(|error| unfit(origin.name(), &error))
+    }
 }
 
-/// The first reason for each refused row, in the order of rows.
-pub(crate) fn first_reasons(mut refused: Vec<Refused>) -> Vec<Refused> {
-    refused.sort_by_key(|refused| refused.row);
-    refused.dedup_by_key(|refused| refused.row);
-    refused
+/// An error about bytes that no row is to blame for.
+pub(crate) fn unfit(name: &str, error: &dyn std::fmt::Display) -> ConnectorError {
+    ConnectorError::Io { place: name.to_owned(), message: error.to_string(), hint: None }
 }
 
 /// A batch of the `columns` without the refused rows.
-pub(crate) fn without(
+fn without(
     schema: &SchemaRef,
     columns: Vec<ArrayRef>,
     rows: usize,

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! CSV, JSON   a blob is a flow: cut anywhere else, its rows would lose the order of their times
+//! Arrow       a record batch is a flow; a stream, or anything packed as a whole, is one
 //! Parquet     a row group is a flow
 //! ```
 //!
@@ -16,9 +17,10 @@ use bytes::Bytes;
 use dataflow::error::ConnectorError;
 use dataflow::source::Source;
 
-use crate::format::{Format, Input, Kind, Target};
-use crate::options::Reader;
+use crate::format::{Compression, Format, Input, Kind, Target};
+use crate::options::{Reader, refuse};
 
+mod ipc;
 mod parquet;
 mod text;
 
@@ -46,31 +48,87 @@ pub(crate) trait Blob: Send + Sync {
     fn read_at(&self, offset: u64, length: usize) -> io::Result<Bytes>;
 }
 
+/// How blobs are read.
+enum Layout {
+    InOrder(Format),
+    ArrowFile,
+    Parquet,
+}
+
+impl Layout {
+    /// By the first blob.
+    fn of(
+        first: &dyn Blob,
+        kind: Kind,
+        options: Reader<'_>,
+        packed: Option<Compression>,
+    ) -> Result<Self, ConnectorError> {
+        let name = first.name();
+        let is_packed = packed.unwrap_or_else(|| Compression::of(&name)) != Compression::None;
+        if is_packed && kind == Kind::Parquet {
+            return Err(not_packed());
+        }
+        if kind == Kind::Arrow && !is_packed && ipc::is_file(first)? {
+            return Ok(Self::ArrowFile);
+        }
+        Ok(match Format::new(kind, options, &name)? {
+            Some(format) => Self::InOrder(format),
+            None => Self::Parquet,
+        })
+    }
+}
+
+/// The error that a Parquet file is packed as a whole.
+pub(crate) fn not_packed() -> ConnectorError {
+    refuse(
+        "compression",
+        "a Parquet file is not packed as a whole: its pages are",
+        Some("leave it out; a sink has 'parquet.compression'".into()),
+    )
+}
+
 /// A source of blobs of one kind. The first is looked at, so that a column that does not exist is
 /// reported before anything runs.
+///
+/// # Errors
+/// When there is none, or what is looked at does not fit the table.
 pub(crate) fn source(
     blobs: Vec<Arc<dyn Blob>>,
     kind: Kind,
     options: Reader<'_>,
     target: Arc<Target>,
 ) -> Result<Arc<dyn Source>, ConnectorError> {
-    let name = blobs.first().map(|blob| blob.name()).unwrap_or_default();
-    match Format::new(kind, options, &name)? {
-        Some(format) => Ok(Arc::new(text::TextSource::open(blobs, format, target)?)),
-        None => Ok(Arc::new(parquet::ParquetSource::open(blobs, target)?)),
-    }
+    let packed = Compression::given(options)?;
+    let Some(first) = blobs.first() else { return Err(refuse("path", "names nothing", None)) };
+    Ok(match Layout::of(&**first, kind, options, packed)? {
+        Layout::InOrder(format) => Arc::new(text::TextSource::open(blobs, format, packed, target)?),
+        Layout::ArrowFile => Arc::new(ipc::IpcSource::open(blobs, target)?),
+        Layout::Parquet => Arc::new(parquet::ParquetSource::open(blobs, target)?),
+    })
 }
 
 /// The columns of a blob: its own, or those that its first records suggest.
+///
+/// # Errors
+/// When it cannot be read.
 pub(crate) fn infer(
     blob: &Arc<dyn Blob>,
     kind: Kind,
     options: Reader<'_>,
 ) -> Result<Schema, ConnectorError> {
-    match Format::new(kind, options, &blob.name())? {
-        Some(format) => format.infer(Input::new(blob.read()?, blob.name())),
-        None => parquet::infer(blob),
+    let packed = Compression::given(options)?;
+    match Layout::of(&**blob, kind, options, packed)? {
+        Layout::InOrder(format) => format.infer(input(&**blob, packed)?),
+        Layout::ArrowFile => ipc::infer(&**blob),
+        Layout::Parquet => parquet::infer(blob),
     }
+}
+
+/// The bytes of a blob in order, unpacked as its name says, or as `packed` says instead.
+fn input(blob: &dyn Blob, packed: Option<Compression>) -> Result<Input, ConnectorError> {
+    let name = blob.name();
+    let packed = packed.unwrap_or_else(|| Compression::of(&name));
+    Ok(Input::new(packed.unpack(blob.read()?)?, name))
 }
 
 /// A blob from some place on, for those who jump.

@@ -6,10 +6,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::array::{Array, AsArray};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, Int64Type, Schema};
-use arrow::error::ArrowError;
+use arrow::datatypes::{DataType, Int64Type, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use dataflow::error::ConnectorError;
@@ -24,10 +23,8 @@ use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 
 use super::{Blob, Tail, read_exactly};
-use crate::format::rows::{
-    Refuser, Target, check_castable, convert, first_reasons, is_text, match_columns, shown, without,
-};
-use crate::options::sql_type;
+use crate::format::typed::{Mapping, guarded, plain};
+use crate::format::{Refuser, Target};
 
 /// Parquet files, cut into row groups.
 pub(super) struct ParquetSource {
@@ -40,8 +37,7 @@ pub(super) struct ParquetSource {
 struct ParquetFile {
     blob: Arc<dyn Blob>,
     metadata: ArrowReaderMetadata,
-    /// The file's column of each projected column.
-    columns: Vec<usize>,
+    mapping: Mapping,
 }
 
 impl ParquetSource {
@@ -53,18 +49,10 @@ impl ParquetSource {
         let mut flows = Vec::new();
         for blob in blobs {
             let metadata = read_footer(&blob)?;
-            let place = blob.name();
-            let schema = metadata.schema();
-            let names: Vec<String> =
-                schema.fields().iter().map(|field| field.name().clone()).collect();
-            let all = match_columns(&target.declared, &names, &place)?;
-            for (field, column) in target.declared.fields().iter().zip(&all) {
-                check_type(field, schema.field(*column).data_type(), &place)?;
-            }
-            let columns = target.projection.iter().map(|index| all[*index]).collect();
+            let mapping = Mapping::new(&target, metadata.schema(), &blob.name())?;
             let groups = metadata.metadata().num_row_groups();
             flows.extend((0..groups).map(|group| (files.len(), group)));
-            files.push(ParquetFile { blob, metadata, columns });
+            files.push(ParquetFile { blob, metadata, mapping });
         }
         Ok(Self { files, flows, target })
     }
@@ -74,8 +62,9 @@ impl ParquetSource {
         let file = &self.files[file];
         let rows = file.metadata.metadata().row_group(group);
         let roots = file.metadata.parquet_schema();
+        let read = file.mapping.columns_read();
         let bytes = (0..rows.num_columns())
-            .filter(|leaf| file.columns.contains(&roots.get_column_root_idx(*leaf)))
+            .filter(|leaf| read.contains(&roots.get_column_root_idx(*leaf)))
             .map(|leaf| rows.column(leaf).compressed_size().max(0) as u64)
             .sum();
         FlowInfo {
@@ -91,7 +80,7 @@ impl ParquetSource {
     fn time_min(&self, file: &ParquetFile, group: usize, column: usize) -> Option<i64> {
         let declared = self.target.projected.fields().get(column)?.data_type();
         let schema = file.metadata.schema();
-        let field = schema.field(*file.columns.get(column)?);
+        let field = schema.field(file.mapping.column_of(self.target.column_at(column)?)?);
         let is_time = matches!(field.data_type(), DataType::Timestamp(..) | DataType::Date32);
         if !is_time || !matches!(declared, DataType::Timestamp(..)) {
             return None;
@@ -104,20 +93,8 @@ impl ParquetSource {
     }
 }
 
-/// A Parquet file knows its types: what is text there becomes a number or a time by a CAST only.
-fn check_type(field: &Field, from: &DataType, place: &str) -> Result<(), ConnectorError> {
-    if is_text(from) && !is_text(field.data_type()) {
-        return Err(ConnectorError::Column {
-            column: field.name().clone(),
-            message: format!("{place} has it as {}", sql_type(from)),
-            hint: Some(format!("declare it as {}, and CAST it in the query", sql_type(from))),
-        });
-    }
-    check_castable(field, from, place)
-}
-
 impl Source for ParquetSource {
-    fn schema(&self) -> arrow::datatypes::SchemaRef {
+    fn schema(&self) -> SchemaRef {
         Arc::clone(&self.target.projected)
     }
 
@@ -138,17 +115,11 @@ impl Source for ParquetSource {
         let file = &self.files[file];
         let groups = file.metadata.metadata().row_groups();
         let before: i64 = groups[..group].iter().map(|rows| rows.num_rows()).sum();
-        let columns = file.columns.clone();
-        let mut read = columns.clone();
-        read.sort_unstable();
-        read.dedup();
         Ok(Box::new(ParquetFlow {
             blob: Arc::clone(&file.blob),
             metadata: file.metadata.clone(),
             group,
-            // The reader gives columns in the file's order.
-            order: columns.iter().filter_map(|column| read.binary_search(column).ok()).collect(),
-            read,
+            mapping: file.mapping.clone(),
             reader: None,
             rest: None,
             row: before.max(0) as u64 + 1,
@@ -162,10 +133,7 @@ struct ParquetFlow {
     blob: Arc<dyn Blob>,
     metadata: ArrowReaderMetadata,
     group: usize,
-    /// The file's columns that are read.
-    read: Vec<usize>,
-    /// Where each projected column is among them.
-    order: Vec<usize>,
+    mapping: Mapping,
     reader: Option<ParquetRecordBatchReader>,
     /// What did not fit into the last batch asked for.
     rest: Option<RecordBatch>,
@@ -175,43 +143,28 @@ struct ParquetFlow {
 }
 
 impl ParquetFlow {
-    fn reader(&mut self, rows_max: usize) -> Result<&mut ParquetRecordBatchReader, ConnectorError> {
-        if self.reader.is_none() {
-            let mask =
-                ProjectionMask::roots(self.metadata.parquet_schema(), self.read.iter().copied());
-            let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(
-                Chunks(Arc::clone(&self.blob)),
-                self.metadata.clone(),
-            )
-            .with_row_groups(vec![self.group])
-            .with_projection(mask)
-            .with_batch_size(rows_max);
-            self.reader = Some(builder.build().map_err(|error| damaged(&*self.blob, &error))?);
-        }
-        self.reader.as_mut().ok_or_else(|| unfit(&*self.blob, &"the reader is gone"))
-    }
-
-    /// Casts a batch to the declared types and takes out what they cannot hold.
-    fn convert(&mut self, batch: &RecordBatch) -> Result<RecordBatch, ConnectorError> {
-        let target = Arc::clone(&self.refuser.target);
-        let mut refused = Vec::new();
-        let columns: Result<Vec<ArrayRef>, ArrowError> = target
-            .projected
-            .fields()
-            .iter()
-            .zip(&self.order)
-            .map(|(field, column)| convert(batch.column(*column), field, &mut refused))
-            .collect();
-        let columns = columns.map_err(|error| unfit(&*self.blob, &error))?;
-        let refused = first_reasons(refused);
-        for refused in &refused {
-            let place = format!("{}:{}", self.blob.name(), self.row + refused.row as u64);
-            let text = shown(batch, refused.row).map_err(|error| unfit(&*self.blob, &error))?;
-            self.refuser.refuse(place, refused.reason.clone(), text.as_bytes())?;
-        }
-        self.row += batch.num_rows() as u64;
-        without(&target.projected, columns, batch.num_rows(), &refused)
-            .map_err(|error| unfit(&*self.blob, &error))
+    /// The next rows as the file has them.
+    fn read(&mut self, rows_max: usize) -> Result<Option<RecordBatch>, ConnectorError> {
+        let place = format!("{}:{}", self.blob.name(), self.row);
+        let next = guarded(|| {
+            let reader = match &mut self.reader {
+                Some(reader) => reader,
+                None => {
+                    let roots = self.metadata.parquet_schema();
+                    let mask = ProjectionMask::roots(roots, self.mapping.columns_read());
+                    let chunks = Chunks(Arc::clone(&self.blob));
+                    let metadata = self.metadata.clone();
+                    let builder =
+                        ParquetRecordBatchReaderBuilder::new_with_metadata(chunks, metadata)
+                            .with_row_groups(vec![self.group])
+                            .with_projection(mask)
+                            .with_batch_size(rows_max);
+                    self.reader.insert(builder.build().map_err(|error| error.to_string())?)
+                }
+            };
+            reader.next().transpose().map_err(|error| error.to_string())
+        });
+        next.map_err(|message| damaged(place, &message))
     }
 }
 
@@ -220,11 +173,12 @@ impl Flow for ParquetFlow {
         loop {
             let batch = match self.rest.take() {
                 Some(batch) => batch,
-                None => match self.reader(rows_max)?.next() {
-                    None => return Ok(Next::End),
-                    Some(Err(error)) => return Err(damaged_rows(&*self.blob, &error)),
-                    Some(Ok(batch)) => self.convert(&batch)?,
-                },
+                None => {
+                    let Some(batch) = self.read(rows_max)? else { return Ok(Next::End) };
+                    let first = self.row;
+                    self.row += batch.num_rows() as u64;
+                    self.mapping.rows(&self.refuser, &batch, &self.blob.name(), first)?
+                }
             };
             if batch.num_rows() > rows_max {
                 self.rest = Some(batch.slice(rows_max, batch.num_rows() - rows_max));
@@ -260,34 +214,22 @@ impl ChunkReader for Chunks {
 
 /// The file's own columns.
 pub(super) fn infer(blob: &Arc<dyn Blob>) -> Result<Schema, ConnectorError> {
-    Ok(read_footer(blob)?.schema().as_ref().clone().with_metadata(Default::default()))
+    Ok(plain(read_footer(blob)?.schema()))
 }
 
 fn read_footer(blob: &Arc<dyn Blob>) -> Result<ArrowReaderMetadata, ConnectorError> {
     // Opened once for its own errors: what the reader says of a file that is not there is long.
     blob.read()?;
-    ArrowReaderMetadata::load(&Chunks(Arc::clone(blob)), ArrowReaderOptions::new())
-        .map_err(|error| damaged(&**blob, &error))
+    guarded(|| ArrowReaderMetadata::load(&Chunks(Arc::clone(blob)), ArrowReaderOptions::new()))
+        .map_err(|message| damaged(blob.name(), &message))
 }
 
-fn damaged(blob: &dyn Blob, error: &ParquetError) -> ConnectorError {
-    unreadable(blob, error.to_string())
-}
-
-fn damaged_rows(blob: &dyn Blob, error: &ArrowError) -> ConnectorError {
-    unreadable(blob, error.to_string())
-}
-
-fn unreadable(blob: &dyn Blob, message: String) -> ConnectorError {
+fn damaged(place: String, message: &str) -> ConnectorError {
     let message = message.trim_start_matches("Parquet error: ");
+    let message = message.trim_start_matches("Parquet argument error: Parquet error: ");
     ConnectorError::Io {
-        place: blob.name(),
+        place,
         message: format!("not a whole Parquet file: {message}"),
         hint: Some("it may be truncated or of another format: check 'format'".into()),
     }
-}
-
-fn unfit(blob: &dyn Blob, error: &dyn std::fmt::Display) -> ConnectorError {
-    let place = blob.name();
-    ConnectorError::Io { place, message: error.to_string(), hint: None }
 }

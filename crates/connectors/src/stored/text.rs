@@ -6,16 +6,18 @@ use arrow::datatypes::SchemaRef;
 use dataflow::error::ConnectorError;
 use dataflow::source::{Flow, FlowContext, FlowInfo, Source};
 
-use super::Blob;
-use crate::format::{Decoder, DecoderFlow, Format, Input, Refuser, Target};
+use super::{Blob, input};
+use crate::format::{Compression, Decoder, DecoderFlow, Format, Refuser, Target};
 
 /// A blob always has its next byte; this is how long a flow waits that finds none.
 const POLL_NS: u64 = 1_000_000;
 
-/// Blobs of text.
+/// Blobs that are read in order.
 pub(super) struct TextSource {
     blobs: Vec<Arc<dyn Blob>>,
     format: Format,
+    /// How they are packed, where their names do not tell.
+    packed: Option<Compression>,
     target: Arc<Target>,
 }
 
@@ -23,10 +25,11 @@ impl TextSource {
     pub(super) fn open(
         blobs: Vec<Arc<dyn Blob>>,
         format: Format,
+        packed: Option<Compression>,
         target: Arc<Target>,
     ) -> Result<Self, ConnectorError> {
         format.check(&target.declared)?;
-        let source = Self { blobs, format, target };
+        let source = Self { blobs, format, packed, target };
         if !source.blobs.is_empty() {
             source.decoder(0, Refuser::silent(&source.target))?;
         }
@@ -34,8 +37,8 @@ impl TextSource {
     }
 
     fn decoder(&self, flow: usize, refuser: Refuser) -> Result<Box<dyn Decoder>, ConnectorError> {
-        let blob = &self.blobs[flow];
-        let mut decoder = self.format.decoder(Input::new(blob.read()?, blob.name()), refuser);
+        let input = input(&*self.blobs[flow], self.packed)?;
+        let mut decoder = self.format.decoder(input, refuser);
         decoder.start()?;
         Ok(decoder)
     }

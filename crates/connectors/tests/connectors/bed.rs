@@ -90,6 +90,7 @@ pub fn table(schema: &SchemaRef, options: &[(&str, &str)]) -> TableDef {
         name: "t".into(),
         schema: Arc::clone(schema),
         options: options.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
+        metadata: Default::default(),
     }
 }
 

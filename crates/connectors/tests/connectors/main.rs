@@ -2,8 +2,11 @@
 #![forbid(unsafe_code)]
 
 mod bed;
+mod damaged;
 mod generator;
+mod packed;
 mod parquet;
 mod sink;
 mod terminal;
 mod text;
+mod watch;

@@ -21,7 +21,7 @@ use dataflow::error::ConnectorError;
 
 use super::encode::CsvStyle;
 use super::infer::{SAMPLE_ROWS, narrowest};
-use super::rows::{Refuser, first_reasons, match_columns, without};
+use super::rows::{Refuser, match_columns, unfit};
 use super::{Decoded, Decoder, Input, extension};
 use crate::options::Reader;
 
@@ -99,28 +99,23 @@ impl CsvDecoder {
 
     /// Columns of the records at hand, without those that do not fit the table.
     fn columns(&self, positions: &[usize]) -> Result<RecordBatch, ConnectorError> {
-        let target = &self.refuser.target;
-        let mut refused = Vec::new();
-        let mut columns: Vec<Option<ArrayRef>> = vec![None; target.declared.fields().len()];
+        let declared = &self.refuser.target.declared;
+        let mut refused = self.records.refused.clone();
         let texts = Texts::of(&self.records);
-        for (index, field) in target.declared.fields().iter().enumerate() {
-            let column = texts.column(positions[index], field, &mut refused);
-            columns[index] = Some(column.map_err(|error| self.unfit(error))?);
-        }
-        let refused = first_reasons(refused);
-        for refused in &refused {
-            let (line, text) = self.records.source_of(refused.row);
-            let place = format!("{}:{line}", self.records.input.name());
-            self.refuser.refuse(place, refused.reason.clone(), text)?;
-        }
-        let chosen = target.projection.iter().filter_map(|index| columns[*index].clone()).collect();
-        without(&target.projected, chosen, self.records.spans.len(), &refused)
-            .map_err(|error| self.unfit(error))
+        let columns: Result<Vec<ArrayRef>, ArrowError> = declared
+            .fields()
+            .iter()
+            .zip(positions)
+            .map(|(field, position)| texts.column(*position, field, &mut refused))
+            .collect();
+        let columns = columns.map_err(|error| unfit(self.records.input.name(), &error))?;
+        let rows = self.records.spans.len();
+        self.refuser.rows(&|index| Arc::clone(&columns[index]), rows, refused, &self.records)
     }
 
     fn decode_at(&mut self, fields: &[usize], rows_max: usize) -> Result<Decoded, ConnectorError> {
         loop {
-            let stop = self.records.read(rows_max, &self.refuser)?;
+            let stop = self.records.read(rows_max)?;
             if !self.records.spans.is_empty() {
                 let batch = self.columns(fields)?;
                 if batch.num_rows() > 0 {
@@ -132,14 +127,6 @@ impl CsvDecoder {
                 Stop::Later => return Ok(Decoded::Later),
                 Stop::End => return Ok(Decoded::End),
             }
-        }
-    }
-
-    fn unfit(&self, error: ArrowError) -> ConnectorError {
-        ConnectorError::Io {
-            place: self.records.input.name().to_owned(),
-            message: error.to_string(),
-            hint: None,
         }
     }
 }
@@ -171,8 +158,7 @@ pub(crate) fn infer(input: Input, dialect: Dialect) -> Result<Schema, ConnectorE
         true => records.header()?.unwrap_or_default(),
         false => (1..=records.first_width()?).map(|index| format!("column{index}")).collect(),
     };
-    let refuser = Refuser::ignoring(Arc::new(Schema::empty()));
-    records.read(SAMPLE_ROWS, &refuser)?;
+    records.read(SAMPLE_ROWS)?;
     let texts = Texts::of(&records);
     let fields: Vec<Field> = names
         .iter()

@@ -1,11 +1,13 @@
 //! Bytes cut into records.
 
+use std::borrow::Cow;
+
 use csv_core::ReadRecordResult;
 use dataflow::error::ConnectorError;
 
 use super::{Dialect, RECORD_BYTES_MAX};
 use crate::format::input::{BATCH_BYTES_MAX, Filled, Input};
-use crate::format::rows::Refuser;
+use crate::format::rows::{Origin, Refused};
 
 /// Where a record stands in the batch's bytes.
 pub(super) struct Span {
@@ -40,6 +42,8 @@ pub(super) struct Records {
     /// Where each field ends in `data`: `width` per record.
     pub(super) ends: Vec<usize>,
     pub(super) spans: Vec<Span>,
+    /// Those of `spans` that could not be told apart.
+    pub(super) refused: Vec<Refused>,
     /// The record that has not arrived as a whole.
     begun: Option<Begun>,
     /// The ends of its fields, counted from its beginning.
@@ -80,6 +84,7 @@ impl Records {
             used: 0,
             ends: Vec::new(),
             spans: Vec::new(),
+            refused: Vec::new(),
             begun: None,
             ends_of_record: vec![0; 64],
         }
@@ -137,6 +142,7 @@ impl Records {
     fn begin_batch(&mut self) {
         self.ends.clear();
         self.spans.clear();
+        self.refused.clear();
         match &mut self.begun {
             Some(begun) => {
                 self.input.begin_batch(begun.from);
@@ -152,12 +158,9 @@ impl Records {
         }
     }
 
-    /// Reads up to `rows_max` records of the right number of fields; refuses the others.
-    pub(super) fn read(
-        &mut self,
-        rows_max: usize,
-        refuser: &Refuser,
-    ) -> Result<Stop, ConnectorError> {
+    /// Reads up to `rows_max` records. One that cannot be told apart is refused, and stands among
+    /// the others without text.
+    pub(super) fn read(&mut self, rows_max: usize) -> Result<Stop, ConnectorError> {
         self.begin_batch();
         while self.spans.len() < rows_max && self.input.position() < BATCH_BYTES_MAX {
             let Begun { from, line, used, .. } = self.begin();
@@ -186,7 +189,9 @@ impl Records {
             };
             if let Some(reason) = refusal {
                 self.used = used;
-                self.refuse_line(from, line, reason, refuser)?;
+                self.ends.extend(std::iter::repeat_n(used, self.width));
+                self.refused.push(Refused { row: self.spans.len(), reason });
+                self.pass_line(from, line)?;
             }
         }
         Ok(Stop::Full)
@@ -235,38 +240,49 @@ impl Records {
         !quotes_close(text, self.dialect.delimiter, self.dialect.quote)
     }
 
-    /// Refuses the first line of a record and goes on behind it.
-    fn refuse_line(
-        &mut self,
-        from: usize,
-        line: u64,
-        reason: String,
-        refuser: &Refuser,
-    ) -> Result<(), ConnectorError> {
+    /// Takes the first line of a record for all of it and goes on behind it.
+    fn pass_line(&mut self, from: usize, line: u64) -> Result<(), ConnectorError> {
         let to = self.input.position();
         let raw = self.input.bytes(from, to);
-        let (line, text) = skip_blank(raw, line, self.dialect.comment);
+        let (first, text) = skip_blank(raw, line, self.dialect.comment);
         let skipped = raw.len() - text.len();
-        let place = format!("{}:{line}", self.input.name());
-        match text.iter().position(|byte| *byte == b'\n') {
+        let to = match text.iter().position(|byte| *byte == b'\n') {
             Some(end) => {
-                refuser.refuse(place, reason, text[..end].trim_ascii_end())?;
-                self.input.rewind(from + skipped + end + 1);
+                let behind = from + skipped + end + 1;
+                self.input.rewind(behind);
                 self.parser.reset();
-                self.parser.set_line(line + 1);
-                Ok(())
+                self.parser.set_line(first + 1);
+                behind
             }
-            None if to - from > RECORD_BYTES_MAX => Err(too_long(place)),
-            None => refuser.refuse(place, reason, text.trim_ascii_end()),
-        }
+            None if to - from > RECORD_BYTES_MAX => {
+                return Err(too_long(format!("{}:{first}", self.input.name())));
+            }
+            None => to,
+        };
+        self.spans.push(Span { from, to, line });
+        Ok(())
     }
 
     /// Line and text of a record of this batch.
-    pub(super) fn source_of(&self, row: usize) -> (u64, &[u8]) {
+    fn source_of(&self, row: usize) -> (u64, &[u8]) {
         let span = &self.spans[row];
         let raw = self.input.bytes(span.from, span.to);
         let (line, text) = skip_blank(raw, span.line, self.dialect.comment);
         (line, text.trim_ascii_end())
+    }
+}
+
+impl Origin for Records {
+    fn name(&self) -> &str {
+        self.input.name()
+    }
+
+    fn record(&self, row: usize) -> u64 {
+        self.source_of(row).0
+    }
+
+    fn text(&self, row: usize) -> Cow<'_, [u8]> {
+        Cow::Borrowed(self.source_of(row).1)
     }
 }
 

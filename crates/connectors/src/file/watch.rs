@@ -1,0 +1,281 @@
+//! A directory or glob that is watched for new files: `'watch' = '1s'`.
+//!
+//! ```text
+//! every interval: list ─▶ settled? ─▶ mine? ─▶ queue, oldest first ─▶ one file at a time
+//! ```
+//!
+//! There are as many flows as workers, and a file belongs to the one that a hash of its path names:
+//! the nodes need not talk about it. A file is known by path, time of change and size; a file that
+//! is replaced is another one and is read as a whole. It is read once it has stayed as it is for
+//! the settle time, or at once where that is nothing, for writers that rename a finished file into
+//! place. Hidden names (`.name`, `_name`) are passed over, also in a glob: such writers use them.
+//!
+//! Absent on purpose: files that grow while they are read, and notices of the operating system,
+//! which shared file systems do not give.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::SystemTime;
+
+use arrow::datatypes::SchemaRef;
+use dataflow::connector::TableDef;
+use dataflow::error::ConnectorError;
+use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+
+use super::PATH_HINT;
+use super::blob::FileBlob;
+use super::paths::{self, is_hidden};
+use crate::format::{Kind, Refuser, Target};
+use crate::options::{Reader, refuse};
+use crate::stored;
+
+/// The shortest interval: a directory is listed at most a hundred times a second.
+const INTERVAL_NS_MIN: u64 = 10_000_000;
+
+/// What is watched, and how.
+pub(super) struct WatchSource {
+    table: TableDef,
+    path: String,
+    kind: Kind,
+    interval_ns: u64,
+    settle_ns: u64,
+    /// How many flows there are: the number of workers, once known.
+    cut: AtomicU32,
+    target: Arc<Target>,
+}
+
+impl WatchSource {
+    /// `None` where the table is not watched.
+    pub(super) fn new(
+        table: &TableDef,
+        projection: &[usize],
+    ) -> Result<Option<Self>, ConnectorError> {
+        let options = Reader(&table.options);
+        let Some(interval_ns) = options.duration_ns("watch")? else {
+            return match options.text("watch.settle") {
+                None => Ok(None),
+                Some(_) => Err(refuse(
+                    "watch.settle",
+                    "is for directories that are watched",
+                    Some("write 'watch' = '1s' too".into()),
+                )),
+            };
+        };
+        if interval_ns < INTERVAL_NS_MIN {
+            let hint = Some("write 'watch' = '1s'".to_owned());
+            return Err(refuse("watch", "is an interval of at least 10ms", hint));
+        }
+        let path = options.required("path", PATH_HINT)?.to_owned();
+        let kind = match Kind::given(options)?.or_else(|| Kind::of(&path)) {
+            Some(kind) => kind,
+            None => paths::expand(&path, None).map(|(_, kind)| kind).map_err(|error| {
+                let hint = "write 'format' = 'csv', 'json', 'parquet' or 'arrow'";
+                refuse("format", format!("no file tells it yet: {error}"), Some(hint.into()))
+            })?,
+        };
+        // Looked at once, so that a directory that does not exist is reported before anything runs.
+        let files = paths::list(&path, Some(kind))?;
+        let target = Arc::new(Target::new(table, projection)?);
+        if let Some(first) = files.first() {
+            stored::source(vec![FileBlob::open(first)?], kind, options, Arc::clone(&target))?;
+        }
+        Ok(Some(Self {
+            table: table.clone(),
+            path,
+            kind,
+            interval_ns,
+            settle_ns: options.duration_ns("watch.settle")?.unwrap_or(interval_ns),
+            cut: AtomicU32::new(1),
+            target,
+        }))
+    }
+
+    fn file(&self, path: &Path) -> Result<Arc<dyn Source>, ConnectorError> {
+        let options = Reader(&self.table.options);
+        let blob = FileBlob::open(path)?;
+        stored::source(vec![blob], self.kind, options, Arc::clone(&self.target))
+    }
+}
+
+/// A source that is watched; its flows share what is known of it.
+pub(super) struct Watched(pub(super) Arc<WatchSource>);
+
+impl Source for Watched {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.0.target.projected)
+    }
+
+    fn bounded(&self) -> bool {
+        false
+    }
+
+    fn flows(
+        &self,
+        workers: u32,
+        _time_column: Option<usize>,
+    ) -> Result<Vec<FlowInfo>, ConnectorError> {
+        self.0.cut.store(workers.max(1), Ordering::Relaxed);
+        let flow = |flow| FlowInfo {
+            name: format!("{} part {flow} of {workers}", self.0.path),
+            ..FlowInfo::default()
+        };
+        Ok((0..workers).map(flow).collect())
+    }
+
+    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+        Ok(Box::new(WatchFlow {
+            source: Arc::clone(&self.0),
+            flow: flow as u64,
+            flows: u64::from(self.0.cut.load(Ordering::Relaxed)),
+            refuser: Refuser::new(&self.0.target, context),
+            context: context.clone(),
+            next_list_ns: 0,
+            known: HashMap::new(),
+            queue: VecDeque::new(),
+            reading: None,
+        }))
+    }
+}
+
+/// How a file was when it was last listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Version {
+    changed: Option<SystemTime>,
+    bytes: u64,
+}
+
+struct Known {
+    version: Version,
+    /// When it was first listed like this.
+    since_ns: u64,
+    queued: bool,
+}
+
+/// The files of one flow.
+struct WatchFlow {
+    source: Arc<WatchSource>,
+    flow: u64,
+    flows: u64,
+    refuser: Refuser,
+    context: FlowContext,
+    next_list_ns: u64,
+    /// Every file of this flow that is there.
+    known: HashMap<PathBuf, Known>,
+    queue: VecDeque<PathBuf>,
+    reading: Option<OpenFile>,
+}
+
+/// A file whose flows are read one after the other.
+struct OpenFile {
+    path: PathBuf,
+    source: Arc<dyn Source>,
+    /// Those that have not been opened.
+    rest: std::ops::Range<usize>,
+    flow: Option<Box<dyn Flow>>,
+}
+
+impl OpenFile {
+    fn next(
+        &mut self,
+        rows_max: usize,
+        context: &FlowContext,
+    ) -> Result<Option<Next>, ConnectorError> {
+        loop {
+            if let Some(flow) = &mut self.flow {
+                match flow.next(rows_max)? {
+                    Next::End => self.flow = None,
+                    next => return Ok(Some(next)),
+                }
+            }
+            let Some(flow) = self.rest.next() else { return Ok(None) };
+            self.flow = Some(self.source.open(flow, context)?);
+        }
+    }
+}
+
+impl WatchFlow {
+    /// Lists what is there and queues what is new and has settled.
+    fn list(&mut self, now_ns: u64) -> Result<(), ConnectorError> {
+        let mut ready = Vec::new();
+        let mut known = HashMap::new();
+        for path in paths::list(&self.source.path, Some(self.source.kind))? {
+            let mut hasher = DefaultHasher::new();
+            path.hash(&mut hasher);
+            if is_hidden(&path) || hasher.finish() % self.flows != self.flow {
+                continue;
+            }
+            // Gone since it was listed: the next list will not have it.
+            let Ok(metadata) = fs::metadata(&path) else { continue };
+            let version = Version { changed: metadata.modified().ok(), bytes: metadata.len() };
+            let mut entry = match self.known.remove(&path) {
+                Some(entry) if entry.version == version => entry,
+                _ => Known { version, since_ns: now_ns, queued: false },
+            };
+            if !entry.queued && now_ns - entry.since_ns >= self.source.settle_ns {
+                entry.queued = true;
+                ready.push((version.changed, path.clone()));
+            }
+            known.insert(path, entry);
+        }
+        self.known = known;
+        ready.sort();
+        self.queue.extend(ready.into_iter().map(|(_, path)| path));
+        Ok(())
+    }
+
+    fn open(&self, path: &Path) -> Result<OpenFile, ConnectorError> {
+        let source = self.source.file(path)?;
+        let flows = source.flows(1, None)?.len();
+        Ok(OpenFile { path: path.to_path_buf(), source, rest: 0..flows, flow: None })
+    }
+
+    /// A file that cannot be read, or not to its end, is like a bad row: the others are read.
+    fn refuse_file(&self, path: &Path, error: ConnectorError) -> Result<(), ConnectorError> {
+        match error {
+            ConnectorError::Io { place, message, .. } => self.refuser.refuse(place, message, b""),
+            other => self.refuser.refuse(path.display().to_string(), other.to_string(), b""),
+        }
+    }
+}
+
+impl Flow for WatchFlow {
+    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
+        loop {
+            if let Some(mut reading) = self.reading.take() {
+                match reading.next(rows_max, &self.context) {
+                    Ok(Some(next)) => {
+                        self.reading = Some(reading);
+                        return Ok(next);
+                    }
+                    Ok(None) => {}
+                    Err(error) => self.refuse_file(&reading.path, error)?,
+                }
+            }
+            if let Some(path) = self.queue.pop_front() {
+                match self.open(&path) {
+                    Ok(file) => self.reading = Some(file),
+                    Err(_) if is_gone(&path) => {
+                        tracing::warn!(file = %path.display(), "gone before it was read");
+                    }
+                    Err(error) => self.refuse_file(&path, error)?,
+                }
+                continue;
+            }
+            let now_ns = self.context.clock.now_ns();
+            if now_ns < self.next_list_ns {
+                return Ok(Next::Wait { until_ns: self.next_list_ns });
+            }
+            self.list(now_ns)?;
+            self.next_list_ns = now_ns + self.source.interval_ns;
+        }
+    }
+}
+
+fn is_gone(path: &Path) -> bool {
+    fs::metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+}

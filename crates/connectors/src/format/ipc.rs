@@ -1,0 +1,361 @@
+//! Arrow IPC, read in order: the stream form, and the file form without its footer.
+//!
+//! ```text
+//! [ARROW1··] (FFFFFFFF length metadata body)* FFFFFFFF 0 [footer length ARROW1]
+//! ```
+//!
+//! The library decodes a body by lengths that the metadata states. Here they are checked against
+//! the bytes that are there before it may believe them: a damaged length must not become an
+//! allocation. What has no end mark was cut off, perhaps between two messages: it is refused, since
+//! nobody could tell what is missing.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use arrow::buffer::Buffer;
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::ipc;
+use arrow::record_batch::RecordBatch;
+use dataflow::error::ConnectorError;
+
+use super::input::{Filled, Input};
+use super::rows::Refuser;
+use super::typed::{Mapping, guarded, plain};
+use super::{Decoded, Decoder};
+
+/// Bytes of the metadata of a message at most.
+const METADATA_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes of a message's body at most, where it is read in order.
+pub const BODY_BYTES_MAX: u64 = 256 << 20;
+
+/// Bytes of a record batch at most, unpacked.
+const UNPACKED_BYTES_MAX: u64 = 4 << 30;
+
+/// Rows of a record batch at most.
+const ROWS_MAX: i64 = 1 << 31;
+
+/// What the file form begins and ends with.
+pub(crate) const MAGIC: &[u8] = b"ARROW1";
+
+/// Bytes of the magic and its padding.
+const HEAD_BYTES: usize = 8;
+
+/// What stands at the beginning of some bytes.
+pub(crate) enum Frame {
+    Message {
+        metadata: Range<usize>,
+        body: Range<usize>,
+    },
+    /// The end mark, of so many bytes.
+    End(usize),
+    /// More bytes are needed.
+    Cut,
+}
+
+/// The message at the beginning of `bytes`, with a body of at most `body_max`.
+pub(crate) fn frame(bytes: &[u8], body_max: u64) -> Result<Frame, String> {
+    let word = |at: usize| Some(i32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    // Before version 0.15 there was no word of ones in front.
+    let (head, length) = match word(0) {
+        Some(-1) => (8, word(4)),
+        length => (4, length),
+    };
+    let Some(length) = length else { return Ok(Frame::Cut) };
+    if length == 0 {
+        return Ok(Frame::End(head));
+    }
+    let Some(length) = usize::try_from(length).ok().filter(|bytes| *bytes <= METADATA_BYTES_MAX)
+    else {
+        return Err(format!("a message states {length} bytes of metadata"));
+    };
+    let metadata = head..head + length;
+    let Some(text) = bytes.get(metadata.clone()) else { return Ok(Frame::Cut) };
+    let stated = message(text)?.bodyLength();
+    let body = u64::try_from(stated).ok().filter(|bytes| *bytes <= body_max);
+    let Some(body) = body else { return Err(format!("a message states a body of {stated} bytes")) };
+    let body = metadata.end..metadata.end.saturating_add(body as usize);
+    if body.end > bytes.len() { Ok(Frame::Cut) } else { Ok(Frame::Message { metadata, body }) }
+}
+
+fn message(metadata: &[u8]) -> Result<ipc::Message<'_>, String> {
+    ipc::root_as_message(metadata).map_err(|error| format!("unreadable metadata: {error}"))
+}
+
+/// The rows that a message has, by its metadata.
+pub(crate) fn rows_of(metadata: &[u8]) -> Result<u64, String> {
+    let batch = message(metadata)?.header_as_record_batch().ok_or("not a record batch")?;
+    u64::try_from(batch.length()).map_err(|_| "a batch of less than no rows".to_owned())
+}
+
+/// A schema as the library reads it.
+pub(crate) fn schema_of(schema: ipc::Schema<'_>) -> Result<SchemaRef, String> {
+    if schema.endianness() != ipc::Endianness::Little {
+        return Err("its numbers are big-endian".into());
+    }
+    guarded(|| Ok::<_, String>(Arc::new(ipc::convert::fb_to_schema(schema))))
+}
+
+/// What the messages before have said.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) schema: SchemaRef,
+    dictionaries: HashMap<i64, ArrayRef>,
+}
+
+impl Context {
+    pub(crate) fn new(schema: SchemaRef) -> Self {
+        Self { schema, dictionaries: HashMap::new() }
+    }
+
+    /// Takes a message; a record batch is given back with the columns of `projection`.
+    pub(crate) fn accept(
+        &mut self,
+        metadata: &[u8],
+        body: &[u8],
+        projection: &[usize],
+    ) -> Result<Option<RecordBatch>, String> {
+        let message = message(metadata)?;
+        let version = message.version();
+        if let Some(batch) = message.header_as_record_batch() {
+            check(batch, body)?;
+            let body = Buffer::from(body);
+            let (schema, known) = (Arc::clone(&self.schema), &self.dictionaries);
+            let read = || {
+                let projection = Some(projection);
+                ipc::reader::read_record_batch(&body, batch, schema, known, projection, &version)
+            };
+            return guarded(read).map(Some);
+        }
+        if let Some(dictionary) = message.header_as_dictionary_batch() {
+            check(dictionary.data().ok_or("a dictionary without values")?, body)?;
+            let body = Buffer::from(body);
+            let (schema, known) = (&self.schema, &mut self.dictionaries);
+            guarded(|| ipc::reader::read_dictionary(&body, dictionary, schema, known, &version))?;
+            return Ok(None);
+        }
+        Err(format!("a message of kind {:?} where rows are due", message.header_type()))
+    }
+}
+
+/// Refuses lengths that the body does not have.
+fn check(batch: ipc::RecordBatch<'_>, body: &[u8]) -> Result<(), String> {
+    let length = batch.length();
+    let fits = |rows: i64| (0..=ROWS_MAX).contains(&rows);
+    let nodes = batch.nodes().into_iter().flatten();
+    if !fits(length) || !nodes.clone().all(|node| fits(node.length())) {
+        return Err(format!("a batch states {length} rows"));
+    }
+    if !nodes.clone().all(|node| (0..=node.length()).contains(&node.null_count())) {
+        return Err("a column states more nulls than rows".into());
+    }
+    let buffers = batch.buffers().into_iter().flatten();
+    let mut unpacked = 0;
+    for buffer in buffers.clone() {
+        let range =
+            usize::try_from(buffer.offset()).ok().zip(usize::try_from(buffer.length()).ok());
+        let bytes = range.and_then(|(from, length)| body.get(from..from.checked_add(length)?));
+        let bytes = bytes.ok_or("a column lies outside of its message")?;
+        if batch.compression().is_some() && !bytes.is_empty() {
+            let stated = bytes.first_chunk().ok_or("a packed column without its length")?;
+            unpacked += match i64::from_le_bytes(*stated) {
+                -1 => 0,
+                stated => {
+                    u64::try_from(stated).map_err(|_| "a packed column of less than nothing")?
+                }
+            };
+            if unpacked > UNPACKED_BYTES_MAX {
+                return Err(format!("its packed columns state {unpacked} bytes"));
+            }
+        }
+    }
+    let most = buffers.count() as i64;
+    let parts = batch.variadicBufferCounts().into_iter().flatten();
+    match parts.into_iter().find(|parts| !(0..=most).contains(parts)) {
+        Some(parts) => Err(format!("a column states {parts} parts")),
+        None => Ok(()),
+    }
+}
+
+/// What the next bytes were.
+enum Step {
+    Schema(SchemaRef),
+    Batch(RecordBatch),
+    Dictionary,
+    Later,
+    End,
+}
+
+/// Messages, one after the other.
+struct Messages {
+    input: Input,
+    /// Whether the first bytes have been looked at, and whether they begin a file.
+    is_file: Option<bool>,
+    context: Option<Context>,
+    ended: bool,
+    /// The number of the row to be read next.
+    row: u64,
+}
+
+impl Messages {
+    fn new(input: Input) -> Self {
+        Self { input, is_file: None, context: None, ended: false, row: 1 }
+    }
+
+    /// Reads the next message; of a record batch only the columns of `projection`.
+    fn step(&mut self, projection: &[usize]) -> Result<Step, ConnectorError> {
+        if self.ended {
+            return Ok(Step::End);
+        }
+        loop {
+            let ahead = self.input.ahead();
+            let at_end = self.input.is_whole();
+            let frame = match self.is_file {
+                None if ahead.len() < HEAD_BYTES && !at_end => Frame::Cut,
+                None => {
+                    self.is_file = Some(ahead.starts_with(MAGIC) && ahead.len() >= HEAD_BYTES);
+                    self.input.pass(if self.is_file == Some(true) { HEAD_BYTES } else { 0 });
+                    continue;
+                }
+                Some(_) => frame(ahead, BODY_BYTES_MAX).map_err(|error| self.damaged(&error))?,
+            };
+            match frame {
+                Frame::Cut => match self.input.fill(self.row)? {
+                    Filled::More => {}
+                    Filled::Later => return Ok(Step::Later),
+                    Filled::End if self.is_file.is_none() => {}
+                    Filled::End => return Err(self.damaged("its end mark is missing: truncated?")),
+                },
+                Frame::End(bytes) => {
+                    self.input.pass(bytes);
+                    return self.end();
+                }
+                Frame::Message { metadata, body } => return self.take(metadata, body, projection),
+            }
+        }
+    }
+
+    /// Behind the end mark: a file has its footer there, and a stream nothing.
+    fn end(&mut self) -> Result<Step, ConnectorError> {
+        if self.context.is_none() {
+            return Err(self.damaged("it ends before its schema"));
+        }
+        let nothing = self.input.ahead().is_empty() && self.input.fill(self.row)? != Filled::More;
+        if self.is_file == Some(false) && !nothing {
+            return Err(self.damaged("there are bytes behind its end mark"));
+        }
+        self.ended = true;
+        Ok(Step::End)
+    }
+
+    fn take(
+        &mut self,
+        metadata: Range<usize>,
+        body: Range<usize>,
+        projection: &[usize],
+    ) -> Result<Step, ConnectorError> {
+        let ahead = self.input.ahead();
+        let end = body.end;
+        let (metadata, body) = (&ahead[metadata], &ahead[body]);
+        let step = match &mut self.context {
+            Some(context) => context.accept(metadata, body, projection).map(|batch| match batch {
+                Some(batch) => Step::Batch(batch),
+                None => Step::Dictionary,
+            }),
+            None => message(metadata).and_then(|message| {
+                let schema = message.header_as_schema().ok_or("it does not begin with a schema")?;
+                schema_of(schema).map(Step::Schema)
+            }),
+        };
+        let step = step.map_err(|error| self.damaged(&error))?;
+        if let Step::Schema(schema) = &step {
+            self.context = Some(Context::new(Arc::clone(schema)));
+        }
+        self.input.pass(end);
+        self.input.begin_batch(self.input.position());
+        Ok(step)
+    }
+
+    fn damaged(&self, message: &str) -> ConnectorError {
+        damaged(format!("{}:{}", self.input.name(), self.row), message)
+    }
+}
+
+/// An error about bytes that are no Arrow data, or not all of it.
+pub(crate) fn damaged(place: String, message: &str) -> ConnectorError {
+    ConnectorError::Io {
+        place,
+        message: format!("not whole Arrow data: {message}"),
+        hint: Some("it may be truncated or of another format: check 'format'".into()),
+    }
+}
+
+/// Arrow data that is being read.
+pub(crate) struct IpcDecoder {
+    messages: Messages,
+    mapping: Option<Mapping>,
+    /// What did not fit into the last batch asked for, as the data has it.
+    rest: Option<RecordBatch>,
+    refuser: Refuser,
+}
+
+impl IpcDecoder {
+    pub(crate) fn new(input: Input, refuser: Refuser) -> Self {
+        Self { messages: Messages::new(input), mapping: None, rest: None, refuser }
+    }
+}
+
+impl Decoder for IpcDecoder {
+    fn start(&mut self) -> Result<bool, ConnectorError> {
+        while self.mapping.is_none() {
+            match self.messages.step(&[])? {
+                Step::Schema(schema) => {
+                    let name = self.messages.input.name();
+                    self.mapping = Some(Mapping::new(&self.refuser.target, &schema, name)?);
+                }
+                Step::Later => return Ok(false),
+                // The schema is the first message, and none ends before it.
+                Step::Batch(_) | Step::Dictionary | Step::End => break,
+            }
+        }
+        Ok(self.mapping.is_some())
+    }
+
+    fn decode(&mut self, rows_max: usize) -> Result<Decoded, ConnectorError> {
+        self.start()?;
+        let Some(mapping) = &self.mapping else { return Ok(Decoded::Later) };
+        let projection = mapping.columns_read();
+        loop {
+            let batch = match self.rest.take() {
+                Some(batch) => batch,
+                None => match self.messages.step(&projection)? {
+                    Step::Batch(batch) => batch,
+                    Step::Later => return Ok(Decoded::Later),
+                    Step::End => return Ok(Decoded::End),
+                    Step::Schema(_) | Step::Dictionary => continue,
+                },
+            };
+            let rows = batch.num_rows().min(rows_max);
+            if rows < batch.num_rows() {
+                self.rest = Some(batch.slice(rows, batch.num_rows() - rows));
+            }
+            let (name, first) = (self.messages.input.name(), self.messages.row);
+            let batch = mapping.rows(&self.refuser, &batch.slice(0, rows), name, first)?;
+            self.messages.row += rows as u64;
+            if batch.num_rows() > 0 {
+                return Ok(Decoded::Batch(batch));
+            }
+        }
+    }
+}
+
+/// The data's own columns.
+pub(crate) fn infer(input: Input) -> Result<Schema, ConnectorError> {
+    let mut messages = Messages::new(input);
+    match messages.step(&[])? {
+        Step::Schema(schema) => Ok(plain(&schema)),
+        _ => Err(messages.damaged("its schema has not arrived")),
+    }
+}

@@ -1,0 +1,150 @@
+//! Formats that know their types: Arrow and Parquet.
+//!
+//! Columns are found by name and cast where that loses nothing; a value that the declared type
+//! cannot hold makes a bad row.
+
+use std::borrow::Cow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::{DataType, Field, Schema};
+use arrow::error::ArrowError;
+use arrow::record_batch::RecordBatch;
+use dataflow::error::ConnectorError;
+
+use super::rows::{
+    Origin, Refuser, Target, check_castable, convert, is_text, match_columns, shown, unfit,
+};
+use crate::options::sql_type;
+
+/// Which column of the data is which of the table.
+#[derive(Debug, Clone)]
+pub(crate) struct Mapping {
+    /// The declared columns that are read.
+    declared: Vec<usize>,
+    /// The data's column of each.
+    data: Vec<usize>,
+}
+
+impl Mapping {
+    /// Every declared column must be there, whether it is read or not.
+    ///
+    /// # Errors
+    /// When one is missing or cannot become what is declared. `place` has the columns of `schema`.
+    pub(crate) fn new(
+        target: &Target,
+        schema: &Schema,
+        place: &str,
+    ) -> Result<Self, ConnectorError> {
+        let names: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
+        let all = match_columns(&target.declared, &names, place)?;
+        for (field, column) in target.declared.fields().iter().zip(&all) {
+            check_type(field, schema.field(*column).data_type(), place)?;
+        }
+        let declared = target.columns_read();
+        let data = declared.iter().map(|index| all[*index]).collect();
+        Ok(Self { declared, data })
+    }
+
+    /// The data's columns that are read, each once, in the data's order.
+    pub(crate) fn columns_read(&self) -> Vec<usize> {
+        let mut read = self.data.clone();
+        read.sort_unstable();
+        read.dedup();
+        read
+    }
+
+    /// The data's column of a declared one that is read.
+    pub(crate) fn column_of(&self, declared: usize) -> Option<usize> {
+        let index = self.declared.binary_search(&declared).ok()?;
+        self.data.get(index).copied()
+    }
+
+    /// The rows of a batch of [`columns_read`](Self::columns_read). `first` is the number of its
+    /// first row in what `name` stands for.
+    pub(crate) fn rows(
+        &self,
+        refuser: &Refuser,
+        batch: &RecordBatch,
+        name: &str,
+        first: u64,
+    ) -> Result<RecordBatch, ConnectorError> {
+        let read = self.columns_read();
+        let mut refused = Vec::new();
+        let columns: Result<Vec<ArrayRef>, ArrowError> = self
+            .declared
+            .iter()
+            .zip(&self.data)
+            .map(|(declared, data)| {
+                let position = read.partition_point(|column| column < data);
+                let field = refuser.target.declared.field(*declared);
+                convert(batch.column(position), field, &mut refused)
+            })
+            .collect();
+        let columns = columns.map_err(|error| unfit(name, &error))?;
+        let column = |declared: usize| {
+            Arc::clone(&columns[self.declared.partition_point(|index| *index < declared)])
+        };
+        refuser.rows(&column, batch.num_rows(), refused, &Typed { batch, name, first })
+    }
+}
+
+/// Rows that never were text.
+struct Typed<'a> {
+    batch: &'a RecordBatch,
+    name: &'a str,
+    first: u64,
+}
+
+impl Origin for Typed<'_> {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn record(&self, row: usize) -> u64 {
+        self.first + row as u64
+    }
+
+    fn text(&self, row: usize) -> Cow<'_, [u8]> {
+        shown(self.batch, row).unwrap_or_default().into_bytes().into()
+    }
+}
+
+/// What is text in the data becomes a number or a time by a CAST only.
+fn check_type(field: &Field, from: &DataType, place: &str) -> Result<(), ConnectorError> {
+    if is_text(from) && !is_text(field.data_type()) {
+        return Err(ConnectorError::Column {
+            column: field.name().clone(),
+            message: format!("{place} has it as {}", sql_type(from)),
+            hint: Some(format!("declare it as {}, and CAST it in the query", sql_type(from))),
+        });
+    }
+    check_castable(field, from, place)
+}
+
+/// Runs a reader of damaged bytes. The libraries check most of what they read and stop with a panic
+/// at some of the rest; it is the bytes that are at fault, and the other queries of the process go
+/// on.
+pub(crate) fn guarded<T, E: std::fmt::Display>(
+    read: impl FnOnce() -> Result<T, E>,
+) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(read)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(panic) => Err(match panic.downcast_ref::<String>() {
+            Some(message) => message.clone(),
+            None => panic.downcast_ref::<&str>().map_or("unreadable", |text| text).to_owned(),
+        }),
+    }
+}
+
+/// The columns of `schema` as tables have them: every kind of text is VARCHAR.
+pub(crate) fn plain(schema: &Schema) -> Schema {
+    let fields = schema.fields().iter().map(|field| {
+        let data_type =
+            if is_text(field.data_type()) { &DataType::Utf8 } else { field.data_type() };
+        Field::new(field.name(), data_type.clone(), field.is_nullable())
+    });
+    Schema::new(fields.collect::<Vec<_>>())
+}

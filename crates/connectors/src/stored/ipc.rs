@@ -1,0 +1,254 @@
+//! Arrow IPC files, read by their footer: each record batch is a flow.
+//!
+//! Dictionaries are read once per file, when its first flow is opened.
+
+use std::sync::{Arc, OnceLock};
+
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::ipc;
+use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
+use dataflow::error::ConnectorError;
+use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+
+use super::{Blob, read_exactly};
+use crate::format::ipc::{Context, Frame, MAGIC, damaged, frame, rows_of, schema_of};
+use crate::format::typed::{Mapping, plain};
+use crate::format::{Refuser, Target};
+
+/// Bytes behind the footer: its length and the magic.
+const TRAILER_BYTES: usize = 10;
+
+/// Whether a blob is a file with a footer, and not a stream.
+pub(super) fn is_file(blob: &dyn Blob) -> Result<bool, ConnectorError> {
+    // Opened once for its own errors: a path that is not there, for one.
+    blob.read()?;
+    let head = blob.read_at(0, MAGIC.len());
+    Ok(head.map_err(|error| damaged(blob.name(), &error.to_string()))?.starts_with(MAGIC))
+}
+
+/// Where a message lies.
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    offset: u64,
+    metadata_bytes: usize,
+    bytes: usize,
+}
+
+/// What a footer says.
+struct Footer {
+    schema: SchemaRef,
+    dictionaries: Vec<Block>,
+    batches: Vec<Block>,
+}
+
+impl Footer {
+    fn read(blob: &dyn Blob) -> Result<Self, ConnectorError> {
+        Self::parse(blob).map_err(|message| damaged(blob.name(), &message))
+    }
+
+    fn parse(blob: &dyn Blob) -> Result<Self, String> {
+        let io = |error: std::io::Error| error.to_string();
+        let Some(end) = blob.bytes().checked_sub(TRAILER_BYTES as u64) else {
+            return Err("it is too short for a footer".into());
+        };
+        let trailer = read_exactly(blob, end, TRAILER_BYTES).map_err(io)?;
+        let length = match trailer.split_first_chunk() {
+            Some((length, magic)) if magic == MAGIC => u32::from_le_bytes(*length),
+            _ => return Err("its footer is missing".into()),
+        };
+        let Some(begin) = end.checked_sub(u64::from(length)) else {
+            return Err(format!("it states a footer of {length} bytes"));
+        };
+        let bytes = read_exactly(blob, begin, length as usize).map_err(io)?;
+        let footer = ipc::root_as_footer(&bytes).map_err(|error| error.to_string())?;
+        let block = |block: &ipc::Block| {
+            let metadata_bytes = usize::try_from(block.metaDataLength()).ok()?;
+            let bytes = metadata_bytes.checked_add(usize::try_from(block.bodyLength()).ok()?)?;
+            let offset = u64::try_from(block.offset()).ok()?;
+            let fits = offset.checked_add(bytes as u64)? <= begin;
+            fits.then_some(Block { offset, metadata_bytes, bytes })
+        };
+        let outside = || "its footer points outside of the file".to_owned();
+        let blocks = |blocks: Option<_>| -> Result<Vec<Block>, String> {
+            let blocks: Option<Vec<Block>> =
+                Iterator::flatten(blocks.into_iter()).map(block).collect();
+            blocks.ok_or_else(outside)
+        };
+        Ok(Self {
+            schema: schema_of(footer.schema().ok_or("its footer has no schema")?)?,
+            dictionaries: blocks(footer.dictionaries())?,
+            batches: blocks(footer.recordBatches())?,
+        })
+    }
+}
+
+/// The bytes of a block with the message in them.
+fn read_block(blob: &dyn Blob, block: Block, bytes: usize) -> Result<(Bytes, Frame), String> {
+    let bytes = read_exactly(blob, block.offset, bytes).map_err(|error| error.to_string())?;
+    let frame = frame(&bytes, block.bytes as u64)?;
+    Ok((bytes, frame))
+}
+
+struct IpcFile {
+    blob: Arc<dyn Blob>,
+    footer: Footer,
+    mapping: Mapping,
+    /// What the dictionaries say, once read.
+    context: OnceLock<Context>,
+    /// The number of the first row of each batch, once counted.
+    firsts: OnceLock<Vec<u64>>,
+}
+
+impl IpcFile {
+    fn context(&self) -> Result<Context, String> {
+        if let Some(context) = self.context.get() {
+            return Ok(context.clone());
+        }
+        let mut context = Context::new(Arc::clone(&self.footer.schema));
+        for block in &self.footer.dictionaries {
+            let (bytes, frame) = read_block(&*self.blob, *block, block.bytes)?;
+            let Frame::Message { metadata, body } = frame else {
+                return Err("a dictionary is cut off".into());
+            };
+            context.accept(&bytes[metadata], &bytes[body], &[])?;
+        }
+        Ok(self.context.get_or_init(|| context).clone())
+    }
+
+    /// The number of the first row of a batch; from the metadata of those before it.
+    fn first(&self, batch: usize) -> Result<u64, String> {
+        if let Some(firsts) = self.firsts.get() {
+            return Ok(firsts[batch]);
+        }
+        let mut firsts = vec![1_u64];
+        for block in &self.footer.batches[..self.footer.batches.len().saturating_sub(1)] {
+            let head = read_exactly(&*self.blob, block.offset, block.metadata_bytes);
+            let rows = metadata_of(&head.map_err(|error| error.to_string())?).and_then(rows_of)?;
+            firsts.push(firsts[firsts.len() - 1].saturating_add(rows));
+        }
+        Ok(self.firsts.get_or_init(|| firsts)[batch])
+    }
+
+    fn read(&self, batch: usize) -> Result<(RecordBatch, u64), String> {
+        let block = self.footer.batches[batch];
+        let mut context = self.context()?;
+        let (bytes, frame) = read_block(&*self.blob, block, block.bytes)?;
+        let Frame::Message { metadata, body } = frame else {
+            return Err(format!("record batch {batch} is cut off"));
+        };
+        let columns = self.mapping.columns_read();
+        let read = context.accept(&bytes[metadata], &bytes[body], &columns)?;
+        let read = read.ok_or_else(|| format!("record batch {batch} is none"))?;
+        Ok((read, self.first(batch)?))
+    }
+}
+
+/// The metadata of a message whose body is not there.
+fn metadata_of(head: &[u8]) -> Result<&[u8], String> {
+    let from = if head.starts_with(&[0xff; 4]) { 8 } else { 4 };
+    head.get(from..).ok_or_else(|| "a message is cut off".into())
+}
+
+/// Arrow files, cut into their record batches.
+pub(super) struct IpcSource {
+    files: Vec<Arc<IpcFile>>,
+    /// File and batch of each flow.
+    flows: Vec<(usize, usize)>,
+    target: Arc<Target>,
+}
+
+impl IpcSource {
+    pub(super) fn open(
+        blobs: Vec<Arc<dyn Blob>>,
+        target: Arc<Target>,
+    ) -> Result<Self, ConnectorError> {
+        let mut files = Vec::with_capacity(blobs.len());
+        let mut flows = Vec::new();
+        for blob in blobs {
+            let footer = Footer::read(&*blob)?;
+            let mapping = Mapping::new(&target, &footer.schema, &blob.name())?;
+            flows.extend((0..footer.batches.len()).map(|batch| (files.len(), batch)));
+            let (context, firsts) = Default::default();
+            files.push(Arc::new(IpcFile { blob, footer, mapping, context, firsts }));
+        }
+        Ok(Self { files, flows, target })
+    }
+}
+
+impl Source for IpcSource {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.target.projected)
+    }
+
+    fn bounded(&self) -> bool {
+        true
+    }
+
+    fn flows(
+        &self,
+        _workers: u32,
+        _time_column: Option<usize>,
+    ) -> Result<Vec<FlowInfo>, ConnectorError> {
+        let describe = |(file, batch): &(usize, usize)| {
+            let file = &self.files[*file];
+            FlowInfo {
+                name: format!("{} record batch {batch}", file.blob.name()),
+                bytes: Some(file.footer.batches[*batch].bytes as u64),
+                ..FlowInfo::default()
+            }
+        };
+        Ok(self.flows.iter().map(describe).collect())
+    }
+
+    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+        let (file, batch) = self.flows[flow];
+        Ok(Box::new(IpcFlow {
+            file: Arc::clone(&self.files[file]),
+            batch,
+            rest: None,
+            refuser: Refuser::new(&self.target, context),
+        }))
+    }
+}
+
+/// A record batch that is being read.
+struct IpcFlow {
+    file: Arc<IpcFile>,
+    batch: usize,
+    /// What is left of it, as the file has it, and the number of its first row; `None` before it
+    /// has been read.
+    rest: Option<(RecordBatch, u64)>,
+    refuser: Refuser,
+}
+
+impl Flow for IpcFlow {
+    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
+        let name = self.file.blob.name();
+        loop {
+            let (batch, first) = match self.rest.take() {
+                Some(rest) => rest,
+                None => self.file.read(self.batch).map_err(|message| {
+                    let place = format!("{name} record batch {}", self.batch);
+                    damaged(place, &message)
+                })?,
+            };
+            let rows = batch.num_rows().min(rows_max);
+            let rest = batch.slice(rows, batch.num_rows() - rows);
+            self.rest = Some((rest, first + rows as u64));
+            if rows == 0 {
+                return Ok(Next::End);
+            }
+            let batch =
+                self.file.mapping.rows(&self.refuser, &batch.slice(0, rows), &name, first)?;
+            if batch.num_rows() > 0 {
+                return Ok(Next::Batch(batch));
+            }
+        }
+    }
+}
+
+/// The file's own columns.
+pub(super) fn infer(blob: &dyn Blob) -> Result<Schema, ConnectorError> {
+    Ok(plain(&Footer::read(blob)?.schema))
+}

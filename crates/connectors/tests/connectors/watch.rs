@@ -1,0 +1,143 @@
+//! Directories that are watched.
+
+use std::fs;
+use std::sync::Arc;
+
+use connectors::FileConnector;
+use dataflow::bad::BadRows;
+use dataflow::connector::Connector;
+use dataflow::source::{Flow, FlowContext, Next, Source};
+
+use crate::bed::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// All flows of a watched source, and the clock that they see.
+struct Watch {
+    source: Arc<dyn Source>,
+    flows: Vec<Box<dyn Flow>>,
+    clock: Arc<ManualClock>,
+    bad: Arc<BadRows>,
+}
+
+impl Watch {
+    fn new(path: &str, workers: u32, options: &[(&str, &str)]) -> Self {
+        let mut all = vec![("path", path)];
+        all.extend(options);
+        let mut table = table(&columns(&[("a", BIGINT), ("f", VARCHAR)]), &all);
+        table.metadata.insert(1, "file".into());
+        let source = source(&FileConnector, &table).unwrap();
+        assert!(!source.bounded());
+        let (clock, bad) = (Arc::new(ManualClock::default()), Arc::new(BadRows::default()));
+        let context = FlowContext { clock: clock.clone(), bad: bad.clone() };
+        let flows = source.flows(workers, None).unwrap().len();
+        let flows = (0..flows).map(|flow| source.open(flow, &context).unwrap()).collect();
+        Self { source, flows, clock, bad }
+    }
+
+    /// What all flows have to give at a time: `value name`, sorted.
+    fn at(&mut self, now_ns: u64) -> Vec<String> {
+        self.clock.set(now_ns);
+        let mut found = Vec::new();
+        for flow in &mut self.flows {
+            loop {
+                match flow.next(100).unwrap() {
+                    Next::Batch(batch) => found.extend(rows(&batch)),
+                    Next::Wait { until_ns } => {
+                        assert!(until_ns > now_ns);
+                        break;
+                    }
+                    Next::End => panic!("a watched table has no end"),
+                }
+            }
+        }
+        let name = |row: &String| {
+            let (value, path) = row.split_once('|').unwrap();
+            format!("{value} {}", path.rsplit('/').next().unwrap())
+        };
+        let mut found: Vec<String> = found.iter().map(name).collect();
+        found.sort();
+        found
+    }
+}
+
+#[test]
+fn a_new_file_is_read_once_when_it_has_settled() {
+    let scratch = Scratch::new("watch");
+    scratch.write("1.csv", "a\n1\n");
+    let mut watch = Watch::new(&scratch.path(""), 1, &[("watch", "1s"), ("watch.settle", "2s")]);
+    assert_eq!(watch.source.flows(1, None).unwrap().len(), 1);
+    assert!(watch.at(0).is_empty());
+    assert!(watch.at(SECOND).is_empty());
+    assert_eq!(watch.at(2 * SECOND), ["1 1.csv"]);
+    assert!(watch.at(3 * SECOND).is_empty());
+    // One that still changes waits on.
+    scratch.write("2.csv", "a\n2");
+    assert!(watch.at(4 * SECOND).is_empty());
+    scratch.write("2.csv", "a\n2\n3\n");
+    assert!(watch.at(6 * SECOND).is_empty());
+    assert_eq!(watch.at(8 * SECOND), ["2 2.csv", "3 2.csv"]);
+    // Between two looks at the directory nothing is seen.
+    scratch.write("3.csv", "a\n4\n");
+    assert!(watch.at(8 * SECOND + 1).is_empty());
+    assert!(watch.at(9 * SECOND).is_empty());
+    assert_eq!(watch.at(11 * SECOND), ["4 3.csv"]);
+    // A file of the same name with other bytes is another file.
+    fs::remove_file(scratch.path("3.csv")).unwrap();
+    assert!(watch.at(12 * SECOND).is_empty());
+    scratch.write("3.csv", "a\n5\n6\n");
+    assert!(watch.at(13 * SECOND).is_empty());
+    assert_eq!(watch.at(15 * SECOND), ["5 3.csv", "6 3.csv"]);
+    assert_eq!(watch.bad.count(), 0);
+}
+
+#[test]
+fn files_that_are_renamed_into_place_are_read_at_once_and_hidden_ones_never() {
+    let scratch = Scratch::new("watch-rename");
+    let options = [("watch", "1s"), ("watch.settle", "0s")];
+    let mut watch = Watch::new(&scratch.path("*.csv"), 3, &options);
+    assert!(watch.at(0).is_empty());
+    for file in 0..20 {
+        scratch.write("_next.csv", format!("a\n{file}\n"));
+        assert!(watch.at(u64::from(file as u32) * 2 * SECOND + SECOND).is_empty());
+        fs::rename(scratch.path("_next.csv"), scratch.path(&format!("{file}.csv"))).unwrap();
+        let expected = [format!("{file} {file}.csv")];
+        assert_eq!(watch.at(u64::from(file as u32) * 2 * SECOND + 2 * SECOND), expected);
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_does_not_end_the_table() {
+    let scratch = Scratch::new("watch-bad");
+    let options = [("watch", "1s"), ("watch.settle", "0s"), ("format", "csv")];
+    let mut watch = Watch::new(&scratch.path(""), 2, &options);
+    assert!(watch.at(0).is_empty());
+    scratch.write("cut.csv.gz", [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 0x4b]);
+    scratch.write("other.csv", "b\n1\n");
+    scratch.write("good.csv", "a\n7\n");
+    assert_eq!(watch.at(SECOND), ["7 good.csv"]);
+    let kept = watch.bad.kept();
+    assert_eq!(kept.len(), 2);
+    let of = |name: &str| kept.iter().find(|row| row.place.contains(name)).unwrap();
+    assert!(of("cut.csv.gz").reason.contains("ends too early"));
+    assert!(of("other.csv").reason.contains("column 'a'"), "{}", of("other.csv").reason);
+}
+
+#[test]
+fn what_cannot_be_watched_is_refused_before_it_runs() {
+    let scratch = Scratch::new("watch-refused");
+    let error = |path: &str, options: &[(&str, &str)]| {
+        let mut all = vec![("path", path)];
+        all.extend(options);
+        refused(FileConnector.source(&table(&columns(&[("a", BIGINT)]), &all), &[0]))
+    };
+    let here = scratch.path("");
+    assert!(hint(&error(&here, &[("watch", "1s")])).contains("'format' = 'csv'"));
+    assert!(hint(&error(&here, &[("watch", "1ms"), ("format", "csv")])).contains("'1s'"));
+    assert!(hint(&error(&here, &[("watch.settle", "1s")])).contains("'watch' = '1s'"));
+    let gone = error(&scratch.path("nowhere"), &[("watch", "1s"), ("format", "csv")]);
+    assert!(gone.to_string().contains("no such file"), "{gone}");
+    scratch.write("t.csv", "b\n");
+    let wrong = error(&here, &[("watch", "1s")]);
+    assert_eq!(hint(&wrong), "did you mean 'b'?");
+}
