@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, new_empty_array};
+use arrow::array::{Array, ArrayRef, AsArray, new_empty_array};
 use arrow::datatypes::{DataType, Field, Schema};
 use datafusion::common::DFSchema;
 use datafusion::error::DataFusionError;
@@ -16,7 +16,7 @@ use datafusion::logical_expr::{EmitTo, Expr, ExprSchemable, GroupsAccumulator, l
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::{AggregateExprBuilder, AggregateFunctionExpr};
 use datafusion::physical_expr::expressions::{Column, Literal};
-use state::{Accumulator, Aggregate, Groups, StateError};
+use state::{Accumulator, Aggregate, Groups, Part, StateError};
 
 use crate::fragment::Refusal;
 
@@ -200,14 +200,17 @@ impl Aggregate for Adapter {
             args: self.args.clone(),
             state: self.state.clone(),
             filtered: self.filtered,
+            function: self.function.clone(),
             ids: vec![],
             groups: 0,
+            read: None,
         })
     }
 }
 
 /// A `GroupsAccumulator` as an [`Accumulator`].
 struct Adapted {
+    function: AggregateFunctionExpr,
     inner: Result<Box<dyn GroupsAccumulator>, DataFusionError>,
     args: Vec<DataType>,
     state: Vec<DataType>,
@@ -216,6 +219,20 @@ struct Adapted {
     ids: Vec<usize>,
     /// Groups that `inner` knows.
     groups: usize,
+    read: Option<Read>,
+}
+
+/// What was read of all groups at once: a `GroupsAccumulator` gives groups away from the front
+/// only, and each time moves the rest.
+enum Read {
+    /// The states, which are not in the accumulator any more.
+    States(Vec<ArrayRef>),
+    /// The results, of which no state is left.
+    Values(ArrayRef),
+}
+
+fn slice_of(column: &ArrayRef, part: &Part) -> ArrayRef {
+    column.slice(part.ids().start, part.ids().len())
 }
 
 impl Adapted {
@@ -228,6 +245,17 @@ impl Adapted {
         ids.clear();
         ids.extend(groups.iter().map(|id| id as usize));
         ids
+    }
+
+    /// Gives `inner` back the states that were read of it.
+    fn restore(&mut self) -> Result<(), StateError> {
+        if let Some(Read::States(states)) = self.read.take() {
+            let groups = states.first().map_or(0, |state| state.len());
+            let ids: Vec<usize> = (0..groups).collect();
+            self.inner()?.merge_batch(&states, &ids, groups).map_err(failed)?;
+            self.groups = groups;
+        }
+        Ok(())
     }
 
     /// Lets `inner` know all groups, also those that no row of this aggregate has met.
@@ -261,6 +289,7 @@ impl Accumulator for Adapted {
             (true, Some(column)) => column.as_boolean_opt(),
             _ => None,
         };
+        self.restore()?;
         let ids = self.take_ids(groups);
         let done = self.inner()?.update_batch(values, &ids, filter, total).map_err(failed);
         self.ids = ids;
@@ -278,6 +307,7 @@ impl Accumulator for Adapted {
             let (expected, got) = (self.state.len(), states.len());
             return Err(StateError::Shape { what: "state columns", expected, got });
         }
+        self.restore()?;
         let ids = self.take_ids(groups);
         let done = self.inner()?.merge_batch(states, &ids, total).map_err(failed);
         self.ids = ids;
@@ -285,20 +315,44 @@ impl Accumulator for Adapted {
         done
     }
 
-    fn take_state(&mut self, total: usize) -> Result<Vec<ArrayRef>, StateError> {
-        self.grow(total)?;
-        self.groups = 0;
-        self.inner()?.state(EmitTo::All).map_err(failed)
+    fn state(&mut self, part: &Part) -> Result<Vec<ArrayRef>, StateError> {
+        if !matches!(self.read, Some(Read::States(_))) {
+            self.grow(part.total())?;
+            self.groups = 0;
+            self.read = Some(Read::States(self.inner()?.state(EmitTo::All).map_err(failed)?));
+        }
+        let Some(Read::States(states)) = &self.read else { return Ok(vec![]) };
+        Ok(states.iter().map(|state| slice_of(state, part)).collect())
     }
 
-    fn evaluate(&mut self, total: usize) -> Result<ArrayRef, StateError> {
-        self.grow(total)?;
+    fn values(&mut self, part: &Part) -> Result<ArrayRef, StateError> {
+        if let Some(Read::Values(values)) = &self.read {
+            return Ok(slice_of(values, part));
+        }
+        self.restore()?;
+        self.grow(part.total())?;
         self.groups = 0;
-        self.inner()?.evaluate(EmitTo::All).map_err(failed)
+        let values = self.inner()?.evaluate(EmitTo::All).map_err(failed)?;
+        let read = slice_of(&values, part);
+        self.read = Some(Read::Values(values));
+        Ok(read)
+    }
+
+    fn clear(&mut self, _total: usize) {
+        // What was read, `inner` has given away; otherwise it starts anew.
+        if self.read.take().is_none() {
+            self.inner = self.function.create_groups_accumulator();
+        }
+        self.groups = 0;
     }
 
     fn bytes(&self) -> usize {
-        self.inner.as_ref().map_or(0, |inner| inner.size()) + self.ids.capacity() * 8
+        let read = match &self.read {
+            Some(Read::States(states)) => states.iter().map(|s| s.get_array_memory_size()).sum(),
+            Some(Read::Values(values)) => values.get_array_memory_size(),
+            None => 0,
+        };
+        self.inner.as_ref().map_or(0, |inner| inner.size()) + self.ids.capacity() * 8 + read
     }
 }
 

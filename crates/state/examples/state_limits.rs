@@ -80,12 +80,15 @@ fn case(
     }
     let (mode, bytes) = (slice.key_mode(), slice.bytes());
     let (start, groups) = (ticks(), slice.groups());
-    let delta = black_box(slice.take_delta().expect("states are built"));
+    let parts = std::iter::from_fn(|| slice.take_delta().expect("states are built"));
+    let parts: Vec<_> = black_box(parts.collect());
     let taking = (ticks() - start) as f64 / groups as f64;
     let n = (rows / ROWS * ROWS) as f64;
     let start = ticks();
     let mut leader = Slice::new(&spec);
-    leader.merge(&delta.keys, &delta.states).expect("the delta fits");
+    for part in &parts {
+        leader.merge(&part.keys, &part.states).expect("the delta fits");
+    }
     let merging = (ticks() - start) as f64 / groups as f64;
     println!(
         "{name:<34} {mode:?} {:>6.1} cycles/record {:>7.1} M records/s; {groups} groups, {} MiB; \

@@ -7,12 +7,13 @@
 //! ([`crate::epoch`]).
 
 use std::fmt::Debug;
+use std::ops::Range;
 
 use arrow::array::ArrayRef;
 use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::DataType;
 
-use crate::{Groups, StateError};
+use crate::{Groups, Part, StateError};
 
 /// An aggregate function with its argument types: makes an [`Accumulator`] per slice.
 pub trait Aggregate: Send + Sync + Debug {
@@ -42,11 +43,11 @@ pub trait Aggregate: Send + Sync + Debug {
 pub enum Holes {
     /// Ids must be dense: each id below `total` had a row before `update` or `merge` returned.
     Refused,
-    /// They cost a slot; what comes out for them is thrown away. Promised only while no argument
-    /// has a null.
-    Kept,
+    /// They cost a slot of so many bytes; what comes out for them is thrown away. Promised only
+    /// while no argument has a null.
+    Kept(usize),
     /// As `Kept`, and [`Accumulator::occupied`] tells them apart from ids with rows.
-    Told,
+    Told(usize),
 }
 
 /// One aggregate for all groups of one slice. A group is a row: group `g` has the state in row `g`.
@@ -74,25 +75,30 @@ pub trait Accumulator: Send {
         total: usize,
     ) -> Result<(), StateError>;
 
-    /// The state of groups `0..total`, leaving none: each group restarts from zero (S9 step 5).
-    /// Memory may be kept.
+    /// The states of the groups of a part, which stay as they are. Parts follow one another
+    /// without gaps.
     ///
     /// # Errors
     /// [`StateError::Arrow`] if a column cannot be built.
-    fn take_state(&mut self, total: usize) -> Result<Vec<ArrayRef>, StateError>;
+    fn state(&mut self, part: &Part) -> Result<Vec<ArrayRef>, StateError>;
 
-    /// The result of groups `0..total`, leaving no state.
+    /// The results of the groups of a part. Parts follow one another without gaps; once results
+    /// were read, there are only more results and [`Accumulator::clear`].
     ///
     /// # Errors
     /// [`StateError::Arrow`] if the column cannot be built.
-    fn evaluate(&mut self, total: usize) -> Result<ArrayRef, StateError>;
+    fn values(&mut self, part: &Part) -> Result<ArrayRef, StateError>;
+
+    /// Forgets all groups: each restarts from zero (S9 step 5). Groups from `total` on have had no
+    /// rows. Memory may be kept.
+    fn clear(&mut self, total: usize);
 
     /// Bytes held.
     fn bytes(&self) -> usize;
 
-    /// Which of `0..total` had a row, if [`Aggregate::holes`] says [`Holes::Told`].
-    fn occupied(&self, total: usize) -> Option<BooleanBuffer> {
-        let _ = total;
+    /// Which of `ids` had a row, if [`Aggregate::holes`] says [`Holes::Told`].
+    fn occupied(&self, ids: Range<usize>) -> Option<BooleanBuffer> {
+        let _ = ids;
         None
     }
 }

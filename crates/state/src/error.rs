@@ -51,6 +51,10 @@ pub enum StateError {
         /// How many there can be.
         max: u64,
     },
+    /// Rows came for a slice of which groups were given out already. Our own bug, or a peer that
+    /// sends rows of a window after it said that it has none any more.
+    #[error("rows for a slice that is being given out")]
+    GivenOut,
     /// A computation of Arrow failed.
     #[error(transparent)]
     Arrow(#[from] ArrowError),

@@ -5,12 +5,16 @@
 //! loop with checked indexing.
 #![allow(unsafe_code)]
 
+use arrow::buffer::BooleanBuffer;
+
 use crate::groups::{Groups, Ids};
 
 /// A table beyond this many bytes is expected to miss the second-level cache, and is prefetched.
 const FAR_BYTES: usize = 1 << 19;
 /// How many rows ahead to prefetch.
 const AHEAD: usize = 24;
+/// Of 64 bits with fewer set, each one is searched for.
+const SPARSE_BITS: usize = 12;
 
 /// Applies `f(slot of the row's group, value of the row)` to each row.
 ///
@@ -108,6 +112,38 @@ pub(crate) fn histogram(lanes: &mut [u32], groups: &Groups) {
     for &id in rest {
         lanes[id as usize] += 1;
     }
+}
+
+/// `of` the place of each of the `count` set bits, ascending. Places of bits that are not set may be
+/// asked for too, and what is said of them is thrown away.
+pub(crate) fn select<V: Copy + Default>(
+    bits: &BooleanBuffer,
+    count: usize,
+    of: impl Fn(usize) -> V,
+) -> Vec<V> {
+    let mut out = Vec::with_capacity(count);
+    let mut chosen = [V::default(); 64];
+    for (at, word) in bits.bit_chunks().iter_padded().enumerate() {
+        let begin = at * 64;
+        let count = word.count_ones() as usize;
+        if count < SPARSE_BITS {
+            let mut left = word;
+            for chosen in &mut chosen[..count] {
+                *chosen = of(begin + left.trailing_zeros() as usize);
+                left &= left - 1;
+            }
+        } else {
+            // No branch that depends on the bits: each value is written, and the next one over it
+            // unless its bit is set.
+            let mut next = 0;
+            for bit in 0..64 {
+                chosen[next & 63] = of(begin + bit);
+                next += (word >> bit & 1) as usize;
+            }
+        }
+        out.extend_from_slice(&chosen[..count]);
+    }
+    out
 }
 
 /// Asks for the cache line of `table[at]`, which may be out of bounds.

@@ -23,6 +23,7 @@
 //! - Merging is commutative and associative, and empty state is its zero, so the merged result
 //!   equals the sequential one (P2 of S12) whatever the epochs and the order of helpers. Sums of
 //!   floats are the exception that they always are: their last digits depend on the order.
+//! - A slice is given out in parts that fit the cache: there is never a second copy of all groups.
 //! - Dropping a slice costs nothing per key; there are no timestamps per key.
 //! - In steady state a batch allocates nothing.
 //!
@@ -37,6 +38,9 @@ mod groups;
 mod hash;
 mod index;
 mod kernel;
+mod part;
+#[cfg(test)]
+mod part_tests;
 mod partition;
 mod slice;
 #[cfg(test)]
@@ -50,6 +54,7 @@ pub use aggregate::{Accumulator, Aggregate, Holes};
 pub use error::StateError;
 pub use groups::{Groups, Ids};
 pub use index::KeyMode;
+pub use part::Part;
 pub use partition::{Partitioner, Split};
 pub use slice::{Columns, GroupBy, Slice, StateOptions};
 pub use slices::Slices;

@@ -2,32 +2,54 @@
 //!
 //! A slice is either a partial that a helper fills by [`Slice::update`] and empties by
 //! [`Slice::take_delta`], or a merged state that a leader fills by [`Slice::merge`] and reads by
-//! [`Slice::take_values`]; both at once is allowed, as a leader is a helper of itself.
+//! [`Slice::take_values`]; both at once is allowed, as a leader is a helper of itself. It is given
+//! out in parts of some thousand groups: what is built of a part stays in the cache, and its memory
+//! serves for the next. Memory of a whole window's columns would be touched for the first time, at
+//! a tenth of the speed.
 //!
-//! The slice chooses the key mode and changes it while it runs: integer keys go to Array while
-//! their range is small for the number of groups, else to Hash. Moving is taking all state and
-//! merging it into new accumulators; it happens when sizes double, so that it costs a constant per
-//! group. An emptied slice keeps its mode and memory.
+//! The slice chooses the key mode and changes it while it runs. An array costs a row one access to
+//! memory and no comparison, so integer keys go to Array as soon as its bytes are affordable:
+//!
+//! - where it has a group for every [`SPARSE_MAX`] keys of its range, always: a hash table would
+//!   take as much memory;
+//! - where it has one for every [`SPARSER_MAX`] keys, as long as it takes no more than its share of
+//!   the budget, which [`crate::Slices`] sets. Giving out reads all of the range, and beyond that
+//!   it would cost more than the rows that it serves.
+//!
+//! Moving is reading all state and merging it into new accumulators; it happens when sizes double,
+//! so that it costs a constant per group. An emptied slice keeps its mode and memory, but not an
+//! array that turned out sparse.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef};
 use arrow::buffer::{BooleanBuffer, NullBuffer};
-use arrow::compute::FilterBuilder;
 use arrow::datatypes::DataType;
 
 use crate::error::same;
-use crate::index::array::{ArrayIndex, Range};
+use crate::index::array::{ArrayIndex, Span};
 use crate::index::hash::WordIndex;
 use crate::index::{Index, KeyMode};
 use crate::table::Table;
-use crate::{Accumulator, Aggregate, Groups, Holes, StateError, kernel, words};
+use crate::{Accumulator, Aggregate, Groups, Holes, Part, StateError, kernel, words};
 
-/// A range of so many keys is never too sparse for an array.
+/// A range of so many keys is never too sparse for an array within its share.
 const RANGE_FREE: u64 = 1 << 16;
-/// How many times the range of an array may exceed the number of its groups: at 16, a counter of 4
-/// bytes takes as much memory as its group would in a hash table.
+/// How many times the range of an array may exceed the number of its groups whatever it takes: at
+/// 16, a counter of 4 bytes takes as much memory as its group would in a hash table.
 const SPARSE_MAX: u64 = 16;
+/// How many times the range may exceed the number of groups if the array is within its share.
+const SPARSER_MAX: u64 = 128;
+/// The part of the budget that is a sparse array's share, if nobody says otherwise.
+pub(crate) const ARRAY_PART: usize = 8;
+
+/// Ids that a part begins with, and that it has at most where most have no rows. Parts aim at the
+/// former number of rows.
+const PART_IDS: usize = 1 << 14;
+const PART_IDS_MAX: usize = 1 << 17;
+/// At how many groups in a hash table to ask for the first time whether an array is affordable.
+const ASK_AT: usize = 1 << 12;
 
 /// An array that takes the place of a hash table leaves this part of its range free below, if it is
 /// no longer for that.
@@ -98,15 +120,26 @@ impl GroupBy {
     /// The values of a group without rows: what a query without keys answers over no input.
     ///
     /// # Errors
-    /// Those of [`crate::Accumulator::evaluate`].
+    /// Those of [`crate::Accumulator::values`].
     pub fn of_nothing(&self) -> Result<Vec<ArrayRef>, StateError> {
-        self.aggregates.iter().map(|aggregate| aggregate.create().evaluate(1)).collect()
+        let one = Part::all(0..1, 1);
+        self.aggregates.iter().map(|aggregate| aggregate.create().values(&one)).collect()
     }
 
-    fn holes(&self) -> bool {
-        self.aggregates.iter().all(|aggregate| aggregate.holes() != Holes::Refused)
+    /// What a key of an array's range costs, if ids may have holes.
+    fn hole_bytes(&self) -> Option<usize> {
+        let told = self.aggregates.iter().any(|a| matches!(a.holes(), Holes::Told(_)));
+        let marks = usize::from(!told);
+        self.aggregates.iter().try_fold(marks, |sum, aggregate| match aggregate.holes() {
+            Holes::Refused => None,
+            Holes::Kept(bytes) | Holes::Told(bytes) => Some(sum + bytes),
+        })
     }
 }
+
+/// Columns of an aggregate, and of the groups of a part.
+type States = Result<Vec<ArrayRef>, StateError>;
+type Taken = Result<Option<Columns>, StateError>;
 
 /// What a batch brings.
 #[derive(Clone, Copy)]
@@ -115,6 +148,19 @@ enum Input<'a> {
     Rows(&'a [Vec<ArrayRef>]),
     /// States of all aggregates.
     States(&'a [ArrayRef]),
+}
+
+/// How far groups were read.
+#[derive(Debug, Clone, Copy, Default)]
+struct Cursor {
+    /// Ids below this were read.
+    next: usize,
+    /// Beyond this id none had rows.
+    used: usize,
+    /// How many groups there were.
+    groups: usize,
+    /// How many ids the next part has.
+    ids: usize,
 }
 
 /// The state of one slice.
@@ -126,8 +172,15 @@ pub struct Slice {
     teller: Option<usize>,
     /// Which ids have rows, where they may have holes and there is no teller.
     marks: Table<u8>,
-    /// False before the first row.
+    /// False before the first row, and again when all is given out.
     started: bool,
+    /// How far groups are given out, from the first part until all are.
+    giving: Option<Cursor>,
+    /// What was given out is still there: it is cleared when it turns out that the memory is
+    /// needed.
+    spent: Option<Cursor>,
+    /// The share of a sparse array.
+    array_bytes_max: usize,
     /// Scratch: the ids of a batch, and its words.
     ids: Vec<u32>,
     words: Vec<u64>,
@@ -136,14 +189,18 @@ pub struct Slice {
 impl Slice {
     /// An empty slice. Keys of types that cannot be grouped are refused with the first rows.
     pub fn new(spec: &Arc<GroupBy>) -> Self {
-        let index = Index::new(&spec.keys, spec.options.key_mode, !spec.holes());
+        let index = Index::new(&spec.keys, spec.options.key_mode, spec.hole_bytes().is_none());
+        let told = |aggregate: &Arc<dyn Aggregate>| matches!(aggregate.holes(), Holes::Told(_));
         Self {
             spec: Arc::clone(spec),
             index,
             accumulators: spec.aggregates.iter().map(|aggregate| aggregate.create()).collect(),
-            teller: spec.aggregates.iter().position(|aggregate| aggregate.holes() == Holes::Told),
+            teller: spec.aggregates.iter().position(told),
             marks: Table::new(),
             started: false,
+            giving: None,
+            spent: None,
+            array_bytes_max: spec.options.budget_bytes / ARRAY_PART,
             ids: vec![],
             words: vec![],
         }
@@ -191,25 +248,32 @@ impl Slice {
         self.apply(rows, keys, Input::States(states))
     }
 
-    /// The partial state of each group, leaving none (S9 step 5: the groups restart from zero).
+    /// The partial states of the next groups; `None` when all were given out, and none is left (S9
+    /// step 5: the groups restart from zero). Between the first part and `None`, rows are refused.
     ///
     /// # Errors
     /// Errors of accumulators.
-    pub fn take_delta(&mut self) -> Result<Columns, StateError> {
-        self.take(|accumulator, total| accumulator.take_state(total))
+    pub fn take_delta(&mut self) -> Result<Option<Columns>, StateError> {
+        self.take(|accumulator, part| accumulator.state(part))
     }
 
-    /// The values of each group, leaving no state.
+    /// The values of the next groups: see [`Slice::take_delta`].
     ///
     /// # Errors
     /// Errors of accumulators.
-    pub fn take_values(&mut self) -> Result<Columns, StateError> {
-        self.take(|accumulator, total| Ok(vec![accumulator.evaluate(total)?]))
+    pub fn take_values(&mut self) -> Result<Option<Columns>, StateError> {
+        self.take(|accumulator, part| Ok(vec![accumulator.values(part)?]))
+    }
+
+    /// How many bytes an array may take that has fewer groups than a hash table would need to be as
+    /// large.
+    pub(crate) fn set_array_bytes_max(&mut self, bytes: usize) {
+        self.array_bytes_max = bytes;
     }
 
     /// How many groups have state. Counts them, if the key mode is Array.
     pub fn groups(&self) -> usize {
-        match self.occupied() {
+        match self.occupied(0..self.index.total()) {
             _ if !self.started => 0,
             Some(occupied) => occupied.count_set_bits(),
             None => self.index.total(),
@@ -255,6 +319,10 @@ impl Slice {
         if rows == 0 {
             return Ok(());
         }
+        if self.giving.is_some() {
+            return Err(StateError::GivenOut);
+        }
+        self.clear_spent();
         if self.is_direct() && input.has_nulls() {
             self.go_dense()?;
         }
@@ -331,15 +399,15 @@ impl Slice {
         if let Index::Hash(index) = &mut self.index
             && index.total() >= index.ask_at
         {
-            index.ask_at = index.total() + index.total() / 2;
-            let range = index.range();
+            index.ask_at = ASK_AT.max(index.total() + index.total() / 2);
+            let range = index.span();
             self.maybe_array(range)?;
         }
         if let Index::Array(index) = &mut self.index {
             if index.intern(words, nulls, ids)? {
                 return Ok(());
             }
-            if let Some(range) = Range::of(words, nulls) {
+            if let Some(range) = Span::of(words, nulls) {
                 self.stretch(range, words.len())?;
             }
         }
@@ -355,7 +423,7 @@ impl Slice {
     }
 
     /// Moves from Hash to Array if the keys are dense enough.
-    fn maybe_array(&mut self, range: Option<Range>) -> Result<(), StateError> {
+    fn maybe_array(&mut self, range: Option<Span>) -> Result<(), StateError> {
         let integer = self.spec.keys.first().is_some_and(words::is_integer_like);
         match range {
             Some(range)
@@ -363,16 +431,8 @@ impl Slice {
                     && self.spec.options.key_mode != Some(KeyMode::Hash)
                     && self.worth_array(range, self.index.total()) =>
             {
-                let dense = !self.spec.holes();
-                // The least key of all has hardly come yet, and an array grows upwards only.
-                let below = (range.span() / BELOW_PART) as i64;
-                let min = match range.min {
-                    min @ 0.. => (min - below).max(0),
-                    min => min.saturating_sub(below),
-                };
-                let room = Range { min, ..range };
-                let free = room.span().next_power_of_two() == range.span().next_power_of_two();
-                let range = if free { room } else { range };
+                let dense = self.spec.hole_bytes().is_none();
+                let range = with_room(range);
                 self.move_to(Index::Array(ArrayIndex::covering(range, false, dense)))
             }
             _ => Ok(()),
@@ -380,7 +440,7 @@ impl Slice {
     }
 
     /// Makes an array cover `range` too, or gives it up for Hash.
-    fn stretch(&mut self, range: Range, rows: usize) -> Result<(), StateError> {
+    fn stretch(&mut self, range: Span, rows: usize) -> Result<(), StateError> {
         let Index::Array(index) = &mut self.index else { return Ok(()) };
         let covered = index.range();
         let dense = !index.is_direct();
@@ -388,16 +448,20 @@ impl Slice {
         let downwards = covered.is_some_and(|covered| range.min < covered.min);
         let groups = self.groups() + rows;
         let forced =
-            self.spec.options.key_mode == Some(KeyMode::Array) && range.span() <= self.range_max();
+            self.spec.options.key_mode == Some(KeyMode::Array) && range.len() <= self.range_max();
         if !forced && !self.worth_array(range, groups) {
-            return self.move_to(Index::Hash(WordIndex::new(self.spec.keys[0].clone())));
+            let ask_at = ASK_AT.max(groups + groups / 2);
+            return self.move_to(Index::Hash(WordIndex::new(self.spec.keys[0].clone(), ask_at)));
         }
         match &mut self.index {
             Index::Array(index) if covered.is_some() && !downwards => {
                 index.grow(range);
                 Ok(())
             }
-            _ => self.move_to(Index::Array(ArrayIndex::covering(range, downwards, dense))),
+            _ => {
+                let range = if covered.is_none() { with_room(range) } else { range };
+                self.move_to(Index::Array(ArrayIndex::covering(range, downwards, dense)))
+            }
         }
     }
 
@@ -405,9 +469,17 @@ impl Slice {
         self.spec.options.array_range_max.min(1 << 30) as u64
     }
 
-    fn worth_array(&self, range: Range, groups: usize) -> bool {
-        let sparse = range.span() > RANGE_FREE && range.span() > SPARSE_MAX * groups as u64;
-        range.span() <= self.range_max() && !sparse
+    fn worth_array(&self, range: Span, groups: usize) -> bool {
+        let len = range.len();
+        let sparse = |times: u64| len > times.saturating_mul(groups as u64);
+        if len > self.range_max() {
+            return false;
+        }
+        // Without holes, the table of ids.
+        let each = self.spec.hole_bytes().unwrap_or(size_of::<u32>()) as u64;
+        let bytes = (len + 1).next_power_of_two().saturating_mul(each);
+        let affordable = bytes <= self.array_bytes_max as u64;
+        !sparse(SPARSE_MAX) || (affordable && (len <= RANGE_FREE || !sparse(SPARSER_MAX)))
     }
 
     /// From here on ids have no holes: nulls make accumulators ask which groups have had a value.
@@ -422,62 +494,107 @@ impl Slice {
 
     /// Moves all groups to another index.
     fn move_to(&mut self, index: Index) -> Result<(), StateError> {
-        let moved = self.started.then(|| self.take_delta()).transpose()?;
-        self.index = index;
-        match moved {
-            Some(columns) => self.merge(&columns.keys, &columns.states),
-            None => Ok(()),
+        if !self.started {
+            self.index = index;
+            return Ok(());
         }
+        let mut moved = Self::new(&self.spec);
+        (moved.index, moved.array_bytes_max) = (index, self.array_bytes_max);
+        let mut cursor = Cursor::default();
+        while let Some(part) =
+            self.read(&mut cursor, |accumulator, part| accumulator.state(part))?
+        {
+            moved.merge(&part.keys, &part.states)?;
+        }
+        *self = moved;
+        Ok(())
     }
 
     fn is_direct(&self) -> bool {
         matches!(&self.index, Index::Array(index) if index.is_direct())
     }
 
-    /// Which ids have rows; `None` if all.
-    fn occupied(&self) -> Option<BooleanBuffer> {
+    /// Which of `ids` have rows; `None` if all.
+    fn occupied(&self, ids: Range<usize>) -> Option<BooleanBuffer> {
         if !self.is_direct() {
             return None;
         }
-        let total = self.index.total();
-        let told = self.teller.and_then(|teller| self.accumulators[teller].occupied(total));
-        Some(told.unwrap_or_else(|| {
-            let marks = self.marks.head(total);
-            BooleanBuffer::collect_bool(total, |id| marks.get(id).is_some_and(|&mark| mark != 0))
-        }))
+        let told = self.teller.and_then(|at| self.accumulators[at].occupied(ids.clone()));
+        Some(told.unwrap_or_else(|| self.marks.not_zero(ids)))
     }
 
-    fn take(
-        &mut self,
-        take: impl Fn(&mut dyn Accumulator, usize) -> Result<Vec<ArrayRef>, StateError>,
-    ) -> Result<Columns, StateError> {
-        let occupied = self.occupied();
-        let total = match &occupied {
-            _ if !self.started => 0,
-            Some(occupied) => occupied.set_indices().last().map_or(0, |last| last + 1),
-            None => self.index.total(),
-        };
-        let occupied = occupied.map(|occupied| occupied.slice(0, total));
-        self.started = false;
-        self.marks.clear(self.index.total());
-        let keys = self.index.take(&self.spec.keys, occupied.as_ref())?;
-        let mut states = Vec::new();
-        for accumulator in &mut self.accumulators {
-            states.extend(take(accumulator.as_mut(), total)?);
+    fn take(&mut self, read: impl Fn(&mut dyn Accumulator, &Part) -> States) -> Taken {
+        let mut cursor = self.giving.take().unwrap_or_default();
+        let part = self.read(&mut cursor, read)?;
+        if part.is_some() {
+            self.giving = Some(cursor);
+        } else if std::mem::take(&mut self.started) {
+            self.spent = Some(cursor);
         }
-        if let Some(occupied) = occupied.filter(|bits| bits.count_set_bits() < total) {
-            let occupied = occupied.into();
-            // A list of indices pays for itself from the second column on.
-            let predicate = match states.len() {
-                0 | 1 => FilterBuilder::new(&occupied).build(),
-                _ => FilterBuilder::new(&occupied).optimize().build(),
-            };
-            for state in &mut states {
-                *state = predicate.filter(state)?;
-            }
-        }
-        Ok(Columns { keys, states })
+        Ok(part)
     }
+
+    /// Reads the next groups that have rows.
+    fn read(
+        &mut self,
+        cursor: &mut Cursor,
+        read: impl Fn(&mut dyn Accumulator, &Part) -> States,
+    ) -> Taken {
+        let total = if self.started { self.index.total() } else { 0 };
+        while cursor.next < total {
+            let step = cursor.ids.clamp(PART_IDS, PART_IDS_MAX);
+            let ids = cursor.next..total.min(cursor.next + step);
+            let occupied = self.occupied(ids.clone());
+            let part = match &occupied {
+                Some(marks) => Part::marked(ids.clone(), total, marks),
+                None => Part::all(ids.clone(), total),
+            };
+            cursor.next = ids.end;
+            cursor.groups += part.rows();
+            // As many ids as have had a part's rows in this one.
+            cursor.ids = ids.len().saturating_mul(PART_IDS) / part.rows().max(1);
+            if part.rows() == 0 {
+                continue;
+            }
+            cursor.used = ids.end;
+            let keys = self.index.keys(&self.spec.keys, &part)?;
+            let mut states = Vec::new();
+            for accumulator in &mut self.accumulators {
+                states.extend(read(accumulator.as_mut(), &part)?);
+            }
+            return Ok(Some(Columns { keys, states }));
+        }
+        Ok(None)
+    }
+
+    /// Makes room for new groups where old ones were given out.
+    fn clear_spent(&mut self) {
+        let Some(spent) = self.spent.take() else { return };
+        self.accumulators.iter_mut().for_each(|accumulator| accumulator.clear(spent.used));
+        self.marks.clear(spent.used);
+        match &mut self.index {
+            // Its range was too large for its groups: the next ones may have a better.
+            Index::Array(array) if array.is_sparse(spent.groups, SPARSE_MAX) => {
+                let mode = self.spec.options.key_mode;
+                let dense = self.spec.hole_bytes().is_none();
+                self.index = Index::new(&self.spec.keys, mode, dense);
+            }
+            index => index.clear(),
+        }
+    }
+}
+
+/// A range that begins a little lower, if that costs nothing: the least key of all has hardly come
+/// yet, and an array grows upwards only.
+fn with_room(range: Span) -> Span {
+    let below = (range.len() / BELOW_PART) as i64;
+    let min = match range.min {
+        min @ 0.. => (min - below).max(0),
+        min => min.saturating_sub(below),
+    };
+    let room = Span { min, ..range };
+    let free = room.len().next_power_of_two() == range.len().next_power_of_two();
+    if free { room } else { range }
 }
 
 impl Input<'_> {

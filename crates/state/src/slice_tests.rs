@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, Float64Array, Int64Array, StringArray, UInt8Array};
-use arrow::compute::cast;
+use arrow::compute::{cast, concat};
 use arrow::datatypes::{DataType, TimeUnit};
 use arrow::util::display::array_value_to_string;
 use proptest::prelude::*;
 
 use crate::aggregates::{avg, count, count_of, max, min, sum};
 use crate::{
-    Accumulator, Aggregate, Columns, GroupBy, Groups, KeyMode, Partitioner, Slice, Slices, Split,
-    StateError, StateOptions,
+    Accumulator, Aggregate, Columns, GroupBy, Groups, KeyMode, Part, Partitioner, Slice, Slices,
+    Split, StateError, StateOptions,
 };
 
 fn spec(
@@ -29,6 +29,27 @@ fn all() -> Vec<Arc<dyn Aggregate>> {
     let of = DataType::Int64;
     let native = [sum(&of), min(&of), max(&of), avg(&of)];
     [count(), count_of(&of)].into_iter().chain(native.into_iter().flatten()).collect()
+}
+
+/// All parts of a slice as one.
+fn whole(mut part: impl FnMut() -> Result<Option<Columns>, StateError>) -> Columns {
+    let parts: Vec<Columns> = std::iter::from_fn(|| part().unwrap()).collect();
+    let Some(first) = parts.first() else { return Columns { keys: vec![], states: vec![] } };
+    let column = |of: &dyn Fn(&Columns) -> &ArrayRef| -> ArrayRef {
+        let parts: Vec<&dyn Array> = parts.iter().map(|part| of(part).as_ref()).collect();
+        concat(&parts).unwrap()
+    };
+    let keys = (0..first.keys.len()).map(|at| column(&|part| &part.keys[at])).collect();
+    let states = (0..first.states.len()).map(|at| column(&|part| &part.states[at])).collect();
+    Columns { keys, states }
+}
+
+fn delta(slice: &mut Slice) -> Columns {
+    whole(|| slice.take_delta())
+}
+
+fn values(slice: &mut Slice) -> Columns {
+    whole(|| slice.take_values())
 }
 
 /// Rows of columns as text, sorted: the order of groups is no promise.
@@ -95,20 +116,22 @@ fn late_merge(spec: &Arc<GroupBy>, batches: &[Batch], helpers: usize) -> Columns
         let (keys, value) = columns(batch, &spec.keys[0]);
         add(partial, spec, vec![keys], &value);
         if at % 2 == 1 {
-            let delta = partial.take_delta().unwrap();
+            while let Some(delta) = partial.take_delta().unwrap() {
+                leader.merge(&delta.keys, &delta.states).unwrap();
+            }
             assert!(partial.is_empty() && partial.groups() == 0);
-            leader.merge(&delta.keys, &delta.states).unwrap();
         }
     }
     for partial in &mut partials {
-        let delta = partial.take_delta().unwrap();
-        leader.merge(&delta.keys, &delta.states).unwrap();
+        while let Some(delta) = partial.take_delta().unwrap() {
+            leader.merge(&delta.keys, &delta.states).unwrap();
+        }
     }
     let groups = leader.groups();
-    let values = leader.take_values().unwrap();
-    assert_eq!(groups, values.rows());
-    assert_eq!(leader.take_values().unwrap().rows(), 0, "taken once");
-    values
+    let merged = values(&mut leader);
+    assert_eq!(groups, merged.rows());
+    assert_eq!(values(&mut leader).rows(), 0, "taken once");
+    merged
 }
 
 fn batches(nulls: u32) -> impl Strategy<Value = Vec<Batch>> {
@@ -195,11 +218,11 @@ fn keys_come_back_in_their_types() {
         let mut slice = Slice::new(&spec);
         slice.update(std::slice::from_ref(&keys), &[vec![]]).unwrap();
         assert_eq!((slice.key_mode(), slice.groups()), (mode, 3), "{key}");
-        let delta = slice.take_delta().unwrap();
+        let delta = delta(&mut slice);
         assert_eq!(delta.keys[0].data_type(), &key);
         let mut merged = Slice::new(&spec);
         merged.merge(&delta.keys, &delta.states).unwrap();
-        let mut counts: Vec<String> = text(&merged.take_values().unwrap()).concat();
+        let mut counts: Vec<String> = text(&values(&mut merged)).concat();
         counts.sort();
         assert_eq!(counts.iter().filter(|text| *text == "2").count(), 2, "{key}: {counts:?}");
     }
@@ -222,7 +245,7 @@ fn several_keys_are_packed_or_wide() {
         let mut slice = Slice::new(&spec(types, vec![count()], None));
         slice.update(&keys, &[vec![]]).unwrap();
         assert_eq!((slice.key_mode(), slice.groups()), (mode, groups));
-        let values = slice.take_values().unwrap();
+        let values = values(&mut slice);
         assert_eq!(values.rows(), groups);
         for (key, given) in values.keys.iter().zip(&keys) {
             assert_eq!(key.data_type(), given.data_type());
@@ -247,10 +270,10 @@ fn without_keys_there_is_one_group() {
     let of = DataType::Int64;
     let spec = spec(vec![], vec![count(), sum(&of).unwrap()], None);
     let mut slice = Slice::new(&spec);
-    assert_eq!(slice.take_values().unwrap().rows(), 0);
+    assert_eq!(values(&mut slice).rows(), 0);
     let values: ArrayRef = Arc::new(Int64Array::from(vec![5, 6]));
     slice.update_rows(2, &[], &[vec![], vec![values]]).unwrap();
-    assert_eq!(text(&slice.take_delta().unwrap()), [["2", "11"]]);
+    assert_eq!(text(&delta(&mut slice)), [["2", "11"]]);
     let nothing = Columns { keys: vec![], states: spec.of_nothing().unwrap() };
     assert_eq!(text(&nothing), [["0", ""]]);
     let missing = Slice::new(&spec).update(&[], &[vec![], vec![]]);
@@ -291,13 +314,17 @@ impl Accumulator for DenseOnlyState {
         self.update(&[], groups, total)
     }
 
-    fn take_state(&mut self, total: usize) -> Result<Vec<ArrayRef>, StateError> {
-        Ok(vec![self.evaluate(total)?])
+    fn state(&mut self, part: &Part) -> Result<Vec<ArrayRef>, StateError> {
+        Ok(vec![self.values(part)?])
     }
 
-    fn evaluate(&mut self, total: usize) -> Result<ArrayRef, StateError> {
+    fn values(&mut self, part: &Part) -> Result<ArrayRef, StateError> {
+        assert_eq!((self.seen.len(), part.rows()), (part.total(), part.ids().len()));
+        Ok(Arc::new(UInt8Array::from(vec![1; part.rows()])))
+    }
+
+    fn clear(&mut self, total: usize) {
         assert_eq!(std::mem::take(&mut self.seen).len(), total);
-        Ok(Arc::new(UInt8Array::from(vec![1; total])))
     }
 
     fn bytes(&self) -> usize {
@@ -314,27 +341,27 @@ fn an_aggregate_that_stands_no_holes_sees_none() {
         slice.update(&[keys], &[vec![]]).unwrap();
         assert_eq!(slice.key_mode(), KeyMode::Array);
     }
-    assert_eq!(
-        text(&slice.take_delta().unwrap()),
-        [["", "1"], ["-9", "1"], ["50", "1"], ["70", "1"]]
-    );
+    assert_eq!(text(&delta(&mut slice)), [["", "1"], ["-9", "1"], ["50", "1"], ["70", "1"]]);
 }
 
 #[test]
 fn a_dense_range_moves_from_hash_to_array() {
-    let spec = spec(vec![DataType::Int64], vec![count()], None);
+    let options = StateOptions::default();
+    let spec = GroupBy { keys: vec![DataType::Int64], aggregates: vec![count()], options };
+    let spec = Arc::new(spec);
     let mut slice = Slice::new(&spec);
     let keys = |from: i64| -> ArrayRef {
-        Arc::new((from..from + 4096).map(|i| Some(i * 7919 % 100_003)).collect::<Int64Array>())
+        let keys = (from..from + 4096).map(|i| Some(i * 7919 % 100_003 * 7));
+        Arc::new(keys.collect::<Int64Array>())
     };
     slice.update(&[keys(0)], &[vec![]]).unwrap();
-    assert_eq!(slice.key_mode(), KeyMode::Hash, "100,000 keys of 4,096 groups are sparse");
+    assert_eq!(slice.key_mode(), KeyMode::Hash, "700,000 keys of 4,096 groups are sparse");
     (1..25).for_each(|i| slice.update(&[keys(i * 4096)], &[vec![]]).unwrap());
     assert_eq!((slice.key_mode(), slice.groups()), (KeyMode::Array, 100_003));
     let far: ArrayRef = Arc::new(Int64Array::from(vec![1 << 40]));
     slice.update(&[far], &[vec![]]).unwrap();
     assert_eq!((slice.key_mode(), slice.groups()), (KeyMode::Hash, 100_004));
-    assert_eq!(slice.take_delta().unwrap().rows(), 100_004);
+    assert_eq!(delta(&mut slice).rows(), 100_004);
     slice.update(&[keys(0)], &[vec![]]).unwrap();
     assert_eq!(slice.groups(), 4096, "an emptied slice starts from zero");
 }
@@ -357,8 +384,8 @@ fn a_budget_is_kept_and_frees_what_is_spare() {
     let StateError::Budget { bytes, budget } = error else { panic!("{error}") };
     assert!(bytes >= budget && bytes == slices.bytes() && filled > 1);
     assert_eq!((slices.len() as i64, slices.first()), (filled, Some(0)), "nothing was applied");
-    let fired = slices.take_values(0).unwrap().map(|columns| columns.rows());
-    assert_eq!(fired, Some(8192));
+    assert_eq!(whole(|| slices.take_values(0)).rows(), 8192);
+    assert_eq!(slices.first(), Some(1));
     assert!(slices.drop_slice(1) && !slices.drop_slice(1));
     assert!(slices.take_delta(1).unwrap().is_none());
     slices.update(0, 8192, &keys(0), &[vec![]]).unwrap();

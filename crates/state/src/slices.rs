@@ -5,14 +5,19 @@ use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 
+use crate::slice::ARRAY_PART;
 use crate::{Columns, GroupBy, Slice, StateError};
 
+/// The part of the budget that all slices may hold for one of them to get a sparse array.
+const ARRAYS_PART: usize = 4;
 /// How many emptied slices are kept for the next ones.
 const FREE_MAX: usize = 2;
 
 /// Slices by their start. Firing or dropping one costs nothing per key that stays.
 ///
-/// Memory that emptied slices keep counts as held.
+/// Memory that emptied slices keep counts as held. An array that is larger than a hash table of its
+/// groups is one slice's as long as it takes at most an eighth of the budget and all slices together
+/// a quarter: however many slices are open, arrays cannot exhaust the budget on their own.
 pub struct Slices {
     spec: Arc<GroupBy>,
     live: BTreeMap<i64, Slice>,
@@ -53,7 +58,8 @@ impl Slices {
         self.apply(start, |slice| slice.merge(keys, states))
     }
 
-    /// The partial state of the slice that starts at `start`; the slice is gone.
+    /// The partial states of the next groups of the slice that starts at `start`; when there are no
+    /// more, `None`, and the slice is gone. See [`Slice::take_delta`].
     ///
     /// # Errors
     /// As [`Slice::take_delta`].
@@ -61,7 +67,8 @@ impl Slices {
         self.take(start, Slice::take_delta)
     }
 
-    /// The values of the slice that starts at `start`; the slice is gone.
+    /// The values of the next groups of the slice that starts at `start`, as
+    /// [`Slices::take_delta`].
     ///
     /// # Errors
     /// As [`Slice::take_values`].
@@ -132,23 +139,32 @@ impl Slices {
             }
         });
         let before = slice.bytes();
+        let others = self.bytes - before;
+        slice.set_array_bytes_max(
+            (budget / ARRAYS_PART).saturating_sub(others).min(budget / ARRAY_PART),
+        );
         let applied = apply(slice);
-        self.bytes = self.bytes - before + slice.bytes();
+        self.bytes = others + slice.bytes();
         applied
     }
 
     fn take(
         &mut self,
         start: i64,
-        take: impl FnOnce(&mut Slice) -> Result<Columns, StateError>,
+        take: impl FnOnce(&mut Slice) -> Result<Option<Columns>, StateError>,
     ) -> Result<Option<Columns>, StateError> {
-        let Some(mut slice) = self.live.remove(&start) else { return Ok(None) };
-        self.bytes -= slice.bytes();
-        let columns = take(&mut slice)?;
-        if self.free.len() < FREE_MAX {
-            self.bytes += slice.bytes();
-            self.free.push(slice);
+        let Some(slice) = self.live.get_mut(&start) else { return Ok(None) };
+        let others = self.bytes - slice.bytes();
+        let part = take(slice)?;
+        self.bytes = others + slice.bytes();
+        if part.is_none()
+            && let Some(slice) = self.live.remove(&start)
+        {
+            match self.free.len() < FREE_MAX {
+                true => self.free.push(slice),
+                false => self.bytes = others,
+            }
         }
-        Ok(Some(columns))
+        Ok(part)
     }
 }

@@ -5,6 +5,9 @@
 //! the memory comes from an anonymous mapping with advice for 2 MiB pages: random updates of a 40
 //! MiB table cost a third less than on 4 KiB pages.
 
+use std::ops::Range;
+
+use arrow::buffer::{BooleanBuffer, Buffer};
 use memmap2::{Advice, MmapMut};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
@@ -76,9 +79,20 @@ impl<T: Plain> Table<T> {
         }
     }
 
-    /// The first `len` entries, as far as there are so many; the rest are zero.
-    pub(crate) fn head(&self, len: usize) -> &[T] {
-        &self.as_ref()[..len.min(self.len())]
+    /// Which of `ids` are not zero.
+    pub(crate) fn not_zero(&self, ids: Range<usize>) -> BooleanBuffer
+    where
+        T: PartialEq,
+    {
+        let own = self.as_ref().get(ids.start..ids.end.min(self.len())).unwrap_or(&[]);
+        let zero = T::new_zeroed();
+        let set = |bits: u64, (at, entry): (usize, &T)| bits | u64::from(*entry != zero) << at;
+        let mut words: Vec<u64> = Vec::with_capacity(ids.len().div_ceil(64));
+        let (full, rest) = own.as_chunks::<64>();
+        words.extend(full.iter().map(|entries| entries.iter().enumerate().fold(0, set)));
+        words.push(rest.iter().enumerate().fold(0, set));
+        words.resize(ids.len().div_ceil(64), 0);
+        BooleanBuffer::new(Buffer::from_vec(words), 0, ids.len())
     }
 
     /// Makes it all zeros, of which only the first `used` may not have been; keeps the memory.

@@ -170,7 +170,7 @@ fn natives<N: Word + arrow::datatypes::ArrowNativeType>(words: Vec<u64>) -> Scal
 }
 
 /// A null at `null_at` among `len` values.
-pub(crate) fn null_at(null_at: Option<u32>, len: usize) -> Option<NullBuffer> {
-    let at = null_at? as usize;
+pub(crate) fn null_at(null_at: Option<usize>, len: usize) -> Option<NullBuffer> {
+    let at = null_at?;
     (at < len).then(|| NullBuffer::new(BooleanBuffer::collect_bool(len, |i| i != at)))
 }

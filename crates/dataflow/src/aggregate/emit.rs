@@ -18,7 +18,7 @@ use crate::time::ticks_per_second;
 /// The worker that gives out the one row of an aggregate without keys over no rows.
 const TOTAL_WORKER: u32 = 0;
 
-/// The groups of a slice whose window has fired.
+/// Groups of a slice whose window has fired.
 pub(super) struct Fired {
     pub(super) start: i64,
     pub(super) columns: state::Columns,

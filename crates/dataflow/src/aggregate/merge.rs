@@ -363,7 +363,7 @@ impl Merge {
         let mut packers: Vec<Packer> =
             (0..grouping.net.size()).map(|_| Packer::default()).collect();
         let mut split = Split::default();
-        while let Some((start, columns)) = self.take_slice()? {
+        while let Some((start, columns)) = self.take_part()? {
             self.partitioner.borrow_mut().split(&columns, &mut split)?;
             for leader in 0..split.owners() {
                 let rows = split.rows(leader);
@@ -383,10 +383,15 @@ impl Merge {
         packers.into_iter().map(Packer::finish).collect()
     }
 
-    fn take_slice(&self) -> Result<Option<(i64, Columns)>, DataflowError> {
+    fn take_part(&self) -> Result<Option<(i64, Columns)>, DataflowError> {
         let mut partial = self.partial.borrow_mut();
-        let Some(start) = partial.first() else { return Ok(None) };
-        Ok(partial.take_delta(start)?.map(|columns| (start, columns)))
+        while let Some(start) = partial.first() {
+            // The next part of it, until it is gone.
+            if let Some(columns) = partial.take_delta(start)? {
+                return Ok(Some((start, columns)));
+            }
+        }
+        Ok(None)
     }
 
     fn select(&self, columns: &Columns, rows: &[u32]) -> Result<RecordBatch, DataflowError> {

@@ -220,7 +220,6 @@ impl Grouping {
                 if ripe.is_empty() {
                     break;
                 }
-                Metrics::add(&self.metrics.windows, ripe.len() as u64);
                 self.emit(ripe).await?;
                 self.account()?;
             }
@@ -250,18 +249,21 @@ impl Grouping {
         }
     }
 
-    /// The values of the first slices that the watermark has passed: so many as make a batch, at
-    /// least one.
+    /// Values of the first windows that the watermark has passed: so many as make a batch.
     fn ripe(&self, watermark: i64) -> Result<Vec<Fired>, DataflowError> {
         let mut merged = self.merged.borrow_mut();
         let mut ripe = Vec::new();
         let mut rows = 0;
         while rows < self.rows_max
             && let Some(start) = merged.first().filter(|&start| self.slice_end(start) <= watermark)
-            && let Some(columns) = merged.take_values(start)?
         {
-            rows += columns.rows();
-            ripe.push(Fired { start, columns });
+            match merged.take_values(start)? {
+                Some(columns) => {
+                    rows += columns.rows();
+                    ripe.push(Fired { start, columns });
+                }
+                None => Metrics::add(&self.metrics.windows, 1),
+            }
         }
         Ok(ripe)
     }

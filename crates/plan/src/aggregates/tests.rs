@@ -65,12 +65,17 @@ fn merged(call: &AggregateCall) -> ArrayRef {
             .collect();
         let mut helper = call.aggregate.create();
         helper.update(&args, &Groups::each(&ids), 2).expect("updates");
-        let state = helper.take_state(2).expect("a state");
+        let state = helper.state(&Part::all(0..2, 2)).expect("a state");
         let types: Vec<DataType> = state.iter().map(|s| s.data_type().clone()).collect();
         assert_eq!(types, call.aggregate.state_types());
         leader.merge(&state, &Groups::each(&[0, 1]), 2).expect("merges");
+        // States may be read at any time, and are still there.
+        assert_eq!(leader.state(&Part::all(1..2, 2)).expect("a state").len(), state.len());
     }
-    leader.evaluate(2).expect("a result")
+    let values = |ids| leader.values(&Part::all(ids, 2)).expect("a result");
+    let parts: Vec<ArrayRef> = [0..1, 1..2].map(values).into();
+    let parts: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();
+    arrow::compute::concat(&parts).expect("one column")
 }
 
 fn check(call: Expr, native: bool) {
@@ -157,12 +162,17 @@ fn groups_without_rows_of_their_own_are_there() {
     let call = lower(&aggregate.aggr_expr[0].clone().unalias(), &aggregate_scope(&scope));
     let call = call.expect("an aggregate");
     let mut accumulator = call.aggregate.create();
-    let nothing = call.aggregate.create().evaluate(1).expect("a result");
+    let nothing = call.aggregate.create().values(&Part::all(0..1, 1)).expect("a result");
     assert_eq!((nothing.len(), nothing.null_count()), (1, 1), "of no rows it is NULL");
     let one: ArrayRef = Arc::new(Float64Array::from(vec![1.0]));
     accumulator.update(&[one], &Groups::each(&[0]), 1).expect("updates");
-    assert_eq!(accumulator.evaluate(GROUPS).expect("a result").len(), GROUPS);
-    assert_eq!(accumulator.evaluate(0).expect("a result").len(), 0, "it starts again from nothing");
+    let mut valid = |total: usize| {
+        let values = accumulator.values(&Part::all(0..total, total)).expect("a result");
+        accumulator.clear(total);
+        (values.len(), values.null_count())
+    };
+    assert_eq!(valid(GROUPS), (GROUPS, GROUPS), "the deviation of one value is NULL");
+    assert_eq!(valid(0), (0, 0), "it starts again from nothing");
 }
 
 fn aggregate_scope(scope: &DFSchema) -> DFSchema {

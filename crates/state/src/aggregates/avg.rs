@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, Float64Array, UInt64Array};
-use arrow::buffer::{BooleanBuffer, NullBuffer};
+use arrow::buffer::NullBuffer;
 use arrow::datatypes::{
     DataType, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type,
     UInt16Type, UInt32Type, UInt64Type,
@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{Values, column};
 use crate::table::Table;
-use crate::{Accumulator, Aggregate, Groups, Holes, StateError, kernel};
+use crate::{Accumulator, Aggregate, Groups, Holes, Part, StateError, kernel};
 
 /// `avg` of integers and floats of any width, `None` for other types.
 pub fn avg(of: &DataType) -> Option<Arc<dyn Aggregate>> {
@@ -63,7 +63,7 @@ impl<T: Number> Aggregate for Avg<T> {
     }
 
     fn create(&self) -> Box<dyn Accumulator> {
-        Box::new(Means::<T> { means: Table::new(), used: 0, of: PhantomData })
+        Box::new(Means::<T> { means: Table::new(), of: PhantomData })
     }
 
     fn keeps_arrays(&self) -> bool {
@@ -71,7 +71,7 @@ impl<T: Number> Aggregate for Avg<T> {
     }
 
     fn holes(&self) -> Holes {
-        Holes::Kept
+        Holes::Kept(size_of::<Mean>())
     }
 }
 
@@ -86,28 +86,13 @@ struct Mean {
 /// The averages of one slice.
 struct Means<T> {
     means: Table<Mean>,
-    /// Entries beyond this one are zero.
-    used: usize,
     of: PhantomData<fn(T)>,
 }
 
 impl<T> Means<T> {
     fn reserve(&mut self, groups: &Groups, total: usize) -> &mut [Mean] {
-        let len = total.max(groups.reach() + 1);
-        self.means.grow(len);
-        self.used = self.used.max(len);
+        self.means.grow(total.max(groups.reach() + 1));
         self.means.as_mut()
-    }
-
-    fn each<A>(&self, total: usize, each: impl FnMut(&Mean) -> A) -> Vec<A> {
-        let zeros = Mean { sum: 0.0, count: 0 };
-        let head = self.means.head(total);
-        let beyond = std::iter::repeat_n(&zeros, total - head.len());
-        head.iter().chain(beyond).map(each).collect()
-    }
-
-    fn clear(&mut self) {
-        self.means.clear(std::mem::take(&mut self.used));
     }
 }
 
@@ -168,24 +153,22 @@ impl<T: Number> Accumulator for Means<T> {
         Ok(())
     }
 
-    fn take_state(&mut self, total: usize) -> Result<Vec<ArrayRef>, StateError> {
-        let counts = self.each(total, |mean| mean.count);
-        let sums = self.each(total, |mean| mean.sum);
-        self.clear();
+    fn state(&mut self, part: &Part) -> Result<Vec<ArrayRef>, StateError> {
+        let counts = part.each(self.means.as_ref(), |mean| mean.count);
+        let sums = part.each(self.means.as_ref(), |mean| mean.sum);
         Ok(vec![Arc::new(UInt64Array::from(counts)), Arc::new(Float64Array::from(sums))])
     }
 
-    fn evaluate(&mut self, total: usize) -> Result<ArrayRef, StateError> {
-        let mut nulls = false;
-        let averages = self.each(total, |mean| {
-            nulls |= mean.count == 0;
-            mean.sum / mean.count as f64
-        });
-        let means = self.means.head(total);
-        let some = |i: usize| means.get(i).is_some_and(|mean: &Mean| mean.count != 0);
-        let valid = nulls.then(|| NullBuffer::new(BooleanBuffer::collect_bool(total, some)));
-        self.clear();
-        Ok(Arc::new(Float64Array::try_new(averages.into(), valid)?))
+    fn values(&mut self, part: &Part) -> Result<ArrayRef, StateError> {
+        let means = self.means.as_ref();
+        let averages = part.each(means, |mean| mean.sum / mean.count as f64);
+        let counts = part.each(means, |mean| mean.count);
+        let valid = counts.contains(&0).then(|| counts.iter().map(|&count| count != 0).collect());
+        Ok(Arc::new(Float64Array::try_new(averages.into(), valid.map(NullBuffer::new))?))
+    }
+
+    fn clear(&mut self, total: usize) {
+        self.means.clear(total);
     }
 
     fn bytes(&self) -> usize {

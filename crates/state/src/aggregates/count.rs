@@ -3,6 +3,7 @@
 //! Counters are 32 bits wide as long as all counts of the slice together cannot exceed that: half
 //! the memory traffic of the state that most queries have.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, Int64Array};
@@ -13,8 +14,10 @@ use super::{any_column, column};
 use crate::groups::{Groups, Ids};
 use crate::kernel;
 use crate::table::Table;
-use crate::{Accumulator, Aggregate, Holes, StateError};
+use crate::{Accumulator, Aggregate, Holes, Part, StateError};
 
+/// What a group costs, as long as counters are narrow.
+const COUNTER_BYTES: usize = size_of::<u32>();
 /// Up to this many groups a batch is counted in a small table of its own first.
 const LANE_GROUPS: usize = 1 << 10;
 
@@ -35,7 +38,7 @@ impl Aggregate for Count {
 
     fn create(&self) -> Box<dyn Accumulator> {
         let counters = Counters::Narrow(Table::new());
-        Box::new(Counts { argument: self.argument, counters, counted: 0, used: 0, lanes: vec![] })
+        Box::new(Counts { argument: self.argument, counters, counted: 0, lanes: vec![] })
     }
 
     fn keeps_arrays(&self) -> bool {
@@ -45,7 +48,7 @@ impl Aggregate for Count {
     fn holes(&self) -> Holes {
         // A group may have rows but no argument that is not null; then only its other aggregates
         // know it.
-        if self.argument { Holes::Kept } else { Holes::Told }
+        if self.argument { Holes::Kept(COUNTER_BYTES) } else { Holes::Told(COUNTER_BYTES) }
     }
 }
 
@@ -55,8 +58,6 @@ struct Counts {
     counters: Counters,
     /// The sum of all counters.
     counted: u64,
-    /// Counters beyond this one are zero.
-    used: usize,
     /// Scratch of [`kernel::histogram`]; zero between batches.
     lanes: Vec<u32>,
 }
@@ -70,7 +71,6 @@ impl Counts {
     /// Makes room for groups, and for counters that grow by `more` in sum.
     fn reserve(&mut self, groups: &Groups, total: usize, more: u64) {
         let len = total.max(groups.reach() + 1);
-        self.used = self.used.max(len);
         self.counted = self.counted.saturating_add(more);
         if self.counted > u64::from(u32::MAX) {
             self.widen();
@@ -121,32 +121,6 @@ impl Counts {
                 kernel::touch(table.as_mut(), groups, |slot| *slot = slot.wrapping_add(1));
             }
         }
-    }
-
-    fn get(&self, group: usize) -> u64 {
-        match &self.counters {
-            Counters::Narrow(table) => table.as_ref().get(group).map_or(0, |&c| u64::from(c)),
-            Counters::Wide(table) => table.as_ref().get(group).copied().unwrap_or(0),
-        }
-    }
-
-    fn take(&mut self, total: usize) -> ArrayRef {
-        let mut counts: Vec<i64> = match &mut self.counters {
-            Counters::Narrow(table) => {
-                let counts = table.head(total).iter().map(|&c| i64::from(c)).collect();
-                table.clear(self.used);
-                counts
-            }
-            Counters::Wide(table) => {
-                let counts = table.head(total).iter().map(|&c| c as i64).collect();
-                // The next epoch starts narrow again.
-                self.counters = Counters::Narrow(Table::new());
-                counts
-            }
-        };
-        counts.resize(total, 0);
-        (self.counted, self.used) = (0, 0);
-        Arc::new(Int64Array::from(counts))
     }
 }
 
@@ -222,12 +196,25 @@ impl Accumulator for Counts {
         Ok(())
     }
 
-    fn take_state(&mut self, total: usize) -> Result<Vec<ArrayRef>, StateError> {
-        Ok(vec![self.take(total)])
+    fn state(&mut self, part: &Part) -> Result<Vec<ArrayRef>, StateError> {
+        Ok(vec![self.values(part)?])
     }
 
-    fn evaluate(&mut self, total: usize) -> Result<ArrayRef, StateError> {
-        Ok(self.take(total))
+    fn values(&mut self, part: &Part) -> Result<ArrayRef, StateError> {
+        let counts: Vec<i64> = match &self.counters {
+            Counters::Narrow(table) => part.each(table.as_ref(), |&count| i64::from(count)),
+            Counters::Wide(table) => part.each(table.as_ref(), |&count| count as i64),
+        };
+        Ok(Arc::new(Int64Array::from(counts)))
+    }
+
+    fn clear(&mut self, total: usize) {
+        match &mut self.counters {
+            Counters::Narrow(table) => table.clear(total),
+            // The next epoch starts narrow again.
+            Counters::Wide(_) => self.counters = Counters::Narrow(Table::new()),
+        }
+        self.counted = 0;
     }
 
     fn bytes(&self) -> usize {
@@ -238,15 +225,10 @@ impl Accumulator for Counts {
         counters + self.lanes.capacity() * size_of::<u32>()
     }
 
-    fn occupied(&self, total: usize) -> Option<BooleanBuffer> {
+    fn occupied(&self, ids: Range<usize>) -> Option<BooleanBuffer> {
         Some(match &self.counters {
-            Counters::Narrow(table) => bits(table.head(total), total, |&c| c != 0),
-            Counters::Wide(_) => BooleanBuffer::collect_bool(total, |i| self.get(i) != 0),
+            Counters::Narrow(table) => table.not_zero(ids),
+            Counters::Wide(table) => table.not_zero(ids),
         })
     }
-}
-
-/// A bit per entry of `0..total`; entries beyond `table` have none.
-fn bits<C>(table: &[C], total: usize, set: impl Fn(&C) -> bool) -> BooleanBuffer {
-    BooleanBuffer::collect_bool(total, |i| table.get(i).is_some_and(&set))
 }

@@ -16,7 +16,7 @@ use super::valid::Valid;
 use super::{Values, column};
 use crate::table::{Plain, Table};
 use crate::words::with_fixed;
-use crate::{Accumulator, Aggregate, Groups, Holes, StateError, kernel};
+use crate::{Accumulator, Aggregate, Groups, Holes, Part, StateError, kernel};
 
 /// `max` of integers, floats, dates, times, timestamps and durations; `None` for other types.
 pub fn max(of: &DataType) -> Option<Arc<dyn Aggregate>> {
@@ -114,7 +114,6 @@ where
         Box::new(Extremes::<T, MAX> {
             data_type: self.data_type.clone(),
             codes: Table::new(),
-            used: 0,
             valid: Valid::default(),
         })
     }
@@ -124,7 +123,7 @@ where
     }
 
     fn holes(&self) -> Holes {
-        Holes::Kept
+        Holes::Kept(size_of::<<T::Native as Ordered>::Code>())
     }
 }
 
@@ -132,8 +131,6 @@ where
 struct Extremes<T: ArrowPrimitiveType<Native: Ordered>, const MAX: bool> {
     data_type: DataType,
     codes: Table<<T::Native as Ordered>::Code>,
-    /// Codes beyond this one are zero.
-    used: usize,
     valid: Valid,
 }
 
@@ -160,9 +157,7 @@ impl<T: Values<Native: Ordered>, const MAX: bool> Accumulator for Extremes<T, MA
         if groups.rows() == 0 {
             return Ok(());
         }
-        let len = total.max(groups.reach() + 1);
-        self.codes.grow(len);
-        self.used = self.used.max(len);
+        self.codes.grow(total.max(groups.reach() + 1));
         let codes = self.codes.as_mut();
         match values.nulls().filter(|nulls| nulls.null_count() > 0) {
             None => {
@@ -187,16 +182,19 @@ impl<T: Values<Native: Ordered>, const MAX: bool> Accumulator for Extremes<T, MA
         self.update(states, groups, total)
     }
 
-    fn take_state(&mut self, total: usize) -> Result<Vec<ArrayRef>, StateError> {
-        Ok(vec![self.evaluate(total)?])
+    fn state(&mut self, part: &Part) -> Result<Vec<ArrayRef>, StateError> {
+        Ok(vec![self.values(part)?])
     }
 
-    fn evaluate(&mut self, total: usize) -> Result<ArrayRef, StateError> {
-        let mut values: Vec<_> = self.codes.head(total).iter().map(|&c| Self::value(c)).collect();
-        values.resize(total, T::Native::default());
-        self.codes.clear(std::mem::take(&mut self.used));
-        let array = PrimitiveArray::<T>::try_new(values.into(), self.valid.take(total))?;
+    fn values(&mut self, part: &Part) -> Result<ArrayRef, StateError> {
+        let values = part.each(self.codes.as_ref(), |&code| Self::value(code));
+        let array = PrimitiveArray::<T>::try_new(values.into(), self.valid.nulls(part))?;
         Ok(Arc::new(array.with_data_type(self.data_type.clone())))
+    }
+
+    fn clear(&mut self, total: usize) {
+        self.codes.clear(total);
+        self.valid.clear();
     }
 
     fn bytes(&self) -> usize {

@@ -13,7 +13,7 @@ use arrow::datatypes::{
 use super::valid::Valid;
 use super::{Values, column};
 use crate::table::{Plain, Table};
-use crate::{Accumulator, Aggregate, Groups, Holes, StateError, kernel};
+use crate::{Accumulator, Aggregate, Groups, Holes, Part, StateError, kernel};
 
 /// `sum` of integers and floats of any width, `None` for other types.
 pub fn sum(of: &DataType) -> Option<Arc<dyn Aggregate>> {
@@ -84,7 +84,7 @@ where
 
     fn create(&self) -> Box<dyn Accumulator> {
         let (sums, valid) = (Table::new(), Valid::default());
-        Box::new(Sums::<T, S> { sums, used: 0, valid, of: PhantomData })
+        Box::new(Sums::<T, S> { sums, valid, of: PhantomData })
     }
 
     fn keeps_arrays(&self) -> bool {
@@ -92,15 +92,13 @@ where
     }
 
     fn holes(&self) -> Holes {
-        Holes::Kept
+        Holes::Kept(size_of::<S::Native>())
     }
 }
 
 /// The sums of one slice.
 struct Sums<T, S: Total> {
     sums: Table<S::Native>,
-    /// Sums beyond this one are zero.
-    used: usize,
     valid: Valid,
     of: PhantomData<fn(T)>,
 }
@@ -117,9 +115,7 @@ impl<T, S: Total> Sums<T, S> {
         if groups.rows() == 0 {
             return Ok(());
         }
-        let len = total.max(groups.reach() + 1);
-        self.sums.grow(len);
-        self.used = self.used.max(len);
+        self.sums.grow(total.max(groups.reach() + 1));
         let sums = self.sums.as_mut();
         match values.nulls().filter(|nulls| nulls.null_count() > 0) {
             None => {
@@ -160,15 +156,18 @@ where
         self.add(column::<S>(states, 0, "state of sum")?, groups, total, |sum| sum)
     }
 
-    fn take_state(&mut self, total: usize) -> Result<Vec<ArrayRef>, StateError> {
-        Ok(vec![self.evaluate(total)?])
+    fn state(&mut self, part: &Part) -> Result<Vec<ArrayRef>, StateError> {
+        Ok(vec![self.values(part)?])
     }
 
-    fn evaluate(&mut self, total: usize) -> Result<ArrayRef, StateError> {
-        let mut sums = self.sums.head(total).to_vec();
-        sums.resize(total, S::Native::default());
-        self.sums.clear(std::mem::take(&mut self.used));
-        Ok(Arc::new(PrimitiveArray::<S>::try_new(sums.into(), self.valid.take(total))?))
+    fn values(&mut self, part: &Part) -> Result<ArrayRef, StateError> {
+        let sums = part.each(self.sums.as_ref(), |&sum| sum);
+        Ok(Arc::new(PrimitiveArray::<S>::try_new(sums.into(), self.valid.nulls(part))?))
+    }
+
+    fn clear(&mut self, total: usize) {
+        self.sums.clear(total);
+        self.valid.clear();
     }
 
     fn bytes(&self) -> usize {

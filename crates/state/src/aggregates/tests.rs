@@ -10,7 +10,7 @@ use arrow::datatypes::{DataType, Float64Type, Int64Type, TimeUnit, UInt64Type};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Accumulator, Groups};
+use crate::{Accumulator, Groups, Part};
 
 const GROUPS: usize = 4;
 
@@ -59,7 +59,7 @@ fn state(aggregate: &dyn Aggregate, of: &DataType, rows: &[Row]) -> States {
     let each: Vec<Row> = (0..GROUPS as u32).map(|group| (group, None)).collect();
     update(accumulator.as_mut(), of, &each, GROUPS);
     update(accumulator.as_mut(), of, rows, GROUPS);
-    accumulator.take_state(GROUPS).unwrap()
+    accumulator.state(&Part::all(0..GROUPS, GROUPS)).unwrap()
 }
 
 fn merged(aggregate: &dyn Aggregate, states: &[&States]) -> States {
@@ -68,7 +68,7 @@ fn merged(aggregate: &dyn Aggregate, states: &[&States]) -> States {
     for state in states {
         accumulator.merge(state, &Groups::each(&ids), GROUPS).unwrap();
     }
-    accumulator.take_state(GROUPS).unwrap()
+    accumulator.state(&Part::all(0..GROUPS, GROUPS)).unwrap()
 }
 
 fn rows() -> impl Strategy<Value = Vec<Row>> {
@@ -124,11 +124,11 @@ proptest! {
                     }
                     update(accumulator.as_mut(), &of, &[(id, *value)], dense.len());
                 }
-                let state = accumulator.take_state(dense.len()).unwrap();
+                let state = accumulator.state(&Part::all(0..dense.len(), dense.len())).unwrap();
                 late.merge(&state, &Groups::each(&dense), ids.len()).unwrap();
             }
-            let late = late.evaluate(GROUPS).unwrap();
-            let sequential = sequential.evaluate(GROUPS).unwrap();
+            let late = late.values(&Part::all(0..GROUPS, GROUPS)).unwrap();
+            let sequential = sequential.values(&Part::all(0..GROUPS, GROUPS)).unwrap();
             prop_assert_eq!(&late, &sequential, "{:?}", aggregate);
         }
     }
@@ -138,7 +138,7 @@ fn value_of(aggregate: &dyn Aggregate, argument: ArrayRef) -> ArrayRef {
     let mut accumulator = aggregate.create();
     let groups = Groups::one(0, argument.len());
     accumulator.update(&[argument], &groups, 1).unwrap();
-    accumulator.evaluate(1).unwrap()
+    accumulator.values(&Part::all(0..1, 1)).unwrap()
 }
 
 #[test]
@@ -216,9 +216,11 @@ fn counters_widen_before_they_overflow() {
     accumulator.merge(std::slice::from_ref(&most), &Groups::each(&[0, 1]), 2).unwrap();
     accumulator.merge(&[most], &Groups::each(&[0, 1]), 2).unwrap();
     accumulator.update(&[], &Groups::one(1, 4), 2).unwrap();
-    let counts = accumulator.evaluate(2).unwrap();
+    let counts = accumulator.values(&Part::all(0..2, 2)).unwrap();
     assert_eq!(counts.as_primitive::<Int64Type>().values(), &[2 * i64::from(u32::MAX) - 2, 10]);
-    assert_eq!(accumulator.evaluate(2).unwrap().as_primitive::<Int64Type>().values(), &[0, 0]);
+    accumulator.clear(2);
+    let counts = accumulator.values(&Part::all(0..2, 2)).unwrap();
+    assert_eq!(counts.as_primitive::<Int64Type>().values(), &[0, 0]);
 }
 
 #[test]
@@ -241,6 +243,6 @@ fn the_average_of_a_state_is_sum_by_count() {
     assert_eq!(state[0].as_primitive::<UInt64Type>().value(0), 3);
     let mut accumulator = avg(&DataType::Int32).unwrap().create();
     accumulator.merge(&state, &Groups::each(&[0, 1]), 2).unwrap();
-    let value = accumulator.evaluate(2).unwrap();
+    let value = accumulator.values(&Part::all(0..2, 2)).unwrap();
     assert_eq!(value.as_primitive::<Float64Type>().iter().collect::<Vec<_>>(), [Some(2.0), None]);
 }

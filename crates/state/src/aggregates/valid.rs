@@ -1,8 +1,8 @@
 //! Which groups have had a value.
 
-use arrow::buffer::{BooleanBuffer, NullBuffer};
+use arrow::buffer::NullBuffer;
 
-use crate::Groups;
+use crate::{Groups, Part};
 
 /// Which groups have had a value: tracked per group only from the first null on. Until then each id
 /// that was ever within `total` has had one, because ids are dense or, where they are not, the
@@ -44,16 +44,19 @@ impl Valid {
         }
     }
 
-    /// The nulls of `0..total`, leaving no groups.
-    pub(super) fn take(&mut self, total: usize) -> Option<NullBuffer> {
-        let known = std::mem::take(&mut self.known);
-        let marks = match self.marks.take() {
-            Some(marks) => marks,
-            None if known >= total => return None,
-            None => vec![true; known],
+    /// The nulls of a part.
+    pub(super) fn nulls(&self, part: &Part) -> Option<NullBuffer> {
+        let valid: Vec<bool> = match &self.marks {
+            Some(marks) => part.each_id(|id| marks.get(id).copied().unwrap_or(false)),
+            None if self.known >= part.ids().end => return None,
+            None => part.each_id(|id| id < self.known),
         };
-        let bits = BooleanBuffer::collect_bool(total, |i| marks.get(i).copied().unwrap_or(false));
-        Some(NullBuffer::new(bits)).filter(|nulls| nulls.null_count() > 0)
+        Some(NullBuffer::from(valid)).filter(|nulls| nulls.null_count() > 0)
+    }
+
+    /// Forgets all groups.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
     }
 
     /// Bytes held.

@@ -6,12 +6,15 @@
 //! Id 0 (distance 0 in the table) is the NULL key, key `base + d` has `d + 1`.
 
 use arrow::array::ArrayRef;
-use arrow::buffer::{BooleanBuffer, NullBuffer};
+use arrow::buffer::NullBuffer;
 use arrow::datatypes::DataType;
 
 use super::room;
 use crate::table::Table;
-use crate::{StateError, words};
+use crate::{Part, StateError, words};
+
+/// Where fewer than one entry in so many is used, each is cleared on its own.
+const CLEAR_EACH: usize = 32;
 
 /// An index by distance.
 pub(crate) struct ArrayIndex {
@@ -40,12 +43,12 @@ struct Dense {
 
 /// Words from `min` to `max`, compared as signed numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Range {
+pub(crate) struct Span {
     pub(crate) min: i64,
     pub(crate) max: i64,
 }
 
-impl Range {
+impl Span {
     /// The range of those of `words` that are not null.
     pub(crate) fn of(words: &[u64], nulls: Option<&NullBuffer>) -> Option<Self> {
         let each = |range: Option<Self>, word: u64| {
@@ -65,7 +68,7 @@ impl Range {
     }
 
     /// How many words there are, at most `u64::MAX`.
-    pub(crate) fn span(self) -> u64 {
+    pub(crate) fn len(self) -> u64 {
         self.max.abs_diff(self.min).saturating_add(1)
     }
 }
@@ -82,15 +85,20 @@ impl ArrayIndex {
     }
 
     /// An index that covers `range`, and as much below it if keys come downwards.
-    pub(crate) fn covering(range: Range, downwards: bool, dense: bool) -> Self {
-        let below = if downwards { range.span().min(range.min.abs_diff(i64::MIN)) } else { 0 };
+    pub(crate) fn covering(range: Span, downwards: bool, dense: bool) -> Self {
+        let below = if downwards { range.len().min(range.min.abs_diff(i64::MIN)) } else { 0 };
         let base = (range.min as u64).wrapping_sub(below);
-        let limit = (range.span() + below).next_power_of_two();
+        let limit = (range.len() + below).next_power_of_two();
         let mut index = Self { base, limit, ..Self::new(dense) };
         if let Distances::Dense(dense) = &mut index.ids {
             dense.table.grow(limit as usize + 1);
         }
         index
+    }
+
+    /// Whether it covers more than `times` as many keys as there are groups.
+    pub(crate) fn is_sparse(&self, groups: usize, times: u64) -> bool {
+        self.limit > times.saturating_mul(groups as u64)
     }
 
     /// Whether ids may have holes.
@@ -99,13 +107,13 @@ impl ArrayIndex {
     }
 
     /// What it covers; `None` before the first key.
-    pub(crate) fn range(&self) -> Option<Range> {
+    pub(crate) fn range(&self) -> Option<Span> {
         let min = self.base as i64;
-        (self.limit > 0).then(|| Range { min, max: min.saturating_add_unsigned(self.limit - 1) })
+        (self.limit > 0).then(|| Span { min, max: min.saturating_add_unsigned(self.limit - 1) })
     }
 
     /// Covers as much as `range` beyond the same base.
-    pub(crate) fn grow(&mut self, range: Range) {
+    pub(crate) fn grow(&mut self, range: Span) {
         self.limit = self.limit.max((range.max as u64).wrapping_sub(self.base) + 1);
         self.limit = self.limit.next_power_of_two();
         if let Distances::Dense(dense) = &mut self.ids {
@@ -158,30 +166,30 @@ impl ArrayIndex {
         }
     }
 
-    pub(crate) fn take(
-        &mut self,
-        key: &DataType,
-        occupied: Option<&BooleanBuffer>,
-    ) -> Result<ArrayRef, StateError> {
+    /// The keys of a part.
+    pub(crate) fn keys(&self, key: &DataType, part: &Part) -> Result<ArrayRef, StateError> {
         let base = self.base;
-        let word = |id: u32| base.wrapping_add(u64::from(id)).wrapping_sub(1);
-        match &mut self.ids {
-            Distances::Direct { top } => {
-                let none = BooleanBuffer::new_unset(0);
-                let occupied = occupied.unwrap_or(&none);
-                *top = 0;
-                let null = (!occupied.is_empty() && occupied.value(0)).then_some(0);
-                let words: Vec<u64> = occupied.set_indices().map(|id| word(id as u32)).collect();
-                let nulls = words::null_at(null, words.len());
-                words::column(key, words, nulls)
+        let word = |id: u64| base.wrapping_add(id).wrapping_sub(1);
+        let (null, words) = match &self.ids {
+            Distances::Direct { .. } => {
+                let null = (part.ids().start == 0 && part.has_first()).then_some(0);
+                (null, part.each_id(|id| word(id as u64)))
             }
             Distances::Dense(dense) => {
-                let keys = std::mem::take(&mut dense.keys);
-                let null = keys.iter().position(|&key| key == 0).map(|at| at as u32);
-                dense.table.clear(self.limit as usize + 1);
-                let nulls = words::null_at(null, keys.len());
-                words::column(key, keys.into_iter().map(word).collect(), nulls)
+                let keys = &dense.keys[part.ids()];
+                let null = keys.iter().position(|&key| key == 0);
+                (null, keys.iter().map(|&key| word(u64::from(key))).collect())
             }
+        };
+        let nulls = words::null_at(null, words.len());
+        words::column(key, words, nulls)
+    }
+
+    /// Forgets all keys, but not the range.
+    pub(crate) fn clear(&mut self) {
+        match &mut self.ids {
+            Distances::Direct { top } => *top = 0,
+            Distances::Dense(dense) => dense.clear(),
         }
     }
 
@@ -194,6 +202,16 @@ impl ArrayIndex {
 }
 
 impl Dense {
+    fn clear(&mut self) {
+        if self.keys.len() < self.table.len() / CLEAR_EACH {
+            let table = self.table.as_mut();
+            self.keys.iter().for_each(|&distance| table[distance as usize] = 0);
+        } else {
+            self.table.clear(self.table.len());
+        }
+        self.keys.clear();
+    }
+
     /// Replaces distances + 1 by ids.
     fn intern(&mut self, distances: &mut [u32]) -> Result<(), StateError> {
         room(self.keys.len(), distances.len())?;

@@ -5,14 +5,16 @@
 //! ahead. The keys are kept a second time in order of their ids: growing and giving the keys back
 //! read them sequentially.
 
+use std::ops::Range;
+
 use arrow::array::{Array, ArrayRef};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::DataType;
 
-use super::array::Range;
+use super::array::Span;
 use super::room;
 use crate::table::{Plain, Table};
-use crate::{StateError, hash, kernel, words};
+use crate::{Part, StateError, hash, kernel, words};
 
 /// How many rows are hashed before they are probed.
 const CHUNK: usize = 512;
@@ -20,6 +22,8 @@ const CHUNK: usize = 512;
 const AHEAD: usize = 32;
 /// A table beyond this many bytes is prefetched.
 const FAR_BYTES: usize = 1 << 19;
+/// A table with fewer keys than one slot in so many is hardly used.
+const HARDLY: usize = 32;
 /// Slots of the smallest table.
 const SLOTS_MIN: usize = 1 << 10;
 
@@ -137,9 +141,21 @@ impl<K: Key> HashIndex<K> {
         self.slots = table;
     }
 
-    fn take(&mut self) -> Vec<K> {
+    /// Forgets all keys. A table that was hardly used is given back: clearing it would cost more
+    /// than its keys did.
+    fn clear(&mut self) {
+        if self.keys.len() < self.slots.len() / HARDLY {
+            self.slots = Table::new();
+        }
         self.slots.clear(self.slots.len());
-        std::mem::take(&mut self.keys)
+        self.keys.clear();
+        self.null = None;
+    }
+
+    /// Where among `ids` NULL is.
+    fn null_among(&self, ids: &Range<usize>) -> Option<usize> {
+        let null = self.null? as usize;
+        ids.contains(&null).then(|| null - ids.start)
     }
 
     fn bytes(&self) -> usize {
@@ -178,8 +194,8 @@ pub(crate) struct WordIndex {
 }
 
 impl WordIndex {
-    pub(crate) fn new(key: DataType) -> Self {
-        Self { key, index: HashIndex::new(), ask_at: 1 << 12, scratch: vec![] }
+    pub(crate) fn new(key: DataType, ask_at: usize) -> Self {
+        Self { key, index: HashIndex::new(), ask_at, scratch: vec![] }
     }
 
     /// Appends the id of each row to `out`.
@@ -222,15 +238,21 @@ impl WordIndex {
     }
 
     /// The range of its keys.
-    pub(crate) fn range(&self) -> Option<Range> {
-        let nulls = words::null_at(self.index.null, self.total());
-        Range::of(&self.index.keys, nulls.as_ref())
+    pub(crate) fn span(&self) -> Option<Span> {
+        let nulls = words::null_at(self.index.null_among(&(0..self.total())), self.total());
+        Span::of(&self.index.keys, nulls.as_ref())
     }
 
-    pub(crate) fn take(&mut self) -> Result<ArrayRef, StateError> {
-        let words = self.index.take();
-        let nulls = words::null_at(self.index.null.take(), words.len());
-        words::column(&self.key, words, nulls)
+    /// The keys of a part.
+    pub(crate) fn keys(&self, part: &Part) -> Result<ArrayRef, StateError> {
+        let nulls = words::null_at(self.index.null_among(&part.ids()), part.rows());
+        words::column(&self.key, self.index.keys[part.ids()].to_vec(), nulls)
+    }
+
+    /// Forgets all keys.
+    pub(crate) fn clear(&mut self) {
+        self.ask_at = 0;
+        self.index.clear();
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -291,8 +313,9 @@ impl PackedIndex {
         self.index.keys.len()
     }
 
-    pub(crate) fn take(&mut self, keys: &[DataType]) -> Result<Vec<ArrayRef>, StateError> {
-        let packed = self.index.take();
+    /// The keys of a part.
+    pub(crate) fn keys(&self, keys: &[DataType], part: &Part) -> Result<Vec<ArrayRef>, StateError> {
+        let packed = &self.index.keys[part.ids()];
         let mut shift = 0;
         keys.iter()
             .map(|key| {
@@ -309,6 +332,11 @@ impl PackedIndex {
                 words::column(key, words, nulls)
             })
             .collect()
+    }
+
+    /// Forgets all keys.
+    pub(crate) fn clear(&mut self) {
+        self.index.clear();
     }
 
     pub(crate) fn bytes(&self) -> usize {

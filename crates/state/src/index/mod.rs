@@ -9,17 +9,16 @@
 //! | Wide | anything else | dense |
 //!
 //! NULL is a value like any other, as GROUP BY has it. An index never forgets a key until
-//! [`Index::take`].
+//! [`Index::clear`].
 
 pub(crate) mod array;
 pub(crate) mod hash;
 pub(crate) mod wide;
 
 use arrow::array::ArrayRef;
-use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::{DataType, Field};
 
-use crate::{StateError, words};
+use crate::{Part, StateError, words};
 use array::ArrayIndex;
 use hash::{PackedIndex, WordIndex};
 use wide::WideIndex;
@@ -65,7 +64,7 @@ impl Index {
                 return if array {
                     Self::Array(ArrayIndex::new(dense))
                 } else {
-                    Self::Hash(WordIndex::new(key.clone()))
+                    Self::Hash(WordIndex::new(key.clone(), 0))
                 };
             }
             if let Some(packed) = PackedIndex::new(keys) {
@@ -103,19 +102,26 @@ impl Index {
         }
     }
 
-    /// The keys of ids `0..total`, or of those in `occupied`, leaving no ids. Memory may be kept.
-    pub(crate) fn take(
-        &mut self,
-        keys: &[DataType],
-        occupied: Option<&BooleanBuffer>,
-    ) -> Result<Vec<ArrayRef>, StateError> {
+    /// The keys of a part, which must be all of its ids unless ids may have holes.
+    pub(crate) fn keys(&self, keys: &[DataType], part: &Part) -> Result<Vec<ArrayRef>, StateError> {
         match self {
             Self::One => Ok(vec![]),
             Self::Refused(keys) => Err(StateError::Key(keys.clone())),
-            Self::Array(index) => Ok(vec![index.take(&keys[0], occupied)?]),
-            Self::Hash(index) => Ok(vec![index.take()?]),
-            Self::Packed(index) => index.take(keys),
-            Self::Wide(index) => index.take(keys),
+            Self::Array(index) => Ok(vec![index.keys(&keys[0], part)?]),
+            Self::Hash(index) => Ok(vec![index.keys(part)?]),
+            Self::Packed(index) => index.keys(keys, part),
+            Self::Wide(index) => index.keys(keys, part),
+        }
+    }
+
+    /// Forgets all keys. Memory may be kept.
+    pub(crate) fn clear(&mut self) {
+        match self {
+            Self::One | Self::Refused(_) => {}
+            Self::Array(index) => index.clear(),
+            Self::Hash(index) => index.clear(),
+            Self::Packed(index) => index.clear(),
+            Self::Wide(index) => index.clear(),
         }
     }
 

@@ -4,6 +4,7 @@
 //! agrees. One key that is a string or binary is its own encoding; other keys are encoded by
 //! Arrow's row format.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -17,7 +18,11 @@ use arrow::row::{RowConverter, Rows, SortField};
 
 use super::room;
 use crate::table::Table;
-use crate::{StateError, hash, words};
+use crate::{Part, StateError, hash, words};
+
+/// A table with fewer keys than one slot in so many is hardly used, and is given back rather than
+/// cleared.
+const HARDLY: usize = 32;
 
 /// Dense ids of strings of bytes, and of NULL.
 #[derive(Debug)]
@@ -108,10 +113,24 @@ impl BytesIndex {
         Ok(())
     }
 
-    /// The log, where each key ends, and the id of NULL; leaves no keys.
-    fn take(&mut self) -> (Vec<u8>, Vec<i64>, Option<u32>) {
+    /// The bytes of the keys of `ids`, where each ends in them, and which one is NULL.
+    fn part(&self, ids: Range<usize>) -> (&[u8], Vec<i64>, Option<usize>) {
+        let null = self.null.map(|id| id as usize).filter(|id| ids.contains(id));
+        let null = null.map(|id| id - ids.start);
+        let begin = if ids.start == 0 { 0 } else { self.ends[ids.start - 1] };
+        let ends: Vec<i64> = self.ends[ids].iter().map(|end| end - begin).collect();
+        let len = ends.last().copied().unwrap_or(0);
+        (&self.log[begin as usize..(begin + len) as usize], ends, null)
+    }
+
+    fn clear(&mut self) {
+        if self.ends.len() < self.slots.len() / HARDLY {
+            self.slots = Table::new();
+        }
         self.slots.clear(self.slots.len());
-        (std::mem::take(&mut self.log), std::mem::take(&mut self.ends), self.null.take())
+        self.log.clear();
+        self.ends.clear();
+        self.null = None;
     }
 
     fn bytes(&self) -> usize {
@@ -194,35 +213,44 @@ impl WideIndex {
         self.index.ends.len()
     }
 
-    pub(crate) fn take(&mut self, keys: &[DataType]) -> Result<Vec<ArrayRef>, StateError> {
+    /// Forgets all keys.
+    pub(crate) fn clear(&mut self) {
+        self.index.clear();
+    }
+
+    /// The keys of a part.
+    pub(crate) fn keys(&self, keys: &[DataType], part: &Part) -> Result<Vec<ArrayRef>, StateError> {
         if let Some(encoder) = &self.rows {
             let parser = encoder.converter.parser();
-            let total = self.index.ends.len();
-            let rows = (0..total).map(|id| parser.parse(self.index.key(id)));
+            let rows = part.ids().map(|id| parser.parse(self.index.key(id)));
             let columns = encoder.converter.convert_rows(rows)?;
-            self.index.take();
             // Rows come back without dictionaries.
             let typed = columns.into_iter().zip(keys).map(|(column, key)| {
                 if column.data_type() == key { Ok(column) } else { Ok(cast(&column, key)?) }
             });
             return typed.collect();
         }
-        let (log, ends, null) = self.index.take();
+        let (log, ends, null) = self.index.part(part.ids());
         let nulls = words::null_at(null, ends.len());
         let large = || OffsetBuffer::new(std::iter::once(0).chain(ends.iter().copied()).collect());
         let bytes = || std::iter::once(0).chain(ends.iter().map(|&e| e as usize)).zip(&ends);
         Ok(vec![match &keys[0] {
             DataType::Utf8 => {
-                Arc::new(StringArray::try_new(small(&ends)?, log.into(), nulls)?) as ArrayRef
+                Arc::new(StringArray::try_new(small(&ends)?, log.to_vec().into(), nulls)?)
+                    as ArrayRef
             }
-            DataType::LargeUtf8 => Arc::new(LargeStringArray::try_new(large(), log.into(), nulls)?),
-            DataType::Binary => Arc::new(BinaryArray::try_new(small(&ends)?, log.into(), nulls)?),
+            DataType::LargeUtf8 => {
+                Arc::new(LargeStringArray::try_new(large(), log.to_vec().into(), nulls)?)
+            }
+            DataType::Binary => {
+                Arc::new(BinaryArray::try_new(small(&ends)?, log.to_vec().into(), nulls)?)
+            }
             DataType::LargeBinary => {
-                Arc::new(LargeBinaryArray::try_new(large(), log.into(), nulls)?)
+                Arc::new(LargeBinaryArray::try_new(large(), log.to_vec().into(), nulls)?)
             }
             key @ (DataType::BinaryView | DataType::Utf8View) => {
                 let views = bytes().enumerate().map(|(id, (begin, &end))| {
-                    (Some(id as u32) != null).then(|| &log[begin..end as usize])
+                    (Some(id) != null).then(|| &log[begin..end as usize])
                 });
                 let array: BinaryViewArray = views.collect();
                 match key {

@@ -1,0 +1,120 @@
+//! Which groups are read of a slice: a large slice is given out part by part, so that what is
+//! built of a part stays in the cache and its memory is used again for the next.
+
+use std::ops::Range;
+
+use arrow::buffer::BooleanBuffer;
+
+use crate::kernel;
+use crate::table::Plain;
+
+/// Consecutive groups, or those of them that are marked.
+#[derive(Debug, Clone)]
+pub struct Part<'a> {
+    ids: Range<usize>,
+    total: usize,
+    rows: usize,
+    /// A bit per id; never all set.
+    marks: Option<&'a BooleanBuffer>,
+}
+
+impl<'a> Part<'a> {
+    /// All groups of `ids`, where there are `total`.
+    ///
+    /// # Panics
+    /// If `ids` are not within `0..total`.
+    pub fn all(ids: Range<usize>, total: usize) -> Self {
+        assert!(ids.start <= ids.end && ids.end <= total, "{ids:?} are not groups below {total}");
+        Self { rows: ids.len(), ids, total, marks: None }
+    }
+
+    /// The groups of `ids` whose bit is set.
+    ///
+    /// # Panics
+    /// If there is not a bit per id, or `ids` are not within `0..total`.
+    pub(crate) fn marked(ids: Range<usize>, total: usize, marks: &'a BooleanBuffer) -> Self {
+        assert_eq!(ids.len(), marks.len(), "a bit per id");
+        let rows = marks.count_set_bits();
+        let marks = (rows < ids.len()).then_some(marks);
+        Self { rows, marks, ..Self::all(ids, total) }
+    }
+
+    /// The range of ids; not all of them need be read.
+    pub fn ids(&self) -> Range<usize> {
+        self.ids.clone()
+    }
+
+    /// How many groups the slice has.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    /// How many groups are read: the length of each column.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Whether the group of the first id is read.
+    pub(crate) fn has_first(&self) -> bool {
+        !self.ids.is_empty() && self.marks.is_none_or(|marks| marks.value(0))
+    }
+
+    /// `of` each group's entry in `table`; what lies beyond its end is zero.
+    pub(crate) fn each<S: Plain, V: Copy + Default>(
+        &self,
+        table: &[S],
+        of: impl Fn(&S) -> V,
+    ) -> Vec<V> {
+        let end = self.ids.end.min(table.len());
+        let own = table.get(self.ids.start..end).unwrap_or(&[]);
+        let zero = S::new_zeroed();
+        match self.marks {
+            None => {
+                let mut out: Vec<V> = Vec::with_capacity(self.rows);
+                out.extend(own.iter().map(&of));
+                out.resize_with(self.rows, || of(&zero));
+                out
+            }
+            Some(marks) => kernel::select(marks, self.rows, |at| of(own.get(at).unwrap_or(&zero))),
+        }
+    }
+
+    /// `of` the id of each group.
+    pub(crate) fn each_id<V: Copy + Default>(&self, of: impl Fn(usize) -> V) -> Vec<V> {
+        let start = self.ids.start;
+        match self.marks {
+            None => self.ids().map(of).collect(),
+            Some(marks) => kernel::select(marks, self.rows, |at| of(start + at)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marked_groups_are_read_in_order_and_beyond_the_table_is_zero() {
+        let table: Vec<u32> = (1..=150).collect();
+        for step in [1, 2, 3, 7, 64, 100] {
+            let ids = 10..200;
+            let marks = BooleanBuffer::collect_bool(190, |at| at % step == 0);
+            let part = Part::marked(ids.clone(), 500, &marks);
+            let read: Vec<usize> = ids.clone().step_by(step).collect();
+            assert_eq!(part.rows(), read.len());
+            assert_eq!(part.each_id(|id| id), read);
+            let entry = |&id: &usize| table.get(id).copied().unwrap_or(0);
+            let expected: Vec<u32> = read.iter().map(entry).collect();
+            assert_eq!(part.each(&table, |&entry| entry), expected, "every {step}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_nothing_has_no_rows() {
+        let none = BooleanBuffer::new_unset(70);
+        let part = Part::marked(0..70, 70, &none);
+        assert_eq!((part.rows(), part.has_first()), (0, false));
+        assert!(part.each(&[7u64; 70], |&entry| entry).is_empty());
+        assert!(!Part::all(5..5, 5).has_first() && Part::all(5..6, 6).has_first());
+    }
+}
