@@ -114,8 +114,8 @@ pub(crate) fn histogram(lanes: &mut [u32], groups: &Groups) {
     }
 }
 
-/// `of` the place of each of the `count` set bits, ascending. Places of bits that are not set may be
-/// asked for too, and what is said of them is thrown away.
+/// `of` the place of each of the `count` set bits, ascending. Places of bits that are not set may
+/// be asked for too, and what is said of them is thrown away.
 pub(crate) fn select<V: Copy + Default>(
     bits: &BooleanBuffer,
     count: usize,

@@ -46,6 +46,7 @@ mod slice;
 #[cfg(test)]
 mod slice_tests;
 mod slices;
+mod spec;
 mod table;
 mod windows;
 mod words;
@@ -56,6 +57,7 @@ pub use groups::{Groups, Ids};
 pub use index::KeyMode;
 pub use part::Part;
 pub use partition::{Partitioner, Split};
-pub use slice::{Columns, GroupBy, Slice, StateOptions};
+pub use slice::Slice;
 pub use slices::Slices;
+pub use spec::{Columns, GroupBy, StateOptions};
 pub use windows::{Assignment, Selections, Windows};

@@ -25,14 +25,16 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef};
 use arrow::buffer::{BooleanBuffer, NullBuffer};
-use arrow::datatypes::DataType;
 
 use crate::error::same;
 use crate::index::array::{ArrayIndex, Span};
 use crate::index::hash::WordIndex;
 use crate::index::{Index, KeyMode};
+use crate::spec::ARRAY_PART;
 use crate::table::Table;
-use crate::{Accumulator, Aggregate, Groups, Holes, Part, StateError, kernel, words};
+use crate::{
+    Accumulator, Aggregate, Columns, GroupBy, Groups, Holes, Part, StateError, kernel, words,
+};
 
 /// A range of so many keys is never too sparse for an array within its share.
 const RANGE_FREE: u64 = 1 << 16;
@@ -41,8 +43,6 @@ const RANGE_FREE: u64 = 1 << 16;
 const SPARSE_MAX: u64 = 16;
 /// How many times the range may exceed the number of groups if the array is within its share.
 const SPARSER_MAX: u64 = 128;
-/// The part of the budget that is a sparse array's share, if nobody says otherwise.
-pub(crate) const ARRAY_PART: usize = 8;
 
 /// Ids that a part begins with, and that it has at most where most have no rows. Parts aim at the
 /// former number of rows.
@@ -54,88 +54,6 @@ const ASK_AT: usize = 1 << 12;
 /// An array that takes the place of a hash table leaves this part of its range free below, if it is
 /// no longer for that.
 const BELOW_PART: u64 = 64;
-
-/// What rows are grouped by and what is computed of each group: shared by all slices of an
-/// operator.
-#[derive(Debug)]
-pub struct GroupBy {
-    /// The types of the keys.
-    pub keys: Vec<DataType>,
-    /// The aggregates.
-    pub aggregates: Vec<Arc<dyn Aggregate>>,
-    /// Limits and preferences.
-    pub options: StateOptions,
-}
-
-/// Limits and preferences of state.
-#[derive(Debug, Clone)]
-pub struct StateOptions {
-    /// How many bytes all slices of an operator may hold. Exceeded by at most what one batch adds.
-    pub budget_bytes: usize,
-    /// How many keys the range of an array may have, at most 2³⁰.
-    pub array_range_max: usize,
-    /// The key mode to use wherever the keys allow it.
-    pub key_mode: Option<KeyMode>,
-}
-
-impl Default for StateOptions {
-    /// 1 GiB, arrays up to 128 Mi keys, key modes by what the data are like.
-    fn default() -> Self {
-        Self { budget_bytes: 1 << 30, array_range_max: 128 << 20, key_mode: None }
-    }
-}
-
-/// Groups as columns: row `i` of each column is of one group.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Columns {
-    /// The keys, in their original types.
-    pub keys: Vec<ArrayRef>,
-    /// The states of all aggregates one after another, or one column of values per aggregate.
-    pub states: Vec<ArrayRef>,
-}
-
-impl Columns {
-    /// How many groups.
-    pub fn rows(&self) -> usize {
-        self.keys.first().or(self.states.first()).map_or(0, |column| column.len())
-    }
-}
-
-impl GroupBy {
-    /// The types of the columns of a delta's `states`.
-    pub fn state_types(&self) -> Vec<DataType> {
-        self.aggregates.iter().flat_map(|aggregate| aggregate.state_types()).collect()
-    }
-
-    /// Whether an aggregate may keep arrays that it was given ([`Aggregate::keeps_arrays`]).
-    pub fn keeps_arrays(&self) -> bool {
-        self.aggregates.iter().any(|aggregate| aggregate.keeps_arrays())
-    }
-
-    /// The types of the values.
-    pub fn output_types(&self) -> Vec<DataType> {
-        self.aggregates.iter().map(|aggregate| aggregate.output_type()).collect()
-    }
-
-    /// The values of a group without rows: what a query without keys answers over no input.
-    ///
-    /// # Errors
-    /// Those of [`crate::Accumulator::values`].
-    pub fn of_nothing(&self) -> Result<Vec<ArrayRef>, StateError> {
-        let one = Part::all(0..1, 1);
-        self.aggregates.iter().map(|aggregate| aggregate.create().values(&one)).collect()
-    }
-
-    /// What a key of an array's range costs, if ids may have holes.
-    fn hole_bytes(&self) -> Option<usize> {
-        let told = self.aggregates.iter().any(|a| matches!(a.holes(), Holes::Told(_)));
-        let marks = usize::from(!told);
-        self.aggregates.iter().try_fold(marks, |sum, aggregate| match aggregate.holes() {
-            Holes::Refused => None,
-            Holes::Kept(bytes) | Holes::Told(bytes) => Some(sum + bytes),
-        })
-    }
-}
 
 /// Columns of an aggregate, and of the groups of a part.
 type States = Result<Vec<ArrayRef>, StateError>;

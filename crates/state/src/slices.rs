@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 
-use crate::slice::ARRAY_PART;
+use crate::spec::ARRAY_PART;
 use crate::{Columns, GroupBy, Slice, StateError};
 
 /// The part of the budget that all slices may hold for one of them to get a sparse array.
@@ -16,8 +16,8 @@ const FREE_MAX: usize = 2;
 /// Slices by their start. Firing or dropping one costs nothing per key that stays.
 ///
 /// Memory that emptied slices keep counts as held. An array that is larger than a hash table of its
-/// groups is one slice's as long as it takes at most an eighth of the budget and all slices together
-/// a quarter: however many slices are open, arrays cannot exhaust the budget on their own.
+/// groups is one slice's as long as it takes at most an eighth of the budget and all slices
+/// together a quarter: however many slices are open, arrays cannot exhaust the budget on their own.
 pub struct Slices {
     spec: Arc<GroupBy>,
     live: BTreeMap<i64, Slice>,
