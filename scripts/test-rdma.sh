@@ -22,7 +22,8 @@ not_run() {
 command -v apt-get >/dev/null || not_run "the guest is made of Debian packages, and there is no apt-get"
 
 # --- packages -----------------------------------------------------------------------------------------
-packages=(qemu-system-x86 busybox-static cpio kmod iproute2 rdma-core ibverbs-providers libibverbs1 xz-utils)
+packages=(qemu-system-x86 busybox-static cpio kmod iproute2 rdma-core ibverbs-providers libibverbs1
+  libibverbs-dev xz-utils)
 missing=()
 for package in "${packages[@]}"; do
   dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package")
@@ -73,6 +74,10 @@ for line in sys.stdin:
     if made.get("executable") and made.get("profile", {}).get("test"):
         print(made["executable"])')
 [ ${#tests[@]} != 0 ] || die "the tests do not build: cargo test -p millstream-fabric -p millstream-channel"
+
+# With the headers that are here by now, the layouts of our declarations are compared with C.
+cargo test --release -p millstream-fabric --lib layouts_are_those_of_the_c_headers 2>&1 |
+  grep -E '^test ' || die "the structures are not those of the C headers"
 
 # --- initial file system ------------------------------------------------------------------------------
 files=$guest/files

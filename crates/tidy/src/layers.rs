@@ -43,6 +43,7 @@ pub const LAYERS: &[Layer] = &[
     // Beside the layers.
     layer("models", &["fabric", "channel", "state"], ROWS),
     layer("tidy", &[], ROWS_ASYNC),
+    layer("verbs-sim", &["fabric"], ROWS_ASYNC),
     layer("tests", EVERYTHING, &[]),
 ];
 

@@ -18,6 +18,7 @@ pub const UNSAFE_ALLOWED: &[&str] = &[
     "bench/src/tsc.rs",
     "crates/fabric/",
     "crates/channel/",
+    "crates/verbs-sim/",
     "crates/state/src/kernel.rs",
     "crates/state/examples/",
 ];

@@ -1,36 +1,33 @@
 //! One end of a reliable connection.
 
+mod completions;
+
 use std::io;
-use std::net::{Shutdown, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::events::{Alarm, Events};
 use super::memory::{DeviceMemory, explain};
 use super::objects::{Domain, Region, Wire};
 use super::queue::{Origin, Payload, SendQueue, Seq, request};
-use super::receives::{RECEIVE, Receives};
 use super::sys;
 use crate::admit::Asked;
 use crate::{
-    Armed, Budget, Caps, Completion, Endpoint, ErrorKind, FabricError, Flags, OpId, PostError,
-    RemoteKey, RemoteRange, SlabRange, Src,
+    Armed, Budget, Caps, Completion, Endpoint, FabricError, Flags, OpId, PostError, RemoteKey,
+    RemoteRange, SlabRange, Src,
 };
+
+use completions::LOST;
 
 /// Receives of each connection that are kept for credit messages.
 pub(super) const CONTROL_RECEIVES: u32 = 8;
 /// Places of the send queue that are kept for credit messages and one look at the peer's counter.
 pub(super) const CONTROL_OPS: u32 = CONTROL_RECEIVES + 1;
-/// Completions that are taken at a time.
-const COMPLETIONS: usize = 32;
 /// Polls without news after which the socket is asked whether the peer lives.
 const IDLE_POLLS: u32 = 256;
-/// How long a broken queue pair may take to give its requests back before it is destroyed.
-const DRAIN_PATIENCE: Duration = Duration::from_millis(200);
 
 /// What the handshake has agreed on.
 pub(super) struct Terms {
@@ -48,14 +45,6 @@ pub(super) struct Terms {
     /// Receives that this connection can promise at a time.
     pub(super) receives_max: u32,
 }
-
-/// Why a connection ends.
-struct Break {
-    id: Option<OpId>,
-    kind: ErrorKind,
-}
-
-const LOST: Break = Break { id: None, kind: ErrorKind::Disconnected };
 
 /// Receives of both sides, as cumulative positions.
 #[derive(Default)]
@@ -239,6 +228,11 @@ impl VerbsEndpoint {
         if credit.limit == credit.told || !(idle || pressing) {
             return;
         }
+        // A message keeps its place in the queue until its completion was polled, which may be
+        // after the peer has said that it took it.
+        if self.queue.controls() >= CONTROL_RECEIVES {
+            return;
+        }
         if credit.messages_sent - credit.peer_taken < u64::from(CONTROL_RECEIVES) {
             credit.messages_sent += 1;
             credit.told = credit.limit;
@@ -252,201 +246,6 @@ impl VerbsEndpoint {
             wr.wr.rdma = sys::Rdma { remote_addr, rkey };
             let landing = self.queue.look();
             self.post(wr, landing, Origin::Look);
-        }
-    }
-
-    /// Takes what has completed.
-    fn collect(&mut self) {
-        let mut wcs = [sys::Wc::default(); COMPLETIONS];
-        loop {
-            let Some(wire) = &mut self.wire else { return };
-            let taken = wire.poll(&mut wcs);
-            let n = *taken.as_ref().unwrap_or(&0);
-            let mut broken = taken.is_err().then_some(LOST);
-            for wc in &wcs[..n] {
-                let outcome = match wc.wr_id & RECEIVE {
-                    0 => {
-                        self.given_back = wc.wr_id + 1;
-                        if broken.is_none() { self.sent(wc) } else { Ok(()) }
-                    }
-                    _ => self.received(wc),
-                };
-                broken = broken.or(outcome.err());
-            }
-            if let Some(broken) = broken {
-                return self.fail(broken);
-            }
-            if n < COMPLETIONS {
-                return;
-            }
-        }
-    }
-
-    /// One of our requests has ended.
-    fn sent(&mut self, wc: &sys::Wc) -> Result<(), Break> {
-        if wc.status == sys::WC_SUCCESS {
-            let origin = self.queue.retire(wc.wr_id, &mut self.news).ok_or(LOST)?;
-            if origin == Origin::Look {
-                let taken = self.queue.peer_taken();
-                self.peer_has_taken(taken)?;
-            }
-            return Ok(());
-        }
-        let origin = self.queue.retire_before(wc.wr_id, &mut self.news);
-        let id = match origin {
-            Some(Origin::User { id, .. }) => Some(id),
-            _ => None,
-        };
-        Err(match wc.status {
-            sys::WC_REM_ACCESS_ERR | sys::WC_REM_INV_REQ_ERR | sys::WC_REM_OP_ERR => {
-                Break { id, kind: ErrorKind::RemoteAccess }
-            }
-            sys::WC_RNR_RETRY_EXC_ERR => Break { id, kind: ErrorKind::ReceiverNotReady },
-            _ => LOST,
-        })
-    }
-
-    /// The peer has used one of our receives.
-    fn received(&mut self, wc: &sys::Wc) -> Result<(), Break> {
-        let receives: Arc<Receives> = match &self.wire {
-            Some(wire) => wire.receives().clone(),
-            None => return Ok(()),
-        };
-        if wc.status != sys::WC_SUCCESS {
-            let _ = receives.again(wc.wr_id);
-            return Err(LOST);
-        }
-        let with_imm = wc.wc_flags & sys::WC_WITH_IMM != 0;
-        if wc.opcode == sys::WC_RECV && with_imm {
-            receives.again(wc.wr_id).map_err(|_| LOST)?;
-            return self.credit_message(u32::from_be(wc.imm_data));
-        }
-        let news = match wc.opcode {
-            sys::WC_RECV_RDMA_WITH_IMM => Completion::Notify { imm: u32::from_be(wc.imm_data) },
-            _ => Completion::Recv { bytes: receives.bytes(wc.wr_id, wc.byte_len) },
-        };
-        receives.again(wc.wr_id).map_err(|_| LOST)?;
-        if self.credit.received == self.credit.told {
-            return Err(Break { id: None, kind: ErrorKind::ReceiverNotReady });
-        }
-        self.credit.received += 1;
-        receives.release(1);
-        self.news.push(news);
-        Ok(())
-    }
-
-    /// Both halves are the low bits of a cumulative position, which moves by less than half of what
-    /// they can tell apart.
-    fn credit_message(&mut self, imm: u32) -> Result<(), Break> {
-        self.credit.messages_taken += 1;
-        self.queue.set_taken(self.credit.messages_taken);
-        let step = |now: u16, before: u64| u64::from(now.wrapping_sub(before as u16));
-        let more = step((imm >> 16) as u16, self.credit.peer_limit);
-        if more > u64::from(u16::MAX / 2) {
-            return Err(LOST);
-        }
-        self.credit.peer_limit += more;
-        let taken = self.credit.peer_taken + step(imm as u16, self.credit.peer_taken);
-        // A message that was overtaken by a look says less than is known.
-        match taken <= self.credit.messages_sent {
-            true => self.peer_has_taken(taken),
-            false => Ok(()),
-        }
-    }
-
-    fn peer_has_taken(&mut self, taken: u64) -> Result<(), Break> {
-        if taken > self.credit.messages_sent {
-            return Err(LOST);
-        }
-        self.credit.peer_taken = self.credit.peer_taken.max(taken);
-        Ok(())
-    }
-
-    /// Looks for what no completion says: that the peer is gone, or that the device is.
-    fn look_around(&mut self) {
-        if self.wire.is_none() {
-            return;
-        }
-        // SAFETY: the descriptor belongs to the context, which `events` keeps open.
-        let device = unsafe { BorrowedFd::borrow_raw(self.events.fd()) };
-        let mut fds = [
-            PollFd::new(&self.stream, PollFlags::IN | PollFlags::RDHUP),
-            PollFd::from_borrowed_fd(device, PollFlags::IN),
-        ];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        if poll(&mut fds, Some(&now)).is_err() {
-            return;
-        }
-        let [gone, event] = [&fds[0], &fds[1]].map(|fd| !fd.revents().is_empty());
-        if event {
-            self.events.drain();
-        }
-        // The peer says nothing on the socket but that it ends.
-        if gone || self.alarm.is_rung() {
-            self.collect();
-            self.fail(LOST);
-        }
-    }
-
-    /// Ends the connection for a reason that the next poll reports.
-    fn fail(&mut self, Break { id, kind }: Break) {
-        if self.wire.is_some() {
-            self.end();
-            self.news.push(Completion::Error { id, kind });
-            self.queue.flush(id, &mut self.news);
-        }
-    }
-
-    /// Stops the queue pair: afterwards the device touches none of the memory.
-    fn end(&mut self) {
-        let Some(mut wire) = self.wire.take() else { return };
-        // SAFETY: all fields are numbers, for which zero is a value.
-        let mut attr: sys::QpAttr = unsafe { std::mem::zeroed() };
-        attr.qp_state = sys::QPS_ERR;
-        // A queue pair that is in error already refuses nothing that matters.
-        let _ = wire.modify(&mut attr, sys::QP_STATE);
-        let receives = wire.receives().clone();
-        let deadline = Instant::now() + DRAIN_PATIENCE;
-        let mut awaited = self.queue.last_posted().filter(|last| self.given_back <= *last);
-        let mut wcs = [sys::Wc::default(); COMPLETIONS];
-        let mut stopped = false;
-        loop {
-            let n = wire.poll(&mut wcs).unwrap_or(0);
-            for wc in &wcs[..n] {
-                if wc.wr_id & RECEIVE != 0 {
-                    self.last_words(&receives, wc);
-                } else if awaited == Some(wc.wr_id) {
-                    awaited = None;
-                }
-            }
-            match (n, stopped) {
-                (0, true) => break,
-                (0, false) if awaited.is_none() || Instant::now() >= deadline => {
-                    wire.stop();
-                    stopped = true;
-                }
-                (0, false) => std::thread::yield_now(),
-                _ => {}
-            }
-        }
-        self.exports.clear();
-        let promised = self.credit.limit - self.credit.received;
-        receives.release(promised as u32 + CONTROL_RECEIVES);
-        let _ = self.stream.shutdown(Shutdown::Both);
-    }
-
-    /// A receive that completed before the queue pair was stopped.
-    fn last_words(&mut self, receives: &Receives, wc: &sys::Wc) {
-        let whole = wc.status == sys::WC_SUCCESS && self.credit.received < self.credit.told;
-        let with_imm = wc.wc_flags & sys::WC_WITH_IMM != 0;
-        if whole && wc.opcode == sys::WC_RECV_RDMA_WITH_IMM {
-            self.news.push(Completion::Notify { imm: u32::from_be(wc.imm_data) });
-        } else if whole && !with_imm {
-            self.news.push(Completion::Recv { bytes: receives.bytes(wc.wr_id, wc.byte_len) });
-        }
-        if receives.again(wc.wr_id).is_ok() && whole && !(wc.opcode == sys::WC_RECV && with_imm) {
-            self.credit.received += 1;
-            receives.release(1);
         }
     }
 }

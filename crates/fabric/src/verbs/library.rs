@@ -39,9 +39,9 @@ macro_rules! functions {
             fn fill(handle: *mut c_void) -> Result<Self, Missing> {
                 Ok(Self {
                     $($name: {
-                        let found = symbol(handle, stringify!($name));
-                        let found = found.ok_or_else(|| {
-                            Missing(format!("libibverbs has no {}: it is too old", stringify!($name)))
+                        let name = stringify!($name);
+                        let found = symbol(handle, name).ok_or_else(|| {
+                            Missing(format!("libibverbs has no {name}: it is too old"))
                         })?;
                         // SAFETY: the symbol is the function of this name, whose C prototype this
                         // type repeats.

@@ -112,6 +112,11 @@ impl SendQueue {
         self.users
     }
 
+    /// Requests of our own that take a place.
+    pub(super) fn controls(&self) -> u32 {
+        self.ops.len() as u32 - self.users
+    }
+
     /// Whether a request of this origin is under way.
     pub(super) fn has(&self, origin: Origin) -> bool {
         self.ops.iter().any(|op| op.origin == origin)
@@ -149,7 +154,7 @@ impl SendQueue {
     /// Books a request and puts it into the batch. The caller has seen that there is a place, and
     /// that a copied payload fits [`MESSAGE_BYTES`].
     pub(super) fn push(&mut self, mut wr: sys::SendWr, payload: Payload<'_>, origin: Origin) {
-        debug_assert!(self.ops.len() < self.depth as usize, "the caller looks at the budget");
+        assert!(self.ops.len() < self.depth as usize, "the caller looks at the budget");
         let seq = self.first + self.ops.len() as u64;
         let (sge, memory) = match payload {
             Payload::Empty => (sys::Sge::default(), None),

@@ -1,11 +1,14 @@
 //! The part of libibverbs' C interface that this transport uses: structures and constants of
 //! `<infiniband/verbs.h>`, ABI `IBVERBS_1.1`.
 //!
+//! The simulated library (`crates/verbs-sim`) includes this file too, so that both agree.
+//!
 //! Of structures that the library allocates only the fields up to the last one in use are named.
 //! Structures that we allocate are complete. A test compares sizes and offsets with the C headers
 //! where they are installed.
 
 #[cfg(test)]
+#[path = "sys/tests.rs"]
 mod tests;
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -13,7 +16,7 @@ use std::ffi::{c_int, c_uint, c_void};
 /// `struct ibv_device`.
 #[repr(C)]
 pub(super) struct Device {
-    ops: [*const c_void; 2],
+    pub(super) dummies: [*const c_void; 2],
     pub(super) node_type: c_int,
     pub(super) transport_type: c_int,
 }
@@ -33,16 +36,16 @@ pub(super) struct Context {
 /// `struct ibv_context_ops`: the calls of the data path go through this table.
 #[repr(C)]
 pub(super) struct ContextOps {
-    compat_1: [*const c_void; 11],
+    pub(super) compat_1: [*const c_void; 11],
     pub(super) poll_cq: unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int,
     pub(super) req_notify_cq: unsafe extern "C" fn(*mut Cq, c_int) -> c_int,
-    compat_2: [*const c_void; 7],
+    pub(super) compat_2: [*const c_void; 7],
     pub(super) post_srq_recv:
         unsafe extern "C" fn(*mut Srq, *mut RecvWr, *mut *mut RecvWr) -> c_int,
-    compat_3: [*const c_void; 4],
+    pub(super) compat_3: [*const c_void; 4],
     pub(super) post_send: unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int,
     pub(super) post_recv: unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int,
-    compat_4: [*const c_void; 5],
+    pub(super) compat_4: [*const c_void; 5],
 }
 
 /// `struct ibv_pd`.
@@ -241,7 +244,7 @@ pub(super) struct AhAttr {
     pub(super) sgid_index: u8,
     pub(super) hop_limit: u8,
     pub(super) traffic_class: u8,
-    pad: u8,
+    pub(super) pad: u8,
     pub(super) dlid: u16,
     pub(super) sl: u8,
     pub(super) src_path_bits: u8,

@@ -1,0 +1,230 @@
+//! The verbs transport on the simulated device: each test runs a second process that finds the
+//! library under the name of libibverbs, with the knobs that it wants.
+
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use fabric::conformance::{self, Bed};
+use fabric::verbs::{VerbsFabric, VerbsOptions, survey};
+use fabric::{Completion, Endpoint, ErrorKind, Fabric, FabricError, Flags, LinkId, OpId};
+use fabric::{Publish, RemoteRange, Src};
+
+/// Names the part that the second process plays.
+const PART: &str = "MILLSTREAM_TEST_PART";
+
+/// Runs a part in a process of its own on a device with these knobs.
+fn play(part: &str, knobs: &str) -> Output {
+    let exe = std::env::current_exe().expect("a path");
+    let library = exe.parent().expect("a directory").join("libverbs_sim.so");
+    assert!(library.exists(), "{} is not built", library.display());
+    let dir: PathBuf = std::env::temp_dir()
+        .join(format!("millstream-verbs-sim-{}-{part}-{knobs}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory");
+    let name = dir.join("libibverbs.so.1");
+    let _ = std::fs::remove_file(&name);
+    std::os::unix::fs::symlink(&library, &name).expect("a link");
+    let output = Command::new(exe)
+        .args(["--exact", "second_process", "--nocapture"])
+        .env(PART, part)
+        .env("LD_LIBRARY_PATH", &dir)
+        .env("MILLSTREAM_VERBS_SIM", knobs)
+        .output()
+        .expect("the test binary starts");
+    std::fs::remove_dir_all(&dir).expect("the directory goes");
+    output
+}
+
+fn plays_well(part: &str, knobs: &str) {
+    let output = play(part, knobs);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(
+        output.status.success(),
+        "{part} with {knobs}: {}\n{}\n{}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+}
+
+#[test]
+fn the_conformance_suite_passes_whatever_the_device_does() {
+    for seed in 1..=4 {
+        for more in ["", ",inline=0", ",in_order=1"] {
+            plays_well("conformance", &format!("seed={seed}{more}"));
+        }
+    }
+}
+
+#[test]
+fn the_conformance_suite_passes_with_a_notice_for_each_write() {
+    plays_well("counted", "seed=4");
+}
+
+/// The device is hostile enough to be worth a test: without its promises the suite fails.
+#[test]
+fn the_conformance_suite_fails_on_a_device_that_breaks_its_promises() {
+    for knobs in ["seed=5,break_notify=1", "seed=6,break_revoke=1"] {
+        let output = play("conformance", knobs);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{knobs} makes no difference");
+        assert!(text.contains("conformance: `"), "{knobs} fails elsewhere: {text}");
+    }
+}
+
+#[test]
+fn a_queue_pair_that_breaks_ends_its_connection_and_no_other() {
+    plays_well("break", "seed=7,fail_at=60");
+}
+
+#[test]
+fn too_little_memory_is_explained() {
+    plays_well("pin", "pin_max=100000");
+}
+
+#[test]
+fn the_device_is_surveyed() {
+    plays_well("survey", "");
+}
+
+#[test]
+fn second_process() {
+    match std::env::var(PART).as_deref() {
+        Err(_) => {}
+        Ok("conformance") => conforms(None),
+        Ok("counted") => conforms(Some(Publish::NotifyCounted)),
+        Ok("break") => breaks(),
+        Ok("pin") => pins(),
+        Ok("survey") => surveys(),
+        Ok(part) => panic!("there is no part {part}"),
+    }
+}
+
+struct VerbsBed([Arc<VerbsFabric>; 2]);
+
+impl VerbsBed {
+    fn new(publish: Option<Publish>) -> Self {
+        let options = VerbsOptions { publish, ..VerbsOptions::default() };
+        Self([(); 2].map(|()| VerbsFabric::new(options.clone()).expect("the device opens")))
+    }
+}
+
+impl Bed for VerbsBed {
+    fn fabrics(&mut self) -> [Arc<dyn Fabric>; 2] {
+        [self.0[0].clone(), self.0[1].clone()]
+    }
+
+    fn readable(&mut self, fd: RawFd) -> bool {
+        let (start, patience) = (Instant::now(), Duration::from_secs(5));
+        fabric::wait(&[fd], patience);
+        start.elapsed() < patience
+    }
+}
+
+fn conforms(publish: Option<Publish>) {
+    let mut bed = VerbsBed::new(publish);
+    let report = conformance::run(&mut bed);
+    assert_eq!(report.passed.len(), conformance::cases().len());
+}
+
+fn surveys() {
+    let found = survey(&VerbsOptions::default());
+    let choice = found.choice.clone().expect("a device");
+    assert_eq!((choice.device.as_str(), choice.port, choice.mtu), ("sim0", 1, 4096));
+    let text = found.to_string();
+    assert!(text.contains("sim0 (software") && text.contains("would use"), "{text}");
+}
+
+fn pins() {
+    let Err(FabricError::Memory { source, .. }) = VerbsFabric::new(VerbsOptions::default()) else {
+        panic!("a megabyte of receives was pinned");
+    };
+    assert_eq!(source.kind(), std::io::ErrorKind::OutOfMemory);
+}
+
+struct Pair {
+    ends: [Box<dyn Endpoint>; 2],
+    seen: [Vec<Completion>; 2],
+}
+
+impl Pair {
+    fn poll(&mut self) {
+        for (end, seen) in self.ends.iter_mut().zip(&mut self.seen) {
+            end.poll(seen);
+        }
+    }
+
+    fn failed(&self) -> bool {
+        self.seen.iter().flatten().any(|c| matches!(c, Completion::Error { .. }))
+    }
+}
+
+/// Three connections; one breaks in the middle. Each of its operations ends once, its other end
+/// learns of it, the others go on, and a new one takes its place.
+fn breaks() {
+    const EACH: u64 = 40;
+    let mut bed = VerbsBed::new(None);
+    let memory = bed.0.each_ref().map(|fabric| fabric.slab(1 << 16).expect("memory"));
+    let source = memory[0].range(0..512).expect("in bounds");
+    memory[0].store(504, 42, Ordering::Relaxed);
+    let mut pairs: Vec<(Pair, RemoteRange)> =
+        (0..3).map(|i| connect(&mut bed, i, &memory[1])).collect();
+    for id in 0..EACH {
+        for (pair, dst) in &mut pairs {
+            let posted = pair.ends[0].write(Src::Slab(&source), *dst, OpId(id), Flags::SIGNAL);
+            assert!(posted.is_ok() || pair.failed(), "{posted:?}");
+            pair.ends[0].submit();
+            pair.poll();
+        }
+    }
+    let start = Instant::now();
+    let ended = |pair: &Pair| {
+        let mut ids: Vec<u64> = pair.seen[0]
+            .iter()
+            .filter_map(|c| match c {
+                Completion::Local { id } | Completion::Error { id: Some(id), .. } => Some(id.0),
+                _ => None,
+            })
+            .collect();
+        ids.sort_unstable();
+        ids
+    };
+    let broken = |pairs: &[(Pair, RemoteRange)]| pairs.iter().filter(|(p, _)| p.failed()).count();
+    while broken(&pairs) == 0
+        || pairs.iter().any(|(p, _)| !p.failed() && ended(p).len() < EACH as usize)
+    {
+        pairs.iter_mut().for_each(|(pair, _)| pair.poll());
+        assert!(start.elapsed() < Duration::from_secs(20), "nothing broke");
+    }
+    assert_eq!(broken(&pairs), 1, "one request broke one connection");
+    let (pair, _) = pairs.iter_mut().find(|(pair, _)| pair.failed()).expect("counted above");
+    let start = Instant::now();
+    let gone = Completion::Error { id: None, kind: ErrorKind::Disconnected };
+    while !pair.seen[1].contains(&gone) {
+        pair.poll();
+        assert!(start.elapsed() < Duration::from_secs(20), "the peer does not notice");
+    }
+    assert!(pair.seen[0].contains(&gone), "{:?}", pair.seen[0]);
+    let ids = ended(pair);
+    assert!(ids.windows(2).all(|pair| pair[0] < pair[1]), "an operation ended twice: {ids:?}");
+    let (mut next, dst) = connect(&mut bed, 9, &memory[1]);
+    next.ends[0].write(Src::Slab(&source), dst, OpId(1), Flags::SIGNAL).expect("posts");
+    next.ends[0].submit();
+    while next.seen[0].is_empty() {
+        next.poll();
+        assert!(start.elapsed() < Duration::from_secs(20), "a new connection does not work");
+    }
+    assert_eq!(next.seen[0], [Completion::Local { id: OpId(1) }]);
+}
+
+fn connect(bed: &mut VerbsBed, n: u32, target: &fabric::Slab) -> (Pair, RemoteRange) {
+    let (left, right) = (2 * n, 2 * n + 1);
+    let here = bed.0[0].offer(LinkId { local: left, remote: right }).expect("an offer");
+    let there = bed.0[1].offer(LinkId { local: right, remote: left }).expect("an offer");
+    let mut ends = bed.connect([here, there]);
+    let key = ends[1].export(&target.range(0..4096).expect("in bounds")).expect("own memory");
+    (Pair { ends, seen: [Vec::new(), Vec::new()] }, RemoteRange { key, offset: 0 })
+}
