@@ -45,6 +45,7 @@ pub const LAYERS: &[Layer] = &[
     layer("tidy", &[], ROWS_ASYNC),
     layer("verbs-sim", &["fabric"], ROWS_ASYNC),
     layer("tests", EVERYTHING, &[]),
+    layer("fuzz", &["fabric", "dataflow", "connectors"], SQL),
 ];
 
 const ENGINE: &[&str] =

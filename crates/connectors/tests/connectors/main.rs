@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bed;
+mod corpus;
 mod damaged;
 mod generator;
 mod packed;

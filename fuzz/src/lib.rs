@@ -1,0 +1,17 @@
+//! What a fuzz target and the replay of its corpus (`crates/connectors/tests`) do with some bytes:
+//! read them as a file to the end, as a query would.
+#![forbid(unsafe_code)]
+
+mod read;
+
+/// Reads `bytes` as a file of this name.
+///
+/// # Panics
+/// When the reader breaks its word; what it answers to bad bytes is no panic.
+pub fn read(name: &str, bytes: &[u8]) {
+    let directory = std::env::temp_dir().join(format!("millstream-fuzz-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a temporary directory");
+    let path = directory.join(name);
+    std::fs::write(&path, bytes).expect("a temporary file");
+    let _ = read::file(&path.display().to_string());
+}
