@@ -39,6 +39,7 @@ mod handshake;
 mod library;
 mod memory;
 mod objects;
+mod options;
 mod queue;
 mod receives;
 mod survey;
@@ -46,7 +47,7 @@ mod sys;
 
 use std::ffi::c_int;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -64,6 +65,7 @@ use queue::SendQueue;
 use receives::{MESSAGE_BYTES, Receives};
 
 pub use device::{Choice, DeviceInfo, GidInfo, GidKind, PortInfo};
+pub use options::VerbsOptions;
 pub use survey::{Survey, survey};
 
 /// Bytes of [`Src::Inline`](crate::Src): what devices carry in a request, or else a copy of ours.
@@ -82,65 +84,6 @@ const RETRIES_NOT_READY: u8 = 7;
 const NOT_READY_TIMER: u8 = 13;
 /// Routers that a packet may pass.
 const HOPS: u8 = 64;
-
-/// How a [`VerbsFabric`] behaves.
-#[derive(Debug, Clone)]
-pub struct VerbsOptions {
-    /// Name of the device; `None` takes the best one.
-    pub device: Option<String>,
-    /// Its port, counted from 1; `None` takes the best one.
-    pub port: Option<u8>,
-    /// Place of the address in the port's table; `None` takes the best one.
-    pub gid_index: Option<u32>,
-    /// Place of the partition key in the port's table.
-    pub pkey_index: u16,
-    /// Bytes of a packet at most; the smaller of the two sides holds.
-    pub mtu: Option<u32>,
-    /// Service level, 0 to 15.
-    pub service_level: u8,
-    /// Traffic class of RoCE packets (DSCP in the upper six bits).
-    pub traffic_class: u8,
-    /// Where to listen for the handshake; a port is chosen by the system.
-    pub bind: IpAddr,
-    /// Where peers reach this process, if that is not `bind`. A device with this address is
-    /// preferred.
-    pub advertise: Option<IpAddr>,
-    /// The strongest mode to promise; `None` leaves it to the devices.
-    pub publish: Option<Publish>,
-    /// Lets devices write to exported memory in any order. Rules [`Publish::InOrderPoll`] out.
-    pub relaxed_ordering: bool,
-    /// How long `connect` waits for the peer.
-    pub connect_timeout: Duration,
-    /// How long a packet may stay unacknowledged, as a power of two: 4.096 µs · 2ⁿ, n from 1 to 31.
-    /// After eight of these in a row the connection is lost.
-    pub ack_timeout: u8,
-    /// Operations that can be outstanding on an endpoint.
-    pub ops_max: u32,
-    /// Receives of all connections together.
-    pub receives_max: u32,
-}
-
-impl Default for VerbsOptions {
-    fn default() -> Self {
-        Self {
-            device: None,
-            port: None,
-            gid_index: None,
-            pkey_index: 0,
-            mtu: None,
-            service_level: 0,
-            traffic_class: 0,
-            bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            advertise: None,
-            publish: None,
-            relaxed_ordering: false,
-            connect_timeout: Duration::from_secs(10),
-            ack_timeout: 18,
-            ops_max: 256,
-            receives_max: 4096,
-        }
-    }
-}
 
 /// The RDMA connections of one process: one device, one port, one protection domain.
 pub struct VerbsFabric {
