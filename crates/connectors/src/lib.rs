@@ -1,11 +1,13 @@
 //! Layer 4: where rows come from and where they go.
 //!
-//! One module per connector: [`file`](mod@file), [`generator`] (seeded rows and the ready-made
-//! workloads of the papers, S14), [`stdout`] and [`blackhole`]. Each implements
-//! [`dataflow::connector::Connector`]; nothing here knows SQL, operators or windows.
+//! One module per connector: [`file`](mod@file), [`stdin`], [`socket`], [`http`], [`flight`],
+//! [`generator`] (seeded rows and the ready-made workloads of the papers, S14), [`stdout`] and
+//! [`blackhole`]. Each implements [`dataflow::connector::Connector`]; nothing here knows SQL,
+//! operators or windows.
 //!
-//! Those that read bytes share two layers: `format` turns bytes into rows wherever they come from,
-//! and `stored` makes a source of named bytes that can be read again.
+//! Those that read bytes share layers: `format` turns bytes into rows wherever they come from;
+//! `stored` makes a source of named bytes that can be read again, of files and of the objects of a
+//! store (`object`); and `remote` waits for networks, so that a worker never does.
 //!
 //! Two invariants hold for every source: the list of flows is the same on every node, and a row
 //! that cannot be read is counted in [`dataflow::bad::BadRows`] and takes no other row with it.
@@ -17,15 +19,25 @@ use dataflow::connector::Connector;
 
 pub mod blackhole;
 pub mod file;
+pub mod flight;
 mod format;
 pub mod generator;
+pub mod http;
+mod object;
 mod options;
+mod remote;
+pub mod socket;
+pub mod stdin;
 pub mod stdout;
 mod stored;
 
 pub use blackhole::Blackhole;
 pub use file::FileConnector;
+pub use flight::FlightConnector;
 pub use generator::Generator;
+pub use http::Http;
+pub use socket::Socket;
+pub use stdin::Stdin;
 pub use stdout::{Capture, Output, Stdout};
 
 /// Every connector, with the terminal of this process behind `stdout`.
@@ -38,6 +50,10 @@ pub fn all_to(output: Output) -> Vec<Arc<dyn Connector>> {
     vec![
         Arc::new(FileConnector),
         Arc::new(Generator),
+        Arc::new(Stdin::default()),
+        Arc::new(Socket),
+        Arc::new(Http),
+        Arc::new(FlightConnector),
         Arc::new(Stdout::new(output)),
         Arc::new(Blackhole::default()),
     ]

@@ -40,7 +40,9 @@ impl Blob for FileBlob {
     }
 
     fn read_at(&self, offset: u64, length: usize) -> io::Result<Bytes> {
-        let file = File::open(&self.path)?;
+        // Said in words: what the reader of a format says of a file that is not there is long.
+        let file = File::open(&self.path)
+            .map_err(|error| io::Error::other(io_error(&self.path, &error)))?;
         let mut bytes = vec![0; length];
         let mut filled = 0;
         while filled < length {

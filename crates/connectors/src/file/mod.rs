@@ -1,7 +1,7 @@
 //! `file`: tables in CSV, newline JSON, Parquet and Arrow IPC files.
 //!
 //! ```text
-//! 'path'   a file, a directory or a glob, sorted        ─▶ blobs ─▶ flows, equal on every node
+//! 'path'   a file, a directory, a glob or a URL, sorted ─▶ blobs ─▶ flows, equal on every node
 //! ```
 //!
 //! Reading: a record that is no row of the table is counted at `file:line` and passed over, or ends
@@ -10,8 +10,11 @@
 //!
 //! With 'watch', new files are read as they appear (`watch`) and the table has no end.
 //!
-//! Deliberately absent: remote files, files that grow while they are read.
+//! A path that is a URL names objects of a store ([`object`](crate::object)).
+//!
+//! Deliberately absent: files that grow while they are read.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -35,8 +38,10 @@ pub use crate::format::ipc::BODY_BYTES_MAX;
 pub use crate::format::json::LINE_BYTES_MAX;
 use crate::format::rows::METADATA;
 use crate::format::{CSV_OPTIONS, Kind, ON_BAD, Target};
+use crate::object::{self, S3_OPTIONS};
 use crate::options::Reader;
-use crate::stored;
+use crate::remote::PATIENCE;
+use crate::stored::{self, Blob};
 
 /// The connector `file`.
 #[derive(Debug, Clone, Copy)]
@@ -45,9 +50,9 @@ pub struct FileConnector;
 const OPTIONS: &[OptionSpec] = &[
     OptionSpec {
         key: "path",
-        values: "file, directory or glob",
+        values: "file, directory, glob or URL",
         default: "",
-        doc: "What is read, in the order of names; a sink writes a single file.",
+        doc: "What is read, in the order of names; a sink writes a single file or object.",
     },
     OptionSpec {
         key: "format",
@@ -95,6 +100,13 @@ const OPTIONS: &[OptionSpec] = &[
         doc: "Whether a sink writes a footer, by which record batches are found and read side by \
               side.",
     },
+    S3_OPTIONS[0],
+    S3_OPTIONS[1],
+    S3_OPTIONS[2],
+    S3_OPTIONS[3],
+    S3_OPTIONS[4],
+    S3_OPTIONS[5],
+    PATIENCE,
 ];
 
 const PATH_HINT: &str = "write 'path' = 'data/flights.parquet'";
@@ -116,9 +128,8 @@ impl Connector for FileConnector {
     /// records.
     fn infer(&self, options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
         let options = Reader(options);
-        let path = options.required("path", PATH_HINT)?;
-        let (paths, kind) = paths::expand(path, Kind::given(options)?)?;
-        let schema = stored::infer(&FileBlob::open(&paths[0])?, kind, options)?;
+        let (blobs, kind) = blobs(options)?;
+        let schema = stored::infer(&blobs[0], kind, options)?;
         Ok(Some(Arc::new(schema)))
     }
 
@@ -131,14 +142,27 @@ impl Connector for FileConnector {
         if let Some(watched) = WatchSource::new(table, projection)? {
             return Ok(Arc::new(Watched(Arc::new(watched))));
         }
-        let path = options.required("path", PATH_HINT)?;
-        let (paths, kind) = paths::expand(path, Kind::given(options)?)?;
         let target = Arc::new(Target::new(table, projection)?);
-        let blobs: Result<Vec<_>, _> = paths.iter().map(|path| FileBlob::open(path)).collect();
-        stored::source(blobs?, kind, options, target)
+        let (blobs, kind) = blobs(options)?;
+        stored::source(blobs, kind, options, target)
     }
 
     fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
         Ok(Arc::new(sink::FileSink::new(table)?))
     }
+}
+
+/// The files or objects that the option 'path' names, at least one, and their format.
+fn blobs(options: Reader<'_>) -> Result<(Vec<Arc<dyn Blob>>, Kind), ConnectorError> {
+    let path = options.required("path", PATH_HINT)?;
+    let given = Kind::given(options)?;
+    if !object::is_url(path) {
+        let (paths, kind) = paths::expand(path, given)?;
+        let blobs: Result<_, _> = paths.iter().map(|path| FileBlob::open(path)).collect();
+        return Ok((blobs?, kind));
+    }
+    let blobs = object::expand(path, options, given)?;
+    let names: Vec<PathBuf> = blobs.iter().map(|blob| blob.name().into()).collect();
+    let kind = given.map_or_else(|| paths::common_format(&names), Ok)?;
+    Ok((blobs, kind))
 }

@@ -93,7 +93,7 @@ fn from_directory(directory: &Path, kind: Option<Kind>) -> Result<Vec<PathBuf>, 
 }
 
 /// The format that the extensions of all files agree on.
-fn common_format(files: &[PathBuf]) -> Result<Kind, ConnectorError> {
+pub(super) fn common_format(files: &[PathBuf]) -> Result<Kind, ConnectorError> {
     let mut common = None;
     for file in files {
         let hint = || Some("write 'format' = 'csv', 'json', 'parquet' or 'arrow'".to_owned());
@@ -139,9 +139,13 @@ pub(super) fn missing(path: &Path) -> ConnectorError {
     }
 }
 
-/// What the operating system said about `path`.
+/// What the operating system said about `path`, or what a store did.
 pub(super) fn io_error(path: &Path, error: &std::io::Error) -> ConnectorError {
     use std::io::ErrorKind;
+    let said = error.get_ref().and_then(|inner| inner.downcast_ref::<ConnectorError>());
+    if let Some(said) = said {
+        return said.clone();
+    }
     let hint = match error.kind() {
         ErrorKind::NotFound => return missing(path),
         ErrorKind::PermissionDenied => Some("check the permissions of the file"),

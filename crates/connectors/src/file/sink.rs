@@ -11,7 +11,7 @@ use arrow::error::ArrowError;
 use arrow::ipc::CompressionType;
 use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
-use dataflow::connector::TableDef;
+use dataflow::connector::{Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Placement, Sink, SinkWriter};
 use parquet::arrow::{ArrowSchemaConverter, ArrowWriter};
@@ -26,15 +26,35 @@ use crate::format::compression::Packer;
 use crate::format::csv::Dialect;
 use crate::format::encode::{TextFormat, check_csv_columns};
 use crate::format::{Compression, Kind};
+use crate::object::{self, Upload};
 use crate::options::{Reader, refuse};
 use crate::stored::not_packed;
 
 /// Bytes of text gathered before they are written.
 const BUFFER_BYTES: usize = 1 << 20;
 
+/// Bytes that appear all at once under their name, or not at all where they are dropped.
+trait Output: Write + Send {
+    fn commit(self: Box<Self>) -> Result<(), ConnectorError>;
+}
+
+impl Output for AtomicFile {
+    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
+        AtomicFile::commit(*self)
+    }
+}
+
+impl Output for Upload {
+    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
+        Upload::commit(*self)
+    }
+}
+
 /// A file to be written.
 pub(super) struct FileSink {
     path: PathBuf,
+    /// For a store, where the path is a URL.
+    options: Options,
     schema: SchemaRef,
     format: SinkFormat,
 }
@@ -86,7 +106,14 @@ impl FileSink {
                 SinkFormat::Arrow { stream, options: arrow_options(options)?, packed }
             }
         };
-        Ok(Self { path, schema, format })
+        Ok(Self { path, options: table.options.clone(), schema, format })
+    }
+
+    fn output(&self) -> Result<Box<dyn Output>, ConnectorError> {
+        match self.path.to_str().filter(|path| object::is_url(path)) {
+            Some(url) => Ok(Box::new(Upload::begin(url, Reader(&self.options))?)),
+            None => Ok(Box::new(AtomicFile::create(&self.path)?)),
+        }
     }
 }
 
@@ -139,7 +166,7 @@ impl Sink for FileSink {
     }
 
     fn open(&self, _worker: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
-        let file = AtomicFile::create(&self.path)?;
+        let file = self.output()?;
         let schema = Arc::clone(&self.schema);
         Ok(match &self.format {
             SinkFormat::Text(format, packed) => {
@@ -177,7 +204,7 @@ impl Sink for FileSink {
 
 struct TextWriter {
     path: PathBuf,
-    to: Packer<AtomicFile>,
+    to: Packer<Box<dyn Output>>,
     format: TextFormat,
     buffer: Vec<u8>,
 }
@@ -210,7 +237,7 @@ impl SinkWriter for TextWriter {
 
 struct ParquetWriter {
     path: PathBuf,
-    writer: ArrowWriter<BufWriter<AtomicFile>>,
+    writer: ArrowWriter<BufWriter<Box<dyn Output>>>,
 }
 
 impl SinkWriter for ParquetWriter {
@@ -230,7 +257,7 @@ impl SinkWriter for ParquetWriter {
     }
 }
 
-type Buffered = BufWriter<Packer<AtomicFile>>;
+type Buffered = BufWriter<Packer<Box<dyn Output>>>;
 
 enum ArrowLayout {
     File(FileWriter<Buffered>),

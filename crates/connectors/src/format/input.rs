@@ -133,7 +133,7 @@ impl Input {
 }
 
 /// An error of a reader; one that carries an error of a connector stands for that one.
-fn read_error(place: &str, error: std::io::Error) -> ConnectorError {
+pub(crate) fn read_error(place: &str, error: std::io::Error) -> ConnectorError {
     match error.downcast::<ConnectorError>() {
         Ok(error) => error,
         Err(error) => {

@@ -2,6 +2,7 @@
 //!
 //! Dictionaries are read once per file, when its first flow is opened.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use arrow::datatypes::{Schema, SchemaRef};
@@ -11,7 +12,7 @@ use bytes::Bytes;
 use dataflow::error::ConnectorError;
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
 
-use super::{Blob, read_exactly};
+use super::{Blob, Near, look, read_exactly};
 use crate::format::ipc::{Context, Frame, MAGIC, damaged, frame, rows_of, schema_of};
 use crate::format::typed::{Mapping, plain};
 use crate::format::{Refuser, Target};
@@ -21,10 +22,7 @@ const TRAILER_BYTES: usize = 10;
 
 /// Whether a blob is a file with a footer, and not a stream.
 pub(super) fn is_file(blob: &dyn Blob) -> Result<bool, ConnectorError> {
-    // Opened once for its own errors: a path that is not there, for one.
-    blob.read()?;
-    let head = blob.read_at(0, MAGIC.len());
-    Ok(head.map_err(|error| damaged(blob.name(), &error.to_string()))?.starts_with(MAGIC))
+    Ok(look(blob, 0, MAGIC.len())?.starts_with(MAGIC))
 }
 
 /// Where a message lies.
@@ -101,13 +99,28 @@ struct IpcFile {
 }
 
 impl IpcFile {
-    fn context(&self) -> Result<Context, String> {
+    /// What is read for a batch.
+    fn ranges(&self, batch: usize) -> Vec<Range<u64>> {
+        let range = |offset: u64, bytes: usize| offset..offset + bytes as u64;
+        let Footer { dictionaries, batches, .. } = &self.footer;
+        let mut ranges = vec![range(batches[batch].offset, batches[batch].bytes)];
+        if self.context.get().is_none() {
+            ranges.extend(dictionaries.iter().map(|block| range(block.offset, block.bytes)));
+        }
+        if self.firsts.get().is_none() {
+            let before = &batches[..batches.len() - 1];
+            ranges.extend(before.iter().map(|block| range(block.offset, block.metadata_bytes)));
+        }
+        ranges
+    }
+
+    fn context(&self, blob: &dyn Blob) -> Result<Context, String> {
         if let Some(context) = self.context.get() {
             return Ok(context.clone());
         }
         let mut context = Context::new(Arc::clone(&self.footer.schema));
         for block in &self.footer.dictionaries {
-            let (bytes, frame) = read_block(&*self.blob, *block, block.bytes)?;
+            let (bytes, frame) = read_block(blob, *block, block.bytes)?;
             let Frame::Message { metadata, body } = frame else {
                 return Err("a dictionary is cut off".into());
             };
@@ -117,30 +130,30 @@ impl IpcFile {
     }
 
     /// The number of the first row of a batch; from the metadata of those before it.
-    fn first(&self, batch: usize) -> Result<u64, String> {
+    fn first(&self, blob: &dyn Blob, batch: usize) -> Result<u64, String> {
         if let Some(firsts) = self.firsts.get() {
             return Ok(firsts[batch]);
         }
         let mut firsts = vec![1_u64];
         for block in &self.footer.batches[..self.footer.batches.len().saturating_sub(1)] {
-            let head = read_exactly(&*self.blob, block.offset, block.metadata_bytes);
+            let head = read_exactly(blob, block.offset, block.metadata_bytes);
             let rows = metadata_of(&head.map_err(|error| error.to_string())?).and_then(rows_of)?;
             firsts.push(firsts[firsts.len() - 1].saturating_add(rows));
         }
         Ok(self.firsts.get_or_init(|| firsts)[batch])
     }
 
-    fn read(&self, batch: usize) -> Result<(RecordBatch, u64), String> {
+    fn read(&self, blob: &dyn Blob, batch: usize) -> Result<(RecordBatch, u64), String> {
         let block = self.footer.batches[batch];
-        let mut context = self.context()?;
-        let (bytes, frame) = read_block(&*self.blob, block, block.bytes)?;
+        let mut context = self.context(blob)?;
+        let (bytes, frame) = read_block(blob, block, block.bytes)?;
         let Frame::Message { metadata, body } = frame else {
             return Err(format!("record batch {batch} is cut off"));
         };
         let columns = self.mapping.columns_read();
         let read = context.accept(&bytes[metadata], &bytes[body], &columns)?;
         let read = read.ok_or_else(|| format!("record batch {batch} is none"))?;
-        Ok((read, self.first(batch)?))
+        Ok((read, self.first(blob, batch)?))
     }
 }
 
@@ -203,8 +216,10 @@ impl Source for IpcSource {
 
     fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
         let (file, batch) = self.flows[flow];
+        let file = Arc::clone(&self.files[file]);
         Ok(Box::new(IpcFlow {
-            file: Arc::clone(&self.files[file]),
+            near: Near::new(&file.blob, file.ranges(batch), context),
+            file,
             batch,
             rest: None,
             refuser: Refuser::new(&self.target, context),
@@ -214,6 +229,7 @@ impl Source for IpcSource {
 
 /// A record batch that is being read.
 struct IpcFlow {
+    near: Near,
     file: Arc<IpcFile>,
     batch: usize,
     /// What is left of it, as the file has it, and the number of its first row; `None` before it
@@ -224,11 +240,14 @@ struct IpcFlow {
 
 impl Flow for IpcFlow {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
-        let name = self.file.blob.name();
+        if let Some(wait) = self.near.wait()? {
+            return Ok(wait);
+        }
+        let name = self.near.blob.name();
         loop {
             let (batch, first) = match self.rest.take() {
                 Some(rest) => rest,
-                None => self.file.read(self.batch).map_err(|message| {
+                None => self.file.read(&*self.near.blob, self.batch).map_err(|message| {
                     let place = format!("{name} record batch {}", self.batch);
                     damaged(place, &message)
                 })?,

@@ -10,13 +10,16 @@
 //! every node, and gets a source.
 
 use std::io::{self, ErrorKind, Read};
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::datatypes::Schema;
 use bytes::Bytes;
 use dataflow::error::ConnectorError;
-use dataflow::source::Source;
+use dataflow::source::{FlowContext, Next, Source};
+use fabric::Clock;
 
+use crate::format::input::read_error;
 use crate::format::{Compression, Format, Input, Kind, Target};
 use crate::options::{Reader, refuse};
 
@@ -27,6 +30,9 @@ mod text;
 /// Bytes of a buffer between a blob and those who read little at a time.
 const BUFFER_BYTES: usize = 64 << 10;
 
+/// How long a flow is left alone whose bytes are on their way.
+const POLL_NS: u64 = 1_000_000;
+
 /// Named bytes that do not change while they are read.
 pub(crate) trait Blob: Send + Sync {
     /// For messages, and for what the extension tells: a path, an address.
@@ -35,17 +41,61 @@ pub(crate) trait Blob: Send + Sync {
     /// How many bytes there are.
     fn bytes(&self) -> u64;
 
-    /// All bytes, in order.
+    /// All bytes, in order. Where they come from afar, the reader answers
+    /// [`WouldBlock`](ErrorKind::WouldBlock) while there are none.
     ///
     /// # Errors
     /// When it cannot be opened.
     fn read(&self) -> Result<Box<dyn Read + Send>, ConnectorError>;
 
-    /// Up to `length` bytes from `offset` on; fewer only where the blob ends.
+    /// Up to `length` bytes from `offset` on; fewer only where the blob ends. Waits for them: for
+    /// what happens before rows flow, and for what was [fetched](Self::fetch).
+    ///
+    /// # Errors
+    /// When they cannot be read; one that carries an error of a connector stands for that one.
+    fn read_at(&self, offset: u64, length: usize) -> io::Result<Bytes>;
+
+    /// Begins to bring the bytes of `ranges` here, so that reading them does not wait. `None` where
+    /// all bytes are at hand.
+    fn fetch(&self, ranges: Vec<Range<u64>>) -> Option<Box<dyn Fetch>> {
+        let _ = ranges;
+        None
+    }
+}
+
+/// Bytes of a blob on their way.
+pub(crate) trait Fetch: Send {
+    /// The blob with those bytes at hand, once they have come.
     ///
     /// # Errors
     /// When they cannot be read.
-    fn read_at(&self, offset: u64, length: usize) -> io::Result<Bytes>;
+    fn poll(&mut self) -> Result<Option<Arc<dyn Blob>>, ConnectorError>;
+}
+
+/// A blob whose bytes may be on their way.
+struct Near {
+    blob: Arc<dyn Blob>,
+    fetch: Option<Box<dyn Fetch>>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Near {
+    /// Begins to bring `ranges` of a blob here.
+    fn new(blob: &Arc<dyn Blob>, ranges: Vec<Range<u64>>, context: &FlowContext) -> Self {
+        let (blob, clock) = (Arc::clone(blob), Arc::clone(&context.clock));
+        Self { fetch: blob.fetch(ranges), blob, clock }
+    }
+
+    /// When to ask again, while they have not come; afterwards `blob` has them.
+    fn wait(&mut self) -> Result<Option<Next>, ConnectorError> {
+        let Some(fetch) = &mut self.fetch else { return Ok(None) };
+        match fetch.poll()? {
+            Some(blob) => self.blob = blob,
+            None => return Ok(Some(Next::Wait { until_ns: self.clock.now_ns() + POLL_NS })),
+        }
+        self.fetch = None;
+        Ok(None)
+    }
 }
 
 /// How blobs are read.
@@ -118,7 +168,7 @@ pub(crate) fn infer(
 ) -> Result<Schema, ConnectorError> {
     let packed = Compression::given(options)?;
     match Layout::of(&**blob, kind, options, packed)? {
-        Layout::InOrder(format) => format.infer(input(&**blob, packed)?),
+        Layout::InOrder(format) => format.infer(beginning(blob, packed)?),
         Layout::ArrowFile => ipc::infer(&**blob),
         Layout::Parquet => parquet::infer(blob),
     }
@@ -126,9 +176,27 @@ pub(crate) fn infer(
 
 /// The bytes of a blob in order, unpacked as its name says, or as `packed` says instead.
 fn input(blob: &dyn Blob, packed: Option<Compression>) -> Result<Input, ConnectorError> {
-    let name = blob.name();
+    unpacked(blob.name(), blob.read()?, packed)
+}
+
+/// The same for those who look before rows flow: its reader waits.
+fn beginning(blob: &Arc<dyn Blob>, packed: Option<Compression>) -> Result<Input, ConnectorError> {
+    unpacked(blob.name(), Box::new(Tail::new(Arc::clone(blob), 0)), packed)
+}
+
+fn unpacked(
+    name: String,
+    bytes: Box<dyn Read + Send>,
+    packed: Option<Compression>,
+) -> Result<Input, ConnectorError> {
     let packed = packed.unwrap_or_else(|| Compression::of(&name));
-    Ok(Input::new(packed.unpack(blob.read()?)?, name))
+    Ok(Input::new(packed.unpack(bytes)?, name))
+}
+
+/// A few bytes of a blob, for the errors of the blob itself: what the reader of a format says of a
+/// file that is not there is long.
+fn look(blob: &dyn Blob, offset: u64, length: usize) -> Result<Bytes, ConnectorError> {
+    blob.read_at(offset, length).map_err(|error| read_error(&blob.name(), error))
 }
 
 /// A blob from some place on, for those who jump.

@@ -4,6 +4,7 @@
 //! fit is reported before anything runs. Only the columns of the query are read. A value that the
 //! declared type cannot hold is a bad row, at `file:row` counted from 1 over the whole file.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{Array, AsArray};
@@ -22,7 +23,7 @@ use parquet::arrow::arrow_reader::{
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 
-use super::{Blob, Tail, read_exactly};
+use super::{BUFFER_BYTES, Blob, Near, Tail, look, read_exactly};
 use crate::format::typed::{Mapping, guarded, plain};
 use crate::format::{Refuser, Target};
 
@@ -115,8 +116,10 @@ impl Source for ParquetSource {
         let file = &self.files[file];
         let groups = file.metadata.metadata().row_groups();
         let before: i64 = groups[..group].iter().map(|rows| rows.num_rows()).sum();
+        let chunks = guarded(|| Ok::<_, String>(chunks(file, group)))
+            .map_err(|message| damaged(file.blob.name(), &message))?;
         Ok(Box::new(ParquetFlow {
-            blob: Arc::clone(&file.blob),
+            near: Near::new(&file.blob, chunks, context),
             metadata: file.metadata.clone(),
             group,
             mapping: file.mapping.clone(),
@@ -128,9 +131,24 @@ impl Source for ParquetSource {
     }
 }
 
+/// Where the columns of a row group lie that are read.
+fn chunks(file: &ParquetFile, group: usize) -> Vec<Range<u64>> {
+    let roots = file.metadata.parquet_schema();
+    let mask = ProjectionMask::roots(roots, file.mapping.columns_read());
+    let columns = file.metadata.metadata().row_group(group).columns().iter().enumerate();
+    let read = columns.filter(|(leaf, _)| mask.leaf_included(*leaf));
+    read.map(|(_, chunk)| {
+        let (start, length) = chunk.byte_range();
+        // A reader of little pieces asks for a buffer of them, beyond the end of the chunk.
+        let end = start.saturating_add(length).saturating_add(BUFFER_BYTES as u64);
+        start..end.min(file.blob.bytes())
+    })
+    .collect()
+}
+
 /// A row group that is being read.
 struct ParquetFlow {
-    blob: Arc<dyn Blob>,
+    near: Near,
     metadata: ArrowReaderMetadata,
     group: usize,
     mapping: Mapping,
@@ -145,14 +163,14 @@ struct ParquetFlow {
 impl ParquetFlow {
     /// The next rows as the file has them.
     fn read(&mut self, rows_max: usize) -> Result<Option<RecordBatch>, ConnectorError> {
-        let place = format!("{}:{}", self.blob.name(), self.row);
+        let place = format!("{}:{}", self.near.blob.name(), self.row);
         let next = guarded(|| {
             let reader = match &mut self.reader {
                 Some(reader) => reader,
                 None => {
                     let roots = self.metadata.parquet_schema();
                     let mask = ProjectionMask::roots(roots, self.mapping.columns_read());
-                    let chunks = Chunks(Arc::clone(&self.blob));
+                    let chunks = Chunks(Arc::clone(&self.near.blob));
                     let metadata = self.metadata.clone();
                     let builder =
                         ParquetRecordBatchReaderBuilder::new_with_metadata(chunks, metadata)
@@ -170,6 +188,9 @@ impl ParquetFlow {
 
 impl Flow for ParquetFlow {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
+        if let Some(wait) = self.near.wait()? {
+            return Ok(wait);
+        }
         loop {
             let batch = match self.rest.take() {
                 Some(batch) => batch,
@@ -177,7 +198,7 @@ impl Flow for ParquetFlow {
                     let Some(batch) = self.read(rows_max)? else { return Ok(Next::End) };
                     let first = self.row;
                     self.row += batch.num_rows() as u64;
-                    self.mapping.rows(&self.refuser, &batch, &self.blob.name(), first)?
+                    self.mapping.rows(&self.refuser, &batch, &self.near.blob.name(), first)?
                 }
             };
             if batch.num_rows() > rows_max {
@@ -218,8 +239,7 @@ pub(super) fn infer(blob: &Arc<dyn Blob>) -> Result<Schema, ConnectorError> {
 }
 
 fn read_footer(blob: &Arc<dyn Blob>) -> Result<ArrowReaderMetadata, ConnectorError> {
-    // Opened once for its own errors: what the reader says of a file that is not there is long.
-    blob.read()?;
+    look(&**blob, 0, 1)?;
     guarded(|| ArrowReaderMetadata::load(&Chunks(Arc::clone(blob)), ArrowReaderOptions::new()))
         .map_err(|message| damaged(blob.name(), &message))
 }

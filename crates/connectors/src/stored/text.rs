@@ -6,11 +6,8 @@ use arrow::datatypes::SchemaRef;
 use dataflow::error::ConnectorError;
 use dataflow::source::{Flow, FlowContext, FlowInfo, Source};
 
-use super::{Blob, input};
-use crate::format::{Compression, Decoder, DecoderFlow, Format, Refuser, Target};
-
-/// A blob always has its next byte; this is how long a flow waits that finds none.
-const POLL_NS: u64 = 1_000_000;
+use super::{Blob, POLL_NS, beginning, input};
+use crate::format::{Compression, DecoderFlow, Format, Refuser, Target};
 
 /// Blobs that are read in order.
 pub(super) struct TextSource {
@@ -30,17 +27,11 @@ impl TextSource {
     ) -> Result<Self, ConnectorError> {
         format.check(&target.declared)?;
         let source = Self { blobs, format, packed, target };
-        if !source.blobs.is_empty() {
-            source.decoder(0, Refuser::silent(&source.target))?;
+        if let Some(blob) = source.blobs.first() {
+            let refuser = Refuser::silent(&source.target);
+            source.format.decoder(beginning(blob, packed)?, refuser).start()?;
         }
         Ok(source)
-    }
-
-    fn decoder(&self, flow: usize, refuser: Refuser) -> Result<Box<dyn Decoder>, ConnectorError> {
-        let input = input(&*self.blobs[flow], self.packed)?;
-        let mut decoder = self.format.decoder(input, refuser);
-        decoder.start()?;
-        Ok(decoder)
     }
 }
 
@@ -67,7 +58,9 @@ impl Source for TextSource {
     }
 
     fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
-        let decoder = self.decoder(flow, Refuser::new(&self.target, context))?;
+        let input = input(&*self.blobs[flow], self.packed)?;
+        let mut decoder = self.format.decoder(input, Refuser::new(&self.target, context));
+        decoder.start()?;
         Ok(Box::new(DecoderFlow::new(decoder, context, POLL_NS)))
     }
 }

@@ -14,7 +14,7 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use dataflow::bad::BadRows;
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::source::{FlowContext, Next, Source};
+use dataflow::source::{Flow, FlowContext, Next, Source};
 use fabric::Clock;
 
 /// A directory that goes away with the test.
@@ -180,4 +180,33 @@ pub fn refused<T>(result: Result<T, ConnectorError>) -> ConnectorError {
         Ok(_) => panic!("it was accepted"),
         Err(error) => error,
     }
+}
+
+/// The next rows of a flow, which may have to be waited for.
+pub fn await_batch(flow: &mut dyn Flow) -> Result<RecordBatch, ConnectorError> {
+    loop {
+        match flow.next(1000)? {
+            Next::Batch(batch) => return Ok(batch),
+            Next::Wait { .. } => std::thread::yield_now(),
+            Next::End => panic!("the flow has ended"),
+        }
+    }
+}
+
+/// A flow to its end, which may have to be waited for, in one batch.
+pub fn drain(flow: &mut dyn Flow) -> Result<RecordBatch, ConnectorError> {
+    let mut batches = Vec::new();
+    loop {
+        match flow.next(1000)? {
+            Next::Batch(batch) => {
+                assert!((1..=1000).contains(&batch.num_rows()));
+                batches.push(batch);
+            }
+            Next::Wait { .. } => std::thread::yield_now(),
+            Next::End => break,
+        }
+    }
+    let empty = Arc::new(Schema::empty());
+    let schema = batches.first().map_or(empty, RecordBatch::schema);
+    Ok(concat_batches(&schema, &batches).unwrap())
 }

@@ -4,10 +4,16 @@
 mod bed;
 mod corpus;
 mod damaged;
+mod flight;
 mod generator;
+mod http;
+mod object;
 mod packed;
 mod parquet;
+mod servers;
 mod sink;
+mod socket;
+mod stdin;
 mod terminal;
 mod text;
 mod watch;

@@ -1,0 +1,149 @@
+//! Reading: a task for each endpoint gives batches to its worker.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use arrow_flight::FlightEndpoint;
+use dataflow::error::ConnectorError;
+use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use futures::TryStreamExt;
+use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
+
+use super::client::Server;
+use crate::format::typed::Mapping;
+use crate::format::{Refuser, Target};
+use crate::remote::{Io, Nap, Task, died};
+
+/// Batches that wait for the worker at most; each is as large as the server makes them.
+const BATCHES_MAX: usize = 4;
+
+pub(super) struct FlightSource {
+    pub(super) server: Server,
+    pub(super) endpoints: Vec<FlightEndpoint>,
+    pub(super) bounded: bool,
+    pub(super) target: Arc<Target>,
+}
+
+impl FlightSource {
+    fn place(&self, flow: usize) -> String {
+        format!("{} endpoint {flow}", self.server.place())
+    }
+}
+
+impl Source for FlightSource {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.target.projected)
+    }
+
+    fn bounded(&self) -> bool {
+        self.bounded
+    }
+
+    fn flows(
+        &self,
+        _workers: u32,
+        _time_column: Option<usize>,
+    ) -> Result<Vec<FlowInfo>, ConnectorError> {
+        let flow = |flow| FlowInfo { name: self.place(flow), ..FlowInfo::default() };
+        Ok((0..self.endpoints.len()).map(flow).collect())
+    }
+
+    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+        let (batches, queue) = channel(BATCHES_MAX);
+        let server = self.server.clone();
+        let endpoint = self.endpoints[flow].clone();
+        let task = Io::shared()?.spawn(async move {
+            let end = read(&server, &endpoint, &batches).await;
+            // Nobody is left to tell only if nobody reads any more.
+            let _ = batches.send(end.map(|()| None)).await;
+        });
+        Ok(Box::new(FlightFlow {
+            place: self.place(flow),
+            queue,
+            _task: task,
+            mapping: None,
+            rest: None,
+            row: 1,
+            refuser: Refuser::new(&self.target, context),
+            nap: Nap::new(Arc::clone(&context.clock)),
+        }))
+    }
+}
+
+async fn read(
+    server: &Server,
+    endpoint: &FlightEndpoint,
+    batches: &Sender<Result<Option<RecordBatch>, ConnectorError>>,
+) -> Result<(), ConnectorError> {
+    let mut rows = server.rows(endpoint).await?;
+    loop {
+        match rows.try_next().await {
+            Ok(Some(batch)) => {
+                if batches.send(Ok(Some(batch))).await.is_err() {
+                    return Ok(());
+                }
+            }
+            Ok(None) => return Ok(()),
+            Err(error) => return Err(server.said(&error)),
+        }
+    }
+}
+
+struct FlightFlow {
+    place: String,
+    queue: Receiver<Result<Option<RecordBatch>, ConnectorError>>,
+    _task: Task,
+    /// Which column is which, once the stream has begun.
+    mapping: Option<Mapping>,
+    /// What did not fit into the last batch asked for.
+    rest: Option<RecordBatch>,
+    /// The number of the row to be read next, counted from 1.
+    row: u64,
+    refuser: Refuser,
+    nap: Nap,
+}
+
+impl FlightFlow {
+    /// The rows of a batch that fit the table.
+    fn rows(&mut self, batch: &RecordBatch) -> Result<RecordBatch, ConnectorError> {
+        let target = &self.refuser.target;
+        let mapping = match &self.mapping {
+            Some(mapping) => mapping,
+            None => self.mapping.insert(Mapping::new(target, &batch.schema(), &self.place)?),
+        };
+        let read = batch.project(&mapping.columns_read()).map_err(|error| ConnectorError::Io {
+            place: self.place.clone(),
+            message: error.to_string(),
+            hint: None,
+        })?;
+        let first = self.row;
+        self.row += batch.num_rows() as u64;
+        mapping.rows(&self.refuser, &read, &self.place, first)
+    }
+}
+
+impl Flow for FlightFlow {
+    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
+        loop {
+            let batch = match self.rest.take() {
+                Some(batch) => batch,
+                None => match self.queue.try_recv() {
+                    Ok(Ok(Some(batch))) => self.rows(&batch)?,
+                    Ok(Ok(None)) => return Ok(Next::End),
+                    Ok(Err(error)) => return Err(error),
+                    Err(TryRecvError::Empty) => return Ok(self.nap.wait()),
+                    Err(TryRecvError::Disconnected) => return Err(died(&self.place)),
+                },
+            };
+            self.nap.reset();
+            if batch.num_rows() > rows_max {
+                self.rest = Some(batch.slice(rows_max, batch.num_rows() - rows_max));
+                return Ok(Next::Batch(batch.slice(0, rows_max)));
+            }
+            if batch.num_rows() > 0 {
+                return Ok(Next::Batch(batch));
+            }
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! `http`: rows from a web address.
+//!
+//! ```text
+//! 'url' alone            one GET; its answer is the table
+//! 'interval' = '5s'      a GET every five seconds; each answer that is new is more rows
+//! 'mode' = 'sse'         server-sent events; the data of each event is a record
+//! ```
+//!
+//! Polling asks with the `ETag` and `Last-Modified` of the last answer, so that one that has not
+//! changed gives no rows (304). An answer that breaks off within a record makes that record bad, and
+//! the next poll asks for the whole again; without an interval it ends the query.
+//!
+//! Events: when the connection ends, the flow connects again with the `Last-Event-ID` of the last
+//! whole event, so that a server that keeps events gives each once; an event that was cut off is
+//! not taken. A server ends the stream with 204.
+//!
+//! One flow, read by worker 0. What headers say (credentials, mostly) appears in no message.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::datatypes::SchemaRef;
+use dataflow::connector::{Connector, MetadataSpec, OptionSpec, Options, TableDef};
+use dataflow::error::ConnectorError;
+use dataflow::sink::Sink;
+use dataflow::source::{Flow, FlowContext, FlowInfo, Source};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, Url};
+
+use crate::format::rows::METADATA;
+use crate::format::{CSV_OPTIONS, Format, Input, ON_BAD, Refuser, Target};
+use crate::options::{Reader, refuse};
+use crate::remote::{Io, PATIENCE, StreamFlow, decode, line_format, patience_ns};
+
+mod array;
+mod events;
+mod poll;
+mod request;
+
+use request::Request;
+
+/// The first letters of an option that is a header.
+const HEADER: &str = "header.";
+
+/// How long the other end may take to accept a connection, and to say something after a request.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+const URL_HINT: &str = "write 'url' = 'https://example.org/rows.json'";
+
+/// The connector `http`.
+#[derive(Debug, Clone, Copy)]
+pub struct Http;
+
+const OPTIONS: [OptionSpec; 13] = {
+    let [header, delimiter, quote, comment, null] = CSV_OPTIONS;
+    let url = OptionSpec {
+        key: "url",
+        values: "http://… or https://…",
+        default: "",
+        doc: "What is asked.",
+    };
+    let mode = OptionSpec {
+        key: "mode",
+        values: "poll | sse",
+        default: "poll",
+        doc: "Whether whole answers are read, or server-sent events.",
+    };
+    let interval = OptionSpec {
+        key: "interval",
+        values: "duration",
+        default: "none: ask once",
+        doc: "Between two polls, from beginning to beginning.",
+    };
+    let event = OptionSpec {
+        key: "event",
+        values: "text",
+        default: "all",
+        doc: "The type of the server-sent events that are read; others are passed over.",
+    };
+    let format = OptionSpec {
+        key: "format",
+        values: "csv | json",
+        default: "json",
+        doc: "CSV; or JSON: one object a line, or an array of objects.",
+    };
+    let headers = OptionSpec {
+        key: "header.<name>",
+        values: "text",
+        default: "none",
+        doc: "A header of each request, such as 'header.authorization'; shown nowhere.",
+    };
+    [
+        url, mode, interval, event, headers, format, PATIENCE, ON_BAD, header, delimiter, quote,
+        comment, null,
+    ]
+};
+
+/// The options of a table, read.
+#[derive(Clone)]
+struct Settings {
+    request: Request,
+    format: Format,
+    mode: Mode,
+}
+
+#[derive(Clone)]
+enum Mode {
+    Once,
+    Every { interval_ns: u64 },
+    Events { of_type: Option<String> },
+}
+
+impl Settings {
+    fn new(options: &Options) -> Result<Self, ConnectorError> {
+        let reader = Reader(options);
+        let text = reader.required("url", URL_HINT)?;
+        let url = Url::parse(text)
+            .map_err(|error| refuse("url", format!("it is no address: {error}"), hint()))?;
+        if !matches!(url.scheme(), "http" | "https") {
+            let message = format!("'{}' is no way to ask", url.scheme());
+            return Err(refuse("url", message, hint()));
+        }
+        let interval_ns = reader.duration_ns("interval")?;
+        if interval_ns == Some(0) {
+            return Err(refuse("interval", "it must be longer than nothing", None));
+        }
+        let event = reader.text("event").map(str::to_owned);
+        let sse = reader.choice("mode", &["poll", "sse"])? == Some(1);
+        let mode = match (sse, interval_ns, event) {
+            (true, None, of_type) => Mode::Events { of_type },
+            (true, Some(_), _) => {
+                return Err(refuse("interval", "events come by themselves", None));
+            }
+            (false, _, Some(_)) => {
+                let hint = Some("write 'mode' = 'sse'".into());
+                return Err(refuse("event", "only server-sent events have types", hint));
+            }
+            (false, None, None) => Mode::Once,
+            (false, Some(interval_ns), None) => Mode::Every { interval_ns },
+        };
+        let mut options = options.clone();
+        options.entry("format".into()).or_insert_with(|| "json".into());
+        // Events have no first line that could name columns.
+        let format = line_format(&options, !sse)?;
+        let client = client(headers(&options)?, sse)?;
+        let request = Request::new(client, url, patience_ns(Reader(&options))?);
+        Ok(Self { request, format, mode })
+    }
+}
+
+fn hint() -> Option<String> {
+    Some(URL_HINT.to_owned())
+}
+
+/// The headers that the table asks for.
+fn headers(options: &Options) -> Result<HeaderMap, ConnectorError> {
+    let mut headers = HeaderMap::new();
+    for (key, value) in options {
+        let Some(name) = key.strip_prefix(HEADER) else { continue };
+        let name = HeaderName::try_from(name)
+            .map_err(|_| refuse(key, format!("'{name}' is no name of a header"), None))?;
+        let mut value = HeaderValue::try_from(value)
+            .map_err(|_| refuse(key, "its value cannot be sent in a header", None))?;
+        value.set_sensitive(true);
+        headers.insert(name, value);
+    }
+    Ok(headers)
+}
+
+fn client(headers: HeaderMap, sse: bool) -> Result<Client, ConnectorError> {
+    let builder = Client::builder()
+        .user_agent(concat!("millstream/", env!("CARGO_PKG_VERSION")))
+        .default_headers(headers)
+        .connect_timeout(TIMEOUT);
+    // Events may be far apart.
+    let builder = if sse { builder } else { builder.read_timeout(TIMEOUT) };
+    builder.build().map_err(|error| refuse("url", error.to_string(), None))
+}
+
+impl Connector for Http {
+    fn name(&self) -> &'static str {
+        "http"
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
+    }
+
+    fn metadata(&self) -> &'static [MetadataSpec] {
+        &METADATA
+    }
+
+    /// From the first records of an answer; not from events, which would be missing afterwards.
+    fn infer(&self, options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
+        let settings = Settings::new(options)?;
+        if let Mode::Events { .. } = settings.mode {
+            return Ok(None);
+        }
+        let io = Io::shared()?;
+        let place = settings.request.place().to_owned();
+        let is_json = matches!(settings.format, Format::Json);
+        let request = settings.request.clone();
+        let sample = io.wait(async move { poll::sample(&request, is_json).await })?;
+        let input = Input::new(Box::new(std::io::Cursor::new(sample)), place);
+        Ok(Some(Arc::new(settings.format.infer(input)?)))
+    }
+
+    fn source(
+        &self,
+        table: &TableDef,
+        projection: &[usize],
+    ) -> Result<Arc<dyn Source>, ConnectorError> {
+        let settings = Settings::new(&table.options)?;
+        settings.format.check(&table.schema)?;
+        let target = Arc::new(Target::new(table, projection)?);
+        Ok(Arc::new(HttpSource { settings, target }))
+    }
+
+    fn sink(&self, _table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
+        Err(refuse(
+            "connector",
+            "'http' can only be read from",
+            Some("write to 'file', 'socket' or 'flight'".into()),
+        ))
+    }
+}
+
+struct HttpSource {
+    settings: Settings,
+    target: Arc<Target>,
+}
+
+impl Source for HttpSource {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.target.projected)
+    }
+
+    fn bounded(&self) -> bool {
+        matches!(self.settings.mode, Mode::Once)
+    }
+
+    fn flows(
+        &self,
+        _workers: u32,
+        _time_column: Option<usize>,
+    ) -> Result<Vec<FlowInfo>, ConnectorError> {
+        let name = self.settings.request.place().to_owned();
+        Ok(vec![FlowInfo { name, ..FlowInfo::default() }])
+    }
+
+    fn open(&self, _flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+        let Settings { request, format, mode } = self.settings.clone();
+        let clock = Arc::clone(&context.clock);
+        let refuser = Refuser::new(&self.target, context);
+        let is_json = matches!(format, Format::Json);
+        let decode = decode(format, refuser.clone());
+        let io = Io::shared()?;
+        Ok(match mode {
+            Mode::Events { of_type } => {
+                let streams = events::listen(&io, request, of_type, is_json);
+                Box::new(StreamFlow::new(streams, decode, clock))
+            }
+            Mode::Once | Mode::Every { .. } => {
+                let interval_ns = match mode {
+                    Mode::Every { interval_ns } => Some(interval_ns),
+                    _ => None,
+                };
+                let polls =
+                    poll::Polls::new(io, request, interval_ns, is_json, refuser, clock.clone());
+                Box::new(StreamFlow::new(polls, decode, clock))
+            }
+        })
+    }
+}

@@ -1,0 +1,238 @@
+//! Polling: answer after answer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use dataflow::error::ConnectorError;
+use fabric::Clock;
+use reqwest::header::{
+    ETAG, HeaderMap, HeaderName, HeaderValue, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED,
+};
+use reqwest::{Response, StatusCode};
+use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
+
+use super::array::ArrayLines;
+use super::request::Request;
+use crate::format::Refuser;
+use crate::remote::{
+    Arrival, Backoff, FeedSender, Io, Stream, Streams, Task, WholeLines, died, feed,
+};
+
+/// Bytes of an answer that are looked at to find out its columns.
+const SAMPLE_BYTES: usize = 1 << 20;
+
+/// The answers of one address. The task of a poll lives until its answer is read; the time of the
+/// next is asked of the worker's clock.
+pub(super) struct Polls {
+    io: Arc<Io>,
+    request: Request,
+    interval_ns: Option<u64>,
+    is_json: bool,
+    refuser: Refuser,
+    clock: Arc<dyn Clock>,
+    /// What the last whole answer said of itself.
+    known: HeaderMap,
+    poll: Option<Poll>,
+    next_ns: u64,
+}
+
+/// A poll under way.
+struct Poll {
+    news: Receiver<Result<News, ConnectorError>>,
+    _task: Task,
+}
+
+/// What a poll has to say, in this order.
+enum News {
+    Stream(Stream),
+    /// It has been read, and this is by what it will be known again.
+    Done(HeaderMap),
+}
+
+impl Polls {
+    pub(super) fn new(
+        io: Arc<Io>,
+        request: Request,
+        interval_ns: Option<u64>,
+        is_json: bool,
+        refuser: Refuser,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let next_ns = clock.now_ns();
+        Self {
+            io,
+            request,
+            interval_ns,
+            is_json,
+            refuser,
+            clock,
+            known: HeaderMap::new(),
+            poll: None,
+            next_ns,
+        }
+    }
+
+    fn begin(&mut self) {
+        let (sender, news) = channel(1);
+        let poll = Answer {
+            request: self.request.clone(),
+            known: self.known.clone(),
+            is_json: self.is_json,
+            once: self.interval_ns.is_none(),
+            refuser: self.refuser.clone(),
+        };
+        let task = self.io.spawn(async move {
+            let end = poll.ask(&sender).await;
+            // Nobody is left to tell only if nobody reads any more.
+            let _ = sender.send(end.map(News::Done)).await;
+        });
+        self.poll = Some(Poll { news, _task: task });
+    }
+}
+
+impl Streams for Polls {
+    fn next(&mut self) -> Result<Arrival, ConnectorError> {
+        loop {
+            if let Some(poll) = &mut self.poll {
+                match poll.news.try_recv() {
+                    Ok(Ok(News::Stream(stream))) => return Ok(Arrival::Stream(stream)),
+                    Ok(Ok(News::Done(known))) => {
+                        self.known = known;
+                        self.poll = None;
+                    }
+                    Ok(Err(error)) => return Err(error),
+                    Err(TryRecvError::Empty) => return Ok(Arrival::Nothing),
+                    Err(TryRecvError::Disconnected) => return Err(died(self.request.place())),
+                }
+                if self.interval_ns.is_none() {
+                    return Ok(Arrival::End);
+                }
+            }
+            let now = self.clock.now_ns();
+            if now < self.next_ns {
+                return Ok(Arrival::Wait { until_ns: self.next_ns });
+            }
+            // A poll that took longer than the interval is not made up for.
+            self.next_ns = now + self.interval_ns.unwrap_or(0);
+            self.begin();
+        }
+    }
+}
+
+/// One poll.
+struct Answer {
+    request: Request,
+    known: HeaderMap,
+    is_json: bool,
+    /// Whether nobody will ask again: then the rest must not be missed.
+    once: bool,
+    /// Who is told of a record that was cut off.
+    refuser: Refuser,
+}
+
+impl Answer {
+    async fn ask(
+        self,
+        news: &Sender<Result<News, ConnectorError>>,
+    ) -> Result<HeaderMap, ConnectorError> {
+        let mut backoff = Backoff::new(self.request.patience_ns());
+        let answer = self.request.get(&self.known, &mut backoff).await?;
+        if answer.status() == StatusCode::NOT_MODIFIED {
+            return Ok(self.known);
+        }
+        let known = validators(answer.headers());
+        let (sender, bytes) = feed();
+        let stream = Stream { place: self.request.place().to_owned(), bytes };
+        if news.send(Ok(News::Stream(stream))).await.is_err() {
+            return Ok(known);
+        }
+        let mut body = Body::new(self.is_json);
+        match body.pass_on(answer, &sender).await {
+            Ok(()) if body.array.is_some_and(|array| array.is_open()) => {
+                let place = self.request.place().to_owned();
+                self.refuser.refuse(place, "the array does not end".to_owned(), b"")?;
+                Ok(known)
+            }
+            Ok(()) => Ok(known),
+            Err(error) => {
+                let error = self.request.broken(error);
+                if self.once {
+                    return Err(error);
+                }
+                tracing::warn!(%error, "the next poll will ask for the whole again");
+                if let Some((line, text)) = body.lines.take_rest() {
+                    let place = format!("{}:{line}", self.request.place());
+                    let reason = "the connection was lost within the record".to_owned();
+                    self.refuser.refuse(place, reason, text.trim_ascii())?;
+                }
+                Ok(HeaderMap::new())
+            }
+        }
+    }
+}
+
+/// The body of an answer on its way to the decoder.
+struct Body {
+    array: Option<ArrayLines>,
+    lines: WholeLines,
+}
+
+impl Body {
+    fn new(is_json: bool) -> Self {
+        Self { array: is_json.then(ArrayLines::default), lines: WholeLines::default() }
+    }
+
+    /// Passes on whole lines, and what is left at the end.
+    async fn pass_on(
+        &mut self,
+        mut answer: Response,
+        sender: &FeedSender,
+    ) -> Result<(), reqwest::Error> {
+        while let Some(piece) = answer.chunk().await? {
+            let whole = match &mut self.array {
+                Some(array) => self.lines.push(&array.push(&piece)),
+                None => self.lines.push(&piece),
+            };
+            if !sender.send(whole).await {
+                return Ok(());
+            }
+        }
+        if let Some((_, line)) = self.lines.take_rest() {
+            sender.send(line).await;
+        }
+        Ok(())
+    }
+}
+
+/// By what an answer is known again.
+fn validators(headers: &HeaderMap) -> HeaderMap {
+    let mut known = HeaderMap::new();
+    let mut keep = |given: HeaderName, asked: HeaderName| {
+        if let Some(value) = headers.get(given) {
+            known.insert(asked, HeaderValue::clone(value));
+        }
+    };
+    keep(ETAG, IF_NONE_MATCH);
+    keep(LAST_MODIFIED, IF_MODIFIED_SINCE);
+    known
+}
+
+/// The first lines of an answer.
+pub(super) async fn sample(request: &Request, is_json: bool) -> Result<Bytes, ConnectorError> {
+    let mut backoff = Backoff::new(request.patience_ns());
+    let mut answer = request.get(&HeaderMap::new(), &mut backoff).await?;
+    let (mut sample, mut array) = (Vec::new(), ArrayLines::default());
+    while sample.len() < SAMPLE_BYTES {
+        let piece = answer.chunk().await.map_err(|error| request.broken(error))?;
+        let Some(piece) = piece else { return Ok(sample.into()) };
+        if is_json {
+            sample.extend(array.push(&piece));
+        } else {
+            sample.extend_from_slice(&piece);
+        }
+    }
+    // The last line may be cut.
+    let end = sample.iter().rposition(|byte| *byte == b'\n').map_or(sample.len(), |at| at + 1);
+    sample.truncate(end);
+    Ok(sample.into())
+}

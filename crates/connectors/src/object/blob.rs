@@ -1,0 +1,191 @@
+//! An object as stored bytes.
+
+use std::io::{self, Read};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use dataflow::error::ConnectorError;
+use futures::TryStreamExt;
+use object_store::{
+    GetOptions, GetRange, OBJECT_STORE_COALESCE_DEFAULT, ObjectMeta, coalesce_ranges,
+};
+use tokio::sync::oneshot::{self, error::TryRecvError};
+
+use super::{SILENCE_MAX, Store, silent};
+use crate::remote::{Feed, FeedSender, Task, died, feed};
+use crate::stored::{Blob, Fetch};
+
+/// How long the columns of a row group may take to come.
+const FETCH_MAX: Duration = Duration::from_secs(600);
+
+/// An object as it was listed.
+#[derive(Clone)]
+pub(super) struct ObjectBlob {
+    store: Store,
+    meta: ObjectMeta,
+}
+
+impl ObjectBlob {
+    pub(super) fn new(store: Store, meta: ObjectMeta) -> Self {
+        Self { store, meta }
+    }
+
+    /// Asks for this version of the object and no other.
+    fn options(&self) -> GetOptions {
+        // A weak tag compares equal to nothing.
+        let tag = self.meta.e_tag.clone().filter(|tag| !tag.starts_with("W/"));
+        GetOptions::new().with_if_match(tag)
+    }
+
+    /// A request for some of its bytes.
+    fn get(
+        &self,
+        range: Range<u64>,
+    ) -> impl Future<Output = object_store::Result<Bytes>> + Send + 'static {
+        let options = self.options().with_range(Some(GetRange::Bounded(range)));
+        let (store, location) = (Arc::clone(&self.store.store), self.meta.location.clone());
+        async move { store.get_opts(&location, options).await?.bytes().await }
+    }
+}
+
+impl Blob for ObjectBlob {
+    fn name(&self) -> String {
+        self.store.name(self.meta.location.as_ref())
+    }
+
+    fn bytes(&self) -> u64 {
+        self.meta.size
+    }
+
+    /// Gives [`WouldBlock`](io::ErrorKind::WouldBlock) while nothing has come.
+    fn read(&self) -> Result<Box<dyn Read + Send>, ConnectorError> {
+        let (sender, feed) = feed();
+        let (store, meta, options) = (self.store.clone(), self.meta.clone(), self.options());
+        let place = self.name();
+        let task = self.store.io.spawn(async move {
+            if let Err(error) = pass_on(&store, &place, &meta, options, &sender).await {
+                sender.fail(error).await;
+            }
+        });
+        Ok(Box::new(Reading { feed, _task: task }))
+    }
+
+    /// All columns of a row group at once: ranges that are near each other are one request.
+    fn fetch(&self, ranges: Vec<Range<u64>>) -> Option<Box<dyn Fetch>> {
+        let (done, pieces) = oneshot::channel();
+        let (blob, place, asked) = (self.clone(), self.name(), ranges.clone());
+        let task = self.store.io.spawn(async move {
+            let fetch = |range| blob.get(range);
+            let got = coalesce_ranges(&asked, fetch, OBJECT_STORE_COALESCE_DEFAULT);
+            let got = match tokio::time::timeout(FETCH_MAX, got).await {
+                Ok(got) => got.map_err(|error| blob.store.said(&place, &error)),
+                Err(_) => Err(silent(&place)),
+            };
+            // Nobody is left to tell only if nobody reads any more.
+            let _ = done.send(got);
+        });
+        let blob = Some(self.clone());
+        Some(Box::new(Fetching { blob, ranges, pieces, _task: task }))
+    }
+
+    fn read_at(&self, offset: u64, length: usize) -> io::Result<Bytes> {
+        let end = offset.saturating_add(length as u64).min(self.meta.size);
+        if offset >= end {
+            return Ok(Bytes::new());
+        }
+        self.store.ask(&self.name(), self.get(offset..end)).map_err(io::Error::other)
+    }
+}
+
+async fn pass_on(
+    store: &Store,
+    place: &str,
+    meta: &ObjectMeta,
+    options: GetOptions,
+    sender: &FeedSender,
+) -> Result<(), ConnectorError> {
+    let answer = store.store.get_opts(&meta.location, options).await;
+    let mut pieces = answer.map_err(|error| store.said(place, &error))?.into_stream();
+    loop {
+        match tokio::time::timeout(SILENCE_MAX, pieces.try_next()).await {
+            Err(_) => return Err(silent(place)),
+            Ok(Err(error)) => return Err(store.said(place, &error)),
+            Ok(Ok(None)) => return Ok(()),
+            Ok(Ok(Some(piece))) => {
+                if !sender.send(piece).await {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+/// An object that is being read.
+struct Reading {
+    feed: Feed,
+    _task: Task,
+}
+
+impl Read for Reading {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.feed.read(into)
+    }
+}
+
+/// Ranges of an object on their way.
+struct Fetching {
+    blob: Option<ObjectBlob>,
+    ranges: Vec<Range<u64>>,
+    pieces: oneshot::Receiver<Result<Vec<Bytes>, ConnectorError>>,
+    _task: Task,
+}
+
+impl Fetch for Fetching {
+    fn poll(&mut self) -> Result<Option<Arc<dyn Blob>>, ConnectorError> {
+        let pieces = match self.pieces.try_recv() {
+            Ok(pieces) => pieces?,
+            Err(TryRecvError::Empty) => return Ok(None),
+            Err(TryRecvError::Closed) => return Err(died("object")),
+        };
+        let ranges = std::mem::take(&mut self.ranges);
+        let pieces = ranges.into_iter().zip(pieces).collect();
+        let fetched = self.blob.take().map(|blob| Fetched { blob, pieces });
+        Ok(fetched.map(|fetched| Arc::new(fetched) as Arc<dyn Blob>))
+    }
+}
+
+/// An object of which some ranges are at hand.
+struct Fetched {
+    blob: ObjectBlob,
+    pieces: Vec<(Range<u64>, Bytes)>,
+}
+
+impl Blob for Fetched {
+    fn name(&self) -> String {
+        self.blob.name()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.blob.bytes()
+    }
+
+    fn read(&self) -> Result<Box<dyn Read + Send>, ConnectorError> {
+        self.blob.read()
+    }
+
+    fn read_at(&self, offset: u64, length: usize) -> io::Result<Bytes> {
+        let end = offset.saturating_add(length as u64).min(self.bytes());
+        let held = self.pieces.iter().find(|(range, bytes)| {
+            range.contains(&offset) && end <= range.start + bytes.len() as u64
+        });
+        match held {
+            Some((range, bytes)) => {
+                let from = (offset - range.start) as usize;
+                Ok(bytes.slice(from..from + (end - offset) as usize))
+            }
+            None => self.blob.read_at(offset, length),
+        }
+    }
+}

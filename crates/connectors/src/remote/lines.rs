@@ -1,0 +1,62 @@
+//! Whole lines of a connection that may be lost within one.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::file::LINE_BYTES_MAX;
+
+/// Holds back the beginning of a line until its end has come: so that the half of a record that
+/// was cut off by a lost connection is never taken for a record (`12` of `1234`).
+#[derive(Debug, Default)]
+pub(crate) struct WholeLines {
+    held: BytesMut,
+    lines: u64,
+}
+
+impl WholeLines {
+    /// Takes bytes; gives all whole lines so far. A line longer than any record may be is passed
+    /// on, for the decoder to refuse.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Bytes {
+        let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        self.lines += bytes[..end].iter().filter(|byte| **byte == b'\n').count() as u64;
+        let mut whole = BytesMut::new();
+        if end > 0 {
+            whole = std::mem::take(&mut self.held);
+            whole.extend_from_slice(&bytes[..end]);
+        }
+        self.held.extend_from_slice(&bytes[end..]);
+        if self.held.len() > LINE_BYTES_MAX {
+            whole.extend_from_slice(&std::mem::take(&mut self.held));
+        }
+        whole.freeze()
+    }
+
+    /// The number of the line that is held back, and what there is of it; `None` if nothing is.
+    pub(crate) fn take_rest(&mut self) -> Option<(u64, Bytes)> {
+        let held = std::mem::take(&mut self.held).freeze();
+        (!held.trim_ascii().is_empty()).then_some((self.lines + 1, held))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_passed_on_when_it_is_whole() {
+        let mut lines = WholeLines::default();
+        assert_eq!(&lines.push(b"1,2\n3,")[..], b"1,2\n");
+        assert_eq!(&lines.push(b"4")[..], b"");
+        assert_eq!(&lines.push(b"5\n\n6")[..], b"3,45\n\n");
+        assert_eq!(lines.take_rest(), Some((4, Bytes::from_static(b"6"))));
+        assert_eq!(lines.take_rest(), None);
+    }
+
+    #[test]
+    fn what_is_held_back_is_bounded() {
+        let mut lines = WholeLines::default();
+        let half = vec![b'x'; LINE_BYTES_MAX / 2 + 1];
+        assert!(lines.push(&half).is_empty());
+        assert_eq!(lines.push(&half).len(), 2 * half.len());
+        assert_eq!(lines.take_rest(), None);
+    }
+}

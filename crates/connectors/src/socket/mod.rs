@@ -1,0 +1,158 @@
+//! `socket`: lines over TCP.
+//!
+//! ```text
+//! 'address' = 'host:port, …'   each address is a flow, read by its own connection
+//! end of the stream            ends the flow; its last line counts, with or without a line end
+//! connection lost              what was cut off is a bad record; the flow connects again
+//! ```
+//!
+//! TCP has no position to resume from: lines that the peer sent while nobody was connected are
+//! gone, and lines that it sends again come twice. For more than that there must be a log at the
+//! other end.
+//!
+//! As a sink, worker 0 connects and writes lines as they come. A peer that reads too slowly slows
+//! the query down; what was sent cannot be taken back when the query fails.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use dataflow::connector::{Connector, MetadataSpec, OptionSpec, Options, TableDef};
+use dataflow::error::ConnectorError;
+use dataflow::sink::Sink;
+use dataflow::source::{Flow, FlowContext, FlowInfo, Source};
+
+use crate::format::rows::METADATA;
+use crate::format::{CSV_OPTIONS, Format, ON_BAD, Refuser, Target};
+use crate::options::{Reader, refuse};
+use crate::remote::{Io, PATIENCE, StreamFlow, decode, line_format, patience_ns};
+
+mod sink;
+mod source;
+
+/// Addresses of a table at most: each costs a connection and a queue.
+const ADDRESSES_MAX: usize = 1024;
+
+/// The connector `socket`.
+#[derive(Debug, Clone, Copy)]
+pub struct Socket;
+
+const OPTIONS: [OptionSpec; 9] = {
+    let [header, delimiter, quote, comment, null] = CSV_OPTIONS;
+    let address = OptionSpec {
+        key: "address",
+        values: "host:port, or several separated by commas",
+        default: "",
+        doc: "Where to connect to; each address is a flow. A sink has one.",
+    };
+    let format = OptionSpec {
+        key: "format",
+        values: "csv | json",
+        default: "csv",
+        doc: "CSV, or one JSON object a line.",
+    };
+    let header = OptionSpec { default: "false", ..header };
+    [address, format, PATIENCE, ON_BAD, header, delimiter, quote, comment, null]
+};
+
+/// The options of a table, read.
+struct Settings {
+    addresses: Vec<String>,
+    format: Format,
+    patience_ns: u64,
+}
+
+impl Settings {
+    fn new(table: &TableDef) -> Result<Self, ConnectorError> {
+        let options = Reader(&table.options);
+        let hint = "write 'address' = 'localhost:9000'";
+        let list = options.required("address", hint)?;
+        let addresses: Vec<String> = list.split(',').map(|one| one.trim().to_owned()).collect();
+        for address in &addresses {
+            let parts = address.rsplit_once(':');
+            let valid = parts.is_some_and(|(host, port)| {
+                !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+            });
+            if !valid {
+                let message = format!("'{address}' is no host and port");
+                return Err(refuse("address", message, Some(hint.into())));
+            }
+        }
+        if addresses.len() > ADDRESSES_MAX {
+            let message = format!("{} addresses; {ADDRESSES_MAX} at most", addresses.len());
+            return Err(refuse("address", message, None));
+        }
+        let format = line_format(&table.options, false)?;
+        Ok(Self { addresses, format, patience_ns: patience_ns(options)? })
+    }
+}
+
+impl Connector for Socket {
+    fn name(&self) -> &'static str {
+        "socket"
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
+    }
+
+    fn metadata(&self) -> &'static [MetadataSpec] {
+        &METADATA
+    }
+
+    /// Never: what is looked at would be missing from the stream.
+    fn infer(&self, _options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
+        Ok(None)
+    }
+
+    fn source(
+        &self,
+        table: &TableDef,
+        projection: &[usize],
+    ) -> Result<Arc<dyn Source>, ConnectorError> {
+        let settings = Settings::new(table)?;
+        settings.format.check(&table.schema)?;
+        let target = Arc::new(Target::new(table, projection)?);
+        Ok(Arc::new(SocketSource { settings, target }))
+    }
+
+    fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
+        let settings = Settings::new(table)?;
+        Ok(Arc::new(sink::SocketSink::new(settings, Arc::clone(&table.schema))?))
+    }
+}
+
+struct SocketSource {
+    settings: Settings,
+    target: Arc<Target>,
+}
+
+impl Source for SocketSource {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.target.projected)
+    }
+
+    fn bounded(&self) -> bool {
+        false
+    }
+
+    fn flows(
+        &self,
+        _workers: u32,
+        _time_column: Option<usize>,
+    ) -> Result<Vec<FlowInfo>, ConnectorError> {
+        let flow = |address: &String| FlowInfo { name: address.clone(), ..FlowInfo::default() };
+        Ok(self.settings.addresses.iter().map(flow).collect())
+    }
+
+    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+        let refuser = Refuser::new(&self.target, context);
+        let streams = source::connect(
+            &Io::shared()?,
+            self.settings.addresses[flow].clone(),
+            self.settings.patience_ns,
+            refuser.clone(),
+        );
+        let decode = decode(self.settings.format.clone(), refuser);
+        Ok(Box::new(StreamFlow::new(streams, decode, Arc::clone(&context.clock))))
+    }
+}

@@ -1,0 +1,121 @@
+//! Writing lines.
+
+use std::io::Write;
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use dataflow::error::ConnectorError;
+use dataflow::sink::{Placement, Sink, SinkWriter};
+
+use super::Settings;
+use super::source::unreachable;
+use crate::format::encode::TextFormat;
+use crate::options::refuse;
+use crate::remote::text_format;
+
+/// Bytes that are held back before they are written without waiting for a flush.
+const STREAM_BYTES_MAX: usize = 64 << 10;
+
+/// How long a peer may leave its end unread before the query fails.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Between two attempts to connect.
+const RETRY: Duration = Duration::from_millis(100);
+
+pub(super) struct SocketSink {
+    address: String,
+    patience: Duration,
+    format: TextFormat,
+    schema: SchemaRef,
+}
+
+impl SocketSink {
+    pub(super) fn new(settings: Settings, schema: SchemaRef) -> Result<Self, ConnectorError> {
+        let [address] = <[String; 1]>::try_from(settings.addresses).map_err(|addresses| {
+            let message = format!("{} addresses; a sink writes to one", addresses.len());
+            refuse("address", message, Some("write one INSERT for each".into()))
+        })?;
+        let patience = Duration::from_nanos(settings.patience_ns);
+        Ok(Self { address, patience, format: text_format(&settings.format, &schema)?, schema })
+    }
+
+    fn connect(&self) -> Result<TcpStream, ConnectorError> {
+        let ends = Instant::now() + self.patience;
+        loop {
+            let connected = self.address.to_socket_addrs().and_then(|mut found| {
+                let missing = || std::io::Error::other("the name has no address");
+                TcpStream::connect_timeout(&found.next().ok_or_else(missing)?, WRITE_TIMEOUT)
+            });
+            match connected {
+                Ok(socket) => return Ok(socket),
+                Err(error) if Instant::now() >= ends => {
+                    return Err(unreachable(&self.address, &error.to_string()));
+                }
+                Err(_) => std::thread::sleep(RETRY),
+            }
+        }
+    }
+}
+
+impl Sink for SocketSink {
+    fn placement(&self) -> Placement {
+        Placement::Gather
+    }
+
+    fn open(&self, _worker: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+        let socket = self.connect()?;
+        let place = self.address.clone();
+        let prepared =
+            socket.set_nodelay(true).and_then(|()| socket.set_write_timeout(Some(WRITE_TIMEOUT)));
+        prepared.map_err(|error| broken(&place, &error))?;
+        let pending = self.format.prologue(Arc::clone(&self.schema));
+        let pending = pending.map_err(|error| unfit(&place, &error))?;
+        Ok(Box::new(SocketWriter { place, socket, format: self.format.clone(), pending }))
+    }
+}
+
+struct SocketWriter {
+    place: String,
+    socket: TcpStream,
+    format: TextFormat,
+    pending: Vec<u8>,
+}
+
+impl SinkWriter for SocketWriter {
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        let encoded = self.format.encode(batch, &mut self.pending);
+        encoded.map_err(|error| unfit(&self.place, &error))?;
+        if self.pending.len() >= STREAM_BYTES_MAX { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<(), ConnectorError> {
+        let written = self.socket.write_all(&self.pending);
+        written.map_err(|error| broken(&self.place, &error))?;
+        self.pending.clear();
+        Ok(())
+    }
+
+    fn commit(mut self: Box<Self>) -> Result<(), ConnectorError> {
+        self.flush()?;
+        self.socket.shutdown(Shutdown::Write).map_err(|error| broken(&self.place, &error))
+    }
+}
+
+fn broken(place: &str, error: &std::io::Error) -> ConnectorError {
+    use std::io::ErrorKind;
+    let message = match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            format!("the peer has read nothing for {} s", WRITE_TIMEOUT.as_secs())
+        }
+        _ => format!("the connection was lost: {error}"),
+    };
+    let hint = Some("what was sent before cannot be taken back".into());
+    ConnectorError::Io { place: place.to_owned(), message, hint }
+}
+
+fn unfit(place: &str, error: &arrow::error::ArrowError) -> ConnectorError {
+    ConnectorError::Io { place: place.to_owned(), message: error.to_string(), hint: None }
+}

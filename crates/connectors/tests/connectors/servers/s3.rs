@@ -1,0 +1,225 @@
+//! A subset of S3: objects in memory, by path-style addresses.
+//!
+//! Puts, gets with ranges and conditions, heads, listings in pages (version 2) and multipart
+//! uploads. Of a signature only the key is looked at.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::response::Response;
+
+use super::Serving;
+
+/// The key that opens the store.
+pub const KEY: &str = "tester";
+
+/// Entries of a page of a listing: few, so that tests turn pages.
+const PAGE: usize = 2;
+
+const MODIFIED: &str = "Tue, 01 Jan 2013 05:00:00 GMT";
+
+#[derive(Default)]
+pub struct Shelf {
+    /// By `/bucket/key`: the version and the bytes.
+    pub objects: BTreeMap<String, (u64, Bytes)>,
+    /// Uploads that were begun and neither completed nor aborted, with their parts.
+    pub uploads: HashMap<String, BTreeMap<u32, Bytes>>,
+    /// Method, path and range of each request, in order.
+    pub log: Vec<String>,
+    versions: u64,
+}
+
+/// A store that runs.
+pub struct S3 {
+    pub shelf: Arc<Mutex<Shelf>>,
+    serving: Serving,
+}
+
+impl S3 {
+    pub fn start() -> Self {
+        let shelf = Arc::new(Mutex::new(Shelf::default()));
+        let router = Router::new().fallback(handle).with_state(Arc::clone(&shelf));
+        let serving = Serving::start(|listener| async move {
+            axum::serve(listener, router).await.unwrap();
+        });
+        Self { shelf, serving }
+    }
+
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.serving.address)
+    }
+
+    pub fn put(&self, path: &str, bytes: impl Into<Bytes>) {
+        self.shelf.lock().unwrap().put(path.to_owned(), bytes.into());
+    }
+
+    pub fn get(&self, path: &str) -> Option<Bytes> {
+        self.shelf.lock().unwrap().objects.get(path).map(|(_, bytes)| bytes.clone())
+    }
+
+    /// What was asked since the last call.
+    pub fn log(&self) -> Vec<String> {
+        std::mem::take(&mut self.shelf.lock().unwrap().log)
+    }
+}
+
+impl Shelf {
+    fn put(&mut self, path: String, bytes: Bytes) {
+        self.versions += 1;
+        self.objects.insert(path, (self.versions, bytes));
+    }
+}
+
+async fn handle(State(shelf): State<Arc<Mutex<Shelf>>>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let body = to_bytes(body, usize::MAX).await.unwrap();
+    let path = decode(parts.uri.path());
+    let query: HashMap<String, String> = parts
+        .uri
+        .query()
+        .unwrap_or("")
+        .split('&')
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+        .map(|(key, value)| (decode(key), decode(value)))
+        .collect();
+    let mut shelf = shelf.lock().unwrap();
+    let range = parts.headers.get("range").and_then(|range| range.to_str().ok()).unwrap_or("");
+    shelf.log.push(format!("{} {path} {range}", parts.method).trim_end().to_owned());
+    let signed = parts.headers.get("authorization").and_then(|value| value.to_str().ok());
+    let known = signed.is_some_and(|value| value.contains(&format!("Credential={KEY}/")));
+    if !known && !path.starts_with("/public/") {
+        let body = "<Error><Code>InvalidAccessKeyId</Code><Message>who are you?</Message></Error>";
+        return respond(StatusCode::FORBIDDEN, body);
+    }
+    let upload = query.get("uploadId");
+    match (&parts.method, upload) {
+        (&Method::GET, None) if query.contains_key("list-type") => list(&shelf, &path, &query),
+        (&Method::GET | &Method::HEAD, None) => get(&shelf, &path, &parts.headers),
+        (&Method::PUT, None) => {
+            shelf.put(path, body);
+            respond(StatusCode::OK, "")
+        }
+        (&Method::POST, None) => {
+            shelf.versions += 1;
+            let id = format!("upload-{}", shelf.versions);
+            shelf.uploads.insert(id.clone(), BTreeMap::new());
+            let tag = "InitiateMultipartUploadResult";
+            respond(StatusCode::OK, &format!("<{tag}><UploadId>{id}</UploadId></{tag}>"))
+        }
+        (&Method::PUT, Some(id)) => {
+            let number: u32 = query["partNumber"].parse().unwrap();
+            let Some(parts) = shelf.uploads.get_mut(id) else { return missing() };
+            parts.insert(number, body);
+            let response = Response::builder().header("etag", format!("\"part-{number}\""));
+            response.body(Body::empty()).unwrap()
+        }
+        (&Method::POST, Some(id)) => {
+            let Some(parts) = shelf.uploads.remove(id) else { return missing() };
+            let whole: Vec<u8> = parts.into_values().flatten().collect();
+            shelf.put(path, whole.into());
+            let tag = "CompleteMultipartUploadResult";
+            respond(StatusCode::OK, &format!("<{tag}><ETag>\"x\"</ETag></{tag}>"))
+        }
+        (&Method::DELETE, Some(id)) => match shelf.uploads.remove(id) {
+            Some(_) => respond(StatusCode::NO_CONTENT, ""),
+            None => missing(),
+        },
+        _ => respond(StatusCode::METHOD_NOT_ALLOWED, ""),
+    }
+}
+
+fn get(shelf: &Shelf, path: &str, headers: &HeaderMap) -> Response {
+    let Some((version, bytes)) = shelf.objects.get(path) else { return missing() };
+    let tag = format!("\"v{version}\"");
+    if headers.get("if-match").is_some_and(|wanted| wanted != tag.as_str()) {
+        return respond(StatusCode::PRECONDITION_FAILED, "");
+    }
+    let response = Response::builder().header("etag", tag).header("last-modified", MODIFIED);
+    let range = headers.get("range").map(|range| parse(range.to_str().unwrap(), bytes.len()));
+    let response = match range {
+        None => response.status(200).body(Body::from(bytes.clone())),
+        Some(range) => {
+            let shown = format!("bytes {}-{}/{}", range.start, range.end - 1, bytes.len());
+            let body = Body::from(bytes.slice(range));
+            response.status(206).header("content-range", shown).body(body)
+        }
+    };
+    response.unwrap()
+}
+
+fn parse(range: &str, length: usize) -> Range<usize> {
+    let (start, end) = range.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
+    match (start.parse::<usize>(), end.parse::<usize>()) {
+        (Ok(start), Ok(end)) => start..(end + 1).min(length),
+        (Ok(start), Err(_)) => start..length,
+        (Err(_), Ok(last)) => length.saturating_sub(last)..length,
+        (Err(_), Err(_)) => panic!("a range without ends"),
+    }
+}
+
+fn list(shelf: &Shelf, bucket: &str, query: &HashMap<String, String>) -> Response {
+    let root = format!("{}/", bucket.trim_end_matches('/'));
+    let prefix = query.get("prefix").map_or("", String::as_str);
+    let after = query.get("continuation-token").map_or("", String::as_str);
+    let mut entries: BTreeMap<String, String> = BTreeMap::new();
+    for (path, (version, bytes)) in &shelf.objects {
+        let Some(key) = path.strip_prefix(&root) else { continue };
+        let Some(rest) = key.strip_prefix(prefix) else { continue };
+        match rest.split_once('/').filter(|_| query.contains_key("delimiter")) {
+            Some((directory, _)) => {
+                let entry = format!("{prefix}{directory}/");
+                let tag = "CommonPrefixes";
+                let text = format!("<{tag}><Prefix>{entry}</Prefix></{tag}>");
+                entries.insert(entry, text);
+            }
+            None => {
+                let size = bytes.len();
+                let text = format!(
+                    "<Contents><Key>{key}</Key><Size>{size}</Size><ETag>\"v{version}\"</ETag>\
+                     <LastModified>2013-01-01T05:00:00.000Z</LastModified></Contents>"
+                );
+                entries.insert(key.to_owned(), text);
+            }
+        }
+    }
+    let rest: Vec<_> = entries.iter().filter(|(key, _)| key.as_str() > after).collect();
+    let mut body = "<ListBucketResult>".to_owned();
+    rest.iter().take(PAGE).for_each(|(_, text)| body.push_str(text));
+    write!(body, "<IsTruncated>{}</IsTruncated>", rest.len() > PAGE).unwrap();
+    if rest.len() > PAGE {
+        let tag = "NextContinuationToken";
+        write!(body, "<{tag}>{}</{tag}>", rest[PAGE - 1].0).unwrap();
+    }
+    body.push_str("</ListBucketResult>");
+    respond(StatusCode::OK, &body)
+}
+
+fn missing() -> Response {
+    respond(StatusCode::NOT_FOUND, "<Error><Code>NoSuchKey</Code></Error>")
+}
+
+fn respond(status: StatusCode, body: &str) -> Response {
+    Response::builder().status(status).body(Body::from(body.to_owned())).unwrap()
+}
+
+/// Percent signs resolved.
+fn decode(text: &str) -> String {
+    let mut out = Vec::new();
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let hex: Vec<u8> = bytes.by_ref().take(2).collect();
+            let hex = std::str::from_utf8(&hex).unwrap();
+            out.push(u8::from_str_radix(hex, 16).unwrap());
+        } else {
+            out.push(byte);
+        }
+    }
+    String::from_utf8(out).unwrap()
+}
