@@ -90,7 +90,8 @@ fn secrets_are_in_no_output() {
     outcome.one_error("table 's': s3://bucket/t.csv: ", "check 'path'");
     assert!(!outcome.err.contains("hush"), "{}", outcome.err);
 
-    let sql = "CREATE TABLE h (n BIGINT) WITH ('connector' = 'http', 'header.authorization' = 'hush',
+    let sql = "CREATE TABLE h (n BIGINT) WITH (
+      'connector' = 'http', 'header.authorization' = 'hush',
       'url' = 'http://me:hush@127.0.0.1:1/x?token=hush', 'patience' = '0');
       EXPLAIN SELECT * FROM h;";
     let outcome = run_sql(&dir, sql, &[]).ended(0);

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Polling asks with the `ETag` and `Last-Modified` of the last answer, so that one that has not
-//! changed gives no rows (304). An answer that breaks off within a record makes that record bad, and
-//! the next poll asks for the whole again; without an interval it ends the query.
+//! changed gives no rows (304). An answer that breaks off within a record makes that record bad,
+//! and the next poll asks for the whole again; without an interval it ends the query.
 //!
 //! Events: when the connection ends, the flow connects again with the `Last-Event-ID` of the last
 //! whole event, so that a server that keeps events gives each once; an event that was cut off is

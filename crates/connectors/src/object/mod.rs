@@ -1,4 +1,4 @@
-//! Objects of a store under a URL: what the connector `file` reads and writes where its path is one.
+//! Objects of a store under a URL: what `file` reads and writes where its path is one.
 //!
 //! ```text
 //! s3://bucket/a/b.csv    an object            s3://bucket/a/*.parquet   those that match, sorted
