@@ -1,18 +1,24 @@
-//! The epoch protocol, explored in whole: two helpers of two records each, one duplicate, and one
-//! fault (a crash of anybody, or a link made again), after which frames arrive in any order. Helper
-//! and leader are the ones that run.
+//! The epoch protocol, explored in whole: two helpers of two records each; either one duplicate, or
+//! one helper that falls idle and comes back; and one fault (a crash of anybody, or a link made
+//! again), after which frames arrive in any order. Helper, leader and vector clock are the ones
+//! that run.
 //!
 //! Invariants: E1 committed state is the sum of the epochs up to the committed clock; E2 a helper's
 //! clock grows by exactly one epoch; E3 a delta is dropped only when a commit contains it; E4 a
-//! window fires once, and only when every clock has passed its end. That everything commits once
-//! faults stop is the absence of dead ends.
+//! window fires once, and no record of it is merged afterwards; E6 a record is late only after an
+//! idle time or a crash, and only if its window has passed. That everything commits once faults
+//! stop is the absence of dead ends.
 #![allow(missing_docs)]
 
 use models::{Explored, Model, Violation, explore};
-use state::epoch::{Cut, END_OF_STREAM, Helper, Leader, Rejoin, Tag, Verdict};
+use state::epoch::{Cut, END_OF_STREAM, Helper, Leader, Progress, Rejoin, Tag, Verdict};
 
 const HELPERS: usize = 2;
-const EPOCHS: u64 = 2;
+/// Records of a helper, one in each window.
+const RECORDS: usize = 2;
+const KEPT_MAX: usize = 2;
+/// The helper that may fall idle; the other one's delta has two chunks.
+const IDLER: usize = 1;
 
 /// What of the protocol is left out, to show that it is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +42,12 @@ enum Variant {
     RejoinAfterMerged,
     /// A window fires when one clock has passed its end.
     AnyClock,
+    /// A helper that was idle judges its records by what it knew before.
+    ReturnUnasked,
+    /// It asks how far windows have fired, but does not say before that it is back.
+    AskOnly,
+    /// It is answered when its epoch is merged, before that is committed.
+    AnswerWhenMerged,
 }
 
 /// A chunk of a delta: a set of records, as bits.
@@ -47,12 +59,36 @@ struct Durable {
     counts: [u8; 4],
     cut: Cut,
     /// How often each window was committed to the sink.
-    fired: [u8; EPOCHS as usize],
+    fired: [u8; RECORDS],
+}
+
+/// Whether a helper reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Mood {
+    Reads,
+    Idle,
+    /// Waits for the answer to this epoch, with which it came back.
+    Asks(u64),
+}
+
+/// What a closed epoch holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Closed {
+    delta: Delta,
+    /// Records that were read when it ended: where the source is put back to.
+    read: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct State {
     helpers: Vec<Helper<Delta>>,
+    moods: [Mood; HELPERS],
+    /// Records that were read, late ones too.
+    read: [usize; HELPERS],
+    /// How far windows have fired, as each helper was told.
+    reached: [i64; HELPERS],
+    /// By helper the epochs that it has closed.
+    closed: [Vec<Closed>; HELPERS],
     lives: [u64; HELPERS],
     /// Waits for the leader to commit before it may begin anew.
     down: [bool; HELPERS],
@@ -62,10 +98,11 @@ struct State {
     leader: Leader,
     counts: [u8; 4],
     staged: [Delta; HELPERS],
-    fired: [u8; EPOCHS as usize],
+    fired: [u8; RECORDS],
     durable: Durable,
     /// State that is written while its clock is not yet.
-    half: Option<(Cut, [u8; 2])>,
+    half: Option<(Cut, [u8; RECORDS])>,
+    idles: u8,
     faults: u8,
     duplicates: u8,
 }
@@ -73,7 +110,9 @@ struct State {
 #[derive(Debug, Clone)]
 #[expect(dead_code, reason = "fields are read by whoever reads a trace")]
 enum Step {
-    Close { helper: usize },
+    Read { helper: usize },
+    FallIdle { helper: usize },
+    Return { helper: usize },
     Send { helper: usize },
     Deliver { helper: usize, tag: Tag },
     DeliverAndKeep { helper: usize, tag: Tag },
@@ -91,13 +130,19 @@ type Steps = Vec<(Step, Result<State, String>)>;
 
 struct Epochs(Variant);
 
-/// The bit of the only record that `epoch` of `helper` has.
-fn record(helper: usize, epoch: u64) -> usize {
-    helper * EPOCHS as usize + epoch as usize - 1
+/// The bit of the record of `helper` that belongs to `window`.
+fn record(helper: usize, window: usize) -> usize {
+    helper * RECORDS + window
 }
 
-fn watermark(epoch: u64) -> i64 {
-    if epoch == EPOCHS { END_OF_STREAM } else { epoch as i64 }
+/// Where a window ends.
+fn end(window: usize) -> i64 {
+    window as i64 + 1
+}
+
+/// The watermark after so many records.
+fn watermark(read: usize) -> i64 {
+    if read == 0 { i64::MIN } else { end(read - 1) }
 }
 
 impl Epochs {
@@ -107,20 +152,72 @@ impl Epochs {
         }
     }
 
+    /// A helper reads a record, falls idle or comes back, and closes an epoch with that.
     fn close(&self, state: &State, out: &mut Steps) {
         for helper in 0..HELPERS {
-            let own = &state.helpers[helper];
-            if state.down[helper] || own.epoch() > EPOCHS || !own.may_close() {
+            let (own, read) = (&state.helpers[helper], state.read[helper]);
+            if state.down[helper] || read == RECORDS || !own.may_close() {
                 continue;
             }
-            let mut next = state.clone();
-            let epoch = own.epoch();
-            let delta = 1 << record(helper, epoch);
-            // One delta is in two chunks: between them anything may happen.
-            let chunks = if record(helper, epoch) == 0 { vec![delta, 0] } else { vec![delta] };
-            let closed = next.helpers[helper].close(watermark(epoch), chunks);
-            let closed = closed.map_err(|error| error.to_string());
-            out.push((Step::Close { helper }, closed.map(|_| next)));
+            let announced = watermark(read).max(state.reached[helper]);
+            match state.moods[helper] {
+                Mood::Reads => {
+                    out.push((Step::Read { helper }, self.read(state, helper)));
+                    if helper == IDLER && state.idles + state.duplicates == 0 {
+                        let mut next = state.clone();
+                        next.idles = 1;
+                        next.moods[helper] = Mood::Idle;
+                        let closed = close(&mut next, helper, 0, Progress::idle(announced));
+                        out.push((Step::FallIdle { helper }, closed.map(|()| next)));
+                    }
+                }
+                Mood::Idle => {
+                    let mut next = state.clone();
+                    let closed = match self.0 {
+                        Variant::ReturnUnasked | Variant::AskOnly => {
+                            if self.0 == Variant::AskOnly {
+                                next.reached[helper] = state.leader.clock().least();
+                            }
+                            next.moods[helper] = Mood::Reads;
+                            Ok(())
+                        }
+                        _ => {
+                            next.moods[helper] = Mood::Asks(own.epoch());
+                            close(&mut next, helper, 0, Progress::active(announced))
+                        }
+                    };
+                    out.push((Step::Return { helper }, closed.map(|()| next)));
+                }
+                Mood::Asks(_) => {}
+            }
+        }
+    }
+
+    /// Reads the next record and closes its epoch.
+    fn read(&self, state: &State, helper: usize) -> Result<State, String> {
+        let mut next = state.clone();
+        let window = state.read[helper];
+        let late = end(window) <= state.reached[helper];
+        let passed = end(window) <= state.leader.clock().least();
+        if late && (!passed || (state.idles == 0 && state.faults == 0)) {
+            return Err(format!("E6: the record of {helper} in window {window} is called late"));
+        }
+        next.read[helper] += 1;
+        let delta = if late { 0 } else { 1 << record(helper, window) };
+        let progress = match next.read[helper] {
+            RECORDS => Progress::ended(END_OF_STREAM),
+            read => Progress::active(watermark(read).max(state.reached[helper])),
+        };
+        close(&mut next, helper, delta, progress).map(|()| next)
+    }
+
+    /// Merges into windows that have not fired.
+    fn merge(state: &mut State, delta: Delta) -> Result<(), String> {
+        Self::add(&mut state.counts, delta);
+        let records = (0..HELPERS * RECORDS).filter(|at| delta >> at & 1 == 1);
+        match records.map(|at| at % RECORDS).find(|&window| state.fired[window] > 0) {
+            Some(window) => Err(format!("E4: window {window} has fired, and a record is merged")),
+            None => Ok(()),
         }
     }
 
@@ -155,7 +252,7 @@ impl Epochs {
                 } else {
                     out.push((Step::Deliver { helper, tag }, kept.clone()));
                 }
-                if state.duplicates == 0 {
+                if state.idles + state.duplicates == 0 {
                     let kept = kept.map(|mut next| {
                         next.duplicates = 1;
                         next
@@ -177,10 +274,15 @@ impl Epochs {
             Verdict::Stage => next.staged[helper] |= delta,
             Verdict::Complete => {
                 let staged = std::mem::take(&mut next.staged[helper]);
-                Self::add(&mut next.counts, staged | delta);
+                if let Err(fired) = Self::merge(&mut next, staged | delta) {
+                    return Some(Err(fired));
+                }
                 if self.0 == Variant::DropWhenMerged && !next.down[helper] {
                     let dropped = next.helpers[helper].acknowledge(tag.epoch);
                     dropped.expect("an epoch that was merged was closed");
+                }
+                if self.0 == Variant::AnswerWhenMerged && !next.down[helper] {
+                    answer(&mut next, helper, tag.epoch);
                 }
             }
             Verdict::Refuse(refusal) => {
@@ -192,7 +294,7 @@ impl Epochs {
                         // seen the others.
                         let mut cut = next.leader.cut();
                         cut.epochs[helper] = tag.epoch;
-                        cut.clock.advance(tag.helper, tag.watermark);
+                        cut.clock.advance(tag.helper, tag.progress);
                         let committed = next.durable.cut.clone();
                         next.leader = Leader::restore(&cut, &next.lives);
                         next.leader.committed(committed);
@@ -213,12 +315,13 @@ impl Epochs {
     }
 
     fn fire(&self, state: &State, out: &mut Steps) {
-        for window in 0..EPOCHS as usize {
-            let end = window as i64 + 1;
+        for window in 0..RECORDS {
             let clock = state.leader.clock();
             let passed = match self.0 {
-                Variant::AnyClock => (0..HELPERS as u32).any(|h| clock.of(h) >= Some(end)),
-                _ => clock.min() >= end,
+                Variant::AnyClock => (0..HELPERS as u32)
+                    .filter_map(|helper| clock.of(helper))
+                    .any(|said| said.watermark >= end(window)),
+                _ => clock.least() >= end(window),
             };
             if !passed || state.fired[window] > 0 {
                 continue;
@@ -268,6 +371,7 @@ impl Epochs {
             }
             let mut next = state.clone();
             let acknowledged = next.helpers[helper].acknowledge(epoch);
+            answer(&mut next, helper, epoch);
             let acknowledged = acknowledged.map(|_| next).map_err(|error| error.to_string());
             out.push((Step::Acknowledge { helper }, acknowledged));
         }
@@ -303,8 +407,8 @@ impl Epochs {
             next.fired = state.durable.fired;
             if self.0 == Variant::SinkFirst {
                 // The sink is ahead of the state, which does not know it.
-                let min = state.durable.cut.clock.min();
-                next.fired = [u8::from(min >= 1), u8::from(min >= 2)];
+                let least = state.durable.cut.clock.least();
+                next.fired = std::array::from_fn(|window| u8::from(least >= end(window)));
             }
             next.staged = [0; HELPERS];
             let mut live = (0..HELPERS).filter(|&helper| !state.down[helper]);
@@ -323,16 +427,39 @@ impl Epochs {
         };
         next.staged[helper] = 0;
         next.down[helper] = false;
-        next.helpers[helper] = Helper::new(helper as u32, life, after, EPOCHS as usize);
+        next.helpers[helper] = Helper::new(helper as u32, life, after, KEPT_MAX);
+        next.closed[helper].truncate(after as usize);
+        next.read[helper] = next.closed[helper].last().map_or(0, |closed| closed.read);
+        next.moods[helper] = Mood::Idle;
+        next.reached[helper] = i64::MIN;
         Some(next)
     }
 }
 
-/// Sends again what is kept; what is under way may still arrive, in any order.
+fn close(state: &mut State, helper: usize, delta: Delta, progress: Progress) -> Result<(), String> {
+    // One delta is in two chunks: between them anything may happen.
+    let chunks = if delta == 1 { vec![delta, 0] } else { vec![delta] };
+    state.closed[helper].push(Closed { delta, read: state.read[helper] });
+    let closed = state.helpers[helper].close(progress, chunks);
+    closed.map(|_| ()).map_err(|error| error.to_string())
+}
+
+/// The leader's answer that all epochs of a helper up to `epoch` are safe carries how far windows
+/// have fired.
+fn answer(state: &mut State, helper: usize, epoch: u64) {
+    if matches!(state.moods[helper], Mood::Asks(asked) if asked <= epoch) {
+        state.moods[helper] = Mood::Reads;
+        state.reached[helper] = state.leader.clock().least();
+    }
+}
+
+/// Sends again what is kept, the committed epoch being an answer as well; what is under way may
+/// still arrive, in any order.
 fn reconnect(state: &mut State, helper: usize) -> Result<(), String> {
     let committed = state.leader.acknowledged(helper as u32).unwrap_or(0);
     state.reordered[helper] = true;
     state.wire[helper].sort_unstable();
+    answer(state, helper, committed);
     state.helpers[helper].resend(committed).map_err(|error| error.to_string())
 }
 
@@ -343,9 +470,13 @@ impl Model for Epochs {
     fn initial(&self) -> Vec<State> {
         let leader = Leader::new(HELPERS as u32);
         let cut = leader.cut();
-        let helper = |helper| Helper::new(helper, 0, 0, EPOCHS as usize);
+        let helper = |helper| Helper::new(helper, 0, 0, KEPT_MAX);
         vec![State {
             helpers: (0..HELPERS as u32).map(helper).collect(),
+            moods: [Mood::Reads; HELPERS],
+            read: [0; HELPERS],
+            reached: [i64::MIN; HELPERS],
+            closed: [vec![], vec![]],
             lives: [0; HELPERS],
             down: [false; HELPERS],
             wire: [vec![], vec![]],
@@ -353,9 +484,10 @@ impl Model for Epochs {
             leader,
             counts: [0; 4],
             staged: [0; HELPERS],
-            fired: [0; 2],
-            durable: Durable { counts: [0; 4], cut, fired: [0; 2] },
+            fired: [0; RECORDS],
+            durable: Durable { counts: [0; 4], cut, fired: [0; RECORDS] },
             half: None,
+            idles: 0,
             faults: 0,
             duplicates: 0,
         }]
@@ -376,11 +508,13 @@ impl Model for Epochs {
     fn check(&self, state: &State) -> Result<(), String> {
         for helper in 0..HELPERS {
             let committed = state.durable.cut.epochs[helper];
-            for epoch in 1..=EPOCHS {
-                let count = state.durable.counts[record(helper, epoch)];
-                if count != u8::from(epoch <= committed) && state.half.is_none() {
+            let closed = state.closed[helper].iter().take(committed as usize);
+            let expected = closed.fold(0, |records, closed| records | closed.delta);
+            for at in (0..RECORDS).map(|window| record(helper, window)) {
+                let count = state.durable.counts[at];
+                if count != expected >> at & 1 && state.half.is_none() {
                     return Err(format!(
-                        "E1: epoch {epoch} of {helper} is committed {count} times"
+                        "E1: record {at} is committed {count} times with epoch {committed}"
                     ));
                 }
             }
@@ -391,28 +525,25 @@ impl Model for Epochs {
                 ));
             }
         }
-        for window in 0..EPOCHS as usize {
-            let (fired, sunk) = (state.fired[window], state.durable.fired[window]);
-            let min =
-                (0..HELPERS as u32).filter_map(|helper| state.leader.clock().of(helper)).min();
-            if sunk > 1 || (fired > 0 && min < Some(window as i64 + 1)) {
-                return Err(format!(
-                    "E4: window {window} fired at {min:?} and reached the sink {sunk} times"
-                ));
-            }
+        match state.durable.fired.iter().position(|&sunk| sunk > 1) {
+            Some(window) => Err(format!("E4: window {window} reached the sink more than once")),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn is_final(&self, state: &State) -> bool {
-        state.durable.cut.epochs == [EPOCHS; HELPERS]
-            && state.durable.fired == [1; EPOCHS as usize]
-            && state.helpers.iter().all(|helper| helper.committed() == EPOCHS)
+        let committed = |helper: usize| {
+            let closed = state.closed[helper].len() as u64;
+            state.read[helper] == RECORDS
+                && state.durable.cut.epochs[helper] == closed
+                && state.helpers[helper].committed() == closed
+        };
+        (0..HELPERS).all(committed) && state.durable.fired == [1; RECORDS]
     }
 }
 
 fn run(variant: Variant) -> Result<Explored, Violation> {
-    explore(&Epochs(variant), 5_000_000)
+    explore(&Epochs(variant), 8_000_000)
 }
 
 #[test]
@@ -471,4 +602,19 @@ fn a_new_life_after_merged_epochs_loses_them() {
 #[test]
 fn a_window_that_waits_for_one_clock_fires_early() {
     breaks(Variant::AnyClock, "E4");
+}
+
+#[test]
+fn who_comes_back_from_idle_without_asking_fires_a_window_twice() {
+    breaks(Variant::ReturnUnasked, "E4");
+}
+
+#[test]
+fn who_asks_without_saying_that_it_is_back_loses_a_record() {
+    breaks(Variant::AskOnly, "E6");
+}
+
+#[test]
+fn an_answer_before_the_commit_is_lost_with_the_leader() {
+    breaks(Variant::AnswerWhenMerged, "E6");
 }

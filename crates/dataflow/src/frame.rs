@@ -15,12 +15,13 @@
 //! the payload goes on in the next frame of the same kind and tag.
 
 use channel::Header;
+use state::epoch::{Presence, Progress};
 
 /// The sender's stream of this query ends here.
-pub(crate) const LAST: u8 = 1;
+const LAST: u8 = 1;
 
 /// The sender has no rows and holds no watermark back until it says otherwise.
-pub(crate) const IDLE: u8 = 4;
+const IDLE: u8 = 4;
 
 /// The sender was idle and wants to know how far windows have fired.
 pub(crate) const RESUME: u8 = 8;
@@ -30,6 +31,25 @@ pub(crate) const EPOCH_END: u8 = 16;
 
 /// The payload goes on in the next frame.
 pub(crate) const MORE: u8 = 2;
+
+/// The flags that say with the header's watermark what a sender says of its event time.
+pub(crate) fn flags_of(said: Progress) -> u8 {
+    match said.presence {
+        Presence::Active => 0,
+        Presence::Idle => IDLE,
+        Presence::Ended => LAST,
+    }
+}
+
+/// What the sender of a frame says of its event time.
+pub(crate) fn said_in(header: &Header) -> Progress {
+    let presence = match (header.flags & LAST != 0, header.flags & IDLE != 0) {
+        (true, _) => Presence::Ended,
+        (_, true) => Presence::Idle,
+        _ => Presence::Active,
+    };
+    Progress { watermark: header.watermark, presence }
+}
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 //! ```text
 //!  helper                                      leader of a partition
 //!  rows ─ Windows::assign ─ Slices::update     Slices::merge ─ Slices::take_values ─ rows
-//!                             │ end of epoch     ▲               ▲ VectorClock::min ≥ window end
+//!                             │ end of epoch     ▲             ▲ VectorClock::least ≥ window end
 //!                           take_delta           │
 //!                             │                Leader::accept: epoch = clock + 1, once
 //!                           Partitioner::split ─► Helper::close ── (some fabric) ─┘

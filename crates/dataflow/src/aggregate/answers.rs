@@ -49,7 +49,7 @@ impl Answers {
                 kind: Kind::Ack as u8,
                 tag: grouping.tag,
                 epoch,
-                watermark: grouping.clocks.borrow().least(),
+                watermark: grouping.least(),
                 ..Header::default()
             };
             grouping.net.send(to, Class::Control, header, |_| 0).await;

@@ -9,6 +9,7 @@ use arrow::array::{
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, TimeUnit};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use state::epoch::END_OF_STREAM;
 
 use super::Grouping;
 use super::fold::NO_WINDOW;
@@ -60,7 +61,7 @@ impl Grouping {
     /// SQL: an aggregate without keys or window over no rows has one row all the same.
     pub(super) async fn emit_total_of_nothing(&self) -> Result<(), DataflowError> {
         let total = self.spec.keys.is_empty() && self.spec.window.is_none();
-        let complete = self.clocks.borrow().least() == i64::MAX;
+        let complete = self.least() == END_OF_STREAM;
         if !total || !complete || self.emitted.get() || self.worker != TOTAL_WORKER {
             return Ok(());
         }

@@ -22,13 +22,13 @@ use arrow::compute::{concat_batches, take};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use channel::{Class, Header};
-use state::epoch::{Helper, Leader, Tag, Verdict};
+use state::epoch::{Helper, Presence, Progress, Tag, Verdict};
 use state::{Columns, Partitioner, Slices, Split};
 
-use super::Grouping;
 use super::answers::Answers;
+use super::{Grouping, said};
 use crate::error::DataflowError;
-use crate::frame::{EPOCH_END, IDLE, Kind, LAST};
+use crate::frame::{EPOCH_END, Kind, flags_of, said_in};
 use crate::job::Aggregation;
 use crate::metrics::Metrics;
 use crate::net::Message;
@@ -59,9 +59,7 @@ pub(super) struct Merge {
     /// Bytes of the chunks in `helpers`.
     kept_bytes: Cell<usize>,
     acknowledged: Event,
-    leader: RefCell<Leader>,
-    /// By helper the chunks of an epoch that is not complete.
-    staged: RefCell<Vec<Vec<Chunk>>>,
+    staged: RefCell<Staged>,
     encoder: RefCell<Encoder>,
     decoder: Decoder,
     schema: SchemaRef,
@@ -88,7 +86,8 @@ struct Chunk {
 impl Chunk {
     fn bytes(&self) -> usize {
         let columns = self.groups.iter().flat_map(|groups| groups.columns());
-        columns.map(|column| column.to_data().get_slice_memory_size().unwrap_or(0)).sum()
+        let columns = columns.map(|column| column.to_data().get_slice_memory_size().unwrap_or(0));
+        size_of::<Self>() + size_of_val(self.runs.as_slice()) + columns.sum::<usize>()
     }
 
     fn encode_runs(&self) -> Vec<u8> {
@@ -118,6 +117,30 @@ impl Chunk {
     }
 }
 
+/// By helper the chunks of an epoch that is not complete.
+struct Staged {
+    chunks: Vec<Vec<Chunk>>,
+    /// Bytes of all of them, their places in the lists included: chunks may be empty.
+    bytes: usize,
+}
+
+impl Staged {
+    fn new(helpers: u32) -> Self {
+        Self { chunks: vec![Vec::new(); helpers as usize], bytes: 0 }
+    }
+
+    fn push(&mut self, helper: u32, chunk: Chunk) {
+        self.bytes += chunk.bytes();
+        self.chunks[helper as usize].push(chunk);
+    }
+
+    fn take(&mut self, helper: u32) -> Vec<Chunk> {
+        let chunks = std::mem::take(&mut self.chunks[helper as usize]);
+        self.bytes -= chunks.iter().map(Chunk::bytes).sum::<usize>();
+        chunks
+    }
+}
+
 impl Merge {
     pub(super) fn new(spec: &Aggregation, place: &Place, partitioner: Partitioner) -> Self {
         let types = spec.group_by.keys.iter().cloned().chain(spec.group_by.state_types());
@@ -132,8 +155,7 @@ impl Merge {
             helpers: RefCell::new((0..place.workers).map(helper).collect()),
             kept_bytes: Cell::new(0),
             acknowledged: Event::default(),
-            leader: RefCell::new(Leader::new(place.workers)),
-            staged: RefCell::new(vec![Vec::new(); place.workers as usize]),
+            staged: RefCell::new(Staged::new(place.workers)),
             encoder: RefCell::new(Encoder::new(&schema)),
             decoder: Decoder::new(&schema),
             schema,
@@ -155,9 +177,9 @@ impl Merge {
         self.partial.borrow_mut()
     }
 
-    /// Bytes of partial states and of deltas that are kept.
+    /// Bytes of partial states, of deltas that are kept for others, and of theirs that are staged.
     pub(super) fn bytes(&self) -> usize {
-        self.partial.borrow().bytes() + self.kept_bytes.get()
+        self.partial.borrow().bytes() + self.kept_bytes.get() + self.staged.borrow().bytes
     }
 
     /// Ends the epoch if it is long enough, or if a window may fire.
@@ -169,9 +191,9 @@ impl Merge {
     ) -> Result<(), DataflowError> {
         let (announced, was_idle) = self.announced.get();
         if self.is_long(grouping) || idle != was_idle || grouping.crosses(announced, watermark) {
-            let flags = if idle { IDLE } else { 0 };
-            self.close_epoch(grouping, watermark, flags).await?;
-            grouping.move_clock(grouping.worker, watermark, idle);
+            let progress = said(watermark, idle);
+            self.close_epoch(grouping, progress).await?;
+            grouping.move_clock(grouping.worker, progress);
         }
         Ok(())
     }
@@ -179,11 +201,11 @@ impl Merge {
     /// Ends an epoch that says that this worker is back, and waits until every leader has merged
     /// it.
     pub(super) async fn resume(&self, grouping: &Grouping) -> Result<i64, DataflowError> {
-        let watermark = self.announced.get().0;
-        self.close_epoch(grouping, watermark, 0).await?;
-        grouping.move_clock(grouping.worker, watermark, false);
+        let progress = Progress::active(self.announced.get().0);
+        self.close_epoch(grouping, progress).await?;
+        grouping.move_clock(grouping.worker, progress);
         self.settle(grouping).await;
-        Ok(self.reached.get().max(grouping.clocks.borrow().least()))
+        Ok(self.reached.get().max(grouping.least()))
     }
 
     /// Ends the last epoch.
@@ -192,7 +214,7 @@ impl Merge {
         grouping: &Grouping,
         watermark: i64,
     ) -> Result<(), DataflowError> {
-        self.close_epoch(grouping, watermark, LAST).await
+        self.close_epoch(grouping, Progress::ended(watermark)).await
     }
 
     /// Waits until every delta of this worker is acknowledged.
@@ -232,17 +254,20 @@ impl Merge {
             epoch: header.epoch,
             chunk: header.aux as u32,
             last,
-            watermark: header.watermark,
+            progress: said_in(&header),
         };
-        let verdict = self.leader.borrow_mut().accept(&tag);
+        let verdict = grouping.leader.borrow_mut().accept(&tag);
         match verdict {
-            Verdict::Stage => self.staged.borrow_mut()[from as usize].push(chunk),
+            Verdict::Stage => {
+                self.staged.borrow_mut().push(from, chunk);
+                grouping.account()?;
+            }
             Verdict::Complete => {
-                let staged = std::mem::take(&mut self.staged.borrow_mut()[from as usize]);
+                let staged = self.staged.borrow_mut().take(from);
                 for chunk in staged.iter().chain([&chunk]) {
                     self.merge(grouping, chunk)?;
                 }
-                self.commit(grouping, from, &header);
+                self.commit(grouping, from);
             }
             Verdict::Refuse(refusal) => {
                 let place = format!("chunk {} of epoch {}", tag.chunk, tag.epoch);
@@ -252,17 +277,14 @@ impl Merge {
         Ok(())
     }
 
-    /// An epoch of a helper is merged: tell it, and move its clock.
-    fn commit(&self, grouping: &Grouping, from: u32, header: &Header) {
-        let mut leader = self.leader.borrow_mut();
+    /// An epoch of a helper is merged, and with it its clock has moved: tell it.
+    fn commit(&self, grouping: &Grouping, from: u32) {
+        let mut leader = grouping.leader.borrow_mut();
         let cut = leader.cut();
         leader.committed(cut);
         self.answers.owe(from, leader.acknowledged(from).unwrap_or(0));
-        if header.flags & LAST == 0 {
-            grouping.move_clock(from, header.watermark, header.flags & IDLE != 0);
-            return;
-        }
-        grouping.end_clock(from, header.watermark);
+        drop(leader);
+        grouping.clock_moved.notify();
         if grouping.others_have_ended() {
             self.answers.close();
         }
@@ -297,14 +319,13 @@ impl Merge {
     async fn close_epoch(
         &self,
         grouping: &Grouping,
-        watermark: i64,
-        flags: u8,
+        progress: Progress,
     ) -> Result<(), DataflowError> {
         for leader in grouping.net.peers() {
             let may_close = || self.helpers.borrow()[leader as usize].may_close();
             self.acknowledged.wait_for(|| may_close().then_some(())).await;
         }
-        self.announced.set((watermark, flags & IDLE != 0));
+        self.announced.set((progress.watermark, progress.presence == Presence::Idle));
         self.epoch_began.set(grouping.metrics.bytes_in.load(Ordering::Relaxed));
         self.epoch_began_rows.set(grouping.metrics.rows_in.load(Ordering::Relaxed));
         Metrics::add(&grouping.metrics.epochs, 1);
@@ -313,12 +334,12 @@ impl Merge {
             let chunks = std::mem::take(&mut delta[leader as usize]);
             let bytes: usize = chunks.iter().map(Chunk::bytes).sum();
             self.kept_bytes.set(self.kept_bytes.get() + bytes);
-            let closed = self.helpers.borrow_mut()[leader as usize].close(watermark, chunks);
+            let closed = self.helpers.borrow_mut()[leader as usize].close(progress, chunks);
             debug_assert!(closed.is_ok(), "may_close was awaited");
         }
         for leader in grouping.net.peers() {
             while let Some((tag, chunk)) = self.next_chunk(leader) {
-                self.send(grouping, leader, flags, tag, &chunk).await?;
+                self.send(grouping, leader, tag, &chunk).await?;
                 self.helpers.borrow_mut()[leader as usize].sent();
             }
         }
@@ -334,16 +355,15 @@ impl Merge {
         &self,
         grouping: &Grouping,
         leader: u32,
-        flags: u8,
         tag: Tag,
         chunk: &Chunk,
     ) -> Result<(), DataflowError> {
         let header = Header {
             kind: Kind::Delta as u8,
-            flags: if tag.last { flags | EPOCH_END } else { 0 },
+            flags: flags_of(tag.progress) | if tag.last { EPOCH_END } else { 0 },
             tag: grouping.tag,
             epoch: tag.epoch,
-            watermark: tag.watermark,
+            watermark: tag.progress.watermark,
             aux: u64::from(tag.chunk),
             ..Header::default()
         };

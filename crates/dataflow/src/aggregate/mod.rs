@@ -14,7 +14,6 @@
 //! exchange.
 
 mod answers;
-mod clock;
 mod emit;
 mod fold;
 mod merge;
@@ -27,9 +26,9 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, BooleanArray, Int64Array};
 use arrow::compute::filter_record_batch;
 use arrow::record_batch::RecordBatch;
+use state::epoch::{END_OF_STREAM, Leader, Presence, Progress};
 use state::{Partitioner, Slices};
 
-use crate::aggregate::clock::Clocks;
 use crate::aggregate::emit::Fired;
 use crate::aggregate::fold::Folder;
 use crate::aggregate::merge::Merge;
@@ -55,7 +54,8 @@ pub(crate) struct Grouping {
     merged: RefCell<Slices>,
     folder: RefCell<Folder>,
     exchange: Meeting,
-    clocks: RefCell<Clocks>,
+    /// This worker as the leader of its keys: how far every worker's rows are known to be here.
+    leader: RefCell<Leader>,
     clock_moved: Event,
     /// Whether a row was given out: see [`Grouping::emit_total_of_nothing`].
     emitted: Cell<bool>,
@@ -87,10 +87,12 @@ impl Grouping {
             Exchange::Merge => Meeting::Merge(Merge::new(spec, place, partitioner)),
             Exchange::Shuffle => Meeting::Shuffle(Shuffle::new(spec, place, partitioner)),
         };
-        let streams = match &exchange {
-            Meeting::Forward => vec![place.worker],
-            _ => (0..place.workers).collect(),
-        };
+        let mut leader = Leader::new(place.workers);
+        if let Meeting::Forward = exchange {
+            for other in (0..place.workers).filter(|&worker| worker != place.worker) {
+                leader.advance(other, Progress::ended(END_OF_STREAM));
+            }
+        }
         Self {
             tag,
             worker: place.worker,
@@ -100,7 +102,7 @@ impl Grouping {
             merged: RefCell::new(Slices::new(&spec.group_by)),
             folder: RefCell::new(Folder::new(spec)),
             exchange,
-            clocks: RefCell::new(Clocks::new(&streams)),
+            leader: RefCell::new(leader),
             clock_moved: Event::default(),
             emitted: Cell::new(false),
             net,
@@ -155,7 +157,7 @@ impl Grouping {
     /// When state cannot be merged or cannot travel.
     pub(crate) async fn progress(&self, watermark: i64, idle: bool) -> Result<(), DataflowError> {
         match &self.exchange {
-            Meeting::Forward => self.move_clock(self.worker, watermark, idle),
+            Meeting::Forward => self.move_clock(self.worker, said(watermark, idle)),
             Meeting::Merge(merge) => merge.progress(self, watermark, idle).await?,
             Meeting::Shuffle(shuffle) => shuffle.progress(self, watermark, idle).await?,
         }
@@ -169,7 +171,7 @@ impl Grouping {
     /// When state cannot travel.
     pub(crate) async fn resume(&self) -> Result<i64, DataflowError> {
         match &self.exchange {
-            Meeting::Forward => Ok(self.clocks.borrow().least()),
+            Meeting::Forward => Ok(self.least()),
             Meeting::Merge(merge) => merge.resume(self).await,
             Meeting::Shuffle(shuffle) => Ok(shuffle.resume(self).await),
         }
@@ -185,7 +187,7 @@ impl Grouping {
             Meeting::Merge(merge) => merge.end(self, watermark).await?,
             Meeting::Shuffle(shuffle) => shuffle.end(self, watermark).await?,
         }
-        self.end_clock(self.worker, watermark);
+        self.move_clock(self.worker, Progress::ended(watermark));
         Ok(())
     }
 
@@ -213,21 +215,19 @@ impl Grouping {
     pub(crate) async fn fire(&self) -> Result<(), DataflowError> {
         loop {
             // Read before anything is awaited: the clock moves on while rows are written.
-            let seen = self.clocks.borrow().changes();
-            let watermark = self.clocks.borrow().least();
+            let seen = self.time();
             loop {
-                let ripe = self.ripe(watermark)?;
+                let ripe = self.ripe(seen.0)?;
                 if ripe.is_empty() {
                     break;
                 }
                 self.emit(ripe).await?;
                 self.account()?;
             }
-            if self.clocks.borrow().changes() == seen && self.clocks.borrow().ended() {
+            if self.time() == seen && seen.1 {
                 break;
             }
-            let moved = || (self.clocks.borrow().changes() != seen).then_some(());
-            self.clock_moved.wait_for(moved).await;
+            self.clock_moved.wait_for(|| (self.time() != seen).then_some(())).await;
         }
         self.emit_total_of_nothing().await
     }
@@ -327,15 +327,21 @@ impl Grouping {
         self.account()
     }
 
-    fn move_clock(&self, worker: u32, watermark: i64, idle: bool) {
-        if self.clocks.borrow_mut().set(worker, watermark, idle) {
+    fn move_clock(&self, worker: u32, said: Progress) {
+        if self.leader.borrow_mut().advance(worker, said) {
             self.clock_moved.notify();
         }
     }
 
-    fn end_clock(&self, worker: u32, watermark: i64) {
-        self.clocks.borrow_mut().end(worker, watermark);
-        self.clock_moved.notify();
+    /// The watermark that windows have to pass to fire.
+    fn least(&self) -> i64 {
+        self.leader.borrow().clock().least()
+    }
+
+    /// That watermark, and whether no worker has rows any more.
+    fn time(&self) -> (i64, bool) {
+        let leader = self.leader.borrow();
+        (leader.clock().least(), leader.clock().ended())
     }
 
     /// Publishes the bytes of state, and holds them to their bound.
@@ -357,7 +363,13 @@ impl Grouping {
 
     /// Whether every other worker has ended its stream.
     fn others_have_ended(&self) -> bool {
-        let clocks = self.clocks.borrow();
-        self.net.peers().all(|worker| clocks.has_ended(worker))
+        let leader = self.leader.borrow();
+        let has_ended = |said: Progress| said.presence == Presence::Ended;
+        self.net.peers().all(|worker| leader.clock().of(worker).is_some_and(has_ended))
     }
+}
+
+/// What a worker says that has not ended.
+fn said(watermark: i64, idle: bool) -> Progress {
+    if idle { Progress::idle(watermark) } else { Progress::active(watermark) }
 }

@@ -12,11 +12,12 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use channel::{Class, Header};
 use state::Partitioner;
+use state::epoch::Progress;
 
-use super::Grouping;
 use super::answers::Answers;
+use super::{Grouping, said};
 use crate::error::DataflowError;
-use crate::frame::{IDLE, Kind, LAST, RESUME};
+use crate::frame::{Kind, RESUME, flags_of, said_in};
 use crate::job::Aggregation;
 use crate::net::Message;
 use crate::scheduler::Event;
@@ -116,8 +117,8 @@ impl Shuffle {
             return Ok(());
         }
         self.announced.set((watermark, idle));
-        self.announce(grouping, watermark, if idle { IDLE } else { 0 }).await?;
-        grouping.move_clock(grouping.worker, watermark, idle);
+        self.announce(grouping, said(watermark, idle)).await?;
+        grouping.move_clock(grouping.worker, said(watermark, idle));
         Ok(())
     }
 
@@ -125,12 +126,13 @@ impl Shuffle {
     pub(super) async fn resume(&self, grouping: &Grouping) -> i64 {
         let watermark = self.announced.get().0;
         self.announced.set((watermark, false));
-        grouping.move_clock(grouping.worker, watermark, false);
+        let progress = Progress::active(watermark);
+        grouping.move_clock(grouping.worker, progress);
         let peers: Vec<u32> = grouping.net.peers().collect();
         self.unanswered.set(peers.len() as u32);
-        self.reached.set(grouping.clocks.borrow().least());
+        self.reached.set(grouping.least());
         for to in peers {
-            let header = header(grouping, Kind::Progress, watermark, RESUME);
+            let header = header(grouping, Kind::Progress, watermark, flags_of(progress) | RESUME);
             grouping.net.send(to, Class::Data, header, |_| 0).await;
         }
         self.answered.wait_for(|| (self.unanswered.get() == 0).then(|| self.reached.get())).await
@@ -142,7 +144,7 @@ impl Shuffle {
         grouping: &Grouping,
         watermark: i64,
     ) -> Result<(), DataflowError> {
-        self.announce(grouping, watermark, LAST).await
+        self.announce(grouping, Progress::ended(watermark)).await
     }
 
     pub(super) fn receive(
@@ -165,31 +167,23 @@ impl Shuffle {
                 self.unanswered.set(self.unanswered.get().saturating_sub(1));
                 self.answered.notify();
             }
-            _ if header.flags & LAST != 0 => {
-                grouping.end_clock(from, header.watermark);
-                if grouping.others_have_ended() {
-                    self.answers.close();
-                }
-            }
             _ => {
-                grouping.move_clock(from, header.watermark, header.flags & IDLE != 0);
+                grouping.move_clock(from, said_in(&header));
                 if header.flags & RESUME != 0 {
                     self.answers.owe(from, 0);
+                }
+                if grouping.others_have_ended() {
+                    self.answers.close();
                 }
             }
         }
         Ok(())
     }
 
-    async fn announce(
-        &self,
-        grouping: &Grouping,
-        watermark: i64,
-        flags: u8,
-    ) -> Result<(), DataflowError> {
+    async fn announce(&self, grouping: &Grouping, said: Progress) -> Result<(), DataflowError> {
         for to in grouping.net.peers() {
             self.send_waiting(grouping, to).await?;
-            let header = header(grouping, Kind::Progress, watermark, flags);
+            let header = header(grouping, Kind::Progress, said.watermark, flags_of(said));
             grouping.net.send(to, Class::Data, header, |_| 0).await;
         }
         Ok(())

@@ -1,38 +1,151 @@
-//! How far each helper's event time has come.
+//! How far each helper's event time has come (S11).
 
-/// The watermark of a helper whose input has ended.
+/// The watermark of a helper that has read its input to the end.
 pub const END_OF_STREAM: i64 = i64::MAX;
 
-/// The low watermark of each helper, in ticks of event time (S11).
+/// What a helper says of its event time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Progress {
+    /// No row before it will come of this helper, in ticks of event time.
+    pub watermark: i64,
+    /// Whether rows are to come at all.
+    pub presence: Presence,
+}
+
+/// Whether rows of a helper are to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Presence {
+    /// They come: its watermark holds time back.
+    Active,
+    /// None for the time being: it holds nothing back, and time may pass its watermark. Before it
+    /// judges rows again it says that it is [`Presence::Active`], and learns how far time has come.
+    Idle,
+    /// None any more. It holds time back at its watermark, unless that is [`END_OF_STREAM`].
+    Ended,
+}
+
+impl Progress {
+    /// Rows are to come, at this watermark and after it.
+    pub fn active(watermark: i64) -> Self {
+        Self { watermark, presence: Presence::Active }
+    }
+
+    /// No rows for the time being.
+    pub fn idle(watermark: i64) -> Self {
+        Self { watermark, presence: Presence::Idle }
+    }
+
+    /// No rows any more; [`END_OF_STREAM`] if that was all of its input.
+    pub fn ended(watermark: i64) -> Self {
+        Self { watermark, presence: Presence::Ended }
+    }
+
+    fn is_complete(&self) -> bool {
+        *self == Self::ended(END_OF_STREAM)
+    }
+}
+
+/// The event time of a partition, as far as its helpers have told of it.
 ///
-/// A helper that has said nothing is at the beginning of time.
+/// A helper that has said nothing is active at the beginning of time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct VectorClock {
-    watermarks: Vec<i64>,
+    helpers: Vec<Progress>,
+    least: i64,
 }
 
 impl VectorClock {
     /// A clock of so many helpers.
     pub fn new(helpers: u32) -> Self {
-        Self { watermarks: vec![i64::MIN; helpers as usize] }
+        let mut clock =
+            Self { helpers: vec![Progress::active(i64::MIN); helpers as usize], least: i64::MIN };
+        clock.refresh();
+        clock
     }
 
-    /// Moves a helper forward; a watermark behind the one it has is ignored, and so is a helper
-    /// that is not there.
-    pub fn advance(&mut self, helper: u32, watermark: i64) {
-        if let Some(own) = self.watermarks.get_mut(helper as usize) {
-            *own = (*own).max(watermark);
+    /// Notes what a helper says. Its watermark does not go back, and who has ended does not come
+    /// back. True if [`least`](Self::least) or [`ended`](Self::ended) tells something new.
+    pub fn advance(&mut self, helper: u32, said: Progress) -> bool {
+        let before = (self.least, self.ended());
+        if let Some(own) = self.helpers.get_mut(helper as usize) {
+            own.watermark = own.watermark.max(said.watermark);
+            if own.presence != Presence::Ended {
+                own.presence = said.presence;
+            }
+        }
+        self.refresh();
+        before != (self.least, self.ended())
+    }
+
+    /// The watermark up to which windows fire: every active helper has passed it. It never goes
+    /// back, though a helper that was idle may come back behind it. [`END_OF_STREAM`] when all
+    /// have read their input to the end.
+    pub fn least(&self) -> i64 {
+        self.least
+    }
+
+    /// True when no helper has rows any more.
+    pub fn ended(&self) -> bool {
+        self.helpers.iter().all(|own| own.presence == Presence::Ended)
+    }
+
+    /// What a helper has said last.
+    pub fn of(&self, helper: u32) -> Option<Progress> {
+        self.helpers.get(helper as usize).copied()
+    }
+
+    fn refresh(&mut self) {
+        let holding = |own: &&Progress| own.presence != Presence::Idle && !own.is_complete();
+        let holding = self.helpers.iter().filter(holding).map(|own| own.watermark);
+        match holding.min() {
+            Some(least) => self.least = self.least.max(least),
+            None if self.helpers.iter().all(Progress::is_complete) => self.least = END_OF_STREAM,
+            // Only idle helpers are left: time stands still, for they may come back.
+            None => {}
         }
     }
+}
 
-    /// The watermark that every helper has reached: no row before it will come. [`END_OF_STREAM`]
-    /// if there are none.
-    pub fn min(&self) -> i64 {
-        self.watermarks.iter().copied().min().unwrap_or(END_OF_STREAM)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_of_who_is_not_idle_counts_and_never_goes_back() {
+        let mut clock = VectorClock::new(3);
+        assert!(!clock.advance(0, Progress::active(10)));
+        assert!(!clock.advance(1, Progress::active(20)));
+        assert!(clock.advance(2, Progress::active(30)));
+        assert_eq!(clock.least(), 10);
+        assert!(clock.advance(0, Progress::idle(10)), "an idle helper holds nothing back");
+        assert_eq!(clock.least(), 20);
+        assert!(!clock.advance(0, Progress::active(15)));
+        assert_eq!(clock.least(), 20, "a helper that comes back does not turn time back");
+        assert!(!clock.advance(1, Progress::active(25)));
+        assert_eq!(clock.least(), 20, "but time waits for it");
+        clock.advance(1, Progress::idle(25));
+        clock.advance(0, Progress::idle(15));
+        assert_eq!(clock.least(), 30);
+        assert!(!clock.advance(2, Progress::idle(40)), "when all are idle, time stands still");
     }
 
-    /// The watermark of a helper.
-    pub fn of(&self, helper: u32) -> Option<i64> {
-        self.watermarks.get(helper as usize).copied()
+    #[test]
+    fn who_has_ended_stays_so_and_holds_time_unless_it_read_everything() {
+        let mut clock = VectorClock::new(3);
+        clock.advance(0, Progress::ended(END_OF_STREAM));
+        clock.advance(1, Progress::active(20));
+        assert!(clock.advance(2, Progress::active(50)));
+        assert_eq!(clock.least(), 20);
+        assert!(clock.advance(1, Progress::ended(40)));
+        clock.advance(2, Progress::active(90));
+        assert_eq!(clock.least(), 40, "who was stopped ends where it was");
+        assert!(!clock.ended());
+        assert!(clock.advance(2, Progress::ended(END_OF_STREAM)));
+        assert!(!clock.advance(2, Progress::idle(0)));
+        assert!(clock.ended());
+        assert_eq!((clock.least(), clock.of(1)), (40, Some(Progress::ended(40))));
+        assert!(!clock.advance(3, Progress::ended(0)), "there is no such helper");
+        assert_eq!(clock.of(3), None);
+        assert_eq!(VectorClock::new(0).least(), END_OF_STREAM);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::Tag;
+use super::{Progress, Tag};
 
 /// One executor towards one leader. `D` is a chunk of a delta.
 ///
@@ -23,7 +23,7 @@ pub struct Helper<D> {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Kept<D> {
-    watermark: i64,
+    progress: Progress,
     chunks: Vec<D>,
 }
 
@@ -79,13 +79,13 @@ impl<D> Helper<D> {
         self.kept.len() < self.kept_max
     }
 
-    /// Closes the open epoch with its delta: rows up to `watermark`, in chunks. No chunks stand for
-    /// one empty chunk, which carries the watermark. Returns the number of the epoch.
+    /// Closes the open epoch with its delta: rows up to `progress`, in chunks. No chunks stand for
+    /// one empty chunk, which carries the progress. Returns the number of the epoch.
     ///
     /// # Errors
     /// [`TooManyEpochs`] unless [`Helper::may_close`]; the epoch stays open and the chunks are
     /// lost, so ask before.
-    pub fn close(&mut self, watermark: i64, chunks: Vec<D>) -> Result<u64, TooManyEpochs>
+    pub fn close(&mut self, progress: Progress, chunks: Vec<D>) -> Result<u64, TooManyEpochs>
     where
         D: Default,
     {
@@ -93,7 +93,7 @@ impl<D> Helper<D> {
             return Err(TooManyEpochs { kept: self.kept.len() });
         }
         let chunks = if chunks.is_empty() { vec![D::default()] } else { chunks };
-        self.kept.push_back(Kept { watermark, chunks });
+        self.kept.push_back(Kept { progress, chunks });
         Ok(self.epoch() - 1)
     }
 
@@ -108,7 +108,7 @@ impl<D> Helper<D> {
             epoch: self.committed + at as u64 + 1,
             chunk: chunk as u32,
             last: chunk + 1 == kept.chunks.len(),
-            watermark: kept.watermark,
+            progress: kept.progress,
         };
         Some((tag, &kept.chunks[chunk]))
     }

@@ -1,6 +1,6 @@
 //! The side that merges deltas, in epoch order, once.
 
-use super::{Tag, VectorClock};
+use super::{Progress, Tag, VectorClock};
 
 /// The leader of one partition: how far each helper has come in memory, and how far it is
 /// committed.
@@ -26,7 +26,7 @@ struct Clock {
 pub struct Cut {
     /// Per helper the last epoch.
     pub epochs: Vec<u64>,
-    /// Per helper the low watermark.
+    /// Their event time.
     pub clock: VectorClock,
 }
 
@@ -62,7 +62,8 @@ pub enum Refusal {
 /// The answer to a helper that joins or comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Rejoin {
-    /// Drop what is staged of it, and let it begin after this epoch, which is committed.
+    /// Drop what is staged of it, and let it begin after this epoch, which is committed. It begins
+    /// as a helper that was idle.
     After(u64),
     /// It has epochs that are merged but not committed, and its former life is the only one that
     /// could send them again: commit first, then ask once more. Until then nothing is accepted from
@@ -110,7 +111,7 @@ impl Leader {
             return Verdict::Stage;
         }
         (clock.epoch, clock.chunk) = next_epoch(clock);
-        self.merged.advance(tag.helper, tag.watermark);
+        self.merged.advance(tag.helper, tag.progress);
         Verdict::Complete
     }
 
@@ -150,7 +151,13 @@ impl Leader {
         }
     }
 
-    /// How far each helper's event time is merged: a window fires when [`VectorClock::min`] has
+    /// A helper says where its event time is, outside of any epoch: the leader as a helper of
+    /// itself, and helpers that send rows as they read them. As [`VectorClock::advance`].
+    pub fn advance(&mut self, helper: u32, said: Progress) -> bool {
+        self.merged.advance(helper, said)
+    }
+
+    /// How far each helper's event time is merged: a window fires when [`VectorClock::least`] has
     /// passed its end.
     pub fn clock(&self) -> &VectorClock {
         &self.merged

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  Helper                                     Leader
-//!  close(watermark, chunks) ─ (tag, chunk) ─► accept(tag): Stage … Complete, or a refusal
+//!  close(progress, chunks) ── (tag, chunk) ─► accept(tag): Stage … Complete, or a refusal
 //!     keeps the chunks                        merge; the helper's clock is one epoch further
 //!                                             cut() ─► state, clocks and sink in one write
 //!  acknowledge(epoch) ◄── committed epoch ─── committed(cut)
@@ -19,8 +19,16 @@
 //!   else, if the caller merges exactly what [`Leader::accept`] lets pass and writes state, [`Cut`]
 //!   and sink position in one atomic write.
 //! - Clocks of a helper grow by exactly one epoch.
-//! - [`VectorClock::min`] is a low watermark of everything that was merged: a window that ends
-//!   there is complete.
+//! - A window that ends at or before [`VectorClock::least`] is complete: no row of it is merged
+//!   later, if a helper that was idle asks before it judges its next rows how far time has come.
+//!
+//! # Who was idle
+//! An idle helper holds no window back, so that windows fire beyond its watermark. Before it judges
+//! the rows with which it comes back, it closes an epoch as [`Presence::Active`] and waits until
+//! every leader has acknowledged that epoch, each with its [`VectorClock::least`]. From then on it
+//! holds time where it is; rows of windows that end at or before the greatest of these are late.
+//! An acknowledgement tells of a commit, so that a leader that comes back still knows it as active.
+//! A new life of a helper does the same: the former one may have been idle.
 //!
 //! # Where it deviates from the paper
 //! S9 step 5 lets a helper invalidate a delta once it was sent; a leader that dies then takes the
@@ -32,7 +40,7 @@ mod leader;
 #[cfg(test)]
 mod tests;
 
-pub use clock::{END_OF_STREAM, VectorClock};
+pub use clock::{END_OF_STREAM, Presence, Progress, VectorClock};
 pub use helper::{AcknowledgeError, Helper, TooManyEpochs};
 pub use leader::{Cut, Leader, Refusal, Rejoin, Verdict};
 
@@ -49,6 +57,6 @@ pub struct Tag {
     pub chunk: u32,
     /// Whether it is the last chunk of its epoch.
     pub last: bool,
-    /// The helper's low watermark at the end of the epoch, in ticks of event time.
-    pub watermark: i64,
+    /// The helper's event time at the end of the epoch.
+    pub progress: Progress,
 }

@@ -3,7 +3,8 @@
 use super::*;
 
 fn tag(epoch: u64, chunk: u32, last: bool) -> Tag {
-    Tag { helper: 0, incarnation: 0, epoch, chunk, last, watermark: epoch as i64 * 10 }
+    let progress = Progress::active(epoch as i64 * 10);
+    Tag { helper: 0, incarnation: 0, epoch, chunk, last, progress }
 }
 
 #[test]
@@ -25,25 +26,29 @@ fn a_chunk_is_accepted_once_and_in_order() {
 
 #[test]
 fn windows_wait_for_the_last_helper() {
-    let mut leader = Leader::new(2);
-    leader.accept(&tag(1, 0, true));
-    assert_eq!(leader.clock().min(), i64::MIN);
-    leader.accept(&Tag { helper: 1, watermark: 7, ..tag(1, 0, true) });
-    assert_eq!(leader.clock().min(), 7);
-    leader.accept(&Tag { helper: 1, watermark: END_OF_STREAM, ..tag(2, 0, true) });
-    assert_eq!((leader.clock().min(), leader.clock().of(1)), (10, Some(END_OF_STREAM)));
-    leader.accept(&Tag { watermark: 3, ..tag(2, 0, true) });
-    assert_eq!(leader.clock().min(), 10, "a watermark does not go back");
-    assert_eq!(VectorClock::new(0).min(), END_OF_STREAM);
+    let mut leader = Leader::new(3);
+    assert!(!leader.advance(2, Progress::active(8)));
+    leader.accept(&Tag { progress: Progress::active(10), ..tag(1, 0, false) });
+    leader.accept(&Tag { helper: 1, progress: Progress::active(7), ..tag(1, 0, true) });
+    assert_eq!(leader.clock().least(), i64::MIN, "a staged chunk moves no time");
+    leader.accept(&tag(1, 1, true));
+    assert_eq!(leader.clock().least(), 7);
+    let ended = Progress::ended(END_OF_STREAM);
+    leader.accept(&Tag { helper: 1, progress: ended, ..tag(2, 0, true) });
+    assert_eq!((leader.clock().least(), leader.clock().of(1)), (8, Some(ended)));
+    assert!(leader.advance(2, Progress::idle(8)), "told without an epoch");
+    assert_eq!(leader.clock().least(), 10);
+    leader.accept(&Tag { progress: Progress::active(3), ..tag(2, 0, true) });
+    assert_eq!(leader.clock().least(), 10, "a watermark does not go back");
 }
 
 #[test]
 fn a_helper_keeps_until_commit_and_sends_again() {
     let mut helper = Helper::new(0, 0, 0, 2);
-    assert_eq!(helper.close(10, vec!["a", "b"]), Ok(1));
-    assert_eq!(helper.close(20, vec![]), Ok(2));
+    assert_eq!(helper.close(Progress::active(10), vec!["a", "b"]), Ok(1));
+    assert_eq!(helper.close(Progress::active(20), vec![]), Ok(2));
     assert!(!helper.may_close());
-    assert_eq!(helper.close(30, vec!["lost"]), Err(TooManyEpochs { kept: 2 }));
+    assert_eq!(helper.close(Progress::active(30), vec!["lost"]), Err(TooManyEpochs { kept: 2 }));
     let drain = |helper: &mut Helper<&'static str>| {
         let mut sent = vec![];
         while let Some((tag, &chunk)) = helper.to_send() {
@@ -69,8 +74,8 @@ fn a_helper_keeps_until_commit_and_sends_again() {
 #[test]
 fn an_acknowledgement_in_the_middle_of_sending_keeps_the_place() {
     let mut helper = Helper::new(0, 0, 0, 4);
-    helper.close(1, vec![1]).unwrap();
-    helper.close(2, vec![2, 3]).unwrap();
+    helper.close(Progress::active(1), vec![1]).unwrap();
+    helper.close(Progress::active(2), vec![2, 3]).unwrap();
     helper.sent();
     helper.sent();
     helper.acknowledge(1).unwrap();
@@ -104,7 +109,7 @@ fn a_leader_comes_back_with_what_it_wrote() {
     leader.committed(cut.clone());
     assert_eq!(leader.acknowledged(0), Some(1));
     let mut back = Leader::restore(&cut, &[0]);
-    assert_eq!((back.clock().min(), back.acknowledged(0)), (10, Some(1)));
+    assert_eq!((back.clock().least(), back.acknowledged(0)), (10, Some(1)));
     assert_eq!(back.accept(&tag(1, 0, true)), Verdict::Refuse(Refusal::Duplicate));
     assert_eq!(back.accept(&tag(2, 0, true)), Verdict::Complete);
     back.committed(back.cut());

@@ -1,0 +1,178 @@
+//! What a peer can make a worker keep is bounded: a worker of the merge exchange against a helper
+//! that is played frame by frame.
+#![allow(missing_docs)]
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::record_batch::RecordBatch;
+use channel::{Class, Header, Link};
+use dataflow::bad::BadRows;
+use dataflow::error::{ConnectorError, DataflowError};
+use dataflow::job::{Aggregation, Exchange, Input, Job, Query, Settings};
+use dataflow::metrics::Metrics;
+use dataflow::sink::{Placement, Sink, SinkWriter};
+use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::worker::{Signals, Worker, WorkerConfig};
+use fabric::sim::{SimNet, SimOptions};
+use fabric::{Fabric, LinkId};
+use state::{GroupBy, StateError, StateOptions};
+
+/// Numbers of `dataflow::frame`, which are the wire's.
+const DELTA: u8 = 3;
+const EPOCH_END: u8 = 16;
+
+const CHUNKS: u64 = 1_000;
+const BUDGET: usize = 16 << 10;
+
+/// A table without rows that never ends, and takes none.
+struct Silence;
+
+impl Source for Silence {
+    fn schema(&self) -> SchemaRef {
+        Arc::new(Schema::new(vec![Field::new("key", DataType::Int64, false)]))
+    }
+
+    fn bounded(&self) -> bool {
+        false
+    }
+
+    fn flows(&self, _: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
+        Ok(vec![FlowInfo::default()])
+    }
+
+    fn open(&self, _: usize, _: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+        Ok(Box::new(Silence))
+    }
+}
+
+impl Flow for Silence {
+    fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
+        Ok(Next::Wait { until_ns: u64::MAX })
+    }
+}
+
+impl Sink for Silence {
+    fn placement(&self) -> Placement {
+        Placement::Everywhere
+    }
+
+    fn open(&self, _: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+        Ok(Box::new(Silence))
+    }
+}
+
+impl SinkWriter for Silence {
+    fn write(&mut self, _: &RecordBatch) -> Result<(), ConnectorError> {
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), ConnectorError> {
+        Ok(())
+    }
+
+    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
+        Ok(())
+    }
+}
+
+fn job() -> Job {
+    let keys = vec![DataType::Int64];
+    let aggregates = vec![state::aggregates::count()];
+    let fields = ["key", "rows"].map(|name| Field::new(name, DataType::Int64, true));
+    let schema = Arc::new(Schema::new(fields.to_vec()));
+    let aggregate = Aggregation {
+        input_schema: Silence.schema(),
+        group_by: Arc::new(GroupBy { keys, aggregates, options: StateOptions::default() }),
+        keys: vec![0],
+        args: vec![vec![]],
+        window: None,
+        exchange: Exchange::Merge,
+        schema: schema.clone(),
+        step: None,
+    };
+    let input = Input { table: "t".into(), source: Arc::new(Silence), watermark: None };
+    let query = Query {
+        name: "q".into(),
+        input,
+        step: None,
+        aggregate: Some(aggregate),
+        schema,
+        sink: Arc::new(Silence),
+    };
+    let settings = Settings { state_bytes_max: BUDGET, ..Settings::default() };
+    Job { queries: vec![query], settings }
+}
+
+/// Sends a worker the headers, each as a frame without payload, and gives its first failure.
+fn tell(headers: impl Iterator<Item = Header>) -> Result<(), DataflowError> {
+    let net = SimNet::new(SimOptions::default());
+    let job = Arc::new(job());
+    let (here, there) = (net.fabric(0), net.fabric(1));
+    let offers = [
+        here.offer(LinkId { local: 0, remote: 1 }).unwrap(),
+        there.offer(LinkId { local: 1, remote: 0 }).unwrap(),
+    ];
+    let addresses = [offers[1].address(), offers[0].address()];
+    let fabrics: [&dyn Fabric; 2] = [&*here, &*there];
+    let mut links: Vec<Link> = offers
+        .into_iter()
+        .zip(addresses)
+        .zip(fabrics)
+        .map(|((offer, peer), fabric)| {
+            Link::new(fabric, offer.connect(&peer).unwrap(), job.settings.ring, 1).unwrap()
+        })
+        .collect();
+    let descriptors = [links[1].descriptor(), links[0].descriptor()];
+    links.iter_mut().zip(descriptors).for_each(|(link, peer)| link.attach(&peer).unwrap());
+    let mut helper = links.pop().unwrap();
+    let mut worker = Worker::new(WorkerConfig {
+        worker: 0,
+        workers: 2,
+        job,
+        links: vec![None, links.pop()],
+        clock: net.clock(),
+        bad: Arc::new(BadRows::default()),
+        metrics: Arc::new(Metrics::default()),
+        signals: Arc::new(Signals::default()),
+    })?;
+    let mut headers = headers.peekable();
+    let mut quiet = 0;
+    while quiet < 100 {
+        if let Some(&header) = headers.peek()
+            && let Some(slot) = helper.reserve(Class::Data)
+        {
+            slot.publish(header, 0);
+            headers.next();
+        }
+        helper.flush();
+        helper.poll().unwrap();
+        while helper.recv().unwrap().is_some() {}
+        worker.step()?;
+        quiet = if net.step() || headers.peek().is_some() { 0 } else { quiet + 1 };
+    }
+    Ok(())
+}
+
+fn delta(epoch: u64, chunk: u64, flags: u8) -> Header {
+    Header { kind: DELTA, flags, epoch, aux: chunk, ..Header::default() }
+}
+
+#[test]
+fn chunks_of_an_epoch_that_does_not_end_are_held_to_the_budget() {
+    let failed = tell((0..CHUNKS).map(|chunk| delta(1, chunk, 0))).expect_err("without an end");
+    let DataflowError::State(StateError::Budget { bytes, budget }) = failed else {
+        panic!("{failed}");
+    };
+    assert_eq!(budget, BUDGET);
+    assert!(bytes > BUDGET && bytes < 2 * BUDGET, "{bytes} bytes");
+}
+
+#[test]
+fn chunks_of_epochs_that_end_are_given_back() {
+    let epochs = 1..=CHUNKS / 10;
+    let chunks = epochs.flat_map(|epoch| {
+        (0..10).map(move |chunk| delta(epoch, chunk, if chunk == 9 { EPOCH_END } else { 0 }))
+    });
+    tell(chunks).expect("each epoch ends");
+}
