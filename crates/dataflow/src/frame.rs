@@ -2,7 +2,7 @@
 //!
 //! | kind | `tag` | `epoch` | `watermark` | `aux` | payload |
 //! |---|---|---|---|---|---|
-//! | `Rows` | query | – | sender's watermark | – | a batch |
+//! | `Rows` | query | – | sender's watermark | – or key | a batch |
 //! | `Progress` | query | – | sender's watermark | – | – |
 //! | `Delta` | query | epoch | sender's watermark | chunk | keys and states, with slice starts |
 //! | `Ack` | query | last epoch merged | all clocks' least | – | – |
@@ -11,8 +11,9 @@
 //! | `Bye`, `ByeHeard` | – | – | – | – | – |
 //!
 //! The flag [`LAST`] on `Progress` and `Delta` ends the sender's stream, [`IDLE`] and [`RESUME`]
-//! frame a time without rows, [`EPOCH_END`] is on the last chunk of an epoch. [`MORE`] says that
-//! the payload goes on in the next frame of the same kind and tag.
+//! frame a time without rows, [`EPOCH_END`] is on the last chunk of an epoch. [`KEYED`] rows are
+//! not of their slice: some of their windows have fired. [`MORE`] says that the payload goes on in
+//! the next frame of the same kind and tag.
 
 use channel::Header;
 use state::epoch::{Presence, Progress};
@@ -28,6 +29,9 @@ pub(crate) const RESUME: u8 = 8;
 
 /// The last chunk of an epoch.
 pub(crate) const EPOCH_END: u8 = 16;
+
+/// `aux` is the key of what the rows belong to.
+pub(crate) const KEYED: u8 = 32;
 
 /// The payload goes on in the next frame.
 pub(crate) const MORE: u8 = 2;

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!  helper                                      leader of a partition
-//!  rows ─ Windows::assign ─ Slices::update     Slices::merge ─ Slices::take_values ─ rows
+//!  rows ─ Windows::assign ─ Slices::update     Slices::merge ─ Windowed::fire ─ rows
 //!                             │ end of epoch     ▲             ▲ VectorClock::least ≥ window end
 //!                           take_delta           │
 //!                             │                Leader::accept: epoch = clock + 1, once
@@ -14,7 +14,7 @@
 //!
 //! - [`Slice`] holds one slice of time: an index from keys to dense group ids ([`KeyMode`]) and one
 //!   columnar [`Accumulator`] per aggregate; a batch is two or three tight loops. [`Slices`] orders
-//!   them by time.
+//!   them by time, and [`Windowed`] makes windows of them.
 //! - [`epoch`] is the protocol by which deltas are merged exactly once, without I/O, clock or
 //!   randomness.
 //! - [`Partitioner`] says which node leads a key.
@@ -48,6 +48,7 @@ mod slice_tests;
 mod slices;
 mod spec;
 mod table;
+mod windowed;
 mod windows;
 mod words;
 
@@ -60,4 +61,5 @@ pub use partition::{Partitioner, Split};
 pub use slice::Slice;
 pub use slices::Slices;
 pub use spec::{Columns, GroupBy, StateOptions};
-pub use windows::{Assignment, Selections, Windows};
+pub use windowed::{Fired, Windowed};
+pub use windows::{Assignment, Place, Selections, Window, Windows};

@@ -183,6 +183,23 @@ impl Slice {
         self.take(|accumulator, part| Ok(vec![accumulator.values(part)?]))
     }
 
+    /// Merges all groups of `other`, which keeps them.
+    ///
+    /// # Errors
+    /// Errors of accumulators; [`StateError::GivenOut`] if either is being given out.
+    pub(crate) fn merge_all_of(&mut self, other: &mut Self) -> Result<(), StateError> {
+        if other.giving.is_some() {
+            return Err(StateError::GivenOut);
+        }
+        let mut cursor = Cursor::default();
+        while let Some(part) =
+            other.read(&mut cursor, |accumulator, part| accumulator.state(part))?
+        {
+            self.merge(&part.keys, &part.states)?;
+        }
+        Ok(())
+    }
+
     /// How many bytes an array may take that has fewer groups than a hash table would need to be as
     /// large.
     pub(crate) fn set_array_bytes_max(&mut self, bytes: usize) {

@@ -76,6 +76,18 @@ impl Slices {
         self.take(start, Slice::take_values)
     }
 
+    /// Merges all groups of the slice that starts at `start` into `into`; the slice keeps them.
+    ///
+    /// # Errors
+    /// As [`Slice::merge`].
+    pub(crate) fn merge_into(&mut self, start: i64, into: &mut Slice) -> Result<(), StateError> {
+        let Some(slice) = self.live.get_mut(&start) else { return Ok(()) };
+        let others = self.bytes - slice.bytes();
+        let merged = into.merge_all_of(slice);
+        self.bytes = others + slice.bytes();
+        merged
+    }
+
     /// Drops the slice that starts at `start`. False if there was none.
     pub fn drop_slice(&mut self, start: i64) -> bool {
         let dropped = self.live.remove(&start);

@@ -3,7 +3,9 @@
 //! A table is always a power of two long, and what was never written is zero: zero is the empty
 //! state of whatever is stored, so that a table needs no initialisation. Beyond [`MAPPED_BYTES`]
 //! the memory comes from an anonymous mapping with advice for 2 MiB pages: random updates of a 40
-//! MiB table cost a third less than on 4 KiB pages.
+//! MiB table cost a third less than on 4 KiB pages. A mapping reserves addresses beyond its end, so
+//! that the table grows where it is: a copy would have to touch new memory, which costs more than
+//! what is stored there.
 
 use std::ops::Range;
 
@@ -13,6 +15,9 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 /// From this size on a table is mapped.
 const MAPPED_BYTES: usize = 4 << 20;
+
+/// How many times its bytes a mapping reserves addresses for.
+const RESERVED_TIMES: usize = 16;
 
 /// What a table may hold: plain data, empty when zero.
 pub(crate) trait Plain: FromBytes + IntoBytes + Immutable + FromZeros + Copy {}
@@ -27,7 +32,11 @@ pub(crate) struct Table<T> {
 #[derive(Debug)]
 enum Store<T> {
     Heap(Vec<T>),
-    Mapped(MmapMut),
+    Mapped {
+        map: MmapMut,
+        /// The bytes of the table; those behind were never touched.
+        bytes: usize,
+    },
 }
 
 impl<T: Plain> Table<T> {
@@ -41,12 +50,13 @@ impl<T: Plain> Table<T> {
         let len = len.next_power_of_two();
         let bytes = len * size_of::<T>();
         // A mapping that is refused is not an error: the allocator may still have the memory.
-        let mapped = (bytes >= MAPPED_BYTES).then(|| MmapMut::map_anon(bytes).ok()).flatten();
-        let store = match mapped {
+        let reserved = [bytes.saturating_mul(RESERVED_TIMES), bytes];
+        let map = || reserved.iter().find_map(|&bytes| MmapMut::map_anon(bytes).ok());
+        let store = match (bytes >= MAPPED_BYTES).then(map).flatten() {
             Some(map) => {
                 #[cfg(target_os = "linux")]
                 let _ = map.advise(Advice::HugePage);
-                Store::Mapped(map)
+                Store::Mapped { map, bytes }
             }
             None => {
                 Store::Heap(T::new_vec_zeroed(len).unwrap_or_else(|_| vec![T::new_zeroed(); len]))
@@ -65,6 +75,13 @@ impl<T: Plain> Table<T> {
 
     #[cold]
     fn grow_to(&mut self, len: usize) {
+        if let Store::Mapped { map, bytes } = &mut self.store {
+            let more = len.next_power_of_two() * size_of::<T>();
+            if more <= map.len() {
+                *bytes = more;
+                return;
+            }
+        }
         let mut grown = Self::zeroed(len.max(16));
         grown.as_mut()[..self.len()].copy_from_slice(self.as_ref());
         *self = grown;
@@ -75,7 +92,7 @@ impl<T: Plain> Table<T> {
     pub(crate) fn len(&self) -> usize {
         match &self.store {
             Store::Heap(rows) => rows.len(),
-            Store::Mapped(map) => map.len() / size_of::<T>(),
+            Store::Mapped { bytes, .. } => bytes / size_of::<T>(),
         }
     }
 
@@ -112,7 +129,9 @@ impl<T: Plain> AsRef<[T]> for Table<T> {
     fn as_ref(&self) -> &[T] {
         match &self.store {
             Store::Heap(rows) => rows,
-            Store::Mapped(map) => <[T]>::ref_from_bytes(map).expect("a mapping is page aligned"),
+            Store::Mapped { map, bytes } => {
+                <[T]>::ref_from_bytes(&map[..*bytes]).expect("a mapping is page aligned")
+            }
         }
     }
 }
@@ -122,7 +141,9 @@ impl<T: Plain> AsMut<[T]> for Table<T> {
     fn as_mut(&mut self) -> &mut [T] {
         match &mut self.store {
             Store::Heap(rows) => rows,
-            Store::Mapped(map) => <[T]>::mut_from_bytes(map).expect("a mapping is page aligned"),
+            Store::Mapped { map, bytes } => {
+                <[T]>::mut_from_bytes(&mut map[..*bytes]).expect("a mapping is page aligned")
+            }
         }
     }
 }
@@ -134,18 +155,19 @@ mod tests {
     #[test]
     fn growing_keeps_entries_and_adds_zeros() {
         let mut table = Table::<u64>::new();
-        for len in [1, 100, 1 << 19, 1 << 20] {
+        let lens = [1, 100, 1 << 19, 1 << 20, 1 << 23, 1 << 24];
+        for len in lens {
             table.grow(len);
             assert!(table.len() >= len && table.len().is_power_of_two());
             table.as_mut()[len - 1] = len as u64;
         }
-        assert!(matches!(table.store, Store::Mapped(_)), "8 MiB are mapped");
+        assert!(matches!(table.store, Store::Mapped { .. }), "128 MiB are mapped");
+        assert_eq!(table.bytes(), 128 << 20);
         for (i, &entry) in table.as_ref().iter().enumerate() {
-            let expected =
-                if [1, 100, 1 << 19, 1 << 20].contains(&(i + 1)) { i as u64 + 1 } else { 0 };
+            let expected = if lens.contains(&(i + 1)) { i as u64 + 1 } else { 0 };
             assert_eq!(entry, expected);
         }
-        table.clear(1 << 20);
+        table.clear(1 << 24);
         assert!(table.as_ref().iter().all(|&entry| entry == 0));
     }
 }

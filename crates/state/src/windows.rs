@@ -2,16 +2,40 @@
 //!
 //! A slice is the longest span such that every window is a whole number of slices: the greatest
 //! common divisor of size and slide. State is kept per slice; a tumbling window is one slice, a
-//! hopping one combines several (S5). Times are ticks of any unit.
+//! hopping or cumulating one combines several (S5). Times are ticks of any unit.
+//!
+//! A row is in several windows, which do not fire at the same time. As in Flink, it is late when
+//! the last of them has fired; until then it counts for those that have not ([`Windows::place`]).
 
 use std::collections::HashMap;
 
-/// Windows of `size` ticks, one beginning every `slide` ticks, shifted by `offset` from the epoch.
+/// Windows of event time: tumbling, hopping or cumulating.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Windows {
     size: i64,
     slide: i64,
     offset: i64,
+    cumulate: bool,
+}
+
+/// A window, from its start to its end, exclusively. Windows of one kind differ in their ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Window {
+    /// Its first tick.
+    pub start: i64,
+    /// The tick behind its last.
+    pub end: i64,
+}
+
+/// Where a row belongs that met some watermark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// To this slice: its own, or a later one that is in just the windows that have not fired.
+    Slice(i64),
+    /// To the windows of its slice that end after the watermark: see [`Windows::ends_of`].
+    Windows,
+    /// To none: all of them have fired.
+    Late,
 }
 
 /// Where the rows of a batch belong.
@@ -29,19 +53,34 @@ impl Windows {
         Self::hopping(size, size, offset)
     }
 
-    /// Windows of `size`, one every `slide`. `None` unless both are positive.
+    /// Windows of `size`, one every `slide`, shifted by `offset` from the epoch. Size and slide
+    /// need not divide each other; where `slide` is longer, rows between windows are in none.
+    /// `None` unless both are positive.
     pub fn hopping(size: i64, slide: i64, offset: i64) -> Option<Self> {
-        (size > 0 && slide > 0).then(|| Self { size, slide, offset: offset.rem_euclid(slide) })
+        let offset = if slide > 0 { offset.rem_euclid(slide) } else { 0 };
+        (size > 0 && slide > 0).then_some(Self { size, slide, offset, cumulate: false })
     }
 
-    /// The length of a window.
+    /// Windows of `step`, 2 `step`, … `size` from each multiple of `size` on, shifted by `offset`.
+    /// `None` unless both are positive and `step` divides `size`.
+    pub fn cumulating(size: i64, step: i64, offset: i64) -> Option<Self> {
+        let fits = size > 0 && step > 0 && size % step == 0;
+        fits.then(|| Self { size, slide: step, offset: offset.rem_euclid(size), cumulate: true })
+    }
+
+    /// The length of a window; of a cumulating one, of the longest.
     pub fn size(&self) -> i64 {
         self.size
     }
 
-    /// The distance of two windows.
+    /// The distance of the ends of two windows.
     pub fn slide(&self) -> i64 {
         self.slide
+    }
+
+    /// Whether windows that begin together grow by steps.
+    pub fn cumulate(&self) -> bool {
+        self.cumulate
     }
 
     /// The length of a slice.
@@ -64,25 +103,107 @@ impl Windows {
         start.saturating_add(self.width())
     }
 
-    /// Where the window that starts at `start` ends, exclusively.
-    pub fn window_end(&self, start: i64) -> i64 {
-        start.saturating_add(self.size)
+    /// The first window that has the slice that starts at `slice` and ends after `after`.
+    pub fn window_after(&self, slice: i64, after: i64) -> Option<Window> {
+        let (size, x) = (i128::from(self.size), i128::from(slice.max(after)));
+        let (start, end) = if self.cumulate {
+            let start = grid(slice.into(), self.size, self.offset);
+            let end = grid(x, self.slide, self.offset) + i128::from(self.slide);
+            if end > start + size {
+                return None;
+            }
+            (start, end)
+        } else {
+            let start = grid(x - size, self.slide, self.offset) + i128::from(self.slide);
+            if start > i128::from(slice) {
+                return None;
+            }
+            (start, start + size)
+        };
+        let window = Window { start: clamp(start), end: clamp(end) };
+        // At the end of time windows are cut off, and there is none behind.
+        (window.end > after).then_some(window)
     }
 
-    /// The starts of the windows that contain the slice that starts at `slice`, the last window
-    /// first.
-    pub fn windows_of(&self, slice: i64) -> impl Iterator<Item = i64> {
-        let (size, slide) = (self.size, self.slide);
-        let last = floor(slice, slide, self.offset);
-        std::iter::successors(Some(last), move |start| start.checked_sub(slide))
-            .take_while(move |&start| i128::from(slice) - i128::from(start) < i128::from(size))
+    /// Whether a window ends after `from` and no later than `to`.
+    pub fn ends_between(&self, from: i64, to: i64) -> bool {
+        let shift = if self.cumulate { 0 } else { i128::from(self.size) };
+        let before = |at: i64| grid(i128::from(at) - shift, self.slide, self.offset);
+        before(from) < before(to)
     }
 
-    /// The starts of the slices of the window that starts at `window`.
-    pub fn slices_of(&self, window: i64) -> impl Iterator<Item = i64> {
-        let (width, end) = (self.width(), self.window_end(window));
-        std::iter::successors(Some(window), move |start| start.checked_add(width))
-            .take_while(move |&start| start < end)
+    /// Where the last window ends that has the slice that starts at `slice`; `None` if none has.
+    pub fn last_end(&self, slice: i64) -> Option<i64> {
+        let period = if self.cumulate { self.size } else { self.slide };
+        let end = grid(slice.into(), period, self.offset) + i128::from(self.size);
+        (end > i128::from(slice)).then(|| clamp(end))
+    }
+
+    /// The window that ends at `end`.
+    pub fn window_at(&self, end: i64) -> Window {
+        let end128 = i128::from(end);
+        let start = match self.cumulate {
+            true => grid(end128 - 1, self.size, self.offset),
+            false => end128 - i128::from(self.size),
+        };
+        Window { start: clamp(start), end }
+    }
+
+    /// Where the windows end that have the slice that starts at `slice`, as far as after `after`;
+    /// ascending.
+    pub fn ends_of(&self, slice: i64, after: i64) -> impl Iterator<Item = i64> {
+        let next = move |after| self.window_after(slice, after).map(|window| window.end);
+        std::iter::successors(next(after), move |&end| next(end))
+    }
+
+    /// Where a row of time `at` belongs that met `watermark`: windows that end at or before that
+    /// have fired, as far as the row's own flow can tell. Which windows those are does not depend
+    /// on when they really fire, so that the result does not depend on it either.
+    pub fn place(&self, at: i64, watermark: i64) -> Place {
+        let slice = self.slice_start(at);
+        match self.window_after(slice, i64::MIN) {
+            Some(first) if first.end <= watermark => {}
+            // Between windows there is nothing to be late for.
+            _ => return Place::Slice(slice),
+        }
+        match self.last_end(slice) {
+            Some(last) if last <= watermark => Place::Late,
+            // The windows that have the slice in which the watermark is are those that are left.
+            _ if self.cumulate => Place::Slice(self.slice_start(watermark)),
+            _ => Place::Windows,
+        }
+    }
+
+    /// The key under which [`crate::Slices`] hold the slice that starts at `start`. It is that
+    /// start, or twice that where slices are one tick wide.
+    pub fn slice_key(&self, start: i64) -> i64 {
+        start.saturating_mul(self.key_scale())
+    }
+
+    /// The key of what belongs to the window that ends at `end` alone; no slice has it.
+    pub fn window_key(&self, end: i64) -> i64 {
+        end.saturating_mul(self.key_scale()) - 1
+    }
+
+    /// What a key stands for.
+    pub(crate) fn piece(&self, key: i64) -> Piece {
+        let scale = self.key_scale();
+        let behind = i128::from(key) + 1 - i128::from(self.offset) * i128::from(scale);
+        let step = i128::from(self.width()) * i128::from(scale);
+        if self.overlaps() && behind.rem_euclid(step) == 0 && key != i64::MIN {
+            Piece::Window(((i128::from(key) + 1) / i128::from(scale)) as i64)
+        } else {
+            Piece::Slice(key / scale)
+        }
+    }
+
+    fn key_scale(&self) -> i64 {
+        if self.width() == 1 && self.overlaps() { 2 } else { 1 }
+    }
+
+    /// Whether a slice may be in windows that begin at different times.
+    fn overlaps(&self) -> bool {
+        !self.cumulate && self.size > self.slide
     }
 
     /// Whether all of `times` are in one slice, which in most batches they are.
@@ -120,12 +241,29 @@ impl Windows {
     }
 }
 
+/// What a key of [`crate::Slices`] stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// The slice that starts here.
+    Slice(i64),
+    /// What is only of the window that ends here.
+    Window(i64),
+}
+
+/// The greatest number not above `at` that is `offset` beyond a multiple of `step`.
+fn grid(at: i128, step: i64, offset: i64) -> i128 {
+    let (step, offset) = (i128::from(step), i128::from(offset));
+    (at - offset).div_euclid(step) * step + offset
+}
+
+fn clamp(at: i128) -> i64 {
+    at.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+}
+
 /// The greatest number not above `at` that is `offset` beyond a multiple of `step`, at least
 /// `i64::MIN`.
 fn floor(at: i64, step: i64, offset: i64) -> i64 {
-    let (at, step, offset) = (i128::from(at), i128::from(step), i128::from(offset));
-    let floor = (at - offset).div_euclid(step) * step + offset;
-    floor.max(i128::from(i64::MIN)) as i64
+    clamp(grid(at.into(), step, offset))
 }
 
 /// Rows by slice.
@@ -182,11 +320,27 @@ mod tests {
     fn slices_of_hopping_windows_are_shared() {
         let windows = Windows::hopping(6, 4, 0).unwrap();
         assert_eq!(windows.width(), 2);
-        assert_eq!(windows.windows_of(4).collect::<Vec<_>>(), [4, 0]);
-        assert_eq!(windows.windows_of(6).collect::<Vec<_>>(), [4]);
-        assert_eq!(windows.slices_of(4).collect::<Vec<_>>(), [4, 6, 8]);
-        assert_eq!(Windows::hopping(2, 5, 0).unwrap().windows_of(2).count(), 0, "a gap");
+        assert_eq!(windows.ends_of(4, i64::MIN).collect::<Vec<_>>(), [6, 10]);
+        assert_eq!(windows.ends_of(6, i64::MIN).collect::<Vec<_>>(), [10]);
+        assert_eq!(windows.window_at(10), Window { start: 4, end: 10 });
+        assert_eq!(Windows::hopping(2, 5, 0).unwrap().ends_of(2, i64::MIN).count(), 0, "a gap");
         assert!(Windows::tumbling(0, 0).is_none() && Windows::hopping(1, -1, 0).is_none());
+        assert!(Windows::cumulating(10, 3, 0).is_none(), "a step divides the size");
+    }
+
+    #[test]
+    fn a_row_counts_for_the_windows_that_have_not_fired() {
+        let hop = Windows::hopping(10, 5, 0).unwrap();
+        assert_eq!(hop.place(3, 4), Place::Slice(0));
+        assert_eq!(hop.place(3, 5), Place::Windows);
+        assert_eq!(hop.ends_of(0, 5).collect::<Vec<_>>(), [10]);
+        assert_eq!(hop.place(3, 10), Place::Late);
+        let day = Windows::cumulating(24, 6, 1).unwrap();
+        assert_eq!(day.place(2, 6), Place::Slice(1));
+        assert_eq!(day.place(2, 14), Place::Slice(13), "in the windows up to 19 and 25");
+        assert_eq!(day.place(2, 25), Place::Late);
+        let rare = Windows::hopping(2, 5, 0).unwrap();
+        assert_eq!(rare.place(3, 100), Place::Slice(3), "in no window, so not late");
     }
 
     #[test]
@@ -235,17 +389,51 @@ mod tests {
         #[test]
         fn a_slice_is_in_the_windows_that_have_it(
             size in 1i64..30, slide in 1i64..30, offset in -40i64..40, at in -100i64..100,
+            after in -120i64..150, cumulate in any::<bool>(),
         ) {
-            let windows = Windows::hopping(size, slide, offset).unwrap();
+            let windows = match cumulate {
+                true => Windows::cumulating(size * slide, slide, offset),
+                false => Windows::hopping(size, slide, offset),
+            };
+            let windows = windows.unwrap();
             let slice = windows.slice_start(at);
-            let mut starts: Vec<_> = windows.windows_of(slice).collect();
-            starts.reverse();
-            let expected: Vec<_> = (-200..200)
-                .filter(|w| (w - offset).rem_euclid(slide) == 0 && *w <= at && at < w + size)
+            let on_grid = |at: i64, step: i64| (at - offset).rem_euclid(step) == 0;
+            let every: Vec<Window> = (-1_100..1_100)
+                .filter(|&start| on_grid(start, if cumulate { size * slide } else { slide }))
+                .flat_map(|start| {
+                    let steps = if cumulate { 1..=size } else { 1..=1 };
+                    steps.map(move |n| if cumulate { n * slide } else { size })
+                        .map(move |size| Window { start, end: start + size })
+                })
+                .filter(|window| window.start <= at && at < window.end)
                 .collect();
-            prop_assert_eq!(&starts, &expected);
-            for window in starts {
-                prop_assert!(windows.slices_of(window).any(|s| s == slice));
+            let last = every.iter().map(|window| window.end).max();
+            prop_assert_eq!(windows.last_end(slice), last);
+            let ends: Vec<i64> = windows.ends_of(slice, after).collect();
+            prop_assert!(ends.is_sorted());
+            if after > slice {
+                let ended = every.iter().any(|w| w.end > slice && w.end <= after);
+                prop_assert!(!ended || windows.ends_between(slice, after));
+            }
+            for window in &every {
+                prop_assert!(windows.ends_between(window.end - 1, window.end));
+                let others = windows.ends_between(window.end, window.end + slide - 1);
+                prop_assert!(!others, "the next one ends a slide later");
+            }
+            let left: Vec<Window> = every.iter().copied().filter(|w| w.end > after).collect();
+            let found: Vec<Window> = ends.iter().map(|&end| windows.window_at(end)).collect();
+            prop_assert_eq!(&found, &left);
+            match windows.place(at, after) {
+                Place::Slice(slice) => {
+                    let ends: Vec<i64> = windows.ends_of(slice, i64::MIN).collect();
+                    prop_assert_eq!(ends, left.iter().map(|w| w.end).collect::<Vec<_>>());
+                }
+                Place::Windows => prop_assert!(!left.is_empty() && left.len() < every.len()),
+                Place::Late => prop_assert!(left.is_empty() && !every.is_empty()),
+            }
+            prop_assert_eq!(windows.piece(windows.slice_key(slice)), Piece::Slice(slice));
+            for end in ends.into_iter().filter(|_| windows.overlaps()) {
+                prop_assert_eq!(windows.piece(windows.window_key(end)), Piece::Window(end));
             }
         }
     }

@@ -10,20 +10,14 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, TimeUnit};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use state::epoch::END_OF_STREAM;
+use state::{Fired, Window};
 
 use super::Grouping;
-use super::fold::NO_WINDOW;
 use crate::error::DataflowError;
 use crate::time::ticks_per_second;
 
 /// The worker that gives out the one row of an aggregate without keys over no rows.
 const TOTAL_WORKER: u32 = 0;
-
-/// Groups of a slice whose window has fired.
-pub(super) struct Fired {
-    pub(super) start: i64,
-    pub(super) columns: state::Columns,
-}
 
 impl Grouping {
     /// Assembles keys, values and window columns, applies the step, and emits.
@@ -53,7 +47,7 @@ impl Grouping {
         let rows = fired.columns.rows();
         let mut arrays = fired.columns.keys;
         arrays.extend(fired.columns.states);
-        self.append_window(fired.start, rows, &mut arrays);
+        self.append_window(fired.window, rows, &mut arrays);
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         Ok(RecordBatch::try_new_with_options(self.spec.schema.clone(), arrays, &options)?)
     }
@@ -67,16 +61,15 @@ impl Grouping {
         }
         let states = self.spec.group_by.of_nothing()?;
         let columns = state::Columns { keys: Vec::new(), states };
-        self.emit(vec![Fired { start: NO_WINDOW, columns }]).await
+        self.emit(vec![Fired { window: None, first: true, columns }]).await
     }
 
-    fn append_window(&self, start: i64, rows: usize, columns: &mut Vec<ArrayRef>) {
-        let Some(window) = &self.spec.window else { return };
+    fn append_window(&self, of: Option<Window>, rows: usize, columns: &mut Vec<ArrayRef>) {
+        let (Some(window), Some(of)) = (&self.spec.window, of) else { return };
         let DataType::Timestamp(unit, zone) = &window.time_type else { return };
-        let end = window.windows.slice_end(start);
         // The last millisecond of the window, or its last tick where a tick is longer.
-        let last = end - (ticks_per_second(*unit) / 1_000).max(1);
-        for tick in [start, end, last] {
+        let last = of.end - (ticks_per_second(*unit) / 1_000).max(1);
+        for tick in [of.start, of.end, last] {
             columns.push(constant(tick, rows, *unit, zone.clone()));
         }
     }

@@ -10,7 +10,7 @@ use crate::error::DataflowError;
 use crate::job::Aggregation;
 use crate::time::ticks;
 
-/// The slice of rows that have no window.
+/// The key of rows that have no window.
 pub(super) const NO_WINDOW: i64 = 0;
 
 /// Splits batches by slice. Holds memory that is used again for each batch.
@@ -31,17 +31,17 @@ impl Folder {
         }
     }
 
-    /// Adds every row to its slice: to `slice`, if that is known.
+    /// Adds every row to its slice: to what has this key, if that is known.
     ///
     /// # Errors
     /// When the state cannot be updated.
     pub(super) fn fold(
         &mut self,
         batch: &RecordBatch,
-        slice: Option<i64>,
+        key: Option<i64>,
         slices: &mut Slices,
     ) -> Result<(), DataflowError> {
-        let folded = self.fold_columns(batch, slice, slices);
+        let folded = self.fold_columns(batch, key, slices);
         // What is kept for the next batch are the vectors, not this batch's arrays: they may lie in
         // a ring's slot, and its sender would wait for it forever.
         self.keys.clear();
@@ -52,7 +52,7 @@ impl Folder {
     fn fold_columns(
         &mut self,
         batch: &RecordBatch,
-        slice: Option<i64>,
+        key: Option<i64>,
         slices: &mut Slices,
     ) -> Result<(), DataflowError> {
         let rows = batch.num_rows();
@@ -64,24 +64,21 @@ impl Folder {
             let message = "the window's time column is not a timestamp";
             return Err(DataflowError::Expression(message.into()));
         };
-        let assigned = match slice {
-            Some(start) => Assignment::OneSlice(start),
-            None => window.windows.assign(times),
-        };
-        match assigned {
-            Assignment::OneSlice(start) => {
-                let whole = |column: &ArrayRef| Ok(column.clone());
-                select(&self.spec, batch, &mut self.keys, &mut self.args, whole)?;
-                slices.update(start, rows, &self.keys, &self.args)?;
-            }
-            Assignment::Mixed => {
-                window.windows.split(times, &mut self.selections);
-                for (start, rows) in self.selections.iter() {
-                    let part = part_of(rows);
-                    select(&self.spec, batch, &mut self.keys, &mut self.args, |c| part.of(c))?;
-                    slices.update(start, rows.len(), &self.keys, &self.args)?;
-                }
-            }
+        let windows = &window.windows;
+        let one = key.or_else(|| match windows.assign(times) {
+            Assignment::OneSlice(start) => Some(windows.slice_key(start)),
+            Assignment::Mixed => None,
+        });
+        if let Some(key) = one {
+            let whole = |column: &ArrayRef| Ok(column.clone());
+            select(&self.spec, batch, &mut self.keys, &mut self.args, whole)?;
+            return Ok(slices.update(key, rows, &self.keys, &self.args)?);
+        }
+        windows.split(times, &mut self.selections);
+        for (start, rows) in self.selections.iter() {
+            let part = part_of(rows);
+            select(&self.spec, batch, &mut self.keys, &mut self.args, |c| part.of(c))?;
+            slices.update(windows.slice_key(start), rows.len(), &self.keys, &self.args)?;
         }
         Ok(())
     }

@@ -10,12 +10,16 @@
 //! | `merge` | here, into a partial | one delta per epoch and leader ([`merge`]) |
 //! | `shuffle` | at its key's leader | each row ([`shuffle`]) |
 //!
+//! The merged state is by slices, of which windows are put together where they fire
+//! ([`state::Windowed`]); an exchange moves slices and does not look at windows.
+//!
 //! Late rows are counted here, before any exchange, so that they are the same rows whatever the
 //! exchange.
 
 mod answers;
 mod emit;
 mod fold;
+mod late;
 mod merge;
 mod shuffle;
 
@@ -23,19 +27,18 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BooleanArray, Int64Array};
-use arrow::compute::filter_record_batch;
+use arrow::array::{ArrayRef, Int64Array};
 use arrow::record_batch::RecordBatch;
 use state::epoch::{END_OF_STREAM, Leader, Presence, Progress};
-use state::{Partitioner, Slices};
+use state::{Fired, Partitioner, Slices, Windowed};
 
-use crate::aggregate::emit::Fired;
 use crate::aggregate::fold::Folder;
+use crate::aggregate::late::Sorted;
 use crate::aggregate::merge::Merge;
 use crate::aggregate::shuffle::Shuffle;
 use crate::error::DataflowError;
 use crate::frame::Kind;
-use crate::job::{Aggregation, Exchange};
+use crate::job::{Aggregation, Exchange, Window};
 use crate::metrics::Metrics;
 use crate::net::{Message, Net};
 use crate::output::Output;
@@ -51,7 +54,7 @@ pub(crate) struct Grouping {
     rows_max: usize,
     state_bytes_max: usize,
     /// States of the keys that this worker leads, by slice.
-    merged: RefCell<Slices>,
+    merged: RefCell<Windowed>,
     folder: RefCell<Folder>,
     exchange: Meeting,
     /// This worker as the leader of its keys: how far every worker's rows are known to be here.
@@ -80,6 +83,7 @@ impl Grouping {
         output: Rc<Output>,
         metrics: Arc<Metrics>,
     ) -> Self {
+        let windows = spec.window.as_ref().map(|window| window.windows);
         let partitioner = Partitioner::new(place.workers);
         let exchange = match spec.exchange {
             _ if place.workers == 1 => Meeting::Forward,
@@ -99,7 +103,7 @@ impl Grouping {
             spec: spec.clone(),
             rows_max: place.settings.batch_rows_max,
             state_bytes_max: place.settings.state_bytes_max,
-            merged: RefCell::new(Slices::new(&spec.group_by)),
+            merged: RefCell::new(Windowed::new(&spec.group_by, windows)),
             folder: RefCell::new(Folder::new(spec)),
             exchange,
             leader: RefCell::new(leader),
@@ -111,11 +115,11 @@ impl Grouping {
         }
     }
 
-    /// The slice of all rows of the span from one time to another, if it is one.
+    /// The key of the slice of all rows of the span from one time to another, if it is one.
     pub(crate) fn slice_of(&self, (first, last): (i64, i64)) -> Option<i64> {
         let windows = &self.spec.window.as_ref()?.windows;
         let start = windows.slice_start(first);
-        (windows.slice_start(last) == start).then_some(start)
+        (windows.slice_start(last) == start).then(|| windows.slice_key(start))
     }
 
     /// The window's column, if nothing but its slice is ever asked of it here.
@@ -128,7 +132,7 @@ impl Grouping {
     }
 
     /// Takes rows of this worker's own flows; `met` gives the watermark that each row met, if some
-    /// lag; `slice` the slice of all, if that is known.
+    /// lag; `slice` the key of the slice of all, if that is known.
     ///
     /// # Errors
     /// When state cannot be updated or rows cannot travel.
@@ -138,17 +142,30 @@ impl Grouping {
         met: Option<&Int64Array>,
         slice: Option<i64>,
     ) -> Result<(), DataflowError> {
-        let on_time = met.map(|met| self.without_late(batch, met)).transpose()?;
-        let batch = on_time.as_ref().unwrap_or(batch);
+        let sorted = met.map(|met| self.sort_out(batch, met)).transpose()?;
+        // Rows that travel are told apart by their time.
+        let slice = slice.filter(|_| !matches!(self.exchange, Meeting::Shuffle(_)));
+        if let Some(Sorted { on_time, rest, .. }) = sorted {
+            self.push_on(&on_time, slice).await?;
+            for (key, batch) in &rest {
+                self.push_on(batch, Some(*key)).await?;
+            }
+        } else {
+            self.push_on(batch, slice).await?;
+        }
+        self.account()
+    }
+
+    /// Takes rows to where they are folded; those of `key` are not of their slice.
+    async fn push_on(&self, batch: &RecordBatch, key: Option<i64>) -> Result<(), DataflowError> {
         if batch.num_rows() == 0 {
             return Ok(());
         }
         match &self.exchange {
-            Meeting::Forward => self.fold(batch, slice, &mut self.merged.borrow_mut())?,
-            Meeting::Merge(merge) => self.fold(batch, slice, &mut merge.partial())?,
-            Meeting::Shuffle(shuffle) => shuffle.push(self, batch).await?,
+            Meeting::Forward => self.fold(batch, key, self.merged.borrow_mut().slices()),
+            Meeting::Merge(merge) => self.fold(batch, key, &mut merge.partial()),
+            Meeting::Shuffle(shuffle) => shuffle.push(self, batch, key).await,
         }
-        self.account()
     }
 
     /// This worker's watermark has moved, or it fell idle.
@@ -249,28 +266,19 @@ impl Grouping {
         }
     }
 
-    /// Values of the first windows that the watermark has passed: so many as make a batch.
+    /// Groups of the first windows that the watermark has passed: so many as make a batch.
     fn ripe(&self, watermark: i64) -> Result<Vec<Fired>, DataflowError> {
         let mut merged = self.merged.borrow_mut();
         let mut ripe = Vec::new();
         let mut rows = 0;
         while rows < self.rows_max
-            && let Some(start) = merged.first().filter(|&start| self.slice_end(start) <= watermark)
+            && let Some(fired) = merged.fire(watermark)?
         {
-            match merged.take_values(start)? {
-                Some(columns) => {
-                    rows += columns.rows();
-                    ripe.push(Fired { start, columns });
-                }
-                None => Metrics::add(&self.metrics.windows, 1),
-            }
+            Metrics::add(&self.metrics.windows, u64::from(fired.first));
+            rows += fired.columns.rows();
+            ripe.push(fired);
         }
         Ok(ripe)
-    }
-
-    /// Where a slice ends; without a window, at the end of time.
-    fn slice_end(&self, start: i64) -> i64 {
-        self.spec.window.as_ref().map_or(i64::MAX, |window| window.windows.slice_end(start))
     }
 
     /// Whether windows end between the two watermarks.
@@ -278,37 +286,28 @@ impl Grouping {
         match &self.spec.window {
             _ if from == to => false,
             _ if from == i64::MIN || to == i64::MAX => true,
-            Some(window) => window.windows.slice_start(from) != window.windows.slice_start(to),
+            Some(window) => window.windows.ends_between(from, to),
             None => false,
         }
     }
 
-    fn without_late(
-        &self,
-        batch: &RecordBatch,
-        met: &Int64Array,
-    ) -> Result<RecordBatch, DataflowError> {
-        let Some(window) = &self.spec.window else { return Ok(batch.clone()) };
-        let Some(times) = ticks(batch.column(window.column)) else { return Ok(batch.clone()) };
-        let on_time = |(&time, &met): (&i64, &i64)| {
-            Some(window.windows.slice_end(window.windows.slice_start(time)) > met)
+    fn sort_out(&self, batch: &RecordBatch, met: &Int64Array) -> Result<Sorted, DataflowError> {
+        let of = |window: &Window| ticks(batch.column(window.column)).map(|t| (window.windows, t));
+        let Some((windows, times)) = self.spec.window.as_ref().and_then(of) else {
+            return Ok(Sorted { on_time: batch.clone(), rest: Vec::new(), late: 0 });
         };
-        let on_time: BooleanArray = times.iter().zip(met.values()).map(on_time).collect();
-        let late = batch.num_rows() - on_time.true_count();
-        if late == 0 {
-            return Ok(batch.clone());
-        }
-        Metrics::add(&self.metrics.late, late as u64);
-        Ok(filter_record_batch(batch, &on_time)?)
+        let sorted = late::sort_out(&windows, batch, times, met.values())?;
+        Metrics::add(&self.metrics.late, sorted.late);
+        Ok(sorted)
     }
 
     fn fold(
         &self,
         batch: &RecordBatch,
-        slice: Option<i64>,
+        key: Option<i64>,
         slices: &mut Slices,
     ) -> Result<(), DataflowError> {
-        self.folder.borrow_mut().fold(batch, slice, slices)
+        self.folder.borrow_mut().fold(batch, key, slices)
     }
 
     /// Rows that state may keep: arrays that stay must not hold the slot of a ring in which they
@@ -319,11 +318,11 @@ impl Grouping {
 
     fn merge_columns(
         &self,
-        start: i64,
+        key: i64,
         keys: &[ArrayRef],
         states: &[ArrayRef],
     ) -> Result<(), DataflowError> {
-        self.merged.borrow_mut().merge(start, keys, states)?;
+        self.merged.borrow_mut().slices().merge(key, keys, states)?;
         self.account()
     }
 

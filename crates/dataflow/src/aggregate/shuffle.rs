@@ -17,7 +17,7 @@ use state::epoch::Progress;
 use super::answers::Answers;
 use super::{Grouping, said};
 use crate::error::DataflowError;
-use crate::frame::{Kind, RESUME, flags_of, said_in};
+use crate::frame::{KEYED, Kind, RESUME, flags_of, said_in};
 use crate::job::Aggregation;
 use crate::net::Message;
 use crate::scheduler::Event;
@@ -85,15 +85,26 @@ impl Shuffle {
         &self.answers
     }
 
-    /// Folds the rows that this worker leads and passes the others on.
+    /// Folds the rows that this worker leads and passes the others on; those of `key` at once, with
+    /// the key.
     pub(super) async fn push(
         &self,
         grouping: &Grouping,
         batch: &RecordBatch,
+        key: Option<i64>,
     ) -> Result<(), DataflowError> {
-        let own = self.split(grouping.worker, batch)?;
-        if let Some(own) = own {
-            grouping.fold(&own, None, &mut grouping.merged.borrow_mut())?;
+        for (owner, part) in self.split(batch)? {
+            match key {
+                _ if owner == grouping.worker => {
+                    grouping.fold(&part, key, grouping.merged.borrow_mut().slices())?;
+                }
+                None => self.waiting.borrow_mut()[owner as usize].push(part),
+                Some(key) => {
+                    let header =
+                        Header { aux: key as u64, ..header(grouping, Kind::Rows, 0, KEYED) };
+                    grouping.net.send_rows(owner, header, &self.encoder, &part).await?;
+                }
+            }
         }
         for to in grouping.net.peers() {
             let rows: usize =
@@ -159,7 +170,8 @@ impl Shuffle {
                 let malformed = |detail: String| DataflowError::Frame { worker: from, detail };
                 let (batch, _) = self.decoder.decode(message.payload).map_err(malformed)?;
                 let batch = grouping.owned(batch);
-                grouping.fold(&batch, None, &mut grouping.merged.borrow_mut())?;
+                let key = (header.flags & KEYED != 0).then_some(header.aux as i64);
+                grouping.fold(&batch, key, grouping.merged.borrow_mut().slices())?;
                 grouping.account()?;
             }
             Kind::Ack => {
@@ -199,8 +211,8 @@ impl Shuffle {
         grouping.net.send_rows(to, header, &self.encoder, &batch).await
     }
 
-    /// Puts rows aside for their leaders; gives those that this worker leads.
-    fn split(&self, own: u32, batch: &RecordBatch) -> Result<Option<RecordBatch>, DataflowError> {
+    /// The rows of each leader.
+    fn split(&self, batch: &RecordBatch) -> Result<Vec<(u32, RecordBatch)>, DataflowError> {
         let Scratch { owners, rows } = &mut *self.scratch.borrow_mut();
         let keys: Vec<_> = self.keys.iter().map(|&key| batch.column(key).clone()).collect();
         match keys.is_empty() {
@@ -211,15 +223,12 @@ impl Shuffle {
         for (row, &owner) in owners.iter().enumerate() {
             rows[owner as usize].push(row as u32);
         }
-        let mut mine = None;
-        for (owner, rows) in rows.iter().enumerate().filter(|(_, rows)| !rows.is_empty()) {
+        let each = rows.iter().enumerate().filter(|(_, rows)| !rows.is_empty());
+        each.map(|(owner, rows)| {
             let part = take_record_batch(batch, &UInt32Array::from(rows.clone()))?;
-            match owner as u32 == own {
-                true => mine = Some(part),
-                false => self.waiting.borrow_mut()[owner].push(part),
-            }
-        }
-        Ok(mine)
+            Ok((owner as u32, part))
+        })
+        .collect()
     }
 }
 

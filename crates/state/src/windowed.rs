@@ -1,0 +1,215 @@
+//! Windows over slices: which fires next, and its groups.
+//!
+//! A window of one slice that no other window needs is given out as it is. Any other is put
+//! together from its slices in a slice of its own:
+//!
+//! - *hopping*: the states of its slices are merged; a slice goes with the last window that has it.
+//! - *cumulating*: the windows that begin together share a running slice, into which each next
+//!   slice is merged once.
+//!
+//! What is kept is what windows to come need, and one window.
+
+use std::sync::Arc;
+
+use crate::windows::Piece;
+use crate::{Columns, GroupBy, Slice, Slices, StateError, Window, Windows};
+
+/// The key of all rows, where there are no windows.
+const ALL: i64 = 0;
+
+/// Slices, and the windows that they make.
+pub struct Windowed {
+    spec: Arc<GroupBy>,
+    windows: Option<Windows>,
+    slices: Slices,
+    /// Windows that end no later than this have fired.
+    fired: i64,
+    firing: Option<Firing>,
+    /// Of cumulating windows that begin together, what the last one had.
+    running: Option<(Window, Slice)>,
+    /// An emptied slice for the next window.
+    spare: Option<Slice>,
+}
+
+/// A window that is being given out.
+struct Firing {
+    window: Window,
+    from: Source,
+    begun: bool,
+}
+
+enum Source {
+    /// A slice that is the window.
+    Key(i64),
+    /// What the window's slices were merged into.
+    Merged(Box<Slice>),
+}
+
+/// Groups of a window that has fired.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fired {
+    /// The window; `None` if there are no windows.
+    pub window: Option<Window>,
+    /// Whether these are its first groups.
+    pub first: bool,
+    /// Keys and values.
+    pub columns: Columns,
+}
+
+impl Windowed {
+    /// No groups. Without windows, all rows are together and fire at the end of time.
+    pub fn new(spec: &Arc<GroupBy>, windows: Option<Windows>) -> Self {
+        Self {
+            spec: Arc::clone(spec),
+            windows,
+            slices: Slices::new(spec),
+            fired: i64::MIN,
+            firing: None,
+            running: None,
+            spare: None,
+        }
+    }
+
+    /// The slices, for rows and deltas: by [`Windows::slice_key`] and [`Windows::window_key`], 0
+    /// without windows.
+    pub fn slices(&mut self) -> &mut Slices {
+        &mut self.slices
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        let firing = self.firing.as_ref().and_then(|firing| match &firing.from {
+            Source::Merged(slice) => Some(slice.as_ref()),
+            Source::Key(_) => None,
+        });
+        let running = self.running.as_ref().map(|(_, slice)| slice);
+        let own = firing.into_iter().chain(running).chain(&self.spare);
+        self.slices.bytes() + own.map(Slice::bytes).sum::<usize>()
+    }
+
+    /// The next groups of the first window that ends at or before `watermark`, whose groups are
+    /// then forgotten as far as no later window needs them. `None` if no window is left to fire.
+    ///
+    /// # Errors
+    /// Errors of accumulators.
+    pub fn fire(&mut self, watermark: i64) -> Result<Option<Fired>, StateError> {
+        loop {
+            if let Some(firing) = &mut self.firing {
+                let columns = match &mut firing.from {
+                    Source::Key(key) => self.slices.take_values(*key)?,
+                    Source::Merged(slice) => slice.take_values()?,
+                };
+                if let Some(columns) = columns {
+                    let first = !std::mem::replace(&mut firing.begun, true);
+                    let window = self.windows.map(|_| firing.window);
+                    return Ok(Some(Fired { window, first, columns }));
+                }
+                if let Some(Firing { from: Source::Merged(slice), .. }) = self.firing.take() {
+                    self.spare = Some(*slice);
+                }
+            }
+            let Some(window) = self.next(watermark) else { return Ok(None) };
+            let from = self.assemble(window)?;
+            self.fired = window.end;
+            self.firing = Some(Firing { window, from, begun: false });
+        }
+    }
+
+    /// The window that fires next.
+    fn next(&mut self, watermark: i64) -> Option<Window> {
+        let Some(windows) = self.windows else {
+            let all = Window { start: i64::MIN, end: i64::MAX };
+            return (watermark == i64::MAX && !self.slices.is_empty()).then_some(all);
+        };
+        let fired = self.fired;
+        let of = |start| windows.window_after(start, fired);
+        let running = self.running.as_ref().and_then(|(ran, _)| of(ran.start));
+        let (mut alone, mut slice, mut useless) = (None, None, vec![]);
+        for key in self.slices.starts() {
+            // Later slices are in no earlier window, and what is of a window alone is within it.
+            if slice.is_some_and(|first: Window| key >= windows.slice_key(first.end)) {
+                break;
+            }
+            match windows.piece(key) {
+                Piece::Window(end) => _ = alone.get_or_insert_with(|| windows.window_at(end)),
+                // Between windows, or left over of what has fired.
+                Piece::Slice(start) if of(start).is_none() => useless.push(key),
+                Piece::Slice(start) => slice = slice.or_else(|| of(start)),
+            }
+        }
+        let next = [running, alone, slice].into_iter().flatten().min_by_key(|window| window.end);
+        for key in useless {
+            self.slices.drop_slice(key);
+        }
+        next.filter(|window| window.end <= watermark)
+    }
+
+    /// Brings the groups of a window together.
+    fn assemble(&mut self, window: Window) -> Result<Source, StateError> {
+        let Some(windows) = self.windows else { return Ok(Source::Key(ALL)) };
+        let of_window = |key: &i64| match windows.piece(*key) {
+            Piece::Window(end) => end == window.end,
+            Piece::Slice(start) => window.start <= start && start < window.end,
+        };
+        let within = self.slices.starts().take_while(|&key| key < windows.slice_key(window.end));
+        let keys: Vec<i64> = within.filter(of_window).collect();
+        let is_last = |key: i64| match windows.piece(key) {
+            Piece::Window(_) => true,
+            Piece::Slice(start) => windows.last_end(start).is_none_or(|last| last <= window.end),
+        };
+        if windows.cumulate() {
+            return self.accumulate(window, &keys, windows.last_end(window.start));
+        }
+        if let [key] = keys[..]
+            && is_last(key)
+        {
+            return Ok(Source::Key(key));
+        }
+        let mut merged = self.empty();
+        for key in keys {
+            if is_last(key) {
+                self.drain(key, &mut merged)?;
+            } else {
+                self.slices.merge_into(key, &mut merged)?;
+            }
+        }
+        Ok(Source::Merged(Box::new(merged)))
+    }
+
+    /// Brings the groups of a cumulating window together.
+    fn accumulate(
+        &mut self,
+        window: Window,
+        keys: &[i64],
+        last: Option<i64>,
+    ) -> Result<Source, StateError> {
+        let mut running = match self.running.take() {
+            Some((ran, running)) if ran.start == window.start => running,
+            _ => self.empty(),
+        };
+        for &key in keys {
+            self.drain(key, &mut running)?;
+        }
+        if last == Some(window.end) {
+            return Ok(Source::Merged(Box::new(running)));
+        }
+        let mut merged = self.empty();
+        merged.merge_all_of(&mut running)?;
+        self.running = Some((window, running));
+        Ok(Source::Merged(Box::new(merged)))
+    }
+
+    fn drain(&mut self, key: i64, into: &mut Slice) -> Result<(), StateError> {
+        while let Some(part) = self.slices.take_delta(key)? {
+            into.merge(&part.keys, &part.states)?;
+        }
+        Ok(())
+    }
+
+    fn empty(&mut self) -> Slice {
+        self.spare.take().unwrap_or_else(|| Slice::new(&self.spec))
+    }
+}
+
+#[cfg(test)]
+mod tests;

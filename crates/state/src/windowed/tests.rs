@@ -1,0 +1,151 @@
+//! Windows against brute force: every row, in every window that has it and has not fired for it.
+
+use std::collections::BTreeMap;
+
+use arrow::array::{ArrayRef, AsArray, Int64Array};
+use arrow::datatypes::{DataType, Int64Type};
+use proptest::prelude::*;
+
+use super::*;
+use crate::aggregates::{count, max, sum};
+use crate::{KeyMode, Place, StateOptions};
+
+/// Key and value.
+type Row = (i64, i64);
+/// Sum, maximum and count by key.
+type Groups = BTreeMap<i64, (i64, i64, i64)>;
+
+fn spec(mode: Option<KeyMode>) -> Arc<GroupBy> {
+    let of = DataType::Int64;
+    let aggregates = [sum(&of), max(&of)].into_iter().flatten().chain([count()]).collect();
+    let options = StateOptions { key_mode: mode, ..StateOptions::default() };
+    Arc::new(GroupBy { keys: vec![of], aggregates, options })
+}
+
+fn add(slices: &mut Slices, key: i64, (group, value): Row) {
+    let column = |value: i64| -> ArrayRef { Arc::new(Int64Array::from(vec![value])) };
+    let args = [vec![column(value)], vec![column(value)], vec![]];
+    slices.update(key, 1, &[column(group)], &args).unwrap();
+}
+
+fn add_to(groups: &mut Groups, (group, value): Row) {
+    let group = groups.entry(group).or_insert((0, i64::MIN, 0));
+    *group = (group.0 + value, group.1.max(value), group.2 + 1);
+}
+
+/// Fires what may fire; each window once, in the order of their ends.
+fn fire(windowed: &mut Windowed, watermark: i64, fired: &mut Vec<(Window, Groups)>) {
+    while let Some(part) = windowed.fire(watermark).unwrap() {
+        let window = part.window.unwrap();
+        assert!(window.end <= watermark);
+        if part.first {
+            assert!(fired.last().is_none_or(|(last, _)| last.end < window.end), "{fired:?}");
+            fired.push((window, Groups::new()));
+        }
+        let (last, groups) = fired.last_mut().unwrap();
+        assert_eq!(*last, window);
+        let column = |column: &ArrayRef| column.as_primitive::<Int64Type>().values().to_vec();
+        let (keys, values) = (column(&part.columns.keys[0]), &part.columns.states);
+        let values: Vec<Vec<i64>> = values.iter().map(column).collect();
+        for (row, key) in keys.into_iter().enumerate() {
+            groups.insert(key, (values[0][row], values[1][row], values[2][row]));
+        }
+    }
+}
+
+fn kinds() -> impl Strategy<Value = Windows> {
+    let hop = (1i64..40, 1i64..15).prop_map(|(size, slide)| (size, slide, false));
+    let cumulate = (1i64..8, 1i64..8).prop_map(|(steps, step)| (steps * step, step, true));
+    (prop_oneof![2 => hop, 1 => cumulate], -20i64..20).prop_map(|((size, slide, grow), offset)| {
+        match grow {
+            true => Windows::cumulating(size, slide, offset).unwrap(),
+            false => Windows::hopping(size, slide, offset).unwrap(),
+        }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn windows_equal_brute_force(
+        windows in kinds(),
+        delay in 0i64..12,
+        steps in prop::collection::vec((-3i64..9, 0i64..25, 0i64..6, -9i64..9), 0..80),
+        hash in any::<bool>(),
+    ) {
+        let spec = spec(hash.then_some(KeyMode::Hash));
+        let mut windowed = Windowed::new(&spec, Some(windows));
+        let mut expected = BTreeMap::<i64, (Window, Groups)>::new();
+        let (mut latest, mut watermark, mut fired) = (0, i64::MIN, vec![]);
+        for (ahead, behind, group, value) in steps {
+            latest += ahead.max(0);
+            let (time, row) = (latest - behind, (group, value));
+            let slice = windows.slice_start(time);
+            for end in windows.ends_of(slice, watermark) {
+                let window = windows.window_at(end);
+                add_to(&mut expected.entry(end).or_insert((window, Groups::new())).1, row);
+            }
+            match windows.place(time, watermark) {
+                Place::Slice(start) => add(windowed.slices(), windows.slice_key(start), row),
+                Place::Windows => windows.ends_of(slice, watermark).for_each(|end| {
+                    add(windowed.slices(), windows.window_key(end), row);
+                }),
+                Place::Late => {}
+            }
+            watermark = watermark.max(latest - delay);
+            // Other workers may hold windows back for any time.
+            if ahead < 0 {
+                fire(&mut windowed, watermark, &mut fired);
+            }
+        }
+        fire(&mut windowed, i64::MAX, &mut fired);
+        prop_assert_eq!(fired, expected.into_values().collect::<Vec<_>>());
+        prop_assert!(windowed.slices().is_empty());
+    }
+}
+
+#[test]
+fn what_no_window_needs_any_more_is_gone() {
+    let windows = Windows::hopping(10, 2, 0).unwrap();
+    let mut windowed = Windowed::new(&spec(None), Some(windows));
+    let mut fired = vec![];
+    for time in 0..1_000 {
+        add(windowed.slices(), windows.slice_key(windows.slice_start(time)), (1, 1));
+        fire(&mut windowed, time, &mut fired);
+        assert!(windowed.slices().len() <= 6, "{} slices", windowed.slices().len());
+    }
+    assert!(fired.iter().skip(4).all(|(_, groups)| groups[&1] == (10, 1, 10)), "{fired:?}");
+    let windows = Windows::cumulating(1_000, 1, 0).unwrap();
+    let mut windowed = Windowed::new(&spec(None), Some(windows));
+    fired.clear();
+    for time in 0..1_000 {
+        add(windowed.slices(), windows.slice_key(time), (1, 1));
+        fire(&mut windowed, time + 1, &mut fired);
+        assert!(windowed.slices().is_empty(), "what was is in the running slice");
+    }
+    let counts: Vec<i64> = fired.iter().map(|(_, groups)| groups[&1].2).collect();
+    assert_eq!(counts, (1..=1_000).collect::<Vec<_>>());
+    assert!(windowed.bytes() < 1 << 20);
+}
+
+#[test]
+fn firing_many_windows_looks_at_few_slices() {
+    let windows = Windows::tumbling(1, 0).unwrap();
+    let mut windowed = Windowed::new(&spec(None), Some(windows));
+    (0..20_000).for_each(|time| add(windowed.slices(), windows.slice_key(time), (1, 1)));
+    let mut fired = vec![];
+    fire(&mut windowed, i64::MAX, &mut fired);
+    assert_eq!(fired.len(), 20_000);
+}
+
+#[test]
+fn without_windows_all_fires_at_the_end() {
+    let mut windowed = Windowed::new(&spec(None), None);
+    assert_eq!(windowed.fire(i64::MAX).unwrap(), None);
+    add(windowed.slices(), ALL, (7, 3));
+    assert_eq!(windowed.fire(i64::MAX - 1).unwrap(), None);
+    let fired = windowed.fire(i64::MAX).unwrap().unwrap();
+    assert_eq!((fired.window, fired.first, fired.columns.rows()), (None, true, 1));
+    assert_eq!(windowed.fire(i64::MAX).unwrap(), None);
+}
