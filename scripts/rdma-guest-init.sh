@@ -65,4 +65,17 @@ for device in rxe1 rxe2; do
   echo "$device sent $packets packets"
   [ "$packets" -gt 1000 ] || rc=95
 done
+
+# The engine: two processes on one device. The rows are those of one process; the bench checks its own.
+cd /
+export MILLSTREAM_RDMA=device=rxe0
+millstream fabric info || rc=96
+two="--nodes 2 --workers 1 --fabric verbs"
+echo "== millstream run examples/flights-csv.sql $two"
+millstream run examples/flights-csv.sql $two --progress none || rc=97
+busybox sort examples/expected/flights.csv >/run/expected
+busybox sort target/demo/flights.csv >/run/rows
+busybox cmp /run/expected /run/rows || rc=98
+echo "== millstream bench ysb $two"
+millstream bench ysb $two --rows 200000 --runs 1 || rc=99
 finish $rc

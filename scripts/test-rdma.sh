@@ -10,7 +10,7 @@ source "$(dirname "$0")/env.sh"
 cd "$root"
 
 guest=$CARGO_TARGET_DIR/rdma-guest
-limit_s=${MILLSTREAM_RDMA_LIMIT_S:-900}
+limit_s=${MILLSTREAM_RDMA_LIMIT_S:-1800}
 mkdir -p "$guest"
 
 not_run() {
@@ -75,6 +75,10 @@ for line in sys.stdin:
         print(made["executable"])')
 [ ${#tests[@]} != 0 ] || die "the tests do not build: cargo test -p millstream-fabric -p millstream-channel"
 
+say "building millstream"
+# By workspace, as the tests do: other features would compile DataFusion a second time.
+cargo build --release --workspace --bin millstream
+
 # With the headers that are here by now, the layouts of our declarations are compared with C.
 cargo test --release -p millstream-fabric --lib layouts_are_those_of_the_c_headers 2>&1 |
   grep -E '^test ' || die "the structures are not those of the C headers"
@@ -93,6 +97,12 @@ cp "$(command -v rdma || echo /sbin/rdma)" "$files/bin/rdma"
 for test in "${tests[@]}"; do
   install -m 755 -s "$test" "$files/tests/$(basename "$test" | sed 's/-[0-9a-f]*$//')"
 done
+# The whole engine, as two processes over verbs.
+install -m 755 -s "$CARGO_TARGET_DIR/release/millstream" "$files/bin/millstream"
+mkdir -p "$files"/examples/{data,expected} "$files/target/demo"
+cp examples/*.sql "$files/examples/"
+cp examples/data/flights.parquet "$files/examples/data/"
+cp examples/expected/flights.csv "$files/examples/expected/"
 # Without this file there are no devices, and no error either.
 cp /etc/libibverbs.d/rxe.driver "$files/etc/libibverbs.d/"
 provider=$(ls /usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav*.so)
@@ -108,7 +118,7 @@ for library in "$provider" "$verbs"; do
   mkdir -p "$files$(dirname "$library")"
   cp -L "$library" "$files$library"
 done
-copy_libraries "$files"/tests/* "$files/bin/ip" "$files/bin/rdma" "$provider" "$verbs"
+copy_libraries "$files"/tests/* "$files/bin/millstream" "$files/bin/ip" "$files/bin/rdma" "$provider" "$verbs"
 # crc32_generic is used by name and appears in no list of dependencies.
 for module in crc32_generic dummy veth ib_uverbs rdma_rxe; do
   modprobe --show-depends -d "$kernel" -S "$release" "$module" | awk '/^insmod/ { print $2 }'
@@ -126,7 +136,7 @@ if [ -w /dev/kvm ] && grep -qE '^flags.*\b(vmx|svm)\b' /proc/cpuinfo; then
 fi
 say "booting $image ($accelerator), tests: ${tests[*]##*/}"
 log=$guest/console.log
-timeout "$limit_s" nice qemu-system-x86_64 -accel "$accelerator" -cpu max -smp 2 -m 768 -machine q35 \
+timeout "$limit_s" nice qemu-system-x86_64 -accel "$accelerator" -cpu max -smp 2 -m 1024 -machine q35 \
   -nodefaults -no-user-config -display none -serial stdio -no-reboot \
   -kernel "$kernel/vmlinux" -initrd "$guest/files.cpio" \
   -append "console=ttyS0 quiet panic=-1 rdinit=/init" </dev/null | stdbuf -oL tr -d '\r' | tee "$log" || true

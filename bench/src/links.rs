@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use channel::{Class, Header, Link, LinkError, RingConfig};
 use fabric::shm::{ShmFabric, ShmOptions};
-use fabric::tcp::{TcpFabric, TcpOptions};
 use fabric::{Fabric, LinkId};
 use millstream::FabricKind;
 
@@ -81,7 +80,7 @@ pub fn one_way(kind: FabricKind, rounds: u32) -> Result<Duration, LinkError> {
 fn links(kind: FabricKind, slot_bytes: u32, slots: u32) -> Result<(Link, Link), LinkError> {
     let fabric: std::sync::Arc<dyn Fabric> = match kind {
         FabricKind::Shm => ShmFabric::new(ShmOptions { prefault: true, ..ShmOptions::default() })?,
-        FabricKind::Tcp => TcpFabric::new(TcpOptions::default())?,
+        FabricKind::Tcp | FabricKind::Verbs => kind.open()?,
     };
     let here = fabric.offer(LinkId { local: 0, remote: 1 })?;
     let there = fabric.offer(LinkId { local: 1, remote: 0 })?;

@@ -155,6 +155,23 @@ fn impossible_layouts_are_refused() {
 }
 
 #[test]
+fn without_an_rdma_device_verbs_says_what_is_missing() {
+    let dir = Dir::new("verbs");
+    let info = run(&dir, &["fabric", "info"]).ended(0);
+    assert!(info.out.contains("\nverbs "), "{}", info.out);
+    dir.write("bids.csv", BIDS);
+    let sql = format!("{TABLE}SELECT item, count(*) FROM bids GROUP BY item");
+    let layout = ["--nodes", "2", "--workers", "1", "--fabric", "verbs"];
+    if info.out.contains("cannot be used here") {
+        let outcome = run_sql(&dir, &sql, &layout).ended(1);
+        outcome.one_error("no RDMA device can be used", "millstream fabric info");
+        assert_eq!(outcome.out, "");
+    } else {
+        run_sql(&dir, &sql, &layout).ended(0);
+    }
+}
+
+#[test]
 fn a_port_in_use_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

@@ -43,6 +43,11 @@ Examples:
   millstream explain examples/flights.sql --nodes 4 --workers 1
   millstream explain query.sql --set millstream.exchange=shuffle";
 
+const FABRIC_EXAMPLES: &str = "\
+Examples:
+  millstream fabric info
+  MILLSTREAM_RDMA=device=mlx5_1,gid=3 millstream fabric info";
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Runs the statements of a SQL file.
@@ -51,9 +56,26 @@ pub(crate) enum Command {
     /// Shows how the statements of a SQL file would run: pipelines, exchanges and why, memory.
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArgs),
+    /// Shows what can carry rows between workers on this machine.
+    #[command(after_help = FABRIC_EXAMPLES)]
+    Fabric(FabricArgs),
     /// Measures a workload of the papers, or what this machine can do.
     #[command(after_help = bench::EXAMPLES)]
     Bench(BenchArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FabricArgs {
+    /// What to show.
+    #[command(subcommand)]
+    pub(crate) show: FabricCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FabricCommand {
+    /// Lists the fabrics, and RDMA devices, ports, addresses and limits; says which device would be
+    /// used and why.
+    Info,
 }
 
 #[derive(Debug, Args)]
@@ -113,7 +135,7 @@ pub(crate) struct JobArgs {
     #[arg(long, value_name = "W", value_parser = workers)]
     pub(crate) workers: Option<u32>,
 
-    /// What carries rows between workers: shm or tcp
+    /// What carries rows between workers: shm, tcp or verbs (RDMA)
     #[arg(long, value_name = "FABRIC", default_value_t = FabricKind::Shm)]
     pub(crate) fabric: FabricKind,
 
@@ -234,7 +256,7 @@ mod tests {
             (["--nodes", "0"], "leave --nodes out"),
             (["--nodes", "257"], "leave --nodes out"),
             (["--workers", "0"], "leave --workers out"),
-            (["--fabric", "infiniband"], "there are shm, tcp"),
+            (["--fabric", "infiniband"], "there are shm, tcp, verbs"),
             (["--listen", "0.0.0.0:1"], "use a loopback address"),
             (["--listen", "here"], "such as 127.0.0.1:0"),
             (["--set", "shuffle"], "write KEY=VALUE"),

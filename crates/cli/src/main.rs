@@ -9,6 +9,7 @@
 mod args;
 mod bench;
 mod explain;
+mod fabric;
 mod failure;
 mod human;
 mod log;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Explain(args) => explain::explain(&args),
+        Command::Fabric(args) => fabric::fabric(&args),
         Command::Bench(args) => bench::bench(&args),
     };
     match result {

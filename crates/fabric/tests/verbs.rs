@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fabric::conformance::{self, Bed};
-use fabric::verbs::{VerbsFabric, VerbsOptions, survey};
+use fabric::verbs::{VerbsFabric, VerbsOptions, probe, survey};
 use fabric::{
     Armed, Completion, Endpoint, ErrorKind, Fabric, FabricError, Flags, LinkId, OpId, PostError,
     Publish, RemoteRange, Src,
@@ -109,6 +109,8 @@ fn the_survey_says_what_would_be_used() {
             choice.as_ref().expect("there are devices");
             assert!(names.split(',').all(|name| text.contains(name)), "{text}");
             assert!(text.contains("would use"), "{text}");
+            let caps = probe(&options).expect("the device reaches itself");
+            assert!(caps.max_send >= 64 && caps.max_ops >= 16, "{caps:?}");
         }
         (Err(_), Ok(choice)) => assert!(text.contains(&choice.device), "{text}"),
         (Err(_), Err(reason)) => {

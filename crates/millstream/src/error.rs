@@ -72,6 +72,10 @@ impl Error {
                  less memory; shared memory is also bounded by the limits of the container"
                     .into(),
             ),
+            Error::Fabric(FabricError::Device { .. }) => Some(format!(
+                "`millstream fabric info` lists RDMA devices; the variable {} chooses among them",
+                crate::RDMA_VARIABLE
+            )),
             Error::Dataflow(DataflowError::Connector(
                 ConnectorError::Option { hint, .. }
                 | ConnectorError::Column { hint, .. }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::tcp::{TcpFabric, TcpOptions};
-use fabric::{Fabric, FabricError};
+use fabric::verbs::{Survey, VerbsFabric, VerbsOptions, probe, survey};
+use fabric::{Caps, Fabric, FabricError};
 
 /// A transport between workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -16,11 +17,17 @@ pub enum FabricKind {
     Shm,
     /// TCP sockets.
     Tcp,
+    /// RDMA devices, chosen by the variable [`RDMA_VARIABLE`] of each process.
+    Verbs,
 }
+
+/// Names the variable with options for RDMA devices, as `device=mlx5_0,gid=3`. A variable, since
+/// devices and addresses have other names on each machine.
+pub const RDMA_VARIABLE: &str = "MILLSTREAM_RDMA";
 
 impl FabricKind {
     /// All, as a user would write them.
-    pub const NAMES: [&str; 2] = ["shm", "tcp"];
+    pub const NAMES: [&str; 3] = ["shm", "tcp", "verbs"];
 
     /// Memory of each end of a link besides its ring, in bytes. What the operating system keeps for
     /// a socket is not counted.
@@ -28,15 +35,42 @@ impl FabricKind {
         match self {
             FabricKind::Shm => ShmFabric::ENDPOINT_BYTES as u64,
             FabricKind::Tcp => 0,
+            FabricKind::Verbs => VerbsFabric::ENDPOINT_BYTES as u64,
         }
     }
 
-    pub(crate) fn open(self) -> Result<Arc<dyn Fabric>, FabricError> {
+    /// Opens it, with what suits a job; see [`RDMA_VARIABLE`] for devices.
+    ///
+    /// # Errors
+    /// When there is no such device, or the system gives no memory or socket.
+    pub fn open(self) -> Result<Arc<dyn Fabric>, FabricError> {
         Ok(match self {
             FabricKind::Shm => ShmFabric::new(ShmOptions::default())?,
             FabricKind::Tcp => TcpFabric::new(TcpOptions::default())?,
+            FabricKind::Verbs => {
+                let options = rdma_options().map_err(|detail| FabricError::Device { detail })?;
+                VerbsFabric::new(options)?
+            }
         })
     }
+}
+
+/// The options of [`RDMA_VARIABLE`].
+fn rdma_options() -> Result<VerbsOptions, String> {
+    let text = std::env::var(RDMA_VARIABLE).unwrap_or_default();
+    text.parse().map_err(|error| format!("{RDMA_VARIABLE}: {error}"))
+}
+
+/// The RDMA devices of this machine, what of them [`FabricKind::Verbs`] would use, and why; and, if
+/// there is one, what a connection of it with itself can do.
+///
+/// # Errors
+/// When [`RDMA_VARIABLE`] is wrong, in words.
+pub fn rdma_survey() -> Result<(Survey, Option<Result<Caps, FabricError>>), String> {
+    let options = rdma_options()?;
+    let found = survey(&options);
+    let tried = found.choice.is_ok().then(|| probe(&options));
+    Ok((found, tried))
 }
 
 impl fmt::Display for FabricKind {
@@ -44,6 +78,7 @@ impl fmt::Display for FabricKind {
         f.write_str(match self {
             FabricKind::Shm => "shm",
             FabricKind::Tcp => "tcp",
+            FabricKind::Verbs => "verbs",
         })
     }
 }
@@ -55,6 +90,7 @@ impl FromStr for FabricKind {
         match text {
             "shm" => Ok(FabricKind::Shm),
             "tcp" => Ok(FabricKind::Tcp),
+            "verbs" => Ok(FabricKind::Verbs),
             _ => Err(format!("there is no fabric '{text}'; there are {}", Self::NAMES.join(", "))),
         }
     }

@@ -51,7 +51,7 @@ pub use dataflow::bad::BadRow;
 pub use plan::{Diagnostic, Planned, SettingSpec, settings};
 
 pub use error::Error;
-pub use fabric_kind::FabricKind;
+pub use fabric_kind::{FabricKind, RDMA_VARIABLE, rdma_survey};
 pub use memory::{Memory, MemoryNeed};
 pub use progress::OnProgress;
 pub use report::{Counters, Progress, Report};

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fabric::conformance::{self, Bed};
-use fabric::verbs::{VerbsFabric, VerbsOptions, survey};
+use fabric::verbs::{VerbsFabric, VerbsOptions, probe, survey};
 use fabric::{Completion, Endpoint, ErrorKind, Fabric, FabricError, Flags, LinkId, OpId};
 use fabric::{Publish, RemoteRange, Src};
 
@@ -88,6 +88,7 @@ fn too_little_memory_is_explained() {
 #[test]
 fn the_device_is_surveyed() {
     plays_well("survey", "");
+    plays_well("survey", "in_order=1");
 }
 
 #[test]
@@ -134,6 +135,10 @@ fn surveys() {
     let found = survey(&VerbsOptions::default());
     let choice = found.choice.clone().expect("a device");
     assert_eq!((choice.device.as_str(), choice.port, choice.mtu), ("sim0", 1, 4096));
+    let caps = probe(&VerbsOptions::default()).expect("the device reaches itself");
+    let in_order = std::env::var("MILLSTREAM_VERBS_SIM").is_ok_and(|knobs| knobs == "in_order=1");
+    let publish = if in_order { Publish::InOrderPoll } else { Publish::Notify };
+    assert_eq!((caps.publish, caps.max_msg), (publish, 1 << 23));
     let text = found.to_string();
     assert!(text.contains("sim0 (software") && text.contains("would use"), "{text}");
 }

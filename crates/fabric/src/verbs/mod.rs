@@ -66,7 +66,7 @@ use receives::{MESSAGE_BYTES, Receives};
 
 pub use device::{Choice, DeviceInfo, GidInfo, GidKind, PortInfo};
 pub use options::VerbsOptions;
-pub use survey::{Survey, survey};
+pub use survey::{Survey, probe, survey};
 
 /// Bytes of [`Src::Inline`](crate::Src): what devices carry in a request, or else a copy of ours.
 const INLINE_MAX: usize = 220;

@@ -4,9 +4,10 @@ use std::fmt;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::VerbsOptions;
 use super::device::{Choice, DeviceInfo, choose, open_all};
 use super::library::Library;
+use super::{VerbsFabric, VerbsOptions};
+use crate::{Caps, Fabric, FabricError, LinkId};
 
 /// The RDMA devices of this machine as this process sees them.
 #[derive(Debug, Clone)]
@@ -36,6 +37,26 @@ pub fn survey(options: &VerbsOptions) -> Survey {
     let devices: Vec<DeviceInfo> = opened.iter().map(|device| device.info.clone()).collect();
     let choice = choose(&devices, options);
     Survey { devices: Ok(devices), refused, choice, locked_max }
+}
+
+/// Connects the device with itself, and says what such a connection can do: how writes become known
+/// is settled only then.
+///
+/// # Errors
+/// As [`VerbsFabric::new`] and `connect`.
+pub fn probe(options: &VerbsOptions) -> Result<Caps, FabricError> {
+    let fabric = VerbsFabric::new(options.clone())?;
+    let here = fabric.offer(LinkId { local: 0, remote: 1 })?;
+    let there = fabric.offer(LinkId { local: 1, remote: 0 })?;
+    let (of_here, of_there) = (here.address(), there.address());
+    std::thread::scope(|scope| {
+        let other = scope.spawn(move || there.connect(&of_here).map(|end| end.caps()));
+        let end = here.connect(&of_there)?;
+        match other.join() {
+            Ok(other) => other.map(|_| end.caps()),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
 }
 
 impl fmt::Display for Survey {

@@ -1,0 +1,35 @@
+//! `millstream fabric`: what can carry rows on this machine.
+
+use std::process::ExitCode;
+
+use millstream::rdma_survey;
+
+use crate::args::{FabricArgs, FabricCommand};
+use crate::failure::Failure;
+
+/// Shows it.
+pub(crate) fn fabric(args: &FabricArgs) -> Result<ExitCode, Failure> {
+    let FabricCommand::Info = args.show;
+    let (found, tried) = rdma_survey().map_err(|error| Failure::usage(&error, None))?;
+    println!("shm            shared memory: processes of this machine");
+    println!("tcp            sockets: any machine");
+    match (&found.choice, &tried) {
+        (Ok(choice), Some(Ok(_))) => println!("verbs          RDMA: {} is ready", choice.device),
+        _ => println!("verbs          RDMA: cannot be used here"),
+    }
+    print!("\n{found}");
+    match tried {
+        None => {}
+        Some(Err(error)) => println!("with itself    does not connect: {error}"),
+        Some(Ok(caps)) => println!(
+            "with itself    connects: publish {:?}, atomics {:?}, inline {} bytes, {} operations \
+             of {} KiB",
+            caps.publish,
+            caps.atomics,
+            caps.max_inline,
+            caps.max_ops,
+            caps.max_msg / 1024
+        ),
+    }
+    Ok(ExitCode::SUCCESS)
+}
