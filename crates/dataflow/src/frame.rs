@@ -2,12 +2,12 @@
 //!
 //! | kind | `tag` | `epoch` | `watermark` | `aux` | payload |
 //! |---|---|---|---|---|---|
-//! | `Rows` | query | – | sender's watermark | – or key | a batch |
-//! | `Progress` | query | – | sender's watermark | – | – |
-//! | `Delta` | query | epoch | sender's watermark | chunk | keys and states, with slice starts |
-//! | `Ack` | query | last epoch merged | all clocks' least | – | – |
-//! | `Gather` | query | – | – | – | result rows |
-//! | `GatherEnd` | query | – | – | – | – |
+//! | `Rows` | operator | input | – | – or key | a batch |
+//! | `Progress` | operator | – | sender's watermark | – | – |
+//! | `Delta` | operator | epoch | sender's watermark | chunk | keys and states, with slice starts |
+//! | `Ack` | operator | last epoch merged | all clocks' least | – | – |
+//! | `Gather` | operator | – | – | – | result rows |
+//! | `GatherEnd` | operator | – | – | – | – |
 //! | `Bye`, `ByeHeard` | – | – | – | – | – |
 //!
 //! The flag [`LAST`] on `Progress` and `Delta` ends the sender's stream, [`IDLE`] and [`RESUME`]
@@ -18,7 +18,7 @@
 use channel::Header;
 use state::epoch::{Presence, Progress};
 
-/// The sender's stream of this query ends here.
+/// The sender's stream to this operator ends here.
 const LAST: u8 = 1;
 
 /// The sender has no rows and holds no watermark back until it says otherwise.

@@ -1,7 +1,9 @@
-//! What a worker is told to do: queries as data, made by a planner or by hand.
+//! What a worker is told to do: a graph of operators as data, made by a planner or by hand.
 //!
 //! ```text
-//! Source ─▶ Step (filter, project) ─▶ [ window aggregate ─exchange─▶ Step ] ─▶ gather ─▶ Sink
+//! Source ─▶ Aggregate ─▶ Sink          ─▶ is an edge: rows go along it, through a step
+//! Source ─▶ Keyed ─▶ Aggregate ─▶ Sink    (filter, project) that knows no state
+//! Source ─▶
 //! ```
 //!
 //! Every worker of every node runs the same job (A1): nobody hands out work while it runs.
@@ -9,7 +11,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::array::BooleanArray;
+use arrow::array::{AsArray, BooleanArray, UInt32Array};
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use state::{GroupBy, Windows};
@@ -18,30 +20,66 @@ use crate::error::DataflowError;
 use crate::sink::Sink;
 use crate::source::Source;
 
-/// Queries that run side by side.
+/// Operators and how rows go from one to the next.
 #[derive(Clone)]
 pub struct Job {
-    /// The queries; their order is their id on the wire.
-    pub queries: Vec<Query>,
+    /// The operators; the index is the operator's id on the wire. An edge leads from a lower index
+    /// to a higher one.
+    pub operators: Vec<Operator>,
     /// Sizes and limits.
     pub settings: Settings,
 }
 
-/// One `INSERT INTO … SELECT …` or `SELECT …`.
+/// A place where rows come into being, meet, or leave.
 #[derive(Clone)]
-pub struct Query {
+pub struct Operator {
     /// For messages and metrics.
     pub name: String,
-    /// Where rows come from.
-    pub input: Input,
-    /// What is done with each row.
+    /// The inputs: none for a source, one for an aggregate or a sink, as many as it has for a keyed
+    /// operator. All edges of one input bring rows of the same columns, in any order (a union).
+    pub inputs: Vec<Vec<Edge>>,
+    /// What it does.
+    pub kind: OperatorKind,
+}
+
+/// What an operator does.
+#[derive(Clone)]
+pub enum OperatorKind {
+    /// Reads a table.
+    Source(Input),
+    /// Brings rows together by late merge.
+    Aggregate(Box<Aggregation>),
+    /// Keeps rows by key until time has passed them.
+    Keyed(Keyed),
+    /// Writes a table.
+    Sink {
+        /// The table.
+        sink: Arc<dyn Sink>,
+        /// Columns of what reaches it.
+        schema: SchemaRef,
+    },
+}
+
+/// The way of rows from one operator to an input of another.
+#[derive(Clone)]
+pub struct Edge {
+    /// The index of the operator that gives them out.
+    pub from: usize,
+    /// What is done with each row on its way.
     pub step: Option<Arc<dyn Step>>,
-    /// Where rows are brought together, if they are.
-    pub aggregate: Option<Aggregation>,
-    /// Columns of what reaches the sink.
-    pub schema: SchemaRef,
-    /// Where rows go.
-    pub sink: Arc<dyn Sink>,
+    /// Whether watermarks go along, because the operator reads the time that they speak of; else it
+    /// learns of the end alone, and no row is late.
+    pub timed: bool,
+}
+
+impl Job {
+    /// The sources.
+    pub fn inputs(&self) -> impl Iterator<Item = &Input> {
+        self.operators.iter().filter_map(|operator| match &operator.kind {
+            OperatorKind::Source(input) => Some(input),
+            _ => None,
+        })
+    }
 }
 
 /// A source with its event time.
@@ -67,7 +105,7 @@ pub struct Watermark {
     pub idle_timeout_ns: Option<u64>,
 }
 
-/// Stateless work on a batch: filter, then project.
+/// Stateless work on a batch: filter, project, look up, unfold.
 pub trait Step: Send + Sync {
     /// Columns of the result.
     fn schema(&self) -> SchemaRef;
@@ -102,20 +140,57 @@ pub trait Step: Send + Sync {
 pub struct Stepped {
     /// The rows that remain.
     pub batch: RecordBatch,
-    /// Which rows of the input remain, if not all.
-    pub kept: Option<BooleanArray>,
+    /// Which row of the input each of them was.
+    pub origin: Origin,
+}
+
+/// Which rows of a step's input its result is made of.
+pub enum Origin {
+    /// All, in order.
+    All,
+    /// Those, in order.
+    Kept(BooleanArray),
+    /// For each row of the result its number in the input: a row may come several times.
+    Taken(UInt32Array),
+}
+
+impl Origin {
+    /// The origin of rows that went through another step behind this one; `rows` is how many came
+    /// to the first.
+    ///
+    /// # Errors
+    /// [`DataflowError::Expression`] when a step has named rows that it was not given.
+    pub fn then(self, next: Origin, rows: usize) -> Result<Origin, DataflowError> {
+        let numbers = |origin: Origin| match origin {
+            Origin::All => UInt32Array::from_iter_values(0..rows as u32),
+            Origin::Taken(numbers) => numbers,
+            Origin::Kept(kept) => {
+                UInt32Array::from_iter_values(kept.values().set_indices().map(|row| row as u32))
+            }
+        };
+        Ok(match (self, next) {
+            (origin, Origin::All) | (Origin::All, origin) => origin,
+            (first, Origin::Kept(kept)) => Origin::Taken(
+                arrow::compute::filter(&numbers(first), &kept)?.as_primitive().clone(),
+            ),
+            (first, Origin::Taken(taken)) => {
+                let taken = arrow::compute::take(&numbers(first), &taken, None)?;
+                Origin::Taken(taken.as_primitive().clone())
+            }
+        })
+    }
 }
 
 /// Grouping by keys and, mostly, a window of event time.
 #[derive(Clone)]
 pub struct Aggregation {
-    /// Columns that reach the grouping: the output of the query's step, or of its source.
+    /// Columns that reach the grouping.
     pub input_schema: SchemaRef,
     /// Types of the keys, and the aggregates; not both empty.
     pub group_by: Arc<GroupBy>,
-    /// The key columns in the step's output.
+    /// The key columns of the input.
     pub keys: Vec<usize>,
-    /// The argument columns of each aggregate in the step's output.
+    /// The argument columns of each aggregate in the input.
     pub args: Vec<Vec<usize>>,
     /// The window; without one there is a single group per key, given out when the (bounded) input
     /// has ended.
@@ -125,19 +200,93 @@ pub struct Aggregation {
     /// Columns given out: keys, aggregates, then `window_start`, `window_end`, `window_time` if
     /// there is a window.
     pub schema: SchemaRef,
-    /// What is done with each result row: HAVING, projection.
-    pub step: Option<Arc<dyn Step>>,
 }
 
 /// A window over a time column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
-    /// The time column in the step's output.
+    /// The time column of the input.
     pub column: usize,
     /// Its type: a timestamp; ticks below are of its unit.
     pub time_type: DataType,
     /// Sizes in ticks.
     pub windows: Windows,
+    /// Whether these stand for the windows that rows belong to already, and the column is the
+    /// rows' `window_time`: then a window is one tick, and its start is the time of what is given
+    /// out.
+    pub attached: bool,
+}
+
+/// An operator that keeps rows by key: a join, a ranking, sessions.
+#[derive(Clone)]
+pub struct Keyed {
+    /// What is known of each input.
+    pub inputs: Vec<KeyedInput>,
+    /// How rows of one key meet: [`Exchange::Shuffle`], or [`Exchange::Forward`] where they are
+    /// together already (A5).
+    pub exchange: Exchange,
+    /// Ticks of event time between two looks at what has become complete, at least one: how
+    /// often workers tell each other their watermarks.
+    pub granularity: i64,
+    /// What it makes of them.
+    pub operator: Arc<dyn KeyedOperator>,
+}
+
+/// An input of a keyed operator.
+#[derive(Clone)]
+pub struct KeyedInput {
+    /// Its columns.
+    pub schema: SchemaRef,
+    /// The columns by which rows are led to a worker, of the same types on all inputs; without any
+    /// all rows meet on worker 0.
+    pub keys: Vec<usize>,
+    /// A column of time by which rows are late, if they can be: those whose time, and
+    /// [`grace`](Self::grace) ticks more, the watermark had reached before they came.
+    pub time: Option<usize>,
+    /// Zero for the end of a window, one for a time of the row itself.
+    pub grace: i64,
+}
+
+/// A keyed operator as data: makes the state of a worker.
+pub trait KeyedOperator: Send + Sync {
+    /// Columns that it gives out.
+    fn schema(&self) -> SchemaRef;
+
+    /// The state of one worker: of the keys that it leads.
+    fn create(&self) -> Box<dyn KeyedState>;
+
+    /// For EXPLAIN.
+    fn describe(&self) -> String;
+}
+
+/// The rows and groups that a keyed operator keeps on one worker.
+pub trait KeyedState {
+    /// Takes rows of an input. Their arrays are the state's to keep.
+    ///
+    /// # Errors
+    /// [`DataflowError::Expression`] when a row cannot be taken.
+    fn push(&mut self, input: usize, batch: RecordBatch) -> Result<(), DataflowError>;
+
+    /// All rows before `watermark` have come: gives some of what can be given out now, of at most
+    /// about `rows_max` rows; `None` when there is nothing more. `i64::MAX` at the end of complete
+    /// inputs.
+    ///
+    /// # Errors
+    /// [`DataflowError::Expression`] when a row cannot be made.
+    fn advance(
+        &mut self,
+        watermark: i64,
+        rows_max: usize,
+    ) -> Result<Option<RecordBatch>, DataflowError>;
+
+    /// Up to where results are complete when [`advance`](Self::advance) has nothing more to give at
+    /// `watermark`: the watermark of what it gives out.
+    fn complete(&self, watermark: i64) -> i64 {
+        watermark
+    }
+
+    /// Bytes held.
+    fn bytes(&self) -> usize;
 }
 
 /// How rows of different workers meet.

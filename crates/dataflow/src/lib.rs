@@ -1,21 +1,25 @@
 //! Layer 3: rows in motion.
 //!
-//! A worker runs [`job::Query`]s: it reads flows, pushes batches through fused steps into a soft
-//! breaker (a window aggregate, a sink) and meets the other workers at exchanges. It knows Arrow,
-//! windows, watermarks and epochs; it does not know SQL, DataFusion's plans or any concrete
-//! connector.
+//! A worker runs the operators of a [`job::Job`]: it reads flows, pushes batches through fused
+//! steps into a soft breaker (a window aggregate, a join, a sink) and meets the other workers at
+//! exchanges. It knows Arrow, windows, watermarks and epochs; it does not know SQL, DataFusion's
+//! plans or any concrete connector.
 #![forbid(unsafe_code)]
 
 mod aggregate;
 pub mod bad;
 pub mod connector;
 pub mod error;
+mod exchange;
+mod feed;
 mod frame;
 pub mod job;
+pub mod keyed;
+mod ledger;
 pub mod metrics;
 mod net;
+mod operator;
 mod output;
-mod query;
 mod reader;
 mod scheduler;
 pub mod sink;

@@ -1,4 +1,4 @@
-//! The end of a query on one worker: rows go to the sink here, or are gathered at worker 0 (Q8).
+//! A sink on one worker: rows go to the sink here, or are gathered at worker 0 (Q8).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use crate::wire::{Decoder, Encoder};
 /// The worker at which rows are gathered.
 const GATHERER: u32 = 0;
 
-/// Where a query's rows go.
+/// Where rows leave.
 pub(crate) struct Output {
     tag: u32,
     worker: u32,
@@ -30,7 +30,8 @@ pub(crate) struct Output {
     decoder: Decoder,
     /// Workers whose rows have not all arrived here, this one included.
     streams: Cell<u32>,
-    read_all: Cell<bool>,
+    /// Whether all rows of this worker have been emitted.
+    complete: Cell<bool>,
     ended: Event,
     metrics: Arc<Metrics>,
 }
@@ -64,7 +65,7 @@ impl Output {
             encoder: RefCell::new(Encoder::new(schema)),
             decoder: Decoder::new(schema),
             streams: Cell::new(streams),
-            read_all: Cell::new(false),
+            complete: Cell::new(false),
             ended: Event::default(),
             metrics,
         })
@@ -103,12 +104,13 @@ impl Output {
         }
     }
 
-    /// Ends this worker's rows, and waits until all rows of the query are written and published,
-    /// where this worker writes them.
+    /// Waits until this worker's rows are [`complete`](Self::complete) and all rows are written and
+    /// published, where this worker writes them.
     ///
     /// # Errors
     /// When the sink fails.
     pub(crate) async fn finish(&self) -> Result<(), DataflowError> {
+        self.ended.wait_for(|| self.complete.get().then_some(())).await;
         if self.placement == Placement::Gather && self.worker != GATHERER {
             self.net.send(GATHERER, Class::Data, self.header(Kind::GatherEnd), |_| 0).await;
             return Ok(());
@@ -121,15 +123,10 @@ impl Output {
         }
     }
 
-    /// The rows of a query without groups have all been emitted.
-    pub(crate) fn reader_finished(&self) {
-        self.read_all.set(true);
+    /// All rows of this worker have been emitted.
+    pub(crate) fn complete(&self) {
+        self.complete.set(true);
         self.ended.notify();
-    }
-
-    /// Waits for [`Output::reader_finished`].
-    pub(crate) async fn finished_by_reader(&self) {
-        self.ended.wait_for(|| self.read_all.get().then_some(())).await;
     }
 
     /// Makes visible what a reader should see now.

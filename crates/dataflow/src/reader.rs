@@ -40,7 +40,8 @@ pub(crate) enum Read {
     End,
 }
 
-/// Rows of one flow, in order.
+/// Rows on their way, in the order of their flow.
+#[derive(Clone)]
 pub(crate) struct Rows {
     /// The rows.
     pub(crate) batch: RecordBatch,
@@ -48,6 +49,13 @@ pub(crate) struct Rows {
     pub(crate) met: Option<Int64Array>,
     /// The least and the greatest event time, where they are known: in a batch in order.
     pub(crate) span: Option<(i64, i64)>,
+}
+
+impl Rows {
+    /// Rows that cannot be late.
+    pub(crate) fn on_time(batch: RecordBatch) -> Self {
+        Self { batch, met: None, span: None }
+    }
 }
 
 /// The flows of one worker.
@@ -218,7 +226,7 @@ impl Reader {
         Metrics::add(&self.metrics.rows_in, batch.num_rows() as u64);
         Metrics::add(&self.metrics.bytes_in, self.widths.bytes(&batch));
         let Some(spec) = self.input.watermark else {
-            return Ok(Some(Rows { batch, met: None, span: None }));
+            return Ok(Some(Rows::on_time(batch)));
         };
         let batch = match batch.column(spec.column).null_count() {
             0 => batch,

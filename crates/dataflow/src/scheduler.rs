@@ -151,6 +151,31 @@ impl Event {
     }
 }
 
+/// Lets one coroutine in at a time.
+#[derive(Default)]
+pub(crate) struct Gate {
+    taken: Cell<bool>,
+    left: Event,
+}
+
+/// Leaves the gate when dropped.
+pub(crate) struct Turn<'a>(&'a Gate);
+
+impl Gate {
+    /// Waits for a turn.
+    pub(crate) async fn enter(&self) -> Turn<'_> {
+        self.left.wait_for(|| (!self.taken.replace(true)).then_some(())).await;
+        Turn(self)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.taken.set(false);
+        self.0.left.notify();
+    }
+}
+
 /// Coroutines that wait for a time.
 #[derive(Default)]
 pub(crate) struct Timers {

@@ -1,12 +1,14 @@
 //! Event time in ticks: the integers behind a timestamp column, of whatever unit the column has.
 
-use arrow::array::{Array, AsArray, BooleanArray, Int64Array};
+use arrow::array::{Array, AsArray, Int64Array};
 use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::{
     DataType, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType,
     TimestampNanosecondType, TimestampSecondType,
 };
 use arrow::error::ArrowError;
+
+use crate::job::Origin;
 
 /// The ticks of a timestamp column; `None` for another type.
 pub fn ticks(array: &dyn Array) -> Option<&ScalarBuffer<i64>> {
@@ -38,10 +40,17 @@ pub fn to_millis(ticks: i64, unit: TimeUnit) -> i64 {
     }
 }
 
-/// The ticks of the rows that were kept.
-pub(crate) fn filter_ticks(
-    ticks: &Int64Array,
-    kept: &BooleanArray,
-) -> Result<Int64Array, ArrowError> {
-    Ok(arrow::compute::filter(ticks, kept)?.as_primitive().clone())
+/// How far `window_time` is from the end of its window: a millisecond, or a tick where a tick is
+/// longer.
+pub(crate) fn last_tick(unit: TimeUnit) -> i64 {
+    (ticks_per_second(unit) / 1_000).max(1)
+}
+
+/// The ticks of the rows that a step has let through.
+pub(crate) fn ticks_of(ticks: &Int64Array, origin: &Origin) -> Result<Int64Array, ArrowError> {
+    Ok(match origin {
+        Origin::All => ticks.clone(),
+        Origin::Kept(kept) => arrow::compute::filter(ticks, kept)?.as_primitive().clone(),
+        Origin::Taken(rows) => arrow::compute::take(ticks, rows, None)?.as_primitive().clone(),
+    })
 }

@@ -1,10 +1,10 @@
-//! A worker: one thread that runs its share of every query of a job.
+//! A worker: one thread that runs its share of every operator of a job.
 //!
-//! Each query is a few coroutines on the worker's scheduler: one that reads and folds, one that
-//! fires windows; and each link has one that takes frames. [`Worker::step`] gives every ready
-//! coroutine a turn and lets the links make progress; it never blocks, so that a simulator can run
-//! many workers on one thread. [`Worker::run`] repeats it on a thread of its own and sleeps when
-//! nothing is ready.
+//! An operator is a few coroutines on the worker's scheduler: a source has one that reads and
+//! pushes, another operator one that gives out results and one that answers others; and each link
+//! has one that takes frames. [`Worker::step`] gives every ready coroutine a turn and lets the
+//! links make progress; it never blocks, so that a simulator can run many workers on one thread.
+//! [`Worker::run`] repeats it on a thread of its own and sleeps when nothing is ready.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,10 +16,13 @@ use fabric::Clock;
 
 use crate::bad::BadRows;
 use crate::error::DataflowError;
+use crate::feed::feed;
 use crate::job::{Idle, Job};
+use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::net::Net;
-use crate::query::QueryRun;
+use crate::operator::{Graph, Node};
+use crate::reader::Reader;
 use crate::scheduler::{Scheduler, Timers, yield_now};
 use crate::source::FlowContext;
 
@@ -89,7 +92,7 @@ pub enum Status {
         /// When a coroutine wants to be woken.
         wake_ns: Option<u64>,
     },
-    /// All queries have ended here and at the peers.
+    /// All operators have ended here and at the peers.
     Done,
 }
 
@@ -98,7 +101,7 @@ pub struct Worker {
     scheduler: Scheduler,
     timers: Rc<Timers>,
     net: Rc<Net>,
-    queries: Vec<Rc<QueryRun>>,
+    nodes: Rc<[Option<Rc<Node>>]>,
     clock: Arc<dyn Clock>,
     signals: Arc<Signals>,
     idle: Idle,
@@ -115,29 +118,36 @@ impl Worker {
         let timers = Rc::new(Timers::default());
         timers.advance(clock.now_ns());
         let mut scheduler = Scheduler::new();
-        let place = Place { worker, workers, settings: job.settings.clone() };
-        let mut queries = Vec::new();
-        for (tag, query) in job.queries.iter().enumerate() {
-            let context = FlowContext { clock: clock.clone(), bad: bad.clone() };
-            let run = QueryRun::new(tag as u32, query, &place, &net, context, &metrics)?;
-            queries.push(Rc::new(run));
+        let budget = job.settings.state_bytes_max;
+        let ledger = Rc::new(Ledger::new(job.operators.len(), budget, metrics.clone()));
+        let place = Place { worker, workers, settings: job.settings.clone(), ledger };
+        let Graph { nodes, sources } = Graph::new(&job, &place, &net, &metrics)?;
+        let context = FlowContext { clock: clock.clone(), bad };
+        for (input, routes) in sources {
+            let rows_max = job.settings.batch_rows_max;
+            let (context, metrics) = (context.clone(), metrics.clone());
+            let reader = Reader::new(&input, worker, workers, rows_max, context, metrics)?;
+            scheduler.spawn(feed(reader, routes, timers.clone(), signals.clone()));
         }
-        let ends: Vec<_> =
-            queries.iter().map(|query| query.spawn(&mut scheduler, &timers, &signals)).collect();
+        let nodes: Rc<[Option<Rc<Node>>]> = nodes.into();
+        for node in nodes.iter().flatten() {
+            scheduler.spawn(node.clone().answer());
+            scheduler.spawn(node.clone().run());
+        }
         for from in net.peers() {
-            scheduler.spawn(receive(from, net.clone(), queries.clone()));
+            scheduler.spawn(receive(from, net.clone(), nodes.clone()));
         }
         scheduler.spawn({
-            let net = net.clone();
+            let (net, nodes) = (net.clone(), nodes.clone());
             async move {
-                for end in ends {
-                    end.wait().await;
+                for node in nodes.iter().flatten() {
+                    node.wait().await;
                 }
                 net.bye().await;
                 Ok(())
             }
         });
-        Ok(Self { scheduler, timers, net, queries, clock, signals, idle: job.settings.idle })
+        Ok(Self { scheduler, timers, net, nodes, clock, signals, idle: job.settings.idle })
     }
 
     /// Lets links and coroutines make progress once. Does not block.
@@ -155,8 +165,8 @@ impl Worker {
         if moved || self.scheduler.has_ready() {
             return Ok(Status::Busy);
         }
-        for query in &self.queries {
-            query.flush_output()?;
+        for node in self.nodes.iter().flatten() {
+            node.flush()?;
         }
         Ok(Status::Idle { wake_ns: self.timers.next_ns() })
     }
@@ -196,22 +206,27 @@ impl Worker {
     }
 }
 
-/// Where a query runs.
+/// Where an operator runs.
 pub(crate) struct Place {
     pub(crate) worker: u32,
     pub(crate) workers: u32,
     pub(crate) settings: crate::job::Settings,
+    pub(crate) ledger: Rc<Ledger>,
 }
 
-/// Hands the frames of one link to their queries.
-async fn receive(from: u32, net: Rc<Net>, queries: Vec<Rc<QueryRun>>) -> Result<(), DataflowError> {
+/// Hands the frames of one link to their operators.
+async fn receive(
+    from: u32,
+    net: Rc<Net>,
+    nodes: Rc<[Option<Rc<Node>>]>,
+) -> Result<(), DataflowError> {
     while let Some(message) = net.recv(from).await? {
         let tag = message.header.tag;
-        let Some(query) = queries.get(tag as usize) else {
-            let detail = format!("there is no query {tag}");
+        let Some(Some(node)) = nodes.get(tag as usize) else {
+            let detail = format!("no operator {tag} takes frames");
             return Err(DataflowError::Frame { worker: from, detail });
         };
-        query.receive(from, message)?;
+        node.receive(from, message)?;
         yield_now().await;
     }
     Ok(())

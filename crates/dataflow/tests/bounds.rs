@@ -9,7 +9,7 @@ use arrow::record_batch::RecordBatch;
 use channel::{Class, Header, Link};
 use dataflow::bad::BadRows;
 use dataflow::error::{ConnectorError, DataflowError};
-use dataflow::job::{Aggregation, Exchange, Input, Job, Query, Settings};
+use dataflow::job::{Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings};
 use dataflow::metrics::Metrics;
 use dataflow::sink::{Placement, Sink, SinkWriter};
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
@@ -24,6 +24,9 @@ const EPOCH_END: u8 = 16;
 
 const CHUNKS: u64 = 1_000;
 const BUDGET: usize = 16 << 10;
+
+/// The index of the aggregate among the operators.
+const AGGREGATE: u32 = 1;
 
 /// A table without rows that never ends, and takes none.
 struct Silence;
@@ -89,19 +92,20 @@ fn job() -> Job {
         window: None,
         exchange: Exchange::Merge,
         schema: schema.clone(),
-        step: None,
     };
     let input = Input { table: "t".into(), source: Arc::new(Silence), watermark: None };
-    let query = Query {
-        name: "q".into(),
-        input,
-        step: None,
-        aggregate: Some(aggregate),
-        schema,
-        sink: Arc::new(Silence),
+    let after = |at: usize, name: &str, kind: OperatorKind| {
+        let edge = |from| vec![Edge { from, step: None, timed: false }];
+        let inputs = at.checked_sub(1).map(edge).into_iter().collect();
+        Operator { name: name.into(), inputs, kind }
     };
+    let operators = vec![
+        after(0, "t", OperatorKind::Source(input)),
+        after(AGGREGATE as usize, "q", OperatorKind::Aggregate(Box::new(aggregate))),
+        after(2, "q", OperatorKind::Sink { sink: Arc::new(Silence), schema }),
+    ];
     let settings = Settings { state_bytes_max: BUDGET, ..Settings::default() };
-    Job { queries: vec![query], settings }
+    Job { operators, settings }
 }
 
 /// Sends a worker the headers, each as a frame without payload, and gives its first failure.
@@ -155,7 +159,7 @@ fn tell(headers: impl Iterator<Item = Header>) -> Result<(), DataflowError> {
 }
 
 fn delta(epoch: u64, chunk: u64, flags: u8) -> Header {
-    Header { kind: DELTA, flags, epoch, aux: chunk, ..Header::default() }
+    Header { kind: DELTA, tag: AGGREGATE, flags, epoch, aux: chunk, ..Header::default() }
 }
 
 #[test]

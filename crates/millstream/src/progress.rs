@@ -60,12 +60,12 @@ impl Whole {
     fn of(job: &Job, workers: u32) -> Option<Self> {
         let mut rows = Some(0);
         let mut flows = 0;
-        for query in &job.queries {
-            let source = &query.input.source;
+        for input in job.inputs() {
+            let source = &input.source;
             if !source.bounded() {
                 return None;
             }
-            let time_column = query.input.watermark.map(|watermark| watermark.column);
+            let time_column = input.watermark.map(|watermark| watermark.column);
             for flow in source.flows(workers, time_column).ok()? {
                 rows = rows.zip(flow.rows).map(|(sum, rows)| sum + rows);
                 flows += 1;

@@ -18,7 +18,7 @@ use datafusion::physical_expr::aggregate::{AggregateExprBuilder, AggregateFuncti
 use datafusion::physical_expr::expressions::{Column, Literal};
 use state::{Accumulator, Aggregate, Groups, Part, StateError};
 
-use crate::fragment::Refusal;
+use crate::relation::Refusal;
 
 /// An aggregate of a query.
 #[derive(Debug, Clone)]

@@ -4,7 +4,7 @@
 //! declares none, and whether it is bounded are asked of the connector when first needed.
 //! DataFusion sees a [`TableScan`] of a
 //! [`TableSource`] that it never reads: the scans are taken out of its plans by
-//! [`crate::fragment`].
+//! [`crate::weave`].
 //!
 //! [`TableScan`]: datafusion::logical_expr::TableScan
 

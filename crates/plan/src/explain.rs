@@ -9,10 +9,10 @@ use dataflow::source::Source;
 
 use crate::Workers;
 use crate::catalog::Table;
-use crate::fragment::{Grouping, aggregate_name, key_name};
 use crate::interval::tick_ns;
 use crate::settings::InForce;
 use crate::types::sql_name;
+use crate::weave::{GroupWindow, Grouping};
 
 /// The plan of a stage, for a reader.
 #[derive(Clone)]
@@ -99,23 +99,12 @@ impl Section {
         self.lines.push(Line::Text(label, text));
     }
 
-    pub(crate) fn step(&mut self, label: &'static str, step: &Option<Arc<dyn Step>>) {
-        if let Some(step) = step {
-            self.text(label, step.describe());
-        }
-    }
-
-    /// The step behind a grouping, with what the columns between them are.
-    pub(crate) fn behind(&mut self, grouping: &Grouping, step: &Option<Arc<dyn Step>>) {
+    /// A step, behind an operator if there are names of the columns that the operator gives out.
+    pub(crate) fn step(&mut self, step: &Option<Arc<dyn Step>>, names: &[(String, String)]) {
         let Some(step) = step else { return };
-        let keys = grouping.keys.iter().map(|key| key.human_display().to_string());
-        let keys = keys.enumerate().map(|(at, text)| (key_name(at), text));
-        let calls = grouping.aggregates.iter().map(|call| call.text.clone());
-        let calls = calls.enumerate().map(|(at, text)| (aggregate_name(at), text));
-        let names: Vec<_> = keys.chain(calls).collect();
         // From the last, so that key_1 does not match in key_10.
         let text = names.iter().rev().fold(step.describe(), |t, (name, of)| t.replace(name, of));
-        self.text("then", text);
+        self.text(if names.is_empty() { "step" } else { "then" }, text);
     }
 
     /// A table that is read, with its event time.
@@ -137,7 +126,11 @@ impl Section {
     }
 
     pub(crate) fn grouping(&mut self, grouping: &Grouping, before: &Schema, keys: &[usize]) {
-        if let Some(window) = &grouping.window {
+        if let Some(GroupWindow::Attached(bounds)) = &grouping.window {
+            let text = format!("of the rows, until {}", bounds.end.human_display());
+            self.text("window", text);
+        }
+        if let Some(GroupWindow::Call(window)) = &grouping.window {
             let time = window.time.human_display();
             let mut text = format!("tumble {} on {time}", span_ns(window.size_ns));
             if window.offset_ns != 0 {
@@ -152,7 +145,7 @@ impl Section {
             .collect();
         self.text("keys", if keys.is_empty() { "none".into() } else { keys.join(", ") });
         let aggregates: Vec<String> = grouping
-            .aggregates
+            .calls
             .iter()
             .map(|call| format!("{} {}", call.text, sql_name(&call.aggregate.output_type())))
             .collect();

@@ -6,9 +6,9 @@
 //!                        ▼
 //!        TUMBLE rewritten ─▶ DataFusion: names, types, optimized plan
 //!                                          │
-//!             one fragment ◀───────────────┴──────▶ fragments + rest
+//!          woven whole ◀───────────────────┴──────▶ woven parts + rest
 //!                  │                                      │
-//!             one query into the sink        queries into a batch stage into the sink
+//!        operators into the sink         operators into a batch stage into the sink
 //! ```
 //!
 //! DataFusion parses queries, types and optimizes them, and evaluates expressions; what rows meet,
@@ -33,12 +33,12 @@ mod ddl;
 mod diagnostics;
 mod errors;
 mod explain;
-mod fragment;
 mod insert;
 mod interval;
 mod lower;
 mod planner;
 mod query;
+mod relation;
 mod rows;
 mod settings;
 mod statements;
@@ -46,6 +46,7 @@ mod step;
 mod syntax;
 mod tumble;
 mod types;
+mod weave;
 
 pub use diagnostics::Diagnostic;
 pub use explain::{Explain, Need};

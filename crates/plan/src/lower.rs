@@ -1,21 +1,20 @@
-//! From an optimized plan to the queries of a job.
+//! From an optimized plan to the operators of a job.
 //!
-//! A plan that is one [`Fragment`] becomes one query into the statement's sink. Otherwise, over
-//! bounded input, its largest fragments become queries into a [`BatchStage`], which runs the rest.
-//! Over unbounded input there is no rest: what does not stream is refused.
+//! A plan that can be woven ([`crate::weave`]) becomes operators in front of the statement's sink.
+//! Otherwise, over bounded input, its largest parts that can be woven feed a [`BatchStage`], which
+//! runs the rest. Over unbounded input there is no rest: what does not stream is refused.
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
-use dataflow::job::{Aggregation, Exchange, Input, Query, Watermark, Window};
+use dataflow::job::{Edge, Exchange, Input, Operator, OperatorKind};
 use dataflow::sink::{Placement, Sink};
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema};
+use datafusion::common::Column;
+use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result as DfResult};
-use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder};
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
-use state::{GroupBy, StateOptions, Windows};
 
 use crate::Workers;
 use crate::batch::{self, BatchStage, GatheredRows};
@@ -23,14 +22,13 @@ use crate::catalog::{ScannedTable, Table};
 use crate::diagnostics::{Diagnostic, Place};
 use crate::errors::Surroundings;
 use crate::explain::{Line, Section};
-use crate::fragment::{Fragment, Grouping, Refusal, Shape, aggregate_name, key_name};
-use crate::interval::tick_ns;
 use crate::query::Engine;
+use crate::relation::{Refusal, Relation, Stop};
 use crate::rows::Rows;
 use crate::settings::{ExchangeChoice, InForce};
-use crate::step::{self, column_index};
 use crate::syntax::is_word;
-use crate::tumble::{Bound, WindowCall};
+use crate::tumble::WindowCall;
+use crate::weave::Weaver;
 
 /// Where a statement's rows go.
 pub(crate) struct Target {
@@ -42,9 +40,9 @@ pub(crate) struct Target {
     pub(crate) shown: String,
 }
 
-/// The queries of a statement.
+/// The operators of a statement, whose edges count from the first of them.
 pub(crate) struct Lowered {
-    pub(crate) queries: Vec<Query>,
+    pub(crate) operators: Vec<Operator>,
     pub(crate) sections: Vec<Section>,
     pub(crate) bounded: bool,
     pub(crate) batch: bool,
@@ -76,65 +74,46 @@ impl Lowering<'_> {
         for table in &tables {
             bounded &= table.bounded(self.place_of(table))?;
         }
-        let fragment = Fragment::of(plan);
-        if !bounded {
-            let fragment = fragment.map_err(|refusal| self.unbounded(&refusal, &tables))?;
-            if fragment.groups_for_ever() {
-                return Err(Some(self.unbounded(&for_ever(plan), &tables)));
-            }
-            return self.whole(fragment, target, false);
-        }
-        match fragment {
-            Ok(fragment) => self.whole(fragment, target, true),
-            Err(refusal) => self.with_batch_stage(plan, target, &refusal),
-        }
-    }
-
-    /// A statement that is one fragment.
-    fn whole(
-        &self,
-        fragment: Fragment,
-        target: Target,
-        bounded: bool,
-    ) -> Result<Lowered, Option<Diagnostic>> {
-        let mut section = Section::new(&target.name);
-        let shown = match target.sink.placement() {
-            Placement::Gather => format!("{}, written by worker 0", target.shown),
-            Placement::Everywhere => format!("{}, written by every worker", target.shown),
+        let mut weaver = Weaver {
+            lowering: self,
+            bounded,
+            operators: vec![],
+            section: Section::new(&target.name),
         };
-        let query = self.query(&fragment, &target, bounded, &mut section)?;
-        section.text("sink", shown);
-        Ok(Lowered { queries: vec![query], sections: vec![section], bounded, batch: false })
+        match weaver.weave(plan, &target.schema) {
+            Ok(edges) => Ok(whole(weaver, edges, target)),
+            Err(Stop::Failed(diagnostic)) => Err(diagnostic),
+            Err(Stop::Refused(refusal)) if bounded => {
+                self.with_batch_stage(plan, weaver, target, &refusal)
+            }
+            Err(Stop::Refused(refusal)) => Err(Some(self.unbounded(&refusal, &tables))),
+        }
     }
 
-    /// A statement of several fragments, or with work that needs all rows.
+    /// A statement with work that needs all rows.
     fn with_batch_stage(
         &self,
         plan: &LogicalPlan,
+        mut weaver: Weaver<'_>,
         target: Target,
         refusal: &Refusal,
     ) -> Result<Lowered, Option<Diagnostic>> {
-        let mut fragments = vec![];
-        let rest = cut(plan, &mut fragments).map_err(|e| self.around.report(&e))?;
+        let mut parts = vec![];
+        let rest = cut(plan, &mut weaver, &target.name, &mut parts)?;
         let stage = BatchStage::new(
             rest.clone(),
-            fragments.len(),
+            parts.len(),
             self.engine.state(),
             target.sink.clone(),
             target.schema.clone(),
             self.settings.batch_bytes,
         )
         .map_err(|e| self.around.report(&e))?;
-        let mut lowered = Lowered { queries: vec![], sections: vec![], bounded: true, batch: true };
-        for (part, fragment) in fragments.into_iter().enumerate() {
-            let name = format!("{} (part {})", target.name, part + 1);
-            let mut section = Section::new(&name);
-            let schema = Arc::new(fragment.schema.as_arrow().clone());
-            let into = Target { name, sink: stage.part(part), schema, shown: String::new() };
-            let query = self.query(&fragment, &into, true, &mut section)?;
-            section.text("sink", "the batch stage, gathered on worker 0".to_string());
-            lowered.queries.push(query);
-            lowered.sections.push(section);
+        let mut sections = vec![];
+        for (at, part) in parts.into_iter().enumerate() {
+            let kind = OperatorKind::Sink { sink: stage.part(at), schema: part.schema };
+            weaver.add(format!("{} (part {})", target.name, at + 1), vec![part.edges], kind);
+            sections.push(part.section);
         }
         let mut section = Section::new(&target.name);
         section.text(
@@ -145,8 +124,8 @@ impl Lowering<'_> {
             rest.display_indent().to_string().lines().map(|line| Line::Plan(line.to_string())),
         );
         section.text("sink", target.shown);
-        lowered.sections.push(section);
-        Ok(lowered)
+        sections.push(section);
+        Ok(Lowered { operators: weaver.operators, sections, bounded: true, batch: true })
     }
 
     /// A statement that reads no table: its rows are computed now.
@@ -161,157 +140,30 @@ impl Lowering<'_> {
         Ok(known_rows(batches, target))
     }
 
-    /// The query of a fragment.
-    fn query(
-        &self,
-        fragment: &Fragment,
-        target: &Target,
-        bounded: bool,
-        section: &mut Section,
-    ) -> Result<Query, Option<Diagnostic>> {
-        let table = &fragment.table;
-        let place = self.place_of(table);
-        let all = table.columns(place)?;
-        let read = columns_read(fragment, &all);
-        let columns = all.project(&read).map_err(|e| self.around.report(&e.into()))?;
-        let columns = Arc::new(columns);
-        let source = table.source(&read, place)?;
-        let mut query = Query {
-            name: target.name.clone(),
-            input: Input { table: table.name.clone(), source, watermark: None },
-            step: None,
-            aggregate: None,
-            schema: target.schema.clone(),
-            sink: target.sink.clone(),
+    /// The error that a window is over a time of which no watermark speaks.
+    pub(crate) fn no_watermark(&self, relation: &Relation, window: &WindowCall) -> Diagnostic {
+        let site = window.site(self.around.sites);
+        let place = site.map_or_else(|| self.around.start(), |site| site.time.place);
+        let name = window.time.human_display();
+        let input = match relation.table() {
+            Some(table) => format!("table '{}'", table.name),
+            None => "its input".into(),
         };
-        let reported = |e: DataFusionError| self.around.report(&e);
-        let filter = fragment.filter.as_ref();
-        match &fragment.shape {
-            Shape::Rows(outputs) => {
-                let schema = target.schema.clone();
-                query.step = step::compile(&columns, filter, outputs, schema).map_err(reported)?;
-                section.source(table, &query.input, &columns);
-                section.step("step", &query.step);
+        let error =
+            Diagnostic::at(place, format!("'{name}' has no watermark, and {input} never ends"))
+                .detail("a window is given out when the watermark has passed its end");
+        match (relation.table(), &relation.time) {
+            (Some(_), None) => error
+                .hint(format!("declare it: WATERMARK FOR {name} AS {name} - INTERVAL '5' SECOND")),
+            (Some(_), Some(time)) => {
+                error.hint(format!("the table's event time is '{}'", time.human_display()))
             }
-            Shape::Groups(grouping) => {
-                if let Some(window) = &grouping.window {
-                    query.input.watermark = self.watermark(window, table, &columns, bounded)?;
-                }
-                section.source(table, &query.input, &columns);
-                self.aggregation(fragment, grouping, &columns, &mut query, section)?;
-            }
+            (None, _) => error.hint("the time of rows that come from a window is 'window_time'"),
         }
-        Ok(query)
-    }
-
-    /// The event time of a query with a window.
-    fn watermark(
-        &self,
-        window: &WindowCall,
-        table: &Table,
-        columns: &SchemaRef,
-        bounded: bool,
-    ) -> Result<Option<Watermark>, Diagnostic> {
-        let column = column_index(&window.time, columns);
-        let event_time = table.event_time.as_ref();
-        match (event_time, column) {
-            (Some(time), Some(column)) if columns.field(column).name() == &time.column => {
-                let (delay, idle_timeout_ns) = (time.delay, time.idle_timeout_ns);
-                Ok(Some(Watermark { column, delay, idle_timeout_ns }))
-            }
-            _ if bounded => Ok(None),
-            _ => {
-                let site = window.site(self.around.sites);
-                let place = site.map_or_else(|| self.around.start(), |site| site.time.place);
-                let name = window.time.human_display();
-                let message =
-                    format!("'{name}' has no watermark, and table '{}' never ends", table.name);
-                let error = Diagnostic::at(place, message)
-                    .detail("a window is given out when the watermark has passed its end");
-                Err(match event_time {
-                    Some(time) => {
-                        error.hint(format!("the table's event time is '{}'", time.column))
-                    }
-                    None => error.hint(format!(
-                        "declare it: WATERMARK FOR {name} AS {name} - INTERVAL '5' SECOND"
-                    )),
-                })
-            }
-        }
-    }
-
-    /// Fills in the step before the grouping, the grouping, and the step behind it.
-    fn aggregation(
-        &self,
-        fragment: &Fragment,
-        grouping: &Grouping,
-        columns: &SchemaRef,
-        query: &mut Query,
-        section: &mut Section,
-    ) -> Result<(), Option<Diagnostic>> {
-        let report = |e: DataFusionError| self.around.report(&e);
-        let mut wanted = Wanted::default();
-        let keys: Vec<usize> = grouping.keys.iter().map(|key| wanted.index(key)).collect();
-        let mut index_all =
-            |args: &[Expr]| args.iter().map(|a| wanted.index(a)).collect::<Vec<_>>();
-        let args = grouping.aggregates.iter().map(|call| index_all(&call.args)).collect::<Vec<_>>();
-        let time = grouping.window.as_ref().map(|window| wanted.index(&window.time));
-        if wanted.0.is_empty() {
-            // Rows need a column to be counted by.
-            let first = columns.field(0).name().clone();
-            wanted.index(&Expr::Column(Column::new_unqualified(first)));
-        }
-        let (before, places) = match (&fragment.filter, wanted.direct(columns)) {
-            (None, Some(places)) => (columns.clone(), places),
-            (filter, _) => {
-                let before = wanted.schema(columns).map_err(report)?;
-                query.step = step::compile(columns, filter.as_ref(), &wanted.0, before.clone())
-                    .map_err(report)?;
-                (before, (0..wanted.0.len()).collect())
-            }
-        };
-        let keys: Vec<usize> = keys.into_iter().map(|key| places[key]).collect();
-        let args = args.into_iter().map(|of| of.into_iter().map(|arg| places[arg]).collect());
-        let args: Vec<Vec<usize>> = args.collect();
-        let window = match (&grouping.window, time) {
-            (Some(window), Some(time)) => Some(window_of(window, places[time], &before)?),
-            _ => None,
-        };
-        let given_out = given_out(grouping, &keys, &before, window.as_ref());
-        let behind = step::compile(
-            &given_out,
-            grouping.filter.as_ref(),
-            &grouping.outputs,
-            query.schema.clone(),
-        )
-        .map_err(report)?;
-        let (exchange, why) = self.exchange()?;
-        section.step("step", &query.step);
-        section.grouping(grouping, &before, &keys);
-        section.text("exchange", format!("{exchange}: {why}"));
-        section.behind(grouping, &behind);
-        query.aggregate = Some(Aggregation {
-            group_by: Arc::new(GroupBy {
-                keys: keys.iter().map(|&key| before.field(key).data_type().clone()).collect(),
-                aggregates: grouping.aggregates.iter().map(|c| c.aggregate.clone()).collect(),
-                options: StateOptions {
-                    budget_bytes: self.settings.job.state_bytes_max,
-                    ..StateOptions::default()
-                },
-            }),
-            input_schema: before,
-            keys,
-            args,
-            window,
-            exchange,
-            schema: given_out,
-            step: behind,
-        });
-        Ok(())
     }
 
     /// How the workers' rows meet, and why so.
-    fn exchange(&self) -> Result<(Exchange, String), Diagnostic> {
+    pub(crate) fn exchange(&self) -> Result<(Exchange, String), Diagnostic> {
         let workers = self.workers.total();
         match self.settings.exchange {
             ExchangeChoice::Auto if workers == 1 => {
@@ -366,7 +218,7 @@ impl Lowering<'_> {
             .map_or_else(|| self.around.start(), |token| Place::of(token.span))
     }
 
-    fn place_of(&self, table: &Table) -> Place {
+    pub(crate) fn place_of(&self, table: &Table) -> Place {
         self.around.named(&table.name).unwrap_or_else(|| self.around.start())
     }
 }
@@ -378,114 +230,23 @@ pub(crate) fn known_rows(batches: Vec<RecordBatch>, target: Target) -> Lowered {
     section.text("source", format!("{rows} rows of the statement itself"));
     section.text("sink", target.shown);
     let source = Arc::new(Rows { schema: target.schema.clone(), batches });
-    let query = Query {
-        name: target.name,
-        input: Input { table: "rows".into(), source, watermark: None },
-        step: None,
-        aggregate: None,
-        schema: target.schema,
-        sink: target.sink,
-    };
-    Lowered { queries: vec![query], sections: vec![section], bounded: true, batch: false }
+    let input = Input { table: "rows".into(), source, watermark: None };
+    let name = input.table.clone();
+    let source = Operator { name, inputs: vec![], kind: OperatorKind::Source(input) };
+    let edge = Edge { from: 0, step: None, timed: false };
+    let kind = OperatorKind::Sink { sink: target.sink, schema: target.schema };
+    let sink = Operator { name: target.name, inputs: vec![vec![edge]], kind };
+    let operators = vec![source, sink];
+    Lowered { operators, sections: vec![section], bounded: true, batch: false }
 }
 
-/// Expressions that a step gives out, each once.
-#[derive(Default)]
-struct Wanted(Vec<Expr>);
-
-impl Wanted {
-    fn index(&mut self, expr: &Expr) -> usize {
-        self.0.iter().position(|known| known == expr).unwrap_or_else(|| {
-            self.0.push(expr.clone());
-            self.0.len() - 1
-        })
-    }
-
-    /// Where each is among `columns`, if all of them are mere columns.
-    fn direct(&self, columns: &Schema) -> Option<Vec<usize>> {
-        self.0.iter().map(|expr| column_index(expr, columns)).collect()
-    }
-
-    fn schema(&self, columns: &Schema) -> DfResult<SchemaRef> {
-        let scope = &DFSchema::try_from(columns.clone())?;
-        let field = |expr: &Expr| {
-            let data_type = expr.get_type(scope)?;
-            Ok(match expr {
-                Expr::Column(column) => Field::new(&column.name, data_type, expr.nullable(scope)?),
-                other => Field::new(other.human_display().to_string(), data_type, true),
-            })
-        };
-        Ok(Arc::new(Schema::new(self.0.iter().map(field).collect::<DfResult<Vec<_>>>()?)))
-    }
-}
-
-/// The columns of the table that a fragment reads, in the table's order. At least one: rows are
-/// counted by it.
-fn columns_read(fragment: &Fragment, schema: &Schema) -> Vec<usize> {
-    let exprs: Vec<&Expr> = match &fragment.shape {
-        Shape::Rows(outputs) => outputs.iter().collect(),
-        Shape::Groups(grouping) => grouping
-            .keys
-            .iter()
-            .chain(grouping.aggregates.iter().flat_map(|call| &call.args))
-            .chain(grouping.window.as_ref().map(|window| &window.time))
-            .collect(),
-    };
-    let mut read: Vec<usize> = exprs
-        .into_iter()
-        .chain(&fragment.filter)
-        .flat_map(|expr| expr.column_refs())
-        .filter_map(|column| schema.index_of(&column.name).ok())
-        .collect();
-    read.sort_unstable();
-    read.dedup();
-    if read.is_empty() {
-        let fixed = |field: &Arc<Field>| field.data_type().is_primitive();
-        read.push(schema.fields().iter().position(fixed).unwrap_or(0));
-    }
-    read
-}
-
-/// The window over column `column` of `schema`.
-fn window_of(
-    window: &WindowCall,
-    column: usize,
-    schema: &Schema,
-) -> Result<Window, Option<Diagnostic>> {
-    let time_type = schema.field(column).data_type().clone();
-    let unit = match &time_type {
-        DataType::Timestamp(unit, _) => *unit,
-        _ => TimeUnit::Nanosecond,
-    };
-    let (size, offset) = (window.size_ns / tick_ns(unit), window.offset_ns / tick_ns(unit));
-    // The function's own check has refused sizes that are no whole number of ticks, and the parser
-    // those below one.
-    let windows = Windows::tumbling(size, offset).ok_or(None)?;
-    Ok(Window { column, time_type, windows })
-}
-
-/// The columns that a grouping gives out.
-fn given_out(
-    grouping: &Grouping,
-    keys: &[usize],
-    before: &Schema,
-    window: Option<&Window>,
-) -> SchemaRef {
-    let keys = keys.iter().enumerate().map(|(at, &key)| {
-        let field = before.field(key);
-        Field::new(key_name(at), field.data_type().clone(), field.is_nullable())
-    });
-    let aggregates = grouping
-        .aggregates
-        .iter()
-        .enumerate()
-        .map(|(at, call)| Field::new(aggregate_name(at), call.aggregate.output_type(), true));
-    let bounds = window.into_iter().flat_map(|window| {
-        Bound::GIVEN_OUT
-            .into_iter()
-            .map(|bound| Field::new(bound.column(), window.time_type.clone(), true))
-    });
-    Arc::new(Schema::new(keys.chain(aggregates).chain(bounds).collect::<Vec<_>>()))
+/// Appends operators whose edges count from the first of them.
+pub(crate) fn append(to: &mut Vec<Operator>, operators: Vec<Operator>) {
+    let first = to.len();
+    to.extend(operators.into_iter().map(|mut operator| {
+        operator.inputs.iter_mut().flatten().for_each(|edge| edge.from += first);
+        operator
+    }));
 }
 
 /// The tables that a plan reads, each once.
@@ -504,42 +265,73 @@ pub(crate) fn tables_of(plan: &LogicalPlan) -> Vec<Arc<Table>> {
     tables
 }
 
-/// Cuts the largest fragments out of a plan and leaves [`GatheredRows`] with the same columns in
-/// their place.
-fn cut(plan: &LogicalPlan, fragments: &mut Vec<Fragment>) -> DfResult<LogicalPlan> {
-    let rest = plan.clone().transform_down_with_subqueries(|node| {
-        let Ok(fragment) = Fragment::of(&node) else { return Ok(Transformed::no(node)) };
-        let part = fragments.len();
-        let fields = fragment.schema.as_arrow().fields().iter().enumerate();
-        let plain: Vec<Field> =
-            fields.map(|(at, f)| f.as_ref().clone().with_name(format!("c{at}"))).collect();
-        let source = GatheredRows { part, schema: Arc::new(Schema::new(plain)) };
-        let name = format!("part {}", part + 1);
-        let scan = LogicalPlanBuilder::scan(name.clone(), Arc::new(source), None)?;
-        let columns = fragment.schema.iter().enumerate().map(|(at, (qualifier, field))| {
-            Expr::Column(Column::new(Some(name.clone()), format!("c{at}")))
-                .alias_qualified(qualifier.cloned(), field.name())
-        });
-        let leaf = scan.project(columns.collect::<Vec<_>>())?.build()?;
-        fragments.push(fragment);
-        Ok(Transformed::new(leaf, true, TreeNodeRecursion::Jump))
-    })?;
-    Ok(rest.data)
+/// A statement that is woven whole.
+fn whole(mut weaver: Weaver<'_>, edges: Vec<Edge>, target: Target) -> Lowered {
+    let by = match target.sink.placement() {
+        Placement::Gather => "worker 0",
+        Placement::Everywhere => "every worker",
+    };
+    weaver.section.text("sink", format!("{}, written by {by}", target.shown));
+    let kind = OperatorKind::Sink { sink: target.sink, schema: target.schema };
+    weaver.add(target.name, vec![edges], kind);
+    let Weaver { operators, section, bounded, .. } = weaver;
+    Lowered { operators, sections: vec![section], bounded, batch: false }
 }
 
-/// Why a grouping without a window is refused.
-fn for_ever(plan: &LogicalPlan) -> Refusal {
-    let mut distinct = false;
-    let _ = plan.apply(|node| {
-        distinct |= matches!(node, LogicalPlan::Aggregate(a) if a.aggr_expr.is_empty());
-        Ok(TreeNodeRecursion::Continue)
+/// A part of a plan that was woven.
+struct Part {
+    edges: Vec<Edge>,
+    schema: SchemaRef,
+    section: Section,
+}
+
+/// Cuts the largest parts that can be woven out of a plan and leaves [`GatheredRows`] with the same
+/// columns in their place.
+fn cut(
+    plan: &LogicalPlan,
+    weaver: &mut Weaver<'_>,
+    name: &str,
+    parts: &mut Vec<Part>,
+) -> Result<LogicalPlan, Option<Diagnostic>> {
+    let mut failed = None;
+    let rest = plan.clone().transform_down_with_subqueries(|node| {
+        if failed.is_some() {
+            return Ok(Transformed::new(node, false, TreeNodeRecursion::Stop));
+        }
+        let schema: SchemaRef = Arc::new(node.schema().as_arrow().clone());
+        weaver.section = Section::new(&format!("{name} (part {})", parts.len() + 1));
+        let edges = match weaver.weave(&node, &schema) {
+            Ok(edges) => edges,
+            Err(Stop::Refused(_)) => return Ok(Transformed::no(node)),
+            Err(Stop::Failed(diagnostic)) => {
+                failed = Some(diagnostic);
+                return Ok(Transformed::new(node, false, TreeNodeRecursion::Stop));
+            }
+        };
+        weaver.section.text("sink", "the batch stage, gathered on worker 0".to_string());
+        let section = std::mem::replace(&mut weaver.section, Section::new(name));
+        let leaf = gathered(&node, parts.len())?;
+        parts.push(Part { edges, schema, section });
+        Ok(Transformed::new(leaf, true, TreeNodeRecursion::Jump))
     });
-    let words: &[&str] = match distinct {
-        true => &["DISTINCT", "GROUP"],
-        false => &["GROUP", "count", "sum", "avg", "min", "max"],
-    };
-    Refusal::new(words, "rows that never end cannot be grouped without a window").hint(
-        "add a window: FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR) … \
-         GROUP BY window_start, window_end",
-    )
+    match (failed, rest) {
+        (Some(diagnostic), _) => Err(diagnostic),
+        (None, Ok(rest)) => Ok(rest.data),
+        (None, Err(error)) => Err(weaver.lowering.around.report(&error)),
+    }
+}
+
+/// What stands for a part in the rest of a plan.
+fn gathered(node: &LogicalPlan, part: usize) -> DfResult<LogicalPlan> {
+    let fields = node.schema().as_arrow().fields().iter().enumerate();
+    let plain: Vec<Field> =
+        fields.map(|(at, f)| f.as_ref().clone().with_name(format!("c{at}"))).collect();
+    let source = GatheredRows { part, schema: Arc::new(Schema::new(plain)) };
+    let name = format!("part {}", part + 1);
+    let scan = LogicalPlanBuilder::scan(name.clone(), Arc::new(source), None)?;
+    let columns = node.schema().iter().enumerate().map(|(at, (qualifier, field))| {
+        Expr::Column(Column::new(Some(name.clone()), format!("c{at}")))
+            .alias_qualified(qualifier.cloned(), field.name())
+    });
+    scan.project(columns.collect::<Vec<_>>())?.build()
 }

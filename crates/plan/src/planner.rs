@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, Options, TableDef};
-use dataflow::job::{Job, Query};
+use dataflow::job::{Job, Operator, OperatorKind};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 
@@ -15,7 +15,7 @@ use crate::ddl::CreateTable;
 use crate::diagnostics::{Diagnostic, Place};
 use crate::explain::{self, Explain, Section};
 use crate::insert;
-use crate::lower::{Lowered, Lowering, Target, known_rows};
+use crate::lower::{Lowered, Lowering, Target, append, known_rows};
 use crate::query::{Engine, Understood};
 use crate::settings::{InForce, Refused, settings};
 use crate::statements::{self, Statement};
@@ -77,7 +77,7 @@ type Failed = Vec<Diagnostic>;
 /// The queries of a stage that is being planned.
 #[derive(Default)]
 struct Building {
-    queries: Vec<Query>,
+    operators: Vec<Operator>,
     sections: Vec<Section>,
     statements: Vec<Planned>,
     unbounded: bool,
@@ -165,7 +165,7 @@ impl Planner {
             Statement::Set { key, value } => self.set(&key, &value)?,
             Statement::BeginSet => script.set = Some((Building::default(), start)),
             Statement::EndSet => match script.set.take() {
-                Some((building, _)) if building.queries.is_empty() => {}
+                Some((building, _)) if building.operators.is_empty() => {}
                 Some((building, _)) => script.stages.push(self.stage(building)),
                 None => {
                     return Err(vec![Diagnostic::at(start, "there is no statement set to END")]);
@@ -427,10 +427,11 @@ impl Planner {
     }
 
     fn stage(&self, building: Building) -> Stage {
-        let groupings = building.queries.iter().filter(|q| q.aggregate.is_some()).count();
+        let groups = |operator: &&Operator| matches!(operator.kind, OperatorKind::Aggregate(_));
+        let groupings = building.operators.iter().filter(groups).count();
         let needs = explain::needs(&self.settings, self.workers, groupings, building.batch);
         Stage {
-            job: Job { queries: building.queries, settings: self.settings.job.clone() },
+            job: Job { operators: building.operators, settings: self.settings.job.clone() },
             statements: building.statements,
             bounded: !building.unbounded,
             explain: Explain { sections: building.sections, needs, workers: self.workers },
@@ -441,7 +442,7 @@ impl Planner {
 impl Building {
     fn add(&mut self, planned: Planned, lowered: Lowered) {
         self.statements.push(planned);
-        self.queries.extend(lowered.queries);
+        append(&mut self.operators, lowered.operators);
         self.sections.extend(lowered.sections);
         self.unbounded |= !lowered.bounded;
         self.batch |= lowered.batch;

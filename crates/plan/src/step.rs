@@ -22,7 +22,7 @@ use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBa
 use arrow::compute::{FilterBuilder, prep_null_mask_filter};
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use dataflow::error::DataflowError;
-use dataflow::job::{Step, Stepped};
+use dataflow::job::{Origin, Step, Stepped};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema};
 use datafusion::error::{DataFusionError, Result as DfResult};
@@ -45,6 +45,48 @@ pub(crate) fn compile(
     let fused = Fused::new(input, filter, outputs, schema)?;
     let nothing = filter.is_none() && fused.passes_on_all(input);
     Ok((!nothing).then(|| Arc::new(fused) as Arc<dyn Step>))
+}
+
+/// One step behind another.
+pub(crate) fn chain(
+    first: Option<Arc<dyn Step>>,
+    second: Option<Arc<dyn Step>>,
+) -> Option<Arc<dyn Step>> {
+    match (first, second) {
+        (Some(first), Some(second)) => Some(Arc::new(Chain { first, second })),
+        (first, second) => first.or(second),
+    }
+}
+
+/// Two steps as one.
+struct Chain {
+    first: Arc<dyn Step>,
+    second: Arc<dyn Step>,
+}
+
+impl Step for Chain {
+    fn schema(&self) -> SchemaRef {
+        self.second.schema()
+    }
+
+    fn apply_for(
+        &self,
+        batch: &RecordBatch,
+        unread: Option<usize>,
+    ) -> Result<Stepped, DataflowError> {
+        let first = self.first.apply(batch)?;
+        let second = self.second.apply_for(&first.batch, unread)?;
+        let origin = first.origin.then(second.origin, batch.num_rows())?;
+        Ok(Stepped { batch: second.batch, origin })
+    }
+
+    fn passes_on(&self, output: usize) -> Option<usize> {
+        self.first.passes_on(self.second.passes_on(output)?)
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, then {}", self.first.describe(), self.second.describe())
+    }
 }
 
 /// The column that an expression merely names, among those of `schema`.
@@ -208,7 +250,8 @@ impl Step for Fused {
         let kept = self.mask(batch)?;
         let (mut columns, rows) = self.keep(batch, kept.as_ref(), unread)?;
         if rows == 0 {
-            return Ok(Stepped { batch: RecordBatch::new_empty(self.schema.clone()), kept });
+            let batch = RecordBatch::new_empty(self.schema.clone());
+            return Ok(Stepped { batch, origin: origin(kept) });
         }
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let scope = |columns: &[ArrayRef], schema: &SchemaRef| {
@@ -233,7 +276,7 @@ impl Step for Fused {
         });
         let outputs = outputs.collect::<Result<Vec<_>, _>>()?;
         let batch = RecordBatch::try_new_with_options(self.schema.clone(), outputs, &options)?;
-        Ok(Stepped { batch, kept })
+        Ok(Stepped { batch, origin: origin(kept) })
     }
 
     fn passes_on(&self, output: usize) -> Option<usize> {
@@ -246,6 +289,10 @@ impl Step for Fused {
     fn describe(&self) -> String {
         self.text.clone()
     }
+}
+
+fn origin(kept: Option<BooleanArray>) -> Origin {
+    kept.map_or(Origin::All, Origin::Kept)
 }
 
 /// The expression, compiled.

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Size and offset are nanoseconds. The functions compute the window of a row, so that a query
-//! means the same with and without a streaming aggregate; [`crate::fragment`] recognises them as
+//! means the same with and without a streaming aggregate; [`crate::weave`] recognises them as
 //! group keys and makes a window of them.
 
 use std::sync::Arc;

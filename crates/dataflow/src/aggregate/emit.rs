@@ -14,13 +14,15 @@ use state::{Fired, Window};
 
 use super::Grouping;
 use crate::error::DataflowError;
-use crate::time::ticks_per_second;
+use crate::exchange::Member;
+use crate::reader::Rows;
+use crate::time::last_tick;
 
 /// The worker that gives out the one row of an aggregate without keys over no rows.
 const TOTAL_WORKER: u32 = 0;
 
 impl Grouping {
-    /// Assembles keys, values and window columns, applies the step, and emits.
+    /// Assembles keys, values and window columns, and emits.
     pub(super) async fn emit(&self, fired: Vec<Fired>) -> Result<(), DataflowError> {
         let batches = fired.into_iter().map(|fired| self.assemble(fired));
         let batches = batches.collect::<Result<Vec<_>, _>>()?;
@@ -32,11 +34,7 @@ impl Grouping {
         let mut done = 0;
         while done < batch.num_rows() {
             let take = self.rows_max.min(batch.num_rows() - done);
-            let mut part = batch.slice(done, take);
-            if let Some(step) = &self.spec.step {
-                part = step.apply(&part)?.batch;
-            }
-            self.output.emit(&part).await?;
+            self.routes.push(Rows::on_time(batch.slice(done, take))).await?;
             done += take;
             crate::scheduler::yield_now().await;
         }
@@ -67,8 +65,7 @@ impl Grouping {
     fn append_window(&self, of: Option<Window>, rows: usize, columns: &mut Vec<ArrayRef>) {
         let (Some(window), Some(of)) = (&self.spec.window, of) else { return };
         let DataType::Timestamp(unit, zone) = &window.time_type else { return };
-        // The last millisecond of the window, or its last tick where a tick is longer.
-        let last = of.end - (ticks_per_second(*unit) / 1_000).max(1);
+        let last = of.end - last_tick(*unit);
         for tick in [of.start, of.end, last] {
             columns.push(constant(tick, rows, *unit, zone.clone()));
         }

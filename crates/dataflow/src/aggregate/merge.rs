@@ -25,9 +25,9 @@ use channel::{Class, Header};
 use state::epoch::{Helper, Presence, Progress, Tag, Verdict};
 use state::{Columns, Partitioner, Slices, Split};
 
-use super::answers::Answers;
-use super::{Grouping, said};
+use super::Grouping;
 use crate::error::DataflowError;
+use crate::exchange::{Answers, Member, said};
 use crate::frame::{EPOCH_END, Kind, flags_of, said_in};
 use crate::job::Aggregation;
 use crate::metrics::Metrics;

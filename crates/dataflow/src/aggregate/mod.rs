@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | `forward` | here, by the only worker | nothing |
 //! | `merge` | here, into a partial | one delta per epoch and leader ([`merge`]) |
-//! | `shuffle` | at its key's leader | each row ([`shuffle`]) |
+//! | `shuffle` | at its key's leader | each row ([`Shuffle`]) |
 //!
 //! The merged state is by slices, of which windows are put together where they fire
 //! ([`state::Windowed`]); an exchange moves slices and does not look at windows.
@@ -16,43 +16,43 @@
 //! Late rows are counted here, before any exchange, so that they are the same rows whatever the
 //! exchange.
 
-mod answers;
 mod emit;
 mod fold;
 mod late;
 mod merge;
-mod shuffle;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array};
+use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
-use state::epoch::{END_OF_STREAM, Leader, Presence, Progress};
+use state::epoch::{Leader, Progress};
 use state::{Fired, Partitioner, Slices, Windowed};
 
 use crate::aggregate::fold::Folder;
 use crate::aggregate::late::Sorted;
 use crate::aggregate::merge::Merge;
-use crate::aggregate::shuffle::Shuffle;
 use crate::error::DataflowError;
+use crate::exchange::{Lane, Member, Shuffle, leader_of, said};
 use crate::frame::Kind;
 use crate::job::{Aggregation, Exchange, Window};
+use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::net::{Message, Net};
-use crate::output::Output;
+use crate::operator::Routes;
 use crate::scheduler::Event;
-use crate::time::ticks;
+use crate::time::{last_tick, ticks};
 use crate::worker::Place;
 
-/// The grouping of one query on one worker.
+/// A grouping on one worker.
 pub(crate) struct Grouping {
     tag: u32,
     worker: u32,
     spec: Aggregation,
     rows_max: usize,
-    state_bytes_max: usize,
+    ledger: Rc<Ledger>,
     /// States of the keys that this worker leads, by slice.
     merged: RefCell<Windowed>,
     folder: RefCell<Folder>,
@@ -63,7 +63,7 @@ pub(crate) struct Grouping {
     /// Whether a row was given out: see [`Grouping::emit_total_of_nothing`].
     emitted: Cell<bool>,
     net: Rc<Net>,
-    output: Rc<Output>,
+    routes: Routes,
     metrics: Arc<Metrics>,
 }
 
@@ -80,29 +80,29 @@ impl Grouping {
         spec: &Aggregation,
         place: &Place,
         net: Rc<Net>,
-        output: Rc<Output>,
+        routes: Routes,
         metrics: Arc<Metrics>,
     ) -> Self {
         let windows = spec.window.as_ref().map(|window| window.windows);
-        let partitioner = Partitioner::new(place.workers);
         let exchange = match spec.exchange {
             _ if place.workers == 1 => Meeting::Forward,
             Exchange::Forward => Meeting::Forward,
-            Exchange::Merge => Meeting::Merge(Merge::new(spec, place, partitioner)),
-            Exchange::Shuffle => Meeting::Shuffle(Shuffle::new(spec, place, partitioner)),
-        };
-        let mut leader = Leader::new(place.workers);
-        if let Meeting::Forward = exchange {
-            for other in (0..place.workers).filter(|&worker| worker != place.worker) {
-                leader.advance(other, Progress::ended(END_OF_STREAM));
+            Exchange::Merge => {
+                let partitioner = Partitioner::new(place.workers);
+                Meeting::Merge(Merge::new(spec, place, partitioner))
             }
-        }
+            Exchange::Shuffle => {
+                let lane = Lane::new(&spec.input_schema, &spec.keys, place.workers);
+                Meeting::Shuffle(Shuffle::new(vec![lane], place.workers))
+            }
+        };
+        let leader = leader_of(place, matches!(exchange, Meeting::Forward));
         Self {
             tag,
             worker: place.worker,
             spec: spec.clone(),
             rows_max: place.settings.batch_rows_max,
-            state_bytes_max: place.settings.state_bytes_max,
+            ledger: place.ledger.clone(),
             merged: RefCell::new(Windowed::new(&spec.group_by, windows)),
             folder: RefCell::new(Folder::new(spec)),
             exchange,
@@ -110,7 +110,7 @@ impl Grouping {
             clock_moved: Event::default(),
             emitted: Cell::new(false),
             net,
-            output,
+            routes,
             metrics,
         }
     }
@@ -164,7 +164,7 @@ impl Grouping {
         match &self.exchange {
             Meeting::Forward => self.fold(batch, key, self.merged.borrow_mut().slices()),
             Meeting::Merge(merge) => self.fold(batch, key, &mut merge.partial()),
-            Meeting::Shuffle(shuffle) => shuffle.push(self, batch, key).await,
+            Meeting::Shuffle(shuffle) => shuffle.push(self, 0, batch, key).await,
         }
     }
 
@@ -241,12 +241,26 @@ impl Grouping {
                 self.emit(ripe).await?;
                 self.account()?;
             }
+            self.routes.progress(self.complete(seen.0), false).await?;
             if self.time() == seen && seen.1 {
                 break;
             }
             self.clock_moved.wait_for(|| (self.time() != seen).then_some(())).await;
         }
-        self.emit_total_of_nothing().await
+        self.emit_total_of_nothing().await?;
+        self.routes.end(self.complete(self.least())).await
+    }
+
+    /// The watermark of what is given out when all windows up to `watermark` have fired: the least
+    /// `window_time` that can come is the last millisecond of a later window.
+    fn complete(&self, watermark: i64) -> i64 {
+        let Some(window) = &self.spec.window else { return watermark };
+        let DataType::Timestamp(unit, _) = &window.time_type else { return watermark };
+        match watermark {
+            i64::MIN | i64::MAX => watermark,
+            _ if window.attached => watermark,
+            _ => watermark.saturating_sub(last_tick(*unit) - 1),
+        }
     }
 
     /// Answers the other workers' epochs until all are answered; a coroutine of its own, because an
@@ -279,16 +293,6 @@ impl Grouping {
             ripe.push(fired);
         }
         Ok(ripe)
-    }
-
-    /// Whether windows end between the two watermarks.
-    fn crosses(&self, from: i64, to: i64) -> bool {
-        match &self.spec.window {
-            _ if from == to => false,
-            _ if from == i64::MIN || to == i64::MAX => true,
-            Some(window) => window.windows.ends_between(from, to),
-            None => false,
-        }
     }
 
     fn sort_out(&self, batch: &RecordBatch, met: &Int64Array) -> Result<Sorted, DataflowError> {
@@ -326,49 +330,46 @@ impl Grouping {
         self.account()
     }
 
-    fn move_clock(&self, worker: u32, said: Progress) {
-        if self.leader.borrow_mut().advance(worker, said) {
-            self.clock_moved.notify();
-        }
-    }
-
-    /// The watermark that windows have to pass to fire.
-    fn least(&self) -> i64 {
-        self.leader.borrow().clock().least()
-    }
-
-    /// That watermark, and whether no worker has rows any more.
-    fn time(&self) -> (i64, bool) {
-        let leader = self.leader.borrow();
-        (leader.clock().least(), leader.clock().ended())
-    }
-
     /// Publishes the bytes of state, and holds them to their bound.
     fn account(&self) -> Result<(), DataflowError> {
-        use std::sync::atomic::Ordering::Relaxed;
         let partial = match &self.exchange {
             Meeting::Merge(merge) => merge.bytes(),
             _ => 0,
         };
-        let bytes = (self.merged.borrow().bytes() + partial) as u64;
-        self.metrics.state_bytes.store(bytes, Relaxed);
-        self.metrics.state_bytes_peak.fetch_max(bytes, Relaxed);
-        let (bytes, budget) = (bytes as usize, self.state_bytes_max);
-        if bytes > budget {
-            return Err(state::StateError::Budget { bytes, budget }.into());
-        }
-        Ok(())
-    }
-
-    /// Whether every other worker has ended its stream.
-    fn others_have_ended(&self) -> bool {
-        let leader = self.leader.borrow();
-        let has_ended = |said: Progress| said.presence == Presence::Ended;
-        self.net.peers().all(|worker| leader.clock().of(worker).is_some_and(has_ended))
+        Ok(self.ledger.set(self.tag, self.merged.borrow().bytes() + partial)?)
     }
 }
 
-/// What a worker says that has not ended.
-fn said(watermark: i64, idle: bool) -> Progress {
-    if idle { Progress::idle(watermark) } else { Progress::active(watermark) }
+impl Member for Grouping {
+    fn tag(&self) -> u32 {
+        self.tag
+    }
+
+    fn worker(&self) -> u32 {
+        self.worker
+    }
+
+    fn net(&self) -> &Net {
+        &self.net
+    }
+
+    fn leader(&self) -> (&RefCell<Leader>, &Event) {
+        (&self.leader, &self.clock_moved)
+    }
+
+    /// Whether windows end between the two watermarks.
+    fn crosses(&self, from: i64, to: i64) -> bool {
+        match &self.spec.window {
+            _ if from == to => false,
+            _ if from == i64::MIN || to == i64::MAX => true,
+            Some(window) => window.windows.ends_between(from, to),
+            None => false,
+        }
+    }
+
+    fn take(&self, _: usize, batch: RecordBatch, key: Option<i64>) -> Result<(), DataflowError> {
+        let batch = self.owned(batch);
+        self.fold(&batch, key, self.merged.borrow_mut().slices())?;
+        self.account()
+    }
 }

@@ -11,7 +11,7 @@ use datafusion::logical_expr::{ExprFunctionExt, LogicalPlan, LogicalPlanBuilder}
 use datafusion::prelude::{SessionContext, col};
 
 use super::*;
-use crate::fragment::Fragment;
+use crate::relation::Relation;
 use crate::step;
 
 const GROUPS: usize = 3;
@@ -180,7 +180,14 @@ fn aggregate_scope(scope: &DFSchema) -> DFSchema {
 }
 
 #[test]
-fn a_table_of_another_kind_is_no_fragment() {
-    let refused = Fragment::of(&plan(count(lit(1i64))));
-    assert!(refused.is_err_and(|refusal| refusal.reason.contains("no table")));
+fn a_table_of_another_kind_does_not_stream() {
+    let plan = plan(count(lit(1i64)));
+    let mut refused = None;
+    let _ = plan.apply(|node| {
+        if let LogicalPlan::TableScan(scan) = node {
+            refused = Relation::scan(scan).err();
+        }
+        Ok(TreeNodeRecursion::Continue)
+    });
+    assert!(refused.is_some_and(|refusal| refusal.reason.contains("no table")));
 }

@@ -55,10 +55,14 @@ fn check(filter: Option<Expr>, outputs: Vec<Expr>) {
         let step = step.expect("compiles").expect("does something");
         let stepped = step.apply(&batch).expect("runs");
         assert_eq!(stepped.batch, expected, "{}", step.describe());
-        let kept = stepped.kept.map_or(n as usize, |mask| {
-            assert_eq!((mask.len(), mask.null_count()), (n as usize, 0));
-            mask.true_count()
-        });
+        let kept = match stepped.origin {
+            Origin::All => n as usize,
+            Origin::Kept(mask) => {
+                assert_eq!((mask.len(), mask.null_count()), (n as usize, 0));
+                mask.true_count()
+            }
+            Origin::Taken(rows) => rows.len(),
+        };
         assert_eq!(kept, expected.num_rows());
     }
 }

@@ -8,19 +8,19 @@ use std::cell::{Cell, RefCell};
 
 use channel::{Class, Header};
 
-use super::Grouping;
+use super::Member;
 use crate::frame::Kind;
 use crate::scheduler::Event;
 
 /// What is owed, by worker.
-pub(super) struct Answers {
+pub(crate) struct Answers {
     owed: RefCell<Vec<Option<u64>>>,
     changed: Event,
     closed: Cell<bool>,
 }
 
 impl Answers {
-    pub(super) fn new(workers: u32) -> Self {
+    pub(crate) fn new(workers: u32) -> Self {
         Self {
             owed: RefCell::new(vec![None; workers as usize]),
             changed: Event::default(),
@@ -29,7 +29,7 @@ impl Answers {
     }
 
     /// Owes a worker the answer that `epoch` and all before it are merged.
-    pub(super) fn owe(&self, to: u32, epoch: u64) {
+    pub(crate) fn owe(&self, to: u32, epoch: u64) {
         if let Some(owed) = self.owed.borrow_mut().get_mut(to as usize) {
             *owed = Some(owed.map_or(epoch, |before| before.max(epoch)));
         }
@@ -37,22 +37,22 @@ impl Answers {
     }
 
     /// Nothing more will be owed.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.closed.set(true);
         self.changed.notify();
     }
 
     /// Sends what is owed, until closed and nothing is owed any more.
-    pub(super) async fn run(&self, grouping: &Grouping) {
+    pub(crate) async fn run(&self, member: &impl Member) {
         while let Some((to, epoch)) = self.next().await {
             let header = Header {
                 kind: Kind::Ack as u8,
-                tag: grouping.tag,
+                tag: member.tag(),
                 epoch,
-                watermark: grouping.least(),
+                watermark: member.least(),
                 ..Header::default()
             };
-            grouping.net.send(to, Class::Control, header, |_| 0).await;
+            member.net().send(to, Class::Control, header, |_| 0).await;
         }
     }
 

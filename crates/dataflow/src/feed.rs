@@ -1,0 +1,51 @@
+//! Reads a source on one worker and pushes its rows.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::error::DataflowError;
+use crate::operator::Routes;
+use crate::reader::{Read, Reader};
+use crate::scheduler::{Timers, yield_now};
+use crate::worker::Signals;
+
+/// How soon a source that waits looks for a stop.
+const STOP_SEEN_WITHIN_NS: u64 = 50_000_000;
+
+/// Reads all flows and pushes their rows, until they end or a stop is asked for.
+///
+/// # Errors
+/// When the source or what is behind it fails.
+pub(crate) async fn feed(
+    mut reader: Reader,
+    routes: Routes,
+    timers: Rc<Timers>,
+    signals: Arc<Signals>,
+) -> Result<(), DataflowError> {
+    let mut idle = false;
+    loop {
+        if signals.is_stopped() {
+            return routes.end(reader.watermark()).await;
+        }
+        match reader.next()? {
+            Read::Batch(flow, batch) => {
+                if std::mem::take(&mut idle) {
+                    reader.catch_up(routes.resume().await?);
+                }
+                if let Some(rows) = reader.take(flow, batch)? {
+                    routes.push(rows).await?;
+                }
+                routes.progress(reader.watermark(), false).await?;
+                yield_now().await;
+            }
+            Read::Wait(until_ns) => {
+                idle = reader.is_idle();
+                routes.progress(reader.watermark(), idle).await?;
+                // A stop must not wait for a source that has long nothing to say.
+                let soon = timers.now_ns().saturating_add(STOP_SEEN_WITHIN_NS);
+                timers.sleep_until(until_ns.min(soon)).await;
+            }
+            Read::End => return routes.end(i64::MAX).await,
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! A keyed operator on one worker: rows of one key meet here, and leave when time has passed them.
+//!
+//! Each row travels to the worker that leads its key; what is made of the rows there is the
+//! operator's ([`KeyedState`](crate::job::KeyedState)). Late rows are counted before they travel,
+//! so that they are the same rows however many workers there are.
+
+mod join;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arrow::array::{BooleanArray, Int64Array};
+use arrow::compute::filter_record_batch;
+use arrow::record_batch::RecordBatch;
+use state::epoch::{Leader, Progress};
+
+pub use self::join::{JoinKind, JoinSide, WindowJoin};
+use crate::detach;
+use crate::error::DataflowError;
+use crate::exchange::{Lane, Member, Shuffle, leader_of, said};
+use crate::frame::Kind;
+use crate::job::{Exchange, Keyed, KeyedInput, KeyedState};
+use crate::ledger::Ledger;
+use crate::metrics::Metrics;
+use crate::net::{Message, Net};
+use crate::operator::Routes;
+use crate::reader::Rows;
+use crate::scheduler::{Event, yield_now};
+use crate::time::ticks;
+use crate::worker::Place;
+
+/// A keyed operator on one worker.
+pub(crate) struct KeyedRun {
+    tag: u32,
+    worker: u32,
+    spec: Keyed,
+    rows_max: usize,
+    ledger: Rc<Ledger>,
+    state: RefCell<Box<dyn KeyedState>>,
+    /// Nothing where rows of one key are together already.
+    shuffle: Option<Shuffle>,
+    leader: RefCell<Leader>,
+    clock_moved: Event,
+    net: Rc<Net>,
+    routes: Routes,
+    metrics: Arc<Metrics>,
+}
+
+impl KeyedRun {
+    pub(crate) fn new(
+        tag: u32,
+        spec: &Keyed,
+        place: &Place,
+        net: Rc<Net>,
+        routes: Routes,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let shuffle = (place.workers > 1 && spec.exchange != Exchange::Forward).then(|| {
+            let lanes = spec.inputs.iter();
+            let lanes = lanes.map(|input| Lane::new(&input.schema, &input.keys, place.workers));
+            Shuffle::new(lanes.collect(), place.workers)
+        });
+        let leader = leader_of(place, shuffle.is_none());
+        Self {
+            tag,
+            worker: place.worker,
+            rows_max: place.settings.batch_rows_max,
+            ledger: place.ledger.clone(),
+            state: RefCell::new(spec.operator.create()),
+            spec: spec.clone(),
+            shuffle,
+            leader: RefCell::new(leader),
+            clock_moved: Event::default(),
+            net,
+            routes,
+            metrics,
+        }
+    }
+
+    /// Takes rows of one of this worker's edges; `met` gives the watermark that each row met, if
+    /// some lag.
+    ///
+    /// # Errors
+    /// When state cannot be updated or rows cannot travel.
+    pub(crate) async fn push(
+        &self,
+        input: usize,
+        batch: &RecordBatch,
+        met: Option<&Int64Array>,
+    ) -> Result<(), DataflowError> {
+        let on_time = met.map(|met| self.without_late(input, batch, met)).transpose()?;
+        let batch = on_time.as_ref().unwrap_or(batch);
+        match &self.shuffle {
+            _ if batch.num_rows() == 0 => Ok(()),
+            Some(shuffle) => shuffle.push(self, input, batch, None).await,
+            None => self.take(input, batch.clone(), None),
+        }
+    }
+
+    /// This worker's watermark has moved, or it fell idle.
+    ///
+    /// # Errors
+    /// When rows cannot travel.
+    pub(crate) async fn progress(&self, watermark: i64, idle: bool) -> Result<(), DataflowError> {
+        match &self.shuffle {
+            Some(shuffle) => shuffle.progress(self, watermark, idle).await,
+            None => {
+                self.move_clock(self.worker, said(watermark, idle));
+                Ok(())
+            }
+        }
+    }
+
+    /// This worker was idle and has rows again. Gives the watermark before which they are late.
+    pub(crate) async fn resume(&self) -> i64 {
+        match &self.shuffle {
+            Some(shuffle) => shuffle.resume(self).await,
+            None => self.least(),
+        }
+    }
+
+    /// This worker has no more rows. `watermark` is `i64::MAX` if they are complete.
+    ///
+    /// # Errors
+    /// When rows cannot travel.
+    pub(crate) async fn end_of_rows(&self, watermark: i64) -> Result<(), DataflowError> {
+        if let Some(shuffle) = &self.shuffle {
+            shuffle.end(self, watermark).await?;
+        }
+        self.move_clock(self.worker, Progress::ended(watermark));
+        Ok(())
+    }
+
+    /// Takes a frame of another worker.
+    ///
+    /// # Errors
+    /// When it is malformed, or state cannot be updated.
+    pub(crate) fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
+        match (&self.shuffle, message.kind) {
+            (Some(shuffle), Kind::Rows | Kind::Progress | Kind::Ack) => {
+                shuffle.receive(self, from, message)
+            }
+            (_, kind) => {
+                let detail = format!("a frame of kind {kind:?} does not belong to the exchange");
+                Err(DataflowError::Frame { worker: from, detail })
+            }
+        }
+    }
+
+    /// Gives out what has become complete, until no more rows can come.
+    ///
+    /// # Errors
+    /// When a result cannot be made or written.
+    pub(crate) async fn fire(&self) -> Result<(), DataflowError> {
+        loop {
+            // Read before anything is awaited: the clock moves on while rows are written.
+            let seen = self.time();
+            while let Some(batch) = self.advance(seen.0)? {
+                self.routes.push(Rows::on_time(batch)).await?;
+                self.account()?;
+                yield_now().await;
+            }
+            let complete = self.complete(seen.0);
+            self.routes.progress(complete, false).await?;
+            if self.time() == seen && seen.1 {
+                return self.routes.end(complete).await;
+            }
+            self.clock_moved.wait_for(|| (self.time() != seen).then_some(())).await;
+        }
+    }
+
+    /// Answers the other workers until all are answered.
+    pub(crate) async fn answer(&self) {
+        if let Some(shuffle) = &self.shuffle {
+            shuffle.answers().run(self).await;
+        }
+    }
+
+    fn advance(&self, watermark: i64) -> Result<Option<RecordBatch>, DataflowError> {
+        self.state.borrow_mut().advance(watermark, self.rows_max)
+    }
+
+    fn complete(&self, watermark: i64) -> i64 {
+        match watermark {
+            i64::MIN | i64::MAX => watermark,
+            _ => self.state.borrow().complete(watermark),
+        }
+    }
+
+    fn without_late(
+        &self,
+        input: usize,
+        batch: &RecordBatch,
+        met: &Int64Array,
+    ) -> Result<RecordBatch, DataflowError> {
+        let KeyedInput { time: Some(time), grace, .. } = &self.spec.inputs[input] else {
+            return Ok(batch.clone());
+        };
+        let Some(times) = ticks(batch.column(*time)) else { return Ok(batch.clone()) };
+        let on_time = |(&time, &met): (&i64, &i64)| Some(time.saturating_add(*grace) > met);
+        let on_time: BooleanArray = times.iter().zip(met.values()).map(on_time).collect();
+        let late = on_time.len() - on_time.true_count();
+        if late == 0 {
+            return Ok(batch.clone());
+        }
+        Metrics::add(&self.metrics.late, late as u64);
+        Ok(filter_record_batch(batch, &on_time)?)
+    }
+
+    /// Publishes the bytes of state, and holds them to their bound.
+    fn account(&self) -> Result<(), DataflowError> {
+        Ok(self.ledger.set(self.tag, self.state.borrow().bytes())?)
+    }
+}
+
+impl Member for KeyedRun {
+    fn tag(&self) -> u32 {
+        self.tag
+    }
+
+    fn worker(&self) -> u32 {
+        self.worker
+    }
+
+    fn net(&self) -> &Net {
+        &self.net
+    }
+
+    fn leader(&self) -> (&RefCell<Leader>, &Event) {
+        (&self.leader, &self.clock_moved)
+    }
+
+    fn crosses(&self, from: i64, to: i64) -> bool {
+        match from == i64::MIN || to == i64::MAX {
+            true => from != to,
+            false => {
+                let every = self.spec.granularity.max(1);
+                from.div_euclid(every) != to.div_euclid(every)
+            }
+        }
+    }
+
+    /// Arrays that stay must not hold the slot of a ring in which they landed, for then the sender
+    /// would wait for it forever.
+    fn take(&self, input: usize, batch: RecordBatch, _: Option<i64>) -> Result<(), DataflowError> {
+        self.state.borrow_mut().push(input, detach(&batch))?;
+        self.account()
+    }
+}

@@ -1,0 +1,469 @@
+//! Makes operators of relations: see [`crate::relation`].
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use dataflow::job::{Aggregation, Edge, Input, Operator, OperatorKind, Step, Watermark, Window};
+use datafusion::common::{Column, DFSchema};
+use datafusion::error::{DataFusionError, Result as DfResult};
+use datafusion::logical_expr::{self as logical, Expr, ExprSchemable, LogicalPlan};
+use state::{GroupBy, StateOptions, Windows};
+
+use crate::aggregates::{self, AggregateCall};
+use crate::catalog::Table;
+use crate::diagnostics::Diagnostic;
+use crate::explain::Section;
+use crate::interval::tick_ns;
+use crate::lower::Lowering;
+use crate::relation::{
+    Base, Bounds, Refusal, Relation, Stop, check_key, columns_read, own, refusal,
+};
+use crate::step::{self, column_index};
+use crate::tumble::{Bound, WindowCall};
+
+/// Weaves the plans of one statement.
+pub(crate) struct Weaver<'a> {
+    pub(crate) lowering: &'a Lowering<'a>,
+    /// Whether all tables of the statement end.
+    pub(crate) bounded: bool,
+    pub(crate) operators: Vec<Operator>,
+    /// What EXPLAIN says of them.
+    pub(crate) section: Section,
+}
+
+/// What went into an operator.
+pub(crate) struct Closed {
+    pub(crate) edges: Vec<Edge>,
+    /// The columns that arrive.
+    pub(crate) schema: SchemaRef,
+    /// Which of them each expression that was asked for is.
+    pub(crate) places: Vec<usize>,
+}
+
+impl Weaver<'_> {
+    /// Weaves a plan; its rows, as columns of `schema`, go along the edges. Nothing is left behind
+    /// when it fails.
+    pub(crate) fn weave(
+        &mut self,
+        plan: &LogicalPlan,
+        schema: &SchemaRef,
+    ) -> Result<Vec<Edge>, Stop> {
+        let (operators, lines) = (self.operators.len(), self.section.lines.len());
+        let woven = self.relation(plan).and_then(|relation| {
+            let outputs = relation.exprs();
+            self.end(relation, &outputs, schema.clone())
+        });
+        if woven.is_err() {
+            self.operators.truncate(operators);
+            self.section.lines.truncate(lines);
+        }
+        woven
+    }
+
+    /// The relation of a node.
+    pub(crate) fn relation(&mut self, plan: &LogicalPlan) -> Result<Relation, Stop> {
+        Ok(match plan {
+            LogicalPlan::TableScan(scan) => Relation::scan(scan)?,
+            LogicalPlan::SubqueryAlias(alias) => self.relation(&alias.input)?.rename(&alias.schema),
+            LogicalPlan::Projection(projection) => {
+                self.relation(&projection.input)?.project(&projection.expr, &projection.schema)?
+            }
+            LogicalPlan::Filter(filter) => {
+                self.relation(&filter.input)?.filter(&filter.predicate)?
+            }
+            LogicalPlan::Aggregate(aggregate) => self.aggregate(aggregate)?,
+            LogicalPlan::Union(union) => self.union(union)?,
+            other => return Err(refusal(other).into()),
+        })
+    }
+
+    /// Ends a relation: `outputs`, over the base's columns, go along edges as columns of `schema`.
+    /// Who takes them has no sense of time.
+    fn end(
+        &mut self,
+        relation: Relation,
+        outputs: &[Expr],
+        schema: SchemaRef,
+    ) -> Result<Vec<Edge>, Stop> {
+        let predicate = relation.predicate();
+        let (from, columns) = match &relation.base {
+            Base::Table(table) => self.read(table, outputs.iter().chain(&predicate), None)?,
+            Base::Operators { from, schema } => (from.clone(), schema.clone()),
+        };
+        let step = step::compile(&columns, predicate.as_ref(), outputs, schema)
+            .map_err(|e| self.report(&e))?;
+        self.section.step(&step, &relation.names);
+        Ok(Base::edges(&from, &step, false))
+    }
+
+    /// Ends a relation: the expressions `wanted`, over the base's columns, arrive at an operator.
+    /// With `time` its watermarks speak of that expression.
+    pub(crate) fn close(
+        &mut self,
+        relation: &Relation,
+        wanted: &[Expr],
+        time: Option<&Expr>,
+    ) -> Result<Closed, Stop> {
+        let mut wanted = wanted.to_vec();
+        let predicate = relation.predicate();
+        if wanted.is_empty() {
+            // Rows need a column to be counted by.
+            let first = relation.scan.as_arrow().field(0).name().clone();
+            wanted.push(own(&first));
+        }
+        let timed = time.is_some() && time == relation.time.as_ref();
+        let (from, columns) = match &relation.base {
+            Base::Table(table) => {
+                let read = wanted.iter().chain(&predicate);
+                self.read(table, read, relation.time.as_ref().filter(|_| timed))?
+            }
+            Base::Operators { from, schema } => (from.clone(), schema.clone()),
+        };
+        let direct = wanted.iter().map(|expr| column_index(expr, &columns)).collect();
+        let (step, schema, places) = match (&predicate, direct) {
+            (None, Some(places)) => (None, columns, places),
+            _ => {
+                let schema = schema_of(&wanted, &columns).map_err(|e| self.report(&e))?;
+                let compiled = step::compile(&columns, predicate.as_ref(), &wanted, schema.clone());
+                let step = compiled.map_err(|e| self.report(&e))?;
+                (step, schema, (0..wanted.len()).collect())
+            }
+        };
+        self.section.step(&step, &relation.names);
+        Ok(Closed { edges: Base::edges(&from, &step, timed), schema, places })
+    }
+
+    /// Reads the columns of a table that expressions name, with its watermark if `time` is given.
+    #[expect(clippy::type_complexity, reason = "as in Base")]
+    fn read<'e>(
+        &mut self,
+        table: &Arc<Table>,
+        exprs: impl Iterator<Item = &'e Expr>,
+        time: Option<&'e Expr>,
+    ) -> Result<(Vec<(usize, Option<Arc<dyn Step>>)>, SchemaRef), Stop> {
+        let place = self.lowering.place_of(table);
+        let all = table.columns(place)?;
+        let read = columns_read(exprs.chain(time), &all);
+        let columns = Arc::new(all.project(&read).map_err(|e| self.report(&e.into()))?);
+        let watermark = match (&table.event_time, time.and_then(|t| column_index(t, &columns))) {
+            (Some(time), Some(column)) => {
+                let (delay, idle_timeout_ns) = (time.delay, time.idle_timeout_ns);
+                Some(Watermark { column, delay, idle_timeout_ns })
+            }
+            _ => None,
+        };
+        let source = table.source(&read, place)?;
+        let input = Input { table: table.name.clone(), source, watermark };
+        self.section.source(table, &input, &columns);
+        let operator = self.add(table.name.clone(), vec![], OperatorKind::Source(input));
+        Ok((vec![(operator, None)], columns))
+    }
+
+    /// Adds an operator; gives its index.
+    pub(crate) fn add(
+        &mut self,
+        name: String,
+        inputs: Vec<Vec<Edge>>,
+        kind: OperatorKind,
+    ) -> usize {
+        self.operators.push(Operator { name, inputs, kind });
+        self.operators.len() - 1
+    }
+
+    pub(crate) fn report(&self, error: &DataFusionError) -> Stop {
+        Stop::Failed(self.lowering.around.report(error))
+    }
+
+    fn union(&mut self, union: &logical::Union) -> Result<Relation, Stop> {
+        let schema = Arc::new(union.schema.as_arrow().clone());
+        let plain = schema.fields().iter().enumerate();
+        let plain = plain.map(|(at, field)| field.as_ref().clone().with_name(format!("c{at}")));
+        let plain: SchemaRef = Arc::new(Schema::new(plain.collect::<Vec<_>>()));
+        let mut from = vec![];
+        for (at, input) in union.inputs.iter().enumerate() {
+            self.section.text("union", format!("part {} of {}", at + 1, union.inputs.len()));
+            let relation = self.relation(input)?;
+            let outputs = relation.exprs();
+            let edges = self.end(relation, &outputs, plain.clone())?;
+            from.extend(edges.into_iter().map(|edge| (edge.from, edge.step)));
+        }
+        let outputs = plain.fields().iter().map(|field| own(field.name())).collect();
+        Ok(Relation::of_operators(from, plain, union.schema.columns(), outputs)?)
+    }
+
+    fn aggregate(&mut self, aggregate: &logical::Aggregate) -> Result<Relation, Stop> {
+        let relation = self.relation(&aggregate.input)?;
+        let groups = relation.rewrite_all(&aggregate.group_expr)?;
+        if groups.iter().any(|group| matches!(group, Expr::GroupingSet(_))) {
+            let words = ["ROLLUP", "CUBE", "GROUPING"];
+            let reason = "GROUPING SETS, ROLLUP and CUBE do not stream";
+            return Err(Refusal::new(&words, reason).into());
+        }
+        let calls = relation.rewrite_all(&aggregate.aggr_expr)?;
+        let calls = calls
+            .iter()
+            .map(|call| aggregates::lower(call, &relation.scan))
+            .collect::<Result<Vec<_>, _>>()?;
+        let grouping = Grouping::of(&relation, &groups, calls)?;
+        let window = self.window(&relation, &grouping, aggregate.aggr_expr.is_empty())?;
+
+        let mut wanted = Wanted::default();
+        let keys: Vec<usize> = grouping.keys.iter().map(|key| wanted.index(key)).collect();
+        let args = grouping.calls.iter().map(|call| &call.args);
+        let args: Vec<Vec<usize>> =
+            args.map(|args| args.iter().map(|arg| wanted.index(arg)).collect()).collect();
+        let time = window.as_ref().map(|(time, _)| wanted.index(time));
+        let closed = self.close(&relation, &wanted.0, window.as_ref().map(|(time, _)| time))?;
+        let place = |at: usize| closed.places[at];
+        let keys: Vec<usize> = keys.into_iter().map(place).collect();
+        let args = args.into_iter().map(|args| args.into_iter().map(place).collect()).collect();
+        let window = match (window, time.map(place)) {
+            (Some((_, kind)), Some(column)) => Some(kind.over(column, &closed.schema)?),
+            _ => None,
+        };
+        self.section.grouping(&grouping, &closed.schema, &keys);
+        let (exchange, why) = self.lowering.exchange()?;
+        self.section.text("exchange", format!("{exchange}: {why}"));
+        let schema = grouping.given_out(&keys, &closed.schema, window.as_ref());
+        let spec = Aggregation {
+            group_by: Arc::new(GroupBy {
+                keys: keys.iter().map(|&k| closed.schema.field(k).data_type().clone()).collect(),
+                aggregates: grouping.calls.iter().map(|c| c.aggregate.clone()).collect(),
+                options: StateOptions {
+                    budget_bytes: self.lowering.settings.job.state_bytes_max,
+                    ..StateOptions::default()
+                },
+            }),
+            input_schema: closed.schema,
+            keys,
+            args,
+            window,
+            exchange,
+            schema: schema.clone(),
+        };
+        let windowed = spec.window.is_some();
+        let kind = OperatorKind::Aggregate(Box::new(spec));
+        let operator = self.add("aggregate".into(), vec![closed.edges], kind);
+        let columns = aggregate.schema.columns();
+        let outputs = grouping.outputs.iter().map(|name| own(name));
+        let outputs = outputs.chain((0..grouping.calls.len()).map(|at| own(&aggregate_name(at))));
+        let mut relation = Relation::of_operator(operator, schema, columns, outputs.collect())?;
+        relation.names = grouping.names();
+        if windowed {
+            grouping.told(&mut relation);
+        }
+        Ok(relation)
+    }
+
+    /// The window of a grouping, with the expression that it is over.
+    fn window(
+        &self,
+        relation: &Relation,
+        grouping: &Grouping,
+        distinct: bool,
+    ) -> Result<Option<(Expr, WindowKind)>, Stop> {
+        match &grouping.window {
+            None if self.bounded => Ok(None),
+            None => Err(for_ever(distinct).into()),
+            Some(GroupWindow::Attached(bounds)) => {
+                Ok(Some((bounds.time.clone(), WindowKind::Attached)))
+            }
+            Some(GroupWindow::Call(call)) => {
+                if !self.bounded && relation.time.as_ref() != Some(&call.time) {
+                    return Err(self.lowering.no_watermark(relation, call).into());
+                }
+                Ok(Some((call.time.clone(), WindowKind::Call(call.clone()))))
+            }
+        }
+    }
+}
+
+/// What kind of window rows are grouped by.
+enum WindowKind {
+    /// Of the rows' own time.
+    Call(WindowCall),
+    /// The window that each row belongs to already.
+    Attached,
+}
+
+impl WindowKind {
+    /// The window over column `column` of `schema`.
+    fn over(&self, column: usize, schema: &Schema) -> Result<Window, Option<Diagnostic>> {
+        let time_type = schema.field(column).data_type().clone();
+        let unit = match &time_type {
+            DataType::Timestamp(unit, _) => *unit,
+            _ => TimeUnit::Nanosecond,
+        };
+        // A window's own check has refused sizes that are no whole number of ticks, and the parser
+        // those below one. Rows of one window have the same time: one tick is all that they need.
+        let (windows, attached) = match self {
+            WindowKind::Call(call) => {
+                let ticks = |ns: i64| ns / tick_ns(unit);
+                (Windows::tumbling(ticks(call.size_ns), ticks(call.offset_ns)), false)
+            }
+            WindowKind::Attached => (Windows::tumbling(1, 0), true),
+        };
+        Ok(Window { column, time_type, windows: windows.ok_or(None)?, attached })
+    }
+}
+
+/// Rows brought together.
+pub(crate) struct Grouping {
+    pub(crate) window: Option<GroupWindow>,
+    /// Over the base's columns.
+    pub(crate) keys: Vec<Expr>,
+    pub(crate) calls: Vec<AggregateCall>,
+    /// By group expression the column that it has become.
+    outputs: Vec<String>,
+}
+
+/// The window that rows are grouped by.
+pub(crate) enum GroupWindow {
+    /// A window of the rows' time.
+    Call(WindowCall),
+    /// The windows that rows belong to already.
+    Attached(Bounds),
+}
+
+/// The name of a key among the columns that a grouping gives out.
+pub(crate) fn key_name(key: usize) -> String {
+    format!("key_{key}")
+}
+
+/// The name of an aggregate among the columns that a grouping gives out.
+pub(crate) fn aggregate_name(aggregate: usize) -> String {
+    format!("aggregate_{aggregate}")
+}
+
+impl Grouping {
+    fn of(
+        relation: &Relation,
+        groups: &[Expr],
+        calls: Vec<AggregateCall>,
+    ) -> Result<Self, Refusal> {
+        let mut grouping = Self { window: None, keys: vec![], calls, outputs: vec![] };
+        let two = || Refusal::new(&["GROUP"], "rows are grouped by two different windows");
+        for group in groups {
+            grouping.outputs.push(match WindowCall::of(group) {
+                Some(call) => {
+                    let bound = call.bound.column().to_string();
+                    match &grouping.window {
+                        None => grouping.window = Some(GroupWindow::Call(call)),
+                        Some(GroupWindow::Call(known)) if known.same_window(&call) => {}
+                        Some(_) => return Err(two()),
+                    }
+                    bound
+                }
+                None => {
+                    check_key(group, &relation.scan)?;
+                    grouping.keys.push(group.clone());
+                    key_name(grouping.keys.len() - 1)
+                }
+            });
+        }
+        if let Some(bounds) = &relation.window
+            && groups.contains(&bounds.end)
+            && (groups.contains(&bounds.start) || groups.contains(&bounds.time))
+        {
+            match &grouping.window {
+                None => grouping.window = Some(GroupWindow::Attached(bounds.clone())),
+                Some(_) => return Err(two()),
+            }
+        }
+        Ok(grouping)
+    }
+
+    /// The columns that it gives out.
+    fn given_out(&self, keys: &[usize], before: &Schema, window: Option<&Window>) -> SchemaRef {
+        let keys = keys.iter().enumerate().map(|(at, &key)| {
+            let field = before.field(key);
+            Field::new(key_name(at), field.data_type().clone(), field.is_nullable())
+        });
+        let calls = self.calls.iter().enumerate();
+        let calls = calls
+            .map(|(at, call)| Field::new(aggregate_name(at), call.aggregate.output_type(), true));
+        let bounds = window.into_iter().flat_map(|window| {
+            let field = |bound: Bound| Field::new(bound.column(), window.time_type.clone(), true);
+            Bound::GIVEN_OUT.into_iter().map(field)
+        });
+        Arc::new(Schema::new(keys.chain(calls).chain(bounds).collect::<Vec<_>>()))
+    }
+
+    /// What the columns that it gives out are.
+    fn names(&self) -> Vec<(String, String)> {
+        let keys = self.keys.iter().map(|key| key.human_display().to_string());
+        let keys = keys.enumerate().map(|(at, text)| (key_name(at), text));
+        let calls = self.calls.iter().map(|call| call.text.clone());
+        let calls = calls.enumerate().map(|(at, text)| (aggregate_name(at), text));
+        keys.chain(calls).collect()
+    }
+
+    /// Writes down which columns of what a windowed grouping gives out tell time.
+    fn told(&self, relation: &mut Relation) {
+        let given = |bound: Bound| own(bound.column());
+        let (time, bounds) = match &self.window {
+            Some(GroupWindow::Attached(of)) => {
+                let key = |bound: &Expr| {
+                    let at = self.keys.iter().position(|key| key == bound)?;
+                    Some(own(&key_name(at)))
+                };
+                // The time of an attached window is the start of its one tick.
+                let time = given(Bound::Start);
+                let end = key(&of.end);
+                let start = key(&of.start).or_else(|| end.clone());
+                let bounds =
+                    start.zip(end).map(|(start, end)| Bounds { start, end, time: time.clone() });
+                (time, bounds)
+            }
+            _ => {
+                let time = given(Bound::Time);
+                let (start, end) = (given(Bound::Start), given(Bound::End));
+                (time.clone(), Some(Bounds { start, end, time }))
+            }
+        };
+        (relation.time, relation.window) = (Some(time), bounds);
+    }
+}
+
+/// Expressions that arrive at an operator, each once.
+#[derive(Default)]
+pub(crate) struct Wanted(pub(crate) Vec<Expr>);
+
+impl Wanted {
+    pub(crate) fn index(&mut self, expr: &Expr) -> usize {
+        self.0.iter().position(|known| known == expr).unwrap_or_else(|| {
+            self.0.push(expr.clone());
+            self.0.len() - 1
+        })
+    }
+}
+
+/// The columns of expressions.
+fn schema_of(exprs: &[Expr], columns: &Schema) -> DfResult<SchemaRef> {
+    let scope = &DFSchema::try_from(columns.clone())?;
+    let field = |expr: &Expr| {
+        let data_type = expr.get_type(scope)?;
+        Ok(match expr {
+            Expr::Column(Column { name, .. }) => Field::new(name, data_type, expr.nullable(scope)?),
+            other => Field::new(other.human_display().to_string(), data_type, true),
+        })
+    };
+    Ok(Arc::new(Schema::new(exprs.iter().map(field).collect::<DfResult<Vec<_>>>()?)))
+}
+
+/// Why a grouping without a window is refused.
+fn for_ever(distinct: bool) -> Refusal {
+    let words: &[&str] = match distinct {
+        true => &["DISTINCT", "GROUP"],
+        false => &["GROUP", "count", "sum", "avg", "min", "max"],
+    };
+    Refusal::new(words, "rows that never end cannot be grouped without a window").hint(
+        "add a window: FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR) … \
+         GROUP BY window_start, window_end",
+    )
+}
+
+impl Bound {
+    /// In the order in which a grouping gives them out.
+    pub(crate) const GIVEN_OUT: [Bound; 3] = [Bound::Start, Bound::End, Bound::Time];
+}
