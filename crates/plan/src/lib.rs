@@ -35,6 +35,7 @@ mod errors;
 mod explain;
 mod insert;
 mod interval;
+mod join;
 mod lower;
 mod planner;
 mod query;

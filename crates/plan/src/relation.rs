@@ -290,7 +290,6 @@ pub(crate) fn refusal(plan: &LogicalPlan) -> Refusal {
         LogicalPlan::Limit(_) => {
             Refusal::new(&["LIMIT", "OFFSET", "FETCH"], "LIMIT needs all rows")
         }
-        LogicalPlan::Join(_) => Refusal::new(&["JOIN", "IN", "EXISTS"], "joins do not stream yet"),
         LogicalPlan::Distinct(_) => Refusal::new(&["DISTINCT"], "DISTINCT needs all rows"),
         LogicalPlan::Window(_) => Refusal::new(&["OVER"], "OVER needs all rows"),
         LogicalPlan::Unnest(_) => Refusal::new(&["UNNEST"], "UNNEST does not stream yet"),

@@ -73,6 +73,7 @@ impl Weaver<'_> {
             }
             LogicalPlan::Aggregate(aggregate) => self.aggregate(aggregate)?,
             LogicalPlan::Union(union) => self.union(union)?,
+            LogicalPlan::Join(join) => self.join(join)?,
             other => return Err(refusal(other).into()),
         })
     }

@@ -2,7 +2,10 @@
 
 mod support;
 
-use dataflow::job::{Exchange, Query};
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use dataflow::job::{Aggregation, Exchange, Input, Operator, OperatorKind, Step};
 use plan::Stage;
 
 const TABLES: &str = "
@@ -27,13 +30,71 @@ fn plan_on(workers: u32, sql: &str) -> Vec<Stage> {
     }
 }
 
+/// A table that is read, perhaps an aggregate, a sink.
+struct Query {
+    input: Input,
+    step: Option<Arc<dyn Step>>,
+    aggregate: Option<Aggregation>,
+    /// The step behind the aggregate.
+    behind: Option<Arc<dyn Step>>,
+    schema: SchemaRef,
+}
+
 /// The only query of a script.
 fn query(sql: &str) -> Query {
     let mut stages = plan_on(4, sql);
     assert_eq!(stages.len(), 1);
-    let mut queries = stages.remove(0).job.queries;
-    assert_eq!(queries.len(), 1, "{sql}");
-    queries.remove(0)
+    let operators = stages.remove(0).job.operators;
+    let step = |operator: &Operator| operator.inputs[0][0].step.clone();
+    match &operators[..] {
+        [source, sink] => Query {
+            input: input(source),
+            step: step(sink),
+            aggregate: None,
+            behind: None,
+            schema: schema(sink),
+        },
+        [source, aggregate, sink] => {
+            let OperatorKind::Aggregate(spec) = &aggregate.kind else { panic!("{sql}") };
+            Query {
+                input: input(source),
+                step: step(aggregate),
+                aggregate: Some(spec.as_ref().clone()),
+                behind: step(sink),
+                schema: schema(sink),
+            }
+        }
+        _ => panic!("{} operators: {sql}", operators.len()),
+    }
+}
+
+fn input(operator: &Operator) -> Input {
+    match &operator.kind {
+        OperatorKind::Source(input) => input.clone(),
+        _ => panic!("'{}' is no source", operator.name),
+    }
+}
+
+fn schema(operator: &Operator) -> SchemaRef {
+    match &operator.kind {
+        OperatorKind::Sink { schema, .. } => schema.clone(),
+        _ => panic!("'{}' is no sink", operator.name),
+    }
+}
+
+fn aggregates(stage: &Stage) -> Vec<&Aggregation> {
+    let mut all = vec![];
+    for operator in &stage.job.operators {
+        if let OperatorKind::Aggregate(spec) = &operator.kind {
+            all.push(spec.as_ref());
+        }
+    }
+    all
+}
+
+fn sinks(stage: &Stage) -> usize {
+    let sink = |operator: &&Operator| matches!(operator.kind, OperatorKind::Sink { .. });
+    stage.job.operators.iter().filter(sink).count()
 }
 
 fn columns(query: &Query) -> Vec<String> {
@@ -76,9 +137,8 @@ fn a_window_over_a_view_is_the_same() {
     ] {
         let query = query(sql);
         assert!(query.step.as_ref().expect("a step").describe().starts_with("filter "));
-        let aggregate = query.aggregate.expect("an aggregate");
-        assert!(aggregate.window.is_some());
-        let behind = aggregate.step.expect("a step behind").describe();
+        assert!(query.aggregate.expect("an aggregate").window.is_some());
+        let behind = query.behind.expect("a step behind").describe();
         assert!(behind.starts_with("filter aggregate_0 > 5"), "{behind}");
     }
 }
@@ -105,9 +165,10 @@ fn the_examples_stream() {
         let stages = planner.plan(&memory).map_err(|errors| errors[0].render("", &memory, false));
         let stages = stages.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         for stage in &stages {
-            assert_eq!(stage.job.queries.len(), 1, "{}", path.display());
-            let aggregate = stage.job.queries[0].aggregate.as_ref().expect("an aggregate");
-            assert!(aggregate.window.is_some() && stage.job.queries[0].input.watermark.is_some());
+            assert_eq!(sinks(stage), 1, "{}", path.display());
+            let windowed = aggregates(stage).iter().all(|aggregate| aggregate.window.is_some());
+            let timed = stage.job.inputs().all(|input| input.watermark.is_some());
+            assert!(windowed && timed, "{}", path.display());
         }
         examples += stages.len();
     }
@@ -160,18 +221,59 @@ fn what_does_not_stream_goes_through_the_batch_stage() {
     for (sql, parts) in [
         ("SELECT origin, count(*) FROM flights GROUP BY origin ORDER BY 2 DESC LIMIT 3", 1),
         ("SELECT a.origin FROM flights AS a JOIN flights AS b ON a.dest = b.origin", 2),
-        ("SELECT origin FROM flights UNION ALL SELECT dest FROM flights", 2),
-        ("SELECT origin, count(DISTINCT dest) FROM flights GROUP BY origin", 1),
+        ("SELECT origin FROM flights UNION SELECT dest FROM flights ORDER BY 1", 1),
         ("SELECT origin FROM flights WHERE distance > (SELECT avg(distance) FROM flights)", 2),
         ("SELECT origin, rank() OVER (PARTITION BY origin ORDER BY delay) FROM flights", 1),
         ("SELECT origin, string_agg(dest, ',' ORDER BY ts) FROM flights GROUP BY origin", 1),
         ("SELECT origin, dest, sum(distance) FROM flights GROUP BY ROLLUP (origin, dest)", 1),
     ] {
         let stages = plan_on(4, sql);
-        assert_eq!(stages[0].job.queries.len(), parts, "{sql}");
+        assert_eq!(sinks(&stages[0]), parts, "{sql}");
         assert!(stages[0].bounded);
         assert!(stages[0].explain.text().contains("batch stage"), "{sql}");
     }
+}
+
+#[test]
+fn operators_follow_operators() {
+    for (sql, sources, groupings) in [
+        ("SELECT origin FROM flights UNION ALL SELECT dest FROM flights", 2, 0),
+        ("SELECT origin, count(DISTINCT dest) FROM flights GROUP BY origin", 1, 2),
+        (
+            "SELECT window_start, max(n) FROM (
+               SELECT window_start, window_end, origin, count(*) AS n
+               FROM TUMBLE(TABLE stream, DESCRIPTOR(ts), INTERVAL '1' HOUR)
+               GROUP BY window_start, window_end, origin)
+             GROUP BY window_start, window_end",
+            1,
+            2,
+        ),
+    ] {
+        let stage = plan_on(4, sql).remove(0);
+        assert_eq!((stage.job.inputs().count(), aggregates(&stage).len()), (sources, groupings));
+        assert!(!stage.explain.text().contains("batch stage"), "{sql}");
+    }
+}
+
+#[test]
+fn rows_of_windows_are_joined() {
+    let tens = "(SELECT * FROM TUMBLE(TABLE stream, DESCRIPTOR(ts), INTERVAL '10' SECOND))";
+    let sql = format!(
+        "SELECT l.origin, r.delay FROM {tens} AS l LEFT JOIN {tens} AS r
+         ON l.origin = r.origin AND l.delay < r.delay AND l.window_start = r.window_start
+            AND l.window_end = r.window_end"
+    );
+    let stage = plan_on(2, &sql).remove(0);
+    let text = stage.explain.text();
+    assert!(
+        text.contains("join         Left of each window on (origin) = (origin), filter"),
+        "{text}"
+    );
+    let keyed = |operator: &&Operator| matches!(operator.kind, OperatorKind::Keyed(_));
+    let join = stage.job.operators.iter().find(keyed).expect("a join");
+    let OperatorKind::Keyed(spec) = &join.kind else { panic!("a join") };
+    assert_eq!((spec.exchange, spec.granularity), (Exchange::Shuffle, 10_000));
+    assert!(join.inputs.iter().flatten().all(|edge| edge.timed));
 }
 
 #[test]
@@ -186,8 +288,7 @@ fn statement_sets_and_scripts_make_stages() {
          SELECT 1;
          SHOW TABLES; DESCRIBE hourly; EXPLAIN SELECT origin FROM flights",
     );
-    let shape: Vec<_> =
-        stages.iter().map(|s| (s.job.queries.len(), s.statements.len(), s.bounded)).collect();
+    let shape: Vec<_> = stages.iter().map(|s| (sinks(s), s.statements.len(), s.bounded)).collect();
     assert_eq!(shape[..3], [(2, 2, true), (1, 1, false), (1, 1, true)]);
     assert_eq!(stages.len(), 6);
     assert_eq!(stages[0].statements[1].line, 3);
@@ -199,7 +300,7 @@ fn the_exchange_is_chosen_or_set() {
     let sql = "SELECT origin, count(*) FROM flights GROUP BY origin";
     let exchange = |workers: u32, set: &str| {
         let stages = plan_on(workers, &format!("{set}{sql}"));
-        stages[0].job.queries[0].aggregate.as_ref().expect("an aggregate").exchange
+        aggregates(&stages[0])[0].exchange
     };
     assert_eq!(exchange(1, ""), Exchange::Forward);
     assert_eq!(exchange(2, ""), Exchange::Merge);

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array, new_null_array};
 use arrow::buffer::NullBuffer;
 use arrow::compute::{concat_batches, take, take_record_batch};
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef};
 use arrow::row::{RowConverter, Rows, SortField};
 
 use crate::error::DataflowError;
 use crate::job::{KeyedOperator, KeyedState, Origin, Step};
-use crate::time::ticks;
+use crate::time::{last_tick, ticks};
 
 /// Which rows of a join are given out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,6 +161,15 @@ impl KeyedState for Joining {
             };
             self.firing = Some(Firing::new(&self.spec, window.remove())?);
         }
+    }
+
+    /// The least `window_time` that can come is the last millisecond of a later window.
+    fn complete(&self, watermark: i64) -> i64 {
+        let [left, _] = &self.spec.sides;
+        let DataType::Timestamp(unit, _) = left.schema.field(left.window_end).data_type() else {
+            return watermark;
+        };
+        watermark.saturating_sub(last_tick(*unit) - 1)
     }
 
     fn bytes(&self) -> usize {

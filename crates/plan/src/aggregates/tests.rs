@@ -3,6 +3,7 @@
 
 use arrow::array::{Array, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow::compute::concat_batches;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::datasource::{MemTable, provider_as_source};
 use datafusion::functions_aggregate::expr_fn::{
     avg, bit_xor, bool_and, count, max, min, stddev, sum, var_pop,
