@@ -85,7 +85,7 @@ fn an_unreadable_file_is_named() {
         let dir = Dir::new("unreadable");
         let outcome = run_sql(&dir, sql, &["--nodes", nodes, "--workers", "1"]);
         assert!(matches!(outcome.code, Some(1 | 2)), "{outcome:?}");
-        assert!(outcome.err.contains("/proc/self/mem: Input/output error"), "{}", outcome.err);
+        assert!(outcome.err.contains("/proc/self/mem:1: Input/output error"), "{}", outcome.err);
         assert_eq!(outcome.err.matches("error: ").count(), 1, "{}", outcome.err);
         assert_eq!(dir.names(), ["examples", "q.sql"]);
     }
