@@ -4,12 +4,11 @@
 use std::sync::{Arc, Mutex};
 
 use arrow::array::{ArrayRef, AsArray};
-use arrow::datatypes::{DataType, Float64Type, Int64Type, SchemaRef};
+use arrow::datatypes::{DataType, Float64Type, Int64Type};
 use arrow::record_batch::RecordBatch;
-use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
+use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Placement, Sink, SinkWriter};
-use dataflow::source::Source;
 
 /// Sums over the rows of a result whose last two columns are the key and the value.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -93,22 +92,6 @@ impl Tally {
 impl Connector for Tally {
     fn name(&self) -> &'static str {
         "blackhole"
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &[]
-    }
-
-    fn infer(&self, _options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
-        Ok(None)
-    }
-
-    fn source(
-        &self,
-        _table: &TableDef,
-        _projection: &[usize],
-    ) -> Result<Arc<dyn Source>, ConnectorError> {
-        Err(refuse("'blackhole' can only be written to"))
     }
 
     fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {

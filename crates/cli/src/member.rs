@@ -9,7 +9,7 @@ use millstream::{Error, RunOptions};
 
 use crate::args::{ProgressStyle, RunArgs};
 use crate::failure::Failure;
-use crate::run::{SCRIPT_STEP, session};
+use crate::run::{SCRIPT_STEP, decode_start, session};
 use crate::screen::Screen;
 use crate::{log, signals};
 
@@ -38,9 +38,9 @@ pub(crate) fn run(args: &RunArgs, invitation: &Invitation) -> Result<ExitCode, F
 
 fn work(args: &RunArgs, control: &Control) -> Result<(), Error> {
     let mut scripts = control.all_gather(SCRIPT_STEP, Vec::new())?;
-    let sql = String::from_utf8(scripts.swap_remove(0))
-        .map_err(|_| Error::Unlike { rank: 0, what: "script" })?;
-    let planned = session(args, None)?.sql(&sql)?;
+    let (sql, started) =
+        decode_start(&scripts.swap_remove(0)).ok_or(Error::Unlike { rank: 0, what: "script" })?;
+    let planned = session(args, None, started)?.sql(&sql)?;
     planned.run(&RunOptions { control: Some(control), ..RunOptions::default() })?;
     Ok(())
 }

@@ -40,6 +40,14 @@ impl Output {
         Ok((Self { target, broken: Arc::clone(&broken) }, Writer { inner, broken }))
     }
 
+    /// What the file is called until it is complete.
+    pub(crate) fn temporary(&self) -> Option<&Path> {
+        match &self.target {
+            Target::Stdout => None,
+            Target::File { temporary, .. } => Some(temporary),
+        }
+    }
+
     /// True when the reader at the other end of a pipe has gone: `… | head`.
     pub(crate) fn reader_is_gone(&self) -> bool {
         self.broken.load(Ordering::Relaxed)

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use millstream::cluster::{ClusterError, Control, Invitation, Launched, LocalLaunch, launch_local};
 use millstream::{Error, Memory, Progress, Report, RunOptions, Session};
@@ -31,17 +31,18 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let screen = Screen::new(style);
     log::start(&args.log.log, &screen);
     let script = script::read(&args.job.file)?;
+    let started = SystemTime::now();
     let fail = |error: &Error| Failure::of(error, &script.name, &script.sql);
     if args.dry_run {
-        let mut session = session(args, None).map_err(|error| fail(&error))?;
+        let mut session = session(args, None, started).map_err(|error| fail(&error))?;
         let planned = session.sql(&script.sql).map_err(|error| fail(&error))?;
         print(&dry_run(&args.job, &planned.memory()));
         return Ok(ExitCode::SUCCESS);
     }
     let (output, writer) = Output::open(args.output.as_deref())?;
-    let mut session = session(args, Some(writer)).map_err(|error| fail(&error))?;
+    let mut session = session(args, Some(writer), started).map_err(|error| fail(&error))?;
     let planned = session.sql(&script.sql).map_err(|error| fail(&error))?;
-    let cancel = signals::cancel_flag()?;
+    let cancel = signals::cancel_flag(output.temporary())?;
     let launched = launch(args, &screen).map_err(|error| fail(&error.into()))?;
     let show = |progress: &Progress| screen.show(progress);
     let options = RunOptions {
@@ -49,7 +50,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         cancel: Some(&cancel),
         progress: Some(&show),
     };
-    let result = start(&launched.control, &script).and_then(|()| planned.run(&options));
+    let result = start(&launched.control, &script, started).and_then(|()| planned.run(&options));
     screen.clear();
     if result.is_ok() {
         launched.control.close();
@@ -71,15 +72,21 @@ fn invitation() -> Result<Option<Invitation>, Failure> {
     Invitation::from_env().map_err(|error| Failure::runtime(&error.to_string(), None))
 }
 
-/// A session as the arguments say; every node builds the same.
-pub(crate) fn session(args: &RunArgs, output: Option<Writer>) -> Result<Session, Error> {
-    let mut builder = millstream_session(&args.job).rows_as(match args.format {
+/// A session as the arguments say; every node builds the same. `started` is node 0's clock.
+pub(crate) fn session(
+    args: &RunArgs,
+    output: Option<Writer>,
+    started: SystemTime,
+) -> Result<Session, Error> {
+    let builder = millstream_session(&args.job).started_at(started);
+    let mut builder = builder.rows_as(match args.format {
         Format::Table => millstream::RowFormat::Table,
         Format::Csv => millstream::RowFormat::Csv,
         Format::Json => millstream::RowFormat::Json,
     });
     if let Some(output) = output {
-        builder = builder.output(output);
+        let name = args.output.as_ref().map_or("stdout".into(), |path| path.display().to_string());
+        builder = builder.output(&name, output);
     }
     builder.build()
 }
@@ -100,10 +107,25 @@ fn launch(args: &RunArgs, screen: &Screen) -> Result<Launched, ClusterError> {
     launch_local(launch)
 }
 
-/// Hands the SQL to the other nodes: a file may change, and standard input is read once.
-fn start(control: &Control, script: &Script) -> Result<(), Error> {
-    control.all_gather(SCRIPT_STEP, script.sql.clone().into_bytes())?;
+/// Hands the SQL and the time to the other nodes: a file may change, standard input is read once,
+/// and `now()` has to be the same everywhere.
+fn start(control: &Control, script: &Script, started: SystemTime) -> Result<(), Error> {
+    control.all_gather(SCRIPT_STEP, encode_start(&script.sql, started))?;
     Ok(())
+}
+
+/// `nanoseconds since 1970 u64 | SQL`.
+fn encode_start(sql: &str, started: SystemTime) -> Vec<u8> {
+    let since = started.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+    [&ns.to_le_bytes(), sql.as_bytes()].concat()
+}
+
+/// The inverse of [`encode_start`].
+pub(crate) fn decode_start(bytes: &[u8]) -> Option<(String, SystemTime)> {
+    let (ns, sql) = bytes.split_first_chunk()?;
+    let started = UNIX_EPOCH.checked_add(Duration::from_nanos(u64::from_le_bytes(*ns)))?;
+    Some((String::from_utf8(sql.to_vec()).ok()?, started))
 }
 
 enum End {
@@ -127,6 +149,9 @@ fn finish(
     output.publish().map_err(End::Command)?;
     if !args.quiet {
         screen.line(&summary::summary(&report));
+    }
+    if let Some(warning) = summary::warning(&report) {
+        screen.line(&warning);
     }
     Ok(if interrupted { ExitCode::from(signals::INTERRUPTED) } else { ExitCode::SUCCESS })
 }

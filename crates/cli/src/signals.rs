@@ -1,26 +1,46 @@
 //! Ctrl-C: the first one ends the job in good order, the second one at once. And a file that meets
 //! its limit of size fails to be written, instead of killing the process.
 
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
+use signal_hook::low_level::{exit, pipe};
 
 use crate::failure::Failure;
 
 /// The exit code after Ctrl-C.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// A flag that the first Ctrl-C or SIGTERM sets; the second one ends the process.
-pub(crate) fn cancel_flag() -> Result<Arc<AtomicBool>, Failure> {
-    let cancel = Arc::new(AtomicBool::new(false));
+/// A flag that the first Ctrl-C or SIGTERM sets; the second one removes `temporary` and ends the
+/// process. A thread waits for them, because a signal's handler must not do so much.
+pub(crate) fn cancel_flag(temporary: Option<&Path>) -> Result<Arc<AtomicBool>, Failure> {
+    let (mut came, comes) = UnixStream::pair().map_err(refused)?;
     for signal in [SIGINT, SIGTERM] {
-        // In this order: the shutdown looks at the flag before it is set.
-        flag::register_conditional_shutdown(signal, i32::from(INTERRUPTED), Arc::clone(&cancel))
-            .and_then(|_| flag::register(signal, Arc::clone(&cancel)))
-            .map_err(refused)?;
+        comes.try_clone().and_then(|comes| pipe::register(signal, comes)).map_err(refused)?;
     }
+    let (cancel, temporary) = (Arc::new(AtomicBool::new(false)), temporary.map(Path::to_owned));
+    let flag = Arc::clone(&cancel);
+    let wait = move || {
+        // One byte for each signal.
+        if came.read_exact(&mut [0]).is_err() {
+            return;
+        }
+        flag.store(true, Ordering::Release);
+        if came.read_exact(&mut [0]).is_err() {
+            return;
+        }
+        if let Some(temporary) = temporary {
+            // It may have been given its name already.
+            let _ = std::fs::remove_file(temporary);
+        }
+        exit(i32::from(INTERRUPTED));
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(wait).map_err(refused)?;
     Ok(cancel)
 }
 

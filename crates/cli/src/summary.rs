@@ -36,6 +36,14 @@ pub(crate) fn summary(report: &Report) -> String {
     text
 }
 
+/// What must be said even to who wants to hear nothing.
+pub(crate) fn warning(report: &Report) -> Option<String> {
+    let Report { total, .. } = report;
+    let nothing = total.rows_in == 0 && total.bad > 0;
+    let rows = human::counted(total.bad, "row");
+    nothing.then(|| format!("warning: none of {rows} of the input could be read"))
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -74,6 +82,15 @@ mod tests {
         assert_eq!(lines[1], "  bad row flights.csv:1 (flights): 'x' is no INT");
         assert_eq!((lines.len(), lines[6]), (7, "  … and 2 more"));
         assert_eq!(summary(&report(1)).lines().count(), 2);
+    }
+
+    #[test]
+    fn an_input_of_bad_rows_alone_is_worth_a_warning() {
+        assert_eq!(warning(&report(7)), None);
+        let mut report = report(7);
+        report.total.rows_in = 0;
+        let expected = "warning: none of 7 rows of the input could be read";
+        assert_eq!(warning(&report).as_deref(), Some(expected));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The command as a user meets it: arguments, standard output and error, exit codes.
 
+use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -232,6 +233,31 @@ fn broken_lines_are_counted_and_shown() {
 }
 
 #[test]
+fn an_input_of_broken_lines_alone_is_told_even_in_quiet() {
+    let dir = Dir::new("nothing");
+    dir.write("numbers.csv", "k,v\n0,many\nx,1\n");
+    dir.write("q.sql", &format!("{NUMBERS}SELECT count(*) AS n FROM numbers"));
+    let output = run_in(&dir.0, &["run", "q.sql", "--format", "csv", "--quiet"]);
+    assert_ends(&output, 0);
+    assert_eq!(text(&output.stdout), "n\n0\n");
+    let expected = "warning: none of 2 rows of the input could be read\n";
+    assert_eq!(text(&output.stderr), expected);
+}
+
+#[test]
+fn now_is_the_same_instant_on_all_nodes() {
+    let dir = Dir::new("now");
+    dir.write("numbers.csv", &numbers());
+    dir.write("q.sql", &format!("{NUMBERS}SELECT v, now() AS t FROM numbers"));
+    let args = ["run", "q.sql", "--format", "csv", "--nodes", "3", "--workers", "1"];
+    let output = run_in(&dir.0, &args);
+    assert_ends(&output, 0);
+    let rows = text(&output.stdout).lines().skip(1).filter_map(|line| line.split_once(','));
+    let (rows, instants): (Vec<_>, HashSet<_>) = rows.unzip();
+    assert_eq!((rows.len(), instants.len()), (1000, 1), "{instants:?}");
+}
+
+#[test]
 fn help_and_version_name_the_program() {
     for (args, word) in [
         (&["--help"][..], "Examples:"),
@@ -287,6 +313,35 @@ fn ctrl_c_ends_a_query_without_end() {
         assert!(summary.contains("; ended early, as asked"), "{summary}");
         assert!(rest.is_empty() || rest.ends_with('\n'), "the last row is whole");
     }
+}
+
+/// A query that waits for a reader of its pipe does not end in good order.
+#[test]
+fn a_second_ctrl_c_leaves_nothing_half_written() {
+    let dir = Dir::new("twice");
+    assert!(Command::new("mkfifo").arg(dir.0.join("pipe")).status().unwrap().success());
+    let pipe = "CREATE TABLE pipe (n BIGINT) WITH (
+        'connector' = 'file', 'path' = 'pipe', 'format' = 'csv');";
+    dir.write("q.sql", &format!("{pipe} INSERT INTO pipe SELECT 1; SELECT 2;"));
+    let args = ["run", "q.sql", "--workers", "1", "--output", "rows.csv"];
+    let mut child = command(&args).current_dir(&dir.0).spawn().unwrap();
+    let tasks = format!("/proc/{}/task", child.id());
+    let listens = || {
+        let tasks = std::fs::read_dir(&tasks).unwrap().flatten();
+        let names = tasks.map(|task| std::fs::read_to_string(task.path().join("comm")));
+        names.flatten().any(|name| name == "signals\n")
+    };
+    while !listens() {
+        std::thread::yield_now();
+    }
+    let status = loop {
+        interrupt(&child);
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+    };
+    assert_eq!(status.code(), Some(130));
+    assert_eq!(dir.names(), ["pipe", "q.sql"]);
 }
 
 #[test]

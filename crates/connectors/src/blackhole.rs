@@ -5,14 +5,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
-use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
+use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Placement, Sink, SinkWriter};
-use dataflow::source::Source;
-
-use crate::options::refuse;
 
 /// The connector `blackhole`. Clones count together.
 #[derive(Debug, Clone, Default)]
@@ -30,26 +26,6 @@ impl Blackhole {
 impl Connector for Blackhole {
     fn name(&self) -> &'static str {
         "blackhole"
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &[]
-    }
-
-    fn infer(&self, _options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
-        Ok(None)
-    }
-
-    fn source(
-        &self,
-        _table: &TableDef,
-        _projection: &[usize],
-    ) -> Result<Arc<dyn Source>, ConnectorError> {
-        Err(refuse(
-            "connector",
-            "'blackhole' can only be written to",
-            Some("read from 'file' or 'generator'".into()),
-        ))
     }
 
     fn sink(&self, _table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {

@@ -33,7 +33,9 @@ pub trait Connector: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// The options that it knows. The planner refuses others and names the nearest.
-    fn options(&self) -> &'static [OptionSpec];
+    fn options(&self) -> &'static [OptionSpec] {
+        &[]
+    }
 
     /// What it knows of a row beside its columns: `name TYPE METADATA FROM 'key'`.
     fn metadata(&self) -> &'static [MetadataSpec] {
@@ -44,9 +46,12 @@ pub trait Connector: Send + Sync {
     ///
     /// # Errors
     /// When the data that would tell cannot be read.
-    fn infer(&self, options: &Options) -> Result<Option<SchemaRef>, ConnectorError>;
+    fn infer(&self, options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
+        let _ = options;
+        Ok(None)
+    }
 
-    /// A reader of the columns of `projection`, in that order.
+    /// A reader of the columns of `projection`, in that order. By default there is none.
     ///
     /// # Errors
     /// When options, columns or data do not fit, or the connector cannot be read from.
@@ -54,7 +59,14 @@ pub trait Connector: Send + Sync {
         &self,
         table: &TableDef,
         projection: &[usize],
-    ) -> Result<Arc<dyn Source>, ConnectorError>;
+    ) -> Result<Arc<dyn Source>, ConnectorError> {
+        let _ = projection;
+        Err(ConnectorError::Option {
+            key: "connector".into(),
+            message: format!("'{}' can only be written to", self.name()),
+            hint: Some(format!("write to it: INSERT INTO {} SELECT …", table.name)),
+        })
+    }
 
     /// A writer of all columns.
     ///

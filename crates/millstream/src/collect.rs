@@ -2,12 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
-use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
+use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Placement, Sink, SinkWriter};
-use dataflow::source::Source;
 
 /// Rows that were published.
 #[derive(Debug, Clone, Default)]
@@ -23,26 +21,6 @@ impl Collected {
 impl Connector for Collected {
     fn name(&self) -> &'static str {
         "memory"
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &[]
-    }
-
-    fn infer(&self, _options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
-        Ok(None)
-    }
-
-    fn source(
-        &self,
-        _table: &TableDef,
-        _projection: &[usize],
-    ) -> Result<Arc<dyn Source>, ConnectorError> {
-        Err(ConnectorError::Option {
-            key: "connector".into(),
-            message: "'memory' can only be written to".into(),
-            hint: None,
-        })
     }
 
     fn sink(&self, _table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {

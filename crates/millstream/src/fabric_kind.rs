@@ -8,6 +8,7 @@ use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::tcp::{TcpFabric, TcpOptions};
 use fabric::verbs::{Survey, VerbsFabric, VerbsOptions, probe, survey};
 use fabric::{Caps, Fabric, FabricError};
+use plan::EndNeed;
 
 /// A transport between workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -29,13 +30,21 @@ impl FabricKind {
     /// All, as a user would write them.
     pub const NAMES: [&str; 3] = ["shm", "tcp", "verbs"];
 
-    /// Memory of each end of a link besides its ring, in bytes. What the operating system keeps for
-    /// a socket is not counted.
-    pub(crate) fn endpoint_bytes(self) -> u64 {
+    /// Memory of each end of a link besides its ring. What the operating system keeps for a socket
+    /// adapts to the traffic: it is named, but not counted.
+    pub(crate) fn end_needs(self) -> Vec<EndNeed> {
+        let need = |name, what, bytes: usize| EndNeed { name, what, bytes: bytes as u64 };
         match self {
-            FabricKind::Shm => ShmFabric::ENDPOINT_BYTES as u64,
-            FabricKind::Tcp => 0,
-            FabricKind::Verbs => VerbsFabric::ENDPOINT_BYTES as u64,
+            FabricKind::Shm => {
+                vec![need("inboxes", "for notices and messages", ShmFabric::ENDPOINT_BYTES)]
+            }
+            FabricKind::Tcp => vec![
+                need("frames", "for what is read and written", TcpFabric::ENDPOINT_BYTES),
+                need("sockets", "the system's: net.ipv4.tcp_{r,w}mem", 0),
+            ],
+            FabricKind::Verbs => {
+                vec![need("queues", "for notices and messages", VerbsFabric::ENDPOINT_BYTES)]
+            }
         }
     }
 

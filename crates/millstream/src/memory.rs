@@ -2,8 +2,6 @@
 
 use plan::{Explain, Workers};
 
-use crate::FabricKind;
-
 /// Named amounts that add up.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Memory {
@@ -25,8 +23,8 @@ pub struct MemoryNeed {
 }
 
 impl Memory {
-    pub(crate) fn of(explain: &Explain, workers: Workers, fabric: FabricKind) -> Self {
-        let mut needs: Vec<_> = explain
+    pub(crate) fn of(explain: &Explain, workers: Workers) -> Self {
+        let needs = explain
             .memory()
             .iter()
             .map(|need| {
@@ -41,24 +39,7 @@ impl Memory {
                 }
             })
             .collect();
-        needs.extend(Self::inboxes(workers, fabric));
         Self { needs }
-    }
-
-    /// What the fabric has at each end of a link.
-    fn inboxes(workers: Workers, fabric: FabricKind) -> Option<MemoryNeed> {
-        let links = u64::from(workers.nodes) * u64::from(workers.per_node) - 1;
-        let bytes = fabric.endpoint_bytes();
-        if links == 0 || bytes == 0 {
-            return None;
-        }
-        let node_bytes = links * bytes * u64::from(workers.per_node);
-        Some(MemoryNeed {
-            name: "inboxes",
-            sum: format!("{links} links x {} KiB for notices and messages", bytes.div_ceil(1024)),
-            node_bytes,
-            all_bytes: node_bytes * u64::from(workers.nodes),
-        })
     }
 
     /// The sum of node 0, in bytes.

@@ -121,7 +121,7 @@ impl Job {
 
     /// Memory that it may use, computed beforehand.
     pub fn memory(&self) -> Memory {
-        Memory::of(&self.explain, self.workers, self.fabric)
+        Memory::of(&self.explain, self.workers)
     }
 
     /// Runs to the end of all inputs, or until it is asked to end.

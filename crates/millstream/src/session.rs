@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::Write;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use arrow::record_batch::RecordBatch;
 use connectors::{Output, Stdout};
@@ -25,6 +26,7 @@ pub struct Session {
     fabric: FabricKind,
     rows: RowFormat,
     output: Output,
+    started_at: Option<SystemTime>,
 }
 
 /// How the rows of a bare `SELECT` are written to the session's output.
@@ -58,6 +60,7 @@ pub struct SessionBuilder {
     settings: Vec<(String, String)>,
     rows: RowFormat,
     output: Output,
+    started_at: Option<SystemTime>,
     connectors: Vec<Arc<dyn Connector>>,
 }
 
@@ -71,6 +74,7 @@ impl Session {
             settings: Vec::new(),
             rows: RowFormat::default(),
             output: Output::stdout(),
+            started_at: None,
             connectors: Vec::new(),
         }
     }
@@ -81,6 +85,7 @@ impl Session {
     /// # Errors
     /// [`Error::Sql`] with everything that is wrong with it.
     pub fn sql(&mut self, text: &str) -> Result<Script, Error> {
+        self.planner.set_now(self.started_at.unwrap_or_else(SystemTime::now));
         let stages = self.planner.plan(text).map_err(Error::Sql)?;
         Ok(Script::new(stages, self.workers, self.fabric))
     }
@@ -170,8 +175,16 @@ impl SessionBuilder {
     }
 
     /// Where rows of a bare `SELECT` and of tables of the connector `stdout` go.
-    pub fn output(mut self, output: impl Write + Send + 'static) -> Self {
-        self.output = Output::new(output);
+    /// Messages call it `name`: a file's path, `stdout`.
+    pub fn output(mut self, name: &str, output: impl Write + Send + 'static) -> Self {
+        self.output = Output::new(name, output);
+        self
+    }
+
+    /// The instant that `now()` gives in every script; otherwise that at which each is planned.
+    /// Nodes that are processes of their own have to agree on it.
+    pub fn started_at(mut self, instant: SystemTime) -> Self {
+        self.started_at = Some(instant);
         self
     }
 
@@ -186,15 +199,16 @@ impl SessionBuilder {
     /// # Errors
     /// [`Error::Usage`] when a number is out of bounds or a setting is unknown.
     pub fn build(self) -> Result<Session, Error> {
-        let Self { workers, fabric, settings, rows, output, mut connectors } = self;
+        let Self { workers, fabric, settings, rows, output, started_at, mut connectors } = self;
         bounded("job", "nodes", workers.nodes, cluster::NODES_MAX)?;
         bounded("node", "workers", workers.per_node, WORKERS_MAX)?;
         let ours = connectors::all_to(output.clone()).into_iter();
         let ours: Vec<_> =
             ours.filter(|one| connectors.iter().all(|other| other.name() != one.name())).collect();
         connectors.extend(ours);
-        let planner = Planner::new(connectors, workers);
-        let mut session = Session { planner, workers, fabric, rows, output };
+        let mut planner = Planner::new(connectors, workers);
+        planner.set_end_needs(fabric.end_needs());
+        let mut session = Session { planner, workers, fabric, rows, output, started_at };
         session.show_rows();
         for (key, value) in &settings {
             session.set(key, value)?;

@@ -52,6 +52,17 @@ pub struct Need {
     pub once: bool,
 }
 
+/// A named amount of memory that the transport has at each end of a link, besides the ring.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndNeed {
+    /// What it is.
+    pub name: &'static str,
+    /// What for.
+    pub what: &'static str,
+    /// Bytes; none where they are not counted.
+    pub bytes: u64,
+}
+
 impl Explain {
     /// The plan as text. Sources are asked for their flows: files may be opened for it.
     pub fn text(&self) -> String {
@@ -183,10 +194,12 @@ fn flows(source: &dyn Source, workers: u32) -> String {
     }
 }
 
-/// The memory of a stage. `groupings` is how many of its queries group rows.
+/// The memory of a stage. `ends` is what each end of a link needs besides the ring, `groupings` is
+/// how many of its queries group rows.
 pub(crate) fn needs(
     settings: &InForce,
     workers: Workers,
+    ends: &[EndNeed],
     groupings: usize,
     batch: bool,
 ) -> Vec<Need> {
@@ -202,6 +215,17 @@ pub(crate) fn needs(
         bytes: links * link.total() as u64,
         once: false,
     }];
+    if links > 0 {
+        needs.extend(ends.iter().map(|end| Need {
+            name: end.name,
+            sum: match end.bytes {
+                0 => format!("{}, not counted", end.what),
+                bytes => format!("{links} links x {} {}", human(bytes), end.what),
+            },
+            bytes: links * end.bytes,
+            once: false,
+        }));
+    }
     if groupings > 0 {
         needs.push(Need {
             name: "state",
@@ -271,12 +295,13 @@ mod tests {
     #[test]
     fn memory_is_a_sum_of_named_needs() {
         let workers = Workers { nodes: 2, per_node: 2 };
-        let needs = needs(&InForce::default(), workers, 1, true);
+        let ends = [EndNeed { name: "inboxes", what: "for notices", bytes: 1 << 20 }];
+        let needs = needs(&InForce::default(), workers, &ends, 1, true);
         assert_eq!(
             needs.iter().map(|n| n.name).collect::<Vec<_>>(),
-            ["rings", "state", "batch stage"]
+            ["rings", "inboxes", "state", "batch stage"]
         );
-        assert_eq!(needs[0].bytes, 3 << 20);
+        assert_eq!((needs[0].bytes, needs[1].bytes), (3 << 20, 3 << 20));
         let explain = Explain { sections: vec![], needs, workers };
         assert!(explain.text().contains("node 0       8.0 GiB + 2.0 GiB"), "{}", explain.text());
     }

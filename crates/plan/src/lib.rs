@@ -37,6 +37,7 @@ mod insert;
 mod interval;
 mod join;
 mod lower;
+mod names;
 mod planner;
 mod query;
 mod relation;
@@ -50,6 +51,6 @@ mod types;
 mod weave;
 
 pub use diagnostics::Diagnostic;
-pub use explain::{Explain, Need};
+pub use explain::{EndNeed, Explain, Need};
 pub use planner::{Planned, Planner, Stage, Workers};
 pub use settings::{SettingSpec, settings};

@@ -1,6 +1,7 @@
 //! From a script to stages.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use arrow::array::{ArrayRef, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -13,9 +14,10 @@ use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 use crate::catalog::{Catalog, Entry, Table, View};
 use crate::ddl::CreateTable;
 use crate::diagnostics::{Diagnostic, Place};
-use crate::explain::{self, Explain, Section};
+use crate::explain::{self, EndNeed, Explain, Section};
 use crate::insert;
 use crate::lower::{Lowered, Lowering, Target, append, known_rows};
+use crate::names::with_plain_names;
 use crate::query::{Engine, Understood};
 use crate::settings::{InForce, Refused, settings};
 use crate::statements::{self, Statement};
@@ -42,6 +44,7 @@ impl Workers {
 pub struct Planner {
     connectors: Vec<Arc<dyn Connector>>,
     workers: Workers,
+    ends: Vec<EndNeed>,
     default_sink: Option<(Arc<dyn Connector>, Options)>,
     engine: Engine,
     catalog: Catalog,
@@ -98,11 +101,22 @@ impl Planner {
         Self {
             connectors,
             workers,
+            ends: vec![],
             default_sink: None,
             engine: Engine::new(),
             catalog: Catalog::default(),
             settings: InForce::default(),
         }
+    }
+
+    /// Says what the transport has at each end of a link.
+    pub fn set_end_needs(&mut self, ends: Vec<EndNeed>) {
+        self.ends = ends;
+    }
+
+    /// Says what `now()` gives from here on. Without it `now()` is not a constant.
+    pub fn set_now(&mut self, instant: SystemTime) {
+        self.engine.set_now(instant);
     }
 
     /// Says where the rows of a bare `SELECT` go.
@@ -277,7 +291,7 @@ impl Planner {
             let optimized = self.engine.optimize(&understood.plan);
             optimized.map_err(|e| Vec::from_iter(around.report(&e)))?
         };
-        let schema = nullable(&understood.plan);
+        let schema = with_plain_names(&nullable(&understood.plan));
         let target = self.default_target("SELECT", schema, start)?;
         self.lower(query, &understood, &plan, target)
     }
@@ -427,9 +441,12 @@ impl Planner {
     }
 
     fn stage(&self, building: Building) -> Stage {
-        let groups = |operator: &&Operator| matches!(operator.kind, OperatorKind::Aggregate(_));
+        let groups = |operator: &&Operator| {
+            matches!(operator.kind, OperatorKind::Aggregate(_) | OperatorKind::Keyed(_))
+        };
         let groupings = building.operators.iter().filter(groups).count();
-        let needs = explain::needs(&self.settings, self.workers, groupings, building.batch);
+        let needs =
+            explain::needs(&self.settings, self.workers, &self.ends, groupings, building.batch);
         Stage {
             job: Job { operators: building.operators, settings: self.settings.job.clone() },
             statements: building.statements,

@@ -3,8 +3,10 @@
 //! No table is read and nothing waits here: name resolution is a lookup in the [`Catalog`].
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrow::datatypes::{DataType, Schema};
+use arrow::temporal_conversions::timestamp_ns_to_datetime;
 use datafusion::common::TableReference;
 use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
@@ -48,6 +50,14 @@ impl Engine {
         options.sql_parser.map_string_types_to_utf8view = false;
         let state = SessionStateBuilder::new().with_config(config).with_default_features().build();
         Self { state, windows: tumble::functions(), types: Arc::new(Types) }
+    }
+
+    /// Every `now()` of a plan is this instant, to the nanosecond.
+    pub(crate) fn set_now(&mut self, instant: SystemTime) {
+        let since = instant.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let ns = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
+        let instant = timestamp_ns_to_datetime(ns).map(|time| time.and_utc());
+        self.state.execution_props_mut().query_execution_start_time = instant;
     }
 
     /// DataFusion's own state.

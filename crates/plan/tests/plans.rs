@@ -3,6 +3,7 @@
 mod support;
 
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use arrow::datatypes::SchemaRef;
 use dataflow::job::{Aggregation, Exchange, Input, Operator, OperatorKind, Step};
@@ -331,4 +332,17 @@ fn explain_shows_the_pipeline_and_its_memory() {
         std::fs::write(&path, &text).expect("the expected text");
     }
     assert_eq!(std::fs::read_to_string(path).expect("the expected text"), text);
+}
+
+#[test]
+fn now_is_the_instant_that_the_planner_was_given() {
+    let planned = |seconds| {
+        let (mut planner, _) = support::planner(2);
+        planner.set_now(UNIX_EPOCH + Duration::from_secs(seconds));
+        planner.plan(TABLES).expect("the tables");
+        let stages = planner.plan("SELECT origin FROM flights WHERE ts < now()").expect("a plan");
+        stages[0].explain.text()
+    };
+    assert_eq!(planned(1_700_000_000), planned(1_700_000_000));
+    assert_ne!(planned(1_700_000_000), planned(1_700_000_001));
 }

@@ -10,18 +10,17 @@
 //! output behind its back.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::sync::{Arc, Mutex};
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
-use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
+use dataflow::connector::{Connector, OptionSpec, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Placement, Sink, SinkWriter};
-use dataflow::source::Source;
 
 use crate::format::encode::{CsvStyle, TextFormat, check_csv_columns};
-use crate::options::{Reader, refuse};
+use crate::options::Reader;
 
 mod table;
 
@@ -35,31 +34,41 @@ const STREAM_BYTES_MAX: usize = 64 << 10;
 
 /// Where `stdout` writes: shared, so that a program can keep an end of it.
 #[derive(Clone)]
-pub struct Output(Arc<Mutex<dyn Write + Send>>);
+pub struct Output {
+    /// For messages.
+    name: Arc<str>,
+    writer: Arc<Mutex<dyn Write + Send>>,
+}
 
 impl Output {
-    /// Writes go to `writer`.
-    pub fn new(writer: impl Write + Send + 'static) -> Self {
-        Self(Arc::new(Mutex::new(writer)))
+    /// Writes go to `writer`, which messages call `name`: a file's path, `stdout`.
+    pub fn new(name: &str, writer: impl Write + Send + 'static) -> Self {
+        Self { name: name.into(), writer: Arc::new(Mutex::new(writer)) }
     }
 
     /// The standard output of this process.
     pub fn stdout() -> Self {
-        Self::new(io::stdout())
+        Self::new("stdout", io::stdout())
     }
 
     /// An output that is kept in memory, and the end from which to read it.
     pub fn captured() -> (Self, Capture) {
         let bytes = Arc::new(Mutex::new(Vec::new()));
-        (Self(Arc::clone(&bytes) as Arc<Mutex<dyn Write + Send>>), Capture(bytes))
+        (Self { name: "memory".into(), writer: bytes.clone() }, Capture(bytes))
     }
 
     fn write_all(&self, bytes: &[u8]) -> Result<(), ConnectorError> {
-        let mut writer = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        writer.write_all(bytes).and_then(|()| writer.flush()).map_err(|error| ConnectorError::Io {
-            place: "stdout".into(),
-            message: error.to_string(),
-            hint: None,
+        let mut writer = self.writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        writer.write_all(bytes).and_then(|()| writer.flush()).map_err(|error| {
+            let full = matches!(
+                error.kind(),
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
+            );
+            ConnectorError::Io {
+                place: self.name.to_string(),
+                message: error.to_string(),
+                hint: full.then(|| "make room or write elsewhere".into()),
+            }
         })
     }
 }
@@ -118,22 +127,6 @@ impl Connector for Stdout {
 
     fn options(&self) -> &'static [OptionSpec] {
         OPTIONS
-    }
-
-    fn infer(&self, _options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
-        Ok(None)
-    }
-
-    fn source(
-        &self,
-        _table: &TableDef,
-        _projection: &[usize],
-    ) -> Result<Arc<dyn Source>, ConnectorError> {
-        Err(refuse(
-            "connector",
-            "'stdout' can only be written to",
-            Some("read from 'file' or 'generator'".into()),
-        ))
     }
 
     fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {

@@ -83,6 +83,10 @@ pub struct TcpFabric {
 }
 
 impl TcpFabric {
+    /// Bytes that each endpoint has besides its slabs, as long as the socket takes what is posted:
+    /// the buffer that frames are read through, and headers and small bodies that wait to be sent.
+    pub const ENDPOINT_BYTES: usize = parser::BUFFER_BYTES + outbox::COMPACT_BYTES;
+
     /// Listens.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use crate::SlabRange;
 use crate::memory::{Piece, gather};
 
 /// Sent bytes at the front of the staging buffer from which on it is worth moving the rest down.
-const COMPACT_BYTES: usize = 64 << 10;
+pub(super) const COMPACT_BYTES: usize = 64 << 10;
 
 /// The bytes of a connection in sending order.
 #[derive(Default)]

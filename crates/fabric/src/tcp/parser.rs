@@ -13,7 +13,7 @@ use crate::SlabRange;
 use crate::memory::scatter;
 
 /// Bytes of the buffer.
-const BUFFER_BYTES: usize = 64 << 10;
+pub(super) const BUFFER_BYTES: usize = 64 << 10;
 /// Last bytes of a body, which contain its last aligned word.
 const TAIL_BYTES: usize = 16;
 /// Bytes that may follow a body that is read directly.
