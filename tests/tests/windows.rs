@@ -10,7 +10,9 @@ use arrow::array::{Array, AsArray, Int64Array};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, TimeUnit};
 use dataflow::connector::{Connector, TableDef};
-use dataflow::job::{Aggregation, Exchange, Input, Job, Query, Settings, Watermark, Window};
+use dataflow::job::{
+    Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings, Watermark, Window,
+};
 use state::{GroupBy, StateOptions, Windows};
 use tests::cluster::Cluster;
 use tests::memory::Memory;
@@ -92,22 +94,27 @@ fn job(memory: &Memory, stream: &Stream, windows: Windows, exchange: Exchange) -
         }),
         keys: vec![0],
         args: vec![vec![], vec![2]],
-        window: Some(Window { column: 4, time_type: time, windows }),
+        window: Some(Window { column: 4, time_type: time, windows, attached: false }),
         exchange,
         schema: schema.clone(),
-        step: None,
     };
     let source = memory.source(&table, &[0, 1, 2, 3, 4]).expect("the table is there");
     let watermark = Watermark { column: 4, delay: DELAY_MS, idle_timeout_ns: None };
-    let query = Query {
-        name: "windows".into(),
-        input: Input { table: "t".into(), source, watermark: Some(watermark) },
-        step: None,
-        aggregate: Some(aggregation),
-        schema,
-        sink: memory.sink(&table).expect("a sink"),
-    };
-    Job { queries: vec![query], settings: Settings { epoch_bytes: 4_096, ..Settings::default() } }
+    let input = Input { table: "t".into(), source, watermark: Some(watermark) };
+    let sink = memory.sink(&table).expect("a sink");
+    let kinds = [
+        OperatorKind::Source(input),
+        OperatorKind::Aggregate(Box::new(aggregation)),
+        OperatorKind::Sink { sink, schema },
+    ];
+    let edge = |from| vec![Edge { from, step: None, timed: true }];
+    let operators = kinds.into_iter().enumerate().map(|(at, kind)| {
+        let inputs = at.checked_sub(1).map(edge).into_iter().collect();
+        Operator { name: "windows".into(), inputs, kind }
+    });
+    let settings = Settings { epoch_bytes: 4_096, ..Settings::default() };
+    Job { operators: operators.collect(), settings }
+}
 }
 
 /// The committed rows, sorted.
