@@ -115,7 +115,6 @@ fn job(memory: &Memory, stream: &Stream, windows: Windows, exchange: Exchange) -
     let settings = Settings { epoch_bytes: 4_096, ..Settings::default() };
     Job { operators: operators.collect(), settings }
 }
-}
 
 /// The committed rows, sorted.
 fn answer(memory: &Memory) -> Vec<String> {
