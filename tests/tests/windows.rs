@@ -130,7 +130,9 @@ fn answer(memory: &Memory) -> Vec<String> {
             let value = |column: usize| columns[column].value(row);
             let sum = columns[2].is_valid(row).then(|| value(2));
             let (k, count, start, end, time) = (value(0), value(1), value(3), value(4), value(5));
-            rows.push(format!("{k}|{count}|{sum:?}|{start}|{end}|{time}"));
+            assert_eq!(time, end - 1, "the last millisecond of the window");
+            let sum = sum.map_or("NULL".into(), |sum: i64| sum.to_string());
+            rows.push(format!("{k}|{start}|{end}|{count}|{sum}"));
         }
     }
     rows.sort();
