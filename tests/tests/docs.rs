@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use arrow::datatypes::{DataType, TimeUnit};
 use dataflow::connector::Connector;
 
 fn check(page: &str, sections: &[(String, String)]) {
@@ -53,6 +54,46 @@ fn the_options_of_connectors_are_those_of_the_code() {
         .map(|connector| (format!("options of {}", connector.name()), table(connector.as_ref())))
         .collect();
     check("connectors.md", &sections);
+}
+
+#[test]
+fn the_metadata_of_connectors_is_that_of_the_code() {
+    let connectors = connectors::all();
+    let known = connectors.iter().filter(|connector| !connector.metadata().is_empty());
+    let sections = known.map(|connector| {
+        let mut out = String::from("| key | type | what it is |\n|---|---|---|\n");
+        for spec in connector.metadata() {
+            let name = match &spec.data_type {
+                DataType::Utf8 => "STRING",
+                DataType::Int64 => "BIGINT",
+                DataType::Timestamp(TimeUnit::Millisecond, None) => "TIMESTAMP(3)",
+                other => panic!("a type without a name here: {other}"),
+            };
+            writeln!(out, "| `{}` | `{name}` | {} |", spec.key, cell(spec.doc))
+                .expect("a string takes all");
+        }
+        (format!("metadata of {}", connector.name()), out)
+    });
+    let sections: Vec<_> = sections.collect();
+    assert!(!sections.is_empty());
+    check("connectors.md", &sections);
+}
+
+#[test]
+fn the_connector_on_the_page_is_the_example() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).expect("the file exists");
+    let example = read("crates/millstream/examples/own_connector.rs");
+    let page = read("docs/connectors.md");
+    let blocks: Vec<&str> = page
+        .split("```rust\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap_or_default())
+        .collect();
+    assert!(blocks.len() >= 4);
+    for block in blocks {
+        assert!(example.contains(block), "the example has not:\n{block}");
+    }
 }
 
 #[test]

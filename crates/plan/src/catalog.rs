@@ -20,7 +20,8 @@ use dataflow::source::Source;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, TableSource};
 
-use crate::ddl::CreateTable;
+use crate::computed::{Computed, ComputingSource};
+use crate::ddl::{CreateTable, Origin};
 use crate::diagnostics::{Diagnostic, Place};
 use crate::syntax::Ident;
 use crate::types::sql_name;
@@ -44,25 +45,35 @@ pub(crate) struct EventTime {
     pub(crate) idle_timeout_ns: Option<u64>,
 }
 
+/// A column that does not come from the data.
+enum Derived {
+    /// From where the data stands, under this key of the connector.
+    Metadata(String),
+    Computed(Computed),
+}
+
 /// A table that `CREATE TABLE` made.
 pub(crate) struct Table {
     pub(crate) name: String,
     pub(crate) connector: Arc<dyn Connector>,
     pub(crate) event_time: Option<EventTime>,
     options: Options,
-    /// Declared or inferred.
+    /// All columns, declared or inferred.
     schema: OnceLock<SchemaRef>,
+    /// The declared columns that do not come from the data, by position.
+    derived: BTreeMap<usize, Derived>,
     bounded: OnceLock<bool>,
     places: Places,
 }
 
 impl Table {
-    /// Checks a declaration against its connector.
+    /// Checks a declaration against its connector. `computed` are its computed columns, in order.
     ///
     /// # Errors
     /// Everything that is wrong with it.
     pub(crate) fn declare(
         decl: &CreateTable,
+        computed: Vec<Computed>,
         connectors: &[Arc<dyn Connector>],
     ) -> Result<Self, Vec<Diagnostic>> {
         let connector = connector_of(decl, connectors).map_err(|e| vec![e])?;
@@ -81,6 +92,24 @@ impl Table {
             }
             options.insert(key.clone(), option.value.text.clone());
         }
+        let mut computed = computed.into_iter();
+        let mut fields = Vec::with_capacity(decl.columns.len());
+        let mut derived = BTreeMap::new();
+        for (at, column) in decl.columns.iter().enumerate() {
+            fields.push(column.field.clone());
+            match &column.origin {
+                Origin::Data => {}
+                Origin::Metadata(key) => {
+                    errors.extend(unknown_metadata(&*connector, key));
+                    derived.insert(at, Derived::Metadata(key.text.clone()));
+                }
+                Origin::Computed(_) => {
+                    let Some(computed) = computed.next() else { continue };
+                    fields[at] = computed.field.clone();
+                    derived.insert(at, Derived::Computed(computed));
+                }
+            }
+        }
         let places = Places {
             stale: AtomicBool::new(false),
             name: decl.name.place,
@@ -93,11 +122,11 @@ impl Table {
             event_time: None,
             options,
             schema: OnceLock::new(),
+            derived,
             bounded: OnceLock::new(),
             places,
         };
         if !decl.columns.is_empty() {
-            let fields: Vec<_> = decl.columns.iter().map(|c| c.field.clone()).collect();
             let _ = table.schema.set(Arc::new(Schema::new(fields)));
         }
         if errors.is_empty() {
@@ -155,12 +184,18 @@ impl Table {
         }
     }
 
-    /// Its columns as declared or already inferred, to be written.
+    /// Its columns as declared or already inferred, to be written: those of the data.
     pub(crate) fn declared_columns(&self) -> Option<SchemaRef> {
-        self.schema.get().cloned()
+        let schema = self.schema.get()?;
+        if self.derived.is_empty() {
+            return Some(schema.clone());
+        }
+        let fields = schema.fields().iter().enumerate();
+        let written = fields.filter(|(at, _)| !self.derived.contains_key(at));
+        Some(Arc::new(Schema::new(written.map(|(_, field)| field.clone()).collect::<Vec<_>>())))
     }
 
-    /// What its connector is told.
+    /// What its connector is told of columns to be written.
     pub(crate) fn def(&self, schema: SchemaRef) -> TableDef {
         TableDef {
             name: self.name.clone(),
@@ -176,8 +211,42 @@ impl Table {
         projection: &[usize],
         place: Place,
     ) -> Result<Arc<dyn Source>, Diagnostic> {
-        let def = self.def(self.columns(place)?);
-        self.connector.source(&def, projection).map_err(|error| self.refused(&error, place))
+        let columns = self.columns(place)?;
+        let refused = |error: ConnectorError| self.refused(&error, place);
+        if self.derived.is_empty() {
+            return self.connector.source(&self.def(columns), projection).map_err(refused);
+        }
+        let mut read = vec![];
+        let mut metadata = BTreeMap::new();
+        for (at, field) in columns.fields().iter().enumerate() {
+            match self.derived.get(&at) {
+                Some(Derived::Computed(_)) => continue,
+                Some(Derived::Metadata(key)) => drop(metadata.insert(read.len(), key.clone())),
+                None => {}
+            }
+            read.push(field.clone());
+        }
+        let def = TableDef { metadata, ..self.def(Arc::new(Schema::new(read))) };
+        let outputs: Vec<Result<String, Computed>> = projection
+            .iter()
+            .map(|at| match self.derived.get(at) {
+                Some(Derived::Computed(computed)) => Err(computed.clone()),
+                _ => Ok(columns.field(*at).name().clone()),
+            })
+            .collect();
+        let needs = |name: &String| {
+            outputs.iter().any(|output| match output {
+                Ok(read) => read == name,
+                Err(computed) => computed.inputs().contains(name),
+            })
+        };
+        let names = def.schema.fields().iter().enumerate();
+        let needed: Vec<usize> =
+            names.filter(|(_, field)| needs(field.name())).map(|(at, _)| at).collect();
+        let source = self.connector.source(&def, &needed).map_err(refused)?;
+        let source = ComputingSource::new(source, outputs);
+        let source = source.map_err(|error| Diagnostic::at(place, error.to_string()))?;
+        Ok(Arc::new(source))
     }
 
     /// Whether reading it ends.
@@ -216,6 +285,20 @@ impl Table {
         error.hint = hint.clone();
         error
     }
+}
+
+/// The error that a connector does not know a key.
+fn unknown_metadata(connector: &dyn Connector, key: &Ident) -> Option<Diagnostic> {
+    let known = || connector.metadata().iter().map(|spec| spec.key);
+    if known().any(|name| name == key.text) {
+        return None;
+    }
+    let message = format!("connector '{}' has no metadata '{}'", connector.name(), key.text);
+    let error = Diagnostic::at(key.place, message);
+    Some(match connector.metadata().is_empty() {
+        true => error.hint("leave the column out, or compute it: name AS expression"),
+        false => error.nearest("keys", &key.text, known()),
+    })
 }
 
 /// What to write where an interval is finer than a column.

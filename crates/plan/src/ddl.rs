@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! CREATE TABLE t (
-//!   a INT NOT NULL, ts TIMESTAMP(3),
+//!   a INT NOT NULL, text STRING, origin STRING METADATA FROM 'file' VIRTUAL,
+//!   ts AS to_timestamp_millis(text),
 //!   WATERMARK FOR ts AS ts - INTERVAL '5' SECOND IDLE TIMEOUT INTERVAL '1' MINUTE
 //! ) WITH ('connector' = 'file', 'path' = 'a.csv')
 //! ```
@@ -11,7 +12,7 @@
 //! catalog's matter.
 
 use arrow::datatypes::{DataType, Field};
-use datafusion::sql::sqlparser::tokenizer::Token;
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::diagnostics::{Diagnostic, Place};
 use crate::interval::{Interval, interval};
@@ -31,8 +32,20 @@ pub(crate) struct CreateTable {
 
 #[derive(Debug)]
 pub(crate) struct ColumnDecl {
+    /// Of type NULL where it is computed.
     pub(crate) field: Field,
     pub(crate) place: Place,
+    pub(crate) origin: Origin,
+}
+
+/// Where the values of a column come from.
+#[derive(Debug)]
+pub(crate) enum Origin {
+    Data,
+    /// From where the data stands, under this key.
+    Metadata(Ident),
+    /// From this expression over the other columns.
+    Computed(Vec<TokenWithSpan>),
 }
 
 #[derive(Debug)]
@@ -111,27 +124,45 @@ fn element(cursor: &mut Cursor<'_>, table: &mut CreateTable) -> Result<(), Diagn
             .hint("leave the clause out: rows are taken as they come"));
     }
     let name = cursor.ident("a column")?;
-    if cursor.words("AS") {
-        return Err(Diagnostic::at(place, "computed columns are not supported").hint(format!(
-            "CREATE VIEW v AS SELECT *, … AS {} FROM {}",
-            name.text, table.name.text
-        )));
-    }
     if let Some(twice) = table.columns.iter().find(|c| c.field.name() == &name.text) {
         let line = twice.place.line;
         return Err(Diagnostic::at(place, format!("column '{}' is declared twice", name.text))
             .detail(format!("the first is in line {line}")));
+    }
+    if cursor.words("AS") {
+        let from = cursor.rest();
+        let mut expression = parser(from);
+        expression.parse_expr().map_err(|e| syntax_error(&e, from))?;
+        cursor.skip(expression.index());
+        let field = Field::new(name.text, DataType::Null, true);
+        let origin = Origin::Computed(from[..expression.index()].to_vec());
+        comment(cursor)?;
+        table.columns.push(ColumnDecl { field, place: name.place, origin });
+        return Ok(());
     }
     let data_type = column_type(cursor)?;
     let not_null = cursor.words("NOT NULL");
     if !not_null {
         cursor.words("NULL");
     }
+    let mut origin = Origin::Data;
+    if cursor.words("METADATA") {
+        origin = Origin::Metadata(match cursor.words("FROM") {
+            true => cursor.string("a key")?,
+            false => name.clone(),
+        });
+        cursor.words("VIRTUAL");
+    }
+    comment(cursor)?;
+    let field = Field::new(name.text, data_type, !not_null);
+    table.columns.push(ColumnDecl { field, place: name.place, origin });
+    Ok(())
+}
+
+fn comment(cursor: &mut Cursor<'_>) -> Result<(), Diagnostic> {
     if cursor.words("COMMENT") {
         cursor.string("a comment")?;
     }
-    let field = Field::new(name.text, data_type, !not_null);
-    table.columns.push(ColumnDecl { field, place: name.place });
     Ok(())
 }
 

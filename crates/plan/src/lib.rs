@@ -29,6 +29,7 @@
 mod aggregates;
 mod batch;
 mod catalog;
+mod computed;
 mod ddl;
 mod diagnostics;
 mod errors;
@@ -39,6 +40,7 @@ mod join;
 mod lower;
 mod names;
 mod planner;
+mod proctime;
 mod query;
 mod relation;
 mod rows;

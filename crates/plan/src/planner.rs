@@ -12,7 +12,8 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 
 use crate::catalog::{Catalog, Entry, Table, View};
-use crate::ddl::CreateTable;
+use crate::computed::Computed;
+use crate::ddl::{CreateTable, Origin};
 use crate::diagnostics::{Diagnostic, Place};
 use crate::explain::{self, EndNeed, Explain, Section};
 use crate::insert;
@@ -360,9 +361,26 @@ impl Planner {
         if self.taken(&decl.name, decl.if_not_exists)? {
             return Ok(());
         }
-        let table = Table::declare(decl, &self.connectors)?;
+        let computed = self.computed(decl)?;
+        let table = Table::declare(decl, computed, &self.connectors)?;
         self.catalog.insert(decl.name.text.clone(), Entry::Table(Arc::new(table)));
         Ok(())
+    }
+
+    /// The computed columns of a table, which may use all that are not.
+    fn computed(&self, decl: &CreateTable) -> Result<Vec<Computed>, Failed> {
+        let read = decl.columns.iter().filter(|c| !matches!(c.origin, Origin::Computed(_)));
+        let schema = Schema::new(read.map(|c| c.field.clone()).collect::<Vec<_>>());
+        let (mut computed, mut errors) = (vec![], vec![]);
+        for column in &decl.columns {
+            let Origin::Computed(tokens) = &column.origin else { continue };
+            let name = column.field.name();
+            match self.engine.computed(name, tokens, &schema, &self.catalog) {
+                Ok(column) => computed.push(column),
+                Err(error) => errors.extend(error),
+            }
+        }
+        if errors.is_empty() { Ok(computed) } else { Err(errors) }
     }
 
     fn create_view(

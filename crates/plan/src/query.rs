@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrow::datatypes::{DataType, Schema};
 use arrow::temporal_conversions::timestamp_ns_to_datetime;
-use datafusion::common::TableReference;
+use datafusion::common::{DFSchema, TableReference};
 use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
@@ -16,13 +16,15 @@ use datafusion::logical_expr::{
     AggregateUDF, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF,
 };
 use datafusion::prelude::SessionConfig;
-use datafusion::sql::planner::SqlToRel;
+use datafusion::sql::planner::{PlannerContext, SqlToRel};
 use datafusion::sql::sqlparser::ast::Statement;
 use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 
 use crate::catalog::{Catalog, Entry, InlinedView, ScannedTable};
+use crate::computed::Computed;
 use crate::diagnostics::{Diagnostic, Place};
 use crate::errors::{PlanError, Surroundings};
+use crate::proctime::ProcTime;
 use crate::syntax::{Cursor, misspelt_hint, parser, syntax_error};
 use crate::tumble::{self, Site};
 use crate::types::Types;
@@ -30,7 +32,8 @@ use crate::types::Types;
 /// DataFusion's functions and rules. It holds no tables.
 pub(crate) struct Engine {
     state: SessionState,
-    windows: Vec<Arc<ScalarUDF>>,
+    /// Those of our own.
+    functions: Vec<Arc<ScalarUDF>>,
     types: Arc<Types>,
 }
 
@@ -49,7 +52,9 @@ impl Engine {
         options.sql_parser.enable_ident_normalization = false;
         options.sql_parser.map_string_types_to_utf8view = false;
         let state = SessionStateBuilder::new().with_config(config).with_default_features().build();
-        Self { state, windows: tumble::functions(), types: Arc::new(Types) }
+        let mut functions = tumble::functions();
+        functions.push(Arc::new(ScalarUDF::from(ProcTime::new())));
+        Self { state, functions, types: Arc::new(Types) }
     }
 
     /// Every `now()` of a plan is this instant, to the nanosecond.
@@ -88,6 +93,25 @@ impl Engine {
             Ok(plan) => Ok(Understood { plan, sites }),
             Err(error) => Err(self.surroundings(tokens, &sites, catalog).report(&error)),
         }
+    }
+
+    /// The column `name` that an expression over columns of `schema` makes. `None` if its error was
+    /// reported already.
+    pub(crate) fn computed(
+        &self,
+        name: &str,
+        tokens: &[TokenWithSpan],
+        schema: &Schema,
+        catalog: &Catalog,
+    ) -> std::result::Result<Computed, Option<Diagnostic>> {
+        let parsed = parser(tokens).parse_expr().map_err(|e| syntax_error(&e, tokens))?;
+        let names = Names { engine: self, catalog };
+        let planned = DFSchema::try_from(schema.clone()).and_then(|scope| {
+            let expr =
+                SqlToRel::new(&names).sql_to_expr(parsed, &scope, &mut PlannerContext::new())?;
+            Computed::new(name, self.state.create_physical_expr(expr, &scope)?, schema)
+        });
+        planned.map_err(|error| self.surroundings(tokens, &[], catalog).report(&error))
     }
 
     /// Folds constants, pushes predicates and projections down.
@@ -157,8 +181,8 @@ impl ContextProvider for Names<'_> {
     }
 
     fn get_function_meta(&self, name: &str) -> Option<Arc<ScalarUDF>> {
-        let window = || self.engine.windows.iter().find(|udf| udf.name() == name);
-        self.engine.state.scalar_functions().get(name).or_else(window).cloned()
+        let ours = || self.engine.functions.iter().find(|udf| udf.name() == name);
+        self.engine.state.scalar_functions().get(name).or_else(ours).cloned()
     }
 
     fn get_higher_order_meta(&self, name: &str) -> Option<Arc<HigherOrderUDF>> {

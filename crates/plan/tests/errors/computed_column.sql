@@ -1,4 +1,5 @@
 CREATE TABLE t (
-  a INT,
-  b AS a + 1
+  price INT,
+  twice AS pryce * 2,
+  origin STRING METADATA FROM 'file'
 ) WITH ('connector' = 'memory');
