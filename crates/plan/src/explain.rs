@@ -11,6 +11,7 @@ use crate::Workers;
 use crate::catalog::Table;
 use crate::interval::tick_ns;
 use crate::settings::InForce;
+use crate::tumble::Shape;
 use crate::types::sql_name;
 use crate::weave::{GroupWindow, Grouping};
 
@@ -143,7 +144,12 @@ impl Section {
         }
         if let Some(GroupWindow::Call(window)) = &grouping.window {
             let time = window.time.human_display();
-            let mut text = format!("tumble {} on {time}", span_ns(window.size_ns));
+            let (size, slide) = (span_ns(window.size_ns), span_ns(window.slide_ns));
+            let mut text = match window.shape {
+                Shape::Tumble => format!("tumble {size} on {time}"),
+                Shape::Hop => format!("hop {size} every {slide} on {time}"),
+                Shape::Cumulate => format!("cumulate {slide} up to {size} on {time}"),
+            };
             if window.offset_ns != 0 {
                 let _ = write!(text, ", shifted by {}", span_ns(window.offset_ns));
             }

@@ -1,4 +1,4 @@
-//! `TUMBLE`: windows in FROM.
+//! `TUMBLE`, `HOP` and `CUMULATE`: windows in FROM.
 //!
 //! DataFusion's SQL has no windowing table functions. A pass over the tokens turns each into a
 //! query that calls functions of ours, and leaves the table's name and the time column as the
@@ -13,7 +13,9 @@
 //!
 //! Size and offset are nanoseconds. The functions compute the window of a row, so that a query
 //! means the same with and without a streaming aggregate; [`crate::weave`] recognises them as
-//! group keys and makes a window of them.
+//! group keys and makes a window of them. `HOP` and `CUMULATE` have functions of the same form with
+//! a fourth argument, the slide or step; a row has several of their windows, so that they mean
+//! something as group keys only.
 
 use std::sync::Arc;
 
@@ -56,26 +58,81 @@ impl Bound {
             Bound::Time => "window_time",
         }
     }
+}
 
-    /// The function's name.
-    fn function(self) -> &'static str {
+/// How windows follow one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Shape {
+    Tumble,
+    Hop,
+    Cumulate,
+}
+
+impl Shape {
+    const ALL: [Shape; 3] = [Shape::Tumble, Shape::Hop, Shape::Cumulate];
+
+    /// The function in SQL.
+    pub(crate) fn word(self) -> &'static str {
         match self {
-            Bound::Start => "__tumble_start",
-            Bound::End => "__tumble_end",
-            Bound::Time => "__tumble_time",
+            Shape::Tumble => "TUMBLE",
+            Shape::Hop => "HOP",
+            Shape::Cumulate => "CUMULATE",
         }
+    }
+
+    /// The arguments, in order.
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Shape::Tumble => &["DATA", "TIMECOL", "SIZE", "OFFSET"],
+            Shape::Hop => &["DATA", "TIMECOL", "SLIDE", "SIZE", "OFFSET"],
+            Shape::Cumulate => &["DATA", "TIMECOL", "STEP", "SIZE", "OFFSET"],
+        }
+    }
+
+    fn example(self) -> &'static str {
+        match self {
+            Shape::Tumble => "TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR)",
+            Shape::Hop => "HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '5' MINUTE, INTERVAL '1' HOUR)",
+            Shape::Cumulate => {
+                "CUMULATE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR, INTERVAL '1' DAY)"
+            }
+        }
+    }
+
+    /// The function that computes a bound.
+    fn function(self, bound: Bound) -> &'static str {
+        match (self, bound) {
+            (Shape::Tumble, Bound::Start) => "__tumble_start",
+            (Shape::Tumble, Bound::End) => "__tumble_end",
+            (Shape::Tumble, Bound::Time) => "__tumble_time",
+            (Shape::Hop, Bound::Start) => "__hop_start",
+            (Shape::Hop, Bound::End) => "__hop_end",
+            (Shape::Hop, Bound::Time) => "__hop_time",
+            (Shape::Cumulate, Bound::Start) => "__cumulate_start",
+            (Shape::Cumulate, Bound::End) => "__cumulate_end",
+            (Shape::Cumulate, Bound::Time) => "__cumulate_time",
+        }
+    }
+
+    /// The shape and bound of a function.
+    fn of(function: &str) -> Option<(Self, Bound)> {
+        let all = Self::ALL.into_iter().flat_map(|s| Bound::ALL.map(|bound| (s, bound)));
+        all.into_iter().find(|(shape, bound)| shape.function(*bound) == function)
     }
 }
 
 /// A window that the user wrote.
 #[derive(Debug, Clone)]
 pub(crate) struct Site {
+    pub(crate) shape: Shape,
     pub(crate) time: Ident,
+    /// The slide or step, where there is one.
+    pub(crate) slide: Option<Interval>,
     pub(crate) size: Interval,
     pub(crate) offset: Option<Interval>,
 }
 
-/// Replaces each `TUMBLE(…)`, also inside `TABLE(…)`.
+/// Replaces each `TUMBLE(…)`, `HOP(…)` and `CUMULATE(…)`, also inside `TABLE(…)`.
 pub(crate) fn rewrite(
     tokens: &[TokenWithSpan],
 ) -> Result<(Vec<TokenWithSpan>, Vec<Site>), Diagnostic> {
@@ -93,21 +150,19 @@ pub(crate) fn rewrite(
         };
         let first_is = |word| cursor.peek_at(at + 2).is_some_and(|first| is_word(first, word));
         let in_from = first_is("TABLE") || opens(at + 3, Token::RArrow);
-        let other = ["HOP", "CUMULATE", "SESSION"].iter().find(|name| is_word(function, name));
-        if let (Some(name), true) = (other, in_from) {
-            return Err(Diagnostic::at(
-                Place::of(function.span),
-                format!("{name} is not supported"),
-            )
-            .hint("TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR) is"));
+        if is_word(function, "SESSION") && in_from {
+            let place = Place::of(function.span);
+            return Err(Diagnostic::at(place, "SESSION is not supported")
+                .hint("TUMBLE, HOP and CUMULATE are"));
         }
-        if !is_word(function, "TUMBLE") || !(in_from || wrapped) {
+        let shape = Shape::ALL.into_iter().find(|shape| is_word(function, shape.word()));
+        let Some(shape) = shape.filter(|_| in_from || wrapped) else {
             out.push(token.clone());
             cursor.skip(1);
             continue;
-        }
+        };
         cursor.skip(at + 2);
-        let (table, site) = arguments(&mut cursor)?;
+        let (table, site) = arguments(&mut cursor, shape)?;
         if wrapped {
             cursor.expect(&Token::RParen)?;
         }
@@ -118,31 +173,38 @@ pub(crate) fn rewrite(
 }
 
 /// The arguments up to the closing parenthesis, by position or by name.
-fn arguments(cursor: &mut Cursor<'_>) -> Result<(Vec<TokenWithSpan>, Site), Diagnostic> {
-    const NAMES: [&str; 4] = ["DATA", "TIMECOL", "SIZE", "OFFSET"];
-    let (mut table, mut time, mut size, mut offset) = (None, None, None, None);
+fn arguments(
+    cursor: &mut Cursor<'_>,
+    shape: Shape,
+) -> Result<(Vec<TokenWithSpan>, Site), Diagnostic> {
+    let names = shape.arguments();
+    let word = shape.word();
+    let (mut table, mut time, mut slide, mut size, mut offset) = (None, None, None, None, None);
     for position in 0.. {
         let named = cursor.peek_at(1).is_some_and(|t| t.token == Token::RArrow);
         let place = cursor.place();
-        let which = if named {
+        let name = if named {
             let name = cursor.ident("an argument")?.text;
             cursor.skip(1);
-            NAMES.iter().position(|n| name.eq_ignore_ascii_case(n)).ok_or_else(|| {
-                Diagnostic::at(place, format!("TUMBLE has no argument '{name}'")).nearest(
+            let known = names.iter().find(|known| name.eq_ignore_ascii_case(known));
+            known.ok_or_else(|| {
+                Diagnostic::at(place, format!("{word} has no argument '{name}'")).nearest(
                     "arguments",
                     &name,
-                    NAMES,
+                    names.iter().copied(),
                 )
             })?
         } else {
-            position
+            let count = names.len();
+            let many = || Diagnostic::at(place, format!("{word} has {count} arguments at most"));
+            names.get(position).ok_or_else(many)?
         };
-        match which {
-            0 => table = Some(table_argument(cursor)?),
-            1 => time = Some(descriptor(cursor)?),
-            2 => size = Some(interval(cursor)?),
-            3 => offset = Some(interval(cursor)?),
-            _ => return Err(Diagnostic::at(place, "TUMBLE has four arguments at most")),
+        match *name {
+            "DATA" => table = Some(table_argument(cursor, shape)?),
+            "TIMECOL" => time = Some(descriptor(cursor)?),
+            "SLIDE" | "STEP" => slide = Some(interval(cursor)?),
+            "SIZE" => size = Some(interval(cursor)?),
+            _ => offset = Some(interval(cursor)?),
         }
         if !cursor.token(&Token::Comma) {
             break;
@@ -152,20 +214,24 @@ fn arguments(cursor: &mut Cursor<'_>) -> Result<(Vec<TokenWithSpan>, Site), Diag
     if !cursor.token(&Token::RParen) {
         return Err(cursor.expected("',' or ')'"));
     }
-    let missing = |what: &str| {
-        Diagnostic::at(end, format!("TUMBLE lacks its {what}"))
-            .hint("TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR)")
-    };
+    let missing =
+        |what: &str| Diagnostic::at(end, format!("{word} lacks its {what}")).hint(shape.example());
     let table = table.ok_or_else(|| missing("table"))?;
     let time = time.ok_or_else(|| missing("time column"))?;
-    let size = size.ok_or_else(|| missing("size"))?;
-    if size.ns <= 0 {
-        return Err(Diagnostic::at(size.place, "a window is longer than nothing"));
+    if shape != Shape::Tumble && slide.is_none() {
+        return Err(missing(if shape == Shape::Hop { "slide" } else { "step" }));
     }
-    Ok((table, Site { time, size, offset }))
+    let size = size.ok_or_else(|| missing("size"))?;
+    for length in [Some(size), slide].into_iter().flatten().filter(|length| length.ns <= 0) {
+        return Err(Diagnostic::at(length.place, "a window is longer than nothing"));
+    }
+    if let Some(step) = slide.filter(|step| shape == Shape::Cumulate && size.ns % step.ns != 0) {
+        return Err(Diagnostic::at(step.place, "the step does not divide the size"));
+    }
+    Ok((table, Site { shape, time, slide, size, offset }))
 }
 
-fn table_argument(cursor: &mut Cursor<'_>) -> Result<Vec<TokenWithSpan>, Diagnostic> {
+fn table_argument(cursor: &mut Cursor<'_>, shape: Shape) -> Result<Vec<TokenWithSpan>, Diagnostic> {
     if !cursor.words("TABLE") {
         return Err(cursor.expected("TABLE").hint("name the table as TABLE t"));
     }
@@ -173,7 +239,8 @@ fn table_argument(cursor: &mut Cursor<'_>) -> Result<Vec<TokenWithSpan>, Diagnos
     let from = cursor.position();
     let subquery = cursor.peek().is_some_and(|t| t.token == Token::LParen);
     if subquery {
-        return Err(Diagnostic::at(cursor.place(), "TUMBLE takes a table or view by name")
+        let message = format!("{} takes a table or view by name", shape.word());
+        return Err(Diagnostic::at(cursor.place(), message)
             .hint("give the query a name with WITH or CREATE VIEW"));
     }
     cursor.ident("the table's name")?;
@@ -211,11 +278,12 @@ fn replace(out: &mut Vec<TokenWithSpan>, span: Span, table: &[TokenWithSpan], si
         put(token, span);
     }
     for bound in Bound::ALL {
-        for token in [Token::Comma, word(bound.function()), Token::LParen] {
+        for token in [Token::Comma, word(site.shape.function(bound)), Token::LParen] {
             put(token, span);
         }
         put(quoted(&site.time.text), Span::new(start, end));
-        for ns in [site.size.ns, site.offset.map_or(0, |offset| offset.ns)] {
+        let offset = site.offset.map_or(0, |offset| offset.ns);
+        for ns in [site.size.ns, offset].into_iter().chain(site.slide.map(|slide| slide.ns)) {
             put(Token::Comma, span);
             put(number(ns), span);
         }
@@ -231,8 +299,11 @@ fn replace(out: &mut Vec<TokenWithSpan>, span: Span, table: &[TokenWithSpan], si
 /// A window as it stands in a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WindowCall {
+    pub(crate) shape: Shape,
     pub(crate) bound: Bound,
     pub(crate) time: Expr,
+    /// The slide or step; of tumbling windows, the size.
+    pub(crate) slide_ns: i64,
     pub(crate) size_ns: i64,
     pub(crate) offset_ns: i64,
 }
@@ -241,23 +312,33 @@ impl WindowCall {
     /// The window that an expression computes, if it is a call of one of the functions here.
     pub(crate) fn of(expr: &Expr) -> Option<Self> {
         let Expr::ScalarFunction(call) = expr else { return None };
-        let bound = Bound::ALL.into_iter().find(|b| b.function() == call.func.name())?;
-        let [time, Expr::Literal(size, _), Expr::Literal(offset, _)] = &call.args[..] else {
+        let (shape, bound) = Shape::of(call.func.name())?;
+        let [time, Expr::Literal(size, _), Expr::Literal(offset, _), rest @ ..] = &call.args[..]
+        else {
             return None;
         };
         let (size_ns, offset_ns) = (nanos(size)?, nanos(offset)?);
-        Some(Self { bound, time: time.clone(), size_ns, offset_ns })
+        let slide_ns = match rest {
+            [] => size_ns,
+            [Expr::Literal(slide, _)] => nanos(slide)?,
+            _ => return None,
+        };
+        Some(Self { shape, bound, time: time.clone(), slide_ns, size_ns, offset_ns })
     }
 
     /// Whether both are of the same window.
     pub(crate) fn same_window(&self, other: &Self) -> bool {
-        (&self.time, self.size_ns, self.offset_ns) == (&other.time, other.size_ns, other.offset_ns)
+        let bound = self.bound;
+        *self == Self { bound, ..other.clone() }
     }
 
     /// The site that it comes from.
     pub(crate) fn site<'a>(&self, sites: &'a [Site]) -> Option<&'a Site> {
         let fits = |site: &&Site| {
-            site.size.ns == self.size_ns && site.offset.map_or(0, |o| o.ns) == self.offset_ns
+            site.shape == self.shape
+                && site.size.ns == self.size_ns
+                && site.offset.map_or(0, |o| o.ns) == self.offset_ns
+                && site.slide.is_none_or(|slide| slide.ns == self.slide_ns)
         };
         let named = |site: &&Site| match &self.time {
             Expr::Column(column) => column.name == site.time.text,
@@ -277,25 +358,35 @@ fn nanos(value: &ScalarValue) -> Option<i64> {
 
 /// The functions.
 pub(crate) fn functions() -> Vec<Arc<ScalarUDF>> {
-    Bound::ALL.into_iter().map(|bound| Arc::new(ScalarUDF::from(Tumble::new(bound)))).collect()
+    let all = Shape::ALL.into_iter().flat_map(|shape| Bound::ALL.map(|bound| (shape, bound)));
+    all.map(|(shape, bound)| Arc::new(ScalarUDF::from(BoundOf::new(shape, bound)))).collect()
 }
 
-/// `__tumble_…(time, size, offset)`: a bound of the window of `time`, of the same type.
+/// `__tumble_…(time, size, offset)`: a bound of the window of `time`, of the same type;
+/// `__hop_…(time, size, offset, slide)` and `__cumulate_…(time, size, offset, step)`, which are
+/// group keys and never computed.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Tumble {
+struct BoundOf {
+    shape: Shape,
     bound: Bound,
     signature: Signature,
 }
 
-impl Tumble {
-    fn new(bound: Bound) -> Self {
-        Self { bound, signature: Signature::any(3, Volatility::Immutable) }
+impl BoundOf {
+    fn new(shape: Shape, bound: Bound) -> Self {
+        let arguments = if shape == Shape::Tumble { 3 } else { 4 };
+        // Of which volatility: a constant time must not be folded where there is nothing to compute.
+        let volatility = match shape {
+            Shape::Tumble => Volatility::Immutable,
+            Shape::Hop | Shape::Cumulate => Volatility::Stable,
+        };
+        Self { shape, bound, signature: Signature::any(arguments, volatility) }
     }
 }
 
-impl ScalarUDFImpl for Tumble {
+impl ScalarUDFImpl for BoundOf {
     fn name(&self) -> &str {
-        self.bound.function()
+        self.shape.function(self.bound)
     }
 
     fn signature(&self) -> &Signature {
@@ -321,6 +412,9 @@ impl ScalarUDFImpl for Tumble {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        if self.shape != Shape::Tumble {
+            return Err(PlanError::WindowOfRow(self.shape.word()).into());
+        }
         let [time, ColumnarValue::Scalar(size), ColumnarValue::Scalar(offset)] = &args.args[..]
         else {
             return exec_err!("a window's size is constant");

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use dataflow::job::{Aggregation, Edge, Input, Operator, OperatorKind, Step, Watermark, Window};
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema};
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::logical_expr::{self as logical, Expr, ExprSchemable, LogicalPlan};
@@ -12,6 +13,7 @@ use state::{GroupBy, StateOptions, Windows};
 use crate::aggregates::{self, AggregateCall};
 use crate::catalog::Table;
 use crate::diagnostics::Diagnostic;
+use crate::errors::PlanError;
 use crate::explain::Section;
 use crate::interval::tick_ns;
 use crate::lower::Lowering;
@@ -19,7 +21,7 @@ use crate::relation::{
     Base, Bounds, Refusal, Relation, Stop, check_key, columns_read, own, refusal,
 };
 use crate::step::{self, column_index};
-use crate::tumble::{Bound, WindowCall};
+use crate::tumble::{Bound, Shape, WindowCall};
 
 /// Weaves the plans of one statement.
 pub(crate) struct Weaver<'a> {
@@ -87,6 +89,7 @@ impl Weaver<'_> {
         schema: SchemaRef,
     ) -> Result<Vec<Edge>, Stop> {
         let predicate = relation.predicate();
+        self.check_rows(outputs.iter().chain(&predicate))?;
         let (from, columns) = match &relation.base {
             Base::Table(table) => self.read(table, outputs.iter().chain(&predicate), None)?,
             Base::Operators { from, schema } => (from.clone(), schema.clone()),
@@ -112,6 +115,7 @@ impl Weaver<'_> {
             let first = relation.scan.as_arrow().field(0).name().clone();
             wanted.push(own(&first));
         }
+        self.check_rows(wanted.iter().chain(&predicate))?;
         let timed = time.is_some() && time == relation.time.as_ref();
         let (from, columns) = match &relation.base {
             Base::Table(table) => {
@@ -132,6 +136,29 @@ impl Weaver<'_> {
         };
         self.section.step(&step, &relation.names);
         Ok(Closed { edges: Base::edges(&from, &step, timed), schema, places })
+    }
+
+    /// Refuses windows of which a row has several, where each row is asked for its own.
+    fn check_rows<'e>(&self, exprs: impl Iterator<Item = &'e Expr>) -> Result<(), Stop> {
+        for expr in exprs {
+            let mut several = None;
+            // The closure never fails, so neither does the walk.
+            let _ = expr.apply(|node| {
+                several =
+                    several.take().or(WindowCall::of(node).filter(|c| c.shape != Shape::Tumble));
+                Ok(TreeNodeRecursion::Continue)
+            });
+            if let Some(call) = several {
+                let around = &self.lowering.around;
+                let site = call.site(around.sites);
+                let place = site.map_or_else(|| around.start(), |site| site.time.place);
+                let error = PlanError::WindowOfRow(call.shape.word());
+                return Err(Diagnostic::at(place, error.to_string())
+                    .hint("GROUP BY window_start, window_end")
+                    .into());
+            }
+        }
+        Ok(())
     }
 
     /// Reads the columns of a table that expressions name, with its watermark if `time` is given.
@@ -300,7 +327,13 @@ impl WindowKind {
         let (windows, attached) = match self {
             WindowKind::Call(call) => {
                 let ticks = |ns: i64| ns / tick_ns(unit);
-                (Windows::tumbling(ticks(call.size_ns), ticks(call.offset_ns)), false)
+                let (size, slide) = (ticks(call.size_ns), ticks(call.slide_ns));
+                let offset = ticks(call.offset_ns);
+                let windows = match call.shape {
+                    Shape::Tumble | Shape::Hop => Windows::hopping(size, slide, offset),
+                    Shape::Cumulate => Windows::cumulating(size, slide, offset),
+                };
+                (windows, false)
             }
             WindowKind::Attached => (Windows::tumbling(1, 0), true),
         };
@@ -344,10 +377,12 @@ impl Grouping {
     ) -> Result<Self, Refusal> {
         let mut grouping = Self { window: None, keys: vec![], calls, outputs: vec![] };
         let two = || Refusal::new(&["GROUP"], "rows are grouped by two different windows");
+        let mut told_apart = false;
         for group in groups {
             grouping.outputs.push(match WindowCall::of(group) {
                 Some(call) => {
                     let bound = call.bound.column().to_string();
+                    told_apart |= call.shape != Shape::Cumulate || call.bound != Bound::Start;
                     match &grouping.window {
                         None => grouping.window = Some(GroupWindow::Call(call)),
                         Some(GroupWindow::Call(known)) if known.same_window(&call) => {}
@@ -361,6 +396,10 @@ impl Grouping {
                     key_name(grouping.keys.len() - 1)
                 }
             });
+        }
+        if grouping.window.is_some() && !told_apart {
+            let reason = "several windows of CUMULATE have the same window_start";
+            return Err(Refusal::new(&["GROUP"], reason).hint("GROUP BY window_start, window_end"));
         }
         if let Some(bounds) = &relation.window
             && groups.contains(&bounds.end)
