@@ -21,10 +21,6 @@ RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$CARGO_TARGET_DIR/loom" \
   run cargo test --release --no-fail-fast -p millstream-fabric -p millstream-channel --lib \
   -- spsc::loom order::tests
 
-# The verbs transport on a real kernel's RDMA stack. Status 77: the guest cannot be had here, as was said.
-say scripts/test-rdma.sh
-{ scripts/test-rdma.sh </dev/null 2>&1 | tee -a "$log"; } || [ "$?" = 77 ] || status=1
-
 read -r passed failed < <(awk '
   /^test result: / {
     for (i = 2; i <= NF; i++) {
