@@ -11,7 +11,9 @@
 //! spill to disk when it is full; rows gathered do not.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Poll;
 
 use arrow::array::{Array, ArrayData, ArrayRef, RecordBatch, RecordBatchOptions, make_array};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
@@ -36,6 +38,7 @@ pub(crate) struct BatchStage {
     sink: Arc<dyn Sink>,
     schema: SchemaRef,
     memory_bytes: usize,
+    interrupt: Arc<AtomicBool>,
     run: Mutex<Option<Run>>,
 }
 
@@ -63,7 +66,7 @@ impl TableSource for GatheredRows {
 
 impl BatchStage {
     /// A stage for `plan`, whose leaves are [`GatheredRows`] of `parts` parts, into a sink with
-    /// columns of `schema`.
+    /// columns of `schema`. Set to true, `interrupt` ends it while it runs.
     ///
     /// # Errors
     /// When DataFusion cannot run the plan.
@@ -74,9 +77,10 @@ impl BatchStage {
         sink: Arc<dyn Sink>,
         schema: SchemaRef,
         memory_bytes: usize,
+        interrupt: Arc<AtomicBool>,
     ) -> DfResult<Arc<Self>> {
         let (state, run) = (state.clone(), Mutex::new(None));
-        let stage = Self { plan, parts, state, sink, schema, memory_bytes, run };
+        let stage = Self { plan, parts, state, sink, schema, memory_bytes, interrupt, run };
         // Refuses what cannot be planned now, rather than when everything has been read.
         runtime()?.block_on(physical(&stage.filled(&vec![vec![]; parts])?, &stage.state))?;
         Ok(Arc::new(stage))
@@ -140,7 +144,15 @@ impl BatchStage {
         runtime.block_on(async {
             let plan = physical(&plan, &run.state).await.map_err(|e| failed(&e))?;
             let mut rows = execute_stream(plan, run.state.task_ctx()).map_err(|e| failed(&e))?;
-            while let Some(batch) = rows.next().await {
+            // DataFusion's operators yield now and then; each time this looks whether to go on.
+            let mut next = async || {
+                std::future::poll_fn(|context| match self.interrupt.load(Ordering::Relaxed) {
+                    true => Poll::Ready(Err(interrupted())),
+                    false => rows.poll_next_unpin(context).map(Ok),
+                })
+                .await
+            };
+            while let Some(batch) = next().await? {
                 let batch = batch.map_err(|e| failed(&e))?;
                 let batch = renamed(batch, &self.schema).map_err(|e| failed(&e))?;
                 run.writer.write(&batch)?;
@@ -210,6 +222,14 @@ fn failed(error: &DataFusionError) -> ConnectorError {
         place: "the batch stage".into(),
         message: crate::errors::message_of(error),
         hint: full.then(|| "SET millstream.batch_bytes = '…' allows it more memory".into()),
+    }
+}
+
+fn interrupted() -> ConnectorError {
+    ConnectorError::Io {
+        place: "the batch stage".into(),
+        message: "interrupted".into(),
+        hint: None,
     }
 }
 

@@ -416,6 +416,11 @@ impl Catalog {
         self.entries.keys().map(String::as_str)
     }
 
+    /// All of them, by name.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&str, &Entry)> {
+        self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
+    }
+
     /// Called before a script is planned.
     pub(crate) fn begin_script(&mut self) {
         self.broken.clear();

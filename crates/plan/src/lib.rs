@@ -50,9 +50,11 @@ mod step;
 mod syntax;
 mod tumble;
 mod types;
+mod vocabulary;
 mod weave;
 
 pub use diagnostics::Diagnostic;
 pub use explain::{EndNeed, Explain, Need};
 pub use planner::{Planned, Planner, Stage, Workers};
 pub use settings::{SettingSpec, settings};
+pub use vocabulary::{Relation, Vocabulary};

@@ -107,6 +107,7 @@ impl Lowering<'_> {
             target.sink.clone(),
             target.schema.clone(),
             self.settings.batch_bytes,
+            self.engine.interrupt.clone(),
         )
         .map_err(|e| self.around.report(&e))?;
         let mut sections = vec![];

@@ -1,6 +1,7 @@
 //! From a script to stages.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 use arrow::array::{ArrayRef, StringArray};
@@ -43,13 +44,13 @@ impl Workers {
 
 /// Plans scripts. It keeps tables, views and settings from one script to the next.
 pub struct Planner {
-    connectors: Vec<Arc<dyn Connector>>,
+    pub(crate) connectors: Vec<Arc<dyn Connector>>,
     workers: Workers,
     ends: Vec<EndNeed>,
     default_sink: Option<(Arc<dyn Connector>, Options)>,
-    engine: Engine,
-    catalog: Catalog,
-    settings: InForce,
+    pub(crate) engine: Engine,
+    pub(crate) catalog: Catalog,
+    pub(crate) settings: InForce,
 }
 
 /// What runs at a time: one statement, or all of a statement set. Stages run one after another.
@@ -62,6 +63,8 @@ pub struct Stage {
     pub bounded: bool,
     /// The plan for a reader.
     pub explain: Explain,
+    /// Set to true, it ends what runs when all input has been read; the rest ends by its workers.
+    pub interrupt: Arc<AtomicBool>,
 }
 
 /// A statement of a stage.
@@ -125,6 +128,11 @@ impl Planner {
         self.default_sink = Some((connector, options));
     }
 
+    /// The connector of that name.
+    pub fn connector(&self, name: &str) -> Option<Arc<dyn Connector>> {
+        self.connectors.iter().find(|connector| connector.name() == name).cloned()
+    }
+
     /// Plans a script: its statements in order. Statements that only define something make no
     /// stage.
     ///
@@ -132,6 +140,7 @@ impl Planner {
     /// Everything that is wrong with the script; then no table, view or setting has changed.
     pub fn plan(&mut self, sql: &str) -> Result<Vec<Stage>, Vec<Diagnostic>> {
         self.catalog.begin_script();
+        self.engine.interrupt = Arc::default();
         let before = (self.catalog.clone(), self.settings.clone());
         let mut script = Script { sql, stages: vec![], set: None };
         let mut errors = vec![];
@@ -336,7 +345,7 @@ impl Planner {
     }
 
     fn understand(&self, query: &[TokenWithSpan]) -> Result<Understood, Failed> {
-        self.engine.understand(query, &self.catalog).map_err(Vec::from_iter)
+        self.engine.understand(query, &self.catalog)
     }
 
     fn lower(
@@ -470,6 +479,7 @@ impl Planner {
             statements: building.statements,
             bounded: !building.unbounded,
             explain: Explain { sections: building.sections, needs, workers: self.workers },
+            interrupt: self.engine.interrupt.clone(),
         }
     }
 }

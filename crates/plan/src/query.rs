@@ -3,6 +3,7 @@
 //! No table is read and nothing waits here: name resolution is a lookup in the [`Catalog`].
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrow::datatypes::{DataType, Schema};
@@ -18,7 +19,7 @@ use datafusion::logical_expr::{
 use datafusion::prelude::SessionConfig;
 use datafusion::sql::planner::{PlannerContext, SqlToRel};
 use datafusion::sql::sqlparser::ast::Statement;
-use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::catalog::{Catalog, Entry, InlinedView, ScannedTable};
 use crate::computed::Computed;
@@ -35,6 +36,8 @@ pub(crate) struct Engine {
     /// Those of our own.
     functions: Vec<Arc<ScalarUDF>>,
     types: Arc<Types>,
+    /// Set to end the batch stages of the script that is planned.
+    pub(crate) interrupt: Arc<AtomicBool>,
 }
 
 /// A query as DataFusion understood it.
@@ -54,7 +57,7 @@ impl Engine {
         let state = SessionStateBuilder::new().with_config(config).with_default_features().build();
         let mut functions = tumble::functions();
         functions.push(Arc::new(ScalarUDF::from(ProcTime::new())));
-        Self { state, functions, types: Arc::new(Types) }
+        Self { state, functions, types: Arc::new(Types), interrupt: Arc::default() }
     }
 
     /// Every `now()` of a plan is this instant, to the nanosecond.
@@ -70,8 +73,45 @@ impl Engine {
         &self.state
     }
 
-    /// Resolves and types a query. `None` if its error was reported already.
+    /// Resolves and types a query. No error means that the cause was reported already.
+    ///
+    /// DataFusion stops at the first unknown name. To find the others, each is replaced by
+    /// something that is known and the query tried again; of what is found then, only names that
+    /// are unknown too are believed.
     pub(crate) fn understand(
+        &self,
+        tokens: &[TokenWithSpan],
+        catalog: &Catalog,
+    ) -> std::result::Result<Understood, Vec<Diagnostic>> {
+        let mut found = match self.resolve(tokens, catalog) {
+            Ok(understood) => return Ok(understood),
+            Err(error) => error,
+        };
+        let mut errors: Vec<Diagnostic> = vec![];
+        let mut tokens = tokens.to_vec();
+        for _ in 0..TRIES_MAX {
+            let Some(error) = found else { break };
+            let again = neutralize(&mut tokens, &error);
+            // A name that is used again is reported where it comes first.
+            let at = |error: &Diagnostic| (error.line, error.column);
+            match errors.iter_mut().find(|known| known.message == error.message) {
+                Some(known) if at(&error) < at(known) => *known = error,
+                Some(_) => {}
+                None => errors.push(error),
+            }
+            if !again {
+                break;
+            }
+            found = match self.resolve(&tokens, catalog) {
+                Err(Some(next)) if is_unknown_name(&next) => Some(next),
+                _ => None,
+            };
+        }
+        errors.sort_by_key(|error| (error.line, error.column));
+        Err(errors)
+    }
+
+    fn resolve(
         &self,
         tokens: &[TokenWithSpan],
         catalog: &Catalog,
@@ -126,19 +166,45 @@ impl Engine {
         sites: &'a [Site],
         catalog: &'a Catalog,
     ) -> Surroundings<'a> {
-        let state = &self.state;
-        let functions = state
-            .scalar_functions()
-            .keys()
-            .chain(state.aggregate_functions().keys())
-            .chain(state.window_functions().keys());
         Surroundings {
             tokens,
             sites,
             tables: catalog.names().collect(),
-            functions: functions.map(String::as_str).collect(),
+            functions: self.function_names().collect(),
         }
     }
+
+    /// Names of all functions, in no order; one may come more than once.
+    pub(crate) fn function_names(&self) -> impl Iterator<Item = &str> {
+        let state = &self.state;
+        let scalar = state.scalar_functions().keys();
+        let others = state.aggregate_functions().keys().chain(state.window_functions().keys());
+        scalar.chain(others).map(String::as_str)
+    }
+}
+
+/// How often a query with unknown names is tried.
+const TRIES_MAX: usize = 32;
+
+fn is_unknown_name(error: &Diagnostic) -> bool {
+    ["unknown column '", "unknown function '"].iter().any(|start| error.message.starts_with(start))
+}
+
+/// Replaces the unknown column or function at fault by a known one; false if it is something else.
+fn neutralize(tokens: &mut Vec<TokenWithSpan>, error: &Diagnostic) -> bool {
+    let place = Place { line: error.line, column: error.column, length: error.length };
+    let at = tokens.iter().position(|token| Place::of(token.span) == place);
+    let (true, Some(at)) = (is_unknown_name(error), at) else { return false };
+    if tokens.get(at + 1).is_some_and(|next| next.token == Token::LParen) {
+        tokens[at].token = Token::make_word("coalesce", None);
+        return true;
+    }
+    tokens[at].token = Token::make_word("NULL", None);
+    // Of `t.name`, the `t.` goes.
+    if at >= 2 && tokens[at - 1].token == Token::Period {
+        tokens.drain(at - 2..at);
+    }
+    true
 }
 
 /// Resolves names for DataFusion.
@@ -219,5 +285,37 @@ impl ContextProvider for Names<'_> {
 
     fn udwf_names(&self) -> Vec<String> {
         self.engine.state.window_functions().keys().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::syntax::split;
+
+    fn errors(sql: &str) -> Vec<(usize, String)> {
+        let tokens = split(sql).expect("tokens").swap_remove(0);
+        let errors = Engine::new().understand(&tokens, &Catalog::default());
+        let errors = errors.expect_err("something is unknown");
+        errors.into_iter().map(|error| (error.column, error.message)).collect()
+    }
+
+    #[test]
+    fn all_unknown_names_of_a_query_are_found_at_once() {
+        let found = errors("SELECT t.x, cuont(y), lenght(z) FROM (VALUES (1, 'a')) AS t (a, y)");
+        let shown: Vec<_> = found.iter().map(|(at, text)| (*at, text.as_str())).collect();
+        let expected = [
+            (10, "unknown column 'x'"),
+            (13, "unknown function 'cuont'"),
+            (23, "unknown function 'lenght'"),
+            (30, "unknown column 'z'"),
+        ];
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn a_name_is_reported_once_and_what_follows_from_it_never() {
+        let sql = "SELECT x, x + 'a' FROM (VALUES (1)) AS t (a) WHERE x > 1 GROUP BY x";
+        assert_eq!(errors(sql), [(8, "unknown column 'x'".to_owned())]);
     }
 }

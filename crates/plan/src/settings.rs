@@ -3,6 +3,8 @@
 //! The table of [`settings`] is the only list of them: parsing, messages, EXPLAIN and the reference
 //! page are made from it.
 
+use std::collections::BTreeMap;
+
 use dataflow::job::{Exchange, Idle, Settings};
 
 /// One setting, for checks and for the reference page.
@@ -97,11 +99,18 @@ pub(crate) struct InForce {
     pub(crate) job: Settings,
     pub(crate) exchange: ExchangeChoice,
     pub(crate) batch_bytes: usize,
+    /// What was given by SET, as it was written.
+    pub(crate) given: BTreeMap<&'static str, String>,
 }
 
 impl Default for InForce {
     fn default() -> Self {
-        Self { job: Settings::default(), exchange: ExchangeChoice::default(), batch_bytes: 2 << 30 }
+        Self {
+            job: Settings::default(),
+            exchange: ExchangeChoice::default(),
+            batch_bytes: 2 << 30,
+            given: BTreeMap::new(),
+        }
     }
 }
 
@@ -151,6 +160,7 @@ impl InForce {
             }
         }
         job.ring.validate().map_err(|_| refused)?;
+        changed.given.insert(spec.name, value.trim().to_owned());
         *self = changed;
         Ok(())
     }

@@ -46,6 +46,14 @@ fn numbers(of: impl IntoIterator<Item = i64>) -> RecordBatch {
 
 /// The union of two parts, sorted.
 fn stage(memory_bytes: usize) -> (Arc<BatchStage>, Arc<Mutex<Vec<RecordBatch>>>) {
+    stage_until(memory_bytes, Arc::default())
+}
+
+/// The same, ended by `interrupt`.
+fn stage_until(
+    memory_bytes: usize,
+    interrupt: Arc<AtomicBool>,
+) -> (Arc<BatchStage>, Arc<Mutex<Vec<RecordBatch>>>) {
     let schema = numbers([]).schema();
     let leaf = |part: usize| {
         let rows = GatheredRows { part, schema: schema.clone() };
@@ -60,8 +68,22 @@ fn stage(memory_bytes: usize) -> (Arc<BatchStage>, Arc<Mutex<Vec<RecordBatch>>>)
     let sink = Kept::default();
     let written = sink.0.clone();
     let state = SessionContext::new().state();
-    let stage = BatchStage::new(plan, 2, &state, Arc::new(sink), schema, memory_bytes);
+    let stage = BatchStage::new(plan, 2, &state, Arc::new(sink), schema, memory_bytes, interrupt);
     (stage.expect("a stage"), written)
+}
+
+#[test]
+fn an_interrupt_ends_the_rest_and_nothing_is_published() {
+    let interrupt = Arc::new(AtomicBool::new(false));
+    let (stage, written) = stage_until(64 << 20, interrupt.clone());
+    let mut parts = [0, 1].map(|part| stage.part(part).open(0).expect("opens"));
+    parts.iter_mut().for_each(|part| part.write(&numbers([1])).expect("writes"));
+    let [first, second] = parts;
+    first.commit().expect("the other part goes on");
+    interrupt.store(true, Ordering::Relaxed);
+    let error = second.commit().expect_err("the rest was interrupted");
+    assert!(error.to_string().contains("interrupted"), "{error}");
+    assert!(written.lock().expect("the rows").is_empty());
 }
 
 #[test]
