@@ -50,6 +50,9 @@ pub enum Error {
         /// What it said.
         message: String,
     },
+    /// The job was dropped, as its caller asked; nothing of it is published.
+    #[error("interrupted")]
+    Interrupted,
     /// The operating system gave no thread.
     #[error("cannot start worker {worker}: {source}")]
     Thread {

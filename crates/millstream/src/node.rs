@@ -30,7 +30,7 @@ use crate::FabricKind;
 use crate::error::Error;
 use crate::links::{Layout, join};
 use crate::progress::Watch;
-use crate::report::{Counters, Report, decode_end, encode_end};
+use crate::report::{Counters, NodeCounters, Report, decode_end, encode_end};
 use crate::script::RunOptions;
 
 /// How often a node looks for requests, failures and progress.
@@ -47,6 +47,8 @@ pub(crate) struct Node<'a> {
     pub(crate) job: Arc<Job>,
     pub(crate) fabric: FabricKind,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Set to end what runs when all input has been read.
+    pub(crate) interrupt: Arc<AtomicBool>,
 }
 
 /// What a worker's thread tells the node.
@@ -92,9 +94,13 @@ impl Node<'_> {
                 let (gate, opened) = mpsc::channel();
                 let config = self.config(worker, links, metrics, &shared);
                 let events = events.clone();
-                let spawned = thread::Builder::new()
-                    .name(format!("worker-{worker}"))
-                    .spawn_scoped(scope, move || run_worker(config, &opened, &events));
+                let span = tracing::info_span!("worker", worker);
+                let spawned = thread::Builder::new().name(format!("worker-{worker}")).spawn_scoped(
+                    scope,
+                    move || {
+                        span.in_scope(|| run_worker(config, &opened, &events));
+                    },
+                );
                 if let Err(source) = spawned {
                     started = Err(Error::Thread { worker, source });
                     break;
@@ -164,6 +170,7 @@ impl Node<'_> {
         while running > 0 {
             match events.recv_timeout(TICK) {
                 Ok(Event::Ended(Ok(()))) => running -= 1,
+                Ok(Event::Ended(Err(_))) if is_set(options.abort) => {}
                 Ok(Event::Ended(Err(error))) => {
                     shared.signals.abort();
                     return Err(worst(Some(error), events));
@@ -172,6 +179,11 @@ impl Node<'_> {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
+            if is_set(options.abort) {
+                shared.signals.abort();
+                self.interrupt.store(true, Ordering::Relaxed);
+                return Err(Error::Interrupted);
+            }
             if let Some(failure) = self.control.failure() {
                 shared.signals.abort();
                 return Err(ClusterError::Node(failure).into());
@@ -179,32 +191,38 @@ impl Node<'_> {
             self.pass_on(&shared.signals, options.cancel);
             ticks += 1;
             if ticks % TICKS_PER_REPORT == 0 {
-                watch.report(&Counters::of_node(&shared.metrics, &shared.bad), options.progress);
+                watch.report(&self.counters(shared), options.observer);
             }
         }
-        let own = Counters::of_node(&shared.metrics, &shared.bad);
-        let all = self.control.all_gather("end", encode_end(&own, &shared.bad.kept()))?;
+        let own = encode_end(&self.counters(shared), &shared.bad.kept());
+        let all = self.control.all_gather("end", own)?;
         let elapsed = start.elapsed();
         let mut report = Report {
             elapsed,
             total: Counters::default(),
             nodes: Vec::new(),
+            workers: Vec::new(),
             bad_rows: Vec::new(),
             cancelled: self.control.cancelled(),
         };
         for (rank, bytes) in all.iter().enumerate() {
             let unlike = Error::Unlike { rank: rank as u32, what: "report" };
-            let (counters, bad) = decode_end(bytes).ok_or(unlike)?;
-            report.total.add(&counters);
-            report.nodes.push(counters);
+            let (node, bad) = decode_end(bytes).ok_or(unlike)?;
+            report.total.add(&node.total);
+            report.workers.extend(node.told(rank as u32, self.layout.per_node));
+            report.nodes.push(node.total);
             report.bad_rows.extend(bad);
         }
         Ok(report)
     }
 
+    fn counters(&self, shared: &Shared) -> NodeCounters {
+        NodeCounters::read(&shared.metrics, &shared.bad)
+    }
+
     /// Passes the user's wish to end on to all nodes and workers.
     fn pass_on(&self, signals: &Signals, cancel: Option<&AtomicBool>) {
-        if cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
+        if is_set(cancel) {
             self.control.cancel();
         }
         if self.control.cancelled() && !signals.is_stopped() {
@@ -247,6 +265,10 @@ fn run_worker(config: WorkerConfig, gate: &Receiver<()>, events: &Sender<Event>)
     });
     // The node may have given up on this worker.
     let _ = events.send(Event::Ended(result));
+}
+
+fn is_set(flag: Option<&AtomicBool>) -> bool {
+    flag.is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
 /// Processor time of the calling thread so far; 0 where the system does not tell.

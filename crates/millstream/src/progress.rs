@@ -3,17 +3,35 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cluster::Control;
-use dataflow::job::Job;
+use dataflow::job::Job as Queries;
 
+use crate::error::Error;
 use crate::links::Layout;
-use crate::report::{Counters, Progress};
+use crate::report::{Counters, NodeCounters, Progress, Report};
+use crate::script::Job;
 
-/// Takes what a job has done so far.
-pub type OnProgress<'a> = &'a (dyn Fn(&Progress) + Sync);
+/// Who wants to know how jobs go. A closure that takes [`Progress`] is one.
+pub trait Observer: Sync {
+    /// A job is about to run.
+    fn started(&self, _job: &Job) {}
+
+    /// What the running job has done so far: a few times a second, on node 0.
+    fn progress(&self, progress: &Progress);
+
+    /// A job has ended.
+    fn ended(&self, _result: &Result<Report, Error>) {}
+}
+
+impl<F: Fn(&Progress) + Sync> Observer for F {
+    fn progress(&self, progress: &Progress) {
+        self(progress);
+    }
+}
 
 /// The progress of a job, as one node sees it.
 pub(crate) struct Watch<'a> {
     control: &'a Control,
+    per_node: u32,
     start: Instant,
     whole: Option<Whole>,
 }
@@ -26,29 +44,34 @@ enum Whole {
 }
 
 impl<'a> Watch<'a> {
-    pub(crate) fn new(control: &'a Control, job: &Job, layout: Layout) -> Self {
+    pub(crate) fn new(control: &'a Control, job: &Queries, layout: Layout) -> Self {
         let whole = (control.rank() == 0).then(|| Whole::of(job, layout.workers())).flatten();
-        Self { control, start: Instant::now(), whole }
+        Self { control, per_node: layout.per_node, start: Instant::now(), whole }
     }
 
     /// Tells rank 0 of this node; at rank 0, tells `to` of all.
-    pub(crate) fn report(&mut self, own: &Counters, to: Option<OnProgress<'_>>) {
+    pub(crate) fn report(&mut self, own: &NodeCounters, to: Option<&dyn Observer>) {
         if self.control.rank() != 0 {
             self.control.publish(&own.encode());
             return;
         }
         let Some(to) = to else { return };
-        let mut counters = *own;
+        let mut counters = own.total;
+        let mut workers: Vec<_> = own.told(0, self.per_node).collect();
         for rank in 1..self.control.nodes() {
             let latest = self.control.latest(rank);
-            match latest.and_then(|bytes| Counters::decode(&mut &bytes[..])) {
-                Some(node) => counters.add(&node),
+            match latest.and_then(|bytes| NodeCounters::decode(&mut &bytes[..])) {
+                Some(node) => {
+                    counters.add(&node.total);
+                    workers.extend(node.told(rank, self.per_node));
+                }
                 None => counters.watermark_ms = i64::MIN,
             }
         }
-        to(&Progress {
+        to.progress(&Progress {
             elapsed: self.start.elapsed(),
             counters,
+            workers,
             done: self.whole.map(|whole| whole.done(&counters)),
             lag: lag(counters.watermark_ms),
         });
@@ -57,7 +80,7 @@ impl<'a> Watch<'a> {
 
 impl Whole {
     /// `None` where a source has no end, or does not tell.
-    fn of(job: &Job, workers: u32) -> Option<Self> {
+    fn of(job: &Queries, workers: u32) -> Option<Self> {
         let mut rows = Some(0);
         let mut flows = 0;
         for input in job.inputs() {

@@ -67,29 +67,25 @@ impl Default for Counters {
 impl Counters {
     const FIELDS: usize = 14;
 
-    /// Reads the counters of a node.
-    pub(crate) fn of_node(metrics: &[Arc<Metrics>], bad: &BadRows) -> Self {
+    /// Reads the counters of a worker. Bad rows are counted per node.
+    fn of_worker(worker: &Metrics) -> Self {
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let mut sum = Self { bad: bad.count(), ..Self::default() };
-        for worker in metrics {
-            sum.add(&Self {
-                rows_in: load(&worker.rows_in),
-                bytes_in: load(&worker.bytes_in),
-                rows_out: load(&worker.rows_out),
-                late: load(&worker.late),
-                bad: 0,
-                frames_sent: load(&worker.frames_out),
-                bytes_sent: load(&worker.bytes_out),
-                epochs: load(&worker.epochs),
-                windows: load(&worker.windows),
-                state_bytes: load(&worker.state_bytes),
-                state_bytes_peak: load(&worker.state_bytes_peak),
-                cpu_ns: load(&worker.cpu_ns),
-                flows_done: load(&worker.flows_done),
-                watermark_ms: worker.watermark_ms.load(Ordering::Relaxed),
-            });
+        Self {
+            rows_in: load(&worker.rows_in),
+            bytes_in: load(&worker.bytes_in),
+            rows_out: load(&worker.rows_out),
+            late: load(&worker.late),
+            bad: 0,
+            frames_sent: load(&worker.frames_out),
+            bytes_sent: load(&worker.bytes_out),
+            epochs: load(&worker.epochs),
+            windows: load(&worker.windows),
+            state_bytes: load(&worker.state_bytes),
+            state_bytes_peak: load(&worker.state_bytes_peak),
+            cpu_ns: load(&worker.cpu_ns),
+            flows_done: load(&worker.flows_done),
+            watermark_ms: worker.watermark_ms.load(Ordering::Relaxed),
         }
-        sum
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
@@ -172,13 +168,75 @@ impl Counters {
     }
 }
 
+/// Workers of a node that are told of one by one at most; the sum holds all.
+pub(crate) const WORKERS_TOLD_MAX: usize = 256;
+
+/// The counters of a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerCounters {
+    /// Its node.
+    pub node: u32,
+    /// Its number among all workers of the job.
+    pub worker: u32,
+    /// What it counted. Bad rows are counted per node, and 0 here.
+    pub counters: Counters,
+}
+
+/// What a node tells of itself: `total | number of workers u32 | each worker`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct NodeCounters {
+    pub(crate) total: Counters,
+    /// The first [`WORKERS_TOLD_MAX`] of them.
+    pub(crate) workers: Vec<Counters>,
+}
+
+impl NodeCounters {
+    /// Reads the counters of this node.
+    pub(crate) fn read(metrics: &[Arc<Metrics>], bad: &BadRows) -> Self {
+        let mut total = Counters { bad: bad.count(), ..Counters::default() };
+        let mut workers: Vec<_> = metrics.iter().map(|one| Counters::of_worker(one)).collect();
+        workers.iter().for_each(|worker| total.add(worker));
+        workers.truncate(WORKERS_TOLD_MAX);
+        Self { total, workers }
+    }
+
+    /// Its workers, by their numbers in the job.
+    pub(crate) fn told(&self, node: u32, per_node: u32) -> impl Iterator<Item = WorkerCounters> {
+        let numbers = node * per_node..;
+        numbers.zip(&self.workers).map(move |(worker, counters)| {
+            let counters = *counters;
+            WorkerCounters { node, worker, counters }
+        })
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = self.total.encode();
+        out.extend_from_slice(&(self.workers.len() as u32).to_le_bytes());
+        out.extend(self.workers.iter().flat_map(Counters::encode));
+        out
+    }
+
+    /// Takes a node's counters off the front of what it sent.
+    pub(crate) fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        let total = Counters::decode(bytes)?;
+        let (count, rest) = bytes.split_first_chunk()?;
+        *bytes = rest;
+        let count = Some(u32::from_le_bytes(*count) as usize);
+        let count = count.filter(|count| *count <= WORKERS_TOLD_MAX)?;
+        let workers = (0..count).map(|_| Counters::decode(bytes)).collect::<Option<_>>()?;
+        Some(Self { total, workers })
+    }
+}
+
 /// What a running job has done so far.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Progress {
     /// Since the first row could be read.
     pub elapsed: Duration,
     /// All nodes; those of other nodes are some hundred milliseconds old.
     pub counters: Counters,
+    /// The first 256 workers of each node.
+    pub workers: Vec<WorkerCounters>,
     /// How much of a bounded input is done, from 0 to 1; `None` where that is unknown.
     pub done: Option<f64>,
     /// The machine's clock minus the watermark, where there is a watermark.
@@ -194,6 +252,8 @@ pub struct Report {
     pub total: Counters,
     /// Each node, by rank.
     pub nodes: Vec<Counters>,
+    /// The first 256 workers of each node, in their last job.
+    pub workers: Vec<WorkerCounters>,
     /// The first bad rows of each node.
     pub bad_rows: Vec<BadRow>,
     /// The job ended because it was asked to.
@@ -209,6 +269,7 @@ impl Report {
             node.then(counters);
         }
         self.total.then(&next.total);
+        self.workers = next.workers;
         self.bad_rows.extend(next.bad_rows);
         self.cancelled |= next.cancelled;
     }
@@ -225,7 +286,7 @@ impl Counters {
 }
 
 /// A node's counters and bad rows, for all to have.
-pub(crate) fn encode_end(counters: &Counters, bad: &[BadRow]) -> Vec<u8> {
+pub(crate) fn encode_end(counters: &NodeCounters, bad: &[BadRow]) -> Vec<u8> {
     let mut out = counters.encode();
     for row in bad {
         for text in [&row.table, &row.place, &row.reason, &row.text] {
@@ -237,8 +298,8 @@ pub(crate) fn encode_end(counters: &Counters, bad: &[BadRow]) -> Vec<u8> {
 }
 
 /// The inverse of [`encode_end`].
-pub(crate) fn decode_end(mut bytes: &[u8]) -> Option<(Counters, Vec<BadRow>)> {
-    let counters = Counters::decode(&mut bytes)?;
+pub(crate) fn decode_end(mut bytes: &[u8]) -> Option<(NodeCounters, Vec<BadRow>)> {
+    let counters = NodeCounters::decode(&mut bytes)?;
     let mut text = || {
         let (len, rest) = bytes.split_first_chunk()?;
         let (text, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
@@ -258,8 +319,8 @@ mod tests {
 
     #[test]
     fn a_nodes_end_survives_the_wire() {
-        let counters =
-            Counters { rows_in: 7, watermark_ms: -3, late: u64::MAX, ..Default::default() };
+        let total = Counters { rows_in: 7, watermark_ms: -3, late: u64::MAX, ..Default::default() };
+        let counters = NodeCounters { total, workers: vec![total, Counters::default()] };
         let row = |n: u32| BadRow {
             table: "flights".into(),
             place: format!("a.csv:{n}"),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use cluster::Control;
@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::links::Layout;
 use crate::memory::Memory;
 use crate::node::Node;
-use crate::progress::OnProgress;
+use crate::progress::Observer;
 use crate::report::Report;
 
 /// How a script is run.
@@ -26,8 +26,11 @@ pub struct RunOptions<'a> {
     pub control: Option<&'a Control>,
     /// Set to true to end the job: inputs end, what is finished is published.
     pub cancel: Option<&'a AtomicBool>,
-    /// Called a few times a second on node 0.
-    pub progress: Option<OnProgress<'a>>,
+    /// Set to true to drop the job: nothing of it is published, and it ends with
+    /// [`Error::Interrupted`].
+    pub abort: Option<&'a AtomicBool>,
+    /// Told how the jobs go.
+    pub observer: Option<&'a dyn Observer>,
 }
 
 /// What [`Session::sql`](crate::Session::sql) made of a text.
@@ -41,6 +44,7 @@ pub struct Job {
     explain: Explain,
     statements: Vec<Planned>,
     bounded: bool,
+    interrupt: Arc<AtomicBool>,
     workers: Workers,
     fabric: FabricKind,
 }
@@ -52,6 +56,7 @@ impl Script {
             explain: stage.explain,
             statements: stage.statements,
             bounded: stage.bounded,
+            interrupt: stage.interrupt,
             workers,
             fabric,
         };
@@ -129,10 +134,29 @@ impl Job {
     /// # Errors
     /// The first failure. Nothing of a failed query is published.
     pub fn run(&self, options: &RunOptions<'_>) -> Result<Report, Error> {
-        match options.control {
+        let Workers { nodes, per_node } = self.workers;
+        let job = tracing::info_span!(
+            "job", nodes, workers_per_node = per_node, fabric = %self.fabric, bounded = self.bounded
+        );
+        let _job = job.enter();
+        // They run side by side, as long as the job.
+        let span = |statement: &Planned| {
+            let Planned { name, line, sql } = statement;
+            tracing::info_span!("statement", %name, line, %sql)
+        };
+        let _statements: Vec<_> = self.statements.iter().map(span).collect();
+        self.interrupt.store(false, Ordering::Relaxed);
+        if let Some(observer) = options.observer {
+            observer.started(self);
+        }
+        let result = match options.control {
             Some(control) => self.node(control).run(options),
             None => self.run_in_process(options),
+        };
+        if let Some(observer) = options.observer {
+            observer.ended(&result);
         }
+        result
     }
 
     fn node<'c>(&self, control: &'c Control) -> Node<'c> {
@@ -143,17 +167,21 @@ impl Job {
             job: Arc::clone(&self.job),
             fabric: self.fabric,
             clock: Arc::new(MonotonicClock::new()),
+            interrupt: Arc::clone(&self.interrupt),
         }
     }
 
     /// Every node on a thread of its own.
     fn run_in_process(&self, options: &RunOptions<'_>) -> Result<Report, Error> {
         let controls = cluster::in_process(self.workers.nodes)?;
+        let span = tracing::Span::current();
         let mut results = thread::scope(|scope| {
             let nodes: Vec<_> = controls
                 .into_iter()
                 .map(|control| {
+                    let span = span.clone();
                     scope.spawn(move || {
+                        let _job = span.entered();
                         let result = self.node(&control).run(options);
                         control.close();
                         result

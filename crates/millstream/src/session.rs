@@ -1,14 +1,17 @@
 //! A session: for how many workers SQL is planned, and where its rows go.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use arrow::datatypes::{DataType, Field, Schema};
 use arrow::record_batch::RecordBatch;
 use connectors::{Output, Stdout};
-use dataflow::connector::{Connector, Options};
-use plan::{Planner, Workers};
+use dataflow::connector::{Connector, Options, TableDef};
+use dataflow::error::ConnectorError;
+use plan::{Planner, Vocabulary, Workers};
 
 use crate::FabricKind;
 use crate::collect::Collected;
@@ -24,12 +27,36 @@ pub struct Session {
     planner: Planner,
     workers: Workers,
     fabric: FabricKind,
-    rows: RowFormat,
+    rows: RowTarget,
     output: Output,
     started_at: Option<SystemTime>,
 }
 
-/// How the rows of a bare `SELECT` are written to the session's output.
+/// Where the rows of a bare `SELECT` go.
+#[derive(Clone)]
+pub enum RowTarget {
+    /// To the session's output, which is standard output unless the session was given another.
+    Output(RowFormat),
+    /// Into a file that appears when the query has ended well. It holds the rows of one `SELECT`:
+    /// those of another take their place.
+    File {
+        /// Where; may be whatever the connector `file` can write.
+        path: String,
+        /// `csv`, `json`, …: what the connector `file` takes as `'format'`. The extension tells it
+        /// where there is none.
+        format: Option<String>,
+    },
+    /// To a connector's sink.
+    Connector(Arc<dyn Connector>),
+}
+
+impl Default for RowTarget {
+    fn default() -> Self {
+        Self::Output(RowFormat::default())
+    }
+}
+
+/// How rows are written to the session's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RowFormat {
     /// A table, drawn when the query has ended.
@@ -58,7 +85,7 @@ pub struct SessionBuilder {
     workers: Workers,
     fabric: FabricKind,
     settings: Vec<(String, String)>,
-    rows: RowFormat,
+    rows: RowTarget,
     output: Output,
     started_at: Option<SystemTime>,
     connectors: Vec<Arc<dyn Connector>>,
@@ -72,7 +99,7 @@ impl Session {
             workers: Workers { nodes: 1, per_node: 1 },
             fabric: FabricKind::default(),
             settings: Vec::new(),
-            rows: RowFormat::default(),
+            rows: RowTarget::default(),
             output: Output::stdout(),
             started_at: None,
             connectors: Vec::new(),
@@ -104,22 +131,53 @@ impl Session {
     /// As [`Session::sql`], and the first failure while it runs.
     pub fn collect(&mut self, text: &str) -> Result<Vec<RecordBatch>, Error> {
         let rows = Collected::default();
-        self.planner.set_default_sink(Arc::new(rows.clone()), Options::new());
-        let script = self.sql(text);
-        self.show_rows();
+        let target = RowTarget::Connector(Arc::new(rows.clone()));
+        let before = std::mem::replace(&mut self.rows, target.clone());
+        let script = self.rows_to(target).and_then(|()| self.sql(text));
+        self.rows_to(before)?;
         script?.run(&RunOptions::default())?;
         Ok(rows.take())
     }
 
-    /// Rows of a bare `SELECT` go to the session's output.
-    fn show_rows(&mut self) {
-        let options = Options::from([("format".to_owned(), self.rows.option().to_owned())]);
-        let stdout = Arc::new(Stdout::new(self.output.clone()));
-        self.planner.set_default_sink(stdout, options);
+    /// Says where the rows of a bare `SELECT` go from now on.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when they cannot go there; then nothing has changed. A file is not opened
+    /// before a query runs.
+    pub fn rows_to(&mut self, rows: RowTarget) -> Result<(), Error> {
+        let option = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let (connector, options): (Arc<dyn Connector>, Options) = match &rows {
+            RowTarget::Output(format) => (
+                Arc::new(Stdout::new(self.output.clone())),
+                Options::from([option("format", format.option())]),
+            ),
+            RowTarget::File { path, format } => {
+                let file = self.planner.connector("file").ok_or_else(|| Error::Usage {
+                    message: "this session has no connector 'file'".into(),
+                    hint: "add it to the session's connectors".into(),
+                })?;
+                let mut options = Options::from([option("path", path)]);
+                options.extend(format.as_ref().map(|format| option("format", format)));
+                check_file(&*file, path, &options)?;
+                (file, options)
+            }
+            RowTarget::Connector(connector) => (Arc::clone(connector), Options::new()),
+        };
+        self.planner.set_default_sink(connector, options);
+        self.rows = rows;
+        Ok(())
     }
 
-    /// Takes settings that did not come with a script.
-    fn set(&mut self, key: &str, value: &str) -> Result<(), Error> {
+    /// The names that SQL may use now: tables, columns, functions, connectors, settings.
+    pub fn vocabulary(&self) -> Vocabulary {
+        self.planner.vocabulary()
+    }
+
+    /// Changes a setting, as `SET 'key' = 'value'` does.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when there is no such setting, or it does not take the value.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), Error> {
         let quoted = |text: &str| text.replace('\'', "''");
         let statement = format!("SET '{}' = '{}'", quoted(key), quoted(value));
         match self.planner.plan(&statement) {
@@ -168,8 +226,8 @@ impl SessionBuilder {
         self
     }
 
-    /// How rows of a bare `SELECT` are written.
-    pub fn rows_as(mut self, rows: RowFormat) -> Self {
+    /// Where rows of a bare `SELECT` go.
+    pub fn rows_to(mut self, rows: RowTarget) -> Self {
         self.rows = rows;
         self
     }
@@ -208,13 +266,34 @@ impl SessionBuilder {
         connectors.extend(ours);
         let mut planner = Planner::new(connectors, workers);
         planner.set_end_needs(fabric.end_needs());
-        let mut session = Session { planner, workers, fabric, rows, output, started_at };
-        session.show_rows();
+        let rows_at_first = RowTarget::default();
+        let mut session =
+            Session { planner, workers, fabric, rows: rows_at_first, output, started_at };
+        session.rows_to(rows)?;
         for (key, value) in &settings {
             session.set(key, value)?;
         }
         Ok(session)
     }
+}
+
+/// Whether a file of that name can be a sink, whatever the columns; nothing is opened.
+fn check_file(file: &dyn Connector, path: &str, options: &Options) -> Result<(), Error> {
+    let schema = Arc::new(Schema::new(vec![Field::new("column", DataType::Int64, true)]));
+    let (options, metadata) = (options.clone(), BTreeMap::new());
+    let table = TableDef { name: path.to_owned(), schema, options, metadata };
+    let Err(refused) = file.sink(&table) else { return Ok(()) };
+    let (message, hint) = match &refused {
+        ConnectorError::Option { key, message, .. } if key == "format" => {
+            (format!("the format of the rows: {message}"), None)
+        }
+        ConnectorError::Option { hint, .. }
+        | ConnectorError::Column { hint, .. }
+        | ConnectorError::Io { hint, .. } => (refused.to_string(), hint.clone()),
+        other => (other.to_string(), None),
+    };
+    let hint = hint.unwrap_or_else(|| "name it x.csv, x.json, x.parquet or x.arrow".into());
+    Err(Error::Usage { message, hint })
 }
 
 fn bounded(whole: &str, parts: &str, number: u32, max: u32) -> Result<(), Error> {

@@ -94,7 +94,7 @@ fn a_query_without_end_ends_when_it_is_asked() {
         cancel.store(progress.counters.rows_in > 0, Ordering::Relaxed);
     };
     let options =
-        RunOptions { cancel: Some(&cancel), progress: Some(&show), ..RunOptions::default() };
+        RunOptions { cancel: Some(&cancel), observer: Some(&show), ..RunOptions::default() };
     let report = script.run(&options).unwrap();
     assert!(report.cancelled && report.total.rows_in > 0 && looks.into_inner() > 0);
 }

@@ -1,0 +1,161 @@
+//! What is measured, as a table: the metrics for Prometheus and their reference page are made from
+//! it.
+//!
+//! Labels are bounded: a worker's number, of which there are at most 256 per node. Nothing that
+//! comes from data is ever a label.
+
+use crate::report::{Counters, Progress};
+
+/// What a number does over time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricKind {
+    /// It only grows while the process lives.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+}
+
+/// A number of each worker.
+#[derive(Debug, Clone, Copy)]
+pub struct MetricSpec {
+    /// Its name, without the suffix `_total` of a counter.
+    pub name: &'static str,
+    /// What it does over time.
+    pub kind: MetricKind,
+    /// One sentence.
+    pub doc: &'static str,
+    /// Its value; `None` where there is none yet.
+    pub read: fn(&Counters) -> Option<f64>,
+}
+
+/// A number of the whole job.
+#[derive(Debug, Clone, Copy)]
+pub struct JobMetricSpec {
+    /// Its name, without the suffix `_total` of a counter.
+    pub name: &'static str,
+    /// What it does over time.
+    pub kind: MetricKind,
+    /// One sentence.
+    pub doc: &'static str,
+    /// Its value; `None` where there is none.
+    pub read: fn(&Progress) -> Option<f64>,
+}
+
+/// All numbers that are measured per worker, by name.
+pub fn metrics() -> &'static [MetricSpec] {
+    METRICS
+}
+
+/// All numbers that are measured per job, by name.
+pub fn job_metrics() -> &'static [JobMetricSpec] {
+    JOB_METRICS
+}
+
+const JOB_METRICS: &[JobMetricSpec] = &[
+    JobMetricSpec {
+        name: "millstream_bad_rows",
+        kind: MetricKind::Counter,
+        doc: "Rows that a source could not read.",
+        read: |progress| Some(progress.counters.bad as f64),
+    },
+    JobMetricSpec {
+        name: "millstream_job_done_ratio",
+        kind: MetricKind::Gauge,
+        doc: "How much of the bounded input of the running job is done, from 0 to 1; absent where \
+              that is unknown.",
+        read: |progress| progress.done,
+    },
+    JobMetricSpec {
+        name: "millstream_job_elapsed_seconds",
+        kind: MetricKind::Gauge,
+        doc: "Time since the running job could read its first row.",
+        read: |progress| Some(progress.elapsed.as_secs_f64()),
+    },
+    JobMetricSpec {
+        name: "millstream_job_lag_seconds",
+        kind: MetricKind::Gauge,
+        doc: "The machine's clock minus the lowest watermark; absent where there is no watermark.",
+        read: |progress| progress.lag.map(|lag| lag.as_secs_f64()),
+    },
+];
+
+const fn counter(
+    name: &'static str,
+    doc: &'static str,
+    read: fn(&Counters) -> Option<f64>,
+) -> MetricSpec {
+    MetricSpec { name, kind: MetricKind::Counter, doc, read }
+}
+
+const fn gauge(
+    name: &'static str,
+    doc: &'static str,
+    read: fn(&Counters) -> Option<f64>,
+) -> MetricSpec {
+    MetricSpec { name, kind: MetricKind::Gauge, doc, read }
+}
+
+const METRICS: &[MetricSpec] = &[
+    counter(
+        "millstream_cpu_seconds",
+        "Processor time of the worker, known when it has ended.",
+        |c| Some(c.cpu_ns as f64 / 1e9),
+    ),
+    counter("millstream_epochs", "Epochs closed.", |c| Some(c.epochs as f64)),
+    counter("millstream_flows_done", "Flows of bounded input read to their end.", |c| {
+        Some(c.flows_done as f64)
+    }),
+    counter("millstream_input_bytes", "Bytes of Arrow buffers read from sources.", |c| {
+        Some(c.bytes_in as f64)
+    }),
+    counter("millstream_input_rows", "Rows read from sources.", |c| Some(c.rows_in as f64)),
+    counter("millstream_late_rows", "Rows that came too late for their window.", |c| {
+        Some(c.late as f64)
+    }),
+    counter("millstream_output_rows", "Rows given to sinks.", |c| Some(c.rows_out as f64)),
+    counter("millstream_sent_bytes", "Bytes sent to other workers.", |c| Some(c.bytes_sent as f64)),
+    counter("millstream_sent_frames", "Frames sent to other workers.", |c| {
+        Some(c.frames_sent as f64)
+    }),
+    gauge("millstream_state_bytes", "Bytes of window state now.", |c| Some(c.state_bytes as f64)),
+    gauge("millstream_state_peak_bytes", "Most bytes of window state in the job.", |c| {
+        Some(c.state_bytes_peak as f64)
+    }),
+    gauge(
+        "millstream_watermark_seconds",
+        "The watermark in seconds since 1970; absent before the first and after the last.",
+        |c| {
+            let known = c.watermark_ms != i64::MIN && c.watermark_ms != i64::MAX;
+            known.then_some(c.watermark_ms as f64 / 1e3)
+        },
+    ),
+    counter("millstream_windows", "Windows fired, counted once per leader.", |c| {
+        Some(c.windows as f64)
+    }),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_sorted_and_say_their_unit() {
+        assert!(metrics().is_sorted_by_key(|metric| metric.name));
+        assert!(job_metrics().is_sorted_by_key(|metric| metric.name));
+        let workers = metrics().iter().map(|metric| (metric.name, metric.doc));
+        for (name, doc) in
+            workers.chain(job_metrics().iter().map(|metric| (metric.name, metric.doc)))
+        {
+            assert!(name.starts_with("millstream_") && !name.ends_with("_total"), "{name}");
+            assert!(doc.ends_with('.'), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_watermark_is_absent_before_the_first_and_after_the_last() {
+        let watermark = metrics().iter().find(|m| m.name == "millstream_watermark_seconds");
+        let read = watermark.expect("there is one").read;
+        let at = |watermark_ms| read(&Counters { watermark_ms, ..Counters::default() });
+        assert_eq!((at(i64::MIN), at(i64::MAX), at(1500)), (None, None, Some(1.5)));
+    }
+}
