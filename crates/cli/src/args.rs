@@ -23,19 +23,34 @@ Examples:
   millstream run examples/flights.sql
   millstream run examples/flights.sql --nodes 4 --workers 1 --fabric tcp
   millstream explain examples/flights.sql
+  millstream sql
   echo \"SELECT 1 + 1 AS two\" | millstream run -";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
   millstream run examples/flights.sql                        one process, all cores
   millstream run examples/flights.sql --nodes 4 --workers 1  four processes, the same rows
-  millstream run query.sql --format csv --output rows.csv    rows of SELECT into a file
+  millstream run query.sql --output rows.parquet             rows of SELECT into a file
+  millstream run query.sql --chart                           a picture of the rows
+  millstream run query.sql --metrics                         for Prometheus, on port 9464
   millstream run query.sql --set millstream.exchange=shuffle
   millstream run query.sql --dry-run                         what it would use; starts nothing
   millstream run - < query.sql                               SQL from standard input
 
 Exit codes: 0 success, 1 failure while running, 2 wrong arguments or SQL, 130 ended by Ctrl-C.
 Ctrl-C ends the input and publishes what is finished; a second one ends at once.";
+
+const SQL_EXAMPLES: &str = "\
+Examples:
+  millstream sql                                        from the keyboard; .help lists commands
+  millstream sql -c \"SELECT 1 + 1 AS two\"
+  millstream sql -f tables.sql -f query.sql             one after the other, tables are kept
+  millstream sql -f query.sql --output rows.parquet     rows of SELECT into a file
+  millstream sql -f query.sql --chart                   a picture of the rows
+  echo \"SELECT 1;\" | millstream sql
+
+Nodes are threads of this process. Ctrl-C stops the query and not the shell, Ctrl-D leaves.
+Exit codes: 0 success, 1 failure while running, 2 wrong arguments or SQL, 130 ended by Ctrl-C.";
 
 const EXPLAIN_EXAMPLES: &str = "\
 Examples:
@@ -53,6 +68,9 @@ pub(crate) enum Command {
     /// Runs the statements of a SQL file.
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
+    /// Reads statements from the keyboard and shows their rows.
+    #[command(after_help = SQL_EXAMPLES)]
+    Sql(SqlArgs),
     /// Shows how the statements of a SQL file would run: pipelines, exchanges and why, memory.
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArgs),
@@ -91,14 +109,8 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) dry_run: bool,
 
-    /// How rows of a bare SELECT are written
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    pub(crate) format: Format,
-
-    /// Writes rows of bare SELECTs here instead of to standard output; the file appears when all is
-    /// well
-    #[arg(long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) rows: RowsArgs,
 
     /// How progress is shown on standard error
     #[arg(long, value_enum, default_value_t = ProgressStyle::Auto)]
@@ -109,7 +121,69 @@ pub(crate) struct RunArgs {
     pub(crate) quiet: bool,
 
     #[command(flatten)]
+    pub(crate) telemetry: TelemetryArgs,
+
+    #[command(flatten)]
     pub(crate) log: LogArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SqlArgs {
+    /// Runs this and leaves; may be repeated
+    #[arg(short = 'c', long = "command", value_name = "SQL", conflicts_with = "file")]
+    pub(crate) command: Vec<String>,
+
+    /// Runs the statements and dot commands of a file and leaves; may be repeated
+    #[arg(short = 'f', long = "file", value_name = "FILE")]
+    pub(crate) file: Vec<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) layout: LayoutArgs,
+
+    #[command(flatten)]
+    pub(crate) rows: RowsArgs,
+
+    #[command(flatten)]
+    pub(crate) telemetry: TelemetryArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+/// Where rows of a bare `SELECT` go, and how they look.
+#[derive(Debug, Args)]
+pub(crate) struct RowsArgs {
+    /// How rows of a bare SELECT are written [default: by the extension of --output, else table]
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<Format>,
+
+    /// Writes the rows of a bare SELECT here instead of to standard output; the file appears when
+    /// all is well
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Draws the rows of a bare SELECT: time or the first column across, numbers up
+    #[arg(long, conflicts_with_all = ["format", "output"])]
+    pub(crate) chart: bool,
+}
+
+/// What others may watch.
+#[derive(Debug, Args)]
+pub(crate) struct TelemetryArgs {
+    /// Serves metrics for Prometheus at /metrics, and JSON at /status [default address:
+    /// 127.0.0.1:9464]
+    #[arg(
+        long,
+        value_name = "ADDR:PORT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "127.0.0.1:9464"
+    )]
+    pub(crate) metrics: Option<SocketAddr>,
+
+    /// Sends spans of jobs, epochs and windows to an OpenTelemetry collector, by gRPC
+    #[arg(long, value_name = "URL")]
+    pub(crate) otlp: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -127,6 +201,13 @@ pub(crate) struct JobArgs {
     /// The SQL; `-` reads standard input
     pub(crate) file: PathBuf,
 
+    #[command(flatten)]
+    pub(crate) layout: LayoutArgs,
+}
+
+/// Where a job runs.
+#[derive(Debug, Args)]
+pub(crate) struct LayoutArgs {
     /// Processes that share the work
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = nodes)]
     pub(crate) nodes: u32,
@@ -161,6 +242,23 @@ pub(crate) enum Format {
     Csv,
     /// One JSON object per line, as they come.
     Json,
+    /// A Parquet file; needs --output.
+    Parquet,
+    /// An Arrow IPC file; needs --output.
+    Arrow,
+}
+
+impl Format {
+    /// As the connector `file` names it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Format::Table => "table",
+            Format::Csv => "csv",
+            Format::Json => "json",
+            Format::Parquet => "parquet",
+            Format::Arrow => "arrow",
+        }
+    }
 }
 
 /// How progress is shown.
@@ -176,7 +274,7 @@ pub(crate) enum ProgressStyle {
     None,
 }
 
-impl JobArgs {
+impl LayoutArgs {
     /// Threads of each process.
     pub(crate) fn workers(&self) -> u32 {
         let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
@@ -242,12 +340,12 @@ mod tests {
     #[test]
     fn the_workers_of_all_nodes_share_the_cores() {
         let cores = std::thread::available_parallelism().unwrap().get() as u32;
-        assert_eq!(parse(&["q.sql"]).unwrap().job.workers(), cores);
+        assert_eq!(parse(&["q.sql"]).unwrap().job.layout.workers(), cores);
         assert_eq!(
-            parse(&["q.sql", "--nodes", "256"]).unwrap().job.workers(),
+            parse(&["q.sql", "--nodes", "256"]).unwrap().job.layout.workers(),
             (cores / 256).max(1)
         );
-        assert_eq!(parse(&["q.sql", "--workers", "3"]).unwrap().job.workers(), 3);
+        assert_eq!(parse(&["q.sql", "--workers", "3"]).unwrap().job.layout.workers(), 3);
     }
 
     #[test]
@@ -261,6 +359,7 @@ mod tests {
             (["--listen", "here"], "such as 127.0.0.1:0"),
             (["--set", "shuffle"], "write KEY=VALUE"),
             (["--set", "=shuffle"], "write KEY=VALUE"),
+            (["--format", "xml"], "csv, json, parquet, arrow"),
         ] {
             let error = parse(&[&["q.sql"][..], &args[..]].concat()).unwrap_err();
             assert!(error.contains(hint), "{args:?}: {error}");
@@ -271,7 +370,15 @@ mod tests {
     fn settings_keep_what_follows_the_first_equals_sign() {
         let args = parse(&["q.sql", "--set", "a.b = c=d", "--set", "e="]).unwrap();
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        assert_eq!(args.job.set, [pair("a.b", "c=d"), pair("e", "")]);
+        assert_eq!(args.job.layout.set, [pair("a.b", "c=d"), pair("e", "")]);
+    }
+
+    #[test]
+    fn metrics_are_on_loopback_unless_told_otherwise() {
+        let at = |args: &[&str]| parse(args).unwrap().telemetry.metrics.map(|a| a.to_string());
+        assert_eq!(at(&["q.sql"]), None);
+        assert_eq!(at(&["--metrics", "q.sql"]).as_deref(), Some("127.0.0.1:9464"));
+        assert_eq!(at(&["--metrics=127.0.0.1:0", "q.sql"]).as_deref(), Some("127.0.0.1:0"));
     }
 
     /// The reference page names every option of every command, and no other.

@@ -117,7 +117,7 @@ enum KeysBy {
 
 /// Runs the command.
 pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
-    log::start(&args.log.log, &Screen::new(ProgressStyle::None));
+    log::start(&args.log.log, &Screen::new(ProgressStyle::None), None);
     let Some(plan) = args.plan() else {
         let limits = bench::limits::limits(args.workers.max(2), args.runs as usize);
         let limits = limits.map_err(|error| failed(&error))?;

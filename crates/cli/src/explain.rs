@@ -10,10 +10,11 @@ use crate::{log, script};
 
 /// Runs the command.
 pub(crate) fn explain(args: &ExplainArgs) -> Result<ExitCode, Failure> {
-    log::start(&args.log.log, &Screen::new(ProgressStyle::None));
+    log::start(&args.log.log, &Screen::new(ProgressStyle::None), None);
     let script = script::read(&args.job.file)?;
-    let explained =
-        millstream_session(&args.job).build().and_then(|mut session| session.explain(&script.sql));
+    let explained = millstream_session(&args.job.layout)
+        .build()
+        .and_then(|mut session| session.explain(&script.sql));
     match explained {
         Ok(text) => {
             print(&text);

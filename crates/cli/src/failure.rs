@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use millstream::Error;
 
+use crate::signals::INTERRUPTED;
+
 /// What is printed, and the exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -22,6 +24,11 @@ impl Failure {
     /// Something that failed on the way.
     pub(crate) fn runtime(message: &str, hint: Option<&str>) -> Self {
         Self { text: lines(message, hint), code: 1 }
+    }
+
+    /// Ended by Ctrl-C, which needs no words.
+    pub(crate) fn interrupted() -> Self {
+        Self { text: String::new(), code: INTERRUPTED }
     }
 
     /// A failure that another process reports.

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
@@ -9,11 +10,16 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::failure::colored;
 use crate::screen::Screen;
+use crate::trace::Traces;
 
-/// Logs what `targets` lets through, above the progress line of `screen`.
-pub(crate) fn start(targets: &Targets, screen: &Screen) {
-    let layer = tracing_subscriber::fmt::layer().with_ansi(colored()).with_writer(screen.clone());
-    let started = tracing_subscriber::registry().with(layer).with(targets.clone()).try_init();
+/// Logs what `targets` lets through, above the progress line of `screen`; spans go to `traces`.
+pub(crate) fn start(targets: &Targets, screen: &Screen, traces: Option<&Traces>) {
+    let lines = tracing_subscriber::fmt::layer().with_ansi(colored()).with_writer(screen.clone());
+    let spans = traces.map(|traces| traces.layer().with_filter(Traces::filter()));
+    let started = tracing_subscriber::registry()
+        .with(spans)
+        .with(lines.with_filter(targets.clone()))
+        .try_init();
     // The only other subscriber could be our own.
     debug_assert!(started.is_ok());
 }

@@ -8,6 +8,8 @@
 
 mod args;
 mod bench;
+mod board;
+mod chart;
 mod explain;
 mod fabric;
 mod failure;
@@ -15,11 +17,16 @@ mod human;
 mod log;
 mod member;
 mod output;
+mod rows;
 mod run;
 mod screen;
 mod script;
 mod signals;
+mod sql;
 mod summary;
+mod telemetry;
+mod terminal;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -31,6 +38,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Sql(args) => sql::sql(&args),
         Command::Explain(args) => explain::explain(&args),
         Command::Fabric(args) => fabric::fabric(&args),
         Command::Bench(args) => bench::bench(&args),

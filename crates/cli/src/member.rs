@@ -9,19 +9,21 @@ use millstream::{Error, RunOptions};
 
 use crate::args::{ProgressStyle, RunArgs};
 use crate::failure::Failure;
+use crate::output::Writer;
 use crate::run::{SCRIPT_STEP, decode_start, session};
 use crate::screen::Screen;
-use crate::{log, signals};
+use crate::signals;
+use crate::telemetry::Telemetry;
 
 /// Joins, runs this node's part, ends.
 pub(crate) fn run(args: &RunArgs, invitation: &Invitation) -> Result<ExitCode, Failure> {
     let screen = Screen::new(ProgressStyle::None);
-    log::start(&args.log.log, &screen);
+    let telemetry = Telemetry::start(&args.telemetry, &args.log, &screen, false)?;
     signals::ignore_interrupts()?;
     let control = invitation
         .join()
         .map_err(|error| Failure::runtime(&error.to_string(), error.hint().as_deref()))?;
-    match work(args, &control) {
+    let ended = match work(args, &control, &screen) {
         Ok(()) => {
             control.close();
             Ok(ExitCode::SUCCESS)
@@ -33,14 +35,19 @@ pub(crate) fn run(args: &RunArgs, invitation: &Invitation) -> Result<ExitCode, F
             }
             Err(Failure::silent())
         }
-    }
+    };
+    telemetry.end();
+    ended
 }
 
-fn work(args: &RunArgs, control: &Control) -> Result<(), Error> {
+fn work(args: &RunArgs, control: &Control, screen: &Screen) -> Result<(), Error> {
     let mut scripts = control.all_gather(SCRIPT_STEP, Vec::new())?;
     let (sql, started) =
         decode_start(&scripts.swap_remove(0)).ok_or(Error::Unlike { rank: 0, what: "script" })?;
-    let planned = session(args, None, started)?.sql(&sql)?;
+    // Node 0 has looked at the arguments, and rows are gathered there.
+    let session = session(args, Writer::stdout(screen), started);
+    let session = session.map_err(|_| Error::Unlike { rank: 0, what: "arguments" })?;
+    let planned = session?.sql(&sql)?;
     planned.run(&RunOptions { control: Some(control), ..RunOptions::default() })?;
     Ok(())
 }

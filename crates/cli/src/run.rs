@@ -6,14 +6,15 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use millstream::cluster::{ClusterError, Control, Invitation, Launched, LocalLaunch, launch_local};
-use millstream::{Error, Memory, Progress, Report, RunOptions, Session};
+use millstream::{Error, Memory, Report, RowFormat, RowTarget, RunOptions, Session};
 
-use crate::args::{Format, JobArgs, ProgressStyle, RunArgs};
+use crate::args::{LayoutArgs, ProgressStyle, RunArgs};
 use crate::failure::Failure;
 use crate::output::{Output, Writer};
 use crate::screen::Screen;
 use crate::script::{self, Script};
-use crate::{human, log, member, signals, summary};
+use crate::telemetry::Telemetry;
+use crate::{human, member, rows, signals, summary};
 
 /// How long other nodes may take to end by themselves.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -29,26 +30,33 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     let style = if args.quiet { ProgressStyle::None } else { args.progress };
     let screen = Screen::new(style);
-    log::start(&args.log.log, &screen);
+    let telemetry = Telemetry::start(&args.telemetry, &args.log, &screen, true)?;
+    let result = run_first(args, &screen, &telemetry);
+    telemetry.end();
+    result
+}
+
+fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<ExitCode, Failure> {
     let script = script::read(&args.job.file)?;
     let started = SystemTime::now();
     let fail = |error: &Error| Failure::of(error, &script.name, &script.sql);
+    let (output, writer) = Output::open(rows::text_file(&args.rows), screen)?;
+    let mut session = session(args, writer, started)?.map_err(|error| fail(&error))?;
+    let planned = session.sql(&script.sql).map_err(|error| fail(&error))?;
+    if let Some(file) = rows::file(&args.rows) {
+        rows::only_one(&planned, file)?;
+    }
     if args.dry_run {
-        let mut session = session(args, None, started).map_err(|error| fail(&error))?;
-        let planned = session.sql(&script.sql).map_err(|error| fail(&error))?;
-        print(&dry_run(&args.job, &planned.memory()));
+        print(&dry_run(&args.job.layout, &planned.memory()));
         return Ok(ExitCode::SUCCESS);
     }
-    let (output, writer) = Output::open(args.output.as_deref())?;
-    let mut session = session(args, Some(writer), started).map_err(|error| fail(&error))?;
-    let planned = session.sql(&script.sql).map_err(|error| fail(&error))?;
     let cancel = signals::cancel_flag(output.temporary())?;
-    let launched = launch(args, &screen).map_err(|error| fail(&error.into()))?;
-    let show = |progress: &Progress| screen.show(progress);
+    let launched = launch(args, screen).map_err(|error| fail(&error.into()))?;
     let options = RunOptions {
         control: Some(&launched.control),
         cancel: Some(&cancel),
-        progress: Some(&show),
+        observer: Some(telemetry),
+        ..RunOptions::default()
     };
     let result = start(&launched.control, &script, started).and_then(|()| planned.run(&options));
     screen.clear();
@@ -61,7 +69,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         launched.children.wait(PATIENCE);
     }
     let interrupted = cancel.load(Ordering::Relaxed);
-    finish(args, &screen, output, result, interrupted).map_err(|end| match end {
+    finish(args, screen, output, result, interrupted).map_err(|end| match end {
         End::Library(error) => fail(&error),
         End::Command(failure) => failure,
     })
@@ -73,34 +81,34 @@ fn invitation() -> Result<Option<Invitation>, Failure> {
 }
 
 /// A session as the arguments say; every node builds the same. `started` is node 0's clock.
+///
+/// # Errors
+/// The outer one when the arguments do not fit each other, the inner one as the session has it.
 pub(crate) fn session(
     args: &RunArgs,
-    output: Option<Writer>,
+    output: Writer,
     started: SystemTime,
-) -> Result<Session, Error> {
-    let builder = millstream_session(&args.job).started_at(started);
-    let mut builder = builder.rows_as(match args.format {
-        Format::Table => millstream::RowFormat::Table,
-        Format::Csv => millstream::RowFormat::Csv,
-        Format::Json => millstream::RowFormat::Json,
-    });
-    if let Some(output) = output {
-        let name = args.output.as_ref().map_or("stdout".into(), |path| path.display().to_string());
-        builder = builder.output(&name, output);
-    }
-    builder.build()
+) -> Result<Result<Session, Error>, Failure> {
+    let target = rows::target(&args.rows, &output)?;
+    output
+        .clip(matches!(target, RowTarget::Output(RowFormat::Table)) && args.rows.output.is_none());
+    let file = rows::text_file(&args.rows);
+    let name = file.map_or("stdout".into(), |path| path.display().to_string());
+    let builder = millstream_session(&args.job.layout).started_at(started).rows_to(target);
+    Ok(builder.output(&name, output).build())
 }
 
-pub(crate) fn millstream_session(job: &JobArgs) -> millstream::SessionBuilder {
-    let mut builder = Session::builder().nodes(job.nodes).workers(job.workers()).fabric(job.fabric);
-    for (key, value) in &job.set {
+pub(crate) fn millstream_session(layout: &LayoutArgs) -> millstream::SessionBuilder {
+    let LayoutArgs { nodes, fabric, .. } = *layout;
+    let mut builder = Session::builder().nodes(nodes).workers(layout.workers()).fabric(fabric);
+    for (key, value) in &layout.set {
         builder = builder.set(key, value);
     }
     builder
 }
 
 fn launch(args: &RunArgs, screen: &Screen) -> Result<Launched, ClusterError> {
-    let mut launch = LocalLaunch::new(args.job.nodes)?;
+    let mut launch = LocalLaunch::new(args.job.layout.nodes)?;
     launch.listen = args.listen;
     let screen = screen.clone();
     launch.stderr = Arc::new(move |rank, line| screen.line(&format!("[node {rank}] {line}")));
@@ -157,7 +165,7 @@ fn finish(
 }
 
 /// What a job would use.
-fn dry_run(job: &JobArgs, memory: &Memory) -> String {
+fn dry_run(job: &LayoutArgs, memory: &Memory) -> String {
     let mut text = format!(
         "{} with {} each, {} between them\n\n{:<14}{:>12}{:>12}  per worker\n",
         human::counted(job.nodes.into(), "node"),

@@ -52,10 +52,14 @@ impl Screen {
 
     /// Writes a line above the progress.
     pub(crate) fn line(&self, text: &str) {
-        let write = || {
+        self.aside(|| {
             // Standard error may be closed; there is nobody left to tell.
             let _ = writeln!(std::io::stderr().lock(), "{text}");
-        };
+        });
+    }
+
+    /// Takes the progress line away while something else is written.
+    pub(crate) fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
         match &self.bar {
             Some(bar) => bar.suspend(write),
             None => write(),
@@ -146,7 +150,8 @@ mod tests {
             ..Counters::default()
         };
         let lag = Some(Duration::from_secs(3));
-        let progress = Progress { elapsed: Duration::from_secs(2), counters, done: None, lag };
+        let elapsed = Duration::from_secs(2);
+        let progress = Progress { elapsed, counters, workers: vec![], done: None, lag };
         let last = Last { elapsed: Duration::from_secs(1), rows_in: 1_000_000, rows_out: 50 };
         assert_eq!(
             describe(&progress, &last, Duration::from_secs(1)),
@@ -159,7 +164,8 @@ mod tests {
     fn the_lag_of_old_data_is_not_shown() {
         let counters = Counters { watermark_ms: 0, ..Counters::default() };
         let lag = Some(LAG_SHOWN_MAX + Duration::from_secs(1));
-        let progress = Progress { elapsed: Duration::ZERO, counters, done: None, lag };
+        let elapsed = Duration::ZERO;
+        let progress = Progress { elapsed, counters, workers: vec![], done: None, lag };
         let text = describe(&progress, &Last::default(), Duration::from_secs(1));
         assert_eq!(text, "0 rows in (0/s), 0 out (0/s), watermark 1970-01-01 00:00:00");
     }

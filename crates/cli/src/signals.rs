@@ -44,6 +44,13 @@ pub(crate) fn cancel_flag(temporary: Option<&Path>) -> Result<Arc<AtomicBool>, F
     Ok(cancel)
 }
 
+/// A flag that each Ctrl-C sets, and nothing else happens. Whoever looks at it puts it back.
+pub(crate) fn interrupt_flag() -> Result<Arc<AtomicBool>, Failure> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    flag::register(SIGINT, Arc::clone(&interrupted)).map_err(refused)?;
+    Ok(interrupted)
+}
+
 /// Leaves Ctrl-C to node 0, which hears of it too and tells the others.
 pub(crate) fn ignore_interrupts() -> Result<(), Failure> {
     flag::register(SIGINT, Arc::default()).map(|_| ()).map_err(refused)

@@ -1,0 +1,462 @@
+//! How the jobs of this process are doing, for Prometheus and as JSON: `--metrics`.
+//!
+//! A [`Board`] is told by the jobs and read by the [`Server`]. Counters of jobs that have ended are
+//! kept, so that they only grow while the process lives. The number of series is bounded: workers
+//! beyond [`WORKERS_SHOWN_MAX`] are added up as `other`, statements beyond [`STATEMENTS_SHOWN_MAX`]
+//! are left out, and nothing that comes from data is a label.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use axum::Router;
+use axum::http::header::CONTENT_TYPE;
+use axum::routing::get;
+use millstream::{Error, Job, MetricKind, Observer, Progress, Report, WorkerCounters};
+use millstream::{job_metrics, metrics};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use tokio::runtime::Runtime;
+
+use crate::failure::Failure;
+
+/// Workers that have a series of their own.
+const WORKERS_SHOWN_MAX: u32 = 256;
+/// Statements of a job that are named.
+const STATEMENTS_SHOWN_MAX: usize = 64;
+/// Characters of a statement's name that are shown.
+const NAME_CHARS_MAX: usize = 80;
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What is known of the jobs of this process. Clones are the same board.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Board(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// The job that runs.
+    job: Option<Running>,
+    /// What it has done so far.
+    progress: Option<Progress>,
+    /// Counters of jobs that have ended, by worker, in the order of [`metrics`].
+    ended_workers: BTreeMap<u32, Values>,
+    /// Those of [`job_metrics`].
+    ended_jobs: Vec<f64>,
+    succeeded: u64,
+    failed: u64,
+    cancelled: u64,
+}
+
+#[derive(Debug)]
+struct Running {
+    /// Name and line.
+    statements: Vec<(String, usize)>,
+    bounded: bool,
+}
+
+/// The values of a worker; `None` where there is none.
+#[derive(Debug, Clone)]
+struct Values {
+    node: u32,
+    of: Vec<Option<f64>>,
+}
+
+impl Values {
+    fn of(worker: &WorkerCounters) -> Self {
+        let read = |metric: &millstream::MetricSpec| (metric.read)(&worker.counters);
+        Self { node: worker.node, of: metrics().iter().map(read).collect() }
+    }
+
+    /// Adds counters; of gauges the greater one is kept.
+    fn add(&mut self, other: &Values) {
+        for ((value, other), metric) in self.of.iter_mut().zip(&other.of).zip(metrics()) {
+            *value = match (*value, *other, metric.kind) {
+                (Some(a), Some(b), MetricKind::Counter) => Some(a + b),
+                (Some(a), Some(b), MetricKind::Gauge) => Some(a.max(b)),
+                (a, b, _) => a.or(b),
+            };
+        }
+    }
+}
+
+impl Observer for Board {
+    fn started(&self, job: &Job) {
+        let mut state = self.lock();
+        let name = |name: &str| name.chars().take(NAME_CHARS_MAX).collect();
+        let statements = job.statements().iter().take(STATEMENTS_SHOWN_MAX);
+        let statements = statements.map(|s| (name(&s.name), s.line)).collect();
+        state.job = Some(Running { statements, bounded: job.bounded() });
+        state.progress = None;
+    }
+
+    fn progress(&self, progress: &Progress) {
+        self.lock().progress = Some(progress.clone());
+    }
+
+    fn ended(&self, result: &Result<Report, Error>) {
+        let mut state = self.lock();
+        let last = state.progress.take();
+        let (workers, progress) = match result {
+            Ok(report) => {
+                let counters = report.total;
+                let (workers, elapsed) = (report.workers.clone(), report.elapsed);
+                let none = Progress { elapsed, counters, workers: vec![], done: None, lag: None };
+                (workers, Some(none))
+            }
+            // What is known of a job that failed is what it told last.
+            Err(_) => (last.iter().flat_map(|p| p.workers.clone()).collect(), last),
+        };
+        match result {
+            Ok(report) if report.cancelled => state.cancelled += 1,
+            Ok(_) => state.succeeded += 1,
+            Err(Error::Interrupted) => state.cancelled += 1,
+            Err(_) => state.failed += 1,
+        }
+        for worker in &workers {
+            let mut values = Values::of(worker);
+            for (value, metric) in values.of.iter_mut().zip(metrics()) {
+                // A gauge tells of now.
+                *value = value.filter(|_| metric.kind == MetricKind::Counter);
+            }
+            let known = state
+                .ended_workers
+                .entry(worker.worker)
+                .or_insert(Values { node: worker.node, of: vec![None; metrics().len()] });
+            known.add(&values);
+        }
+        let State { ended_jobs, .. } = &mut *state;
+        ended_jobs.resize(job_metrics().len(), 0.0);
+        for (sum, metric) in ended_jobs.iter_mut().zip(job_metrics()) {
+            let value = progress.as_ref().and_then(|progress| (metric.read)(progress));
+            *sum += value.filter(|_| metric.kind == MetricKind::Counter).unwrap_or(0.0);
+        }
+        state.job = None;
+    }
+}
+
+impl Board {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The page for Prometheus.
+    fn page(&self) -> String {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(self.clone()));
+        let mut page = String::new();
+        // Writing to a String cannot fail.
+        let _ = text::encode(&mut page, &registry);
+        page
+    }
+
+    /// The same in short, as JSON.
+    fn status(&self) -> String {
+        let state = self.lock();
+        let workers: Vec<String> = state
+            .workers()
+            .iter()
+            .map(|(worker, values)| {
+                let fields = metrics().iter().zip(&values.of).filter_map(|(metric, value)| {
+                    let name = metric.name.trim_start_matches("millstream_");
+                    value.map(|value| format!("\"{name}\":{value}"))
+                });
+                let fields: Vec<_> = fields.collect();
+                let worker = if worker == "other" { "\"other\"" } else { worker };
+                format!("{{\"node\":{},\"worker\":{worker},{}}}", values.node, fields.join(","))
+            })
+            .collect();
+        let mut job = "null".to_owned();
+        if let Some(running) = &state.job {
+            let statements = running.statements.iter();
+            let statements: Vec<_> = statements
+                .map(|(name, line)| format!("{{\"name\":{},\"line\":{line}}}", json_text(name)))
+                .collect();
+            let mut fields = vec![
+                format!("\"statements\":[{}]", statements.join(",")),
+                format!("\"bounded\":{}", running.bounded),
+            ];
+            for (metric, value) in job_metrics().iter().zip(state.job_values()) {
+                let name = metric.name.trim_start_matches("millstream_").trim_start_matches("job_");
+                fields.extend(value.map(|value| format!("\"{name}\":{value}")));
+            }
+            job = format!("{{{}}}", fields.join(","));
+        }
+        format!(
+            "{{\"version\":{},\"job\":{job},\"jobs\":{{\"succeeded\":{},\"failed\":{},\
+             \"cancelled\":{}}},\"workers\":[{}]}}\n",
+            json_text(env!("CARGO_PKG_VERSION")),
+            state.succeeded,
+            state.failed,
+            state.cancelled,
+            workers.join(",")
+        )
+    }
+}
+
+impl State {
+    /// The values of each worker by its label, those of ended jobs included.
+    fn workers(&self) -> BTreeMap<String, Values> {
+        let mut all = self.ended_workers.clone();
+        for worker in self.progress.iter().flat_map(|progress| &progress.workers) {
+            let values = Values::of(worker);
+            match all.get_mut(&worker.worker) {
+                Some(known) => known.add(&values),
+                None => {
+                    all.insert(worker.worker, values);
+                }
+            }
+        }
+        let mut shown: BTreeMap<String, Values> = BTreeMap::new();
+        for (worker, values) in all {
+            let label = match worker {
+                ..WORKERS_SHOWN_MAX => worker.to_string(),
+                _ => "other".to_owned(),
+            };
+            match shown.get_mut(&label) {
+                Some(known) => known.add(&values),
+                None => {
+                    shown.insert(label, values);
+                }
+            }
+        }
+        shown
+    }
+
+    /// The values of [`job_metrics`].
+    fn job_values(&self) -> Vec<Option<f64>> {
+        let ended = |at: usize| self.ended_jobs.get(at).copied().unwrap_or(0.0);
+        let value = |(at, metric): (usize, &millstream::JobMetricSpec)| {
+            let now = self.progress.as_ref().and_then(|progress| (metric.read)(progress));
+            match metric.kind {
+                MetricKind::Counter => Some(ended(at) + now.unwrap_or(0.0)),
+                MetricKind::Gauge => now,
+            }
+        };
+        job_metrics().iter().enumerate().map(value).collect()
+    }
+}
+
+impl Collector for Board {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let state = self.lock();
+        let workers = state.workers();
+        for (at, metric) in metrics().iter().enumerate() {
+            let kind = metric_type(metric.kind);
+            let mut family = encoder.encode_descriptor(metric.name, metric.doc, None, kind)?;
+            for (worker, values) in &workers {
+                let Some(value) = values.of[at] else { continue };
+                let node = values.node.to_string();
+                let labels = [("node", node.as_str()), ("worker", worker.as_str())];
+                put(family.encode_family(&labels)?, metric.kind, value)?;
+            }
+        }
+        for (metric, value) in job_metrics().iter().zip(state.job_values()) {
+            let Some(value) = value else { continue };
+            let kind = metric_type(metric.kind);
+            let one = encoder.encode_descriptor(metric.name, metric.doc, None, kind)?;
+            put(one, metric.kind, value)?;
+        }
+        for (name, doc) in [JOBS, JOB_STATEMENT, BUILD] {
+            let kind = if name == JOBS.0 { MetricKind::Counter } else { MetricKind::Gauge };
+            let mut family = encoder.encode_descriptor(name, doc, None, metric_type(kind))?;
+            for (labels, value) in state.others(name) {
+                put(family.encode_family(&labels)?, kind, value)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+const JOBS: (&str, &str) = ("millstream_jobs", "Jobs that have ended, by their result.");
+const JOB_STATEMENT: (&str, &str) =
+    ("millstream_job_statement", "1 for each statement of the running job.");
+const BUILD: (&str, &str) = ("millstream_build", "1, with the version.");
+
+impl State {
+    /// The labels and values of the metrics that are neither a worker's nor a number of the job.
+    fn others(&self, name: &str) -> Vec<(Vec<(&'static str, String)>, f64)> {
+        let label = |key: &'static str, value: &str| (key, value.to_owned());
+        if name == JOBS.0 {
+            let results = [
+                ("succeeded", self.succeeded),
+                ("failed", self.failed),
+                ("cancelled", self.cancelled),
+            ];
+            return results.map(|(r, n)| (vec![label("result", r)], n as f64)).into();
+        }
+        if name == BUILD.0 {
+            return vec![(vec![label("version", env!("CARGO_PKG_VERSION"))], 1.0)];
+        }
+        let statements = self.job.iter().flat_map(|job| &job.statements);
+        let labels = |(name, line): &(String, usize)| {
+            (vec![label("statement", name), label("line", &line.to_string())], 1.0)
+        };
+        statements.map(labels).collect()
+    }
+}
+
+fn metric_type(kind: MetricKind) -> MetricType {
+    match kind {
+        MetricKind::Counter => MetricType::Counter,
+        MetricKind::Gauge => MetricType::Gauge,
+    }
+}
+
+fn put(mut encoder: MetricEncoder<'_>, kind: MetricKind, value: f64) -> fmt::Result {
+    match kind {
+        MetricKind::Counter => encoder.encode_counter::<NoLabelSet, f64, f64>(&value, None),
+        MetricKind::Gauge => encoder.encode_gauge(&value),
+    }
+}
+
+fn json_text(text: &str) -> String {
+    let mut out = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => out += &format!("\\u{:04x}", u32::from(c)),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// Answers HTTP requests until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    /// Its threads end with it.
+    _runtime: Runtime,
+}
+
+impl Server {
+    /// Serves `/metrics` and `/status` of a board.
+    ///
+    /// # Errors
+    /// When the address cannot be listened on.
+    pub(crate) fn start(address: SocketAddr, board: &Board) -> Result<Self, Failure> {
+        let refused = |error: std::io::Error| {
+            let hint = "choose another with --metrics=ADDR:PORT; port 0 takes a free one";
+            Failure::runtime(&format!("cannot listen on {address}: {error}"), Some(hint))
+        };
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).thread_name("metrics").enable_all().build();
+        let runtime = runtime.map_err(refused)?;
+        let listener = runtime.block_on(tokio::net::TcpListener::bind(address)).map_err(refused)?;
+        let bound = listener.local_addr().unwrap_or(address);
+        tracing::info!("metrics on http://{bound}/metrics");
+        if address.port() == 0 {
+            eprintln!("metrics on http://{bound}/metrics");
+        }
+        let (of_page, of_status) = (board.clone(), board.clone());
+        let json = [(CONTENT_TYPE, "application/json")];
+        let router = Router::new()
+            .route("/", get(|| async { "/metrics for Prometheus, /status as JSON\n" }))
+            .route(
+                "/metrics",
+                get(|| async move { ([(CONTENT_TYPE, OPEN_METRICS)], of_page.page()) }),
+            )
+            .route("/status", get(move || async move { (json, of_status.status()) }));
+        runtime.spawn(async move {
+            if let Err(error) = axum::serve(listener, router).await {
+                tracing::warn!(%error, "metrics are no longer served");
+            }
+        });
+        Ok(Self { _runtime: runtime })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use millstream::Counters;
+
+    use super::*;
+
+    fn progress(workers: u32, rows_in: u64) -> Progress {
+        let counters =
+            Counters { rows_in, state_bytes: 5, watermark_ms: 1500, ..Counters::default() };
+        let worker = |worker| WorkerCounters { node: worker / 4, worker, counters };
+        Progress {
+            elapsed: Duration::from_secs(2),
+            counters: Counters { bad: 3, ..counters },
+            workers: (0..workers).map(worker).collect(),
+            done: Some(0.5),
+            lag: None,
+        }
+    }
+
+    fn report(workers: u32, rows_in: u64) -> Report {
+        let Progress { workers, counters, .. } = progress(workers, rows_in);
+        Report { workers, total: counters, ..Report::default() }
+    }
+
+    fn line<'a>(page: &'a str, name: &str) -> Option<&'a str> {
+        page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
+    }
+
+    #[test]
+    fn counters_of_ended_jobs_are_kept_and_gauges_are_of_now() {
+        let board = Board::default();
+        board.ended(&Ok(report(1, 10)));
+        board.progress(&progress(1, 7));
+        let page = board.page();
+        let of = |name: &str| line(&page, &format!("{name}{{node=\"0\",worker=\"0\"}}"));
+        assert_eq!(of("millstream_input_rows_total"), Some("17.0"), "{page}");
+        assert_eq!(of("millstream_state_bytes"), Some("5.0"));
+        assert_eq!(of("millstream_watermark_seconds"), Some("1.5"));
+        assert_eq!(line(&page, "millstream_bad_rows_total"), Some("6.0"));
+        assert_eq!(line(&page, "millstream_jobs_total{result=\"succeeded\"}"), Some("1.0"));
+        assert_eq!(line(&page, "millstream_job_done_ratio"), Some("0.5"));
+        assert!(page.ends_with("# EOF\n"));
+        board.ended(&Err(Error::Interrupted));
+        let page = board.page();
+        let of = |name: &str| line(&page, &format!("{name}{{node=\"0\",worker=\"0\"}}"));
+        assert_eq!(of("millstream_input_rows_total"), Some("17.0"), "{page}");
+        assert_eq!(of("millstream_state_bytes"), None);
+        assert_eq!(line(&page, "millstream_jobs_total{result=\"cancelled\"}"), Some("1.0"));
+    }
+
+    #[test]
+    fn the_number_of_series_is_bounded() {
+        let board = Board::default();
+        let rows =
+            |page: &str| page.lines().filter(|l| l.starts_with("millstream_input_rows")).count();
+        board.progress(&progress(WORKERS_SHOWN_MAX, 1));
+        assert_eq!(rows(&board.page()), 256);
+        board.progress(&progress(4 * WORKERS_SHOWN_MAX, 1));
+        let page = board.page();
+        assert_eq!(rows(&page), 257);
+        let other = "millstream_input_rows_total{node=\"64\",worker=\"other\"}";
+        assert_eq!(line(&page, other), Some("768.0"));
+    }
+
+    #[test]
+    fn the_status_is_json() {
+        assert_eq!(json_text("a\"\\\n"), "\"a\\\"\\\\\\u000a\"");
+        let board = Board::default();
+        board.progress(&progress(1, 7));
+        let status = board.status();
+        assert!(status.starts_with("{\"version\":\""), "{status}");
+        assert!(status.contains("\"workers\":[{\"node\":0,\"worker\":0,"), "{status}");
+        assert!(status.contains("\"input_rows\":7"), "{status}");
+    }
+
+    /// The reference page names what only this program has.
+    #[test]
+    fn the_reference_page_is_complete() {
+        let page = include_str!("../../../docs/metrics.md");
+        for (name, doc) in [JOBS, JOB_STATEMENT, BUILD] {
+            let suffix = if name == JOBS.0 { "_total" } else { "" };
+            assert!(
+                page.contains(&format!("| `{name}{suffix}` |")) && page.contains(doc),
+                "{name}"
+            );
+        }
+    }
+}

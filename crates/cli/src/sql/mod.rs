@@ -1,0 +1,99 @@
+//! `millstream sql`: statements from the keyboard, a file or the command line.
+//!
+//! ```text
+//! keyboard ─ editor (history, Tab, colours) ─┐
+//! -c, -f, standard input, .read ─────────────┴▶ units ─▶ shell ─▶ session, dot commands
+//! ```
+//!
+//! Tables, views and settings are kept from one statement to the next. Each statement runs when it
+//! is complete; an error ends what was typed with it, and outside the keyboard the command. Ctrl-C
+//! stops the query and not the shell.
+
+mod complete;
+mod dot;
+mod editor;
+mod lexer;
+mod shell;
+mod units;
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::args::{ProgressStyle, SqlArgs};
+use crate::failure::Failure;
+use crate::screen::Screen;
+use crate::script;
+use crate::signals;
+use crate::telemetry::Telemetry;
+
+use editor::{Lines, Typed};
+use shell::{Next, Shell};
+
+/// Runs the command.
+pub(crate) fn sql(args: &SqlArgs) -> Result<ExitCode, Failure> {
+    signals::survive_large_files()?;
+    let given = !args.command.is_empty() || !args.file.is_empty();
+    let interactive = !given && std::io::stdin().is_terminal();
+    let progress = match interactive && std::io::stderr().is_terminal() {
+        true => ProgressStyle::Bar,
+        false => ProgressStyle::None,
+    };
+    let screen = Screen::new(progress);
+    let telemetry = Telemetry::start(&args.telemetry, &args.log, &screen, true)?;
+    let result = Shell::new(args, screen, &telemetry, interactive).and_then(|mut shell| {
+        if interactive { converse(&mut shell) } else { run(&mut shell, args) }
+    });
+    telemetry.end();
+    result
+}
+
+/// What the arguments name, or else standard input.
+fn run(shell: &mut Shell<'_>, args: &SqlArgs) -> Result<ExitCode, Failure> {
+    for sql in &args.command {
+        if shell.run("<command>", sql)? == Next::Leave {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    let standard_input = Path::new("-").to_owned();
+    let files = match args.command.is_empty() && args.file.is_empty() {
+        true => std::slice::from_ref(&standard_input),
+        false => &args.file[..],
+    };
+    for file in files {
+        let script = script::read(file)?;
+        if shell.run(&script.name, &script.sql)? == Next::Leave {
+            break;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Until the user leaves.
+fn converse(shell: &mut Shell<'_>) -> Result<ExitCode, Failure> {
+    let broken = |error: rustyline::error::ReadlineError| {
+        Failure::runtime(&format!("cannot read from the terminal: {error}"), None)
+    };
+    let mut lines = Lines::new(shell.names()).map_err(broken)?;
+    shell.say(&format!(
+        "millstream {}. Statements end with ';'. Tab completes, .help lists commands, \
+         Ctrl-D leaves.\n",
+        env!("CARGO_PKG_VERSION")
+    ));
+    loop {
+        let text = match lines.read().map_err(broken)? {
+            Typed::Text(text) => text,
+            Typed::Dropped => continue,
+            Typed::End => break,
+        };
+        if ["quit", "exit"].contains(&text.trim().trim_end_matches(';').to_lowercase().as_str()) {
+            break;
+        }
+        match shell.run("<typed>", &text) {
+            Ok(Next::Leave) => break,
+            Ok(Next::GoOn) => {}
+            Err(failure) => failure.print(),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

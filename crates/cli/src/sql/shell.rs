@@ -1,0 +1,380 @@
+//! Carries out one unit after another, and keeps what `.mode` and its like have changed.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use millstream::{
+    Error, Job, Report, RowFormat, RowTarget, RunOptions, Script, Session, Vocabulary,
+};
+
+use super::dot::{self, Dot};
+use super::units::{Unit, units};
+use crate::args::SqlArgs;
+use crate::chart::ChartConnector;
+use crate::failure::Failure;
+use crate::output::Writer;
+use crate::run::millstream_session;
+use crate::screen::Screen;
+use crate::telemetry::Telemetry;
+use crate::{human, rows, script, signals, summary, terminal};
+
+/// How often a running query is asked whether it has ended, and Ctrl-C looked for.
+const TICK: Duration = Duration::from_millis(20);
+/// Files that read each other.
+const DEPTH_MAX: usize = 16;
+/// What a query may begin with.
+const QUERY_WORDS: [&str; 7] = ["SELECT", "WITH", "VALUES", "TABLE", "INSERT", "BEGIN", "EXECUTE"];
+
+/// What comes after a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    GoOn,
+    Leave,
+}
+
+/// The state of a shell.
+pub(super) struct Shell<'a> {
+    session: Session,
+    names: Arc<Mutex<Vocabulary>>,
+    output: Writer,
+    screen: Screen,
+    telemetry: &'a Telemetry,
+    interrupted: Arc<AtomicBool>,
+    interactive: bool,
+    /// Where rows go unless a file was named.
+    shown: RowTarget,
+    mode: RowFormat,
+    /// Where the rows of the next `SELECT` go.
+    file: Option<RowTarget>,
+    timer: bool,
+    /// The last SQL, for `.explain`.
+    last: String,
+    /// Files that are being read.
+    depth: usize,
+}
+
+impl<'a> Shell<'a> {
+    /// A shell as the arguments say.
+    pub(super) fn new(
+        args: &SqlArgs,
+        screen: Screen,
+        telemetry: &'a Telemetry,
+        interactive: bool,
+    ) -> Result<Self, Failure> {
+        let output = Writer::stdout(&screen);
+        let fail = |error: Error| Failure::of(&error, "", "");
+        let builder = millstream_session(&args.layout).output("stdout", output.clone());
+        let mut session = builder.build().map_err(fail)?;
+        let target = rows::target(&args.rows, &output)?;
+        session.rows_to(target.clone()).map_err(fail)?;
+        let mode = match target {
+            RowTarget::Output(format) => format,
+            _ => RowFormat::Table,
+        };
+        let (shown, file) = match target {
+            RowTarget::File { .. } => (RowTarget::Output(mode), Some(target)),
+            shown => (shown, None),
+        };
+        let names = Arc::new(Mutex::new(session.vocabulary()));
+        let interrupted = signals::interrupt_flag()?;
+        Ok(Self {
+            session,
+            names,
+            output,
+            screen,
+            telemetry,
+            interrupted,
+            interactive,
+            shown,
+            mode,
+            file,
+            timer: false,
+            last: String::new(),
+            depth: 0,
+        })
+    }
+
+    /// The names that may be typed; they change with the statements.
+    pub(super) fn names(&self) -> Arc<Mutex<Vocabulary>> {
+        Arc::clone(&self.names)
+    }
+
+    /// Writes to standard output, where it is read.
+    pub(super) fn say(&mut self, text: &str) {
+        self.output.clip(false);
+        if let Err(error) = self.output.write_all(text.as_bytes()) {
+            tracing::debug!(%error, "standard output");
+        }
+    }
+
+    /// Runs the statements and dot commands of a text up to the first failure. `name` stands for it
+    /// in messages.
+    pub(super) fn run(&mut self, name: &str, text: &str) -> Result<Next, Failure> {
+        for unit in units(text).list {
+            let next = match unit {
+                Unit::Dot { text } => self.command(dot::parse(text)?)?,
+                Unit::Sql { text: sql, at } => self.timed(name, text, sql, at)?,
+            };
+            if self.interactive {
+                *self.names.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) =
+                    self.session.vocabulary();
+            }
+            if next == Next::Leave {
+                return Ok(next);
+            }
+        }
+        Ok(Next::GoOn)
+    }
+
+    fn timed(&mut self, name: &str, text: &str, sql: &str, at: usize) -> Result<Next, Failure> {
+        let start = Instant::now();
+        let result = self.statement(name, text, sql, at);
+        if self.timer {
+            self.screen.line(&format!("took {}", human::duration(start.elapsed())));
+        }
+        result
+    }
+
+    fn statement(&mut self, name: &str, text: &str, sql: &str, at: usize) -> Result<Next, Failure> {
+        let fail = |error: Error| Failure::of(&moved(error, text, at), name, text);
+        self.last = sql.to_owned();
+        self.interrupted.store(false, Ordering::Relaxed);
+        let target = self.file.as_ref().unwrap_or(&self.shown).clone();
+        self.output.clip(matches!(target, RowTarget::Output(RowFormat::Table)));
+        self.session.rows_to(target.clone()).map_err(fail)?;
+        let planned = self.session.sql(sql).map_err(fail)?;
+        if planned.jobs().is_empty() {
+            return Ok(Next::GoOn);
+        }
+        let gives_rows = gives_rows(&planned);
+        if gives_rows && self.interactive && !bounded(&planned) {
+            self.explain_wait(&target);
+        }
+        let result = self.run_planned(&planned);
+        self.screen.clear();
+        let report = match result {
+            Ok(report) => report,
+            Err(_) if self.output.reader_is_gone() => return Ok(Next::Leave),
+            Err(Error::Interrupted) if self.interactive => {
+                self.screen.line("interrupted");
+                return Ok(Next::GoOn);
+            }
+            Err(Error::Interrupted) => return Err(Failure::interrupted()),
+            Err(error) => return Err(fail(error)),
+        };
+        self.told(&report, gives_rows);
+        if report.cancelled && !self.interactive {
+            return Err(Failure::interrupted());
+        }
+        Ok(Next::GoOn)
+    }
+
+    /// A query without an end may show nothing for a long time.
+    fn explain_wait(&self, target: &RowTarget) {
+        let ends = match target {
+            RowTarget::Output(RowFormat::Csv | RowFormat::Json) => {
+                "this query has no end: Ctrl-C ends it"
+            }
+            _ => {
+                "this query has no end: its rows are shown when Ctrl-C ends it; .mode csv shows \
+                 them as they come"
+            }
+        };
+        self.screen.line(ends);
+    }
+
+    /// What the user should know when a query has ended well.
+    fn told(&mut self, report: &Report, gave_rows: bool) {
+        if gave_rows && let Some(RowTarget::File { path, .. }) = self.file.take() {
+            let rows = human::counted(report.total.rows_out, "row");
+            self.screen.line(&format!("{rows} written to {path}"));
+        }
+        if self.output.was_clipped() {
+            self.screen.line("cut at the edge of the terminal; .mode csv shows whole rows");
+        }
+        let total = &report.total;
+        let lost = total.late > 0 || total.bad > 0 || report.cancelled;
+        if lost || (self.interactive && !gave_rows) {
+            self.screen.line(&summary::summary(report));
+        }
+    }
+
+    /// Runs it on threads of this process. The first Ctrl-C drops a query that would end by itself,
+    /// and ends one that would not; the second one drops any.
+    fn run_planned(&self, planned: &Script) -> Result<Report, Error> {
+        let (cancel, abort) = (AtomicBool::new(false), AtomicBool::new(false));
+        let options = RunOptions {
+            control: None,
+            cancel: Some(&cancel),
+            abort: Some(&abort),
+            observer: Some(self.telemetry),
+        };
+        let ends = bounded(planned);
+        thread::scope(|scope| {
+            let (running, ended) = mpsc::channel::<()>();
+            let job = scope.spawn(move || {
+                let result = planned.run(&options);
+                drop(running);
+                result
+            });
+            while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                if self.interrupted.swap(false, Ordering::Relaxed) {
+                    let first = !cancel.swap(true, Ordering::Relaxed);
+                    abort.fetch_or(ends || !first, Ordering::Relaxed);
+                }
+            }
+            job.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn command(&mut self, command: Dot<'_>) -> Result<Next, Failure> {
+        let fail = |error: Error| Failure::of(&error, "", "");
+        match command {
+            Dot::Quit => return Ok(Next::Leave),
+            Dot::Help => self.say(&dot::help(terminal::size().0)),
+            Dot::Timer(on) => self.timer = on,
+            Dot::Chart(true) => {
+                let chart = ChartConnector::new(self.output.clone());
+                self.shown = RowTarget::Connector(Arc::new(chart));
+            }
+            Dot::Chart(false) => self.shown = RowTarget::Output(self.mode),
+            Dot::Mode(mode) => {
+                self.mode = match mode {
+                    "csv" => RowFormat::Csv,
+                    "json" => RowFormat::Json,
+                    _ => RowFormat::Table,
+                };
+                self.shown = RowTarget::Output(self.mode);
+            }
+            Dot::Output(None) => self.file = None,
+            Dot::Output(Some(path)) => {
+                let target = RowTarget::File { path: path.to_owned(), format: None };
+                self.session.rows_to(target.clone()).map_err(fail)?;
+                self.file = Some(target);
+            }
+            Dot::Read(path) => return self.read(Path::new(path)),
+            Dot::Tables => self.tables(),
+            Dot::Schema(name) => self.schema(name)?,
+            Dot::Set(Some((key, Some(value)))) => self.session.set(key, value).map_err(fail)?,
+            Dot::Set(given) => self.settings(given.map(|(key, _)| key))?,
+            Dot::Explain(sql) => self.explain(sql)?,
+        }
+        Ok(Next::GoOn)
+    }
+
+    fn read(&mut self, path: &Path) -> Result<Next, Failure> {
+        if self.depth == DEPTH_MAX {
+            let message =
+                format!("{} is read by {DEPTH_MAX} files within each other", path.display());
+            return Err(Failure::usage(&message, Some("do they read themselves?")));
+        }
+        let script = script::read(path)?;
+        self.depth += 1;
+        let result = self.run(&script.name, &script.sql);
+        self.depth -= 1;
+        result
+    }
+
+    fn tables(&mut self) {
+        let relations = self.session.vocabulary().relations;
+        let width = relations.iter().map(|r| r.name.chars().count()).max().unwrap_or(0);
+        let line = |relation: &millstream::Relation| {
+            format!("{:width$}  {}\n", relation.name, relation.connector.unwrap_or("view"))
+        };
+        let text: String = relations.iter().map(line).collect();
+        self.say(&text);
+    }
+
+    fn schema(&mut self, name: Option<&str>) -> Result<(), Failure> {
+        let all = self.session.vocabulary().relations;
+        let wanted = all.iter().filter(|relation| name.is_none_or(|name| name == relation.name));
+        let mut names: Vec<String> = wanted.map(|relation| relation.name.clone()).collect();
+        // A name that is unknown gets its message from the planner.
+        names.extend(name.filter(|_| names.is_empty()).map(str::to_owned));
+        for name in names {
+            // This makes a connector tell columns that are not known yet.
+            let describe = format!("DESCRIBE \"{}\"", name.replace('"', "\"\""));
+            let told = self.session.sql(&describe);
+            told.map_err(|error| Failure::of(&error, "<typed>", &describe))?;
+            let known = self.session.vocabulary().relations;
+            let Some(relation) = known.iter().find(|relation| relation.name == name) else {
+                continue;
+            };
+            let width = relation.columns.iter().map(|(c, _)| c.chars().count()).max().unwrap_or(0);
+            let mut text = format!("{name} ({})\n", relation.connector.unwrap_or("view"));
+            for (column, of) in &relation.columns {
+                text += &format!("  {column:width$}  {of}\n");
+            }
+            self.say(&text);
+        }
+        Ok(())
+    }
+
+    fn settings(&mut self, name: Option<&str>) -> Result<(), Failure> {
+        let all = self.session.vocabulary().settings;
+        let wanted: Vec<_> =
+            all.iter().filter(|(spec, _)| name.is_none_or(|name| name == spec.name)).collect();
+        if let (Some(name), true) = (name, wanted.is_empty()) {
+            let message = format!("unknown setting '{name}'");
+            return Err(Failure::usage(&message, Some(".set lists the settings")));
+        }
+        let width = wanted.iter().map(|(spec, _)| spec.name.len()).max().unwrap_or(0);
+        let mut text = String::new();
+        for (spec, given) in wanted {
+            let value = given.as_deref().unwrap_or(spec.default);
+            let note =
+                if given.is_some() { format!("  (default {})", spec.default) } else { "".into() };
+            text += &format!("{:width$}  {value}{note}\n", spec.name);
+        }
+        self.say(&text);
+        Ok(())
+    }
+
+    fn explain(&mut self, sql: Option<&str>) -> Result<(), Failure> {
+        let sql = sql.map_or_else(|| self.last.clone(), str::to_owned);
+        let first: String =
+            sql.trim_start_matches(['(', ' ', '\n', '\t']).chars().take(10).collect();
+        let first = first.split_whitespace().next().unwrap_or_default().to_uppercase();
+        if !QUERY_WORDS.contains(&first.as_str()) {
+            let message = match sql.is_empty() {
+                true => "there is nothing to explain yet".to_owned(),
+                false => format!("only queries are explained, and this begins with {first}"),
+            };
+            return Err(Failure::usage(&message, Some(".explain SELECT …")));
+        }
+        let explained = self.session.explain(&sql);
+        let text = explained.map_err(|error| Failure::of(&error, "<typed>", &sql))?;
+        self.say(&text);
+        Ok(())
+    }
+}
+
+/// Whether all of it ends by itself.
+fn bounded(planned: &Script) -> bool {
+    planned.jobs().iter().all(Job::bounded)
+}
+
+/// Whether something of it is shown rather than written to tables.
+fn gives_rows(planned: &Script) -> bool {
+    let mut statements = planned.jobs().iter().flat_map(|job| job.statements());
+    statements.any(|statement| !statement.name.starts_with("INSERT INTO "))
+}
+
+/// The same error, of a statement that begins at byte `at` of a longer text.
+fn moved(error: Error, text: &str, at: usize) -> Error {
+    let Error::Sql(mut diagnostics) = error else { return error };
+    let lines = text[..at].matches('\n').count();
+    let columns = text[..at].rsplit('\n').next().map_or(0, |line| line.chars().count());
+    for diagnostic in &mut diagnostics {
+        if diagnostic.line == 1 {
+            diagnostic.column += columns;
+        }
+        diagnostic.line += lines;
+    }
+    Error::Sql(diagnostics)
+}
