@@ -1,5 +1,5 @@
 //! What the tests of the whole engine share: tables in memory, a cluster in the simulator, random
-//! streams and queries, and two independent answers to them.
+//! streams and queries, two independent answers to them, and the command before a terminal.
 #![forbid(unsafe_code)]
 
 pub mod cluster;
@@ -9,3 +9,4 @@ pub mod oracle;
 pub mod random;
 pub mod rows;
 pub mod scenario;
+pub mod terminal;

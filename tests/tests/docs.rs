@@ -107,3 +107,20 @@ fn the_settings_are_those_of_the_code() {
     }
     check("configuration.md", &[("settings".into(), out)]);
 }
+
+#[test]
+fn the_metrics_are_those_of_the_code() {
+    use millstream::MetricKind;
+    let line = |name: &str, kind: MetricKind, doc: &str| match kind {
+        MetricKind::Counter => format!("| `{name}_total` | counter | {} |\n", cell(doc)),
+        MetricKind::Gauge => format!("| `{name}` | gauge | {} |\n", cell(doc)),
+    };
+    let head = "| metric | kind | what it tells |\n|---|---|---|\n".to_owned();
+    let workers = millstream::metrics().iter().map(|m| line(m.name, m.kind, m.doc));
+    let jobs = millstream::job_metrics().iter().map(|m| line(m.name, m.kind, m.doc));
+    let sections = [
+        ("metrics of a worker".into(), head.clone() + &workers.collect::<String>()),
+        ("metrics of a job".into(), head + &jobs.collect::<String>()),
+    ];
+    check("metrics.md", &sections);
+}

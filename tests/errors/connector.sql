@@ -1,0 +1,1 @@
+CREATE TABLE bids (item INT) WITH ('connector' = 'flie', 'path' = 'bids.csv');

@@ -1,0 +1,2 @@
+CREATE TABLE bids (item INT) WITH ('connector' = 'file', 'path' = 'slt/data/bid.csv');
+SELECT item FROM bids;

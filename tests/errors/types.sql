@@ -1,0 +1,6 @@
+CREATE TABLE bids (ts TIMESTAMP(3), item INT, bidder STRING, price DOUBLE)
+WITH ('connector' = 'file', 'path' = 'slt/data/bids.csv');
+
+SELECT item + bidder FROM bids;
+SELECT price, count(*) FROM bids;
+SELECT abs(bidder, 2) FROM bids;
