@@ -158,16 +158,16 @@ mod tests {
     fn a_line_in_ascii() {
         let expected = "\
 * flights
-150 +                 ************
-    |              ***            ***
-    |            **                  **
-100 +          **                      **
-    |       ***                          ***
- 50 +     **                                **
-    |   **                                    **
-  0 +***                                        *
+200 +
+    |
+    |              *****************
+100 +          ****                 ****
+    |       ***                         ***
+    |     **                               **
+    |   **                                   **
+  0 +***                                       **
     +--------------------------------------------
-     10:00:00           21:30:00         09:00:00
+     10:00:00          21:30:00          09:00:00
 24 rows over hour
 ";
         let got = picture(parabola(), ASCII);
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn a_line_in_braille() {
         let got = picture(parabola(), PLAIN);
-        assert!(got.contains("150 ┤") && got.contains("└──"), "{got}");
+        assert!(got.contains("200 ┤") && got.contains("└──"), "{got}");
         assert!(got.chars().any(|c| ('\u{2801}'..='\u{28ff}').contains(&c)), "{got}");
         let widest = got.lines().map(|line| line.chars().count()).max();
         assert!(widest <= Some(50), "{got}");
