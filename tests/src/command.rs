@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -119,6 +119,18 @@ pub fn run(dir: &Dir, args: &[&str]) -> Outcome {
     outcome(&mut command(dir, args))
 }
 
+/// Runs the command to its end with `bytes` piped into it.
+pub fn run_piped(dir: &Dir, args: &[&str], bytes: &[u8]) -> Outcome {
+    let mut command = command(dir, args);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the command starts");
+    let mut pipe = child.stdin.take().expect("standard input");
+    // A command that ends early does not read it all.
+    let _ = pipe.write_all(bytes);
+    drop(pipe);
+    ended(child.wait_with_output().expect("the end"))
+}
+
 /// Runs `millstream run` on SQL.
 pub fn run_sql(dir: &Dir, sql: &str, args: &[&str]) -> Outcome {
     dir.write("q.sql", sql);
@@ -137,7 +149,10 @@ pub fn run_sql_limited(dir: &Dir, sql: &str, args: &[&str], kib: u32) -> Outcome
 }
 
 fn outcome(command: &mut Command) -> Outcome {
-    let output = command.output().expect("the command starts");
+    ended(command.output().expect("the command starts"))
+}
+
+fn ended(output: Output) -> Outcome {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
     Outcome { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
