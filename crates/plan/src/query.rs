@@ -89,11 +89,13 @@ impl Engine {
         };
         let mut errors: Vec<Diagnostic> = vec![];
         let mut tokens = tokens.to_vec();
+        let at = |error: &Diagnostic| (error.line, error.column);
+        let mut replaced = vec![];
         for _ in 0..TRIES_MAX {
             let Some(error) = found else { break };
             let again = neutralize(&mut tokens, &error);
+            replaced.push(at(&error));
             // A name that is used again is reported where it comes first.
-            let at = |error: &Diagnostic| (error.line, error.column);
             match errors.iter_mut().find(|known| known.message == error.message) {
                 Some(known) if at(&error) < at(known) => *known = error,
                 Some(_) => {}
@@ -103,7 +105,9 @@ impl Engine {
                 break;
             }
             found = match self.resolve(&tokens, catalog) {
-                Err(Some(next)) if is_unknown_name(&next) => Some(next),
+                Err(Some(next)) if is_unknown_name(&next) && !replaced.contains(&at(&next)) => {
+                    Some(next)
+                }
                 _ => None,
             };
         }
