@@ -238,6 +238,8 @@ impl Grouping {
                 if ripe.is_empty() {
                     break;
                 }
+                // Lasts until it is dropped; nothing is inside it.
+                let _firing = tracing::info_span!("window firing", windows = ripe.len());
                 self.emit(ripe).await?;
                 self.account()?;
             }
