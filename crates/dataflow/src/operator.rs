@@ -39,9 +39,9 @@ pub(crate) struct Node {
 }
 
 enum Work {
-    Grouping(Grouping),
-    Keyed(KeyedRun),
-    Sink(Output),
+    Grouping(Box<Grouping>),
+    Keyed(Box<KeyedRun>),
+    Sink(Box<Output>),
 }
 
 /// The edges that lead to an operator, and how far each is.
@@ -301,30 +301,30 @@ impl Graph {
                     sources.push((input.clone(), routes));
                     continue;
                 }
-                OperatorKind::Aggregate(spec) => Work::Grouping(Grouping::new(
+                OperatorKind::Aggregate(spec) => Work::Grouping(Box::new(Grouping::new(
                     tag,
                     spec,
                     place,
                     net.clone(),
                     routes,
                     metrics.clone(),
-                )),
-                OperatorKind::Keyed(spec) => Work::Keyed(KeyedRun::new(
+                ))),
+                OperatorKind::Keyed(spec) => Work::Keyed(Box::new(KeyedRun::new(
                     tag,
                     spec,
                     place,
                     net.clone(),
                     routes,
                     metrics.clone(),
-                )),
-                OperatorKind::Sink { sink, schema } => Work::Sink(Output::new(
+                ))),
+                OperatorKind::Sink { sink, schema } => Work::Sink(Box::new(Output::new(
                     tag,
                     place.worker,
                     sink.as_ref(),
                     schema,
                     net.clone(),
                     metrics.clone(),
-                )?),
+                )?)),
             };
             nodes[at] = Some(Rc::new(Node {
                 work,

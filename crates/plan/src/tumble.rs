@@ -375,7 +375,7 @@ struct BoundOf {
 impl BoundOf {
     fn new(shape: Shape, bound: Bound) -> Self {
         let arguments = if shape == Shape::Tumble { 3 } else { 4 };
-        // Of which volatility: a constant time must not be folded where there is nothing to compute.
+        // What cannot be computed must not be folded where a time is constant.
         let volatility = match shape {
             Shape::Tumble => Volatility::Immutable,
             Shape::Hop | Shape::Cumulate => Volatility::Stable,

@@ -322,7 +322,7 @@ impl Merge {
         progress: Progress,
     ) -> Result<(), DataflowError> {
         // Lasts until it is dropped; nothing is inside it.
-        let _epoch = tracing::info_span!("epoch", watermark);
+        let _epoch = tracing::info_span!("epoch", watermark = progress.watermark);
         for leader in grouping.net.peers() {
             let may_close = || self.helpers.borrow()[leader as usize].may_close();
             self.acknowledged.wait_for(|| may_close().then_some(())).await;

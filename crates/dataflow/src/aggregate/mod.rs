@@ -70,7 +70,7 @@ pub(crate) struct Grouping {
 /// How the states of one key come together.
 enum Meeting {
     Forward,
-    Merge(Merge),
+    Merge(Box<Merge>),
     Shuffle(Shuffle),
 }
 
@@ -89,7 +89,7 @@ impl Grouping {
             Exchange::Forward => Meeting::Forward,
             Exchange::Merge => {
                 let partitioner = Partitioner::new(place.workers);
-                Meeting::Merge(Merge::new(spec, place, partitioner))
+                Meeting::Merge(Box::new(Merge::new(spec, place, partitioner)))
             }
             Exchange::Shuffle => {
                 let lane = Lane::new(&spec.input_schema, &spec.keys, place.workers);
