@@ -227,10 +227,10 @@ impl Table {
             read.push(field.clone());
         }
         let def = TableDef { metadata, ..self.def(Arc::new(Schema::new(read))) };
-        let outputs: Vec<Result<String, Computed>> = projection
+        let outputs: Vec<Result<String, Box<Computed>>> = projection
             .iter()
             .map(|at| match self.derived.get(at) {
-                Some(Derived::Computed(computed)) => Err(computed.clone()),
+                Some(Derived::Computed(computed)) => Err(Box::new(computed.clone())),
                 _ => Ok(columns.field(*at).name().clone()),
             })
             .collect();

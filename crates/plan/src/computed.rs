@@ -62,7 +62,7 @@ impl ComputingSource {
     /// Gives out `outputs`: columns of `inner` by name, or computed from them.
     pub(crate) fn new(
         inner: Arc<dyn Source>,
-        outputs: Vec<Result<String, Computed>>,
+        outputs: Vec<Result<String, Box<Computed>>>,
     ) -> DfResult<Self> {
         let read = inner.schema();
         let mut fields = Vec::with_capacity(outputs.len());

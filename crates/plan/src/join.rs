@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use dataflow::job::{Exchange, Keyed, KeyedInput, KeyedOperator, OperatorKind};
+use dataflow::job::{Exchange, Keyed, KeyedInput, KeyedOperator, OperatorKind, Step};
 use dataflow::keyed::{JoinKind, JoinSide, WindowJoin};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, JoinType, NullEquality};
@@ -52,77 +52,56 @@ impl Weaver<'_> {
             JoinKind::RightSemi | JoinKind::RightAnti => part(&both, first, both.fields().len()),
             _ => both.clone(),
         };
-        let name = |at: usize| own(both.field(at).name());
-        let columns_of = |relation: &Relation, at: &Places, first: usize| -> Vec<(Column, Expr)> {
-            let columns = relation.outputs.iter().zip(&at.outputs);
-            columns.map(|((column, _), &place)| (column.clone(), name(first + place))).collect()
-        };
-        let left_columns = columns_of(&left, &left_at, 0);
-        let right_columns = columns_of(&right, &right_at, first);
-        let on = match &join.filter {
-            Some(filter) => {
-                let known: Vec<_> = left_columns.iter().chain(&right_columns).collect();
-                let filter = over(filter, &known).map_err(|e| self.report(&e))?;
-                let all: Vec<Expr> = (0..both.fields().len()).map(name).collect();
-                step::compile(&both, Some(&filter), &all, both.clone())
-                    .map_err(|e| self.report(&e))?
-            }
-            None => None,
-        };
-        let lanes = [(&left_side, &left_at), (&right_side, &right_at)].map(|(side, at)| {
-            // Without keys, the rows of one window meet.
-            let keys = if at.keys.is_empty() { vec![at.end] } else { at.keys.clone() };
-            KeyedInput { schema: side.schema.clone(), keys, time: Some(at.end), grace: 0 }
-        });
-        let sides = [(&left_side, &left_at), (&right_side, &right_at)].map(|(side, at)| JoinSide {
-            schema: side.schema.clone(),
-            keys: at.keys.clone(),
-            window_end: at.end,
-        });
-        let operator = WindowJoin { sides, kind, on, schema: schema.clone(), both: both.clone() };
+        let left_columns = left_at.columns(&left, &both, 0);
+        let right_columns = right_at.columns(&right, &both, first);
+        let known: Vec<_> = left_columns.iter().chain(&right_columns).cloned().collect();
+        let on = join.filter.as_ref().map(|filter| self.condition(filter, &known, &both));
+        let on = on.transpose()?.flatten();
+        let places = [(&left_side.schema, &left_at), (&right_side.schema, &right_at)];
+        let inputs = places.map(|(schema, at)| at.input(schema)).to_vec();
+        let sides = places.map(|(schema, at)| at.side(schema));
+        let operator = WindowJoin { sides, kind, on, schema: schema.clone(), both };
         self.section.text("join", operator.describe());
         let exchange = match self.lowering.workers.total() {
             1 => Exchange::Forward,
             _ => Exchange::Shuffle,
         };
         self.section.text("exchange", format!("{exchange}: rows of equal keys meet"));
-        let spec = Keyed {
-            inputs: lanes.to_vec(),
-            exchange,
-            granularity: granularity(&ends.0, &left_side.schema, left_at.end),
-            operator: Arc::new(operator),
-        };
-        let inputs = vec![left_side.edges, right_side.edges];
-        let operator = self.add("join".into(), inputs, OperatorKind::Keyed(spec));
+        let granularity = granularity(&ends.0, &left_side.schema, left_at.end);
+        let spec = Keyed { inputs, exchange, granularity, operator: Arc::new(operator) };
+        let edges = vec![left_side.edges, right_side.edges];
+        let operator = self.add("join".into(), edges, OperatorKind::Keyed(spec));
 
-        let outputs: Vec<(Column, Expr)> = match kind {
+        let outputs = match kind {
             JoinKind::LeftSemi | JoinKind::LeftAnti => left_columns.clone(),
             JoinKind::RightSemi | JoinKind::RightAnti => right_columns.clone(),
-            _ => left_columns.iter().chain(&right_columns).cloned().collect(),
+            _ => known.clone(),
         };
         let (columns, exprs): (Vec<Column>, Vec<Expr>) = outputs.into_iter().unzip();
         let mut relation = Relation::of_operator(operator, schema, columns, exprs)?;
-        relation.names = left_columns
-            .iter()
-            .chain(&right_columns)
-            .filter_map(|(column, expr)| match expr {
-                Expr::Column(own) => Some((own.name.clone(), column.name.clone())),
-                _ => None,
-            })
-            .collect();
+        relation.names = names_of(&known);
         // Rows that are given out without a partner have no time on the other side.
-        let timed = match kind {
+        relation.window = match kind {
             JoinKind::Full => None,
             JoinKind::Right | JoinKind::RightSemi | JoinKind::RightAnti => {
-                Some((&right, &right_columns))
+                bounds_behind(&right, &right_columns)
             }
-            _ => Some((&left, &left_columns)),
+            _ => bounds_behind(&left, &left_columns),
         };
-        if let Some((side, columns)) = timed {
-            relation.window = bounds_behind(side, columns);
-            relation.time = relation.window.as_ref().map(|window| window.time.clone());
-        }
+        relation.time = relation.window.as_ref().map(|window| window.time.clone());
         Ok(relation)
+    }
+
+    /// The condition of a join beside its keys, over the columns of both sides.
+    fn condition(
+        &self,
+        filter: &Expr,
+        known: &[(Column, Expr)],
+        both: &SchemaRef,
+    ) -> Result<Option<Arc<dyn Step>>, Stop> {
+        let filter = over(filter, known).map_err(|e| self.report(&e))?;
+        let all: Vec<Expr> = both.fields().iter().map(|field| own(field.name())).collect();
+        step::compile(both, Some(&filter), &all, both.clone()).map_err(|e| self.report(&e))
     }
 
     /// Ends one side: its columns, keys and the end of its window arrive.
@@ -160,6 +139,34 @@ struct Places {
     outputs: Vec<usize>,
     keys: Vec<usize>,
     end: usize,
+}
+
+impl Places {
+    /// The columns of a side by what they are called among `both`, of which they begin at `first`.
+    fn columns(&self, side: &Relation, both: &Schema, first: usize) -> Vec<(Column, Expr)> {
+        let columns = side.outputs.iter().zip(&self.outputs);
+        let named = |place: usize| own(both.field(first + place).name());
+        columns.map(|((column, _), &place)| (column.clone(), named(place))).collect()
+    }
+
+    fn input(&self, schema: &SchemaRef) -> KeyedInput {
+        // Without keys, the rows of one window meet.
+        let keys = if self.keys.is_empty() { vec![self.end] } else { self.keys.clone() };
+        KeyedInput { schema: schema.clone(), keys, time: Some(self.end), grace: 0 }
+    }
+
+    fn side(&self, schema: &SchemaRef) -> JoinSide {
+        JoinSide { schema: schema.clone(), keys: self.keys.clone(), window_end: self.end }
+    }
+}
+
+/// For EXPLAIN: what the columns of both sides are.
+fn names_of(columns: &[(Column, Expr)]) -> Vec<(String, String)> {
+    let named = |(column, expr): &(Column, Expr)| match expr {
+        Expr::Column(own) => Some((own.name.clone(), column.name.clone())),
+        _ => None,
+    };
+    columns.iter().filter_map(named).collect()
 }
 
 fn kind_of(join: &logical::Join) -> Result<JoinKind, Refusal> {
@@ -248,7 +255,7 @@ fn part(schema: &Schema, from: usize, to: usize) -> SchemaRef {
 }
 
 /// A condition over the columns of a join's inputs, written over what they are called here.
-fn over(filter: &Expr, known: &[&(Column, Expr)]) -> DfResult<Expr> {
+fn over(filter: &Expr, known: &[(Column, Expr)]) -> DfResult<Expr> {
     let replaced = filter.clone().transform_up(|node| {
         Ok(match node {
             Expr::Column(column) => match known.iter().find(|(known, _)| *known == column) {

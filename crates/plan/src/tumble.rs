@@ -222,7 +222,8 @@ fn arguments(
         return Err(missing(if shape == Shape::Hop { "slide" } else { "step" }));
     }
     let size = size.ok_or_else(|| missing("size"))?;
-    for length in [Some(size), slide].into_iter().flatten().filter(|length| length.ns <= 0) {
+    let mut lengths = [Some(size), slide].into_iter().flatten();
+    if let Some(length) = lengths.find(|length| length.ns <= 0) {
         return Err(Diagnostic::at(length.place, "a window is longer than nothing"));
     }
     if let Some(step) = slide.filter(|step| shape == Shape::Cumulate && size.ns % step.ns != 0) {

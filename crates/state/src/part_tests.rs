@@ -178,7 +178,7 @@ fn open_slices_share_what_sparse_arrays_may_take() {
     let keys: ArrayRef = Arc::new(Int64Array::from_iter_values((0..1_000).map(|i| i * 100)));
     let mut arrays = 0;
     for start in 0..12 {
-        slices.update(start, 1_000, &[keys.clone()], &[vec![]]).unwrap();
+        slices.update(start, 1_000, std::slice::from_ref(&keys), &[vec![]]).unwrap();
         arrays += usize::from(slices.get(start).unwrap().key_mode() == KeyMode::Array);
     }
     assert_eq!(arrays, 3, "the fourth would make it more");

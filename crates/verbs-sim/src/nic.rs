@@ -351,8 +351,7 @@ impl Nic {
     /// What a request does at the peer. False when the peer has no receive.
     fn apply(&mut self, number: u32, at: usize) -> Result<bool, i32> {
         let pair = &self.pairs[&number];
-        let (pd, peer) = (pair.pd, pair.peer);
-        let request = &pair.queue[at];
+        let (pd, peer, request) = (pair.pd, pair.peer, &pair.queue[at]);
         let (opcode, target, len) = (request.opcode, request.target, request.len());
         let write = (u64::from(number) << 40) + request.number;
         let (imm, bytes) = (request.imm, request.bytes.clone());
