@@ -62,7 +62,12 @@ fn node(invitation: &Invitation, role: &str) -> ExitCode {
     let mine = std::process::id().to_le_bytes().to_vec();
     let pids = match control.all_gather("processes", mine) {
         Ok(pids) => pids,
-        Err(error) => panic!("{error}"),
+        // Rank 0 may have killed one when this node has not heard of the exchange's end yet.
+        Err(error) => {
+            eprintln!("{error}");
+            control.close();
+            return ExitCode::SUCCESS;
+        }
     };
     assert_eq!(pids.len(), invitation.nodes() as usize);
     assert_eq!((control.generation(), invitation.generation()), (7, 7));

@@ -10,7 +10,7 @@
 //!
 //! With 'watch', new files are read as they appear (`watch`) and the table has no end.
 //!
-//! A path that is a URL names objects of a store ([`object`](crate::object)).
+//! A path that is a URL names objects of a store ([`object`]).
 //!
 //! Deliberately absent: files that grow while they are read.
 

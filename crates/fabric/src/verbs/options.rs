@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::Publish;
 
-/// How a [`VerbsFabric`] behaves.
+/// How a [`VerbsFabric`](super::VerbsFabric) behaves.
 #[derive(Debug, Clone)]
 pub struct VerbsOptions {
     /// Name of the device; `None` takes the best one.
