@@ -13,10 +13,10 @@ use crate::command::{Dir, program};
 /// After this a program that shows nothing is taken for stuck; nothing is measured by it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+const TICK: Duration = Duration::from_millis(5);
+
 /// Ctrl-C.
 pub const INTERRUPT: &str = "\x03";
-/// Ctrl-D.
-pub const END: &str = "\x04";
 /// The arrow up.
 pub const UP: &str = "\x1b[A";
 /// Tab.
@@ -119,8 +119,25 @@ impl Terminal {
         }
     }
 
+    /// Presses Ctrl-D at the next prompt, and sees the program end well.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[track_caller]
+    pub fn leave(mut self) {
+        // Before the prompt, the terminal would take the key for itself.
+        self.shows("millstream> ");
+        self.press("\x04");
+        assert_eq!(self.ends().0, Some(0));
+    }
+
     /// Waits for the end; gives back the exit code and what was shown last.
     pub fn ends(mut self) -> (Option<i32>, String) {
+        let start = Instant::now();
+        while self.child.try_wait().expect("its state").is_none() {
+            assert!(start.elapsed() < PATIENCE, "it does not end");
+            std::thread::sleep(TICK);
+        }
         if let Some(reader) = self.reader.take() {
             reader.join().expect("the screen was read");
         }

@@ -86,7 +86,7 @@ fn secrets_are_in_no_output() {
          );
          SELECT * FROM s;"
     );
-    let outcome = run_sql(&dir, &sql, &[]).ended(1);
+    let outcome = run_sql(&dir, &sql, &[]).ended(2);
     outcome.one_error("table 's': s3://bucket/t.csv: ", "check 'path'");
     assert!(!outcome.err.contains("hush"), "{}", outcome.err);
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use tests::command::{Dir, Outcome, program, run, run_piped};
-use tests::terminal::{END, ENTER, INTERRUPT, TAB, Terminal, UP};
+use tests::terminal::{ENTER, INTERRUPT, TAB, Terminal, UP};
 
 const BIDS: &str = "ts,item,price\n2024-01-01 00:00:01,1,10.5\n2024-01-01 00:00:02,2,11\n";
 const TABLE: &str = "CREATE TABLE bids (ts TIMESTAMP(3), item INT, price DOUBLE)
@@ -31,8 +31,8 @@ fn statements_go_over_lines_and_tables_are_kept() {
     let mut shell = started(&dir, "sql", 100);
     shell.press(&format!("SELECT 1 +{ENTER}"));
     shell.press(&format!("  1 AS two;{ENTER}"));
-    shell.shows("│ two");
-    shell.shows("│   2 │");
+    shell.shows("two │");
+    shell.shows(" 2 │");
     shell.shows("millstream> ");
     shell.press(&format!(".read tables.sql{ENTER}.tables{ENTER}"));
     shell.shows("bids  file");
@@ -41,8 +41,7 @@ fn statements_go_over_lines_and_tables_are_kept() {
     shell.press(&format!("SET millstream.exchange = 'shuffle';{ENTER}"));
     shell.press(&format!(".set millstream.exchange{ENTER}"));
     shell.shows("millstream.exchange  shuffle  (default auto)");
-    shell.press(END);
-    assert_eq!(shell.ends().0, Some(0));
+    shell.leave();
 }
 
 #[test]
@@ -58,9 +57,13 @@ fn an_error_points_at_the_word_and_the_shell_goes_on() {
     shell.press(&format!(".tabels{ENTER}"));
     shell.shows("unknown command '.tabels'");
     shell.press(&format!("SELECT item FROM bids WHERE price > 10.9;{ENTER}"));
-    shell.shows("│    2 │");
+    shell.shows(" 2 │");
     // Ctrl-C drops what is typed.
-    shell.press(&format!("SELECT nonsense{INTERRUPT}"));
+    shell.shows("millstream> ");
+    shell.press("SELECT nonsense");
+    shell.shows("nonsense");
+    shell.press(INTERRUPT);
+    shell.shows("millstream> ");
     shell.press(&format!("SELECT 'after', 41 + 1;{ENTER}"));
     shell.shows("42 │");
     shell.press(&format!("exit{ENTER}"));
@@ -74,15 +77,12 @@ fn tab_completes_and_the_history_outlives_the_shell() {
     shell.press(&format!(".read tables.sql{ENTER}.tables{ENTER}"));
     shell.shows("bids  file");
     shell.shows("millstream> ");
-    shell.press(&format!("SELECT max(pri{TAB}) AS most FROM bi{TAB}"));
+    shell.press(&format!("SELECT max(pric{TAB}) AS most FROM bi{TAB}"));
     shell.shows("FROM bids");
     shell.press(&format!(";{ENTER}"));
-    shell.shows("bids;");
-    // `price` is offered beside functions of that beginning: there is none.
     let shown = shell.shows("1 row ");
-    assert!(shown.contains("most") || shown.contains("11"), "{shown}");
-    shell.press(END);
-    assert_eq!(shell.ends().0, Some(0));
+    assert!(shown.contains("most") && shown.contains(" 11.0 "), "{shown}");
+    shell.leave();
     let history = dir.path().join("state/millstream/history");
     let kept = fs::read_to_string(&history).unwrap();
     assert!(kept.contains(".read tables.sql") && kept.contains("FROM bids;"), "{kept}");
@@ -97,8 +97,7 @@ fn tab_completes_and_the_history_outlives_the_shell() {
     shell.shows("AS most FROM bids;");
     shell.press(ENTER);
     shell.shows("1 row ");
-    shell.press(END);
-    assert_eq!(shell.ends().0, Some(0));
+    shell.leave();
 }
 
 const NUMBERS: &str = "CREATE TABLE numbers (n BIGINT) WITH ('connector' = 'generator',
@@ -138,8 +137,7 @@ fn ctrl_c_stops_the_query_and_not_the_shell() {
         shell.shows("millstream> ");
         shell.press(&format!("SELECT 'still', 41 + 1;{ENTER}"));
         shell.shows("42 │");
-        shell.press(END);
-        assert_eq!(shell.ends().0, Some(0), "{args}");
+        shell.leave();
         assert_eq!(dir.names(), ["bids.csv", "examples", "numbers.sql", "state", "tables.sql"]);
     }
 }
@@ -157,8 +155,7 @@ fn a_table_is_cut_where_the_terminal_ends() {
     assert_eq!(widest(&shown), Some(40), "{shown}");
     shell.press(&format!(".mode csv{ENTER}SELECT '{}z' AS wide, 7;{ENTER}", "-".repeat(60)));
     shell.shows("z,7");
-    shell.press(END);
-    assert_eq!(shell.ends().0, Some(0));
+    shell.leave();
 }
 
 /// Each `-c` and `-f` in its order, in one session.
@@ -172,7 +169,7 @@ fn commands_and_files_share_a_session() {
     dir.write("q.sql", ".timer on\nSELECT max(price) AS m\nFROM bids;\n.quit\nSELECT 1;");
     let args = ["sql", "-f", "tables.sql", "-f", "q.sql", "--format", "csv"];
     let outcome = run(&dir, &args).ended(0);
-    assert_eq!(outcome.out, "m\n11\n");
+    assert_eq!(outcome.out, "m\n11.0\n");
     assert!(
         outcome.err.starts_with("took ") && outcome.err.lines().count() == 1,
         "{}",
@@ -248,7 +245,7 @@ fn the_extension_of_a_file_tells_its_format() {
         dir.write("q.sql", format!("{TABLE}{select}"));
         let outcome = run(&dir, &["run", "q.sql", "--output", &path]).ended(0);
         assert_eq!(outcome.out, "");
-        assert_eq!(read_back(&dir, &path), "item,price\n1,10.5\n2,11\n", "{extension}");
+        assert_eq!(read_back(&dir, &path), "item,price\n1,10.5\n2,11.0\n", "{extension}");
         let first = fs::read(dir.path().join(&path)).unwrap();
         fs::remove_file(dir.path().join(&path)).unwrap();
         let outcome = run(&dir, &["sql", "-f", "q.sql", "--output", &path]).ended(0);

@@ -387,7 +387,7 @@ mod tests {
             counters: Counters { bad: 3, ..counters },
             workers: (0..workers).map(worker).collect(),
             done: Some(0.5),
-            lag: None,
+            lag: Some(Duration::from_secs(4)),
         }
     }
 
@@ -413,6 +413,7 @@ mod tests {
         assert_eq!(line(&page, "millstream_bad_rows_total"), Some("6.0"));
         assert_eq!(line(&page, "millstream_jobs_total{result=\"succeeded\"}"), Some("1.0"));
         assert_eq!(line(&page, "millstream_job_done_ratio"), Some("0.5"));
+        assert_eq!(line(&page, "millstream_job_lag_seconds"), Some("4.0"));
         assert!(page.ends_with("# EOF\n"));
         board.ended(&Err(Error::Interrupted));
         let page = board.page();

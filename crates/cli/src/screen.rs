@@ -44,7 +44,7 @@ impl Screen {
         };
         let bar = (style == ProgressStyle::Bar).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            bar.set_style(BarStyle::with_template("{msg}").unwrap_or(BarStyle::default_bar()));
+            begin(&bar);
             bar
         });
         Self { style, bar, last: Arc::default() }
@@ -83,6 +83,12 @@ impl Screen {
             rows_out: counters.rows_out,
         };
         drop(last);
+        if let Some(bar) = self.bar.as_ref().filter(|bar| bar.is_finished()) {
+            // Of the job before.
+            bar.reset();
+            bar.unset_length();
+            begin(bar);
+        }
         match &self.bar {
             None => self.line(&text),
             Some(bar) => match progress.done {
@@ -109,6 +115,11 @@ impl Screen {
         }
         *self.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Last::default();
     }
+}
+
+/// A bar of a job that may have no end.
+fn begin(bar: &ProgressBar) {
+    bar.set_style(BarStyle::with_template("{msg}").unwrap_or(BarStyle::default_bar()));
 }
 
 fn describe(progress: &Progress, last: &Last, since: Duration) -> String {

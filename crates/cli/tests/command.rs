@@ -212,7 +212,7 @@ fn output_appears_under_its_name_when_all_is_well() {
     assert_eq!(dir.names(), ["bad.sql", "q.sql", "rows.csv"]);
     let output = run_in(&dir.0, &["run", "q.sql", "--output", "no/rows.csv"]);
     assert_ends(&output, 1);
-    assert!(text(&output.stderr).contains("the directory has to exist"));
+    assert!(text(&output.stderr).contains("there is no directory"));
 }
 
 #[test]

@@ -20,13 +20,14 @@ use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow::datatypes::SchemaRef;
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Placement, Sink, SinkWriter};
-use datafusion::common::tree_node::Transformed;
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::datasource::{MemTable, provider_as_source};
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::{LogicalPlan, TableSource};
+use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use futures::StreamExt;
 
@@ -142,9 +143,10 @@ impl BatchStage {
         run.gathered.clear();
         let runtime = runtime().map_err(|e| failed(&e))?;
         runtime.block_on(async {
-            let plan = physical(&plan, &run.state).await.map_err(|e| failed(&e))?;
+            let plan = physical(&plan, &run.state).await.and_then(yielding);
+            let plan = plan.map_err(|e| failed(&e))?;
             let mut rows = execute_stream(plan, run.state.task_ctx()).map_err(|e| failed(&e))?;
-            // DataFusion's operators yield now and then; each time this looks whether to go on.
+            // The operators yield now and then; each time this looks whether to go on.
             let mut next = async || {
                 std::future::poll_fn(|context| match self.interrupt.load(Ordering::Relaxed) {
                     true => Poll::Ready(Err(interrupted())),
@@ -207,6 +209,13 @@ fn runtime() -> DfResult<tokio::runtime::Runtime> {
 /// The plan is optimized already.
 async fn physical(plan: &LogicalPlan, state: &SessionState) -> DfResult<Arc<dyn ExecutionPlan>> {
     state.query_planner().create_physical_plan(plan, state).await
+}
+
+/// The same plan, whose operators all yield after so many batches: by itself DataFusion asks that
+/// of leaves alone, and a join may give out billions of rows for one batch of a leaf.
+fn yielding(plan: Arc<dyn ExecutionPlan>) -> DfResult<Arc<dyn ExecutionPlan>> {
+    let wrapped = |node| Ok(Transformed::yes(Arc::new(CooperativeExec::new(node)) as _));
+    plan.transform_up(wrapped).map(|wrapped| wrapped.data)
 }
 
 /// The same columns under the names of `schema`.

@@ -184,11 +184,14 @@ fn words(typed: &str, done: &[Piece<'_>], whole: &[Piece<'_>], names: &Vocabular
     let named = |relation: &&Relation| {
         whole.iter().any(|piece| piece.text.trim_matches(['"', '`']) == relation.name)
     };
-    let columns = names.relations.iter().filter(named).flat_map(|relation| &relation.columns);
+    // Before the tables are named it may be a column of any.
+    let any = !names.relations.iter().any(|relation| named(&relation));
+    let of = names.relations.iter().filter(|relation| any || named(relation));
+    let columns = of.flat_map(|relation| &relation.columns);
     let mut texts = near(columns.map(|(name, _)| quoted_if_needed(name)), typed);
     // Everything there is would be no help.
     if typed.is_empty() {
-        return texts;
+        return if any { vec![] } else { texts };
     }
     let lower = typed.chars().all(|c| !c.is_uppercase());
     let keyword = |word: &&str| if lower { word.to_lowercase() } else { (*word).to_owned() };
@@ -305,7 +308,7 @@ mod tests {
         assert_eq!(at("… WITH ('connector' = 'file', 'f|"), ["format"]);
         assert_eq!(at("… WITH ('connector' = 'file', 'format' = '|"), ["csv", "json"]);
         assert_eq!(at("… WITH ('connector' = 'generator', '|"), Vec::<String>::new());
-        assert_eq!(at("… ('path' = 'da|"), ["files from 12"]);
+        assert_eq!(at("… ('path' = 'da|"), ["files from 15"]);
         assert_eq!(at("SET 'millstream.exch|"), ["millstream.exchange"]);
         assert_eq!(at("SET millstream.exch|"), ["millstream.exchange"]);
         assert_eq!(at("SET |").len(), settings().len());
