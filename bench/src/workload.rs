@@ -118,11 +118,11 @@ impl Workload {
         }
     }
 
-    /// Rows of each worker, unless somebody says otherwise: half a gigabyte or one.
+    /// Rows of each worker, unless somebody says otherwise: half a gigabyte to two.
     pub fn rows_per_worker(self) -> u64 {
         match self {
             Workload::Ysb | Workload::Cm | Workload::Nb7 => 32_000_000,
-            Workload::YsbKeys | Workload::Ro => 64_000_000,
+            Workload::YsbKeys | Workload::Ro => 128_000_000,
         }
     }
 

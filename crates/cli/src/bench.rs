@@ -50,7 +50,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "FABRIC", default_value_t = FabricKind::Shm)]
     fabric: FabricKind,
 
-    /// Rows of each worker [default: 32 or 64 million]
+    /// Rows of each worker [default: 32 or 128 million]
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     rows: Option<u64>,
 

@@ -17,6 +17,7 @@ pub mod job;
 pub mod keyed;
 mod ledger;
 pub mod metrics;
+mod narrow;
 mod net;
 mod operator;
 mod output;

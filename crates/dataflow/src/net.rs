@@ -212,24 +212,6 @@ impl Net {
         Ok(())
     }
 
-    /// Sends a batch as one payload, with bytes beside it; in parts if it does not fit one slot.
-    ///
-    /// # Errors
-    /// When a column's type cannot travel.
-    pub(crate) async fn send_whole(
-        &self,
-        to: u32,
-        header: Header,
-        encoder: &RefCell<Encoder>,
-        batch: &RecordBatch,
-        extra: &[u8],
-    ) -> Result<(), DataflowError> {
-        let batch = encoder.borrow().prepare(batch)?;
-        let encoded = encoder.borrow_mut().encode(&batch)?.with_extra(extra);
-        self.send_encoded(to, header, &encoded).await;
-        Ok(())
-    }
-
     /// Says goodbye to all. A link has done its work when [`Net::recv`] gives `None`: before, one
     /// side might still wait for what the other has only posted.
     pub(crate) async fn bye(&self) {
@@ -243,7 +225,7 @@ impl Net {
         self.each().all(|(_, peer)| peer.gone.get() || peer.link.borrow().is_drained())
     }
 
-    async fn send_encoded(&self, to: u32, mut header: Header, encoded: &Encoded) {
+    async fn send_encoded(&self, to: u32, header: Header, encoded: &Encoded) {
         let room = self.payload_max(to);
         if encoded.len() <= room {
             let fill = |out: &mut [u8]| {
@@ -252,10 +234,13 @@ impl Net {
             };
             return self.send(to, Class::Data, header, fill).await;
         }
-        let mut whole = vec![0; encoded.len()];
-        encoded.write_to(&mut whole);
+        self.send_payload(to, header, &encoded.payload()).await;
+    }
+
+    /// Sends a payload; in parts if it does not fit one slot.
+    pub(crate) async fn send_payload(&self, to: u32, mut header: Header, payload: &[u8]) {
         let flags = header.flags;
-        let parts = whole.chunks(room);
+        let parts = payload.chunks(self.payload_max(to));
         let last = parts.len() - 1;
         for (i, part) in parts.enumerate() {
             header.flags = if i < last { flags | MORE } else { flags };

@@ -25,6 +25,7 @@ use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use bytes::Bytes;
 
 use crate::error::DataflowError;
+use crate::narrow::Widen;
 
 /// Buffers lie at multiples of this, and so does the first one in its slot.
 const ALIGNMENT: usize = 64;
@@ -119,6 +120,13 @@ impl Encoded {
         (PREFIX + self.message.len() + self.extra.len()).next_multiple_of(ALIGNMENT)
     }
 
+    /// The payload in memory of its own.
+    pub(crate) fn payload(&self) -> Bytes {
+        let mut payload = vec![0; self.len()];
+        self.write_to(&mut payload);
+        payload.into()
+    }
+
     /// Copies the payload to the beginning of `out`, which is large enough.
     pub(crate) fn write_to(&self, out: &mut [u8]) {
         let (head, buffers) = out.split_at_mut(self.head());
@@ -150,6 +158,36 @@ impl Decoder {
     /// # Errors
     /// What is malformed.
     pub(crate) fn decode(&self, payload: Bytes) -> Result<(RecordBatch, Bytes), String> {
+        let parts = Parts::of(&payload)?;
+        let decoded = parts.read(&self.wire_schema)?;
+        let batch = convert(decoded.columns(), decoded.num_rows(), &self.schema);
+        Ok((batch.map_err(|e| e.to_string())?, parts.extra))
+    }
+
+    /// As [`Decoder::decode`], of a batch that was narrowed and whose extra begins with its head;
+    /// the extra is what follows.
+    ///
+    /// # Errors
+    /// What is malformed.
+    pub(crate) fn decode_narrow(&self, payload: &Bytes) -> Result<(RecordBatch, Bytes), String> {
+        let parts = Parts::of(payload)?;
+        let widen = Widen::new(self.wire_schema.clone());
+        let schema = widen.schema(&parts.extra).ok_or("its columns are unlike")?;
+        let wide = widen.widen(&parts.extra, &parts.read(&schema)?)?;
+        let batch = convert(wide.columns(), wide.num_rows(), &self.schema);
+        Ok((batch.map_err(|e| e.to_string())?, parts.extra.slice(widen.head_bytes()..)))
+    }
+}
+
+/// A payload taken apart.
+struct Parts {
+    message: Bytes,
+    extra: Bytes,
+    buffers: Bytes,
+}
+
+impl Parts {
+    fn of(payload: &Bytes) -> Result<Self, String> {
         let length = |at: usize| {
             let bytes = payload.get(at..at + 4).and_then(|b| b.try_into().ok());
             bytes.map(|b| u32::from_le_bytes(b) as usize).ok_or("it is shorter than its prefix")
@@ -159,27 +197,26 @@ impl Decoder {
         if end > payload.len() {
             return Err("the message is longer than the payload".into());
         }
-        let extra = payload.slice(extra_at..end);
         let head = end.next_multiple_of(ALIGNMENT).min(payload.len());
-        let message = &payload[PREFIX..extra_at];
-        let message = root_as_message(message).map_err(|e| e.to_string())?;
+        Ok(Self {
+            message: payload.slice(PREFIX..extra_at),
+            extra: payload.slice(extra_at..end),
+            buffers: payload.slice(head..),
+        })
+    }
+
+    /// The batch; it keeps the payload alive.
+    fn read(&self, schema: &SchemaRef) -> Result<RecordBatch, String> {
+        let message = root_as_message(&self.message).map_err(|e| e.to_string())?;
         if message.header_type() != MessageHeader::RecordBatch {
             return Err("it is not a record batch".into());
         }
         let batch = message.header_as_record_batch().ok_or("it has no record batch")?;
-        let buffers = Buffer::from(payload.slice(head..));
+        let buffers = Buffer::from(self.buffers.clone());
         let none = HashMap::new();
-        let decoded = RecordBatchDecoder::try_new(
-            &buffers,
-            batch,
-            self.wire_schema.clone(),
-            &none,
-            &message.version(),
-        )
-        .and_then(|decoder| decoder.read_record_batch())
-        .map_err(|e| e.to_string())?;
-        let batch = convert(decoded.columns(), decoded.num_rows(), &self.schema);
-        Ok((batch.map_err(|e| e.to_string())?, extra))
+        RecordBatchDecoder::try_new(&buffers, batch, schema.clone(), &none, &message.version())
+            .and_then(|decoder| decoder.read_record_batch())
+            .map_err(|e| e.to_string())
     }
 }
 

@@ -1,10 +1,19 @@
 //! Which node leads a key.
 
-use arrow::array::{Array, ArrayRef, AsArray};
+use std::ops::Range;
+
+use arrow::array::{Array, ArrayRef, AsArray, MutableArrayData, UInt32Array, make_array};
+use arrow::buffer::MutableBuffer;
+use arrow::compute::take;
 use arrow::datatypes::DataType;
 use arrow::row::{RowConverter, SortField};
 
 use crate::{Columns, StateError, hash, words};
+
+/// With [`Partitioner::in_blocks`], 2 to the power of this many neighbouring keys have one owner.
+const BLOCK_BITS: u32 = 6;
+/// Runs of fewer rows than this are taken row by row.
+const RUN_ROWS: usize = 8;
 
 /// Assigns keys to owners by a hash that every node computes alike.
 ///
@@ -15,6 +24,8 @@ use crate::{Columns, StateError, hash, words};
 #[derive(Debug)]
 pub struct Partitioner {
     owners: u32,
+    /// By how many bits a single integer key is shortened before it is hashed.
+    shift: u32,
     hashes: Vec<u64>,
     scratch: Vec<u64>,
 }
@@ -22,31 +33,109 @@ pub struct Partitioner {
 /// Which rows of some columns go to which owner.
 #[derive(Debug, Default, Clone)]
 pub struct Split {
-    rows: Vec<u32>,
-    /// Where in `rows` those of each owner begin, and where the last one's end.
-    begins: Vec<usize>,
+    owners: Vec<Share>,
+}
+
+/// Rows of one owner, ascending.
+#[derive(Debug, Default, Clone)]
+struct Share {
+    runs: Vec<Range<u32>>,
+    rows: usize,
+}
+
+impl Share {
+    #[inline]
+    fn push(&mut self, run: Range<u32>) {
+        self.rows += run.len();
+        match self.runs.last_mut() {
+            Some(last) if last.end == run.start => last.end = run.end,
+            _ => self.runs.push(run),
+        }
+    }
 }
 
 impl Split {
-    /// The rows of `owner`, ascending.
-    pub fn rows(&self, owner: u32) -> &[u32] {
-        let owner = owner as usize;
-        match self.begins.get(owner..owner + 2) {
-            Some(&[begin, end]) => &self.rows[begin..end],
-            _ => &[],
-        }
-    }
-
     /// How many owners.
     pub fn owners(&self) -> u32 {
-        self.begins.len().saturating_sub(1) as u32
+        self.owners.len() as u32
     }
+
+    /// How many rows go to `owner`.
+    pub fn rows(&self, owner: u32) -> usize {
+        self.owners.get(owner as usize).map_or(0, |share| share.rows)
+    }
+
+    /// The rows of `owner`, ascending, as runs that do not touch.
+    pub fn runs(&self, owner: u32) -> &[Range<u32>] {
+        self.owners.get(owner as usize).map_or(&[], |share| &share.runs)
+    }
+
+    /// The rows of `owner` of the columns that were split.
+    ///
+    /// # Errors
+    /// [`StateError::Arrow`] if a column cannot be built.
+    pub fn select(&self, owner: u32, columns: &Columns) -> Result<Columns, StateError> {
+        let rows = self.rows(owner);
+        if rows == columns.rows() {
+            return Ok(columns.clone());
+        }
+        let runs = self.runs(owner);
+        let select: Box<dyn Fn(&ArrayRef) -> Result<ArrayRef, StateError>> =
+            if rows / RUN_ROWS >= runs.len() {
+                Box::new(|column| copy_runs(column, runs, rows))
+            } else {
+                let rows: UInt32Array = runs.iter().cloned().flatten().collect();
+                Box::new(move |column| Ok(take(column, &rows, None)?))
+            };
+        let keys = columns.keys.iter().map(&select).collect::<Result<_, _>>()?;
+        let states = columns.states.iter().map(&select).collect::<Result<_, _>>()?;
+        Ok(Columns { keys, states })
+    }
+
+    fn begin(&mut self, owners: u32) {
+        self.owners.resize_with(owners as usize, Share::default);
+        for share in &mut self.owners {
+            share.runs.clear();
+            share.rows = 0;
+        }
+    }
+}
+
+fn copy_runs(column: &ArrayRef, runs: &[Range<u32>], rows: usize) -> Result<ArrayRef, StateError> {
+    let data = column.to_data();
+    let width = data.data_type().primitive_width().filter(|_| data.nulls().is_none());
+    let Some(width) = width else {
+        let mut copy = MutableArrayData::new(vec![&data], false, rows);
+        for run in runs {
+            copy.try_extend(0, run.start as usize, run.end as usize)?;
+        }
+        return Ok(make_array(copy.freeze()));
+    };
+    let bytes = &data.buffers()[0].as_slice()[data.offset() * width..];
+    let mut copy = MutableBuffer::with_capacity(rows * width);
+    for run in runs {
+        copy.extend_from_slice(&bytes[run.start as usize * width..run.end as usize * width]);
+    }
+    let copied = arrow::array::ArrayData::builder(data.data_type().clone())
+        .len(rows)
+        .add_buffer(copy.into())
+        .build()?;
+    Ok(make_array(copied))
 }
 
 impl Partitioner {
     /// For so many owners, at least one.
     pub fn new(owners: u32) -> Self {
-        Self { owners: owners.max(1), hashes: vec![], scratch: vec![] }
+        Self { owners: owners.max(1), shift: 0, hashes: vec![], scratch: vec![] }
+    }
+
+    /// As [`Partitioner::new`], but where the key is one column of integers, blocks of neighbouring
+    /// keys have one owner: groups that lie in the order of their keys are then cut in runs.
+    ///
+    /// Few keys spread less evenly so; it is for partial states, which have a row for each key, and
+    /// not for rows.
+    pub fn in_blocks(owners: u32) -> Self {
+        Self { shift: BLOCK_BITS, ..Self::new(owners) }
     }
 
     /// Replaces `out` by the owner of each row. Without keys there are no rows: the only group
@@ -62,20 +151,17 @@ impl Partitioner {
             out.resize(rows, 0);
             return Ok(());
         }
+        let shift = if in_order(keys) { self.shift } else { 0 };
         self.hashes.clear();
         for (at, key) in keys.iter().enumerate() {
             crate::error::same("rows of a key", rows, key.len())?;
             if at == 0 {
                 self.hashes.resize(rows, 0);
             }
-            column(key, &mut self.hashes, &mut self.scratch, at == 0)?;
+            column(key, shift, &mut self.hashes, &mut self.scratch, at == 0)?;
         }
-        // The lower half times the number of owners: an even share of the range without a division.
-        // Hash tables look at the upper bits: in those, the keys of one owner must not be alike.
-        let owners = u64::from(self.owners);
-        out.extend(
-            self.hashes.iter().map(|hash| ((u64::from(*hash as u32) * owners) >> 32) as u32),
-        );
+        let owners = self.owners;
+        out.extend(self.hashes.iter().map(|hash| owner(*hash, owners)));
         Ok(())
     }
 
@@ -84,31 +170,56 @@ impl Partitioner {
     /// # Errors
     /// As [`Partitioner::owners_of`].
     pub fn split(&mut self, columns: &Columns, split: &mut Split) -> Result<(), StateError> {
+        split.begin(self.owners);
+        let keys = &columns.keys;
+        if keys.is_empty() || self.owners == 1 {
+            split.owners[0].push(0..columns.rows() as u32);
+            return Ok(());
+        }
+        if self.shift > 0 && in_order(keys) && keys[0].null_count() == 0 {
+            let words = words::words(&keys[0], &mut self.scratch)?;
+            split_blocks(words, self.shift, self.owners, split);
+            return Ok(());
+        }
         let mut owners = Vec::new();
-        self.owners_of(&columns.keys, &mut owners)?;
-        if columns.keys.is_empty() {
-            owners.resize(columns.rows(), 0);
-        }
-        split.begins.clear();
-        split.begins.resize(self.owners as usize + 1, 0);
-        owners.iter().for_each(|&owner| split.begins[owner as usize + 1] += 1);
-        for owner in 0..self.owners as usize {
-            split.begins[owner + 1] += split.begins[owner];
-        }
-        let mut next = split.begins.clone();
-        split.rows.clear();
-        split.rows.resize(owners.len(), 0);
-        for (row, &owner) in owners.iter().enumerate() {
-            split.rows[next[owner as usize]] = row as u32;
-            next[owner as usize] += 1;
+        self.owners_of(keys, &mut owners)?;
+        for (row, owner) in (0..).zip(owners) {
+            split.owners[owner as usize].push(row..row + 1);
         }
         Ok(())
     }
 }
 
-/// Adds the hash of each value of `key` to the hash of its row.
+/// Hashes each block once for as long as its keys follow one another.
+fn split_blocks(words: &[u64], shift: u32, owners: u32, split: &mut Split) {
+    let mut begin = 0;
+    while let Some(first) = words.get(begin) {
+        let block = first >> shift;
+        let others = words[begin..].iter().position(|word| word >> shift != block);
+        let end = others.map_or(words.len(), |rows| begin + rows);
+        let owner = owner(hash::word(block), owners);
+        split.owners[owner as usize].push(begin as u32..end as u32);
+        begin = end;
+    }
+}
+
+/// Whether neighbours in the order of keys can be told.
+fn in_order(keys: &[ArrayRef]) -> bool {
+    matches!(keys, [key] if words::is_integer_like(key.data_type()))
+}
+
+/// The lower half times the number of owners: an even share of the range without a division. Hash
+/// tables look at the upper bits: in those, the keys of one owner must not be alike.
+#[inline]
+fn owner(hash: u64, owners: u32) -> u32 {
+    ((u64::from(hash as u32) * u64::from(owners)) >> 32) as u32
+}
+
+/// Adds the hash of each value of `key`, its word without the lowest `shift` bits, to the hash of
+/// its row.
 fn column(
     key: &ArrayRef,
+    shift: u32,
     hashes: &mut [u64],
     scratch: &mut Vec<u64>,
     first: bool,
@@ -143,7 +254,7 @@ fn column(
                 return Ok(());
             }
             let mut of = vec![0; values.len()];
-            column(values, &mut of, scratch, true)?;
+            column(values, shift, &mut of, scratch, true)?;
             for (row, &at) in dictionary.normalized_keys().iter().enumerate() {
                 let null = nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
                 put(row, if null { None } else { of.get(at).copied() });
@@ -153,13 +264,14 @@ fn column(
             let words = words::words(key, scratch)?;
             match nulls {
                 None => {
-                    words.iter().enumerate().for_each(|(row, &w)| put(row, Some(hash::word(w))))
+                    let hashed = words.iter().map(|word| hash::word(word >> shift));
+                    hashed.enumerate().for_each(|(row, hash)| put(row, Some(hash)));
                 }
-                Some(nulls) => words
-                    .iter()
-                    .zip(nulls.iter())
-                    .enumerate()
-                    .for_each(|(row, (&word, valid))| put(row, valid.then(|| hash::word(word)))),
+                Some(nulls) => {
+                    words.iter().zip(nulls.iter()).enumerate().for_each(|(row, (&word, valid))| {
+                        put(row, valid.then(|| hash::word(word >> shift)))
+                    })
+                }
             }
         }
         other => {

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, Float64Array, Int64Array, StringArray, UInt8Array};
-use arrow::compute::{cast, concat};
+use arrow::array::{
+    Array, ArrayRef, Float64Array, Int64Array, StringArray, UInt8Array, UInt32Array,
+};
+use arrow::compute::{cast, concat, take};
 use arrow::datatypes::{DataType, TimeUnit};
 use arrow::util::display::array_value_to_string;
 use proptest::prelude::*;
@@ -441,19 +443,50 @@ const GOLDEN: [u32; 4] = [343, 676, 375, 310];
 #[test]
 fn a_delta_is_split_in_order() {
     let keys: ArrayRef = Arc::new((0..1000).map(Some).collect::<Int64Array>());
-    let columns = Columns { keys: vec![keys.clone(), keys.clone()], states: vec![keys] };
-    let (mut partitioner, mut split) = (Partitioner::new(3), Split::default());
-    partitioner.split(&columns, &mut split).unwrap();
-    let mut owners = vec![];
-    partitioner.owners_of(&columns.keys, &mut owners).unwrap();
-    assert_eq!(split.owners(), 3);
-    for owner in 0..3 {
-        let rows = split.rows(owner);
-        assert!(rows.is_sorted() && rows.len() > 250, "{} of 1000", rows.len());
-        assert!(rows.iter().all(|&row| owners[row as usize] == owner));
+    let with_null: ArrayRef =
+        Arc::new((0..1000).map(|i| (i != 7).then_some(i)).collect::<Int64Array>());
+    let shuffled: ArrayRef =
+        Arc::new((0..1000).map(|i| Some(i * 7919 % 1000)).collect::<Int64Array>());
+    let mut split = Split::default();
+    for (mut partitioner, keys, least) in [
+        (Partitioner::new(3), vec![keys.clone(), keys.clone()], 250),
+        (Partitioner::new(3), vec![keys.clone()], 250),
+        (Partitioner::in_blocks(3), vec![keys.clone()], 64),
+        (Partitioner::in_blocks(3), vec![with_null], 64),
+        (Partitioner::in_blocks(3), vec![shuffled], 64),
+        (Partitioner::in_blocks(3), vec![keys.clone(), keys.clone()], 250),
+    ] {
+        let text: ArrayRef =
+            Arc::new(StringArray::from_iter((0..1000).map(|i| Some(format!("{i}")))));
+        let columns = Columns { keys, states: vec![numbers(), text] };
+        partitioner.split(&columns, &mut split).unwrap();
+        let mut owners = vec![];
+        partitioner.owners_of(&columns.keys, &mut owners).unwrap();
+        assert_eq!(split.owners(), 3);
+        for owner in 0..3 {
+            let rows: Vec<u32> = split.runs(owner).iter().cloned().flatten().collect();
+            assert!(rows.is_sorted() && rows.len() >= least, "{} of 1000", rows.len());
+            assert_eq!(rows.len(), split.rows(owner));
+            assert!(rows.iter().all(|&row| owners[row as usize] == owner));
+            let selected = split.select(owner, &columns).unwrap();
+            let rows = UInt32Array::from(rows);
+            let all = columns.keys.iter().chain(&columns.states);
+            for (column, selected) in all.zip(selected.keys.iter().chain(&selected.states)) {
+                assert_eq!(&take(column, &rows, None).unwrap(), selected);
+            }
+        }
+        assert_eq!((0..4).map(|owner| split.rows(owner)).sum::<usize>(), 1000);
     }
-    assert_eq!((0..4).map(|owner| split.rows(owner).len()).sum::<usize>(), 1000);
+    let mut partitioner = Partitioner::in_blocks(3);
+    let columns = Columns { keys: vec![keys], states: vec![numbers()] };
+    partitioner.split(&columns, &mut split).unwrap();
+    // Neighbours whose blocks have one owner are one run.
+    assert!((0..3).map(|owner| split.runs(owner).len()).sum::<usize>() <= 16);
     let none = Columns { keys: vec![], states: columns.states };
     partitioner.split(&none, &mut split).unwrap();
-    assert_eq!((split.rows(0).len(), split.rows(1).len()), (1000, 0));
+    assert_eq!((split.rows(0), split.rows(1)), (1000, 0));
+}
+
+fn numbers() -> ArrayRef {
+    Arc::new((0..1000).map(Some).collect::<Int64Array>())
 }

@@ -17,15 +17,14 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use arrow::array::{Array, ArrayRef, UInt32Array};
-use arrow::compute::{concat_batches, take};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use bytes::Bytes;
 use channel::{Class, Header};
 use state::epoch::{Helper, Presence, Progress, Tag, Verdict};
 use state::{Columns, Partitioner, Slices, Split};
 
 use super::Grouping;
+use super::delta::{Landed, Packer};
 use crate::error::DataflowError;
 use crate::exchange::{Answers, Member, said};
 use crate::frame::{EPOCH_END, Kind, flags_of, said_in};
@@ -33,7 +32,7 @@ use crate::job::Aggregation;
 use crate::metrics::Metrics;
 use crate::net::Message;
 use crate::scheduler::Event;
-use crate::wire::{Decoder, Encoder, detach};
+use crate::wire::{Decoder, Encoder};
 use crate::worker::Place;
 
 /// Workers do not come back from death yet: each lives its first life.
@@ -42,12 +41,12 @@ const INCARNATION: u64 = 0;
 /// An epoch that brings together fewer rows of a group than this goes on beyond its bytes: with
 /// many keys, 64 MiB of input have hardly two rows of any (a factor of 1.04 at 10 million uniform
 /// keys), and shipping them costs more than it saves.
-const ROWS_PER_GROUP_MIN: u64 = 8;
+const ROWS_PER_GROUP_MIN: u64 = 16;
 /// How many times its bytes an epoch goes on at most.
 const STRETCH_MAX: u64 = 16;
 
-/// Bytes of a run in a chunk's extra: the slice's start and its groups.
-const RUN_BYTES: usize = 12;
+/// Bytes of a payload's place in a list; payloads may be empty.
+const KEPT_BYTES: usize = size_of::<Bytes>();
 
 /// The helper's and the leader's side of a merge on one worker.
 pub(super) struct Merge {
@@ -55,12 +54,11 @@ pub(super) struct Merge {
     keys: usize,
     partial: RefCell<Slices>,
     /// This worker as the helper of each leader; its own place stays unused.
-    helpers: RefCell<Vec<Helper<Chunk>>>,
+    helpers: RefCell<Vec<Helper<Bytes>>>,
     /// Bytes of the chunks in `helpers`.
     kept_bytes: Cell<usize>,
     acknowledged: Event,
     staged: RefCell<Staged>,
-    encoder: RefCell<Encoder>,
     decoder: Decoder,
     schema: SchemaRef,
     answers: Answers,
@@ -74,53 +72,10 @@ pub(super) struct Merge {
     reached: Cell<i64>,
 }
 
-/// Partial states of one leader's groups: what fits one frame.
-#[derive(Default, Clone)]
-struct Chunk {
-    /// How many groups of which slice, in order.
-    runs: Vec<(i64, u32)>,
-    /// Keys and states; nothing in an epoch without groups.
-    groups: Option<RecordBatch>,
-}
-
-impl Chunk {
-    fn bytes(&self) -> usize {
-        let columns = self.groups.iter().flat_map(|groups| groups.columns());
-        let columns = columns.map(|column| column.to_data().get_slice_memory_size().unwrap_or(0));
-        size_of::<Self>() + size_of_val(self.runs.as_slice()) + columns.sum::<usize>()
-    }
-
-    fn encode_runs(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.runs.len() * RUN_BYTES);
-        for (start, groups) in &self.runs {
-            out.extend_from_slice(&start.to_le_bytes());
-            out.extend_from_slice(&groups.to_le_bytes());
-        }
-        out
-    }
-
-    fn decode(groups: RecordBatch, runs: &[u8]) -> Result<Self, String> {
-        let run = |run: &[u8]| {
-            let (start, groups) = run.split_at_checked(8)?;
-            Some((
-                i64::from_le_bytes(start.try_into().ok()?),
-                u32::from_le_bytes(groups.try_into().ok()?),
-            ))
-        };
-        let runs: Option<Vec<_>> = runs.chunks(RUN_BYTES).map(run).collect();
-        let runs = runs.ok_or("its runs are cut off")?;
-        let total: u64 = runs.iter().map(|&(_, groups)| u64::from(groups)).sum();
-        if total != groups.num_rows() as u64 {
-            return Err(format!("its runs have {total} groups, not {}", groups.num_rows()));
-        }
-        Ok(Self { runs, groups: Some(groups) })
-    }
-}
-
 /// By helper the chunks of an epoch that is not complete.
 struct Staged {
-    chunks: Vec<Vec<Chunk>>,
-    /// Bytes of all of them, their places in the lists included: chunks may be empty.
+    chunks: Vec<Vec<Bytes>>,
+    /// Bytes of all of them, their places in the lists included.
     bytes: usize,
 }
 
@@ -129,14 +84,14 @@ impl Staged {
         Self { chunks: vec![Vec::new(); helpers as usize], bytes: 0 }
     }
 
-    fn push(&mut self, helper: u32, chunk: Chunk) {
-        self.bytes += chunk.bytes();
-        self.chunks[helper as usize].push(chunk);
+    fn push(&mut self, helper: u32, payload: Bytes) {
+        self.bytes += KEPT_BYTES + payload.len();
+        self.chunks[helper as usize].push(payload);
     }
 
-    fn take(&mut self, helper: u32) -> Vec<Chunk> {
+    fn take(&mut self, helper: u32) -> Vec<Bytes> {
         let chunks = std::mem::take(&mut self.chunks[helper as usize]);
-        self.bytes -= chunks.iter().map(Chunk::bytes).sum::<usize>();
+        self.bytes -= chunks.iter().map(|chunk| KEPT_BYTES + chunk.len()).sum::<usize>();
         chunks
     }
 }
@@ -156,7 +111,6 @@ impl Merge {
             kept_bytes: Cell::new(0),
             acknowledged: Event::default(),
             staged: RefCell::new(Staged::new(place.workers)),
-            encoder: RefCell::new(Encoder::new(&schema)),
             decoder: Decoder::new(&schema),
             schema,
             answers: Answers::new(place.workers),
@@ -238,16 +192,6 @@ impl Merge {
             return self.acknowledge(from, header.epoch).map_err(malformed);
         }
         let last = header.flags & EPOCH_END != 0;
-        let chunk = match message.payload.is_empty() {
-            true => Chunk::default(),
-            false => {
-                let (groups, runs) = self.decoder.decode(message.payload).map_err(malformed)?;
-                // A complete epoch is merged from where it landed; what has to wait must not hold
-                // the ring's slots.
-                let groups = if last { grouping.owned(groups) } else { detach(&groups) };
-                Chunk::decode(groups, &runs).map_err(malformed)?
-            }
-        };
         let tag = Tag {
             helper: from,
             incarnation: INCARNATION,
@@ -259,13 +203,16 @@ impl Merge {
         let verdict = grouping.leader.borrow_mut().accept(&tag);
         match verdict {
             Verdict::Stage => {
-                self.staged.borrow_mut().push(from, chunk);
+                // What has to wait must not hold the ring's slots.
+                let payload = Bytes::copy_from_slice(&message.payload);
+                self.staged.borrow_mut().push(from, payload);
                 grouping.account()?;
             }
             Verdict::Complete => {
                 let staged = self.staged.borrow_mut().take(from);
-                for chunk in staged.iter().chain([&chunk]) {
-                    self.merge(grouping, chunk)?;
+                // The last one is merged from where it landed.
+                for payload in staged.iter().chain([&message.payload]) {
+                    self.merge(grouping, from, payload)?;
                 }
                 self.commit(grouping, from);
             }
@@ -297,20 +244,21 @@ impl Merge {
         helper.acknowledge(epoch).map_err(|e| e.to_string())?;
         if helper.kept() < before {
             let kept = helpers.iter().flat_map(Helper::chunks);
-            self.kept_bytes.set(kept.map(Chunk::bytes).sum());
+            self.kept_bytes.set(kept.map(Bytes::len).sum());
             self.acknowledged.notify();
         }
         Ok(())
     }
 
-    fn merge(&self, grouping: &Grouping, chunk: &Chunk) -> Result<(), DataflowError> {
-        let Some(groups) = &chunk.groups else { return Ok(()) };
-        let mut done = 0;
-        for &(start, rows) in &chunk.runs {
-            let run = groups.slice(done, rows as usize);
-            let (keys, states) = run.columns().split_at(self.keys);
-            grouping.merge_columns(start, keys, states)?;
-            done += rows as usize;
+    fn merge(&self, grouping: &Grouping, from: u32, payload: &Bytes) -> Result<(), DataflowError> {
+        if payload.is_empty() {
+            return Ok(());
+        }
+        let landed = Landed::read(&self.decoder, self.keys, payload)
+            .map_err(|detail| DataflowError::Frame { worker: from, detail })?
+            .map(|groups| grouping.owned(groups));
+        for (start, groups) in landed.runs() {
+            grouping.merge_columns(start, &groups.keys, &groups.states)?;
         }
         Ok(())
     }
@@ -334,32 +282,26 @@ impl Merge {
         let mut delta = self.cut(grouping)?;
         for leader in grouping.net.peers() {
             let chunks = std::mem::take(&mut delta[leader as usize]);
-            let bytes: usize = chunks.iter().map(Chunk::bytes).sum();
+            let bytes: usize = chunks.iter().map(Bytes::len).sum();
             self.kept_bytes.set(self.kept_bytes.get() + bytes);
             let closed = self.helpers.borrow_mut()[leader as usize].close(progress, chunks);
             debug_assert!(closed.is_ok(), "may_close was awaited");
         }
         for leader in grouping.net.peers() {
             while let Some((tag, chunk)) = self.next_chunk(leader) {
-                self.send(grouping, leader, tag, &chunk).await?;
+                self.send(grouping, leader, tag, &chunk).await;
                 self.helpers.borrow_mut()[leader as usize].sent();
             }
         }
         Ok(())
     }
 
-    fn next_chunk(&self, leader: u32) -> Option<(Tag, Chunk)> {
+    fn next_chunk(&self, leader: u32) -> Option<(Tag, Bytes)> {
         let helpers = self.helpers.borrow();
         helpers[leader as usize].to_send().map(|(tag, chunk)| (tag, chunk.clone()))
     }
 
-    async fn send(
-        &self,
-        grouping: &Grouping,
-        leader: u32,
-        tag: Tag,
-        chunk: &Chunk,
-    ) -> Result<(), DataflowError> {
+    async fn send(&self, grouping: &Grouping, leader: u32, tag: Tag, payload: &[u8]) {
         let header = Header {
             kind: Kind::Delta as u8,
             flags: flags_of(tag.progress) | if tag.last { EPOCH_END } else { 0 },
@@ -369,36 +311,35 @@ impl Merge {
             aux: u64::from(tag.chunk),
             ..Header::default()
         };
-        match &chunk.groups {
-            None => grouping.net.send(leader, Class::Data, header, |_| 0).await,
-            Some(groups) => {
-                let runs = chunk.encode_runs();
-                grouping.net.send_whole(leader, header, &self.encoder, groups, &runs).await?;
-            }
+        match payload.is_empty() {
+            true => grouping.net.send(leader, Class::Data, header, |_| 0).await,
+            false => grouping.net.send_payload(leader, header, payload).await,
         }
-        Ok(())
     }
 
     /// Empties the partials: merges the groups that this worker leads, and gives the others by
     /// leader.
-    fn cut(&self, grouping: &Grouping) -> Result<Vec<Vec<Chunk>>, DataflowError> {
-        let mut packers: Vec<Packer> =
-            (0..grouping.net.size()).map(|_| Packer::default()).collect();
+    fn cut(&self, grouping: &Grouping) -> Result<Vec<Vec<Bytes>>, DataflowError> {
+        let mut encoders: Vec<_> =
+            (0..grouping.net.size()).map(|_| Encoder::new(&self.schema)).collect();
+        let packer = |(leader, encoder)| {
+            let own = leader == grouping.worker;
+            let room = if own { 0 } else { grouping.net.payload_max(leader) };
+            Packer::new(encoder, &self.schema, room)
+        };
+        let mut packers: Vec<_> = (0..).zip(&mut encoders).map(packer).collect();
         let mut split = Split::default();
         while let Some((start, columns)) = self.take_part()? {
             self.partitioner.borrow_mut().split(&columns, &mut split)?;
             for leader in 0..split.owners() {
-                let rows = split.rows(leader);
-                if rows.is_empty() {
+                if split.rows(leader) == 0 {
                     continue;
                 }
-                let groups = self.select(&columns, rows)?;
+                let groups = split.select(leader, &columns)?;
                 if leader == grouping.worker {
-                    let (keys, states) = groups.columns().split_at(self.keys);
-                    grouping.merge_columns(start, keys, states)?;
+                    grouping.merge_columns(start, &groups.keys, &groups.states)?;
                 } else {
-                    let room = grouping.net.payload_max(leader);
-                    packers[leader as usize].add(start, groups, room)?;
+                    packers[leader as usize].add(start, groups)?;
                 }
             }
         }
@@ -416,19 +357,6 @@ impl Merge {
         Ok(None)
     }
 
-    fn select(&self, columns: &Columns, rows: &[u32]) -> Result<RecordBatch, DataflowError> {
-        let all = columns.keys.iter().chain(&columns.states);
-        let arrays: Vec<ArrayRef> = match rows.len() == columns.rows() {
-            true => all.cloned().collect(),
-            false => {
-                let rows = UInt32Array::from(rows.to_vec());
-                all.map(|column| take(column, &rows, None)).collect::<Result<_, _>>()?
-            }
-        };
-        let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
-        Ok(RecordBatch::try_new_with_options(self.schema.clone(), arrays, &options)?)
-    }
-
     /// Whether the epoch has read its bytes, and has combined them or given it up.
     fn is_long(&self, grouping: &Grouping) -> bool {
         let bytes = self.bytes_read(grouping);
@@ -443,53 +371,5 @@ impl Merge {
 
     fn bytes_read(&self, grouping: &Grouping) -> u64 {
         grouping.metrics.bytes_in.load(Ordering::Relaxed) - self.epoch_began.get()
-    }
-}
-
-/// Packs the groups of many slices into chunks of a slot's size: large slices are cut, small ones
-/// put together.
-#[derive(Default)]
-struct Packer {
-    chunks: Vec<Chunk>,
-    small: Vec<(i64, RecordBatch)>,
-    small_bytes: usize,
-}
-
-impl Packer {
-    fn add(&mut self, start: i64, groups: RecordBatch, room: usize) -> Result<(), DataflowError> {
-        let fitting = Encoder::rows_fitting(&groups, room - RUN_BYTES);
-        if fitting < groups.num_rows() {
-            self.pack_small()?;
-            let mut done = 0;
-            while done < groups.num_rows() {
-                let rows = fitting.min(groups.num_rows() - done);
-                let (runs, groups) = (vec![(start, rows as u32)], groups.slice(done, rows));
-                self.chunks.push(Chunk { runs, groups: Some(groups) });
-                done += rows;
-            }
-            return Ok(());
-        }
-        let bytes = RUN_BYTES + Encoder::bytes(&groups);
-        if self.small_bytes + bytes > room - Encoder::head_bytes(&groups) {
-            self.pack_small()?;
-        }
-        self.small_bytes += bytes;
-        self.small.push((start, groups));
-        Ok(())
-    }
-
-    fn pack_small(&mut self) -> Result<(), DataflowError> {
-        self.small_bytes = 0;
-        let small = std::mem::take(&mut self.small);
-        let Some((_, first)) = small.first() else { return Ok(()) };
-        let runs = small.iter().map(|(start, groups)| (*start, groups.num_rows() as u32)).collect();
-        let groups = concat_batches(&first.schema(), small.iter().map(|(_, groups)| groups))?;
-        self.chunks.push(Chunk { runs, groups: Some(groups) });
-        Ok(())
-    }
-
-    fn finish(mut self) -> Result<Vec<Chunk>, DataflowError> {
-        self.pack_small()?;
-        Ok(self.chunks)
     }
 }

@@ -16,6 +16,7 @@
 //! Late rows are counted here, before any exchange, so that they are the same rows whatever the
 //! exchange.
 
+mod delta;
 mod emit;
 mod fold;
 mod late;
@@ -88,7 +89,7 @@ impl Grouping {
             _ if place.workers == 1 => Meeting::Forward,
             Exchange::Forward => Meeting::Forward,
             Exchange::Merge => {
-                let partitioner = Partitioner::new(place.workers);
+                let partitioner = Partitioner::in_blocks(place.workers);
                 Meeting::Merge(Box::new(Merge::new(spec, place, partitioner)))
             }
             Exchange::Shuffle => {
