@@ -80,15 +80,15 @@ impl Split {
             return Ok(columns.clone());
         }
         let runs = self.runs(owner);
-        let select: Box<dyn Fn(&ArrayRef) -> Result<ArrayRef, StateError>> =
-            if rows / RUN_ROWS >= runs.len() {
-                Box::new(|column| copy_runs(column, runs, rows))
-            } else {
-                let rows: UInt32Array = runs.iter().cloned().flatten().collect();
-                Box::new(move |column| Ok(take(column, &rows, None)?))
-            };
-        let keys = columns.keys.iter().map(&select).collect::<Result<_, _>>()?;
-        let states = columns.states.iter().map(&select).collect::<Result<_, _>>()?;
+        // Short runs are read row by row, long ones copied as they are.
+        let few = rows / RUN_ROWS < runs.len();
+        let one_by_one: Option<UInt32Array> = few.then(|| runs.iter().cloned().flatten().collect());
+        let select = |column: &ArrayRef| match &one_by_one {
+            Some(rows) => take(column, rows, None).map_err(StateError::from),
+            None => copy_runs(column, runs, rows),
+        };
+        let keys = columns.keys.iter().map(select).collect::<Result<_, _>>()?;
+        let states = columns.states.iter().map(select).collect::<Result<_, _>>()?;
         Ok(Columns { keys, states })
     }
 
