@@ -259,8 +259,29 @@ pub trait KeyedOperator: Send + Sync {
     /// The state of one worker: of the keys that it leads.
     fn create(&self) -> Box<dyn KeyedState>;
 
+    /// How rows of an input are led, if not by a hash of its keys (A4). The function of an operator
+    /// that brings rows together sends those of one key to one worker.
+    fn route(&self, input: usize) -> Option<Arc<dyn Route>> {
+        let _ = input;
+        None
+    }
+
     /// For EXPLAIN.
     fn describe(&self) -> String;
+}
+
+/// Leads rows to workers (A4): any function that is the same on all of them.
+pub trait Route: Send + Sync {
+    /// Puts the worker of each row, below `workers`, into `to`, which is empty.
+    ///
+    /// # Errors
+    /// [`DataflowError::Expression`] when a row cannot be led.
+    fn route(
+        &self,
+        batch: &RecordBatch,
+        workers: u32,
+        to: &mut Vec<u32>,
+    ) -> Result<(), DataflowError>;
 }
 
 /// The rows and groups that a keyed operator keeps on one worker.

@@ -44,7 +44,7 @@ pub fn to_millis(ticks: i64, unit: TimeUnit) -> i64 {
 
 /// How far `window_time` is from the end of its window: a millisecond, or a tick where a tick is
 /// longer.
-pub(crate) fn last_tick(unit: TimeUnit) -> i64 {
+pub fn last_tick(unit: TimeUnit) -> i64 {
     (ticks_per_second(unit) / 1_000).max(1)
 }
 

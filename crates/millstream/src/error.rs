@@ -5,6 +5,7 @@ use cluster::{ClusterError, NodeFailure};
 use dataflow::error::{ConnectorError, DataflowError};
 use fabric::FabricError;
 use plan::Diagnostic;
+use stream::StreamError;
 use thiserror::Error;
 
 /// A failure of a session.
@@ -14,6 +15,9 @@ pub enum Error {
     /// The SQL cannot be planned. Its author is at fault; each diagnostic points at a place.
     #[error("{}", first_message(.0))]
     Sql(Vec<Diagnostic>),
+    /// A stream or a job of streams cannot be built as asked. The caller is at fault.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
     /// The session cannot be built as asked. The caller is at fault.
     #[error("{message}")]
     Usage {
@@ -68,6 +72,7 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Usage { hint, .. } => Some(hint.clone()),
+            Error::Stream(error) => error.hint(),
             Error::Cluster(error) => error.hint(),
             Error::Fabric(FabricError::Memory { .. })
             | Error::Link(LinkError::Fabric(FabricError::Memory { .. })) => Some(

@@ -45,6 +45,7 @@ mod progress;
 mod report;
 mod script;
 mod session;
+mod streams;
 
 pub use cluster;
 pub use cluster::NODES_MAX;
@@ -52,6 +53,7 @@ pub use dataflow::bad::BadRow;
 pub use dataflow::error::ConnectorError;
 pub use dataflow::{connector, detach, sink, source};
 pub use plan::{Diagnostic, Planned, Relation, SettingSpec, Vocabulary, settings};
+pub use stream;
 
 pub use error::Error;
 pub use fabric_kind::{FabricKind, RDMA_VARIABLE, rdma_survey};

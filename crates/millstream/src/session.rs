@@ -24,9 +24,9 @@ pub const WORKERS_MAX: u32 = 1024;
 /// Plans SQL for a number of nodes and workers, and keeps tables, views and settings from one
 /// script to the next. Make one with [`Session::builder`].
 pub struct Session {
-    planner: Planner,
-    workers: Workers,
-    fabric: FabricKind,
+    pub(crate) planner: Planner,
+    pub(crate) workers: Workers,
+    pub(crate) fabric: FabricKind,
     rows: RowTarget,
     output: Output,
     started_at: Option<SystemTime>,

@@ -16,6 +16,8 @@ use std::sync::{Arc, OnceLock};
 use arrow::datatypes::{DataType, Schema, SchemaRef, TimeUnit};
 use dataflow::connector::{Connector, Options, TableDef};
 use dataflow::error::ConnectorError;
+use dataflow::fragment::Fragment;
+use dataflow::sink::Sink;
 use dataflow::source::Source;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, TableSource};
@@ -64,6 +66,8 @@ pub(crate) struct Table {
     derived: BTreeMap<usize, Derived>,
     bounded: OnceLock<bool>,
     places: Places,
+    /// What gives out its rows, if it is no table but a stream.
+    pub(crate) stream: Option<Fragment>,
 }
 
 impl Table {
@@ -125,6 +129,7 @@ impl Table {
             derived,
             bounded: OnceLock::new(),
             places,
+            stream: None,
         };
         if !decl.columns.is_empty() {
             let _ = table.schema.set(Arc::new(Schema::new(fields)));
@@ -136,6 +141,22 @@ impl Table {
             }
         }
         if errors.is_empty() { Ok(table) } else { Err(errors) }
+    }
+
+    /// A stream by the name of a table.
+    pub(crate) fn of_stream(name: &str, stream: Fragment) -> Self {
+        let column = stream.time.map(|at| stream.schema.field(at).name().clone());
+        Self {
+            name: name.to_owned(),
+            connector: Arc::new(Streams),
+            event_time: column.map(|column| EventTime { column, delay: 0, idle_timeout_ns: None }),
+            options: Options::new(),
+            schema: OnceLock::from(stream.schema.clone()),
+            derived: BTreeMap::new(),
+            bounded: OnceLock::from(stream.bounded),
+            places: Places::default(),
+            stream: Some(stream),
+        }
     }
 
     /// The watermark of the declaration. It is a source's, so that columns can be inferred here if
@@ -284,6 +305,23 @@ impl Table {
         let mut error = Diagnostic::at(place, message);
         error.hint = hint.clone();
         error
+    }
+}
+
+/// Stands for the connector of tables that are streams, which are only read, by their operators.
+struct Streams;
+
+impl Connector for Streams {
+    fn name(&self) -> &'static str {
+        "stream"
+    }
+
+    fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
+        Err(ConnectorError::Option {
+            key: "connector".into(),
+            message: format!("'{}' is a stream and cannot be written", table.name),
+            hint: Some("INSERT INTO a table that CREATE TABLE made".into()),
+        })
     }
 }
 

@@ -42,6 +42,7 @@ mod join;
 mod lookup;
 mod lower;
 mod names;
+mod onward;
 mod planner;
 mod proctime;
 mod query;

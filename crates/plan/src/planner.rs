@@ -83,7 +83,7 @@ type Failed = Vec<Diagnostic>;
 
 /// The queries of a stage that is being planned.
 #[derive(Default)]
-struct Building {
+pub(crate) struct Building {
     operators: Vec<Operator>,
     sections: Vec<Section>,
     statements: Vec<Planned>,
@@ -111,6 +111,10 @@ impl Planner {
             catalog: Catalog::default(),
             settings: InForce::default(),
         }
+    }
+
+    pub(crate) fn workers(&self) -> Workers {
+        self.workers
     }
 
     /// Says what the transport has at each end of a link.
@@ -467,7 +471,7 @@ impl Planner {
         vec![self.catalog.unknown(name.place, &name.text)]
     }
 
-    fn stage(&self, building: Building) -> Stage {
+    pub(crate) fn stage(&self, building: Building) -> Stage {
         let groups = |operator: &&Operator| {
             use OperatorKind::{Aggregate, Keyed, Lookup};
             matches!(operator.kind, Aggregate(_) | Keyed(_) | Lookup(_))
@@ -486,7 +490,7 @@ impl Planner {
 }
 
 impl Building {
-    fn add(&mut self, planned: Planned, lowered: Lowered) {
+    pub(crate) fn add(&mut self, planned: Planned, lowered: Lowered) {
         self.statements.push(planned);
         append(&mut self.operators, lowered.operators);
         self.sections.extend(lowered.sections);
@@ -496,7 +500,7 @@ impl Building {
 }
 
 /// The columns of a query as they reach a sink that declares none.
-fn nullable(plan: &LogicalPlan) -> SchemaRef {
+pub(crate) fn nullable(plan: &LogicalPlan) -> SchemaRef {
     let fields = plan.schema().fields().iter();
     let fields = fields.map(|field| Field::new(field.name(), field.data_type().clone(), true));
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))

@@ -256,7 +256,7 @@ impl Base {
     pub(crate) fn edges(from: &Feeds, step: &Option<Arc<dyn Step>>, timed: bool) -> Vec<Edge> {
         let edge = |(from, before): &(usize, Option<Arc<dyn Step>>)| Edge {
             from: *from,
-            step: crate::step::chain(before.clone(), step.clone()),
+            step: dataflow::step::chain(before.clone(), step.clone()),
             timed,
         };
         from.iter().map(edge).collect()

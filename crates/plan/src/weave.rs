@@ -72,7 +72,7 @@ impl Weaver<'_> {
     /// The relation of a node.
     pub(crate) fn relation(&mut self, plan: &LogicalPlan) -> Result<Relation, Stop> {
         Ok(match plan {
-            LogicalPlan::TableScan(scan) => Relation::scan(scan)?,
+            LogicalPlan::TableScan(scan) => self.scan(scan)?,
             LogicalPlan::SubqueryAlias(alias) => self.relation(&alias.input)?.rename(&alias.schema),
             LogicalPlan::Projection(projection) => {
                 self.relation(&projection.input)?.project(&projection.expr, &projection.schema)?

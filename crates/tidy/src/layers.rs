@@ -35,6 +35,7 @@ pub const LAYERS: &[Layer] = &[
     layer("state", &["fabric"], SQL_ASYNC),
     layer("dataflow", &["fabric", "channel", "state"], SQL_ASYNC),
     layer("plan", &["fabric", "channel", "state", "dataflow"], &[]),
+    layer("stream", &["fabric", "channel", "state", "dataflow"], SQL_ASYNC),
     layer("connectors", &["fabric", "dataflow"], SQL),
     layer("cluster", &["fabric", "channel"], ROWS),
     layer("millstream", ENGINE, &[]),
@@ -49,9 +50,18 @@ pub const LAYERS: &[Layer] = &[
 ];
 
 const ENGINE: &[&str] =
-    &["fabric", "channel", "state", "dataflow", "plan", "connectors", "cluster"];
-const EVERYTHING: &[&str] =
-    &["fabric", "channel", "state", "dataflow", "plan", "connectors", "cluster", "millstream"];
+    &["fabric", "channel", "state", "dataflow", "plan", "stream", "connectors", "cluster"];
+const EVERYTHING: &[&str] = &[
+    "fabric",
+    "channel",
+    "state",
+    "dataflow",
+    "plan",
+    "stream",
+    "connectors",
+    "cluster",
+    "millstream",
+];
 
 const fn layer(
     name: &'static str,

@@ -8,6 +8,7 @@
 //! watermark for all.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 
 use arrow::array::UInt32Array;
 use arrow::compute::{concat_batches, take_record_batch};
@@ -20,6 +21,7 @@ use state::epoch::Progress;
 use super::{Answers, Member, said};
 use crate::error::DataflowError;
 use crate::frame::{KEYED, Kind, RESUME, flags_of, said_in};
+use crate::job::Route;
 use crate::net::Message;
 use crate::scheduler::Event;
 use crate::wire::{Decoder, Encoder};
@@ -44,6 +46,9 @@ pub(crate) struct Shuffle {
 /// The rows of one input.
 pub(crate) struct Lane {
     partitioner: RefCell<Partitioner>,
+    workers: u32,
+    /// Leads rows in place of a hash of the keys.
+    route: Option<Arc<dyn Route>>,
     keys: Vec<usize>,
     schema: SchemaRef,
     row_bytes: usize,
@@ -67,6 +72,8 @@ impl Lane {
             |field: &arrow::datatypes::FieldRef| field.data_type().primitive_width().unwrap_or(16);
         Self {
             partitioner: RefCell::new(Partitioner::new(workers)),
+            workers,
+            route: None,
             keys: keys.to_vec(),
             row_bytes: schema.fields().iter().map(width).sum::<usize>().max(1),
             encoder: RefCell::new(Encoder::new(schema)),
@@ -80,14 +87,40 @@ impl Lane {
         }
     }
 
+    /// The same rows, led by a function if there is one.
+    pub(crate) fn routed(self, route: Option<Arc<dyn Route>>) -> Self {
+        Self { route, ..self }
+    }
+
+    /// The worker of each row.
+    fn owners(&self, batch: &RecordBatch, owners: &mut Vec<u32>) -> Result<(), DataflowError> {
+        let keys: Vec<_> = self.keys.iter().map(|&key| batch.column(key).clone()).collect();
+        match &self.route {
+            Some(route) => {
+                owners.clear();
+                route.route(batch, self.workers, owners)?;
+                let fits = owners.len() == batch.num_rows();
+                if !fits || owners.iter().any(|&owner| owner >= self.workers) {
+                    let message = format!(
+                        "a route gave {} workers up to {} for {} rows, of {} workers",
+                        owners.len(),
+                        owners.iter().max().unwrap_or(&0),
+                        batch.num_rows(),
+                        self.workers
+                    );
+                    return Err(DataflowError::Expression(message));
+                }
+            }
+            None if keys.is_empty() => *owners = vec![KEYLESS_LEADER; batch.num_rows()],
+            None => self.partitioner.borrow_mut().owners_of(&keys, owners)?,
+        }
+        Ok(())
+    }
+
     /// The rows of each leader.
     fn split(&self, batch: &RecordBatch) -> Result<Vec<(u32, RecordBatch)>, DataflowError> {
         let Scratch { owners, rows } = &mut *self.scratch.borrow_mut();
-        let keys: Vec<_> = self.keys.iter().map(|&key| batch.column(key).clone()).collect();
-        match keys.is_empty() {
-            true => *owners = vec![KEYLESS_LEADER; batch.num_rows()],
-            false => self.partitioner.borrow_mut().owners_of(&keys, owners)?,
-        }
+        self.owners(batch, owners)?;
         rows.iter_mut().for_each(Vec::clear);
         for (row, &owner) in owners.iter().enumerate() {
             rows[owner as usize].push(row as u32);

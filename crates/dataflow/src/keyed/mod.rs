@@ -7,6 +7,7 @@
 mod interval;
 mod join;
 mod ranking;
+mod reroute;
 mod sessions;
 mod temporal;
 
@@ -24,6 +25,7 @@ use state::epoch::{Leader, Progress};
 pub use self::interval::{IntervalJoin, TimedSide};
 pub use self::join::{JoinSide, WindowJoin};
 pub use self::ranking::Ranking;
+pub use self::reroute::Reroute;
 pub use self::sessions::RowSessions;
 pub use self::temporal::TemporalJoin;
 use crate::detach;
@@ -68,8 +70,10 @@ impl KeyedRun {
         metrics: Arc<Metrics>,
     ) -> Self {
         let shuffle = (place.workers > 1 && spec.exchange != Exchange::Forward).then(|| {
-            let lanes = spec.inputs.iter();
-            let lanes = lanes.map(|input| Lane::new(&input.schema, &input.keys, place.workers));
+            let lanes = spec.inputs.iter().enumerate().map(|(number, input)| {
+                let lane = Lane::new(&input.schema, &input.keys, place.workers);
+                lane.routed(spec.operator.route(number))
+            });
             Shuffle::new(lanes.collect(), place.workers)
         });
         let leader = leader_of(place, shuffle.is_none());

@@ -1,0 +1,71 @@
+//! Rows that go to another worker and on from there, as they are (A4).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+
+use crate::error::DataflowError;
+use crate::job::{KeyedOperator, KeyedState, Route};
+
+/// Leads rows to workers by a function, and keeps none.
+#[derive(Clone)]
+pub struct Reroute {
+    /// Their columns.
+    pub schema: SchemaRef,
+    /// The function.
+    pub route: Arc<dyn Route>,
+}
+
+impl KeyedOperator for Reroute {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    fn create(&self) -> Box<dyn KeyedState> {
+        Box::new(Passing::default())
+    }
+
+    fn route(&self, _: usize) -> Option<Arc<dyn Route>> {
+        Some(self.route.clone())
+    }
+
+    fn describe(&self) -> String {
+        "rows go where a function leads them".into()
+    }
+}
+
+/// Rows that have come and not gone on yet.
+#[derive(Default)]
+struct Passing {
+    waiting: VecDeque<RecordBatch>,
+    held: usize,
+}
+
+impl KeyedState for Passing {
+    fn push(&mut self, _: usize, batch: RecordBatch) -> Result<(), DataflowError> {
+        self.held += batch.get_array_memory_size();
+        self.waiting.push_back(batch);
+        Ok(())
+    }
+
+    fn advance(&mut self, _: i64, rows_max: usize) -> Result<Option<RecordBatch>, DataflowError> {
+        let Some(batch) = self.waiting.pop_front() else { return Ok(None) };
+        let rows = batch.num_rows();
+        if rows > rows_max {
+            self.waiting.push_front(batch.slice(rows_max, rows - rows_max));
+            return Ok(Some(batch.slice(0, rows_max)));
+        }
+        self.held -= self.held.min(batch.get_array_memory_size());
+        Ok(Some(batch))
+    }
+
+    fn ready(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    fn bytes(&self) -> usize {
+        self.held
+    }
+}

@@ -1,0 +1,364 @@
+//! What brings rows of equal keys together: aggregates, joins, operators of one's own.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use dataflow::fragment::WindowColumns;
+use dataflow::job::{
+    Aggregation, Exchange, Keyed, KeyedInput, KeyedOperator, OperatorKind, Window as JobWindow,
+};
+use dataflow::keyed::{JoinKind, JoinSide, WindowJoin};
+use state::{GroupBy, StateOptions, Windows};
+
+use crate::Stream;
+use crate::aggregate::Agg;
+use crate::error::{StreamError, check_names, index_of};
+use crate::node::{Choice, Node};
+use crate::stream::same_types;
+use crate::window::Window;
+
+/// A stream whose rows of equal keys shall meet.
+#[derive(Clone)]
+pub struct KeyedStream {
+    pub(crate) stream: Stream,
+    pub(crate) keys: Vec<usize>,
+    pub(crate) choice: Choice,
+}
+
+/// Rows of equal keys and one window.
+#[derive(Clone)]
+pub struct WindowedStream {
+    keyed: KeyedStream,
+    window: JobWindow,
+    timed: bool,
+    every: i64,
+}
+
+impl KeyedStream {
+    /// How the rows of different workers meet, whatever would be chosen. With
+    /// [`Exchange::Forward`] they do not: each worker gives out what its own rows come to, the
+    /// local half of an aggregate in two stages (A6).
+    pub fn exchange(self, exchange: Exchange) -> Self {
+        Self { choice: Choice::Fixed(exchange), ..self }
+    }
+
+    /// In windows of the stream's time.
+    ///
+    /// # Errors
+    /// When the stream has no time, or a size is no whole number of its ticks.
+    pub fn window(self, window: &Window) -> Result<WindowedStream, StreamError> {
+        let (column, windows) = window.over(&self.stream)?;
+        let time_type = self.stream.schema.field(column).data_type().clone();
+        let timed = self.stream.time == Some(column);
+        let every = window.every(windows);
+        let window = JobWindow { column, time_type, windows, attached: false };
+        Ok(WindowedStream { keyed: self, window, timed, every })
+    }
+
+    /// In the windows that the rows belong to already.
+    ///
+    /// # Errors
+    /// When they belong to none.
+    pub fn same_windows(mut self) -> Result<WindowedStream, StreamError> {
+        let Some(WindowColumns { start, end, time }) = self.stream.window else {
+            return Err(StreamError::refused(
+                "rows that belong to no window",
+                "give them one: keyed.window(…) or stream.in_windows(…)",
+            ));
+        };
+        if self.stream.time != Some(time) && !self.stream.bounded {
+            return Err(StreamError::refused(
+                "windows that were not given out by an operator",
+                "aggregate the rows in windows first",
+            ));
+        }
+        let timed = self.stream.time == Some(time);
+        let time_type = self.stream.schema.field(time).data_type().clone();
+        for key in [start, end] {
+            if !self.keys.contains(&key) {
+                self.keys.push(key);
+            }
+        }
+        // Rows of one window have the same time: one tick is all that they need.
+        let windows = Windows::tumbling(1, 0);
+        let windows = windows.ok_or_else(|| StreamError::refused("a window", "of one tick"))?;
+        let window = JobWindow { column: time, time_type, windows, attached: true };
+        Ok(WindowedStream { keyed: self, window, timed, every: 1 })
+    }
+
+    /// Aggregates over all rows, given out at the end of a stream that ends: a column for each key
+    /// and each aggregate.
+    ///
+    /// # Errors
+    /// When the stream never ends, an aggregate does not fit or names are taken.
+    pub fn aggregate(self, aggregates: &[Agg]) -> Result<Stream, StreamError> {
+        if !self.stream.bounded {
+            return Err(StreamError::refused(
+                "rows that never end cannot be grouped without a window",
+                "give them one: keyed.window(…)",
+            ));
+        }
+        let columns = self.keys.len() + aggregates.len();
+        let (node, schema) = self.grouping(None, false, aggregates)?;
+        debug_assert_eq!(columns, schema.fields().len());
+        check_names(&schema)?;
+        Ok(Stream::of_node(node, schema, true))
+    }
+
+    /// Pairs of rows of equal keys and windows, and, as `kind` says, rows without a partner. The
+    /// columns are those of this side, then those of the other, where a name that is taken ends in
+    /// `_right`; or those of one side.
+    ///
+    /// # Errors
+    /// When a side's rows belong to no windows ([`Stream::in_windows`]), or keys are of different
+    /// types.
+    pub fn join(self, other: KeyedStream, kind: JoinKind) -> Result<Stream, StreamError> {
+        let sides = [&self, &other];
+        same_types([(&self.stream.schema, &self.keys), (&other.stream.schema, &other.keys)])?;
+        let [left, right] = [self.windows()?, other.windows()?];
+        let ends = [vec![left.end], vec![right.end]];
+        same_types([(&self.stream.schema, &ends[0]), (&other.stream.schema, &ends[1])])?;
+        let both = side_by_side(&self.stream.schema, &other.stream.schema);
+        let first = self.stream.schema.fields().len();
+        let part = |from: usize, to: usize| Arc::new(Schema::new(both.fields()[from..to].to_vec()));
+        let of_right = matches!(kind, JoinKind::RightSemi | JoinKind::RightAnti);
+        let (schema, right_first) = match kind {
+            JoinKind::LeftSemi | JoinKind::LeftAnti => (part(0, first), first),
+            _ if of_right => (part(first, both.fields().len()), 0),
+            _ => (both.clone(), first),
+        };
+        let side = |(keyed, window): (&KeyedStream, WindowColumns)| JoinSide {
+            schema: keyed.stream.schema.clone(),
+            // Windows of different lengths may end together.
+            keys: keyed.keys.iter().copied().chain([window.start]).collect(),
+            window_end: window.end,
+        };
+        let join = WindowJoin {
+            sides: [side((&self, left)), side((&other, right))],
+            kind,
+            on: None,
+            schema: schema.clone(),
+            both,
+        };
+        let by_right = of_right || kind == JoinKind::Right;
+        let (window, keys) = match by_right {
+            false => (left, self.keys.clone()),
+            true => {
+                let WindowColumns { start, end, time } = right;
+                let [start, end, time] = [start, end, time].map(|at| at + right_first);
+                let keys = other.keys.iter().map(|key| key + right_first).collect();
+                (WindowColumns { start, end, time }, keys)
+            }
+        };
+        let inputs = sides.iter().zip([left, right]).map(|(keyed, window)| {
+            let time = Some(window.end);
+            keyed.input(time, 0, Some(window.end))
+        });
+        let spec = Keyed {
+            inputs: inputs.collect(),
+            exchange: Exchange::Shuffle,
+            granularity: if self.stream.every == other.stream.every {
+                self.stream.every
+            } else {
+                1
+            },
+            operator: Arc::new(join),
+        };
+        // Rows that are given out without a partner have no time on the other side.
+        let known = kind != JoinKind::Full;
+        let bounded = self.stream.bounded && other.stream.bounded;
+        let choice = if other.choice == Choice::Auto { self.choice } else { other.choice };
+        let node = Node {
+            name: "join".into(),
+            inputs: sides.map(|keyed| keyed.stream.feeds(keyed.stream.time.is_some())).to_vec(),
+            kind: OperatorKind::Keyed(spec),
+            choice,
+            keys_out: Some(keys).filter(|_| known),
+        };
+        Ok(Stream {
+            time: Some(window.time).filter(|_| known),
+            window: Some(window).filter(|_| known),
+            ..Stream::of_node(node, schema, bounded)
+        })
+    }
+
+    fn windows(&self) -> Result<WindowColumns, StreamError> {
+        self.stream.window.filter(|_| self.stream.bounded || self.stream.time.is_some()).ok_or_else(
+            || {
+                StreamError::refused(
+                    "a join would have to remember every row",
+                    "join rows of windows: stream.in_windows(…), or aggregates of windows",
+                )
+            },
+        )
+    }
+
+    fn input(&self, time: Option<usize>, grace: i64, or: Option<usize>) -> KeyedInput {
+        let keys = match self.keys.is_empty() {
+            // Without keys, the rows of one window meet.
+            true => or.into_iter().collect(),
+            false => self.keys.clone(),
+        };
+        KeyedInput { schema: self.stream.schema.clone(), keys, time, grace }
+    }
+
+    /// The node of an aggregate, and the columns that it gives out.
+    fn grouping(
+        self,
+        window: Option<JobWindow>,
+        timed: bool,
+        aggregates: &[Agg],
+    ) -> Result<(Node, SchemaRef), StreamError> {
+        let before = &self.stream.schema;
+        let (mut functions, mut args) = (vec![], vec![]);
+        for aggregate in aggregates {
+            let (function, columns) = aggregate.over(before)?;
+            functions.push(function);
+            args.push(columns);
+        }
+        let mut fields: Vec<Field> =
+            self.keys.iter().map(|&key| before.field(key).clone()).collect();
+        let named = aggregates.iter().zip(&functions);
+        fields
+            .extend(named.map(|(of, function)| Field::new(&of.name, function.output_type(), true)));
+        if let Some(window) = &window {
+            let names = match window.attached {
+                false => ["window_start", "window_end", "window_time"],
+                true => ["tick_start", "tick_end", "tick_time"],
+            };
+            fields.extend(names.map(|name| Field::new(name, window.time_type.clone(), true)));
+        }
+        let schema: SchemaRef = Arc::new(Schema::new(fields));
+        let keys = self.keys.len();
+        let spec = Aggregation {
+            group_by: Arc::new(GroupBy {
+                keys: self.keys.iter().map(|&k| before.field(k).data_type().clone()).collect(),
+                aggregates: functions,
+                options: StateOptions::default(),
+            }),
+            input_schema: before.clone(),
+            keys: self.keys,
+            args,
+            window,
+            exchange: Exchange::Merge,
+            schema: schema.clone(),
+        };
+        let node = Node {
+            name: "aggregate".into(),
+            inputs: vec![self.stream.feeds(timed)],
+            kind: OperatorKind::Aggregate(Box::new(spec)),
+            choice: self.choice,
+            keys_out: Some((0..keys).collect()),
+        };
+        Ok((node, schema))
+    }
+}
+
+impl WindowedStream {
+    /// Aggregates of each window: a column for each key and each aggregate, then `window_start`,
+    /// `window_end` and `window_time`, which is the time of the new stream.
+    ///
+    /// # Errors
+    /// When an aggregate does not fit or names are taken.
+    pub fn aggregate(self, aggregates: &[Agg]) -> Result<Stream, StreamError> {
+        let Self { keyed, window, timed, every } = self;
+        let (bounded, of, before) = (keyed.stream.bounded, keyed.keys.clone(), keyed.stream.window);
+        let attached = window.attached;
+        let (node, schema) = keyed.grouping(Some(window), timed, aggregates)?;
+        let first = of.len() + aggregates.len();
+        let stream = Stream::of_node(node, schema, bounded);
+        if let (true, Some(before)) = (attached, before) {
+            return again(stream, &of, before, first);
+        }
+        check_names(&stream.schema)?;
+        let window = WindowColumns { start: first, end: first + 1, time: first + 2 };
+        Ok(Stream { time: Some(window.time), window: Some(window), every, ..stream })
+    }
+}
+
+/// What windows that rows belonged to already have given out: the keys without the windows' bounds,
+/// the aggregates, and then these. Of what is given out the start is the time.
+fn again(
+    stream: Stream,
+    keys: &[usize],
+    before: WindowColumns,
+    first: usize,
+) -> Result<Stream, StreamError> {
+    let place = |key: usize| keys.iter().position(|of| *of == key).unwrap_or_default();
+    let (start, end, time) = (place(before.start), place(before.end), first);
+    let window = Some(WindowColumns { start, end, time });
+    let keep = (0..first).filter(|at| *at != start && *at != end).chain([start, end, time]);
+    let names = [(start, "window_start"), (end, "window_end"), (time, "window_time")];
+    Stream { time: Some(time), window, ..stream }.narrowed(keep.collect(), &names)
+}
+
+/// An operator of one's own over any number of inputs: rows of one key come to one worker, or
+/// where the operator's [`route`](KeyedOperator::route) leads them. `time` names the column of what
+/// it gives out of which [`KeyedState::complete`](dataflow::job::KeyedState::complete) speaks.
+///
+/// Rows of windows are late when their window was over before they came; other rows of a stream
+/// with a time when the watermark had passed them.
+///
+/// # Errors
+/// When there is no input, keys are of different types, or `time` is unknown.
+pub fn process(
+    name: &str,
+    inputs: &[KeyedStream],
+    operator: Arc<dyn KeyedOperator>,
+    time: Option<&str>,
+) -> Result<Stream, StreamError> {
+    let Some(first) = inputs.first() else {
+        return Err(StreamError::refused(format!("'{name}' has no input"), "give it one"));
+    };
+    for other in &inputs[1..] {
+        same_types([(&first.stream.schema, &first.keys), (&other.stream.schema, &other.keys)])?;
+    }
+    let schema = operator.schema();
+    let time = time.map(|time| index_of(&schema, time)).transpose()?;
+    if let Some(at) = time
+        && !matches!(schema.field(at).data_type(), DataType::Timestamp(..))
+    {
+        return Err(StreamError::Type {
+            name: schema.field(at).name().clone(),
+            found: schema.field(at).data_type().clone(),
+            needs: "event time is a timestamp".into(),
+        });
+    }
+    let input = |keyed: &KeyedStream| match keyed.stream.window {
+        Some(window) => keyed.input(Some(window.end), 0, None),
+        None => keyed.input(keyed.stream.time, 1, None),
+    };
+    let choice = inputs.iter().map(|keyed| keyed.choice).find(|choice| *choice != Choice::Auto);
+    let node = Node {
+        name: name.to_owned(),
+        inputs: inputs
+            .iter()
+            .map(|keyed| keyed.stream.feeds(keyed.stream.time.is_some()))
+            .collect(),
+        kind: OperatorKind::Keyed(Keyed {
+            inputs: inputs.iter().map(input).collect(),
+            exchange: Exchange::Shuffle,
+            granularity: 1,
+            operator,
+        }),
+        choice: choice.unwrap_or(Choice::Auto),
+        keys_out: None,
+    };
+    let bounded = inputs.iter().all(|keyed| keyed.stream.bounded);
+    Ok(Stream { time, ..Stream::of_node(node, schema, bounded) })
+}
+
+/// The columns of both sides of a join; of the right side those whose name is taken end in
+/// `_right`. Any of them may be NULL.
+pub(crate) fn side_by_side(left: &Schema, right: &Schema) -> SchemaRef {
+    let mut fields: Vec<Field> =
+        left.fields().iter().map(|field| field.as_ref().clone().with_nullable(true)).collect();
+    for field in right.fields() {
+        let mut name = field.name().clone();
+        while fields.iter().any(|taken| *taken.name() == name) {
+            name.push_str("_right");
+        }
+        fields.push(field.as_ref().clone().with_name(name).with_nullable(true));
+    }
+    Arc::new(Schema::new(fields))
+}

@@ -1,0 +1,292 @@
+//! From streams to the operators of a job.
+//!
+//! A stream knows the nodes that give out its rows, and these know theirs, so that streams are
+//! values that can be used any number of times. Lowering numbers the nodes that are reached, each
+//! once, sources first.
+//!
+//! **Forward (A5).** Behind an exchange the rows of a key are on one worker. Where the next
+//! operator's keys are those, or more, and no step between has changed them, rows need not travel:
+//! its exchange is `forward`. A join asks for more: both sides must have been led by the same
+//! function of the same types in the same order.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use dataflow::fragment::Fragment;
+use dataflow::job::{Edge, Exchange, Operator, OperatorKind, Step};
+use state::{GroupBy, StateOptions};
+
+use crate::error::StreamError;
+use crate::{Output, Stream};
+
+/// What a job is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setup {
+    /// Workers of the whole job.
+    pub workers: u32,
+    /// How rows of different workers meet in an aggregate, where the stream does not say; `None`
+    /// for `forward` where the partitioning fits, and else `merge`. With one chosen, `forward` is
+    /// not used where it is not said.
+    pub exchange: Option<Exchange>,
+    /// Bytes of groups that a worker may hold.
+    pub state_bytes_max: usize,
+    /// Bytes of a table that each worker may hold for a static join.
+    pub table_bytes_max: usize,
+}
+
+/// An operator of a stream.
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) inputs: Vec<Vec<Feed>>,
+    pub(crate) kind: OperatorKind,
+    pub(crate) choice: Choice,
+    /// Where its keys are among the columns that it gives out, in their order, if they are there.
+    pub(crate) keys_out: Option<Vec<usize>>,
+}
+
+/// Rows on their way into a node.
+#[derive(Clone)]
+pub(crate) struct Feed {
+    pub(crate) from: Arc<Node>,
+    pub(crate) step: Option<Arc<dyn Step>>,
+    pub(crate) timed: bool,
+}
+
+/// Who says how rows meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// The node is as it is.
+    Given,
+    /// Lowering.
+    Auto,
+    /// The author of the stream.
+    Fixed(Exchange),
+}
+
+/// Where rows of one key are.
+#[derive(Clone, PartialEq, Eq)]
+struct Placed {
+    /// Columns that an operator gives out.
+    keys: Vec<usize>,
+    led: Led,
+}
+
+/// A function from keys to workers.
+#[derive(Clone, PartialEq, Eq)]
+struct Led {
+    by: Exchange,
+    types: Vec<DataType>,
+}
+
+/// The operators of a job with these outputs.
+///
+/// # Errors
+/// [`StreamError::Refused`] when an exchange was asked for that gives wrong results.
+pub fn job(outputs: &[Output], setup: &Setup) -> Result<Vec<Operator>, StreamError> {
+    let mut lowering = Lowering::new(setup);
+    for output in outputs {
+        lowering.node(&output.0)?;
+    }
+    Ok(lowering.operators)
+}
+
+/// A stream as operators, to be continued.
+///
+/// # Errors
+/// As [`job`].
+pub fn fragment(stream: &Stream, setup: &Setup) -> Result<Fragment, StreamError> {
+    let mut lowering = Lowering::new(setup);
+    let from = stream.from.iter().map(|(node, step)| Ok((lowering.node(node)?, step.clone())));
+    let from = from.collect::<Result<_, StreamError>>()?;
+    Ok(Fragment {
+        operators: lowering.operators,
+        from,
+        schema: stream.schema.clone(),
+        time: stream.time,
+        window: stream.window,
+        bounded: stream.bounded,
+    })
+}
+
+/// The nodes that give out the rows of a fragment.
+pub(crate) fn nodes_of(fragment: &Fragment) -> Vec<(Arc<Node>, Option<Arc<dyn Step>>)> {
+    let mut nodes: Vec<Arc<Node>> = vec![];
+    for Operator { name, inputs, kind } in &fragment.operators {
+        let feed = |edge: &Edge| Feed {
+            from: nodes[edge.from].clone(),
+            step: edge.step.clone(),
+            timed: edge.timed,
+        };
+        let inputs = inputs.iter().map(|edges| edges.iter().map(feed).collect()).collect();
+        let (name, kind) = (name.clone(), kind.clone());
+        nodes.push(Arc::new(Node { name, inputs, kind, choice: Choice::Given, keys_out: None }));
+    }
+    fragment.from.iter().map(|(at, step)| (nodes[*at].clone(), step.clone())).collect()
+}
+
+struct Lowering<'a> {
+    setup: &'a Setup,
+    operators: Vec<Operator>,
+    placed: Vec<Option<Placed>>,
+    known: HashMap<*const Node, usize>,
+}
+
+impl<'a> Lowering<'a> {
+    fn new(setup: &'a Setup) -> Self {
+        Self { setup, operators: vec![], placed: vec![], known: HashMap::new() }
+    }
+
+    /// The number of a node, whose inputs are lowered first.
+    fn node(&mut self, node: &Arc<Node>) -> Result<usize, StreamError> {
+        if let Some(&known) = self.known.get(&Arc::as_ptr(node)) {
+            return Ok(known);
+        }
+        let mut inputs = vec![];
+        for feeds in &node.inputs {
+            let mut edges = vec![];
+            for Feed { from, step, timed } in feeds {
+                edges.push(Edge { from: self.node(from)?, step: step.clone(), timed: *timed });
+            }
+            inputs.push(edges);
+        }
+        let (kind, placed) = self.decided(node, &inputs)?;
+        self.operators.push(Operator { name: node.name.clone(), inputs, kind });
+        self.placed.push(placed);
+        self.known.insert(Arc::as_ptr(node), self.operators.len() - 1);
+        Ok(self.operators.len() - 1)
+    }
+
+    /// A node's operator with its exchange, and where that puts the rows of a key.
+    fn decided(
+        &self,
+        node: &Node,
+        inputs: &[Vec<Edge>],
+    ) -> Result<(OperatorKind, Option<Placed>), StreamError> {
+        let mut kind = node.kind.clone();
+        let (keys, types): (Vec<&[usize]>, Vec<DataType>) = match &mut kind {
+            OperatorKind::Lookup(lookup) => {
+                if node.choice != Choice::Given {
+                    lookup.bytes_max = self.setup.table_bytes_max;
+                }
+                return Ok((kind, self.behind_lookup(inputs)));
+            }
+            OperatorKind::Aggregate(spec) => (vec![&spec.keys], spec.group_by.keys.clone()),
+            OperatorKind::Keyed(spec) => {
+                let types = spec.inputs.first().map_or(vec![], |input| {
+                    let of = |&key: &usize| input.schema.field(key).data_type().clone();
+                    input.keys.iter().map(of).collect()
+                });
+                (spec.inputs.iter().map(|input| input.keys.as_slice()).collect(), types)
+            }
+            _ => return Ok((kind, None)),
+        };
+        let fits = self.fits(inputs, &keys);
+        let merges = matches!(kind, OperatorKind::Aggregate(_));
+        let exchange = self.exchange(node, &kind, fits.is_some(), merges)?;
+        match &mut kind {
+            OperatorKind::Aggregate(spec) if node.choice != Choice::Given => {
+                spec.exchange = exchange;
+                spec.group_by = Arc::new(GroupBy {
+                    keys: spec.group_by.keys.clone(),
+                    aggregates: spec.group_by.aggregates.clone(),
+                    options: StateOptions {
+                        budget_bytes: self.setup.state_bytes_max,
+                        ..StateOptions::default()
+                    },
+                });
+            }
+            OperatorKind::Keyed(spec) => spec.exchange = exchange,
+            _ => {}
+        }
+        let placed = match (&node.keys_out, exchange) {
+            (Some(out), Exchange::Forward) => fits.map(|(order, led)| Placed {
+                keys: order.into_iter().map(|key| out[key]).collect(),
+                led,
+            }),
+            (Some(out), by) if !out.is_empty() => {
+                Some(Placed { keys: out.clone(), led: Led { by, types } })
+            }
+            _ => None,
+        };
+        Ok((kind, placed))
+    }
+
+    fn exchange(
+        &self,
+        node: &Node,
+        kind: &OperatorKind,
+        fits: bool,
+        merges: bool,
+    ) -> Result<Exchange, StreamError> {
+        let routed = match kind {
+            OperatorKind::Keyed(spec) => {
+                (0..spec.inputs.len()).any(|input| spec.operator.route(input).is_some())
+            }
+            _ => false,
+        };
+        let apart = if merges { Exchange::Merge } else { Exchange::Shuffle };
+        Ok(match (node.choice, self.setup.exchange) {
+            (Choice::Given, _) => match kind {
+                OperatorKind::Aggregate(spec) => spec.exchange,
+                OperatorKind::Keyed(spec) => spec.exchange,
+                _ => Exchange::Forward,
+            },
+            (Choice::Fixed(Exchange::Merge), _) if !merges => Exchange::Shuffle,
+            (Choice::Fixed(exchange), _) => exchange,
+            _ if self.setup.workers == 1 => Exchange::Forward,
+            (Choice::Auto, None) if fits && !routed => Exchange::Forward,
+            (Choice::Auto, None) => apart,
+            (Choice::Auto, Some(Exchange::Forward)) if fits && !routed => Exchange::Forward,
+            (Choice::Auto, Some(Exchange::Forward)) => {
+                return Err(StreamError::refused(
+                    format!(
+                        "exchange 'forward' cannot bring the rows of {} workers together in '{}'",
+                        self.setup.workers, node.name
+                    ),
+                    "SET 'millstream.exchange' = 'auto'",
+                ));
+            }
+            (Choice::Auto, Some(exchange)) if merges => exchange,
+            (Choice::Auto, Some(_)) => Exchange::Shuffle,
+        })
+    }
+
+    /// Whether rows of equal keys are together on all edges: then which keys, by their number among
+    /// the operator's, lead them, and how.
+    fn fits(&self, inputs: &[Vec<Edge>], keys: &[&[usize]]) -> Option<(Vec<usize>, Led)> {
+        let mut fits: Option<(Vec<usize>, Led)> = None;
+        for (edges, keys) in inputs.iter().zip(keys) {
+            for edge in edges {
+                let placed = self.placed[edge.from].as_ref()?;
+                let before = |key: &usize| match &edge.step {
+                    Some(step) => step.passes_on(*key),
+                    None => Some(*key),
+                };
+                let arrived: Vec<Option<usize>> = keys.iter().map(before).collect();
+                let number = |key: &usize| arrived.iter().position(|at| at.as_ref() == Some(key));
+                let order: Option<Vec<usize>> = placed.keys.iter().map(number).collect();
+                let one = (order?, placed.led.clone());
+                match &fits {
+                    Some(other) if *other != one => return None,
+                    _ => fits = Some(one),
+                }
+            }
+        }
+        fits
+    }
+
+    /// A lookup lets the columns of its stream through as they are.
+    fn behind_lookup(&self, inputs: &[Vec<Edge>]) -> Option<Placed> {
+        let [edges] = inputs else { return None };
+        let [edge] = edges.as_slice() else { return None };
+        let placed = self.placed[edge.from].as_ref()?;
+        let columns = edge.step.as_ref().map_or(0, |step| step.schema().fields().len());
+        let behind = |key: &usize| match &edge.step {
+            Some(step) => (0..columns).find(|&output| step.passes_on(output) == Some(*key)),
+            None => Some(*key),
+        };
+        let keys = placed.keys.iter().map(behind).collect::<Option<_>>()?;
+        Some(Placed { keys, led: placed.led.clone() })
+    }
+}
