@@ -83,19 +83,23 @@ fn the_metadata_of_connectors_is_that_of_the_code() {
 }
 
 #[test]
-fn the_connector_on_the_page_is_the_example() {
+fn the_rust_on_pages_is_that_of_the_examples() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let read = |path: &str| std::fs::read_to_string(root.join(path)).expect("the file exists");
-    let example = read("crates/millstream/examples/own_connector.rs");
-    let page = read("docs/connectors.md");
-    let blocks: Vec<&str> = page
-        .split("```rust\n")
-        .skip(1)
-        .map(|rest| rest.split("```").next().unwrap_or_default())
-        .collect();
-    assert!(blocks.len() >= 4);
-    for block in blocks {
-        assert!(example.contains(block), "the example has not:\n{block}");
+    for (page, example, least) in
+        [("connectors.md", "own_connector.rs", 4), ("streams.md", "ysb_star.rs", 1)]
+    {
+        let example = read(&format!("crates/millstream/examples/{example}"));
+        let page = read(&format!("docs/{page}"));
+        let blocks: Vec<&str> = page
+            .split("```rust\n")
+            .skip(1)
+            .map(|rest| rest.split("```").next().unwrap_or_default())
+            .collect();
+        assert!(blocks.len() >= least);
+        for block in blocks {
+            assert!(example.contains(block), "the example has not:\n{block}");
+        }
     }
 }
 

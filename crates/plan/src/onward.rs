@@ -128,10 +128,8 @@ impl Lowering<'_> {
         }
         let section = Section::new("a stream");
         let mut weaver = Weaver { lowering: self, bounded, operators: vec![], lookups: 0, section };
-        let woven = match weaver.relation(plan) {
-            Ok(relation) => weaver.open_end(&relation, schema),
-            Err(stop) => Err(stop),
-        };
+        let relation = weaver.relation(plan).and_then(|relation| weaver.settled(relation));
+        let woven = relation.and_then(|relation| weaver.open_end(&relation, schema));
         woven.map_err(|stop| match stop {
             Stop::Failed(diagnostic) => diagnostic,
             Stop::Refused(Refusal { words, reason, hint }) => {
@@ -160,6 +158,7 @@ impl Weaver<'_> {
             start: column(start),
             end: column(end),
             time: column(time),
+            grid: None,
         });
         self.section.text("source", format!("{} (a stream)", table.name));
         Ok(relation)
