@@ -4,8 +4,8 @@
 //! ([`Stream::filter`], [`Stream::map`], [`Stream::split`], [`Stream::union`]); [`Stream::key_by`]
 //! brings rows of equal keys together, for aggregates in windows of event time
 //! ([`KeyedStream::window`]), joins of windows ([`KeyedStream::join`]) and operators of one's own
-//! ([`process`]). [`Stream::into_sink`] ends it, and [`job`] makes the graph of operators that every
-//! worker runs. The crate `millstream` runs it, and mixes it with SQL.
+//! ([`process`]). [`Stream::into_sink`] ends it, and [`job`] makes the graph of operators that
+//! every worker runs. The crate `millstream` runs it, and mixes it with SQL.
 //!
 //! ```
 //! use std::time::Duration;

@@ -142,7 +142,8 @@ macro_rules! cell_from {
         })*
     };
 }
-cell_from!(bool => Bool, i64 => Int, i32 => Int, u32 => Int, f64 => Float, &str => Text, String => Text);
+cell_from!(bool => Bool, i64 => Int, i32 => Int, u32 => Int, f64 => Float);
+cell_from!(&str => Text, String => Text);
 
 impl<T: Into<Cell>> From<Option<T>> for Cell {
     fn from(value: Option<T>) -> Self {

@@ -170,10 +170,10 @@ impl Stream {
     }
 
     /// The rows for which `predicate`, which is given batches, says true.
-    pub fn filter(
-        self,
-        predicate: impl Fn(&RecordBatch) -> Result<BooleanArray, DataflowError> + Send + Sync + 'static,
-    ) -> Self {
+    pub fn filter<F>(self, predicate: F) -> Self
+    where
+        F: Fn(&RecordBatch) -> Result<BooleanArray, DataflowError> + Send + Sync + 'static,
+    {
         self.filtered(predicate, "filter".into())
     }
 
@@ -185,11 +185,10 @@ impl Stream {
         self.filter(move |batch| Row::all(batch).map(|row| predicate(row).map(Some)).collect())
     }
 
-    fn filtered(
-        self,
-        predicate: impl Fn(&RecordBatch) -> Result<BooleanArray, DataflowError> + Send + Sync + 'static,
-        text: String,
-    ) -> Self {
+    fn filtered<F>(self, predicate: F, text: String) -> Self
+    where
+        F: Fn(&RecordBatch) -> Result<BooleanArray, DataflowError> + Send + Sync + 'static,
+    {
         let step = Filter { schema: self.schema.clone(), predicate: Box::new(predicate), text };
         self.through(Arc::new(step))
     }

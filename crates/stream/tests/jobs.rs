@@ -130,8 +130,10 @@ fn run(
     let format = FormatOptions::default().with_null("NULL");
     let mut lines = vec![];
     for batch in memory.all_committed() {
-        let columns: Vec<_> = batch.columns().iter().map(|c| ArrayFormatter::try_new(c, &format));
-        let columns: Vec<_> = columns.into_iter().map(|c| c.expect("it prints")).collect();
+        let columns = batch.columns().iter();
+        let columns: Vec<_> = columns
+            .map(|column| ArrayFormatter::try_new(column, &format).expect("it prints"))
+            .collect();
         lines.extend((0..batch.num_rows()).map(|row| {
             let values: Vec<_> = columns.iter().map(|c| c.value(row).to_string()).collect();
             values.join("|")
