@@ -53,6 +53,9 @@ pub(crate) struct Feed {
     pub(crate) timed: bool,
 }
 
+/// A node, and what is done with the rows that it gives out.
+pub(crate) type Given = (Arc<Node>, Option<Arc<dyn Step>>);
+
 /// Who says how rows meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Choice {
@@ -110,7 +113,7 @@ pub fn fragment(stream: &Stream, setup: &Setup) -> Result<Fragment, StreamError>
 }
 
 /// The nodes that give out the rows of a fragment.
-pub(crate) fn nodes_of(fragment: &Fragment) -> Vec<(Arc<Node>, Option<Arc<dyn Step>>)> {
+pub(crate) fn nodes_of(fragment: &Fragment) -> Vec<Given> {
     let mut nodes: Vec<Arc<Node>> = vec![];
     for Operator { name, inputs, kind } in &fragment.operators {
         let feed = |edge: &Edge| Feed {

@@ -19,7 +19,7 @@ use dataflow::step::chain;
 
 use crate::error::{StreamError, check_names, index_of, indices_of};
 use crate::keyed::{KeyedStream, side_by_side};
-use crate::node::{Choice, Feed, Node, nodes_of};
+use crate::node::{Choice, Feed, Given, Node, nodes_of};
 use crate::row::{Cell, Row, columns_of, takes_cells};
 use crate::step::{Filter, Function, Unfold, Unfolded, windows_of};
 use crate::window::{Window, span_of};
@@ -30,7 +30,7 @@ use crate::window::{Window, span_of};
 #[derive(Clone)]
 pub struct Stream {
     /// What gives out the rows, and what is done with those of each to have these columns.
-    pub(crate) from: Vec<(Arc<Node>, Option<Arc<dyn Step>>)>,
+    pub(crate) from: Vec<Given>,
     pub(crate) schema: SchemaRef,
     pub(crate) time: Option<usize>,
     pub(crate) window: Option<WindowColumns>,
@@ -496,11 +496,7 @@ impl Stream {
     }
 
     pub(crate) fn feeds(&self, timed: bool) -> Vec<Feed> {
-        let feed = |(from, step): &(Arc<Node>, Option<Arc<dyn Step>>)| Feed {
-            from: from.clone(),
-            step: step.clone(),
-            timed,
-        };
+        let feed = |(from, step): &Given| Feed { from: from.clone(), step: step.clone(), timed };
         self.from.iter().map(feed).collect()
     }
 }

@@ -112,7 +112,7 @@ pub(crate) fn span_of(span: Duration, field: &Field) -> Result<i64, StreamError>
         });
     };
     let tick_ns = 1_000_000_000 / ticks_per_second(*unit) as u128;
-    let whole = span.as_nanos() % tick_ns == 0;
+    let whole = span.as_nanos().is_multiple_of(tick_ns);
     let ticks = i64::try_from(span.as_nanos() / tick_ns).ok().filter(|_| whole);
     ticks.ok_or_else(|| StreamError::Type {
         name: field.name().clone(),
