@@ -198,6 +198,34 @@ fn explain_shows_the_exchange() {
 }
 
 #[test]
+fn a_plan_is_shown_to_programs_too() {
+    let dir = Dir::new("formats");
+    dir.write("numbers.csv", &numbers());
+    dir.write("q.sql", &format!("{NUMBERS}SELECT k, count(*) AS n FROM numbers GROUP BY k"));
+    let explain = |format: &str| {
+        let layout = ["--nodes", "2", "--workers", "1", "--format", format];
+        let output = run_in(&dir.0, &[&["explain", "q.sql"][..], &layout].concat());
+        assert_ends(&output, 0);
+        text(&output.stdout).to_owned()
+    };
+    let json = explain("json");
+    for part in [
+        "\"nodes\": 2",
+        "\"kind\": \"source\"",
+        "\"kind\": \"aggregate\"",
+        "\"detail\": \"merge\"",
+        "\"from\": 1",
+        "\"bytes_per_worker\": ",
+    ] {
+        assert!(json.contains(part), "{part}:\n{json}");
+    }
+    let dot = explain("dot");
+    assert!(dot.starts_with("digraph job {\n") && dot.ends_with("}\n"), "{dot}");
+    assert!(dot.contains("o0 [label=\"numbers\\nsource\\nbounded\"]"), "{dot}");
+    assert!(dot.contains("  o1 -> o2 [label="), "{dot}");
+}
+
+#[test]
 fn output_appears_under_its_name_when_all_is_well() {
     let dir = Dir::new("output");
     dir.write("q.sql", "SELECT 7 AS seven");

@@ -8,7 +8,7 @@ use std::thread;
 
 use cluster::Control;
 use fabric::clock::MonotonicClock;
-use plan::{Explain, Planned, Stage, Workers};
+use plan::{Explain, ExplainFormat, Planned, Stage, Workers};
 
 use crate::FabricKind;
 use crate::error::Error;
@@ -75,8 +75,13 @@ impl Script {
 
     /// How its jobs would run: pipelines, exchanges and why, memory.
     pub fn explain(&self) -> String {
-        let texts: Vec<_> = self.jobs.iter().map(|job| job.explain.text()).collect();
-        texts.join("\n")
+        self.explain_as(ExplainFormat::Text)
+    }
+
+    /// As [`Script::explain`], one job after another: objects of JSON, digraphs of Graphviz.
+    pub fn explain_as(&self, format: ExplainFormat) -> String {
+        let texts: Vec<_> = self.jobs.iter().map(|job| job.explain.show(format)).collect();
+        texts.join(if format == ExplainFormat::Text { "\n" } else { "" })
     }
 
     /// Runs the jobs one after another.

@@ -45,6 +45,7 @@ mod query;
 mod relation;
 mod rows;
 mod settings;
+mod side;
 mod statements;
 mod step;
 mod syntax;
@@ -54,7 +55,7 @@ mod vocabulary;
 mod weave;
 
 pub use diagnostics::Diagnostic;
-pub use explain::{EndNeed, Explain, Need};
+pub use explain::{EndNeed, Explain, ExplainFormat, Need};
 pub use planner::{Planned, Planner, Stage, Workers};
 pub use settings::{SettingSpec, settings};
 pub use vocabulary::{Relation, Vocabulary};

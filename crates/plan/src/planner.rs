@@ -218,11 +218,11 @@ impl Planner {
         match statement {
             Statement::Insert { table, columns, query } => self.insert(&table, &columns, &query),
             Statement::Select(query) => self.select(&query, start),
-            Statement::Explain(inner) => {
+            Statement::Explain(inner, format) => {
                 let (_, lowered) = self.rows(*inner, start)?;
                 let mut building = Building::default();
                 building.add(Planned { name: String::new(), sql: String::new(), line: 0 }, lowered);
-                let explained = self.stage(building).explain.text();
+                let explained = self.stage(building).explain.show(format);
                 let lines: Vec<&str> = explained.lines().collect();
                 self.shown("EXPLAIN", vec![text("plan")], vec![lines], start)
             }
@@ -231,7 +231,9 @@ impl Planner {
                 self.shown("SHOW TABLES", vec![text("name")], vec![names], start)
             }
             Statement::Describe(name) => {
-                let schema = match self.catalog.get(&name.text) {
+                let mut entry =
+                    self.catalog.read(&name.text).map_err(|e| vec![e.moved(name.place)])?;
+                let schema = match &mut entry {
                     Some(Entry::Table(table)) => table.columns(name.place).map_err(|e| vec![e])?,
                     Some(Entry::View(view)) => view.schema(),
                     None => return Err(self.unknown(&name)),
@@ -255,6 +257,13 @@ impl Planner {
         query: &[TokenWithSpan],
     ) -> Result<(String, Lowered), Failed> {
         let table = match self.catalog.get(&name.text) {
+            None if matches!(self.catalog.read(&name.text), Ok(Some(_))) => {
+                let message = format!(
+                    "'{}' holds what another table could not give, and cannot be written",
+                    name.text
+                );
+                return Err(vec![Diagnostic::at(name.place, message)]);
+            }
             Some(Entry::Table(table)) => table,
             Some(Entry::View(_)) => {
                 let message = format!("'{}' is a view, and only tables can be written", name.text);
@@ -474,11 +483,17 @@ impl Planner {
         let groupings = building.operators.iter().filter(groups).count();
         let needs =
             explain::needs(&self.settings, self.workers, &self.ends, groupings, building.batch);
+        let operators = building.operators.clone();
         Stage {
             job: Job { operators: building.operators, settings: self.settings.job.clone() },
             statements: building.statements,
             bounded: !building.unbounded,
-            explain: Explain { sections: building.sections, needs, workers: self.workers },
+            explain: Explain {
+                sections: building.sections,
+                operators,
+                needs,
+                workers: self.workers,
+            },
             interrupt: self.engine.interrupt.clone(),
         }
     }

@@ -5,6 +5,7 @@ use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::ddl::{self, CreateTable};
 use crate::diagnostics::Diagnostic;
+use crate::explain::ExplainFormat;
 use crate::syntax::{Cursor, Ident, is_word};
 
 /// One statement.
@@ -15,7 +16,7 @@ pub(crate) enum Statement {
     Drop { view: bool, name: Ident, if_exists: bool },
     Insert { table: Ident, columns: Vec<Ident>, query: Vec<TokenWithSpan> },
     Select(Vec<TokenWithSpan>),
-    Explain(Box<Statement>),
+    Explain(Box<Statement>, ExplainFormat),
     ShowTables,
     Describe(Ident),
     Set { key: Ident, value: Ident },
@@ -46,14 +47,45 @@ pub(crate) fn parse(tokens: &[TokenWithSpan]) -> Result<Vec<Statement>, Diagnost
     Ok(vec![parse_one(cursor)?])
 }
 
+/// `(FORMAT JSON)` or nothing.
+fn explain_format(cursor: &mut Cursor<'_>) -> Result<ExplainFormat, Diagnostic> {
+    let analyze = |cursor: &mut Cursor<'_>| match cursor.words("ANALYZE") {
+        true => Err(cursor
+            .expected("FORMAT")
+            .detail("EXPLAIN does not run the query yet")
+            .hint("run it with --metrics, which tells of each worker")),
+        false => Ok(()),
+    };
+    analyze(cursor)?;
+    let option = |token: &TokenWithSpan| is_word(token, "FORMAT") || is_word(token, "ANALYZE");
+    let opens = cursor.peek().is_some_and(|token| token.token == Token::LParen);
+    if !opens || !cursor.peek_at(1).is_some_and(option) {
+        return Ok(ExplainFormat::Text);
+    }
+    cursor.expect(&Token::LParen)?;
+    analyze(cursor)?;
+    cursor.expect_words("FORMAT")?;
+    let name = cursor.ident("a format")?;
+    let format = ExplainFormat::of(&name.text).ok_or_else(|| {
+        Diagnostic::at(name.place, format!("unknown format '{}'", name.text)).nearest(
+            "formats",
+            &name.text,
+            ExplainFormat::NAMES.into_iter(),
+        )
+    })?;
+    cursor.expect(&Token::RParen)?;
+    Ok(format)
+}
+
 fn parse_one(mut cursor: Cursor<'_>) -> Result<Statement, Diagnostic> {
     if cursor.words("END") {
         cursor.end()?;
         return Ok(Statement::EndSet);
     }
     if cursor.words("EXPLAIN") {
+        let format = explain_format(&mut cursor)?;
         cursor.words("PLAN FOR");
-        return Ok(Statement::Explain(Box::new(parse_one(cursor)?)));
+        return Ok(Statement::Explain(Box::new(parse_one(cursor)?), format));
     }
     if cursor.words("CREATE") {
         return create(&mut cursor);
