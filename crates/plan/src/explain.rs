@@ -1,5 +1,6 @@
 //! What EXPLAIN says: the queries of a stage, and the memory that they were given.
 
+mod analyze;
 mod graph;
 
 use std::fmt::Write;
@@ -17,6 +18,8 @@ use crate::tumble::Shape;
 use crate::types::sql_name;
 use crate::weave::{GroupWindow, Grouping};
 
+pub(crate) use analyze::Discard;
+pub use analyze::{Analyzed, Ran, RanWorker};
 pub use graph::ExplainFormat;
 
 /// The plan of a stage, for a reader.

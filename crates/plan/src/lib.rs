@@ -55,7 +55,7 @@ mod vocabulary;
 mod weave;
 
 pub use diagnostics::Diagnostic;
-pub use explain::{EndNeed, Explain, ExplainFormat, Need};
+pub use explain::{Analyzed, EndNeed, Explain, ExplainFormat, Need, Ran, RanWorker};
 pub use planner::{Planned, Planner, Stage, Workers};
 pub use settings::{SettingSpec, settings};
 pub use vocabulary::{Relation, Vocabulary};

@@ -43,7 +43,7 @@ impl Explain {
         }
     }
 
-    fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         let operator = |(id, operator): (usize, &Operator)| {
             let edges = operator.inputs.iter().enumerate();
             let edge = |(input, edge): (usize, &Edge)| {
