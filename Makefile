@@ -37,9 +37,8 @@ format: ## rustfmt, and comments wrapped at 100 columns
 deny: ## licences, bans, sources and advisories of all dependencies
 	cargo deny --all-features check
 
-docs: ## the API documentation
-	@bash -c 'source scripts/env.sh && cargo doc --release --no-deps --workspace && \
-	  echo "$$CARGO_TARGET_DIR/doc/millstream/index.html"'
+docs: ## the API documentation, and the book of docs/ where mdbook is installed
+	@scripts/docs.sh
 
 data: ## makes examples/data and examples/expected anew
 	scripts/prepare-flights.py

@@ -1,10 +1,13 @@
-//! The tables of the reference pages are made from the code. `UPDATE_DOCS=1` writes them anew.
+//! The tables of the reference pages are made from the code, and `UPDATE_DOCS=1` writes them anew.
+//! The examples of all pages are run; `UPDATE_BOOK=1` writes anew what they show, and then it has
+//! to be read. `BOOK_PAGE=tutorial` tries only pages whose path contains that.
 
 use std::fmt::Write;
 use std::path::Path;
 
 use arrow::datatypes::{DataType, TimeUnit};
 use dataflow::connector::Connector;
+use tests::book;
 
 fn check(page: &str, sections: &[(String, String)]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(page);
@@ -123,4 +126,82 @@ fn the_metrics_are_those_of_the_code() {
         ("metrics of a job".into(), head + &jobs.collect::<String>()),
     ];
     check("metrics.md", &sections);
+}
+
+/// What the book's test makes of a page.
+fn tried(page: &str) -> book::Run {
+    book::run("page", page)
+}
+
+#[test]
+fn an_example_that_is_wrong_is_told_and_corrected() {
+    let run = tried(
+        "```sql\nSELECT 1 AS a;\n```\n\n```text\nnonsense\n```\n\
+         ```sql\nSELECT b;\n```\n```yaml\na: 1\n```\n\
+         ```console\n$ echo 1; echo 2 >&2\n1\n$ echo 3\n3\n```\n",
+    );
+    assert_eq!((run.faults.len(), run.examples), (4, 4), "{:#?}", run.faults);
+    assert!(run.faults[0].starts_with("docs/page:6: shows\n┌"), "{}", run.faults[0]);
+    assert!(run.faults[1].contains(":9: fails:\nerror: unknown column 'b'"), "{}", run.faults[1]);
+    assert!(run.faults[2].contains("nobody runs a block of 'yaml'"), "{}", run.faults[2]);
+    assert!(run.page.contains("│      a │"), "{}", run.page);
+    assert!(run.page.contains("$ echo 1; echo 2 >&2\n1\n2\n$ echo 3\n3\n```\n"), "{}", run.page);
+}
+
+#[test]
+fn what_an_example_is_told_beforehand_is_done() {
+    let run = tried(
+        "<!-- before: CREATE TABLE x (n INT) WITH ('connector' = 'file', 'path' = 'x.csv'); -->\n\n\
+         <!-- file: x.csv -->\n```csv\nn\n4\n```\n\n```sql\nSELECT n FROM x;\n```\n\n\
+         ```console\n$ tail -n 1 x.csv\n4\n```\n\n\
+         <!-- not run: it is wrong -->\n```sql\nSELECT m FROM x;\n```\n\
+         Prose between.\n\n```text\na picture\n```\n",
+    );
+    assert_eq!((run.faults.len(), run.examples), (0, 3), "{:#?}", run.faults);
+    let run = tried("<!-- before: SELECT nonsense; -->\n");
+    assert_eq!(run.faults.len(), 1, "{:#?}", run.faults);
+}
+
+#[test]
+fn an_ellipsis_stands_for_any_lines_and_any_text() {
+    let faults = |shown: &str, printed: &str| {
+        let page = format!("```console\n$ printf '{printed}'\n{shown}\n```\n");
+        tried(&page).faults.len()
+    };
+    assert_eq!(faults("a\n…\nd", "a\\nb\\nc\\nd\\n"), 0);
+    assert_eq!(faults("a\n…\nd", "a\\nd\\n"), 0);
+    assert_eq!(faults("a\n…\nd", "a\\nb\\n"), 1);
+    assert_eq!(faults("a", "a\\nb\\n"), 1);
+    assert_eq!(faults("a\nb", "a\\n"), 1);
+    let line = "5 rows in, 2 out in 3 ms (2 K rows/s); 1 late";
+    assert_eq!(faults("5 rows in, 2 out in … (… rows/s); 1 late", line), 0);
+    assert_eq!(faults("5 rows in, 2 out in … (… rows/s)", line), 1);
+    assert_eq!(faults("6 rows in, 2 out in …", line), 1);
+    // What differs each time is not written into a page.
+    let run = tried(&format!("```console\n$ echo '{line}'\n```\n"));
+    assert!(run.page.contains("\n5 rows in, 2 out in … (… rows/s); 1 late\n"), "{}", run.page);
+}
+
+/// Examples of the whole book at least: a page whose blocks are no longer found must be noticed.
+const EXAMPLES_MIN: usize = 75;
+
+#[test]
+fn the_examples_of_the_book_do_what_it_says() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let docs = docs.canonicalize().expect("the pages");
+    let read = |name: &str| std::fs::read_to_string(docs.join(name)).expect("the page exists");
+    let only = std::env::var("BOOK_PAGE").unwrap_or_default();
+    let (mut faults, mut examples) = (Vec::new(), 0);
+    for name in book::pages(&read("SUMMARY.md")).iter().filter(|name| name.contains(&only)) {
+        let page = read(name);
+        let run = book::run(name, &page);
+        examples += run.examples;
+        if std::env::var_os("UPDATE_BOOK").is_some() && run.page != page {
+            std::fs::write(docs.join(name), &run.page).expect("the page can be written");
+        }
+        faults.extend(run.faults);
+    }
+    let told = "UPDATE_BOOK=1 writes into the pages what is shown now";
+    assert!(faults.is_empty(), "{} faults; {told}\n\n{}", faults.len(), faults.join("\n\n"));
+    assert!(!only.is_empty() || examples >= EXAMPLES_MIN, "only {examples} examples were found");
 }

@@ -65,6 +65,18 @@ pub enum DataflowError {
     /// State ran into its budget or could not be updated.
     #[error(transparent)]
     State(#[from] state::StateError),
+    /// A table that a join keeps on each worker is larger than it may be. The author of the SQL may
+    /// allow more, or keep less of it.
+    #[error(
+        "table '{table}' is too large to be kept on each worker for a join: more than {bytes_max} \
+         bytes"
+    )]
+    Table {
+        /// The table.
+        table: String,
+        /// What is allowed.
+        bytes_max: usize,
+    },
     /// An expression failed on a row (division by zero, a cast): the query's author or the data is
     /// at fault.
     #[error("{0}")]

@@ -17,6 +17,7 @@ use arrow::record_batch::RecordBatch;
 use state::{GroupBy, Windows};
 
 use crate::error::DataflowError;
+use crate::lookup::Lookup;
 use crate::sink::Sink;
 use crate::source::Source;
 
@@ -35,8 +36,9 @@ pub struct Job {
 pub struct Operator {
     /// For messages and metrics.
     pub name: String,
-    /// The inputs: none for a source, one for an aggregate or a sink, as many as it has for a keyed
-    /// operator. All edges of one input bring rows of the same columns, in any order (a union).
+    /// The inputs: none for a source, one for an aggregate, a lookup or a sink, as many as it has
+    /// for a keyed operator. All edges of one input bring rows of the same columns, in any order (a
+    /// union).
     pub inputs: Vec<Vec<Edge>>,
     /// What it does.
     pub kind: OperatorKind,
@@ -51,6 +53,8 @@ pub enum OperatorKind {
     Aggregate(Box<Aggregation>),
     /// Keeps rows by key until time has passed them.
     Keyed(Keyed),
+    /// Joins rows with a table that every worker has read whole.
+    Lookup(Box<Lookup>),
     /// Writes a table.
     Sink {
         /// The table.
@@ -278,6 +282,11 @@ pub trait KeyedState {
         watermark: i64,
         rows_max: usize,
     ) -> Result<Option<RecordBatch>, DataflowError>;
+
+    /// Whether [`advance`](Self::advance) has something to give that does not wait for time.
+    fn ready(&self) -> bool {
+        false
+    }
 
     /// Up to where results are complete when [`advance`](Self::advance) has nothing more to give at
     /// `watermark`: the watermark of what it gives out.

@@ -2,8 +2,8 @@
 //!
 //! Rows are pushed: who reads a source, and who gives out results, calls the operators behind it,
 //! through the steps of the edges, until the rows have come to rest in state, in a ring or in a
-//! sink. What gives out results runs in a coroutine of its own ([`Node::run`]), so that a push
-//! never comes back to where it began.
+//! sink. What keeps rows and gives out results runs in a coroutine of its own ([`Node::run`]); a
+//! lookup keeps none and hands on what it makes of a push at once.
 //!
 //! An operator has one watermark on each worker: the least of the edges that lead to it, of all its
 //! inputs ([`Feeders`]).
@@ -20,11 +20,13 @@ use crate::exchange::said;
 use crate::frame::Kind;
 use crate::job::{Edge, Input, Job, OperatorKind, Step};
 use crate::keyed::KeyedRun;
+use crate::lookup::LookupRun;
 use crate::metrics::Metrics;
 use crate::net::{Message, Net};
 use crate::output::Output;
 use crate::reader::Rows;
-use crate::scheduler::{Event, Gate};
+use crate::scheduler::{Event, Gate, Timers};
+use crate::source::FlowContext;
 use crate::time::ticks_of;
 use crate::worker::Place;
 
@@ -41,6 +43,7 @@ pub(crate) struct Node {
 enum Work {
     Grouping(Box<Grouping>),
     Keyed(Box<KeyedRun>),
+    Lookup(Box<LookupRun>),
     Sink(Box<Output>),
 }
 
@@ -82,6 +85,7 @@ impl Node {
                 let rows = route.apply(rows, None)?;
                 keyed.push(route.input, &rows.batch, rows.met.as_ref()).await
             }
+            Work::Lookup(lookup) => lookup.push(route.apply(rows, None)?).await,
             Work::Sink(output) => output.emit(&route.apply(rows, None)?.batch).await,
         }
     }
@@ -105,6 +109,7 @@ impl Node {
             _ if !was_idle => Ok(self.feeders.borrow().clock.least()),
             Work::Grouping(grouping) => grouping.resume().await,
             Work::Keyed(keyed) => Ok(keyed.resume().await),
+            Work::Lookup(lookup) => Box::pin(lookup.routes.resume()).await,
             Work::Sink(_) => Ok(i64::MIN),
         }
     }
@@ -120,6 +125,7 @@ impl Node {
         match &self.work {
             Work::Grouping(grouping) => grouping.end_of_rows(watermark).await,
             Work::Keyed(keyed) => keyed.end_of_rows(watermark).await,
+            Work::Lookup(lookup) => Box::pin(lookup.routes.end(watermark)).await,
             Work::Sink(output) => {
                 output.complete();
                 Ok(())
@@ -135,6 +141,7 @@ impl Node {
         match &self.work {
             Work::Grouping(grouping) => grouping.progress(watermark, idle).await,
             Work::Keyed(keyed) => keyed.progress(watermark, idle).await,
+            Work::Lookup(lookup) => Box::pin(lookup.routes.progress(watermark, idle)).await,
             Work::Sink(_) => Ok(()),
         }
     }
@@ -147,6 +154,7 @@ impl Node {
                 grouping.settle().await;
             }
             Work::Keyed(keyed) => keyed.fire().await?,
+            Work::Lookup(lookup) => lookup.load().await?,
             Work::Sink(output) => output.finish().await?,
         }
         self.ended.set(true);
@@ -160,7 +168,7 @@ impl Node {
         match &self.work {
             Work::Grouping(grouping) => grouping.answer().await,
             Work::Keyed(keyed) => keyed.answer().await,
-            Work::Sink(_) => {}
+            Work::Lookup(_) | Work::Sink(_) => {}
         }
         Ok(())
     }
@@ -177,7 +185,7 @@ impl Node {
     pub(crate) fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
         match (message.kind, &self.work) {
             (Kind::Gather | Kind::GatherEnd, Work::Sink(output)) => output.receive(from, message),
-            (Kind::Gather | Kind::GatherEnd, _) | (_, Work::Sink(_)) => {
+            (Kind::Gather | Kind::GatherEnd, _) | (_, Work::Sink(_) | Work::Lookup(_)) => {
                 let detail = format!("a frame of kind {:?} is not for this operator", message.kind);
                 Err(DataflowError::Frame { worker: from, detail })
             }
@@ -284,12 +292,14 @@ impl Graph {
     /// Opens the operators of a job, sinks first.
     ///
     /// # Errors
-    /// When a sink cannot be opened.
+    /// When a sink or the table of a lookup cannot be opened.
     pub(crate) fn new(
         job: &Job,
         place: &Place,
         net: &Rc<Net>,
         metrics: &Arc<Metrics>,
+        context: &FlowContext,
+        timers: &Rc<Timers>,
     ) -> Result<Self, DataflowError> {
         let mut nodes: Vec<Option<Rc<Node>>> = vec![None; job.operators.len()];
         let mut sources = Vec::new();
@@ -317,6 +327,14 @@ impl Graph {
                     routes,
                     metrics.clone(),
                 ))),
+                OperatorKind::Lookup(spec) => Work::Lookup(Box::new(LookupRun::new(
+                    tag,
+                    spec,
+                    place,
+                    context,
+                    timers.clone(),
+                    routes,
+                )?)),
                 OperatorKind::Sink { sink, schema } => Work::Sink(Box::new(Output::new(
                     tag,
                     place.worker,

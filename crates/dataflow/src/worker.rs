@@ -122,8 +122,8 @@ impl Worker {
         let budget = job.settings.state_bytes_max;
         let ledger = Rc::new(Ledger::new(job.operators.len(), budget, metrics.clone()));
         let place = Place { worker, workers, settings: job.settings.clone(), ledger };
-        let Graph { nodes, sources } = Graph::new(&job, &place, &net, &metrics)?;
         let context = FlowContext { clock: clock.clone(), bad };
+        let Graph { nodes, sources } = Graph::new(&job, &place, &net, &metrics, &context, &timers)?;
         for (input, routes) in sources {
             let rows_max = job.settings.batch_rows_max;
             let (context, metrics) = (context.clone(), metrics.clone());

@@ -87,6 +87,11 @@ impl Error {
             Error::Dataflow(DataflowError::State(_)) => {
                 Some("SET millstream.state_bytes gives each worker more memory for groups".into())
             }
+            Error::Dataflow(DataflowError::Table { .. }) => Some(
+                "SET millstream.table_bytes allows more, up to 1 GiB; fewer columns and a WHERE on \
+                 the table make it smaller"
+                    .into(),
+            ),
             Error::Panic { .. } => Some("this is a bug in millstream: please report it".into()),
             _ => None,
         }

@@ -119,6 +119,14 @@ impl Section {
         self.lines.push(Line::Text(label, text));
     }
 
+    /// Says something else under the last such label.
+    pub(crate) fn replace(&mut self, label: &'static str, text: String) {
+        let labelled = |line: &&mut Line| matches!(line, Line::Text(known, _) if *known == label);
+        if let Some(line) = self.lines.iter_mut().rev().find(labelled) {
+            *line = Line::Text(label, text);
+        }
+    }
+
     /// A step, behind an operator if there are names of the columns that the operator gives out.
     pub(crate) fn step(&mut self, step: &Option<Arc<dyn Step>>, names: &[(String, String)]) {
         let Some(step) = step else { return };

@@ -1,13 +1,18 @@
-//! Joins that stream: of the rows of each window (S7).
+//! Joins that stream, and what they have in common.
 //!
-//! Both sides carry windows, and the join asks for equal `window_start` and `window_end` beside
-//! other keys: then its state is bounded by the windows that are open. Other joins over input that
-//! never ends would have to remember every row, and are refused.
+//! - Of the rows of each window (S7), here: both sides carry windows, and the join asks for equal
+//!   `window_start` and `window_end` beside other keys, so that its state is bounded by the windows
+//!   that are open.
+//! - Of rows whose times are near each other ([`crate::between`]): its state is bounded by the
+//!   time that they may be apart.
+//! - With a table that ends and is small ([`crate::lookup`]): its state is the table.
+//!
+//! Other joins over input that never ends would have to remember every row, and are refused.
 
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use dataflow::job::{Exchange, Keyed, KeyedInput, KeyedOperator, OperatorKind, Step};
+use dataflow::job::{Edge, Exchange, Keyed, KeyedInput, KeyedOperator, OperatorKind, Step};
 use dataflow::keyed::{JoinKind, JoinSide, WindowJoin};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, JoinType, NullEquality};
@@ -20,10 +25,12 @@ use crate::step;
 use crate::tumble::{Bound, WindowCall};
 use crate::weave::{Closed, Wanted, Weaver};
 
-/// What both sides of a join must have equal.
+/// What must be equal in a join: over the columns of the left base, and of the right one.
+pub(crate) type On = Vec<(Expr, Expr)>;
+
+/// What both sides of a join of windows must have equal.
 struct Conditions {
-    /// Left and right.
-    keys: Vec<(Expr, Expr)>,
+    keys: On,
     /// The end of the window, left and right.
     ends: (Expr, Expr),
 }
@@ -35,15 +42,106 @@ impl Weaver<'_> {
         let left = self.relation(&join.left)?;
         let right = self.relation(&join.right)?;
         let on = join.on.iter().map(|(l, r)| Ok((left.rewrite(l)?, right.rewrite(r)?)));
-        let on = on.collect::<Result<Vec<_>, Refusal>>()?;
-        let Conditions { keys, ends } = conditions(&left, &right, on)?;
+        let on = on.collect::<Result<On, Refusal>>()?;
+        if let Some(conditions) = conditions(&left, &right, &on) {
+            return self.windows(kind, [left, right], conditions, join.filter.as_ref());
+        }
+        let between = self.between(&left, &right, &on, join.filter.as_ref());
+        match (between, self.table_side(&left, &right, kind)?) {
+            (Err(Stop::Failed(error)), _) => Err(Stop::Failed(error)),
+            (Ok(Some(between)), _) => self.nearby(kind, [left, right], on, between),
+            (_, Some(sides)) => self.widened(sides, [left, right], on, join.filter.as_ref()),
+            (Err(refused), None) => Err(refused),
+            (Ok(None), None) => Err(self.endless(&left, &right, kind)?.into()),
+        }
+    }
+
+    /// Why a join would have to remember every row.
+    fn endless(&self, left: &Relation, right: &Relation, kind: JoinKind) -> Result<Refusal, Stop> {
+        let words = ["JOIN", "IN", "EXISTS"];
+        let refusal = Refusal::new(&words, "a join would have to remember every row");
+        let other = match kind {
+            JoinKind::Left | JoinKind::LeftSemi | JoinKind::LeftAnti => JoinKind::Right,
+            _ => JoinKind::Left,
+        };
+        Ok(match self.table_side(left, right, other)? {
+            Some(_) if !self.bounded => {
+                let reason = "which rows of a table have no partner is known only at the end of \
+                              the stream";
+                Refusal::new(&words, reason)
+                    .hint("keep the rows of the stream instead: FROM stream LEFT JOIN table ON …")
+            }
+            _ => refusal.hint(
+                "join windows: … ON l.window_start = r.window_start AND \
+                 l.window_end = r.window_end AND …; or rows near each other: … AND l.ts BETWEEN \
+                 r.ts - INTERVAL '1' HOUR AND r.ts + INTERVAL '1' HOUR; or a table that ends",
+            ),
+        })
+    }
+
+    /// A join of windows.
+    fn windows(
+        &mut self,
+        kind: JoinKind,
+        relations: [Relation; 2],
+        Conditions { keys, ends }: Conditions,
+        filter: Option<&Expr>,
+    ) -> Result<Relation, Stop> {
+        let (left, right) = ends;
+        let call = left.clone();
+        let times =
+            [self.window_time(&relations[0], &left)?, self.window_time(&relations[1], &right)?];
+        let [left_time, right_time] = times;
+        let at = [(left, left_time), (right, right_time)];
+        let meeting = self.meeting(kind, &relations, keys, at, filter)?;
+        let side = |(places, schema): &(Places, SchemaRef)| JoinSide {
+            schema: schema.clone(),
+            keys: places.keys.clone(),
+            window_end: places.at,
+        };
+        let Meeting { sides: [left, right], on, schema, both, columns, .. } = &meeting;
+        let operator = WindowJoin {
+            sides: [side(left), side(right)],
+            kind,
+            on: on.clone(),
+            schema: schema.clone(),
+            both: both.clone(),
+        };
+        // Rows that are given out without a partner have no time on the other side.
+        let window = match kind {
+            JoinKind::Full => None,
+            JoinKind::Right | JoinKind::RightSemi | JoinKind::RightAnti => {
+                bounds_behind(&relations[1], &columns[1])
+            }
+            _ => bounds_behind(&relations[0], &columns[0]),
+        };
+        let granularity = granularity(&call, &left.1, left.0.at);
+        self.section.text("join", operator.describe());
+        let mut relation = self.met(meeting, Arc::new(operator), granularity, 0)?;
+        relation.times = window.iter().map(|window| window.time.clone()).collect();
+        relation.window = window;
+        Ok(relation)
+    }
+
+    /// Ends both sides of a join that remembers rows: their columns and keys arrive, and `at`, by
+    /// which they are forgotten, with the time of which watermarks speak.
+    pub(crate) fn meeting(
+        &mut self,
+        kind: JoinKind,
+        relations: &[Relation; 2],
+        keys: On,
+        at: [(Expr, Option<Expr>); 2],
+        filter: Option<&Expr>,
+    ) -> Result<Meeting, Stop> {
+        let [left, right] = relations;
         for (l, r) in &keys {
             check_key(l, &left.scan)?;
             check_key(r, &right.scan)?;
         }
         let (left_keys, right_keys): (Vec<_>, Vec<_>) = keys.into_iter().unzip();
-        let (left_at, left_side) = self.side(&left, &left_keys, &ends.0)?;
-        let (right_at, right_side) = self.side(&right, &right_keys, &ends.1)?;
+        let [left_time, right_time] = at;
+        let (left_at, left_side) = self.arriving(left, &left_keys, left_time)?;
+        let (right_at, right_side) = self.arriving(right, &right_keys, right_time)?;
 
         let both = both_of(&left_side.schema, &right_side.schema);
         let first = left_side.schema.fields().len();
@@ -52,44 +150,58 @@ impl Weaver<'_> {
             JoinKind::RightSemi | JoinKind::RightAnti => part(&both, first, both.fields().len()),
             _ => both.clone(),
         };
-        let left_columns = left_at.columns(&left, &both, 0);
-        let right_columns = right_at.columns(&right, &both, first);
-        let known: Vec<_> = left_columns.iter().chain(&right_columns).cloned().collect();
-        let on = join.filter.as_ref().map(|filter| self.condition(filter, &known, &both));
+        let columns = [left_at.columns(left, &both, 0), right_at.columns(right, &both, first)];
+        let on = filter.map(|filter| self.condition(filter, &columns.concat(), &both));
         let on = on.transpose()?.flatten();
-        let places = [(&left_side.schema, &left_at), (&right_side.schema, &right_at)];
-        let inputs = places.map(|(schema, at)| at.input(schema)).to_vec();
-        let sides = places.map(|(schema, at)| at.side(schema));
-        let operator = WindowJoin { sides, kind, on, schema: schema.clone(), both };
-        self.section.text("join", operator.describe());
-        let exchange = match self.lowering.workers.total() {
-            1 => Exchange::Forward,
-            _ => Exchange::Shuffle,
-        };
-        self.section.text("exchange", format!("{exchange}: rows of equal keys meet"));
-        let granularity = granularity(&ends.0, &left_side.schema, left_at.end);
-        let spec = Keyed { inputs, exchange, granularity, operator: Arc::new(operator) };
         let edges = vec![left_side.edges, right_side.edges];
-        let operator = self.add("join".into(), edges, OperatorKind::Keyed(spec));
+        let sides = [(left_at, left_side.schema), (right_at, right_side.schema)];
+        Ok(Meeting { kind, sides, edges, columns, on, schema, both })
+    }
 
+    /// Adds the operator of a join that remembers rows. `granularity` and `grace` are in ticks.
+    pub(crate) fn met(
+        &mut self,
+        meeting: Meeting,
+        operator: Arc<dyn KeyedOperator>,
+        granularity: i64,
+        grace: i64,
+    ) -> Result<Relation, Stop> {
+        let Meeting { kind, sides, edges, columns, schema, .. } = meeting;
+        let exchange = self.exchange_of_keys();
+        let input = |(places, schema): &(Places, SchemaRef)| KeyedInput {
+            schema: schema.clone(),
+            // Rows of one window meet; where there is none, all do.
+            keys: match places.keys.is_empty() && grace == 0 {
+                true => vec![places.at],
+                false => places.keys.clone(),
+            },
+            time: Some(places.at),
+            grace,
+        };
+        let inputs = sides.iter().map(input).collect();
+        let spec = Keyed { inputs, exchange, granularity, operator };
+        let operator = self.add("join".into(), edges, OperatorKind::Keyed(spec));
+        let known = columns.concat();
+        let [left, right] = columns;
         let outputs = match kind {
-            JoinKind::LeftSemi | JoinKind::LeftAnti => left_columns.clone(),
-            JoinKind::RightSemi | JoinKind::RightAnti => right_columns.clone(),
+            JoinKind::LeftSemi | JoinKind::LeftAnti => left,
+            JoinKind::RightSemi | JoinKind::RightAnti => right,
             _ => known.clone(),
         };
         let (columns, exprs): (Vec<Column>, Vec<Expr>) = outputs.into_iter().unzip();
         let mut relation = Relation::of_operator(operator, schema, columns, exprs)?;
         relation.names = names_of(&known);
-        // Rows that are given out without a partner have no time on the other side.
-        relation.window = match kind {
-            JoinKind::Full => None,
-            JoinKind::Right | JoinKind::RightSemi | JoinKind::RightAnti => {
-                bounds_behind(&right, &right_columns)
-            }
-            _ => bounds_behind(&left, &left_columns),
-        };
-        relation.time = relation.window.as_ref().map(|window| window.time.clone());
         Ok(relation)
+    }
+
+    /// How rows of one key meet in an operator that keeps them.
+    pub(crate) fn exchange_of_keys(&mut self) -> Exchange {
+        let exchange = match self.lowering.workers.total() {
+            1 => Exchange::Forward,
+            _ => Exchange::Shuffle,
+        };
+        self.section.text("exchange", format!("{exchange}: rows of equal keys meet"));
+        exchange
     }
 
     /// The condition of a join beside its keys, over the columns of both sides.
@@ -104,59 +216,75 @@ impl Weaver<'_> {
         step::compile(both, Some(&filter), &all, both.clone()).map_err(|e| self.report(&e))
     }
 
-    /// Ends one side: its columns, keys and the end of its window arrive.
-    fn side(
+    /// The time of which watermarks speak where rows have a window that ends at `end`.
+    pub(crate) fn window_time(
+        &self,
+        relation: &Relation,
+        end: &Expr,
+    ) -> Result<Option<Expr>, Stop> {
+        match WindowCall::of(end) {
+            Some(call) if !self.bounded && !relation.times.contains(&call.time) => {
+                Err(self.lowering.no_watermark(relation, &call).into())
+            }
+            Some(call) => Ok(Some(call.time)),
+            None => Ok(relation.times.first().cloned()),
+        }
+    }
+
+    /// Ends one side: its columns, keys and `at` arrive, with watermarks of `time`.
+    pub(crate) fn arriving(
         &mut self,
         relation: &Relation,
         keys: &[Expr],
-        end: &Expr,
+        (at, time): (Expr, Option<Expr>),
     ) -> Result<(Places, Closed), Stop> {
-        let time = match WindowCall::of(end) {
-            Some(call) if !self.bounded && relation.time.as_ref() != Some(&call.time) => {
-                return Err(self.lowering.no_watermark(relation, &call).into());
-            }
-            Some(call) => Some(call.time),
-            None => relation.time.clone(),
-        };
         let mut wanted = Wanted::default();
         let outputs: Vec<usize> =
             relation.outputs.iter().map(|(_, expr)| wanted.index(expr)).collect();
         let keys: Vec<usize> = keys.iter().map(|key| wanted.index(key)).collect();
-        let end = wanted.index(end);
+        let at = wanted.index(&at);
         let closed = self.close(relation, &wanted.0, time.as_ref())?;
         let place = |at: usize| closed.places[at];
         let places = Places {
             outputs: outputs.into_iter().map(place).collect(),
             keys: keys.into_iter().map(place).collect(),
-            end: place(end),
+            at: place(at),
         };
         Ok((places, closed))
     }
 }
 
+/// Both sides of a join that remembers rows, ended.
+pub(crate) struct Meeting {
+    kind: JoinKind,
+    pub(crate) sides: [(Places, SchemaRef); 2],
+    edges: Vec<Vec<Edge>>,
+    /// The columns of each side by what they are called in `both`.
+    columns: [Vec<(Column, Expr)>; 2],
+    pub(crate) on: Option<Arc<dyn Step>>,
+    pub(crate) schema: SchemaRef,
+    pub(crate) both: SchemaRef,
+}
+
 /// Where the columns of a side are among those that arrive.
-struct Places {
-    outputs: Vec<usize>,
-    keys: Vec<usize>,
-    end: usize,
+pub(crate) struct Places {
+    pub(crate) outputs: Vec<usize>,
+    pub(crate) keys: Vec<usize>,
+    /// When a row is, or its window ends.
+    pub(crate) at: usize,
 }
 
 impl Places {
     /// The columns of a side by what they are called among `both`, of which they begin at `first`.
-    fn columns(&self, side: &Relation, both: &Schema, first: usize) -> Vec<(Column, Expr)> {
+    pub(crate) fn columns(
+        &self,
+        side: &Relation,
+        both: &Schema,
+        first: usize,
+    ) -> Vec<(Column, Expr)> {
         let columns = side.outputs.iter().zip(&self.outputs);
         let named = |place: usize| own(both.field(first + place).name());
         columns.map(|((column, _), &place)| (column.clone(), named(place))).collect()
-    }
-
-    fn input(&self, schema: &SchemaRef) -> KeyedInput {
-        // Without keys, the rows of one window meet.
-        let keys = if self.keys.is_empty() { vec![self.end] } else { self.keys.clone() };
-        KeyedInput { schema: schema.clone(), keys, time: Some(self.end), grace: 0 }
-    }
-
-    fn side(&self, schema: &SchemaRef) -> JoinSide {
-        JoinSide { schema: schema.clone(), keys: self.keys.clone(), window_end: self.end }
     }
 }
 
@@ -191,35 +319,23 @@ fn kind_of(join: &logical::Join) -> Result<JoinKind, Refusal> {
     })
 }
 
-/// Finds the windows among the equalities of a join.
-fn conditions(
-    left: &Relation,
-    right: &Relation,
-    on: Vec<(Expr, Expr)>,
-) -> Result<Conditions, Refusal> {
+/// Sorts the bounds of windows out of the equalities of a join; nothing if they do not make windows
+/// equal.
+fn conditions(left: &Relation, right: &Relation, on: &On) -> Option<Conditions> {
     let (mut keys, mut ends, mut start) = (vec![], None, false);
     for (l, r) in on {
-        match (bound_of(left, &l), bound_of(right, &r)) {
+        match (bound_of(left, l), bound_of(right, r)) {
             (Some(Bound::Start), Some(Bound::Start)) => start = true,
-            (Some(Bound::End), Some(Bound::End)) => ends = Some((l, r)),
+            (Some(Bound::End), Some(Bound::End)) => ends = Some((l.clone(), r.clone())),
             (Some(Bound::Time), Some(Bound::Time)) => {}
-            _ => keys.push((l, r)),
+            _ => keys.push((l.clone(), r.clone())),
         }
     }
-    match ends {
-        Some(ends) if start => Ok(Conditions { keys, ends }),
-        _ => {
-            Err(Refusal::new(&["JOIN", "IN", "EXISTS"], "a join would have to remember every row")
-                .hint(
-                    "join windows: … ON l.window_start = r.window_start AND \
-                 l.window_end = r.window_end AND …",
-                ))
-        }
-    }
+    ends.filter(|_| start).map(|ends| Conditions { keys, ends })
 }
 
 /// Which bound of its window an expression of a relation is.
-fn bound_of(relation: &Relation, expr: &Expr) -> Option<Bound> {
+pub(crate) fn bound_of(relation: &Relation, expr: &Expr) -> Option<Bound> {
     if let Some(call) = WindowCall::of(expr) {
         return Some(call.bound);
     }
@@ -230,7 +346,7 @@ fn bound_of(relation: &Relation, expr: &Expr) -> Option<Bound> {
 }
 
 /// The columns behind a join that tell the window, if all three are there.
-fn bounds_behind(side: &Relation, columns: &[(Column, Expr)]) -> Option<Bounds> {
+pub(crate) fn bounds_behind(side: &Relation, columns: &[(Column, Expr)]) -> Option<Bounds> {
     let find = |bound: Bound| {
         let at = side.outputs.iter().position(|(_, e)| bound_of(side, e) == Some(bound))?;
         Some(columns[at].1.clone())
@@ -255,7 +371,7 @@ fn part(schema: &Schema, from: usize, to: usize) -> SchemaRef {
 }
 
 /// A condition over the columns of a join's inputs, written over what they are called here.
-fn over(filter: &Expr, known: &[(Column, Expr)]) -> DfResult<Expr> {
+pub(crate) fn over(filter: &Expr, known: &[(Column, Expr)]) -> DfResult<Expr> {
     let replaced = filter.clone().transform_up(|node| {
         Ok(match node {
             Expr::Column(column) => match known.iter().find(|(known, _)| *known == column) {
@@ -269,7 +385,7 @@ fn over(filter: &Expr, known: &[(Column, Expr)]) -> DfResult<Expr> {
 }
 
 /// How far apart the ends of windows are at least, in ticks.
-fn granularity(end: &Expr, schema: &Schema, column: usize) -> i64 {
+pub(crate) fn granularity(end: &Expr, schema: &Schema, column: usize) -> i64 {
     let DataType::Timestamp(unit, _) = schema.field(column).data_type() else { return 1 };
     match WindowCall::of(end) {
         Some(call) if call.offset_ns == 0 => call.size_ns / tick_ns(*unit),

@@ -28,6 +28,7 @@
 
 mod aggregates;
 mod batch;
+mod between;
 mod catalog;
 mod computed;
 mod ddl;
@@ -37,11 +38,13 @@ mod explain;
 mod insert;
 mod interval;
 mod join;
+mod lookup;
 mod lower;
 mod names;
 mod planner;
 mod proctime;
 mod query;
+mod rank;
 mod relation;
 mod rows;
 mod settings;

@@ -78,6 +78,7 @@ impl Lowering<'_> {
             lowering: self,
             bounded,
             operators: vec![],
+            lookups: 0,
             section: Section::new(&target.name),
         };
         match weaver.weave(plan, &target.schema) {
@@ -153,7 +154,7 @@ impl Lowering<'_> {
         let error =
             Diagnostic::at(place, format!("'{name}' has no watermark, and {input} never ends"))
                 .detail("a window is given out when the watermark has passed its end");
-        match (relation.table(), &relation.time) {
+        match (relation.table(), relation.times.first()) {
             (Some(_), None) => error
                 .hint(format!("declare it: WATERMARK FOR {name} AS {name} - INTERVAL '5' SECOND")),
             (Some(_), Some(time)) => {

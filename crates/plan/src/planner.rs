@@ -530,7 +530,8 @@ impl Planner {
 
     fn stage(&self, building: Building) -> Stage {
         let groups = |operator: &&Operator| {
-            matches!(operator.kind, OperatorKind::Aggregate(_) | OperatorKind::Keyed(_))
+            use OperatorKind::{Aggregate, Keyed, Lookup};
+            matches!(operator.kind, Aggregate(_) | Keyed(_) | Lookup(_))
         };
         let groupings = building.operators.iter().filter(groups).count();
         let needs =

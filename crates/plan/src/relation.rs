@@ -23,6 +23,8 @@ use datafusion::logical_expr::{self as logical, Expr, LogicalPlan};
 use crate::aggregates;
 use crate::catalog::{ScannedTable, Table};
 use crate::diagnostics::Diagnostic;
+use crate::lookup::Looked;
+use crate::rank::Rank;
 
 /// Why a plan was not woven.
 pub(crate) enum Stop {
@@ -81,11 +83,13 @@ pub(crate) struct Relation {
     pub(crate) filters: Vec<Expr>,
     /// What each column of the node is, over the base's columns.
     pub(crate) outputs: Vec<(Column, Expr)>,
-    /// The column of the base of which its watermarks speak, if there is one.
-    pub(crate) time: Option<Expr>,
+    /// The columns of the base of which its watermarks speak: most often one, or none.
+    pub(crate) times: Vec<Expr>,
     /// The bounds of the window that each row of the base belongs to, if its operator gave them
     /// out.
     pub(crate) window: Option<Bounds>,
+    /// The column that numbers rows, if the base's operator does.
+    pub(crate) rank: Option<Rank>,
     /// For EXPLAIN: columns of the base by what they are.
     pub(crate) names: Vec<(String, String)>,
 }
@@ -97,10 +101,15 @@ pub(crate) enum Base {
     /// What operators give out: all of these, with the same columns.
     Operators {
         /// Each operator, and what is done with its rows to have these columns.
-        from: Vec<(usize, Option<Arc<dyn Step>>)>,
+        from: Feeds,
         schema: SchemaRef,
     },
+    /// Rows of another relation, widened by those of a table.
+    Looked(Box<Looked>),
 }
+
+/// Operators, and what is done with the rows of each.
+pub(crate) type Feeds = Vec<(usize, Option<Arc<dyn Step>>)>;
 
 /// Columns of a base that say which window a row belongs to.
 #[derive(Clone)]
@@ -119,14 +128,15 @@ impl Relation {
         let columns = scan.projected_schema.columns();
         let schema = DFSchema::try_from(source.schema.as_ref().clone())
             .map_err(|error| Refusal::new(&[], error.to_string()))?;
-        let time = source.table.event_time.as_ref().map(|time| own(&time.column));
+        let times = source.table.event_time.iter().map(|time| own(&time.column)).collect();
         let mut relation = Self {
             base: Base::Table(source.table.clone()),
             scan: schema,
             filters: vec![],
             outputs: columns.iter().map(|c| (c.clone(), own(&c.name))).collect(),
-            time,
+            times,
             window: None,
+            rank: None,
             names: vec![],
         };
         relation.filters = relation.rewrite_all(&scan.filters)?;
@@ -146,7 +156,7 @@ impl Relation {
 
     /// What several operators give out together.
     pub(crate) fn of_operators(
-        from: Vec<(usize, Option<Arc<dyn Step>>)>,
+        from: Feeds,
         schema: SchemaRef,
         columns: Vec<Column>,
         outputs: Vec<Expr>,
@@ -158,8 +168,9 @@ impl Relation {
             scan,
             filters: vec![],
             outputs: columns.into_iter().zip(outputs).collect(),
-            time: None,
+            times: vec![],
             window: None,
+            rank: None,
             names: vec![],
         })
     }
@@ -169,6 +180,12 @@ impl Relation {
         let predicate = self.rewrite(predicate)?;
         self.filters.push(predicate);
         Ok(self)
+    }
+
+    /// Whether a value would be another if it were computed again.
+    pub(crate) fn is_volatile(&self) -> bool {
+        let outputs = self.outputs.iter().map(|(_, expr)| expr);
+        outputs.chain(&self.filters).any(Expr::is_volatile)
     }
 
     /// Expressions over the node's columns, under the names of `schema`.
@@ -192,7 +209,7 @@ impl Relation {
     pub(crate) fn table(&self) -> Option<&Arc<Table>> {
         match &self.base {
             Base::Table(table) => Some(table),
-            Base::Operators { .. } => None,
+            _ => None,
         }
     }
 
@@ -233,11 +250,7 @@ impl Relation {
 
 impl Base {
     /// Edges from operators, with one more step behind what they have.
-    pub(crate) fn edges(
-        from: &[(usize, Option<Arc<dyn Step>>)],
-        step: &Option<Arc<dyn Step>>,
-        timed: bool,
-    ) -> Vec<Edge> {
+    pub(crate) fn edges(from: &Feeds, step: &Option<Arc<dyn Step>>, timed: bool) -> Vec<Edge> {
         let edge = |(from, before): &(usize, Option<Arc<dyn Step>>)| Edge {
             from: *from,
             step: crate::step::chain(before.clone(), step.clone()),
@@ -291,7 +304,6 @@ pub(crate) fn refusal(plan: &LogicalPlan) -> Refusal {
             Refusal::new(&["LIMIT", "OFFSET", "FETCH"], "LIMIT needs all rows")
         }
         LogicalPlan::Distinct(_) => Refusal::new(&["DISTINCT"], "DISTINCT needs all rows"),
-        LogicalPlan::Window(_) => Refusal::new(&["OVER"], "OVER needs all rows"),
         LogicalPlan::Unnest(_) => Refusal::new(&["UNNEST"], "UNNEST does not stream yet"),
         LogicalPlan::RecursiveQuery(_) => Refusal::new(&["RECURSIVE"], "recursion does not stream"),
         other => {

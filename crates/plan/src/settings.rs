@@ -79,7 +79,15 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.state_bytes",
         values: "bytes",
         default: "4 GiB",
-        doc: "Memory of the groups that a worker aggregates.",
+        doc: "Memory of what the operators of a worker keep: groups, rows that wait in joins, \
+              tables.",
+    },
+    SettingSpec {
+        name: "millstream.table_bytes",
+        values: "bytes, up to 1 GiB",
+        default: "256 MiB",
+        doc: "Memory of a table that each worker has whole to join a stream with it; it counts as \
+              state as well.",
     },
 ];
 
@@ -99,6 +107,7 @@ pub(crate) struct InForce {
     pub(crate) job: Settings,
     pub(crate) exchange: ExchangeChoice,
     pub(crate) batch_bytes: usize,
+    pub(crate) table_bytes: usize,
     /// What was given by SET, as it was written.
     pub(crate) given: BTreeMap<&'static str, String>,
 }
@@ -109,6 +118,7 @@ impl Default for InForce {
             job: Settings::default(),
             exchange: ExchangeChoice::default(),
             batch_bytes: 2 << 30,
+            table_bytes: 256 << 20,
             given: BTreeMap::new(),
         }
     }
@@ -142,6 +152,7 @@ impl InForce {
             "millstream.slot_bytes" => job.ring.slot_bytes = number(128, 16 << 20)? as u32,
             "millstream.slots" => job.ring.slots = number(3, 64)? as u32,
             "millstream.state_bytes" => job.state_bytes_max = number(1 << 10, 1 << 50)? as usize,
+            "millstream.table_bytes" => changed.table_bytes = number(1, 1 << 30)? as usize,
             "millstream.exchange" => {
                 changed.exchange = match lower.as_str() {
                     "auto" => ExchangeChoice::Auto,
@@ -192,6 +203,7 @@ mod tests {
             assert_eq!(after.job, before.job, "{}", spec.name);
             assert_eq!(after.exchange, before.exchange);
             assert_eq!(after.batch_bytes, before.batch_bytes);
+            assert_eq!(after.table_bytes, before.table_bytes);
             assert_eq!(after.set(spec.name, "nonsense"), Err(Refused::Value(spec.values)));
         }
         assert!(settings().is_sorted_by_key(|spec| spec.name));

@@ -18,7 +18,7 @@ use crate::explain::Section;
 use crate::interval::tick_ns;
 use crate::lower::Lowering;
 use crate::relation::{
-    Base, Bounds, Refusal, Relation, Stop, check_key, columns_read, own, refusal,
+    Base, Bounds, Feeds, Refusal, Relation, Stop, check_key, columns_read, own, refusal,
 };
 use crate::step::{self, column_index};
 use crate::tumble::{Bound, Shape, WindowCall};
@@ -29,6 +29,8 @@ pub(crate) struct Weaver<'a> {
     /// Whether all tables of the statement end.
     pub(crate) bounded: bool,
     pub(crate) operators: Vec<Operator>,
+    /// Tables that widen rows: numbers their columns.
+    pub(crate) lookups: usize,
     /// What EXPLAIN says of them.
     pub(crate) section: Section,
 }
@@ -41,6 +43,9 @@ pub(crate) struct Closed {
     /// Which of them each expression that was asked for is.
     pub(crate) places: Vec<usize>,
 }
+
+/// A step, if one is needed; the columns behind it, and which of them each expression is.
+type Narrowed = (Option<Arc<dyn Step>>, SchemaRef, Vec<usize>);
 
 impl Weaver<'_> {
     /// Weaves a plan; its rows, as columns of `schema`, go along the edges. Nothing is left behind
@@ -71,11 +76,14 @@ impl Weaver<'_> {
                 self.relation(&projection.input)?.project(&projection.expr, &projection.schema)?
             }
             LogicalPlan::Filter(filter) => {
-                self.relation(&filter.input)?.filter(&filter.predicate)?
+                let relation = self.relation(&filter.input)?.filter(&filter.predicate)?;
+                self.limit(&relation);
+                relation
             }
             LogicalPlan::Aggregate(aggregate) => self.aggregate(aggregate)?,
             LogicalPlan::Union(union) => self.union(union)?,
             LogicalPlan::Join(join) => self.join(join)?,
+            LogicalPlan::Window(window) => self.ranked(window)?,
             other => return Err(refusal(other).into()),
         })
     }
@@ -90,10 +98,7 @@ impl Weaver<'_> {
     ) -> Result<Vec<Edge>, Stop> {
         let predicate = relation.predicate();
         self.check_rows(outputs.iter().chain(&predicate))?;
-        let (from, columns) = match &relation.base {
-            Base::Table(table) => self.read(table, outputs.iter().chain(&predicate), None)?,
-            Base::Operators { from, schema } => (from.clone(), schema.clone()),
-        };
+        let (from, columns) = self.open(&relation, outputs.iter().chain(&predicate), false)?;
         let step = step::compile(&columns, predicate.as_ref(), outputs, schema)
             .map_err(|e| self.report(&e))?;
         self.section.step(&step, &relation.names);
@@ -116,26 +121,53 @@ impl Weaver<'_> {
             wanted.push(own(&first));
         }
         self.check_rows(wanted.iter().chain(&predicate))?;
-        let timed = time.is_some() && time == relation.time.as_ref();
-        let (from, columns) = match &relation.base {
-            Base::Table(table) => {
-                let read = wanted.iter().chain(&predicate);
-                self.read(table, read, relation.time.as_ref().filter(|_| timed))?
-            }
-            Base::Operators { from, schema } => (from.clone(), schema.clone()),
-        };
+        let timed = time.is_some_and(|time| relation.times.contains(time));
+        let (from, columns) = self.open(relation, wanted.iter().chain(&predicate), timed)?;
+        let (step, schema, places) = self.narrow(relation, &wanted, columns)?;
+        Ok(Closed { edges: Base::edges(&from, &step, timed), schema, places })
+    }
+
+    /// The step that makes `wanted` of the columns of a relation's base, if one is needed; the
+    /// columns behind it, and which of them each is.
+    pub(crate) fn narrow(
+        &mut self,
+        relation: &Relation,
+        wanted: &[Expr],
+        columns: SchemaRef,
+    ) -> Result<Narrowed, Stop> {
+        let predicate = relation.predicate();
         let direct = wanted.iter().map(|expr| column_index(expr, &columns)).collect();
         let (step, schema, places) = match (&predicate, direct) {
             (None, Some(places)) => (None, columns, places),
             _ => {
-                let schema = schema_of(&wanted, &columns).map_err(|e| self.report(&e))?;
-                let compiled = step::compile(&columns, predicate.as_ref(), &wanted, schema.clone());
+                let schema = schema_of(wanted, &columns).map_err(|e| self.report(&e))?;
+                let compiled = step::compile(&columns, predicate.as_ref(), wanted, schema.clone());
                 let step = compiled.map_err(|e| self.report(&e))?;
                 (step, schema, (0..wanted.len()).collect())
             }
         };
         self.section.step(&step, &relation.names);
-        Ok(Closed { edges: Base::edges(&from, &step, timed), schema, places })
+        Ok((step, schema, places))
+    }
+
+    /// Where the rows of a relation come from, with the columns of its base that expressions name;
+    /// `timed` if watermarks are asked for.
+    fn open<'e>(
+        &mut self,
+        relation: &'e Relation,
+        exprs: impl Iterator<Item = &'e Expr>,
+        timed: bool,
+    ) -> Result<(Feeds, SchemaRef), Stop> {
+        match &relation.base {
+            Base::Table(table) => {
+                let time = relation.times.first().filter(|_| timed);
+                let (input, columns) = self.input(table, exprs, time)?;
+                let operator = self.add(table.name.clone(), vec![], OperatorKind::Source(input));
+                Ok((vec![(operator, None)], columns))
+            }
+            Base::Operators { from, schema } => Ok((from.clone(), schema.clone())),
+            Base::Looked(looked) => self.looked(looked, exprs, timed),
+        }
     }
 
     /// Refuses windows of which a row has several, where each row is asked for its own.
@@ -161,14 +193,13 @@ impl Weaver<'_> {
         Ok(())
     }
 
-    /// Reads the columns of a table that expressions name, with its watermark if `time` is given.
-    #[expect(clippy::type_complexity, reason = "as in Base")]
-    fn read<'e>(
+    /// The columns of a table that expressions name, with its watermark if `time` is given.
+    pub(crate) fn input<'e>(
         &mut self,
         table: &Arc<Table>,
         exprs: impl Iterator<Item = &'e Expr>,
         time: Option<&'e Expr>,
-    ) -> Result<(Vec<(usize, Option<Arc<dyn Step>>)>, SchemaRef), Stop> {
+    ) -> Result<(Input, SchemaRef), Stop> {
         let place = self.lowering.place_of(table);
         let all = table.columns(place)?;
         let read = columns_read(exprs.chain(time), &all);
@@ -183,8 +214,7 @@ impl Weaver<'_> {
         let source = table.source(&read, place)?;
         let input = Input { table: table.name.clone(), source, watermark };
         self.section.source(table, &input, &columns);
-        let operator = self.add(table.name.clone(), vec![], OperatorKind::Source(input));
-        Ok((vec![(operator, None)], columns))
+        Ok((input, columns))
     }
 
     /// Adds an operator; gives its index.
@@ -297,7 +327,7 @@ impl Weaver<'_> {
                 Ok(Some((bounds.time.clone(), WindowKind::Attached)))
             }
             Some(GroupWindow::Call(call)) => {
-                if !self.bounded && relation.time.as_ref() != Some(&call.time) {
+                if !self.bounded && !relation.times.contains(&call.time) {
                     return Err(self.lowering.no_watermark(relation, call).into());
                 }
                 Ok(Some((call.time.clone(), WindowKind::Call(call.clone()))))
@@ -461,7 +491,7 @@ impl Grouping {
                 (time.clone(), Some(Bounds { start, end, time }))
             }
         };
-        (relation.time, relation.window) = (Some(time), bounds);
+        (relation.times, relation.window) = (vec![time], bounds);
     }
 }
 

@@ -278,6 +278,68 @@ fn rows_of_windows_are_joined() {
 }
 
 #[test]
+fn a_table_is_read_beside_a_stream_and_no_row_travels() {
+    let sql = "SELECT s.origin, f.dest FROM stream AS s LEFT JOIN
+                 (SELECT origin, dest FROM flights WHERE delay > 3) AS f ON s.origin = f.origin";
+    let stage = plan_on(2, sql).remove(0);
+    assert!(!stage.bounded);
+    let operators = &stage.job.operators;
+    let [source, lookup, sink] = &operators[..] else { panic!("{} operators", operators.len()) };
+    assert_eq!(input(source).table, "stream");
+    let OperatorKind::Lookup(spec) = &lookup.kind else { panic!("a lookup") };
+    assert_eq!(spec.table.table, "flights");
+    assert!(!lookup.inputs[0][0].timed, "nobody asks for time");
+    assert!(matches!(sink.kind, OperatorKind::Sink { .. }));
+    let text = stage.explain.text();
+    assert!(text.contains("lookup       Left on (origin) = (origin)"), "{text}");
+
+    let sql = "SELECT window_start, f.dest, count(*)
+               FROM TUMBLE(TABLE stream, DESCRIPTOR(ts), INTERVAL '1' HOUR) AS s
+               JOIN flights AS f ON s.origin = f.origin GROUP BY window_start, window_end, f.dest";
+    let stage = plan_on(2, sql).remove(0);
+    let lookup = |operator: &&Operator| matches!(operator.kind, OperatorKind::Lookup(_));
+    let lookup = stage.job.operators.iter().find(lookup).expect("a lookup");
+    assert!(lookup.inputs[0][0].timed, "a window asks for time");
+}
+
+#[test]
+fn times_bound_what_a_join_remembers() {
+    let sql = "SELECT a.origin, b.delay FROM stream AS a JOIN stream AS b ON a.origin = b.origin
+               AND a.ts > b.ts - INTERVAL '10' SECOND AND b.ts >= a.ts - INTERVAL '1' MINUTE
+               AND a.delay < b.delay";
+    let stage = plan_on(2, sql).remove(0);
+    let text = stage.explain.text();
+    assert!(text.contains("times        ts - ts from -9.999 s to 60 s"), "{text}");
+    assert!(text.contains("join         Inner of times on (origin) = (origin), filter"), "{text}");
+    let keyed = |operator: &&Operator| matches!(operator.kind, OperatorKind::Keyed(_));
+    let join = stage.job.operators.iter().find(keyed).expect("a join");
+    let OperatorKind::Keyed(spec) = &join.kind else { panic!("a join") };
+    assert_eq!(
+        (spec.exchange, spec.granularity, spec.inputs[0].grace),
+        (Exchange::Shuffle, 1_000, 1)
+    );
+    assert!(join.inputs.iter().flatten().all(|edge| edge.timed));
+}
+
+#[test]
+fn a_filter_on_the_number_bounds_what_a_ranking_remembers() {
+    let ranked = |wanted: &str| {
+        let sql = format!(
+            "SELECT origin FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end,
+               origin ORDER BY delay DESC) AS rn
+             FROM TUMBLE(TABLE stream, DESCRIPTOR(ts), INTERVAL '1' HOUR)) AS r WHERE {wanted}"
+        );
+        plan_on(2, &sql).remove(0).explain.text()
+    };
+    for wanted in ["rn <= 3", "4 > rn", "rn = 3", "rn BETWEEN 2 AND 3", "rn < 9 AND rn <= 3"] {
+        let text = ranked(wanted);
+        let first = "rank         first 3 of each window and origin by delay descending";
+        assert!(text.contains(first), "{wanted}: {text}");
+    }
+    assert!(ranked("rn > 3 OR delay > 5").contains("rank         all rows of each window"));
+}
+
+#[test]
 fn statement_sets_and_scripts_make_stages() {
     let stages = plan_on(
         1,

@@ -20,6 +20,29 @@ pub fn broken(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// The table of contents of the book.
+const SUMMARY: &str = "docs/SUMMARY.md";
+
+/// Pages below `docs/` that the book's table of contents does not name, or names twice.
+#[must_use]
+pub fn outside_the_book(tree: &Tree) -> Vec<Finding> {
+    let Some(summary) = tree.files.iter().find(|file| file.path == SUMMARY) else {
+        return vec![Finding::new(SUMMARY, 0, "is missing")];
+    };
+    let mut named = BTreeSet::new();
+    let mut findings = Vec::new();
+    for (line, target) in targets(&summary.text) {
+        if !named.insert(format!("docs/{target}")) {
+            findings.push(Finding::new(SUMMARY, line, format!("`{target}` is named twice")));
+        }
+    }
+    let pages = tree.with(&["md"]).filter(|file| file.path.starts_with("docs/"));
+    for page in pages.filter(|page| page.path != SUMMARY && !named.contains(&page.path)) {
+        findings.push(Finding::new(SUMMARY, 0, format!("`{}` is not named", page.path)));
+    }
+    findings
+}
+
 /// Pages below `docs/` that Rust files name, and that do not exist.
 fn pages_of_comments(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -156,6 +179,21 @@ mod tests {
         let files = vec![File::new("x.rs", "//! See `docs/gone.md#part`.\n")];
         let found = broken(&Tree { root, files });
         assert_eq!(found, [Finding::new("x.rs", 1, "`docs/gone.md` does not exist")]);
+    }
+
+    #[test]
+    fn every_page_is_in_the_book_once() {
+        let found = |summary: &str| {
+            let page = |path: &str, text: &str| File::new(path, text);
+            let pages = [page("docs/a.md", ""), page("docs/b/c.md", ""), page("README.md", "")];
+            let files = [&pages[..], &[page(SUMMARY, summary)]].concat();
+            outside_the_book(&Tree { root: PathBuf::new(), files })
+        };
+        assert!(found("- [A](a.md)\n  - [C](b/c.md)\n").is_empty());
+        let message = "`docs/b/c.md` is not named";
+        assert_eq!(found("- [A](a.md)\n"), [Finding::new(SUMMARY, 0, message)]);
+        let twice = Finding::new(SUMMARY, 3, "`a.md` is named twice");
+        assert_eq!(found("- [A](a.md)\n- [C](b/c.md)\n- [A](a.md)\n"), [twice]);
     }
 
     #[test]

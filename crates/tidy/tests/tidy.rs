@@ -48,3 +48,8 @@ fn no_path_of_one_machine() {
 fn links_of_the_documentation_lead_somewhere() {
     check("links", links::broken);
 }
+
+#[test]
+fn every_page_is_in_the_book() {
+    check("the book's table of contents", links::outside_the_book);
+}

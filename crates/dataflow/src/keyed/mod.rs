@@ -4,18 +4,24 @@
 //! operator's ([`KeyedState`]). Late rows are counted before they travel,
 //! so that they are the same rows however many workers there are.
 
+mod interval;
 mod join;
+mod ranking;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::array::{BooleanArray, Int64Array};
-use arrow::compute::filter_record_batch;
+use arrow::array::{BooleanArray, Int64Array, UInt32Array};
+use arrow::compute::{filter_record_batch, take_record_batch};
+use arrow::datatypes::{DataType, Field};
 use arrow::record_batch::RecordBatch;
 use state::epoch::{Leader, Progress};
 
-pub use self::join::{JoinKind, JoinSide, WindowJoin};
+pub use self::interval::{IntervalJoin, TimedSide};
+pub use self::join::{JoinSide, WindowJoin};
+pub use self::ranking::Ranking;
 use crate::detach;
 use crate::error::DataflowError;
 use crate::exchange::{Lane, Member, Shuffle, leader_of, said};
@@ -25,9 +31,10 @@ use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::net::{Message, Net};
 use crate::operator::Routes;
+pub use crate::pairing::JoinKind;
 use crate::reader::Rows;
 use crate::scheduler::{Event, yield_now};
-use crate::time::ticks;
+use crate::time::{last_tick, ticks};
 use crate::worker::Place;
 
 /// A keyed operator on one worker.
@@ -161,12 +168,14 @@ impl KeyedRun {
                 self.account()?;
                 yield_now().await;
             }
+            self.account()?;
             let complete = self.complete(seen.0);
             self.routes.progress(complete, false).await?;
             if self.time() == seen && seen.1 {
                 return self.routes.end(complete).await;
             }
-            self.clock_moved.wait_for(|| (self.time() != seen).then_some(())).await;
+            let more = || self.time() != seen || self.state.borrow().ready();
+            self.clock_moved.wait_for(|| more().then_some(())).await;
         }
     }
 
@@ -245,6 +254,40 @@ impl Member for KeyedRun {
     /// would wait for it forever.
     fn take(&self, input: usize, batch: RecordBatch, _: Option<i64>) -> Result<(), DataflowError> {
         self.state.borrow_mut().push(input, detach(&batch))?;
+        if self.state.borrow().ready() {
+            self.clock_moved.notify();
+        }
         self.account()
+    }
+}
+
+/// The rows of a batch by the end of their window.
+fn by_window(batch: &RecordBatch, end: usize) -> Result<BTreeMap<i64, RecordBatch>, DataflowError> {
+    let Some(ends) = ticks(batch.column(end)) else {
+        let message = "the end of a window is not a timestamp";
+        return Err(DataflowError::Expression(message.into()));
+    };
+    let mut by_end: BTreeMap<i64, Vec<u32>> = BTreeMap::new();
+    for (row, &end) in ends.iter().enumerate() {
+        by_end.entry(end).or_default().push(row as u32);
+    }
+    let part = |(end, rows): (i64, Vec<u32>)| {
+        Ok((
+            end,
+            match rows.len() == batch.num_rows() {
+                true => batch.clone(),
+                false => take_record_batch(batch, &UInt32Array::from(rows))?,
+            },
+        ))
+    };
+    by_end.into_iter().map(part).collect()
+}
+
+/// The watermark of the `window_time` of windows that end at `watermark` or later: of their last
+/// millisecond.
+fn before_windows(watermark: i64, end: &Field) -> i64 {
+    match end.data_type() {
+        DataType::Timestamp(unit, _) => watermark.saturating_sub(last_tick(*unit) - 1),
+        _ => watermark,
     }
 }

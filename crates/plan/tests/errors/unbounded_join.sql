@@ -5,4 +5,4 @@ CREATE TABLE stream (
 CREATE TABLE flights (
   ts TIMESTAMP(3), origin STRING, dest STRING, delay DOUBLE, distance INT
 ) WITH ('connector' = 'memory');
-SELECT s.origin FROM stream AS s JOIN flights AS f ON s.origin = f.origin;
+SELECT s.origin FROM stream AS s JOIN stream AS f ON s.origin = f.origin;

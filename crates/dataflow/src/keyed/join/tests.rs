@@ -1,11 +1,11 @@
 //! Joins of random windows against all pairs of rows.
 
-use arrow::array::{AsArray, BooleanArray, Int64Array, TimestampMillisecondArray};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, TimestampMillisecondArray};
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, TimeUnit, TimestampMillisecondType};
 
 use super::*;
-use crate::job::Stepped;
+use crate::job::{Origin, Stepped};
 
 /// A key, a value, and the end of the window.
 type Row = (Option<i64>, i64, i64);

@@ -1,0 +1,416 @@
+//! Joins and rankings of endless streams, on clusters of several sizes and by every exchange,
+//! against DataFusion over the rows that are not late.
+
+use std::sync::Arc;
+
+use arrow::array::{Int64Array, StringArray};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::record_batch::RecordBatch;
+use datafusion::datasource::MemTable;
+use datafusion::prelude::SessionContext;
+use tests::cluster::Cluster;
+use tests::memory::{Event, Memory, Table};
+use tests::random::{COLUMNS, DELAY_MS, Random, Row, Stream, batch, schema, stream};
+use tests::rows::sorted;
+use tests::scenario::plan;
+
+/// Cluster sizes: nodes and workers of each.
+const SIZES: [(u32, u32); 5] = [(1, 1), (2, 1), (1, 3), (3, 1), (2, 2)];
+
+/// A query in our dialect, and what it means in batch.
+struct Asked {
+    ours: String,
+    batch: String,
+}
+
+/// The same text in both.
+fn same(sql: impl Into<String>) -> Asked {
+    let sql = sql.into();
+    Asked { ours: sql.clone(), batch: sql }
+}
+
+/// A stream that never ends, and is never idle.
+fn endless(random: &mut Random) -> Stream {
+    loop {
+        let mut stream = stream(random);
+        if !stream.idle {
+            stream.table.bounded = false;
+            return stream;
+        }
+    }
+}
+
+/// Rows whose time, and `grace` more, the watermark of their flow had not reached before them.
+fn on_time(stream: &Stream, late: impl Fn(&Row, i64) -> bool) -> Vec<Row> {
+    let mut rows = vec![];
+    for flow in &stream.flows {
+        let mut met = i64::MIN;
+        for row in flow {
+            if !late(row, met) {
+                rows.push(row.clone());
+            }
+            met = met.max(row.ts - DELAY_MS);
+        }
+    }
+    rows
+}
+
+/// Rows that are not late for a window of so many seconds.
+fn in_windows(stream: &Stream, size_s: i64) -> Vec<Row> {
+    let size = size_s * 1_000;
+    on_time(stream, |row, met| (row.ts.div_euclid(size) + 1) * size <= met)
+}
+
+/// Rows of the small table: several of one key, some of none.
+fn small(random: &mut Random) -> RecordBatch {
+    let rows = random.below(40);
+    let fields = [("k", DataType::Int64), ("most", DataType::Int64), ("name", DataType::Utf8)];
+    let fields = fields.map(|(name, of)| Field::new(name, of, true));
+    let keys = (0..rows).map(|_| (!random.chance(10)).then(|| random.below(12) as i64));
+    let keys: Int64Array = keys.collect();
+    let most: Int64Array = (0..rows).map(|_| Some(random.below(200) as i64 - 100)).collect();
+    let names: StringArray = (0..rows).map(|row| Some(format!("name {}", row % 7))).collect();
+    let schema = Arc::new(Schema::new(fields.to_vec()));
+    RecordBatch::try_new(schema, vec![Arc::new(keys), Arc::new(most), Arc::new(names)])
+        .expect("the columns fit")
+}
+
+/// A table that ends, in some flows.
+fn table_of(batch: &RecordBatch) -> Table {
+    let half = batch.num_rows() / 2;
+    let rest = batch.num_rows() - half;
+    let flows = vec![
+        vec![Event::Rows(batch.slice(0, half))],
+        vec![],
+        vec![Event::Silence(3_000_000), Event::Rows(batch.slice(half, rest))],
+    ];
+    Table { schema: batch.schema(), bounded: true, flows }
+}
+
+/// DataFusion's rows.
+fn by_datafusion(sql: &str, tables: &[(&str, RecordBatch)]) -> Vec<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let batches = runtime.block_on(async {
+        let context = SessionContext::new();
+        for (name, rows) in tables {
+            let table = MemTable::try_new(rows.schema(), vec![vec![rows.clone()]]);
+            context.register_table(*name, Arc::new(table.expect("a table"))).expect("a name");
+        }
+        context.sql(sql).await.expect("valid SQL").collect().await.expect("valid data")
+    });
+    sorted(&batches)
+}
+
+/// Our rows, on a cluster.
+fn by_us(
+    sql: &str,
+    tables: &[(&str, &Table)],
+    (nodes, workers): (u32, u32),
+    exchange: &str,
+    seed: u64,
+) -> Vec<String> {
+    let memory = Memory::new(None);
+    let mut script = format!(
+        "SET millstream.exchange = {exchange}; SET millstream.epoch_bytes = 4096;
+         SET millstream.batch_rows = {};",
+        [7, 100, 8_192][seed as usize % 3]
+    );
+    for (name, table) in tables {
+        memory.add(name, (*table).clone());
+        let columns = match table.schema == schema() {
+            true => format!(
+                "{COLUMNS}, WATERMARK FOR ts AS ts - INTERVAL '{}' SECOND",
+                DELAY_MS / 1_000
+            ),
+            false => "k BIGINT, most BIGINT, name STRING".into(),
+        };
+        script += &format!("CREATE TABLE {name} ({columns}) WITH ('connector' = 'memory');");
+    }
+    script += sql;
+    let stage = plan(&memory, &script, nodes, workers);
+    assert!(!stage.explain.text().contains("batch stage"), "{sql}");
+    let cluster = Cluster::seeded(nodes, workers, seed);
+    let run = cluster.run(&Arc::new(stage.job));
+    run.unwrap_or_else(|error| panic!("seed {seed}, {nodes}x{workers}: {error}: {sql}"));
+    sorted(&memory.all_committed())
+}
+
+/// Asks on one worker and on several; gives how many rows there were.
+fn check(asked: &Asked, ours: &[(&str, &Table)], rows: &[(&str, RecordBatch)], seed: u64) -> usize {
+    let expected = by_datafusion(&asked.batch, rows);
+    let many = SIZES[1 + seed as usize % (SIZES.len() - 1)];
+    for (size, exchange) in [(SIZES[0], "auto"), (many, "merge"), (many, "shuffle")] {
+        let got = by_us(&asked.ours, ours, size, exchange, seed);
+        let at = format!("seed {seed}, {size:?}, {exchange}: {}", asked.ours);
+        assert_eq!(got.len(), expected.len(), "{at}");
+        assert_eq!(got, expected, "{at}");
+    }
+    expected.len()
+}
+
+fn lookups(random: &mut Random) -> Asked {
+    let on = random.one_of(&[
+        "t.k = d.k",
+        "d.k = t.k AND t.v < d.most",
+        "t.k + 1 = d.k AND (d.name <> 'name 3' OR t.s = 'a')",
+        "t.k = d.k AND t.k = d.most AND t.w > 10",
+        "t.v > d.most AND d.name = 'name 1'",
+    ]);
+    match random.below(6) {
+        0 => same(format!("SELECT t.*, d.most, d.name FROM t JOIN d ON {on}")),
+        1 => same(format!("SELECT t.k, t.v, d.* FROM t LEFT JOIN d ON {on} WHERE t.k < 9")),
+        2 => same(format!("SELECT d.name, t.v FROM d RIGHT JOIN t ON {on} AND d.most > 0")),
+        3 => same(format!("SELECT t.v, t.s FROM t WHERE EXISTS (SELECT 1 FROM d WHERE {on})")),
+        4 => same(format!("SELECT t.v, t.ts FROM t WHERE NOT EXISTS (SELECT * FROM d WHERE {on})")),
+        _ => same(
+            "SELECT t.k, a.name, b.most FROM t JOIN d AS a ON t.k = a.k
+             LEFT JOIN (SELECT k, max_of AS most FROM (SELECT k, most + 1 AS max_of FROM d
+                        WHERE most > 5)) AS b ON a.most = b.most OR b.k = t.k",
+        ),
+    }
+}
+
+#[test]
+fn a_stream_meets_a_table_that_every_worker_has() {
+    let mut rows = 0;
+    for seed in 0..60 {
+        let mut random = Random::new(seed + 70_000);
+        let (stream, table) = (endless(&mut random), small(&mut random));
+        let asked = lookups(&mut random);
+        let all: Vec<Row> = stream.flows.concat();
+        let tables = [("t", &stream.table), ("d", &table_of(&table))];
+        rows += check(&asked, &tables, &[("t", batch(&all)), ("d", table.clone())], seed);
+    }
+    assert!(rows > 10_000, "too tame: {rows}");
+}
+
+#[test]
+fn a_table_is_joined_in_front_of_windows_and_behind_them() {
+    let mut rows = 0;
+    for seed in 0..45 {
+        let mut random = Random::new(seed + 71_000);
+        let (stream, table) = (endless(&mut random), small(&mut random));
+        let size = *random.one_of(&[1, 10, 60]);
+        let kind = random.one_of(&["JOIN", "LEFT JOIN"]);
+        let window = format!("TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '{size}' SECOND)");
+        let start = format!("date_bin(INTERVAL '{size} second', ts)");
+        let asked = match seed % 3 {
+            0 => Asked {
+                ours: format!(
+                    "SELECT window_start, name, count(*), sum(v) FROM {window} AS t
+                     {kind} d ON t.k = d.k GROUP BY window_start, window_end, name"
+                ),
+                batch: format!(
+                    "SELECT {start}, name, count(*), sum(v) FROM t {kind} d ON t.k = d.k
+                     GROUP BY {start}, name"
+                ),
+            },
+            1 => Asked {
+                ours: format!(
+                    "CREATE VIEW named AS SELECT t.v, t.ts AS at, d.name FROM t {kind} d
+                       ON t.k = d.k AND d.most < t.v;
+                     SELECT window_end, name, min(v) FROM
+                       TUMBLE(TABLE named, DESCRIPTOR(at), INTERVAL '{size}' SECOND)
+                     GROUP BY window_start, window_end, name"
+                ),
+                batch: format!(
+                    "SELECT {start} + INTERVAL '{size} second', name, min(v) FROM t {kind} d
+                       ON t.k = d.k AND d.most < t.v GROUP BY {start}, name"
+                ),
+            },
+            _ => Asked {
+                ours: format!(
+                    "SELECT g.window_start, g.k, g.n, d.name FROM (
+                       SELECT window_start, window_end, k, count(*) AS n FROM {window}
+                       GROUP BY window_start, window_end, k) AS g {kind} d ON g.n = d.k"
+                ),
+                batch: format!(
+                    "SELECT g.at, g.k, g.n, d.name FROM (
+                       SELECT {start} AS at, k, count(*) AS n FROM t GROUP BY {start}, k) AS g
+                     {kind} d ON g.n = d.k"
+                ),
+            },
+        };
+        let all = batch(&in_windows(&stream, size));
+        let tables = [("t", &stream.table), ("d", &table_of(&table))];
+        rows += check(&asked, &tables, &[("t", all), ("d", table.clone())], seed);
+    }
+    assert!(rows > 3_000, "too tame: {rows}");
+}
+
+#[test]
+fn a_table_that_is_too_large_is_refused() {
+    let table: StringArray = (0..1_000).map(|row| Some(format!("name {row}"))).collect();
+    let schema: SchemaRef = Arc::new(Schema::new(vec![Field::new("name", DataType::Utf8, true)]));
+    let table = RecordBatch::try_new(schema, vec![Arc::new(table)]).expect("the column fits");
+    let stream = endless(&mut Random::new(1));
+    for (bytes, fits) in [(16 << 10, true), (8 << 10, false)] {
+        let memory = Memory::new(None);
+        memory.add("t", stream.table.clone());
+        memory.add("d", table_of(&table));
+        let script = format!(
+            "SET millstream.table_bytes = {bytes};
+             CREATE TABLE t ({COLUMNS}) WITH ('connector' = 'memory');
+             CREATE TABLE d (name STRING) WITH ('connector' = 'memory');
+             SELECT t.v FROM t JOIN d ON t.s = d.name"
+        );
+        let stage = plan(&memory, &script, 2, 1);
+        let run = Cluster::seeded(2, 1, 1).run(&Arc::new(stage.job));
+        match run {
+            Ok(_) => assert!(fits),
+            Err(error) => {
+                assert!(
+                    !fits && error.to_string().starts_with("table 'd' is too large"),
+                    "{error}"
+                );
+            }
+        }
+    }
+}
+
+/// Rows that are not late by their own time.
+fn by_time(stream: &Stream) -> RecordBatch {
+    batch(&on_time(stream, |row, met| row.ts < met))
+}
+
+/// How far apart two times may be, in our dialect and in batch.
+fn bounds(random: &mut Random) -> String {
+    let seconds = |random: &mut Random, most: u64| random.below(most);
+    let (back, ahead) = (seconds(random, 20), seconds(random, 20));
+    match random.below(5) {
+        0 => format!(
+            "a.ts BETWEEN b.ts - INTERVAL '{back}' SECOND AND b.ts + INTERVAL '{ahead}' SECOND"
+        ),
+        1 => format!("a.ts >= b.ts AND a.ts - INTERVAL '{ahead}' SECOND < b.ts"),
+        2 => format!(
+            "b.ts > a.ts + INTERVAL '{back}' SECOND
+             AND b.ts <= a.ts + INTERVAL '{}' SECOND",
+            back + ahead
+        ),
+        3 => format!(
+            "a.ts + INTERVAL '{back}' SECOND <= b.ts AND b.ts < INTERVAL '{}' SECOND + a.ts",
+            back + 1
+        ),
+        _ => format!("b.ts = a.ts - INTERVAL '{back}' SECOND"),
+    }
+}
+
+fn nearby(random: &mut Random) -> Asked {
+    let near = bounds(random);
+    let more = random.one_of(&["a.k = b.k", "a.k = b.k AND a.v < b.v", "a.k = b.k AND a.s = b.s"]);
+    let on = format!("{more} AND {near}");
+    let columns = "a.k, a.v, a.ts, b.k, b.w, b.ts";
+    match random.below(7) {
+        0 => same(format!("SELECT {columns} FROM a JOIN b ON {on} WHERE a.k > 0")),
+        1 => same(format!("SELECT {columns} FROM a, b WHERE a.k > 0 AND b.k > 0 AND {on}")),
+        2 => same(format!("SELECT {columns} FROM a LEFT JOIN b ON {on} WHERE a.k > 0")),
+        3 => same(format!("SELECT {columns} FROM a RIGHT JOIN b ON {on} WHERE b.k > 0")),
+        4 => same(format!(
+            "SELECT {columns} FROM (SELECT * FROM a WHERE k > 0) AS a
+             FULL JOIN (SELECT * FROM b WHERE k > 0) AS b ON {on}"
+        )),
+        5 => same(format!("SELECT a.v, a.ts FROM a WHERE EXISTS (SELECT 1 FROM b WHERE {on})")),
+        _ => same(format!("SELECT a.v, a.ts FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE {on})")),
+    }
+}
+
+#[test]
+fn rows_of_two_streams_meet_if_their_times_are_near() {
+    let mut rows = 0;
+    for seed in 0..60 {
+        let mut random = Random::new(seed + 72_000);
+        let (left, right) = (endless(&mut random), endless(&mut random));
+        let asked = nearby(&mut random);
+        let tables = [("a", &left.table), ("b", &right.table)];
+        let all = [("a", by_time(&left)), ("b", by_time(&right))];
+        rows += check(&asked, &tables, &all, seed);
+    }
+    assert!(rows > 10_000, "too tame: {rows}");
+}
+
+#[test]
+fn windows_are_over_either_time_of_rows_that_met() {
+    let mut rows = 0;
+    for seed in 0..40 {
+        let mut random = Random::new(seed + 73_000);
+        let (left, right) = (endless(&mut random), endless(&mut random));
+        let size = *random.one_of(&[1, 10, 60]);
+        let near = bounds(&mut random);
+        let (kind, time) = *random.one_of(&[
+            ("JOIN", "a.ts"),
+            ("JOIN", "b.ts"),
+            ("LEFT JOIN", "a.ts"),
+            ("RIGHT JOIN", "b.ts"),
+        ]);
+        let met = format!(
+            "{time} AS at, a.k AS l, b.k AS r, b.v FROM a {kind} b
+                           ON a.k = b.k AND a.k > 0 AND b.k > 0 AND {near}"
+        );
+        let start = format!("date_bin(INTERVAL '{size} second', at)");
+        let asked = Asked {
+            ours: format!(
+                "CREATE VIEW met AS SELECT {met};
+                 SELECT window_start, l, r, count(*), sum(v) FROM
+                   TUMBLE(TABLE met, DESCRIPTOR(at), INTERVAL '{size}' SECOND)
+                 GROUP BY window_start, window_end, l, r"
+            ),
+            batch: format!(
+                "SELECT {start}, l, r, count(*), sum(v) FROM (SELECT {met}) AS met
+                 GROUP BY {start}, l, r"
+            ),
+        };
+        let tables = [("a", &left.table), ("b", &right.table)];
+        let all = [("a", by_time(&left)), ("b", by_time(&right))];
+        rows += check(&asked, &tables, &all, seed);
+    }
+    assert!(rows > 3_000, "too tame: {rows}");
+}
+
+#[test]
+fn the_first_rows_of_each_window() {
+    let mut rows = 0;
+    for seed in 0..60 {
+        let mut random = Random::new(seed + 74_000);
+        let stream = endless(&mut random);
+        let size = *random.one_of(&[1, 10, 60]);
+        let window = format!("TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '{size}' SECOND)");
+        let start = format!("date_bin(INTERVAL '{size} second', ts)");
+        let (ours, theirs) = match random.chance(50) {
+            // All columns order the rows: those that are equal are equal in all.
+            true => (format!("SELECT * FROM {window}"), format!("SELECT *, {start} AS at FROM t")),
+            false => (
+                format!(
+                    "SELECT window_start, window_end, k, s, count(*) AS v, max(w) AS w,
+                       max(ts) AS ts FROM {window} GROUP BY window_start, window_end, k, s"
+                ),
+                format!(
+                    "SELECT {start} AS at, k, s, count(*) AS v, max(w) AS w, max(ts) AS ts
+                     FROM t GROUP BY {start}, k, s"
+                ),
+            ),
+        };
+        let key = random.one_of(&["", ", k", ", s", ", k % 3"]);
+        let first = random.one_of(&["v DESC", "v", "w DESC NULLS LAST", "ts", "ts DESC"]);
+        let order = format!("{first}, k, s, v, w, ts");
+        let number = |bounds: &str| {
+            format!("ROW_NUMBER() OVER (PARTITION BY {bounds}{key} ORDER BY {order}) AS rn")
+        };
+        let wanted =
+            random.one_of(&["rn <= 3", "rn = 1", "rn < 2 AND k >= 0", "5 >= rn", "rn > 1", "true"]);
+        let asked = Asked {
+            ours: format!(
+                "SELECT window_start, k, s, v, w, ts, rn FROM (
+                   SELECT *, {} FROM ({ours}) AS g) AS r WHERE {wanted}",
+                number("window_start, window_end")
+            ),
+            batch: format!(
+                "SELECT at, k, s, v, w, ts, rn FROM (SELECT *, {} FROM ({theirs}) AS g) AS r
+                 WHERE {wanted}",
+                number("at")
+            ),
+        };
+        let all = batch(&in_windows(&stream, size));
+        rows += check(&asked, &[("t", &stream.table)], &[("t", all)], seed);
+    }
+    assert!(rows > 5_000, "too tame: {rows}");
+}
