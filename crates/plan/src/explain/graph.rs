@@ -128,6 +128,9 @@ fn kind_of(operator: &Operator) -> (&'static str, String) {
         OperatorKind::Keyed(keyed) => {
             ("keyed", format!("{}, {}", keyed.exchange, keyed.operator.describe()))
         }
+        OperatorKind::Lookup(lookup) => {
+            ("lookup", format!("table {}, {}", lookup.table.table, lookup.describe()))
+        }
         OperatorKind::Sink { .. } => ("sink", String::new()),
     }
 }
