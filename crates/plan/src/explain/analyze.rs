@@ -153,7 +153,7 @@ pub struct Analyzed {
 impl Analyzed {
     /// Puts a text there.
     pub fn tell(&self, text: &str) {
-        let lines: ArrayRef = Arc::new(StringArray::from_iter_values(text.lines()));
+        let lines: ArrayRef = Arc::new(StringArray::from(text.lines().collect::<Vec<_>>()));
         let batch = RecordBatch::try_new(Arc::clone(&self.schema), vec![lines]);
         let rows = batch.map(|batch| vec![batch]).unwrap_or_default();
         *self.rows.lock().unwrap_or_else(PoisonError::into_inner) = rows;
