@@ -194,7 +194,10 @@ impl<'a> Reader<'a> {
                 let one = |error: &millstream::Diagnostic| error.render("example.sql", sql, false);
                 Err(rows + &errors.iter().map(one).collect::<Vec<_>>().join("\n"))
             }
-            Err(error) => Err(format!("{rows}error: {error}\n")),
+            Err(error) => {
+                let hint = error.hint().map(|hint| format!("  = hint: {hint}\n"));
+                Err(format!("{rows}error: {error}\n{}", hint.unwrap_or_default()))
+            }
         }
     }
 

@@ -193,32 +193,49 @@ pub(crate) fn sql_type(data_type: &DataType) -> String {
         DataType::Int16 => "SMALLINT".into(),
         DataType::Int32 => "INT".into(),
         DataType::Int64 => "BIGINT".into(),
-        DataType::UInt8 | DataType::UInt16 | DataType::UInt32 | DataType::UInt64 => {
-            format!("{data_type} (unsigned integer)")
-        }
+        DataType::UInt8 => "TINYINT UNSIGNED".into(),
+        DataType::UInt16 => "SMALLINT UNSIGNED".into(),
+        DataType::UInt32 => "INT UNSIGNED".into(),
+        DataType::UInt64 => "BIGINT UNSIGNED".into(),
         DataType::Float32 => "FLOAT".into(),
         DataType::Float64 => "DOUBLE".into(),
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => "VARCHAR".into(),
         DataType::Dictionary(_, value) => sql_type(value),
         DataType::Date32 => "DATE".into(),
         DataType::Decimal128(precision, scale) => format!("DECIMAL({precision}, {scale})"),
-        DataType::Timestamp(unit, _) => {
-            let digits = match unit {
-                TimeUnit::Second => 0,
-                TimeUnit::Millisecond => 3,
-                TimeUnit::Microsecond => 6,
-                TimeUnit::Nanosecond => 9,
-            };
-            format!("TIMESTAMP({digits})")
-        }
+        DataType::Time32(unit) | DataType::Time64(unit) => format!("TIME({})", digits(*unit)),
+        DataType::Timestamp(unit, None) => format!("TIMESTAMP({})", digits(*unit)),
+        DataType::Timestamp(unit, Some(_)) => format!("TIMESTAMP_LTZ({})", digits(*unit)),
+        DataType::List(field) => format!("ARRAY<{}>", sql_type(field.data_type())),
         DataType::Null => "NULL".into(),
         other => other.to_string(),
+    }
+}
+
+/// Decimal digits of a second's fraction.
+fn digits(unit: TimeUnit) -> u8 {
+    match unit {
+        TimeUnit::Second => 0,
+        TimeUnit::Millisecond => 3,
+        TimeUnit::Microsecond => 6,
+        TimeUnit::Nanosecond => 9,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn types_have_the_names_by_which_they_are_declared() {
+        let list =
+            DataType::List(arrow::datatypes::Field::new("item", DataType::Int32, true).into());
+        let zone = DataType::Timestamp(TimeUnit::Millisecond, Some("UTC".into()));
+        assert_eq!(sql_type(&list), "ARRAY<INT>");
+        assert_eq!(sql_type(&zone), "TIMESTAMP_LTZ(3)");
+        assert_eq!(sql_type(&DataType::UInt64), "BIGINT UNSIGNED");
+        assert_eq!(sql_type(&DataType::Time32(TimeUnit::Millisecond)), "TIME(3)");
+    }
 
     fn options(pairs: &[(&str, &str)]) -> Options {
         pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect()

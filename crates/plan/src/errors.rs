@@ -196,6 +196,19 @@ impl Surroundings<'_> {
             return Diagnostic::at(place, message)
                 .hint(format!("GROUP BY {name} too, or take min({name})"));
         }
+        if let Some(expression) =
+            between(first, "unique expression names but the expression \"", "\"")
+        {
+            let name = expression.rsplit('.').next().unwrap_or(expression);
+            let place = self.named(name).or(place).unwrap_or_else(|| self.start());
+            return Diagnostic::at(place, format!("column '{name}' would be there twice"))
+                .hint("give one of them another name with AS");
+        }
+        if let Some(tree) = first.strip_prefix("Unsupported ast node ") {
+            let word = upper_snake(tree);
+            let place = self.named(&word).or(place).unwrap_or_else(|| self.start());
+            return Diagnostic::at(place, format!("{word} is not supported"));
+        }
         let operator = between(first, " expression ", " to valid types")
             .and_then(|sides| sides.split(' ').find(|word| OPERATORS.contains(word)))
             .and_then(|op| self.tokens.iter().find(|t| t.token.to_string() == op));
@@ -261,6 +274,18 @@ fn word(token: &TokenWithSpan) -> Option<&str> {
 
 fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
     text.split_once(before)?.1.split_once(after).map(|(found, _)| found)
+}
+
+/// The SQL word for the first name of a syntax tree: `MATCH_RECOGNIZE` of `MatchRecognize { … }`.
+fn upper_snake(tree: &str) -> String {
+    let mut word = String::new();
+    for letter in tree.chars().take_while(|letter| letter.is_alphanumeric()) {
+        if letter.is_uppercase() && !word.is_empty() {
+            word.push('_');
+        }
+        word.extend(letter.to_uppercase());
+    }
+    word
 }
 
 /// The innermost error that says something.

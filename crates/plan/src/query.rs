@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrow::datatypes::{DataType, Schema};
 use arrow::temporal_conversions::timestamp_ns_to_datetime;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, TableReference};
 use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
@@ -27,7 +28,7 @@ use crate::diagnostics::{Diagnostic, Place};
 use crate::errors::{PlanError, Surroundings};
 use crate::proctime::ProcTime;
 use crate::syntax::{Cursor, misspelt_hint, parser, syntax_error};
-use crate::tumble::{self, Site};
+use crate::tumble::{self, Shape, Site, WindowCall};
 use crate::types::Types;
 
 /// DataFusion's functions and rules. It holds no tables.
@@ -159,8 +160,21 @@ impl Engine {
     }
 
     /// Folds constants, pushes predicates and projections down.
+    ///
+    /// Windows of which a row has several are refused where the query names none of their bounds:
+    /// they would be gone now, and each row would count once.
     pub(crate) fn optimize(&self, plan: &LogicalPlan) -> Result<LogicalPlan> {
-        self.state.optimize(plan)
+        let optimized = self.state.optimize(plan)?;
+        let left = several_windows(&optimized)?;
+        let same = |a: &WindowCall, b: &WindowCall| {
+            let of = |call: &WindowCall| (call.size_ns, call.slide_ns, call.offset_ns);
+            a.shape == b.shape && of(a) == of(b)
+        };
+        let mut all = several_windows(plan)?.into_iter();
+        match all.find(|call| !left.iter().any(|other| same(call, other))) {
+            Some(gone) => Err(PlanError::WindowOfRow(gone.shape.word()).into()),
+            None => Ok(optimized),
+        }
     }
 
     /// What errors of a query are reported with.
@@ -185,6 +199,22 @@ impl Engine {
         let others = state.aggregate_functions().keys().chain(state.window_functions().keys());
         scalar.chain(others).map(String::as_str)
     }
+}
+
+/// The windows of a plan of which a row has several.
+fn several_windows(plan: &LogicalPlan) -> Result<Vec<WindowCall>> {
+    let mut found = Vec::new();
+    plan.apply_with_subqueries(|node| {
+        node.apply_expressions(|expr| {
+            expr.apply(|part| {
+                let several =
+                    |call: &WindowCall| matches!(call.shape, Shape::Hop | Shape::Cumulate);
+                found.extend(WindowCall::of(part).filter(several));
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    })?;
+    Ok(found)
 }
 
 /// How often a query with unknown names is tried.
