@@ -3,8 +3,8 @@
 //! Both read the table once more, for themselves, and give out what its other readers count and
 //! pass over. `t__bad` has a row for each that could not be read: where it stands, why, and its
 //! text. `t__late` has the rows that came behind the watermark of their own flow, with the
-//! watermark that each met: a window counts such a row as long as it has not fired itself, and drops
-//! it from then on.
+//! watermark that each met: a window counts such a row as long as it has not fired itself, and
+//! drops it from then on.
 
 use std::sync::Arc;
 

@@ -209,8 +209,8 @@ impl Slice {
         self.array_bytes_max = bytes;
     }
 
-    /// By how many bytes the slice may grow in one step. Beyond that comes only what the groups of a
-    /// batch bring.
+    /// By how many bytes the slice may grow in one step. Beyond that comes only what the groups of
+    /// a batch bring.
     pub(crate) fn set_room(&mut self, bytes: usize) {
         self.room = bytes;
         self.index.set_room(bytes);

@@ -115,8 +115,8 @@ impl Index {
         }
     }
 
-    /// By how many bytes tables of keys may grow. A table grows by as much as it has: this cannot be
-    /// found out afterwards.
+    /// By how many bytes tables of keys may grow. A table grows by as much as it has: this cannot
+    /// be found out afterwards.
     pub(crate) fn set_room(&mut self, bytes: usize) {
         match self {
             Self::One | Self::Refused(_) | Self::Array(_) => {}
