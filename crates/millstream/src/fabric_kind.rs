@@ -73,7 +73,7 @@ impl FabricKind {
     pub fn check(self) -> Result<(), Error> {
         match self {
             FabricKind::Shm | FabricKind::Tcp => Ok(()),
-            FabricKind::Verbs => Ok(drop(self.open()?)),
+            FabricKind::Verbs => self.open().map(drop).map_err(Error::from),
         }
     }
 }

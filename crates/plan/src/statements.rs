@@ -80,7 +80,7 @@ fn explain_options(cursor: &mut Cursor<'_>) -> Result<(bool, ExplainFormat), Dia
             let name = cursor.ident("a format")?;
             format = ExplainFormat::of(&name.text).ok_or_else(|| {
                 let error = Diagnostic::at(name.place, format!("unknown format '{}'", name.text));
-                error.nearest("formats", &name.text, ExplainFormat::NAMES.into_iter())
+                error.nearest("formats", &name.text, ExplainFormat::NAMES)
             })?;
         } else if cursor.words("ANALYZE") {
             analyze = true;
