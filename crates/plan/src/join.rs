@@ -5,6 +5,8 @@
 //!   that are open.
 //! - Of rows whose times are near each other ([`crate::between`]): its state is bounded by the
 //!   time that they may be apart.
+//! - Of rows with the version of a table at their time ([`crate::as_of`]): its state is a version
+//!   of each key.
 //! - With a table that ends and is small ([`crate::lookup`]): its state is the table.
 //!
 //! Other joins over input that never ends would have to remember every row, and are refused.
@@ -19,6 +21,7 @@ use datafusion::common::{Column, JoinType, NullEquality};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{self as logical, Expr};
 
+use crate::as_of::is_asked;
 use crate::interval::tick_ns;
 use crate::relation::{Bounds, Refusal, Relation, Stop, check_key, own};
 use crate::step;
@@ -43,6 +46,9 @@ impl Weaver<'_> {
         let right = self.relation(&join.right)?;
         let on = join.on.iter().map(|(l, r)| Ok((left.rewrite(l)?, right.rewrite(r)?)));
         let on = on.collect::<Result<On, Refusal>>()?;
+        if let Some(filter) = join.filter.as_ref().filter(|filter| is_asked(filter)) {
+            return self.versioned(kind, [left, right], on, filter);
+        }
         if let Some(conditions) = conditions(&left, &right, &on) {
             return self.windows(kind, [left, right], conditions, join.filter.as_ref());
         }

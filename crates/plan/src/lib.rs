@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod aggregates;
+mod as_of;
 mod batch;
 mod between;
 mod catalog;

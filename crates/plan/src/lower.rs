@@ -212,7 +212,7 @@ impl Lowering<'_> {
     }
 
     /// The place of the first of `words` that occurs in the statement.
-    fn first_of(&self, words: &[&str]) -> Place {
+    pub(crate) fn first_of(&self, words: &[&str]) -> Place {
         let find = |word: &&str| self.around.tokens.iter().find(|token| is_word(token, word));
         words
             .iter()

@@ -22,6 +22,7 @@ use datafusion::sql::planner::{PlannerContext, SqlToRel};
 use datafusion::sql::sqlparser::ast::Statement;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
+use crate::as_of::{self, AsOf};
 use crate::catalog::{Catalog, Entry, InlinedView, ScannedTable};
 use crate::computed::Computed;
 use crate::diagnostics::{Diagnostic, Place};
@@ -58,6 +59,7 @@ impl Engine {
         let state = SessionStateBuilder::new().with_config(config).with_default_features().build();
         let mut functions = tumble::functions();
         functions.push(Arc::new(ScalarUDF::from(ProcTime::new())));
+        functions.push(Arc::new(ScalarUDF::from(AsOf::new())));
         Self { state, functions, types: Arc::new(Types), interrupt: Arc::default() }
     }
 
@@ -121,7 +123,7 @@ impl Engine {
         tokens: &[TokenWithSpan],
         catalog: &Catalog,
     ) -> std::result::Result<Understood, Option<Diagnostic>> {
-        let (rewritten, sites) = tumble::rewrite(tokens)?;
+        let (rewritten, sites) = tumble::rewrite(&as_of::rewrite(tokens, catalog)?)?;
         let mut parser = parser(&rewritten);
         let query = parser.parse_query().map_err(|e| syntax_error(&e, &rewritten))?;
         let mut end = Cursor::new(&rewritten);

@@ -7,6 +7,7 @@
 mod interval;
 mod join;
 mod ranking;
+mod temporal;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use state::epoch::{Leader, Progress};
 pub use self::interval::{IntervalJoin, TimedSide};
 pub use self::join::{JoinSide, WindowJoin};
 pub use self::ranking::Ranking;
+pub use self::temporal::TemporalJoin;
 use crate::detach;
 use crate::error::DataflowError;
 use crate::exchange::{Lane, Member, Shuffle, leader_of, said};

@@ -1,0 +1,126 @@
+//! Random rows and versions against a look at all versions for each row.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, Int64Array, TimestampMillisecondArray};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, TimeUnit, TimestampMillisecondType};
+
+use super::*;
+
+/// A key, a number, and a time.
+type Row = (Option<i64>, i64, i64);
+
+fn schema(side: &str) -> SchemaRef {
+    let time = DataType::Timestamp(TimeUnit::Millisecond, None);
+    Arc::new(Schema::new(vec![
+        Field::new(format!("{side}_key"), DataType::Int64, true),
+        Field::new(format!("{side}_number"), DataType::Int64, true),
+        Field::new(format!("{side}_time"), time, true),
+    ]))
+}
+
+fn batch(side: usize, rows: &[Row]) -> RecordBatch {
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(Int64Array::from_iter(rows.iter().map(|row| row.0))),
+        Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.1))),
+        Arc::new(TimestampMillisecondArray::from_iter_values(rows.iter().map(|row| row.2))),
+    ];
+    RecordBatch::try_new(schema(["left", "right"][side]), columns).unwrap()
+}
+
+fn join(outer: bool) -> TemporalJoin {
+    let both: Vec<_> = ["left", "right"].iter().flat_map(|s| schema(s).fields().to_vec()).collect();
+    let side = |name: &str| TimedSide { schema: schema(name), keys: vec![0], time: 2 };
+    let schema = Arc::new(Schema::new(both));
+    TemporalJoin { sides: [side("left"), side("right")], outer, schema }
+}
+
+fn rows_of(batch: &RecordBatch) -> Vec<(Row, Option<Row>)> {
+    let side = |from: usize, row: usize| -> Option<Row> {
+        let time = batch.column(from + 2);
+        let int = |at: usize| batch.column(at).as_primitive::<Int64Type>();
+        time.is_valid(row).then(|| {
+            let key = int(from).is_valid(row).then(|| int(from).value(row));
+            let time = time.as_primitive::<TimestampMillisecondType>().value(row);
+            (key, int(from + 1).value(row), time)
+        })
+    };
+    (0..batch.num_rows()).map(|row| (side(0, row).unwrap(), side(3, row))).collect()
+}
+
+fn expected(outer: bool, left: &[Row], right: &[Row]) -> Vec<(Row, Option<Row>)> {
+    let version = |l: &Row| {
+        let of = right.iter().filter(|r| r.0.is_some() && r.0 == l.0 && r.2 <= l.2);
+        of.max_by_key(|r| (r.2, r.1)).copied()
+    };
+    let all = left.iter().map(|l| (*l, version(l)));
+    let mut all: Vec<_> = all.filter(|(_, version)| outer || version.is_some()).collect();
+    all.sort();
+    all
+}
+
+/// Numbers that look random.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: i64) -> i64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
+        (self.0 >> 33) as i64 % limit
+    }
+}
+
+#[test]
+fn each_row_meets_the_version_of_its_time() {
+    let mut numbers = Numbers(17);
+    let mut met = 0;
+    for round in 0..400 {
+        let outer = round % 2 == 0;
+        let mut state = join(outer).create();
+        let (mut all, mut got) = ([vec![], vec![]], vec![]);
+        let mut watermark = -50;
+        for step in 0..40 {
+            let side = numbers.below(2) as usize;
+            let rows: Vec<Row> = (0..numbers.below(12))
+                .map(|number| {
+                    let key = numbers.below(4);
+                    let time = watermark + numbers.below(40);
+                    ((key > 0).then_some(key), 100 * step + number, time)
+                })
+                .collect();
+            state.push(side, batch(side, &rows)).unwrap();
+            all[side].extend(rows);
+            let next = if step == 39 { i64::MAX } else { watermark + numbers.below(20) };
+            let rows_max = 1 + numbers.below(9) as usize;
+            while let Some(batch) = state.advance(next, rows_max).unwrap() {
+                let rows = rows_of(&batch);
+                assert!(!rows.is_empty() && rows.len() <= rows_max);
+                assert!(rows.iter().all(|(l, _)| watermark <= l.2 && l.2 < next));
+                got.extend(rows);
+            }
+            watermark = next;
+        }
+        met += got.iter().filter(|(_, version)| version.is_some()).count();
+        got.sort();
+        assert_eq!(got, expected(outer, &all[0], &all[1]), "round {round}");
+        assert_eq!(state.bytes(), 0, "nothing is left behind");
+    }
+    assert!(met > 10_000, "too tame: {met}");
+}
+
+#[test]
+fn versions_that_were_replaced_are_forgotten() {
+    let mut state = join(false).create();
+    let mut bytes = vec![];
+    for step in 0..400 {
+        let rows: Vec<Row> = (0..100).map(|at| (Some(at % 10), step, step * 100 + at)).collect();
+        state.push(1, batch(1, &rows)).unwrap();
+        assert!(state.advance(step * 100, 64).unwrap().is_none());
+        bytes.push(state.bytes());
+    }
+    let early = bytes[..100].iter().max().unwrap();
+    let late = bytes[300..].iter().max().unwrap();
+    assert!(late < &(2 * early), "state grows with time: {early}, {late}");
+    state.push(0, batch(0, &[(Some(3), 7, 39_950)])).unwrap();
+    let rows = rows_of(&state.advance(40_000, 64).unwrap().expect("a row"));
+    assert_eq!(rows, [((Some(3), 7, 39_950), Some((Some(3), 399, 39_943)))]);
+}

@@ -1,0 +1,331 @@
+//! Temporal joins: each row of a stream with the version of a table at its time.
+//!
+//! ```sql
+//! orders AS o JOIN rates FOR SYSTEM_TIME AS OF o.ts AS r ON o.currency = r.currency
+//! ```
+//!
+//! DataFusion has no such join. A pass over the tokens makes a condition of it, in which the time
+//! of the table is that of its watermark, and here the condition is recognised:
+//!
+//! ```text
+//! orders AS o JOIN rates AS r ON __as_of(o.ts, r.ts) AND o.currency = r.currency
+//! ```
+//!
+//! A condition on the table alone speaks of the version that a row meets. DataFusion moves it in
+//! front of the join, where it would choose among versions; it is moved back.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, FieldRef, SchemaRef, TimeUnit};
+use dataflow::job::KeyedOperator;
+use dataflow::keyed::{JoinKind, TemporalJoin, TimedSide};
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{Column, exec_err};
+use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::utils::split_conjunction;
+use datafusion::logical_expr::{
+    ColumnarValue, Expr, ExprSchemable, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDFImpl,
+    Signature, Volatility,
+};
+use datafusion::sql::sqlparser::keywords::Keyword;
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Word};
+
+use crate::catalog::{Catalog, Entry};
+use crate::diagnostics::{Diagnostic, Place};
+use crate::interval::tick_ns;
+use crate::join::{On, Places};
+use crate::relation::{Relation, Stop, own};
+use crate::syntax::{Cursor, is_word};
+use crate::weave::Weaver;
+
+const NAME: &str = "__as_of";
+
+/// What stands before the columns of a table that its own conditions need behind the join.
+const HIDDEN: &str = "__as_of_";
+
+const FORM: &str = "write stream AS s JOIN versions FOR SYSTEM_TIME AS OF s.ts AS v ON s.k = v.k";
+
+/// Replaces each `FOR SYSTEM_TIME AS OF`.
+pub(crate) fn rewrite(
+    tokens: &[TokenWithSpan],
+    catalog: &Catalog,
+) -> Result<Vec<TokenWithSpan>, Diagnostic> {
+    let mut out: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len());
+    let mut cursor = Cursor::new(tokens);
+    while let Some(token) = cursor.peek() {
+        let place = Place::of(token.span);
+        if !cursor.words("FOR SYSTEM_TIME AS OF") {
+            out.push(token.clone());
+            cursor.skip(1);
+            continue;
+        }
+        let start = cursor.rest();
+        let from = cursor.position();
+        cursor.ident("the time of a row of the stream").map_err(|error| error.hint(FORM))?;
+        while cursor.token(&Token::Period) {
+            cursor.ident("a column")?;
+        }
+        let time = &start[..cursor.position() - from];
+        let Some(Token::Word(table)) = out.last().map(|last| last.token.clone()) else {
+            return Err(Diagnostic::at(place, "FOR SYSTEM_TIME follows a table").hint(FORM));
+        };
+        let alias_from = cursor.position();
+        let rest = cursor.rest();
+        let mut name = table.clone();
+        let named = cursor.words("AS");
+        if named || cursor.peek().is_some_and(|next| !is_word(next, "ON")) {
+            cursor.ident("a name")?;
+            if let Some(Token::Word(alias)) = rest.get(usize::from(named)).map(|t| t.token.clone())
+            {
+                name = alias;
+            }
+        }
+        out.extend_from_slice(&rest[..cursor.position() - alias_from]);
+        let on = cursor.peek().cloned();
+        let Some(on) = on.filter(|_| cursor.words("ON")) else {
+            let error = "FOR SYSTEM_TIME AS OF belongs to a JOIN with ON";
+            return Err(Diagnostic::at(place, error).hint(FORM));
+        };
+        let span = on.span;
+        out.push(on);
+        let mut put = |token: Token| out.push(TokenWithSpan { token, span });
+        put(Token::make_word(NAME, None));
+        put(Token::LParen);
+        time.iter().for_each(|token| put(token.token.clone()));
+        put(Token::Comma);
+        match versions(&table.value, catalog, place)? {
+            Some(column) => {
+                put(quoted(name.value));
+                put(Token::Period);
+                put(quoted(column));
+            }
+            // What the name is will be reported.
+            None => time.iter().for_each(|token| put(token.token.clone())),
+        }
+        put(Token::RParen);
+        put(Token::make_keyword("AND"));
+    }
+    Ok(out)
+}
+
+/// The time of the versions of a table, if there is such a table.
+fn versions(name: &str, catalog: &Catalog, place: Place) -> Result<Option<String>, Diagnostic> {
+    match catalog.get(name) {
+        Some(Entry::Table(table)) => match &table.event_time {
+            Some(time) => Ok(Some(time.column.clone())),
+            None => Err(Diagnostic::at(place, format!("table '{name}' has no watermark"))
+                .detail("its event time says from when on a row is the version of its key")
+                .hint(
+                    "declare it: WATERMARK FOR ts AS ts - INTERVAL '5' SECOND; or leave FOR \
+                       SYSTEM_TIME out, if the table ends",
+                )),
+        },
+        Some(Entry::View(_)) => {
+            let error = format!("'{name}' is a view, and versions are those of a table");
+            Err(Diagnostic::at(place, error).hint("name the table itself"))
+        }
+        None => Ok(None),
+    }
+}
+
+fn quoted(text: String) -> Token {
+    Token::Word(Word { value: text, quote_style: Some('"'), keyword: Keyword::NoKeyword })
+}
+
+/// Whether an expression has the condition in it.
+pub(crate) fn is_asked(expr: &Expr) -> bool {
+    expr.exists(|node| Ok(times(node).is_some())).unwrap_or(false)
+}
+
+/// The two times of the condition.
+fn times(expr: &Expr) -> Option<(&Expr, &Expr)> {
+    match expr {
+        Expr::ScalarFunction(call) if call.func.name() == NAME => match &call.args[..] {
+            [row, version] => Some((row, version)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+impl Weaver<'_> {
+    /// A join with versions.
+    pub(crate) fn versioned(
+        &mut self,
+        kind: JoinKind,
+        [left, mut right]: [Relation; 2],
+        on: On,
+        filter: &Expr,
+    ) -> Result<Relation, Stop> {
+        let ([row, version], rest) = self.asked(filter)?;
+        if !matches!(kind, JoinKind::Inner | JoinKind::Left) {
+            let message = "only JOIN and LEFT JOIN take the version at a row's time";
+            return Err(self.no_versions(message, FORM));
+        }
+        if on.is_empty() {
+            return Err(self.no_versions("which version a row meets is not said by a key", FORM));
+        }
+        let moved = behind(&mut right, &on);
+        if kind == JoinKind::Left && !(moved.is_empty() && rest.is_empty()) {
+            let message = "a LEFT JOIN with versions takes equal keys and nothing else";
+            return Err(self.no_versions(message, "filter with WHERE, or in the SELECT with CASE"));
+        }
+        let at = [left.rewrite(&row)?, right.rewrite(&version)?];
+        let unit = self.unit_of(&at, &left, &right, &row)?;
+        for name in columns_of(&moved) {
+            let hidden = Column::new_unqualified(format!("{HIDDEN}{name}"));
+            right.outputs.push((hidden, own(&name)));
+        }
+
+        let [row, version] = at;
+        let at = [(row.clone(), Some(row)), (version.clone(), Some(version))];
+        let meeting = self.meeting(JoinKind::Inner, &[left, right], on, at, None)?;
+        let side = |(places, schema): &(Places, SchemaRef)| TimedSide {
+            schema: schema.clone(),
+            keys: places.keys.clone(),
+            time: places.at,
+        };
+        let [l, r] = &meeting.sides;
+        let operator = TemporalJoin {
+            sides: [side(l), side(r)],
+            outer: kind == JoinKind::Left,
+            schema: meeting.both.clone(),
+        };
+        let time = own(meeting.both.field(l.0.at).name());
+        self.section.text("join", operator.describe());
+        let often = (100_000_000 / tick_ns(unit)).max(1);
+        let mut relation = self.met(meeting, Arc::new(operator), often, 1)?;
+        relation.times = vec![time];
+        for part in rest.into_iter().chain(moved.iter().map(hidden)) {
+            relation = relation.filter(&part)?;
+        }
+        relation.outputs.retain(|(column, _)| !column.name.starts_with(HIDDEN));
+        Ok(relation)
+    }
+
+    /// The times of the condition, and what else is asked.
+    fn asked(&self, filter: &Expr) -> Result<([Expr; 2], Vec<Expr>), Stop> {
+        let (mut asked, mut rest) = (None, vec![]);
+        for part in split_conjunction(filter) {
+            match times(part) {
+                Some((row, version)) if asked.is_none() => {
+                    asked = Some([row.clone(), version.clone()]);
+                }
+                _ => rest.push(part.clone()),
+            }
+        }
+        match asked.filter(|_| !rest.iter().any(is_asked)) {
+            Some(asked) => Ok((asked, rest)),
+            None => {
+                let message = "the condition of the join has OR in it";
+                Err(self.no_versions(message, "put it in brackets"))
+            }
+        }
+    }
+
+    /// The unit of the times of both sides, if these are their event times.
+    fn unit_of(
+        &self,
+        at: &[Expr; 2],
+        left: &Relation,
+        right: &Relation,
+        row: &Expr,
+    ) -> Result<TimeUnit, Stop> {
+        if !left.times.contains(&at[0]) || !right.times.contains(&at[1]) {
+            let message = format!("'{}' is not the event time of the stream", row.human_display());
+            return Err(self.no_versions(&message, "name the column of its WATERMARK"));
+        }
+        let types = [at[0].get_type(&left.scan), at[1].get_type(&right.scan)];
+        let [l, r] = types.map(|of| of.map_err(|e| self.report(&e)));
+        match (l?, r?) {
+            (DataType::Timestamp(unit, zone), r)
+                if r == DataType::Timestamp(unit, zone.clone()) =>
+            {
+                Ok(unit)
+            }
+            _ => {
+                let message = "the times of the stream and of the versions are of different types";
+                Err(self.no_versions(message, "declare both columns as TIMESTAMP(3)"))
+            }
+        }
+    }
+
+    /// An error rather than a refusal: nothing else can do the join.
+    fn no_versions(&self, message: &str, hint: &str) -> Stop {
+        let place = self.lowering.first_of(&["SYSTEM_TIME"]);
+        Diagnostic::at(place, message).hint(hint).into()
+    }
+}
+
+/// Takes the conditions of the versions that are asked of the one that a row meets. Those of keys
+/// alone let all versions of a key through or none, and stay.
+fn behind(right: &mut Relation, on: &On) -> Vec<Expr> {
+    let keys: Vec<&Expr> = on.iter().map(|(_, key)| key).collect();
+    let of_keys = |part: &Expr| {
+        part.column_refs().into_iter().all(|column| keys.contains(&&Expr::Column(column.clone())))
+    };
+    let all = std::mem::take(&mut right.filters);
+    let parts = all.iter().flat_map(split_conjunction).cloned();
+    let (stay, moved) = parts.partition(of_keys);
+    right.filters = stay;
+    moved
+}
+
+/// A condition of the table alone, behind the join.
+fn hidden(part: &Expr) -> Expr {
+    let named = part.clone().transform(|node| {
+        Ok(match node {
+            Expr::Column(column) => {
+                let hidden = format!("{HIDDEN}{}", column.name);
+                Transformed::yes(Expr::Column(Column::new_unqualified(hidden)))
+            }
+            other => Transformed::no(other),
+        })
+    });
+    // The closure never fails, so neither does the walk.
+    named.map_or_else(|_| part.clone(), |named| named.data)
+}
+
+/// The columns that conditions name, each once.
+fn columns_of(conditions: &[Expr]) -> Vec<String> {
+    let all = conditions.iter().flat_map(Expr::column_refs);
+    let mut names: Vec<String> = all.map(|column| column.name.clone()).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// `__as_of(row, version)`: whether a version is the one at a row's time. It is the condition of a
+/// join and never computed.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct AsOf {
+    signature: Signature,
+}
+
+impl AsOf {
+    pub(crate) fn new() -> Self {
+        Self { signature: Signature::any(2, Volatility::Stable) }
+    }
+}
+
+impl ScalarUDFImpl for AsOf {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> DfResult<DataType> {
+        Ok(DataType::Boolean)
+    }
+
+    fn return_field_from_args(&self, _: ReturnFieldArgs<'_>) -> DfResult<FieldRef> {
+        Ok(Field::new(NAME, DataType::Boolean, false).into())
+    }
+
+    fn invoke_with_args(&self, _: ScalarFunctionArgs) -> DfResult<ColumnarValue> {
+        exec_err!("FOR SYSTEM_TIME AS OF is for streams, and not for what waits for all rows")
+    }
+}
