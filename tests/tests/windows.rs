@@ -1,5 +1,5 @@
-//! Tumbling, hopping and cumulating windows, on every exchange and any number of workers, against
-//! every row in every window that has it.
+//! Tumbling, hopping and cumulating windows and sessions, on every exchange and any number of
+//! workers, against every row in every window that has it.
 //!
 //! The jobs are made by hand: windows are a matter of the dataflow, whatever SQL calls them.
 
@@ -16,7 +16,7 @@ use dataflow::job::{
 use state::{GroupBy, StateOptions, Windows};
 use tests::cluster::Cluster;
 use tests::memory::Memory;
-use tests::random::{DELAY_MS, Random, Stream, stream};
+use tests::random::{DELAY_MS, IDLE_MS, Random, Stream, stream};
 
 const CASES: u64 = 120;
 
@@ -170,4 +170,75 @@ fn every_exchange_gives_the_rows_of_every_window() {
         }
     }
     assert!(late_rows > 100 && partly_rows > 100 && rows > 10_000, "too tame");
+}
+
+/// Rows of the result where windows are sessions, how many rows are late, and how many there are.
+fn expected_sessions(stream: &Stream, gap: i64) -> (Vec<String>, u64, u64) {
+    let mut keys: BTreeMap<i64, Vec<(i64, Option<i64>)>> = BTreeMap::new();
+    let (mut late, mut all) = (0, 0);
+    for flow in &stream.flows {
+        let mut met = i64::MIN;
+        for row in flow {
+            match row.ts + gap > met {
+                true => keys.entry(row.k).or_default().push((row.ts, row.v)),
+                false => late += 1,
+            }
+            all += 1;
+            met = met.max(row.ts - DELAY_MS);
+        }
+    }
+    let mut out = vec![];
+    for (k, mut rows) in keys {
+        rows.sort_unstable();
+        for session in rows.chunk_by(|a, b| b.0 - a.0 <= gap) {
+            let (start, end) = (session[0].0, session[session.len() - 1].0 + gap);
+            let values = session.iter().filter_map(|row| row.1);
+            let sum = values.reduce(|a, b| a + b).map_or("NULL".into(), |sum| sum.to_string());
+            out.push(format!("{k}|{start}|{end}|{}|{sum}", session.len()));
+        }
+    }
+    out.sort();
+    (out, late, all)
+}
+
+#[test]
+fn every_exchange_gives_the_sessions_of_all_flows() {
+    let (mut late_rows, mut idle_cases, mut rows) = (0, 0, 0);
+    for seed in 0..CASES {
+        let mut random = Random::new(seed + 60_000);
+        let stream = stream(&mut random);
+        let gap = *random.one_of(&[1, 7, 400, 3_000, 20_000, 90_000]);
+        let windows = Windows::sessions(gap).expect("it is positive");
+        let (expected, late, all) = expected_sessions(&stream, gap);
+        (late_rows, rows) = (late_rows + late, rows + expected.len());
+        idle_cases += u64::from(stream.idle);
+        let many = SIZES[seed as usize % SIZES.len()];
+        for ((nodes, workers), exchange) in
+            [((1, 1), Exchange::Merge), (many, Exchange::Merge), (many, Exchange::Shuffle)]
+        {
+            let at = format!("seed {seed}, {nodes}x{workers}, {exchange}, gap {gap}");
+            let memory = Memory::new(None);
+            memory.add("t", stream.table.clone());
+            let mut job = job(&memory, &stream, windows, exchange);
+            if let (true, OperatorKind::Source(input)) = (stream.idle, &mut job.operators[0].kind)
+                && let Some(watermark) = &mut input.watermark
+            {
+                watermark.idle_timeout_ns = Some(IDLE_MS as u64 * 1_000_000);
+            }
+            let cluster = Cluster::seeded(nodes, workers, seed);
+            let run = cluster.run(&Arc::new(job)).unwrap_or_else(|error| panic!("{at}: {error}"));
+            let (answer, told) = (answer(&memory), run.sum(|metrics| &metrics.late));
+            if stream.idle && told > late {
+                // Time went on without who was idle: more rows are late, but none is lost.
+                let count = |row: &String| row.split('|').nth(3)?.parse::<u64>().ok();
+                let counted: u64 = answer.iter().filter_map(count).sum();
+                assert_eq!(counted + told, all, "{at}");
+                continue;
+            }
+            assert_eq!(answer, expected, "{at}");
+            assert_eq!(told, late, "{at}");
+            assert_eq!(run.sum(|metrics| &metrics.windows), expected.len() as u64, "{at}");
+        }
+    }
+    assert!(late_rows > 100 && idle_cases > 10 && rows > 10_000, "too tame");
 }

@@ -213,7 +213,7 @@ pub struct Window {
     pub column: usize,
     /// Its type: a timestamp; ticks below are of its unit.
     pub time_type: DataType,
-    /// Sizes in ticks.
+    /// Sizes in ticks. Sessions are those of the grouping's keys.
     pub windows: Windows,
     /// Whether these stand for the windows that rows belong to already, and the column is the
     /// rows' `window_time`: then a window is one tick, and its start is the time of what is given

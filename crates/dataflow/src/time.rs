@@ -1,12 +1,14 @@
 //! Event time in ticks: the integers behind a timestamp column, of whatever unit the column has.
 
-use arrow::array::{Array, AsArray, Int64Array};
+use arrow::array::{Array, AsArray, BooleanArray, Int64Array};
 use arrow::buffer::ScalarBuffer;
+use arrow::compute::filter_record_batch;
 use arrow::datatypes::{
     DataType, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType,
     TimestampNanosecondType, TimestampSecondType,
 };
 use arrow::error::ArrowError;
+use arrow::record_batch::RecordBatch;
 
 use crate::job::Origin;
 
@@ -53,4 +55,21 @@ pub(crate) fn ticks_of(ticks: &Int64Array, origin: &Origin) -> Result<Int64Array
         Origin::Kept(kept) => arrow::compute::filter(ticks, kept)?.as_primitive().clone(),
         Origin::Taken(rows) => arrow::compute::take(ticks, rows, None)?.as_primitive().clone(),
     })
+}
+
+/// The rows of a batch that are not late, and how many are: those whose time, and `grace` ticks
+/// more, the watermark had reached that each `met`.
+pub(crate) fn without_late(
+    batch: &RecordBatch,
+    times: &[i64],
+    met: &[i64],
+    grace: i64,
+) -> Result<(RecordBatch, u64), ArrowError> {
+    let on_time = |(&time, &met): (&i64, &i64)| Some(time.saturating_add(grace) > met);
+    let on_time: BooleanArray = times.iter().zip(met).map(on_time).collect();
+    let late = on_time.len() - on_time.true_count();
+    match late {
+        0 => Ok((batch.clone(), 0)),
+        _ => Ok((filter_record_batch(batch, &on_time)?, late as u64)),
+    }
 }

@@ -160,14 +160,16 @@ impl Section {
         }
         if let Some(GroupWindow::Call(window)) = &grouping.window {
             let time = window.time.human_display();
-            let (size, slide) = (span_ns(window.size_ns), span_ns(window.slide_ns));
+            let lengths = window.lengths;
+            let (size, slide) = (span_ns(lengths.size_ns), span_ns(lengths.slide_ns));
             let mut text = match window.shape {
                 Shape::Tumble => format!("tumble {size} on {time}"),
                 Shape::Hop => format!("hop {size} every {slide} on {time}"),
                 Shape::Cumulate => format!("cumulate {slide} up to {size} on {time}"),
+                Shape::Session => format!("session with a gap of {size} on {time}"),
             };
-            if window.offset_ns != 0 {
-                let _ = write!(text, ", shifted by {}", span_ns(window.offset_ns));
+            if lengths.offset_ns != 0 {
+                let _ = write!(text, ", shifted by {}", span_ns(lengths.offset_ns));
             }
             self.text("window", text);
         }
@@ -285,7 +287,7 @@ fn span(ticks: i64, data_type: &DataType) -> String {
     span_ns(ticks.saturating_mul(tick_ns(unit)))
 }
 
-fn span_ns(ns: i64) -> String {
+pub(crate) fn span_ns(ns: i64) -> String {
     let units = [
         ("day", 86_400_000_000_000),
         ("h", 3_600_000_000_000),

@@ -25,7 +25,7 @@ use crate::as_of::is_asked;
 use crate::interval::tick_ns;
 use crate::relation::{Bounds, Refusal, Relation, Stop, check_key, own};
 use crate::step;
-use crate::tumble::{Bound, WindowCall};
+use crate::tumble::{Bound, Lengths, Shape, WindowCall};
 use crate::weave::{Closed, Wanted, Weaver};
 
 /// What must be equal in a join: over the columns of the left base, and of the right one.
@@ -43,7 +43,9 @@ impl Weaver<'_> {
     pub(crate) fn join(&mut self, join: &logical::Join) -> Result<Relation, Stop> {
         let kind = kind_of(join)?;
         let left = self.relation(&join.left)?;
+        let left = self.settled(left)?;
         let right = self.relation(&join.right)?;
+        let right = self.settled(right)?;
         let on = join.on.iter().map(|(l, r)| Ok((left.rewrite(l)?, right.rewrite(r)?)));
         let on = on.collect::<Result<On, Refusal>>()?;
         if let Some(filter) = join.filter.as_ref().filter(|filter| is_asked(filter)) {
@@ -331,7 +333,13 @@ fn conditions(left: &Relation, right: &Relation, on: &On) -> Option<Conditions> 
     let (mut keys, mut ends, mut start) = (vec![], None, false);
     for (l, r) in on {
         match (bound_of(left, l), bound_of(right, r)) {
-            (Some(Bound::Start), Some(Bound::Start)) => start = true,
+            (Some(Bound::Start), Some(Bound::Start)) => {
+                start = true;
+                let grid = grid_of(left, l);
+                if grid.is_none() || grid != grid_of(right, r) {
+                    keys.push((l.clone(), r.clone()));
+                }
+            }
             (Some(Bound::End), Some(Bound::End)) => ends = Some((l.clone(), r.clone())),
             (Some(Bound::Time), Some(Bound::Time)) => {}
             _ => keys.push((l.clone(), r.clone())),
@@ -351,13 +359,23 @@ pub(crate) fn bound_of(relation: &Relation, expr: &Expr) -> Option<Bound> {
     bounds.into_iter().find(|(of, _)| *of == expr).map(|(_, bound)| bound)
 }
 
+/// The grid of the window of which an expression of a relation is a bound.
+pub(crate) fn grid_of(relation: &Relation, expr: &Expr) -> Option<(Shape, Lengths)> {
+    match WindowCall::of(expr) {
+        Some(call) => call.grid(),
+        None => relation.window.as_ref()?.grid,
+    }
+}
+
 /// The columns behind a join that tell the window, if all three are there.
 pub(crate) fn bounds_behind(side: &Relation, columns: &[(Column, Expr)]) -> Option<Bounds> {
-    let find = |bound: Bound| {
-        let at = side.outputs.iter().position(|(_, e)| bound_of(side, e) == Some(bound))?;
-        Some(columns[at].1.clone())
+    let at = |bound: Bound| {
+        side.outputs.iter().position(|(_, expr)| bound_of(side, expr) == Some(bound))
     };
-    Some(Bounds { start: find(Bound::Start)?, end: find(Bound::End)?, time: find(Bound::Time)? })
+    let find = |bound: Bound| Some(columns[at(bound)?].1.clone());
+    let (start, end, time) = (find(Bound::Start)?, find(Bound::End)?, find(Bound::Time)?);
+    let grid = grid_of(side, &side.outputs[at(Bound::End)?].1);
+    Some(Bounds { start, end, time, grid })
 }
 
 /// Left and right columns, under names that are all different.
@@ -394,7 +412,7 @@ pub(crate) fn over(filter: &Expr, known: &[(Column, Expr)]) -> DfResult<Expr> {
 pub(crate) fn granularity(end: &Expr, schema: &Schema, column: usize) -> i64 {
     let DataType::Timestamp(unit, _) = schema.field(column).data_type() else { return 1 };
     match WindowCall::of(end) {
-        Some(call) if call.offset_ns == 0 => call.size_ns / tick_ns(*unit),
+        Some(call) if call.lengths.offset_ns == 0 => call.lengths.size_ns / tick_ns(*unit),
         _ => 1,
     }
 }

@@ -48,6 +48,7 @@ mod query;
 mod rank;
 mod relation;
 mod rows;
+mod session;
 mod settings;
 mod side;
 mod statements;

@@ -28,6 +28,7 @@ use crate::computed::Computed;
 use crate::diagnostics::{Diagnostic, Place};
 use crate::errors::{PlanError, Surroundings};
 use crate::proctime::ProcTime;
+use crate::session;
 use crate::syntax::{Cursor, misspelt_hint, parser, syntax_error};
 use crate::tumble::{self, Shape, Site, WindowCall};
 use crate::types::Types;
@@ -37,6 +38,7 @@ pub(crate) struct Engine {
     state: SessionState,
     /// Those of our own.
     functions: Vec<Arc<ScalarUDF>>,
+    windows: Vec<Arc<WindowUDF>>,
     types: Arc<Types>,
     /// Set to end the batch stages of the script that is planned.
     pub(crate) interrupt: Arc<AtomicBool>,
@@ -60,7 +62,8 @@ impl Engine {
         let mut functions = tumble::functions();
         functions.push(Arc::new(ScalarUDF::from(ProcTime::new())));
         functions.push(Arc::new(ScalarUDF::from(AsOf::new())));
-        Self { state, functions, types: Arc::new(Types), interrupt: Arc::default() }
+        let windows = session::functions();
+        Self { state, functions, windows, types: Arc::new(Types), interrupt: Arc::default() }
     }
 
     /// Every `now()` of a plan is this instant, to the nanosecond.
@@ -168,10 +171,7 @@ impl Engine {
     pub(crate) fn optimize(&self, plan: &LogicalPlan) -> Result<LogicalPlan> {
         let optimized = self.state.optimize(plan)?;
         let left = several_windows(&optimized)?;
-        let same = |a: &WindowCall, b: &WindowCall| {
-            let of = |call: &WindowCall| (call.size_ns, call.slide_ns, call.offset_ns);
-            a.shape == b.shape && of(a) == of(b)
-        };
+        let same = |a: &WindowCall, b: &WindowCall| a.shape == b.shape && a.lengths == b.lengths;
         let mut all = several_windows(plan)?.into_iter();
         match all.find(|call| !left.iter().any(|other| same(call, other))) {
             Some(gone) => Err(PlanError::WindowOfRow(gone.shape.word()).into()),
@@ -295,7 +295,8 @@ impl ContextProvider for Names<'_> {
     }
 
     fn get_window_meta(&self, name: &str) -> Option<Arc<WindowUDF>> {
-        self.engine.state.window_functions().get(name).cloned()
+        let ours = || self.engine.windows.iter().find(|udf| udf.name() == name);
+        self.engine.state.window_functions().get(name).or_else(ours).cloned()
     }
 
     fn get_variable_type(&self, _: &[String]) -> Option<DataType> {

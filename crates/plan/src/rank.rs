@@ -14,7 +14,7 @@ use datafusion::logical_expr::expr::WindowFunction;
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{self as logical, Expr, Operator, WindowFunctionDefinition};
 
-use crate::join::{bound_of, bounds_behind, granularity};
+use crate::join::{bound_of, bounds_behind, granularity, grid_of};
 use crate::relation::{Refusal, Relation, Stop, check_key, own};
 use crate::tumble::Bound;
 use crate::weave::Weaver;
@@ -39,6 +39,7 @@ impl Weaver<'_> {
     pub(crate) fn ranked(&mut self, window: &logical::Window) -> Result<Relation, Stop> {
         let function = row_number(window)?;
         let input = self.relation(&window.input)?;
+        let input = self.settled(input)?;
         let Numbered { keys, end, order } = numbered(&input, function)?;
         for key in &keys {
             check_key(key, &input.scan)?;
@@ -150,7 +151,13 @@ fn numbered(input: &Relation, function: &WindowFunction) -> Result<Numbered, Ref
     let (mut keys, mut end, mut start) = (vec![], None, false);
     for part in input.rewrite_all(&params.partition_by)? {
         match bound_of(input, &part) {
-            Some(Bound::Start) => start = true,
+            Some(Bound::Start) => {
+                start = true;
+                // Windows that depend on rows may have the same end and another start.
+                if grid_of(input, &part).is_none() {
+                    keys.push(part);
+                }
+            }
             Some(Bound::End) => end = Some(part),
             Some(Bound::Time) => {}
             None => keys.push(part),

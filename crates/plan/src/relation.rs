@@ -25,6 +25,7 @@ use crate::catalog::{ScannedTable, Table};
 use crate::diagnostics::Diagnostic;
 use crate::lookup::Looked;
 use crate::rank::Rank;
+use crate::tumble::{Lengths, Shape};
 
 /// Why a plan was not woven.
 pub(crate) enum Stop {
@@ -117,6 +118,8 @@ pub(crate) struct Bounds {
     pub(crate) start: Expr,
     pub(crate) end: Expr,
     pub(crate) time: Expr,
+    /// Windows of one grid with the same end are the same.
+    pub(crate) grid: Option<(Shape, Lengths)>,
 }
 
 impl Relation {

@@ -1,4 +1,4 @@
-//! `TUMBLE`, `HOP` and `CUMULATE`: windows in FROM.
+//! `TUMBLE`, `HOP`, `CUMULATE` and `SESSION`: windows in FROM.
 //!
 //! DataFusion's SQL has no windowing table functions. A pass over the tokens turns each into a
 //! query that calls functions of ours, and leaves the table's name and the time column as the
@@ -15,7 +15,7 @@
 //! means the same with and without a streaming aggregate; [`crate::weave`] recognises them as
 //! group keys and makes a window of them. `HOP` and `CUMULATE` have functions of the same form with
 //! a fourth argument, the slide or step; a row has several of their windows, so that they mean
-//! something as group keys only.
+//! something as group keys only. `SESSION` has window functions: see [`crate::session`].
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::sql::sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Word};
 
-use crate::diagnostics::{Diagnostic, Place};
+use crate::diagnostics::Diagnostic;
 use crate::errors::PlanError;
 use crate::interval::{Interval, interval, tick_ns};
 use crate::syntax::{Cursor, Ident, is_word};
@@ -66,10 +66,11 @@ pub(crate) enum Shape {
     Tumble,
     Hop,
     Cumulate,
+    Session,
 }
 
 impl Shape {
-    const ALL: [Shape; 3] = [Shape::Tumble, Shape::Hop, Shape::Cumulate];
+    const ALL: [Shape; 4] = [Shape::Tumble, Shape::Hop, Shape::Cumulate, Shape::Session];
 
     /// The function in SQL.
     pub(crate) fn word(self) -> &'static str {
@@ -77,6 +78,7 @@ impl Shape {
             Shape::Tumble => "TUMBLE",
             Shape::Hop => "HOP",
             Shape::Cumulate => "CUMULATE",
+            Shape::Session => "SESSION",
         }
     }
 
@@ -86,6 +88,7 @@ impl Shape {
             Shape::Tumble => &["DATA", "TIMECOL", "SIZE", "OFFSET"],
             Shape::Hop => &["DATA", "TIMECOL", "SLIDE", "SIZE", "OFFSET"],
             Shape::Cumulate => &["DATA", "TIMECOL", "STEP", "SIZE", "OFFSET"],
+            Shape::Session => &["DATA", "TIMECOL", "GAP"],
         }
     }
 
@@ -96,11 +99,14 @@ impl Shape {
             Shape::Cumulate => {
                 "CUMULATE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR, INTERVAL '1' DAY)"
             }
+            Shape::Session => {
+                "SESSION(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '10' MINUTE)"
+            }
         }
     }
 
     /// The function that computes a bound.
-    fn function(self, bound: Bound) -> &'static str {
+    pub(crate) fn function(self, bound: Bound) -> &'static str {
         match (self, bound) {
             (Shape::Tumble, Bound::Start) => "__tumble_start",
             (Shape::Tumble, Bound::End) => "__tumble_end",
@@ -111,11 +117,14 @@ impl Shape {
             (Shape::Cumulate, Bound::Start) => "__cumulate_start",
             (Shape::Cumulate, Bound::End) => "__cumulate_end",
             (Shape::Cumulate, Bound::Time) => "__cumulate_time",
+            (Shape::Session, Bound::Start) => "__session_start",
+            (Shape::Session, Bound::End) => "__session_end",
+            (Shape::Session, Bound::Time) => "__session_time",
         }
     }
 
     /// The shape and bound of a function.
-    fn of(function: &str) -> Option<(Self, Bound)> {
+    pub(crate) fn of(function: &str) -> Option<(Self, Bound)> {
         let all = Self::ALL.into_iter().flat_map(|s| Bound::ALL.map(|bound| (s, bound)));
         all.into_iter().find(|(shape, bound)| shape.function(*bound) == function)
     }
@@ -126,13 +135,16 @@ impl Shape {
 pub(crate) struct Site {
     pub(crate) shape: Shape,
     pub(crate) time: Ident,
+    /// Of sessions the columns of PARTITION BY.
+    pub(crate) keys: Vec<Ident>,
     /// The slide or step, where there is one.
     pub(crate) slide: Option<Interval>,
+    /// The size; of sessions, the gap.
     pub(crate) size: Interval,
     pub(crate) offset: Option<Interval>,
 }
 
-/// Replaces each `TUMBLE(…)`, `HOP(…)` and `CUMULATE(…)`, also inside `TABLE(…)`.
+/// Replaces each `TUMBLE(…)`, `HOP(…)`, `CUMULATE(…)` and `SESSION(…)`, also inside `TABLE(…)`.
 pub(crate) fn rewrite(
     tokens: &[TokenWithSpan],
 ) -> Result<(Vec<TokenWithSpan>, Vec<Site>), Diagnostic> {
@@ -150,11 +162,6 @@ pub(crate) fn rewrite(
         };
         let first_is = |word| cursor.peek_at(at + 2).is_some_and(|first| is_word(first, word));
         let in_from = first_is("TABLE") || opens(at + 3, Token::RArrow);
-        if is_word(function, "SESSION") && in_from {
-            let place = Place::of(function.span);
-            return Err(Diagnostic::at(place, "SESSION is not supported")
-                .hint("TUMBLE, HOP and CUMULATE are"));
-        }
         let shape = Shape::ALL.into_iter().find(|shape| is_word(function, shape.word()));
         let Some(shape) = shape.filter(|_| in_from || wrapped) else {
             out.push(token.clone());
@@ -180,6 +187,7 @@ fn arguments(
     let names = shape.arguments();
     let word = shape.word();
     let (mut table, mut time, mut slide, mut size, mut offset) = (None, None, None, None, None);
+    let mut keys = vec![];
     for position in 0.. {
         let named = cursor.peek_at(1).is_some_and(|t| t.token == Token::RArrow);
         let place = cursor.place();
@@ -200,10 +208,15 @@ fn arguments(
             names.get(position).ok_or_else(many)?
         };
         match *name {
-            "DATA" => table = Some(table_argument(cursor, shape)?),
+            "DATA" => {
+                table = Some(table_argument(cursor, shape)?);
+                if shape == Shape::Session {
+                    keys = partition_by(cursor)?;
+                }
+            }
             "TIMECOL" => time = Some(descriptor(cursor)?),
             "SLIDE" | "STEP" => slide = Some(interval(cursor)?),
-            "SIZE" => size = Some(interval(cursor)?),
+            "SIZE" | "GAP" => size = Some(interval(cursor)?),
             _ => offset = Some(interval(cursor)?),
         }
         if !cursor.token(&Token::Comma) {
@@ -218,10 +231,13 @@ fn arguments(
         |what: &str| Diagnostic::at(end, format!("{word} lacks its {what}")).hint(shape.example());
     let table = table.ok_or_else(|| missing("table"))?;
     let time = time.ok_or_else(|| missing("time column"))?;
-    if shape != Shape::Tumble && slide.is_none() {
-        return Err(missing(if shape == Shape::Hop { "slide" } else { "step" }));
+    match shape {
+        Shape::Hop if slide.is_none() => return Err(missing("slide")),
+        Shape::Cumulate if slide.is_none() => return Err(missing("step")),
+        _ => {}
     }
-    let size = size.ok_or_else(|| missing("size"))?;
+    let length = if shape == Shape::Session { "gap" } else { "size" };
+    let size = size.ok_or_else(|| missing(length))?;
     let mut lengths = [Some(size), slide].into_iter().flatten();
     if let Some(length) = lengths.find(|length| length.ns <= 0) {
         return Err(Diagnostic::at(length.place, "a window is longer than nothing"));
@@ -229,7 +245,33 @@ fn arguments(
     if let Some(step) = slide.filter(|step| shape == Shape::Cumulate && size.ns % step.ns != 0) {
         return Err(Diagnostic::at(step.place, "the step does not divide the size"));
     }
-    Ok((table, Site { shape, time, slide, size, offset }))
+    Ok((table, Site { shape, time, keys, slide, size, offset }))
+}
+
+/// The columns of `PARTITION BY a, b` or `PARTITION BY (a, b)`, if that is there.
+fn partition_by(cursor: &mut Cursor<'_>) -> Result<Vec<Ident>, Diagnostic> {
+    if !cursor.words("PARTITION BY") {
+        return Ok(vec![]);
+    }
+    let closes = cursor.token(&Token::LParen);
+    let mut keys = vec![cursor.ident("a column")?];
+    loop {
+        // Without parentheses, the comma may be that before the next argument.
+        let ends = |n: usize| {
+            let next = cursor.peek_at(n).map(|next| &next.token);
+            !matches!(next, Some(Token::Comma | Token::RParen))
+        };
+        let is_comma = cursor.peek().is_some_and(|next| next.token == Token::Comma);
+        if !is_comma || !closes && ends(2) {
+            break;
+        }
+        cursor.skip(1);
+        keys.push(cursor.ident("a column")?);
+    }
+    if closes {
+        cursor.expect(&Token::RParen)?;
+    }
+    Ok(keys)
 }
 
 fn table_argument(cursor: &mut Cursor<'_>, shape: Shape) -> Result<Vec<TokenWithSpan>, Diagnostic> {
@@ -272,8 +314,11 @@ fn replace(out: &mut Vec<TokenWithSpan>, span: Span, table: &[TokenWithSpan], si
         })
     };
     let number = |ns: i64| Token::SingleQuotedString(ns.to_string());
-    let start = Location::new(site.time.place.line as u64, site.time.place.column as u64);
-    let end = Location::new(start.line, start.column + site.time.place.length as u64);
+    let span_of = |name: &Ident| {
+        let start = Location::new(name.place.line as u64, name.place.column as u64);
+        let end = Location::new(start.line, start.column + name.place.length as u64);
+        Span::new(start, end)
+    };
     let mut put = |token: Token, span: Span| out.push(TokenWithSpan { token, span });
     for token in [Token::LParen, Token::make_keyword("SELECT"), Token::Mul] {
         put(token, span);
@@ -282,13 +327,30 @@ fn replace(out: &mut Vec<TokenWithSpan>, span: Span, table: &[TokenWithSpan], si
         for token in [Token::Comma, word(site.shape.function(bound)), Token::LParen] {
             put(token, span);
         }
-        put(quoted(&site.time.text), Span::new(start, end));
+        put(quoted(&site.time.text), span_of(&site.time));
         let offset = site.offset.map_or(0, |offset| offset.ns);
-        for ns in [site.size.ns, offset].into_iter().chain(site.slide.map(|slide| slide.ns)) {
+        let session = site.shape == Shape::Session;
+        let offset = (!session).then_some(offset);
+        let lengths = [Some(site.size.ns), offset, site.slide.map(|slide| slide.ns)];
+        for ns in lengths.into_iter().flatten() {
             put(Token::Comma, span);
             put(number(ns), span);
         }
-        for token in [Token::RParen, Token::make_keyword("AS"), word(bound.column())] {
+        put(Token::RParen, span);
+        if session {
+            put(Token::make_keyword("OVER"), span);
+            put(Token::LParen, span);
+            for (at, key) in site.keys.iter().enumerate() {
+                let before: &[&str] = if at == 0 { &["PARTITION", "BY"] } else { &[] };
+                before.iter().for_each(|keyword| put(Token::make_keyword(keyword), span));
+                if at > 0 {
+                    put(Token::Comma, span);
+                }
+                put(quoted(&key.text), span_of(key));
+            }
+            put(Token::RParen, span);
+        }
+        for token in [Token::make_keyword("AS"), word(bound.column())] {
             put(token, span);
         }
     }
@@ -303,8 +365,17 @@ pub(crate) struct WindowCall {
     pub(crate) shape: Shape,
     pub(crate) bound: Bound,
     pub(crate) time: Expr,
-    /// The slide or step; of tumbling windows, the size.
+    /// Of sessions what they are of.
+    pub(crate) keys: Vec<Expr>,
+    pub(crate) lengths: Lengths,
+}
+
+/// Where the windows of a function begin and end, as far as that does not depend on rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lengths {
+    /// The slide or step; of other windows, the size.
     pub(crate) slide_ns: i64,
+    /// The size; of sessions, the gap.
     pub(crate) size_ns: i64,
     pub(crate) offset_ns: i64,
 }
@@ -319,12 +390,20 @@ impl WindowCall {
             return None;
         };
         let (size_ns, offset_ns) = (nanos(size)?, nanos(offset)?);
-        let slide_ns = match rest {
-            [] => size_ns,
-            [Expr::Literal(slide, _)] => nanos(slide)?,
+        let (slide_ns, keys) = match rest {
+            keys if shape == Shape::Session => (size_ns, keys.to_vec()),
+            [] => (size_ns, vec![]),
+            [Expr::Literal(slide, _)] => (nanos(slide)?, vec![]),
             _ => return None,
         };
-        Some(Self { shape, bound, time: time.clone(), slide_ns, size_ns, offset_ns })
+        let lengths = Lengths { slide_ns, size_ns, offset_ns };
+        Some(Self { shape, bound, time: time.clone(), keys, lengths })
+    }
+
+    /// What tells windows apart of which any two with the same end are the same: nothing, where
+    /// they depend on rows.
+    pub(crate) fn grid(&self) -> Option<(Shape, Lengths)> {
+        (self.shape != Shape::Session).then_some((self.shape, self.lengths))
     }
 
     /// Whether both are of the same window.
@@ -335,11 +414,12 @@ impl WindowCall {
 
     /// The site that it comes from.
     pub(crate) fn site<'a>(&self, sites: &'a [Site]) -> Option<&'a Site> {
+        let Lengths { slide_ns, size_ns, offset_ns } = self.lengths;
         let fits = |site: &&Site| {
             site.shape == self.shape
-                && site.size.ns == self.size_ns
-                && site.offset.map_or(0, |o| o.ns) == self.offset_ns
-                && site.slide.is_none_or(|slide| slide.ns == self.slide_ns)
+                && site.size.ns == size_ns
+                && site.offset.map_or(0, |o| o.ns) == offset_ns
+                && site.slide.is_none_or(|slide| slide.ns == slide_ns)
         };
         let named = |site: &&Site| match &self.time {
             Expr::Column(column) => column.name == site.time.text,
@@ -350,38 +430,40 @@ impl WindowCall {
     }
 }
 
-fn nanos(value: &ScalarValue) -> Option<i64> {
+pub(crate) fn nanos(value: &ScalarValue) -> Option<i64> {
     match value {
         ScalarValue::Utf8(Some(text)) => text.parse().ok(),
         _ => None,
     }
 }
 
-/// The functions.
+/// The functions that are written for windows.
 pub(crate) fn functions() -> Vec<Arc<ScalarUDF>> {
-    let all = Shape::ALL.into_iter().flat_map(|shape| Bound::ALL.map(|bound| (shape, bound)));
+    let written = Shape::ALL.into_iter().filter(|shape| *shape != Shape::Session);
+    let all = written.flat_map(|shape| Bound::ALL.map(|bound| (shape, bound)));
     all.map(|(shape, bound)| Arc::new(ScalarUDF::from(BoundOf::new(shape, bound)))).collect()
 }
 
 /// `__tumble_…(time, size, offset)`: a bound of the window of `time`, of the same type;
 /// `__hop_…(time, size, offset, slide)` and `__cumulate_…(time, size, offset, step)`, which are
-/// group keys and never computed.
+/// group keys and never computed; `__session_…(time, gap, 0, keys…)`, which stands in our plans for
+/// the window function of that name.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct BoundOf {
+pub(crate) struct BoundOf {
     shape: Shape,
     bound: Bound,
     signature: Signature,
 }
 
 impl BoundOf {
-    fn new(shape: Shape, bound: Bound) -> Self {
-        let arguments = if shape == Shape::Tumble { 3 } else { 4 };
+    pub(crate) fn new(shape: Shape, bound: Bound) -> Self {
         // What cannot be computed must not be folded where a time is constant.
-        let volatility = match shape {
-            Shape::Tumble => Volatility::Immutable,
-            Shape::Hop | Shape::Cumulate => Volatility::Stable,
+        let signature = match shape {
+            Shape::Tumble => Signature::any(3, Volatility::Immutable),
+            Shape::Hop | Shape::Cumulate => Signature::any(4, Volatility::Stable),
+            Shape::Session => Signature::variadic_any(Volatility::Stable),
         };
-        Self { shape, bound, signature: Signature::any(arguments, volatility) }
+        Self { shape, bound, signature }
     }
 }
 
@@ -405,7 +487,9 @@ impl ScalarUDFImpl for BoundOf {
         let DataType::Timestamp(unit, _) = time.data_type() else {
             return Err(PlanError::WindowOf(sql_name(time.data_type())).into());
         };
-        let lengths = args.scalar_arguments.iter().skip(1).flatten();
+        // Behind time and lengths are the keys of sessions.
+        let count = if self.shape == Shape::Session { 2 } else { 3 };
+        let lengths = args.scalar_arguments.iter().skip(1).take(count).flatten();
         if lengths.filter_map(|ns| nanos(ns)).any(|ns| ns % tick_ns(*unit) != 0) {
             return Err(PlanError::WindowFiner(*unit, sql_name(time.data_type())).into());
         }
@@ -479,67 +563,9 @@ fn bounds<T: ArrowTimestampType>(
 
 /// How far `window_time` lies before `window_end`, in ticks: a millisecond, as in Flink, but at
 /// least a tick.
-fn last_tick(unit: TimeUnit) -> i64 {
+pub(crate) fn last_tick(unit: TimeUnit) -> i64 {
     (1_000_000 / tick_ns(unit)).max(1)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::syntax::split;
-
-    fn rewritten(sql: &str) -> std::result::Result<String, String> {
-        let tokens = split(sql).expect("tokens");
-        let (tokens, _) = rewrite(&tokens[0]).map_err(|e| e.message)?;
-        Ok(tokens.iter().map(|t| t.token.to_string()).collect::<Vec<_>>().join(" "))
-    }
-
-    #[test]
-    fn all_ways_to_write_a_window_are_the_same() {
-        let plain = rewritten("SELECT * FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR)");
-        let plain = plain.expect("a window");
-        assert!(plain.contains("__tumble_start ( \"ts\" , '3600000000000' , '0' )"), "{plain}");
-        for sql in [
-            "SELECT * FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '60' MINUTES))",
-            "SELECT * FROM tumble(SIZE => INTERVAL '1' HOUR, DATA => TABLE t, \
-             TIMECOL => DESCRIPTOR(ts))",
-            "SELECT * FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR, INTERVAL '0' HOUR)",
-        ] {
-            assert_eq!(rewritten(sql).as_ref(), Ok(&plain), "{sql}");
-        }
-    }
-
-    #[test]
-    fn a_function_of_that_name_elsewhere_is_left_alone() {
-        let sql = "SELECT tumble ( 1 ) , TABLE FROM t";
-        assert_eq!(rewritten(sql).as_deref(), Ok(sql));
-    }
-
-    #[test]
-    fn the_time_column_keeps_its_place() {
-        let tokens = split("SELECT *\nFROM TUMBLE(TABLE t,\n DESCRIPTOR(when), INTERVAL '1' DAY)");
-        let tokens = tokens.expect("tokens");
-        let (tokens, sites) = rewrite(&tokens[0]).expect("a window");
-        let time = tokens.iter().find(|t| t.token.to_string() == "\"when\"").expect("the column");
-        assert_eq!((time.span.start.line, time.span.start.column), (3, 13));
-        assert_eq!(sites[0].time.place, Place { line: 3, column: 13, length: 4 });
-    }
-
-    #[test]
-    fn windows_start_at_multiples_of_their_size_also_before_1970() {
-        let of = |t: i64, bound, offset| {
-            let time: ArrayRef =
-                Arc::new(arrow::array::TimestampMillisecondArray::from(vec![Some(t), None]));
-            let of = bounds::<TimestampMillisecondType>(&time, bound, 10_000_000, offset);
-            let of = of.expect("bounds");
-            assert!(of.is_null(1));
-            of.as_primitive::<TimestampMillisecondType>().value(0)
-        };
-        assert_eq!(of(25, Bound::Start, 0), 20);
-        assert_eq!(of(25, Bound::End, 0), 30);
-        assert_eq!(of(25, Bound::Time, 0), 29);
-        assert_eq!(of(-1, Bound::Start, 0), -10);
-        assert_eq!(of(25, Bound::Start, 6_000_000), 16);
-        assert_eq!(of(25, Bound::Start, -14_000_000), 16);
-    }
-}
+mod tests;

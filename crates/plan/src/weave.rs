@@ -20,8 +20,9 @@ use crate::lower::Lowering;
 use crate::relation::{
     Base, Bounds, Feeds, Refusal, Relation, Stop, check_key, columns_read, own, refusal,
 };
+use crate::session;
 use crate::step::{self, column_index};
-use crate::tumble::{Bound, Shape, WindowCall};
+use crate::tumble::{Bound, Lengths, Shape, WindowCall};
 
 /// Weaves the plans of one statement.
 pub(crate) struct Weaver<'a> {
@@ -56,7 +57,8 @@ impl Weaver<'_> {
         schema: &SchemaRef,
     ) -> Result<Vec<Edge>, Stop> {
         let (operators, lines) = (self.operators.len(), self.section.lines.len());
-        let woven = self.relation(plan).and_then(|relation| {
+        let woven = self.relation(plan).and_then(|relation| self.settled(relation));
+        let woven = woven.and_then(|relation| {
             let outputs = relation.exprs();
             self.end(relation, &outputs, schema.clone())
         });
@@ -76,13 +78,18 @@ impl Weaver<'_> {
                 self.relation(&projection.input)?.project(&projection.expr, &projection.schema)?
             }
             LogicalPlan::Filter(filter) => {
-                let relation = self.relation(&filter.input)?.filter(&filter.predicate)?;
+                let mut relation = self.relation(&filter.input)?;
+                if session::filters_rows(&relation, &filter.predicate)? {
+                    relation = self.settled(relation)?;
+                }
+                let relation = relation.filter(&filter.predicate)?;
                 self.limit(&relation);
                 relation
             }
             LogicalPlan::Aggregate(aggregate) => self.aggregate(aggregate)?,
             LogicalPlan::Union(union) => self.union(union)?,
             LogicalPlan::Join(join) => self.join(join)?,
+            LogicalPlan::Window(window) if session::is_session(window) => self.sessions(window)?,
             LogicalPlan::Window(window) => self.ranked(window)?,
             other => return Err(refusal(other).into()),
         })
@@ -241,6 +248,7 @@ impl Weaver<'_> {
         for (at, input) in union.inputs.iter().enumerate() {
             self.section.text("union", format!("part {} of {}", at + 1, union.inputs.len()));
             let relation = self.relation(input)?;
+            let relation = self.settled(relation)?;
             let outputs = relation.exprs();
             let edges = self.end(relation, &outputs, plain.clone())?;
             from.extend(edges.into_iter().map(|edge| (edge.from, edge.step)));
@@ -250,7 +258,13 @@ impl Weaver<'_> {
     }
 
     fn aggregate(&mut self, aggregate: &logical::Aggregate) -> Result<Relation, Stop> {
-        let relation = self.relation(&aggregate.input)?;
+        let mut relation = self.relation(&aggregate.input)?;
+        let groups = relation.rewrite_all(&aggregate.group_expr)?;
+        let calls = relation.rewrite_all(&aggregate.aggr_expr)?;
+        if !session::groups_sessions(&relation, &groups, &calls) {
+            relation = self.settled(relation)?;
+        }
+        let having = session::take_filters(&mut relation);
         let groups = relation.rewrite_all(&aggregate.group_expr)?;
         if groups.iter().any(|group| matches!(group, Expr::GroupingSet(_))) {
             let words = ["ROLLUP", "CUBE", "GROUPING"];
@@ -258,11 +272,12 @@ impl Weaver<'_> {
             return Err(Refusal::new(&words, reason).into());
         }
         let calls = relation.rewrite_all(&aggregate.aggr_expr)?;
-        let calls = calls
-            .iter()
-            .map(|call| aggregates::lower(call, &relation.scan))
-            .collect::<Result<Vec<_>, _>>()?;
+        let calls = calls.iter().map(|call| aggregates::lower(call, &relation.scan));
+        let calls = calls.collect::<Result<Vec<_>, _>>()?;
         let grouping = Grouping::of(&relation, &groups, calls)?;
+        let over =
+            |filter| session::over_groups(filter, &grouping.window, &groups, &grouping.outputs);
+        let having = having.into_iter().map(over).collect::<Result<Vec<_>, _>>()?;
         let window = self.window(&relation, &grouping, aggregate.aggr_expr.is_empty())?;
 
         let mut wanted = Wanted::default();
@@ -283,14 +298,12 @@ impl Weaver<'_> {
         let (exchange, why) = self.lowering.exchange()?;
         self.section.text("exchange", format!("{exchange}: {why}"));
         let schema = grouping.given_out(&keys, &closed.schema, window.as_ref());
+        let budget_bytes = self.lowering.settings.job.state_bytes_max;
         let spec = Aggregation {
             group_by: Arc::new(GroupBy {
                 keys: keys.iter().map(|&k| closed.schema.field(k).data_type().clone()).collect(),
                 aggregates: grouping.calls.iter().map(|c| c.aggregate.clone()).collect(),
-                options: StateOptions {
-                    budget_bytes: self.lowering.settings.job.state_bytes_max,
-                    ..StateOptions::default()
-                },
+                options: StateOptions { budget_bytes, ..StateOptions::default() },
             }),
             input_schema: closed.schema,
             keys,
@@ -306,6 +319,7 @@ impl Weaver<'_> {
         let outputs = grouping.outputs.iter().map(|name| own(name));
         let outputs = outputs.chain((0..grouping.calls.len()).map(|at| own(&aggregate_name(at))));
         let mut relation = Relation::of_operator(operator, schema, columns, outputs.collect())?;
+        relation.filters = having;
         relation.names = grouping.names();
         if windowed {
             grouping.told(&mut relation);
@@ -357,11 +371,12 @@ impl WindowKind {
         let (windows, attached) = match self {
             WindowKind::Call(call) => {
                 let ticks = |ns: i64| ns / tick_ns(unit);
-                let (size, slide) = (ticks(call.size_ns), ticks(call.slide_ns));
-                let offset = ticks(call.offset_ns);
+                let Lengths { slide_ns, size_ns, offset_ns } = call.lengths;
+                let (size, slide, offset) = (ticks(size_ns), ticks(slide_ns), ticks(offset_ns));
                 let windows = match call.shape {
                     Shape::Tumble | Shape::Hop => Windows::hopping(size, slide, offset),
                     Shape::Cumulate => Windows::cumulating(size, slide, offset),
+                    Shape::Session => Windows::sessions(size),
                 };
                 (windows, false)
             }
@@ -481,15 +496,16 @@ impl Grouping {
                 let time = given(Bound::Start);
                 let end = key(&of.end);
                 let start = key(&of.start).or_else(|| end.clone());
-                let bounds =
-                    start.zip(end).map(|(start, end)| Bounds { start, end, time: time.clone() });
+                let of = |(start, end)| Bounds { start, end, time: time.clone(), grid: of.grid };
+                let bounds = start.zip(end).map(of);
                 (time, bounds)
             }
-            _ => {
-                let time = given(Bound::Time);
-                let (start, end) = (given(Bound::Start), given(Bound::End));
-                (time.clone(), Some(Bounds { start, end, time }))
+            Some(GroupWindow::Call(call)) => {
+                let (start, end, time) =
+                    (given(Bound::Start), given(Bound::End), given(Bound::Time));
+                (time.clone(), Some(Bounds { start, end, time, grid: call.grid() }))
             }
+            None => return,
         };
         (relation.times, relation.window) = (vec![time], bounds);
     }

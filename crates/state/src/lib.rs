@@ -42,6 +42,7 @@ mod part;
 #[cfg(test)]
 mod part_tests;
 mod partition;
+mod sessions;
 mod slice;
 #[cfg(test)]
 mod slice_tests;

@@ -7,10 +7,13 @@
 //! - *cumulating*: the windows that begin together share a running slice, into which each next
 //!   slice is merged once.
 //!
+//! Sessions are chains of slices ([`Sessions`]).
+//!
 //! What is kept is what windows to come need, and one window.
 
 use std::sync::Arc;
 
+use crate::sessions::Sessions;
 use crate::windows::Piece;
 use crate::{Columns, GroupBy, Slice, Slices, StateError, Window, Windows};
 
@@ -29,6 +32,7 @@ pub struct Windowed {
     running: Option<(Window, Slice)>,
     /// An emptied slice for the next window.
     spare: Option<Slice>,
+    sessions: Option<Sessions>,
 }
 
 /// A window that is being given out.
@@ -48,7 +52,7 @@ enum Source {
 /// Groups of a window that has fired.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fired {
-    /// The window; `None` if there are no windows.
+    /// The window; `None` if there are no windows, or each group has its own as sessions have.
     pub window: Option<Window>,
     /// Whether these are its first groups.
     pub first: bool,
@@ -57,9 +61,13 @@ pub struct Fired {
 }
 
 impl Windowed {
-    /// No groups. Without windows, all rows are together and fire at the end of time.
+    /// No groups. Without windows, all rows are together and fire at the end of time. Where the
+    /// windows are sessions, the last two aggregates are the least and the greatest time of the
+    /// rows: these are how a session is known.
     pub fn new(spec: &Arc<GroupBy>, windows: Option<Windows>) -> Self {
+        let gap = windows.and_then(|windows| windows.gap().map(|gap| (windows, gap)));
         Self {
+            sessions: gap.map(|(windows, gap)| Sessions::new(spec, windows, gap)),
             spec: Arc::clone(spec),
             windows,
             slices: Slices::new(spec),
@@ -84,15 +92,22 @@ impl Windowed {
         });
         let running = self.running.as_ref().map(|(_, slice)| slice);
         let own = firing.into_iter().chain(running).chain(&self.spare);
-        self.slices.bytes() + own.map(Slice::bytes).sum::<usize>()
+        let sessions = self.sessions.as_ref().map_or(0, Sessions::bytes);
+        self.slices.bytes() + own.map(Slice::bytes).sum::<usize>() + sessions
     }
 
     /// The next groups of the first window that ends at or before `watermark`, whose groups are
-    /// then forgotten as far as no later window needs them. `None` if no window is left to fire.
+    /// then forgotten as far as no later window needs them; or some of the sessions that no row can
+    /// continue which comes when all flows have reached `watermark`. `None` if no window is left to
+    /// fire.
     ///
     /// # Errors
     /// Errors of accumulators.
     pub fn fire(&mut self, watermark: i64) -> Result<Option<Fired>, StateError> {
+        if let Some(sessions) = &mut self.sessions {
+            let over = sessions.fire(&mut self.slices, watermark)?;
+            return Ok(over.map(|columns| Fired { window: None, first: true, columns }));
+        }
         loop {
             if let Some(firing) = &mut self.firing {
                 let columns = match &mut firing.from {

@@ -4,18 +4,23 @@
 //! common divisor of size and slide. State is kept per slice; a tumbling window is one slice, a
 //! hopping or cumulating one combines several (S5). Times are ticks of any unit.
 //!
+//! Sessions have no windows of their own: slices of half a gap hold the parts that they are put
+//! together from.
+//!
 //! A row is in several windows, which do not fire at the same time. As in Flink, it is late when
 //! the last of them has fired; until then it counts for those that have not ([`Windows::place`]).
 
 use std::collections::HashMap;
 
-/// Windows of event time: tumbling, hopping or cumulating.
+/// Windows of event time: tumbling, hopping or cumulating; or the slices of sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Windows {
     size: i64,
     slide: i64,
     offset: i64,
     cumulate: bool,
+    /// Of sessions; else zero.
+    gap: i64,
 }
 
 /// A window, from its start to its end, exclusively. Windows of one kind differ in their ends.
@@ -58,14 +63,23 @@ impl Windows {
     /// `None` unless both are positive.
     pub fn hopping(size: i64, slide: i64, offset: i64) -> Option<Self> {
         let offset = if slide > 0 { offset.rem_euclid(slide) } else { 0 };
-        (size > 0 && slide > 0).then_some(Self { size, slide, offset, cumulate: false })
+        (size > 0 && slide > 0).then_some(Self { size, slide, offset, cumulate: false, gap: 0 })
+    }
+
+    /// Slices for sessions that end when no row has come for `gap`. A slice is half a gap wide, so
+    /// that rows of a key in one slice are of one session, and sessions are over soon after they
+    /// might be. `None` unless the gap is positive.
+    pub fn sessions(gap: i64) -> Option<Self> {
+        let width = gap / 2 + gap % 2;
+        Self::tumbling(width, 0).map(|slices| Self { gap, ..slices })
     }
 
     /// Windows of `step`, 2 `step`, … `size` from each multiple of `size` on, shifted by `offset`.
     /// `None` unless both are positive and `step` divides `size`.
     pub fn cumulating(size: i64, step: i64, offset: i64) -> Option<Self> {
         let fits = size > 0 && step > 0 && size % step == 0;
-        fits.then(|| Self { size, slide: step, offset: offset.rem_euclid(size), cumulate: true })
+        let of = |offset| Self { size, slide: step, offset, cumulate: true, gap: 0 };
+        fits.then(|| of(offset.rem_euclid(size)))
     }
 
     /// The length of a window; of a cumulating one, of the longest.
@@ -81,6 +95,22 @@ impl Windows {
     /// Whether windows that begin together grow by steps.
     pub fn cumulate(&self) -> bool {
         self.cumulate
+    }
+
+    /// The gap that ends a session, if these are the slices of sessions.
+    pub fn gap(&self) -> Option<i64> {
+        (self.gap > 0).then_some(self.gap)
+    }
+
+    /// Of sessions the least time of rows to come when all flows have reached `watermark`. A row is
+    /// late when the gap behind it was over before it came. Until then it may continue or join
+    /// sessions, which stay open for it: so they do not depend on the order in which flows are
+    /// read.
+    pub fn horizon(&self, watermark: i64) -> i64 {
+        match watermark {
+            i64::MIN | i64::MAX => watermark,
+            _ => watermark.saturating_sub(self.gap).saturating_add(1),
+        }
     }
 
     /// The length of a slice.
@@ -125,8 +155,12 @@ impl Windows {
         (window.end > after).then_some(window)
     }
 
-    /// Whether a window ends after `from` and no later than `to`.
+    /// Whether a window ends after `from` and no later than `to`; of sessions, whether a slice is
+    /// complete at `to` that was not at `from`.
     pub fn ends_between(&self, from: i64, to: i64) -> bool {
+        if self.gap > 0 {
+            return self.slice_start(self.horizon(from)) < self.slice_start(self.horizon(to));
+        }
         let shift = if self.cumulate { 0 } else { i128::from(self.size) };
         let before = |at: i64| grid(i128::from(at) - shift, self.slide, self.offset);
         before(from) < before(to)

@@ -12,7 +12,7 @@ use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use state::epoch::END_OF_STREAM;
 use state::{Fired, Window};
 
-use super::Grouping;
+use super::{Grouping, sessions};
 use crate::error::DataflowError;
 use crate::exchange::Member;
 use crate::reader::Rows;
@@ -44,8 +44,17 @@ impl Grouping {
     fn assemble(&self, fired: Fired) -> Result<RecordBatch, DataflowError> {
         let rows = fired.columns.rows();
         let mut arrays = fired.columns.keys;
-        arrays.extend(fired.columns.states);
-        self.append_window(fired.window, rows, &mut arrays);
+        let mut values = fired.columns.states;
+        match self.spec.window.as_ref().and_then(|window| window.windows.gap()) {
+            Some(gap) => {
+                let bounds = sessions::bounds_of(&mut values, gap)?;
+                arrays.extend(values.into_iter().chain(bounds));
+            }
+            None => {
+                arrays.extend(values);
+                self.append_window(fired.window, rows, &mut arrays);
+            }
+        }
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         Ok(RecordBatch::try_new_with_options(self.spec.schema.clone(), arrays, &options)?)
     }

@@ -8,6 +8,7 @@ use arrow::record_batch::RecordBatch;
 use state::{Place, Windows};
 
 use crate::error::DataflowError;
+use crate::time::without_late;
 
 /// A batch whose late rows are sorted out.
 pub(super) struct Sorted {
@@ -30,6 +31,10 @@ pub(super) fn sort_out(
     times: &[i64],
     met: &[i64],
 ) -> Result<Sorted, DataflowError> {
+    if let Some(gap) = windows.gap() {
+        let (on_time, late) = without_late(batch, times, met, gap)?;
+        return Ok(Sorted { on_time, rest: Vec::new(), late });
+    }
     let mut rest: BTreeMap<i64, Vec<u32>> = BTreeMap::new();
     let mut late = 0;
     // The slice of the row before, which in most cases is that of the next too, and where its first
@@ -88,6 +93,16 @@ mod tests {
         let rest: Vec<_> = sorted.rest.iter().map(|(key, batch)| (*key, rows(batch))).collect();
         assert_eq!(rest, [(windows.window_key(10), vec![3]), (windows.window_key(15), vec![7])]);
         assert_eq!(sorted.late, 1);
+    }
+
+    #[test]
+    fn a_row_may_begin_a_session_until_its_gap_is_over() {
+        let windows = Windows::sessions(10).unwrap();
+        let (times, met) = (vec![12, 3, 2, -4], vec![12, 12, 12, 20]);
+        let column: ArrayRef = Arc::new(Int64Array::from(times.clone()));
+        let batch = RecordBatch::try_from_iter([("ts", column)]).unwrap();
+        let sorted = sort_out(&windows, &batch, &times, &met).unwrap();
+        assert_eq!((sorted.on_time, sorted.rest.len(), sorted.late), (batch.slice(0, 2), 0, 2));
     }
 
     #[test]

@@ -10,6 +10,8 @@
 //! | `merge` | here, into a partial | one delta per epoch and leader ([`merge`]) |
 //! | `shuffle` | at its key's leader | each row ([`Shuffle`]) |
 //!
+//! Sessions are windows too: see [`sessions`].
+//!
 //! The merged state is by slices, of which windows are put together where they fire
 //! ([`state::Windowed`]); an exchange moves slices and does not look at windows.
 //!
@@ -21,6 +23,7 @@ mod emit;
 mod fold;
 mod late;
 mod merge;
+mod sessions;
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
@@ -84,6 +87,7 @@ impl Grouping {
         routes: Routes,
         metrics: Arc<Metrics>,
     ) -> Self {
+        let spec = &sessions::with_times(spec);
         let windows = spec.window.as_ref().map(|window| window.windows);
         let exchange = match spec.exchange {
             _ if place.workers == 1 => Meeting::Forward,
@@ -266,6 +270,9 @@ impl Grouping {
         match watermark {
             i64::MIN | i64::MAX => watermark,
             _ if window.attached => watermark,
+            _ if window.windows.gap().is_some() => {
+                sessions::complete(&window.windows, watermark, *unit)
+            }
             _ => watermark.saturating_sub(last_tick(*unit) - 1),
         }
     }
@@ -295,11 +302,18 @@ impl Grouping {
         while rows < self.rows_max
             && let Some(fired) = merged.fire(watermark)?
         {
-            Metrics::add(&self.metrics.windows, u64::from(fired.first));
+            let windows =
+                if self.has_sessions() { fired.columns.rows() } else { fired.first.into() };
+            Metrics::add(&self.metrics.windows, windows as u64);
             rows += fired.columns.rows();
             ripe.push(fired);
         }
         Ok(ripe)
+    }
+
+    /// Whether each group has a window of its own.
+    fn has_sessions(&self) -> bool {
+        self.spec.window.as_ref().is_some_and(|window| window.windows.gap().is_some())
     }
 
     fn sort_out(&self, batch: &RecordBatch, met: &Int64Array) -> Result<Sorted, DataflowError> {

@@ -7,6 +7,7 @@
 mod interval;
 mod join;
 mod ranking;
+mod sessions;
 mod temporal;
 
 use std::cell::RefCell;
@@ -14,8 +15,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::array::{BooleanArray, Int64Array, UInt32Array};
-use arrow::compute::{filter_record_batch, take_record_batch};
+use arrow::array::{Int64Array, UInt32Array};
+use arrow::compute::take_record_batch;
 use arrow::datatypes::{DataType, Field};
 use arrow::record_batch::RecordBatch;
 use state::epoch::{Leader, Progress};
@@ -23,6 +24,7 @@ use state::epoch::{Leader, Progress};
 pub use self::interval::{IntervalJoin, TimedSide};
 pub use self::join::{JoinSide, WindowJoin};
 pub use self::ranking::Ranking;
+pub use self::sessions::RowSessions;
 pub use self::temporal::TemporalJoin;
 use crate::detach;
 use crate::error::DataflowError;
@@ -36,7 +38,7 @@ use crate::operator::Routes;
 pub use crate::pairing::JoinKind;
 use crate::reader::Rows;
 use crate::scheduler::{Event, yield_now};
-use crate::time::{last_tick, ticks};
+use crate::time::{last_tick, ticks, without_late};
 use crate::worker::Place;
 
 /// A keyed operator on one worker.
@@ -209,14 +211,9 @@ impl KeyedRun {
             return Ok(batch.clone());
         };
         let Some(times) = ticks(batch.column(*time)) else { return Ok(batch.clone()) };
-        let on_time = |(&time, &met): (&i64, &i64)| Some(time.saturating_add(*grace) > met);
-        let on_time: BooleanArray = times.iter().zip(met.values()).map(on_time).collect();
-        let late = on_time.len() - on_time.true_count();
-        if late == 0 {
-            return Ok(batch.clone());
-        }
-        Metrics::add(&self.metrics.late, late as u64);
-        Ok(filter_record_batch(batch, &on_time)?)
+        let (on_time, late) = without_late(batch, times, met.values(), *grace)?;
+        Metrics::add(&self.metrics.late, late);
+        Ok(on_time)
     }
 
     /// Publishes the bytes of state, and holds them to their bound.

@@ -80,6 +80,33 @@ impl Index {
         }
     }
 
+    /// Replaces `ids` by the id of each of `rows` keys, in any mode but Array. `scratch` is for
+    /// their words.
+    pub(crate) fn intern(
+        &mut self,
+        keys: &[ArrayRef],
+        rows: usize,
+        scratch: &mut Vec<u64>,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), StateError> {
+        match self {
+            Self::One => {
+                ids.clear();
+                ids.resize(rows, 0);
+                Ok(())
+            }
+            Self::Refused(keys) => Err(StateError::Key(keys.clone())),
+            Self::Array(_) => unreachable!("an array covers a range of words"),
+            Self::Hash(index) => {
+                let words = words::words(&keys[0], scratch)?;
+                let nulls = keys[0].nulls().filter(|nulls| nulls.null_count() > 0);
+                index.intern(words, nulls, ids)
+            }
+            Self::Packed(index) => index.intern(keys, ids),
+            Self::Wide(index) => index.intern(keys, ids),
+        }
+    }
+
     pub(crate) fn mode(&self) -> KeyMode {
         match self {
             Self::One => KeyMode::One,

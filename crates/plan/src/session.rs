@@ -1,0 +1,380 @@
+//! `SESSION`: windows that depend on the rows of a key.
+//!
+//! A session is no function of a row, so that [`crate::tumble`] writes it as what it is, a window
+//! function: DataFusion then keeps filters behind it that are not on its keys, and the batch stage
+//! computes it for any query over bounded input.
+//!
+//! ```text
+//! SESSION(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '1' HOUR)
+//!   ⇒ (SELECT *, __session_start(ts, gap) OVER (PARTITION BY k) AS window_start,
+//!                __session_end(ts, gap) OVER (PARTITION BY k) AS window_end,
+//!                __session_time(ts, gap) OVER (PARTITION BY k) AS window_time FROM t)
+//! ```
+//!
+//! In a relation the bounds are written as calls, like those of other windows. Where rows are
+//! grouped by their session and its keys, the grouping finds the sessions. For anything else they
+//! are settled: rows wait in an operator of their own until their session has ended.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field, FieldRef, Int64Type, Schema, SchemaRef};
+use dataflow::job::{Edge, Keyed, KeyedInput, OperatorKind};
+use dataflow::keyed::RowSessions;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, ScalarValue, exec_err};
+use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::expr::{ScalarFunction, WindowFunctionDefinition};
+use datafusion::logical_expr::function::{PartitionEvaluatorArgs, WindowUDFFieldArgs};
+use datafusion::logical_expr::utils::split_conjunction;
+use datafusion::logical_expr::{
+    self as logical, Expr, ExprSchemable, PartitionEvaluator, ScalarUDF, Signature, Volatility,
+    WindowUDF, WindowUDFImpl,
+};
+
+use crate::errors::PlanError;
+use crate::explain::span_ns;
+use crate::interval::tick_ns;
+use crate::relation::{Bounds, Refusal, Relation, Stop, check_key, own};
+use crate::tumble::{Bound, BoundOf, Shape, WindowCall, last_tick, nanos};
+use crate::types::sql_name;
+use crate::weave::{GroupWindow, Wanted, Weaver};
+
+impl Weaver<'_> {
+    /// Rows with the sessions that they belong to. The bounds can only be grouped by.
+    pub(crate) fn sessions(&mut self, window: &logical::Window) -> Result<Relation, Stop> {
+        let bounds: Option<Vec<_>> = window.window_expr.iter().map(bound_of).collect();
+        let bounds = bounds.ok_or(Stop::Failed(None))?;
+        let relation = self.relation(&window.input)?;
+        let mut relation = self.settled(relation)?;
+        let columns = window.schema.columns().into_iter().skip(relation.outputs.len());
+        let mut calls = vec![];
+        for (column, (bound, function)) in columns.zip(bounds) {
+            let function = &function.params;
+            let keys = relation.rewrite_all(&function.partition_by)?;
+            let args = relation.rewrite_all(&function.args)?;
+            let offset = Expr::Literal(ScalarValue::from("0"), None);
+            let args = args.into_iter().chain([offset]).chain(keys).collect();
+            let udf = Arc::new(ScalarUDF::from(BoundOf::new(Shape::Session, bound)));
+            let call = Expr::ScalarFunction(ScalarFunction::new_udf(udf, args));
+            call.get_type(&relation.scan).map_err(|error| self.report(&error))?;
+            calls.push((column, call));
+        }
+        relation.outputs.extend(calls);
+        Ok(relation)
+    }
+
+    /// The relation, with the bounds of sessions as columns if it has sessions.
+    pub(crate) fn settled(&mut self, mut relation: Relation) -> Result<Relation, Stop> {
+        let Some(call) = session_of(&relation) else { return Ok(relation) };
+        if !self.bounded && !relation.times.contains(&call.time) {
+            return Err(self.lowering.no_watermark(&relation, &call).into());
+        }
+        let having = take_filters(&mut relation);
+        let mut wanted = Wanted::default();
+        for key in &call.keys {
+            check_key(key, &relation.scan)?;
+            wanted.index(key);
+        }
+        wanted.index(&call.time);
+        relation.outputs.iter().map(|(_, expr)| expr).chain(&having).for_each(|expr| {
+            columns_beside(expr).into_iter().for_each(|column| _ = wanted.index(&column));
+        });
+        let closed = self.close(&relation, &wanted.0, Some(&call.time))?;
+        let place =
+            |expr: &Expr| wanted.0.iter().position(|w| w == expr).map(|at| closed.places[at]);
+        let keys: Vec<usize> = call.keys.iter().filter_map(place).collect();
+        let time = place(&call.time).unwrap_or_default();
+        let time_type = closed.schema.field(time).data_type().clone();
+        let DataType::Timestamp(unit, _) = &time_type else {
+            return Err(self.report(&PlanError::WindowOf(sql_name(&time_type)).into()));
+        };
+        let gap = call.lengths.size_ns / tick_ns(*unit);
+        let name = |at: usize| closed.schema.field(at).name().clone();
+        let names = (0..closed.schema.fields().len()).map(|at| (row_name(at), name(at))).collect();
+        let by = keys.iter().map(|&key| name(key)).collect::<Vec<_>>().join(", ");
+        let text = format!("gap of {} on {}, of ({by})", span_ns(call.lengths.size_ns), name(time));
+        self.section.text("sessions", text);
+        let (operator, schema) = self.row_sessions(closed.edges, &closed.schema, keys, time, gap);
+
+        let over = |expr: &Expr| {
+            let column = |node: &Expr| match WindowCall::of(node) {
+                Some(of) if of.same_window(&call) => Some(own(of.bound.column())),
+                _ => place(node).map(|at| own(&row_name(at))),
+            };
+            replaced(expr.clone(), column)
+        };
+        let (columns, outputs): (Vec<Column>, Vec<Expr>) = relation.outputs.into_iter().unzip();
+        let outputs = outputs.iter().map(over).collect::<Result<_, _>>()?;
+        let mut settled = Relation::of_operator(operator, schema, columns, outputs)?;
+        settled.filters = having.iter().map(over).collect::<Result<_, _>>()?;
+        settled.names = names;
+        let [start, end, time] = Bound::GIVEN_OUT.map(|bound| own(bound.column()));
+        settled.times = vec![time.clone()];
+        settled.window = Some(Bounds { start, end, time, grid: None });
+        Ok(settled)
+    }
+
+    /// Adds the operator in which rows wait; gives its index and the columns that it gives out.
+    fn row_sessions(
+        &mut self,
+        edges: Vec<Edge>,
+        before: &SchemaRef,
+        keys: Vec<usize>,
+        time: usize,
+        gap: i64,
+    ) -> (usize, SchemaRef) {
+        let fields = before.fields().iter().enumerate();
+        let rows = fields.map(|(at, field)| field.as_ref().clone().with_name(row_name(at)));
+        let time_type = before.field(time).data_type();
+        let bounds = Bound::GIVEN_OUT.map(|b| Field::new(b.column(), time_type.clone(), true));
+        let schema: SchemaRef = Arc::new(Schema::new(rows.chain(bounds).collect::<Vec<_>>()));
+        let exchange = self.exchange_of_keys();
+        let input =
+            KeyedInput { schema: before.clone(), keys: keys.clone(), time: Some(time), grace: gap };
+        let spec = Keyed {
+            inputs: vec![input],
+            exchange,
+            granularity: (gap / 4).max(1),
+            operator: Arc::new(RowSessions { keys, time, gap, schema: schema.clone() }),
+        };
+        (self.add("sessions".into(), vec![edges], OperatorKind::Keyed(spec)), schema)
+    }
+}
+
+/// The name of a column of rows whose sessions are settled.
+fn row_name(at: usize) -> String {
+    format!("row_{at}")
+}
+
+/// The session that rows of a relation belong to, if it is not settled.
+fn session_of(relation: &Relation) -> Option<WindowCall> {
+    let mut found = None;
+    for (_, expr) in &relation.outputs {
+        // The closure never fails, so neither does the walk.
+        let _ = expr.apply(|node| {
+            let call = WindowCall::of(node).filter(|call| call.shape == Shape::Session);
+            found = found.take().or(call);
+            Ok(if found.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+        });
+    }
+    found
+}
+
+/// The columns that an expression reads, but for what tells its session.
+fn columns_beside(expr: &Expr) -> Vec<Expr> {
+    let mut columns = vec![];
+    // The closure never fails, so neither does the walk.
+    let _ = expr.apply(|node| {
+        if matches!(node, Expr::Column(_)) {
+            columns.push(node.clone());
+        }
+        let call = WindowCall::of(node).is_some_and(|call| call.shape == Shape::Session);
+        Ok(if call { TreeNodeRecursion::Jump } else { TreeNodeRecursion::Continue })
+    });
+    columns
+}
+
+/// An expression with `column` of each part in its place, where it has one.
+fn replaced(expr: Expr, column: impl Fn(&Expr) -> Option<Expr>) -> Result<Expr, Refusal> {
+    let replaced = expr.transform_down(|node| {
+        Ok(match column(&node) {
+            Some(column) => Transformed::new(column, true, TreeNodeRecursion::Jump),
+            None => Transformed::no(node),
+        })
+    });
+    Ok(replaced.map_err(|error| Refusal::new(&[], error.to_string()))?.data)
+}
+
+/// Whether all functions of a window are bounds of sessions.
+pub(crate) fn is_session(window: &logical::Window) -> bool {
+    window.window_expr.iter().all(|expr| bound_of(expr).is_some())
+}
+
+/// The bound that a window function gives, if it is one of those here.
+fn bound_of(expr: &Expr) -> Option<(Bound, &logical::expr::WindowFunction)> {
+    match expr {
+        Expr::Alias(alias) => bound_of(&alias.expr),
+        Expr::WindowFunction(function) => match &function.fun {
+            WindowFunctionDefinition::WindowUDF(udf) => {
+                Some((udf.inner().downcast_ref::<SessionOf>()?.bound, function))
+            }
+            WindowFunctionDefinition::AggregateUDF(_) => None,
+        },
+        _ => None,
+    }
+}
+
+fn has_session(expr: &Expr) -> bool {
+    let is_session = |node: &Expr| WindowCall::of(node).is_some_and(|c| c.shape == Shape::Session);
+    expr.exists(|node| Ok(is_session(node))).unwrap_or(true)
+}
+
+/// Whether a filter chooses among rows, whose sessions must be settled before; one that chooses
+/// among sessions may come after.
+pub(crate) fn filters_rows(relation: &Relation, predicate: &Expr) -> Result<bool, Refusal> {
+    if session_of(relation).is_none() {
+        return Ok(false);
+    }
+    let predicate = relation.rewrite(predicate)?;
+    Ok(!split_conjunction(&predicate).into_iter().all(has_session))
+}
+
+/// Whether a grouping finds the sessions of a relation itself: it is by them and their keys, and
+/// nothing else asks for them.
+pub(crate) fn groups_sessions(relation: &Relation, groups: &[Expr], calls: &[Expr]) -> bool {
+    let Some(session) = session_of(relation) else { return true };
+    let (bounds, keys): (Vec<_>, Vec<_>) =
+        groups.iter().partition(|group| WindowCall::of(group).is_some());
+    let read = relation.filters.iter().filter(|filter| has_session(filter));
+    let mut read = read.flat_map(columns_beside);
+    !bounds.is_empty()
+        && session.keys.iter().all(|key| keys.contains(&key))
+        && keys.iter().all(|key| session.keys.contains(key))
+        && !calls.iter().any(has_session)
+        && read.all(|column| session.keys.contains(&column))
+}
+
+/// Takes the filters out of a relation that choose among windows of which a row has several or
+/// which it cannot tell: they are for groups.
+pub(crate) fn take_filters(relation: &mut Relation) -> Vec<Expr> {
+    let filters = std::mem::take(&mut relation.filters);
+    let filters = filters.iter().flat_map(|filter| split_conjunction(filter)).cloned();
+    let of_groups = |filter: &Expr| {
+        let several = |node: &Expr| WindowCall::of(node).is_some_and(|c| c.shape != Shape::Tumble);
+        filter.exists(|node| Ok(several(node))).unwrap_or(true)
+    };
+    let (of_groups, of_rows) = filters.partition(of_groups);
+    relation.filters = of_rows;
+    of_groups
+}
+
+/// A filter over the columns that a grouping gives out: `groups` become `outputs`.
+pub(crate) fn over_groups(
+    filter: Expr,
+    window: &Option<GroupWindow>,
+    groups: &[Expr],
+    outputs: &[String],
+) -> Result<Expr, Refusal> {
+    let column = |node: &Expr| match (WindowCall::of(node), window) {
+        (Some(call), Some(GroupWindow::Call(known))) if known.same_window(&call) => {
+            Some(own(call.bound.column()))
+        }
+        _ => groups.iter().position(|group| group == node).map(|at| own(&outputs[at])),
+    };
+    let replaced = replaced(filter, column)?;
+    let given = |column: &&Column| {
+        outputs.contains(&column.name) || Bound::GIVEN_OUT.iter().any(|b| b.column() == column.name)
+    };
+    match replaced.column_refs().iter().all(given) {
+        true => Ok(replaced),
+        false => Err(Refusal::new(&["WHERE"], "a filter speaks of rows and of their windows")),
+    }
+}
+
+/// The window functions.
+pub(crate) fn functions() -> Vec<Arc<WindowUDF>> {
+    let all = [Bound::Start, Bound::End, Bound::Time].into_iter();
+    all.map(|bound| Arc::new(WindowUDF::from(SessionOf::new(bound)))).collect()
+}
+
+/// `__session_…(time, gap) OVER (PARTITION BY …)`: a bound of the session of each row.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct SessionOf {
+    bound: Bound,
+    signature: Signature,
+}
+
+impl SessionOf {
+    fn new(bound: Bound) -> Self {
+        Self { bound, signature: Signature::any(2, Volatility::Stable) }
+    }
+}
+
+impl WindowUDFImpl for SessionOf {
+    fn name(&self) -> &str {
+        Shape::Session.function(self.bound)
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn partition_evaluator(
+        &self,
+        _: PartitionEvaluatorArgs,
+    ) -> DfResult<Box<dyn PartitionEvaluator>> {
+        Ok(Box::new(Evaluator { bound: self.bound }))
+    }
+
+    fn field(&self, args: WindowUDFFieldArgs) -> DfResult<FieldRef> {
+        let Some(time) = args.get_input_field(0) else {
+            return exec_err!("a window needs a time");
+        };
+        let DataType::Timestamp(..) = time.data_type() else {
+            return Err(PlanError::WindowOf(sql_name(time.data_type())).into());
+        };
+        Ok(Arc::new(Field::new(args.name(), time.data_type().clone(), true)))
+    }
+}
+
+/// Finds the sessions of one key, all of whose rows are there.
+#[derive(Debug)]
+struct Evaluator {
+    bound: Bound,
+}
+
+impl PartitionEvaluator for Evaluator {
+    fn evaluate_all(&mut self, values: &[ArrayRef], rows: usize) -> DfResult<ArrayRef> {
+        let [time, gap] = values else { return exec_err!("a session has a time and a gap") };
+        let DataType::Timestamp(unit, _) = time.data_type() else {
+            return Err(PlanError::WindowOf(sql_name(time.data_type())).into());
+        };
+        if rows == 0 {
+            return Ok(time.slice(0, 0));
+        }
+        let Some(gap) = nanos(&ScalarValue::try_from_array(gap, 0)?) else {
+            return exec_err!("the gap of a session is a number");
+        };
+        if gap % tick_ns(*unit) != 0 {
+            return Err(PlanError::WindowFiner(*unit, sql_name(time.data_type())).into());
+        }
+        let ticks = cast(time, &DataType::Int64)?;
+        let sessions = sessions_of(ticks.as_primitive::<Int64Type>(), gap / tick_ns(*unit));
+        let bound = |(first, end): (i64, i64)| match self.bound {
+            Bound::Start => first,
+            Bound::End => end,
+            Bound::Time => end.saturating_sub(last_tick(*unit)),
+        };
+        let bounds: Int64Array = sessions.into_iter().map(|session| session.map(bound)).collect();
+        Ok(cast(&bounds, time.data_type())?)
+    }
+}
+
+/// By row the first time and the end of its session; nothing without a time.
+fn sessions_of(times: &Int64Array, gap: i64) -> Vec<Option<(i64, i64)>> {
+    let mut order: Vec<usize> = (0..times.len()).filter(|&row| times.is_valid(row)).collect();
+    order.sort_unstable_by_key(|&row| times.value(row));
+    let mut sessions = vec![None; times.len()];
+    let apart = |a: &usize, b: &usize| times.value(*b).saturating_sub(times.value(*a)) <= gap;
+    for session in order.chunk_by(apart) {
+        let (first, last) = (times.value(session[0]), times.value(session[session.len() - 1]));
+        session.iter().for_each(|&row| sessions[row] = Some((first, last.saturating_add(gap))));
+    }
+    sessions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_in_any_order_find_their_session() {
+        let times = Int64Array::from(vec![Some(30), Some(0), None, Some(10), Some(41), Some(20)]);
+        let (first, last) = (Some((0, 40)), Some((41, 51)));
+        let expected = [first, first, None, first, last, first];
+        assert_eq!(sessions_of(&times, 10), expected);
+        assert!(sessions_of(&Int64Array::from(vec![0i64; 0]), 10).is_empty());
+    }
+}
