@@ -2,7 +2,7 @@
 #
 # Cargo builds into $CARGO_TARGET_DIR, else into ../target if that exists, else into ./target.
 
-.PHONY: help demo test test-rdma bench lint format deny docs data clean
+.PHONY: help demo test test-rdma miri bench lint format deny docs data clean
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -18,6 +18,9 @@ test: ## installs what is missing, builds and runs every test
 test-rdma: ## runs the tests of RDMA verbs on Soft-RoCE in a guest (needs QEMU, installs it)
 	@scripts/install-deps.sh
 	@scripts/test-rdma.sh
+
+miri: ## runs tests of unsafe code under Miri (needs a nightly toolchain)
+	@scripts/miri.sh
 
 bench: ## measures every workload (WORKLOADS="ysb ro" for some)
 	@scripts/install-deps.sh

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use millstream::{FabricKind, NODES_MAX, WORKERS_MAX};
+use millstream::{ExplainFormat, FabricKind, NODES_MAX, WORKERS_MAX};
 use tracing_subscriber::filter::Targets;
 
 use crate::bench::{self, BenchArgs};
@@ -191,6 +191,10 @@ pub(crate) struct ExplainArgs {
     #[command(flatten)]
     pub(crate) job: JobArgs,
 
+    /// How the plan is shown: text, json or dot (for Graphviz)
+    #[arg(long, default_value = "text", value_parser = explain_format)]
+    pub(crate) format: ExplainFormat,
+
     #[command(flatten)]
     pub(crate) log: LogArgs,
 }
@@ -280,6 +284,10 @@ impl LayoutArgs {
         let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
         self.workers.unwrap_or_else(|| (cores() / self.nodes).clamp(1, WORKERS_MAX))
     }
+}
+
+fn explain_format(text: &str) -> Result<ExplainFormat, String> {
+    ExplainFormat::of(text).ok_or_else(|| format!("there are {}", ExplainFormat::NAMES.join(", ")))
 }
 
 pub(crate) fn nodes(text: &str) -> Result<u32, String> {

@@ -14,7 +14,7 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let script = script::read(&args.job.file)?;
     let explained = millstream_session(&args.job.layout)
         .build()
-        .and_then(|mut session| session.explain(&script.sql));
+        .and_then(|mut session| session.explain_as(&script.sql, args.format));
     match explained {
         Ok(text) => {
             print(&text);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use millstream::cluster::{ClusterError, Control, Invitation, Launched, LocalLaunch, launch_local};
+use millstream::cluster::{Control, Invitation, Launched, LocalLaunch, launch_local};
 use millstream::{Error, Memory, Report, RowFormat, RowTarget, RunOptions, Session};
 
 use crate::args::{LayoutArgs, ProgressStyle, RunArgs};
@@ -51,7 +51,7 @@ fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<E
         return Ok(ExitCode::SUCCESS);
     }
     let cancel = signals::cancel_flag(output.temporary())?;
-    let launched = launch(args, screen).map_err(|error| fail(&error.into()))?;
+    let launched = launch(args, screen).map_err(|error| fail(&error))?;
     let options = RunOptions {
         control: Some(&launched.control),
         cancel: Some(&cancel),
@@ -107,12 +107,13 @@ pub(crate) fn millstream_session(layout: &LayoutArgs) -> millstream::SessionBuil
     builder
 }
 
-fn launch(args: &RunArgs, screen: &Screen) -> Result<Launched, ClusterError> {
+fn launch(args: &RunArgs, screen: &Screen) -> Result<Launched, Error> {
+    args.job.layout.fabric.check()?;
     let mut launch = LocalLaunch::new(args.job.layout.nodes)?;
     launch.listen = args.listen;
     let screen = screen.clone();
     launch.stderr = Arc::new(move |rank, line| screen.line(&format!("[node {rank}] {line}")));
-    launch_local(launch)
+    Ok(launch_local(launch)?)
 }
 
 /// Hands the SQL and the time to the other nodes: a file may change, standard input is read once,

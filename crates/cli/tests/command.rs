@@ -198,6 +198,63 @@ fn explain_shows_the_exchange() {
 }
 
 #[test]
+fn a_plan_is_shown_to_programs_too() {
+    let dir = Dir::new("formats");
+    dir.write("numbers.csv", &numbers());
+    dir.write("q.sql", &format!("{NUMBERS}SELECT k, count(*) AS n FROM numbers GROUP BY k"));
+    let explain = |format: &str| {
+        let layout = ["--nodes", "2", "--workers", "1", "--format", format];
+        let output = run_in(&dir.0, &[&["explain", "q.sql"][..], &layout].concat());
+        assert_ends(&output, 0);
+        text(&output.stdout).to_owned()
+    };
+    let json = explain("json");
+    for part in [
+        "\"nodes\": 2",
+        "\"kind\": \"source\"",
+        "\"kind\": \"aggregate\"",
+        "\"detail\": \"merge\"",
+        "\"from\": 1",
+        "\"bytes_per_worker\": ",
+    ] {
+        assert!(json.contains(part), "{part}:\n{json}");
+    }
+    let dot = explain("dot");
+    assert!(dot.starts_with("digraph job {\n") && dot.ends_with("}\n"), "{dot}");
+    assert!(dot.contains("o0 [label=\"numbers\\nsource\\nbounded\"]"), "{dot}");
+    assert!(dot.contains("  o1 -> o2 [label="), "{dot}");
+}
+
+#[test]
+fn a_plan_is_shown_with_what_the_workers_did() {
+    let dir = Dir::new("analyze");
+    dir.write("numbers.csv", &numbers());
+    let query = "SELECT k, count(*) AS n FROM numbers GROUP BY k";
+    dir.write("q.sql", &format!("{NUMBERS}EXPLAIN ANALYZE {query}"));
+    let layout = ["--nodes", "2", "--workers", "1", "--format", "csv"];
+    let output = run_in(&dir.0, &[&["run", "q.sql"][..], &layout].concat());
+    assert_ends(&output, 0);
+    let shown = text(&output.stdout);
+    // The file is one flow: node 0 reads all of it.
+    let cells = |line: &str| -> Vec<String> { line.split_whitespace().map(Into::into).collect() };
+    let of = |worker: &str| {
+        let line = shown.lines().map(|line| line.trim_matches(['"', ' ']));
+        let line = line.into_iter().find(|line| line.starts_with(worker));
+        cells(line.unwrap_or_else(|| panic!("{worker}: {shown}")))
+    };
+    assert_eq!(of("0 of node 0")[10], "1000", "{shown}");
+    assert_eq!(of("1 of node 1")[10], "0", "{shown}");
+    assert_eq!(of("skew")[1], "2.00:", "{shown}");
+    let json = format!("{NUMBERS}EXPLAIN (ANALYZE, FORMAT JSON) {query}");
+    dir.write("q.sql", &json);
+    let output = run_in(&dir.0, &["run", "q.sql", "--format", "csv"]);
+    assert_ends(&output, 0);
+    for part in ["\"\"busy_seconds\"\": ", "\"\"skew\"\": "] {
+        assert!(text(&output.stdout).contains(part), "{}", text(&output.stdout));
+    }
+}
+
+#[test]
 fn output_appears_under_its_name_when_all_is_well() {
     let dir = Dir::new("output");
     dir.write("q.sql", "SELECT 7 AS seven");

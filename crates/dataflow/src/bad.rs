@@ -27,14 +27,28 @@ pub struct BadRow {
 pub struct BadRows {
     count: AtomicU64,
     kept: Mutex<Vec<BadRow>>,
+    /// Whether all of them are kept, with their whole texts, for who takes them.
+    all: bool,
 }
 
 impl BadRows {
+    /// Keeps every row, as it is, until it is [taken](Self::take).
+    pub fn collecting() -> Self {
+        Self { all: true, ..Self::default() }
+    }
+
+    /// The rows that are kept, which are kept no longer.
+    pub fn take(&self) -> Vec<BadRow> {
+        std::mem::take(&mut self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+
     /// Counts a row, and keeps it if there is room.
     pub fn add(&self, mut row: BadRow) {
         self.count.fetch_add(1, Ordering::Relaxed);
         let mut kept = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if kept.len() < BAD_ROWS_KEPT_MAX {
+        if self.all {
+            kept.push(row);
+        } else if kept.len() < BAD_ROWS_KEPT_MAX {
             if row.text.len() > BAD_TEXT_BYTES_MAX {
                 let mut end = BAD_TEXT_BYTES_MAX;
                 while !row.text.is_char_boundary(end) {

@@ -21,6 +21,13 @@ impl Ledger {
         Self { held: RefCell::new(vec![0; operators]), budget, metrics }
     }
 
+    /// Bytes that an operator may hold while the others hold what they do.
+    pub(crate) fn share(&self, operator: u32) -> usize {
+        let held = self.held.borrow();
+        let others = held.iter().sum::<usize>() - held[operator as usize];
+        self.budget.saturating_sub(others)
+    }
+
     /// Writes down what an operator holds now, and publishes the sum.
     ///
     /// # Errors
@@ -52,6 +59,7 @@ mod tests {
         assert!(matches!(refused, StateError::Budget { bytes: 101, budget: 100 }));
         ledger.set(0, 10).unwrap();
         assert_eq!(metrics.state_bytes.load(Relaxed), 51);
+        assert_eq!((ledger.share(0), ledger.share(1)), (59, 50));
         assert_eq!(metrics.state_bytes_peak.load(Relaxed), 101);
     }
 }

@@ -32,6 +32,12 @@ pub struct Metrics {
     /// Processor time that the worker's thread has used, in nanoseconds; set by who runs the
     /// worker, where the system tells.
     pub cpu_ns: AtomicU64,
+    /// Time of the worker's thread with work, in nanoseconds.
+    pub busy_ns: AtomicU64,
+    /// Time in which nothing was ready, in nanoseconds.
+    pub idle_ns: AtomicU64,
+    /// Time in which something waited for credit and nothing else was ready, in nanoseconds.
+    pub backpressured_ns: AtomicU64,
     /// Work done of bounded inputs, in rows or bytes as [`FlowInfo`](crate::source::FlowInfo)
     /// counts.
     pub flows_done: AtomicU64,
@@ -53,6 +59,9 @@ impl Default for Metrics {
             state_bytes_peak: zero(),
             watermark_ms: AtomicI64::new(i64::MIN),
             cpu_ns: zero(),
+            busy_ns: zero(),
+            idle_ns: zero(),
+            backpressured_ns: zero(),
             flows_done: zero(),
         }
     }

@@ -27,6 +27,8 @@ const REASSEMBLED_BYTES_MAX: usize = 256 << 20;
 /// The links of one worker.
 pub(crate) struct Net {
     peers: Vec<Option<Peer>>,
+    /// How many coroutines wait for credit.
+    waiting: Cell<u32>,
     metrics: Arc<Metrics>,
 }
 
@@ -63,7 +65,13 @@ impl Net {
             bye_heard: Cell::new(false),
             gone: Cell::new(false),
         };
-        Self { peers: links.into_iter().map(|link| link.map(peer)).collect(), metrics }
+        let peers = links.into_iter().map(|link| link.map(peer)).collect();
+        Self { peers, waiting: Cell::new(0), metrics }
+    }
+
+    /// Whether something cannot be sent before others have taken what was sent.
+    pub(crate) fn is_waiting_for_credit(&self) -> bool {
+        self.waiting.get() > 0
     }
 
     /// Workers of the job.
@@ -179,9 +187,14 @@ impl Net {
         mut fill: impl FnMut(&mut [u8]) -> usize,
     ) {
         let peer = self.peer(to);
-        let sent =
+        let mut sent =
             || (peer.gone.get() || self.try_fill(peer, class, header, &mut fill)).then_some(());
+        if sent().is_some() {
+            return;
+        }
+        self.waiting.set(self.waiting.get() + 1);
         peer.moved.wait_for(sent).await;
+        self.waiting.set(self.waiting.get() - 1);
     }
 
     /// Sends rows in as many frames as they need, waiting for credit.

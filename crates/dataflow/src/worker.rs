@@ -104,6 +104,7 @@ pub struct Worker {
     nodes: Rc<[Option<Rc<Node>>]>,
     clock: Arc<dyn Clock>,
     signals: Arc<Signals>,
+    metrics: Arc<Metrics>,
     idle: Idle,
 }
 
@@ -147,7 +148,8 @@ impl Worker {
                 Ok(())
             }
         });
-        Ok(Self { scheduler, timers, net, nodes, clock, signals, idle: job.settings.idle })
+        let idle = job.settings.idle;
+        Ok(Self { scheduler, timers, net, nodes, clock, signals, metrics, idle })
     }
 
     /// Lets links and coroutines make progress once. Does not block.
@@ -177,17 +179,27 @@ impl Worker {
     /// The first failure. After [`Signals::abort`] it returns without one.
     pub fn run(mut self) -> Result<(), DataflowError> {
         let mut idle_steps = 0;
+        let mut since = self.clock.now_ns();
         while !self.signals.is_aborted() {
-            match self.step()? {
-                Status::Done => break,
-                Status::Busy => idle_steps = 0,
-                Status::Idle { wake_ns } => {
-                    idle_steps += 1;
-                    match self.idle {
-                        Idle::Block if idle_steps > SPINS => self.sleep(wake_ns),
-                        _ => std::hint::spin_loop(),
-                    }
+            let status = self.step()?;
+            let metrics = &self.metrics;
+            let mut spent = &metrics.busy_ns;
+            if let Status::Idle { wake_ns } = status {
+                let waiting = self.net.is_waiting_for_credit();
+                spent = if waiting { &metrics.backpressured_ns } else { &metrics.idle_ns };
+                idle_steps += 1;
+                match self.idle {
+                    Idle::Block if idle_steps > SPINS => self.sleep(wake_ns),
+                    _ => std::hint::spin_loop(),
                 }
+            } else {
+                idle_steps = 0;
+            }
+            let now = self.clock.now_ns();
+            Metrics::add(spent, now.saturating_sub(since));
+            since = now;
+            if matches!(status, Status::Done) {
+                break;
             }
         }
         self.net.close();

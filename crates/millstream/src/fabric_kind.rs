@@ -10,6 +10,8 @@ use fabric::verbs::{Survey, VerbsFabric, VerbsOptions, probe, survey};
 use fabric::{Caps, Fabric, FabricError};
 use plan::EndNeed;
 
+use crate::error::Error;
+
 /// A transport between workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum FabricKind {
@@ -61,6 +63,18 @@ impl FabricKind {
                 VerbsFabric::new(options)?
             }
         })
+    }
+
+    /// Whether a process of this machine may use it, asked before others are started that would
+    /// all fail in the same way.
+    ///
+    /// # Errors
+    /// Those of [`FabricKind::open`].
+    pub fn check(self) -> Result<(), Error> {
+        match self {
+            FabricKind::Shm | FabricKind::Tcp => Ok(()),
+            FabricKind::Verbs => self.open().map(drop).map_err(Error::from),
+        }
     }
 }
 

@@ -52,7 +52,7 @@ pub use cluster::NODES_MAX;
 pub use dataflow::bad::BadRow;
 pub use dataflow::error::ConnectorError;
 pub use dataflow::{connector, detach, sink, source};
-pub use plan::{Diagnostic, Planned, Relation, SettingSpec, Vocabulary, settings};
+pub use plan::{Diagnostic, ExplainFormat, Planned, Relation, SettingSpec, Vocabulary, settings};
 pub use stream;
 
 pub use error::Error;

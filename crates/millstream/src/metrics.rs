@@ -97,6 +97,15 @@ const fn gauge(
 
 const METRICS: &[MetricSpec] = &[
     counter(
+        "millstream_backpressured_seconds",
+        "Time in which the worker waited for others to take what it had sent, and had nothing else \
+         to do.",
+        |c| Some(c.backpressured_ns as f64 / 1e9),
+    ),
+    counter("millstream_busy_seconds", "Time in which the worker had work.", |c| {
+        Some(c.busy_ns as f64 / 1e9)
+    }),
+    counter(
         "millstream_cpu_seconds",
         "Processor time of the worker, known when it has ended.",
         |c| Some(c.cpu_ns as f64 / 1e9),
@@ -104,6 +113,9 @@ const METRICS: &[MetricSpec] = &[
     counter("millstream_epochs", "Epochs closed.", |c| Some(c.epochs as f64)),
     counter("millstream_flows_done", "Flows of bounded input read to their end.", |c| {
         Some(c.flows_done as f64)
+    }),
+    counter("millstream_idle_seconds", "Time in which the worker had nothing to do.", |c| {
+        Some(c.idle_ns as f64 / 1e9)
     }),
     counter("millstream_input_bytes", "Bytes of Arrow buffers read from sources.", |c| {
         Some(c.bytes_in as f64)

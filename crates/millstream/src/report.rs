@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use dataflow::bad::{BAD_ROWS_KEPT_MAX, BadRow, BadRows};
 use dataflow::metrics::Metrics;
+use plan::{Ran, RanWorker};
 
 /// The sum of the counters of some workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +37,13 @@ pub struct Counters {
     /// Processor time of the workers from when all had opened, in nanoseconds; known when they have
     /// ended, 0 where the system does not tell.
     pub cpu_ns: u64,
+    /// Time of the workers' threads with work, in nanoseconds.
+    pub busy_ns: u64,
+    /// Time in which workers had nothing to do, in nanoseconds.
+    pub idle_ns: u64,
+    /// Time in which workers waited for others to take what they had sent, and had nothing else to
+    /// do, in nanoseconds.
+    pub backpressured_ns: u64,
     /// Flows read to their end.
     pub flows_done: u64,
     /// The lowest watermark in milliseconds since 1970: `i64::MIN` before the first, `i64::MAX` at
@@ -58,6 +66,9 @@ impl Default for Counters {
             state_bytes: 0,
             state_bytes_peak: 0,
             cpu_ns: 0,
+            busy_ns: 0,
+            idle_ns: 0,
+            backpressured_ns: 0,
             flows_done: 0,
             watermark_ms: i64::MAX,
         }
@@ -65,7 +76,7 @@ impl Default for Counters {
 }
 
 impl Counters {
-    const FIELDS: usize = 14;
+    const FIELDS: usize = 17;
 
     /// Reads the counters of a worker. Bad rows are counted per node.
     fn of_worker(worker: &Metrics) -> Self {
@@ -83,6 +94,9 @@ impl Counters {
             state_bytes: load(&worker.state_bytes),
             state_bytes_peak: load(&worker.state_bytes_peak),
             cpu_ns: load(&worker.cpu_ns),
+            busy_ns: load(&worker.busy_ns),
+            idle_ns: load(&worker.idle_ns),
+            backpressured_ns: load(&worker.backpressured_ns),
             flows_done: load(&worker.flows_done),
             watermark_ms: worker.watermark_ms.load(Ordering::Relaxed),
         }
@@ -112,6 +126,9 @@ impl Counters {
             self.state_bytes,
             self.state_bytes_peak,
             self.cpu_ns,
+            self.busy_ns,
+            self.idle_ns,
+            self.backpressured_ns,
             self.flows_done,
             self.watermark_ms as u64,
         ]
@@ -131,6 +148,9 @@ impl Counters {
             state_bytes,
             state_bytes_peak,
             cpu_ns,
+            busy_ns,
+            idle_ns,
+            backpressured_ns,
             flows_done,
             watermark,
         ] = fields;
@@ -147,6 +167,9 @@ impl Counters {
             state_bytes,
             state_bytes_peak,
             cpu_ns,
+            busy_ns,
+            idle_ns,
+            backpressured_ns,
             flows_done,
             watermark_ms: watermark as i64,
         }
@@ -261,6 +284,28 @@ pub struct Report {
 }
 
 impl Report {
+    /// What EXPLAIN ANALYZE says of it.
+    pub(crate) fn ran(&self) -> Ran {
+        let worker = |told: &WorkerCounters| {
+            let counters = &told.counters;
+            let known = ![i64::MIN, i64::MAX].contains(&counters.watermark_ms);
+            RanWorker {
+                node: told.node,
+                worker: told.worker,
+                busy_ns: counters.busy_ns,
+                backpressured_ns: counters.backpressured_ns,
+                idle_ns: counters.idle_ns,
+                rows_in: counters.rows_in,
+                rows_out: counters.rows_out,
+                late: counters.late,
+                bytes_sent: counters.bytes_sent,
+                state_bytes_peak: counters.state_bytes_peak,
+                watermark_ms: known.then_some(counters.watermark_ms),
+            }
+        };
+        Ran { elapsed: self.elapsed, workers: self.workers.iter().map(worker).collect() }
+    }
+
     /// Adds a job that ran after this one.
     pub(crate) fn then(&mut self, next: Report) {
         self.elapsed += next.elapsed;

@@ -8,7 +8,7 @@ use std::thread;
 
 use cluster::Control;
 use fabric::clock::MonotonicClock;
-use plan::{Explain, Planned, Stage, Workers};
+use plan::{Analyzed, Explain, ExplainFormat, Planned, Stage, Workers};
 
 use crate::FabricKind;
 use crate::error::Error;
@@ -44,6 +44,7 @@ pub struct Job {
     explain: Explain,
     statements: Vec<Planned>,
     bounded: bool,
+    analyzed: Option<Analyzed>,
     interrupt: Arc<AtomicBool>,
     workers: Workers,
     fabric: FabricKind,
@@ -56,6 +57,7 @@ impl Script {
             explain: stage.explain,
             statements: stage.statements,
             bounded: stage.bounded,
+            analyzed: stage.analyzed,
             interrupt: stage.interrupt,
             workers,
             fabric,
@@ -75,8 +77,13 @@ impl Script {
 
     /// How its jobs would run: pipelines, exchanges and why, memory.
     pub fn explain(&self) -> String {
-        let texts: Vec<_> = self.jobs.iter().map(|job| job.explain.text()).collect();
-        texts.join("\n")
+        self.explain_as(ExplainFormat::Text)
+    }
+
+    /// As [`Script::explain`], one job after another: objects of JSON, digraphs of Graphviz.
+    pub fn explain_as(&self, format: ExplainFormat) -> String {
+        let texts: Vec<_> = self.jobs.iter().map(|job| job.explain.show(format)).collect();
+        texts.join(if format == ExplainFormat::Text { "\n" } else { "" })
     }
 
     /// Runs the jobs one after another.
@@ -89,7 +96,11 @@ impl Script {
         }
         let mut report = Report::default();
         for job in &self.jobs {
-            report.then(job.run(options)?);
+            let ran = job.run(options)?;
+            if let Some(analyzed) = &job.analyzed {
+                analyzed.tell(&job.explain.analyzed(analyzed.format, &ran.ran()));
+            }
+            report.then(ran);
             if report.cancelled {
                 break;
             }

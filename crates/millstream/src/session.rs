@@ -11,7 +11,7 @@ use arrow::record_batch::RecordBatch;
 use connectors::{Output, Stdout};
 use dataflow::connector::{Connector, Options, TableDef};
 use dataflow::error::ConnectorError;
-use plan::{Planner, Vocabulary, Workers};
+use plan::{ExplainFormat, Planner, Vocabulary, Workers};
 
 use crate::FabricKind;
 use crate::collect::Collected;
@@ -123,6 +123,14 @@ impl Session {
     /// As [`Session::sql`].
     pub fn explain(&mut self, text: &str) -> Result<String, Error> {
         Ok(self.sql(text)?.explain())
+    }
+
+    /// As [`Session::explain`], in a format.
+    ///
+    /// # Errors
+    /// As [`Session::sql`].
+    pub fn explain_as(&mut self, text: &str, format: ExplainFormat) -> Result<String, Error> {
+        Ok(self.sql(text)?.explain_as(format))
     }
 
     /// Runs a script on nodes of this process and gives back the rows of its bare `SELECT`s.

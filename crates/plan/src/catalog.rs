@@ -17,7 +17,6 @@ use arrow::datatypes::{DataType, Schema, SchemaRef, TimeUnit};
 use dataflow::connector::{Connector, Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::fragment::Fragment;
-use dataflow::sink::Sink;
 use dataflow::source::Source;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, TableSource};
@@ -25,6 +24,8 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, TableSourc
 use crate::computed::{Computed, ComputingSource};
 use crate::ddl::{CreateTable, Origin};
 use crate::diagnostics::{Diagnostic, Place};
+use crate::onward::Streams;
+use crate::side::{Side, SideSource, Time};
 use crate::syntax::Ident;
 use crate::types::sql_name;
 
@@ -68,6 +69,8 @@ pub(crate) struct Table {
     places: Places,
     /// What gives out its rows, if it is no table but a stream.
     pub(crate) stream: Option<Fragment>,
+    /// Of a table that `CREATE TABLE` did not make: which side of which table it is.
+    side: Option<(Side, Arc<Table>)>,
 }
 
 impl Table {
@@ -130,6 +133,7 @@ impl Table {
             bounded: OnceLock::new(),
             places,
             stream: None,
+            side: None,
         };
         if !decl.columns.is_empty() {
             let _ = table.schema.set(Arc::new(Schema::new(fields)));
@@ -156,7 +160,40 @@ impl Table {
             bounded: OnceLock::from(stream.bounded),
             places: Places::default(),
             stream: Some(stream),
+            side: None,
         }
+    }
+
+    /// A side of a table: see [`crate::side`].
+    ///
+    /// # Errors
+    /// When the table has no such side, or its connector cannot tell its columns.
+    pub(crate) fn side(of: &Arc<Table>, side: Side) -> Result<Self, Diagnostic> {
+        if of.stream.is_some() {
+            let message = format!("'{}' is a stream and keeps no late or bad rows", of.name);
+            return Err(Diagnostic::at(Place::default(), message)
+                .hint("read those of the tables that it is made of"));
+        }
+        let time = of.event_time.as_ref().map(|time| time.column.as_str());
+        if side == Side::Late && time.is_none() {
+            let message =
+                format!("table '{}' has no watermark, so none of its rows is late", of.name);
+            return Err(Diagnostic::at(Place::default(), message)
+                .hint("declare it: WATERMARK FOR ts AS ts - INTERVAL '5' SECOND"));
+        }
+        let schema = side.schema(&*of.columns(Place::default())?, time.unwrap_or_default());
+        Ok(Self {
+            name: format!("{}{}", of.name, side.suffix()),
+            connector: Arc::clone(&of.connector),
+            event_time: None,
+            options: Options::new(),
+            schema: OnceLock::from(schema),
+            derived: BTreeMap::new(),
+            bounded: OnceLock::new(),
+            places: Places::default(),
+            stream: None,
+            side: Some((side, Arc::clone(of))),
+        })
     }
 
     /// The watermark of the declaration. It is a source's, so that columns can be inferred here if
@@ -233,6 +270,9 @@ impl Table {
         place: Place,
     ) -> Result<Arc<dyn Source>, Diagnostic> {
         let columns = self.columns(place)?;
+        if let Some((side, of)) = &self.side {
+            return self.side_source(*side, of, &columns, projection, place);
+        }
         let refused = |error: ConnectorError| self.refused(&error, place);
         if self.derived.is_empty() {
             return self.connector.source(&self.def(columns), projection).map_err(refused);
@@ -270,6 +310,48 @@ impl Table {
         Ok(Arc::new(source))
     }
 
+    fn side_source(
+        &self,
+        side: Side,
+        of: &Table,
+        columns: &SchemaRef,
+        projection: &[usize],
+        place: Place,
+    ) -> Result<Arc<dyn Source>, Diagnostic> {
+        let all = of.columns(place)?;
+        let index = |name: &str| all.fields().iter().position(|field| field.name() == name);
+        let time = of.event_time.as_ref();
+        let inner = match side {
+            // A row is bad or not by all columns of the data, whoever reads them.
+            Side::Bad => of.strict_source(place)?,
+            Side::Late => {
+                let time = time.and_then(|time| index(&time.column));
+                let mut read: Vec<usize> =
+                    projection.iter().copied().filter(|at| *at < all.fields().len()).collect();
+                read.extend(time);
+                read.sort_unstable();
+                read.dedup();
+                of.source(&read, place)?
+            }
+        };
+        let column = time.and_then(|time| inner.schema().index_of(&time.column).ok());
+        let time = column.zip(time).map(|(column, time)| Time { column, delay: time.delay });
+        let schema = columns.project(projection);
+        let schema = schema.map_err(|error| Diagnostic::at(place, error.to_string()))?;
+        let (table, schema) = (of.name.clone(), Arc::new(schema));
+        Ok(Arc::new(SideSource { table, side, inner, time, schema }))
+    }
+
+    /// A reader of all columns of the data that passes over bad rows, whatever `on_bad` says.
+    fn strict_source(&self, place: Place) -> Result<Arc<dyn Source>, Diagnostic> {
+        self.columns(place)?;
+        let schema = self.declared_columns().unwrap_or_else(|| Arc::new(Schema::empty()));
+        let all: Vec<usize> = (0..schema.fields().len()).collect();
+        let mut def = self.def(schema);
+        def.options.remove("on_bad");
+        self.connector.source(&def, &all).map_err(|error| self.refused(&error, place))
+    }
+
     /// Whether reading it ends.
     pub(crate) fn bounded(&self, place: Place) -> Result<bool, Diagnostic> {
         if let Some(bounded) = self.bounded.get() {
@@ -305,23 +387,6 @@ impl Table {
         let mut error = Diagnostic::at(place, message);
         error.hint = hint.clone();
         error
-    }
-}
-
-/// Stands for the connector of tables that are streams, which are only read, by their operators.
-struct Streams;
-
-impl Connector for Streams {
-    fn name(&self) -> &'static str {
-        "stream"
-    }
-
-    fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
-        Err(ConnectorError::Option {
-            key: "connector".into(),
-            message: format!("'{}' is a stream and cannot be written", table.name),
-            hint: Some("INSERT INTO a table that CREATE TABLE made".into()),
-        })
     }
 }
 
@@ -438,6 +503,21 @@ pub(crate) struct Catalog {
 impl Catalog {
     pub(crate) fn get(&self, name: &str) -> Option<&Entry> {
         self.entries.get(name)
+    }
+
+    /// What a name stands for that is read: a side of a table too.
+    ///
+    /// # Errors
+    /// When a table has no such side.
+    pub(crate) fn read(&self, name: &str) -> Result<Option<Entry>, Diagnostic> {
+        if let Some(entry) = self.entries.get(name) {
+            return Ok(Some(entry.clone()));
+        }
+        let Some((of, side)) = Side::of(name) else { return Ok(None) };
+        match self.entries.get(of) {
+            Some(Entry::Table(of)) => Ok(Some(Entry::Table(Arc::new(Table::side(of, side)?)))),
+            _ => Ok(None),
+        }
     }
 
     pub(crate) fn insert(&mut self, name: String, entry: Entry) {

@@ -1,10 +1,13 @@
 //! What EXPLAIN says: the queries of a stage, and the memory that they were given.
 
+mod analyze;
+mod graph;
+
 use std::fmt::Write;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Schema, SchemaRef, TimeUnit};
-use dataflow::job::{Input, Step};
+use dataflow::job::{Input, Operator, Step};
 use dataflow::source::Source;
 
 use crate::Workers;
@@ -15,10 +18,15 @@ use crate::tumble::Shape;
 use crate::types::sql_name;
 use crate::weave::{GroupWindow, Grouping};
 
+pub(crate) use analyze::Discard;
+pub use analyze::{Analyzed, Ran, RanWorker};
+pub use graph::ExplainFormat;
+
 /// The plan of a stage, for a reader.
 #[derive(Clone)]
 pub struct Explain {
     pub(crate) sections: Vec<Section>,
+    pub(crate) operators: Vec<Operator>,
     pub(crate) needs: Vec<Need>,
     pub(crate) workers: Workers,
 }
@@ -318,7 +326,7 @@ mod tests {
             ["rings", "inboxes", "state", "batch stage"]
         );
         assert_eq!((needs[0].bytes, needs[1].bytes), (3 << 20, 3 << 20));
-        let explain = Explain { sections: vec![], needs, workers };
+        let explain = Explain { sections: vec![], operators: vec![], needs, workers };
         assert!(explain.text().contains("node 0       8.0 GiB + 2.0 GiB"), "{}", explain.text());
     }
 }

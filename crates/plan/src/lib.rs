@@ -51,6 +51,7 @@ mod relation;
 mod rows;
 mod session;
 mod settings;
+mod side;
 mod statements;
 mod step;
 mod syntax;
@@ -60,7 +61,7 @@ mod vocabulary;
 mod weave;
 
 pub use diagnostics::Diagnostic;
-pub use explain::{EndNeed, Explain, Need};
+pub use explain::{Analyzed, EndNeed, Explain, ExplainFormat, Need, Ran, RanWorker};
 pub use planner::{Planned, Planner, Stage, Workers};
 pub use settings::{SettingSpec, settings};
 pub use vocabulary::{Relation, Vocabulary};

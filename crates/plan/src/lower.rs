@@ -4,7 +4,7 @@
 //! Otherwise, over bounded input, its largest parts that can be woven feed a [`BatchStage`], which
 //! runs the rest. Over unbounded input there is no rest: what does not stream is refused.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
@@ -227,9 +227,19 @@ impl Lowering<'_> {
 
 /// Rows that are known, as a statement.
 pub(crate) fn known_rows(batches: Vec<RecordBatch>, target: Target) -> Lowered {
-    let mut section = Section::new(&target.name);
     let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
-    section.text("source", format!("{rows} rows of the statement itself"));
+    let text = format!("{rows} rows of the statement itself");
+    told_rows(Arc::new(Mutex::new(batches)), text, target)
+}
+
+/// Rows that will be known when they are read.
+pub(crate) fn told_rows(
+    batches: Arc<Mutex<Vec<RecordBatch>>>,
+    text: String,
+    target: Target,
+) -> Lowered {
+    let mut section = Section::new(&target.name);
+    section.text("source", text);
     section.text("sink", target.shown);
     let source = Arc::new(Rows { schema: target.schema.clone(), batches });
     let input = Input { table: "rows".into(), source, watermark: None };

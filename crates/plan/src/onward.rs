@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
-use dataflow::error::DataflowError;
+use dataflow::connector::{Connector, TableDef};
+use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::fragment::{Fragment, WindowColumns};
 use dataflow::job::{Exchange, Operator, OperatorKind, Origin, Step, Stepped};
 use dataflow::sink::Sink;
@@ -183,6 +184,23 @@ impl Weaver<'_> {
             time: timed.and_then(at),
             window,
             bounded: self.bounded,
+        })
+    }
+}
+
+/// Stands for the connector of tables that are streams, which are only read, by their operators.
+pub(crate) struct Streams;
+
+impl Connector for Streams {
+    fn name(&self) -> &'static str {
+        "stream"
+    }
+
+    fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
+        Err(ConnectorError::Option {
+            key: "connector".into(),
+            message: format!("'{}' is a stream and cannot be written", table.name),
+            hint: Some("INSERT INTO a table that CREATE TABLE made".into()),
         })
     }
 }

@@ -16,9 +16,9 @@ use crate::catalog::{Catalog, Entry, Table, View};
 use crate::computed::Computed;
 use crate::ddl::{CreateTable, Origin};
 use crate::diagnostics::{Diagnostic, Place};
-use crate::explain::{self, EndNeed, Explain, Section};
+use crate::explain::{self, Analyzed, Discard, EndNeed, Explain, ExplainFormat, Section};
 use crate::insert;
-use crate::lower::{Lowered, Lowering, Target, append, known_rows};
+use crate::lower::{Lowered, Lowering, Target, append, known_rows, told_rows};
 use crate::names::with_plain_names;
 use crate::query::{Engine, Understood};
 use crate::settings::{InForce, Refused, settings};
@@ -63,6 +63,8 @@ pub struct Stage {
     pub bounded: bool,
     /// The plan for a reader.
     pub explain: Explain,
+    /// Where to tell how it went, if the next stage is to show that.
+    pub analyzed: Option<Analyzed>,
     /// Set to true, it ends what runs when all input has been read; the rest ends by its workers.
     pub interrupt: Arc<AtomicBool>,
 }
@@ -191,6 +193,10 @@ impl Planner {
             }
             Statement::Drop { view, name, if_exists } => self.drop(view, &name, if_exists)?,
             Statement::Set { key, value } => self.set(&key, &value)?,
+            Statement::Analyze(inner, format) => {
+                let text = text_of(script.sql, tokens);
+                script.stages.extend(self.analyze(*inner, format, text, start)?);
+            }
             Statement::BeginSet => script.set = Some((Building::default(), start)),
             Statement::EndSet => match script.set.take() {
                 Some((building, _)) if building.operators.is_empty() => {}
@@ -216,17 +222,55 @@ impl Planner {
         Ok(())
     }
 
+    /// A stage that runs a query for nobody, and one that shows how that went.
+    fn analyze(
+        &self,
+        inner: Statement,
+        format: ExplainFormat,
+        sql: String,
+        start: Place,
+    ) -> Result<[Stage; 2], Failed> {
+        let Statement::Select(query) = inner else {
+            let message = "EXPLAIN ANALYZE runs a query, and this is none";
+            return Err(vec![Diagnostic::at(start, message).hint("EXPLAIN ANALYZE SELECT …")]);
+        };
+        let place = query.first().map_or(start, |token| Place::of(token.span));
+        let (name, lowered) = self.select_into(&query, |schema| {
+            let shown = "nothing: the rows are counted".into();
+            Ok(Target { name: "SELECT".into(), sink: Arc::new(Discard), schema, shown })
+        })?;
+        if !lowered.bounded {
+            let message = "EXPLAIN ANALYZE runs a query to its end, and this one has none";
+            return Err(vec![
+                Diagnostic::at(place, message)
+                    .hint("run it with --metrics: /metrics tells the same while it runs"),
+            ]);
+        }
+        let of = |name: String, lowered| {
+            let mut building = Building::default();
+            building.add(Planned { name, sql: sql.clone(), line: start.line }, lowered);
+            self.stage(building)
+        };
+        let schema = Arc::new(Schema::new(vec![Field::new("plan", DataType::Utf8, false)]));
+        let analyzed = Analyzed { format, schema: schema.clone(), rows: Arc::default() };
+        let target = self.default_target("EXPLAIN ANALYZE", schema, start)?;
+        let text = "what the run before came to".to_string();
+        let shown = told_rows(analyzed.rows.clone(), text, target);
+        let run = Stage { analyzed: Some(analyzed), ..of(name, lowered) };
+        Ok([run, of("EXPLAIN ANALYZE".into(), shown)])
+    }
+
     /// A statement that makes rows.
     fn rows(&self, statement: Statement, start: Place) -> Result<(String, Lowered), Failed> {
         let text = |name: &str| Field::new(name, DataType::Utf8, false);
         match statement {
             Statement::Insert { table, columns, query } => self.insert(&table, &columns, &query),
             Statement::Select(query) => self.select(&query, start),
-            Statement::Explain(inner) => {
+            Statement::Explain(inner, format) => {
                 let (_, lowered) = self.rows(*inner, start)?;
                 let mut building = Building::default();
                 building.add(Planned { name: String::new(), sql: String::new(), line: 0 }, lowered);
-                let explained = self.stage(building).explain.text();
+                let explained = self.stage(building).explain.show(format);
                 let lines: Vec<&str> = explained.lines().collect();
                 self.shown("EXPLAIN", vec![text("plan")], vec![lines], start)
             }
@@ -235,7 +279,9 @@ impl Planner {
                 self.shown("SHOW TABLES", vec![text("name")], vec![names], start)
             }
             Statement::Describe(name) => {
-                let schema = match self.catalog.get(&name.text) {
+                let mut entry =
+                    self.catalog.read(&name.text).map_err(|e| vec![e.moved(name.place)])?;
+                let schema = match &mut entry {
                     Some(Entry::Table(table)) => table.columns(name.place).map_err(|e| vec![e])?,
                     Some(Entry::View(view)) => view.schema(),
                     None => return Err(self.unknown(&name)),
@@ -259,6 +305,13 @@ impl Planner {
         query: &[TokenWithSpan],
     ) -> Result<(String, Lowered), Failed> {
         let table = match self.catalog.get(&name.text) {
+            None if matches!(self.catalog.read(&name.text), Ok(Some(_))) => {
+                let message = format!(
+                    "'{}' holds what another table could not give, and cannot be written",
+                    name.text
+                );
+                return Err(vec![Diagnostic::at(name.place, message)]);
+            }
             Some(Entry::Table(table)) => table,
             Some(Entry::View(_)) => {
                 let message = format!("'{}' is a view, and only tables can be written", name.text);
@@ -299,6 +352,14 @@ impl Planner {
     }
 
     fn select(&self, query: &[TokenWithSpan], start: Place) -> Result<(String, Lowered), Failed> {
+        self.select_into(query, |schema| self.default_target("SELECT", schema, start))
+    }
+
+    fn select_into(
+        &self,
+        query: &[TokenWithSpan],
+        target: impl FnOnce(SchemaRef) -> Result<Target, Failed>,
+    ) -> Result<(String, Lowered), Failed> {
         let understood = self.understand(query)?;
         let plan = {
             let around = self.engine.surroundings(query, &understood.sites, &self.catalog);
@@ -306,7 +367,7 @@ impl Planner {
             optimized.map_err(|e| Vec::from_iter(around.report(&e)))?
         };
         let schema = with_plain_names(&nullable(&understood.plan));
-        let target = self.default_target("SELECT", schema, start)?;
+        let target = target(schema)?;
         self.lower(query, &understood, &plan, target)
     }
 
@@ -479,11 +540,18 @@ impl Planner {
         let groupings = building.operators.iter().filter(groups).count();
         let needs =
             explain::needs(&self.settings, self.workers, &self.ends, groupings, building.batch);
+        let operators = building.operators.clone();
         Stage {
             job: Job { operators: building.operators, settings: self.settings.job.clone() },
             statements: building.statements,
             bounded: !building.unbounded,
-            explain: Explain { sections: building.sections, needs, workers: self.workers },
+            explain: Explain {
+                sections: building.sections,
+                operators,
+                needs,
+                workers: self.workers,
+            },
+            analyzed: None,
             interrupt: self.engine.interrupt.clone(),
         }
     }

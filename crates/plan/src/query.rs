@@ -252,12 +252,11 @@ struct Names<'a> {
 impl ContextProvider for Names<'_> {
     fn get_table_source(&self, name: TableReference) -> Result<Arc<dyn TableSource>> {
         let name = name.to_string();
-        match self.catalog.get(&name) {
+        let failed = |e| DataFusionError::from(PlanError::Table(Box::new(e)));
+        match self.catalog.read(&name).map_err(failed)? {
             Some(Entry::View(view)) => Ok(Arc::new(InlinedView(view.clone()))),
             Some(Entry::Table(table)) => {
-                let schema = table
-                    .columns(Place::default())
-                    .map_err(|e| DataFusionError::from(PlanError::Table(Box::new(e))))?;
+                let schema = table.columns(Place::default()).map_err(failed)?;
                 Ok(Arc::new(ScannedTable { table: table.clone(), schema }))
             }
             None if self.catalog.broken.contains(&name) => Err(PlanError::Broken.into()),

@@ -1,19 +1,21 @@
 //! Rows that are known when the statement is planned: `VALUES`, `SHOW TABLES`.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
 
-/// Rows that are known.
+/// Rows that are known when they are read.
 pub(crate) struct Rows {
     pub(crate) schema: SchemaRef,
-    pub(crate) batches: Vec<RecordBatch>,
+    pub(crate) batches: Arc<Mutex<Vec<RecordBatch>>>,
 }
 
 impl Rows {
-    fn count(&self) -> usize {
-        self.batches.iter().map(RecordBatch::num_rows).sum()
+    fn batches(&self) -> Vec<RecordBatch> {
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -27,12 +29,12 @@ impl Source for Rows {
     }
 
     fn flows(&self, _: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
-        let rows = Some(self.count() as u64);
+        let rows = Some(self.batches().iter().map(|batch| batch.num_rows() as u64).sum());
         Ok(vec![FlowInfo { name: "rows".into(), rows, ..FlowInfo::default() }])
     }
 
     fn open(&self, _: usize, _: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
-        Ok(Box::new(RowsFlow { rest: self.batches.iter().rev().cloned().collect() }))
+        Ok(Box::new(RowsFlow { rest: self.batches().into_iter().rev().collect() }))
     }
 }
 

@@ -5,20 +5,39 @@ use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::ddl::{self, CreateTable};
 use crate::diagnostics::Diagnostic;
+use crate::explain::ExplainFormat;
 use crate::syntax::{Cursor, Ident, is_word};
 
 /// One statement.
 #[derive(Debug)]
 pub(crate) enum Statement {
     CreateTable(CreateTable),
-    CreateView { name: Ident, if_not_exists: bool, columns: Vec<Ident>, query: Vec<TokenWithSpan> },
-    Drop { view: bool, name: Ident, if_exists: bool },
-    Insert { table: Ident, columns: Vec<Ident>, query: Vec<TokenWithSpan> },
+    CreateView {
+        name: Ident,
+        if_not_exists: bool,
+        columns: Vec<Ident>,
+        query: Vec<TokenWithSpan>,
+    },
+    Drop {
+        view: bool,
+        name: Ident,
+        if_exists: bool,
+    },
+    Insert {
+        table: Ident,
+        columns: Vec<Ident>,
+        query: Vec<TokenWithSpan>,
+    },
     Select(Vec<TokenWithSpan>),
-    Explain(Box<Statement>),
+    Explain(Box<Statement>, ExplainFormat),
+    /// Runs a query, and shows its plan with what the workers did.
+    Analyze(Box<Statement>, ExplainFormat),
     ShowTables,
     Describe(Ident),
-    Set { key: Ident, value: Ident },
+    Set {
+        key: Ident,
+        value: Ident,
+    },
     BeginSet,
     EndSet,
 }
@@ -46,14 +65,47 @@ pub(crate) fn parse(tokens: &[TokenWithSpan]) -> Result<Vec<Statement>, Diagnost
     Ok(vec![parse_one(cursor)?])
 }
 
+/// `ANALYZE`, `(ANALYZE, FORMAT JSON)` or nothing.
+fn explain_options(cursor: &mut Cursor<'_>) -> Result<(bool, ExplainFormat), Diagnostic> {
+    let mut analyze = cursor.words("ANALYZE");
+    let mut format = ExplainFormat::Text;
+    let option = |token: &TokenWithSpan| is_word(token, "FORMAT") || is_word(token, "ANALYZE");
+    let opens = cursor.peek().is_some_and(|token| token.token == Token::LParen);
+    if !opens || !cursor.peek_at(1).is_some_and(option) {
+        return Ok((analyze, format));
+    }
+    cursor.expect(&Token::LParen)?;
+    loop {
+        if cursor.words("FORMAT") {
+            let name = cursor.ident("a format")?;
+            format = ExplainFormat::of(&name.text).ok_or_else(|| {
+                let error = Diagnostic::at(name.place, format!("unknown format '{}'", name.text));
+                error.nearest("formats", &name.text, ExplainFormat::NAMES)
+            })?;
+        } else if cursor.words("ANALYZE") {
+            analyze = true;
+        } else {
+            return Err(cursor.expected("ANALYZE or FORMAT"));
+        }
+        if !cursor.token(&Token::Comma) {
+            cursor.expect(&Token::RParen)?;
+            return Ok((analyze, format));
+        }
+    }
+}
+
 fn parse_one(mut cursor: Cursor<'_>) -> Result<Statement, Diagnostic> {
     if cursor.words("END") {
         cursor.end()?;
         return Ok(Statement::EndSet);
     }
     if cursor.words("EXPLAIN") {
+        let (analyze, format) = explain_options(&mut cursor)?;
+        if analyze {
+            return Ok(Statement::Analyze(Box::new(parse_one(cursor)?), format));
+        }
         cursor.words("PLAN FOR");
-        return Ok(Statement::Explain(Box::new(parse_one(cursor)?)));
+        return Ok(Statement::Explain(Box::new(parse_one(cursor)?), format));
     }
     if cursor.words("CREATE") {
         return create(&mut cursor);

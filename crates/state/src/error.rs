@@ -34,14 +34,21 @@ pub enum StateError {
     /// refused it.
     #[error("cannot group by a value of type {0}")]
     Key(DataType),
-    /// State has reached its budget; nothing of the batch was applied. Close the epoch or fire a
-    /// window, raise the budget, or add nodes.
-    #[error("state holds {bytes} bytes and may hold {budget}")]
+    /// State has reached its budget. Close the epoch or fire a window, raise the budget, or add
+    /// nodes.
+    #[error("state needs {bytes} bytes and may hold {budget}")]
     Budget {
-        /// Bytes held.
+        /// Bytes held, and those of a table that would have to grow.
         bytes: usize,
         /// Bytes allowed.
         budget: usize,
+    },
+    /// An index would have to grow by more than it may. [`crate::Slices`] makes
+    /// [`StateError::Budget`] of it.
+    #[error("an index would have to grow by {bytes} bytes")]
+    Growth {
+        /// By how much.
+        bytes: usize,
     },
     /// One slice has more groups, or more bytes of one key column, than its index can address.
     #[error("a slice has more than {max} {what}")]

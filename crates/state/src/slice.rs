@@ -99,6 +99,8 @@ pub struct Slice {
     spent: Option<Cursor>,
     /// The share of a sparse array.
     array_bytes_max: usize,
+    /// By how many bytes the slice may grow.
+    room: usize,
     /// Scratch: the ids of a batch, and its words.
     ids: Vec<u32>,
     words: Vec<u64>,
@@ -119,6 +121,7 @@ impl Slice {
             giving: None,
             spent: None,
             array_bytes_max: spec.options.budget_bytes / ARRAY_PART,
+            room: usize::MAX,
             ids: vec![],
             words: vec![],
         }
@@ -204,6 +207,13 @@ impl Slice {
     /// large.
     pub(crate) fn set_array_bytes_max(&mut self, bytes: usize) {
         self.array_bytes_max = bytes;
+    }
+
+    /// By how many bytes the slice may grow in one step. Beyond that comes only what the groups of
+    /// a batch bring.
+    pub(crate) fn set_room(&mut self, bytes: usize) {
+        self.room = bytes;
+        self.index.set_room(bytes);
     }
 
     /// How many groups have state. Counts them, if the key mode is Array.
@@ -364,7 +374,9 @@ impl Slice {
             Some(range)
                 if integer
                     && self.spec.options.key_mode != Some(KeyMode::Hash)
-                    && self.worth_array(range, self.index.total()) =>
+                    && self.worth_array(range, self.index.total())
+                    && range.len().saturating_mul(self.spec.id_bytes() as u64)
+                        <= self.room as u64 =>
             {
                 let dense = self.spec.hole_bytes().is_none();
                 let range = with_room(range);
@@ -390,6 +402,11 @@ impl Slice {
         }
         match &mut self.index {
             Index::Array(index) if covered.is_some() && !downwards => {
+                let ids = range.len().saturating_sub(index.total() as u64);
+                let bytes = ids.saturating_mul(self.spec.id_bytes() as u64) as usize;
+                if bytes > self.room {
+                    return Err(StateError::Growth { bytes });
+                }
                 index.grow(range);
                 Ok(())
             }
@@ -410,8 +427,7 @@ impl Slice {
         if len > self.range_max() {
             return false;
         }
-        // Without holes, the table of ids.
-        let each = self.spec.hole_bytes().unwrap_or(size_of::<u32>()) as u64;
+        let each = self.spec.id_bytes() as u64;
         let bytes = (len + 1).next_power_of_two().saturating_mul(each);
         let affordable = bytes <= self.array_bytes_max as u64;
         !sparse(SPARSE_MAX) || (affordable && (len <= RANGE_FREE || !sparse(SPARSER_MAX)))
@@ -435,6 +451,7 @@ impl Slice {
         }
         let mut moved = Self::new(&self.spec);
         (moved.index, moved.array_bytes_max) = (index, self.array_bytes_max);
+        moved.set_room(self.room);
         let mut cursor = Cursor::default();
         while let Some(part) =
             self.read(&mut cursor, |accumulator, part| accumulator.state(part))?

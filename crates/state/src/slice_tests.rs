@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, Float64Array, Int64Array, StringArray, UInt8Array, UInt32Array,
+    Array, ArrayRef, BooleanArray, Float64Array, Int64Array, StringArray, UInt8Array, UInt32Array,
 };
 use arrow::compute::{cast, concat, take};
 use arrow::datatypes::{DataType, TimeUnit};
@@ -366,6 +366,38 @@ fn a_dense_range_moves_from_hash_to_array() {
     assert_eq!(delta(&mut slice).rows(), 100_004);
     slice.update(&[keys(0)], &[vec![]]).unwrap();
     assert_eq!(slice.groups(), 4096, "an emptied slice starts from zero");
+}
+
+#[test]
+fn no_table_grows_beyond_the_budget() {
+    let scattered = |i: i64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64);
+    let word = |i: i64| Arc::new(Int64Array::from(vec![i; 1])) as ArrayRef;
+    let text = |i: i64| Arc::new(StringArray::from(vec![format!("key {i}")])) as ArrayRef;
+    type Keys<'a> = &'a dyn Fn(i64) -> Vec<ArrayRef>;
+    let kinds: [(KeyMode, Keys); 4] = [
+        (KeyMode::Array, &|i| vec![word(i)]),
+        (KeyMode::Hash, &|i| vec![word(scattered(i))]),
+        (KeyMode::Packed, &|i| vec![word(scattered(i)), Arc::new(BooleanArray::from(vec![true]))]),
+        (KeyMode::Wide, &|i| vec![text(i)]),
+    ];
+    for (mode, keys) in kinds {
+        let options = StateOptions { budget_bytes: 4 << 20, ..StateOptions::default() };
+        let types = keys(0).iter().map(|key| key.data_type().clone()).collect();
+        let aggregates = vec![count(), sum(&DataType::Float64).unwrap()];
+        let mut slices = Slices::new(&Arc::new(GroupBy { keys: types, aggregates, options }));
+        let one: ArrayRef = Arc::new(Float64Array::from(vec![1.0]));
+        let mut groups = 0;
+        let error = loop {
+            match slices.update(0, 1, &keys(groups), &[vec![], vec![one.clone()]]) {
+                Ok(()) => groups += 1,
+                Err(error) => break error,
+            }
+            assert!(slices.bytes() <= (4 << 20) + (16 << 10), "{mode:?}: {}", slices.bytes());
+        };
+        assert!(matches!(error, StateError::Budget { bytes, .. } if bytes >= 4 << 20), "{error}");
+        assert!(slices.bytes() > 4 << 18, "{mode:?} gave up at {}", slices.bytes());
+        assert_eq!(slices.get(0).map(|slice| slice.key_mode()), Some(mode));
+    }
 }
 
 #[test]

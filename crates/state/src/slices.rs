@@ -23,12 +23,21 @@ pub struct Slices {
     live: BTreeMap<i64, Slice>,
     free: Vec<Slice>,
     bytes: usize,
+    /// Bytes that all slices may hold now.
+    budget: usize,
 }
 
 impl Slices {
     /// No slices.
     pub fn new(spec: &Arc<GroupBy>) -> Self {
-        Self { spec: Arc::clone(spec), live: BTreeMap::new(), free: vec![], bytes: 0 }
+        let budget = spec.options.budget_bytes;
+        Self { spec: Arc::clone(spec), live: BTreeMap::new(), free: vec![], bytes: 0, budget }
+    }
+
+    /// Bytes that all slices may hold from now on, where others share a budget with them. Arrays
+    /// stay within their part of the whole budget.
+    pub fn set_budget(&mut self, bytes: usize) {
+        self.budget = bytes;
     }
 
     /// Adds `rows` rows of a batch to the slice that starts at `start`: see [`Slice::update_rows`].
@@ -135,7 +144,7 @@ impl Slices {
         start: i64,
         apply: impl FnOnce(&mut Slice) -> Result<(), StateError>,
     ) -> Result<(), StateError> {
-        let budget = self.spec.options.budget_bytes;
+        let (budget, all) = (self.budget, self.spec.options.budget_bytes);
         if self.bytes >= budget {
             self.free.drain(..).for_each(|slice| self.bytes -= slice.bytes());
             if self.bytes >= budget {
@@ -152,12 +161,16 @@ impl Slices {
         });
         let before = slice.bytes();
         let others = self.bytes - before;
-        slice.set_array_bytes_max(
-            (budget / ARRAYS_PART).saturating_sub(others).min(budget / ARRAY_PART),
-        );
+        slice.set_array_bytes_max((all / ARRAYS_PART).saturating_sub(others).min(all / ARRAY_PART));
+        slice.set_room(budget.saturating_sub(self.bytes));
         let applied = apply(slice);
         self.bytes = others + slice.bytes();
-        applied
+        applied.map_err(|error| match error {
+            StateError::Growth { bytes } => {
+                StateError::Budget { bytes: self.bytes + bytes, budget }
+            }
+            error => error,
+        })
     }
 
     fn take(

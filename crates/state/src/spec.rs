@@ -90,4 +90,9 @@ impl GroupBy {
             Holes::Kept(bytes) | Holes::Told(bytes) => Some(sum + bytes),
         })
     }
+
+    /// What a key of an array's range costs: without holes, its entry in the table of ids.
+    pub(crate) fn id_bytes(&self) -> usize {
+        self.hole_bytes().unwrap_or(size_of::<u32>())
+    }
 }

@@ -27,6 +27,8 @@ impl<T: FromBytes + IntoBytes + Immutable + FromZeros + Copy> Plain for T {}
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     store: Store<T>,
+    /// Entries that somebody has asked for: those behind were never touched.
+    used: usize,
 }
 
 #[derive(Debug)]
@@ -42,7 +44,7 @@ enum Store<T> {
 impl<T: Plain> Table<T> {
     /// An empty table.
     pub(crate) fn new() -> Self {
-        Self { store: Store::Heap(Vec::new()) }
+        Self { store: Store::Heap(Vec::new()), used: 0 }
     }
 
     /// A table of at least `len` zeros.
@@ -62,12 +64,18 @@ impl<T: Plain> Table<T> {
                 Store::Heap(T::new_vec_zeroed(len).unwrap_or_else(|_| vec![T::new_zeroed(); len]))
             }
         };
-        Self { store }
+        Self { store, used: len }
+    }
+
+    /// Bytes of a table of at least `len` entries of which all are used.
+    pub(crate) fn bytes_of(len: usize) -> usize {
+        len.next_power_of_two().saturating_mul(size_of::<T>())
     }
 
     /// Grows to at least `len`.
     #[inline]
     pub(crate) fn grow(&mut self, len: usize) {
+        self.used = self.used.max(len);
         if len > self.len() {
             self.grow_to(len);
         }
@@ -84,7 +92,7 @@ impl<T: Plain> Table<T> {
         }
         let mut grown = Self::zeroed(len.max(16));
         grown.as_mut()[..self.len()].copy_from_slice(self.as_ref());
-        *self = grown;
+        self.store = grown.store;
     }
 
     /// How long it is.
@@ -118,9 +126,9 @@ impl<T: Plain> Table<T> {
         self.as_mut()[..used].fill(T::new_zeroed());
     }
 
-    /// Bytes held.
+    /// Bytes held: what was never touched takes none.
     pub(crate) fn bytes(&self) -> usize {
-        self.len() * size_of::<T>()
+        self.used * size_of::<T>()
     }
 }
 
@@ -151,6 +159,17 @@ impl<T: Plain> AsMut<[T]> for Table<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_never_asked_for_does_not_count() {
+        let mut table = Table::<u64>::new();
+        table.grow((1 << 20) + 1);
+        assert_eq!((table.len(), table.bytes()), (1 << 21, ((1 << 20) + 1) * 8));
+        table.clear(1);
+        table.grow(7);
+        assert_eq!(table.bytes(), ((1 << 20) + 1) * 8, "cleared memory is still there");
+        assert_eq!(Table::<u64>::zeroed(1000).bytes(), Table::<u64>::bytes_of(1000));
+    }
 
     #[test]
     fn growing_keeps_entries_and_adds_zeros() {

@@ -126,9 +126,12 @@ impl Merge {
         &self.answers
     }
 
-    /// The partial states of this epoch.
-    pub(super) fn partial(&self) -> RefMut<'_, Slices> {
-        self.partial.borrow_mut()
+    /// The partial states of this epoch, held to their part of the `left` bytes that this merge may
+    /// take.
+    pub(super) fn partial(&self, left: usize) -> RefMut<'_, Slices> {
+        let mut partial = self.partial.borrow_mut();
+        partial.set_budget(left.saturating_sub(self.kept_bytes.get() + self.staged.borrow().bytes));
+        partial
     }
 
     /// Bytes of partial states, of deltas that are kept for others, and of theirs that are staged.

@@ -25,7 +25,7 @@ mod late;
 mod merge;
 mod sessions;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -167,8 +167,12 @@ impl Grouping {
             return Ok(());
         }
         match &self.exchange {
-            Meeting::Forward => self.fold(batch, key, self.merged.borrow_mut().slices()),
-            Meeting::Merge(merge) => self.fold(batch, key, &mut merge.partial()),
+            Meeting::Forward => self.fold(batch, key, self.bounded().slices()),
+            Meeting::Merge(merge) => {
+                let left = self.ledger.share(self.tag);
+                let left = left.saturating_sub(self.merged.borrow().bytes());
+                self.fold(batch, key, &mut merge.partial(left))
+            }
             Meeting::Shuffle(shuffle) => shuffle.push(self, 0, batch, key).await,
         }
     }
@@ -343,17 +347,30 @@ impl Grouping {
         keys: &[ArrayRef],
         states: &[ArrayRef],
     ) -> Result<(), DataflowError> {
-        self.merged.borrow_mut().slices().merge(key, keys, states)?;
+        self.bounded().slices().merge(key, keys, states)?;
         self.account()
+    }
+
+    /// The merged state, held to what the budget leaves for its slices.
+    fn bounded(&self) -> RefMut<'_, Windowed> {
+        let mut merged = self.merged.borrow_mut();
+        let beside = merged.bytes() - merged.slices().bytes() + self.partial_bytes();
+        let left = self.ledger.share(self.tag).saturating_sub(beside);
+        merged.slices().set_budget(left);
+        merged
+    }
+
+    fn partial_bytes(&self) -> usize {
+        match &self.exchange {
+            Meeting::Merge(merge) => merge.bytes(),
+            _ => 0,
+        }
     }
 
     /// Publishes the bytes of state, and holds them to their bound.
     fn account(&self) -> Result<(), DataflowError> {
-        let partial = match &self.exchange {
-            Meeting::Merge(merge) => merge.bytes(),
-            _ => 0,
-        };
-        Ok(self.ledger.set(self.tag, self.merged.borrow().bytes() + partial)?)
+        let bytes = self.merged.borrow().bytes() + self.partial_bytes();
+        Ok(self.ledger.set(self.tag, bytes)?)
     }
 }
 
@@ -386,7 +403,7 @@ impl Member for Grouping {
 
     fn take(&self, _: usize, batch: RecordBatch, key: Option<i64>) -> Result<(), DataflowError> {
         let batch = self.owned(batch);
-        self.fold(&batch, key, self.merged.borrow_mut().slices())?;
+        self.fold(&batch, key, self.bounded().slices())?;
         self.account()
     }
 }

@@ -12,7 +12,7 @@ use arrow::buffer::NullBuffer;
 use arrow::datatypes::DataType;
 
 use super::array::Span;
-use super::room;
+use super::{regrown, room};
 use crate::table::{Plain, Table};
 use crate::{Part, StateError, hash, kernel, words};
 
@@ -82,13 +82,15 @@ pub(crate) struct HashIndex<K: Key> {
     keys: Vec<K>,
     /// The id of NULL, which has a key that means nothing, and no slot.
     null: Option<u32>,
+    /// By how many bytes the table may grow.
+    room: usize,
     /// Scratch: where the rows of a chunk start probing.
     starts: Vec<u32>,
 }
 
 impl<K: Key> HashIndex<K> {
     fn new() -> Self {
-        Self { slots: Table::new(), keys: vec![], null: None, starts: vec![] }
+        Self { slots: Table::new(), keys: vec![], null: None, room: usize::MAX, starts: vec![] }
     }
 
     /// Appends the id of each key to `out`.
@@ -96,7 +98,7 @@ impl<K: Key> HashIndex<K> {
         room(self.keys.len(), keys.len())?;
         out.reserve(keys.len());
         for chunk in keys.chunks(CHUNK) {
-            self.reserve(chunk.len());
+            self.reserve(chunk.len())?;
             let shift = 64 - self.slots.len().trailing_zeros();
             self.starts.clear();
             self.starts.extend(chunk.iter().map(|key| (key.hash() >> shift) as u32));
@@ -113,16 +115,14 @@ impl<K: Key> HashIndex<K> {
     }
 
     /// Makes room for `more` keys at a load of at most 0.6.
-    fn reserve(&mut self, more: usize) {
+    fn reserve(&mut self, more: usize) -> Result<(), StateError> {
         let need = (self.keys.len() + more) * 5 / 3;
-        if need > self.slots.len() {
-            self.rebuild(need.max(SLOTS_MIN));
-        }
+        if need > self.slots.len() { self.rebuild(need.max(SLOTS_MIN)) } else { Ok(()) }
     }
 
     #[cold]
-    fn rebuild(&mut self, slots: usize) {
-        let mut table = Table::<K::Slot>::zeroed(slots);
+    fn rebuild(&mut self, slots: usize) -> Result<(), StateError> {
+        let mut table = regrown(&mut self.slots, slots, self.room)?;
         let shift = 64 - table.len().trailing_zeros();
         let mask = table.len() - 1;
         for (id, &key) in self.keys.iter().enumerate() {
@@ -139,6 +139,7 @@ impl<K: Key> HashIndex<K> {
             table.as_mut()[at] = key.slot(id as u32);
         }
         self.slots = table;
+        Ok(())
     }
 
     /// Forgets all keys. A table that was hardly used is given back: clearing it would cost more
@@ -159,7 +160,7 @@ impl<K: Key> HashIndex<K> {
     }
 
     fn bytes(&self) -> usize {
-        self.slots.bytes() + self.keys.capacity() * size_of::<K>() + self.starts.capacity() * 4
+        self.slots.bytes() + self.keys.len() * size_of::<K>() + self.starts.capacity() * 4
     }
 }
 
@@ -249,6 +250,10 @@ impl WordIndex {
         words::column(&self.key, self.index.keys[part.ids()].to_vec(), nulls)
     }
 
+    pub(crate) fn set_room(&mut self, bytes: usize) {
+        self.index.room = bytes;
+    }
+
     /// Forgets all keys.
     pub(crate) fn clear(&mut self) {
         self.ask_at = 0;
@@ -332,6 +337,10 @@ impl PackedIndex {
                 words::column(key, words, nulls)
             })
             .collect()
+    }
+
+    pub(crate) fn set_room(&mut self, bytes: usize) {
+        self.index.room = bytes;
     }
 
     /// Forgets all keys.

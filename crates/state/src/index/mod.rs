@@ -18,6 +18,7 @@ pub(crate) mod wide;
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field};
 
+use crate::table::{Plain, Table};
 use crate::{Part, StateError, words};
 use array::ArrayIndex;
 use hash::{PackedIndex, WordIndex};
@@ -141,6 +142,17 @@ impl Index {
         }
     }
 
+    /// By how many bytes tables of keys may grow. A table grows by as much as it has: this cannot
+    /// be found out afterwards.
+    pub(crate) fn set_room(&mut self, bytes: usize) {
+        match self {
+            Self::One | Self::Refused(_) | Self::Array(_) => {}
+            Self::Hash(index) => index.set_room(bytes),
+            Self::Packed(index) => index.set_room(bytes),
+            Self::Wide(index) => index.set_room(bytes),
+        }
+    }
+
     /// Forgets all keys. Memory may be kept.
     pub(crate) fn clear(&mut self) {
         match self {
@@ -161,6 +173,21 @@ impl Index {
             Self::Wide(index) => index.bytes(),
         }
     }
+}
+
+/// An error if a table of `slots` entries in the place of `table` would grow by more than `room`
+/// bytes; else that table. The old one is given back first: its entries are made anew.
+fn regrown<T: Plain>(
+    table: &mut Table<T>,
+    slots: usize,
+    room: usize,
+) -> Result<Table<T>, StateError> {
+    let bytes = Table::<T>::bytes_of(slots).saturating_sub(table.bytes());
+    if bytes > room {
+        return Err(StateError::Growth { bytes });
+    }
+    *table = Table::new();
+    Ok(Table::zeroed(slots))
 }
 
 /// An error if `more` groups might not have ids any more.

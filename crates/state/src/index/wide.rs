@@ -16,7 +16,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float32Type, Float64Type};
 use arrow::row::{RowConverter, Rows, SortField};
 
-use super::room;
+use super::{regrown, room};
 use crate::table::Table;
 use crate::{Part, StateError, hash, words};
 
@@ -34,11 +34,13 @@ struct BytesIndex {
     ends: Vec<i64>,
     /// The id of NULL, which has no slot and no bytes.
     null: Option<u32>,
+    /// By how many bytes the table may grow.
+    room: usize,
 }
 
 impl BytesIndex {
     fn new() -> Self {
-        Self { slots: Table::new(), log: vec![], ends: vec![], null: None }
+        Self { slots: Table::new(), log: vec![], ends: vec![], null: None, room: usize::MAX }
     }
 
     fn key(&self, id: usize) -> &[u8] {
@@ -53,7 +55,7 @@ impl BytesIndex {
         if need <= self.slots.len() {
             return Ok(());
         }
-        let mut slots = Table::<u64>::zeroed(need.max(1 << 10));
+        let mut slots = regrown(&mut self.slots, need.max(1 << 10), self.room)?;
         let mask = slots.len() - 1;
         for id in (0..self.ends.len()).filter(|&id| Some(id as u32) != self.null) {
             let hash = hash::bytes(self.key(id));
@@ -134,7 +136,7 @@ impl BytesIndex {
     }
 
     fn bytes(&self) -> usize {
-        self.slots.bytes() + self.log.capacity() + self.ends.capacity() * 8
+        self.slots.bytes() + self.log.len() + self.ends.len() * 8
     }
 }
 
@@ -211,6 +213,10 @@ impl WideIndex {
 
     pub(crate) fn total(&self) -> usize {
         self.index.ends.len()
+    }
+
+    pub(crate) fn set_room(&mut self, bytes: usize) {
+        self.index.room = bytes;
     }
 
     /// Forgets all keys.

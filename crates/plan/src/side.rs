@@ -1,0 +1,220 @@
+//! `t__bad` and `t__late`: what a table could not give, as tables.
+//!
+//! Both read the table once more, for themselves, and give out what its other readers count and
+//! pass over. `t__bad` has a row for each that could not be read: where it stands, why, and its
+//! text. `t__late` has the rows that came behind the watermark of their own flow, with the
+//! watermark that each met: a window counts such a row as long as it has not fired itself, and
+//! drops it from then on.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, BooleanArray, Int64Array, RecordBatch, StringArray, make_array,
+};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use dataflow::bad::{BadRow, BadRows};
+use dataflow::error::ConnectorError;
+use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::time::ticks;
+
+/// Which rows of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Those that cannot be read.
+    Bad,
+    /// Those that came behind the watermark of their flow.
+    Late,
+}
+
+/// The column of [`Side::Late`] that the table itself has not.
+const WATERMARK: &str = "watermark";
+
+impl Side {
+    /// The table and the side that a name means, if it is the name of a side.
+    pub(crate) fn of(name: &str) -> Option<(&str, Self)> {
+        [Side::Bad, Side::Late]
+            .into_iter()
+            .find_map(|side| Some((name.strip_suffix(side.suffix())?, side)))
+    }
+
+    /// What is put behind the name of the table.
+    pub(crate) fn suffix(self) -> &'static str {
+        match self {
+            Side::Bad => "__bad",
+            Side::Late => "__late",
+        }
+    }
+
+    /// Its columns, of a table with `columns` of which one is the event time.
+    pub(crate) fn schema(self, columns: &Schema, time: &str) -> SchemaRef {
+        let text = |name: &str, nullable| Arc::new(Field::new(name, DataType::Utf8, nullable));
+        Arc::new(Schema::new(match self {
+            Side::Bad => vec![text("place", false), text("reason", false), text("text", false)],
+            Side::Late => {
+                let time = columns.field_with_name(time).map(|field| field.data_type().clone());
+                let time = time.unwrap_or(DataType::Null);
+                let all = columns.fields().iter().cloned();
+                all.chain([Arc::new(Field::new(WATERMARK, time, false))]).collect()
+            }
+        }))
+    }
+}
+
+/// The event time of what is read.
+#[derive(Debug, Clone)]
+pub(crate) struct Time {
+    /// The column of the inner source.
+    pub(crate) column: usize,
+    /// Ticks that rows may lag behind the latest.
+    pub(crate) delay: i64,
+}
+
+/// A side of a source.
+pub(crate) struct SideSource {
+    /// For messages.
+    pub(crate) table: String,
+    pub(crate) side: Side,
+    /// Gives all columns that the side asks for.
+    pub(crate) inner: Arc<dyn Source>,
+    /// Of a [`Side::Late`], always.
+    pub(crate) time: Option<Time>,
+    /// The side's columns, already projected.
+    pub(crate) schema: SchemaRef,
+}
+
+impl Source for SideSource {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn bounded(&self) -> bool {
+        self.inner.bounded()
+    }
+
+    fn flows(&self, workers: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
+        // How many rows a side has is not known before.
+        let unknown = |info: FlowInfo| FlowInfo { name: info.name, ..FlowInfo::default() };
+        Ok(self.inner.flows(workers, None)?.into_iter().map(unknown).collect())
+    }
+
+    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+        let info = self
+            .flows(1, None)
+            .ok()
+            .and_then(|mut all| (flow < all.len()).then(|| all.swap_remove(flow).name));
+        let bad = match self.side {
+            Side::Bad => Arc::new(BadRows::collecting()),
+            // They are counted where the table itself is read.
+            Side::Late => Arc::new(BadRows::default()),
+        };
+        let inner = FlowContext { bad: Arc::clone(&bad), ..context.clone() };
+        Ok(Box::new(SideFlow {
+            table: self.table.clone(),
+            flow: info.unwrap_or_default(),
+            side: self.side,
+            inner: self.inner.open(flow, &inner)?,
+            time: self.time.clone(),
+            schema: Arc::clone(&self.schema),
+            bad,
+            rows: 0,
+            greatest: i64::MIN,
+        }))
+    }
+}
+
+struct SideFlow {
+    table: String,
+    flow: String,
+    side: Side,
+    inner: Box<dyn Flow>,
+    time: Option<Time>,
+    schema: SchemaRef,
+    bad: Arc<BadRows>,
+    rows: u64,
+    /// The greatest event time so far.
+    greatest: i64,
+}
+
+impl Flow for SideFlow {
+    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
+        let next = self.inner.next(rows_max);
+        let batch = match &next {
+            Ok(Next::Batch(batch)) => Some(batch),
+            _ => None,
+        };
+        let found = match self.side {
+            Side::Bad => self.bad(batch),
+            Side::Late => batch.map(|batch| self.late(batch)).transpose()?,
+        };
+        match (found, next) {
+            (Some(found), Ok(_)) if found.num_rows() > 0 => Ok(Next::Batch(found)),
+            // Rows, and none of them of this side: ask again, soon.
+            (_, Ok(Next::Batch(_))) => Ok(Next::Wait { until_ns: 0 }),
+            (_, next) => next,
+        }
+    }
+}
+
+impl SideFlow {
+    /// The bad rows since the last call, those of `batch` that have no event time included.
+    fn bad(&mut self, batch: Option<&RecordBatch>) -> Option<RecordBatch> {
+        if let (Some(batch), Some(time)) = (batch, &self.time) {
+            let times = batch.column(time.column);
+            let name = batch.schema().field(time.column).name().clone();
+            for row in (0..batch.num_rows()).filter(|&row| times.is_null(row)) {
+                self.bad.add(BadRow {
+                    table: self.table.clone(),
+                    place: format!("{}:{}", self.flow, self.rows + row as u64 + 1),
+                    reason: format!("event time '{name}' is NULL"),
+                    text: String::new(),
+                });
+            }
+        }
+        self.rows += batch.map_or(0, |batch| batch.num_rows() as u64);
+        let bad = self.bad.take();
+        let column = |name: &str| -> ArrayRef {
+            let of = |row: &BadRow| match name {
+                "place" => row.place.clone(),
+                "reason" => row.reason.clone(),
+                _ => row.text.clone(),
+            };
+            Arc::new(StringArray::from_iter_values(bad.iter().map(of)))
+        };
+        let columns = self.schema.fields().iter().map(|field| column(field.name())).collect();
+        RecordBatch::try_new(Arc::clone(&self.schema), columns).ok()
+    }
+
+    /// The rows of `batch` that lie behind the watermark that they met.
+    fn late(&mut self, batch: &RecordBatch) -> Result<RecordBatch, ConnectorError> {
+        let refused = |message: String| ConnectorError::Column {
+            column: WATERMARK.into(),
+            message,
+            hint: None,
+        };
+        let Some(Time { column, delay }) = self.time else {
+            return Err(refused("the table has no event time".into()));
+        };
+        let array = batch.column(column);
+        let times = ticks(array).ok_or_else(|| refused("it is no timestamp".into()))?;
+        let (mut met, mut late) =
+            (Vec::with_capacity(times.len()), Vec::with_capacity(times.len()));
+        for (row, &time) in times.iter().enumerate() {
+            let watermark = self.greatest.saturating_sub(delay);
+            met.push(watermark);
+            late.push(array.is_valid(row) && time < watermark);
+            if array.is_valid(row) {
+                self.greatest = self.greatest.max(time);
+            }
+        }
+        let met = Int64Array::from(met).into_data().into_builder();
+        let met = met.data_type(array.data_type().clone()).build();
+        let met = make_array(met.map_err(|error| refused(error.to_string()))?);
+        let columns = self.schema.fields().iter().map(|field| {
+            batch.column_by_name(field.name()).map_or_else(|| Arc::clone(&met), Arc::clone)
+        });
+        RecordBatch::try_new(Arc::clone(&self.schema), columns.collect())
+            .and_then(|all| filter_record_batch(&all, &BooleanArray::from(late)))
+            .map_err(|error| refused(error.to_string()))
+    }
+}
