@@ -21,7 +21,7 @@ use crate::job::{Input, Origin, Step};
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::operator::Routes;
-use crate::pairing::{Hashed, JoinKind, Pairing, Terms};
+use crate::pairing::{Hashed, JoinKind, Pairing, Terms, names};
 use crate::reader::{Read, Reader, Rows};
 use crate::scheduler::{Event, Timers, yield_now};
 use crate::source::FlowContext;
@@ -54,13 +54,8 @@ pub struct Lookup {
 impl Lookup {
     /// For EXPLAIN.
     pub fn describe(&self) -> String {
-        let names = |side: usize, schema: &SchemaRef| {
-            let names = self.keys[side].iter().map(|&key| schema.field(key).name().clone());
-            names.collect::<Vec<_>>().join(", ")
-        };
-        let on = self.on.as_ref().map_or(String::new(), |on| format!(", {}", on.describe()));
-        let (stream, table) = (names(0, &self.both), names(1, &self.kept()));
-        format!("{:?} on ({stream}) = ({table}){on}", self.kind)
+        let [stream, table] = &self.keys;
+        self.terms().describe("", [names(&self.both, stream), names(&self.kept(), table)])
     }
 
     /// What is kept of the table.

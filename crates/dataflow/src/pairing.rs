@@ -67,6 +67,12 @@ impl JoinKind {
     }
 }
 
+/// Names of columns, for EXPLAIN.
+pub(crate) fn names(schema: &SchemaRef, columns: &[usize]) -> String {
+    let names = columns.iter().map(|&column| schema.field(column).name().as_str());
+    names.collect::<Vec<_>>().join(", ")
+}
+
 /// What a join asks of a pair besides equal keys, and what it gives out.
 #[derive(Clone, Copy)]
 pub(crate) struct Terms<'a> {
@@ -79,6 +85,13 @@ pub(crate) struct Terms<'a> {
 }
 
 impl Terms<'_> {
+    /// For EXPLAIN; `keys` are the names of either side's, `how` says which rows meet.
+    pub(crate) fn describe(&self, how: &str, keys: [String; 2]) -> String {
+        let [left, right] = keys;
+        let on = self.on.map_or(String::new(), |on| format!(", {}", on.describe()));
+        format!("{:?}{how} on ({left}) = ({right}){on}", self.kind)
+    }
+
     /// Which of some pairs, given as left and right columns, pass; `None` if all do.
     pub(crate) fn passed(
         &self,

@@ -19,7 +19,7 @@ use arrow::datatypes::SchemaRef;
 
 use crate::error::DataflowError;
 use crate::job::{KeyedOperator, KeyedState, Origin, Step};
-use crate::pairing::{JoinKind, Keys, Terms};
+use crate::pairing::{JoinKind, Keys, Terms, names};
 use crate::time::ticks;
 
 /// Spans that the time in which a row may have partners is cut into.
@@ -105,13 +105,8 @@ impl KeyedOperator for IntervalJoin {
     }
 
     fn describe(&self) -> String {
-        let on = self.on.as_ref().map_or(String::new(), |on| format!(", {}", on.describe()));
-        let keys = |side: &TimedSide| {
-            let names = side.keys.iter().map(|&key| side.schema.field(key).name().clone());
-            names.collect::<Vec<_>>().join(", ")
-        };
-        let [left, right] = &self.sides;
-        format!("{:?} of times on ({}) = ({}){on}", self.kind, keys(left), keys(right))
+        let keys = self.sides.each_ref().map(|side| names(&side.schema, &side.keys));
+        self.terms().describe(" of times", keys)
     }
 }
 

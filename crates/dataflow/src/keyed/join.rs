@@ -16,7 +16,7 @@ use arrow::datatypes::SchemaRef;
 use super::{before_windows, by_window};
 use crate::error::DataflowError;
 use crate::job::{KeyedOperator, KeyedState, Step};
-use crate::pairing::{Hashed, JoinKind, Pairing, Terms};
+use crate::pairing::{Hashed, JoinKind, Pairing, Terms, names};
 
 /// One side of a join.
 #[derive(Debug, Clone)]
@@ -55,13 +55,8 @@ impl KeyedOperator for WindowJoin {
     }
 
     fn describe(&self) -> String {
-        let on = self.on.as_ref().map_or(String::new(), |on| format!(", {}", on.describe()));
-        let keys = |side: &JoinSide| {
-            let names = side.keys.iter().map(|&key| side.schema.field(key).name().clone());
-            names.collect::<Vec<_>>().join(", ")
-        };
-        let [left, right] = &self.sides;
-        format!("{:?} of each window on ({}) = ({}){on}", self.kind, keys(left), keys(right))
+        let keys = self.sides.each_ref().map(|side| names(&side.schema, &side.keys));
+        self.terms().describe(" of each window", keys)
     }
 }
 

@@ -4,6 +4,8 @@
 //! operator's ([`KeyedState`]). Late rows are counted before they travel,
 //! so that they are the same rows however many workers there are.
 
+#[cfg(test)]
+mod fixtures;
 mod interval;
 mod join;
 mod ranking;

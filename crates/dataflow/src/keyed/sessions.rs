@@ -15,6 +15,7 @@ use state::Windows;
 
 use crate::error::DataflowError;
 use crate::job::{KeyedOperator, KeyedState};
+use crate::pairing::names;
 use crate::time::{last_tick, ticks};
 
 /// What a row of a session takes beside its batch, in bytes.
@@ -55,8 +56,7 @@ impl KeyedOperator for RowSessions {
     }
 
     fn describe(&self) -> String {
-        let names = self.keys.iter().map(|&key| self.schema.field(key).name().clone());
-        format!("rows by ({}) until their session ends", names.collect::<Vec<_>>().join(", "))
+        format!("rows by ({}) until their session ends", names(&self.schema, &self.keys))
     }
 }
 

@@ -19,7 +19,7 @@ use arrow::row::{OwnedRow, RowConverter, SortField};
 use super::TimedSide;
 use crate::error::DataflowError;
 use crate::job::{KeyedOperator, KeyedState};
-use crate::pairing::Keys;
+use crate::pairing::{Keys, names};
 use crate::time::ticks;
 
 /// A join of each left row with the version of its key at its time.
@@ -50,13 +50,9 @@ impl KeyedOperator for TemporalJoin {
     }
 
     fn describe(&self) -> String {
-        let keys = |side: &TimedSide| {
-            let names = side.keys.iter().map(|&key| side.schema.field(key).name().clone());
-            names.collect::<Vec<_>>().join(", ")
-        };
-        let [left, right] = &self.sides;
+        let [left, right] = self.sides.each_ref().map(|side| names(&side.schema, &side.keys));
         let kind = if self.outer { "Left" } else { "Inner" };
-        format!("{kind} with versions on ({}) = ({})", keys(left), keys(right))
+        format!("{kind} with versions on ({left}) = ({right})")
     }
 }
 

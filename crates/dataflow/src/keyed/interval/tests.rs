@@ -1,70 +1,9 @@
 //! Joins of random rows and bounds against all pairs of rows.
 
-use arrow::array::{BooleanArray, Int64Array, TimestampMillisecondArray};
-use arrow::compute::filter_record_batch;
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, TimeUnit, TimestampMillisecondType};
-
 use super::*;
-use crate::job::Stepped;
-
-/// A key, a number of its own, and a time.
-type Row = (Option<i64>, i64, i64);
-
-/// Left and right row of a result.
-type Pair = (Option<Row>, Option<Row>);
-
-const KINDS: [JoinKind; 8] = [
-    JoinKind::Inner,
-    JoinKind::Left,
-    JoinKind::Right,
-    JoinKind::Full,
-    JoinKind::LeftSemi,
-    JoinKind::LeftAnti,
-    JoinKind::RightSemi,
-    JoinKind::RightAnti,
-];
-
-fn schema(side: &str) -> SchemaRef {
-    let time = DataType::Timestamp(TimeUnit::Millisecond, None);
-    Arc::new(Schema::new(vec![
-        Field::new(format!("{side}_key"), DataType::Int64, true),
-        Field::new(format!("{side}_number"), DataType::Int64, true),
-        Field::new(format!("{side}_time"), time, true),
-    ]))
-}
-
-fn batch(side: &str, rows: &[Row]) -> RecordBatch {
-    let columns: Vec<ArrayRef> = vec![
-        Arc::new(Int64Array::from_iter(rows.iter().map(|row| row.0))),
-        Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.1))),
-        Arc::new(TimestampMillisecondArray::from_iter_values(rows.iter().map(|row| row.2))),
-    ];
-    RecordBatch::try_new(schema(side), columns).unwrap()
-}
-
-/// Passes pairs whose numbers add up to an even one.
-struct Even(SchemaRef);
-
-impl Step for Even {
-    fn schema(&self) -> SchemaRef {
-        self.0.clone()
-    }
-
-    fn apply_for(&self, batch: &RecordBatch, _: Option<usize>) -> Result<Stepped, DataflowError> {
-        let value = |at: usize| batch.column(at).as_primitive::<Int64Type>();
-        let pairs = value(1).values().iter().zip(value(4).values());
-        let kept: BooleanArray = pairs.map(|(l, r)| Some((l + r) % 2 == 0)).collect();
-        Ok(Stepped { batch: filter_record_batch(batch, &kept)?, origin: Origin::Kept(kept) })
-    }
-
-    fn passes_on(&self, output: usize) -> Option<usize> {
-        Some(output)
-    }
-
-    fn describe(&self) -> String {
-        "even".into()
-    }
-}
+use crate::keyed::fixtures::{
+    KINDS, Numbers, Pair, Passing, Row, SIDES, batch, both, given_out, rows_of, schema,
+};
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -76,36 +15,11 @@ struct Case {
 
 fn join(case: Case) -> IntervalJoin {
     let Case { kind, apart, keyed, filtered } = case;
-    let both: Vec<_> = ["left", "right"].iter().flat_map(|s| schema(s).fields().to_vec()).collect();
-    let both: SchemaRef = Arc::new(Schema::new(both));
     let keys = if keyed { vec![0] } else { vec![] };
     let side = |name: &str| TimedSide { schema: schema(name), keys: keys.clone(), time: 2 };
-    let schema = match kind {
-        JoinKind::LeftSemi | JoinKind::LeftAnti => schema("left"),
-        JoinKind::RightSemi | JoinKind::RightAnti => schema("right"),
-        _ => both.clone(),
-    };
-    let on = filtered.then(|| Arc::new(Even(both.clone())) as Arc<dyn Step>);
-    IntervalJoin { sides: [side("left"), side("right")], apart, kind, on, schema, both }
-}
-
-fn rows_of(batch: &RecordBatch, kind: JoinKind) -> Vec<Pair> {
-    let side = |from: usize, row: usize| -> Option<Row> {
-        let time = batch.column(from + 2);
-        let int = |at: usize| batch.column(at).as_primitive::<Int64Type>();
-        time.is_valid(row).then(|| {
-            let key = int(from).is_valid(row).then(|| int(from).value(row));
-            let time = time.as_primitive::<TimestampMillisecondType>().value(row);
-            (key, int(from + 1).value(row), time)
-        })
-    };
-    let all = 0..batch.num_rows();
-    all.map(|row| match kind {
-        JoinKind::LeftSemi | JoinKind::LeftAnti => (side(0, row), None),
-        JoinKind::RightSemi | JoinKind::RightAnti => (None, side(0, row)),
-        _ => (side(0, row), side(3, row)),
-    })
-    .collect()
+    let even = Passing(|left, right| (left + right) % 2 == 0);
+    let on = filtered.then(|| Arc::new(even) as Arc<dyn Step>);
+    IntervalJoin { sides: SIDES.map(side), apart, kind, on, schema: given_out(kind), both: both() }
 }
 
 fn expected(case: Case, left: &[Row], right: &[Row]) -> Vec<Pair> {
@@ -140,16 +54,6 @@ fn expected(case: Case, left: &[Row], right: &[Row]) -> Vec<Pair> {
     }
     pairs.sort();
     pairs
-}
-
-/// Numbers that look random.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: i64) -> i64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
-        (self.0 >> 33) as i64 % limit
-    }
 }
 
 /// Rows in batches, and watermarks that no later row lies before.
@@ -192,7 +96,7 @@ fn every_kind_gives_what_all_pairs_give() {
         for event in events(&mut numbers) {
             match event {
                 Event::Rows(side, rows) => {
-                    let name = ["left", "right"][side];
+                    let name = SIDES[side];
                     state.push(side, batch(name, &rows)).unwrap();
                     all[side].extend(rows);
                 }
@@ -229,9 +133,7 @@ fn state_is_dropped_when_time_has_passed_it() {
         for step in 0..200 {
             let rows: Vec<Row> =
                 (0..20).map(|at| (Some(at % 5), at, step * 10 + at % 10)).collect();
-            state
-                .push(step as usize % 2, batch(["left", "right"][step as usize % 2], &rows))
-                .unwrap();
+            state.push(step as usize % 2, batch(SIDES[step as usize % 2], &rows)).unwrap();
             while state.advance(step * 10, 64).unwrap().is_some() {}
             if step == 20 {
                 most = state.bytes();

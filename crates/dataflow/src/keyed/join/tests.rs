@@ -1,94 +1,21 @@
-//! Joins of random windows against all pairs of rows.
-
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, TimestampMillisecondArray};
-use arrow::compute::filter_record_batch;
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, TimeUnit, TimestampMillisecondType};
+//! Joins of random windows against all pairs of rows. The time of a row is the end of its window.
 
 use super::*;
-use crate::job::{Origin, Stepped};
-
-/// A key, a value, and the end of the window.
-type Row = (Option<i64>, i64, i64);
-
-fn schema(side: &str) -> SchemaRef {
-    let end = DataType::Timestamp(TimeUnit::Millisecond, None);
-    Arc::new(Schema::new(vec![
-        Field::new(format!("{side}_key"), DataType::Int64, true),
-        Field::new(format!("{side}_value"), DataType::Int64, true),
-        Field::new(format!("{side}_end"), end, true),
-    ]))
-}
-
-fn batch(side: &str, rows: &[Row]) -> RecordBatch {
-    let columns: Vec<ArrayRef> = vec![
-        Arc::new(Int64Array::from_iter(rows.iter().map(|row| row.0))),
-        Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.1))),
-        Arc::new(TimestampMillisecondArray::from_iter_values(rows.iter().map(|row| row.2))),
-    ];
-    RecordBatch::try_new(schema(side), columns).unwrap()
-}
-
-/// Passes pairs whose left value is less than the right one.
-struct Less(SchemaRef);
-
-impl Step for Less {
-    fn schema(&self) -> SchemaRef {
-        self.0.clone()
-    }
-
-    fn apply_for(&self, batch: &RecordBatch, _: Option<usize>) -> Result<Stepped, DataflowError> {
-        let value = |at: usize| batch.column(at).as_primitive::<Int64Type>();
-        let pairs = value(1).values().iter().zip(value(4).values());
-        let kept: BooleanArray = pairs.map(|(left, right)| Some(left < right)).collect();
-        Ok(Stepped { batch: filter_record_batch(batch, &kept)?, origin: Origin::Kept(kept) })
-    }
-
-    fn passes_on(&self, output: usize) -> Option<usize> {
-        Some(output)
-    }
-
-    fn describe(&self) -> String {
-        "left_value < right_value".into()
-    }
-}
+use crate::job::Step;
+use crate::keyed::fixtures::{
+    KINDS, Numbers, Pair, Passing, Row, SIDES, batch, both, given_out, rows_of, schema,
+};
 
 fn join(kind: JoinKind, keyed: bool, filtered: bool) -> WindowJoin {
-    let both: Vec<_> = ["left", "right"].iter().flat_map(|s| schema(s).fields().to_vec()).collect();
-    let both: SchemaRef = Arc::new(Schema::new(both));
     let side = |name: &str| JoinSide {
         schema: schema(name),
         keys: if keyed { vec![0] } else { vec![] },
         window_end: 2,
     };
-    let schema = match kind {
-        JoinKind::LeftSemi | JoinKind::LeftAnti => schema("left"),
-        JoinKind::RightSemi | JoinKind::RightAnti => schema("right"),
-        _ => both.clone(),
-    };
-    let on = filtered.then(|| Arc::new(Less(both.clone())) as Arc<dyn Step>);
-    WindowJoin { sides: [side("left"), side("right")], kind, on, schema, both }
-}
-
-/// Rows of a result, as left and right rows.
-type Pair = (Option<Row>, Option<Row>);
-
-fn rows_of(batch: &RecordBatch, kind: JoinKind) -> Vec<Pair> {
-    let side = |from: usize, row: usize| -> Option<Row> {
-        let end = batch.column(from + 2);
-        let int = |at: usize| batch.column(at).as_primitive::<Int64Type>();
-        end.is_valid(row).then(|| {
-            let key = int(from).is_valid(row).then(|| int(from).value(row));
-            let end = end.as_primitive::<TimestampMillisecondType>().value(row);
-            (key, int(from + 1).value(row), end)
-        })
-    };
-    (0..batch.num_rows())
-        .map(|row| match kind {
-            JoinKind::LeftSemi | JoinKind::LeftAnti => (side(0, row), None),
-            JoinKind::RightSemi | JoinKind::RightAnti => (None, side(0, row)),
-            _ => (side(0, row), side(3, row)),
-        })
-        .collect()
+    let less = Passing(|left, right| left < right);
+    let on = filtered.then(|| Arc::new(less) as Arc<dyn Step>);
+    let sides = SIDES.map(side);
+    WindowJoin { sides, kind, on, schema: given_out(kind), both: both() }
 }
 
 fn expected(kind: JoinKind, keyed: bool, filtered: bool, left: &[Row], right: &[Row]) -> Vec<Pair> {
@@ -124,42 +51,22 @@ fn expected(kind: JoinKind, keyed: bool, filtered: bool, left: &[Row], right: &[
     pairs
 }
 
-/// Numbers that look random.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: u64) -> i64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
-        ((self.0 >> 33) % limit) as i64
-    }
-
-    fn rows(&mut self, most: u64) -> Vec<Row> {
-        let rows = self.below(most + 1);
-        (0..rows)
-            .map(|value| {
-                let key = self.below(6);
-                ((key > 0).then_some(key), value, 10 * (1 + self.below(4)))
-            })
-            .collect()
-    }
+fn rows(numbers: &mut Numbers, most: i64) -> Vec<Row> {
+    let rows = numbers.below(most + 1);
+    (0..rows)
+        .map(|value| {
+            let key = numbers.below(6);
+            ((key > 0).then_some(key), value, 10 * (1 + numbers.below(4)))
+        })
+        .collect()
 }
 
 #[test]
 fn every_kind_gives_what_all_pairs_give() {
-    const KINDS: [JoinKind; 8] = [
-        JoinKind::Inner,
-        JoinKind::Left,
-        JoinKind::Right,
-        JoinKind::Full,
-        JoinKind::LeftSemi,
-        JoinKind::LeftAnti,
-        JoinKind::RightSemi,
-        JoinKind::RightAnti,
-    ];
     let mut numbers = Numbers(7);
     for round in 0..240 {
         let (kind, keyed, filtered) = (KINDS[round % 8], round % 3 > 0, round % 5 > 2);
-        let (left, right) = (numbers.rows(30), numbers.rows(30));
+        let (left, right) = (rows(&mut numbers, 30), rows(&mut numbers, 30));
         let mut state = join(kind, keyed, filtered).create();
         for (side, name, rows) in [(0, "left", &left), (1, "right", &right)] {
             for part in rows.chunks(7) {

@@ -6,6 +6,7 @@ use arrow::datatypes::{
 };
 
 use super::*;
+use crate::keyed::fixtures::Numbers;
 
 /// A key, a value to order by, a number of its own, and the end of the window.
 type Row = (Option<i64>, Option<i64>, i64, i64);
@@ -71,16 +72,6 @@ fn expected(rows: &[Row], keyed: bool, down: bool, limit: Option<usize>) -> Vec<
     }
     all.sort();
     all
-}
-
-/// Numbers that look random.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: u64) -> i64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
-        ((self.0 >> 33) % limit) as i64
-    }
 }
 
 #[test]

@@ -1,51 +1,18 @@
 //! Random rows and versions against a look at all versions for each row.
 
-use std::sync::Arc;
-
-use arrow::array::{ArrayRef, AsArray, Int64Array, TimestampMillisecondArray};
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, TimeUnit, TimestampMillisecondType};
-
 use super::*;
-
-/// A key, a number, and a time.
-type Row = (Option<i64>, i64, i64);
-
-fn schema(side: &str) -> SchemaRef {
-    let time = DataType::Timestamp(TimeUnit::Millisecond, None);
-    Arc::new(Schema::new(vec![
-        Field::new(format!("{side}_key"), DataType::Int64, true),
-        Field::new(format!("{side}_number"), DataType::Int64, true),
-        Field::new(format!("{side}_time"), time, true),
-    ]))
-}
-
-fn batch(side: usize, rows: &[Row]) -> RecordBatch {
-    let columns: Vec<ArrayRef> = vec![
-        Arc::new(Int64Array::from_iter(rows.iter().map(|row| row.0))),
-        Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.1))),
-        Arc::new(TimestampMillisecondArray::from_iter_values(rows.iter().map(|row| row.2))),
-    ];
-    RecordBatch::try_new(schema(["left", "right"][side]), columns).unwrap()
-}
+use crate::keyed::fixtures::{Numbers, Row, SIDES, batch, both, rows_of, schema};
+use crate::pairing::JoinKind;
 
 fn join(outer: bool) -> TemporalJoin {
-    let both: Vec<_> = ["left", "right"].iter().flat_map(|s| schema(s).fields().to_vec()).collect();
     let side = |name: &str| TimedSide { schema: schema(name), keys: vec![0], time: 2 };
-    let schema = Arc::new(Schema::new(both));
-    TemporalJoin { sides: [side("left"), side("right")], outer, schema }
+    TemporalJoin { sides: SIDES.map(side), outer, schema: both() }
 }
 
-fn rows_of(batch: &RecordBatch) -> Vec<(Row, Option<Row>)> {
-    let side = |from: usize, row: usize| -> Option<Row> {
-        let time = batch.column(from + 2);
-        let int = |at: usize| batch.column(at).as_primitive::<Int64Type>();
-        time.is_valid(row).then(|| {
-            let key = int(from).is_valid(row).then(|| int(from).value(row));
-            let time = time.as_primitive::<TimestampMillisecondType>().value(row);
-            (key, int(from + 1).value(row), time)
-        })
-    };
-    (0..batch.num_rows()).map(|row| (side(0, row).unwrap(), side(3, row))).collect()
+/// Left rows, with the version that each met.
+fn given(batch: &RecordBatch) -> Vec<(Row, Option<Row>)> {
+    let rows = rows_of(batch, JoinKind::Left).into_iter();
+    rows.map(|(left, right)| (left.unwrap(), right)).collect()
 }
 
 fn expected(outer: bool, left: &[Row], right: &[Row]) -> Vec<(Row, Option<Row>)> {
@@ -57,16 +24,6 @@ fn expected(outer: bool, left: &[Row], right: &[Row]) -> Vec<(Row, Option<Row>)>
     let mut all: Vec<_> = all.filter(|(_, version)| outer || version.is_some()).collect();
     all.sort();
     all
-}
-
-/// Numbers that look random.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: i64) -> i64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
-        (self.0 >> 33) as i64 % limit
-    }
 }
 
 #[test]
@@ -87,12 +44,12 @@ fn each_row_meets_the_version_of_its_time() {
                     ((key > 0).then_some(key), 100 * step + number, time)
                 })
                 .collect();
-            state.push(side, batch(side, &rows)).unwrap();
+            state.push(side, batch(SIDES[side], &rows)).unwrap();
             all[side].extend(rows);
             let next = if step == 39 { i64::MAX } else { watermark + numbers.below(20) };
             let rows_max = 1 + numbers.below(9) as usize;
             while let Some(batch) = state.advance(next, rows_max).unwrap() {
-                let rows = rows_of(&batch);
+                let rows = given(&batch);
                 assert!(!rows.is_empty() && rows.len() <= rows_max);
                 assert!(rows.iter().all(|(l, _)| watermark <= l.2 && l.2 < next));
                 got.extend(rows);
@@ -113,14 +70,14 @@ fn versions_that_were_replaced_are_forgotten() {
     let mut bytes = vec![];
     for step in 0..400 {
         let rows: Vec<Row> = (0..100).map(|at| (Some(at % 10), step, step * 100 + at)).collect();
-        state.push(1, batch(1, &rows)).unwrap();
+        state.push(1, batch("right", &rows)).unwrap();
         assert!(state.advance(step * 100, 64).unwrap().is_none());
         bytes.push(state.bytes());
     }
     let early = bytes[..100].iter().max().unwrap();
     let late = bytes[300..].iter().max().unwrap();
     assert!(late < &(2 * early), "state grows with time: {early}, {late}");
-    state.push(0, batch(0, &[(Some(3), 7, 39_950)])).unwrap();
-    let rows = rows_of(&state.advance(40_000, 64).unwrap().expect("a row"));
+    state.push(0, batch("left", &[(Some(3), 7, 39_950)])).unwrap();
+    let rows = given(&state.advance(40_000, 64).unwrap().expect("a row"));
     assert_eq!(rows, [((Some(3), 7, 39_950), Some((Some(3), 399, 39_943)))]);
 }
