@@ -8,6 +8,7 @@ pub mod command;
 pub mod memory;
 pub mod oracle;
 pub mod random;
+pub mod remainder;
 pub mod rows;
 pub mod scenario;
 pub mod terminal;

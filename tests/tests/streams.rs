@@ -13,6 +13,7 @@ use millstream::stream::{
     StreamError, Window, process,
 };
 use millstream::{Error, RunOptions, Session};
+use tests::remainder::ByRemainder;
 use tests::rows::sorted;
 
 const TABLES: &str = "
@@ -277,7 +278,7 @@ impl KeyedOperator for Greatest {
     }
 
     fn route(&self, _: usize) -> Option<Arc<dyn Route>> {
-        (self.1 > 0).then(|| Arc::new(ByRemainder) as _)
+        (self.1 > 0).then(|| Arc::new(ByRemainder(0)) as _)
     }
 
     fn describe(&self) -> String {
@@ -316,22 +317,6 @@ impl KeyedState for Kept {
     }
 }
 
-/// Keys go to the worker of their remainder.
-struct ByRemainder;
-
-impl Route for ByRemainder {
-    fn route(
-        &self,
-        batch: &RecordBatch,
-        workers: u32,
-        to: &mut Vec<u32>,
-    ) -> Result<(), DataflowError> {
-        let keys = batch.column(0).as_primitive::<Int64Type>();
-        to.extend(keys.values().iter().map(|key| (key % i64::from(workers)) as u32));
-        Ok(())
-    }
-}
-
 #[test]
 fn operators_routes_and_reductions_of_ones_own() -> Result<(), Error> {
     let mut greatest: BTreeMap<i64, i64> = BTreeMap::new();
@@ -352,7 +337,7 @@ fn operators_routes_and_reductions_of_ones_own() -> Result<(), Error> {
             assert_eq!(sorted(&session.rows(&stream)?), expected, "{layout:?}");
         }
         let reduce = Agg::reduce::<Int64Type>("price", "price", |a, b| a.max(b));
-        let routed = prices.clone().route(Arc::new(ByRemainder));
+        let routed = prices.clone().route(Arc::new(ByRemainder(0)));
         let there = routed.key_by(&["ad_id"])?.exchange(Exchange::Forward);
         for keyed in [prices.key_by(&["ad_id"])?, there] {
             let stream = keyed.aggregate(std::slice::from_ref(&reduce))?;

@@ -11,7 +11,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use arrow::datatypes::{DataType, Schema, SchemaRef, TimeUnit};
 use dataflow::connector::{Connector, Options, TableDef};
@@ -323,7 +323,7 @@ impl Table {
         let time = of.event_time.as_ref();
         let inner = match side {
             // A row is bad or not by all columns of the data, whoever reads them.
-            Side::Bad => of.strict_source(place)?,
+            Side::Bad => of.skipping_source(place)?,
             Side::Late => {
                 let time = time.and_then(|time| index(&time.column));
                 let mut read: Vec<usize> =
@@ -339,11 +339,12 @@ impl Table {
         let schema = columns.project(projection);
         let schema = schema.map_err(|error| Diagnostic::at(place, error.to_string()))?;
         let (table, schema) = (of.name.clone(), Arc::new(schema));
-        Ok(Arc::new(SideSource { table, side, inner, time, schema }))
+        let flows = Mutex::default();
+        Ok(Arc::new(SideSource { table, side, inner, time, schema, flows }))
     }
 
     /// A reader of all columns of the data that passes over bad rows, whatever `on_bad` says.
-    fn strict_source(&self, place: Place) -> Result<Arc<dyn Source>, Diagnostic> {
+    fn skipping_source(&self, place: Place) -> Result<Arc<dyn Source>, Diagnostic> {
         self.columns(place)?;
         let schema = self.declared_columns().unwrap_or_else(|| Arc::new(Schema::empty()));
         let all: Vec<usize> = (0..schema.fields().len()).collect();

@@ -6,13 +6,14 @@
 //! watermark that each met: a window counts such a row as long as it has not fired itself, and
 //! drops it from then on.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow::array::{
     Array, ArrayRef, BooleanArray, Int64Array, RecordBatch, StringArray, make_array,
 };
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::error::ArrowError;
 use dataflow::bad::{BadRow, BadRows};
 use dataflow::error::ConnectorError;
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
@@ -81,6 +82,8 @@ pub(crate) struct SideSource {
     pub(crate) time: Option<Time>,
     /// The side's columns, already projected.
     pub(crate) schema: SchemaRef,
+    /// Names of the flows, as last asked for.
+    pub(crate) flows: Mutex<Vec<String>>,
 }
 
 impl Source for SideSource {
@@ -95,14 +98,13 @@ impl Source for SideSource {
     fn flows(&self, workers: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
         // How many rows a side has is not known before.
         let unknown = |info: FlowInfo| FlowInfo { name: info.name, ..FlowInfo::default() };
-        Ok(self.inner.flows(workers, None)?.into_iter().map(unknown).collect())
+        let flows: Vec<_> = self.inner.flows(workers, None)?.into_iter().map(unknown).collect();
+        *self.names() = flows.iter().map(|flow| flow.name.clone()).collect();
+        Ok(flows)
     }
 
     fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
-        let info = self
-            .flows(1, None)
-            .ok()
-            .and_then(|mut all| (flow < all.len()).then(|| all.swap_remove(flow).name));
+        let name = self.names().get(flow).cloned();
         let bad = match self.side {
             Side::Bad => Arc::new(BadRows::collecting()),
             // They are counted where the table itself is read.
@@ -111,7 +113,7 @@ impl Source for SideSource {
         let inner = FlowContext { bad: Arc::clone(&bad), ..context.clone() };
         Ok(Box::new(SideFlow {
             table: self.table.clone(),
-            flow: info.unwrap_or_default(),
+            flow: name.unwrap_or_default(),
             side: self.side,
             inner: self.inner.open(flow, &inner)?,
             time: self.time.clone(),
@@ -119,7 +121,14 @@ impl Source for SideSource {
             bad,
             rows: 0,
             greatest: i64::MIN,
+            ended: false,
         }))
+    }
+}
+
+impl SideSource {
+    fn names(&self) -> MutexGuard<'_, Vec<String>> {
+        self.flows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -134,31 +143,37 @@ struct SideFlow {
     rows: u64,
     /// The greatest event time so far.
     greatest: i64,
+    /// Whether the table's flow has ended; what it left may still have to be given out.
+    ended: bool,
 }
 
 impl Flow for SideFlow {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
-        let next = self.inner.next(rows_max);
+        if self.ended {
+            return Ok(Next::End);
+        }
+        let next = self.inner.next(rows_max)?;
+        self.ended = matches!(next, Next::End);
         let batch = match &next {
-            Ok(Next::Batch(batch)) => Some(batch),
+            Next::Batch(batch) => Some(batch),
             _ => None,
         };
         let found = match self.side {
-            Side::Bad => self.bad(batch),
+            Side::Bad => Some(self.bad(batch)?),
             Side::Late => batch.map(|batch| self.late(batch)).transpose()?,
         };
         match (found, next) {
-            (Some(found), Ok(_)) if found.num_rows() > 0 => Ok(Next::Batch(found)),
+            (Some(found), _) if found.num_rows() > 0 => Ok(Next::Batch(found)),
             // Rows, and none of them of this side: ask again, soon.
-            (_, Ok(Next::Batch(_))) => Ok(Next::Wait { until_ns: 0 }),
-            (_, next) => next,
+            (_, Next::Batch(_)) => Ok(Next::Wait { until_ns: 0 }),
+            (_, next) => Ok(next),
         }
     }
 }
 
 impl SideFlow {
     /// The bad rows since the last call, those of `batch` that have no event time included.
-    fn bad(&mut self, batch: Option<&RecordBatch>) -> Option<RecordBatch> {
+    fn bad(&mut self, batch: Option<&RecordBatch>) -> Result<RecordBatch, ConnectorError> {
         if let (Some(batch), Some(time)) = (batch, &self.time) {
             let times = batch.column(time.column);
             let name = batch.schema().field(time.column).name().clone();
@@ -182,7 +197,12 @@ impl SideFlow {
             Arc::new(StringArray::from_iter_values(bad.iter().map(of)))
         };
         let columns = self.schema.fields().iter().map(|field| column(field.name())).collect();
-        RecordBatch::try_new(Arc::clone(&self.schema), columns).ok()
+        let refused = |error: ArrowError| ConnectorError::Column {
+            column: "reason".into(),
+            message: error.to_string(),
+            hint: None,
+        };
+        RecordBatch::try_new(Arc::clone(&self.schema), columns).map_err(refused)
     }
 
     /// The rows of `batch` that lie behind the watermark that they met.

@@ -10,6 +10,8 @@
 //! A payload is what a helper keeps until it is acknowledged, and what a leader stages until the
 //! epoch is whole. Large slices are cut, small ones put together.
 
+use std::cell::RefCell;
+
 use arrow::array::ArrayRef;
 use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
@@ -32,7 +34,7 @@ type Run = (i64, u32);
 
 /// Packs the groups of one leader.
 pub(super) struct Packer<'a> {
-    encoder: &'a mut Encoder,
+    encoder: &'a RefCell<Encoder>,
     schema: &'a SchemaRef,
     payloads: Vec<Bytes>,
     room: usize,
@@ -43,7 +45,7 @@ pub(super) struct Packer<'a> {
 
 impl<'a> Packer<'a> {
     /// For payloads of at most `room` bytes, or one group.
-    pub(super) fn new(encoder: &'a mut Encoder, schema: &'a SchemaRef, room: usize) -> Self {
+    pub(super) fn new(encoder: &'a RefCell<Encoder>, schema: &'a SchemaRef, room: usize) -> Self {
         let (payloads, gathered, runs) = (vec![], vec![], vec![]);
         Self { encoder, schema, payloads, room, gathered, gathered_bytes: 0, runs }
     }
@@ -57,7 +59,7 @@ impl<'a> Packer<'a> {
         let columns: Vec<ArrayRef> = groups.keys.into_iter().chain(groups.states).collect();
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let groups = RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)?;
-        let groups = self.encoder.prepare(&groups)?;
+        let groups = self.encoder.borrow().prepare(&groups)?;
         self.gathered_bytes += RUN_BYTES + Encoder::bytes(&groups);
         self.gathered.push(groups);
         match self.runs.last_mut() {
@@ -95,7 +97,7 @@ impl<'a> Packer<'a> {
             let rows = fitting.min(whole.num_rows() - done);
             let before = cutter;
             let extra = [&head[..], &encode_runs(&cutter.cut(rows as u32))].concat();
-            let encoded = self.encoder.encode(&narrow.columns.slice(done, rows))?;
+            let encoded = self.encoder.borrow_mut().encode(&narrow.columns.slice(done, rows))?;
             let encoded = encoded.with_extra(&extra);
             if encoded.len() > self.room && rows > 1 {
                 (fitting, cutter) = (rows / 2, before);
@@ -220,8 +222,8 @@ mod tests {
     /// Packs groups of slices, reads them back, and gives the number of payloads.
     fn travel(parts: &[(i64, Columns)], room: usize) -> usize {
         let schema = schema();
-        let mut encoder = Encoder::new(&schema);
-        let mut packer = Packer::new(&mut encoder, &schema, room);
+        let encoder = RefCell::new(Encoder::new(&schema));
+        let mut packer = Packer::new(&encoder, &schema, room);
         for (start, columns) in parts {
             packer.add(*start, columns.clone()).unwrap();
         }
@@ -268,8 +270,8 @@ mod tests {
     #[test]
     fn numbers_travel_narrow() {
         let schema = schema();
-        let mut encoder = Encoder::new(&schema);
-        let mut packer = Packer::new(&mut encoder, &schema, 1 << 20);
+        let encoder = RefCell::new(Encoder::new(&schema));
+        let mut packer = Packer::new(&encoder, &schema, 1 << 20);
         packer.add(0, groups(1 << 40, 10_000, 0)).unwrap();
         let payloads = packer.finish().unwrap();
         let bytes: usize = payloads.iter().map(Bytes::len).sum();
@@ -280,8 +282,8 @@ mod tests {
     #[test]
     fn damaged_runs_are_refused() {
         let schema = schema();
-        let mut encoder = Encoder::new(&schema);
-        let mut packer = Packer::new(&mut encoder, &schema, 4096);
+        let encoder = RefCell::new(Encoder::new(&schema));
+        let mut packer = Packer::new(&encoder, &schema, 4096);
         packer.add(7, groups(0, 3, 1)).unwrap();
         let payload = packer.finish().unwrap().remove(0);
         let decoder = Decoder::new(&schema);

@@ -59,6 +59,7 @@ pub(super) struct Merge {
     kept_bytes: Cell<usize>,
     acknowledged: Event,
     staged: RefCell<Staged>,
+    encoder: RefCell<Encoder>,
     decoder: Decoder,
     schema: SchemaRef,
     answers: Answers,
@@ -111,6 +112,7 @@ impl Merge {
             kept_bytes: Cell::new(0),
             acknowledged: Event::default(),
             staged: RefCell::new(Staged::new(place.workers)),
+            encoder: RefCell::new(Encoder::new(&schema)),
             decoder: Decoder::new(&schema),
             schema,
             answers: Answers::new(place.workers),
@@ -323,14 +325,12 @@ impl Merge {
     /// Empties the partials: merges the groups that this worker leads, and gives the others by
     /// leader.
     fn cut(&self, grouping: &Grouping) -> Result<Vec<Vec<Bytes>>, DataflowError> {
-        let mut encoders: Vec<_> =
-            (0..grouping.net.size()).map(|_| Encoder::new(&self.schema)).collect();
-        let packer = |(leader, encoder)| {
+        let packer = |leader: u32| {
             let own = leader == grouping.worker;
             let room = if own { 0 } else { grouping.net.payload_max(leader) };
-            Packer::new(encoder, &self.schema, room)
+            Packer::new(&self.encoder, &self.schema, room)
         };
-        let mut packers: Vec<_> = (0..).zip(&mut encoders).map(packer).collect();
+        let mut packers: Vec<_> = (0..grouping.net.size() as u32).map(packer).collect();
         let mut split = Split::default();
         while let Some((start, columns)) = self.take_part()? {
             self.partitioner.borrow_mut().split(&columns, &mut split)?;

@@ -1,12 +1,5 @@
 //! Jobs of streams on simulated clusters of several sizes, against plain loops over all rows.
 
-#[path = "../../../tests/src/cluster.rs"]
-#[allow(dead_code)]
-mod cluster;
-#[path = "../../../tests/src/memory.rs"]
-#[allow(dead_code)]
-mod memory;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +16,9 @@ use stream::{
     Window,
 };
 
-use cluster::Cluster;
-use memory::{Event, Memory, Table};
+use tests::cluster::Cluster;
+use tests::memory::{Event, Memory, Table};
+use tests::remainder::ByRemainder;
 
 /// Cluster sizes: nodes and workers of each.
 const SIZES: [(u32, u32); 4] = [(1, 1), (2, 1), (1, 3), (2, 2)];
@@ -235,22 +229,6 @@ fn a_forward_exchange_that_does_not_fit_is_refused() -> Result<(), StreamError> 
     Ok(())
 }
 
-/// Keys go to the worker of their remainder.
-struct ByRemainder;
-
-impl Route for ByRemainder {
-    fn route(
-        &self,
-        batch: &RecordBatch,
-        workers: u32,
-        to: &mut Vec<u32>,
-    ) -> Result<(), DataflowError> {
-        let keys = batch.column(1).as_primitive::<Int64Type>();
-        to.extend(keys.values().iter().map(|key| (key % i64::from(workers)) as u32));
-        Ok(())
-    }
-}
-
 #[test]
 fn rows_that_are_routed_and_reduced() -> Result<(), StreamError> {
     let mut greatest: BTreeMap<i64, Option<i64>> = BTreeMap::new();
@@ -263,7 +241,7 @@ fn rows_that_are_routed_and_reduced() -> Result<(), StreamError> {
     let reduce = [Agg::reduce::<Int64Type>("v", "v", |a, b| a.max(b))];
     for size in SIZES {
         let hashed = events(&memory).key_by(&["k"])?.aggregate(&reduce)?;
-        let routed = events(&memory).route(Arc::new(ByRemainder)).key_by(&["k"])?;
+        let routed = events(&memory).route(Arc::new(ByRemainder(1))).key_by(&["k"])?;
         // After the route, the rows of a key are together: each worker's own groups are whole.
         let routed = routed.exchange(Exchange::Forward).aggregate(&reduce)?;
         for stream in [hashed, routed] {
