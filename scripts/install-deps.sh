@@ -35,7 +35,8 @@ rust_is_enough() {
 }
 
 install_rust() {
-  say "installing Rust $rust_version or newer"
+  # The very version that the checks were made with: a newer one may know more warnings.
+  say "installing Rust $rust_version"
   if ! command -v rustup >/dev/null; then
     if apt-cache show rustup >/dev/null 2>&1; then
       apt_install rustup
@@ -44,8 +45,8 @@ install_rust() {
         sh -s -- -y --no-modify-path --profile minimal --default-toolchain none
     fi
   fi
-  rustup toolchain install stable --profile minimal --component rustfmt --component clippy
-  rustup default stable
+  rustup toolchain install "$rust_version" --profile minimal --component rustfmt --component clippy
+  rustup default "$rust_version"
   hash -r
   rust_is_enough || die "Rust $rust_version or newer is needed, found $(rustc --version)"
 }

@@ -50,12 +50,15 @@ impl Receives {
 
     /// Takes up to `wanted` entries out of the free ones; returns how many.
     pub(super) fn reserve(&self, wanted: u32) -> u32 {
-        let mut got = 0;
-        let _ = self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| {
-            got = wanted.min(free);
-            Some(free - got)
-        });
-        got
+        let mut free = self.free();
+        loop {
+            let got = wanted.min(free);
+            let (all, relaxed) = (&self.free, Ordering::Relaxed);
+            match all.compare_exchange_weak(free, free - got, relaxed, relaxed) {
+                Ok(_) => return got,
+                Err(now) => free = now,
+            }
+        }
     }
 
     /// The opposite of [`Receives::reserve`].
