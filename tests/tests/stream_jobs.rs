@@ -4,17 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{
-    ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, TimestampMillisecondArray,
-};
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, TimestampMillisecondArray};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use dataflow::connector::{Connector, TableDef};
 use dataflow::job::{Job, OperatorKind, Settings};
-use stream::{
-    Agg, Columns, DataflowError, EventTime, Exchange, JoinKind, Route, Setup, Stream, StreamError,
-    Window,
-};
+use stream::{Agg, Columns, EventTime, Exchange, JoinKind, Setup, Stream, StreamError, Window};
 
 use tests::cluster::Cluster;
 use tests::memory::{Event, Memory, Table};
