@@ -106,8 +106,8 @@ pub(crate) fn is_intact(words: &Words, checked: &[u8]) -> bool {
 
 fn crc(words: &Words, checked: &[u8]) -> u32 {
     let mut bytes = [0; TRAILER_BYTES];
-    for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
-        to.copy_from_slice(&word.to_le_bytes());
+    for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *to = word.to_le_bytes();
     }
     let crc = crc32c::crc32c(&bytes);
     if checked.is_empty() { crc } else { crc32c::crc32c_append(crc, checked) }

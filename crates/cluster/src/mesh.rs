@@ -306,8 +306,8 @@ impl Hello {
         let mut out = [0; Self::BYTES];
         out[..8].copy_from_slice(&MAGIC);
         let words = [VERSION, self.generation, self.nodes, self.rank, self.process];
-        for (word, bytes) in words.iter().zip(out[8..28].chunks_exact_mut(4)) {
-            bytes.copy_from_slice(&word.to_le_bytes());
+        for (word, bytes) in words.iter().zip(out[8..28].as_chunks_mut::<4>().0) {
+            *bytes = word.to_le_bytes();
         }
         out[28..30].copy_from_slice(&self.port.to_le_bytes());
         out[30..].copy_from_slice(&self.token.0);
@@ -321,7 +321,7 @@ impl Hello {
             return Err("it does not speak this protocol".into());
         }
         let mut words =
-            bytes[8..28].chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+            bytes[8..28].as_chunks::<4>().0.iter().map(|&word| u32::from_le_bytes(word));
         let mut word = || words.next().unwrap_or(0);
         let version = word();
         if version != VERSION {

@@ -124,11 +124,11 @@ impl Widen {
 
     fn bases(&self, head: &[u8]) -> Option<Vec<Base>> {
         let head = head.get(..self.head_bytes())?;
-        let base = |bytes: &[u8]| {
-            let (least, width) = bytes.split_at(8);
-            Some(Base { least: i64::from_le_bytes(least.try_into().ok()?), width: width[0] })
+        let base = |&[ref least @ .., width]: &[u8; BASE_BYTES]| Base {
+            least: i64::from_le_bytes(*least),
+            width,
         };
-        head.chunks_exact(BASE_BYTES).map(base).collect()
+        Some(head.as_chunks().0.iter().map(base).collect())
     }
 }
 

@@ -93,6 +93,12 @@ pub trait Accumulator: Send {
     /// rows. Memory may be kept.
     fn clear(&mut self, total: usize);
 
+    /// Forgets the groups of a part: each is as if it had had no rows. Only asked where ids may have
+    /// holes, hence of aggregates that stand them ([`Aggregate::holes`]) and before any null.
+    fn forget(&mut self, part: &Part) {
+        let _ = part;
+    }
+
     /// Bytes held.
     fn bytes(&self) -> usize;
 

@@ -126,6 +126,12 @@ pub(crate) fn select<V: Copy + Default>(
     for (at, word) in bits.bit_chunks().iter_padded().enumerate() {
         let begin = at * 64;
         let count = word.count_ones() as usize;
+        let from = word.trailing_zeros() as usize;
+        if count > SPARSE_BITS && word >> from == u64::MAX >> (64 - count) {
+            // One run, as where blocks of keys have one leader.
+            out.extend((begin + from..begin + from + count).map(&of));
+            continue;
+        }
         if count < SPARSE_BITS {
             let mut left = word;
             for chosen in &mut chosen[..count] {
@@ -142,6 +148,33 @@ pub(crate) fn select<V: Copy + Default>(
             }
         }
         out.extend_from_slice(&chosen[..count]);
+    }
+    out
+}
+
+/// Bit `i` is `set[i]`. Eight at a time: a product moves the lowest bit of each byte to the top.
+#[inline]
+pub(crate) fn bits(set: [bool; 64]) -> u64 {
+    const GATHER: u64 = 0x0102_0408_1020_4080;
+    let (eights, _) = set.as_chunks::<8>();
+    eights.iter().enumerate().fold(0, |word, (at, eight)| {
+        let bytes = u64::from_le_bytes(eight.map(u8::from));
+        word | (bytes.wrapping_mul(GATHER) >> 56) << (8 * at)
+    })
+}
+
+/// The bits of `low`, from the lowest on, at the places of the bits of `places`.
+#[inline]
+pub(crate) fn deposit(mut low: u64, mut places: u64) -> u64 {
+    let mut out = 0;
+    while places != 0 && low != 0 {
+        // A run of neighbours at once.
+        let from = places.trailing_zeros();
+        let run = (places >> from).trailing_ones();
+        let mask = u64::MAX >> (64 - run);
+        out |= (low & mask) << from;
+        low = low.checked_shr(run).unwrap_or(0);
+        places &= !(mask << from);
     }
     out
 }
@@ -199,6 +232,26 @@ mod tests {
             let folded: Vec<u64> =
                 (0..len).map(|i| (0..4).map(|l| u64::from(lanes[l * len + i])).sum()).collect();
             assert_eq!(folded, counts_checked);
+        }
+    }
+
+    #[test]
+    fn bits_go_where_they_belong() {
+        let mut state = 1u64;
+        for round in 0..200 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round);
+            let places = [state, u64::MAX, 0, !1, state & (state << 3)][round as usize % 5];
+            assert_eq!(bits(std::array::from_fn(|at| places >> at & 1 == 1)), places);
+            let low = state.rotate_left(17);
+            let (mut expected, mut next) = (0, 0);
+            for at in (0..64).filter(|at| places >> at & 1 == 1) {
+                expected |= (low >> next & 1) << at;
+                next += 1;
+            }
+            assert_eq!(deposit(low, places), expected);
+            let words = BooleanBuffer::collect_bool(64, |at| places >> at & 1 == 1);
+            let chosen: Vec<usize> = words.set_indices().collect();
+            assert_eq!(select(&words, chosen.len(), |at| at), chosen);
         }
     }
 

@@ -54,6 +54,17 @@ impl<'a> Part<'a> {
         self.rows
     }
 
+    /// The ids that are read, as runs that do not touch, ascending.
+    pub(crate) fn each_run(&self, mut each: impl FnMut(Range<usize>)) {
+        match self.marks {
+            None => each(self.ids()),
+            Some(marks) => {
+                let start = self.ids.start;
+                marks.set_slices().for_each(|(from, to)| each(start + from..start + to));
+            }
+        }
+    }
+
     /// Whether the group of the first id is read.
     pub(crate) fn has_first(&self) -> bool {
         !self.ids.is_empty() && self.marks.is_none_or(|marks| marks.value(0))

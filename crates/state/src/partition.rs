@@ -92,6 +92,22 @@ impl Split {
         Ok(Columns { keys, states })
     }
 
+    /// Takes the rows of `owner` out: the others move up, as they do in columns without them.
+    pub(crate) fn remove(&mut self, owner: u32) {
+        let Some(removed) = self.owners.get_mut(owner as usize).map(std::mem::take) else { return };
+        for share in &mut self.owners {
+            let mut gone = removed.runs.iter().peekable();
+            let (mut before, mut moved) = (0, Share::default());
+            for run in &share.runs {
+                while let Some(earlier) = gone.next_if(|earlier| earlier.end <= run.start) {
+                    before += earlier.end - earlier.start;
+                }
+                moved.push(run.start - before..run.end - before);
+            }
+            *share = moved;
+        }
+    }
+
     fn begin(&mut self, owners: u32) {
         self.owners.resize_with(owners as usize, Share::default);
         for share in &mut self.owners {
@@ -195,8 +211,16 @@ fn split_blocks(words: &[u64], shift: u32, owners: u32, split: &mut Split) {
     let mut begin = 0;
     while let Some(first) = words.get(begin) {
         let block = first >> shift;
-        let others = words[begin..].iter().position(|word| word >> shift != block);
-        let end = others.map_or(words.len(), |rows| begin + rows);
+        // All keys of a block, without a question at each; else as far as they go.
+        let whole = begin + (((block + 1) << shift).wrapping_sub(*first)) as usize;
+        let differ =
+            |end: usize| words[begin..end].iter().fold(0, |bits, word| bits | (word ^ first));
+        let end = if whole <= words.len() && differ(whole) >> shift == 0 {
+            whole
+        } else {
+            let others = words[begin..].iter().position(|word| word >> shift != block);
+            others.map_or(words.len(), |rows| begin + rows)
+        };
         let owner = owner(hash::word(block), owners);
         split.owners[owner as usize].push(begin as u32..end as u32);
         begin = end;

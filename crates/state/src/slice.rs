@@ -20,6 +20,8 @@
 //! so that it costs a constant per group. An emptied slice keeps its mode and memory, but not an
 //! array that turned out sparse.
 
+mod cut;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -92,6 +94,8 @@ pub struct Slice {
     marks: Table<u8>,
     /// False before the first row, and again when all is given out.
     started: bool,
+    /// Whether rows have come since groups were given away or out.
+    touched: bool,
     /// How far groups are given out, from the first part until all are.
     giving: Option<Cursor>,
     /// What was given out is still there: it is cleared when it turns out that the memory is
@@ -118,6 +122,7 @@ impl Slice {
             teller: spec.aggregates.iter().position(told),
             marks: Table::new(),
             started: false,
+            touched: false,
             giving: None,
             spent: None,
             array_bytes_max: spec.options.budget_bytes / ARRAY_PART,
@@ -286,6 +291,7 @@ impl Slice {
 
     fn accumulate(&mut self, input: Input<'_>, groups: &Groups) -> Result<(), StateError> {
         self.started = true;
+        self.touched |= matches!(input, Input::Rows(_));
         let total = self.index.total();
         if self.is_direct() && self.teller.is_none() {
             self.marks.grow(total.max(groups.reach() + 1));
@@ -451,6 +457,7 @@ impl Slice {
         }
         let mut moved = Self::new(&self.spec);
         (moved.index, moved.array_bytes_max) = (index, self.array_bytes_max);
+        moved.touched = self.touched;
         moved.set_room(self.room);
         let mut cursor = Cursor::default();
         while let Some(part) =
@@ -481,6 +488,7 @@ impl Slice {
         if part.is_some() {
             self.giving = Some(cursor);
         } else if std::mem::take(&mut self.started) {
+            self.touched = false;
             self.spent = Some(cursor);
         }
         Ok(part)
@@ -492,31 +500,46 @@ impl Slice {
         cursor: &mut Cursor,
         read: impl Fn(&mut dyn Accumulator, &Part) -> States,
     ) -> Taken {
+        let Some((ids, occupied)) = self.next_part(cursor) else { return Ok(None) };
+        let total = self.index.total();
+        let part = match &occupied {
+            Some(marks) => Part::marked(ids, total, marks),
+            None => Part::all(ids, total),
+        };
+        self.columns_of(&part, read).map(Some)
+    }
+
+    /// The ids of the next groups that have rows, and which of them have if not all.
+    fn next_part(&self, cursor: &mut Cursor) -> Option<(Range<usize>, Option<BooleanBuffer>)> {
         let total = if self.started { self.index.total() } else { 0 };
         while cursor.next < total {
             let step = cursor.ids.clamp(PART_IDS, PART_IDS_MAX);
             let ids = cursor.next..total.min(cursor.next + step);
             let occupied = self.occupied(ids.clone());
-            let part = match &occupied {
-                Some(marks) => Part::marked(ids.clone(), total, marks),
-                None => Part::all(ids.clone(), total),
-            };
+            let rows = occupied.as_ref().map_or(ids.len(), BooleanBuffer::count_set_bits);
             cursor.next = ids.end;
-            cursor.groups += part.rows();
+            cursor.groups += rows;
             // As many ids as have had a part's rows in this one.
-            cursor.ids = ids.len().saturating_mul(PART_IDS) / part.rows().max(1);
-            if part.rows() == 0 {
-                continue;
+            cursor.ids = ids.len().saturating_mul(PART_IDS) / rows.max(1);
+            if rows > 0 {
+                cursor.used = ids.end;
+                return Some((ids, occupied.filter(|marks| rows < marks.len())));
             }
-            cursor.used = ids.end;
-            let keys = self.index.keys(&self.spec.keys, &part)?;
-            let mut states = Vec::new();
-            for accumulator in &mut self.accumulators {
-                states.extend(read(accumulator.as_mut(), &part)?);
-            }
-            return Ok(Some(Columns { keys, states }));
         }
-        Ok(None)
+        None
+    }
+
+    fn columns_of(
+        &mut self,
+        part: &Part,
+        read: impl Fn(&mut dyn Accumulator, &Part) -> States,
+    ) -> Result<Columns, StateError> {
+        let keys = self.index.keys(&self.spec.keys, part)?;
+        let mut states = Vec::new();
+        for accumulator in &mut self.accumulators {
+            states.extend(read(accumulator.as_mut(), part)?);
+        }
+        Ok(Columns { keys, states })
     }
 
     /// Makes room for new groups where old ones were given out.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 
+use crate::partition::Split;
 use crate::spec::ARRAY_PART;
-use crate::{Columns, GroupBy, Slice, StateError};
+use crate::{Columns, GroupBy, Partitioner, Slice, StateError};
 
 /// The part of the budget that all slices may hold for one of them to get a sparse array.
 const ARRAYS_PART: usize = 4;
@@ -83,6 +84,39 @@ impl Slices {
     /// As [`Slice::take_values`].
     pub fn take_values(&mut self, start: i64) -> Result<Option<Columns>, StateError> {
         self.take(start, Slice::take_values)
+    }
+
+    /// Gives away the groups of which `own` is not the owner, of all slices that rows have come for
+    /// since the last call. `each` gets, part by part, the start of the slice, which rows are whose,
+    /// and the rows; what it is told of `own` is of no account, for those groups stay.
+    ///
+    /// # Errors
+    /// Errors of accumulators and of `each`; [`StateError::GivenOut`] for a slice that is being
+    /// given out.
+    pub fn give_away<E: From<StateError>>(
+        &mut self,
+        own: u32,
+        partitioner: &mut Partitioner,
+        mut each: impl FnMut(i64, &Split, &Columns) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for (&start, slice) in &mut self.live {
+            let before = slice.bytes();
+            slice.set_room(self.budget.saturating_sub(self.bytes));
+            let (free, bytes) = (&mut self.free, &mut self.bytes);
+            let spare = || {
+                let spare = free.pop().unwrap_or_else(|| Slice::new(&self.spec));
+                *bytes -= spare.bytes().min(*bytes);
+                spare
+            };
+            let left = slice
+                .give_away(own, partitioner, spare, |split, columns| each(start, split, columns));
+            *bytes = (*bytes + slice.bytes()).saturating_sub(before);
+            if let Some(left) = left?.filter(|_| free.len() < FREE_MAX) {
+                *bytes += left.bytes();
+                free.push(left);
+            }
+        }
+        Ok(())
     }
 
     /// Merges all groups of the slice that starts at `start` into `into`; the slice keeps them.

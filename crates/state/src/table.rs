@@ -13,6 +13,8 @@ use arrow::buffer::{BooleanBuffer, Buffer};
 use memmap2::{Advice, MmapMut};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
+use crate::{Part, kernel};
+
 /// From this size on a table is mapped.
 const MAPPED_BYTES: usize = 4 << 20;
 
@@ -111,13 +113,25 @@ impl<T: Plain> Table<T> {
     {
         let own = self.as_ref().get(ids.start..ids.end.min(self.len())).unwrap_or(&[]);
         let zero = T::new_zeroed();
-        let set = |bits: u64, (at, entry): (usize, &T)| bits | u64::from(*entry != zero) << at;
         let mut words: Vec<u64> = Vec::with_capacity(ids.len().div_ceil(64));
         let (full, rest) = own.as_chunks::<64>();
-        words.extend(full.iter().map(|entries| entries.iter().enumerate().fold(0, set)));
-        words.push(rest.iter().enumerate().fold(0, set));
+        words.extend(full.iter().map(|entries| kernel::bits(entries.map(|entry| entry != zero))));
+        let mut last = [false; 64];
+        last.iter_mut().zip(rest).for_each(|(set, entry)| *set = *entry != zero);
+        words.push(kernel::bits(last));
         words.resize(ids.len().div_ceil(64), 0);
         BooleanBuffer::new(Buffer::from_vec(words), 0, ids.len())
+    }
+
+    /// The entries of `ids`, as far as there are any.
+    pub(crate) fn within(&mut self, ids: Range<usize>) -> &mut [T] {
+        let end = ids.end.min(self.len());
+        self.as_mut().get_mut(ids.start..end).unwrap_or(&mut [])
+    }
+
+    /// Makes the entries of a part zero.
+    pub(crate) fn forget(&mut self, part: &Part) {
+        part.each_run(|ids| self.within(ids).fill(T::new_zeroed()));
     }
 
     /// Makes it all zeros, of which only the first `used` may not have been; keeps the memory.

@@ -173,11 +173,11 @@ impl KeyedStream {
             inputs: sides.map(|keyed| keyed.stream.feeds(keyed.stream.time.is_some())).to_vec(),
             kind: OperatorKind::Keyed(spec),
             choice,
-            keys_out: Some(keys).filter(|_| known),
+            keys_out: known.then_some(keys),
         };
         Ok(Stream {
-            time: Some(window.time).filter(|_| known),
-            window: Some(window).filter(|_| known),
+            time: known.then_some(window.time),
+            window: known.then_some(window),
             ..Stream::of_node(node, schema, bounded)
         })
     }

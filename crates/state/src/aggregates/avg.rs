@@ -171,6 +171,10 @@ impl<T: Number> Accumulator for Means<T> {
         self.means.clear(total);
     }
 
+    fn forget(&mut self, part: &Part) {
+        self.means.forget(part);
+    }
+
     fn bytes(&self) -> usize {
         self.means.bytes()
     }

@@ -217,6 +217,17 @@ impl Accumulator for Counts {
         self.counted = 0;
     }
 
+    fn forget(&mut self, part: &Part) {
+        match &mut self.counters {
+            Counters::Narrow(table) => part.each_run(|ids| {
+                for counter in table.within(ids) {
+                    self.counted -= u64::from(std::mem::take(counter));
+                }
+            }),
+            Counters::Wide(table) => table.forget(part),
+        }
+    }
+
     fn bytes(&self) -> usize {
         let counters = match &self.counters {
             Counters::Narrow(table) => table.bytes(),

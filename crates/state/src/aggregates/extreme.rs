@@ -197,6 +197,10 @@ impl<T: Values<Native: Ordered>, const MAX: bool> Accumulator for Extremes<T, MA
         self.valid.clear();
     }
 
+    fn forget(&mut self, part: &Part) {
+        self.codes.forget(part);
+    }
+
     fn bytes(&self) -> usize {
         self.codes.bytes() + self.valid.bytes()
     }

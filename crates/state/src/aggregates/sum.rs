@@ -170,6 +170,10 @@ where
         self.valid.clear();
     }
 
+    fn forget(&mut self, part: &Part) {
+        self.sums.forget(part);
+    }
+
     fn bytes(&self) -> usize {
         self.sums.bytes() + self.valid.bytes()
     }

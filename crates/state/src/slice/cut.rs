@@ -1,0 +1,131 @@
+//! The end of an epoch at a worker that leads some of its groups itself: those stay where they are,
+//! and the others' are given away.
+//!
+//! In an array the others' groups become holes. Any other index has no holes, and there the own
+//! groups move to another slice; so they do where an aggregate cannot forget a single group.
+
+use arrow::buffer::{BooleanBuffer, Buffer};
+
+use super::{Cursor, Slice};
+use crate::partition::Split;
+use crate::{Columns, Part, Partitioner, StateError, kernel};
+
+impl Slice {
+    /// Gives away all groups of which `own` is not the owner. `each` gets their partial states,
+    /// part by part, and which rows of a part are whose; what is said of `own` there is of no
+    /// account. `spare` is an empty slice of the same kind, and is one again afterwards.
+    ///
+    /// Nothing happens if no row has come since the last call: the others' groups are gone, and
+    /// what is merged is the own.
+    ///
+    /// # Errors
+    /// Errors of accumulators and of `each`; [`StateError::GivenOut`] if it is being given out.
+    pub(crate) fn give_away<E: From<StateError>>(
+        &mut self,
+        own: u32,
+        partitioner: &mut Partitioner,
+        spare: impl FnOnce() -> Self,
+        each: impl FnMut(&Split, &Columns) -> Result<(), E>,
+    ) -> Result<Option<Self>, E> {
+        if !self.touched {
+            return Ok(None);
+        }
+        if self.giving.is_some() {
+            return Err(StateError::GivenOut.into());
+        }
+        self.touched = false;
+        if self.is_direct() {
+            return self.make_holes(own, partitioner, each).map(|()| None);
+        }
+        let mut kept = spare();
+        kept.set_room(self.room);
+        kept.set_array_bytes_max(self.array_bytes_max);
+        self.keep_own(own, partitioner, &mut kept, each)?;
+        Ok(Some(std::mem::replace(self, kept)))
+    }
+
+    fn make_holes<E: From<StateError>>(
+        &mut self,
+        own: u32,
+        partitioner: &mut Partitioner,
+        mut each: impl FnMut(&Split, &Columns) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let total = self.index.total();
+        let mut split = Split::default();
+        let mut cursor = Cursor::default();
+        while let Some((ids, occupied)) = self.next_part(&mut cursor) {
+            let part = match &occupied {
+                Some(marks) => Part::marked(ids.clone(), total, marks),
+                None => Part::all(ids.clone(), total),
+            };
+            let keys = self.index.keys(&self.spec.keys, &part)?;
+            partitioner.split(&Columns { keys, states: vec![] }, &mut split)?;
+            if split.rows(own) == part.rows() {
+                continue;
+            }
+            let others = others(&split, own, part.rows(), occupied.as_ref());
+            let part = Part::marked(ids, total, &others);
+            split.remove(own);
+            let columns = self.columns_of(&part, |accumulator, part| accumulator.state(part))?;
+            each(&split, &columns)?;
+            self.accumulators.iter_mut().for_each(|accumulator| accumulator.forget(&part));
+            self.marks.forget(&part);
+        }
+        Ok(())
+    }
+
+    fn keep_own<E: From<StateError>>(
+        &mut self,
+        own: u32,
+        partitioner: &mut Partitioner,
+        kept: &mut Self,
+        mut each: impl FnMut(&Split, &Columns) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut split = Split::default();
+        while let Some(part) = self.take_delta()? {
+            partitioner.split(&part, &mut split)?;
+            each(&split, &part)?;
+            if split.rows(own) > 0 {
+                let own = split.select(own, &part)?;
+                kept.merge(&own.keys, &own.states)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Of `rows` groups, which lie at the set bits of `occupied` or side by side, the places of those
+/// that are not `own`'s.
+fn others(split: &Split, own: u32, rows: usize, occupied: Option<&BooleanBuffer>) -> BooleanBuffer {
+    // One word more than needed, so that 64 bits can be read from any place.
+    let mut bits = vec![0u64; rows / 64 + 2];
+    let mut begin = 0;
+    for run in split.runs(own) {
+        set(&mut bits, begin, run.start as usize);
+        begin = run.end as usize;
+    }
+    set(&mut bits, begin, rows);
+    let Some(occupied) = occupied else {
+        return BooleanBuffer::new(Buffer::from_vec(bits), 0, rows);
+    };
+    let mut row = 0;
+    let place = |places: u64| {
+        let (word, bit) = (row / 64, row % 64);
+        let low = bits[word] >> bit | if bit > 0 { bits[word + 1] << (64 - bit) } else { 0 };
+        row += places.count_ones() as usize;
+        kernel::deposit(low, places)
+    };
+    let words: Vec<u64> = occupied.bit_chunks().iter_padded().map(place).collect();
+    BooleanBuffer::new(Buffer::from_vec(words), 0, occupied.len())
+}
+
+/// Sets the bits from `begin` to `end`.
+fn set(bits: &mut [u64], begin: usize, end: usize) {
+    let mut at = begin;
+    while at < end {
+        let (word, bit) = (at / 64, at % 64);
+        let count = (64 - bit).min(end - at);
+        bits[word] |= (u64::MAX >> (64 - count)) << bit;
+        at += count;
+    }
+}
