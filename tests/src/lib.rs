@@ -2,6 +2,7 @@
 //! streams and queries, two independent answers to them, and the command before a terminal.
 #![forbid(unsafe_code)]
 
+pub mod asked;
 pub mod book;
 pub mod cluster;
 pub mod command;

@@ -6,60 +6,11 @@ use std::sync::Arc;
 use arrow::array::{Int64Array, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
-use datafusion::datasource::MemTable;
-use datafusion::prelude::SessionContext;
+use tests::asked::{Asked, check, endless, in_windows, on_time, same};
 use tests::cluster::Cluster;
 use tests::memory::{Event, Memory, Table};
-use tests::random::{COLUMNS, DELAY_MS, Random, Row, Stream, batch, schema, stream};
-use tests::rows::sorted;
+use tests::random::{COLUMNS, Random, Row, Stream, batch};
 use tests::scenario::plan;
-
-/// Cluster sizes: nodes and workers of each.
-const SIZES: [(u32, u32); 5] = [(1, 1), (2, 1), (1, 3), (3, 1), (2, 2)];
-
-/// A query in our dialect, and what it means in batch.
-struct Asked {
-    ours: String,
-    batch: String,
-}
-
-/// The same text in both.
-fn same(sql: impl Into<String>) -> Asked {
-    let sql = sql.into();
-    Asked { ours: sql.clone(), batch: sql }
-}
-
-/// A stream that never ends, and is never idle.
-fn endless(random: &mut Random) -> Stream {
-    loop {
-        let mut stream = stream(random);
-        if !stream.idle {
-            stream.table.bounded = false;
-            return stream;
-        }
-    }
-}
-
-/// Rows whose time, and `grace` more, the watermark of their flow had not reached before them.
-fn on_time(stream: &Stream, late: impl Fn(&Row, i64) -> bool) -> Vec<Row> {
-    let mut rows = vec![];
-    for flow in &stream.flows {
-        let mut met = i64::MIN;
-        for row in flow {
-            if !late(row, met) {
-                rows.push(row.clone());
-            }
-            met = met.max(row.ts - DELAY_MS);
-        }
-    }
-    rows
-}
-
-/// Rows that are not late for a window of so many seconds.
-fn in_windows(stream: &Stream, size_s: i64) -> Vec<Row> {
-    let size = size_s * 1_000;
-    on_time(stream, |row, met| (row.ts.div_euclid(size) + 1) * size <= met)
-}
 
 /// Rows of the small table: several of one key, some of none.
 fn small(random: &mut Random) -> RecordBatch {
@@ -85,67 +36,6 @@ fn table_of(batch: &RecordBatch) -> Table {
         vec![Event::Silence(3_000_000), Event::Rows(batch.slice(half, rest))],
     ];
     Table { schema: batch.schema(), bounded: true, flows }
-}
-
-/// DataFusion's rows.
-fn by_datafusion(sql: &str, tables: &[(&str, RecordBatch)]) -> Vec<String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    let batches = runtime.block_on(async {
-        let context = SessionContext::new();
-        for (name, rows) in tables {
-            let table = MemTable::try_new(rows.schema(), vec![vec![rows.clone()]]);
-            context.register_table(*name, Arc::new(table.expect("a table"))).expect("a name");
-        }
-        context.sql(sql).await.expect("valid SQL").collect().await.expect("valid data")
-    });
-    sorted(&batches)
-}
-
-/// Our rows, on a cluster.
-fn by_us(
-    sql: &str,
-    tables: &[(&str, &Table)],
-    (nodes, workers): (u32, u32),
-    exchange: &str,
-    seed: u64,
-) -> Vec<String> {
-    let memory = Memory::new(None);
-    let mut script = format!(
-        "SET millstream.exchange = {exchange}; SET millstream.epoch_bytes = 4096;
-         SET millstream.batch_rows = {};",
-        [7, 100, 8_192][seed as usize % 3]
-    );
-    for (name, table) in tables {
-        memory.add(name, (*table).clone());
-        let columns = match table.schema == schema() {
-            true => format!(
-                "{COLUMNS}, WATERMARK FOR ts AS ts - INTERVAL '{}' SECOND",
-                DELAY_MS / 1_000
-            ),
-            false => "k BIGINT, most BIGINT, name STRING".into(),
-        };
-        script += &format!("CREATE TABLE {name} ({columns}) WITH ('connector' = 'memory');");
-    }
-    script += sql;
-    let stage = plan(&memory, &script, nodes, workers);
-    assert!(!stage.explain.text().contains("batch stage"), "{sql}");
-    let cluster = Cluster::seeded(nodes, workers, seed);
-    let run = cluster.run(&Arc::new(stage.job));
-    run.unwrap_or_else(|error| panic!("seed {seed}, {nodes}x{workers}: {error}: {sql}"));
-    sorted(&memory.all_committed())
-}
-
-/// Asks on one worker and on several; gives how many rows there were.
-fn check(asked: &Asked, ours: &[(&str, &Table)], rows: &[(&str, RecordBatch)], seed: u64) -> usize {
-    let expected = by_datafusion(&asked.batch, rows);
-    let many = SIZES[1 + seed as usize % (SIZES.len() - 1)];
-    for (size, exchange) in [(SIZES[0], "auto"), (many, "merge"), (many, "shuffle")] {
-        let got = by_us(&asked.ours, ours, size, exchange, seed);
-        let at = format!("seed {seed}, {size:?}, {exchange}: {}", asked.ours);
-        assert_eq!(got.len(), expected.len(), "{at}");
-        assert_eq!(got, expected, "{at}");
-    }
-    expected.len()
 }
 
 fn lookups(random: &mut Random) -> Asked {

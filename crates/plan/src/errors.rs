@@ -28,8 +28,6 @@ pub(crate) enum PlanError {
     WindowOf(String),
     /// A window finer than the ticks of its column, and the column's type.
     WindowFiner(TimeUnit, String),
-    /// A bound of windows of which a row has several, where a row is asked for it.
-    WindowOfRow(&'static str),
 }
 
 impl fmt::Display for PlanError {
@@ -43,9 +41,6 @@ impl fmt::Display for PlanError {
             }
             PlanError::WindowFiner(_, name) => {
                 write!(f, "the window is finer than its time column, which is {name}")
-            }
-            PlanError::WindowOfRow(word) => {
-                write!(f, "{word} gives a row several windows, and rows are not grouped by them")
             }
         }
     }
@@ -118,11 +113,6 @@ impl Surroundings<'_> {
             PlanError::WindowFiner(unit, _) => {
                 let place = site.map_or_else(|| self.start(), |site| site.size.place);
                 Some(Diagnostic::at(place, error.to_string()).hint(finer_hint(*unit)))
-            }
-            PlanError::WindowOfRow(_) => {
-                let place = site.map_or_else(|| self.start(), |site| site.time.place);
-                let hint = "GROUP BY window_start, window_end";
-                Some(Diagnostic::at(place, error.to_string()).hint(hint))
             }
         }
     }

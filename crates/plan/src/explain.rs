@@ -14,7 +14,7 @@ use crate::Workers;
 use crate::catalog::Table;
 use crate::interval::tick_ns;
 use crate::settings::InForce;
-use crate::tumble::Shape;
+use crate::tumble::{Shape, WindowCall};
 use crate::types::sql_name;
 use crate::weave::{GroupWindow, Grouping};
 
@@ -159,19 +159,7 @@ impl Section {
             self.text("window", text);
         }
         if let Some(GroupWindow::Call(window)) = &grouping.window {
-            let time = window.time.human_display();
-            let lengths = window.lengths;
-            let (size, slide) = (span_ns(lengths.size_ns), span_ns(lengths.slide_ns));
-            let mut text = match window.shape {
-                Shape::Tumble => format!("tumble {size} on {time}"),
-                Shape::Hop => format!("hop {size} every {slide} on {time}"),
-                Shape::Cumulate => format!("cumulate {slide} up to {size} on {time}"),
-                Shape::Session => format!("session with a gap of {size} on {time}"),
-            };
-            if lengths.offset_ns != 0 {
-                let _ = write!(text, ", shifted by {}", span_ns(lengths.offset_ns));
-            }
-            self.text("window", text);
+            self.text("window", window_text(window));
         }
         let keys: Vec<String> = keys
             .iter()
@@ -203,6 +191,24 @@ impl Section {
             };
         }
     }
+}
+
+/// A window and what it is over.
+pub(crate) fn window_text(window: &WindowCall) -> String {
+    let time = window.time.human_display();
+    let lengths = window.lengths;
+    let (size, slide) = (span_ns(lengths.size_ns), span_ns(lengths.slide_ns));
+    let mut text = match window.shape {
+        Shape::Tumble => format!("tumble {size} on {time}"),
+        Shape::Hop => format!("hop {size} every {slide} on {time}"),
+        Shape::Cumulate => format!("cumulate {slide} up to {size} on {time}"),
+        Shape::Session => format!("session with a gap of {size} on {time}"),
+    };
+    if lengths.offset_ns != 0 {
+        // Writing to a String cannot fail.
+        let _ = write!(text, ", shifted by {}", span_ns(lengths.offset_ns));
+    }
+    text
 }
 
 fn flows(source: &dyn Source, workers: u32) -> String {

@@ -42,23 +42,38 @@ impl Weaver<'_> {
     /// A join.
     pub(crate) fn join(&mut self, join: &logical::Join) -> Result<Relation, Stop> {
         let kind = kind_of(join)?;
-        let left = self.relation(&join.left)?;
-        let left = self.settled(left)?;
-        let right = self.relation(&join.right)?;
-        let right = self.settled(right)?;
-        let on = join.on.iter().map(|(l, r)| Ok((left.rewrite(l)?, right.rewrite(r)?)));
-        let on = on.collect::<Result<On, Refusal>>()?;
-        if let Some(filter) = join.filter.as_ref().filter(|filter| is_asked(filter)) {
+        let filter = join.filter.as_ref();
+        let mut sides = vec![];
+        for input in [&join.left, &join.right] {
+            let relation = self.relation(input)?;
+            sides.push(match relation.several {
+                Some(_) => relation,
+                None => self.settled(relation)?,
+            });
+        }
+        let [mut left, mut right] =
+            <[Relation; 2]>::try_from(sides).map_err(|_| Stop::Failed(None))?;
+        let mut on = conditions_of(join, &left, &right)?;
+        if left.several.is_some() || right.several.is_some() {
+            let both = [left, right];
+            if let Some(sides) = self.joins_whole(kind, &both, &on, filter)? {
+                return self.widened(sides, both, on, filter);
+            }
+            [left, right] = both;
+            (left, right) = (self.settled(left)?, self.settled(right)?);
+            on = conditions_of(join, &left, &right)?;
+        }
+        if let Some(filter) = filter.filter(|filter| is_asked(filter)) {
             return self.versioned(kind, [left, right], on, filter);
         }
         if let Some(conditions) = conditions(&left, &right, &on) {
-            return self.windows(kind, [left, right], conditions, join.filter.as_ref());
+            return self.windows(kind, [left, right], conditions, filter);
         }
-        let between = self.between(&left, &right, &on, join.filter.as_ref());
+        let between = self.between(&left, &right, &on, filter);
         match (between, self.table_side(&left, &right, kind)?) {
             (Err(Stop::Failed(error)), _) => Err(Stop::Failed(error)),
             (Ok(Some(between)), _) => self.nearby(kind, [left, right], on, between),
-            (_, Some(sides)) => self.widened(sides, [left, right], on, join.filter.as_ref()),
+            (_, Some(sides)) => self.widened(sides, [left, right], on, filter),
             (Err(refused), None) => Err(refused),
             (Ok(None), None) => Err(self.endless(&left, &right, kind)?.into()),
         }
@@ -325,6 +340,11 @@ fn kind_of(join: &logical::Join) -> Result<JoinKind, Refusal> {
             return Err(Refusal::new(&["IN", "EXISTS"], "a subquery in an expression"));
         }
     })
+}
+
+/// What must be equal in a join, over the columns of both bases.
+fn conditions_of(join: &logical::Join, left: &Relation, right: &Relation) -> Result<On, Refusal> {
+    join.on.iter().map(|(l, r)| Ok((left.rewrite(l)?, right.rewrite(r)?))).collect()
 }
 
 /// Sorts the bounds of windows out of the equalities of a join; nothing if they do not make windows

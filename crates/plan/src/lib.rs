@@ -50,13 +50,16 @@ mod rank;
 mod relation;
 mod rows;
 mod session;
+mod sets;
 mod settings;
+mod several;
 mod side;
 mod statements;
 mod step;
 mod syntax;
 mod tumble;
 mod types;
+mod unfold;
 mod vocabulary;
 mod weave;
 

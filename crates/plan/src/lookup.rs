@@ -128,9 +128,11 @@ impl Weaver<'_> {
         let on = filter.map(|filter| over(filter, &known).map_err(|e| self.report(&e)));
         let scan = DFSchema::try_from(Schema::new(fields)).map_err(|e| self.report(&e))?;
         let (times, window) = (stream.times.clone(), stream.window.clone());
+        let several = stream.several.clone();
         let looked = Looked { stream, table, kind, keys, on: on.transpose()?, columns };
         let base = Base::Looked(Box::new(looked));
-        Ok(Relation { base, scan, filters: vec![], outputs, times, window, rank: None, names })
+        let (filters, rank) = (vec![], None);
+        Ok(Relation { base, scan, filters, outputs, times, window, several, rank, names })
     }
 
     /// Makes the operator of a relation that a table widens, for who asks for the columns that

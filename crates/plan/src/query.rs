@@ -8,7 +8,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrow::datatypes::{DataType, Schema};
 use arrow::temporal_conversions::timestamp_ns_to_datetime;
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, TableReference};
 use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
@@ -30,7 +29,7 @@ use crate::errors::{PlanError, Surroundings};
 use crate::proctime::ProcTime;
 use crate::session;
 use crate::syntax::{Cursor, misspelt_hint, parser, syntax_error};
-use crate::tumble::{self, Shape, Site, WindowCall};
+use crate::tumble::{self, Site};
 use crate::types::Types;
 
 /// DataFusion's functions and rules. It holds no tables.
@@ -165,18 +164,8 @@ impl Engine {
     }
 
     /// Folds constants, pushes predicates and projections down.
-    ///
-    /// Windows of which a row has several are refused where the query names none of their bounds:
-    /// they would be gone now, and each row would count once.
     pub(crate) fn optimize(&self, plan: &LogicalPlan) -> Result<LogicalPlan> {
-        let optimized = self.state.optimize(plan)?;
-        let left = several_windows(&optimized)?;
-        let same = |a: &WindowCall, b: &WindowCall| a.shape == b.shape && a.lengths == b.lengths;
-        let mut all = several_windows(plan)?.into_iter();
-        match all.find(|call| !left.iter().any(|other| same(call, other))) {
-            Some(gone) => Err(PlanError::WindowOfRow(gone.shape.word()).into()),
-            None => Ok(optimized),
-        }
+        self.state.optimize(plan)
     }
 
     /// What errors of a query are reported with.
@@ -201,22 +190,6 @@ impl Engine {
         let others = state.aggregate_functions().keys().chain(state.window_functions().keys());
         scalar.chain(others).map(String::as_str)
     }
-}
-
-/// The windows of a plan of which a row has several.
-fn several_windows(plan: &LogicalPlan) -> Result<Vec<WindowCall>> {
-    let mut found = Vec::new();
-    plan.apply_with_subqueries(|node| {
-        node.apply_expressions(|expr| {
-            expr.apply(|part| {
-                let several =
-                    |call: &WindowCall| matches!(call.shape, Shape::Hop | Shape::Cumulate);
-                found.extend(WindowCall::of(part).filter(several));
-                Ok(TreeNodeRecursion::Continue)
-            })
-        })
-    })?;
-    Ok(found)
 }
 
 /// How often a query with unknown names is tried.
@@ -291,6 +264,8 @@ impl ContextProvider for Names<'_> {
     }
 
     fn get_aggregate_meta(&self, name: &str) -> Option<Arc<AggregateUDF>> {
+        // Of all keys, GROUPING gives the number of the set.
+        let name = if name == "grouping_id" { "grouping" } else { name };
         self.engine.state.aggregate_functions().get(name).cloned()
     }
 

@@ -25,7 +25,7 @@ use crate::catalog::{ScannedTable, Table};
 use crate::diagnostics::Diagnostic;
 use crate::lookup::Looked;
 use crate::rank::Rank;
-use crate::tumble::{Lengths, Shape};
+use crate::tumble::{Lengths, Shape, WindowCall};
 
 /// Why a plan was not woven.
 pub(crate) enum Stop {
@@ -89,6 +89,8 @@ pub(crate) struct Relation {
     /// The bounds of the window that each row of the base belongs to, if its operator gave them
     /// out.
     pub(crate) window: Option<Bounds>,
+    /// The windows that each row stands for, if it has several and does not come once for each.
+    pub(crate) several: Option<WindowCall>,
     /// The column that numbers rows, if the base's operator does.
     pub(crate) rank: Option<Rank>,
     /// For EXPLAIN: columns of the base by what they are.
@@ -139,6 +141,7 @@ impl Relation {
             outputs: columns.iter().map(|c| (c.clone(), own(&c.name))).collect(),
             times,
             window: None,
+            several: None,
             rank: None,
             names: vec![],
         };
@@ -173,6 +176,7 @@ impl Relation {
             outputs: columns.into_iter().zip(outputs).collect(),
             times: vec![],
             window: None,
+            several: None,
             rank: None,
             names: vec![],
         })

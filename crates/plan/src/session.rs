@@ -65,8 +65,12 @@ impl Weaver<'_> {
         Ok(relation)
     }
 
-    /// The relation, with the bounds of sessions as columns if it has sessions.
+    /// The relation, each of whose rows is in one window: the bounds of sessions are columns, and
+    /// what stands for several windows comes once for each.
     pub(crate) fn settled(&mut self, mut relation: Relation) -> Result<Relation, Stop> {
+        if let Some(call) = relation.several.clone() {
+            return self.in_windows(relation, &call);
+        }
         let Some(call) = session_of(&relation) else { return Ok(relation) };
         if !self.bounded && !relation.times.contains(&call.time) {
             return Err(self.lowering.no_watermark(&relation, &call).into());
@@ -79,7 +83,8 @@ impl Weaver<'_> {
         }
         wanted.index(&call.time);
         relation.outputs.iter().map(|(_, expr)| expr).chain(&having).for_each(|expr| {
-            columns_beside(expr).into_iter().for_each(|column| _ = wanted.index(&column));
+            let columns = columns_beside(expr, is_session_call);
+            columns.into_iter().for_each(|column| _ = wanted.index(&column));
         });
         let closed = self.close(&relation, &wanted.0, Some(&call.time))?;
         let place =
@@ -143,8 +148,8 @@ impl Weaver<'_> {
     }
 }
 
-/// The name of a column of rows whose sessions are settled.
-fn row_name(at: usize) -> String {
+/// The name of a column behind an operator or step that passes rows on.
+pub(crate) fn row_name(at: usize) -> String {
     format!("row_{at}")
 }
 
@@ -162,22 +167,29 @@ fn session_of(relation: &Relation) -> Option<WindowCall> {
     found
 }
 
-/// The columns that an expression reads, but for what tells its session.
-fn columns_beside(expr: &Expr) -> Vec<Expr> {
+/// The columns that an expression reads, but for those of parts that are `told` in another way.
+pub(crate) fn columns_beside(expr: &Expr, told: impl Fn(&Expr) -> bool) -> Vec<Expr> {
     let mut columns = vec![];
     // The closure never fails, so neither does the walk.
     let _ = expr.apply(|node| {
-        if matches!(node, Expr::Column(_)) {
+        let told = told(node);
+        if matches!(node, Expr::Column(_)) && !told {
             columns.push(node.clone());
         }
-        let call = WindowCall::of(node).is_some_and(|call| call.shape == Shape::Session);
-        Ok(if call { TreeNodeRecursion::Jump } else { TreeNodeRecursion::Continue })
+        Ok(if told { TreeNodeRecursion::Jump } else { TreeNodeRecursion::Continue })
     });
     columns
 }
 
+fn is_session_call(node: &Expr) -> bool {
+    WindowCall::of(node).is_some_and(|call| call.shape == Shape::Session)
+}
+
 /// An expression with `column` of each part in its place, where it has one.
-fn replaced(expr: Expr, column: impl Fn(&Expr) -> Option<Expr>) -> Result<Expr, Refusal> {
+pub(crate) fn replaced(
+    expr: Expr,
+    column: impl Fn(&Expr) -> Option<Expr>,
+) -> Result<Expr, Refusal> {
     let replaced = expr.transform_down(|node| {
         Ok(match column(&node) {
             Some(column) => Transformed::new(column, true, TreeNodeRecursion::Jump),
@@ -207,8 +219,7 @@ fn bound_of(expr: &Expr) -> Option<(Bound, &logical::expr::WindowFunction)> {
 }
 
 fn has_session(expr: &Expr) -> bool {
-    let is_session = |node: &Expr| WindowCall::of(node).is_some_and(|c| c.shape == Shape::Session);
-    expr.exists(|node| Ok(is_session(node))).unwrap_or(true)
+    expr.exists(|node| Ok(is_session_call(node))).unwrap_or(true)
 }
 
 /// Whether a filter chooses among rows, whose sessions must be settled before; one that chooses
@@ -228,7 +239,7 @@ pub(crate) fn groups_sessions(relation: &Relation, groups: &[Expr], calls: &[Exp
     let (bounds, keys): (Vec<_>, Vec<_>) =
         groups.iter().partition(|group| WindowCall::of(group).is_some());
     let read = relation.filters.iter().filter(|filter| has_session(filter));
-    let mut read = read.flat_map(columns_beside);
+    let mut read = read.flat_map(|filter| columns_beside(filter, is_session_call));
     !bounds.is_empty()
         && session.keys.iter().all(|key| keys.contains(&key))
         && keys.iter().all(|key| session.keys.contains(key))

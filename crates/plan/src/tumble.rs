@@ -13,9 +13,9 @@
 //!
 //! Size and offset are nanoseconds. The functions compute the window of a row, so that a query
 //! means the same with and without a streaming aggregate; [`crate::weave`] recognises them as
-//! group keys and makes a window of them. `HOP` and `CUMULATE` have functions of the same form with
-//! a fourth argument, the slide or step; a row has several of their windows, so that they mean
-//! something as group keys only. `SESSION` has window functions: see [`crate::session`].
+//! group keys and makes a window of them. A row has several windows of `HOP` and `CUMULATE`, which
+//! are written as lists to be unnested: see [`crate::several`]. `SESSION` has window functions: see
+//! [`crate::session`].
 
 use std::sync::Arc;
 
@@ -36,6 +36,7 @@ use datafusion::sql::sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan
 use crate::diagnostics::Diagnostic;
 use crate::errors::PlanError;
 use crate::interval::{Interval, interval, tick_ns};
+use crate::several;
 use crate::syntax::{Cursor, Ident, is_word};
 use crate::types::sql_name;
 
@@ -120,6 +121,19 @@ impl Shape {
             (Shape::Session, Bound::Start) => "__session_start",
             (Shape::Session, Bound::End) => "__session_end",
             (Shape::Session, Bound::Time) => "__session_time",
+        }
+    }
+
+    /// The function that is written for a bound: of windows of which a row has several it gives all.
+    pub(crate) fn written(self, bound: Bound) -> &'static str {
+        match (self, bound) {
+            (Shape::Hop, Bound::Start) => "__hop_starts",
+            (Shape::Hop, Bound::End) => "__hop_ends",
+            (Shape::Hop, Bound::Time) => "__hop_times",
+            (Shape::Cumulate, Bound::Start) => "__cumulate_starts",
+            (Shape::Cumulate, Bound::End) => "__cumulate_ends",
+            (Shape::Cumulate, Bound::Time) => "__cumulate_times",
+            (Shape::Tumble | Shape::Session, bound) => self.function(bound),
         }
     }
 
@@ -324,9 +338,13 @@ fn replace(out: &mut Vec<TokenWithSpan>, span: Span, table: &[TokenWithSpan], si
         put(token, span);
     }
     for bound in Bound::ALL {
-        for token in [Token::Comma, word(site.shape.function(bound)), Token::LParen] {
-            put(token, span);
+        put(Token::Comma, span);
+        if site.slide.is_some() {
+            put(word("unnest"), span);
+            put(Token::LParen, span);
         }
+        put(word(site.shape.written(bound)), span);
+        put(Token::LParen, span);
         put(quoted(&site.time.text), span_of(&site.time));
         let offset = site.offset.map_or(0, |offset| offset.ns);
         let session = site.shape == Shape::Session;
@@ -337,6 +355,9 @@ fn replace(out: &mut Vec<TokenWithSpan>, span: Span, table: &[TokenWithSpan], si
             put(number(ns), span);
         }
         put(Token::RParen, span);
+        if site.slide.is_some() {
+            put(Token::RParen, span);
+        }
         if session {
             put(Token::make_keyword("OVER"), span);
             put(Token::LParen, span);
@@ -439,14 +460,13 @@ pub(crate) fn nanos(value: &ScalarValue) -> Option<i64> {
 
 /// The functions that are written for windows.
 pub(crate) fn functions() -> Vec<Arc<ScalarUDF>> {
-    let written = Shape::ALL.into_iter().filter(|shape| *shape != Shape::Session);
-    let all = written.flat_map(|shape| Bound::ALL.map(|bound| (shape, bound)));
-    all.map(|(shape, bound)| Arc::new(ScalarUDF::from(BoundOf::new(shape, bound)))).collect()
+    let bounds = Bound::ALL.into_iter().map(|bound| BoundOf::new(Shape::Tumble, bound));
+    bounds.map(|bound| Arc::new(ScalarUDF::from(bound))).chain(several::functions()).collect()
 }
 
 /// `__tumble_…(time, size, offset)`: a bound of the window of `time`, of the same type;
-/// `__hop_…(time, size, offset, slide)` and `__cumulate_…(time, size, offset, step)`, which are
-/// group keys and never computed; `__session_…(time, gap, 0, keys…)`, which stands in our plans for
+/// `__hop_…(time, size, offset, slide)` and `__cumulate_…(time, size, offset, step)`, which stand in
+/// relations for all windows of a row; `__session_…(time, gap, 0, keys…)`, which stands there for
 /// the window function of that name.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BoundOf {
@@ -498,7 +518,7 @@ impl ScalarUDFImpl for BoundOf {
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         if self.shape != Shape::Tumble {
-            return Err(PlanError::WindowOfRow(self.shape.word()).into());
+            return exec_err!("{} gives a row no window of its own", self.shape.word());
         }
         let [time, ColumnarValue::Scalar(size), ColumnarValue::Scalar(offset)] = &args.args[..]
         else {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use dataflow::job::{Aggregation, Edge, Input, Operator, OperatorKind, Step, Watermark, Window};
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema};
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::logical_expr::{self as logical, Expr, ExprSchemable, LogicalPlan};
@@ -13,16 +12,15 @@ use state::{GroupBy, StateOptions, Windows};
 use crate::aggregates::{self, AggregateCall};
 use crate::catalog::Table;
 use crate::diagnostics::Diagnostic;
-use crate::errors::PlanError;
 use crate::explain::Section;
-use crate::interval::tick_ns;
 use crate::lower::Lowering;
 use crate::relation::{
     Base, Bounds, Feeds, Refusal, Relation, Stop, check_key, columns_read, own, refusal,
 };
 use crate::session;
+use crate::several::{groups_several, windows_of};
 use crate::step::{self, column_index};
-use crate::tumble::{Bound, Lengths, Shape, WindowCall};
+use crate::tumble::{Bound, WindowCall};
 
 /// Weaves the plans of one statement.
 pub(crate) struct Weaver<'a> {
@@ -91,6 +89,7 @@ impl Weaver<'_> {
             LogicalPlan::Join(join) => self.join(join)?,
             LogicalPlan::Window(window) if session::is_session(window) => self.sessions(window)?,
             LogicalPlan::Window(window) => self.ranked(window)?,
+            LogicalPlan::Unnest(_) => self.several(plan)?,
             other => return Err(refusal(other).into()),
         })
     }
@@ -104,7 +103,6 @@ impl Weaver<'_> {
         schema: SchemaRef,
     ) -> Result<Vec<Edge>, Stop> {
         let predicate = relation.predicate();
-        self.check_rows(outputs.iter().chain(&predicate))?;
         let (from, columns) = self.open(&relation, outputs.iter().chain(&predicate), false)?;
         let step = step::compile(&columns, predicate.as_ref(), outputs, schema)
             .map_err(|e| self.report(&e))?;
@@ -127,7 +125,6 @@ impl Weaver<'_> {
             let first = relation.scan.as_arrow().field(0).name().clone();
             wanted.push(own(&first));
         }
-        self.check_rows(wanted.iter().chain(&predicate))?;
         let timed = time.is_some_and(|time| relation.times.contains(time));
         let (from, columns) = self.open(relation, wanted.iter().chain(&predicate), timed)?;
         let (step, schema, places) = self.narrow(relation, &wanted, columns)?;
@@ -175,29 +172,6 @@ impl Weaver<'_> {
             Base::Operators { from, schema } => Ok((from.clone(), schema.clone())),
             Base::Looked(looked) => self.looked(looked, exprs, timed),
         }
-    }
-
-    /// Refuses windows of which a row has several, where each row is asked for its own.
-    fn check_rows<'e>(&self, exprs: impl Iterator<Item = &'e Expr>) -> Result<(), Stop> {
-        for expr in exprs {
-            let mut several = None;
-            // The closure never fails, so neither does the walk.
-            let _ = expr.apply(|node| {
-                several =
-                    several.take().or(WindowCall::of(node).filter(|c| c.shape != Shape::Tumble));
-                Ok(TreeNodeRecursion::Continue)
-            });
-            if let Some(call) = several {
-                let around = &self.lowering.around;
-                let site = call.site(around.sites);
-                let place = site.map_or_else(|| around.start(), |site| site.time.place);
-                let error = PlanError::WindowOfRow(call.shape.word());
-                return Err(Diagnostic::at(place, error.to_string())
-                    .hint("GROUP BY window_start, window_end")
-                    .into());
-            }
-        }
-        Ok(())
     }
 
     /// The columns of a table that expressions name, with its watermark if `time` is given.
@@ -258,19 +232,17 @@ impl Weaver<'_> {
     }
 
     fn aggregate(&mut self, aggregate: &logical::Aggregate) -> Result<Relation, Stop> {
-        let mut relation = self.relation(&aggregate.input)?;
-        let groups = relation.rewrite_all(&aggregate.group_expr)?;
+        let relation = self.relation(&aggregate.input)?;
+        let (mut relation, group_exprs) = self.in_sets(relation, aggregate)?;
+        let groups = relation.rewrite_all(&group_exprs)?;
         let calls = relation.rewrite_all(&aggregate.aggr_expr)?;
-        if !session::groups_sessions(&relation, &groups, &calls) {
+        if !session::groups_sessions(&relation, &groups, &calls)
+            || !groups_several(&relation, &groups, &calls)
+        {
             relation = self.settled(relation)?;
         }
         let having = session::take_filters(&mut relation);
-        let groups = relation.rewrite_all(&aggregate.group_expr)?;
-        if groups.iter().any(|group| matches!(group, Expr::GroupingSet(_))) {
-            let words = ["ROLLUP", "CUBE", "GROUPING"];
-            let reason = "GROUPING SETS, ROLLUP and CUBE do not stream";
-            return Err(Refusal::new(&words, reason).into());
-        }
+        let groups = relation.rewrite_all(&group_exprs)?;
         let calls = relation.rewrite_all(&aggregate.aggr_expr)?;
         let calls = calls.iter().map(|call| aggregates::lower(call, &relation.scan));
         let calls = calls.collect::<Result<Vec<_>, _>>()?;
@@ -369,17 +341,7 @@ impl WindowKind {
         // A window's own check has refused sizes that are no whole number of ticks, and the parser
         // those below one. Rows of one window have the same time: one tick is all that they need.
         let (windows, attached) = match self {
-            WindowKind::Call(call) => {
-                let ticks = |ns: i64| ns / tick_ns(unit);
-                let Lengths { slide_ns, size_ns, offset_ns } = call.lengths;
-                let (size, slide, offset) = (ticks(size_ns), ticks(slide_ns), ticks(offset_ns));
-                let windows = match call.shape {
-                    Shape::Tumble | Shape::Hop => Windows::hopping(size, slide, offset),
-                    Shape::Cumulate => Windows::cumulating(size, slide, offset),
-                    Shape::Session => Windows::sessions(size),
-                };
-                (windows, false)
-            }
+            WindowKind::Call(call) => (windows_of(call.shape, call.lengths, unit), false),
             WindowKind::Attached => (Windows::tumbling(1, 0), true),
         };
         Ok(Window { column, time_type, windows: windows.ok_or(None)?, attached })
@@ -422,12 +384,10 @@ impl Grouping {
     ) -> Result<Self, Refusal> {
         let mut grouping = Self { window: None, keys: vec![], calls, outputs: vec![] };
         let two = || Refusal::new(&["GROUP"], "rows are grouped by two different windows");
-        let mut told_apart = false;
         for group in groups {
             grouping.outputs.push(match WindowCall::of(group) {
                 Some(call) => {
                     let bound = call.bound.column().to_string();
-                    told_apart |= call.shape != Shape::Cumulate || call.bound != Bound::Start;
                     match &grouping.window {
                         None => grouping.window = Some(GroupWindow::Call(call)),
                         Some(GroupWindow::Call(known)) if known.same_window(&call) => {}
@@ -442,9 +402,13 @@ impl Grouping {
                 }
             });
         }
-        if grouping.window.is_some() && !told_apart {
-            let reason = "several windows of CUMULATE have the same window_start";
-            return Err(Refusal::new(&["GROUP"], reason).hint("GROUP BY window_start, window_end"));
+        if grouping.keys.is_empty() && grouping.calls.is_empty() {
+            // A group without a value would not be kept.
+            grouping.calls.push(AggregateCall {
+                text: "count(*)".into(),
+                aggregate: state::aggregates::count(),
+                args: vec![],
+            });
         }
         if let Some(bounds) = &relation.window
             && groups.contains(&bounds.end)
@@ -538,7 +502,7 @@ fn schema_of(exprs: &[Expr], columns: &Schema) -> DfResult<SchemaRef> {
 }
 
 /// Why a grouping without a window is refused.
-fn for_ever(distinct: bool) -> Refusal {
+pub(crate) fn for_ever(distinct: bool) -> Refusal {
     let words: &[&str] = match distinct {
         true => &["DISTINCT", "GROUP"],
         false => &["GROUP", "count", "sum", "avg", "min", "max"],

@@ -1,0 +1,302 @@
+//! `HOP` and `CUMULATE`: windows of which a row has several.
+//!
+//! [`crate::tumble`] writes them as what they are, lists that are unnested, so that DataFusion
+//! neither loses a row nor moves a limit below them, and the batch stage computes them for any
+//! query over bounded input:
+//!
+//! ```text
+//! HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '5' MINUTE, INTERVAL '1' HOUR)
+//!   ⇒ (SELECT *, unnest(__hop_starts(ts, size, offset, slide)) AS window_start,
+//!                unnest(__hop_ends(ts, size, offset, slide)) AS window_end,
+//!                unnest(__hop_times(ts, size, offset, slide)) AS window_time FROM t)
+//! ```
+//!
+//! In a relation the bounds are written as calls, like those of other windows, and each of its rows
+//! stands for all of its windows. Where rows are grouped by them, the grouping knows the windows of
+//! a row. For anything else each row comes out of a step once for each window that it is in
+//! ([`crate::unfold`]).
+
+use std::sync::Arc;
+
+use arrow::array::{Array, Int64Array, ListArray};
+use arrow::buffer::OffsetBuffer;
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field, FieldRef, SchemaRef, TimeUnit};
+use dataflow::job::Step;
+use dataflow::keyed::JoinKind;
+use dataflow::time::ticks;
+use datafusion::common::tree_node::TreeNode;
+use datafusion::common::{Column, exec_err};
+use datafusion::error::{DataFusionError, Result as DfResult};
+use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::utils::split_conjunction;
+use datafusion::logical_expr::{
+    ColumnarValue, Expr, LogicalPlan, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF,
+    ScalarUDFImpl, Signature, Volatility,
+};
+use state::Windows;
+
+use crate::diagnostics::Diagnostic;
+use crate::errors::PlanError;
+use crate::explain::window_text;
+use crate::interval::tick_ns;
+use crate::join::On;
+use crate::lookup::Sides;
+use crate::relation::{Bounds, Relation, Stop, own, refusal};
+use crate::session::columns_beside;
+use crate::tumble::{Bound, BoundOf, Lengths, Shape, WindowCall, last_tick, nanos};
+use crate::types::sql_name;
+use crate::unfold::{InWindows, LAST_TICK};
+use crate::weave::Weaver;
+
+/// How many windows a row may come out of a step with: a batch grows by as much.
+pub(crate) const WINDOWS_OF_ROW_MAX: i64 = 1_000;
+
+/// The grid of windows that are not sessions, in ticks of `unit`; `None` if a length is no whole
+/// number of them.
+pub(crate) fn windows_of(shape: Shape, lengths: Lengths, unit: TimeUnit) -> Option<Windows> {
+    let ticks = |ns: i64| ns / tick_ns(unit);
+    let Lengths { slide_ns, size_ns, offset_ns } = lengths;
+    let (size, slide, offset) = (ticks(size_ns), ticks(slide_ns), ticks(offset_ns));
+    match shape {
+        Shape::Tumble | Shape::Hop => Windows::hopping(size, slide, offset),
+        Shape::Cumulate => Windows::cumulating(size, slide, offset),
+        Shape::Session => Windows::sessions(size),
+    }
+}
+
+impl Weaver<'_> {
+    /// Rows that stand for all of their windows.
+    pub(crate) fn several(&mut self, plan: &LogicalPlan) -> Result<Relation, Stop> {
+        let LogicalPlan::Unnest(unnest) = plan else { return Err(refusal(plan).into()) };
+        let relation = self.relation(&unnest.input)?;
+        let mut relation = self.settled(relation)?;
+        let listed = |at: usize| unnest.list_type_columns.iter().any(|(list, _)| *list == at);
+        let mut calls: Vec<WindowCall> = vec![];
+        let mut outputs = vec![];
+        for (column, &at) in unnest.schema.columns().into_iter().zip(&unnest.dependency_indices) {
+            let Some((_, expr)) = relation.outputs.get(at) else {
+                return Err(refusal(plan).into());
+            };
+            if !listed(at) {
+                outputs.push((column, expr.clone()));
+                continue;
+            }
+            let call = bound_of(expr).ok_or_else(|| refusal(plan))?;
+            calls.extend(WindowCall::of(&call));
+            outputs.push((column, call));
+        }
+        let Some(first) = calls.first().cloned() else { return Err(refusal(plan).into()) };
+        if !unnest.struct_type_columns.is_empty() || !calls.iter().all(|c| c.same_window(&first)) {
+            return Err(refusal(plan).into());
+        }
+        relation.outputs = outputs;
+        relation.several = Some(first);
+        Ok(relation)
+    }
+
+    /// The relation, each of its rows once for each of its windows, with the bounds as columns.
+    pub(crate) fn in_windows(
+        &mut self,
+        mut relation: Relation,
+        call: &WindowCall,
+    ) -> Result<Relation, Stop> {
+        let Lengths { slide_ns, size_ns, .. } = call.lengths;
+        let most = size_ns.div_euclid(slide_ns);
+        if most > WINDOWS_OF_ROW_MAX {
+            let around = &self.lowering.around;
+            let site = call.site(around.sites);
+            let place = site.and_then(|site| site.slide).map(|slide| slide.place);
+            let message = format!("each row would come once for each of its {most} windows");
+            let error = Diagnostic::at(place.unwrap_or_else(|| around.start()), message)
+                .detail(format!("{WINDOWS_OF_ROW_MAX} are the most of a row that is not grouped"));
+            return Err(error
+                .hint("GROUP BY window_start, window_end, or make the slide longer")
+                .into());
+        }
+        relation.several = None;
+        let told = relation.times.contains(&call.time);
+        let added = |node: &Expr| {
+            WindowCall::of(node).filter(|c| c.same_window(call)).map(|c| own(c.bound.column()))
+        };
+        let text = window_text(call);
+        let mut fine = false;
+        let make = |before: &SchemaRef, places: &[usize]| {
+            let time_type = before.field(places[0]).data_type();
+            let DataType::Timestamp(unit, _) = time_type else {
+                return Err(PlanError::WindowOf(sql_name(time_type)).into());
+            };
+            fine = last_tick(*unit) > 1;
+            let step = windows_of(call.shape, call.lengths, *unit)
+                .and_then(|windows| InWindows::new(before, places[0], windows, text.clone()));
+            step.map(|step| Arc::new(step) as Arc<dyn Step>).ok_or_else(no_windows)
+        };
+        let mut unfolded =
+            self.unfolded(relation, std::slice::from_ref(&call.time), make, added)?;
+        self.section.text("windows", format!("each row in its own: {text}"));
+        // Watermarks speak of the last tick of a window as of its rows; `window_time` may lie
+        // before them.
+        let time = own(if fine { LAST_TICK } else { Bound::Time.column() });
+        match told {
+            true => unfolded.times.push(time.clone()),
+            false => unfolded.times.clear(),
+        }
+        if told || self.bounded {
+            let (start, end) = (own(Bound::Start.column()), own(Bound::End.column()));
+            unfolded.window = Some(Bounds { start, end, time, grid: call.grid() });
+        }
+        Ok(unfolded)
+    }
+
+    /// Whether the rows of a join may stand for all of their windows behind it as well: they are
+    /// widened by a table, and nothing asks which windows they are.
+    pub(crate) fn joins_whole(
+        &self,
+        kind: JoinKind,
+        relations: &[Relation; 2],
+        on: &On,
+        filter: Option<&Expr>,
+    ) -> Result<Option<Sides>, Stop> {
+        let [left, right] = relations;
+        let asked = |relation: &Relation, expr: &Expr| {
+            let column = |(column, of): &(Column, Expr)| {
+                has_several(of) && expr.column_refs().contains(column)
+            };
+            relation.outputs.iter().any(column)
+        };
+        let by_window = on.iter().any(|(l, r)| has_several(l) || has_several(r))
+            || relations.iter().flat_map(|relation| &relation.filters).any(has_several)
+            || filter.is_some_and(|filter| relations.iter().any(|of| asked(of, filter)));
+        if by_window || self.between(left, right, on, filter)?.is_some() {
+            return Ok(None);
+        }
+        let sides = self.table_side(left, right, kind)?;
+        Ok(sides.filter(|sides| relations[sides.table].several.is_none()))
+    }
+}
+
+fn no_windows() -> DataFusionError {
+    DataFusionError::Plan("a window's lengths are whole ticks of its time".into())
+}
+
+fn has_several(expr: &Expr) -> bool {
+    let several = |node: &Expr| {
+        WindowCall::of(node).is_some_and(|c| matches!(c.shape, Shape::Hop | Shape::Cumulate))
+    };
+    expr.exists(|node| Ok(several(node))).unwrap_or(true)
+}
+
+/// Whether a grouping knows the windows of a relation's rows itself: it is by them, and nothing
+/// else asks for them.
+pub(crate) fn groups_several(relation: &Relation, groups: &[Expr], calls: &[Expr]) -> bool {
+    let Some(several) = &relation.several else { return true };
+    let call = |group: &Expr| WindowCall::of(group).filter(|call| call.same_window(several));
+    let keys: Vec<&Expr> = groups.iter().filter(|group| call(group).is_none()).collect();
+    // Windows of CUMULATE that begin together are told apart by their ends.
+    let tells = |call: WindowCall| call.shape == Shape::Hop || call.bound != Bound::Start;
+    let filters = relation.filters.iter().flat_map(split_conjunction).filter(|f| has_several(f));
+    let mut read = filters.flat_map(|filter| columns_beside(filter, has_several_call));
+    groups.iter().filter_map(call).any(tells)
+        && !keys.iter().any(|key| has_several(key))
+        && !calls.iter().any(has_several)
+        && read.all(|column| keys.contains(&&column))
+}
+
+fn has_several_call(node: &Expr) -> bool {
+    WindowCall::of(node).is_some()
+}
+
+/// The bound that a list of bounds is of, as a call over the same arguments.
+fn bound_of(list: &Expr) -> Option<Expr> {
+    let Expr::ScalarFunction(function) = list else { return None };
+    let WindowsOf { shape, bound, .. } = function.func.inner().downcast_ref::<WindowsOf>()?;
+    let udf = Arc::new(ScalarUDF::from(BoundOf::new(*shape, *bound)));
+    Some(Expr::ScalarFunction(ScalarFunction::new_udf(udf, function.args.clone())))
+}
+
+/// The functions that are written for windows.
+pub(crate) fn functions() -> impl Iterator<Item = Arc<ScalarUDF>> {
+    [Shape::Hop, Shape::Cumulate].into_iter().flat_map(|shape| {
+        Bound::GIVEN_OUT.map(|bound| Arc::new(ScalarUDF::from(WindowsOf::new(shape, bound))))
+    })
+}
+
+/// `__hop_starts(time, size, offset, slide)` and its kin: a bound of each window of `time`.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct WindowsOf {
+    shape: Shape,
+    bound: Bound,
+    signature: Signature,
+    /// What checks the arguments.
+    one: BoundOf,
+}
+
+impl WindowsOf {
+    fn new(shape: Shape, bound: Bound) -> Self {
+        let signature = Signature::any(4, Volatility::Immutable);
+        Self { shape, bound, signature, one: BoundOf::new(shape, bound) }
+    }
+}
+
+impl ScalarUDFImpl for WindowsOf {
+    fn name(&self) -> &str {
+        self.shape.written(self.bound)
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> DfResult<DataType> {
+        exec_err!("the type of a window's bounds depends on its arguments")
+    }
+
+    fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> DfResult<FieldRef> {
+        let bound = self.one.return_field_from_args(args)?;
+        let item = Field::new_list_field(bound.data_type().clone(), true);
+        Ok(Arc::new(Field::new(self.name(), DataType::List(Arc::new(item)), true)))
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DfResult<ColumnarValue> {
+        let [time, ColumnarValue::Scalar(size), ColumnarValue::Scalar(offset), slide] =
+            &args.args[..]
+        else {
+            return exec_err!("a window's size is constant");
+        };
+        let ColumnarValue::Scalar(slide) = slide else {
+            return exec_err!("a window's slide is constant");
+        };
+        let (Some(size_ns), Some(offset_ns), Some(slide_ns)) =
+            (nanos(size), nanos(offset), nanos(slide))
+        else {
+            return exec_err!("a window's size is a number");
+        };
+        let time = time.to_array(args.number_rows)?;
+        let DataType::Timestamp(unit, _) = time.data_type() else {
+            return exec_err!("a window needs a time");
+        };
+        let lengths = Lengths { slide_ns, size_ns, offset_ns };
+        let windows = windows_of(self.shape, lengths, *unit).ok_or_else(no_windows)?;
+        if windows.size() / windows.slide() > WINDOWS_OF_ROW_MAX {
+            return exec_err!("a row has more than {WINDOWS_OF_ROW_MAX} windows");
+        }
+        let times = ticks(&time).ok_or_else(no_windows)?;
+        let (mut bounds, mut counts) = (vec![], vec![]);
+        for (row, &at) in times.iter().enumerate() {
+            let before = bounds.len();
+            if time.is_valid(row) {
+                let ends = windows.ends_of(windows.slice_start(at), i64::MIN);
+                bounds.extend(ends.map(|end| match self.bound {
+                    Bound::Start => windows.window_at(end).start,
+                    Bound::End => end,
+                    Bound::Time => end.saturating_sub(last_tick(*unit)),
+                }));
+            }
+            counts.push(bounds.len() - before);
+        }
+        let bounds = cast(&Int64Array::from(bounds), time.data_type())?;
+        let item = Arc::new(Field::new_list_field(time.data_type().clone(), true));
+        let offsets = OffsetBuffer::from_lengths(counts);
+        Ok(ColumnarValue::Array(Arc::new(ListArray::try_new(item, offsets, bounds, None)?)))
+    }
+}
