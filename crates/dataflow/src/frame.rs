@@ -4,7 +4,7 @@
 //! |---|---|---|---|---|---|
 //! | `Rows` | operator | input | – | – or key | a batch |
 //! | `Progress` | operator | – | sender's watermark | – | – |
-//! | `Delta` | operator | epoch | sender's watermark | chunk | head of narrow columns, runs of slices; keys and states |
+//! | `Delta` | operator | epoch | sender's watermark | chunk | runs, and groups |
 //! | `Ack` | operator | last epoch merged | all clocks' least | – | – |
 //! | `Gather` | operator | – | – | – | result rows |
 //! | `GatherEnd` | operator | – | – | – | – |

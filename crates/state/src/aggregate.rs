@@ -93,8 +93,8 @@ pub trait Accumulator: Send {
     /// rows. Memory may be kept.
     fn clear(&mut self, total: usize);
 
-    /// Forgets the groups of a part: each is as if it had had no rows. Only asked where ids may have
-    /// holes, hence of aggregates that stand them ([`Aggregate::holes`]) and before any null.
+    /// Forgets the groups of a part: each is as if it had had no rows. Only asked where ids may
+    /// have holes, hence of aggregates that stand them ([`Aggregate::holes`]) and before any null.
     fn forget(&mut self, part: &Part) {
         let _ = part;
     }

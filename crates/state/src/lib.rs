@@ -1,13 +1,13 @@
 //! Windowed aggregation state in columns, merged late (S8–S12).
 //!
-//! Every executor aggregates all rows that it reads into partial state of its own, and hands it
-//! over once an epoch:
+//! Every executor aggregates all rows that it reads into state of its own, and once an epoch hands
+//! over what belongs to others:
 //!
 //! ```text
 //!  helper                                      leader of a partition
 //!  rows ─ Windows::assign ─ Slices::update     Slices::merge ─ Windowed::fire ─ rows
 //!                             │ end of epoch     ▲             ▲ VectorClock::least ≥ window end
-//!                           take_delta           │
+//!                           give_away            │
 //!                             │                Leader::accept: epoch = clock + 1, once
 //!                           Partitioner::split ─► Helper::close ── (some fabric) ─┘
 //! ```

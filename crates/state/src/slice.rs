@@ -1,11 +1,11 @@
 //! The state of one slice of time: an index of groups, and an accumulator per aggregate.
 //!
-//! A slice is either a partial that a helper fills by [`Slice::update`] and empties by
-//! [`Slice::take_delta`], or a merged state that a leader fills by [`Slice::merge`] and reads by
-//! [`Slice::take_values`]; both at once is allowed, as a leader is a helper of itself. It is given
-//! out in parts of some thousand groups: what is built of a part stays in the cache, and its memory
-//! serves for the next. Memory of a whole window's columns would be touched for the first time, at
-//! a tenth of the speed.
+//! [`Slice::update`] folds rows in, whoever leads their keys, and [`Slice::merge`] deltas of groups
+//! that are led here. [`crate::Slices::give_away`] takes out the groups that others lead, and
+//! [`Slice::take_values`] and [`Slice::take_delta`] all that are left. A slice is given out in
+//! parts of some thousand groups: what is built of a part stays in the cache, and its memory serves
+//! for the next. Memory of a whole window's columns would be touched for the first time, at a tenth
+//! of the speed.
 //!
 //! The slice chooses the key mode and changes it while it runs. An array costs a row one access to
 //! memory and no comparison, so integer keys go to Array as soon as its bytes are affordable:

@@ -104,36 +104,51 @@ fn columns(batch: &Batch, key: &DataType) -> (ArrayRef, ArrayRef) {
     (cast(&keys, key).unwrap(), Arc::new(values))
 }
 
-fn add(slice: &mut Slice, spec: &GroupBy, keys: Vec<ArrayRef>, value: &ArrayRef) {
-    let args = vec![vec![value.clone()]; spec.aggregates.len()];
-    slice.update(&keys, &args).unwrap();
-}
-
-/// Updates helpers in turn, and merges their deltas every other batch; the leader's values.
-fn late_merge(spec: &Arc<GroupBy>, batches: &[Batch], helpers: usize) -> Columns {
-    let mut leader = Slice::new(spec);
-    let mut partials: Vec<Slice> = (0..helpers).map(|_| Slice::new(spec)).collect();
-    for (at, batch) in batches.iter().enumerate() {
-        let partial = &mut partials[at % helpers];
-        let (keys, value) = columns(batch, &spec.keys[0]);
-        add(partial, spec, vec![keys], &value);
-        if at % 2 == 1 {
-            while let Some(delta) = partial.take_delta().unwrap() {
-                leader.merge(&delta.keys, &delta.states).unwrap();
+/// Deals batches out to workers in turn; every other batch its worker gives the others' groups
+/// away. The values of all.
+fn late_merge(spec: &Arc<GroupBy>, batches: &[Batch], workers: usize) -> Columns {
+    let mut states: Vec<Slices> = (0..workers).map(|_| Slices::new(spec)).collect();
+    let mut partitioner = Partitioner::in_blocks(workers as u32);
+    let mut end_epoch = |states: &mut [Slices], worker: usize| {
+        let mut deltas = vec![];
+        let keep = |start, split: &Split, columns: &Columns| {
+            for other in (0..workers).filter(|&other| other != worker) {
+                if split.rows(other as u32) > 0 {
+                    deltas.push((other, start, split.select(other as u32, columns)?));
+                }
             }
-            assert!(partial.is_empty() && partial.groups() == 0);
+            Ok::<_, StateError>(())
+        };
+        states[worker].give_away(worker as u32, &mut partitioner, keep).unwrap();
+        for (other, start, delta) in deltas {
+            states[other].merge(start, &delta.keys, &delta.states).unwrap();
+        }
+    };
+    for (at, batch) in batches.iter().enumerate() {
+        let (keys, value) = columns(batch, &spec.keys[0]);
+        let args = vec![vec![value]; spec.aggregates.len()];
+        states[at % workers].update(0, batch.len(), &[keys], &args).unwrap();
+        if at % 2 == 1 {
+            end_epoch(&mut states, at % workers);
         }
     }
-    for partial in &mut partials {
-        while let Some(delta) = partial.take_delta().unwrap() {
-            leader.merge(&delta.keys, &delta.states).unwrap();
+    (0..workers).for_each(|worker| end_epoch(&mut states, worker));
+    let give = |_: i64, _: &Split, columns: &Columns| {
+        assert_eq!(columns.rows(), 0, "nothing has come since");
+        Ok::<_, StateError>(())
+    };
+    states[0].give_away(0, &mut Partitioner::new(workers as u32), give).unwrap();
+    let mut at = 0;
+    whole(|| {
+        while let Some(state) = states.get_mut(at) {
+            let values = state.take_values(0)?;
+            if values.is_some() {
+                return Ok(values);
+            }
+            at += 1;
         }
-    }
-    let groups = leader.groups();
-    let merged = values(&mut leader);
-    assert_eq!(groups, merged.rows());
-    assert_eq!(values(&mut leader).rows(), 0, "taken once");
-    merged
+        Ok(None)
+    })
 }
 
 fn batches(nulls: u32) -> impl Strategy<Value = Vec<Batch>> {
@@ -154,18 +169,18 @@ proptest! {
     fn every_mode_equals_the_oracle(
         with in batches(1),
         without in batches(0),
-        helpers in 1usize..4,
+        workers in 1usize..4,
     ) {
         let modes = [None, Some(KeyMode::Array), Some(KeyMode::Hash), Some(KeyMode::Wide)];
         for batches in [with, without] {
             let expected = oracle(&batches);
             for mode in modes {
                 let spec = spec(vec![DataType::Int64], all(), mode);
-                let merged = text(&late_merge(&spec, &batches, helpers));
+                let merged = text(&late_merge(&spec, &batches, workers));
                 prop_assert_eq!(&merged, &expected, "{:?}", mode);
             }
             let spec = spec(vec![DataType::Utf8], all(), None);
-            prop_assert_eq!(&text(&late_merge(&spec, &batches, helpers)), &expected);
+            prop_assert_eq!(&text(&late_merge(&spec, &batches, workers)), &expected);
         }
     }
 
@@ -184,7 +199,9 @@ proptest! {
         let batches: Vec<Batch> = batches.into_iter().map(batch).collect();
         let expected = oracle(&batches);
         let spec = spec(vec![DataType::Int64], all(), None);
-        prop_assert_eq!(&text(&late_merge(&spec, &batches, 1)), &expected);
+        for workers in 1..3 {
+            prop_assert_eq!(&text(&late_merge(&spec, &batches, workers)), &expected);
+        }
     }
 }
 

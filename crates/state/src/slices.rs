@@ -87,8 +87,8 @@ impl Slices {
     }
 
     /// Gives away the groups of which `own` is not the owner, of all slices that rows have come for
-    /// since the last call. `each` gets, part by part, the start of the slice, which rows are whose,
-    /// and the rows; what it is told of `own` is of no account, for those groups stay.
+    /// since the last call. `each` gets, part by part, the start of the slice, which rows are
+    /// whose, and the rows; what it is told of `own` is of no account, for those groups stay.
     ///
     /// # Errors
     /// Errors of accumulators and of `each`; [`StateError::GivenOut`] for a slice that is being

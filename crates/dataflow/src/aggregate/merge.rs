@@ -1,10 +1,10 @@
 //! The merge exchange: late merge by epochs (S3, S9, S11).
 //!
-//! Every worker is a *helper*: it folds its own rows into partial states of all keys. An epoch ends
-//! after so many bytes of input, or early when a window may fire; then the partials are cut by the
-//! *leader* of each key and sent, the helper's watermark behind them, and start from zero. A leader
-//! merges the deltas of each helper in the order of epochs, each once, while its own rows go on
-//! being folded.
+//! Every worker is a *helper*: it folds its own rows into states of all keys. An epoch ends after
+//! so many bytes of input, or early when a window may fire; then the groups of others are taken out
+//! by their *leader* and sent, the helper's watermark behind them, and start from zero. A leader
+//! merges the deltas of each helper in the order of epochs, each once, into the state that holds
+//! its own rows, which go on being folded.
 //!
 //! A helper keeps a delta until its leader has acknowledged it, not merely until it was sent: the
 //! paper's order loses an epoch when the leader dies in between. So many epochs may be
@@ -13,15 +13,15 @@
 //! meet rows and links. Nothing is made durable yet, so that an epoch counts as committed as soon
 //! as it is merged.
 
-use std::cell::{Cell, RefCell, RefMut};
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use bytes::Bytes;
 use channel::{Class, Header};
+use state::Partitioner;
 use state::epoch::{Helper, Presence, Progress, Tag, Verdict};
-use state::{Columns, Partitioner, Slices, Split};
 
 use super::Grouping;
 use super::delta::{Landed, Packer};
@@ -52,7 +52,6 @@ const KEPT_BYTES: usize = size_of::<Bytes>();
 pub(super) struct Merge {
     partitioner: RefCell<Partitioner>,
     keys: usize,
-    partial: RefCell<Slices>,
     /// This worker as the helper of each leader; its own place stays unused.
     helpers: RefCell<Vec<Helper<Bytes>>>,
     /// Bytes of the chunks in `helpers`.
@@ -107,7 +106,6 @@ impl Merge {
         Self {
             partitioner: RefCell::new(partitioner),
             keys: spec.group_by.keys.len(),
-            partial: RefCell::new(Slices::new(&spec.group_by)),
             helpers: RefCell::new((0..place.workers).map(helper).collect()),
             kept_bytes: Cell::new(0),
             acknowledged: Event::default(),
@@ -128,17 +126,9 @@ impl Merge {
         &self.answers
     }
 
-    /// The partial states of this epoch, held to their part of the `left` bytes that this merge may
-    /// take.
-    pub(super) fn partial(&self, left: usize) -> RefMut<'_, Slices> {
-        let mut partial = self.partial.borrow_mut();
-        partial.set_budget(left.saturating_sub(self.kept_bytes.get() + self.staged.borrow().bytes));
-        partial
-    }
-
-    /// Bytes of partial states, of deltas that are kept for others, and of theirs that are staged.
+    /// Bytes of deltas that are kept for others, and of theirs that are staged.
     pub(super) fn bytes(&self) -> usize {
-        self.partial.borrow().bytes() + self.kept_bytes.get() + self.staged.borrow().bytes
+        self.kept_bytes.get() + self.staged.borrow().bytes
     }
 
     /// Ends the epoch if it is long enough, or if a window may fire.
@@ -322,8 +312,7 @@ impl Merge {
         }
     }
 
-    /// Empties the partials: merges the groups that this worker leads, and gives the others by
-    /// leader.
+    /// Takes the groups that others lead out of the state, by leader.
     fn cut(&self, grouping: &Grouping) -> Result<Vec<Vec<Bytes>>, DataflowError> {
         let packer = |leader: u32| {
             let own = leader == grouping.worker;
@@ -331,33 +320,18 @@ impl Merge {
             Packer::new(&self.encoder, &self.schema, room)
         };
         let mut packers: Vec<_> = (0..grouping.net.size() as u32).map(packer).collect();
-        let mut split = Split::default();
-        while let Some((start, columns)) = self.take_part()? {
-            self.partitioner.borrow_mut().split(&columns, &mut split)?;
-            for leader in 0..split.owners() {
-                if split.rows(leader) == 0 {
-                    continue;
+        let mut partitioner = self.partitioner.borrow_mut();
+        grouping.bounded().slices().give_away(
+            grouping.worker,
+            &mut partitioner,
+            |start, split, groups| {
+                for leader in grouping.net.peers().filter(|&leader| split.rows(leader) > 0) {
+                    packers[leader as usize].add(start, split.select(leader, groups)?)?;
                 }
-                let groups = split.select(leader, &columns)?;
-                if leader == grouping.worker {
-                    grouping.merge_columns(start, &groups.keys, &groups.states)?;
-                } else {
-                    packers[leader as usize].add(start, groups)?;
-                }
-            }
-        }
+                Ok::<_, DataflowError>(())
+            },
+        )?;
         packers.into_iter().map(Packer::finish).collect()
-    }
-
-    fn take_part(&self) -> Result<Option<(i64, Columns)>, DataflowError> {
-        let mut partial = self.partial.borrow_mut();
-        while let Some(start) = partial.first() {
-            // The next part of it, until it is gone.
-            if let Some(columns) = partial.take_delta(start)? {
-                return Ok(Some((start, columns)));
-            }
-        }
-        Ok(None)
     }
 
     /// Whether the epoch has read its bytes, and has combined them or given it up.
@@ -367,7 +341,7 @@ impl Merge {
             return false;
         }
         let rows = grouping.metrics.rows_in.load(Ordering::Relaxed) - self.epoch_began_rows.get();
-        let groups = self.partial.borrow().groups_at_most() as u64;
+        let groups = grouping.merged.borrow_mut().slices().groups_at_most() as u64;
         rows >= ROWS_PER_GROUP_MIN.saturating_mul(groups)
             || bytes >= STRETCH_MAX.saturating_mul(self.epoch_bytes)
     }

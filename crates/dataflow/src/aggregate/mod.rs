@@ -7,7 +7,7 @@
 //! | exchange | where a row is folded | what travels |
 //! |---|---|---|
 //! | `forward` | here, by the only worker | nothing |
-//! | `merge` | here, into a partial | one delta per epoch and leader ([`merge`]) |
+//! | `merge` | here | one delta per epoch and leader, of the groups that others lead ([`merge`]) |
 //! | `shuffle` | at its key's leader | each row ([`Shuffle`]) |
 //!
 //! Sessions are windows too: see [`sessions`].
@@ -57,7 +57,8 @@ pub(crate) struct Grouping {
     spec: Aggregation,
     rows_max: usize,
     ledger: Rc<Ledger>,
-    /// States of the keys that this worker leads, by slice.
+    /// States by slice: of the keys that this worker leads, and what this epoch has brought of
+    /// others.
     merged: RefCell<Windowed>,
     folder: RefCell<Folder>,
     exchange: Meeting,
@@ -167,12 +168,7 @@ impl Grouping {
             return Ok(());
         }
         match &self.exchange {
-            Meeting::Forward => self.fold(batch, key, self.bounded().slices()),
-            Meeting::Merge(merge) => {
-                let left = self.ledger.share(self.tag);
-                let left = left.saturating_sub(self.merged.borrow().bytes());
-                self.fold(batch, key, &mut merge.partial(left))
-            }
+            Meeting::Forward | Meeting::Merge(_) => self.fold(batch, key, self.bounded().slices()),
             Meeting::Shuffle(shuffle) => shuffle.push(self, 0, batch, key).await,
         }
     }
@@ -354,13 +350,14 @@ impl Grouping {
     /// The merged state, held to what the budget leaves for its slices.
     fn bounded(&self) -> RefMut<'_, Windowed> {
         let mut merged = self.merged.borrow_mut();
-        let beside = merged.bytes() - merged.slices().bytes() + self.partial_bytes();
+        let beside = merged.bytes() - merged.slices().bytes() + self.travelling_bytes();
         let left = self.ledger.share(self.tag).saturating_sub(beside);
         merged.slices().set_budget(left);
         merged
     }
 
-    fn partial_bytes(&self) -> usize {
+    /// Bytes of state on its way from one worker to another.
+    fn travelling_bytes(&self) -> usize {
         match &self.exchange {
             Meeting::Merge(merge) => merge.bytes(),
             _ => 0,
@@ -369,7 +366,7 @@ impl Grouping {
 
     /// Publishes the bytes of state, and holds them to their bound.
     fn account(&self) -> Result<(), DataflowError> {
-        let bytes = self.merged.borrow().bytes() + self.partial_bytes();
+        let bytes = self.merged.borrow().bytes() + self.travelling_bytes();
         Ok(self.ledger.set(self.tag, bytes)?)
     }
 }
