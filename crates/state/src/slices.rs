@@ -99,22 +99,24 @@ impl Slices {
         partitioner: &mut Partitioner,
         mut each: impl FnMut(i64, &Split, &Columns) -> Result<(), E>,
     ) -> Result<(), E> {
+        let budget = self.budget;
         for (&start, slice) in &mut self.live {
-            let before = slice.bytes();
-            slice.set_room(self.budget.saturating_sub(self.bytes));
-            let (free, bytes) = (&mut self.free, &mut self.bytes);
-            let spare = || {
-                let spare = free.pop().unwrap_or_else(|| Slice::new(&self.spec));
-                *bytes -= spare.bytes().min(*bytes);
-                spare
-            };
-            let left = slice
-                .give_away(own, partitioner, spare, |split, columns| each(start, split, columns));
-            *bytes = (*bytes + slice.bytes()).saturating_sub(before);
-            if let Some(left) = left?.filter(|_| free.len() < FREE_MAX) {
-                *bytes += left.bytes();
-                free.push(left);
+            let (all, mut spare) = (self.bytes, self.free.pop());
+            let before = slice.bytes() + spare.as_ref().map_or(0, Slice::bytes);
+            slice.set_room(budget.saturating_sub(all));
+            let given = slice.give_away(
+                own,
+                partitioner,
+                &mut spare,
+                |split, columns| each(start, split, columns),
+                |error| over_budget(error, all, budget),
+            );
+            self.bytes = all - before + slice.bytes();
+            if let Some(spare) = spare.filter(|spare| self.bytes + spare.bytes() <= budget) {
+                self.bytes += spare.bytes();
+                self.free.push(spare);
             }
+            given?;
         }
         Ok(())
     }
@@ -199,12 +201,7 @@ impl Slices {
         slice.set_room(budget.saturating_sub(self.bytes));
         let applied = apply(slice);
         self.bytes = others + slice.bytes();
-        applied.map_err(|error| match error {
-            StateError::Growth { bytes } => {
-                StateError::Budget { bytes: self.bytes + bytes, budget }
-            }
-            error => error,
-        })
+        applied.map_err(|error| over_budget(error, self.bytes, budget))
     }
 
     fn take(
@@ -225,5 +222,13 @@ impl Slices {
             }
         }
         Ok(part)
+    }
+}
+
+/// What a slice that may not grow says of itself, said of all slices, which hold `held` bytes.
+fn over_budget(error: StateError, held: usize, budget: usize) -> StateError {
+    match error {
+        StateError::Growth { bytes } => StateError::Budget { bytes: held + bytes, budget },
+        error => error,
     }
 }

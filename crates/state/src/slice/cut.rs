@@ -13,7 +13,8 @@ use crate::{Columns, Part, Partitioner, StateError, kernel};
 impl Slice {
     /// Gives away all groups of which `own` is not the owner. `each` gets their partial states,
     /// part by part, and which rows of a part are whose; what is said of `own` there is of no
-    /// account. `spare` is an empty slice of the same kind, and is one again afterwards.
+    /// account. `spare` may be an empty slice of the same kind, and may be one afterwards; `error`
+    /// says what it means that one cannot grow.
     ///
     /// Nothing happens if no row has come since the last call: the others' groups are gone, and
     /// what is merged is the own.
@@ -24,24 +25,26 @@ impl Slice {
         &mut self,
         own: u32,
         partitioner: &mut Partitioner,
-        spare: impl FnOnce() -> Self,
+        spare: &mut Option<Self>,
         each: impl FnMut(&Split, &Columns) -> Result<(), E>,
-    ) -> Result<Option<Self>, E> {
+        error: impl Fn(StateError) -> StateError,
+    ) -> Result<(), E> {
         if !self.touched {
-            return Ok(None);
+            return Ok(());
         }
         if self.giving.is_some() {
             return Err(StateError::GivenOut.into());
         }
         self.touched = false;
         if self.is_direct() {
-            return self.make_holes(own, partitioner, each).map(|()| None);
+            return self.make_holes(own, partitioner, each);
         }
-        let mut kept = spare();
+        let mut kept = spare.take().unwrap_or_else(|| Self::new(&self.spec));
         kept.set_room(self.room);
         kept.set_array_bytes_max(self.array_bytes_max);
-        self.keep_own(own, partitioner, &mut kept, each)?;
-        Ok(Some(std::mem::replace(self, kept)))
+        self.keep_own(own, partitioner, &mut kept, each, error)?;
+        *spare = Some(std::mem::replace(self, kept));
+        Ok(())
     }
 
     fn make_holes<E: From<StateError>>(
@@ -80,6 +83,7 @@ impl Slice {
         partitioner: &mut Partitioner,
         kept: &mut Self,
         mut each: impl FnMut(&Split, &Columns) -> Result<(), E>,
+        error: impl Fn(StateError) -> StateError,
     ) -> Result<(), E> {
         let mut split = Split::default();
         while let Some(part) = self.take_delta()? {
@@ -87,7 +91,7 @@ impl Slice {
             each(&split, &part)?;
             if split.rows(own) > 0 {
                 let own = split.select(own, &part)?;
-                kept.merge(&own.keys, &own.states)?;
+                kept.merge(&own.keys, &own.states).map_err(&error)?;
             }
         }
         Ok(())
