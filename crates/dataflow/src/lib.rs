@@ -24,6 +24,7 @@ mod net;
 mod operator;
 mod output;
 mod pairing;
+pub mod placement;
 mod reader;
 mod scheduler;
 pub mod sink;

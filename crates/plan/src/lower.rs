@@ -164,20 +164,27 @@ impl Lowering<'_> {
         }
     }
 
-    /// How the workers' rows meet, and why so.
-    pub(crate) fn exchange(&self) -> Result<(Exchange, String), Diagnostic> {
+    /// How the workers' rows meet in a grouping, and why so; rows of equal keys may be `together`
+    /// already.
+    pub(crate) fn exchange(&self, together: bool) -> Result<(Exchange, String), Diagnostic> {
         let workers = self.workers.total();
         match self.settings.exchange {
             ExchangeChoice::Auto if workers == 1 => {
                 Ok((Exchange::Forward, "there is one worker, and all rows meet there".into()))
             }
+            ExchangeChoice::Auto if together => Ok((
+                Exchange::Forward,
+                "rows of equal keys are on one worker already, where an exchange before has put \
+                 them"
+                    .into(),
+            )),
             ExchangeChoice::Auto => Ok((
                 Exchange::Merge,
                 "each worker aggregates what it reads, so rows do not travel; how many groups \
                  there are is not known beforehand"
                     .into(),
             )),
-            ExchangeChoice::Fixed(Exchange::Forward) if workers > 1 => {
+            ExchangeChoice::Fixed(Exchange::Forward) if workers > 1 && !together => {
                 let message =
                     format!("exchange 'forward' cannot group the rows of {workers} workers");
                 let place = self.first_of(&["GROUP", "DISTINCT"]);

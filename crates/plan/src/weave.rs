@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use dataflow::job::{Aggregation, Edge, Input, Operator, OperatorKind, Step, Watermark, Window};
+use dataflow::placement::Placements;
 use datafusion::common::{Column, DFSchema};
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::logical_expr::{self as logical, Expr, ExprSchemable, LogicalPlan};
@@ -267,7 +268,9 @@ impl Weaver<'_> {
             _ => None,
         };
         self.section.grouping(&grouping, &closed.schema, &keys);
-        let (exchange, why) = self.lowering.exchange()?;
+        let edges = vec![closed.edges];
+        let together = Placements::of(&self.operators).fits(&edges, &[keys.as_slice()]).is_some();
+        let (exchange, why) = self.lowering.exchange(together)?;
         self.section.text("exchange", format!("{exchange}: {why}"));
         let schema = grouping.given_out(&keys, &closed.schema, window.as_ref());
         let budget_bytes = self.lowering.settings.job.state_bytes_max;
@@ -286,7 +289,7 @@ impl Weaver<'_> {
         };
         let windowed = spec.window.is_some();
         let kind = OperatorKind::Aggregate(Box::new(spec));
-        let operator = self.add("aggregate".into(), vec![closed.edges], kind);
+        let operator = self.add("aggregate".into(), edges, kind);
         let columns = aggregate.schema.columns();
         let outputs = grouping.outputs.iter().map(|name| own(name));
         let outputs = outputs.chain((0..grouping.calls.len()).map(|at| own(&aggregate_name(at))));

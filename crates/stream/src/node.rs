@@ -4,17 +4,14 @@
 //! values that can be used any number of times. Lowering numbers the nodes that are reached, each
 //! once, sources first.
 //!
-//! **Forward (A5).** Behind an exchange the rows of a key are on one worker. Where the next
-//! operator's keys are those, or more, and no step between has changed them, rows need not travel:
-//! its exchange is `forward`. A join asks for more: both sides must have been led by the same
-//! function of the same types in the same order.
+//! Where rows of equal keys are together already, they do not travel: see [`dataflow::placement`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::datatypes::DataType;
 use dataflow::fragment::Fragment;
 use dataflow::job::{Edge, Exchange, Operator, OperatorKind, Step};
+use dataflow::placement::{Placements, keys_of};
 use state::{GroupBy, StateOptions};
 
 use crate::error::StreamError;
@@ -67,21 +64,6 @@ pub(crate) enum Choice {
     Fixed(Exchange),
 }
 
-/// Where rows of one key are.
-#[derive(Clone, PartialEq, Eq)]
-struct Placed {
-    /// Columns that an operator gives out.
-    keys: Vec<usize>,
-    led: Led,
-}
-
-/// A function from keys to workers.
-#[derive(Clone, PartialEq, Eq)]
-struct Led {
-    by: Exchange,
-    types: Vec<DataType>,
-}
-
 /// The operators of a job with these outputs.
 ///
 /// # Errors
@@ -131,13 +113,13 @@ pub(crate) fn nodes_of(fragment: &Fragment) -> Vec<Given> {
 struct Lowering<'a> {
     setup: &'a Setup,
     operators: Vec<Operator>,
-    placed: Vec<Option<Placed>>,
+    placements: Placements,
     known: HashMap<*const Node, usize>,
 }
 
 impl<'a> Lowering<'a> {
     fn new(setup: &'a Setup) -> Self {
-        Self { setup, operators: vec![], placed: vec![], known: HashMap::new() }
+        Self { setup, operators: vec![], placements: Placements::default(), known: HashMap::new() }
     }
 
     /// The number of a node, whose inputs are lowered first.
@@ -153,66 +135,40 @@ impl<'a> Lowering<'a> {
             }
             inputs.push(edges);
         }
-        let (kind, placed) = self.decided(node, &inputs)?;
+        let kind = self.decided(node, &inputs)?;
+        self.placements.push(&inputs, &kind, node.keys_out.as_deref());
         self.operators.push(Operator { name: node.name.clone(), inputs, kind });
-        self.placed.push(placed);
         self.known.insert(Arc::as_ptr(node), self.operators.len() - 1);
         Ok(self.operators.len() - 1)
     }
 
-    /// A node's operator with its exchange, and where that puts the rows of a key.
-    fn decided(
-        &self,
-        node: &Node,
-        inputs: &[Vec<Edge>],
-    ) -> Result<(OperatorKind, Option<Placed>), StreamError> {
+    /// A node's operator with its exchange.
+    fn decided(&self, node: &Node, inputs: &[Vec<Edge>]) -> Result<OperatorKind, StreamError> {
         let mut kind = node.kind.clone();
-        let (keys, types): (Vec<&[usize]>, Vec<DataType>) = match &mut kind {
-            OperatorKind::Lookup(lookup) => {
-                if node.choice != Choice::Given {
-                    lookup.bytes_max = self.setup.table_bytes_max;
-                }
-                return Ok((kind, self.behind_lookup(inputs)));
-            }
-            OperatorKind::Aggregate(spec) => (vec![&spec.keys], spec.group_by.keys.clone()),
-            OperatorKind::Keyed(spec) => {
-                let types = spec.inputs.first().map_or(vec![], |input| {
-                    let of = |&key: &usize| input.schema.field(key).data_type().clone();
-                    input.keys.iter().map(of).collect()
-                });
-                (spec.inputs.iter().map(|input| input.keys.as_slice()).collect(), types)
-            }
-            _ => return Ok((kind, None)),
-        };
-        let fits = self.fits(inputs, &keys);
-        let merges = matches!(kind, OperatorKind::Aggregate(_));
-        let exchange = self.exchange(node, &kind, fits.is_some(), merges)?;
+        let fits = self.placements.fits(inputs, &keys_of(&kind)).is_some();
         match &mut kind {
-            OperatorKind::Aggregate(spec) if node.choice != Choice::Given => {
-                spec.exchange = exchange;
-                spec.group_by = Arc::new(GroupBy {
-                    keys: spec.group_by.keys.clone(),
-                    aggregates: spec.group_by.aggregates.clone(),
-                    options: StateOptions {
-                        budget_bytes: self.setup.state_bytes_max,
-                        ..StateOptions::default()
-                    },
-                });
+            OperatorKind::Lookup(lookup) if node.choice != Choice::Given => {
+                lookup.bytes_max = self.setup.table_bytes_max;
             }
-            OperatorKind::Keyed(spec) => spec.exchange = exchange,
+            OperatorKind::Aggregate(spec) => {
+                spec.exchange = self.exchange(node, &node.kind, fits, true)?;
+                if node.choice != Choice::Given {
+                    spec.group_by = Arc::new(GroupBy {
+                        keys: spec.group_by.keys.clone(),
+                        aggregates: spec.group_by.aggregates.clone(),
+                        options: StateOptions {
+                            budget_bytes: self.setup.state_bytes_max,
+                            ..StateOptions::default()
+                        },
+                    });
+                }
+            }
+            OperatorKind::Keyed(spec) => {
+                spec.exchange = self.exchange(node, &node.kind, fits, false)?;
+            }
             _ => {}
         }
-        let placed = match (&node.keys_out, exchange) {
-            (Some(out), Exchange::Forward) => fits.map(|(order, led)| Placed {
-                keys: order.into_iter().map(|key| out[key]).collect(),
-                led,
-            }),
-            (Some(out), by) if !out.is_empty() => {
-                Some(Placed { keys: out.clone(), led: Led { by, types } })
-            }
-            _ => None,
-        };
-        Ok((kind, placed))
+        Ok(kind)
     }
 
     fn exchange(
@@ -253,43 +209,5 @@ impl<'a> Lowering<'a> {
             (Choice::Auto, Some(exchange)) if merges => exchange,
             (Choice::Auto, Some(_)) => Exchange::Shuffle,
         })
-    }
-
-    /// Whether rows of equal keys are together on all edges: then which keys, by their number among
-    /// the operator's, lead them, and how.
-    fn fits(&self, inputs: &[Vec<Edge>], keys: &[&[usize]]) -> Option<(Vec<usize>, Led)> {
-        let mut fits: Option<(Vec<usize>, Led)> = None;
-        for (edges, keys) in inputs.iter().zip(keys) {
-            for edge in edges {
-                let placed = self.placed[edge.from].as_ref()?;
-                let before = |key: &usize| match &edge.step {
-                    Some(step) => step.passes_on(*key),
-                    None => Some(*key),
-                };
-                let arrived: Vec<Option<usize>> = keys.iter().map(before).collect();
-                let number = |key: &usize| arrived.iter().position(|at| at.as_ref() == Some(key));
-                let order: Option<Vec<usize>> = placed.keys.iter().map(number).collect();
-                let one = (order?, placed.led.clone());
-                match &fits {
-                    Some(other) if *other != one => return None,
-                    _ => fits = Some(one),
-                }
-            }
-        }
-        fits
-    }
-
-    /// A lookup lets the columns of its stream through as they are.
-    fn behind_lookup(&self, inputs: &[Vec<Edge>]) -> Option<Placed> {
-        let [edges] = inputs else { return None };
-        let [edge] = edges.as_slice() else { return None };
-        let placed = self.placed[edge.from].as_ref()?;
-        let columns = edge.step.as_ref().map_or(0, |step| step.schema().fields().len());
-        let behind = |key: &usize| match &edge.step {
-            Some(step) => (0..columns).find(|&output| step.passes_on(output) == Some(*key)),
-            None => Some(*key),
-        };
-        let keys = placed.keys.iter().map(behind).collect::<Option<_>>()?;
-        Some(Placed { keys, led: placed.led.clone() })
     }
 }
