@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 /// A directory that is removed at the end.
 struct Dir(PathBuf);
 
@@ -353,8 +355,7 @@ fn endless(args: &[&str]) -> (Child, BufReader<impl Read + use<>>) {
 }
 
 fn interrupt(child: &Child) {
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(kill.success());
+    kill_process(Pid::from_child(child), Signal::INT).unwrap();
 }
 
 #[test]
@@ -414,18 +415,17 @@ fn a_reader_that_goes_away_is_no_error() {
 fn a_killed_node_ends_the_job_with_one_error() {
     let (child, mut rows) = endless(&["--nodes", "3", "--workers", "1"]);
     let children = format!("/proc/{0}/task", child.id());
-    let mut nodes: Vec<u32> = std::fs::read_dir(children)
+    let mut nodes: Vec<i32> = std::fs::read_dir(children)
         .unwrap()
         .flat_map(|task| {
             let list = task.unwrap().path().join("children");
             let text = std::fs::read_to_string(list).unwrap();
-            text.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>()
+            text.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<i32>>()
         })
         .collect();
     nodes.sort_unstable();
     assert_eq!(nodes.len(), 2);
-    let kill = Command::new("kill").args(["-KILL", &nodes[1].to_string()]).status().unwrap();
-    assert!(kill.success());
+    kill_process(Pid::from_raw(nodes[1]).unwrap(), Signal::KILL).unwrap();
     let mut rest = String::new();
     rows.read_to_string(&mut rest).unwrap();
     let output = child.wait_with_output().unwrap();
