@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use tests::command::{Dir, Running, run, run_piped, run_sql};
+use tests::command::{Dir, Outcome, Running, run, run_piped, run_sql};
 
 const SUMS: &str = "CREATE TABLE x (k STRING, n BIGINT) WITH ('connector' = 'stdin');
 SELECT k, SUM(n) AS total, COUNT(*) AS count FROM x GROUP BY k ORDER BY k;";
@@ -40,6 +40,66 @@ fn what_is_piped_in_can_be_read_once() {
     dir.write("q.sql", format!("{SUMS}\nSELECT COUNT(*) FROM x;"));
     let outcome = run_piped(&dir, &["run", "q.sql"], b"k,n\na,1\n").ended(1);
     outcome.one_error("stdin: it was read already", "write its rows to a file first");
+}
+
+/// Good and bad rows of a table that can be read once go different ways.
+const BOTH_WAYS: &str = "BEGIN STATEMENT SET;
+INSERT INTO good SELECT n FROM x;
+INSERT INTO bad SELECT reason, text FROM x__bad;
+END;";
+
+const ONE_AFTER_THE_OTHER: &str = "INSERT INTO good SELECT n FROM x;
+INSERT INTO bad SELECT reason, text FROM x__bad;";
+
+/// Tables `good` and `bad`, and a script behind them.
+fn sorted_out(table: &str, statements: &str) -> String {
+    let sink = |name: &str, columns: &str| {
+        let options = format!("'connector' = 'file', 'path' = '{name}.csv'");
+        format!("CREATE TABLE {name} ({columns}) WITH ({options});")
+    };
+    let (good, bad) = (sink("good", "n BIGINT"), sink("bad", "reason STRING, text STRING"));
+    format!(
+        "CREATE TABLE x (k STRING, n BIGINT) WITH ({table}, 'on_bad' = 'table');
+         {good} {bad} {statements}"
+    )
+}
+
+/// Both files must hold what there is in the sample with two bad rows.
+#[track_caller]
+fn were_sorted_out(dir: &Dir, outcome: &Outcome) {
+    assert_eq!(dir.read("good.csv"), "n\n1\n3\n4\n");
+    let reason = "column 'n': 'two' is not a valid BIGINT";
+    let other = "\"expected 2 fields, found 3\"";
+    let other = format!("{other},\"e,5,6\"\n");
+    assert_eq!(dir.read("bad.csv"), format!("reason,text\n{reason},\"b,two\"\n{other}"));
+    assert!(outcome.err.contains("2 rows could not be read"), "{}", outcome.err);
+    assert!(!outcome.err.contains("bad row"), "they are shown: {}", outcome.err);
+}
+
+#[test]
+fn bad_rows_of_what_is_piped_in_are_left_to_their_table() {
+    for (nodes, statements) in [("1", BOTH_WAYS), ("2", BOTH_WAYS), ("1", ONE_AFTER_THE_OTHER)] {
+        let dir = Dir::new("stdin-bad");
+        dir.write("q.sql", sorted_out("'connector' = 'stdin'", statements));
+        let piped = b"k,n\na,1\nb,two\nc,3\ne,5,6\nd,4\n";
+        let outcome = run_piped(&dir, &["run", "q.sql", "--nodes", nodes], piped).ended(0);
+        were_sorted_out(&dir, &outcome);
+    }
+}
+
+#[test]
+fn bad_rows_of_a_socket_are_left_to_their_table() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("its address");
+    let server = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().expect("a connection");
+        socket.write_all(b"a,1\nb,two\nc,3\ne,5,6\nd,4\n").expect("some lines");
+    });
+    let dir = Dir::new("socket-bad");
+    let table = format!("'connector' = 'socket', 'address' = '{address}'");
+    let outcome = run_sql(&dir, &sorted_out(&table, BOTH_WAYS), &["--workers", "2"]).ended(0);
+    server.join().expect("the server");
+    were_sorted_out(&dir, &outcome);
 }
 
 #[test]

@@ -119,6 +119,10 @@ impl Source for StdinSource {
         true
     }
 
+    fn repeats(&self) -> bool {
+        false
+    }
+
     fn flows(
         &self,
         _workers: u32,

@@ -61,6 +61,11 @@ impl BadRows {
         }
     }
 
+    /// Counts rows that somebody else keeps.
+    pub fn count_more(&self, rows: u64) {
+        self.count.fetch_add(rows, Ordering::Relaxed);
+    }
+
     /// How many there were.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)

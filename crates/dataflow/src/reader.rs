@@ -77,6 +77,8 @@ struct OpenFlow {
     flow: Box<dyn Flow>,
     greatest: i64,
     last_row_ns: u64,
+    /// When the flow last said that it has nothing, since its last row.
+    silent_ns: Option<u64>,
     rows: u64,
 }
 
@@ -129,6 +131,7 @@ impl Reader {
                     return Ok(Read::Batch(at, batch));
                 }
                 Next::Wait { until_ns } => {
+                    self.open[at].silent_ns = Some(self.context.clock.now_ns());
                     until = Some(until.map_or(until_ns, |u| u.min(until_ns)));
                     self.turn = at + 1;
                     asked += 1;
@@ -155,8 +158,7 @@ impl Reader {
             let ended = self.open.is_empty() && self.pending.is_empty();
             return if ended { i64::MAX } else { i64::MIN };
         };
-        let now = self.context.clock.now_ns();
-        let active = self.open.iter().filter(|flow| !is_idle(flow, spec.idle_timeout_ns, now));
+        let active = self.open.iter().filter(|flow| !is_idle(flow, spec.idle_timeout_ns));
         let read = active.map(|flow| flow.greatest.saturating_sub(spec.delay));
         let unread = self.pending.iter().map(|&i| {
             self.infos[i].event_time_min.map_or(i64::MIN, |min| min.saturating_sub(spec.delay))
@@ -174,11 +176,10 @@ impl Reader {
 
     /// True when the worker has flows, but none that can hold a watermark back.
     pub(crate) fn is_idle(&self) -> bool {
-        let now = self.context.clock.now_ns();
         let timeout = self.input.watermark.and_then(|w| w.idle_timeout_ns);
         self.pending.is_empty()
             && !self.open.is_empty()
-            && self.open.iter().all(|flow| is_idle(flow, timeout, now))
+            && self.open.iter().all(|flow| is_idle(flow, timeout))
     }
 
     /// Raises the announced watermark to what the job had reached while this worker was idle.
@@ -198,7 +199,8 @@ impl Reader {
         let Some(index) = self.pending.pop_front() else { return Ok(false) };
         let flow = self.input.source.open(index, &self.context)?;
         let last_row_ns = self.context.clock.now_ns();
-        self.open.push(OpenFlow { index, flow, greatest: i64::MIN, last_row_ns, rows: 0 });
+        let (greatest, silent_ns, rows) = (i64::MIN, None, 0);
+        self.open.push(OpenFlow { index, flow, greatest, last_row_ns, silent_ns, rows });
         Ok(true)
     }
 
@@ -221,7 +223,7 @@ impl Reader {
         batch: RecordBatch,
     ) -> Result<Option<Rows>, DataflowError> {
         let flow = &mut self.open[at];
-        flow.last_row_ns = self.context.clock.now_ns();
+        (flow.last_row_ns, flow.silent_ns) = (self.context.clock.now_ns(), None);
         flow.rows += batch.num_rows() as u64;
         Metrics::add(&self.metrics.rows_in, batch.num_rows() as u64);
         Metrics::add(&self.metrics.bytes_in, self.widths.bytes(&batch));
@@ -281,8 +283,11 @@ impl Reader {
     }
 }
 
-fn is_idle(flow: &OpenFlow, timeout: Option<u64>, now: u64) -> bool {
-    timeout.is_some_and(|timeout| now >= flow.last_row_ns.saturating_add(timeout))
+/// Whether a flow was asked when the time was over, and had nothing. One that a busy worker has not
+/// asked for long is not idle.
+fn is_idle(flow: &OpenFlow, timeout: Option<u64>) -> bool {
+    let Some((timeout, silent)) = timeout.zip(flow.silent_ns) else { return false };
+    silent >= flow.last_row_ns.saturating_add(timeout)
 }
 
 /// The first and the last time, if no row lags behind its own watermark because each is at or after

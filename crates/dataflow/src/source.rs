@@ -21,6 +21,11 @@ pub trait Source: Send + Sync {
     /// Whether every flow ends by itself.
     fn bounded(&self) -> bool;
 
+    /// Whether it gives the same rows whenever it is read; else each goes to one reader alone.
+    fn repeats(&self) -> bool {
+        self.bounded()
+    }
+
     /// The flows, equal on every node. `workers` is the number of workers of the whole job, for
     /// sources that can be cut at will; `time_column` asks for [`FlowInfo::event_time_min`] of that
     /// column.

@@ -8,7 +8,6 @@
 //!
 //! [`TableScan`]: datafusion::logical_expr::TableScan
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -18,16 +17,17 @@ use dataflow::connector::{Connector, Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::fragment::Fragment;
 use dataflow::source::Source;
-use datafusion::error::Result as DfResult;
-use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, TableSource};
+use datafusion::logical_expr::TableSource;
 
 use crate::computed::{Computed, ComputingSource};
 use crate::ddl::{CreateTable, Origin};
 use crate::diagnostics::{Diagnostic, Place};
 use crate::onward::Streams;
+use crate::shelf::{Shelf, ShelfSource, ShelvingSource};
 use crate::side::{Side, SideSource, Time};
 use crate::syntax::Ident;
 use crate::types::sql_name;
+use crate::view::View;
 
 /// Columns and options that are pointed at when a connector refuses them.
 #[derive(Debug, Default)]
@@ -69,6 +69,8 @@ pub(crate) struct Table {
     places: Places,
     /// What gives out its rows, if it is no table but a stream.
     pub(crate) stream: Option<Fragment>,
+    /// Where bad rows wait for `t__bad`.
+    shelf: Arc<Shelf>,
     /// Of a table that `CREATE TABLE` did not make: which side of which table it is.
     side: Option<(Side, Arc<Table>)>,
 }
@@ -133,6 +135,7 @@ impl Table {
             bounded: OnceLock::new(),
             places,
             stream: None,
+            shelf: Arc::default(),
             side: None,
         };
         if !decl.columns.is_empty() {
@@ -160,6 +163,7 @@ impl Table {
             bounded: OnceLock::from(stream.bounded),
             places: Places::default(),
             stream: Some(stream),
+            shelf: Arc::default(),
             side: None,
         }
     }
@@ -192,6 +196,7 @@ impl Table {
             bounded: OnceLock::new(),
             places: Places::default(),
             stream: None,
+            shelf: Arc::clone(&of.shelf),
             side: Some((side, Arc::clone(of))),
         })
     }
@@ -269,6 +274,27 @@ impl Table {
         projection: &[usize],
         place: Place,
     ) -> Result<Arc<dyn Source>, Diagnostic> {
+        let inner = self.plain_source(projection, place)?;
+        if self.side.is_some() || !self.shelves() {
+            return Ok(inner);
+        }
+        let time = self.event_time.as_ref();
+        let time = time.and_then(|time| inner.schema().index_of(&time.column).ok());
+        let shelf = (!inner.repeats()).then(|| Arc::clone(&self.shelf));
+        let (table, flows) = (self.name.clone(), Mutex::default());
+        Ok(Arc::new(ShelvingSource { table, inner, time, shelf, flows }))
+    }
+
+    /// Whether `on_bad` leaves bad rows to `t__bad`.
+    fn shelves(&self) -> bool {
+        self.options.get("on_bad").is_some_and(|policy| policy.eq_ignore_ascii_case("table"))
+    }
+
+    fn plain_source(
+        &self,
+        projection: &[usize],
+        place: Place,
+    ) -> Result<Arc<dyn Source>, Diagnostic> {
         let columns = self.columns(place)?;
         if let Some((side, of)) = &self.side {
             return self.side_source(*side, of, &columns, projection, place);
@@ -319,6 +345,16 @@ impl Table {
         place: Place,
     ) -> Result<Arc<dyn Source>, Diagnostic> {
         let all = of.columns(place)?;
+        let schema = columns.project(projection);
+        let schema = schema.map_err(|error| Diagnostic::at(place, error.to_string()))?;
+        let (table, schema) = (of.name.clone(), Arc::new(schema));
+        if side == Side::Bad && of.shelves() {
+            let first = of.source(&[0], place)?;
+            if !first.repeats() {
+                let (shelf, bounded) = (Arc::clone(&of.shelf), first.bounded());
+                return Ok(Arc::new(ShelfSource { table, shelf, bounded, schema }));
+            }
+        }
         let index = |name: &str| all.fields().iter().position(|field| field.name() == name);
         let time = of.event_time.as_ref();
         let inner = match side {
@@ -336,9 +372,6 @@ impl Table {
         };
         let column = time.and_then(|time| inner.schema().index_of(&time.column).ok());
         let time = column.zip(time).map(|(column, time)| Time { column, delay: time.delay });
-        let schema = columns.project(projection);
-        let schema = schema.map_err(|error| Diagnostic::at(place, error.to_string()))?;
-        let (table, schema) = (of.name.clone(), Arc::new(schema));
         let flows = Mutex::default();
         Ok(Arc::new(SideSource { table, side, inner, time, schema, flows }))
     }
@@ -441,41 +474,6 @@ fn connector_of(
     })
 }
 
-/// A query by name.
-pub(crate) struct View {
-    pub(crate) plan: LogicalPlan,
-    schema: SchemaRef,
-}
-
-impl View {
-    pub(crate) fn new(plan: LogicalPlan) -> Self {
-        let schema = Arc::new(plan.schema().as_arrow().clone());
-        Self { plan, schema }
-    }
-
-    /// A plan whose columns have the names of `CREATE VIEW v (a, b) AS …`.
-    pub(crate) fn renamed(
-        plan: LogicalPlan,
-        names: &[Ident],
-    ) -> Result<DfResult<LogicalPlan>, Diagnostic> {
-        let columns = plan.schema().columns();
-        if columns.len() != names.len() {
-            let place = names.first().map_or(Place::default(), |name| name.place);
-            let (named, given) = (names.len(), columns.len());
-            let message = format!("{named} columns are named, and the query has {given}");
-            return Err(Diagnostic::at(place, message));
-        }
-        let renamed =
-            columns.into_iter().zip(names).map(|(c, name)| Expr::Column(c).alias(&name.text));
-        let renamed: Vec<Expr> = renamed.collect();
-        Ok(LogicalPlanBuilder::from(plan).project(renamed).and_then(LogicalPlanBuilder::build))
-    }
-
-    pub(crate) fn schema(&self) -> SchemaRef {
-        self.schema.clone()
-    }
-}
-
 /// What a name stands for.
 #[derive(Clone)]
 pub(crate) enum Entry {
@@ -569,18 +567,5 @@ pub(crate) struct ScannedTable {
 impl TableSource for ScannedTable {
     fn schema(&self) -> SchemaRef {
         self.schema.clone()
-    }
-}
-
-/// A view as DataFusion sees it: its plan takes its place.
-pub(crate) struct InlinedView(pub(crate) Arc<View>);
-
-impl TableSource for InlinedView {
-    fn schema(&self) -> SchemaRef {
-        self.0.schema.clone()
-    }
-
-    fn get_logical_plan(&self) -> Option<Cow<'_, LogicalPlan>> {
-        Some(Cow::Borrowed(&self.0.plan))
     }
 }

@@ -92,6 +92,10 @@ impl Source for ComputingSource {
         self.inner.bounded()
     }
 
+    fn repeats(&self) -> bool {
+        self.inner.repeats()
+    }
+
     fn flows(
         &self,
         workers: u32,

@@ -53,6 +53,7 @@ mod session;
 mod sets;
 mod settings;
 mod several;
+mod shelf;
 mod side;
 mod statements;
 mod step;
@@ -60,7 +61,9 @@ mod syntax;
 mod tumble;
 mod types;
 mod unfold;
+mod view;
 mod vocabulary;
+mod watermark;
 mod weave;
 
 pub use diagnostics::Diagnostic;

@@ -12,7 +12,7 @@ use dataflow::job::{Job, Operator, OperatorKind};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 
-use crate::catalog::{Catalog, Entry, Table, View};
+use crate::catalog::{Catalog, Entry, Table};
 use crate::computed::Computed;
 use crate::ddl::{CreateTable, Origin};
 use crate::diagnostics::{Diagnostic, Place};
@@ -25,6 +25,7 @@ use crate::settings::{InForce, Refused, settings};
 use crate::statements::{self, Statement};
 use crate::syntax::{Cursor, Ident, split, text_of};
 use crate::types::sql_name;
+use crate::view::View;
 
 /// How many workers a job will have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use datafusion::sql::sqlparser::ast::Statement;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::as_of::{self, AsOf};
-use crate::catalog::{Catalog, Entry, InlinedView, ScannedTable};
+use crate::catalog::{Catalog, Entry, ScannedTable};
 use crate::computed::Computed;
 use crate::diagnostics::{Diagnostic, Place};
 use crate::errors::{PlanError, Surroundings};
@@ -31,6 +31,8 @@ use crate::session;
 use crate::syntax::{Cursor, misspelt_hint, parser, syntax_error};
 use crate::tumble::{self, Site};
 use crate::types::Types;
+use crate::view::InlinedView;
+use crate::watermark::CurrentWatermark;
 
 /// DataFusion's functions and rules. It holds no tables.
 pub(crate) struct Engine {
@@ -61,6 +63,7 @@ impl Engine {
         let mut functions = tumble::functions();
         functions.push(Arc::new(ScalarUDF::from(ProcTime::new())));
         functions.push(Arc::new(ScalarUDF::from(AsOf::new())));
+        functions.push(Arc::new(ScalarUDF::from(CurrentWatermark::new())));
         let windows = session::functions();
         Self { state, functions, windows, types: Arc::new(Types), interrupt: Arc::default() }
     }

@@ -26,6 +26,7 @@ use crate::diagnostics::Diagnostic;
 use crate::lookup::Looked;
 use crate::rank::Rank;
 use crate::tumble::{Lengths, Shape, WindowCall};
+use crate::watermark;
 
 /// Why a plan was not woven.
 pub(crate) enum Stop {
@@ -131,7 +132,11 @@ impl Relation {
             return Err(Refusal::new(&[], "the input is no table"));
         };
         let columns = scan.projected_schema.columns();
-        let schema = DFSchema::try_from(source.schema.as_ref().clone())
+        let table = &source.table;
+        let told = table.event_time.as_ref().filter(|_| table.stream.is_none());
+        let told = told.and_then(|time| watermark::column_of(&source.schema, &time.column));
+        let fields = source.schema.fields().iter().cloned().chain(told.map(Arc::new));
+        let schema = DFSchema::try_from(Schema::new(fields.collect::<Vec<_>>()))
             .map_err(|error| Refusal::new(&[], error.to_string()))?;
         let times = source.table.event_time.iter().map(|time| own(&time.column)).collect();
         let mut relation = Self {
@@ -241,7 +246,14 @@ impl Relation {
         }
         let known: HashMap<&Column, &Expr> =
             self.outputs.iter().map(|(column, expr)| (column, expr)).collect();
+        let watermark = self.scan.field_with_unqualified_name(watermark::COLUMN).is_ok();
+        let mut refused = None;
         let replaced: DfResult<Transformed<Expr>> = expr.clone().transform_up(|node| {
+            match watermark::rewritten(&node, &self.times, watermark) {
+                Some(Ok(column)) => return Ok(Transformed::yes(column)),
+                Some(Err(refusal)) => refused = Some(refusal),
+                None => {}
+            }
             Ok(match node {
                 Expr::Column(column) => match known.get(&column) {
                     Some(known) => Transformed::yes((*known).clone()),
@@ -251,7 +263,10 @@ impl Relation {
                 other => Transformed::no(other),
             })
         });
-        replaced.map(|t| t.data).map_err(|error| Refusal::new(&[], error.to_string()))
+        match refused {
+            Some(refusal) => Err(refusal),
+            None => replaced.map(|t| t.data).map_err(|e| Refusal::new(&[], e.to_string())),
+        }
     }
 }
 

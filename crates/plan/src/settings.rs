@@ -27,6 +27,13 @@ pub fn settings() -> &'static [SettingSpec] {
 
 const SETTINGS: &[SettingSpec] = &[
     SettingSpec {
+        name: "millstream.allowed_lateness",
+        values: "a time: 500 ms, 10 s, 5 min, 1 h",
+        default: "0 s",
+        doc: "How long windows and joins wait behind the watermark: each is given out, once, when \
+              the watermark has passed its end by as much, and rows count until then.",
+    },
+    SettingSpec {
         name: "millstream.batch_bytes",
         values: "bytes",
         default: "2 GiB",
@@ -62,6 +69,14 @@ const SETTINGS: &[SettingSpec] = &[
         values: "block, spin",
         default: "block",
         doc: "What a worker does when nothing is ready: sleep, or poll on for the lowest latency.",
+    },
+    SettingSpec {
+        name: "millstream.idle_timeout",
+        values: "a time: 500 ms, 30 s, 5 min, 1 h; 0 s for never",
+        default: "30 s",
+        doc: "After so long a silence a flow of a table that never ends no longer holds the \
+              watermark back, if the table has no IDLE TIMEOUT of its own. Tables that end \
+              always hold it back.",
     },
     SettingSpec {
         name: "millstream.slot_bytes",
@@ -108,6 +123,10 @@ pub(crate) struct InForce {
     pub(crate) exchange: ExchangeChoice,
     pub(crate) batch_bytes: usize,
     pub(crate) table_bytes: usize,
+    /// How long windows wait behind the watermark.
+    pub(crate) allowed_lateness_ns: u64,
+    /// Of flows that never end, where the table says nothing; `None` for never.
+    pub(crate) idle_timeout_ns: Option<u64>,
     /// What was given by SET, as it was written.
     pub(crate) given: BTreeMap<&'static str, String>,
 }
@@ -119,6 +138,8 @@ impl Default for InForce {
             exchange: ExchangeChoice::default(),
             batch_bytes: 2 << 30,
             table_bytes: 256 << 20,
+            allowed_lateness_ns: 0,
+            idle_timeout_ns: Some(30_000_000_000),
             given: BTreeMap::new(),
         }
     }
@@ -145,6 +166,13 @@ impl InForce {
             bytes(&lower).filter(|n| (least..=most).contains(n)).ok_or(refused.clone())
         };
         match name {
+            "millstream.allowed_lateness" => {
+                changed.allowed_lateness_ns = nanos(&lower).ok_or(refused.clone())?;
+            }
+            "millstream.idle_timeout" => {
+                let silence = nanos(&lower).ok_or(refused.clone())?;
+                changed.idle_timeout_ns = Some(silence).filter(|ns| *ns > 0);
+            }
             "millstream.batch_bytes" => changed.batch_bytes = number(1 << 20, 1 << 50)? as usize,
             "millstream.batch_rows" => job.batch_rows_max = number(1, 1 << 20)? as usize,
             "millstream.epoch_bytes" => job.epoch_bytes = number(1, 1 << 50)?,
@@ -190,6 +218,20 @@ fn bytes(text: &str) -> Option<u64> {
     text[..end].parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
+/// A time in nanoseconds: digits and a unit. Lower case.
+fn nanos(text: &str) -> Option<u64> {
+    let end = text.find(|c: char| !c.is_ascii_digit())?;
+    let unit: u64 = match text[end..].trim() {
+        "ms" => 1_000_000,
+        "s" | "sec" | "second" | "seconds" => 1_000_000_000,
+        "m" | "min" | "minute" | "minutes" => 60_000_000_000,
+        "h" | "hour" | "hours" => 3_600_000_000_000,
+        _ => return None,
+    };
+    let ns = text[..end].parse::<u64>().ok()?.checked_mul(unit)?;
+    (ns <= i64::MAX as u64).then_some(ns)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,9 +246,27 @@ mod tests {
             assert_eq!(after.exchange, before.exchange);
             assert_eq!(after.batch_bytes, before.batch_bytes);
             assert_eq!(after.table_bytes, before.table_bytes);
+            assert_eq!(after.allowed_lateness_ns, before.allowed_lateness_ns);
+            assert_eq!(after.idle_timeout_ns, before.idle_timeout_ns);
             assert_eq!(after.set(spec.name, "nonsense"), Err(Refused::Value(spec.values)));
         }
         assert!(settings().is_sorted_by_key(|spec| spec.name));
+    }
+
+    #[test]
+    fn times_have_units() {
+        let mut set = InForce::default();
+        for (text, ns) in [("500 ms", 500_000_000), ("2min", 120_000_000_000), ("0 s", 0)] {
+            set.set("millstream.allowed_lateness", text).expect("a time");
+            assert_eq!(set.allowed_lateness_ns, ns);
+        }
+        set.set("millstream.idle_timeout", "1 H").expect("a time");
+        assert_eq!(set.idle_timeout_ns, Some(3_600_000_000_000));
+        set.set("millstream.idle_timeout", "0 s").expect("a time");
+        assert_eq!(set.idle_timeout_ns, None);
+        for text in ["10", "", "s", "-1 s", "1 year", "99999999999999999 h", "9999999999 s"] {
+            assert!(set.set("millstream.idle_timeout", text).is_err(), "{text}");
+        }
     }
 
     #[test]
@@ -216,7 +276,7 @@ mod tests {
         assert_eq!(set.job.epoch_bytes, 16 << 20);
         assert_eq!(
             set.set("millstream.slot_bytes", "100"),
-            Err(Refused::Value(SETTINGS[6].values))
+            Err(Refused::Value("bytes: a multiple of 64 from 128 to 16 MiB"))
         );
         assert!(set.set("millstream.epoch_bytes", "99999999999g").is_err());
         assert_eq!(set.set("millstream.epochs", "1"), Err(Refused::Unknown));

@@ -8,9 +8,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arrow::array::{
-    Array, ArrayRef, BooleanArray, Int64Array, RecordBatch, StringArray, make_array,
-};
+use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, StringArray};
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
@@ -18,6 +16,8 @@ use dataflow::bad::{BadRow, BadRows};
 use dataflow::error::ConnectorError;
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
 use dataflow::time::ticks;
+
+use crate::watermark::{Met, as_time};
 
 /// Which rows of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl Source for SideSource {
             schema: Arc::clone(&self.schema),
             bad,
             rows: 0,
-            greatest: i64::MIN,
+            met: Met::new(self.time.as_ref().map_or(0, |time| time.delay)),
             ended: false,
         }))
     }
@@ -141,8 +141,7 @@ struct SideFlow {
     schema: SchemaRef,
     bad: Arc<BadRows>,
     rows: u64,
-    /// The greatest event time so far.
-    greatest: i64,
+    met: Met,
     /// Whether the table's flow has ended; what it left may still have to be given out.
     ended: bool,
 }
@@ -187,22 +186,7 @@ impl SideFlow {
             }
         }
         self.rows += batch.map_or(0, |batch| batch.num_rows() as u64);
-        let bad = self.bad.take();
-        let column = |name: &str| -> ArrayRef {
-            let of = |row: &BadRow| match name {
-                "place" => row.place.clone(),
-                "reason" => row.reason.clone(),
-                _ => row.text.clone(),
-            };
-            Arc::new(StringArray::from_iter_values(bad.iter().map(of)))
-        };
-        let columns = self.schema.fields().iter().map(|field| column(field.name())).collect();
-        let refused = |error: ArrowError| ConnectorError::Column {
-            column: "reason".into(),
-            message: error.to_string(),
-            hint: None,
-        };
-        RecordBatch::try_new(Arc::clone(&self.schema), columns).map_err(refused)
+        as_batch(&self.schema, &self.bad.take())
     }
 
     /// The rows of `batch` that lie behind the watermark that they met.
@@ -212,24 +196,19 @@ impl SideFlow {
             message,
             hint: None,
         };
-        let Some(Time { column, delay }) = self.time else {
+        let Some(Time { column, .. }) = self.time else {
             return Err(refused("the table has no event time".into()));
         };
         let array = batch.column(column);
         let times = ticks(array).ok_or_else(|| refused("it is no timestamp".into()))?;
-        let (mut met, mut late) =
-            (Vec::with_capacity(times.len()), Vec::with_capacity(times.len()));
-        for (row, &time) in times.iter().enumerate() {
-            let watermark = self.greatest.saturating_sub(delay);
-            met.push(watermark);
-            late.push(array.is_valid(row) && time < watermark);
-            if array.is_valid(row) {
-                self.greatest = self.greatest.max(time);
-            }
-        }
-        let met = Int64Array::from(met).into_data().into_builder();
-        let met = met.data_type(array.data_type().clone()).build();
-        let met = make_array(met.map_err(|error| refused(error.to_string()))?);
+        let met = self.met.of(array).map_err(refused)?;
+        let late = times.iter().zip(&met).enumerate().map(|(row, (time, met))| {
+            array.is_valid(row) && met.is_some_and(|watermark| *time < watermark)
+        });
+        let late: Vec<bool> = late.collect();
+        // Of rows that are late there is always one; the others are not given out.
+        let met = met.into_iter().map(|met| Some(met.unwrap_or(i64::MIN))).collect();
+        let met = as_time(met, array.data_type()).map_err(refused)?;
         let columns = self.schema.fields().iter().map(|field| {
             batch.column_by_name(field.name()).map_or_else(|| Arc::clone(&met), Arc::clone)
         });
@@ -237,4 +216,20 @@ impl SideFlow {
             .and_then(|all| filter_record_batch(&all, &BooleanArray::from(late)))
             .map_err(|error| refused(error.to_string()))
     }
+}
+
+/// Bad rows as rows of [`Side::Bad`], with the columns of `schema`.
+pub(crate) fn as_batch(schema: &SchemaRef, bad: &[BadRow]) -> Result<RecordBatch, ConnectorError> {
+    let column = |name: &str| -> ArrayRef {
+        let of = |row: &BadRow| match name {
+            "place" => row.place.clone(),
+            "reason" => row.reason.clone(),
+            _ => row.text.clone(),
+        };
+        Arc::new(StringArray::from_iter_values(bad.iter().map(of)))
+    };
+    let columns = schema.fields().iter().map(|field| column(field.name())).collect();
+    RecordBatch::try_new(Arc::clone(schema), columns).map_err(|error: ArrowError| {
+        ConnectorError::Column { column: "reason".into(), message: error.to_string(), hint: None }
+    })
 }

@@ -11,9 +11,10 @@ use datafusion::logical_expr::{self as logical, Expr, ExprSchemable, LogicalPlan
 use state::{GroupBy, StateOptions, Windows};
 
 use crate::aggregates::{self, AggregateCall};
-use crate::catalog::Table;
+use crate::catalog::{EventTime, Table};
 use crate::diagnostics::Diagnostic;
 use crate::explain::Section;
+use crate::interval::tick_ns;
 use crate::lower::Lowering;
 use crate::relation::{
     Base, Bounds, Feeds, Refusal, Relation, Stop, check_key, columns_read, own, refusal,
@@ -22,6 +23,7 @@ use crate::session;
 use crate::several::{groups_several, windows_of};
 use crate::step::{self, column_index};
 use crate::tumble::{Bound, WindowCall};
+use crate::watermark::{WatermarkedSource, is_read};
 
 /// Weaves the plans of one statement.
 pub(crate) struct Weaver<'a> {
@@ -184,19 +186,48 @@ impl Weaver<'_> {
     ) -> Result<(Input, SchemaRef), Stop> {
         let place = self.lowering.place_of(table);
         let all = table.columns(place)?;
-        let read = columns_read(exprs.chain(time), &all);
+        let exprs: Vec<&Expr> = exprs.chain(time).collect();
+        let mut read = columns_read(exprs.iter().copied(), &all);
+        let told = table.event_time.as_ref().filter(|_| exprs.iter().any(|e| is_read(e)));
+        if let Some(at) = told.and_then(|time| all.index_of(&time.column).ok()) {
+            read.push(at);
+            read.sort_unstable();
+            read.dedup();
+        }
         let columns = Arc::new(all.project(&read).map_err(|e| self.report(&e.into()))?);
         let watermark = match (&table.event_time, time.and_then(|t| column_index(t, &columns))) {
-            (Some(time), Some(column)) => {
-                let (delay, idle_timeout_ns) = (time.delay, time.idle_timeout_ns);
-                Some(Watermark { column, delay, idle_timeout_ns })
-            }
+            (Some(time), Some(column)) => Some(self.watermark(table, time, column, &columns)?),
             _ => None,
         };
-        let source = table.source(&read, place)?;
+        let mut source = table.source(&read, place)?;
+        let mut columns = columns;
+        if let Some((time, at)) = told.and_then(|t| Some((t, columns.index_of(&t.column).ok()?))) {
+            source = Arc::new(WatermarkedSource::new(source, at, time.delay));
+            columns = source.schema();
+        }
         let input = Input { table: table.name.clone(), source, watermark };
         self.section.source(table, &input, &columns);
         Ok((input, columns))
+    }
+
+    /// The watermark of a table over column `column` of `columns`, with what the settings say.
+    fn watermark(
+        &self,
+        table: &Table,
+        time: &EventTime,
+        column: usize,
+        columns: &Schema,
+    ) -> Result<Watermark, Stop> {
+        let settings = self.lowering.settings;
+        let tick = match columns.field(column).data_type() {
+            DataType::Timestamp(unit, _) => tick_ns(*unit).unsigned_abs(),
+            _ => 1,
+        };
+        let lateness = settings.allowed_lateness_ns.div_ceil(tick);
+        let delay = time.delay.saturating_add(i64::try_from(lateness).unwrap_or(i64::MAX));
+        let bounded = table.bounded(self.lowering.place_of(table))?;
+        let by_default = settings.idle_timeout_ns.filter(|_| !bounded);
+        Ok(Watermark { column, delay, idle_timeout_ns: time.idle_timeout_ns.or(by_default) })
     }
 
     /// Adds an operator; gives its index.

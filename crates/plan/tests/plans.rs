@@ -111,7 +111,7 @@ fn a_window_is_taken_out_of_the_keys() {
     assert_eq!(columns(&windowed), ["ts", "origin", "delay"]);
     assert!(windowed.step.is_none(), "every column is used as it comes");
     let watermark = windowed.input.watermark.expect("a watermark");
-    assert_eq!((watermark.column, watermark.delay, watermark.idle_timeout_ns), (0, 5000, None));
+    assert_eq!((watermark.column, watermark.delay), (0, 5000));
     let aggregate = windowed.aggregate.expect("an aggregate");
     let window = aggregate.window.expect("a window");
     assert_eq!((window.column, window.windows.size()), (0, 3_600_000));
@@ -407,4 +407,30 @@ fn now_is_the_instant_that_the_planner_was_given() {
     };
     assert_eq!(planned(1_700_000_000), planned(1_700_000_000));
     assert_ne!(planned(1_700_000_000), planned(1_700_000_001));
+}
+
+#[test]
+fn flows_that_never_end_fall_idle_and_others_only_where_that_is_declared() {
+    let told = |set: &str, table: &str, watermark: &str| {
+        let sql = format!(
+            "{set} CREATE TABLE t (ts TIMESTAMP(6), v INT, {watermark}) WITH ({table});
+             SELECT window_start, count(*) FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR)
+             GROUP BY window_start, window_end"
+        );
+        let watermark = query(&sql).input.watermark.expect("there is one");
+        (watermark.delay, watermark.idle_timeout_ns)
+    };
+    let (ends, endless) = ("'connector' = 'memory'", "'connector' = 'memory', 'bounded' = 'false'");
+    let plain = "WATERMARK FOR ts AS ts - INTERVAL '1' SECOND";
+    let declared = format!("{plain} IDLE TIMEOUT INTERVAL '2' SECOND");
+    assert_eq!(told("", endless, plain), (1_000_000, Some(30_000_000_000)));
+    assert_eq!(told("", ends, plain), (1_000_000, None));
+    assert_eq!(told("", endless, &declared).1, Some(2_000_000_000));
+    assert_eq!(told("", ends, &declared).1, Some(2_000_000_000));
+    let set = "SET millstream.idle_timeout = '5 min';";
+    assert_eq!(told(set, endless, plain).1, Some(300_000_000_000));
+    assert_eq!(told(set, ends, plain).1, None);
+    assert_eq!(told("SET millstream.idle_timeout = '0 s';", endless, plain).1, None);
+    let set = "SET millstream.allowed_lateness = '500 ms';";
+    assert_eq!(told(set, endless, plain).0, 1_500_000);
 }

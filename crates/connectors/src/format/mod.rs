@@ -116,10 +116,10 @@ pub(crate) const CSV_OPTIONS: [OptionSpec; 5] = [
 /// What becomes of a record that is no row of the table.
 pub(crate) const ON_BAD: OptionSpec = OptionSpec {
     key: "on_bad",
-    values: "skip | fail",
+    values: "skip | fail | table",
     default: "skip",
-    doc: "Whether a record that is no row of the table is counted and passed over, or ends the \
-          query.",
+    doc: "Whether a record that is no row of the table is counted and passed over, ends the \
+          query, or is counted and left to the table t__bad without being shown.",
 };
 
 /// A format that is read in order, with what there is to know about it.

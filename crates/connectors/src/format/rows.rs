@@ -86,7 +86,7 @@ impl Target {
                 }
             });
         }
-        let on_bad = Reader(&table.options).choice("on_bad", &["skip", "fail"])?;
+        let on_bad = Reader(&table.options).choice("on_bad", &["skip", "fail", "table"])?;
         Ok(Self {
             table: table.name.clone(),
             declared: Arc::new(Schema::new(declared)),

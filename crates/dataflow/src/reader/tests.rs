@@ -195,6 +195,9 @@ fn an_idle_flow_holds_nothing_back_and_its_rows_meet_what_was_announced() {
     assert_eq!(bench.reader.watermark(), 10);
     assert!(matches!(bench.reader.next().unwrap(), Read::Wait(1_000)), "the flows fall idle then");
     *bench.clock.0.lock().unwrap() = 1_000;
+    assert!(!bench.reader.is_idle(), "nobody has asked them");
+    assert_eq!(bench.reader.watermark(), 10);
+    assert!(matches!(bench.reader.next().unwrap(), Read::Wait(_)));
     assert!(bench.reader.is_idle());
     assert_eq!(bench.reader.watermark(), 10, "time does not pass when all are idle");
     bench.reader.catch_up(400);
