@@ -124,7 +124,8 @@ impl Shape {
         }
     }
 
-    /// The function that is written for a bound: of windows of which a row has several it gives all.
+    /// The function that is written for a bound: of windows of which a row has several it gives
+    /// all.
     pub(crate) fn written(self, bound: Bound) -> &'static str {
         match (self, bound) {
             (Shape::Hop, Bound::Start) => "__hop_starts",
@@ -465,9 +466,9 @@ pub(crate) fn functions() -> Vec<Arc<ScalarUDF>> {
 }
 
 /// `__tumble_…(time, size, offset)`: a bound of the window of `time`, of the same type;
-/// `__hop_…(time, size, offset, slide)` and `__cumulate_…(time, size, offset, step)`, which stand in
-/// relations for all windows of a row; `__session_…(time, gap, 0, keys…)`, which stands there for
-/// the window function of that name.
+/// `__hop_…(time, size, offset, slide)` and `__cumulate_…(time, size, offset, step)`, which stand
+/// in relations for all windows of a row; `__session_…(time, gap, 0, keys…)`, which stands there
+/// for the window function of that name.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BoundOf {
     shape: Shape,

@@ -35,7 +35,8 @@ pub(crate) fn rewritten(expr: &Expr, times: &[Expr], known: bool) -> Option<Resu
     Some(match &call.args[..] {
         [time] if known && times.contains(time) => Ok(own(COLUMN)),
         _ => Err(Refusal::new(&["CURRENT_WATERMARK"], REASON).hint(
-            "take it along from there: CREATE VIEW v AS SELECT *, CURRENT_WATERMARK(ts) AS wm FROM t",
+            "take it along from there: CREATE VIEW v AS SELECT *, \
+             CURRENT_WATERMARK(ts) AS wm FROM t",
         )),
     })
 }
