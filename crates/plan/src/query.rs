@@ -28,7 +28,7 @@ use crate::diagnostics::{Diagnostic, Place};
 use crate::errors::{PlanError, Surroundings};
 use crate::proctime::ProcTime;
 use crate::session;
-use crate::syntax::{Cursor, misspelt_hint, parser, syntax_error};
+use crate::syntax::{Cursor, is_word, misspelt_hint, parser, syntax_error};
 use crate::tumble::{self, Site};
 use crate::types::Types;
 use crate::view::InlinedView;
@@ -133,7 +133,11 @@ impl Engine {
         let query = parser.parse_query().map_err(|e| syntax_error(&e, &rewritten))?;
         let mut end = Cursor::new(&rewritten);
         end.skip(parser.index());
-        end.end().map_err(|error| misspelt_hint(error, &rewritten))?;
+        let emits = end.peek().is_some_and(|token| is_word(token, "EMIT"));
+        end.end().map_err(|error| match emits {
+            true => error.hint(EMIT_HINT),
+            false => misspelt_hint(error, &rewritten),
+        })?;
         let names = Names { engine: self, catalog };
         let planned = SqlToRel::new(&names).sql_statement_to_plan(Statement::Query(query));
         // Types are final only when they have been coerced: until then a CASE has that of its first
@@ -194,6 +198,10 @@ impl Engine {
         scalar.chain(others).map(String::as_str)
     }
 }
+
+/// What to write instead of early firings.
+const EMIT_HINT: &str = "a window is given out once, when it has ended; for what it has come to so \
+                         far, let it grow by steps: CUMULATE(TABLE t, DESCRIPTOR(ts), step, size)";
 
 /// How often a query with unknown names is tried.
 const TRIES_MAX: usize = 32;
