@@ -372,6 +372,27 @@ fn the_exchange_is_chosen_or_set() {
 }
 
 #[test]
+fn rows_that_are_together_stay_where_they_are() {
+    let exchanges = |set: &str, keys: &str, outer: &str| {
+        let sql = format!(
+            "{set}SELECT {outer}, max(n) FROM (SELECT {keys}, count(*) AS n FROM flights GROUP BY \
+             {keys}) GROUP BY {outer}"
+        );
+        let stages = plan_on(2, &sql);
+        aggregates(&stages[0]).iter().map(|spec| spec.exchange).collect::<Vec<_>>()
+    };
+    let (merge, forward) = (Exchange::Merge, Exchange::Forward);
+    assert_eq!(exchanges("", "origin", "origin"), [merge, forward]);
+    assert_eq!(exchanges("", "origin", "n, origin"), [merge, forward]);
+    // The rows of an origin are where its carriers are led, which may be anywhere.
+    assert_eq!(exchanges("", "origin, carrier", "origin"), [merge, merge]);
+    assert_eq!(exchanges("", "origin", "n"), [merge, merge]);
+    assert_eq!(exchanges("", "origin", "upper(origin)"), [merge, merge]);
+    let set = "SET millstream.exchange = merge;";
+    assert_eq!(exchanges(set, "origin", "origin"), [merge, merge]);
+}
+
+#[test]
 fn a_failed_script_leaves_nothing_behind() {
     let (mut planner, _) = support::planner(1);
     let errors = planner.plan(&format!("{TABLES} SELECT nothing FROM flights;")).err();
