@@ -11,8 +11,12 @@
 //! orders AS o JOIN rates AS r ON __as_of(o.ts, r.ts) AND o.currency = r.currency
 //! ```
 //!
+//! `ASOF JOIN` ([`asof`]) is another way to write it, which names the time of the table too.
+//!
 //! A condition on the table alone speaks of the version that a row meets. DataFusion moves it in
 //! front of the join, where it would choose among versions; it is moved back.
+
+mod asof;
 
 use std::sync::Arc;
 
@@ -45,13 +49,14 @@ const HIDDEN: &str = "__as_of_";
 
 const FORM: &str = "write stream AS s JOIN versions FOR SYSTEM_TIME AS OF s.ts AS v ON s.k = v.k";
 
-/// Replaces each `FOR SYSTEM_TIME AS OF`.
+/// Replaces each `FOR SYSTEM_TIME AS OF` and each `ASOF JOIN`.
 pub(crate) fn rewrite(
     tokens: &[TokenWithSpan],
     catalog: &Catalog,
 ) -> Result<Vec<TokenWithSpan>, Diagnostic> {
+    let tokens = asof::rewrite(tokens)?;
     let mut out: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len());
-    let mut cursor = Cursor::new(tokens);
+    let mut cursor = Cursor::new(&tokens);
     while let Some(token) = cursor.peek() {
         let place = Place::of(token.span);
         if !cursor.words("FOR SYSTEM_TIME AS OF") {
@@ -132,16 +137,25 @@ fn quoted(text: String) -> Token {
     Token::Word(Word { value: text, quote_style: Some('"'), keyword: Keyword::NoKeyword })
 }
 
+/// What a join with versions asks.
+struct Asked {
+    row: Expr,
+    version: Expr,
+    /// Whether the version must be earlier than the row.
+    earlier: bool,
+    rest: Vec<Expr>,
+}
+
 /// Whether an expression has the condition in it.
 pub(crate) fn is_asked(expr: &Expr) -> bool {
     expr.exists(|node| Ok(times(node).is_some())).unwrap_or(false)
 }
 
-/// The two times of the condition.
-fn times(expr: &Expr) -> Option<(&Expr, &Expr)> {
+/// The two times of the condition, and whether the version must be earlier than the row.
+fn times(expr: &Expr) -> Option<(&Expr, &Expr, bool)> {
     match expr {
         Expr::ScalarFunction(call) if call.func.name() == NAME => match &call.args[..] {
-            [row, version] => Some((row, version)),
+            [row, version, rest @ ..] => Some((row, version, !rest.is_empty())),
             _ => None,
         },
         _ => None,
@@ -157,13 +171,18 @@ impl Weaver<'_> {
         on: On,
         filter: &Expr,
     ) -> Result<Relation, Stop> {
-        let ([row, version], rest) = self.asked(filter)?;
+        let Asked { row, version, earlier, rest } = self.asked(filter)?;
         if !matches!(kind, JoinKind::Inner | JoinKind::Left) {
             let message = "only JOIN and LEFT JOIN take the version at a row's time";
-            return Err(self.no_versions(message, FORM));
+            return Err(self.no_versions(message, self.form()));
         }
         if on.is_empty() {
-            return Err(self.no_versions("which version a row meets is not said by a key", FORM));
+            let message = "which version a row meets is not said by a key";
+            return Err(self.no_versions(message, self.form()));
+        }
+        if right.names_all(&row) && left.names_all(&version) {
+            let message = "a row meets the latest version up to its time, not the next one";
+            return Err(self.no_versions(message, self.form()));
         }
         let moved = behind(&mut right, &on);
         if kind == JoinKind::Left && !(moved.is_empty() && rest.is_empty()) {
@@ -171,7 +190,7 @@ impl Weaver<'_> {
             return Err(self.no_versions(message, "filter with WHERE, or in the SELECT with CASE"));
         }
         let at = [left.rewrite(&row)?, right.rewrite(&version)?];
-        let unit = self.unit_of(&at, &left, &right, &row)?;
+        let unit = self.unit_of(&at, &left, &right, [&row, &version])?;
         for name in columns_of(&moved) {
             let hidden = Column::new_unqualified(format!("{HIDDEN}{name}"));
             right.outputs.push((hidden, own(&name)));
@@ -189,6 +208,7 @@ impl Weaver<'_> {
         let operator = TemporalJoin {
             sides: [side(l), side(r)],
             outer: kind == JoinKind::Left,
+            earlier,
             schema: meeting.both.clone(),
         };
         let time = own(meeting.both.field(l.0.at).name());
@@ -203,19 +223,19 @@ impl Weaver<'_> {
         Ok(relation)
     }
 
-    /// The times of the condition, and what else is asked.
-    fn asked(&self, filter: &Expr) -> Result<([Expr; 2], Vec<Expr>), Stop> {
+    /// The condition, and what else is asked.
+    fn asked(&self, filter: &Expr) -> Result<Asked, Stop> {
         let (mut asked, mut rest) = (None, vec![]);
         for part in split_conjunction(filter) {
             match times(part) {
-                Some((row, version)) if asked.is_none() => {
-                    asked = Some([row.clone(), version.clone()]);
+                Some((row, version, earlier)) if asked.is_none() => {
+                    asked = Some((row.clone(), version.clone(), earlier));
                 }
                 _ => rest.push(part.clone()),
             }
         }
         match asked.filter(|_| !rest.iter().any(is_asked)) {
-            Some(asked) => Ok((asked, rest)),
+            Some((row, version, earlier)) => Ok(Asked { row, version, earlier, rest }),
             None => {
                 let message = "the condition of the join has OR in it";
                 Err(self.no_versions(message, "put it in brackets"))
@@ -229,11 +249,15 @@ impl Weaver<'_> {
         at: &[Expr; 2],
         left: &Relation,
         right: &Relation,
-        row: &Expr,
+        named: [&Expr; 2],
     ) -> Result<TimeUnit, Stop> {
-        if !left.times.contains(&at[0]) || !right.times.contains(&at[1]) {
-            let message = format!("'{}' is not the event time of the stream", row.human_display());
-            return Err(self.no_versions(&message, "name the column of its WATERMARK"));
+        let of = [(left, "stream"), (right, "versions")];
+        for ((at, named), (side, what)) in at.iter().zip(named).zip(of) {
+            if !side.times.contains(at) {
+                let name = named.human_display();
+                let message = format!("'{name}' is not the event time of the {what}");
+                return Err(self.no_versions(&message, "name the column of its WATERMARK"));
+            }
         }
         let types = [at[0].get_type(&left.scan), at[1].get_type(&right.scan)];
         let [l, r] = types.map(|of| of.map_err(|e| self.report(&e)));
@@ -252,8 +276,14 @@ impl Weaver<'_> {
 
     /// An error rather than a refusal: nothing else can do the join.
     fn no_versions(&self, message: &str, hint: &str) -> Stop {
-        let place = self.lowering.first_of(&["SYSTEM_TIME"]);
+        let place = self.lowering.first_of(&["SYSTEM_TIME", "ASOF"]);
         Diagnostic::at(place, message).hint(hint).into()
+    }
+
+    /// The form of join that was written.
+    fn form(&self) -> &'static str {
+        let asof = self.lowering.around.tokens.iter().any(|token| is_word(token, "ASOF"));
+        if asof { asof::FORM } else { FORM }
     }
 }
 
@@ -295,8 +325,8 @@ fn columns_of(conditions: &[Expr]) -> Vec<String> {
     names
 }
 
-/// `__as_of(row, version)`: whether a version is the one at a row's time. It is the condition of a
-/// join and never computed.
+/// `__as_of(row, version)`: whether a version is the one at a row's time; with TRUE behind, the one
+/// before it. It is the condition of a join and never computed.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct AsOf {
     signature: Signature,
@@ -304,7 +334,7 @@ pub(crate) struct AsOf {
 
 impl AsOf {
     pub(crate) fn new() -> Self {
-        Self { signature: Signature::any(2, Volatility::Stable) }
+        Self { signature: Signature::variadic_any(Volatility::Stable) }
     }
 }
 
@@ -326,6 +356,6 @@ impl ScalarUDFImpl for AsOf {
     }
 
     fn invoke_with_args(&self, _: ScalarFunctionArgs) -> DfResult<ColumnarValue> {
-        exec_err!("FOR SYSTEM_TIME AS OF is for streams, and not for what waits for all rows")
+        exec_err!("versions at a time are for streams, and not for what waits for all rows")
     }
 }

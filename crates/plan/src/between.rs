@@ -189,10 +189,7 @@ fn difference(
     right: &Relation,
 ) -> Result<Option<Known>, Refusal> {
     let of = |expr: &Expr, side: &Relation| -> Result<Option<(Expr, i64)>, Refusal> {
-        let has = |column: &&datafusion::common::Column| {
-            side.outputs.iter().any(|(known, _)| known == *column)
-        };
-        match !expr.column_refs().is_empty() && expr.column_refs().iter().all(has) {
+        match side.names_all(expr) {
             true => Ok(moment(&side.rewrite(expr)?, side)),
             false => Ok(None),
         }
@@ -243,7 +240,7 @@ fn moment(expr: &Expr, of: &Relation) -> Option<(Expr, i64)> {
 }
 
 /// The length of an interval; months have none.
-fn length_ns(value: &ScalarValue) -> Option<i64> {
+pub(crate) fn length_ns(value: &ScalarValue) -> Option<i64> {
     const DAY_NS: i64 = 86_400_000_000_000;
     match value {
         ScalarValue::IntervalMonthDayNano(Some(length)) if length.months == 0 => {

@@ -43,6 +43,7 @@ mod lookup;
 mod lower;
 mod names;
 mod onward;
+mod over;
 mod planner;
 mod proctime;
 mod query;

@@ -12,7 +12,7 @@ use dataflow::keyed::Ranking;
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::expr::WindowFunction;
 use datafusion::logical_expr::utils::split_conjunction;
-use datafusion::logical_expr::{self as logical, Expr, Operator, WindowFunctionDefinition};
+use datafusion::logical_expr::{self as logical, Expr, Operator};
 
 use crate::join::{bound_of, bounds_behind, granularity, grid_of};
 use crate::relation::{Refusal, Relation, Stop, check_key, own};
@@ -27,8 +27,8 @@ pub(crate) struct Rank {
     ranking: Ranking,
 }
 
-/// What the only function of an OVER says.
-struct Numbered {
+/// What ROW_NUMBER is asked.
+pub(crate) struct Numbered {
     keys: Vec<Expr>,
     end: Expr,
     order: Vec<(Expr, SortOptions)>,
@@ -36,18 +36,20 @@ struct Numbered {
 
 impl Weaver<'_> {
     /// Rows numbered in their window.
-    pub(crate) fn ranked(&mut self, window: &logical::Window) -> Result<Relation, Stop> {
-        let function = row_number(window)?;
-        let input = self.relation(&window.input)?;
-        let input = self.settled(input)?;
-        let Numbered { keys, end, order } = numbered(&input, function)?;
+    pub(crate) fn ranked(
+        &mut self,
+        input: &Relation,
+        window: &logical::Window,
+        numbered: Numbered,
+    ) -> Result<Relation, Stop> {
+        let Numbered { keys, end, order } = numbered;
         for key in &keys {
             check_key(key, &input.scan)?;
         }
         let by: Vec<Expr> =
             keys.iter().chain(order.iter().map(|(expr, _)| expr)).cloned().collect();
-        let time = self.window_time(&input, &end)?;
-        let (places, closed) = self.arriving(&input, &by, (end.clone(), time))?;
+        let time = self.window_time(input, &end)?;
+        let (places, closed) = self.arriving(input, &by, (end.clone(), time))?;
         let (partition, sorted) = places.keys.split_at(keys.len());
         let name = "__row_number";
         let fields = closed.schema.fields().iter().enumerate();
@@ -84,8 +86,8 @@ impl Weaver<'_> {
         };
         let operator = self.add("rank".into(), vec![closed.edges], OperatorKind::Keyed(spec));
 
-        let columns = places.columns(&input, &arriving, 0);
-        let bounds = bounds_behind(&input, &columns);
+        let columns = places.columns(input, &arriving, 0);
+        let bounds = bounds_behind(input, &columns);
         let all = window.schema.columns();
         let (names, mut exprs): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
         exprs.push(own(name));
@@ -128,25 +130,8 @@ fn refused(reason: &str) -> Refusal {
     Refusal::new(&["OVER"], reason).hint(FORM)
 }
 
-/// The function of a window, if it is a single ROW_NUMBER.
-fn row_number(window: &logical::Window) -> Result<&WindowFunction, Refusal> {
-    let [expr] = &window.window_expr[..] else {
-        return Err(refused("several functions with OVER need all rows"));
-    };
-    let expr = match expr {
-        Expr::Alias(alias) => &*alias.expr,
-        other => other,
-    };
-    match expr {
-        Expr::WindowFunction(function) => match &function.fun {
-            WindowFunctionDefinition::WindowUDF(udf) if udf.name() == "row_number" => Ok(function),
-            _ => Err(refused("OVER needs all rows")),
-        },
-        _ => Err(refused("OVER needs all rows")),
-    }
-}
-
-fn numbered(input: &Relation, function: &WindowFunction) -> Result<Numbered, Refusal> {
+/// How ROW_NUMBER is asked to number the rows of a window.
+pub(crate) fn numbered(input: &Relation, function: &WindowFunction) -> Result<Numbered, Refusal> {
     let params = &function.params;
     let (mut keys, mut end, mut start) = (vec![], None, false);
     for part in input.rewrite_all(&params.partition_by)? {

@@ -235,6 +235,13 @@ impl Relation {
         conjunction(self.filters.clone())
     }
 
+    /// Whether an expression reads columns of the node, and no others.
+    pub(crate) fn names_all(&self, expr: &Expr) -> bool {
+        let columns = expr.column_refs();
+        let own = |column: &&Column| self.outputs.iter().any(|(known, _)| known == *column);
+        !columns.is_empty() && columns.iter().all(own)
+    }
+
     pub(crate) fn rewrite_all(&self, exprs: &[Expr]) -> Result<Vec<Expr>, Refusal> {
         exprs.iter().map(|expr| self.rewrite(expr)).collect()
     }

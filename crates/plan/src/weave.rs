@@ -91,7 +91,7 @@ impl Weaver<'_> {
             LogicalPlan::Union(union) => self.union(union)?,
             LogicalPlan::Join(join) => self.join(join)?,
             LogicalPlan::Window(window) if session::is_session(window) => self.sessions(window)?,
-            LogicalPlan::Window(window) => self.ranked(window)?,
+            LogicalPlan::Window(window) => self.over(window)?,
             LogicalPlan::Unnest(_) => self.several(plan)?,
             other => return Err(refusal(other).into()),
         })

@@ -8,6 +8,7 @@
 mod fixtures;
 mod interval;
 mod join;
+mod over;
 mod ranking;
 mod reroute;
 mod sessions;
@@ -26,6 +27,7 @@ use state::epoch::{Leader, Progress};
 
 pub use self::interval::{IntervalJoin, TimedSide};
 pub use self::join::{JoinSide, WindowJoin};
+pub use self::over::{Frame, FrameUnit, Over, OverCall, first_value, last_value};
 pub use self::ranking::Ranking;
 pub use self::reroute::Reroute;
 pub use self::sessions::RowSessions;

@@ -29,6 +29,8 @@ pub struct TemporalJoin {
     pub sides: [TimedSide; 2],
     /// Whether left rows without a version are given out too, with NULL on the right.
     pub outer: bool,
+    /// Whether the version must be earlier than the row, rather than of its time or earlier.
+    pub earlier: bool,
     /// Left and right columns.
     pub schema: SchemaRef,
 }
@@ -52,7 +54,8 @@ impl KeyedOperator for TemporalJoin {
     fn describe(&self) -> String {
         let [left, right] = self.sides.each_ref().map(|side| names(&side.schema, &side.keys));
         let kind = if self.outer { "Left" } else { "Inner" };
-        format!("{kind} with versions on ({left}) = ({right})")
+        let earlier = if self.earlier { "earlier " } else { "" };
+        format!("{kind} with {earlier}versions on ({left}) = ({right})")
     }
 }
 
@@ -251,7 +254,8 @@ impl Versioned {
         let mut known: HashMap<u32, usize> = HashMap::new();
         let (mut own, mut versions) = (vec![], vec![]);
         for (row, &time) in rows.times.iter().enumerate() {
-            let version = keys.get(row).and_then(|key| self.versions.at(key, time));
+            let until = if self.spec.earlier { time.saturating_sub(1) } else { time };
+            let version = keys.get(row).and_then(|key| self.versions.at(key, until));
             let found =
                 version.and_then(|(part, at)| Some((part, at, self.versions.parts.get(&part)?)));
             match found {

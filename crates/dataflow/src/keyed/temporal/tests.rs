@@ -4,9 +4,9 @@ use super::*;
 use crate::keyed::fixtures::{Numbers, Row, SIDES, batch, both, rows_of, schema};
 use crate::pairing::JoinKind;
 
-fn join(outer: bool) -> TemporalJoin {
+fn join(outer: bool, earlier: bool) -> TemporalJoin {
     let side = |name: &str| TimedSide { schema: schema(name), keys: vec![0], time: 2 };
-    TemporalJoin { sides: SIDES.map(side), outer, schema: both() }
+    TemporalJoin { sides: SIDES.map(side), outer, earlier, schema: both() }
 }
 
 /// Left rows, with the version that each met.
@@ -15,9 +15,10 @@ fn given(batch: &RecordBatch) -> Vec<(Row, Option<Row>)> {
     rows.map(|(left, right)| (left.unwrap(), right)).collect()
 }
 
-fn expected(outer: bool, left: &[Row], right: &[Row]) -> Vec<(Row, Option<Row>)> {
+fn expected(outer: bool, earlier: bool, left: &[Row], right: &[Row]) -> Vec<(Row, Option<Row>)> {
     let version = |l: &Row| {
-        let of = right.iter().filter(|r| r.0.is_some() && r.0 == l.0 && r.2 <= l.2);
+        let of = right.iter().filter(|r| r.0.is_some() && r.0 == l.0);
+        let of = of.filter(|r| r.2 < l.2 || (!earlier && r.2 == l.2));
         of.max_by_key(|r| (r.2, r.1)).copied()
     };
     let all = left.iter().map(|l| (*l, version(l)));
@@ -31,8 +32,8 @@ fn each_row_meets_the_version_of_its_time() {
     let mut numbers = Numbers(17);
     let mut met = 0;
     for round in 0..400 {
-        let outer = round % 2 == 0;
-        let mut state = join(outer).create();
+        let (outer, earlier) = (round % 2 == 0, round % 3 == 0);
+        let mut state = join(outer, earlier).create();
         let (mut all, mut got) = ([vec![], vec![]], vec![]);
         let mut watermark = -50;
         for step in 0..40 {
@@ -58,7 +59,7 @@ fn each_row_meets_the_version_of_its_time() {
         }
         met += got.iter().filter(|(_, version)| version.is_some()).count();
         got.sort();
-        assert_eq!(got, expected(outer, &all[0], &all[1]), "round {round}");
+        assert_eq!(got, expected(outer, earlier, &all[0], &all[1]), "round {round}");
         assert_eq!(state.bytes(), 0, "nothing is left behind");
     }
     assert!(met > 10_000, "too tame: {met}");
@@ -66,7 +67,7 @@ fn each_row_meets_the_version_of_its_time() {
 
 #[test]
 fn versions_that_were_replaced_are_forgotten() {
-    let mut state = join(false).create();
+    let mut state = join(false, false).create();
     let mut bytes = vec![];
     for step in 0..400 {
         let rows: Vec<Row> = (0..100).map(|at| (Some(at % 10), step, step * 100 + at)).collect();

@@ -1,0 +1,254 @@
+//! One frame and the calls over it, for all keys.
+
+use std::ops::Range;
+
+use arrow::array::{ArrayRef, RecordBatch};
+use state::{Aggregate, Groups, Part};
+
+use super::log::{Log, ROW_BYTES};
+use super::parts::{Node, Parts};
+use super::{Frame, FrameUnit, Over};
+use crate::error::DataflowError;
+
+/// A frame that slides over the rows of each key.
+pub(super) struct Sliding {
+    pub(super) frame: Frame,
+    /// The calls of the operator that are over it.
+    pub(super) calls: Vec<usize>,
+    /// By slot.
+    logs: Vec<Log>,
+    parts: Parts,
+    /// Rows that are kept.
+    rows: u64,
+}
+
+/// Rows of one key, side by side.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run {
+    pub(super) slot: u32,
+    pub(super) from: usize,
+    pub(super) to: usize,
+}
+
+impl Sliding {
+    pub(super) fn new(frame: Frame, call: usize) -> Self {
+        Self { frame, calls: vec![call], logs: vec![], parts: Parts::default(), rows: 0 }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let rows = self.rows as usize * ROW_BYTES;
+        self.parts.bytes() + self.logs.len() * size_of::<Log>() + rows
+    }
+
+    pub(super) fn clear(&mut self) {
+        (self.logs, self.parts, self.rows) = Default::default();
+    }
+
+    /// Takes rows, those of a key in order, where there are so many `slots`.
+    pub(super) fn append(
+        &mut self,
+        spec: &Over,
+        rows: &RecordBatch,
+        runs: &[Run],
+        times: &[i64],
+        slots: usize,
+    ) -> Result<(), DataflowError> {
+        if self.parts.is_empty() {
+            let mut nothing = vec![];
+            for call in self.aggregates(spec) {
+                nothing.extend(call.create().state(&Part::all(0..1, 1))?);
+            }
+            self.parts.add(nothing, 1);
+        }
+        self.logs.resize_with(slots, Log::default);
+        let count = rows.num_rows();
+        let ids: Vec<u32> = (0..count as u32).collect();
+        let mut states = vec![];
+        for &call in &self.calls {
+            let call = &spec.calls[call];
+            let args: Vec<ArrayRef> = call.args.iter().map(|&at| rows.column(at).clone()).collect();
+            let mut each = call.aggregate.create();
+            each.update(&args, &Groups::each(&ids), count)?;
+            states.extend(each.state(&Part::all(0..count, count))?);
+        }
+        let part = self.parts.add(states, count);
+        for run in runs {
+            let times = &times[run.from..run.to];
+            self.logs[run.slot as usize].push(&self.frame, part, run.from, times);
+        }
+        self.rows += count as u64;
+        self.join(spec, runs)
+    }
+
+    /// Makes the runs that the last rows have completed, each of two shorter ones.
+    fn join(&mut self, spec: &Over, runs: &[Run]) -> Result<(), DataflowError> {
+        // No frame of so many rows holds a longer run.
+        let longest = match (self.frame.unit, self.frame.from) {
+            (FrameUnit::Rows, Some(from)) => {
+                from.saturating_sub(self.frame.to).saturating_add(1).max(1).ilog2() as usize
+            }
+            _ => 63,
+        };
+        for level in 1..=longest {
+            let (mut left, mut right, mut made) = (vec![], vec![], vec![]);
+            for run in runs {
+                let before = left.len();
+                let rows = (run.to - run.from) as u64;
+                self.logs[run.slot as usize].halves(level, rows, |l, r| {
+                    left.push(l);
+                    right.push(r);
+                });
+                if left.len() > before {
+                    made.push((run.slot, before..left.len()));
+                }
+            }
+            if made.is_empty() {
+                break;
+            }
+            let ids: Vec<u32> = (0..left.len() as u32).collect();
+            let states = self.merged(spec, &[(&left, &ids), (&right, &ids)], ids.len())?;
+            let part = self.parts.add(states, ids.len());
+            for (slot, rows) in made {
+                self.logs[slot as usize].join(level, part, rows.start, rows.len());
+            }
+        }
+        Ok(())
+    }
+
+    /// What the frames of `rows` hold: a column for each call, put where the call has its place.
+    pub(super) fn results(
+        &mut self,
+        spec: &Over,
+        runs: &[Run],
+        rows: Range<usize>,
+        times: &[i64],
+        results: &mut [Option<ArrayRef>],
+    ) -> Result<(), DataflowError> {
+        let (mut nodes, mut ids) = (vec![], vec![]);
+        for run in runs {
+            let log = &mut self.logs[run.slot as usize];
+            for row in run.from.max(rows.start)..run.to.min(rows.end) {
+                let number = log.count - (run.to - row) as u64;
+                let bounds = log.bounds(&self.frame, number, times[row]);
+                log.runs(bounds, |node| {
+                    nodes.push(node);
+                    ids.push((row - rows.start) as u32);
+                });
+            }
+        }
+        let states = self.parts.gather(&nodes)?;
+        let mut states = &states[..];
+        for &call in &self.calls {
+            let aggregate = &spec.calls[call].aggregate;
+            let (own, others) = states.split_at(aggregate.state_types().len());
+            let mut frames = aggregate.create();
+            frames.merge(own, &Groups::each(&ids), rows.len())?;
+            results[call] = Some(frames.values(&Part::all(0..rows.len(), rows.len()))?);
+            states = others;
+        }
+        Ok(())
+    }
+
+    /// All rows of these runs have been given out: forgets what no frame to come reaches, or puts
+    /// it together where frames begin with the first row.
+    pub(super) fn close(&mut self, spec: &Over, runs: &[Run]) -> Result<(), DataflowError> {
+        if self.frame.from.is_none() {
+            self.fold(spec, runs)?;
+        }
+        for run in runs {
+            let row = self.logs[run.slot as usize].settled(&self.frame);
+            self.forget(run.slot, row);
+        }
+        if self.parts.is_sparse() {
+            let nodes = self.logs.iter_mut().flat_map(Log::nodes_mut).collect();
+            self.parts.compact(nodes)?;
+        }
+        Ok(())
+    }
+
+    /// Puts all rows of a key that every frame to come holds together.
+    fn fold(&mut self, spec: &Over, runs: &[Run]) -> Result<(), DataflowError> {
+        let (mut nodes, mut ids, mut keys): (Vec<Node>, Vec<u32>, Vec<u32>) = Default::default();
+        for run in runs {
+            let log = &self.logs[run.slot as usize];
+            let settled = log.settled(&self.frame);
+            if settled == log.first {
+                continue;
+            }
+            log.runs((log.first, settled), |node| {
+                nodes.push(node);
+                ids.push(keys.len() as u32);
+            });
+            keys.push(run.slot);
+        }
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let states = self.merged(spec, &[(&nodes, &ids)], keys.len())?;
+        let part = self.parts.add(states, keys.len());
+        for (row, &slot) in keys.iter().enumerate() {
+            let before = self.logs[slot as usize].before.replace(Node::of(part, row));
+            before.into_iter().for_each(|node| self.parts.forget(node));
+        }
+        Ok(())
+    }
+
+    /// Forgets the rows that no frame of a row at `watermark` or later reaches.
+    pub(super) fn forget_before(&mut self, watermark: i64) {
+        let Some(span) = self.frame.from.filter(|_| self.frame.unit == FrameUnit::Range) else {
+            return;
+        };
+        for slot in 0..self.logs.len() {
+            let row = self.logs[slot].row_at(watermark.saturating_sub(span));
+            self.forget(slot as u32, row);
+        }
+    }
+
+    /// Whether a key has nothing that a row to come could see.
+    pub(super) fn is_idle(&self, slot: u32) -> bool {
+        let of_time = self.frame.unit == FrameUnit::Range && self.frame.from.is_some();
+        self.logs.get(slot as usize).is_none_or(|log| of_time && log.len() == 0)
+    }
+
+    /// Forgets a key.
+    pub(super) fn drop_slot(&mut self, slot: u32) {
+        let Some(log) = self.logs.get_mut(slot as usize) else { return };
+        let mut log = std::mem::take(log);
+        self.rows -= log.len();
+        log.nodes_mut().for_each(|node| self.parts.forget(*node));
+    }
+
+    fn forget(&mut self, slot: u32, row: u64) {
+        let log = &mut self.logs[slot as usize];
+        self.rows -= row - log.first;
+        log.forget_before(row, |node| self.parts.forget(node));
+    }
+
+    /// The merged aggregates of some nodes, in `total` groups.
+    fn merged(
+        &self,
+        spec: &Over,
+        nodes: &[(&Vec<Node>, &Vec<u32>)],
+        total: usize,
+    ) -> Result<Vec<ArrayRef>, DataflowError> {
+        let mut all: Vec<_> = self.aggregates(spec).map(|call| call.create()).collect();
+        for (nodes, ids) in nodes {
+            let states = self.parts.gather(nodes)?;
+            let mut states = &states[..];
+            for (call, accumulator) in self.aggregates(spec).zip(&mut all) {
+                let (own, others) = states.split_at(call.state_types().len());
+                accumulator.merge(own, &Groups::each(ids), total)?;
+                states = others;
+            }
+        }
+        let mut merged = vec![];
+        for mut accumulator in all {
+            merged.extend(accumulator.state(&Part::all(0..total, total))?);
+        }
+        Ok(merged)
+    }
+
+    fn aggregates<'a>(&'a self, spec: &'a Over) -> impl Iterator<Item = &'a dyn Aggregate> {
+        self.calls.iter().map(|&call| spec.calls[call].aggregate.as_ref())
+    }
+}

@@ -1,0 +1,441 @@
+//! Aggregates over the rows around each row, in event time: `OVER (… ORDER BY ts …)`.
+//!
+//! ```sql
+//! SELECT ts, sum(amount) OVER (PARTITION BY account ORDER BY ts
+//!                              RANGE BETWEEN INTERVAL '1' HOUR PRECEDING AND CURRENT ROW)
+//! ```
+//!
+//! The order is that of the rows' event time, so that a row has all of its frame when the watermark
+//! has passed it. Other functions are written with aggregates over frames: ROW_NUMBER counts the
+//! rows up to its own, RANK those of an earlier time, LAG is the first value of one row. What needs
+//! rows to come is refused.
+//!
+//! Functions of one PARTITION BY share an operator, and each further one has its own behind it.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
+use dataflow::job::{Keyed, KeyedInput, KeyedOperator, OperatorKind};
+use dataflow::keyed::{Frame, FrameUnit, Over, OverCall, first_value, last_value};
+use datafusion::common::{Column, ScalarValue};
+use datafusion::logical_expr::expr::{
+    AggregateFunction, NullTreatment, Sort, WindowFunction, WindowFunctionParams,
+};
+use datafusion::logical_expr::{
+    self as logical, Expr, ExprSchemable, WindowFrame, WindowFrameBound, WindowFrameUnits,
+    WindowFunctionDefinition, cast, lit, when,
+};
+
+use crate::aggregates::{self, AggregateCall};
+use crate::between::length_ns;
+use crate::interval::tick_ns;
+use crate::join::{bound_of, bounds_behind};
+use crate::rank;
+use crate::relation::{Bounds, Refusal, Relation, Stop, check_key, own};
+use crate::tumble::{Bound, WindowCall};
+use crate::weave::Weaver;
+
+/// The label in EXPLAIN.
+const OVER: &str = "over";
+
+const FORM: &str = "order by the column of the WATERMARK: sum(x) OVER (PARTITION BY k ORDER BY ts \
+                    RANGE BETWEEN INTERVAL '1' HOUR PRECEDING AND CURRENT ROW)";
+
+/// Functions of one PARTITION BY.
+struct Partition<'a> {
+    by: &'a [Expr],
+    /// Which of all, and what.
+    functions: Vec<(usize, &'a WindowFunction)>,
+}
+
+/// A function as aggregates over frames, and what is made of their results.
+struct Framed {
+    calls: Vec<(AggregateCall, Frame)>,
+    result: Outcome,
+}
+
+/// What is made of the results of a function's calls.
+enum Outcome {
+    /// The result of the only call.
+    Own,
+    /// So many more than the only call counted, as a number without a sign.
+    Number(u64),
+    /// The first where the second counted a row, else this.
+    Or(Expr),
+}
+
+impl Weaver<'_> {
+    /// Rows with what functions find around them: in the order of their event time, or numbered in
+    /// their window.
+    pub(crate) fn over(&mut self, window: &logical::Window) -> Result<Relation, Stop> {
+        let input = self.relation(&window.input)?;
+        let input = self.settled(input)?;
+        let functions = functions_of(window)?;
+        if let [function] = functions[..]
+            && name_of(function) == "row_number"
+        {
+            match rank::numbered(&input, function) {
+                Ok(numbered) => return self.ranked(&input, window, numbered),
+                Err(refused) => match time_of(&input, function) {
+                    Ok(_) => {}
+                    Err(_) => return Err(refused.into()),
+                },
+            }
+        }
+        let mut partitions: Vec<Partition<'_>> = vec![];
+        for (at, &function) in functions.iter().enumerate() {
+            time_of(&input, function)?;
+            let by = &function.params.partition_by[..];
+            match partitions.iter_mut().find(|known| known.by == by) {
+                Some(known) => known.functions.push((at, function)),
+                None => partitions.push(Partition { by, functions: vec![(at, function)] }),
+            }
+        }
+        let columns = window.schema.columns();
+        let given = columns.len() - functions.len();
+        let mut relation = input;
+        for partition in &partitions {
+            relation = self.framed(relation, partition, &columns[given..])?;
+        }
+        // The functions were computed in another order than they were asked for.
+        let outputs = std::mem::take(&mut relation.outputs);
+        let (mut outputs, results): (Vec<_>, Vec<_>) =
+            outputs.into_iter().partition(|(column, _)| !columns[given..].contains(column));
+        for column in &columns[given..] {
+            outputs.extend(results.iter().find(|(known, _)| known == column).cloned());
+        }
+        relation.outputs = outputs;
+        Ok(relation)
+    }
+
+    /// Adds the operator of the functions of one partition.
+    fn framed(
+        &mut self,
+        input: Relation,
+        partition: &Partition<'_>,
+        columns: &[Column],
+    ) -> Result<Relation, Stop> {
+        let keys = input.rewrite_all(partition.by)?;
+        for key in &keys {
+            check_key(key, &input.scan)?;
+        }
+        let time = time_of(&input, partition.functions[0].1)?;
+        let data_type = time.get_type(&input.scan).map_err(|error| self.report(&error))?;
+        let DataType::Timestamp(unit, _) = data_type else {
+            return Err(refused("the time that orders rows is no TIMESTAMP").into());
+        };
+        let framed = partition.functions.iter();
+        let framed =
+            framed.map(|(_, function)| framed_of(&input, &function.params, function, unit));
+        let framed = framed.collect::<Result<Vec<_>, Refusal>>()?;
+
+        let args = framed.iter().flat_map(|f| &f.calls).flat_map(|(call, _)| &call.args);
+        let by: Vec<Expr> = keys.iter().chain(args).cloned().collect();
+        let (places, closed) = self.arriving(&input, &by, (time.clone(), Some(time.clone())))?;
+        let (key_places, mut arg_places) = places.keys.split_at(keys.len());
+        let end = keys.iter().position(|key| bound_of(&input, key) == Some(Bound::End));
+        let mut calls = vec![];
+        for (call, frame) in framed.iter().flat_map(|f| &f.calls) {
+            let (args, others) = arg_places.split_at(call.args.len());
+            arg_places = others;
+            let (text, aggregate) = (call.text.clone(), call.aggregate.clone());
+            calls.push(OverCall { text, aggregate, args: args.to_vec(), frame: *frame });
+        }
+        let fields = closed.schema.fields().iter().enumerate();
+        let fields = fields.map(|(at, f)| f.as_ref().clone().with_name(format!("column_{at}")));
+        let fields: Vec<Field> = fields.collect();
+        let arriving = Arc::new(Schema::new(fields.clone()));
+        let results = calls.iter().enumerate();
+        let results = results
+            .map(|(at, call)| Field::new(result_name(at), call.aggregate.output_type(), true));
+        let schema = Arc::new(Schema::new(fields.into_iter().chain(results).collect::<Vec<_>>()));
+        let time_type = closed.schema.field(places.at).data_type();
+        let end = end.map(|at| key_places[at]);
+        let operator = Over {
+            input: closed.schema.clone(),
+            keys: key_places.to_vec(),
+            time: places.at,
+            window_end: end.filter(|&at| closed.schema.field(at).data_type() == time_type),
+            calls,
+            schema: schema.clone(),
+        };
+        self.section.text(OVER, operator.describe());
+        let spec = Keyed {
+            inputs: vec![KeyedInput {
+                schema: closed.schema.clone(),
+                keys: operator.keys.clone(),
+                time: Some(places.at),
+                grace: 1,
+            }],
+            exchange: self.exchange_of_keys(),
+            granularity: (100_000_000 / tick_ns(unit)).max(1),
+            operator: Arc::new(operator.clone()),
+        };
+        let number = self.add(OVER.into(), vec![closed.edges], OperatorKind::Keyed(spec));
+
+        let known = places.columns(&input, &arriving, 0);
+        let bounds = bounds_behind(&input, &known).filter(|_| tells_window(&input, &time));
+        let (mut all, mut exprs): (Vec<Column>, Vec<Expr>) = known.into_iter().unzip();
+        let mut names: Vec<(String, String)> = all
+            .iter()
+            .zip(&exprs)
+            .filter_map(|(column, expr)| match expr {
+                Expr::Column(own) => Some((own.name.clone(), column.name.clone())),
+                _ => None,
+            })
+            .collect();
+        names.extend(
+            operator
+                .calls
+                .iter()
+                .enumerate()
+                .map(|(at, call)| (result_name(at), format!("{} over", call.text))),
+        );
+        let mut call = 0;
+        for ((at, _), framed) in partition.functions.iter().zip(framed) {
+            let first = call;
+            call += framed.calls.len();
+            all.push(columns[*at].clone());
+            exprs.push(framed.result.over(first).map_err(|error| self.report(&error))?);
+        }
+        let mut relation = Relation::of_operator(number, schema, all, exprs)?;
+        relation.names = names;
+        relation.times = vec![own(arriving.field(places.at).name())];
+        relation.times.extend(bounds.iter().map(|bounds: &Bounds| bounds.time.clone()));
+        relation.times.dedup();
+        relation.window = bounds;
+        Ok(relation)
+    }
+}
+
+impl Outcome {
+    /// The result over what an operator gives out, where the results of the calls begin at `call`.
+    fn over(self, call: usize) -> datafusion::error::Result<Expr> {
+        let of = |call: usize| own(&result_name(call));
+        match self {
+            Outcome::Own => Ok(of(call)),
+            Outcome::Number(more) => Ok(cast(of(call), DataType::UInt64) + lit(more)),
+            Outcome::Or(other) => when(of(call + 1).gt(lit(0i64)), of(call)).otherwise(other),
+        }
+    }
+}
+
+fn result_name(call: usize) -> String {
+    format!("over_{call}")
+}
+
+fn refused(reason: &str) -> Refusal {
+    Refusal::new(&["OVER"], reason).hint(FORM)
+}
+
+/// The functions of a node.
+fn functions_of(window: &logical::Window) -> Result<Vec<&WindowFunction>, Refusal> {
+    let function = |expr| {
+        let mut expr: &Expr = expr;
+        while let Expr::Alias(alias) = expr {
+            expr = &alias.expr;
+        }
+        match expr {
+            Expr::WindowFunction(function) => Ok(&**function),
+            _ => Err(refused("OVER needs all rows")),
+        }
+    };
+    window.window_expr.iter().map(function).collect()
+}
+
+fn name_of(function: &WindowFunction) -> &str {
+    match &function.fun {
+        WindowFunctionDefinition::AggregateUDF(udf) => udf.name(),
+        WindowFunctionDefinition::WindowUDF(udf) => udf.name(),
+    }
+}
+
+/// The event time by which rows are ordered, over the columns of the base.
+fn time_of(input: &Relation, function: &WindowFunction) -> Result<Expr, Refusal> {
+    let [Sort { expr, asc, .. }] = &function.params.order_by[..] else {
+        return Err(refused(match function.params.order_by.is_empty() {
+            true => "OVER without an order needs all rows",
+            false => "OVER by more than the event time needs all rows",
+        }));
+    };
+    let time = input.rewrite(expr)?;
+    if !input.times.contains(&time) {
+        let reason = format!("rows in the order of '{}' need all rows", expr.human_display());
+        return Err(match input.times.first() {
+            Some(_) => refused(&reason),
+            None => Refusal::new(&["OVER"], reason).hint(
+                "give the table an event time: WATERMARK FOR ts AS ts - INTERVAL '5' SECOND, and \
+                 ORDER BY ts",
+            ),
+        });
+    }
+    match asc {
+        true => Ok(time),
+        false => Err(refused("the latest rows first need all rows")),
+    }
+}
+
+/// Whether the windows of rows are of their event time, so that what the watermark says of it holds
+/// for `window_time` too.
+fn tells_window(input: &Relation, time: &Expr) -> bool {
+    let bound = |(_, expr): &&(Column, Expr)| bound_of(input, expr) == Some(Bound::Time);
+    input.outputs.iter().find(bound).is_some_and(|(_, expr)| match WindowCall::of(expr) {
+        Some(call) => call.time == *time,
+        None => input.times.contains(expr),
+    })
+}
+
+/// A function as aggregates over frames.
+fn framed_of(
+    input: &Relation,
+    params: &WindowFunctionParams,
+    function: &WindowFunction,
+    unit: TimeUnit,
+) -> Result<Framed, Refusal> {
+    let rows = |from, to| Frame { unit: FrameUnit::Rows, from, to };
+    let count = |frame| (counted(), frame);
+    let udf = match &function.fun {
+        WindowFunctionDefinition::AggregateUDF(udf) => udf,
+        WindowFunctionDefinition::WindowUDF(_) => {
+            let name = name_of(function);
+            return match name {
+                "row_number" => {
+                    Ok(Framed { calls: vec![count(rows(None, 0))], result: Outcome::Number(0) })
+                }
+                "rank" => {
+                    let earlier = Frame { unit: FrameUnit::Range, from: None, to: 1 };
+                    Ok(Framed { calls: vec![count(earlier)], result: Outcome::Number(1) })
+                }
+                "first_value" | "last_value" => {
+                    let frame = frame_of(&params.window_frame, unit)?;
+                    let value = value_of(input, params, name)?;
+                    Ok(Framed { calls: vec![(value, frame)], result: Outcome::Own })
+                }
+                "lag" => lag(input, params),
+                "lead" => Err(refused("LEAD needs rows to come")),
+                _ => Err(Refusal::new(&[name, "OVER"], format!("{name}() needs all rows"))
+                    .hint("ROW_NUMBER, RANK, LAG, FIRST_VALUE, LAST_VALUE and aggregates stream")),
+            };
+        }
+    };
+    let filter = params.filter.as_ref().map(|filter| input.rewrite(filter)).transpose()?;
+    let call = AggregateFunction::new_udf(
+        udf.clone(),
+        input.rewrite_all(&params.args)?,
+        params.distinct,
+        filter.map(Box::new),
+        vec![],
+        params.null_treatment,
+    );
+    let call = aggregates::lower(&Expr::AggregateFunction(call), &input.scan)?;
+    let frame = frame_of(&params.window_frame, unit)?;
+    Ok(Framed { calls: vec![(call, frame)], result: Outcome::Own })
+}
+
+/// `count(*)`.
+fn counted() -> AggregateCall {
+    AggregateCall { text: "count(*)".into(), aggregate: state::aggregates::count(), args: vec![] }
+}
+
+/// The first or the last value of a frame.
+fn value_of(
+    input: &Relation,
+    params: &WindowFunctionParams,
+    name: &str,
+) -> Result<AggregateCall, Refusal> {
+    let arg = params.args.first().ok_or_else(|| refused("a value needs an argument"))?;
+    let arg = input.rewrite(arg)?;
+    let of = arg.get_type(&input.scan).map_err(|e| Refusal::new(&["OVER"], e.to_string()))?;
+    let skip_nulls = params.null_treatment == Some(NullTreatment::IgnoreNulls);
+    let aggregate = match name {
+        "last_value" => last_value(of, skip_nulls),
+        _ => first_value(of, skip_nulls),
+    };
+    let text = format!("{name}({})", arg.human_display());
+    Ok(AggregateCall { text, aggregate, args: vec![arg] })
+}
+
+/// The value so many rows before, else a default.
+fn lag(input: &Relation, params: &WindowFunctionParams) -> Result<Framed, Refusal> {
+    if params.null_treatment == Some(NullTreatment::IgnoreNulls) {
+        return Err(Refusal::new(&["LAG", "OVER"], "LAG with IGNORE NULLS does not stream"));
+    }
+    let literal = |at: usize| match params.args.get(at).map(|arg| input.rewrite(arg)).transpose() {
+        Ok(Some(Expr::Literal(value, _))) => Ok(Some(value)),
+        Ok(None) => Ok(None),
+        _ => Err(Refusal::new(&["LAG", "OVER"], "LAG takes constants behind its value")),
+    };
+    let back = match literal(1)? {
+        Some(value) => integer(&value).ok_or_else(|| refused("LAG counts rows"))?,
+        None => 1,
+    };
+    if back < 0 {
+        return Err(refused("LAG of rows to come needs all rows"));
+    }
+    let frame = Frame { unit: FrameUnit::Rows, from: Some(back), to: back };
+    let mut value = value_of(input, params, "first_value")?;
+    let default = literal(2)?.filter(|default| !default.is_null());
+    value.text = value.text.replacen("first_value", "lag", 1);
+    Ok(match default {
+        None => Framed { calls: vec![(value, frame)], result: Outcome::Own },
+        Some(default) => {
+            let of = value.aggregate.output_type();
+            let default = cast(Expr::Literal(default, None), of);
+            let calls = vec![(value, frame), (counted(), frame)];
+            Framed { calls, result: Outcome::Or(default) }
+        }
+    })
+}
+
+/// A frame that no row to come is in.
+fn frame_of(frame: &WindowFrame, unit: TimeUnit) -> Result<Frame, Refusal> {
+    let counts = match frame.units {
+        WindowFrameUnits::Rows => FrameUnit::Rows,
+        WindowFrameUnits::Range => FrameUnit::Range,
+        WindowFrameUnits::Groups => {
+            return Err(Refusal::new(&["GROUPS"], "GROUPS of rows need all rows")
+                .hint("bound the frame by ROWS or by RANGE"));
+        }
+    };
+    let length = |value: &ScalarValue| match counts {
+        FrameUnit::Rows => integer(value)
+            .ok_or_else(|| Refusal::new(&["ROWS"], "a frame of ROWS counts rows").hint(FORM)),
+        FrameUnit::Range => {
+            let ns = length_ns(value).ok_or_else(|| {
+                Refusal::new(
+                    &["RANGE"],
+                    "a frame of RANGE is as long as an interval of days or less",
+                )
+                .hint(FORM)
+            })?;
+            let tick = tick_ns(unit);
+            match ns % tick {
+                0 => Ok(ns / tick),
+                _ => Err(Refusal::new(&["INTERVAL"], "an interval is finer than the event time")
+                    .hint(crate::catalog::finer_hint(unit))),
+            }
+        }
+    };
+    let back = |bound: &WindowFrameBound| match bound {
+        WindowFrameBound::CurrentRow => Ok(Some(0)),
+        WindowFrameBound::Preceding(value) if value.is_null() => Ok(None),
+        WindowFrameBound::Preceding(value) => length(value).map(Some),
+        WindowFrameBound::Following(value) => match value.is_null() {
+            false if length(value)? == 0 => Ok(Some(0)),
+            _ => Err(Refusal::new(
+                &["FOLLOWING", "OVER"],
+                "a frame that ends with rows to come needs all rows",
+            )
+            .hint("end it with CURRENT ROW")),
+        },
+    };
+    let to = back(&frame.end_bound)?.ok_or_else(|| refused("a frame has an end"))?;
+    Ok(Frame { unit: counts, from: back(&frame.start_bound)?, to })
+}
+
+fn integer(value: &ScalarValue) -> Option<i64> {
+    match value.cast_to(&DataType::Int64).ok()? {
+        ScalarValue::Int64(number) => number,
+        _ => None,
+    }
+}
