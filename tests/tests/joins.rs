@@ -318,16 +318,26 @@ fn rows_meet_the_version_of_their_time() {
         // the columns that are read, which differ in `v`.
         let versions = "SELECT *, ROW_NUMBER() OVER (PARTITION BY k, ts
                           ORDER BY v DESC NULLS LAST) AS n FROM b";
+        let earlier = random.chance(40);
+        let than = if earlier { ">" } else { ">=" };
+        let (kind, join) = match random.below(4) {
+            0 if !earlier => {
+                (*kind, format!("{kind} b FOR SYSTEM_TIME AS OF a.ts AS r ON a.k = r.k"))
+            }
+            1 => {
+                let join = format!("ASOF JOIN b r MATCH_CONDITION (a.ts {than} r.ts) ON a.k = r.k");
+                ("LEFT JOIN", join)
+            }
+            _ => (*kind, format!("ASOF {kind} b AS r ON a.k = r.k AND a.ts {than} r.ts")),
+        };
+        let (since, until) = if earlier { ("<", "<=") } else { ("<=", "<") };
         let asked = Asked {
-            ours: format!(
-                "SELECT {columns} FROM a {kind} b FOR SYSTEM_TIME AS OF a.ts AS r ON a.k = r.k
-                 WHERE {wanted}"
-            ),
+            ours: format!("SELECT {columns} FROM a {join} WHERE {wanted}"),
             batch: format!(
                 "WITH v AS (SELECT *, lead(ts) OVER (PARTITION BY k ORDER BY ts) AS until
                    FROM ({versions}) WHERE n = 1)
                  SELECT {columns} FROM a {kind} v AS r
-                   ON a.k = r.k AND r.ts <= a.ts AND (r.until IS NULL OR a.ts < r.until)
+                   ON a.k = r.k AND r.ts {since} a.ts AND (r.until IS NULL OR a.ts {until} r.until)
                  WHERE {wanted}"
             ),
         };

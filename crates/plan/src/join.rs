@@ -311,8 +311,8 @@ impl Places {
     }
 }
 
-/// For EXPLAIN: what the columns of both sides are.
-fn names_of(columns: &[(Column, Expr)]) -> Vec<(String, String)> {
+/// For EXPLAIN: what columns are.
+pub(crate) fn names_of(columns: &[(Column, Expr)]) -> Vec<(String, String)> {
     let named = |(column, expr): &(Column, Expr)| match expr {
         Expr::Column(own) => Some((own.name.clone(), column.name.clone())),
         _ => None,

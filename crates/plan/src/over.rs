@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use dataflow::job::{Keyed, KeyedInput, KeyedOperator, OperatorKind};
 use dataflow::keyed::{Frame, FrameUnit, Over, OverCall, first_value, last_value};
 use datafusion::common::{Column, ScalarValue};
@@ -29,9 +29,9 @@ use datafusion::logical_expr::{
 use crate::aggregates::{self, AggregateCall};
 use crate::between::length_ns;
 use crate::interval::tick_ns;
-use crate::join::{bound_of, bounds_behind};
+use crate::join::{Places, bound_of, bounds_behind, names_of};
 use crate::rank;
-use crate::relation::{Bounds, Refusal, Relation, Stop, check_key, own};
+use crate::relation::{Refusal, Relation, Stop, check_key, own};
 use crate::tumble::{Bound, WindowCall};
 use crate::weave::Weaver;
 
@@ -51,7 +51,7 @@ struct Partition<'a> {
 /// A function as aggregates over frames, and what is made of their results.
 struct Framed {
     calls: Vec<(AggregateCall, Frame)>,
-    result: Outcome,
+    outcome: Outcome,
 }
 
 /// What is made of the results of a function's calls.
@@ -125,86 +125,97 @@ impl Weaver<'_> {
             return Err(refused("the time that orders rows is no TIMESTAMP").into());
         };
         let framed = partition.functions.iter();
-        let framed =
-            framed.map(|(_, function)| framed_of(&input, &function.params, function, unit));
+        let framed = framed.map(|(_, function)| framed_of(&input, function, unit));
         let framed = framed.collect::<Result<Vec<_>, Refusal>>()?;
 
         let args = framed.iter().flat_map(|f| &f.calls).flat_map(|(call, _)| &call.args);
         let by: Vec<Expr> = keys.iter().chain(args).cloned().collect();
         let (places, closed) = self.arriving(&input, &by, (time.clone(), Some(time.clone())))?;
-        let (key_places, mut arg_places) = places.keys.split_at(keys.len());
         let end = keys.iter().position(|key| bound_of(&input, key) == Some(Bound::End));
-        let mut calls = vec![];
-        for (call, frame) in framed.iter().flat_map(|f| &f.calls) {
-            let (args, others) = arg_places.split_at(call.args.len());
-            arg_places = others;
-            let (text, aggregate) = (call.text.clone(), call.aggregate.clone());
-            calls.push(OverCall { text, aggregate, args: args.to_vec(), frame: *frame });
-        }
-        let fields = closed.schema.fields().iter().enumerate();
-        let fields = fields.map(|(at, f)| f.as_ref().clone().with_name(format!("column_{at}")));
-        let fields: Vec<Field> = fields.collect();
-        let arriving = Arc::new(Schema::new(fields.clone()));
-        let results = calls.iter().enumerate();
-        let results = results
-            .map(|(at, call)| Field::new(result_name(at), call.aggregate.output_type(), true));
-        let schema = Arc::new(Schema::new(fields.into_iter().chain(results).collect::<Vec<_>>()));
-        let time_type = closed.schema.field(places.at).data_type();
-        let end = end.map(|at| key_places[at]);
-        let operator = Over {
-            input: closed.schema.clone(),
-            keys: key_places.to_vec(),
-            time: places.at,
-            window_end: end.filter(|&at| closed.schema.field(at).data_type() == time_type),
-            calls,
-            schema: schema.clone(),
-        };
+        let mut operator = operator_of(&framed, &places, &closed.schema, keys.len(), end);
+        operator.ties.sort_by_key(|place| told_apart(&input, &places, *place));
+        let schema = operator.schema();
         self.section.text(OVER, operator.describe());
+        let known = places.columns(&input, &schema, 0);
+        let mut names = names_of(&known);
+        let results = operator.calls.iter().enumerate();
+        names.extend(results.map(|(at, call)| (result_name(at), format!("{} over", call.text))));
+        let taken = KeyedInput {
+            schema: closed.schema,
+            keys: operator.keys.clone(),
+            time: Some(places.at),
+            grace: 1,
+        };
         let spec = Keyed {
-            inputs: vec![KeyedInput {
-                schema: closed.schema.clone(),
-                keys: operator.keys.clone(),
-                time: Some(places.at),
-                grace: 1,
-            }],
+            inputs: vec![taken],
             exchange: self.exchange_of_keys(),
             granularity: (100_000_000 / tick_ns(unit)).max(1),
-            operator: Arc::new(operator.clone()),
+            operator: Arc::new(operator),
         };
         let number = self.add(OVER.into(), vec![closed.edges], OperatorKind::Keyed(spec));
 
-        let known = places.columns(&input, &arriving, 0);
         let bounds = bounds_behind(&input, &known).filter(|_| tells_window(&input, &time));
         let (mut all, mut exprs): (Vec<Column>, Vec<Expr>) = known.into_iter().unzip();
-        let mut names: Vec<(String, String)> = all
-            .iter()
-            .zip(&exprs)
-            .filter_map(|(column, expr)| match expr {
-                Expr::Column(own) => Some((own.name.clone(), column.name.clone())),
-                _ => None,
-            })
-            .collect();
-        names.extend(
-            operator
-                .calls
-                .iter()
-                .enumerate()
-                .map(|(at, call)| (result_name(at), format!("{} over", call.text))),
-        );
         let mut call = 0;
         for ((at, _), framed) in partition.functions.iter().zip(framed) {
             let first = call;
             call += framed.calls.len();
             all.push(columns[*at].clone());
-            exprs.push(framed.result.over(first).map_err(|error| self.report(&error))?);
+            exprs.push(framed.outcome.over(first).map_err(|error| self.report(&error))?);
         }
+        let time = own(schema.field(places.at).name());
         let mut relation = Relation::of_operator(number, schema, all, exprs)?;
         relation.names = names;
-        relation.times = vec![own(arriving.field(places.at).name())];
-        relation.times.extend(bounds.iter().map(|bounds: &Bounds| bounds.time.clone()));
-        relation.times.dedup();
+        relation.times = vec![time];
+        relation.times.extend(bounds.iter().map(|bounds| bounds.time.clone()));
         relation.window = bounds;
         Ok(relation)
+    }
+}
+
+/// The operator of functions whose keys and arguments arrive at `places`; of the keys, `end` is the
+/// end of the rows' window.
+fn operator_of(
+    framed: &[Framed],
+    places: &Places,
+    input: &SchemaRef,
+    keys: usize,
+    end: Option<usize>,
+) -> Over {
+    let (keys, mut args) = places.keys.split_at(keys);
+    let mut calls = vec![];
+    for (call, frame) in framed.iter().flat_map(|framed| &framed.calls) {
+        let (own, others) = args.split_at(call.args.len());
+        args = others;
+        let (text, aggregate) = (call.text.clone(), call.aggregate.clone());
+        calls.push(OverCall { text, aggregate, args: own.to_vec(), frame: *frame });
+    }
+    let fields = input.fields().iter().enumerate();
+    let fields = fields.map(|(at, f)| f.as_ref().clone().with_name(format!("column_{at}")));
+    let results = calls.iter().enumerate();
+    let results =
+        results.map(|(at, call)| Field::new(result_name(at), call.aggregate.output_type(), true));
+    let schema = Arc::new(Schema::new(fields.chain(results).collect::<Vec<_>>()));
+    let data_type = |at: usize| input.field(at).data_type();
+    let end = end.map(|at| keys[at]).filter(|&at| data_type(at) == data_type(places.at));
+    Over {
+        input: input.clone(),
+        ties: (0..input.fields().len()).collect(),
+        keys: keys.to_vec(),
+        time: places.at,
+        window_end: end,
+        calls,
+        schema,
+    }
+}
+
+/// How soon a column that arrives tells rows of the same time apart: in the order of the columns of
+/// the query, before those that the optimizer has made.
+fn told_apart(input: &Relation, places: &Places, place: usize) -> (bool, usize) {
+    let at = places.outputs.iter().position(|&output| output == place);
+    match at {
+        Some(at) => (input.outputs[at].0.name.starts_with("__"), at),
+        None => (true, usize::MAX),
     }
 }
 
@@ -288,35 +299,12 @@ fn tells_window(input: &Relation, time: &Expr) -> bool {
 /// A function as aggregates over frames.
 fn framed_of(
     input: &Relation,
-    params: &WindowFunctionParams,
     function: &WindowFunction,
     unit: TimeUnit,
 ) -> Result<Framed, Refusal> {
-    let rows = |from, to| Frame { unit: FrameUnit::Rows, from, to };
-    let count = |frame| (counted(), frame);
-    let udf = match &function.fun {
-        WindowFunctionDefinition::AggregateUDF(udf) => udf,
-        WindowFunctionDefinition::WindowUDF(_) => {
-            let name = name_of(function);
-            return match name {
-                "row_number" => {
-                    Ok(Framed { calls: vec![count(rows(None, 0))], result: Outcome::Number(0) })
-                }
-                "rank" => {
-                    let earlier = Frame { unit: FrameUnit::Range, from: None, to: 1 };
-                    Ok(Framed { calls: vec![count(earlier)], result: Outcome::Number(1) })
-                }
-                "first_value" | "last_value" => {
-                    let frame = frame_of(&params.window_frame, unit)?;
-                    let value = value_of(input, params, name)?;
-                    Ok(Framed { calls: vec![(value, frame)], result: Outcome::Own })
-                }
-                "lag" => lag(input, params),
-                "lead" => Err(refused("LEAD needs rows to come")),
-                _ => Err(Refusal::new(&[name, "OVER"], format!("{name}() needs all rows"))
-                    .hint("ROW_NUMBER, RANK, LAG, FIRST_VALUE, LAST_VALUE and aggregates stream")),
-            };
-        }
+    let params = &function.params;
+    let WindowFunctionDefinition::AggregateUDF(udf) = &function.fun else {
+        return place_of(input, function, unit);
     };
     let filter = params.filter.as_ref().map(|filter| input.rewrite(filter)).transpose()?;
     let call = AggregateFunction::new_udf(
@@ -329,7 +317,33 @@ fn framed_of(
     );
     let call = aggregates::lower(&Expr::AggregateFunction(call), &input.scan)?;
     let frame = frame_of(&params.window_frame, unit)?;
-    Ok(Framed { calls: vec![(call, frame)], result: Outcome::Own })
+    Ok(Framed { calls: vec![(call, frame)], outcome: Outcome::Own })
+}
+
+/// A function that is no aggregate.
+fn place_of(
+    input: &Relation,
+    function: &WindowFunction,
+    unit: TimeUnit,
+) -> Result<Framed, Refusal> {
+    let params = &function.params;
+    let number = |unit, to, more| {
+        let frame = Frame { unit, from: None, to };
+        Framed { calls: vec![(counted(), frame)], outcome: Outcome::Number(more) }
+    };
+    match name_of(function) {
+        "row_number" => Ok(number(FrameUnit::Rows, 0, 0)),
+        "rank" => Ok(number(FrameUnit::Range, 1, 1)),
+        name @ ("first_value" | "last_value") => {
+            let frame = frame_of(&params.window_frame, unit)?;
+            let value = value_of(input, params, name)?;
+            Ok(Framed { calls: vec![(value, frame)], outcome: Outcome::Own })
+        }
+        "lag" => lag(input, params),
+        "lead" => Err(refused("LEAD needs rows to come")),
+        name => Err(Refusal::new(&[name, "OVER"], format!("{name}() needs all rows"))
+            .hint("ROW_NUMBER, RANK, LAG, FIRST_VALUE, LAST_VALUE and aggregates stream")),
+    }
 }
 
 /// `count(*)`.
@@ -377,12 +391,12 @@ fn lag(input: &Relation, params: &WindowFunctionParams) -> Result<Framed, Refusa
     let default = literal(2)?.filter(|default| !default.is_null());
     value.text = value.text.replacen("first_value", "lag", 1);
     Ok(match default {
-        None => Framed { calls: vec![(value, frame)], result: Outcome::Own },
+        None => Framed { calls: vec![(value, frame)], outcome: Outcome::Own },
         Some(default) => {
             let of = value.aggregate.output_type();
             let default = cast(Expr::Literal(default, None), of);
             let calls = vec![(value, frame), (counted(), frame)];
-            Framed { calls, result: Outcome::Or(default) }
+            Framed { calls, outcome: Outcome::Or(default) }
         }
     })
 }

@@ -2,8 +2,8 @@
 //!
 //! Rows wait until the watermark has passed them ([`waiting`]); then they are put in order by key
 //! and time, and each is given out with what its frames hold. Rows of a key and the same time are
-//! peers of a RANGE frame; for a ROWS frame their other columns order them, so that every run
-//! gives the same rows, however many workers there are.
+//! peers of a RANGE frame; for a ROWS frame their columns order them, so that every run gives the
+//! same rows, however many workers there are.
 //!
 //! Calls with the same frame share one [`Sliding`]: by key a list of the rows that a frame may
 //! still reach, with the aggregates of aligned runs of 2, 4, 8, … rows. A frame is made of at most
@@ -55,6 +55,8 @@ pub struct Over {
     pub keys: Vec<usize>,
     /// When a row is: a timestamp.
     pub time: usize,
+    /// All columns, in the order in which they tell rows of the same time apart.
+    pub ties: Vec<usize>,
     /// The end of the window that a key is of, a timestamp of the unit of the time: from then on
     /// there are no rows of it.
     pub window_end: Option<usize>,
@@ -268,7 +270,8 @@ impl Framed {
         let comparable = |column: &&ArrayRef| {
             RowConverter::supports_fields(&[SortField::new(column.data_type().clone())])
         };
-        let columns: Vec<ArrayRef> = rows.columns().iter().filter(comparable).cloned().collect();
+        let columns = self.spec.ties.iter().map(|&at| rows.column(at));
+        let columns: Vec<ArrayRef> = columns.filter(comparable).cloned().collect();
         let fields = columns.iter().map(|column| SortField::new(column.data_type().clone()));
         let values = RowConverter::new(fields.collect())?.convert_columns(&columns)?;
         let mut order: Vec<u32> = (0..rows.num_rows() as u32).collect();

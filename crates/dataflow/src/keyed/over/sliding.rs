@@ -10,6 +10,9 @@ use super::parts::{Node, Parts};
 use super::{Frame, FrameUnit, Over};
 use crate::error::DataflowError;
 
+/// What the list of a key takes beside its rows: itself, and its levels.
+const LOG_BYTES: usize = size_of::<Log>() + 256;
+
 /// A frame that slides over the rows of each key.
 pub(super) struct Sliding {
     pub(super) frame: Frame,
@@ -37,7 +40,7 @@ impl Sliding {
 
     pub(super) fn bytes(&self) -> usize {
         let rows = self.rows as usize * ROW_BYTES;
-        self.parts.bytes() + self.logs.len() * size_of::<Log>() + rows
+        self.parts.bytes() + self.logs.len() * LOG_BYTES + rows
     }
 
     pub(super) fn clear(&mut self) {
@@ -127,9 +130,10 @@ impl Sliding {
         let (mut nodes, mut ids) = (vec![], vec![]);
         for run in runs {
             let log = &mut self.logs[run.slot as usize];
-            for row in run.from.max(rows.start)..run.to.min(rows.end) {
+            let own = run.from.max(rows.start)..run.to.min(rows.end);
+            for (row, &time) in own.clone().zip(&times[own]) {
                 let number = log.count - (run.to - row) as u64;
-                let bounds = log.bounds(&self.frame, number, times[row]);
+                let bounds = log.bounds(&self.frame, number, time);
                 log.runs(bounds, |node| {
                     nodes.push(node);
                     ids.push((row - rows.start) as u32);

@@ -50,6 +50,7 @@ fn over(keyed: bool, calls: &[(&str, Frame)]) -> Over {
         input: Arc::new(Schema::new(fields())),
         keys: if keyed { vec![0] } else { vec![] },
         time: 3,
+        ties: vec![3, 2, 1, 0, 4],
         window_end: None,
         schema: Arc::new(Schema::new(fields().into_iter().chain(results).collect::<Vec<_>>())),
         calls,
@@ -107,7 +108,7 @@ fn held<'a>(frame: &Frame, rows: &'a [Row], at: usize) -> &'a [Row] {
 
 fn expected(keyed: bool, calls: &[(&str, Frame)], rows: &[Row]) -> Vec<Given> {
     let mut rows = rows.to_vec();
-    rows.sort_by_key(|row| (row.0.filter(|_| keyed), row.3, *row));
+    rows.sort_by_key(|row| (row.0.filter(|_| keyed), row.3, row.2, row.1, row.0));
     let mut all = vec![];
     for rows in rows.chunk_by(|a, b| !keyed || a.0 == b.0) {
         for (at, row) in rows.iter().enumerate() {

@@ -1,0 +1,154 @@
+//! What is around each row of endless streams, on clusters of several sizes and by every exchange,
+//! against DataFusion over the rows that are not late.
+
+use arrow::record_batch::RecordBatch;
+use tests::asked::{Asked, check, endless, in_windows, on_time};
+use tests::random::{Random, Stream, batch};
+
+/// Rows that are not late by their own time.
+fn by_time(stream: &Stream) -> RecordBatch {
+    batch(&on_time(stream, |row, met| row.ts < met))
+}
+
+/// A function over rows in the order of `ts`, in our dialect and in batch. There, rows of one time
+/// are in the order of the columns `ties` where that matters.
+fn over(random: &mut Random, partition: &str, ties: &str) -> (String, String) {
+    let values = [
+        "count(*)",
+        "count(v)",
+        "sum(v)",
+        "min(v)",
+        "max(v)",
+        "avg(v)",
+        "sum(v) FILTER (WHERE k % 2 = 0)",
+        "sum(v * 2 - k)",
+    ];
+    let by_rows = random.chance(50);
+    let length = |count: u64| match by_rows {
+        true => format!("{count} PRECEDING"),
+        false => format!("INTERVAL '{count}' SECOND PRECEDING"),
+    };
+    let most = *random.one_of(&[2, 10, 60]);
+    let most = random.below(most);
+    let from = match random.below(4) {
+        0 => "UNBOUNDED PRECEDING".into(),
+        1 => "CURRENT ROW".into(),
+        _ => length(most),
+    };
+    let to = match random.below(3) {
+        0 if from != "CURRENT ROW" => length(random.below(most + 1)),
+        _ => "CURRENT ROW".into(),
+    };
+    let unit = if by_rows { "ROWS" } else { "RANGE" };
+    let framed = format!("{unit} BETWEEN {from} AND {to}");
+    let (function, frame, peers) = match random.below(10) {
+        0 => ("row_number()", String::new(), false),
+        1 => ("rank()", String::new(), true),
+        2 => (*random.one_of(&["lag(v)", "lag(v, 2, -1)", "lag(k, 5)"]), String::new(), false),
+        3 if by_rows => (*random.one_of(&["first_value(v)", "last_value(v)"]), framed, false),
+        4 => (*random.one_of(&values), String::new(), true),
+        _ => (*random.one_of(&values), framed, !by_rows),
+    };
+    let text = |order: &str| format!("{function} OVER ({partition} ORDER BY {order} {frame})");
+    (text("ts"), text(if peers { "ts" } else { ties }))
+}
+
+/// The columns of random rows in the order in which they tell rows of one time apart.
+const TIES: &str = "ts, k NULLS FIRST, s NULLS FIRST, v NULLS FIRST, w NULLS FIRST";
+
+#[test]
+fn each_row_has_what_is_around_it() {
+    let mut rows = 0;
+    for seed in 0..80 {
+        let mut random = Random::new(seed + 76_000);
+        let stream = endless(&mut random);
+        let partitions =
+            ["", "PARTITION BY k", "PARTITION BY s", "PARTITION BY k % 3, s", "PARTITION BY k"];
+        let (mut ours, mut theirs) = (vec![], vec![]);
+        for call in 0..1 + random.below(4) {
+            let partition = random.one_of(&partitions);
+            let (our, their) = over(&mut random, partition, TIES);
+            ours.push(format!("{our} AS f{call}"));
+            theirs.push(format!("{their} AS f{call}"));
+        }
+        let inner = random.one_of(&["", "WHERE k > 0", "WHERE v IS NOT NULL AND w < 200"]);
+        let outer = random.one_of(&["", "WHERE f0 > 1", "WHERE f0 = 1 OR f0 IS NULL"]);
+        let query = |calls: &[String]| {
+            let calls = calls.join(", ");
+            format!("SELECT * FROM (SELECT k, s, v, w, ts, {calls} FROM t {inner}) {outer}")
+        };
+        let asked = Asked { ours: query(&ours), batch: query(&theirs) };
+        rows += check(&asked, &[("t", &stream.table)], &[("t", by_time(&stream))], seed);
+    }
+    assert!(rows > 15_000, "too tame: {rows}");
+}
+
+#[test]
+fn windows_are_over_what_is_around_rows_and_around_windows() {
+    let mut rows = 0;
+    for seed in 0..40 {
+        let mut random = Random::new(seed + 77_000);
+        let stream = endless(&mut random);
+        let size = *random.one_of(&[1, 10, 60]);
+        let start = format!("date_bin(INTERVAL '{size} second', ts)");
+        let tumble = |table: &str| {
+            format!("TUMBLE(TABLE {table}, DESCRIPTOR(ts), INTERVAL '{size}' SECOND)")
+        };
+        let ties = "ts, k NULLS FIRST, v NULLS FIRST";
+        let asked = match seed % 3 {
+            0 => {
+                let (our, their) = over(&mut random, "PARTITION BY k", ties);
+                Asked {
+                    ours: format!(
+                        "CREATE VIEW o AS SELECT ts, k, v, {our} AS x FROM t;
+                         SELECT window_start, k, max(x), count(*) FROM {}
+                         GROUP BY window_start, window_end, k",
+                        tumble("o")
+                    ),
+                    batch: format!(
+                        "SELECT {start}, k, max(x), count(*) FROM (
+                           SELECT ts, k, v, {their} AS x FROM t) GROUP BY {start}, k"
+                    ),
+                }
+            }
+            1 => {
+                let bounds = "PARTITION BY window_start, window_end, k";
+                let mut same = random.clone();
+                let (our, _) = over(&mut random, bounds, ties);
+                let (_, their) = over(&mut same, &format!("PARTITION BY {start}, k"), ties);
+                Asked {
+                    ours: format!(
+                        "SELECT window_start, window_end, k, max(x), count(*) FROM (
+                           SELECT window_start, window_end, k, v, ts, {our} AS x FROM {})
+                         GROUP BY window_start, window_end, k",
+                        tumble("t")
+                    ),
+                    batch: format!(
+                        "SELECT {start}, {start} + INTERVAL '{size} second', k, max(x), count(*)
+                         FROM (SELECT ts, k, v, {their} AS x FROM t) GROUP BY {start}, k"
+                    ),
+                }
+            }
+            _ => Asked {
+                ours: format!(
+                    "SELECT window_start, n, n - lag(n) OVER (ORDER BY window_time),
+                       sum(n) OVER (ORDER BY window_time RANGE INTERVAL '9' SECOND PRECEDING)
+                     FROM (SELECT window_start, window_time, count(*) AS n FROM {}
+                           GROUP BY window_start, window_end, window_time)",
+                    tumble("t")
+                ),
+                batch: format!(
+                    "SELECT at, n, n - lag(n) OVER (ORDER BY at),
+                       sum(n) OVER (ORDER BY at RANGE INTERVAL '9' SECOND PRECEDING)
+                     FROM (SELECT {start} AS at, count(*) AS n FROM t GROUP BY {start})"
+                ),
+            },
+        };
+        let all = match seed % 3 {
+            2 => batch(&in_windows(&stream, size)),
+            _ => by_time(&stream),
+        };
+        rows += check(&asked, &[("t", &stream.table)], &[("t", all)], seed);
+    }
+    assert!(rows > 2_000, "too tame: {rows}");
+}
