@@ -19,11 +19,11 @@ use dataflow::job::{Keyed, KeyedInput, KeyedOperator, OperatorKind};
 use dataflow::keyed::{Frame, FrameUnit, Over, OverCall, first_value, last_value};
 use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::expr::{
-    AggregateFunction, NullTreatment, Sort, WindowFunction, WindowFunctionParams,
+    AggregateFunction, NullTreatment, ScalarFunction, Sort, WindowFunction, WindowFunctionParams,
 };
 use datafusion::logical_expr::{
-    self as logical, Expr, ExprSchemable, WindowFrame, WindowFrameBound, WindowFrameUnits,
-    WindowFunctionDefinition, cast, lit, when,
+    self as logical, Expr, ExprSchemable, ScalarUDF, WindowFrame, WindowFrameBound,
+    WindowFrameUnits, WindowFunctionDefinition, cast, lit, when,
 };
 
 use crate::aggregates::{self, AggregateCall};
@@ -32,7 +32,7 @@ use crate::interval::tick_ns;
 use crate::join::{Places, bound_of, bounds_behind, names_of};
 use crate::rank;
 use crate::relation::{Refusal, Relation, Stop, check_key, own};
-use crate::tumble::{Bound, WindowCall};
+use crate::tumble::{Bound, BoundOf, WindowCall};
 use crate::weave::Weaver;
 
 /// The label in EXPLAIN.
@@ -75,7 +75,7 @@ impl Weaver<'_> {
             && name_of(function) == "row_number"
         {
             match rank::numbered(&input, function) {
-                Ok(numbered) => return self.ranked(&input, window, numbered),
+                Ok(numbered) => return self.ranked(input, window, numbered),
                 Err(refused) => match time_of(&input, function) {
                     Ok(_) => {}
                     Err(_) => return Err(refused.into()),
@@ -115,6 +115,7 @@ impl Weaver<'_> {
         partition: &Partition<'_>,
         columns: &[Column],
     ) -> Result<Relation, Stop> {
+        let (input, hidden) = with_window_time(input);
         let keys = input.rewrite_all(partition.by)?;
         for key in &keys {
             check_key(key, &input.scan)?;
@@ -136,7 +137,7 @@ impl Weaver<'_> {
         operator.ties.sort_by_key(|place| told_apart(&input, &places, *place));
         let schema = operator.schema();
         self.section.text(OVER, operator.describe());
-        let known = places.columns(&input, &schema, 0);
+        let mut known = places.columns(&input, &schema, 0);
         let mut names = names_of(&known);
         let results = operator.calls.iter().enumerate();
         names.extend(results.map(|(at, call)| (result_name(at), format!("{} over", call.text))));
@@ -155,6 +156,7 @@ impl Weaver<'_> {
         let number = self.add(OVER.into(), vec![closed.edges], OperatorKind::Keyed(spec));
 
         let bounds = bounds_behind(&input, &known).filter(|_| tells_window(&input, &time));
+        known.truncate(known.len() - usize::from(hidden));
         let (mut all, mut exprs): (Vec<Column>, Vec<Expr>) = known.into_iter().unzip();
         let mut call = 0;
         for ((at, _), framed) in partition.functions.iter().zip(framed) {
@@ -284,6 +286,29 @@ fn time_of(input: &Relation, function: &WindowFunction) -> Result<Expr, Refusal>
         true => Ok(time),
         false => Err(refused("the latest rows first need all rows")),
     }
+}
+
+/// The relation, with the time of its windows as its last column where the query reads their start
+/// and end alone: rows keep their window. Says whether the column was added.
+pub(crate) fn with_window_time(mut input: Relation) -> (Relation, bool) {
+    let find = |bound: Bound| {
+        let mut outputs = input.outputs.iter().map(|(_, expr)| expr);
+        outputs.find(|expr| bound_of(&input, expr) == Some(bound))
+    };
+    let (Some(end), Some(_), None) = (find(Bound::End), find(Bound::Start), find(Bound::Time))
+    else {
+        return (input, false);
+    };
+    let time = match (WindowCall::of(end), end) {
+        (Some(call), Expr::ScalarFunction(function)) => {
+            let udf = Arc::new(ScalarUDF::from(BoundOf::new(call.shape, Bound::Time)));
+            Some(Expr::ScalarFunction(ScalarFunction::new_udf(udf, function.args.clone())))
+        }
+        _ => input.window.as_ref().map(|window| window.time.clone()),
+    };
+    let Some(time) = time else { return (input, false) };
+    input.outputs.push((Column::new_unqualified("__window_time"), time));
+    (input, true)
 }
 
 /// Whether the windows of rows are of their event time, so that what the watermark says of it holds

@@ -15,6 +15,7 @@ use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{self as logical, Expr, Operator};
 
 use crate::join::{bound_of, bounds_behind, granularity, grid_of};
+use crate::over::with_window_time;
 use crate::relation::{Refusal, Relation, Stop, check_key, own};
 use crate::tumble::Bound;
 use crate::weave::Weaver;
@@ -38,18 +39,19 @@ impl Weaver<'_> {
     /// Rows numbered in their window.
     pub(crate) fn ranked(
         &mut self,
-        input: &Relation,
+        input: Relation,
         window: &logical::Window,
         numbered: Numbered,
     ) -> Result<Relation, Stop> {
+        let (input, hidden) = with_window_time(input);
         let Numbered { keys, end, order } = numbered;
         for key in &keys {
             check_key(key, &input.scan)?;
         }
         let by: Vec<Expr> =
             keys.iter().chain(order.iter().map(|(expr, _)| expr)).cloned().collect();
-        let time = self.window_time(input, &end)?;
-        let (places, closed) = self.arriving(input, &by, (end.clone(), time))?;
+        let time = self.window_time(&input, &end)?;
+        let (places, closed) = self.arriving(&input, &by, (end.clone(), time))?;
         let (partition, sorted) = places.keys.split_at(keys.len());
         let name = "__row_number";
         let fields = closed.schema.fields().iter().enumerate();
@@ -86,8 +88,9 @@ impl Weaver<'_> {
         };
         let operator = self.add("rank".into(), vec![closed.edges], OperatorKind::Keyed(spec));
 
-        let columns = places.columns(input, &arriving, 0);
-        let bounds = bounds_behind(input, &columns);
+        let mut columns = places.columns(&input, &arriving, 0);
+        let bounds = bounds_behind(&input, &columns);
+        columns.truncate(columns.len() - usize::from(hidden));
         let all = window.schema.columns();
         let (names, mut exprs): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
         exprs.push(own(name));

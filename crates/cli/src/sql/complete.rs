@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(at("SEL|"), ["SELECT"]);
         assert_eq!(at("sel|"), ["select"]);
         assert_eq!(at("SELECT co|"), ["concat(", "count("]);
-        assert_eq!(at("SELECT pr| FROM bids"), ["\"Prior bid\"", "price"]);
+        assert_eq!(at("SELECT pri| FROM bids"), ["\"Prior bid\"", "price"]);
         assert_eq!(at("|"), Vec::<String>::new());
     }
 
