@@ -1,21 +1,23 @@
 //! Aggregate functions for streaming state.
 //!
 //! count, sum, min, max and avg have kernels in [`state::aggregates`], used where their type is
-//! DataFusion's. Every other function that has a `GroupsAccumulator` runs through an adapter: its
-//! state columns are what workers exchange.
+//! DataFusion's. Every other function runs through an adapter: its state columns are what workers
+//! exchange. `DISTINCT` and `ORDER BY` within a function are the adapter's, too: the state is the
+//! set of values, or the values with what they are ordered by.
 
 use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, new_empty_array};
+use arrow::compute::{SortOptions, cast};
 use arrow::datatypes::{DataType, Field, Schema};
 use datafusion::common::DFSchema;
 use datafusion::error::DataFusionError;
-use datafusion::logical_expr::expr::{AggregateFunction, NullTreatment};
+use datafusion::logical_expr::expr::{AggregateFunction, NullTreatment, Sort};
 use datafusion::logical_expr::{EmitTo, Expr, ExprSchemable, GroupsAccumulator, lit, when};
-use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::{AggregateExprBuilder, AggregateFunctionExpr};
 use datafusion::physical_expr::expressions::{Column, Literal};
+use datafusion::physical_expr::{GroupsAccumulatorAdapter, PhysicalExpr, PhysicalSortExpr};
 use state::{Accumulator, Aggregate, Groups, Part, StateError};
 
 use crate::relation::Refusal;
@@ -60,29 +62,29 @@ pub(crate) fn lower(call: &Expr, schema: &DFSchema) -> Result<AggregateCall, Ref
     };
     let name = function.func.name().to_string();
     let params = &function.params;
-    if params.distinct {
-        let reason = format!("{name}(DISTINCT …) does not stream yet");
-        return Err(Refusal::new(&["DISTINCT"], reason));
-    }
     let internal = |error: DataFusionError| {
         Refusal::new(&[&name], format!("{name}: {}", crate::errors::message_of(&error)))
     };
     let output = call.get_type(schema).map_err(internal)?;
     let text = call.human_display().to_string().replace("count(1)", "count(*)");
-    if let Some((aggregate, args)) = native(function, schema).map_err(internal)?
+    if !params.distinct
+        && let Some((aggregate, args)) = native(function, schema).map_err(internal)?
         && aggregate.output_type() == output
     {
         return Ok(AggregateCall { text, aggregate, args });
     }
-    if !params.order_by.is_empty() {
+    let adapter = Adapter::new(function, schema).map_err(internal)?;
+    if adapter.function.order_sensitivity().hard_requires() {
         return Err(Refusal::new(&[&name], format!("{name}(… ORDER BY …) does not stream")));
     }
-    let adapter = Adapter::new(function, schema).map_err(internal)?;
-    if !adapter.function.groups_accumulator_supported() {
-        return Err(Refusal::new(&[&name], format!("{name} does not stream yet")));
-    }
-    let args = params.args.iter().chain(params.filter.as_deref()).cloned().collect();
-    Ok(AggregateCall { text, aggregate: Arc::new(adapter), args })
+    let args = inputs(function).take(adapter.args.len()).chain(params.filter.as_deref());
+    Ok(AggregateCall { text, args: args.cloned().collect(), aggregate: Arc::new(adapter) })
+}
+
+/// What a function is computed from: its arguments, and what they are ordered by.
+fn inputs(function: &AggregateFunction) -> impl Iterator<Item = &Expr> {
+    let params = &function.params;
+    params.args.iter().chain(params.order_by.iter().map(|order| &order.expr))
 }
 
 /// An aggregate with its arguments.
@@ -166,23 +168,46 @@ impl Adapter {
         let params = &function.params;
         let mut fields = vec![];
         let mut exprs: Vec<Arc<dyn PhysicalExpr>> = vec![];
-        for (at, arg) in params.args.iter().enumerate() {
+        for (at, input) in inputs(function).enumerate() {
             let name = format!("arg_{at}");
-            fields.push(Field::new(&name, arg.get_type(schema)?, arg.nullable(schema)?));
-            exprs.push(match arg {
-                Expr::Literal(value, _) => Arc::new(Literal::new(value.clone())),
+            fields.push(Field::new(&name, input.get_type(schema)?, input.nullable(schema)?));
+            // Of what orders, DISTINCT asks whether it is an argument.
+            let argument = params.args.iter().position(|arg| arg == input).filter(|&arg| arg < at);
+            exprs.push(match (input, argument) {
+                (_, Some(argument)) if at >= params.args.len() => exprs[argument].clone(),
+                (Expr::Literal(value, _), _) if at < params.args.len() => {
+                    Arc::new(Literal::new(value.clone()))
+                }
                 _ => Arc::new(Column::new(&name, at)),
             });
         }
-        let args: Vec<DataType> = fields.iter().map(|field| field.data_type().clone()).collect();
+        let mut args: Vec<DataType> = fields.iter().map(|f| f.data_type().clone()).collect();
+        let order = exprs.split_off(params.args.len()).into_iter().zip(&params.order_by);
+        let order = order.map(|(expr, Sort { asc, nulls_first, .. })| {
+            let options = SortOptions { descending: !asc, nulls_first: *nulls_first };
+            PhysicalSortExpr::new(expr, options)
+        });
         let built = AggregateExprBuilder::new(function.func.clone(), exprs)
             .schema(Arc::new(Schema::new(fields)))
             .alias(function.func.name())
             .with_ignore_nulls(params.null_treatment == Some(NullTreatment::IgnoreNulls))
+            .with_distinct(params.distinct)
+            .order_by(order.collect())
             .build()?;
+        // A function that any order is good for is not given what orders.
+        args.truncate(params.args.len() + built.order_bys().len());
         let state = built.state_fields()?.iter().map(|field| field.data_type().clone()).collect();
         Ok(Self { function: built, args, filtered: params.filter.is_some(), state })
     }
+}
+
+/// A function over no rows. One that knows a group at a time is asked for each.
+fn fresh(function: &AggregateFunctionExpr) -> Result<Box<dyn GroupsAccumulator>, DataFusionError> {
+    if function.groups_accumulator_supported() {
+        return function.create_groups_accumulator();
+    }
+    let function = function.clone();
+    Ok(Box::new(GroupsAccumulatorAdapter::new(move || function.create_accumulator())))
 }
 
 impl Aggregate for Adapter {
@@ -196,7 +221,7 @@ impl Aggregate for Adapter {
 
     fn create(&self) -> Box<dyn Accumulator> {
         Box::new(Adapted {
-            inner: self.function.create_groups_accumulator(),
+            inner: fresh(&self.function),
             args: self.args.clone(),
             state: self.state.clone(),
             filtered: self.filtered,
@@ -319,7 +344,14 @@ impl Accumulator for Adapted {
         if !matches!(self.read, Some(Read::States(_))) {
             self.grow(part.total())?;
             self.groups = 0;
-            self.read = Some(Read::States(self.inner()?.state(EmitTo::All).map_err(failed)?));
+            let states = match part.total() {
+                0 => self.state.iter().map(new_empty_array).collect(),
+                _ => self.inner()?.state(EmitTo::All).map_err(failed)?,
+            };
+            // The fields within lists are named as the types say that travel.
+            let typed = states.iter().zip(&self.state).map(|(state, of)| cast(state, of));
+            let typed = typed.collect::<Result<_, _>>().map_err(|error| failed(error.into()))?;
+            self.read = Some(Read::States(typed));
         }
         let Some(Read::States(states)) = &self.read else { return Ok(vec![]) };
         Ok(states.iter().map(|state| slice_of(state, part)).collect())
@@ -332,7 +364,10 @@ impl Accumulator for Adapted {
         self.restore()?;
         self.grow(part.total())?;
         self.groups = 0;
-        let values = self.inner()?.evaluate(EmitTo::All).map_err(failed)?;
+        let values = match part.total() {
+            0 => new_empty_array(self.function.field().data_type()),
+            _ => self.inner()?.evaluate(EmitTo::All).map_err(failed)?,
+        };
         let read = slice_of(&values, part);
         self.read = Some(Read::Values(values));
         Ok(read)
@@ -341,7 +376,7 @@ impl Accumulator for Adapted {
     fn clear(&mut self, _total: usize) {
         // What was read, `inner` has given away; otherwise it starts anew.
         if self.read.take().is_none() {
-            self.inner = self.function.create_groups_accumulator();
+            self.inner = fresh(&self.function);
         }
         self.groups = 0;
     }

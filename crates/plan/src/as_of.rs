@@ -11,6 +11,9 @@
 //! orders AS o JOIN rates AS r ON __as_of(o.ts, r.ts) AND o.currency = r.currency
 //! ```
 //!
+//! As of a processing time (`PROCTIME()`) a table without versions is met as it was read: the
+//! clause is left out, and the join is one with a table that ends.
+//!
 //! `ASOF JOIN` ([`asof`]) is another way to write it, which names the time of the table too.
 //!
 //! A condition on the table alone speaks of the version that a row meets. DataFusion moves it in
@@ -28,8 +31,8 @@ use datafusion::common::{Column, exec_err};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, ExprSchemable, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDFImpl,
-    Signature, Volatility,
+    ColumnarValue, Expr, ExprSchemable, LogicalPlan, ReturnFieldArgs, ScalarFunctionArgs,
+    ScalarUDFImpl, Signature, Volatility,
 };
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Word};
@@ -71,6 +74,7 @@ pub(crate) fn rewrite(
             cursor.ident("a column")?;
         }
         let time = &start[..cursor.position() - from];
+        let lookup = time.last().is_some_and(|name| is_processing_time(name, &tokens, catalog));
         let Some(Token::Word(table)) = out.last().map(|last| last.token.clone()) else {
             return Err(Diagnostic::at(place, "FOR SYSTEM_TIME follows a table").hint(FORM));
         };
@@ -93,6 +97,9 @@ pub(crate) fn rewrite(
         };
         let span = on.span;
         out.push(on);
+        if lookup && has_no_versions(&table.value, catalog) {
+            continue;
+        }
         let mut put = |token: Token| out.push(TokenWithSpan { token, span });
         put(Token::make_word(NAME, None));
         put(Token::LParen);
@@ -111,6 +118,41 @@ pub(crate) fn rewrite(
         put(Token::make_keyword("AND"));
     }
     Ok(out)
+}
+
+/// Whether the rows of a table are no versions: as of the time of processing, each is met as it was
+/// read, which is what a join without a time says.
+fn has_no_versions(name: &str, catalog: &Catalog) -> bool {
+    matches!(catalog.get(name), Some(Entry::Table(table)) if table.event_time.is_none())
+}
+
+/// Whether `name` is a column that the query, a view or a table makes of `PROCTIME()`.
+fn is_processing_time(name: &TokenWithSpan, query: &[TokenWithSpan], catalog: &Catalog) -> bool {
+    let Token::Word(Word { value: name, .. }) = &name.token else { return false };
+    let named = |at: usize| {
+        let mut cursor = Cursor::new(&query[at..]);
+        cursor.words("PROCTIME")
+            && cursor.token(&Token::LParen)
+            && cursor.token(&Token::RParen)
+            && {
+                cursor.words("AS");
+                cursor.ident("a name").is_ok_and(|ident| ident.text == *name)
+            }
+    };
+    let viewed = |expr: &Expr| {
+        matches!(expr, Expr::Alias(alias) if alias.name == *name
+            && matches!(&*alias.expr, Expr::ScalarFunction(call) if call.name() == "proctime"))
+    };
+    let known = |entry: &Entry| match entry {
+        Entry::Table(table) => {
+            table.computed().any(|column| column.field.name() == name && column.is_proctime())
+        }
+        Entry::View(view) => {
+            let made = |node: &LogicalPlan| Ok(node.expressions().iter().any(viewed));
+            view.plan.exists(made).unwrap_or(false)
+        }
+    };
+    (0..query.len()).any(named) || catalog.entries().any(|(_, entry)| known(entry))
 }
 
 /// The time of the versions of a table, if there is such a table.

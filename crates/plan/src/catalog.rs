@@ -76,6 +76,14 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// The columns that are computed.
+    pub(crate) fn computed(&self) -> impl Iterator<Item = &Computed> {
+        self.derived.values().filter_map(|derived| match derived {
+            Derived::Computed(column) => Some(column),
+            Derived::Metadata(_) => None,
+        })
+    }
+
     /// Checks a declaration against its connector. `computed` are its computed columns, in order.
     ///
     /// # Errors

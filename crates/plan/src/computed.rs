@@ -37,6 +37,11 @@ impl Computed {
         Ok(Self { expr, field })
     }
 
+    /// Whether it is `PROCTIME()` and nothing else.
+    pub(crate) fn is_proctime(&self) -> bool {
+        self.expr.to_string() == "proctime()"
+    }
+
     /// The names of the columns that it needs.
     pub(crate) fn inputs(&self) -> Vec<String> {
         collect_columns(&self.expr).iter().map(|column| column.name().to_owned()).collect()

@@ -13,7 +13,7 @@ use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 use crate::catalog::finer_hint;
 use crate::diagnostics::{Diagnostic, Place};
 use crate::syntax::{is_word, lower_first, syntax_error};
-use crate::tumble::Site;
+use crate::tumble::{Shape, Site};
 
 /// An error of ours on its way through DataFusion.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -160,6 +160,10 @@ impl Surroundings<'_> {
         let (first, rest) = message.split_once('\n').unwrap_or((message, ""));
         if let Some(name) = between(first, "Invalid function '", "'") {
             let place = place.or_else(|| self.named(name)).unwrap_or_else(|| self.start());
+            if let Some(shape) = Shape::named(name) {
+                let message = format!("{} stands behind FROM", shape.word());
+                return Diagnostic::at(place, message).hint(format!("FROM {}", shape.example()));
+            }
             return Diagnostic::at(place, format!("unknown function '{name}'")).nearest(
                 "functions",
                 name,
@@ -170,6 +174,11 @@ impl Surroundings<'_> {
             let name = call.split('(').next().unwrap_or(call);
             let place = place.or_else(|| self.named(name)).unwrap_or_else(|| self.start());
             let error = Diagnostic::at(place, format!("there is no function {call}"));
+            let ours =
+                between(message, "coercion failed with: Error during planning: write ", " No");
+            if let Some(form) = ours {
+                return error.hint(format!("write {form}"));
+            }
             let known = message.split_once("Candidate functions:").map(|(_, list)| list);
             let known = known.map(|l| l.lines().map(str::trim).filter(|l| !l.is_empty()));
             return match known {
@@ -189,7 +198,9 @@ impl Surroundings<'_> {
         if let Some(expression) =
             between(first, "unique expression names but the expression \"", "\"")
         {
-            let name = expression.rsplit('.').next().unwrap_or(expression);
+            // Of a cast the name is that of what is cast.
+            let name = expression.rsplit(['.', '(']).next().unwrap_or(expression);
+            let name = name.split(" AS ").next().unwrap_or(name);
             let place = self.named(name).or(place).unwrap_or_else(|| self.start());
             return Diagnostic::at(place, format!("column '{name}' would be there twice"))
                 .hint("give one of them another name with AS");

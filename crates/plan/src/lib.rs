@@ -36,6 +36,7 @@ mod ddl;
 mod diagnostics;
 mod errors;
 mod explain;
+mod flink;
 mod insert;
 mod interval;
 mod join;

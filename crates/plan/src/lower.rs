@@ -146,7 +146,9 @@ impl Lowering<'_> {
     pub(crate) fn no_watermark(&self, relation: &Relation, window: &WindowCall) -> Diagnostic {
         let site = window.site(self.around.sites);
         let place = site.map_or_else(|| self.around.start(), |site| site.time.place);
-        let name = window.time.human_display();
+        // As it is called where the window is written: a view may have made it of something else.
+        let name = site
+            .map_or_else(|| window.time.human_display().to_string(), |site| site.time.text.clone());
         let input = match relation.table() {
             Some(table) => format!("table '{}'", table.name),
             None => "its input".into(),
@@ -204,8 +206,8 @@ impl Lowering<'_> {
         };
         if self.around.tokens.windows(2).any(opens) {
             // DataFusion has made two groupings of it.
-            refusal =
-                Refusal::new(&["DISTINCT"], "aggregates of DISTINCT values do not stream yet");
+            let reason = "DISTINCT values of rows that never end need a window";
+            refusal = Refusal::new(&["DISTINCT"], reason).hint("GROUP BY window_start, window_end");
         }
         let words: Vec<&str> = refusal.words.iter().map(String::as_str).collect();
         let endless =

@@ -26,6 +26,7 @@ use crate::catalog::{Catalog, Entry, ScannedTable};
 use crate::computed::Computed;
 use crate::diagnostics::{Diagnostic, Place};
 use crate::errors::{PlanError, Surroundings};
+use crate::flink;
 use crate::proctime::ProcTime;
 use crate::session;
 use crate::syntax::{Cursor, is_word, misspelt_hint, parser, syntax_error};
@@ -59,11 +60,14 @@ impl Engine {
         options.sql_parser.collect_spans = true;
         options.sql_parser.enable_ident_normalization = false;
         options.sql_parser.map_string_types_to_utf8view = false;
+        // Fields of structures taken out early would be columns that no operator gives out.
+        options.optimizer.enable_leaf_expression_pushdown = false;
         let state = SessionStateBuilder::new().with_config(config).with_default_features().build();
         let mut functions = tumble::functions();
         functions.push(Arc::new(ScalarUDF::from(ProcTime::new())));
         functions.push(Arc::new(ScalarUDF::from(AsOf::new())));
         functions.push(Arc::new(ScalarUDF::from(CurrentWatermark::new())));
+        functions.extend(flink::functions());
         let windows = session::functions();
         Self { state, functions, windows, types: Arc::new(Types), interrupt: Arc::default() }
     }
@@ -195,7 +199,10 @@ impl Engine {
         let state = &self.state;
         let scalar = state.scalar_functions().keys();
         let others = state.aggregate_functions().keys().chain(state.window_functions().keys());
-        scalar.chain(others).map(String::as_str)
+        // Those that only the rewriting of a query writes are not for users.
+        let ours = self.functions.iter().map(|udf| udf.name());
+        let ours = ours.filter(|name| !name.starts_with("__"));
+        scalar.chain(others).map(String::as_str).chain(ours)
     }
 }
 
@@ -266,8 +273,8 @@ impl ContextProvider for Names<'_> {
     }
 
     fn get_function_meta(&self, name: &str) -> Option<Arc<ScalarUDF>> {
-        let ours = || self.engine.functions.iter().find(|udf| udf.name() == name);
-        self.engine.state.scalar_functions().get(name).or_else(ours).cloned()
+        let ours = self.engine.functions.iter().find(|udf| udf.name() == name);
+        ours.or_else(|| self.engine.state.scalar_functions().get(name)).cloned()
     }
 
     fn get_higher_order_meta(&self, name: &str) -> Option<Arc<HigherOrderUDF>> {

@@ -83,6 +83,11 @@ impl Shape {
         }
     }
 
+    /// The shape of that name, in any case.
+    pub(crate) fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|shape| shape.word().eq_ignore_ascii_case(word))
+    }
+
     /// The arguments, in order.
     fn arguments(self) -> &'static [&'static str] {
         match self {
@@ -93,7 +98,7 @@ impl Shape {
         }
     }
 
-    fn example(self) -> &'static str {
+    pub(crate) fn example(self) -> &'static str {
         match self {
             Shape::Tumble => "TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR)",
             Shape::Hop => "HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '5' MINUTE, INTERVAL '1' HOUR)",
@@ -202,7 +207,7 @@ fn arguments(
     let names = shape.arguments();
     let word = shape.word();
     let (mut table, mut time, mut slide, mut size, mut offset) = (None, None, None, None, None);
-    let mut keys = vec![];
+    let (mut keys, mut given) = (vec![], vec![]);
     for position in 0.. {
         let named = cursor.peek_at(1).is_some_and(|t| t.token == Token::RArrow);
         let place = cursor.place();
@@ -222,6 +227,10 @@ fn arguments(
             let many = || Diagnostic::at(place, format!("{word} has {count} arguments at most"));
             names.get(position).ok_or_else(many)?
         };
+        if given.contains(name) {
+            return Err(Diagnostic::at(place, format!("argument '{name}' is given twice")));
+        }
+        given.push(name);
         match *name {
             "DATA" => {
                 table = Some(table_argument(cursor, shape)?);

@@ -484,7 +484,7 @@ impl Grouping {
     /// Writes down which columns of what a windowed grouping gives out tell time.
     fn told(&self, relation: &mut Relation) {
         let given = |bound: Bound| own(bound.column());
-        let (time, bounds) = match &self.window {
+        let (times, bounds) = match &self.window {
             Some(GroupWindow::Attached(of)) => {
                 let key = |bound: &Expr| {
                     let at = self.keys.iter().position(|key| key == bound)?;
@@ -496,16 +496,18 @@ impl Grouping {
                 let start = key(&of.start).or_else(|| end.clone());
                 let of = |(start, end)| Bounds { start, end, time: time.clone(), grid: of.grid };
                 let bounds = start.zip(end).map(of);
-                (time, bounds)
+                (vec![time], bounds)
             }
             Some(GroupWindow::Call(call)) => {
                 let (start, end, time) =
                     (given(Bound::Start), given(Bound::End), given(Bound::Time));
-                (time.clone(), Some(Bounds { start, end, time, grid: call.grid() }))
+                // No window that ends before the watermark comes any more.
+                let times = vec![time.clone(), end.clone()];
+                (times, Some(Bounds { start, end, time, grid: call.grid() }))
             }
             None => return,
         };
-        (relation.times, relation.window) = (vec![time], bounds);
+        (relation.times, relation.window) = (times, bounds);
     }
 }
 

@@ -257,11 +257,13 @@ impl Model {
         Self { columns, event: Box::new(|row| row) }
     }
 
-    /// The columns that a table declares, in its order and types.
+    /// The columns that a table declares, in its order and types. A name may be written in another
+    /// case or without underscores: `dateTime` is `date_time`.
     fn declared_as(mut self, schema: &Schema) -> Result<Self, ConnectorError> {
         let mut columns = Vec::with_capacity(schema.fields().len());
         for field in schema.fields() {
-            let same = |column: &Column| column.field.name().eq_ignore_ascii_case(field.name());
+            let bare = |name: &str| name.replace('_', "").to_ascii_lowercase();
+            let same = |column: &Column| bare(column.field.name()) == bare(field.name());
             let Some(index) = self.columns.iter().position(same) else {
                 let names = self.columns.iter().map(|column| column.field.name().as_str());
                 let all: Vec<&str> = names.collect();

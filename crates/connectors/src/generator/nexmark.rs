@@ -5,6 +5,7 @@
 //! is the `i`-th event of its kind, so that the three tables, with the same options, tell one
 //! story: sellers and bidders are persons that exist. What is bid for is drawn by Pareto's law from
 //! 'keys' auctions whose popularity does not change (NB7 of S14; in NEXMark itself it drifts).
+//! Prices, channels and addresses of pages follow the published generator.
 
 use std::fmt::Write;
 
@@ -40,7 +41,10 @@ const STATES: [&str; 6] = ["AZ", "CA", "ID", "OR", "WA", "WY"];
 const FIRST_NAMES: [&str; 10] =
     ["Ada", "Bea", "Carl", "Dora", "Emil", "Fred", "Gus", "Hanna", "Ida", "Jon"];
 const LAST_NAMES: [&str; 8] = ["Abel", "Berg", "Cole", "Dahl", "Ende", "Falk", "Graf", "Holt"];
-const CHANNELS: [&str; 4] = ["Google", "Facebook", "Baidu", "Apple"];
+/// Every second bid comes through one of these.
+const HOT_CHANNELS: [&str; 4] = ["Google", "Facebook", "Baidu", "Apple"];
+/// Channels that the others come through.
+const CHANNELS: u64 = 10_000;
 
 /// How events of the three kinds alternate.
 #[derive(Debug, Clone, Copy)]
@@ -120,15 +124,13 @@ fn bid(
     let random = |name: &str| Random::new(seed, &format!("bid.{name}"));
     let key = Key::new(options, AUCTIONS, "pareto")?;
     let (auction, bidder, price) = (random("auction"), random("bidder"), random("price"));
-    let (channel, url) = (random("channel"), random("url"));
+    let (channel, of, pages) = (random("channel"), random("channel"), random("url"));
     Ok(vec![
         numbers::<Int64Type>("auction", move |row| FIRST_ID as i64 + key.draw(&auction, row)),
         numbers::<Int64Type>("bidder", move |row| cycle.person(event(row), &bidder)),
         numbers::<Int64Type>("price", move |row| price_of(price.unit(row))),
-        words("channel", &CHANNELS, move |row| channel.below(row, 4) as usize),
-        texts("url", move |row, out| {
-            let _ = write!(out, "https://www.nexmark.com/item.htm?query={}", url.below(row, 1000));
-        }),
+        texts("channel", move |row, out| channel_of(&channel, row).name(out)),
+        texts("url", move |row, out| channel_of(&of, row).url(&pages, out)),
         timeline.column("date_time", event),
         filler("extra", random("extra"), 20),
     ])
@@ -199,9 +201,59 @@ fn person(
     ]
 }
 
-/// A price in cents from 1 to 10,000 units of money, evenly over its orders of magnitude.
+/// A channel that bids come through.
+#[derive(Debug, Clone, Copy)]
+enum Channel {
+    /// One of [`HOT_CHANNELS`].
+    Hot(u64),
+    /// One of the other [`CHANNELS`].
+    Other(u64),
+}
+
+/// The channel of a bid.
+fn channel_of(random: &Random, row: u64) -> Channel {
+    let mut draws = random.draws(row);
+    match draws.below(2) {
+        0 => Channel::Hot(draws.below(HOT_CHANNELS.len() as u64)),
+        _ => Channel::Other(draws.below(CHANNELS)),
+    }
+}
+
+impl Channel {
+    fn name(self, out: &mut String) {
+        match self {
+            Self::Hot(hot) => *out += HOT_CHANNELS[hot as usize],
+            Self::Other(other) => {
+                let _ = write!(out, "channel-{other}");
+            }
+        }
+    }
+
+    /// The page of a channel: always the same one. Nine of ten pages of the other channels tell the
+    /// channel's id, which is its number with the bits turned round.
+    fn url(self, pages: &Random, out: &mut String) {
+        let mut draws = pages.draws(match self {
+            Self::Hot(hot) => CHANNELS + hot,
+            Self::Other(other) => other,
+        });
+        *out += "https://www.nexmark.com/";
+        for _ in 0..3 {
+            letters(&mut draws, 5, out);
+            out.push('/');
+        }
+        *out += "item.htm?query=1";
+        if let Self::Other(other) = self
+            && draws.below(10) > 0
+        {
+            let id = (other as i32).reverse_bits().unsigned_abs();
+            let _ = write!(out, "&channel_id={id}");
+        }
+    }
+}
+
+/// A price in cents from 1 to 1,000,000 units of money, evenly over its orders of magnitude.
 fn price_of(unit: f64) -> i64 {
-    (10f64.powf(unit * 4.0) * 100.0) as i64
+    (10f64.powf(unit * 6.0) * 100.0) as i64
 }
 
 /// Text that makes a row as long as the benchmark's: `mean` letters, give or take a fifth.

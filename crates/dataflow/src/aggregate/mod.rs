@@ -148,6 +148,12 @@ impl Grouping {
         met: Option<&Int64Array>,
         slice: Option<i64>,
     ) -> Result<(), DataflowError> {
+        let window = self.spec.window.as_ref().filter(|window| !window.attached);
+        if window.is_some_and(|window| batch.column(window.column).null_count() > 0) {
+            let message = "the time of a window is NULL: leave such rows out in a view, WHERE … IS \
+                           NOT NULL";
+            return Err(DataflowError::Expression(message.into()));
+        }
         let sorted = met.map(|met| self.sort_out(batch, met)).transpose()?;
         // Rows that travel are told apart by their time.
         let slice = slice.filter(|_| !matches!(self.exchange, Meeting::Shuffle(_)));

@@ -6,7 +6,8 @@ use arrow::compute::concat_batches;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::datasource::{MemTable, provider_as_source};
 use datafusion::functions_aggregate::expr_fn::{
-    avg, bit_xor, bool_and, count, max, min, stddev, sum, var_pop,
+    array_agg, avg, bit_xor, bool_and, count, count_distinct, first_value, last_value, max, median,
+    min, stddev, sum, sum_distinct, var_pop,
 };
 use datafusion::logical_expr::{ExprFunctionExt, LogicalPlan, LogicalPlanBuilder};
 use datafusion::prelude::{SessionContext, col};
@@ -140,6 +141,10 @@ fn kernels_give_what_datafusion_gives() {
     }
 }
 
+fn by_itself() -> Vec<datafusion::logical_expr::SortExpr> {
+    vec![col("a").sort(false, true)]
+}
+
 #[test]
 fn adapted_functions_give_what_datafusion_gives() {
     for call in [
@@ -150,6 +155,15 @@ fn adapted_functions_give_what_datafusion_gives() {
         min(col("s")),
         max(col("s")),
         max(col("s")).filter(col("a").lt(lit(20i64))).build().expect("a filter"),
+        median(col("x")),
+        count_distinct(col("s")),
+        count_distinct(col("a")),
+        sum_distinct(col("b")),
+        count_distinct(col("s")).filter(col("a").lt(lit(20i64))).build().expect("a filter"),
+        array_agg(col("a")).order_by(vec![col("x").sort(false, false)]).build().expect("ordered"),
+        array_agg(col("a")).order_by(by_itself()).distinct().build().expect("ordered"),
+        first_value(col("s"), vec![col("a").sort(true, false)]),
+        last_value(col("s"), vec![col("a").sort(true, true)]),
     ] {
         check(call, false);
     }
