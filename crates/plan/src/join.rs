@@ -16,6 +16,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use dataflow::job::{Edge, Exchange, Keyed, KeyedInput, KeyedOperator, OperatorKind, Step};
 use dataflow::keyed::{JoinKind, JoinSide, WindowJoin};
+use dataflow::placement::Placements;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, JoinType, NullEquality};
 use datafusion::error::Result as DfResult;
@@ -23,7 +24,9 @@ use datafusion::logical_expr::{self as logical, Expr};
 
 use crate::as_of::is_asked;
 use crate::interval::tick_ns;
+use crate::lower::TOGETHER;
 use crate::relation::{Bounds, Refusal, Relation, Stop, check_key, own};
+use crate::settings::ExchangeChoice;
 use crate::step;
 use crate::tumble::{Bound, Lengths, Shape, WindowCall};
 use crate::weave::{Closed, Wanted, Weaver};
@@ -190,7 +193,6 @@ impl Weaver<'_> {
         grace: i64,
     ) -> Result<Relation, Stop> {
         let Meeting { kind, sides, edges, columns, schema, .. } = meeting;
-        let exchange = self.exchange_of_keys();
         let input = |(places, schema): &(Places, SchemaRef)| KeyedInput {
             schema: schema.clone(),
             // Rows of one window meet; where there is none, all do.
@@ -202,8 +204,7 @@ impl Weaver<'_> {
             grace,
         };
         let inputs = sides.iter().map(input).collect();
-        let spec = Keyed { inputs, exchange, granularity, operator };
-        let operator = self.add("join".into(), edges, OperatorKind::Keyed(spec));
+        let operator = self.keyed("join", edges, inputs, granularity, operator);
         let known = columns.concat();
         let [left, right] = columns;
         let outputs = match kind {
@@ -217,14 +218,26 @@ impl Weaver<'_> {
         Ok(relation)
     }
 
-    /// How rows of one key meet in an operator that keeps them.
-    pub(crate) fn exchange_of_keys(&mut self) -> Exchange {
-        let exchange = match self.lowering.workers.total() {
-            1 => Exchange::Forward,
-            _ => Exchange::Shuffle,
+    /// Adds an operator that keeps rows by key, where those of one key meet.
+    pub(crate) fn keyed(
+        &mut self,
+        name: &str,
+        edges: Vec<Vec<Edge>>,
+        inputs: Vec<KeyedInput>,
+        granularity: i64,
+        operator: Arc<dyn KeyedOperator>,
+    ) -> usize {
+        let keys: Vec<&[usize]> = inputs.iter().map(|input| input.keys.as_slice()).collect();
+        let together = Placements::of(&self.operators).fits(&edges, &keys).is_some();
+        let chosen = self.lowering.settings.exchange;
+        let (exchange, why) = match self.lowering.workers.total() {
+            1 => (Exchange::Forward, "rows of equal keys meet"),
+            _ if together && chosen == ExchangeChoice::Auto => (Exchange::Forward, TOGETHER),
+            _ => (Exchange::Shuffle, "rows of equal keys meet"),
         };
-        self.section.text("exchange", format!("{exchange}: rows of equal keys meet"));
-        exchange
+        self.section.text("exchange", format!("{exchange}: {why}"));
+        let spec = Keyed { inputs, exchange, granularity, operator };
+        self.add(name.into(), edges, OperatorKind::Keyed(spec))
     }
 
     /// The condition of a join beside its keys, over the columns of both sides.

@@ -30,6 +30,10 @@ use crate::syntax::is_word;
 use crate::tumble::WindowCall;
 use crate::weave::Weaver;
 
+/// Why rows stay where they are.
+pub(crate) const TOGETHER: &str =
+    "rows of equal keys are on one worker already, where an exchange before has put them";
+
 /// Where a statement's rows go.
 pub(crate) struct Target {
     /// For messages: `INSERT INTO t`.
@@ -174,12 +178,7 @@ impl Lowering<'_> {
             ExchangeChoice::Auto if workers == 1 => {
                 Ok((Exchange::Forward, "there is one worker, and all rows meet there".into()))
             }
-            ExchangeChoice::Auto if together => Ok((
-                Exchange::Forward,
-                "rows of equal keys are on one worker already, where an exchange before has put \
-                 them"
-                    .into(),
-            )),
+            ExchangeChoice::Auto if together => Ok((Exchange::Forward, TOGETHER.into())),
             ExchangeChoice::Auto => Ok((
                 Exchange::Merge,
                 "each worker aggregates what it reads, so rows do not travel; how many groups \

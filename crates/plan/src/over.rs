@@ -15,7 +15,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use dataflow::job::{Keyed, KeyedInput, KeyedOperator, OperatorKind};
+use dataflow::job::{KeyedInput, KeyedOperator};
 use dataflow::keyed::{Frame, FrameUnit, Over, OverCall, first_value, last_value};
 use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::expr::{
@@ -147,13 +147,8 @@ impl Weaver<'_> {
             time: Some(places.at),
             grace: 1,
         };
-        let spec = Keyed {
-            inputs: vec![taken],
-            exchange: self.exchange_of_keys(),
-            granularity: (100_000_000 / tick_ns(unit)).max(1),
-            operator: Arc::new(operator),
-        };
-        let number = self.add(OVER.into(), vec![closed.edges], OperatorKind::Keyed(spec));
+        let (granularity, operator) = ((100_000_000 / tick_ns(unit)).max(1), Arc::new(operator));
+        let number = self.keyed(OVER, vec![closed.edges], vec![taken], granularity, operator);
 
         let bounds = bounds_behind(&input, &known).filter(|_| tells_window(&input, &time));
         known.truncate(known.len() - usize::from(hidden));

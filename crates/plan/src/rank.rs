@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrow::compute::SortOptions;
 use arrow::datatypes::{DataType, Field, Schema};
-use dataflow::job::{Keyed, KeyedInput, KeyedOperator, OperatorKind};
+use dataflow::job::{KeyedInput, KeyedOperator, OperatorKind};
 use dataflow::keyed::Ranking;
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::expr::WindowFunction;
@@ -69,7 +69,6 @@ impl Weaver<'_> {
             schema: schema.clone(),
         };
         self.section.text(RANK, ranking.describe());
-        let exchange = self.exchange_of_keys();
         let led = match partition.is_empty() {
             true => vec![places.at],
             false => partition.to_vec(),
@@ -80,13 +79,9 @@ impl Weaver<'_> {
             time: Some(places.at),
             grace: 0,
         };
-        let spec = Keyed {
-            inputs: vec![input_of],
-            exchange,
-            granularity: granularity(&end, &closed.schema, places.at),
-            operator: Arc::new(ranking.clone()),
-        };
-        let operator = self.add("rank".into(), vec![closed.edges], OperatorKind::Keyed(spec));
+        let granularity = granularity(&end, &closed.schema, places.at);
+        let (edges, ranks) = (vec![closed.edges], Arc::new(ranking.clone()));
+        let operator = self.keyed("rank", edges, vec![input_of], granularity, ranks);
 
         let mut columns = places.columns(&input, &arriving, 0);
         let bounds = bounds_behind(&input, &columns);

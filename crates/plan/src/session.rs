@@ -20,7 +20,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, FieldRef, Int64Type, Schema, SchemaRef};
-use dataflow::job::{Edge, Keyed, KeyedInput, OperatorKind};
+use dataflow::job::{Edge, KeyedInput};
 use dataflow::keyed::RowSessions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, ScalarValue, exec_err};
@@ -135,16 +135,11 @@ impl Weaver<'_> {
         let time_type = before.field(time).data_type();
         let bounds = Bound::GIVEN_OUT.map(|b| Field::new(b.column(), time_type.clone(), true));
         let schema: SchemaRef = Arc::new(Schema::new(rows.chain(bounds).collect::<Vec<_>>()));
-        let exchange = self.exchange_of_keys();
         let input =
             KeyedInput { schema: before.clone(), keys: keys.clone(), time: Some(time), grace: gap };
-        let spec = Keyed {
-            inputs: vec![input],
-            exchange,
-            granularity: (gap / 4).max(1),
-            operator: Arc::new(RowSessions { keys, time, gap, schema: schema.clone() }),
-        };
-        (self.add("sessions".into(), vec![edges], OperatorKind::Keyed(spec)), schema)
+        let operator = Arc::new(RowSessions { keys, time, gap, schema: schema.clone() });
+        let granularity = (gap / 4).max(1);
+        (self.keyed("sessions", vec![edges], vec![input], granularity, operator), schema)
     }
 }
 

@@ -393,6 +393,35 @@ fn rows_that_are_together_stay_where_they_are() {
 }
 
 #[test]
+fn what_keeps_rows_takes_them_where_they_are_together() {
+    let hourly = |table: &str| {
+        format!(
+            "(SELECT origin, window_start AS hour, window_end, count(*) AS n
+              FROM TUMBLE(TABLE {table}, DESCRIPTOR(ts), INTERVAL '1' HOUR)
+              GROUP BY origin, window_start, window_end)"
+        )
+    };
+    let exchange = |set: &str, on: &str| {
+        let (a, b) = (hourly("stream"), hourly("stream"));
+        let sql = format!(
+            "{set}SELECT a.origin, a.n, b.n FROM {a} a JOIN {b} b
+             ON a.hour = b.hour AND a.window_end = b.window_end AND {on}"
+        );
+        let stages = plan_on(2, &sql);
+        let keyed = stages[0].job.operators.iter().find_map(|operator| match &operator.kind {
+            OperatorKind::Keyed(spec) => Some(spec.exchange),
+            _ => None,
+        });
+        keyed.unwrap()
+    };
+    assert_eq!(exchange("", "a.origin = b.origin"), Exchange::Forward);
+    assert_eq!(exchange("", "a.n = b.n"), Exchange::Shuffle);
+    assert_eq!(exchange("", "a.origin = upper(b.origin)"), Exchange::Shuffle);
+    let set = "SET millstream.exchange = shuffle;";
+    assert_eq!(exchange(set, "a.origin = b.origin"), Exchange::Shuffle);
+}
+
+#[test]
 fn a_failed_script_leaves_nothing_behind() {
     let (mut planner, _) = support::planner(1);
     let errors = planner.plan(&format!("{TABLES} SELECT nothing FROM flights;")).err();
