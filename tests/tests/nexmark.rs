@@ -90,7 +90,7 @@ const QUERIES: [Query; 24] = [
     ends(
         6,
         SECONDS,
-        "OVER needs all rows",
+        "a join whose times are bounded on one side would have to remember every row of the other",
         "WITH met AS (
            SELECT id, seller, price, bid.date_time AS at FROM auction JOIN bid ON id = auction
            WHERE bid.date_time >= auction.date_time AND bid.date_time <= expires),

@@ -22,6 +22,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, FieldRef, Int64Type, Schema, SchemaRef};
 use dataflow::job::{Edge, KeyedInput};
 use dataflow::keyed::RowSessions;
+use dataflow::time::last_tick;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, ScalarValue, exec_err};
 use datafusion::error::Result as DfResult;
@@ -37,7 +38,7 @@ use crate::errors::PlanError;
 use crate::explain::span_ns;
 use crate::interval::tick_ns;
 use crate::relation::{Bounds, Refusal, Relation, Stop, check_key, own};
-use crate::tumble::{Bound, BoundOf, Shape, WindowCall, last_tick, nanos};
+use crate::tumble::{Bound, BoundOf, Shape, WindowCall, nanos};
 use crate::types::sql_name;
 use crate::weave::{GroupWindow, Wanted, Weaver};
 

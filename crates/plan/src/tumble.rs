@@ -25,6 +25,7 @@ use arrow::datatypes::{
     ArrowTimestampType, DataType, Field, FieldRef, Int64Type, TimeUnit, TimestampMicrosecondType,
     TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType,
 };
+use dataflow::time::last_tick;
 use datafusion::common::{ScalarValue, exec_err};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{
@@ -589,12 +590,6 @@ fn bounds<T: ArrowTimestampType>(
         _ => None,
     };
     Ok(Arc::new(values.with_timezone_opt(zone)) as ArrayRef)
-}
-
-/// How far `window_time` lies before `window_end`, in ticks: a millisecond, as in Flink, but at
-/// least a tick.
-pub(crate) fn last_tick(unit: TimeUnit) -> i64 {
-    (1_000_000 / tick_ns(unit)).max(1)
 }
 
 #[cfg(test)]

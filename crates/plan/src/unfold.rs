@@ -14,7 +14,7 @@ use arrow::record_batch::RecordBatch;
 use dataflow::error::DataflowError;
 use dataflow::job::{Origin, Step, Stepped};
 use dataflow::step::chain;
-use dataflow::time::ticks;
+use dataflow::time::{last_tick, ticks};
 use datafusion::common::Column;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::Expr;
@@ -22,7 +22,7 @@ use state::Windows;
 
 use crate::relation::{Bounds, Relation, Stop, own};
 use crate::session::{columns_beside, replaced, row_name, take_filters};
-use crate::tumble::{Bound, last_tick};
+use crate::tumble::Bound;
 use crate::weave::{Wanted, Weaver};
 
 impl Weaver<'_> {

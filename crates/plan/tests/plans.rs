@@ -384,8 +384,8 @@ fn rows_that_are_together_stay_where_they_are() {
     let (merge, forward) = (Exchange::Merge, Exchange::Forward);
     assert_eq!(exchanges("", "origin", "origin"), [merge, forward]);
     assert_eq!(exchanges("", "origin", "n, origin"), [merge, forward]);
-    // The rows of an origin are where its carriers are led, which may be anywhere.
-    assert_eq!(exchanges("", "origin, carrier", "origin"), [merge, merge]);
+    // The rows of an origin are where its destinations are led, which may be anywhere.
+    assert_eq!(exchanges("", "origin, dest", "origin"), [merge, merge]);
     assert_eq!(exchanges("", "origin", "n"), [merge, merge]);
     assert_eq!(exchanges("", "origin", "upper(origin)"), [merge, merge]);
     let set = "SET millstream.exchange = merge;";
