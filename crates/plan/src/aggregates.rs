@@ -74,7 +74,9 @@ pub(crate) fn lower(call: &Expr, schema: &DFSchema) -> Result<AggregateCall, Ref
         return Ok(AggregateCall { text, aggregate, args });
     }
     let adapter = Adapter::new(function, schema).map_err(internal)?;
-    if adapter.function.order_sensitivity().hard_requires() {
+    // What WITHIN GROUP orders, the function orders itself.
+    let sorts = function.func.supports_within_group_clause();
+    if adapter.function.order_sensitivity().hard_requires() && !sorts {
         return Err(Refusal::new(&[&name], format!("{name}(… ORDER BY …) does not stream")));
     }
     let args = inputs(function).take(adapter.args.len()).chain(params.filter.as_deref());

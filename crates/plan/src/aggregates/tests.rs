@@ -6,8 +6,8 @@ use arrow::compute::concat_batches;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::datasource::{MemTable, provider_as_source};
 use datafusion::functions_aggregate::expr_fn::{
-    array_agg, avg, bit_xor, bool_and, count, count_distinct, first_value, last_value, max, median,
-    min, stddev, sum, sum_distinct, var_pop,
+    approx_percentile_cont, array_agg, avg, bit_xor, bool_and, count, count_distinct, first_value,
+    last_value, max, median, min, percentile_cont, stddev, sum, sum_distinct, var_pop,
 };
 use datafusion::logical_expr::{ExprFunctionExt, LogicalPlan, LogicalPlanBuilder};
 use datafusion::prelude::{SessionContext, col};
@@ -159,6 +159,10 @@ fn adapted_functions_give_what_datafusion_gives() {
         max(col("s")),
         max(col("s")).filter(col("a").lt(lit(20i64))).build().expect("a filter"),
         median(col("x")),
+        percentile_cont(col("x").sort(true, false), lit(0.3)),
+        percentile_cont(col("b").sort(false, false), lit(0.3)),
+        approx_percentile_cont(col("x").sort(true, false), lit(0.9), None),
+        approx_percentile_cont(col("a").sort(false, false), lit(0.9), Some(lit(50i64))),
         count_distinct(col("s")),
         count_distinct(col("a")),
         sum_distinct(col("b")),
