@@ -166,7 +166,7 @@ fn adapted_functions_give_what_datafusion_gives() {
         count_distinct(col("s")),
         count_distinct(col("a")),
         sum_distinct(col("b")),
-        count_distinct(col("s")).filter(col("a").lt(lit(20i64))).build().expect("a filter"),
+        count(col("s")).filter(col("a").lt(lit(20i64))).distinct().build().expect("a filter"),
         array_agg(col("a")).order_by(vec![col("x").sort(false, false)]).build().expect("ordered"),
         array_agg(col("a")).order_by(by_itself()).distinct().build().expect("ordered"),
         first_value(col("s"), vec![col("a").sort(true, false)]),
