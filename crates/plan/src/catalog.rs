@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use arrow::datatypes::{DataType, Schema, SchemaRef, TimeUnit};
 use dataflow::connector::{Connector, Options, TableDef};
@@ -24,7 +24,7 @@ use crate::ddl::{CreateTable, Origin};
 use crate::diagnostics::{Diagnostic, Place};
 use crate::onward::Streams;
 use crate::shelf::{Shelf, ShelfSource, ShelvingSource};
-use crate::side::{Side, SideSource, Time};
+use crate::side::{FlowNames, Side, SideSource, Time};
 use crate::syntax::Ident;
 use crate::types::sql_name;
 use crate::view::View;
@@ -289,7 +289,7 @@ impl Table {
         let time = self.event_time.as_ref();
         let time = time.and_then(|time| inner.schema().index_of(&time.column).ok());
         let shelf = (!inner.repeats()).then(|| Arc::clone(&self.shelf));
-        let (table, flows) = (self.name.clone(), Mutex::default());
+        let (table, flows) = (self.name.clone(), FlowNames::default());
         Ok(Arc::new(ShelvingSource { table, inner, time, shelf, flows }))
     }
 
@@ -380,7 +380,7 @@ impl Table {
         };
         let column = time.and_then(|time| inner.schema().index_of(&time.column).ok());
         let time = column.zip(time).map(|(column, time)| Time { column, delay: time.delay });
-        let flows = Mutex::default();
+        let flows = FlowNames::default();
         Ok(Arc::new(SideSource { table, side, inner, time, schema, flows }))
     }
 

@@ -14,9 +14,8 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use dataflow::job::{Edge, Exchange, Keyed, KeyedInput, KeyedOperator, OperatorKind, Step};
+use dataflow::job::{Edge, KeyedInput, KeyedOperator, Step};
 use dataflow::keyed::{JoinKind, JoinSide, WindowJoin};
-use dataflow::placement::Placements;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, JoinType, NullEquality};
 use datafusion::error::Result as DfResult;
@@ -24,9 +23,7 @@ use datafusion::logical_expr::{self as logical, Expr};
 
 use crate::as_of::is_asked;
 use crate::interval::tick_ns;
-use crate::lower::TOGETHER;
 use crate::relation::{Bounds, Refusal, Relation, Stop, check_key, own};
-use crate::settings::ExchangeChoice;
 use crate::step;
 use crate::tumble::{Bound, Lengths, Shape, WindowCall};
 use crate::weave::{Closed, Wanted, Weaver};
@@ -216,28 +213,6 @@ impl Weaver<'_> {
         let mut relation = Relation::of_operator(operator, schema, columns, exprs)?;
         relation.names = names_of(&known);
         Ok(relation)
-    }
-
-    /// Adds an operator that keeps rows by key, where those of one key meet.
-    pub(crate) fn keyed(
-        &mut self,
-        name: &str,
-        edges: Vec<Vec<Edge>>,
-        inputs: Vec<KeyedInput>,
-        granularity: i64,
-        operator: Arc<dyn KeyedOperator>,
-    ) -> usize {
-        let keys: Vec<&[usize]> = inputs.iter().map(|input| input.keys.as_slice()).collect();
-        let together = Placements::of(&self.operators).fits(&edges, &keys).is_some();
-        let chosen = self.lowering.settings.exchange;
-        let (exchange, why) = match self.lowering.workers.total() {
-            1 => (Exchange::Forward, "rows of equal keys meet"),
-            _ if together && chosen == ExchangeChoice::Auto => (Exchange::Forward, TOGETHER),
-            _ => (Exchange::Shuffle, "rows of equal keys meet"),
-        };
-        self.section.text("exchange", format!("{exchange}: {why}"));
-        let spec = Keyed { inputs, exchange, granularity, operator };
-        self.add(name.into(), edges, OperatorKind::Keyed(spec))
     }
 
     /// The condition of a join beside its keys, over the columns of both sides.

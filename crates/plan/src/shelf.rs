@@ -20,7 +20,7 @@ use dataflow::bad::{BadRow, BadRows};
 use dataflow::error::ConnectorError;
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
 
-use crate::side::as_batch;
+use crate::side::{FlowNames, Untimed, as_batch};
 
 /// Rows on a shelf at most.
 pub(crate) const ROWS_MAX: usize = 10_000;
@@ -89,8 +89,7 @@ pub(crate) struct ShelvingSource {
     pub(crate) time: Option<usize>,
     /// Where they go; nothing where they can be read again.
     pub(crate) shelf: Option<Arc<Shelf>>,
-    /// Names of the flows, as last asked for.
-    pub(crate) flows: Mutex<Vec<String>>,
+    pub(crate) flows: FlowNames,
 }
 
 impl Source for ShelvingSource {
@@ -108,24 +107,19 @@ impl Source for ShelvingSource {
 
     fn flows(&self, workers: u32, time: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
         let flows = self.inner.flows(workers, time)?;
-        let names = flows.iter().map(|flow| flow.name.clone()).collect();
-        *self.flows.lock().unwrap_or_else(PoisonError::into_inner) = names;
+        self.flows.keep(&flows);
         Ok(flows)
     }
 
     fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
-        let names = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = names.get(flow).cloned().unwrap_or_default();
         let bad = Arc::new(BadRows::collecting());
         let inner = FlowContext { bad: Arc::clone(&bad), ..context.clone() };
         let inner = self.inner.open(flow, &inner)?;
         let reading = self.shelf.as_ref().map(|shelf| Reading::begun(Arc::clone(shelf)));
         Ok(Box::new(ShelvingFlow {
-            table: self.table.clone(),
-            name,
+            untimed: Untimed::new(&self.table, self.flows.of(flow)),
             inner,
             time: self.time,
-            rows: 0,
             bad,
             counted: Arc::clone(&context.bad),
             reading,
@@ -150,11 +144,9 @@ impl Drop for Reading {
 }
 
 struct ShelvingFlow {
-    table: String,
-    name: String,
+    untimed: Untimed,
     inner: Box<dyn Flow>,
     time: Option<usize>,
-    rows: u64,
     /// Where the table's reader puts them.
     bad: Arc<BadRows>,
     /// Where they are counted.
@@ -165,27 +157,16 @@ struct ShelvingFlow {
 impl ShelvingFlow {
     /// The rows of a batch that have an event time; the others are bad.
     fn timed(&mut self, batch: RecordBatch) -> Result<RecordBatch, ConnectorError> {
-        let first = self.rows;
-        self.rows += batch.num_rows() as u64;
-        let Some(time) = self.time.map(|at| batch.column(at)).filter(|of| of.null_count() > 0)
-        else {
+        self.untimed.tell(&batch, self.time, &self.bad);
+        let Some(at) = self.time.filter(|&at| batch.column(at).null_count() > 0) else {
             return Ok(batch);
         };
-        let name = batch.schema_ref().field(self.time.unwrap_or_default()).name().clone();
-        for row in (0..batch.num_rows()).filter(|&row| time.is_null(row)) {
-            self.bad.add(BadRow {
-                table: self.table.clone(),
-                place: format!("{}:{}", self.name, first + row as u64 + 1),
-                reason: format!("event time '{name}' is NULL"),
-                text: String::new(),
-            });
-        }
         let refused = |error: arrow::error::ArrowError| ConnectorError::Column {
-            column: name.clone(),
+            column: batch.schema_ref().field(at).name().clone(),
             message: error.to_string(),
             hint: None,
         };
-        let keep: BooleanArray = is_not_null(time).map_err(refused)?;
+        let keep: BooleanArray = is_not_null(batch.column(at)).map_err(refused)?;
         filter_record_batch(&batch, &keep).map_err(refused)
     }
 }

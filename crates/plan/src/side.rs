@@ -83,7 +83,7 @@ pub(crate) struct SideSource {
     /// The side's columns, already projected.
     pub(crate) schema: SchemaRef,
     /// Names of the flows, as last asked for.
-    pub(crate) flows: Mutex<Vec<String>>,
+    pub(crate) flows: FlowNames,
 }
 
 impl Source for SideSource {
@@ -99,12 +99,11 @@ impl Source for SideSource {
         // How many rows a side has is not known before.
         let unknown = |info: FlowInfo| FlowInfo { name: info.name, ..FlowInfo::default() };
         let flows: Vec<_> = self.inner.flows(workers, None)?.into_iter().map(unknown).collect();
-        *self.names() = flows.iter().map(|flow| flow.name.clone()).collect();
+        self.flows.keep(&flows);
         Ok(flows)
     }
 
     fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
-        let name = self.names().get(flow).cloned();
         let bad = match self.side {
             Side::Bad => Arc::new(BadRows::collecting()),
             // They are counted where the table itself is read.
@@ -112,35 +111,76 @@ impl Source for SideSource {
         };
         let inner = FlowContext { bad: Arc::clone(&bad), ..context.clone() };
         Ok(Box::new(SideFlow {
-            table: self.table.clone(),
-            flow: name.unwrap_or_default(),
+            untimed: Untimed::new(&self.table, self.flows.of(flow)),
             side: self.side,
             inner: self.inner.open(flow, &inner)?,
             time: self.time.clone(),
             schema: Arc::clone(&self.schema),
             bad,
-            rows: 0,
             met: Met::new(self.time.as_ref().map_or(0, |time| time.delay)),
             ended: false,
         }))
     }
 }
 
-impl SideSource {
+/// Names of a source's flows, as last asked for.
+#[derive(Default)]
+pub(crate) struct FlowNames(Mutex<Vec<String>>);
+
+impl FlowNames {
+    /// Remembers the names.
+    pub(crate) fn keep(&self, flows: &[FlowInfo]) {
+        *self.names() = flows.iter().map(|flow| flow.name.clone()).collect();
+    }
+
+    /// The name of a flow; empty if it is not known.
+    pub(crate) fn of(&self, flow: usize) -> String {
+        self.names().get(flow).cloned().unwrap_or_default()
+    }
+
     fn names(&self) -> MutexGuard<'_, Vec<String>> {
-        self.flows.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells of a flow's rows without event time that they are bad.
+pub(crate) struct Untimed {
+    table: String,
+    flow: String,
+    /// Rows of the flow so far.
+    rows: u64,
+}
+
+impl Untimed {
+    /// Of a flow that begins.
+    pub(crate) fn new(table: &str, flow: String) -> Self {
+        Self { table: table.to_owned(), flow, rows: 0 }
+    }
+
+    /// Adds those of the next batch, in which the event time has the column `time`, to `bad`.
+    pub(crate) fn tell(&mut self, batch: &RecordBatch, time: Option<usize>, bad: &BadRows) {
+        let first = self.rows;
+        self.rows += batch.num_rows() as u64;
+        let Some(column) = time else { return };
+        let (times, schema) = (batch.column(column), batch.schema_ref());
+        for row in (0..batch.num_rows()).filter(|&row| times.is_null(row)) {
+            bad.add(BadRow {
+                table: self.table.clone(),
+                place: format!("{}:{}", self.flow, first + row as u64 + 1),
+                reason: format!("event time '{}' is NULL", schema.field(column).name()),
+                text: String::new(),
+            });
+        }
     }
 }
 
 struct SideFlow {
-    table: String,
-    flow: String,
+    untimed: Untimed,
     side: Side,
     inner: Box<dyn Flow>,
     time: Option<Time>,
     schema: SchemaRef,
     bad: Arc<BadRows>,
-    rows: u64,
     met: Met,
     /// Whether the table's flow has ended; what it left may still have to be given out.
     ended: bool,
@@ -173,19 +213,10 @@ impl Flow for SideFlow {
 impl SideFlow {
     /// The bad rows since the last call, those of `batch` that have no event time included.
     fn bad(&mut self, batch: Option<&RecordBatch>) -> Result<RecordBatch, ConnectorError> {
-        if let (Some(batch), Some(time)) = (batch, &self.time) {
-            let times = batch.column(time.column);
-            let name = batch.schema().field(time.column).name().clone();
-            for row in (0..batch.num_rows()).filter(|&row| times.is_null(row)) {
-                self.bad.add(BadRow {
-                    table: self.table.clone(),
-                    place: format!("{}:{}", self.flow, self.rows + row as u64 + 1),
-                    reason: format!("event time '{name}' is NULL"),
-                    text: String::new(),
-                });
-            }
+        if let Some(batch) = batch {
+            let time = self.time.as_ref().map(|time| time.column);
+            self.untimed.tell(batch, time, &self.bad);
         }
-        self.rows += batch.map_or(0, |batch| batch.num_rows() as u64);
         as_batch(&self.schema, &self.bad.take())
     }
 

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use dataflow::job::{Aggregation, Edge, Input, Operator, OperatorKind, Step, Watermark, Window};
+use dataflow::job::{
+    Aggregation, Edge, Exchange, Input, Keyed, KeyedInput, KeyedOperator, Operator, OperatorKind,
+    Step, Watermark, Window,
+};
 use dataflow::placement::Placements;
 use datafusion::common::{Column, DFSchema};
 use datafusion::error::{DataFusionError, Result as DfResult};
@@ -15,11 +18,12 @@ use crate::catalog::{EventTime, Table};
 use crate::diagnostics::Diagnostic;
 use crate::explain::Section;
 use crate::interval::tick_ns;
-use crate::lower::Lowering;
+use crate::lower::{Lowering, TOGETHER};
 use crate::relation::{
     Base, Bounds, Feeds, Refusal, Relation, Stop, check_key, columns_read, own, refusal,
 };
 use crate::session;
+use crate::settings::ExchangeChoice;
 use crate::several::{groups_several, windows_of};
 use crate::step::{self, column_index};
 use crate::tumble::{Bound, WindowCall};
@@ -239,6 +243,28 @@ impl Weaver<'_> {
     ) -> usize {
         self.operators.push(Operator { name, inputs, kind });
         self.operators.len() - 1
+    }
+
+    /// Adds an operator that keeps rows by key, where those of one key meet.
+    pub(crate) fn keyed(
+        &mut self,
+        name: &str,
+        edges: Vec<Vec<Edge>>,
+        inputs: Vec<KeyedInput>,
+        granularity: i64,
+        operator: Arc<dyn KeyedOperator>,
+    ) -> usize {
+        let keys: Vec<&[usize]> = inputs.iter().map(|input| input.keys.as_slice()).collect();
+        let together = Placements::of(&self.operators).fits(&edges, &keys).is_some();
+        let chosen = self.lowering.settings.exchange;
+        let (exchange, why) = match self.lowering.workers.total() {
+            1 => (Exchange::Forward, "rows of equal keys meet"),
+            _ if together && chosen == ExchangeChoice::Auto => (Exchange::Forward, TOGETHER),
+            _ => (Exchange::Shuffle, "rows of equal keys meet"),
+        };
+        self.section.text("exchange", format!("{exchange}: {why}"));
+        let spec = Keyed { inputs, exchange, granularity, operator };
+        self.add(name.into(), edges, OperatorKind::Keyed(spec))
     }
 
     pub(crate) fn report(&self, error: &DataFusionError) -> Stop {
