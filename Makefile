@@ -2,10 +2,10 @@
 #
 # Cargo builds into $CARGO_TARGET_DIR, else into ../target if that exists, else into ./target.
 
-.PHONY: help demo test test-rdma miri bench lint format deny docs data clean
+.PHONY: help demo test cases test-rdma test-mpi test-slurm miri bench instructions bench-peers lint format deny docs data clean
 
 help: ## lists the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: ## installs what is missing, builds, runs the flights of New York 2013 and draws them
 	@scripts/install-deps.sh
@@ -15,9 +15,21 @@ test: ## installs what is missing, builds and runs every test
 	@scripts/install-deps.sh
 	@scripts/test.sh
 
+cases: ## tries random streams and queries (CASES=5000 of each suite, or SEED=17; TEST=name for one suite)
+	@scripts/install-deps.sh
+	@scripts/cases.sh
+
 test-rdma: ## runs the tests of RDMA verbs on Soft-RoCE in a guest (needs QEMU, installs it)
 	@scripts/install-deps.sh
 	@scripts/test-rdma.sh
+
+test-mpi: ## jobs started by mpirun of Open MPI and of MPICH (installs them)
+	@scripts/install-deps.sh
+	@scripts/test-mpi.sh
+
+test-slurm: ## jobs started by srun on a SLURM of this machine (installs it; needs root)
+	@scripts/install-deps.sh
+	@scripts/test-slurm.sh
 
 miri: ## runs tests of unsafe code under Miri (needs a nightly toolchain)
 	@scripts/miri.sh
@@ -25,6 +37,13 @@ miri: ## runs tests of unsafe code under Miri (needs a nightly toolchain)
 bench: ## measures every workload (WORKLOADS="ysb ro" for some)
 	@scripts/install-deps.sh
 	@scripts/bench.sh $(WORKLOADS)
+
+instructions: ## counts instructions of the innermost loops, held to scripts/instructions.txt (needs valgrind)
+	@scripts/instructions.sh
+
+bench-peers: ## measures other engines over the same rows in turns with Millstream (installs them)
+	@scripts/install-deps.sh
+	@scripts/bench-peers.sh
 
 lint: ## format, clippy, documentation; each warning is an error
 	@scripts/install-deps.sh

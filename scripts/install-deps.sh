@@ -1,30 +1,9 @@
 #!/usr/bin/env bash
 # Installs what is needed to build and test and is not there: a C compiler (for zstd), git, curl, python3
 # and Rust with rustfmt and clippy. Says nothing and changes nothing where all of it exists.
-# Uses apt-get as root or through sudo; on other systems it names what is missing.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
-
-as_root() {
-  if [ "$(id -u)" = 0 ]; then
-    "$@"
-  elif command -v sudo >/dev/null; then
-    sudo "$@"
-  else
-    die "'$*' needs root: run it as root, or install sudo"
-  fi
-}
-
-apt_updated=
-apt_install() {
-  command -v apt-get >/dev/null || die "please install: $*"
-  if [ -z "$apt_updated" ]; then
-    as_root apt-get update -qq
-    apt_updated=yes
-  fi
-  say "installing $*"
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@"
-}
+source "$(dirname "$0")/apt.sh"
 
 # Whether `cargo` and `rustc` exist and are new enough.
 rust_is_enough() {

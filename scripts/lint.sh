@@ -9,6 +9,7 @@ say "format"
 cargo fmt --all --check
 say "clippy"
 cargo clippy --release --workspace --all-targets -- -D warnings -D clippy::too_many_lines
+cargo clippy --release -p millstream-fabric --features mpi --all-targets -- -D warnings -D clippy::too_many_lines
 say "documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc --release --no-deps --workspace
 say "dependencies"

@@ -7,35 +7,20 @@
 # script says NOT RUN and why, and its status is 77.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
+source "$(dirname "$0")/apt.sh"
 cd "$root"
 
 guest=$CARGO_TARGET_DIR/rdma-guest
 limit_s=${MILLSTREAM_RDMA_LIMIT_S:-1800}
 mkdir -p "$guest"
 
-not_run() {
-  printf '\nNOT RUN: the tests of real RDMA verbs: %s\n' "$*"
-  exit 77
-}
+what="the tests of real RDMA verbs"
 
 [ "$(uname -sm)" = "Linux x86_64" ] || not_run "the guest is for Linux on x86-64"
-command -v apt-get >/dev/null || not_run "the guest is made of Debian packages, and there is no apt-get"
 
 # --- packages -----------------------------------------------------------------------------------------
-packages=(qemu-system-x86 busybox-static cpio kmod iproute2 rdma-core ibverbs-providers libibverbs1
-  libibverbs-dev xz-utils)
-missing=()
-for package in "${packages[@]}"; do
-  dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package")
-done
-if [ ${#missing[@]} != 0 ]; then
-  say "installing ${missing[*]}"
-  sudo=
-  [ "$(id -u)" = 0 ] || sudo=sudo
-  { $sudo apt-get update -qq && $sudo env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -qq -y --no-install-recommends "${missing[@]}"; } >"$guest/apt.log" 2>&1 ||
-    not_run "cannot install ${missing[*]} (see $guest/apt.log)"
-fi
+packages_or_not_run qemu-system-x86 busybox-static cpio kmod iproute2 rdma-core ibverbs-providers \
+  libibverbs1 libibverbs-dev xz-utils
 
 # --- kernel -------------------------------------------------------------------------------------------
 # The package that linux-image-amd64 stands for; the *cloud* kernel has no rdma_rxe.

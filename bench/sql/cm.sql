@@ -4,6 +4,7 @@ CREATE TABLE tasks (WATERMARK FOR event_time AS event_time) WITH (
   'kind' = 'cluster-monitoring',
   'keys' = '{keys}',
   'distribution' = '{distribution}',
+  'exponent' = '{exponent}',
   'rows' = '{rows}',
   'interval' = '{interval}',
   'preload' = 'true'

@@ -5,6 +5,7 @@ CREATE TABLE bids (WATERMARK FOR date_time AS date_time) WITH (
   'proportions' = '1:0:0',
   'keys' = '{keys}',
   'distribution' = '{distribution}',
+  'exponent' = '{exponent}',
   'rows' = '{rows}',
   'interval' = '{interval}',
   'preload' = 'true'

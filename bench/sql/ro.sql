@@ -4,6 +4,7 @@ CREATE TABLE events WITH (
   'kind' = 'ro',
   'keys' = '{keys}',
   'distribution' = '{distribution}',
+  'exponent' = '{exponent}',
   'rows' = '{rows}',
   'interval' = '{interval}',
   'preload' = 'true'

@@ -4,6 +4,7 @@ CREATE TABLE events (WATERMARK FOR event_time AS event_time) WITH (
   'kind' = 'ysb',
   'keys' = '{keys}',
   'distribution' = '{distribution}',
+  'exponent' = '{exponent}',
   'rows' = '{rows}',
   'interval' = '{interval}',
   'preload' = 'true'

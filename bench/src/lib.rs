@@ -13,20 +13,36 @@
 //! - What the machine can do is measured between the runs ([`memory`]) and beside them
 //!   ([`limits`]), since figures of a shared or virtual machine mean little by themselves.
 //!
+//! - By the clock, rows come when they are due ([`paced`]), and what windows take is counted where
+//!   their rows are given out ([`latency`]): [`sustain`].
+//!
 //! It does not start processes: that is the command's work.
 #![deny(unsafe_code)]
 
+mod by_hand;
+pub mod latency;
 pub mod limits;
-pub mod links;
 pub mod memory;
+pub mod multicast;
+pub mod paced;
+pub mod paper;
+pub mod predict;
 pub mod reference;
+pub mod report;
 pub mod run;
+pub mod shuffle;
 pub mod summary;
+pub mod sustain;
 pub mod tally;
+pub mod task;
 pub mod tsc;
+pub mod wire;
 pub mod workload;
+pub mod write;
 
 pub use limits::Limits;
 pub use run::{BenchError, Plan, run};
 pub use summary::Summary;
+pub use sustain::Timed;
 pub use workload::{Distribution, Workload};
+pub use write::{Written, write};

@@ -1,17 +1,23 @@
 //! What the machine and the fabric can do: what figures of workloads are held against.
 
 use std::fmt;
+use std::time::Duration;
 
+use channel::LinkError;
 use millstream::FabricKind;
 
-use crate::links;
 use crate::memory::{Streams, random_updates};
 use crate::run::BenchError;
 use crate::summary::Spread;
 use crate::tsc::Tsc;
+use crate::wire;
+use crate::wire::run::{Setup, ping, stream};
 
 /// Tables of random updates, in bytes.
 const TABLES: [usize; 3] = [32 << 20, 128 << 20, 1 << 30];
+
+/// How long a stream is sent.
+const SPAN: Duration = Duration::from_millis(300);
 
 /// What was measured.
 #[derive(Debug, Clone)]
@@ -55,10 +61,13 @@ pub fn limits(workers: u32, runs: usize) -> Result<Limits, BenchError> {
             rates.push(random_updates(bytes).map_err(BenchError::Memory)?);
         }
         for (rates, &(kind, bytes)) in throughput.iter_mut().zip(&slots) {
-            rates.push(links::throughput(kind, bytes, 8)?);
+            let fabric = wire::open(kind, None).map_err(LinkError::from)?;
+            let setup = Setup::of_slots(bytes, 8);
+            rates.push(stream(&*fabric, &setup, SPAN)?.rate());
         }
         for (times, &(kind, rounds)) in one_way.iter_mut().zip(&ways) {
-            times.push(links::one_way(kind, rounds)?.as_secs_f64());
+            let fabric = wire::open(kind, None).map_err(LinkError::from)?;
+            times.push(ping(&*fabric, &Setup::of(64), rounds)?.p50() / 1e9);
         }
     }
     Ok(Limits {

@@ -6,9 +6,10 @@ use std::time::Duration;
 use channel::LinkError;
 use dataflow::error::ConnectorError;
 use millstream::cluster::{ClusterError, Control};
-use millstream::{FabricKind, Report, RunOptions, Script, Session};
+use millstream::{FabricKind, Report, RunOptions, Script, Session, SessionBuilder};
 use thiserror::Error;
 
+use crate::by_hand::Loop;
 use crate::memory::Streams;
 use crate::reference;
 use crate::summary::{Run, Summary};
@@ -33,6 +34,9 @@ pub struct Plan {
     pub exchanges: Vec<String>,
     /// Whether one worker alone is measured in turns with the others.
     pub against_one: bool,
+    /// Whether a loop that was written for the workload is measured in turns with the others, on
+    /// the rows of one worker.
+    pub against_loop: bool,
     /// How often each thing is measured.
     pub runs: u32,
     /// Other settings.
@@ -55,6 +59,14 @@ pub enum BenchError {
     /// A link between two threads could not be made or broke.
     #[error(transparent)]
     Link(#[from] LinkError),
+    /// Rows for every instance did not reach every instance once: our bug.
+    #[error("{what}: {detail}")]
+    Multicast {
+        /// What ran.
+        what: String,
+        /// What was found.
+        detail: String,
+    },
     /// There is not enough memory to measure it.
     #[error("no memory to measure memory with: {0}")]
     Memory(std::io::Error),
@@ -71,6 +83,15 @@ pub enum BenchError {
         /// What is right.
         right: Sums,
     },
+    /// The workload reads several tables, and a file holds one. The caller is at fault.
+    #[error("the rows of {0} are those of two tables: they do not fit one file")]
+    Tables(Workload),
+    /// The workload cannot run by the clock. The caller is at fault.
+    #[error("{0} has no windows of one table, by whose ends latency is measured")]
+    NoLatency(Workload),
+    /// Nobody has written a loop for the workload. The caller is at fault.
+    #[error("there is no loop for {0}: only for groups in windows that do not overlap")]
+    NoLoop(Workload),
     /// Not every row was read: our bug.
     #[error("{variant} read {got} rows, not {right}")]
     Rows {
@@ -106,6 +127,9 @@ pub fn run(plan: &Plan, control: &Control) -> Result<Vec<Summary>, BenchError> {
     let most = variants.iter().map(threads).max().unwrap_or(1);
     let streams = if first { most } else { 0 };
     let streams = Streams::new(streams).map_err(BenchError::Memory)?;
+    let alone = Size { workers: 1, ..plan.size };
+    let by_hand = (first && plan.against_loop).then(|| Loop::new(plan.workload, &alone));
+    let mut by_hand = by_hand.transpose()?;
     for _ in 0..plan.runs.max(1) {
         for variant in &mut variants {
             // Others wait here until memory was measured: nothing else runs.
@@ -131,25 +155,37 @@ pub fn run(plan: &Plan, control: &Control) -> Result<Vec<Summary>, BenchError> {
                 variant.runs.push((run, sums, report));
             }
         }
+        if let Some(by_hand) = &mut by_hand {
+            by_hand.run(streams.read(1));
+        }
     }
     drop(streams);
     if !first {
         return Ok(Vec::new());
     }
+    checked(plan, variants, by_hand)
+}
+
+/// The figures, if all results are right.
+fn checked(
+    plan: &Plan,
+    variants: Vec<Variant>,
+    by_hand: Option<Loop>,
+) -> Result<Vec<Summary>, BenchError> {
     let tsc = Tsc::default();
-    let mut right: Vec<(Size, Sums)> = Vec::new();
+    let mut known: Vec<(Size, Sums)> = Vec::new();
+    let mut right = |size: Size| match known.iter().find(|(other, _)| *other == size) {
+        Some((_, sums)) => Ok(*sums),
+        None => reference::sums(plan.workload, &size).inspect(|sums| known.push((size, *sums))),
+    };
     let mut summaries = Vec::new();
     for variant in variants {
-        let known = right.iter().find(|(size, _)| *size == variant.size).map(|(_, sums)| *sums);
-        let sums = match known {
-            Some(sums) => sums,
-            None => {
-                let sums = reference::sums(plan.workload, &variant.size)?;
-                right.push((variant.size, sums));
-                sums
-            }
-        };
+        let sums = right(variant.size)?;
         summaries.push(variant.check(plan.workload, sums, &tsc)?);
+    }
+    if let Some(by_hand) = by_hand {
+        let sums = right(Size { workers: 1, ..plan.size })?;
+        summaries.push(by_hand.check(sums, tsc.hertz())?);
     }
     Ok(summaries)
 }
@@ -178,20 +214,25 @@ fn variant(
 ) -> Result<Variant, BenchError> {
     let size = Size { workers: u64::from(nodes * workers), ..plan.size };
     let tally = Tally::default();
-    let mut session = Session::builder()
-        .nodes(nodes)
-        .workers(workers)
-        .fabric(plan.fabric)
-        .connector(Arc::new(tally.clone()));
-    for (key, value) in &plan.settings {
-        session = session.set(key, value);
-    }
-    if let Some(exchange) = exchange {
-        session = session.set("millstream.exchange", exchange);
-    }
+    let session = session(plan, (nodes, workers), exchange).connector(Arc::new(tally.clone()));
     let script = session.build()?.sql(&plan.workload.sql(&size))?;
     let alone = exchange.is_none();
     Ok(Variant { name: name.to_owned(), alone, size, script, tally, runs: Vec::new() })
+}
+
+/// A session of nodes and workers of each.
+pub(crate) fn session(
+    plan: &Plan,
+    (nodes, workers): (u32, u32),
+    exchange: Option<&str>,
+) -> SessionBuilder {
+    let builder = Session::builder().nodes(nodes).workers(workers).fabric(plan.fabric);
+    let set = |builder: SessionBuilder, (key, value): &(String, String)| builder.set(key, value);
+    let builder = plan.settings.iter().fold(builder, set);
+    match exchange {
+        Some(exchange) => builder.set("millstream.exchange", exchange),
+        None => builder,
+    }
 }
 
 impl Variant {
@@ -202,7 +243,7 @@ impl Variant {
             if !right.agrees(got) {
                 return Err(BenchError::Wrong { variant: variant(), got: *got, right });
             }
-            let (got, right) = (report.total.rows_in, self.size.rows());
+            let (got, right) = (report.total.rows_in, self.size.rows() * workload.reads());
             if got != right {
                 return Err(BenchError::Rows { variant: variant(), got, right });
             }

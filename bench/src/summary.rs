@@ -159,6 +159,7 @@ impl Summary {
             ("late", total.late),
             ("epochs", total.epochs),
             ("bytes_sent", total.bytes_sent),
+            ("work_requests", total.frames_sent),
             ("state_bytes_peak", total.state_bytes_peak),
         ] {
             fields.push(format!("\"{name}\":{value}"));
@@ -172,9 +173,9 @@ impl fmt::Display for Summary {
         let Size { workers, keys, distribution, .. } = self.size;
         let (rows, total) = (self.rows() / 1e6, &self.total);
         write!(f, "{}, {}: {workers} worker(s), {rows:.0} M rows", self.workload, self.variant)?;
-        match self.workload {
-            Workload::Ysb => writeln!(f)?,
-            _ => writeln!(f, ", {keys} keys, {distribution}")?,
+        match self.workload.has_keys() {
+            true => writeln!(f, ", {keys} keys, {distribution}")?,
+            false => writeln!(f)?,
         }
         let mut line = |name: &str, unit: &str, spread: Spread, digits: usize| {
             let range = spread.range(digits);

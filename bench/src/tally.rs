@@ -1,14 +1,17 @@
 //! A sink that keeps sums of what it takes: cheap enough not to be measured, and enough to tell a
-//! wrong result from a right one.
+//! wrong result from a right one. In runs by the clock it takes the time of each window as well.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow::array::{ArrayRef, AsArray};
-use arrow::datatypes::{DataType, Float64Type, Int64Type};
+use arrow::datatypes::{DataType, Float64Type, Int64Type, TimestampMillisecondType};
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Placement, Sink, SinkWriter};
+
+use crate::latency::{Latencies, Probe};
+use crate::paced::now_ns;
 
 /// Sums over the rows of a result whose last two columns are the key and the value.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -80,12 +83,33 @@ fn weight(key: i64) -> u64 {
 
 /// The connector `blackhole`, which here keeps sums. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct Tally(Arc<Mutex<Sums>>);
+pub struct Tally(Arc<Mutex<Taken>>);
+
+#[derive(Debug, Default)]
+struct Taken {
+    sums: Sums,
+    probe: Option<Probe>,
+    latencies: Latencies,
+}
 
 impl Tally {
     /// What was published since the last call.
     pub fn take(&self) -> Sums {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+        std::mem::take(&mut self.taken().sums)
+    }
+
+    /// Whether the next run takes the time of windows, and how.
+    pub fn probe(&self, probe: Option<Probe>) {
+        self.taken().probe = probe;
+    }
+
+    /// What windows took that were published since the last call.
+    pub fn take_latencies(&self) -> Latencies {
+        std::mem::take(&mut self.taken().latencies)
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -111,12 +135,16 @@ impl Sink for Tally {
     }
 
     fn open(&self, _worker: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
-        Ok(Box::new(Writer { sums: Sums::default(), to: self.clone() }))
+        let probe = self.taken().probe;
+        let latencies = Latencies::default();
+        Ok(Box::new(Writer { sums: Sums::default(), probe, latencies, to: self.clone() }))
     }
 }
 
 struct Writer {
     sums: Sums,
+    probe: Option<Probe>,
+    latencies: Latencies,
     to: Tally,
 }
 
@@ -124,6 +152,11 @@ impl SinkWriter for Writer {
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
         if let [.., keys, values] = batch.columns() {
             self.sums.add_columns(keys, values);
+        }
+        if let (Some(probe), Some(starts)) = (&self.probe, batch.columns().first()) {
+            let starts = starts.as_primitive_opt::<TimestampMillisecondType>();
+            let starts = starts.map_or(&[][..], |starts| starts.values());
+            probe.take(starts, now_ns(), &mut self.latencies);
         }
         Ok(())
     }
@@ -133,7 +166,9 @@ impl SinkWriter for Writer {
     }
 
     fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
-        self.to.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).add(&self.sums);
+        let mut taken = self.to.taken();
+        taken.sums.add(&self.sums);
+        taken.latencies.add(&self.latencies);
         Ok(())
     }
 }

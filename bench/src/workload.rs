@@ -1,6 +1,8 @@
-//! The workloads: their SQL, how large they are, and what they compute.
+//! The workloads: their SQL, and how large they are. What they compute: [`crate::task`].
 
 use std::fmt;
+
+use dataflow::connector::Options;
 
 /// A workload of the papers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,36 +11,46 @@ pub enum Workload {
     Ysb,
     /// Rows of each 8-byte key, every 10 minutes: YSB as Slash has it.
     YsbKeys,
+    /// Clicks for each view of 100 campaigns, every 10 seconds (A8).
+    YsbStar,
     /// Rows of each key, over everything.
     Ro,
     /// Mean of a share per job, every 2 seconds.
     Cm,
     /// Highest bid per auction, every minute.
     Nb7,
+    /// Auctions with their sellers, of 12 hours (S7).
+    Nb8,
+    /// Bids with their bidders, of a session (S7).
+    Nb11,
+    /// Mean bid per auction of 10 seconds, every 2 seconds (A8).
+    Swa,
 }
 
 /// How often each key comes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Distribution {
     /// All as often.
     Uniform,
-    /// By Zipf's law with exponent 1.
-    Zipf,
+    /// By Zipf's law with this exponent, more than 0.
+    Zipf(f64),
     /// By Pareto's law: 80 % of the rows have 20 % of the keys.
     Pareto,
 }
 
 /// How large a workload is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Size {
-    /// Rows of each worker.
+    /// Rows of each worker, of all tables together.
     pub rows_per_worker: u64,
     /// Workers of all nodes.
     pub workers: u64,
-    /// Different keys; of no effect on [`Workload::Ysb`].
+    /// Different keys; of no effect where [`Workload::has_keys`] is false.
     pub keys: u64,
-    /// How often each comes; of no effect on [`Workload::Ysb`].
+    /// How often each comes; of no effect where [`Workload::has_keys`] is false.
     pub distribution: Distribution,
+    /// Nanoseconds of event time between two rows of the stream, if not as the workload has it.
+    pub interval_ns: Option<u64>,
 }
 
 impl Size {
@@ -48,139 +60,133 @@ impl Size {
     }
 }
 
-/// What is computed of the rows of a key in a window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
-    /// How many there are.
-    Count,
-    /// The greatest value.
-    Max,
-    /// The mean of the values.
-    Mean,
-}
-
-/// A workload as columns, for who computes it by other means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    /// The table with its rows, as option 'kind'.
-    pub kind: &'static str,
-    /// Event time and milliseconds of a window, if there is one.
-    pub window: Option<(&'static str, i64)>,
-    /// The column of the key, and by what it is divided.
-    pub key: (&'static str, i64),
-    /// The column of the value, if it matters.
-    pub value: Option<&'static str>,
-    /// A column and the word that it must have.
-    pub filter: Option<(&'static str, &'static str)>,
-    /// What is computed.
-    pub answer: Answer,
-}
-
 impl Workload {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Ysb,
+        Self::YsbKeys,
+        Self::YsbStar,
+        Self::Ro,
+        Self::Cm,
+        Self::Nb7,
+        Self::Nb8,
+        Self::Nb11,
+        Self::Swa,
+    ];
+
     /// Its SQL, to be filled in.
     fn template(self) -> &'static str {
         match self {
             Workload::Ysb => include_str!("../sql/ysb.sql"),
             Workload::YsbKeys => include_str!("../sql/ysb-keys.sql"),
+            Workload::YsbStar => include_str!("../sql/ysb-star.sql"),
             Workload::Ro => include_str!("../sql/ro.sql"),
             Workload::Cm => include_str!("../sql/cm.sql"),
             Workload::Nb7 => include_str!("../sql/nb7.sql"),
+            Workload::Nb8 => include_str!("../sql/nb8.sql"),
+            Workload::Nb11 => include_str!("../sql/nb11.sql"),
+            Workload::Swa => include_str!("../sql/swa.sql"),
         }
     }
 
     /// Its SQL at a size.
     pub fn sql(self, size: &Size) -> String {
+        let interval_ns = size.interval_ns.unwrap_or_else(|| self.interval_ns(size.workers));
+        let (rows, four) = (size.rows(), size.rows() - size.rows() / 5);
+        let exponent = match size.distribution {
+            Distribution::Uniform => 1.0,
+            Distribution::Zipf(exponent) => exponent,
+            Distribution::Pareto => 1.16,
+        };
         let mut sql = self.template().to_owned();
-        for (name, value) in self.values(size) {
-            sql = sql.replace(&format!("{{{name}}}"), &value);
+        for (name, value) in [
+            ("{rows}", rows.to_string()),
+            ("{four_of_five}", four.to_string()),
+            ("{one_of_five}", (rows - four).to_string()),
+            ("{keys}", size.keys.to_string()),
+            ("{distribution}", size.distribution.name().to_owned()),
+            ("{exponent}", exponent.to_string()),
+            ("{interval}", format!("{interval_ns}ns")),
+        ] {
+            sql = sql.replace(name, &value);
         }
         sql
     }
 
-    /// The generator's options that depend on the size.
-    pub(crate) fn values(self, size: &Size) -> [(&'static str, String); 4] {
-        // Each worker reads the same span of event time, however many there are.
-        let interval_ns = (self.interval_ns() / size.workers.max(1)).max(1);
-        [
-            ("rows", size.rows().to_string()),
-            ("keys", size.keys.to_string()),
-            ("distribution", size.distribution.to_string()),
-            ("interval", format!("{interval_ns}ns")),
-        ]
-    }
-
-    /// Event time between two rows of one worker: such that a few windows fire while it runs.
-    fn interval_ns(self) -> u64 {
-        match self {
-            Workload::Ysb | Workload::Ro | Workload::Cm => 1_000,
+    /// Nanoseconds of event time between two rows of the stream: such that a few windows fire while
+    /// it runs. Each worker reads the same span of event time, however many there are.
+    pub fn interval_ns(self, workers: u64) -> u64 {
+        let of_one = match self {
+            Workload::Ysb | Workload::YsbStar | Workload::Ro | Workload::Cm => 1_000,
             Workload::YsbKeys => 15_000,
-            Workload::Nb7 => 5_000,
-        }
+            Workload::Nb7 | Workload::Swa => 5_000,
+            Workload::Nb8 => 40_000_000,
+            Workload::Nb11 => 1_000_000,
+        };
+        (of_one / workers.max(1)).max(1)
     }
 
-    /// Rows of each worker, unless somebody says otherwise: half a gigabyte to two.
+    /// Rows of each worker, unless somebody says otherwise: one to three gigabytes, a third of a
+    /// second or more. Of a shorter run the start and the end show.
     pub fn rows_per_worker(self) -> u64 {
         match self {
-            Workload::Ysb | Workload::Cm | Workload::Nb7 => 32_000_000,
-            Workload::YsbKeys | Workload::Ro => 128_000_000,
+            Workload::Nb8 | Workload::Nb11 => 4_000_000,
+            Workload::YsbStar | Workload::Swa => 64_000_000,
+            _ => 128_000_000,
         }
+    }
+
+    /// How often each row is read: where the SQL names a table twice.
+    pub fn reads(self) -> u64 {
+        match self {
+            Workload::YsbStar | Workload::Nb11 => 2,
+            _ => 1,
+        }
+    }
+
+    /// Whether keys and their distribution are for the caller to choose.
+    pub fn has_keys(self) -> bool {
+        !matches!(self, Workload::Ysb | Workload::YsbStar | Workload::Nb8 | Workload::Nb11)
     }
 
     /// Keys, unless somebody says otherwise.
     pub fn keys(self) -> u64 {
         match self {
-            Workload::Ysb => 100,
             Workload::YsbKeys | Workload::Ro => 10_000_000,
-            Workload::Cm | Workload::Nb7 => 10_000,
+            Workload::Cm | Workload::Nb7 | Workload::Swa => 10_000,
+            Workload::Ysb | Workload::YsbStar => 100,
+            // Of persons so many sell and bid at a time.
+            Workload::Nb8 | Workload::Nb11 => 1_000,
         }
     }
 
     /// How often each key comes, unless somebody says otherwise.
     pub fn distribution(self) -> Distribution {
         match self {
-            Workload::Ysb | Workload::YsbKeys | Workload::Ro => Distribution::Uniform,
-            Workload::Cm => Distribution::Zipf,
-            Workload::Nb7 => Distribution::Pareto,
+            Workload::Cm => Distribution::Zipf(1.0),
+            Workload::Nb7 | Workload::Swa => Distribution::Pareto,
+            _ => Distribution::Uniform,
         }
     }
+}
 
-    /// What it computes.
-    pub fn shape(self) -> Shape {
-        let ysb = Shape {
-            kind: "ysb",
-            window: Some(("event_time", 10_000)),
-            key: ("ad_id", 10),
-            value: None,
-            filter: Some(("event_type", "view")),
-            answer: Answer::Count,
-        };
+/// The options of a table that the SQL of a workload makes.
+pub(crate) fn options_of(sql: &str, table: &str) -> Options {
+    let statement = sql.split(';').find_map(|s| s.split_once(&format!("CREATE TABLE {table} ")));
+    let options = statement.and_then(|(_, rest)| rest.split_once("WITH ("));
+    // Between quotes stand, in turns, a key and its value.
+    let words = options.map_or("", |(_, options)| options).split('\'').skip(1).step_by(2);
+    let (keys, values) = (words.clone().step_by(2), words.skip(1).step_by(2));
+    keys.zip(values).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+impl Distribution {
+    /// What the generator calls it.
+    pub fn name(self) -> &'static str {
         match self {
-            Workload::Ysb => ysb,
-            Workload::YsbKeys => Shape {
-                window: Some(("event_time", 600_000)),
-                key: ("key", 1),
-                filter: None,
-                ..ysb
-            },
-            Workload::Ro => {
-                Shape { kind: "ro", window: None, key: ("key", 1), filter: None, ..ysb }
-            }
-            Workload::Cm => Shape {
-                kind: "cluster-monitoring",
-                window: Some(("event_time", 2_000)),
-                key: ("job_id", 1),
-                value: Some("cpu"),
-                filter: None,
-                answer: Answer::Mean,
-            },
-            Workload::Nb7 => Shape {
-                kind: "nexmark",
-                window: Some(("date_time", 60_000)),
-                key: ("auction", 1),
-                value: Some("price"),
-                filter: None,
-                answer: Answer::Max,
-            },
+            Distribution::Uniform => "uniform",
+            Distribution::Zipf(_) => "zipf",
+            Distribution::Pareto => "pareto",
         }
     }
 }
@@ -190,19 +196,51 @@ impl fmt::Display for Workload {
         f.write_str(match self {
             Workload::Ysb => "ysb",
             Workload::YsbKeys => "ysb-keys",
+            Workload::YsbStar => "ysb-star",
             Workload::Ro => "ro",
             Workload::Cm => "cm",
             Workload::Nb7 => "nb7",
+            Workload::Nb8 => "nb8",
+            Workload::Nb11 => "nb11",
+            Workload::Swa => "swa",
         })
     }
 }
 
 impl fmt::Display for Distribution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Distribution::Uniform => "uniform",
-            Distribution::Zipf => "zipf",
-            Distribution::Pareto => "pareto",
-        })
+        match self {
+            Distribution::Zipf(exponent) if *exponent != 1.0 => write!(f, "zipf {exponent}"),
+            other => f.write_str(other.name()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_those_of_the_sql() {
+        let distribution = Distribution::Zipf(1.5);
+        let size =
+            Size { rows_per_worker: 50, workers: 2, keys: 7, distribution, interval_ns: None };
+        let options = options_of(&Workload::Cm.sql(&size), "tasks");
+        let of = |options: &Options, key: &str| options.get(key).cloned().unwrap_or_default();
+        let zipf = [("keys", "7"), ("rows", "100"), ("distribution", "zipf"), ("exponent", "1.5")];
+        for (key, value) in zipf.into_iter().chain([("connector", "generator")]) {
+            assert_eq!(of(&options, key), value, "{key}");
+        }
+        let sql = Workload::Nb8.sql(&size);
+        let (auctions, persons) = (options_of(&sql, "auctions"), options_of(&sql, "persons"));
+        assert_eq!((of(&auctions, "rows"), of(&persons, "rows")), ("80".into(), "20".into()));
+        assert_eq!(
+            (of(&auctions, "table"), of(&persons, "table")),
+            ("auction".into(), "person".into())
+        );
+        for workload in Workload::ALL {
+            let sql = workload.sql(&size);
+            assert!(!sql.contains(['{', '}']), "{sql}");
+        }
     }
 }

@@ -1,9 +1,12 @@
 //! Every workload gives the right result on every exchange, in small.
 
+use arrow::array::AsArray;
+use arrow::datatypes::Int64Type;
+use bench::task::Task;
 use bench::workload::Size;
-use bench::{Distribution, Plan, Workload, reference, run};
-use millstream::FabricKind;
+use bench::{BenchError, Distribution, Plan, Timed, Workload, reference, run, sustain, write};
 use millstream::cluster::Control;
+use millstream::{FabricKind, Session};
 
 fn plan(workload: Workload, workers: u32, exchanges: &[&str]) -> Plan {
     Plan {
@@ -13,12 +16,19 @@ fn plan(workload: Workload, workers: u32, exchanges: &[&str]) -> Plan {
             workers: workers.into(),
             keys: 5_000,
             distribution: workload.distribution(),
+            // Of so few rows, such that there are several windows or sessions.
+            interval_ns: match workload {
+                Workload::Nb8 => Some(1_000_000_000),
+                Workload::Nb11 => Some(5_000_000),
+                _ => None,
+            },
         },
         nodes: 1,
         workers,
         fabric: FabricKind::Shm,
         exchanges: exchanges.iter().map(|exchange| exchange.to_string()).collect(),
         against_one: workers > 1,
+        against_loop: false,
         runs: 1,
         settings: vec![("millstream.epoch_bytes".into(), "256 KiB".into())],
     }
@@ -26,19 +36,54 @@ fn plan(workload: Workload, workers: u32, exchanges: &[&str]) -> Plan {
 
 #[test]
 fn results_are_right_on_every_exchange() {
-    use Workload::{Cm, Nb7, Ro, Ysb, YsbKeys};
-    for workload in [Ysb, YsbKeys, Ro, Cm, Nb7] {
+    for workload in Workload::ALL {
         let control = Control::solo().unwrap();
-        let plan = plan(workload, 2, &["merge", "shuffle"]);
+        let plan = plan(workload, 2, &["merge", "shuffle", "uppar"]);
         let summaries = run(&plan, &control).unwrap();
         let names: Vec<&str> = summaries.iter().map(|s| s.variant.as_str()).collect();
-        assert_eq!(names, ["alone", "merge", "shuffle"]);
+        assert_eq!(names, ["alone", "merge", "shuffle", "uppar"]);
         for summary in &summaries {
-            assert_eq!(summary.total.rows_in, 100_000 * summary.size.workers, "{workload}");
+            let rows = 100_000 * summary.size.workers * workload.reads();
+            assert_eq!(summary.total.rows_in, rows, "{workload}");
             assert!(summary.total.rows_out > 0 && summary.total.late == 0, "{workload}");
         }
-        assert_eq!(summaries[1].total.rows_out, summaries[2].total.rows_out, "{workload}");
+        for summary in &summaries[2..] {
+            assert_eq!(summary.total.rows_out, summaries[1].total.rows_out, "{workload}");
+        }
     }
+}
+
+#[test]
+fn a_loop_gives_the_same_sums() {
+    use Workload::{Cm, Nb7, Ro, Ysb, YsbKeys};
+    for workload in [Ysb, YsbKeys, Ro, Cm, Nb7] {
+        let plan = Plan { against_loop: true, ..plan(workload, 1, &[]) };
+        // Its results are checked as all others.
+        let summaries = run(&plan, &Control::solo().unwrap()).unwrap();
+        assert_eq!(summaries[1].variant, "loop");
+        assert_eq!(summaries[1].total.rows_out, summaries[0].total.rows_out, "{workload}");
+    }
+    let none = Plan { against_loop: true, ..plan(Workload::Nb8, 1, &[]) };
+    assert!(matches!(run(&none, &Control::solo().unwrap()), Err(BenchError::NoLoop(_))));
+}
+
+#[test]
+fn latency_is_counted_at_a_rate_and_the_results_are_right() {
+    for (workload, workers) in [(Workload::Cm, 2), (Workload::Swa, 1), (Workload::YsbStar, 2)] {
+        let plan = plan(workload, workers, &["merge"]);
+        let timed = Timed { plan, rate: Some(2e5), seconds: 0.5, every_s: 0.05 };
+        let outcomes = sustain::run(&timed, &Control::solo().unwrap()).unwrap();
+        let [outcome] = &outcomes[..] else { panic!("one exchange") };
+        let [trial] = &outcome.at[..] else { panic!("one rate") };
+        let all = trial.latencies.all();
+        assert!(all.count() > 0 && trial.latencies.late.count() > 0, "{workload}: {outcome}");
+        assert!(all.quantile(0.5) > 0.0 && all.quantile(0.5) <= all.quantile(1.0), "{outcome}");
+        assert!(outcome.search.is_none() && outcome.json().contains("\"p99\""));
+    }
+    let plan = plan(Workload::Ro, 1, &[]);
+    let timed = Timed { plan, rate: None, seconds: 0.5, every_s: 0.05 };
+    let refused = sustain::run(&timed, &Control::solo().unwrap());
+    assert!(matches!(refused, Err(BenchError::NoLatency(Workload::Ro))));
 }
 
 #[test]
@@ -49,11 +94,40 @@ fn the_reference_depends_on_what_it_should() {
     for other in [
         Size { keys: 4_999, ..size },
         Size { rows_per_worker: 99_999, ..size },
-        Size { distribution: Distribution::Zipf, ..size },
+        Size { distribution: Distribution::Zipf(1.0), ..size },
+        Size { distribution: Distribution::Zipf(0.5), ..size },
     ] {
         let sums = reference::sums(Workload::Ro, &other).unwrap();
         assert!(!right.agrees(&sums), "{other:?}");
     }
     let dealt = Size { rows_per_worker: 50_000, workers: 2, ..size };
     assert!(right.agrees(&reference::sums(Workload::Ro, &dealt).unwrap()), "the same rows");
+}
+
+#[test]
+fn rows_are_written_as_they_are_measured() {
+    let directory = std::env::temp_dir().join(format!("millstream-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    for workload in [Workload::Ysb, Workload::Ro, Workload::Cm, Workload::Nb7, Workload::Swa] {
+        let size = plan(workload, 1, &[]).size;
+        let path = directory.join(format!("{workload}.parquet"));
+        let written = write(workload, &size, &path).unwrap();
+        assert_eq!(written.rows, 100_000, "{workload}");
+        let Task::Groups(shape) = workload.task() else { panic!("{workload} groups rows") };
+        // Of fewer rows than fill a window, groups are keys; the batch stage counts them.
+        let filter = shape.filter.map(|(name, word)| format!("WHERE {name} = '{word}'"));
+        let sql = format!(
+            "CREATE TABLE written WITH ('connector' = 'file', 'path' = '{}');
+             SELECT count(DISTINCT {} / {}) AS groups FROM written {};",
+            path.display(),
+            shape.key.0,
+            shape.key.1,
+            filter.unwrap_or_default()
+        );
+        let batches = Session::builder().workers(1).build().unwrap().collect(&sql).unwrap();
+        let groups = batches[0].column(0).as_primitive::<Int64Type>().value(0);
+        let windows = shape.window.map_or(1, |window| window.size_ms / window.slide_ms);
+        assert_eq!((groups * windows) as u64, written.result.rows, "{workload}");
+    }
+    std::fs::remove_dir_all(directory).unwrap();
 }

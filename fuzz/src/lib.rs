@@ -1,8 +1,11 @@
-//! What a fuzz target and the replay of its corpus (`crates/connectors/tests`) do with some bytes:
-//! read them as a file to the end, as a query would.
+//! What a fuzz target and the replay of its corpus (`crates/connectors/tests`, and for SQL
+//! `tests/`) do with some bytes: read them as a file to the end, as a query would; plan them as a
+//! script; or take them as a list of workers.
 #![forbid(unsafe_code)]
 
+pub mod list;
 mod read;
+pub mod sql;
 
 /// Reads `bytes` as a file of this name.
 ///

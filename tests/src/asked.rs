@@ -16,7 +16,7 @@ use crate::rows::sorted;
 use crate::scenario::plan;
 
 /// Cluster sizes: nodes and workers of each.
-const SIZES: [(u32, u32); 5] = [(1, 1), (2, 1), (1, 3), (3, 1), (2, 2)];
+const SIZES: [(u32, u32); 6] = [(1, 1), (2, 1), (1, 3), (3, 1), (2, 2), (4, 1)];
 
 /// A query in our dialect, and what it means in batch.
 pub struct Asked {
@@ -121,7 +121,9 @@ pub fn check(
 ) -> usize {
     let expected = by_datafusion(&asked.batch, rows);
     let many = SIZES[1 + seed as usize % (SIZES.len() - 1)];
-    for (size, exchange) in [(SIZES[0], "auto"), (many, "merge"), (many, "shuffle")] {
+    for (size, exchange) in
+        [(SIZES[0], "auto"), (many, "merge"), (many, "shuffle"), (many, "uppar")]
+    {
         let got = by_us(&asked.ours, ours, size, exchange, seed);
         let at = format!("seed {seed}, {size:?}, {exchange}: {}", asked.ours);
         assert_eq!(got.len(), expected.len(), "{at}");

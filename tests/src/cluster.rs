@@ -10,9 +10,12 @@ use dataflow::bad::BadRows;
 use dataflow::error::DataflowError;
 use dataflow::job::Job;
 use dataflow::metrics::Metrics;
+use dataflow::process::Process;
 use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
 use fabric::sim::{SimFabric, SimNet, SimOptions};
 use fabric::{Fabric, LinkId};
+use state::Disk;
+use state::sim::SimDisk;
 
 /// Steps after which a run that does not end is given up.
 const STEPS_MAX: u64 = 20_000_000;
@@ -28,6 +31,8 @@ pub struct Cluster {
     pub network: SimOptions,
     /// A node that dies, and after how many rounds of turns.
     pub kill: Option<(u32, u64)>,
+    /// Where groups go that do not fit memory.
+    pub disk: Option<Arc<SimDisk>>,
 }
 
 /// What a run came to.
@@ -55,7 +60,7 @@ impl Run {
 impl Cluster {
     /// A hostile network with this seed.
     pub fn seeded(nodes: u32, workers: u32, seed: u64) -> Self {
-        Self { nodes, workers, network: SimOptions::seeded(seed), kill: None }
+        Self { nodes, workers, network: SimOptions::seeded(seed), kill: None, disk: None }
     }
 
     /// Runs a job to its end.
@@ -71,17 +76,20 @@ impl Cluster {
         let bad = Arc::new(BadRows::default());
         let metrics: Vec<_> = (0..total).map(|_| Arc::new(Metrics::default())).collect();
         let signals = Arc::new(Signals::default());
+        let processes: Vec<_> = (0..self.nodes).map(|n| Process::new(n, self.workers)).collect();
         let mut workers = Vec::new();
         for (worker, links) in self.links(&net, job).into_iter().enumerate() {
             workers.push(Some(Worker::new(WorkerConfig {
                 worker: worker as u32,
                 workers: total,
+                process: processes[worker / self.workers as usize].clone(),
                 job: job.clone(),
                 links,
                 clock: net.clock(),
                 bad: bad.clone(),
                 metrics: metrics[worker].clone(),
                 signals: signals.clone(),
+                disk: self.disk.clone().map(|disk| disk as Arc<dyn Disk>),
             })?));
         }
         let steps = self.drive(&net, &mut workers)?;

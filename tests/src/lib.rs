@@ -4,6 +4,7 @@
 
 pub mod asked;
 pub mod book;
+pub mod cases;
 pub mod cluster;
 pub mod command;
 pub mod memory;
@@ -13,3 +14,4 @@ pub mod remainder;
 pub mod rows;
 pub mod scenario;
 pub mod terminal;
+pub mod windowed;

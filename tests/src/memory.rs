@@ -1,6 +1,7 @@
 //! The connector `memory`: tables whose flows a test writes down, and sinks that it reads back.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arrow::array::Array;
@@ -37,6 +38,7 @@ pub struct Table {
 pub struct Memory {
     tables: Arc<Mutex<BTreeMap<String, Arc<Table>>>>,
     committed: Arc<Mutex<BTreeMap<String, Vec<RecordBatch>>>>,
+    opened: Arc<Mutex<BTreeMap<String, Arc<AtomicUsize>>>>,
     placement: Option<Placement>,
 }
 
@@ -49,6 +51,15 @@ impl Memory {
     /// Adds a table that SQL names by `'connector' = 'memory'`.
     pub fn add(&self, name: &str, table: Table) {
         self.tables.lock().expect("not poisoned").insert(name.into(), Arc::new(table));
+    }
+
+    /// How often flows of a table were opened.
+    pub fn opened(&self, name: &str) -> usize {
+        self.counter(name).load(Ordering::Relaxed)
+    }
+
+    fn counter(&self, name: &str) -> Arc<AtomicUsize> {
+        self.opened.lock().expect("not poisoned").entry(name.into()).or_default().clone()
     }
 
     /// What the writers of a sink have committed, in order; `None` if none has.
@@ -92,7 +103,8 @@ impl Connector for Memory {
             hint: None,
         })?;
         let schema = Arc::new(found.schema.project(projection).expect("a projection of the table"));
-        Ok(Arc::new(MemorySource { table: found, schema, projection: projection.to_vec() }))
+        let (opened, projection) = (self.counter(&table.name), projection.to_vec());
+        Ok(Arc::new(MemorySource { table: found, schema, projection, opened }))
     }
 
     fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
@@ -104,6 +116,7 @@ struct MemorySource {
     table: Arc<Table>,
     schema: SchemaRef,
     projection: Vec<usize>,
+    opened: Arc<AtomicUsize>,
 }
 
 impl Source for MemorySource {
@@ -121,12 +134,14 @@ impl Source for MemorySource {
             name: format!("flow {i}"),
             // Every second flow says where it begins, so that both ways are used.
             event_time_min: time.filter(|_| i % 2 == 0).and_then(|column| earliest(events, column)),
+            rows: Some(rows_of(events)),
             ..FlowInfo::default()
         };
         Ok(self.table.flows.iter().enumerate().map(info).collect())
     }
 
     fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+        self.opened.fetch_add(1, Ordering::Relaxed);
         Ok(Box::new(MemoryFlow {
             events: self.table.flows[flow].clone().into(),
             projection: self.projection.clone(),
@@ -134,6 +149,14 @@ impl Source for MemorySource {
             silent_until_ns: 0,
         }))
     }
+}
+
+fn rows_of(events: &[Event]) -> u64 {
+    let rows = events.iter().map(|event| match event {
+        Event::Rows(batch) => batch.num_rows() as u64,
+        Event::Silence(_) => 0,
+    });
+    rows.sum()
 }
 
 fn earliest(events: &[Event], column: usize) -> Option<i64> {

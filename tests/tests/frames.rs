@@ -1,9 +1,14 @@
 //! What is around each row of endless streams, on clusters of several sizes and by every exchange,
 //! against DataFusion over the rows that are not late.
 
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, TimestampMillisecondArray};
+use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use arrow::record_batch::RecordBatch;
 use tests::asked::{Asked, check, endless, in_windows, on_time};
-use tests::random::{Random, Stream, batch};
+use tests::cases::cases;
+use tests::random::{DELAY_MS, Random, Stream, batch};
 
 /// Rows that are not late by their own time.
 fn by_time(stream: &Stream) -> RecordBatch {
@@ -48,11 +53,19 @@ fn over(random: &mut Random, partition: &str, ties: &str) -> Over {
     };
     let unit = if by_rows { "ROWS" } else { "RANGE" };
     let framed = format!("{unit} BETWEEN {from} AND {to}");
+    let one_row = ["lag(v)", "lag(v, 2, -1)", "lag(k, 5)", "lag(v) IGNORE NULLS"];
+    let in_order = [
+        "first_value(v)",
+        "last_value(v)",
+        "nth_value(v, 2)",
+        "nth_value(v, 7)",
+        "first_value(v) IGNORE NULLS",
+    ];
     let (function, frame, peers) = match random.below(10) {
         0 => ("row_number()", String::new(), false),
-        1 => ("rank()", String::new(), true),
-        2 => (*random.one_of(&["lag(v)", "lag(v, 2, -1)", "lag(k, 5)"]), String::new(), false),
-        3 if by_rows => (*random.one_of(&["first_value(v)", "last_value(v)"]), framed, false),
+        1 => (*random.one_of(&["rank()", "dense_rank()"]), String::new(), true),
+        2 => (*random.one_of(&one_row), String::new(), false),
+        3 if by_rows => (*random.one_of(&in_order), framed, false),
         4 => (*random.one_of(&values), String::new(), true),
         _ => (*random.one_of(&values), framed, !by_rows),
     };
@@ -66,7 +79,8 @@ const TIES: &str = "ts, k NULLS FIRST, s NULLS FIRST, v NULLS FIRST, w NULLS FIR
 #[test]
 fn each_row_has_what_is_around_it() {
     let mut rows = 0;
-    for seed in 0..80 {
+    let mut cases = cases(80);
+    for seed in &mut cases {
         let mut random = Random::new(seed + 76_000);
         let stream = endless(&mut random);
         let partitions =
@@ -94,7 +108,7 @@ fn each_row_has_what_is_around_it() {
         let asked = Asked { ours: query(&ours), batch: query(&theirs) };
         rows += check(&asked, &[("t", &stream.table)], &[("t", by_time(&stream))], seed);
     }
-    assert!(rows > 15_000, "too tame: {rows}");
+    cases.met(rows > 15_000, &format!("{rows} rows"));
 }
 
 /// Functions over the windows of a stream, in their order.
@@ -118,7 +132,8 @@ fn around_windows(tumble: &str, start: &str) -> Asked {
 #[test]
 fn windows_are_over_what_is_around_rows_and_around_windows() {
     let mut rows = 0;
-    for seed in 0..40 {
+    let mut cases = cases(40);
+    for seed in &mut cases {
         let mut random = Random::new(seed + 77_000);
         let stream = endless(&mut random);
         let size = *random.one_of(&[1, 10, 60]);
@@ -176,5 +191,89 @@ fn windows_are_over_what_is_around_rows_and_around_windows() {
         };
         rows += check(&asked, &[("t", &stream.table)], &[("t", all)], seed);
     }
-    assert!(rows > 2_000, "too tame: {rows}");
+    cases.met(rows > 2_000, &format!("{rows} rows"));
+}
+
+/// The rows of a stream with the watermark that each met, as the column `wm`.
+fn with_watermarks(stream: &Stream) -> RecordBatch {
+    let (mut rows, mut met) = (vec![], vec![]);
+    for flow in &stream.flows {
+        let mut watermark = None;
+        for row in flow {
+            rows.push(row.clone());
+            met.push(watermark);
+            watermark = watermark.max(Some(row.ts - DELAY_MS));
+        }
+    }
+    let rows = batch(&rows);
+    let time = DataType::Timestamp(TimeUnit::Millisecond, None);
+    let field = Arc::new(Field::new("wm", time, true));
+    let fields: Vec<_> = rows.schema().fields().iter().cloned().chain([field]).collect();
+    let met: ArrayRef = Arc::new(TimestampMillisecondArray::from(met));
+    let columns = rows.columns().iter().cloned().chain([met]).collect();
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).expect("the columns fit")
+}
+
+/// A query about the watermark that rows met.
+fn about_watermarks(random: &mut Random) -> Asked {
+    const CALL: &str = "CURRENT_WATERMARK(ts)";
+    let size = *random.one_of(&[1, 10, 60]);
+    let start = format!("date_bin(INTERVAL '{size} second', ts)");
+    let counts = format!("(wm IS NULL OR {start} + INTERVAL '{size} second' > wm)");
+    let over = "count(*) OVER (PARTITION BY k ORDER BY ts)";
+    let (ours, batch) = match random.below(6) {
+        0 => (
+            format!("SELECT k, v, ts, {CALL} AS wm FROM t WHERE v > 0"),
+            "SELECT k, v, ts, wm FROM t WHERE v > 0".into(),
+        ),
+        1 => (
+            format!("SELECT k, v, s FROM t WHERE ts < {CALL}"),
+            "SELECT k, v, s FROM t WHERE ts < wm".into(),
+        ),
+        2 => (
+            format!(
+                "CREATE VIEW met AS SELECT k, v, ts AS at, {CALL} AS wm FROM t WHERE k > 0;
+                 SELECT k, at, wm + INTERVAL '3' SECOND FROM met WHERE wm IS NULL OR wm < at"
+            ),
+            "SELECT k, ts, wm + INTERVAL '3' SECOND FROM t
+             WHERE k > 0 AND (wm IS NULL OR wm < ts)"
+                .into(),
+        ),
+        3 => (
+            format!(
+                "SELECT window_start, k, min({CALL}), max({CALL}), count({CALL})
+                 FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '{size}' SECOND)
+                 GROUP BY window_start, window_end, k"
+            ),
+            format!(
+                "SELECT {start}, k, min(wm), max(wm), count(wm) FROM t WHERE {counts}
+                 GROUP BY {start}, k"
+            ),
+        ),
+        4 => (
+            format!(
+                "CREATE VIEW met AS SELECT k, ts, {CALL} AS wm FROM t;
+                 SELECT k, ts, wm, {over} AS n FROM met"
+            ),
+            format!("SELECT k, ts, wm, {over} AS n FROM t WHERE wm IS NULL OR ts >= wm"),
+        ),
+        _ => (
+            format!("SELECT {CALL} AS wm, k FROM t UNION ALL SELECT ts, v FROM t WHERE v > 90"),
+            "SELECT wm, k FROM t UNION ALL SELECT ts, v FROM t WHERE v > 90".into(),
+        ),
+    };
+    Asked { ours, batch }
+}
+
+#[test]
+fn each_row_has_the_watermark_that_it_met() {
+    let mut rows = 0;
+    let mut cases = cases(60);
+    for seed in &mut cases {
+        let mut random = Random::new(seed + 80_000);
+        let stream = endless(&mut random);
+        let asked = about_watermarks(&mut random);
+        rows += check(&asked, &[("t", &stream.table)], &[("t", with_watermarks(&stream))], seed);
+    }
+    cases.met(rows > 5_000, &format!("{rows} rows"));
 }

@@ -2,11 +2,14 @@
 //! against DataFusion over the rows that are not late.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use arrow::array::{Int64Array, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
+use dataflow::metrics::Metrics;
 use tests::asked::{Asked, check, endless, in_windows, on_time, same};
+use tests::cases::cases;
 use tests::cluster::Cluster;
 use tests::memory::{Event, Memory, Table};
 use tests::random::{COLUMNS, Random, Row, Stream, batch};
@@ -63,7 +66,8 @@ fn lookups(random: &mut Random) -> Asked {
 #[test]
 fn a_stream_meets_a_table_that_every_worker_has() {
     let mut rows = 0;
-    for seed in 0..60 {
+    let mut cases = cases(60);
+    for seed in &mut cases {
         let mut random = Random::new(seed + 70_000);
         let (stream, table) = (endless(&mut random), small(&mut random));
         let asked = lookups(&mut random);
@@ -71,13 +75,14 @@ fn a_stream_meets_a_table_that_every_worker_has() {
         let tables = [("t", &stream.table), ("d", &table_of(&table))];
         rows += check(&asked, &tables, &[("t", batch(&all)), ("d", table.clone())], seed);
     }
-    assert!(rows > 10_000, "too tame: {rows}");
+    cases.met(rows > 10_000, &format!("{rows} rows"));
 }
 
 #[test]
 fn a_table_is_joined_in_front_of_windows_and_behind_them() {
     let mut rows = 0;
-    for seed in 0..45 {
+    let mut cases = cases(45);
+    for seed in &mut cases {
         let mut random = Random::new(seed + 71_000);
         let (stream, table) = (endless(&mut random), small(&mut random));
         let size = *random.one_of(&[1, 10, 60]);
@@ -125,7 +130,44 @@ fn a_table_is_joined_in_front_of_windows_and_behind_them() {
         let tables = [("t", &stream.table), ("d", &table_of(&table))];
         rows += check(&asked, &tables, &[("t", all), ("d", table.clone())], seed);
     }
-    assert!(rows > 3_000, "too tame: {rows}");
+    cases.met(rows > 3_000, &format!("{rows} rows"));
+}
+
+#[test]
+fn a_table_is_read_once_and_its_rows_are_sent_once_to_each_process() {
+    let names: StringArray = (0..2_000).map(|row| Some(format!("name {row}"))).collect();
+    let schema: SchemaRef = Arc::new(Schema::new(vec![Field::new("name", DataType::Utf8, true)]));
+    let table = RecordBatch::try_new(schema, vec![Arc::new(names)]).expect("the column fits");
+    let stream = endless(&mut Random::new(3));
+    let bytes = |nodes: u32, workers: u32| {
+        let memory = Memory::new(None);
+        memory.add("t", stream.table.clone());
+        memory.add("d", table_of(&table));
+        let script = format!(
+            "CREATE TABLE t ({COLUMNS}) WITH ('connector' = 'memory');
+             CREATE TABLE d (name STRING) WITH ('connector' = 'memory');
+             SELECT t.v FROM t LEFT JOIN d ON t.s = d.name"
+        );
+        let job = plan(&memory, &script, nodes, workers).job;
+        let run = Cluster::seeded(nodes, workers, 1).run(&Arc::new(job)).expect("it runs");
+        assert_eq!(memory.opened("d"), 3, "each of the three flows once on {nodes}x{workers}");
+        // Of the workers of a process each has a part of the one table.
+        let held = |metrics: &Metrics| metrics.state_bytes.load(Ordering::Relaxed);
+        let node = |node: u32| &run.metrics[(node * workers) as usize..][..workers as usize];
+        let held = (0..nodes).map(|of| node(of).iter().map(|metrics| held(metrics)).sum::<u64>());
+        let held: Vec<u64> = held.collect();
+        assert!(held.iter().all(|bytes| bytes.abs_diff(held[0]) <= held[0] / 20), "{held:?}");
+        (run.sum(|metrics| &metrics.cast_bytes), held[0])
+    };
+    let (once, held) = bytes(2, 1);
+    assert!(once > 20_000 && held > 20_000, "{once} bytes sent, {held} held");
+    for (nodes, workers) in [(1, 1), (1, 4), (2, 3), (4, 1), (4, 2)] {
+        let (sent, kept) = bytes(nodes, workers);
+        // Several workers send what is left over of their batches, and so a few headers more.
+        let expected = once * u64::from(nodes - 1);
+        assert!(sent.abs_diff(expected) <= expected / 5, "{nodes}x{workers}: {sent}, {expected}");
+        assert!(kept.abs_diff(held) <= held / 5, "{nodes}x{workers}: {kept} held, {held}");
+    }
 }
 
 #[test]
@@ -207,7 +249,8 @@ fn nearby(random: &mut Random) -> Asked {
 #[test]
 fn rows_of_two_streams_meet_if_their_times_are_near() {
     let mut rows = 0;
-    for seed in 0..60 {
+    let mut cases = cases(60);
+    for seed in &mut cases {
         let mut random = Random::new(seed + 72_000);
         let (left, right) = (endless(&mut random), endless(&mut random));
         let asked = nearby(&mut random);
@@ -215,13 +258,14 @@ fn rows_of_two_streams_meet_if_their_times_are_near() {
         let all = [("a", by_time(&left)), ("b", by_time(&right))];
         rows += check(&asked, &tables, &all, seed);
     }
-    assert!(rows > 10_000, "too tame: {rows}");
+    cases.met(rows > 10_000, &format!("{rows} rows"));
 }
 
 #[test]
 fn windows_are_over_either_time_of_rows_that_met() {
     let mut rows = 0;
-    for seed in 0..40 {
+    let mut cases = cases(40);
+    for seed in &mut cases {
         let mut random = Random::new(seed + 73_000);
         let (left, right) = (endless(&mut random), endless(&mut random));
         let size = *random.one_of(&[1, 10, 60]);
@@ -253,13 +297,14 @@ fn windows_are_over_either_time_of_rows_that_met() {
         let all = [("a", by_time(&left)), ("b", by_time(&right))];
         rows += check(&asked, &tables, &all, seed);
     }
-    assert!(rows > 3_000, "too tame: {rows}");
+    cases.met(rows > 3_000, &format!("{rows} rows"));
 }
 
 #[test]
 fn the_first_rows_of_each_window() {
     let mut rows = 0;
-    for seed in 0..60 {
+    let mut cases = cases(60);
+    for seed in &mut cases {
         let mut random = Random::new(seed + 74_000);
         let stream = endless(&mut random);
         let size = *random.one_of(&[1, 10, 60]);
@@ -302,13 +347,14 @@ fn the_first_rows_of_each_window() {
         let all = batch(&in_windows(&stream, size));
         rows += check(&asked, &[("t", &stream.table)], &[("t", all)], seed);
     }
-    assert!(rows > 5_000, "too tame: {rows}");
+    cases.met(rows > 5_000, &format!("{rows} rows"));
 }
 
 #[test]
 fn rows_meet_the_version_of_their_time() {
     let mut rows = 0;
-    for seed in 0..40 {
+    let mut cases = cases(40);
+    for seed in &mut cases {
         let mut random = Random::new(seed + 75_000);
         let (left, right) = (endless(&mut random), endless(&mut random));
         let kind = random.one_of(&["JOIN", "LEFT JOIN"]);
@@ -331,8 +377,10 @@ fn rows_meet_the_version_of_their_time() {
             _ => (*kind, format!("ASOF {kind} b AS r ON a.k = r.k AND a.ts {than} r.ts")),
         };
         let (since, until) = if earlier { ("<", "<=") } else { ("<=", "<") };
+        // Versions meet rows by key, or go to every worker.
+        let hint = if random.chance(50) { "/*+ BROADCAST(r) */" } else { "" };
         let asked = Asked {
-            ours: format!("SELECT {columns} FROM a {join} WHERE {wanted}"),
+            ours: format!("SELECT {hint} {columns} FROM a {join} WHERE {wanted}"),
             batch: format!(
                 "WITH v AS (SELECT *, lead(ts) OVER (PARTITION BY k ORDER BY ts) AS until
                    FROM ({versions}) WHERE n = 1)
@@ -345,5 +393,143 @@ fn rows_meet_the_version_of_their_time() {
         let all = [("a", by_time(&left)), ("b", by_time(&right))];
         rows += check(&asked, &tables, &all, seed);
     }
-    assert!(rows > 5_000, "too tame: {rows}");
+    cases.met(rows > 5_000, &format!("{rows} rows"));
+}
+
+/// Rows of a table with the session that each is in, in batch: `ws` and `we`.
+fn sessions_of(table: &str, gap: u64) -> String {
+    format!(
+        "SELECT k, s, v, ts, side, min(ts) OVER (PARTITION BY k, number) AS ws,
+           max(ts) OVER (PARTITION BY k, number) + INTERVAL '{gap}' SECOND AS we
+         FROM (SELECT *, sum(fresh) OVER (PARTITION BY k ORDER BY ts) AS number
+               FROM (SELECT *, CASE WHEN ts - INTERVAL '{gap}' SECOND
+                                 <= lag(ts) OVER (PARTITION BY k ORDER BY ts)
+                               THEN 0 ELSE 1 END AS fresh FROM {table}))"
+    )
+}
+
+/// A join of what is in the same session, of sides `l` and `r`, whose bounds have these names.
+fn in_one_session(random: &mut Random, l: &str, r: &str, (start, end): (&str, &str)) -> String {
+    let more = random.one_of(&["", "AND l.v < r.v", "AND l.s = r.s"]);
+    let on = format!("l.k = r.k AND l.{start} = r.{start} AND l.{end} = r.{end} {more}");
+    let columns = format!("l.k, l.{start}, l.{end}, l.v, l.ts, r.k, r.v, r.ts");
+    match random.below(6) {
+        0 => format!("SELECT {columns} FROM {l} AS l JOIN {r} AS r ON {on}"),
+        1 => format!("SELECT {columns} FROM {l} AS l LEFT JOIN {r} AS r ON {on}"),
+        2 => format!("SELECT {columns} FROM {l} AS l RIGHT JOIN {r} AS r ON {on}"),
+        3 => format!("SELECT {columns} FROM {l} AS l FULL JOIN {r} AS r ON {on}"),
+        4 => format!(
+            "SELECT k, v, {start}, {end} FROM {l} AS l
+             WHERE EXISTS (SELECT 1 FROM {r} AS r WHERE {on})"
+        ),
+        _ => format!(
+            "SELECT k, v, {start}, {end} FROM {l} AS l
+             WHERE NOT EXISTS (SELECT 1 FROM {r} AS r WHERE {on})"
+        ),
+    }
+}
+
+/// The rows of streams meet in the sessions of both together (NB11): a session is one of all rows
+/// of its key, whichever stream they are of.
+#[test]
+fn rows_of_two_streams_meet_in_a_session_of_both() {
+    let mut rows = 0;
+    let mut cases = cases(60);
+    for seed in &mut cases {
+        let mut random = Random::new(seed + 78_000);
+        let (left, right) = (endless(&mut random), endless(&mut random));
+        let gap = 1 + random.below(8);
+        let both = "SELECT k, s, v, ts, 'a' AS side FROM a WHERE k > 0
+                    UNION ALL SELECT k, s, v, ts, 'b' AS side FROM b WHERE k > 0";
+        let mut same = random.clone();
+        let side = |side: &str| {
+            format!(
+                "(SELECT * FROM SESSION(TABLE u PARTITION BY k, DESCRIPTOR(ts),
+                   INTERVAL '{gap}' SECOND) WHERE side = '{side}')"
+            )
+        };
+        let bounds = ("window_start", "window_end");
+        let ours = in_one_session(&mut random, &side("a"), &side("b"), bounds);
+        let batch = in_one_session(
+            &mut same,
+            "(SELECT * FROM m WHERE side = 'a')",
+            "(SELECT * FROM m WHERE side = 'b')",
+            ("ws", "we"),
+        );
+        let asked = Asked {
+            ours: format!("CREATE VIEW u AS {both}; {ours}"),
+            batch: format!("WITH u AS ({both}), m AS ({}) {batch}", sessions_of("u", gap)),
+        };
+        let tables = [("a", &left.table), ("b", &right.table)];
+        let all = [("a", in_sessions(&left, gap)), ("b", in_sessions(&right, gap))];
+        rows += check(&asked, &tables, &all, seed);
+    }
+    cases.met(rows > 5_000, &format!("{rows} rows"));
+}
+
+/// Rows that are not late for sessions.
+fn in_sessions(stream: &Stream, gap: u64) -> RecordBatch {
+    batch(&on_time(stream, |row, met| row.ts + gap as i64 * 1_000 <= met))
+}
+
+/// Windows that are sessions are equal if both their bounds are: sides that each have sessions of
+/// their own, as rows and grouped.
+#[test]
+fn equal_sessions_meet() {
+    let mut rows = 0;
+    let mut cases = cases(60);
+    for seed in &mut cases {
+        let mut random = Random::new(seed + 79_000);
+        let (left, right) = (endless(&mut random), endless(&mut random));
+        let gap = 1 + random.below(8);
+        // Streams that have nothing to do with each other have few sessions in common; one stream
+        // has all, of which a side may lack some.
+        let other = if random.chance(70) { "a" } else { "b" };
+        let wanted = random.one_of(&["v > 0", "s <> 'a'", "v IS NULL OR v < 50"]).to_owned();
+        let grouped = random.chance(50);
+        let side = |wanted: &str, bounds: (&str, &str), rows: &str| {
+            let (start, end) = bounds;
+            match grouped {
+                true => format!(
+                    "(SELECT k, {start}, {end}, max(s) AS s, sum(v) AS v, max(ts) AS ts FROM {rows}
+                      GROUP BY k, {start}, {end})"
+                ),
+                false => format!("(SELECT * FROM {rows} WHERE {wanted})"),
+            }
+        };
+        let session = |table: &str| {
+            format!(
+                "SESSION(TABLE {table} PARTITION BY k, DESCRIPTOR(ts), INTERVAL '{gap}' SECOND)"
+            )
+        };
+        let mut same = random.clone();
+        let bounds = ("window_start", "window_end");
+        let ours = in_one_session(
+            &mut random,
+            &side(wanted, bounds, &session("x")),
+            &side("true", bounds, &session("y")),
+            bounds,
+        );
+        let bounds = ("ws", "we");
+        let batch = in_one_session(
+            &mut same,
+            &side(wanted, bounds, "p"),
+            &side("true", bounds, "q"),
+            bounds,
+        );
+        let view = |of: &str| format!("SELECT k, s, v, ts, '' AS side FROM {of} WHERE k > 0");
+        let (x, y) = (view("a"), view(other));
+        let asked = Asked {
+            ours: format!("CREATE VIEW x AS {x}; CREATE VIEW y AS {y}; {ours}"),
+            batch: format!(
+                "WITH x AS ({x}), y AS ({y}), p AS ({}), q AS ({}) {batch}",
+                sessions_of("x", gap),
+                sessions_of("y", gap)
+            ),
+        };
+        let tables = [("a", &left.table), ("b", &right.table)];
+        let all = [("a", in_sessions(&left, gap)), ("b", in_sessions(&right, gap))];
+        rows += check(&asked, &tables, &all, seed);
+    }
+    cases.met(rows > 5_000, &format!("{rows} rows"));
 }

@@ -2,11 +2,12 @@
 //! rows are those of a sequential oracle and of DataFusion in batch.
 
 use dataflow::job::Exchange;
+use tests::cases::cases;
 use tests::cluster::Cluster;
 use tests::oracle::{by_datafusion, on_time, sequential};
 use tests::scenario::Scenario;
 
-/// Random streams with random queries.
+/// Random streams with random queries, if nobody asks for more.
 const CASES: u64 = 320;
 
 /// Cluster sizes: nodes and workers of each.
@@ -15,7 +16,8 @@ const SIZES: [(u32, u32); 4] = [(1, 1), (2, 1), (3, 1), (2, 2)];
 #[test]
 fn every_exchange_gives_the_rows_of_the_oracle_and_of_datafusion() {
     let (mut late_cases, mut idle_cases, mut rows) = (0, 0, 0);
-    for seed in 0..CASES {
+    let mut cases = cases(CASES);
+    for seed in &mut cases {
         let scenario = Scenario::new(seed);
         let (counted, late) = on_time(&scenario.stream.flows, &scenario.query);
         let expected = sequential(&counted, &scenario.query);
@@ -30,11 +32,13 @@ fn every_exchange_gives_the_rows_of_the_oracle_and_of_datafusion() {
             ((1, 1), Exchange::Merge),
             ((nodes, workers), Exchange::Merge),
             ((nodes, workers), Exchange::Shuffle),
+            ((nodes, workers), Exchange::UpPar),
         ] {
             check(&scenario, size, exchange, &expected, late);
         }
     }
-    assert!(late_cases > CASES / 10 && idle_cases > CASES / 10 && rows > 10_000, "too tame");
+    let met = late_cases > CASES / 10 && idle_cases > CASES / 10 && rows > 10_000;
+    cases.met(met, &format!("{late_cases} late, {idle_cases} idle, {rows} rows"));
 }
 
 fn check(

@@ -120,9 +120,13 @@ fn files() -> Vec<PathBuf> {
 
 /// Runs all files with sessions of this kind; reports every record that failed.
 fn run_all(nodes: u32, workers: u32, fabric: FabricKind, exchange: &str) {
+    run_with(nodes, workers, fabric, &[("millstream.exchange", exchange)]);
+}
+
+fn run_with(nodes: u32, workers: u32, fabric: FabricKind, settings: &[(&str, &str)]) {
     let session = || {
         let builder = Session::builder().nodes(nodes).workers(workers).fabric(fabric);
-        builder.set("millstream.exchange", exchange).build()
+        settings.iter().fold(builder, |builder, (key, value)| builder.set(key, value)).build()
     };
     let (mut count, mut failures) = (0, Vec::new());
     for file in files() {
@@ -157,6 +161,21 @@ fn three_workers_with_a_shuffle() {
 }
 
 #[test]
+fn three_workers_of_two_kinds() {
+    run_all(1, 3, FabricKind::Shm, "uppar");
+}
+
+#[test]
 fn two_nodes_over_tcp() {
     run_all(2, 1, FabricKind::Tcp, "merge");
+}
+
+#[test]
+fn two_nodes_whose_workers_share_a_connection() {
+    run_all(2, 2, FabricKind::Tcp, "shuffle");
+}
+
+#[test]
+fn two_nodes_whose_connection_a_thread_moves() {
+    run_with(2, 2, FabricKind::Tcp, &[("millstream.progress", "thread")]);
 }

@@ -68,13 +68,18 @@ fn table(memory: &Memory, name: &str, table: Table, time: Option<EventTime>) -> 
 
 /// The events in four flows, with their time.
 fn events(memory: &Memory) -> Stream {
+    events_within(memory, 2 * SECOND)
+}
+
+/// The same with another watermark: rows stray by 1.5 seconds.
+fn events_within(memory: &Memory, delay: Duration) -> Stream {
     let rows = rows();
     let flow = |flow: usize| {
         let own: Vec<Row> = rows.iter().skip(flow).step_by(4).copied().collect();
         own.chunks(97).map(|rows| Event::Rows(batch(rows))).collect()
     };
     let table_of = Table { schema: schema(), bounded: true, flows: (0..4).map(flow).collect() };
-    let time = EventTime::of("ts").delay(2 * SECOND);
+    let time = EventTime::of("ts").delay(delay);
     table(memory, "events", table_of, Some(time))
 }
 
@@ -91,7 +96,8 @@ fn campaigns(memory: &Memory) -> Stream {
 }
 
 fn setup(workers: u32, exchange: Option<Exchange>) -> Setup {
-    Setup { workers, exchange, state_bytes_max: 1 << 30, table_bytes_max: 1 << 20 }
+    let epoch = Settings::default().epoch;
+    Setup { workers, exchange, epoch, state_bytes_max: 1 << 30, table_bytes_max: 1 << 20 }
 }
 
 /// The rows of a stream as text, sorted; and how many operators are `forward`.
@@ -165,10 +171,39 @@ fn a_filtered_tumbling_aggregate() -> Result<(), StreamError> {
     assert_eq!(stream.time(), Some("window_time"));
     let stream = stream.select(&["k", "n", "sum"])?;
     for size in SIZES {
-        for exchange in [None, Some(Exchange::Merge), Some(Exchange::Shuffle)] {
+        let fixed = [Exchange::Merge, Exchange::Shuffle, Exchange::UpPar].map(Some);
+        for exchange in [None].into_iter().chain(fixed) {
             let (rows, _) = run(&memory, stream.clone(), size, exchange);
             assert_eq!(rows, expected, "{size:?} {exchange:?}");
         }
+    }
+    Ok(())
+}
+
+#[test]
+fn windows_wait_for_late_rows() -> Result<(), StreamError> {
+    let mut groups: BTreeMap<(i64, i64), i64> = BTreeMap::new();
+    rows().iter().for_each(|(ts, key, ..)| *groups.entry((*key, ts / 1_000)).or_default() += 1);
+    let counted = sorted(groups.iter().map(|((key, _), n)| format!("{key}|{n}")));
+    // Each row of a second meets each of its key.
+    let met = groups.iter().flat_map(|((key, _), n)| vec![key.to_string(); (n * n) as usize]);
+    let met = sorted(met);
+    let memory = Memory::new(None);
+    let events = events_within(&memory, Duration::ZERO);
+    let patient = Window::tumble(SECOND).lateness(2 * SECOND);
+    let counts = events.clone().key_by(&["k"])?.window(&patient)?;
+    let counts = counts.aggregate(&[Agg::count("n")])?;
+    let error = counts.clone().key_by(&["k"])?.window(&patient).err().expect("it has waited");
+    assert!(error.to_string().contains("has waited for them"), "{error}");
+    let counts = counts.select(&["k", "n"])?;
+    let side = |name: &str| events.clone().select(&["ts", "k"])?.rename("k", name);
+    let (left, right) = (side("k")?.in_windows(&patient)?, side("other")?.in_windows(&patient)?);
+    let pairs = left.key_by(&["k"])?.join(right.key_by(&["other"])?, JoinKind::Inner)?;
+    let pairs = pairs.select(&["k"])?;
+    for size in SIZES {
+        // The watermark passes rows before they come, and yet none is late.
+        assert_eq!(run(&memory, counts.clone(), size, None).0, counted, "{size:?}");
+        assert_eq!(run(&memory, pairs.clone(), size, None).0, met, "{size:?}");
     }
     Ok(())
 }
@@ -205,7 +240,9 @@ fn branches_of_a_static_join_are_counted_and_joined_where_they_are() -> Result<(
     let memory = Memory::new(None);
     for size in SIZES {
         // The groups are led by their campaign, and so is the join: its rows need not travel.
-        for (exchange, forward) in [(None, 1), (Some(Exchange::Shuffle), 0)] {
+        for (exchange, forward) in
+            [(None, 1), (Some(Exchange::Shuffle), 0), (Some(Exchange::UpPar), 0)]
+        {
             let (rows, was) = run(&memory, ratios(&memory)?, size, exchange);
             assert_eq!(rows, expected, "{size:?} {exchange:?}");
             if size != (1, 1) {

@@ -1,6 +1,9 @@
 //! Jobs without SQL, on several layouts, against the same written in SQL and against plain loops
 //! over all rows.
 
+#[path = "streams/times.rs"]
+mod times;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -206,7 +209,9 @@ fn rows_that_are_together_stay_where_they_are_and_need_not() -> Result<(), Error
         let stream = ratios(&mut one)?;
         sorted(&one.rows(&stream)?)
     };
-    for (exchange, forward) in [("auto", true), ("shuffle", false), ("merge", false)] {
+    for (exchange, forward) in
+        [("auto", true), ("shuffle", false), ("uppar", false), ("merge", false)]
+    {
         let mut session = session((1, 3));
         session.set("millstream.exchange", exchange)?;
         session.sql("CREATE TABLE none WITH ('connector' = 'blackhole')")?;

@@ -102,6 +102,67 @@ fn metrics_tell_of_each_worker_and_of_the_job() {
     }
 }
 
+/// What `millstream top` says of a job.
+fn top(args: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(program()).arg("top").args(args).stdin(Stdio::null()).output();
+    let output = output.expect("the command starts");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it is text");
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// The numbers under a key in a line of JSON, in their order.
+fn numbers(json: &str, key: &str) -> Vec<f64> {
+    let key = format!("\"{key}\":");
+    let rest = json.split(&key).skip(1);
+    rest.filter_map(|rest| rest.split([',', '}']).next()?.parse().ok()).collect()
+}
+
+#[test]
+fn a_running_job_is_looked_at_from_another_terminal() {
+    for layout in [["--nodes", "1", "--workers", "2"], ["--nodes", "2", "--workers", "1"]] {
+        let dir = Dir::new("top");
+        let (mut child, address) = watched(&dir, &layout);
+        page(&address, "/status", |body| body.contains("INSERT INTO kept"));
+        // Until there are rows in an interval; in the first ones there may be none yet.
+        let told = loop {
+            let look = ["--count", "1", "--interval", "200ms", "--json"];
+            let (code, out, err) = top(&[&[address.as_str()][..], &look].concat());
+            assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+            assert_eq!(out.lines().count(), 1, "{out}");
+            if numbers(&out, "rows_out").iter().filter(|&&rows| rows > 0.0).count() >= 4 {
+                break out;
+            }
+        };
+        for part in ["\"name\":\"0 source numbers\"", "\"clock_ms\":", "\"skew\":", "\"job\":{"] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        let workers: BTreeSet<u64> =
+            numbers(&told, "worker").into_iter().map(|worker| worker as u64).collect();
+        assert_eq!(workers, BTreeSet::from([0, 1]), "those of all nodes: {told}");
+        let nodes = numbers(&told, "node").into_iter().fold(0.0, f64::max);
+        assert_eq!(nodes, if layout[1] == "2" { 1.0 } else { 0.0 }, "{told}");
+        assert!(numbers(&told, "busy_seconds").iter().any(|&busy| busy > 0.0), "{told}");
+        assert!(numbers(&told, "watermark_ms").iter().any(|&ms| ms > 1e12), "{told}");
+
+        let (code, out, _) = top(&[&address, "--count", "2", "--interval", "100ms"]);
+        assert_eq!(code, Some(0), "{out}");
+        assert_eq!(out.matches("exchange").count(), 1, "the plan, once: {out}");
+        assert_eq!(out.matches("INSERT INTO kept: for ").count(), 2, "{out}");
+        for (part, count) in [("  operator", 2), ("  worker", 2), ("  0 source numbers", 2)] {
+            assert_eq!(out.lines().filter(|line| line.starts_with(part)).count(), count, "{out}");
+        }
+        assert!(out.contains("  1 of node "), "{out}");
+        assert!(!out.contains('\u{1b}'), "this is no terminal: {out}");
+
+        let pid = Pid::from_raw(child.id() as i32).unwrap();
+        kill_process(pid, Signal::INT).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        let (code, _, err) = top(&[&address]);
+        assert_eq!(code, Some(1), "{err}");
+        assert!(err.contains("cannot read") && err.contains("--metrics"), "{err}");
+    }
+}
+
 #[test]
 fn a_port_for_metrics_that_is_taken_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -8,38 +8,22 @@ use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, Int64Array};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, TimeUnit};
-use dataflow::connector::{Connector, TableDef};
-use dataflow::job::{
-    Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings, Watermark, Window,
-};
-use state::{GroupBy, StateOptions, Windows};
+use arrow::datatypes::{DataType, Int64Type};
+use dataflow::job::{Exchange, OperatorKind};
+use state::Windows;
+use tests::cases::cases;
 use tests::cluster::Cluster;
 use tests::memory::Memory;
 use tests::random::{DELAY_MS, IDLE_MS, Random, Stream, stream};
+use tests::windowed::{Asked, V, windows};
 
 const CASES: u64 = 120;
 
 /// Cluster sizes: nodes and workers of each.
 const SIZES: [(u32, u32); 4] = [(1, 1), (2, 1), (3, 1), (2, 2)];
 
-fn windows(random: &mut Random) -> Windows {
-    let seconds = |random: &mut Random, n: u64| 1_000 * (1 + random.below(n) as i64);
-    let offset = random.below(20_000) as i64 - 10_000;
-    if random.chance(30) {
-        return Windows::tumbling(seconds(random, 20), offset).expect("it is positive");
-    }
-    if random.chance(40) {
-        let (step, steps) = (seconds(random, 20), 1 + random.below(8) as i64);
-        return Windows::cumulating(step * steps, step, offset).expect("a step divides the size");
-    }
-    // A second slide that does not divide the size, and windows with gaps between them.
-    let (size, slide) = (seconds(random, 60), 500 * (1 + random.below(60) as i64));
-    Windows::hopping(size, slide, offset).expect("both are positive")
-}
-
 /// Rows of the result, how many rows are late, and how many are late for some windows only.
-fn expected(stream: &Stream, windows: &Windows) -> (Vec<String>, u64, u64) {
+fn expected(stream: &Stream, windows: &Windows, lateness: i64) -> (Vec<String>, u64, u64) {
     let mut groups: BTreeMap<(i64, i64, i64), (u64, Option<i64>)> = BTreeMap::new();
     let (mut late, mut partly) = (0, 0);
     for flow in &stream.flows {
@@ -57,7 +41,7 @@ fn expected(stream: &Stream, windows: &Windows) -> (Vec<String>, u64, u64) {
                 group.0 += 1;
                 group.1 = group.1.map_or(row.v, |sum| Some(sum + row.v.unwrap_or(0)));
             }
-            met = met.max(row.ts - DELAY_MS);
+            met = met.max(row.ts - DELAY_MS - lateness);
         }
     }
     let text = |value: Option<i64>| value.map_or("NULL".into(), |value| value.to_string());
@@ -70,50 +54,8 @@ fn expected(stream: &Stream, windows: &Windows) -> (Vec<String>, u64, u64) {
 }
 
 /// Count and sum of `v` by `k` and window.
-fn job(memory: &Memory, stream: &Stream, windows: Windows, exchange: Exchange) -> Job {
-    let input_schema = stream.table.schema.clone();
-    let (options, metadata) = Default::default();
-    let table = TableDef { name: "t".into(), schema: input_schema.clone(), options, metadata };
-    let time = DataType::Timestamp(TimeUnit::Millisecond, None);
-    let field = |name: &str, of: &DataType| Field::new(name, of.clone(), true);
-    let schema = Arc::new(Schema::new(vec![
-        field("k", &DataType::Int64),
-        field("count", &DataType::Int64),
-        field("sum", &DataType::Int64),
-        field("window_start", &time),
-        field("window_end", &time),
-        field("window_time", &time),
-    ]));
-    let sum = state::aggregates::sum(&DataType::Int64).expect("there is a sum of integers");
-    let aggregation = Aggregation {
-        input_schema,
-        group_by: Arc::new(GroupBy {
-            keys: vec![DataType::Int64],
-            aggregates: vec![state::aggregates::count(), sum],
-            options: StateOptions::default(),
-        }),
-        keys: vec![0],
-        args: vec![vec![], vec![2]],
-        window: Some(Window { column: 4, time_type: time, windows, attached: false }),
-        exchange,
-        schema: schema.clone(),
-    };
-    let source = memory.source(&table, &[0, 1, 2, 3, 4]).expect("the table is there");
-    let watermark = Watermark { column: 4, delay: DELAY_MS, idle_timeout_ns: None };
-    let input = Input { table: "t".into(), source, watermark: Some(watermark) };
-    let sink = memory.sink(&table).expect("a sink");
-    let kinds = [
-        OperatorKind::Source(input),
-        OperatorKind::Aggregate(Box::new(aggregation)),
-        OperatorKind::Sink { sink, schema },
-    ];
-    let edge = |from| vec![Edge { from, step: None, timed: true }];
-    let operators = kinds.into_iter().enumerate().map(|(at, kind)| {
-        let inputs = at.checked_sub(1).map(edge).into_iter().collect();
-        Operator { name: "windows".into(), inputs, kind }
-    });
-    let settings = Settings { epoch_bytes: 4_096, ..Settings::default() };
-    Job { operators: operators.collect(), settings }
+fn asked(windows: Windows, exchange: Exchange, lateness: i64) -> Asked {
+    Asked { windows, exchange, sums: vec![V], lateness, early_ns: None }
 }
 
 /// The committed rows, sorted.
@@ -142,7 +84,8 @@ fn answer(memory: &Memory) -> Vec<String> {
 #[test]
 fn every_exchange_gives_the_rows_of_every_window() {
     let (mut late_rows, mut partly_rows, mut rows) = (0, 0, 0);
-    for seed in 0..CASES {
+    let mut cases = cases(CASES);
+    for seed in &mut cases {
         let mut random = Random::new(seed + 40_000);
         let stream = loop {
             // Idle flows are judged by how far others have come: not for this oracle.
@@ -152,28 +95,33 @@ fn every_exchange_gives_the_rows_of_every_window() {
             }
         };
         let windows = windows(&mut random);
-        let (expected, late, partly) = expected(&stream, &windows);
+        let lateness = *random.one_of(&[0, 0, 1, 2_000, 60_000]);
+        let (expected, late, partly) = expected(&stream, &windows, lateness);
         (late_rows, partly_rows) = (late_rows + late, partly_rows + partly);
         rows += expected.len();
         let many = SIZES[seed as usize % SIZES.len()];
-        for ((nodes, workers), exchange) in
-            [((1, 1), Exchange::Merge), (many, Exchange::Merge), (many, Exchange::Shuffle)]
-        {
-            let at = format!("seed {seed}, {nodes}x{workers}, {exchange}, {windows:?}");
+        for ((nodes, workers), exchange) in [
+            ((1, 1), Exchange::Merge),
+            (many, Exchange::Merge),
+            (many, Exchange::Shuffle),
+            (many, Exchange::UpPar),
+        ] {
+            let at = format!("seed {seed}, {nodes}x{workers}, {exchange}, {windows:?}, {lateness}");
             let memory = Memory::new(None);
             memory.add("t", stream.table.clone());
-            let job = job(&memory, &stream, windows, exchange);
+            let job = asked(windows, exchange, lateness).job(&memory, &stream);
             let cluster = Cluster::seeded(nodes, workers, seed);
             let run = cluster.run(&Arc::new(job)).unwrap_or_else(|error| panic!("{at}: {error}"));
             assert_eq!(answer(&memory), expected, "{at}");
             assert_eq!(run.sum(|metrics| &metrics.late), late, "{at}");
         }
     }
-    assert!(late_rows > 100 && partly_rows > 100 && rows > 10_000, "too tame");
+    let met = late_rows > 100 && partly_rows > 100 && rows > 10_000;
+    cases.met(met, &format!("{late_rows} and {partly_rows} late, {rows} rows"));
 }
 
 /// Rows of the result where windows are sessions, how many rows are late, and how many there are.
-fn expected_sessions(stream: &Stream, gap: i64) -> (Vec<String>, u64, u64) {
+fn expected_sessions(stream: &Stream, gap: i64, lateness: i64) -> (Vec<String>, u64, u64) {
     let mut keys: BTreeMap<i64, Vec<(i64, Option<i64>)>> = BTreeMap::new();
     let (mut late, mut all) = (0, 0);
     for flow in &stream.flows {
@@ -184,7 +132,7 @@ fn expected_sessions(stream: &Stream, gap: i64) -> (Vec<String>, u64, u64) {
                 false => late += 1,
             }
             all += 1;
-            met = met.max(row.ts - DELAY_MS);
+            met = met.max(row.ts - DELAY_MS - lateness);
         }
     }
     let mut out = vec![];
@@ -204,22 +152,27 @@ fn expected_sessions(stream: &Stream, gap: i64) -> (Vec<String>, u64, u64) {
 #[test]
 fn every_exchange_gives_the_sessions_of_all_flows() {
     let (mut late_rows, mut idle_cases, mut rows) = (0, 0, 0);
-    for seed in 0..CASES {
+    let mut cases = cases(CASES);
+    for seed in &mut cases {
         let mut random = Random::new(seed + 60_000);
         let stream = stream(&mut random);
         let gap = *random.one_of(&[1, 7, 400, 3_000, 20_000, 90_000]);
         let windows = Windows::sessions(gap).expect("it is positive");
-        let (expected, late, all) = expected_sessions(&stream, gap);
+        let lateness = *random.one_of(&[0, 0, 1, 2_000, 60_000]);
+        let (expected, late, all) = expected_sessions(&stream, gap, lateness);
         (late_rows, rows) = (late_rows + late, rows + expected.len());
         idle_cases += u64::from(stream.idle);
         let many = SIZES[seed as usize % SIZES.len()];
-        for ((nodes, workers), exchange) in
-            [((1, 1), Exchange::Merge), (many, Exchange::Merge), (many, Exchange::Shuffle)]
-        {
+        for ((nodes, workers), exchange) in [
+            ((1, 1), Exchange::Merge),
+            (many, Exchange::Merge),
+            (many, Exchange::Shuffle),
+            (many, Exchange::UpPar),
+        ] {
             let at = format!("seed {seed}, {nodes}x{workers}, {exchange}, gap {gap}");
             let memory = Memory::new(None);
             memory.add("t", stream.table.clone());
-            let mut job = job(&memory, &stream, windows, exchange);
+            let mut job = asked(windows, exchange, lateness).job(&memory, &stream);
             if let (true, OperatorKind::Source(input)) = (stream.idle, &mut job.operators[0].kind)
                 && let Some(watermark) = &mut input.watermark
             {
@@ -240,5 +193,6 @@ fn every_exchange_gives_the_sessions_of_all_flows() {
             assert_eq!(run.sum(|metrics| &metrics.windows), expected.len() as u64, "{at}");
         }
     }
-    assert!(late_rows > 100 && idle_cases > 10 && rows > 10_000, "too tame");
+    let met = late_rows > 100 && idle_cases > 10 && rows > 10_000;
+    cases.met(met, &format!("{late_rows} late, {idle_cases} idle, {rows} rows"));
 }

@@ -60,7 +60,7 @@ fn links(slot_bytes: u32, slots: u32) -> Outcome<(Link, Link)> {
         (here.connect(&of_there), there.join())
     });
     let there = there.map_err(|_| "the other end panicked")??;
-    let config = RingConfig { slots, slot_bytes, control_slots: 1, payload_crc: false };
+    let config = RingConfig { slots, slot_bytes, control_slots: 1, ..RingConfig::default() };
     let mut here = Link::new(&*fabric, here?, config, 1)?;
     let mut there = Link::new(&*fabric, there, config, 1)?;
     here.attach(&there.descriptor())?;

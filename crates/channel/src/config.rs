@@ -15,6 +15,20 @@ pub struct RingConfig {
     pub control_slots: u32,
     /// Whether the checksum covers the payload; it always covers the trailer.
     pub payload_crc: bool,
+    /// Who moves frames.
+    pub transfer: Transfer,
+}
+
+/// Which end moves a frame from one memory to the other. Which is faster depends on the device:
+/// `millstream bench wire` measures it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Transfer {
+    /// The producer writes into the consumer's ring (S1).
+    #[default]
+    Write,
+    /// The producer keeps the ring and announces how far it is filled; the consumer reads (W3). Its
+    /// memory cannot be written by anybody. A frame costs a notice, and a way more.
+    Read,
 }
 
 impl RingConfig {
@@ -65,7 +79,35 @@ impl RingConfig {
 /// agree.
 impl Default for RingConfig {
     fn default() -> Self {
-        Self { slots: 8, slot_bytes: 64 << 10, control_slots: 2, payload_crc: false }
+        Self {
+            slots: 8,
+            slot_bytes: 64 << 10,
+            control_slots: 2,
+            payload_crc: false,
+            transfer: Transfer::Write,
+        }
+    }
+}
+
+/// What each end of a link decides for itself, without the other's knowledge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Tuning {
+    /// Frames of at most so many bytes, padding and trailer included, are handed over by value: a
+    /// device then need not fetch them. What the endpoint takes by value bounds it as well.
+    pub inline_bytes: usize,
+    /// Each how-many-th operation asks for its completion; 0 leaves it to the link, which asks as
+    /// seldom as queue and ring allow. Bounded by a quarter of either.
+    pub signal_every: u32,
+    /// Slots that have to be released before their credit is worth a notice of its own (Q2); 0
+    /// leaves it to the link: a quarter of the ring. Bounded by the slots for data.
+    pub credit_slots: u32,
+}
+
+/// All by value that may go so, and as few completions as possible. Beyond 220 bytes devices take
+/// longer to accept bytes by value than to fetch them.
+impl Default for Tuning {
+    fn default() -> Self {
+        Self { inline_bytes: 220, signal_every: 0, credit_slots: 0 }
     }
 }
 

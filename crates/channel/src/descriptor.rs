@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   0 "MSRING" | 6 version u16 | 8 slots u32 | 12 slot_bytes u32 | 16 control_slots u32
-//!  20 payload_crc u8 | 21 publish u8 | 22 zero u16 | 24 incarnation u32 | 28 key of the ring 24
+//!  20 payload_crc u8 | 21 publish u8 | 22 transfer u8 | 23 zero u8 | 24 incarnation u32
+//!  28 key of the ring 24
 //! ```
 
 use fabric::{Publish, RemoteKey};
 
-use crate::{LinkError, RingConfig};
+use crate::{LinkError, RingConfig, Transfer};
 
 const MAGIC: &[u8; 6] = b"MSRING";
 /// Of this layout, of the trailer and of the notices together.
@@ -45,7 +46,8 @@ impl Descriptor {
             (12..16, "slot_bytes differ"),
             (16..20, "control_slots differ"),
             (20..21, "payload_crc differs"),
-            (21..24, "its fabric publishes in another way"),
+            (21..22, "its fabric publishes in another way"),
+            (22..24, "one end writes frames and the other reads them"),
         ] {
             if ours[range.clone()] != theirs[range] {
                 return refuse(what);
@@ -76,6 +78,10 @@ impl Descriptor {
             Publish::InOrderPoll => 1,
             Publish::Notify => 2,
             Publish::NotifyCounted => 3,
+        };
+        out[22] = match self.config.transfer {
+            Transfer::Write => 0,
+            Transfer::Read => 1,
         };
         out
     }

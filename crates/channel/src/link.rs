@@ -10,12 +10,17 @@
 //! * **B** `Notify`: plain writes, and one notice a flush that covers them all (G4).
 //! * **C** `NotifyCounted`: each write carries its notice.
 //!
+//! Where the consumer reads ([`Transfer::Read`]), a flush is announced as in mode B, and nothing is
+//! written but notices; see `fetch`.
+//!
 //! Credit travels in the trailers of the reverse ring; where that is silent, in notices of a
 //! quarter ring each. It is never written to a word of the producer's memory: two such writes may
 //! be placed in the wrong order (G3), and the older one would then stay there. Queue entries and
 //! the peer's receives are counted before a slot is given out, with a reserve for control, so that
 //! publishing cannot fail for want of them (G9).
 
+mod fetch;
+mod notices;
 mod stats;
 mod writer;
 
@@ -31,7 +36,8 @@ use crate::descriptor::Descriptor;
 use crate::memory::{Payload, Ring, Staging};
 use crate::protocol::{Breach, Class, Consumer, Notice, Producer, Stall, commit_word, slot_of};
 use crate::trailer::{self, Header, TRAILER_BYTES, Trailer};
-use crate::{LinkError, RingConfig};
+use crate::{LinkError, RingConfig, Transfer, Tuning};
+use fetch::Fetches;
 
 pub use stats::LinkStats;
 pub use writer::SlotWriter;
@@ -39,10 +45,19 @@ pub use writer::SlotWriter;
 /// Queue entries and receives of the peer that data frames leave free.
 const RESERVED: u32 = 8;
 
+/// What an operation is, in the low bits of its name; above them stands how many frames were posted
+/// up to it, or the position of the frame that is read.
+const NOTICE: u64 = 0;
+const FRAME: u64 = 1;
+const READ: u64 = 2;
+const KIND_BITS: u32 = 2;
+
 /// A duplex link between two workers. See the head of the crate.
 pub struct Link {
     endpoint: Box<dyn Endpoint>,
     caps: Caps,
+    /// How the peer learns of frames; by notices where it reads them.
+    publish: Publish,
     config: RingConfig,
     incarnation: u32,
     staging: Staging,
@@ -51,6 +66,7 @@ pub struct Link {
     peer: Option<RemoteKey>,
     producer: Producer,
     consumer: Consumer,
+    fetches: Fetches,
     inbox: VecDeque<Frame>,
     completions: Vec<Completion>,
     /// A flush is wanted whose notice could not be posted yet (mode B).
@@ -64,6 +80,8 @@ pub struct Link {
     /// Operations since the last signalled one, and how many there may be.
     unsignalled: u32,
     unsignalled_max: u32,
+    /// Bytes of the largest frame that is handed over by value.
+    inline_max: usize,
     /// Notices that have not completed; each is signalled.
     notices_open: u32,
     /// Whether something was posted since the last `submit`.
@@ -119,15 +137,29 @@ impl Link {
             });
         }
         let ring = Ring::new(fabric, &config)?;
-        let key = endpoint.export(&ring.range(&config)?)?;
+        let staging = Staging::new(fabric, &config)?;
+        let (slots, control_slots) = (config.slots, config.control_slots);
+        let (publish, open, consumer) = match config.transfer {
+            Transfer::Write => {
+                let consumer = Consumer::new(slots, control_slots, incarnation, caps.publish);
+                (caps.publish, ring.range(&config)?, consumer)
+            }
+            Transfer::Read => {
+                let consumer = Consumer::reading(slots, control_slots, incarnation);
+                (Publish::Notify, staging.all(&config)?, consumer)
+            }
+        };
+        let key = endpoint.export(&open)?;
         endpoint.post_recvs(recvs(&config));
-        Ok(Link {
-            staging: Staging::new(fabric, &config)?,
+        let link = Link {
+            staging,
             ring: Arc::new(ring),
             key,
             peer: None,
             producer: Producer::new(config.slots, config.control_slots),
-            consumer: Consumer::new(config.slots, config.control_slots, incarnation, caps.publish),
+            consumer,
+            fetches: Fetches::new(slots),
+            publish,
             inbox: VecDeque::with_capacity(config.slots as usize),
             completions: Vec::new(),
             flushing: false,
@@ -135,12 +167,8 @@ impl Link {
             wake_owed: false,
             slept_at: None,
             unsignalled: 0,
-            // A quarter of the queue, and of the ring: a staging slot is retired before its next
-            // turn.
-            unsignalled_max: match caps.ordered_completions {
-                true => (caps.max_ops / 4).min(config.slots / 4).max(1),
-                false => 1,
-            },
+            unsignalled_max: 1,
+            inline_max: 0,
             notices_open: 0,
             unsubmitted: false,
             recvs_used: 0,
@@ -150,7 +178,27 @@ impl Link {
             caps,
             config,
             incarnation,
-        })
+        };
+        Ok(link.tuned(Tuning::default()))
+    }
+
+    /// Takes other decisions for this end; before the first frame.
+    #[must_use]
+    pub fn tuned(mut self, tuning: Tuning) -> Link {
+        self.inline_max = tuning.inline_bytes.min(self.caps.max_inline);
+        // A quarter of the queue, and of the ring: a staging slot is retired before its next turn.
+        let most = match self.caps.ordered_completions {
+            true => (self.caps.max_ops / 4).min(self.config.slots / 4).max(1),
+            false => 1,
+        };
+        self.unsignalled_max = match tuning.signal_every {
+            0 => most,
+            every => every.min(most),
+        };
+        if tuning.credit_slots > 0 {
+            self.consumer.returning_every(tuning.credit_slots, self.config.control_slots);
+        }
+        self
     }
 
     /// What the peer needs to attach. Goes over the control plane.
@@ -209,6 +257,7 @@ impl Link {
     pub fn poll(&mut self) -> Result<bool, LinkError> {
         let mut completions = std::mem::take(&mut self.completions);
         self.endpoint.poll(&mut completions);
+        self.stats.completions += completions.len() as u64;
         let mut progress = !completions.is_empty();
         for completion in completions.drain(..) {
             if let Err(failure) = self.complete(completion) {
@@ -216,6 +265,7 @@ impl Link {
             }
         }
         self.completions = completions;
+        self.fetch();
         while self.take_in() {
             progress = true;
         }
@@ -266,9 +316,13 @@ impl Link {
     /// completed: at the latest after a control frame and a flush behind it. What that says of the
     /// peer is up to the endpoint (G5); over TCP and shared memory its endpoint has them.
     pub fn is_drained(&self) -> bool {
-        let announced =
-            self.caps.publish != Publish::Notify || self.producer.unannounced().is_none();
-        announced && !self.wake_owed && self.notices_open == 0 && self.producer.all_retired()
+        let announced = self.publish != Publish::Notify || self.producer.unannounced().is_none();
+        // Where the peer reads, only its credit says that it has read.
+        let moved = match self.config.transfer {
+            Transfer::Write => self.producer.all_retired(),
+            Transfer::Read => self.producer.in_flight() == 0,
+        };
+        announced && !self.wake_owed && self.notices_open == 0 && moved
     }
 
     /// Counters.
@@ -288,7 +342,7 @@ impl Link {
     fn own(&self) -> Descriptor {
         Descriptor {
             config: self.config,
-            publish: self.caps.publish,
+            publish: self.publish,
             incarnation: self.incarnation,
             ring: self.key,
         }
@@ -315,7 +369,7 @@ impl Link {
             Class::Control => 0,
         };
         let budget = self.endpoint.budget();
-        let notices = match self.caps.publish {
+        let notices = match self.publish {
             Publish::NotifyCounted => 1 + reserved,
             Publish::InOrderPoll | Publish::Notify => 0,
         };
@@ -334,16 +388,32 @@ impl Link {
         payload[len..padded].fill(0);
         let checked = if self.config.payload_crc { &payload[..len] } else { &[] };
         let words = Trailer { header, len: len as u32, credit, commit }.encode(checked);
-        let range = match self.staging.seal(slot, padded, &words) {
-            Ok(range) => range,
-            Err(error) => unreachable!("a staging slot is inside of its slab: {error}"),
-        };
+        let frame = self.staging.seal(slot, padded, &words);
         self.producer.publish();
+        self.consumer.returned(credit);
+        self.stats.frames_sent += 1;
+        self.stats.payload_bytes_sent += len as u64;
+        if self.config.transfer == Transfer::Read {
+            // It stays where it is until the peer has read it and returned credit.
+            self.producer.retire(position);
+            return;
+        }
+        self.stats.writes += 1;
+        self.stats.ring_bytes_sent += frame.1 as u64;
         let offset = ((slot + 1) * slot_bytes - TRAILER_BYTES - padded) as u64;
         let dst = RemoteRange { key: peer, offset };
-        let (id, flags) = self.operation(true);
-        let src = Src::Slab(&range);
-        let posted = match self.caps.publish {
+        let (id, flags) = self.operation(FRAME);
+        let range;
+        let src = if frame.1 <= self.inline_max {
+            Src::Inline(self.staging.bytes(frame))
+        } else {
+            range = match self.staging.range(frame) {
+                Ok(range) => range,
+                Err(error) => unreachable!("a staging slot is inside of its slab: {error}"),
+            };
+            Src::Slab(&range)
+        };
+        let posted = match self.publish {
             Publish::InOrderPoll | Publish::Notify => self.endpoint.write(src, dst, id, flags),
             Publish::NotifyCounted => {
                 self.stats.notices_sent += 1;
@@ -356,12 +426,7 @@ impl Link {
             self.fail(refused(error));
             return;
         }
-        self.consumer.returned(credit);
         self.wake_owed |= self.peer_sleeps;
-        self.stats.frames_sent += 1;
-        self.stats.writes += 1;
-        self.stats.payload_bytes_sent += len as u64;
-        self.stats.ring_bytes_sent += (padded + TRAILER_BYTES) as u64;
     }
 
     /// Asks for a completion of the next operation.
@@ -369,11 +434,10 @@ impl Link {
         self.unsignalled = self.unsignalled_max;
     }
 
-    /// Name and flags of the next operation. The name carries how many frames were posted up to it,
-    /// and whether it is one.
-    fn operation(&mut self, frame: bool) -> (OpId, Flags) {
+    /// Name and flags of the next operation.
+    fn operation(&mut self, kind: u64) -> (OpId, Flags) {
         self.unsignalled += 1;
-        let id = OpId(self.producer.published() << 1 | u64::from(frame));
+        let id = OpId(self.producer.published() << KIND_BITS | kind);
         if self.unsignalled < self.unsignalled_max {
             return (id, Flags::NONE);
         }
@@ -384,13 +448,16 @@ impl Link {
     fn complete(&mut self, completion: Completion) -> Result<(), Failure> {
         match completion {
             Completion::Local { id: OpId(name) } => {
-                let published = name >> 1;
+                let (published, kind) = (name >> KIND_BITS, name & ((1 << KIND_BITS) - 1));
+                if kind == READ {
+                    return self.fetched(published);
+                }
                 if self.caps.ordered_completions {
                     self.producer.retire_below(published);
-                } else if name & 1 == 1 {
+                } else if kind == FRAME {
                     self.producer.retire(published - 1);
                 }
-                self.notices_open -= u32::from(name & 1 == 0);
+                self.notices_open -= u32::from(kind == NOTICE);
                 Ok(())
             }
             Completion::Notify { imm } => {
@@ -474,76 +541,6 @@ impl Link {
             self.endpoint.post_recvs(self.recvs_used);
             self.recvs_used = 0;
             self.unsubmitted = true;
-        }
-    }
-
-    /// Posts the notices that are due and fit.
-    fn ring_doorbells(&mut self) {
-        if self.peer.is_none() || self.failure.is_some() {
-            return;
-        }
-        if let Some(count) = self.producer.unannounced() {
-            let due = match self.caps.publish {
-                Publish::InOrderPoll => self.wake_owed,
-                Publish::Notify => self.flushing,
-                Publish::NotifyCounted => false,
-            };
-            if due && self.notice(Notice::Frames(count)) {
-                self.producer.announce();
-                self.peer_sleeps = false;
-                self.wake_owed = false;
-                self.flushing = false;
-            }
-        } else {
-            self.flushing = false;
-        }
-        if let Some(credit) = self.consumer.credit_due()
-            && self.notice(Notice::Credit(credit as u16))
-        {
-            self.consumer.returned(credit);
-            self.stats.credit_notices_sent += 1;
-        }
-    }
-
-    /// Tells the peer that frames must be announced from now on. False when that cannot be posted
-    /// now.
-    fn announce_sleep(&mut self) -> bool {
-        let seen = self.consumer.accepted();
-        if self.caps.publish != Publish::InOrderPoll
-            || self.peer.is_none()
-            || self.slept_at == Some(seen)
-        {
-            return true;
-        }
-        let posted = self.notice(Notice::Sleep(seen as u16));
-        if posted {
-            self.slept_at = Some(seen);
-            self.stats.sleep_notices_sent += 1;
-        }
-        posted
-    }
-
-    /// Posts a notice if the queue and the peer's receives allow it.
-    fn notice(&mut self, notice: Notice) -> bool {
-        let budget = self.endpoint.budget();
-        let Some(peer) = self.peer else { return false };
-        if budget.ops == 0 || budget.notices == 0 {
-            return false;
-        }
-        self.signal_next();
-        let (id, flags) = self.operation(false);
-        let dst = RemoteRange { key: peer, offset: 0 };
-        match self.endpoint.write_notify(Src::Empty, dst, notice.encode(), id, flags) {
-            Ok(()) => {
-                self.notices_open += 1;
-                self.unsubmitted = true;
-                self.stats.notices_sent += 1;
-                true
-            }
-            Err(error) => {
-                self.fail(refused(error));
-                false
-            }
         }
     }
 

@@ -6,61 +6,80 @@
 //! word by word and need no `unsafe`.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabric::{Fabric, FabricError, Slab, SlabRange};
 
-use crate::RingConfig;
 use crate::order;
 use crate::trailer::{COMMIT_OFFSET, TRAILER_BYTES, Words};
+use crate::{RingConfig, Transfer};
 
-/// Where our own frames wait for their writes: each from the start of its slot, payload and then
-/// trailer.
+/// Where our own frames wait for their writes, or to be read: each from the start of its slot,
+/// payload and then trailer. One that is to be read has the trailer in front, where it is found
+/// without knowing the length.
 pub(crate) struct Staging {
     slab: Slab,
     slot_bytes: usize,
+    front: bool,
 }
 
 impl Staging {
     pub fn new(fabric: &dyn Fabric, config: &RingConfig) -> Result<Self, FabricError> {
         let slab = fabric.slab(config.memory_bytes().staging)?;
-        Ok(Self { slab, slot_bytes: config.slot_bytes as usize })
+        let front = config.transfer == Transfer::Read;
+        Ok(Self { slab, slot_bytes: config.slot_bytes as usize, front })
+    }
+
+    /// All of it, to be exported where the peer reads.
+    pub fn all(&self, config: &RingConfig) -> Result<SlabRange, FabricError> {
+        self.slab.range(0..config.memory_bytes().staging)
     }
 
     /// The payload of `slot`, to be filled. The producer has reserved the slot, and `&mut self`
     /// gives out one at a time.
     pub fn payload_mut(&mut self, slot: usize) -> &mut [u8] {
-        let start = slot * self.slot_bytes;
+        let start = slot * self.slot_bytes + if self.front { TRAILER_BYTES } else { 0 };
         // SAFETY: the producer reserves a position only when the write that last used its slot is
-        // retired (G5), so the fabric does not read the range; this thread owns the link, and `&mut
-        // self` excludes a second slice.
+        // retired (G5), so the fabric does not read the range; where the peer reads, it has
+        // returned credit, and so has read. This thread owns the link, and `&mut self` excludes a
+        // second slice.
         unsafe { self.slab.bytes_mut(start..start + self.slot_bytes - TRAILER_BYTES) }
     }
 
-    /// Puts the trailer behind `padded` bytes of payload, and returns the range to be written.
-    pub fn seal(
-        &self,
-        slot: usize,
-        padded: usize,
-        trailer: &Words,
-    ) -> Result<SlabRange, FabricError> {
+    /// Puts the trailer behind `padded` bytes of payload, or in front of them; returns where the
+    /// frame starts and how long it is.
+    pub fn seal(&self, slot: usize, padded: usize, trailer: &Words) -> (usize, usize) {
         let start = slot * self.slot_bytes;
-        let at = start + padded;
-        for (i, word) in trailer[..COMMIT_OFFSET / 8].iter().enumerate() {
-            self.slab.store(at + i * 8, word.to_le(), Ordering::Relaxed);
+        let at = if self.front { start } else { start + padded };
+        let words = &self.slab.words()[at / 8..][..TRAILER_BYTES / 8];
+        for (word, value) in words.iter().zip(&trailer[..COMMIT_OFFSET / 8]) {
+            word.store(value.to_le(), Ordering::Relaxed);
         }
-        let commit = self.slab.word(at + COMMIT_OFFSET);
-        order::publish(commit, trailer[COMMIT_OFFSET / 8].to_le());
-        self.slab.range(start..at + TRAILER_BYTES)
+        order::publish(&words[COMMIT_OFFSET / 8], trailer[COMMIT_OFFSET / 8].to_le());
+        (start, padded + TRAILER_BYTES)
+    }
+
+    /// A sealed frame as a range that the fabric reads.
+    pub fn range(&self, (start, len): (usize, usize)) -> Result<SlabRange, FabricError> {
+        self.slab.range(start..start + len)
+    }
+
+    /// The bytes of a sealed frame, to be handed over by value.
+    pub fn bytes(&self, (start, len): (usize, usize)) -> &[u8] {
+        // SAFETY: the frame was sealed by this thread and is not posted yet, so that nobody writes
+        // its bytes before the slot's next turn, which needs `&mut self`.
+        unsafe { self.slab.bytes(start..start + len) }
     }
 }
 
-/// Where the peer's frames land: each at the end of its slot. Shared with the payloads that were
-/// handed out.
+/// Where the peer's frames land: each at the end of its slot, or at the start where we read them.
+/// Shared with the payloads that were handed out.
 pub(crate) struct Ring {
     slab: Slab,
     slot_bytes: usize,
+    front: bool,
     /// Slots whose payloads were dropped; see [`order`].
     released: AtomicU64,
 }
@@ -69,7 +88,8 @@ impl Ring {
     pub fn new(fabric: &dyn Fabric, config: &RingConfig) -> Result<Self, FabricError> {
         let slab = fabric.slab(config.memory_bytes().ring)?;
         let slot_bytes = config.slot_bytes as usize;
-        Ok(Self { slab, slot_bytes, released: AtomicU64::new(0) })
+        let front = config.transfer == Transfer::Read;
+        Ok(Self { slab, slot_bytes, front, released: AtomicU64::new(0) })
     }
 
     /// All of it, to be exported.
@@ -77,16 +97,30 @@ impl Ring {
         self.slab.range(0..config.memory_bytes().ring)
     }
 
+    /// Bytes of a slot, from its start, to be read into.
+    pub fn part(&self, slot: usize, bytes: Range<usize>) -> Result<SlabRange, FabricError> {
+        let start = slot * self.slot_bytes;
+        self.slab.range(start + bytes.start..start + bytes.end)
+    }
+
+    fn trailer_at(&self, slot: usize) -> usize {
+        match self.front {
+            true => slot * self.slot_bytes,
+            false => (slot + 1) * self.slot_bytes - TRAILER_BYTES,
+        }
+    }
+
     /// The commit word of `slot`; acquire.
     pub fn commit(&self, slot: usize) -> u64 {
-        let at = (slot + 1) * self.slot_bytes - TRAILER_BYTES + COMMIT_OFFSET;
+        let at = self.trailer_at(slot) + COMMIT_OFFSET;
         u64::from_le(order::observe(self.slab.word(at)))
     }
 
     /// A copy of the trailer of `slot`. Nothing of it may be believed before it is checked.
     pub fn trailer(&self, slot: usize) -> Words {
-        let at = (slot + 1) * self.slot_bytes - TRAILER_BYTES;
-        std::array::from_fn(|i| u64::from_le(self.slab.load(at + i * 8, Ordering::Relaxed)))
+        let at = self.trailer_at(slot);
+        let words = &self.slab.words()[at / 8..][..TRAILER_BYTES / 8];
+        std::array::from_fn(|i| u64::from_le(words[i].load(Ordering::Relaxed)))
     }
 
     /// Slots that were released since the last call, as a set.
@@ -101,8 +135,12 @@ impl Ring {
 
     /// Hands out the payload of an accepted frame of `len` bytes; `len` was checked to fit a slot.
     pub fn payload(self: &Arc<Self>, slot: u32, len: usize) -> Payload {
-        let trailer = (slot as usize + 1) * self.slot_bytes - TRAILER_BYTES;
-        Payload { ring: self.clone(), slot, start: trailer - len.next_multiple_of(64), len }
+        let trailer = self.trailer_at(slot as usize);
+        let start = match self.front {
+            true => trailer + TRAILER_BYTES,
+            false => trailer - len.next_multiple_of(64),
+        };
+        Payload { ring: self.clone(), slot, start, len }
     }
 }
 

@@ -6,9 +6,12 @@ mod ends;
 #[path = "bed/load.rs"]
 mod load;
 
-use channel::{Class, Header, Link, LinkError, RingConfig};
+use std::sync::Arc;
+
+use channel::{Class, Header, Link, LinkError, RingConfig, Transfer, Tuning};
 use ends::small;
 use fabric::Publish;
+use fabric::shared::{Network, SharedFabric};
 use fabric::sim::{Guarantees, SimNet, SimOptions};
 use load::{Load, Side, links};
 
@@ -83,6 +86,84 @@ fn load_both_ways_neither_blocks_nor_mixes() {
                 .unwrap_or_else(|e| panic!("{publish:?} {seed}: {e}"));
         }
     }
+}
+
+fn reading(payload_crc: bool) -> RingConfig {
+    RingConfig { transfer: Transfer::Read, ..small(payload_crc) }
+}
+
+#[test]
+fn frames_that_are_read_arrive_whole_once_and_in_order() {
+    for publish in MODES {
+        for seed in 0..SEEDS {
+            let net = SimNet::new(SimOptions { poison: seed % 3 == 0, ..options(publish, seed) });
+            let (a, b) = run(&net, reading(seed % 2 == 0), both_ways(100), seed)
+                .unwrap_or_else(|e| panic!("{publish:?} {seed}: {e}"));
+            for (of, to) in [(&a, &b), (&b, &a)] {
+                let (of, to) = (of.link.stats(), to.link.stats());
+                assert_eq!((of.frames_sent, of.writes), (to.frames_received, 0));
+                assert_eq!(of.payload_bytes_sent, to.payload_bytes_received);
+                assert!(to.reads >= to.frames_received && to.reads <= 2 * to.frames_received);
+                assert!(to.ring_bytes_read >= of.payload_bytes_sent + 64 * of.frames_sent);
+                assert_eq!(to.held, 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn reading_works_at_the_bounds_and_in_a_small_queue() {
+    for config in [
+        RingConfig { slots: 2, control_slots: 1, ..reading(true) },
+        RingConfig { slots: 64, control_slots: 2, ..reading(true) },
+        RingConfig { slots: 3, slot_bytes: 128, control_slots: 1, ..reading(true) },
+    ] {
+        for seed in 0..8 {
+            let loads = both_ways(150).map(|load| Load { hold: load.hold.min(1), ..load });
+            let net = SimNet::new(SimOptions { max_ops: 4, ..options(Publish::Notify, seed) });
+            run(&net, config, loads, seed).unwrap_or_else(|e| panic!("{config:?} {seed}: {e}"));
+        }
+    }
+}
+
+/// Frames lie in the memory of who announces them: there is no write that a notice could overtake.
+#[test]
+fn reading_needs_no_notice_that_makes_writes_visible() {
+    let noticed = (0..SEEDS).filter(|&seed| {
+        let mut options = options(Publish::Notify, seed);
+        options.keep.notify_releases = false;
+        options.keep.in_order_poll = false;
+        run(&SimNet::new(options), reading(true), both_ways(60), seed).is_err()
+    });
+    assert_eq!(noticed.count(), 0);
+}
+
+#[test]
+fn who_was_read_is_drained_once_the_reader_says_so() {
+    let net = SimNet::new(options(Publish::Notify, 4));
+    let (mut a, mut b) = pair(&net, reading(false));
+    assert!(send(&mut a, Class::Data, 3) && send(&mut a, Class::Control, 1));
+    a.flush();
+    net.settle();
+    a.poll().expect("an honest fabric");
+    assert!(!a.is_drained(), "nobody has read yet");
+    settle(&net, &mut [&mut a, &mut b]);
+    assert!(!a.is_drained(), "it is in use");
+    let kinds: Vec<u8> =
+        std::iter::from_fn(|| b.recv().expect("honest")).map(|f| f.header.kind).collect();
+    assert_eq!(kinds, [3, 1]);
+    settle(&net, &mut [&mut a, &mut b]);
+    assert!(a.is_drained());
+}
+
+#[test]
+fn who_writes_and_who_reads_do_not_fit() {
+    let net = SimNet::new(options(Publish::Notify, 7));
+    let (here, there) = ends::endpoints(&*net.fabric(0), &*net.fabric(1), false);
+    let mut a = Link::new(&*net.fabric(0), here, small(false), 1).expect("a link");
+    let b = Link::new(&*net.fabric(1), there, reading(false), 1).expect("a link");
+    let error = a.attach(&b.descriptor()).expect_err("one of them has to move frames");
+    assert!(error.to_string().contains("one end writes"), "{error}");
 }
 
 #[test]
@@ -361,4 +442,75 @@ fn commit_words_need_to_land_whole() {
         keep.in_order_poll = false;
     });
     assert!(noticed(Publish::InOrderPoll, false, broken) > 0);
+}
+
+/// Three links of two processes on one connection, moved by whoever polls or by a network of each
+/// process: every frame arrives on its own link.
+#[test]
+fn links_that_share_a_connection_do_not_mix() {
+    for (publish, driven) in MODES.iter().flat_map(|mode| [(*mode, false), (*mode, true)]) {
+        for seed in 0..SEEDS {
+            let net = SimNet::new(options(publish, seed));
+            let networks = [0, 1].map(|_| driven.then(|| Network::driven().expect("a descriptor")));
+            let [a, b] = [0, 1].map(|node: u32| {
+                let network = networks[node as usize].clone();
+                SharedFabric::new(net.fabric(node), Arc::new(|worker| worker), network)
+            });
+            let loads = both_ways(40);
+            let mut sides: Vec<Side> = (0..3)
+                .flat_map(|i| {
+                    let (here, there) = links(&*a, &*b, false, small(i == 1));
+                    let [salt, other] = [2 * i + 1, 2 * i + 2];
+                    [Side::new(here, loads[0], seed, salt), Side::new(there, loads[1], seed, other)]
+                })
+                .collect();
+            let done = |sides: &[Side]| {
+                sides.iter().enumerate().all(|(i, side)| side.is_done(&loads[1 - i % 2]))
+            };
+            let mut turn = 0;
+            while !done(&sides) {
+                assert!(turn < 200_000, "{publish:?} {driven} {seed}: no end");
+                for side in &mut sides {
+                    side.act().unwrap_or_else(|e| panic!("{publish:?} {driven} {seed}: {e}"));
+                }
+                for _ in 0..turn % 5 {
+                    net.step();
+                }
+                networks.iter().flatten().for_each(|network| network.turn(None));
+                turn += 1;
+            }
+        }
+    }
+}
+
+/// Credit that nothing carries goes out after as many slots as were asked for, and data never runs
+/// dry before.
+#[test]
+fn credit_goes_out_after_as_many_slots_as_were_asked_for() {
+    let config = RingConfig { slots: 16, control_slots: 2, ..small(false) };
+    let mut counts = Vec::new();
+    for (asked, expected) in [(1, 1), (0, 4), (7, 7), (14, 14), (99, 14)] {
+        let net = SimNet::new(options(Publish::Notify, 2));
+        let (a, b) = pair(&net, config);
+        let b = b.tuned(Tuning { credit_slots: asked, ..Tuning::default() });
+        let loads = one_way(140);
+        let mut a = Side::new(a, loads[0], 3, 1);
+        let mut b = Side::new(b, Load { hold: 0, ..loads[1] }, 3, 2);
+        for turn in 0.. {
+            assert!(turn < 200_000, "credit after {asked} slots: no end");
+            a.act().expect("a");
+            b.act().expect("b");
+            net.step();
+            if a.is_done(&b.load) && b.is_done(&a.load) {
+                break;
+            }
+        }
+        // A notice covers at least the batch, and more where several slots were free at once.
+        let notices = b.link.stats().credit_notices_sent;
+        assert!((1..=140 / expected).contains(&notices), "after {asked} slots: {notices} notices");
+        counts.push(notices);
+    }
+    assert!(counts.is_sorted_by(|more, less| more >= less), "{counts:?}");
+    assert!(counts[0] > counts[2] && counts[2] > counts[3], "{counts:?}");
+    assert_eq!(counts[3], counts[4], "never so seldom that data runs dry");
 }

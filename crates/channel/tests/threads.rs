@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use channel::{Class, Header, Link, RingConfig};
+use channel::{Class, Header, Link, RingConfig, Transfer};
 use ends::small;
 use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::tcp::{TcpFabric, TcpOptions};
@@ -82,9 +82,9 @@ fn run(mut side: Side, peer: Load, done: &AtomicUsize, sleeps: bool) -> Side {
     side
 }
 
-fn carry(config: RingConfig, sleeps: bool) {
-    let of_a = Load { frames: 2_000, control_every: 7, hold: 2 };
-    let of_b = Load { frames: 2_000, control_every: 3, hold: 1 };
+fn carry(config: RingConfig, frames: u64, sleeps: bool) {
+    let of_a = Load { frames, control_every: 7, hold: 2 };
+    let of_b = Load { frames, control_every: 3, hold: 1 };
     both_ends(config, |[a, b]| {
         let done = AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -99,31 +99,51 @@ fn carry(config: RingConfig, sleeps: bool) {
 
 #[test]
 fn load_both_ways_while_both_poll() {
-    carry(small(true), false);
+    carry(small(true), 2_000, false);
 }
 
 #[test]
 fn load_both_ways_while_both_sleep() {
-    carry(small(false), true);
+    carry(small(false), 2_000, true);
+}
+
+#[test]
+fn load_both_ways_that_is_read() {
+    for sleeps in [false, true] {
+        carry(RingConfig { transfer: Transfer::Read, ..small(true) }, 500, sleeps);
+    }
 }
 
 #[test]
 fn a_sleeping_end_wakes_for_each_of_a_hundred_questions() {
-    both_ends(small(false), |[mut a, mut b]| {
-        std::thread::scope(|scope| {
-            let other = scope.spawn(move || {
-                for _ in 0..100 {
-                    let question = await_kind(&mut b);
-                    answer(&mut b, question + 1);
-                }
-                b
-            });
-            for question in 0..100 {
-                answer(&mut a, question);
-                assert_eq!(await_kind(&mut a), question + 1);
+    for transfer in [Transfer::Write, Transfer::Read] {
+        both_ends(RingConfig { transfer, ..small(false) }, questions);
+    }
+}
+
+fn questions([mut a, mut b]: [Link; 2]) {
+    std::thread::scope(|scope| {
+        let other = scope.spawn(move || {
+            for _ in 0..100 {
+                let question = await_kind(&mut b);
+                answer(&mut b, question + 1);
             }
-            drop(other.join().expect("the other end"));
+            // Where the other end reads, it needs this one until it has.
+            while b.stats().in_flight > 0 {
+                b.poll().expect("an open link");
+                std::thread::yield_now();
+            }
+            b
         });
+        for question in 0..100 {
+            answer(&mut a, question);
+            assert_eq!(await_kind(&mut a), question + 1);
+        }
+        while !other.is_finished() {
+            a.poll().expect("an open link");
+            std::thread::yield_now();
+        }
+        drop(other.join().expect("the other end"));
     });
 }
 

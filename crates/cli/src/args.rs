@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use millstream::{ExplainFormat, FabricKind, NODES_MAX, WORKERS_MAX};
 use tracing_subscriber::filter::Targets;
 
@@ -35,6 +35,7 @@ Examples:
   millstream run query.sql --metrics                         for Prometheus, on port 9464
   millstream run query.sql --set millstream.exchange=shuffle
   millstream run query.sql --dry-run                         what it would use; starts nothing
+  mpirun -n 4 millstream run query.sql                       nodes that a launcher starts; or srun
   millstream run - < query.sql                               SQL from standard input
 
 Exit codes: 0 success, 1 failure while running, 2 wrong arguments or SQL, 130 ended by Ctrl-C.
@@ -44,6 +45,7 @@ const SQL_EXAMPLES: &str = "\
 Examples:
   millstream sql                                        from the keyboard; .help lists commands
   millstream sql -c \"SELECT 1 + 1 AS two\"
+  millstream sql -f tables.sql -c \"SELECT count(*) FROM t\"
   millstream sql -f tables.sql -f query.sql             one after the other, tables are kept
   millstream sql -f query.sql --output rows.parquet     rows of SELECT into a file
   millstream sql -f query.sql --chart                   a picture of the rows
@@ -58,10 +60,22 @@ Examples:
   millstream explain examples/flights.sql --nodes 4 --workers 1
   millstream explain query.sql --set millstream.exchange=shuffle";
 
+const TOP_EXAMPLES: &str = "\
+Examples:
+  millstream run query.sql --metrics            in one terminal
+  millstream top                                in another; Ctrl-C ends it, not the job
+  millstream top 127.0.0.1:9000 --interval 5s   another address, every five seconds
+  millstream top --count 1 --json               once, for another program";
+
 const FABRIC_EXAMPLES: &str = "\
 Examples:
   millstream fabric info
   MILLSTREAM_RDMA=device=mlx5_1,gid=3 millstream fabric info";
+
+const CERT_EXAMPLES: &str = "\
+Examples:
+  millstream cert init ~/cluster/ca                  once; ca.key signs, and stays where it is
+  millstream cert issue ~/cluster/ca ~/cluster/node  then srun … millstream run … --certs DIR";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -74,12 +88,72 @@ pub(crate) enum Command {
     /// Shows how the statements of a SQL file would run: pipelines, exchanges and why, memory.
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArgs),
+    /// Shows what a running job is doing: time, rows, watermark, state and skew of each operator
+    /// and worker.
+    #[command(after_help = TOP_EXAMPLES)]
+    Top(TopArgs),
     /// Shows what can carry rows between workers on this machine.
     #[command(after_help = FABRIC_EXAMPLES)]
     Fabric(FabricArgs),
+    /// Makes certificates by which nodes on several machines know each other.
+    #[command(after_help = CERT_EXAMPLES)]
+    Cert(CertArgs),
     /// Measures a workload of the papers, or what this machine can do.
     #[command(after_help = bench::EXAMPLES)]
     Bench(BenchArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Where the job serves its metrics
+    #[arg(value_name = "ADDR:PORT", default_value = "127.0.0.1:9464")]
+    pub(crate) address: SocketAddr,
+
+    /// From one look to the next, and what numbers are of: 500ms, 5s, 1min
+    #[arg(
+        long = "interval",
+        value_name = "TIME",
+        default_value = "1s",
+        value_parser = interval_ms
+    )]
+    pub(crate) interval_ms: u64,
+
+    /// Ends after so many looks [default: when the job ends]
+    #[arg(long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+
+    /// Writes each look as a JSON object in a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CertArgs {
+    /// What to make.
+    #[command(subcommand)]
+    pub(crate) make: CertCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CertCommand {
+    /// Makes the authority of a new cluster: ca.pem and ca.key.
+    Init {
+        /// Where; it must not hold one already
+        directory: PathBuf,
+        /// Days for which it counts
+        #[arg(long, value_name = "N", default_value_t = 3650, value_parser = days())]
+        days: u32,
+    },
+    /// Issues the certificate of a node, or of all: node.pem, node.key and ca.pem.
+    Issue {
+        /// The directory of the authority
+        authority: PathBuf,
+        /// Where the certificate goes; it must not hold one already
+        directory: PathBuf,
+        /// Days for which it counts
+        #[arg(long, value_name = "N", default_value_t = 365, value_parser = days())]
+        days: u32,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -96,14 +170,34 @@ pub(crate) enum FabricCommand {
     Info,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) job: JobArgs,
 
-    /// Where node 0 listens for the other nodes: a loopback address; port 0 takes a free one
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0", value_parser = loopback)]
-    pub(crate) listen: SocketAddr,
+    /// Where this node listens for others; port 0 takes a free one [default: 127.0.0.1:0; with
+    /// nodes on other hosts, the address of this host's name]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
+    pub(crate) listen: Option<SocketAddr>,
+
+    /// Where nodes that mpirun or srun starts find each other: a directory that all of them see
+    /// [default: the launcher itself by PMI, /tmp on one host, else where the job was submitted]
+    #[arg(long, value_name = "DIR", env = "MILLSTREAM_RENDEZVOUS")]
+    pub(crate) rendezvous: Option<PathBuf>,
+
+    /// How long nodes that mpirun or srun starts wait for each other
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = seconds())]
+    pub(crate) join_timeout: u32,
+
+    /// The certificate of this node, which `millstream cert issue` has made: nodes on several
+    /// machines prove to each other who they are, and encrypt all but the rows
+    #[arg(long, value_name = "DIR", env = "MILLSTREAM_CERTS", conflicts_with = "insecure")]
+    pub(crate) certs: Option<PathBuf>,
+
+    /// Lets nodes listen beyond loopback, in the clear and without a proof of who they are: for
+    /// networks that you trust
+    #[arg(long)]
+    pub(crate) insecure: bool,
 
     /// Plans, shows the memory that would be used, and starts nothing
     #[arg(long)]
@@ -129,13 +223,8 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct SqlArgs {
-    /// Runs this and leaves; may be repeated
-    #[arg(short = 'c', long = "command", value_name = "SQL", conflicts_with = "file")]
-    pub(crate) command: Vec<String>,
-
-    /// Runs the statements and dot commands of a file and leaves; may be repeated
-    #[arg(short = 'f', long = "file", value_name = "FILE")]
-    pub(crate) file: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) given: Given,
 
     #[command(flatten)]
     pub(crate) layout: LayoutArgs,
@@ -150,8 +239,58 @@ pub(crate) struct SqlArgs {
     pub(crate) log: LogArgs,
 }
 
-/// Where rows of a bare `SELECT` go, and how they look.
+/// What `-c` and `-f` name, in the order in which they stand on the command line.
+#[derive(Debug)]
+pub(crate) struct Given(pub(crate) Vec<Piece>);
+
+/// One `-c` or `-f`.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    Text(String),
+    File(PathBuf),
+}
+
+/// The arguments that [`Given`] puts in order.
 #[derive(Debug, Args)]
+struct GivenArgs {
+    /// Runs this and leaves; -c and -f may be repeated, and run in their order
+    #[arg(short = 'c', long = "command", value_name = "SQL")]
+    command: Vec<String>,
+
+    /// Runs the statements and dot commands of a file and leaves
+    #[arg(short = 'f', long = "file", value_name = "FILE")]
+    file: Vec<PathBuf>,
+}
+
+impl Args for Given {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        GivenArgs::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        GivenArgs::augment_args_for_update(command)
+    }
+}
+
+impl FromArgMatches for Given {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let GivenArgs { command, file } = GivenArgs::from_arg_matches(matches)?;
+        let places = |id: &str| matches.indices_of(id).into_iter().flatten();
+        let texts = places("command").zip(command.into_iter().map(Piece::Text));
+        let files = places("file").zip(file.into_iter().map(Piece::File));
+        let mut all: Vec<(usize, Piece)> = texts.chain(files).collect();
+        all.sort_by_key(|(place, _)| *place);
+        Ok(Self(all.into_iter().map(|(_, piece)| piece).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Where rows of a bare `SELECT` go, and how they look.
+#[derive(Debug, Clone, Args)]
 pub(crate) struct RowsArgs {
     /// How rows of a bare SELECT are written [default: by the extension of --output, else table]
     #[arg(long, value_enum)]
@@ -168,7 +307,7 @@ pub(crate) struct RowsArgs {
 }
 
 /// What others may watch.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct TelemetryArgs {
     /// Serves metrics for Prometheus at /metrics, and JSON at /status [default address:
     /// 127.0.0.1:9464]
@@ -200,7 +339,7 @@ pub(crate) struct ExplainArgs {
 }
 
 /// What a job is and where it runs.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct JobArgs {
     /// The SQL; `-` reads standard input
     pub(crate) file: PathBuf,
@@ -210,18 +349,19 @@ pub(crate) struct JobArgs {
 }
 
 /// Where a job runs.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct LayoutArgs {
-    /// Processes that share the work
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = nodes)]
-    pub(crate) nodes: u32,
+    /// Processes that share the work [default: 1, or what mpirun or srun started]
+    #[arg(long, value_name = "N", value_parser = nodes)]
+    pub(crate) nodes: Option<u32>,
 
     /// Threads of each process [default: the cores of this machine, divided among the nodes]
     #[arg(long, value_name = "W", value_parser = workers)]
     pub(crate) workers: Option<u32>,
 
-    /// What carries rows between workers: shm, tcp or verbs (RDMA)
-    #[arg(long, value_name = "FABRIC", default_value_t = FabricKind::Shm)]
+    /// What carries rows between workers: shm, tcp, verbs (RDMA), mpi, or auto: shm on a machine,
+    /// verbs or tcp between machines
+    #[arg(long, value_name = "FABRIC", default_value_t = FabricKind::Auto)]
     pub(crate) fabric: FabricKind,
 
     /// Sets an option, as SET in the SQL does; may be repeated
@@ -229,7 +369,7 @@ pub(crate) struct LayoutArgs {
     pub(crate) set: Vec<(String, String)>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct LogArgs {
     /// What is logged on standard error: off, error, warn, info, debug or trace, also per crate
     /// (`info,channel=debug`)
@@ -279,10 +419,15 @@ pub(crate) enum ProgressStyle {
 }
 
 impl LayoutArgs {
+    /// Processes that share the work.
+    pub(crate) fn nodes(&self) -> u32 {
+        self.nodes.unwrap_or(1)
+    }
+
     /// Threads of each process.
     pub(crate) fn workers(&self) -> u32 {
         let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-        self.workers.unwrap_or_else(|| (cores() / self.nodes).clamp(1, WORKERS_MAX))
+        self.workers.unwrap_or_else(|| (cores() / self.nodes()).clamp(1, WORKERS_MAX))
     }
 }
 
@@ -304,14 +449,32 @@ fn bounded(text: &str, max: u32) -> Option<u32> {
     text.parse().ok().filter(|number| (1..=max).contains(number))
 }
 
-fn loopback(text: &str) -> Result<SocketAddr, String> {
-    let addr: SocketAddr =
-        text.parse().map_err(|_| "write an address and a port, such as 127.0.0.1:0".to_owned())?;
-    if addr.ip().is_loopback() {
-        Ok(addr)
-    } else {
-        Err("nodes of other machines cannot join yet: use a loopback address".into())
-    }
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "write an address and a port, such as 127.0.0.1:0".to_owned())
+}
+
+fn days() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=36_500)
+}
+
+fn seconds() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=86_400)
+}
+
+/// `500ms`, `5s`, `1min`, in milliseconds; at least 50.
+fn interval_ms(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let unit = match text[digits..].trim() {
+        "ms" => Some(1),
+        "s" => Some(1_000),
+        "min" => Some(60_000),
+        _ => None,
+    };
+    let number: Option<u64> = text[..digits].parse().ok();
+    let ms = number.zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
+    ms.filter(|ms| (50..=86_400_000).contains(ms))
+        .ok_or_else(|| "write a number with ms, s or min, of 50ms to a day".to_owned())
 }
 
 pub(crate) fn setting(text: &str) -> Result<(String, String), String> {
@@ -362,8 +525,8 @@ mod tests {
             (["--nodes", "0"], "leave --nodes out"),
             (["--nodes", "257"], "leave --nodes out"),
             (["--workers", "0"], "leave --workers out"),
-            (["--fabric", "infiniband"], "there are shm, tcp, verbs"),
-            (["--listen", "0.0.0.0:1"], "use a loopback address"),
+            (["--fabric", "infiniband"], "there are auto, shm, tcp, verbs, mpi"),
+            (["--join-timeout", "0"], "1..=86400"),
             (["--listen", "here"], "such as 127.0.0.1:0"),
             (["--set", "shuffle"], "write KEY=VALUE"),
             (["--set", "=shuffle"], "write KEY=VALUE"),
@@ -371,6 +534,15 @@ mod tests {
         ] {
             let error = parse(&[&["q.sql"][..], &args[..]].concat()).unwrap_err();
             assert!(error.contains(hint), "{args:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn intervals_have_a_unit() {
+        let ms = ["50ms", "5s", "2 min"].map(|text| interval_ms(text).unwrap());
+        assert_eq!(ms, [50, 5_000, 120_000]);
+        for text in ["5", "49ms", "s", "", "-1s", "99999999999999999999s", "2min3"] {
+            assert!(interval_ms(text).is_err(), "{text}");
         }
     }
 

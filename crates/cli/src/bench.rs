@@ -1,15 +1,25 @@
 //! `millstream bench`: the workloads of the papers, and the limits of the machine.
 
+mod multicast;
+mod paper;
+mod predict;
+mod wires;
+
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use bench::summary::speedups;
+use bench::sustain::Outcome;
 use bench::workload::Size;
-use bench::{BenchError, Distribution, Plan, Summary, Workload};
-use clap::{Args, ValueEnum};
+use bench::{BenchError, Distribution, Plan, Summary, Timed, Workload};
+use clap::{Args, Subcommand, ValueEnum};
 use millstream::FabricKind;
 use millstream::cluster::{Control, Invitation, LocalLaunch, launch_local};
 
+use self::multicast::{MulticastArgs, multicast};
+use self::paper::{PaperArgs, paper};
+use self::predict::{PredictArgs, predict};
 use crate::args::{LogArgs, ProgressStyle, nodes, setting, workers};
 use crate::failure::Failure;
 use crate::run::print;
@@ -23,20 +33,34 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   millstream bench limits                                  what this machine can do
+  millstream bench wire --report wire.html                 what each transport carries, at what cost
+  millstream bench shuffle --nodes 4                       rings against plain sockets
   millstream bench ysb                                     100 campaigns, one worker
   millstream bench ysb --keys 10000000                     10 million keys
   millstream bench ysb --nodes 2 --against-one             two processes, and one in turns
   millstream bench ro --workers 2 --exchange merge,shuffle compares two exchanges in turns
+  millstream bench multicast --report whale.html           rows for every instance, by each tree
+  millstream bench nb8 --nodes 2 --exchange shuffle,uppar  a join of windows
+  millstream bench ro --exponent 1.5                       keys by Zipf's law
+  millstream bench ysb --workers 2 --sustainable           the highest rate without a backlog
+  millstream bench cm --latency 1e6 --low-latency          latency at a million rows a second
+  millstream bench paper slash --rows 0.1                  a paper's experiments, as a page
+  millstream bench predict                                 what clusters would do
   millstream bench nb7 --json                              for programs
+  millstream bench nb7 --write bids.parquet                the rows, for other engines
 
 Input is made before the clock starts and lies in memory. Results are checked against a sequential
 computation. Figures are medians, with the least and the greatest behind.";
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    sweep: Option<Sweep>,
+
     /// What is measured
-    #[arg(value_enum)]
-    workload: Name,
+    #[arg(value_enum, required = true)]
+    workload: Option<Name>,
 
     /// Processes that share the work
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = nodes)]
@@ -46,11 +70,12 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "W", default_value_t = 1, value_parser = workers)]
     workers: u32,
 
-    /// What carries rows between workers: shm or tcp
-    #[arg(long, value_name = "FABRIC", default_value_t = FabricKind::Shm)]
-    fabric: FabricKind,
+    /// What carries rows between workers: shm or tcp [default: shm; with wire, all that there are]
+    #[arg(long, value_name = "FABRIC")]
+    fabric: Option<FabricKind>,
 
-    /// Rows of each worker [default: 32 or 128 million]
+    /// Rows of each worker [default: 128 million; fewer where rows are long; with shuffle, 5
+    /// million]
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     rows: Option<u64>,
 
@@ -62,13 +87,34 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_enum)]
     distribution: Option<KeysBy>,
 
-    /// How workers meet: merge, shuffle or forward; several are measured in turns [default: auto]
+    /// Zipf's law with this exponent in place of 1; 0 for uniform keys
+    #[arg(long, value_name = "Z", value_parser = exponent, conflicts_with = "distribution")]
+    exponent: Option<f64>,
+
+    /// Bytes of a slot of the rings between workers
+    #[arg(long, value_name = "BYTES")]
+    slot_bytes: Option<String>,
+
+    /// Slots of each ring: how many a worker may send before others are given back
+    #[arg(long, value_name = "N")]
+    credits: Option<u32>,
+
+    /// Bytes of input of an epoch
+    #[arg(long, value_name = "BYTES")]
+    epoch: Option<String>,
+
+    /// How workers meet: merge, shuffle, uppar or forward; several are measured in turns [default:
+    /// auto]
     #[arg(long, value_name = "EXCHANGE", value_delimiter = ',')]
     exchange: Vec<String>,
 
     /// Measures one worker alone in turns with the others, and compares
     #[arg(long)]
     against_one: bool,
+
+    /// Measures a loop that does the same on one thread in turns with the others
+    #[arg(long)]
+    against_loop: bool,
 
     /// How often each thing is measured
     #[arg(
@@ -79,9 +125,42 @@ pub(crate) struct BenchArgs {
     )]
     runs: u32,
 
+    /// Measures latency at so many rows a second, of all workers together, which come by the clock
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    latency: Option<f64>,
+
+    /// Searches the highest rate that can be sustained, and measures latency at half and at nine
+    /// tenths of it
+    #[arg(long, conflicts_with = "latency")]
+    sustainable: bool,
+
+    /// Seconds of each run by the clock
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds)]
+    seconds: f64,
+
+    /// Milliseconds by the clock between the ends of two windows, in runs by the clock
+    #[arg(long, value_name = "MS", default_value_t = 100.0, value_parser = seconds)]
+    window_every: f64,
+
+    /// Workers that never sleep, and small slots
+    #[arg(long)]
+    low_latency: bool,
+
     /// Sets an option, as SET in the SQL does; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     set: Vec<(String, String)>,
+
+    /// Writes the rows that are read to a file, for other programs, instead of measuring
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["exchange", "against_one", "runs", "latency", "sustainable"]
+    )]
+    write: Option<PathBuf>,
+
+    /// With wire and shuffle: writes the report as a page with plots, and as JSON beside it
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
 
     /// Prints a JSON object a line instead of text
     #[arg(long)]
@@ -91,18 +170,40 @@ pub(crate) struct BenchArgs {
     log: LogArgs,
 }
 
+#[derive(Debug, Subcommand)]
+enum Sweep {
+    /// One row to many instances: Whale's measures, with each tree and with a copy for each
+    Multicast(MulticastArgs),
+    /// The experiments of a paper, in sizes that fit this machine: a page with plots, and JSON
+    Paper(PaperArgs),
+    /// What 2 to 256 nodes would do by merge, shuffle and broadcast: a model, held to runs here
+    Predict(PredictArgs),
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Name {
     /// Views of 100 campaigns, every 10 seconds; with --keys, rows of each key, every 10 minutes
     Ysb,
+    /// Clicks for each view of 100 campaigns, every 10 seconds
+    YsbStar,
     /// Rows of each key, over everything
     Ro,
     /// Mean per job, every 2 seconds
     Cm,
     /// Highest bid of each auction, every minute
     Nb7,
+    /// Auctions with their sellers, of 12 hours
+    Nb8,
+    /// Bids with their bidders, of a session
+    Nb11,
+    /// Mean bid of each auction over 10 seconds, every 2 seconds
+    Swa,
     /// Memory and links of this machine
     Limits,
+    /// Each transport: streams and single messages by size, credits, batches and publish modes
+    Wire,
+    /// Integers through two shuffles: rings against sockets, by threshold; 2, 4 and 8 processes
+    Shuffle,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -118,18 +219,44 @@ enum KeysBy {
 /// Runs the command.
 pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
     log::start(&args.log.log, &Screen::new(ProgressStyle::None), None);
-    let Some(plan) = args.plan() else {
+    if let Some(Sweep::Multicast(args)) = &args.sweep {
+        return multicast(args);
+    }
+    if let Some(Sweep::Paper(args)) = &args.sweep {
+        return paper(args);
+    }
+    if let Some(Sweep::Predict(args)) = &args.sweep {
+        return predict(args);
+    }
+    let reports = matches!(args.workload, Some(Name::Wire | Name::Shuffle));
+    if args.report.is_some() && !reports {
+        return Err(Failure::usage("--report is of 'bench wire' and 'bench shuffle'", None));
+    }
+    let Some(plan) = args.plan()? else {
+        if args.write.is_some() {
+            return Err(Failure::usage("the limits of the machine have no rows to write", None));
+        }
+        match args.workload {
+            Some(Name::Wire) => return wires::wire(args),
+            Some(Name::Shuffle) => return wires::shuffle(args),
+            _ => {}
+        }
         let limits = bench::limits::limits(args.workers.max(2), args.runs as usize);
         let limits = limits.map_err(|error| failed(&error))?;
         print(&if args.json { limits.json() + "\n" } else { limits.to_string() });
         return Ok(ExitCode::SUCCESS);
     };
+    if let Some(path) = &args.write {
+        let written = bench::write(plan.workload, &plan.size, path).map_err(|e| failed(&e))?;
+        print(&if args.json { written.json() } else { written.to_string() });
+        return Ok(ExitCode::SUCCESS);
+    }
     let cluster = |error: millstream::cluster::ClusterError| failed(&error.into());
     let invitation = Invitation::from_env().map_err(cluster)?;
     if let Some(invitation) = invitation {
         signals::ignore_interrupts()?;
         let control = invitation.join().map_err(cluster)?;
-        return match measured(&plan, &control) {
+        return match args.measured(&plan, &control) {
             Ok(_) => Ok(ExitCode::SUCCESS),
             // Node 0 tells.
             Err(_) => Err(Failure::silent()),
@@ -137,58 +264,123 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
     }
     let launch = LocalLaunch::new(args.nodes).map_err(cluster)?;
     let launched = launch_local(launch).map_err(cluster)?;
-    let result = measured(&plan, &launched.control);
+    let result = args.measured(&plan, &launched.control);
     drop(launched.control);
     launched.children.wait(PATIENCE);
-    let summaries = result.map_err(|error| failed(&error))?;
-    print(&if args.json { lines(&summaries) } else { text(&summaries) });
+    print(&result.map_err(|error| failed(&error))?);
     Ok(ExitCode::SUCCESS)
 }
 
 impl BenchArgs {
     /// What is measured; `None` for the limits.
-    fn plan(&self) -> Option<Plan> {
-        let workload = match self.workload {
-            Name::Ysb if self.keys.is_some() || self.distribution.is_some() => Workload::YsbKeys,
+    fn plan(&self) -> Result<Option<Plan>, Failure> {
+        let skewed = self.exponent.is_some() || self.distribution.is_some();
+        let Some(workload) = self.workload else { return Ok(None) };
+        let workload = match workload {
+            Name::Ysb if self.keys.is_some() || skewed => Workload::YsbKeys,
             Name::Ysb => Workload::Ysb,
+            Name::YsbStar => Workload::YsbStar,
             Name::Ro => Workload::Ro,
             Name::Cm => Workload::Cm,
             Name::Nb7 => Workload::Nb7,
-            Name::Limits => return None,
+            Name::Nb8 => Workload::Nb8,
+            Name::Nb11 => Workload::Nb11,
+            Name::Swa => Workload::Swa,
+            Name::Limits | Name::Wire | Name::Shuffle => return Ok(None),
         };
-        let distribution = self.distribution.map(|keys_by| match keys_by {
-            KeysBy::Uniform => Distribution::Uniform,
-            KeysBy::Zipf => Distribution::Zipf,
-            KeysBy::Pareto => Distribution::Pareto,
-        });
+        if !workload.has_keys() && (self.keys.is_some() || skewed) {
+            let hint = "leave out --keys, --distribution and --exponent";
+            return Err(Failure::usage(&format!("the keys of {workload} are given"), Some(hint)));
+        }
+        let distribution = match (self.exponent, self.distribution) {
+            (Some(0.0), _) | (_, Some(KeysBy::Uniform)) => Distribution::Uniform,
+            (Some(exponent), _) => Distribution::Zipf(exponent),
+            (_, Some(KeysBy::Zipf)) => Distribution::Zipf(1.0),
+            (_, Some(KeysBy::Pareto)) => Distribution::Pareto,
+            (None, None) => workload.distribution(),
+        };
         let size = Size {
             rows_per_worker: self.rows.unwrap_or(workload.rows_per_worker()),
             workers: u64::from(self.nodes) * u64::from(self.workers),
             keys: self.keys.unwrap_or(workload.keys()),
-            distribution: distribution.unwrap_or(workload.distribution()),
+            distribution,
+            interval_ns: None,
         };
-        Some(Plan {
+        let profile: &[(&str, &str)] = if self.low_latency { &LOW_LATENCY } else { &[] };
+        let profile = profile.iter().map(|(key, value)| (key.to_string(), value.to_string()));
+        let rings = [
+            ("millstream.slot_bytes", self.slot_bytes.clone()),
+            ("millstream.slots", self.credits.map(|slots| slots.to_string())),
+            ("millstream.epoch_bytes", self.epoch.clone()),
+        ];
+        let rings = rings.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+        Ok(Some(Plan {
             workload,
             size,
             nodes: self.nodes,
             workers: self.workers,
-            fabric: self.fabric,
+            fabric: self.fabric.unwrap_or_default(),
             exchanges: self.exchange.clone(),
             against_one: self.against_one,
+            against_loop: self.against_loop,
             runs: self.runs,
-            settings: self.set.clone(),
-        })
+            settings: profile.into_iter().chain(rings).chain(self.set.iter().cloned()).collect(),
+        }))
+    }
+
+    /// Measures, and tells the other nodes how it ended; gives what is to be printed.
+    fn measured(&self, plan: &Plan, control: &Control) -> Result<String, BenchError> {
+        let result = match self.latency.is_some() || self.sustainable {
+            true => {
+                let timed = Timed {
+                    plan: plan.clone(),
+                    rate: self.latency,
+                    seconds: self.seconds,
+                    every_s: self.window_every / 1e3,
+                };
+                bench::sustain::run(&timed, control).map(|outcomes| match self.json {
+                    true => outcomes.iter().map(|outcome| outcome.json() + "\n").collect(),
+                    false => outcomes.iter().map(Outcome::to_string).collect::<Vec<_>>().join("\n"),
+                })
+            }
+            false => bench::run(plan, control).map(|summaries| match self.json {
+                true => lines(&summaries),
+                false => text(&summaries),
+            }),
+        };
+        told(result, control)
     }
 }
 
-/// Measures, and tells the other nodes how it ended.
-fn measured(plan: &Plan, control: &Control) -> Result<Vec<Summary>, BenchError> {
-    let result = bench::run(plan, control);
+/// Tells the other nodes how it ended.
+fn told<T>(result: Result<T, BenchError>, control: &Control) -> Result<T, BenchError> {
     match &result {
         Ok(_) => control.close(),
         Err(error) => control.fail(&error.to_string()),
     }
     result
+}
+
+/// What has little latency: workers that poll on, and slots that are soon full.
+const LOW_LATENCY: [(&str, &str); 3] =
+    [("millstream.idle", "spin"), ("millstream.slot_bytes", "4 KiB"), ("millstream.slots", "32")];
+
+/// Rows a second.
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse::<f64>().ok().filter(|rate| (1.0..=1e12).contains(rate));
+    rate.ok_or_else(|| "write rows a second, such as 1e6".into())
+}
+
+/// A time that a run may take.
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|time| (0.1..=1e6).contains(time));
+    seconds.ok_or_else(|| "write a number from 0.1 on, such as 5".into())
+}
+
+/// An exponent of Zipf's law that the generator takes, or zero.
+fn exponent(text: &str) -> Result<f64, String> {
+    let exponent = text.parse::<f64>().ok().filter(|exponent| (0.0..=20.0).contains(exponent));
+    exponent.ok_or_else(|| "write a number of 0 to 20, such as 1.5".into())
 }
 
 fn text(summaries: &[Summary]) -> String {

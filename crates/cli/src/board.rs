@@ -1,4 +1,5 @@
 //! How the jobs of this process are doing, for Prometheus and as JSON: `--metrics`.
+//! `millstream top` reads the latter.
 //!
 //! A [`Board`] is told by the jobs and read by the [`Server`]. Counters of jobs that have ended are
 //! kept, so that they only grow while the process lives. The number of series is bounded: workers
@@ -9,12 +10,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
-use millstream::{Error, Job, MetricKind, Observer, Progress, Report, WorkerCounters};
-use millstream::{job_metrics, metrics};
+use millstream::{
+    Error, ExplainFormat, Job, MetricKind, Observer, OperatorCounters, Progress, Report,
+    WorkerCounters, job_metrics, metrics,
+};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -46,6 +50,7 @@ struct State {
     ended_workers: BTreeMap<u32, Values>,
     /// Those of [`job_metrics`].
     ended_jobs: Vec<f64>,
+    started: u64,
     succeeded: u64,
     failed: u64,
     cancelled: u64,
@@ -56,6 +61,12 @@ struct Running {
     /// Name and line.
     statements: Vec<(String, usize)>,
     bounded: bool,
+    /// Names, in the order in which workers count them.
+    operators: Vec<String>,
+    /// The plan for a reader, and as JSON.
+    plan: (String, String),
+    /// How many jobs began before.
+    number: u64,
 }
 
 /// The values of a worker; `None` where there is none.
@@ -89,7 +100,14 @@ impl Observer for Board {
         let name = |name: &str| name.chars().take(NAME_CHARS_MAX).collect();
         let statements = job.statements().iter().take(STATEMENTS_SHOWN_MAX);
         let statements = statements.map(|s| (name(&s.name), s.line)).collect();
-        state.job = Some(Running { statements, bounded: job.bounded() });
+        state.started += 1;
+        state.job = Some(Running {
+            statements,
+            bounded: job.bounded(),
+            operators: job.operators(),
+            plan: (job.explain_as(ExplainFormat::Text), job.explain_as(ExplainFormat::Json)),
+            number: state.started,
+        });
         state.progress = None;
     }
 
@@ -175,9 +193,12 @@ impl Board {
             let statements: Vec<_> = statements
                 .map(|(name, line)| format!("{{\"name\":{},\"line\":{line}}}", json_text(name)))
                 .collect();
+            let operators: Vec<_> = running.operators.iter().map(|name| json_text(name)).collect();
             let mut fields = vec![
+                format!("\"number\":{}", running.number),
                 format!("\"statements\":[{}]", statements.join(",")),
                 format!("\"bounded\":{}", running.bounded),
+                format!("\"operators\":[{}]", operators.join(",")),
             ];
             for (metric, value) in job_metrics().iter().zip(state.job_values()) {
                 let name = metric.name.trim_start_matches("millstream_").trim_start_matches("job_");
@@ -185,15 +206,28 @@ impl Board {
             }
             job = format!("{{{}}}", fields.join(","));
         }
+        let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         format!(
-            "{{\"version\":{},\"job\":{job},\"jobs\":{{\"succeeded\":{},\"failed\":{},\
-             \"cancelled\":{}}},\"workers\":[{}]}}\n",
+            "{{\"version\":{},\"clock_ms\":{},\"job\":{job},\"jobs\":{{\"succeeded\":{},\
+             \"failed\":{},\"cancelled\":{}}},\"workers\":[{}],\"operators\":[{}]}}\n",
             json_text(env!("CARGO_PKG_VERSION")),
+            clock.as_millis(),
             state.succeeded,
             state.failed,
             state.cancelled,
-            workers.join(",")
+            workers.join(","),
+            state.operators().join(",")
         )
+    }
+
+    /// The plan of the running job, as JSON with the text that EXPLAIN shows.
+    fn plan(&self) -> String {
+        match &self.lock().job {
+            Some(Running { plan: (text, json), .. }) => {
+                format!("{{\"text\":{},\"plan\":{}}}\n", json_text(text), json.trim_end())
+            }
+            None => "null\n".into(),
+        }
     }
 }
 
@@ -224,6 +258,33 @@ impl State {
             }
         }
         shown
+    }
+
+    /// The operators of the running job on each worker, as JSON.
+    fn operators(&self) -> Vec<String> {
+        let workers = self.progress.iter().flat_map(|progress| &progress.workers);
+        let operator = |worker: &WorkerCounters, at: usize, counted: &OperatorCounters| {
+            let known = ![i64::MIN, i64::MAX].contains(&counted.watermark_ms);
+            let seconds = counted.watermark_ms as f64 / 1e3;
+            let watermark = if known { seconds.to_string() } else { "null".into() };
+            format!(
+                "{{\"operator\":{at},\"node\":{},\"worker\":{},\"busy_seconds\":{},\
+                 \"backpressured_seconds\":{},\"input_rows\":{},\"output_rows\":{},\
+                 \"state_bytes\":{},\"watermark_seconds\":{watermark}}}",
+                worker.node,
+                worker.worker,
+                counted.busy_ns as f64 / 1e9,
+                counted.backpressured_ns as f64 / 1e9,
+                counted.rows_in,
+                counted.rows_out,
+                counted.state_bytes,
+            )
+        };
+        let of_worker = |worker: &WorkerCounters| -> Vec<String> {
+            let counted = worker.operators.iter().enumerate();
+            counted.map(|(at, counted)| operator(worker, at, counted)).collect()
+        };
+        workers.flat_map(of_worker).collect()
     }
 
     /// The values of [`job_metrics`].
@@ -334,7 +395,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves `/metrics` and `/status` of a board.
+    /// Serves `/metrics`, `/status` and `/plan` of a board.
     ///
     /// # Errors
     /// When the address cannot be listened on.
@@ -352,15 +413,22 @@ impl Server {
         if address.port() == 0 {
             eprintln!("metrics on http://{bound}/metrics");
         }
-        let (of_page, of_status) = (board.clone(), board.clone());
+        let (of_page, of_status, of_plan) = (board.clone(), board.clone(), board.clone());
         let json = [(CONTENT_TYPE, "application/json")];
         let router = Router::new()
-            .route("/", get(|| async { "/metrics for Prometheus, /status as JSON\n" }))
+            .route("/", get(|| async { "/metrics for Prometheus; /status and /plan as JSON\n" }))
             .route(
                 "/metrics",
                 get(|| async move { ([(CONTENT_TYPE, OPEN_METRICS)], of_page.page()) }),
             )
-            .route("/status", get(move || async move { (json, of_status.status()) }));
+            .route(
+                "/status",
+                get({
+                    let json = json.clone();
+                    move || async move { (json, of_status.status()) }
+                }),
+            )
+            .route("/plan", get(move || async move { (json, of_plan.plan()) }));
         runtime.spawn(async move {
             if let Err(error) = axum::serve(listener, router).await {
                 tracing::warn!(%error, "metrics are no longer served");
@@ -381,7 +449,23 @@ mod tests {
     fn progress(workers: u32, rows_in: u64) -> Progress {
         let counters =
             Counters { rows_in, state_bytes: 5, watermark_ms: 1500, ..Counters::default() };
-        let worker = |worker| WorkerCounters { node: worker / 4, worker, counters };
+        let operator = OperatorCounters {
+            rows_in,
+            rows_out: 1,
+            busy_ns: 500_000_000,
+            backpressured_ns: 0,
+            state_bytes: 5,
+            epochs: 0,
+            groups_sent: 0,
+            delta_bytes: 0,
+            epoch_bytes: 0,
+            watermark_ms: 1500,
+        };
+        let operators = vec![operator];
+        let worker = |worker| {
+            let operators = operators.clone();
+            WorkerCounters { node: worker / 4, worker, counters, operators }
+        };
         Progress {
             elapsed: Duration::from_secs(2),
             counters: Counters { bad: 3, ..counters },
@@ -446,6 +530,10 @@ mod tests {
         assert!(status.starts_with("{\"version\":\""), "{status}");
         assert!(status.contains("\"workers\":[{\"node\":0,\"worker\":0,"), "{status}");
         assert!(status.contains("\"input_rows\":7"), "{status}");
+        let operator =
+            "\"operators\":[{\"operator\":0,\"node\":0,\"worker\":0,\"busy_seconds\":0.5,";
+        assert!(status.contains(operator), "{status}");
+        assert_eq!(board.plan(), "null\n", "there is no job");
     }
 
     /// The reference page names what only this program has.

@@ -12,28 +12,40 @@ use crate::signals::INTERRUPTED;
 pub(crate) struct Failure {
     /// Whole lines; empty where everything was said already.
     text: String,
+    /// What they say, in one line.
+    message: String,
     code: u8,
 }
 
 impl Failure {
     /// Wrong arguments.
     pub(crate) fn usage(message: &str, hint: Option<&str>) -> Self {
-        Self { text: lines(message, hint), code: 2 }
+        Self { text: lines(message, hint), message: message.into(), code: 2 }
     }
 
     /// Something that failed on the way.
     pub(crate) fn runtime(message: &str, hint: Option<&str>) -> Self {
-        Self { text: lines(message, hint), code: 1 }
+        Self { text: lines(message, hint), message: message.into(), code: 1 }
     }
 
     /// Ended by Ctrl-C, which needs no words.
     pub(crate) fn interrupted() -> Self {
-        Self { text: String::new(), code: INTERRUPTED }
+        Self { text: String::new(), message: String::new(), code: INTERRUPTED }
     }
 
     /// A failure that another process reports.
     pub(crate) fn silent() -> Self {
-        Self { text: String::new(), code: 1 }
+        Self { text: String::new(), message: String::new(), code: 1 }
+    }
+
+    /// The same end, of which another process tells.
+    pub(crate) fn silenced(self) -> Self {
+        Self { text: String::new(), ..self }
+    }
+
+    /// What is wrong, in one line.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
     }
 
     /// What the library said; `file` and `sql` are what it was given.
@@ -43,7 +55,7 @@ impl Failure {
                 let color = colored();
                 let rendered: Vec<_> =
                     diagnostics.iter().map(|one| one.render(file, sql, color)).collect();
-                Self { text: rendered.join("\n"), code: 2 }
+                Self { text: rendered.join("\n"), message: error.to_string(), code: 2 }
             }
             Error::Usage { message, hint } => Self::usage(message, Some(hint)),
             error => Self::runtime(&error.to_string(), error.hint().as_deref()),

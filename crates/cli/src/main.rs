@@ -9,11 +9,13 @@
 mod args;
 mod bench;
 mod board;
+mod cert;
 mod chart;
 mod explain;
 mod fabric;
 mod failure;
 mod human;
+mod launched;
 mod log;
 mod member;
 mod output;
@@ -26,6 +28,7 @@ mod sql;
 mod summary;
 mod telemetry;
 mod terminal;
+mod top;
 mod trace;
 
 use std::process::ExitCode;
@@ -34,14 +37,20 @@ use clap::Parser;
 
 use crate::args::{Cli, Command};
 
+/// Arrays of a batch are allocated and freed again some thousand times a second.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Sql(args) => sql::sql(&args),
         Command::Explain(args) => explain::explain(&args),
+        Command::Top(args) => top::top(&args),
         Command::Fabric(args) => fabric::fabric(&args),
         Command::Bench(args) => bench::bench(&args),
+        Command::Cert(args) => cert::cert(&args),
     };
     match result {
         Ok(code) => code,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use millstream::cluster::{Control, Invitation, Launched, LocalLaunch, launch_local};
-use millstream::{Error, Memory, Report, RowFormat, RowTarget, RunOptions, Session};
+use millstream::cluster::{Assignment, Control, Invitation, Launched, LocalLaunch, launch_local};
+use millstream::{Error, FabricKind, Memory, Report, RowFormat, RowTarget, RunOptions, Session};
 
 use crate::args::{LayoutArgs, ProgressStyle, RunArgs};
 use crate::failure::Failure;
@@ -14,7 +14,7 @@ use crate::output::{Output, Writer};
 use crate::screen::Screen;
 use crate::script::{self, Script};
 use crate::telemetry::Telemetry;
-use crate::{human, member, rows, signals, summary};
+use crate::{human, launched, member, rows, signals, summary};
 
 /// How long other nodes may take to end by themselves.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -28,6 +28,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     if let Some(invitation) = invitation()? {
         return member::run(args, &invitation);
     }
+    if let Some(assignment) = assignment()? {
+        return launched::run(args, &assignment);
+    }
     let style = if args.quiet { ProgressStyle::None } else { args.progress };
     let screen = Screen::new(style);
     let telemetry = Telemetry::start(&args.telemetry, &args.log, &screen, true)?;
@@ -37,6 +40,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
 }
 
 fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<ExitCode, Failure> {
+    if let Some(addr) = args.listen.filter(|addr| !addr.ip().is_loopback()) {
+        let message =
+            format!("cannot listen on {addr}: this process starts all nodes on this host");
+        let hint = "use a loopback address; mpirun and srun start nodes on other hosts";
+        return Err(Failure::usage(&message, Some(hint)));
+    }
     let script = script::read(&args.job.file)?;
     let started = SystemTime::now();
     let fail = |error: &Error| Failure::of(error, &script.name, &script.sql);
@@ -69,15 +78,18 @@ fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<E
         launched.children.wait(PATIENCE);
     }
     let interrupted = cancel.load(Ordering::Relaxed);
-    finish(args, screen, output, result, interrupted).map_err(|end| match end {
-        End::Library(error) => fail(&error),
-        End::Command(failure) => failure,
-    })
+    finish(args, screen, output, result, interrupted).map_err(|end| end.failure(&script))
 }
 
 /// The invitation that makes this process another node than 0.
 fn invitation() -> Result<Option<Invitation>, Failure> {
     Invitation::from_env().map_err(|error| Failure::runtime(&error.to_string(), None))
+}
+
+/// What a launcher tells this process to be; nothing if it is on its own.
+fn assignment() -> Result<Option<Assignment>, Failure> {
+    let told = Assignment::from_env();
+    told.map_err(|error| Failure::usage(&error.to_string(), error.hint().as_deref()))
 }
 
 /// A session as the arguments say; every node builds the same. `started` is node 0's clock.
@@ -99,8 +111,8 @@ pub(crate) fn session(
 }
 
 pub(crate) fn millstream_session(layout: &LayoutArgs) -> millstream::SessionBuilder {
-    let LayoutArgs { nodes, fabric, .. } = *layout;
-    let mut builder = Session::builder().nodes(nodes).workers(layout.workers()).fabric(fabric);
+    let (nodes, workers) = (layout.nodes(), layout.workers());
+    let mut builder = Session::builder().nodes(nodes).workers(workers).fabric(layout.fabric);
     for (key, value) in &layout.set {
         builder = builder.set(key, value);
     }
@@ -109,8 +121,8 @@ pub(crate) fn millstream_session(layout: &LayoutArgs) -> millstream::SessionBuil
 
 fn launch(args: &RunArgs, screen: &Screen) -> Result<Launched, Error> {
     args.job.layout.fabric.check()?;
-    let mut launch = LocalLaunch::new(args.job.layout.nodes)?;
-    launch.listen = args.listen;
+    let mut launch = LocalLaunch::new(args.job.layout.nodes())?;
+    launch.listen = args.listen.unwrap_or(launch.listen);
     let screen = screen.clone();
     launch.stderr = Arc::new(move |rank, line| screen.line(&format!("[node {rank}] {line}")));
     Ok(launch_local(launch)?)
@@ -137,12 +149,22 @@ pub(crate) fn decode_start(bytes: &[u8]) -> Option<(String, SystemTime)> {
     Some((String::from_utf8(sql.to_vec()).ok()?, started))
 }
 
-enum End {
+pub(crate) enum End {
     Library(Error),
     Command(Failure),
 }
 
-fn finish(
+impl End {
+    /// As the user hears of it.
+    pub(crate) fn failure(self, script: &Script) -> Failure {
+        match self {
+            End::Library(error) => Failure::of(&error, &script.name, &script.sql),
+            End::Command(failure) => failure,
+        }
+    }
+}
+
+pub(crate) fn finish(
     args: &RunArgs,
     screen: &Screen,
     output: Output,
@@ -165,13 +187,21 @@ fn finish(
     Ok(if interrupted { ExitCode::from(signals::INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
+/// What carries rows, in words.
+fn between(fabric: FabricKind) -> String {
+    match fabric {
+        FabricKind::Auto => "shm (and verbs or tcp from machine to machine)".into(),
+        fabric => fabric.to_string(),
+    }
+}
+
 /// What a job would use.
-fn dry_run(job: &LayoutArgs, memory: &Memory) -> String {
+pub(crate) fn dry_run(job: &LayoutArgs, memory: &Memory) -> String {
     let mut text = format!(
-        "{} with {} each, {} between them\n\n{:<14}{:>12}{:>12}  per worker\n",
-        human::counted(job.nodes.into(), "node"),
+        "{} with {} each, {} between workers\n\n{:<14}{:>12}{:>12}  per worker\n",
+        human::counted(job.nodes().into(), "node"),
         human::counted(job.workers().into(), "worker"),
-        job.fabric,
+        between(job.fabric),
         "memory",
         "per node",
         "in all"

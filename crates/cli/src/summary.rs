@@ -23,6 +23,11 @@ pub(crate) fn summary(report: &Report) -> String {
     if total.bad > 0 {
         text.push_str(&format!("; {} could not be read", human::counted(total.bad, "row")));
     }
+    if total.spilled_bytes > 0 {
+        let (runs, bytes) = (human::counted(total.spilled_runs, "run"), total.spilled_bytes);
+        let (bytes, back) = (human::bytes(bytes), human::bytes(total.unspilled_bytes));
+        text.push_str(&format!("; spilled {bytes} in {runs}, read back {back}"));
+    }
     if report.cancelled {
         text.push_str("; ended early, as asked");
     }
@@ -92,6 +97,15 @@ mod tests {
         report.total.rows_in = 0;
         let expected = "warning: none of 7 rows of the input could be read";
         assert_eq!(warning(&report).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn what_went_to_disk_is_told() {
+        let mut report = report(0);
+        let total = &mut report.total;
+        (total.spilled_runs, total.spilled_bytes, total.unspilled_bytes) = (2, 3 << 20, 1 << 20);
+        let text = summary(&report);
+        assert!(text.ends_with("; spilled 3 MiB in 2 runs, read back 1 MiB"), "{text}");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -18,7 +19,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::error::{Cause, ClusterError, NodeFailure};
 use crate::frame::{FRAME_BYTES_MAX, Frame, TEXT_BYTES_MAX, clip};
 use crate::launch::Exits;
-use crate::mesh::Peer;
+use crate::mesh::{Invitation, Peer};
 use crate::turn::Turn;
 
 /// Bytes of a progress report at most.
@@ -36,17 +37,17 @@ pub struct Control {
 impl Control {
     /// The handle of a job's only node: nothing is connected, every call succeeds at once.
     pub fn solo() -> Result<Self, ClusterError> {
-        let shared = Arc::new(Shared::new(0, 1, 1)?);
+        let shared = Arc::new(Shared::new(0, 1, 1, IpAddr::V4(Ipv4Addr::LOCALHOST))?);
         Ok(Self { shared, gather: Mutex::new(0), turn: Mutex::new(None) })
     }
 
     pub(crate) fn start(
-        rank: u32,
-        generation: u32,
+        own: &Invitation,
         peers: Vec<Option<Peer>>,
         exits: Option<Arc<Exits>>,
     ) -> Result<Self, ClusterError> {
-        let shared = Arc::new(Shared::new(rank, peers.len() as u32, generation)?);
+        let &Invitation { rank, nodes, generation, at, .. } = own;
+        let shared = Arc::new(Shared::new(rank, nodes, generation, at.ip())?);
         let turn = Turn::new(Arc::clone(&shared), peers, exits)?;
         let handle = std::thread::Builder::new()
             .name(format!("control-{rank}"))
@@ -68,6 +69,11 @@ impl Control {
     /// Which start of the job this is; higher after each restart. The incarnation of links.
     pub fn generation(&self) -> u32 {
         self.shared.generation
+    }
+
+    /// Where other nodes reach this one: what carries rows may listen there too.
+    pub fn address(&self) -> IpAddr {
+        self.shared.address
     }
 
     /// Exchanges a byte string with every node: the result holds one per rank. Returns when all
@@ -242,6 +248,7 @@ pub(crate) struct Shared {
     pub(crate) rank: u32,
     pub(crate) nodes: u32,
     generation: u32,
+    address: IpAddr,
     failed: AtomicBool,
     cancelled: AtomicBool,
     state: Mutex<State>,
@@ -269,7 +276,7 @@ pub(crate) struct State {
 }
 
 impl Shared {
-    fn new(rank: u32, nodes: u32, generation: u32) -> Result<Self, ClusterError> {
+    fn new(rank: u32, nodes: u32, generation: u32, address: IpAddr) -> Result<Self, ClusterError> {
         let n = nodes as usize;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| ClusterError::system("an event descriptor")(errno.into()))?;
@@ -277,6 +284,7 @@ impl Shared {
             rank,
             nodes,
             generation,
+            address,
             failed: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             state: Mutex::new(State {
@@ -314,13 +322,14 @@ impl Shared {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// Keeps the first failure. Rank 0 tells the others of a failure that is not its own.
+    /// Keeps the first failure, and tells the others of it unless it is this node's own: whoever
+    /// ends because of it must not look like the cause.
     pub(crate) fn record(&self, state: &mut State, failure: NodeFailure) {
         if state.failure.is_some() {
             return;
         }
         tracing::debug!(%failure, "node {} ends the job", failure.rank);
-        if self.rank == 0 && failure.rank != 0 {
+        if failure.rank != self.rank {
             state.broadcast(&Frame::Verdict(failure.clone()));
         }
         state.failure = Some(failure);

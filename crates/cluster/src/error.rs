@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use thiserror::Error;
 
@@ -16,10 +17,75 @@ pub enum ClusterError {
         nodes: u32,
     },
     /// The control plane is not authenticated well enough for other hosts. The caller is at fault.
-    #[error("cannot listen on {addr}: the control plane does not leave this machine")]
+    #[error("cannot listen on {addr}: beyond loopback, nodes have to prove who they are")]
     NotLoopback {
         /// What was asked for.
         addr: SocketAddr,
+    },
+    /// What a launcher left in the environment contradicts itself. The launcher is at fault, or
+    /// whoever imitates one.
+    #[error("the launcher's environment is incomplete: {detail}")]
+    Environment {
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// No address of this host is known that others could use.
+    #[error("cannot tell by which address other nodes reach this host: {detail}")]
+    NoAddress {
+        /// What was tried.
+        detail: String,
+    },
+    /// The directory in which nodes leave word for each other cannot be used.
+    #[error("cannot use the rendezvous directory {}: {source}", .directory.display())]
+    Rendezvous {
+        /// The directory.
+        directory: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// Another process is this node of a job of the same name.
+    #[error(
+        "process {process} on {host} is node {rank} of job '{job}' already ({})",
+        .file.display()
+    )]
+    Taken {
+        /// What it left.
+        file: PathBuf,
+        /// The job.
+        job: String,
+        /// The node that both want to be.
+        rank: u32,
+        /// The other process.
+        process: u32,
+        /// Its host.
+        host: String,
+    },
+    /// The other side cannot prove that it is of this cluster, or does not believe that this node
+    /// is.
+    #[error("node {rank} at {addr} is not of this cluster: {detail}")]
+    Stranger {
+        /// The node that should be there.
+        rank: u32,
+        /// Where it listens.
+        addr: SocketAddr,
+        /// What is wrong.
+        detail: String,
+    },
+    /// A certificate or key cannot be read or written.
+    #[error("{}: {detail}", .file.display())]
+    Certificate {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// Nodes are missing, and the launcher does not tell which.
+    #[error("not all of {nodes} nodes came within {seconds} s")]
+    Barrier {
+        /// Nodes of the job.
+        nodes: u32,
+        /// How long they were waited for.
+        seconds: f32,
     },
     /// Another process has the port. The user chooses another one.
     #[error("cannot listen on {addr}: the port is in use")]
@@ -104,9 +170,41 @@ impl ClusterError {
     pub fn hint(&self) -> Option<String> {
         match self {
             ClusterError::Nodes { .. } => Some("use --nodes 1 for a single process".into()),
-            ClusterError::NotLoopback { .. } => {
-                Some("use a loopback address such as 127.0.0.1:0 (port 0 takes a free one)".into())
+            ClusterError::NotLoopback { .. } => Some(
+                "use a loopback address such as 127.0.0.1:0 (port 0 takes a free one); beyond \
+                     it nodes that mpirun or srun starts need certificates (--certs), or a network \
+                     that you trust (--insecure)"
+                    .into(),
+            ),
+            ClusterError::Stranger { .. } => Some(
+                "all nodes of a job need --certs, with certificates that one authority has issued \
+                 and that have not expired"
+                    .into(),
+            ),
+            ClusterError::Certificate { .. } => Some(
+                "`millstream cert init` makes an authority, `millstream cert issue` certificates \
+                 of nodes"
+                    .into(),
+            ),
+            ClusterError::Environment { .. } => {
+                Some("start it with mpirun or srun, or unset these variables".into())
             }
+            ClusterError::NoAddress { .. } => {
+                Some("--listen ADDR:0 names it, with an address of this host".into())
+            }
+            ClusterError::Rendezvous { .. } => {
+                Some("--rendezvous DIR names another, which all nodes can write".into())
+            }
+            ClusterError::Taken { .. } => Some(format!(
+                "jobs that run at the same time need names of their own ({}) or directories of \
+                 their own (--rendezvous DIR)",
+                crate::JOB_VARIABLE
+            )),
+            ClusterError::Join { .. } | ClusterError::Barrier { .. } => Some(
+                "look at what that node said; --join-timeout waits longer, and --rendezvous DIR \
+                 has to be one directory for all nodes"
+                    .into(),
+            ),
             ClusterError::PortInUse { .. } => {
                 Some("choose another port with --listen, or port 0 for a free one".into())
             }

@@ -28,7 +28,7 @@ pub(crate) enum Frame {
     Cancel,
     /// I end, and this is why.
     Fail { reason: String },
-    /// Rank 0 on how another node ended.
+    /// On how another node ended.
     Verdict(NodeFailure),
     /// I have done my part and close.
     Bye,

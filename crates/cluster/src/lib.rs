@@ -1,6 +1,7 @@
 //! Layer 4: the nodes of a job.
 //!
-//! Starts the processes of a job on this machine, connects each with each, and gives them the few
+//! Starts the processes of a job on this machine, or meets those that a launcher started, connects
+//! each with each, and gives them the few
 //! things that a job needs beside its data: an exchange of small byte strings by step, a word about
 //! progress, a request to end, and one clear reason when a node dies. Rows never travel here.
 //!
@@ -8,6 +9,10 @@
 //!   rank 0  listens ── starts ──▶ ranks 1..N          Invitation in the environment
 //!   rank r  ── Hello{token, rank, port} ──▶ rank 0 ── Welcome{ports of all} ──▶ rank r
 //!   rank r  ── Hello ──▶ ranks 1..r, accepts r+1..N   one connection per pair (A1)
+//!
+//!   mpirun, srun start ranks 0..N         rank and size in the environment: Assignment
+//!   rank r  ── Card{address, token} ──▶ a shared directory, or the launcher (PMI-1)
+//!   rank r  ── Hello{token of s} ──▶ ranks s < r, accepts r+1..N
 //! ```
 //!
 //! Invariants:
@@ -15,10 +20,12 @@
 //!   and all nodes name the same one: where rank 0 started the processes it knows best, and its
 //!   verdict is awaited.
 //! * Frames are limited and checked before they are believed; who lacks the job's token is refused.
-//! * Nothing outlives rank 0's process: the kernel kills the children of a launcher that dies.
+//! * Nothing outlives a rank 0 that started the others: the kernel kills the children of a launcher
+//!   that dies.
+//! * Nothing listens beyond loopback unless nodes show certificates of their cluster, or the caller
+//!   says that the network is trusted.
 //!
-//! What it does not do: leave this machine (that needs mutual authentication), restart a node, know
-//! of operators.
+//! What it does not do: encrypt rows, restart a node, know of operators.
 //!
 //! ```
 //! let nodes = cluster::in_process(2)?;
@@ -35,17 +42,26 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod certs;
 mod control;
 mod error;
 mod frame;
 mod launch;
+mod launcher;
+mod meet;
 mod mesh;
+mod pmi;
+mod reception;
+mod rendezvous;
+mod secure;
 mod turn;
 
 pub use control::Control;
 pub use error::{Cause, ClusterError, NodeFailure};
 pub use frame::FRAME_BYTES_MAX;
 pub use launch::{Children, Launched, LocalLaunch, StderrLine, launch_local};
+pub use launcher::{Assignment, JOB_VARIABLE};
+pub use meet::Meeting;
 pub use mesh::{INVITATION_VARIABLE, Invitation, in_process};
 
 /// Nodes of a job at most: each keeps a connection with every other.

@@ -1,4 +1,4 @@
-//! How the nodes of a job find each other.
+//! How nodes that rank 0 started find each other, and what all nodes say when they connect.
 //!
 //! Rank 0 listens; every other rank listens too, tells rank 0 its port, and learns all ports once
 //! everybody has come. Then each connects with the ranks below its own. Whoever connects says
@@ -7,11 +7,9 @@
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -19,6 +17,8 @@ use crate::control::Control;
 use crate::error::{Cause, ClusterError, NodeFailure};
 use crate::frame::Frame;
 use crate::launch::Exits;
+use crate::reception::Reception;
+use crate::secure::{Security, Stream, objection};
 
 /// The environment variable that carries an [`Invitation`] to a node's process.
 pub const INVITATION_VARIABLE: &str = "MILLSTREAM_INVITATION";
@@ -26,18 +26,35 @@ pub const INVITATION_VARIABLE: &str = "MILLSTREAM_INVITATION";
 /// Within this time all nodes of a job have come.
 const JOIN: Duration = Duration::from_secs(20);
 /// Within this time a connection has said hello.
-const HELLO: Duration = Duration::from_secs(2);
-/// Connections that have not said hello, at most; the oldest is dropped for one more.
-const STRANGERS_MAX: usize = 64;
+pub(crate) const HELLO: Duration = Duration::from_secs(2);
 /// How often a listener looks for children that died instead of coming.
-const LOOK: Duration = Duration::from_millis(20);
+pub(crate) const LOOK: Duration = Duration::from_millis(20);
+/// Within this time a host answers that is there.
+const DIAL: Duration = Duration::from_secs(3);
+
+/// Why a node is refused that does not know the token.
+pub(crate) const ANOTHER_JOB: &str = "it belongs to another job";
 
 const MAGIC: [u8; 8] = *b"MILLCTRL";
 const VERSION: u32 = 1;
 
+/// How long the other nodes are waited for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    pub(crate) until: Instant,
+    pub(crate) limit: Duration,
+}
+
+impl Patience {
+    /// From now on.
+    pub(crate) fn of(limit: Duration) -> Self {
+        Self { until: Instant::now() + limit, limit }
+    }
+}
+
 /// A connected peer.
 pub(crate) struct Peer {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Stream,
     pub(crate) process: u32,
     /// Bytes that came behind the handshake.
     pub(crate) inbox: Vec<u8>,
@@ -54,6 +71,7 @@ pub struct Invitation {
     /// The launcher, with which this process dies; 0 for none.
     pub(crate) parent: u32,
     pub(crate) token: Token,
+    pub(crate) security: Security,
 }
 
 /// 128 random bits that the nodes of a job share.
@@ -96,11 +114,11 @@ impl Invitation {
     /// When rank 0 refuses, or nodes do not come within 20 s.
     pub fn join(&self) -> Result<Control, ClusterError> {
         self.die_with_parent()?;
-        let deadline = Instant::now() + JOIN;
+        let patience = Patience::of(JOIN);
         let listener = listen(SocketAddr::new(self.at.ip(), 0))?;
         let port = listener.local_addr().map_err(ClusterError::system("a socket's address"))?;
         let hello = Hello::new(self, port.port());
-        let (first, nodes) = connect(self.at, 0, hello, deadline)?;
+        let (first, nodes) = connect(self.at, 0, hello, &self.security, patience)?;
         if nodes.len() != self.nodes as usize {
             let detail = format!("it speaks of {} nodes, not {}", nodes.len(), self.nodes);
             return Err(ClusterError::Join { rank: 0, detail });
@@ -109,17 +127,18 @@ impl Invitation {
         peers[0] = Some(Peer { process: nodes[0].1, ..first });
         for rank in 1..self.rank {
             let (port, process) = nodes[rank as usize];
-            let (peer, _) = connect(SocketAddr::new(self.at.ip(), port), rank, hello, deadline)?;
+            let at = SocketAddr::new(self.at.ip(), port);
+            let (peer, _) = connect(at, rank, hello, &self.security, patience)?;
             peers[rank as usize] = Some(Peer { process, ..peer });
         }
-        let guests = Reception::new(&listener, self, None).receive(deadline)?;
+        let guests = Reception::new(&listener, self, None).receive(patience)?;
         for guest in guests {
             let mut stream = guest.stream;
             welcome(&mut stream, guest.hello.rank, &[])?;
             peers[guest.hello.rank as usize] =
                 Some(Peer { stream, process: guest.hello.process, inbox: Vec::new() });
         }
-        Control::start(self.rank, self.generation, peers, None)
+        Control::start(self, peers, None)
     }
 
     fn die_with_parent(&self) -> Result<(), ClusterError> {
@@ -138,9 +157,8 @@ impl Invitation {
     }
 
     pub(crate) fn encode(&self) -> String {
-        let Self { rank, nodes, generation, at, parent, token } = self;
-        let token: String = token.0.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("1,{rank},{nodes},{generation},{at},{parent},{token}")
+        let Self { rank, nodes, generation, at, parent, token, .. } = self;
+        format!("1,{rank},{nodes},{generation},{at},{parent},{}", token.hex())
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -153,6 +171,7 @@ impl Invitation {
             at: at.parse().ok()?,
             parent: parent.parse().ok()?,
             token: Token::parse(token)?,
+            security: Security::Token,
         };
         let Self { rank, nodes, .. } = invitation;
         (rank > 0 && rank < nodes && nodes <= crate::NODES_MAX).then_some(invitation)
@@ -165,6 +184,13 @@ impl fmt::Debug for Invitation {
     }
 }
 
+/// Says nothing of its bits.
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
 impl Token {
     pub(crate) fn random() -> Result<Self, ClusterError> {
         let mut bytes = [0; 16];
@@ -174,7 +200,12 @@ impl Token {
         Ok(Self(bytes))
     }
 
-    fn parse(hex: &str) -> Option<Self> {
+    pub(crate) fn hex(&self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The inverse of [`Token::hex`].
+    pub(crate) fn parse(hex: &str) -> Option<Self> {
         let mut bytes = [0; 16];
         if hex.len() != 2 * bytes.len() || !hex.bytes().all(|digit| digit.is_ascii_hexdigit()) {
             return None;
@@ -186,7 +217,7 @@ impl Token {
     }
 
     /// Compares in a time that does not depend on where they differ.
-    fn same(&self, other: &Token) -> bool {
+    pub(crate) fn same(&self, other: &Token) -> bool {
         self.0.iter().zip(other.0).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
     }
 }
@@ -246,7 +277,8 @@ impl Root {
         let listener = listen(at)?;
         let at = listener.local_addr().map_err(ClusterError::system("a socket's address"))?;
         let token = Token::random()?;
-        let common = Invitation { rank: 0, nodes, generation, at, parent, token };
+        let security = Security::Token;
+        let common = Invitation { rank: 0, nodes, generation, at, parent, token, security };
         Ok(Self { listener, common })
     }
 
@@ -257,9 +289,8 @@ impl Root {
     /// Waits for all nodes, and tells each where the others are. `exits` knows of children that
     /// died instead of coming.
     pub(crate) fn gather(&self, exits: Option<Arc<Exits>>) -> Result<Control, ClusterError> {
-        let deadline = Instant::now() + JOIN;
-        let guests =
-            Reception::new(&self.listener, &self.common, exits.as_deref()).receive(deadline)?;
+        let reception = Reception::new(&self.listener, &self.common, exits.as_deref());
+        let guests = reception.receive(Patience::of(JOIN))?;
         let mut peers: Vec<Option<Peer>> = (0..self.common.nodes).map(|_| None).collect();
         let mut nodes = vec![(0, std::process::id()); peers.len()];
         for guest in guests {
@@ -272,11 +303,11 @@ impl Root {
                 welcome(&mut peer.stream, rank as u32, &nodes)?;
             }
         }
-        Control::start(0, self.common.generation, peers, exits)
+        Control::start(&self.common, peers, exits)
     }
 }
 
-fn listen(addr: SocketAddr) -> Result<TcpListener, ClusterError> {
+pub(crate) fn listen(addr: SocketAddr) -> Result<TcpListener, ClusterError> {
     TcpListener::bind(addr).map_err(|source| match source.kind() {
         ErrorKind::AddrInUse => ClusterError::PortInUse { addr },
         _ => ClusterError::Listen { addr, source },
@@ -285,19 +316,19 @@ fn listen(addr: SocketAddr) -> Result<TcpListener, ClusterError> {
 
 /// The first bytes of a connection.
 #[derive(Clone, Copy)]
-struct Hello {
-    generation: u32,
-    nodes: u32,
-    rank: u32,
-    process: u32,
+pub(crate) struct Hello {
+    pub(crate) generation: u32,
+    pub(crate) nodes: u32,
+    pub(crate) rank: u32,
+    pub(crate) process: u32,
     port: u16,
-    token: Token,
+    pub(crate) token: Token,
 }
 
 impl Hello {
-    const BYTES: usize = 46;
+    pub(crate) const BYTES: usize = 46;
 
-    fn new(invitation: &Invitation, port: u16) -> Self {
+    pub(crate) fn new(invitation: &Invitation, port: u16) -> Self {
         let &Invitation { rank, nodes, generation, token, .. } = invitation;
         Self { generation, nodes, rank, process: std::process::id(), port, token }
     }
@@ -316,7 +347,7 @@ impl Hello {
 
     /// # Errors
     /// Why whoever sent this is refused.
-    fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, String> {
+    pub(crate) fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, String> {
         if bytes[..8] != MAGIC {
             return Err("it does not speak this protocol".into());
         }
@@ -335,165 +366,48 @@ impl Hello {
     }
 }
 
-/// A node that said a proper hello and waits for its welcome.
-struct Guest {
-    hello: Hello,
-    stream: TcpStream,
-}
-
-/// Waits at a listener for the ranks above one's own. Strangers are refused and do not hold anybody
-/// up.
-struct Reception<'a> {
-    listener: &'a TcpListener,
-    host: &'a Invitation,
-    exits: Option<&'a Exits>,
-    guests: Vec<Guest>,
-    strangers: Vec<Stranger>,
-}
-
-struct Stranger {
-    stream: TcpStream,
-    bytes: [u8; Hello::BYTES],
-    filled: usize,
-    since: Instant,
-}
-
-impl<'a> Reception<'a> {
-    fn new(listener: &'a TcpListener, host: &'a Invitation, exits: Option<&'a Exits>) -> Self {
-        Self { listener, host, exits, guests: Vec::new(), strangers: Vec::new() }
-    }
-
-    fn receive(mut self, deadline: Instant) -> Result<Vec<Guest>, ClusterError> {
-        self.listener.set_nonblocking(true).map_err(ClusterError::system("a socket option"))?;
-        let expected = (self.host.nodes - self.host.rank - 1) as usize;
-        while self.guests.len() < expected {
-            self.await_event()?;
-            self.accept()?;
-            for stranger in std::mem::take(&mut self.strangers) {
-                self.listen_to(stranger);
-            }
-            if let Some((rank, process, cause)) = self.exits.and_then(Exits::first) {
-                return Err(NodeFailure { rank, process, cause }.into());
-            }
-            if Instant::now() >= deadline {
-                let came = |rank| self.guests.iter().any(|guest| guest.hello.rank == rank);
-                let rank = (self.host.rank + 1..self.host.nodes).find(|&rank| !came(rank));
-                let detail = format!("nothing was heard of it for {} s", JOIN.as_secs());
-                return Err(ClusterError::Join { rank: rank.unwrap_or(0), detail });
-            }
-        }
-        Ok(self.guests)
-    }
-
-    fn await_event(&self) -> Result<(), ClusterError> {
-        let mut fds = vec![PollFd::new(self.listener, PollFlags::IN)];
-        for stranger in &self.strangers {
-            fds.push(PollFd::from_borrowed_fd(stranger.stream.as_fd(), PollFlags::IN));
-        }
-        let limit = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
-        match poll(&mut fds, Some(&limit)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(errno) => Err(ClusterError::system("a wait")(errno.into())),
-        }
-    }
-
-    fn accept(&mut self) -> Result<(), ClusterError> {
-        loop {
-            match self.listener.accept() {
-                Ok((stream, _)) => {
-                    stream
-                        .set_nonblocking(true)
-                        .map_err(ClusterError::system("a socket option"))?;
-                    if self.strangers.len() == STRANGERS_MAX {
-                        self.strangers.remove(0);
-                    }
-                    let (bytes, since) = ([0; Hello::BYTES], Instant::now());
-                    self.strangers.push(Stranger { stream, bytes, filled: 0, since });
-                }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
-                // The connection is gone again, or descriptors are short: the next look may be
-                // luckier.
-                Err(error) => {
-                    tracing::debug!(%error, "accept");
-                    return Ok(());
-                }
-            }
-        }
-    }
-
-    fn listen_to(&mut self, mut stranger: Stranger) {
-        while stranger.filled < Hello::BYTES {
-            match stranger.stream.read(&mut stranger.bytes[stranger.filled..]) {
-                Ok(0) => return,
-                Ok(n) => stranger.filled += n,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                    if stranger.since.elapsed() < HELLO {
-                        self.strangers.push(stranger);
-                    }
-                    return;
-                }
-                Err(_) => return,
-            }
-        }
-        let mut stream = stranger.stream;
-        match Hello::decode(&stranger.bytes).and_then(|hello| self.check(hello)) {
-            Ok(hello) => self.guests.push(Guest { hello, stream }),
-            Err(reason) => {
-                tracing::warn!(%reason, "refused a connection");
-                let mut bytes = Vec::new();
-                Frame::Refuse { reason }.encode(&mut bytes);
-                // Whether it hears why is its own affair.
-                let _ = stream.write(&bytes);
-            }
-        }
-    }
-
-    fn check(&self, hello: Hello) -> Result<Hello, String> {
-        let host = self.host;
-        if !hello.token.same(&host.token)
-            || (hello.generation, hello.nodes) != (host.generation, host.nodes)
-        {
-            return Err("it belongs to another job".into());
-        }
-        if hello.rank <= host.rank || hello.rank >= host.nodes {
-            return Err(format!("rank {} has no business here", hello.rank));
-        }
-        if self.guests.iter().any(|guest| guest.hello.rank == hello.rank) {
-            return Err(format!("rank {} has come already", hello.rank));
-        }
-        Ok(hello)
-    }
-}
-
-fn welcome(stream: &mut TcpStream, rank: u32, nodes: &[(u16, u32)]) -> Result<(), ClusterError> {
+pub(crate) fn welcome(
+    stream: &mut Stream,
+    rank: u32,
+    nodes: &[(u16, u32)],
+) -> Result<(), ClusterError> {
     let mut bytes = Vec::new();
     Frame::Welcome { nodes: nodes.to_vec() }.encode(&mut bytes);
     let mut write = || {
-        stream.set_nonblocking(false)?;
-        stream.set_write_timeout(Some(HELLO))?;
-        stream.write_all(&bytes)
+        stream.socket().set_nonblocking(false)?;
+        stream.socket().set_write_timeout(Some(HELLO))?;
+        stream.write_all(&bytes)?;
+        stream.flush()
     };
     write().map_err(|error| ClusterError::Join { rank, detail: format!("{error}") })
 }
 
 /// Connects, says hello and awaits the welcome.
-fn connect(
+pub(crate) fn connect(
     addr: SocketAddr,
     rank: u32,
     hello: Hello,
-    deadline: Instant,
+    security: &Security,
+    patience: Patience,
 ) -> Result<(Peer, Vec<(u16, u32)>), ClusterError> {
     let join = |error: std::io::Error| {
+        if let Some(detail) = objection(&error) {
+            return ClusterError::Stranger { rank, addr, detail };
+        }
         let detail = match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => "it does not answer".into(),
             _ => format!("{addr}: {error}"),
         };
         ClusterError::Join { rank, detail }
     };
+    let foreign = || {
+        let detail = format!("{addr} does not speak this protocol, or asks for certificates");
+        ClusterError::Join { rank, detail }
+    };
     // A limit of zero would mean none.
-    let left = || deadline.saturating_duration_since(Instant::now()).max(LOOK);
-    let mut stream = TcpStream::connect_timeout(&addr, left()).map_err(join)?;
+    let left = || patience.until.saturating_duration_since(Instant::now()).max(LOOK);
+    let socket = TcpStream::connect_timeout(&addr, left().min(DIAL)).map_err(join)?;
+    let mut stream = security.client(socket).map_err(join)?;
     stream.write_all(&hello.encode()).map_err(join)?;
     let mut inbox = Vec::new();
     loop {
@@ -506,15 +420,13 @@ fn connect(
                 return Err(ClusterError::Refused { rank, addr, reason });
             }
             Ok(None) => {}
-            Ok(Some(_)) | Err(_) => {
-                let detail = format!("{addr} does not speak this protocol");
-                return Err(ClusterError::Join { rank, detail });
-            }
+            Ok(Some(_)) | Err(_) => return Err(foreign()),
         }
-        stream.set_read_timeout(Some(left())).map_err(join)?;
+        stream.socket().set_read_timeout(Some(left())).map_err(join)?;
         let mut chunk = [0; 4096];
         match stream.read(&mut chunk) {
-            Ok(0) => return Err(join(ErrorKind::UnexpectedEof.into())),
+            Ok(0) if inbox.is_empty() => return Err(join(ErrorKind::UnexpectedEof.into())),
+            Ok(0) => return Err(foreign()),
             Ok(n) => inbox.extend_from_slice(&chunk[..n]),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(join(error)),

@@ -5,10 +5,11 @@
 //!
 //! Who died is decided once. Rank 0 knows how a process that it started has ended, so it waits a
 //! moment for the exit status; the others wait a little longer for its verdict before they settle
-//! for what they saw themselves.
+//! for what they saw themselves. Only of rank 0's own death there is nobody to wait for. Whoever
+//! settles tells all before it goes, so that those who have not decided yet take over its verdict
+//! instead of its own end.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,11 +21,14 @@ use crate::error::{Cause, ClusterError, NodeFailure};
 use crate::frame::Frame;
 use crate::launch::Exits;
 use crate::mesh::Peer;
+use crate::secure::Stream;
 
 /// Between two beats.
 const BEAT: Duration = Duration::from_millis(100);
 /// Beats of our own without a byte from a peer, after which it counts as dead.
 const SILENT_BEATS: u32 = 30;
+/// The same for a peer that has not spoken yet: it may still be meeting others.
+const SILENT_BEATS_FIRST: u32 = 600;
 /// Beats that rank 0 waits for an exit status.
 const EXIT_BEATS: u32 = 5;
 /// Beats that another node waits for rank 0's verdict.
@@ -48,10 +52,12 @@ pub(crate) struct Turn {
 }
 
 struct Link {
-    stream: TcpStream,
+    stream: Stream,
     process: u32,
     inbox: Vec<u8>,
     silent: u32,
+    /// It has spoken since the handshake.
+    heard: bool,
     /// It has sent its last frame.
     bye: bool,
 }
@@ -69,10 +75,10 @@ impl Turn {
         exits: Option<Arc<Exits>>,
     ) -> Result<Self, ClusterError> {
         let link = |peer: Peer| -> std::io::Result<Link> {
-            peer.stream.set_nodelay(true)?;
-            peer.stream.set_nonblocking(true)?;
+            peer.stream.socket().set_nodelay(true)?;
+            peer.stream.socket().set_nonblocking(true)?;
             let (stream, process, inbox) = (peer.stream, peer.process, peer.inbox);
-            Ok(Link { stream, process, inbox, silent: 0, bye: false })
+            Ok(Link { stream, process, inbox, silent: 0, heard: false, bye: false })
         };
         let peers = peers
             .into_iter()
@@ -123,7 +129,8 @@ impl Turn {
             for (rank, peer) in self.peers.iter().enumerate() {
                 let Some(peer) = peer else { continue };
                 let mut flags = PollFlags::IN;
-                flags.set(PollFlags::OUT, !state.outboxes[rank].is_empty());
+                let waits = !state.outboxes[rank].is_empty() || peer.stream.holds_bytes();
+                flags.set(PollFlags::OUT, waits);
                 fds.push(PollFd::from_borrowed_fd(peer.stream.as_fd(), flags));
             }
         }
@@ -155,10 +162,12 @@ impl Turn {
         if let Some(suspect) = &mut self.suspect {
             suspect.beats = suspect.beats.saturating_sub(1);
         }
-        let silent = |peer: &Link| !peer.bye && peer.silent >= SILENT_BEATS;
+        let limit = |peer: &Link| if peer.heard { SILENT_BEATS } else { SILENT_BEATS_FIRST };
+        let silent = |peer: &Link| !peer.bye && peer.silent >= limit(peer);
         let rank = self.peers.iter().position(|peer| peer.as_ref().is_some_and(silent));
         if let Some(rank) = rank {
-            let ms = SILENT_BEATS * BEAT.as_millis() as u32;
+            let beats = self.peers[rank].as_ref().map_or(SILENT_BEATS, limit);
+            let ms = beats * BEAT.as_millis() as u32;
             self.lose(rank as u32, Cause::Silent(ms));
         }
     }
@@ -174,7 +183,7 @@ impl Turn {
             match read {
                 Ok(0) => lost = true,
                 Ok(_) => {
-                    peer.silent = 0;
+                    (peer.silent, peer.heard) = (0, true);
                     continue;
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
@@ -223,7 +232,7 @@ impl Turn {
                 drop(state);
                 self.suspect(rank, Cause::Reported(reason));
             }
-            Frame::Verdict(failure) if rank == 0 && failure.rank < self.shared.nodes => {
+            Frame::Verdict(failure) if failure.rank < self.shared.nodes => {
                 self.shared.record(&mut state, failure);
             }
             Frame::Bye => {
@@ -233,7 +242,7 @@ impl Turn {
                 state.closed[rank as usize] = true;
                 self.shared.notify();
             }
-            Frame::Verdict(_) => return Err("a verdict that is not its to give"),
+            Frame::Verdict(_) => return Err("a verdict on a node that is not there"),
             Frame::Welcome { .. } | Frame::Refuse { .. } => return Err("a handshake out of turn"),
         }
         Ok(())
@@ -258,6 +267,8 @@ impl Turn {
         }
         outbox.drain(..sent);
         drop(state);
+        let flushed = peer.stream.flush();
+        lost |= flushed.is_err_and(|error| error.kind() != ErrorKind::WouldBlock);
         if lost {
             // A reason that it sent before it went may still wait to be read.
             self.receive(rank);
@@ -319,7 +330,9 @@ impl Turn {
     fn may_end(&self) -> bool {
         let state = self.shared.lock();
         let Some(ending) = state.ending else { return false };
-        let flushed = state.outboxes.iter().all(Vec::is_empty);
+        let holds = |peer: &Link| peer.stream.holds_bytes();
+        let flushed =
+            state.outboxes.iter().all(Vec::is_empty) && !self.peers.iter().flatten().any(holds);
         let (done, limit) = match ending {
             _ if state.failure.is_some() => (flushed, FLUSH_BEATS),
             Ending::Abrupt => (flushed, FLUSH_BEATS),

@@ -5,6 +5,7 @@ use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, TimeUnit};
 use dataflow::connector::Options;
 use dataflow::error::ConnectorError;
+use dataflow::type_name::type_name;
 
 /// An error of option `key`.
 pub(crate) fn refuse(
@@ -185,41 +186,9 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The name in SQL of a type, for messages.
+/// The name in SQL of a type, for messages and above columns.
 pub(crate) fn sql_type(data_type: &DataType) -> String {
-    match data_type {
-        DataType::Boolean => "BOOLEAN".into(),
-        DataType::Int8 => "TINYINT".into(),
-        DataType::Int16 => "SMALLINT".into(),
-        DataType::Int32 => "INT".into(),
-        DataType::Int64 => "BIGINT".into(),
-        DataType::UInt8 => "TINYINT UNSIGNED".into(),
-        DataType::UInt16 => "SMALLINT UNSIGNED".into(),
-        DataType::UInt32 => "INT UNSIGNED".into(),
-        DataType::UInt64 => "BIGINT UNSIGNED".into(),
-        DataType::Float32 => "FLOAT".into(),
-        DataType::Float64 => "DOUBLE".into(),
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => "VARCHAR".into(),
-        DataType::Dictionary(_, value) => sql_type(value),
-        DataType::Date32 => "DATE".into(),
-        DataType::Decimal128(precision, scale) => format!("DECIMAL({precision}, {scale})"),
-        DataType::Time32(unit) | DataType::Time64(unit) => format!("TIME({})", digits(*unit)),
-        DataType::Timestamp(unit, None) => format!("TIMESTAMP({})", digits(*unit)),
-        DataType::Timestamp(unit, Some(_)) => format!("TIMESTAMP_LTZ({})", digits(*unit)),
-        DataType::List(field) => format!("ARRAY<{}>", sql_type(field.data_type())),
-        DataType::Null => "NULL".into(),
-        other => other.to_string(),
-    }
-}
-
-/// Decimal digits of a second's fraction.
-fn digits(unit: TimeUnit) -> u8 {
-    match unit {
-        TimeUnit::Second => 0,
-        TimeUnit::Millisecond => 3,
-        TimeUnit::Microsecond => 6,
-        TimeUnit::Nanosecond => 9,
-    }
+    type_name(data_type, "VARCHAR")
 }
 
 #[cfg(test)]

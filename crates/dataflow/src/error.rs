@@ -62,6 +62,19 @@ pub enum DataflowError {
         /// What was wrong.
         detail: String,
     },
+    /// A worker has taken nothing of what was broadcast for as long as it may. It is stopped, or
+    /// its machine is.
+    #[error(
+        "worker {worker} has taken no broadcast rows for {} s: it is stopped, or far too slow \
+         (SET millstream.stall_timeout allows longer)",
+        *after_ms as f64 / 1e3
+    )]
+    Stalled {
+        /// The worker that takes nothing.
+        worker: u32,
+        /// For how long.
+        after_ms: u64,
+    },
     /// State ran into its budget or could not be updated.
     #[error(transparent)]
     State(#[from] state::StateError),
@@ -81,6 +94,19 @@ pub enum DataflowError {
     /// at fault.
     #[error("{0}")]
     Expression(String),
+}
+
+impl DataflowError {
+    /// Whether more room on the disk for spilled state would have helped.
+    pub fn is_disk(&self) -> bool {
+        matches!(self, DataflowError::State(state::StateError::Disk { doing: "written", .. }))
+    }
+
+    /// Whether more memory for state would have helped.
+    pub fn is_budget(&self) -> bool {
+        use state::StateError::{Budget, Growth};
+        matches!(self, DataflowError::State(Budget { .. } | Growth { .. }))
+    }
 }
 
 impl From<arrow::error::ArrowError> for DataflowError {

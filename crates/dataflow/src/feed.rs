@@ -29,6 +29,7 @@ pub(crate) async fn feed(
         }
         match reader.next()? {
             Read::Batch(flow, batch) => {
+                routes.read(batch.num_rows());
                 if std::mem::take(&mut idle) {
                     reader.catch_up(routes.resume().await?);
                 }

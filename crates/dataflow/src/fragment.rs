@@ -20,6 +20,8 @@ pub struct Fragment {
     pub time: Option<usize>,
     /// The columns that tell the window of each row, if the rows belong to windows.
     pub window: Option<WindowColumns>,
+    /// Ticks of the time by which the operator that takes the rows waits behind the watermark.
+    pub lateness: i64,
     /// Whether the rows end.
     pub bounded: bool,
 }

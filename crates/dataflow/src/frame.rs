@@ -3,12 +3,19 @@
 //! | kind | `tag` | `epoch` | `watermark` | `aux` | payload |
 //! |---|---|---|---|---|---|
 //! | `Rows` | operator | input | – | – or key | a batch |
-//! | `Progress` | operator | – | sender's watermark | – | – |
+//! | `Progress` | operator | – | sender's watermark | frames broadcast before | – |
 //! | `Delta` | operator | epoch | sender's watermark | chunk | runs, and groups |
 //! | `Ack` | operator | last epoch merged | all clocks' least | – | – |
 //! | `Gather` | operator | – | – | – | result rows |
 //! | `GatherEnd` | operator | – | – | – | – |
 //! | `Bye`, `ByeHeard` | – | – | – | – | – |
+//! | `Cast` | operator | source, input | version of the tree | number | a batch, or a part |
+//! | `Copy` | operator | source, input | frames that are then here | number | a batch, or a part |
+//! | `List` | operator | source, input | – | number | for whom, and a batch, or a part |
+//! | `Handed` | operator | source, input | frames that are then here | number | – (on the shelf) |
+//! | `Took` | operator | source | – | all before are passed on | – |
+//! | `Steer` | operator | source | – | version of the tree | the receiver's children |
+//! | `Steered` | operator | source | – | version of the tree | – |
 //!
 //! The flag [`LAST`] on `Progress` and `Delta` ends the sender's stream, [`IDLE`] and [`RESUME`]
 //! frame a time without rows, [`EPOCH_END`] is on the last chunk of an epoch. [`KEYED`] rows are
@@ -75,9 +82,35 @@ pub(crate) enum Kind {
     Bye = 7,
     /// The sender has heard the goodbye.
     ByeHeard = 8,
+    /// Rows for every worker, on their way from process to process (W1, W5).
+    Cast = 9,
+    /// Rows for every worker, by reference, from a worker of the same process (W1).
+    Handed = 10,
+    /// The sender has passed on rows for every worker.
+    Took = 11,
+    /// To whom the receiver will pass on what the sender gives out (W9).
+    Steer = 12,
+    /// The sender will do so.
+    Steered = 13,
+    /// Rows for every worker, encoded for the receiver alone (W10).
+    Copy = 14,
+    /// Rows for some workers of the receiver's process, whom a list in front of them names (W1).
+    List = 15,
 }
 
 impl Kind {
+    /// Whether it is one of those by which a shuffle speaks, with its broadcasts.
+    pub(crate) fn is_of_shuffle(self) -> bool {
+        use Kind::{Ack, Progress, Rows};
+        matches!(self, Rows | Progress | Ack) || self.is_of_broadcast()
+    }
+
+    /// Whether it is one of those by which rows go to several workers.
+    pub(crate) fn is_of_broadcast(self) -> bool {
+        use Kind::{Cast, Copy, Handed, List, Steer, Steered, Took};
+        matches!(self, Cast | Copy | List | Handed | Took | Steer | Steered)
+    }
+
     /// The kind with this number.
     pub(crate) fn decode(kind: u8) -> Option<Self> {
         [
@@ -89,6 +122,13 @@ impl Kind {
             Kind::GatherEnd,
             Kind::Bye,
             Kind::ByeHeard,
+            Kind::Cast,
+            Kind::Handed,
+            Kind::Took,
+            Kind::Steer,
+            Kind::Steered,
+            Kind::Copy,
+            Kind::List,
         ]
         .into_iter()
         .find(|&k| k as u8 == kind)

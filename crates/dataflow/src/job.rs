@@ -9,17 +9,22 @@
 //! Every worker of every node runs the same job (A1): nobody hands out work while it runs.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use arrow::array::{AsArray, BooleanArray, UInt32Array};
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::record_batch::RecordBatch;
+use state::epoch::LengthBounds;
 use state::{GroupBy, Windows};
 
 use crate::error::DataflowError;
+use crate::exchange::halves;
 use crate::lookup::Lookup;
 use crate::sink::Sink;
 use crate::source::Source;
+use crate::wires::Wires;
+use crate::worker_set::WorkerSet;
 
 /// Operators and how rows go from one to the next.
 #[derive(Clone)]
@@ -53,7 +58,7 @@ pub enum OperatorKind {
     Aggregate(Box<Aggregation>),
     /// Keeps rows by key until time has passed them.
     Keyed(Keyed),
-    /// Joins rows with a table that every worker has read whole.
+    /// Joins rows with a table that every process has whole.
     Lookup(Box<Lookup>),
     /// Writes a table.
     Sink {
@@ -74,6 +79,9 @@ pub struct Edge {
     /// Whether watermarks go along, because the operator reads the time that they speak of; else it
     /// learns of the end alone, and no row is late.
     pub timed: bool,
+    /// Ticks by which watermarks are behind on this edge, so that what waits for them waits longer,
+    /// and rows are late later. Not negative.
+    pub lateness: i64,
 }
 
 impl Job {
@@ -84,6 +92,27 @@ impl Job {
             _ => None,
         })
     }
+
+    /// A worker's number among the [`readers`], if it is one.
+    pub(crate) fn reader(&self, worker: u32, workers: u32) -> Option<u32> {
+        match parts_workers(&self.operators) {
+            true => halves::reader(worker, workers),
+            false => Some(worker),
+        }
+    }
+}
+
+/// How many of so many workers read the tables: all, but with [`Exchange::UpPar`].
+pub fn readers(operators: &[Operator], workers: u32) -> u32 {
+    if parts_workers(operators) { halves::readers(workers) } else { workers }
+}
+
+fn parts_workers(operators: &[Operator]) -> bool {
+    operators.iter().any(|operator| match &operator.kind {
+        OperatorKind::Aggregate(spec) => spec.exchange == Exchange::UpPar,
+        OperatorKind::Keyed(spec) => spec.exchange == Exchange::UpPar,
+        _ => false,
+    })
 }
 
 /// A source with its event time.
@@ -132,6 +161,11 @@ pub trait Step: Send + Sync {
         batch: &RecordBatch,
         unread: Option<usize>,
     ) -> Result<Stepped, DataflowError>;
+
+    /// How many rows it makes of one at most, if that is known.
+    fn rows_of_one(&self) -> Option<u64> {
+        Some(1)
+    }
 
     /// The column that the step is given which column `output` of the result is, row by row.
     fn passes_on(&self, output: usize) -> Option<usize>;
@@ -201,10 +235,20 @@ pub struct Aggregation {
     pub window: Option<Window>,
     /// How the partial states of the workers meet.
     pub exchange: Exchange,
+    /// Nanoseconds between two looks at windows that have not ended: each that has changed since
+    /// is given out early, with what it has come to so far. `None` where windows are given out
+    /// once, as sessions always are.
+    pub early_ns: Option<NonZeroU64>,
     /// Columns given out: keys, aggregates, then `window_start`, `window_end`, `window_time` if
-    /// there is a window.
+    /// there is a window, then a string if windows are given out early: [`EARLY`] or [`FINAL`].
     pub schema: SchemaRef,
 }
+
+/// What is said of rows of a window that may change.
+pub const EARLY: &str = "early";
+
+/// What is said of rows of a window that has ended.
+pub const FINAL: &str = "final";
 
 /// A window over a time column.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -226,8 +270,8 @@ pub struct Window {
 pub struct Keyed {
     /// What is known of each input.
     pub inputs: Vec<KeyedInput>,
-    /// How rows of one key meet: [`Exchange::Shuffle`], or [`Exchange::Forward`] where they are
-    /// together already (A5).
+    /// How rows of one key meet: [`Exchange::Shuffle`] or [`Exchange::UpPar`], or
+    /// [`Exchange::Forward`] where they are together already (A5).
     pub exchange: Exchange,
     /// Ticks of event time between two looks at what has become complete, at least one: how
     /// often workers tell each other their watermarks.
@@ -244,11 +288,29 @@ pub struct KeyedInput {
     /// The columns by which rows are led to a worker, of the same types on all inputs; without any
     /// all rows meet on worker 0.
     pub keys: Vec<usize>,
+    /// Where its rows go, if not to the leader of their key.
+    pub lead: Lead,
     /// A column of time by which rows are late, if they can be: those whose time, and
     /// [`grace`](Self::grace) ticks more, the watermark had reached before they came.
     pub time: Option<usize>,
     /// Zero for the end of a window, one for a time of the row itself.
     pub grace: i64,
+}
+
+/// Where the rows of an input go (W2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Lead {
+    /// To the leader of their key: by a hash of it, or by the operator's [`Route`]. Without keys
+    /// all rows go to worker 0 (Whale's key and global grouping).
+    #[default]
+    ByKey,
+    /// To every worker (W1; Whale's all grouping). Such rows meet the rows of another input where
+    /// those are.
+    ToAll,
+    /// One to each worker in turn (Whale's shuffle grouping).
+    InTurn,
+    /// Nowhere: they stay on the worker that has them.
+    Here,
 }
 
 /// A keyed operator as data: makes the state of a worker.
@@ -266,8 +328,39 @@ pub trait KeyedOperator: Send + Sync {
         None
     }
 
+    /// How rows of an input are led to several workers each, if they are. This goes before
+    /// [`route`](Self::route).
+    fn spread(&self, input: usize) -> Option<Arc<dyn Spread>> {
+        let _ = input;
+        None
+    }
+
+    /// Which rows of an input it holds, for an estimate of its state; `None` where nothing is
+    /// known of that.
+    fn keeps(&self, input: usize) -> Option<Kept> {
+        let _ = input;
+        None
+    }
+
     /// For EXPLAIN.
     fn describe(&self) -> String;
+}
+
+/// Which rows of an input a keyed operator holds. Besides them, those whose time has not come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kept {
+    /// None longer than until they can be handed on.
+    Passing,
+    /// Those whose time has not come.
+    Waiting,
+    /// So many of each key.
+    PerKey(u64),
+    /// Those of so many ticks of event time before the watermark.
+    Span(i64),
+    /// Those of windows that have not ended.
+    Window,
+    /// Those of sessions that may go on.
+    Session,
 }
 
 /// Leads rows to workers (A4): any function that is the same on all of them.
@@ -281,6 +374,21 @@ pub trait Route: Send + Sync {
         batch: &RecordBatch,
         workers: u32,
         to: &mut Vec<u32>,
+    ) -> Result<(), DataflowError>;
+}
+
+/// Leads rows to several workers each (W1): any function that is the same on all of them.
+pub trait Spread: Send + Sync {
+    /// Puts the workers of each row, below `workers`, into `to`, which is empty. A row for nobody
+    /// is gone.
+    ///
+    /// # Errors
+    /// [`DataflowError::Expression`] when a row cannot be led.
+    fn spread(
+        &self,
+        batch: &RecordBatch,
+        workers: u32,
+        to: &mut Vec<WorkerSet>,
     ) -> Result<(), DataflowError>;
 }
 
@@ -327,8 +435,11 @@ pub enum Exchange {
     /// Each worker keeps partial state and ships deltas per epoch to the leaders of the keys (S3,
     /// S9).
     Merge,
-    /// Each row goes to the leader of its key (S13, Q).
+    /// Each row goes to the leader of its key (Q).
     Shuffle,
+    /// As [`Exchange::Shuffle`], with workers of two kinds: half of them read tables and send each
+    /// row to the leader of its key, the others lead (S13). For comparisons.
+    UpPar,
 }
 
 impl fmt::Display for Exchange {
@@ -337,6 +448,7 @@ impl fmt::Display for Exchange {
             Exchange::Forward => "forward",
             Exchange::Merge => "merge",
             Exchange::Shuffle => "shuffle",
+            Exchange::UpPar => "uppar",
         })
     }
 }
@@ -346,27 +458,69 @@ impl fmt::Display for Exchange {
 pub struct Settings {
     /// Rows of a batch at most.
     pub batch_rows_max: usize,
-    /// Bytes of input after which an epoch ends (S9).
-    pub epoch_bytes: u64,
+    /// After how much input an epoch ends (S9), and how far that may move.
+    pub epoch: LengthBounds,
     /// Epochs that a helper may close before the oldest was acknowledged.
     pub epochs_kept_max: usize,
-    /// Bytes of window state per worker.
+    /// Bytes of state per worker.
     pub state_bytes_max: usize,
+    /// Where groups go that do not fit, by a name that whoever starts the workers makes a
+    /// [`Disk`](state::Disk) of; if there is none, the job fails.
+    pub spill: Option<String>,
     /// Rings between workers (S1).
     pub ring: channel::RingConfig,
     /// What an idle worker does.
     pub idle: Idle,
+    /// How processes are connected.
+    pub wires: Wires,
+    /// How rows for every worker travel.
+    pub casting: Casting,
+}
+
+/// How rows for every worker travel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Casting {
+    /// The tree around each source.
+    pub tree: TreeChoice,
+    /// Q: frames that may wait at a source.
+    pub queue_frames: u32,
+    /// By process the rack in which it stands; empty if nobody says (W13).
+    pub racks: Vec<u32>,
+    /// Nanoseconds for which a worker may take nothing before the job fails.
+    pub stall_ns: u64,
+}
+
+impl Default for Casting {
+    fn default() -> Self {
+        let (tree, racks) = (TreeChoice::Adaptive, vec![]);
+        Self { tree, queue_frames: 64, racks, stall_ns: 300_000_000_000 }
+    }
+}
+
+/// The tree around each source of a broadcast.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TreeChoice {
+    /// Whose degree follows the load (W6–W9).
+    Adaptive,
+    /// As it is (W10).
+    Fixed(channel::cast::Shape),
+    /// None: the source encodes rows anew for each worker of another process, and sends each its
+    /// own copy. The baseline without W1, as Storm does it (W10).
+    Copies,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
             batch_rows_max: 8192,
-            epoch_bytes: 64 << 20,
+            epoch: LengthBounds { bytes: 64 << 20, stretch: 16, latency_ns: 1_000_000_000 },
             epochs_kept_max: 4,
             state_bytes_max: 4 << 30,
+            spill: None,
             ring: channel::RingConfig::default(),
             idle: Idle::Block,
+            wires: Wires::default(),
+            casting: Casting::default(),
         }
     }
 }

@@ -1,34 +1,40 @@
-//! The join of a stream with a small table that every worker has whole (A3).
+//! The join of a stream with a small table that every process has whole (A3).
 //!
-//! Each worker reads the table to its end and puts it into a hash table, and lets no row of the
-//! stream through before. Then batches are probed where they are, on their way from one operator
-//! to the next: no row travels, none waits, and times and watermarks go along unchanged.
+//! The table is read once, its flows by all workers together, and its rows are broadcast as any
+//! others are ([`Shuffle`], W1): encoded once, sent once to each process, and handed to the workers
+//! there by reference. When all of them are there, the first worker of a process puts them into a
+//! hash table, which its workers share.
 //!
-//! Bad rows of the table are reported by worker 0 alone, since all workers read the same.
+//! No row of the stream is let through before. Then batches are probed where they are, on their way
+//! from one operator to the next: no row travels, none waits, and times and watermarks go along
+//! unchanged.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use arrow::array::{Array, RecordBatch};
 use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
+use state::epoch::{END_OF_STREAM, Leader, Progress};
 
-use crate::bad::BadRows;
 use crate::detach;
 use crate::error::DataflowError;
-use crate::job::{Input, Origin, Step};
+use crate::exchange::{Lane, Member, Shuffle, leader_of};
+use crate::job::{Input, Lead, Origin, Step};
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
+use crate::net::{Message, Net};
 use crate::operator::Routes;
 use crate::pairing::{Hashed, JoinKind, Pairing, Terms, names};
+use crate::process::Process;
 use crate::reader::{Read, Reader, Rows};
 use crate::scheduler::{Event, Timers, yield_now};
 use crate::source::FlowContext;
 use crate::time::ticks_of;
 use crate::worker::Place;
 
-/// A join with a table that every worker has whole. The left side is the stream, the right side
+/// A join with a table that every process has whole. The left side is the stream, the right side
 /// the table.
 #[derive(Clone)]
 pub struct Lookup {
@@ -36,7 +42,7 @@ pub struct Lookup {
     pub table: Input,
     /// What is done with each of the table's rows before it is kept.
     pub step: Option<Arc<dyn Step>>,
-    /// Bytes of the table's rows at most, on each worker.
+    /// Bytes of the table's rows at most.
     pub bytes_max: usize,
     /// Of the stream and of what is kept of the table: the columns that must be equal. NULL is
     /// equal to nothing.
@@ -75,14 +81,25 @@ impl Lookup {
 /// A lookup on one worker.
 pub(crate) struct LookupRun {
     tag: u32,
+    worker: u32,
     spec: Lookup,
     rows_max: usize,
+    process: Arc<Process>,
     ledger: Rc<Ledger>,
     timers: Rc<Timers>,
-    /// Until the table is read.
+    /// Of this worker's part of the table, until it is read.
     reader: RefCell<Option<Reader>>,
-    table: RefCell<Option<Rc<Hashed>>>,
+    /// Nothing where this worker is the only one.
+    shuffle: Option<Shuffle>,
+    /// Which workers have read their parts, so that all of it is here.
+    leader: RefCell<Leader>,
+    clock_moved: Event,
+    /// What is here of the table, until it is whole; and its bytes.
+    rows: RefCell<Vec<RecordBatch>>,
+    bytes: Cell<usize>,
+    table: RefCell<Option<Arc<Hashed>>>,
     read: Event,
+    net: Rc<Net>,
     pub(crate) routes: Routes,
 }
 
@@ -93,51 +110,55 @@ impl LookupRun {
         tag: u32,
         spec: &Lookup,
         place: &Place,
-        context: &FlowContext,
-        timers: Rc<Timers>,
+        (context, timers): (&FlowContext, Rc<Timers>),
+        net: Rc<Net>,
         routes: Routes,
     ) -> Result<Self, DataflowError> {
         let rows_max = place.settings.batch_rows_max;
-        let bad = match place.worker {
-            0 => context.bad.clone(),
-            _ => Arc::new(BadRows::default()),
-        };
-        let context = FlowContext { bad, ..context.clone() };
-        // Counters speak of the stream: the table is read once per worker.
+        // Counters speak of the stream.
         let counters = Arc::new(Metrics::default());
-        let reader = Reader::new(&spec.table, 0, 1, rows_max, context, counters)?;
+        let share = (Some(place.worker), place.workers);
+        let reader = Reader::new(&spec.table, share, rows_max, context.clone(), counters)?;
+        let shuffle = (place.workers > 1).then(|| {
+            let lane = Lane::new(&spec.kept(), &[], place.workers).led(Lead::ToAll);
+            Shuffle::new(vec![lane], place.workers).casting(tag, place)
+        });
         Ok(Self {
             tag,
+            worker: place.worker,
             spec: spec.clone(),
             rows_max,
+            process: place.process.clone(),
             ledger: place.ledger.clone(),
             timers,
             reader: RefCell::new(Some(reader)),
+            leader: RefCell::new(leader_of(place, shuffle.is_none())),
+            shuffle,
+            clock_moved: Event::default(),
+            rows: RefCell::default(),
+            bytes: Cell::new(0),
             table: RefCell::new(None),
             read: Event::default(),
+            net,
             routes,
         })
     }
 
-    /// Reads the table.
+    /// Reads this worker's part of the table, and waits until all of it is here.
     ///
     /// # Errors
     /// When it cannot be read, or is larger than it may be.
     pub(crate) async fn load(&self) -> Result<(), DataflowError> {
         let Some(mut reader) = self.reader.take() else { return Ok(()) };
-        let mut rows = vec![];
-        let mut bytes = 0;
         loop {
             match reader.next()? {
                 Read::Batch(flow, batch) => {
                     if let Some(Rows { batch, .. }) = reader.take(flow, batch)? {
                         let batch = match &self.spec.step {
                             Some(step) => step.apply(&batch)?.batch,
-                            None => detach(&batch),
+                            None => batch,
                         };
-                        bytes += bytes_of(&batch)?;
-                        self.account(bytes)?;
-                        rows.push(batch);
+                        self.give(&batch).await?;
                     }
                     yield_now().await;
                 }
@@ -145,20 +166,56 @@ impl LookupRun {
                 Read::End => break,
             }
         }
-        let table = Hashed::new(concat_batches(&self.spec.kept(), &rows)?, &self.spec.keys[1])?;
+        drop(reader);
+        if let Some(shuffle) = &self.shuffle {
+            shuffle.end(self, END_OF_STREAM).await?;
+        }
+        self.move_clock(self.worker, Progress::ended(END_OF_STREAM));
+        self.clock_moved.wait_for(|| self.time().1.then_some(())).await;
+        let rows = self.rows.take();
+        let table = self.process.table(self.tag, || {
+            Hashed::new(concat_batches(&self.spec.kept(), &rows)?, &self.spec.keys[1])
+        })?;
         drop(rows);
-        self.ledger.set(self.tag, table.bytes())?;
-        *self.table.borrow_mut() = Some(Rc::new(table));
+        self.account(table.bytes())?;
+        *self.table.borrow_mut() = Some(table);
         self.read.notify();
         Ok(())
     }
 
-    fn account(&self, bytes: usize) -> Result<(), DataflowError> {
-        if bytes > self.spec.bytes_max {
-            let table = self.spec.table.table.clone();
-            return Err(DataflowError::Table { table, bytes_max: self.spec.bytes_max });
+    /// Gives rows of the table to every worker.
+    async fn give(&self, batch: &RecordBatch) -> Result<(), DataflowError> {
+        match &self.shuffle {
+            _ if batch.num_rows() == 0 => Ok(()),
+            Some(shuffle) => shuffle.push(self, 0, batch, None).await,
+            None => self.take(0, batch.clone(), None),
         }
-        Ok(self.ledger.set(self.tag, bytes)?)
+    }
+
+    /// The workers of a process have the table together, and each writes down its part of it.
+    fn account(&self, bytes: usize) -> Result<(), DataflowError> {
+        let part = bytes.div_ceil(self.process.workers().len());
+        Ok(self.ledger.set(self.tag, part)?)
+    }
+
+    /// Takes a frame of another worker.
+    ///
+    /// # Errors
+    /// When it is malformed, or the table is larger than it may be.
+    pub(crate) fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
+        match (&self.shuffle, message.kind.is_of_shuffle()) {
+            (Some(shuffle), true) => shuffle.receive(self, from, message),
+            _ => {
+                let kind = message.kind;
+                let detail = format!("a frame of kind {kind:?} does not belong to a lookup");
+                Err(DataflowError::Frame { worker: from, detail })
+            }
+        }
+    }
+
+    /// The exchange by which the table comes.
+    pub(crate) fn shuffle(&self) -> Option<&Shuffle> {
+        self.shuffle.as_ref()
     }
 
     /// Joins rows of the stream and hands on what comes of them; waits until the table is read.
@@ -176,6 +233,44 @@ impl LookupRun {
             Box::pin(self.routes.push(rows)).await?;
         }
         Ok(())
+    }
+}
+
+impl Member for LookupRun {
+    fn tag(&self) -> u32 {
+        self.tag
+    }
+
+    fn worker(&self) -> u32 {
+        self.worker
+    }
+
+    fn net(&self) -> &Net {
+        &self.net
+    }
+
+    fn leader(&self) -> (&RefCell<Leader>, &Event) {
+        (&self.leader, &self.clock_moved)
+    }
+
+    /// Nothing is complete before the end.
+    fn crosses(&self, _: i64, _: i64) -> bool {
+        false
+    }
+
+    fn take(&self, input: usize, batch: RecordBatch, _: Option<i64>) -> Result<(), DataflowError> {
+        self.keep(input, detach(&batch))
+    }
+
+    fn keep(&self, _: usize, batch: RecordBatch) -> Result<(), DataflowError> {
+        let bytes = self.bytes.get() + bytes_of(&batch)?;
+        self.bytes.set(bytes);
+        if bytes > self.spec.bytes_max {
+            let table = self.spec.table.table.clone();
+            return Err(DataflowError::Table { table, bytes_max: self.spec.bytes_max });
+        }
+        self.rows.borrow_mut().push(batch);
+        self.account(bytes)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Counters of a worker, read by others while it runs.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// The counters of one worker. Written by that worker alone, with relaxed stores: each is right by
@@ -22,10 +23,27 @@ pub struct Metrics {
     pub epochs: AtomicU64,
     /// Windows fired, counted once per leader.
     pub windows: AtomicU64,
+    /// Changes of the trees by which rows reach every worker.
+    pub tree_changes: AtomicU64,
+    /// Frames of rows for every worker that were sent to other processes: this worker's own, and
+    /// those that it passed on.
+    pub cast_frames: AtomicU64,
+    /// Bytes of these frames.
+    pub cast_bytes: AtomicU64,
+    /// Time in which this worker encoded its own rows for every worker, in nanoseconds.
+    pub cast_encode_ns: AtomicU64,
+    /// Time in which it wrote its own into rings of other processes, in nanoseconds.
+    pub cast_send_ns: AtomicU64,
     /// Bytes of window state now.
     pub state_bytes: AtomicU64,
     /// Most bytes of window state so far.
     pub state_bytes_peak: AtomicU64,
+    /// Runs of groups that were written to disk because they did not fit.
+    pub spilled_runs: AtomicU64,
+    /// Their bytes.
+    pub spilled_bytes: AtomicU64,
+    /// Bytes read back.
+    pub unspilled_bytes: AtomicU64,
     /// The worker's low watermark in milliseconds since 1970; `i64::MIN` before the first,
     /// `i64::MAX` at the end.
     pub watermark_ms: AtomicI64,
@@ -41,6 +59,55 @@ pub struct Metrics {
     /// Work done of bounded inputs, in rows or bytes as [`FlowInfo`](crate::source::FlowInfo)
     /// counts.
     pub flows_done: AtomicU64,
+    operators: OnceLock<Box<[OperatorMetrics]>>,
+}
+
+/// The counters of one operator on one worker.
+///
+/// Rows are pushed, so the time of an operator is that of its own coroutines: with what is behind
+/// it up to the next operator that keeps rows, and without what pushes rows into it. A frame of
+/// another worker costs the operator that it is for.
+#[derive(Debug)]
+pub struct OperatorMetrics {
+    /// Rows that came to it on this worker, before they go to others.
+    pub rows_in: AtomicU64,
+    /// Rows that it gave out on this worker.
+    pub rows_out: AtomicU64,
+    /// Time with work, in nanoseconds.
+    pub busy_ns: AtomicU64,
+    /// Time in which it waited for others to take what it had sent, and the worker had nothing else
+    /// to do, in nanoseconds.
+    pub backpressured_ns: AtomicU64,
+    /// Bytes of its state now.
+    pub state_bytes: AtomicU64,
+    /// Epochs that it closed, where its workers meet by merge.
+    pub epochs: AtomicU64,
+    /// Groups in the deltas of these epochs.
+    pub groups_sent: AtomicU64,
+    /// Bytes of these deltas.
+    pub delta_bytes: AtomicU64,
+    /// Bytes of input after which its present epoch ends.
+    pub epoch_bytes: AtomicU64,
+    /// The watermark of what it gives out, as [`Metrics::watermark_ms`].
+    pub watermark_ms: AtomicI64,
+}
+
+impl Default for OperatorMetrics {
+    fn default() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            rows_in: zero(),
+            rows_out: zero(),
+            busy_ns: zero(),
+            backpressured_ns: zero(),
+            state_bytes: zero(),
+            epochs: zero(),
+            groups_sent: zero(),
+            delta_bytes: zero(),
+            epoch_bytes: zero(),
+            watermark_ms: AtomicI64::new(i64::MIN),
+        }
+    }
 }
 
 impl Default for Metrics {
@@ -55,19 +122,38 @@ impl Default for Metrics {
             bytes_out: zero(),
             epochs: zero(),
             windows: zero(),
+            tree_changes: zero(),
+            cast_frames: zero(),
+            cast_bytes: zero(),
+            cast_encode_ns: zero(),
+            cast_send_ns: zero(),
             state_bytes: zero(),
             state_bytes_peak: zero(),
+            spilled_runs: zero(),
+            spilled_bytes: zero(),
+            unspilled_bytes: zero(),
             watermark_ms: AtomicI64::new(i64::MIN),
             cpu_ns: zero(),
             busy_ns: zero(),
             idle_ns: zero(),
             backpressured_ns: zero(),
             flows_done: zero(),
+            operators: OnceLock::new(),
         }
     }
 }
 
 impl Metrics {
+    /// The counters of the operators, in the order of the job; none before there is a worker.
+    pub fn operators(&self) -> &[OperatorMetrics] {
+        self.operators.get().map_or(&[], |operators| operators)
+    }
+
+    /// Makes room for the operators of a job, once.
+    pub(crate) fn count_operators(&self, operators: usize) {
+        self.operators.get_or_init(|| (0..operators).map(|_| Default::default()).collect());
+    }
+
     /// Adds to a counter that only the calling worker writes.
     pub(crate) fn add(counter: &AtomicU64, n: u64) {
         counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);

@@ -9,6 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
@@ -22,13 +23,15 @@ use crate::scheduler::Event;
 use crate::wire::{Encoded, Encoder};
 
 /// Bytes of a payload that is put together from several frames, at most.
-const REASSEMBLED_BYTES_MAX: usize = 256 << 20;
+pub(crate) const REASSEMBLED_BYTES_MAX: usize = 256 << 20;
 
 /// The links of one worker.
 pub(crate) struct Net {
     peers: Vec<Option<Peer>>,
-    /// How many coroutines wait for credit.
-    waiting: Cell<u32>,
+    /// The operators of whose frames one waits for credit, once for each.
+    waiting: RefCell<Vec<u32>>,
+    /// Some link has moved, or somebody has something for several links.
+    stirred: Event,
     metrics: Arc<Metrics>,
 }
 
@@ -66,12 +69,21 @@ impl Net {
             gone: Cell::new(false),
         };
         let peers = links.into_iter().map(|link| link.map(peer)).collect();
-        Self { peers, waiting: Cell::new(0), metrics }
+        Self { peers, waiting: RefCell::default(), stirred: Event::default(), metrics }
     }
 
     /// Whether something cannot be sent before others have taken what was sent.
     pub(crate) fn is_waiting_for_credit(&self) -> bool {
-        self.waiting.get() > 0
+        !self.waiting.borrow().is_empty()
+    }
+
+    /// Adds time in which frames waited for credit to the operators that they are of.
+    pub(crate) fn add_backpressured(&self, ns: u64) {
+        for (at, operator) in self.metrics.operators().iter().enumerate() {
+            if self.waiting.borrow().contains(&(at as u32)) {
+                Metrics::add(&operator.backpressured_ns, ns);
+            }
+        }
     }
 
     /// Workers of the job.
@@ -105,7 +117,20 @@ impl Net {
                 Err(source) => return Err(DataflowError::Link { worker, source }),
             }
         }
+        if moved {
+            self.stir();
+        }
         Ok(moved)
+    }
+
+    /// What wakes who waits for any link to move.
+    pub(crate) fn stirred(&self) -> &Event {
+        &self.stirred
+    }
+
+    /// Wakes who waits for any link to move.
+    pub(crate) fn stir(&self) {
+        self.stirred.notify();
     }
 
     /// Starts what was sent since the last call.
@@ -126,11 +151,17 @@ impl Net {
                 Armed::Ready => {
                     ready = true;
                     peer.moved.notify();
+                    self.stir();
                 }
                 Armed::Virtual => {}
             }
         }
         ready
+    }
+
+    /// Adds to a counter of this worker.
+    pub(crate) fn count(&self, counter: impl Fn(&Metrics) -> &AtomicU64, n: u64) {
+        Metrics::add(counter(&self.metrics), n);
     }
 
     /// Ends all links.
@@ -168,6 +199,11 @@ impl Net {
                     peer.bye_heard.set(true);
                     peer.moved.notify();
                 }
+                // Parts of several sources may come between each other: the exchange collects them.
+                Kind::Cast | Kind::Copy | Kind::List => {
+                    let payload = Bytes::from_owner(frame.payload);
+                    return Ok(Some(Message { kind, header, payload }));
+                }
                 _ => {
                     let payload = Bytes::from_owner(frame.payload);
                     if let Some(payload) = peer.reassemble(&header, payload).map_err(malformed)? {
@@ -192,9 +228,36 @@ impl Net {
         if sent().is_some() {
             return;
         }
-        self.waiting.set(self.waiting.get() + 1);
-        peer.moved.wait_for(sent).await;
-        self.waiting.set(self.waiting.get() - 1);
+        self.wait_for_credit(header.tag, &peer.moved, sent).await;
+    }
+
+    /// Waits until others have taken something, for the operator `tag`.
+    pub(crate) async fn wait_for_credit<T>(
+        &self,
+        tag: u32,
+        event: &Event,
+        check: impl FnMut() -> Option<T>,
+    ) -> T {
+        self.waiting.borrow_mut().push(tag);
+        let found = event.wait_for(check).await;
+        let mut waiting = self.waiting.borrow_mut();
+        if let Some(at) = waiting.iter().position(|&other| other == tag) {
+            waiting.swap_remove(at);
+        }
+        found
+    }
+
+    /// Sends a frame if there is credit; `fill` is called only then. True when it was sent, or the
+    /// other side needs nothing more.
+    pub(crate) fn try_send(
+        &self,
+        to: u32,
+        class: Class,
+        header: Header,
+        fill: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> bool {
+        let peer = self.peer(to);
+        peer.gone.get() || self.try_fill(peer, class, header, fill)
     }
 
     /// Sends rows in as many frames as they need, waiting for credit.
@@ -284,6 +347,11 @@ impl Net {
     /// Bytes of a frame's payload at most.
     pub(crate) fn payload_max(&self, to: u32) -> usize {
         self.peer(to).link.borrow().config().payload_max()
+    }
+
+    /// Bytes of a frame's payload at most, whichever worker it is for.
+    pub(crate) fn payload_room(&self) -> usize {
+        self.peers().map(|to| self.payload_max(to)).min().unwrap_or(usize::MAX)
     }
 
     fn peer(&self, worker: u32) -> &Peer {

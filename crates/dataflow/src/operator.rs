@@ -9,9 +9,12 @@
 //! inputs ([`Feeders`]).
 
 use std::cell::{Cell, RefCell};
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use arrow::datatypes::{DataType, TimeUnit};
 use state::epoch::{Presence, Progress, VectorClock};
 
 use crate::aggregate::Grouping;
@@ -21,18 +24,19 @@ use crate::frame::Kind;
 use crate::job::{Edge, Input, Job, OperatorKind, Step};
 use crate::keyed::KeyedRun;
 use crate::lookup::LookupRun;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, OperatorMetrics};
 use crate::net::{Message, Net};
 use crate::output::Output;
 use crate::reader::Rows;
 use crate::scheduler::{Event, Gate, Timers};
 use crate::source::FlowContext;
-use crate::time::ticks_of;
+use crate::time::{ticks_of, to_millis};
 use crate::worker::Place;
 
 /// An operator with inputs, on one worker.
 pub(crate) struct Node {
     work: Work,
+    counted: Counted,
     feeders: RefCell<Feeders>,
     /// Rows and watermarks of several edges must not interleave where one has to wait.
     gate: Gate,
@@ -79,14 +83,25 @@ impl Node {
                 // With the slice known, nobody asks when each row was.
                 let unread = slice.and_then(|_| grouping.only_time());
                 let Rows { batch, met, .. } = route.apply(rows, unread)?;
+                self.counted.add_in(batch.num_rows());
                 grouping.push(&batch, met.as_ref(), slice).await
             }
             Work::Keyed(keyed) => {
                 let rows = route.apply(rows, None)?;
+                self.counted.add_in(rows.batch.num_rows());
                 keyed.push(route.input, &rows.batch, rows.met.as_ref()).await
             }
-            Work::Lookup(lookup) => lookup.push(route.apply(rows, None)?).await,
-            Work::Sink(output) => output.emit(&route.apply(rows, None)?.batch).await,
+            Work::Lookup(lookup) => {
+                let rows = route.apply(rows, None)?;
+                self.counted.add_in(rows.batch.num_rows());
+                lookup.push(rows).await
+            }
+            Work::Sink(output) => {
+                let rows = route.apply(rows, None)?;
+                self.counted.add_in(rows.batch.num_rows());
+                self.counted.add_out(rows.batch.num_rows());
+                output.emit(&rows.batch).await
+            }
         }
     }
 
@@ -168,9 +183,61 @@ impl Node {
         match &self.work {
             Work::Grouping(grouping) => grouping.answer().await,
             Work::Keyed(keyed) => keyed.answer().await,
+            // Who reads a table is never idle and asks nothing.
             Work::Lookup(_) | Work::Sink(_) => {}
         }
         Ok(())
+    }
+
+    /// Nanoseconds after which [`Node::at_intervals`] has something to do, if ever.
+    pub(crate) fn interval_ns(&self) -> Option<NonZeroU64> {
+        match &self.work {
+            Work::Grouping(grouping) => grouping.early_ns(),
+            _ => None,
+        }
+    }
+
+    /// Does every so often what is to be done so; for ever. Who was held up for longer than an
+    /// interval makes up for none.
+    pub(crate) async fn at_intervals(
+        self: Rc<Self>,
+        every_ns: NonZeroU64,
+        timers: Rc<Timers>,
+    ) -> Result<(), DataflowError> {
+        let Work::Grouping(grouping) = &self.work else { return Ok(()) };
+        loop {
+            timers.sleep_until(timers.now_ns().saturating_add(every_ns.get())).await;
+            let _turn = self.gate.enter().await;
+            grouping.interval().await?;
+        }
+    }
+
+    /// Sends what is for every worker; a coroutine of its own, because it waits for all links.
+    pub(crate) async fn broadcast(self: Rc<Self>) -> Result<(), DataflowError> {
+        match &self.work {
+            Work::Keyed(keyed) => keyed.broadcast().await,
+            Work::Lookup(lookup) => {
+                if let Some(shuffle) = lookup.shuffle() {
+                    shuffle.broadcast(&**lookup).await;
+                }
+            }
+            Work::Grouping(_) | Work::Sink(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Until when another worker must have taken something, if it has been waited for.
+    ///
+    /// # Errors
+    /// [`DataflowError::Stalled`] when that time has come.
+    pub(crate) fn deadline(&self, now_ns: u64) -> Result<Option<u64>, DataflowError> {
+        match &self.work {
+            Work::Keyed(keyed) => keyed.deadline(now_ns),
+            Work::Lookup(lookup) => {
+                lookup.shuffle().map_or(Ok(None), |shuffle| shuffle.deadline(now_ns))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Waits until [`Node::run`] is through.
@@ -185,12 +252,13 @@ impl Node {
     pub(crate) fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
         match (message.kind, &self.work) {
             (Kind::Gather | Kind::GatherEnd, Work::Sink(output)) => output.receive(from, message),
-            (Kind::Gather | Kind::GatherEnd, _) | (_, Work::Sink(_) | Work::Lookup(_)) => {
+            (Kind::Gather | Kind::GatherEnd, _) | (_, Work::Sink(_)) => {
                 let detail = format!("a frame of kind {:?} is not for this operator", message.kind);
                 Err(DataflowError::Frame { worker: from, detail })
             }
             (_, Work::Grouping(grouping)) => grouping.receive(from, message),
             (_, Work::Keyed(keyed)) => keyed.receive(from, message),
+            (_, Work::Lookup(lookup)) => lookup.receive(from, message),
         }
     }
 
@@ -213,31 +281,92 @@ pub(crate) struct Route {
     feeder: u32,
     step: Option<Arc<dyn Step>>,
     timed: bool,
+    lateness: i64,
     /// Whether windows are over the very column that a source's watermark is of.
     windows_event_time: bool,
 }
 
 impl Route {
     fn apply(&self, rows: Rows, unread: Option<usize>) -> Result<Rows, DataflowError> {
-        let met = rows.met.filter(|_| self.timed);
+        let met = rows.met.filter(|_| self.timed).map(|met| match self.lateness {
+            0 => met,
+            _ => met.unary(|watermark| self.behind(watermark)),
+        });
         let Some(step) = &self.step else { return Ok(Rows { met, ..rows }) };
         let stepped = step.apply_for(&rows.batch, unread)?;
         let met = met.map(|met| ticks_of(&met, &stepped.origin)).transpose()?;
         Ok(Rows { batch: stepped.batch, met, span: None })
     }
+
+    /// What the operator is told of a watermark.
+    fn behind(&self, watermark: i64) -> i64 {
+        match watermark {
+            i64::MIN | i64::MAX => watermark,
+            _ => watermark.saturating_sub(self.lateness),
+        }
+    }
+
+    /// The watermark of which the operator was told so.
+    fn ahead(&self, told: i64) -> i64 {
+        match told {
+            i64::MIN | i64::MAX => told,
+            _ => told.saturating_add(self.lateness),
+        }
+    }
+}
+
+/// Where the rows of an operator are counted.
+#[derive(Clone)]
+struct Counted {
+    metrics: Arc<Metrics>,
+    operator: usize,
+    /// Of its watermarks.
+    unit: TimeUnit,
+}
+
+impl Counted {
+    fn operator(&self) -> Option<&OperatorMetrics> {
+        self.metrics.operators().get(self.operator)
+    }
+
+    fn add_in(&self, rows: usize) {
+        if let Some(operator) = self.operator() {
+            Metrics::add(&operator.rows_in, rows as u64);
+        }
+    }
+
+    fn add_out(&self, rows: usize) {
+        if let Some(operator) = self.operator() {
+            Metrics::add(&operator.rows_out, rows as u64);
+        }
+    }
+
+    fn tell(&self, watermark: i64) {
+        if let Some(operator) = self.operator() {
+            operator.watermark_ms.store(to_millis(watermark, self.unit), Ordering::Relaxed);
+        }
+    }
 }
 
 /// All edges that lead away from an operator.
-#[derive(Default)]
-pub(crate) struct Routes(Vec<Route>);
+pub(crate) struct Routes {
+    to: Vec<Route>,
+    counted: Counted,
+}
 
 impl Routes {
+    /// Counts rows that were read, of a source.
+    pub(crate) fn read(&self, rows: usize) {
+        self.counted.add_in(rows);
+    }
+
     /// Hands rows to all.
     ///
     /// # Errors
     /// When a step, state or a sink fails.
     pub(crate) async fn push(&self, rows: Rows) -> Result<(), DataflowError> {
-        let Some((last, others)) = self.0.split_last() else { return Ok(()) };
+        self.counted.add_out(rows.batch.num_rows());
+        let Some((last, others)) = self.to.split_last() else { return Ok(()) };
         for route in others {
             route.to.push(route, rows.clone()).await?;
         }
@@ -249,8 +378,9 @@ impl Routes {
     /// # Errors
     /// As [`Routes::push`].
     pub(crate) async fn progress(&self, watermark: i64, idle: bool) -> Result<(), DataflowError> {
-        for route in self.0.iter().filter(|route| route.timed) {
-            route.to.progress(route.feeder, watermark, idle).await?;
+        self.counted.tell(watermark);
+        for route in self.to.iter().filter(|route| route.timed) {
+            route.to.progress(route.feeder, route.behind(watermark), idle).await?;
         }
         Ok(())
     }
@@ -261,8 +391,8 @@ impl Routes {
     /// As [`Routes::push`].
     pub(crate) async fn resume(&self) -> Result<i64, DataflowError> {
         let mut reached = i64::MIN;
-        for route in self.0.iter().filter(|route| route.timed) {
-            reached = reached.max(route.to.resume(route.feeder).await?);
+        for route in self.to.iter().filter(|route| route.timed) {
+            reached = reached.max(route.ahead(route.to.resume(route.feeder).await?));
         }
         Ok(reached)
     }
@@ -272,9 +402,10 @@ impl Routes {
     /// # Errors
     /// As [`Routes::push`].
     pub(crate) async fn end(&self, watermark: i64) -> Result<(), DataflowError> {
-        for route in &self.0 {
+        self.counted.tell(watermark);
+        for route in &self.to {
             let told = if route.timed || watermark == i64::MAX { watermark } else { i64::MIN };
-            route.to.end(route.feeder, told).await?;
+            route.to.end(route.feeder, route.behind(told)).await?;
         }
         Ok(())
     }
@@ -284,8 +415,8 @@ impl Routes {
 pub(crate) struct Graph {
     /// By the operator's index; nothing where it is a source.
     pub(crate) nodes: Vec<Option<Rc<Node>>>,
-    /// The sources, with the edges that lead away from each.
-    pub(crate) sources: Vec<(Input, Routes)>,
+    /// The sources by their indices, with the edges that lead away from each.
+    pub(crate) sources: Vec<(usize, Input, Routes)>,
 }
 
 impl Graph {
@@ -305,10 +436,12 @@ impl Graph {
         let mut sources = Vec::new();
         for (at, operator) in job.operators.iter().enumerate().rev() {
             let tag = at as u32;
-            let routes = routes_from(job, at, &nodes);
+            let metrics_of = metrics.clone();
+            let counted = Counted { metrics: metrics_of, operator: at, unit: unit_of(job, at) };
+            let routes = routes_from(job, &counted, &nodes);
             let work = match &operator.kind {
                 OperatorKind::Source(input) => {
-                    sources.push((input.clone(), routes));
+                    sources.push((at, input.clone(), routes));
                     continue;
                 }
                 OperatorKind::Aggregate(spec) => Work::Grouping(Box::new(Grouping::new(
@@ -331,8 +464,8 @@ impl Graph {
                     tag,
                     spec,
                     place,
-                    context,
-                    timers.clone(),
+                    (context, timers.clone()),
+                    net.clone(),
                     routes,
                 )?)),
                 OperatorKind::Sink { sink, schema } => Work::Sink(Box::new(Output::new(
@@ -346,6 +479,7 @@ impl Graph {
             };
             nodes[at] = Some(Rc::new(Node {
                 work,
+                counted,
                 feeders: RefCell::new(
                     Feeders::new(edges_of(operator.inputs.iter()).count() as u32),
                 ),
@@ -366,7 +500,8 @@ fn edges_of<'a>(
     inputs.enumerate().flat_map(|(input, edges)| edges.iter().map(move |edge| (input, edge)))
 }
 
-fn routes_from(job: &Job, from: usize, nodes: &[Option<Rc<Node>>]) -> Routes {
+fn routes_from(job: &Job, counted: &Counted, nodes: &[Option<Rc<Node>>]) -> Routes {
+    let from = counted.operator;
     let mut routes = Vec::new();
     for (operator, node) in job.operators.iter().zip(nodes) {
         let Some(node) = node else { continue };
@@ -378,11 +513,24 @@ fn routes_from(job: &Job, from: usize, nodes: &[Option<Rc<Node>>]) -> Routes {
                 feeder: feeder as u32,
                 step: edge.step.clone(),
                 timed: edge.timed,
+                lateness: edge.lateness,
                 windows_event_time: windows_event_time(job, edge, &operator.kind),
             });
         }
     }
-    Routes(routes)
+    Routes { to: routes, counted: counted.clone() }
+}
+
+/// The unit of the watermarks of an operator: that of the source that they come from.
+fn unit_of(job: &Job, at: usize) -> TimeUnit {
+    let operator = &job.operators[at];
+    if let OperatorKind::Source(Input { source, watermark: Some(watermark), .. }) = &operator.kind
+        && let DataType::Timestamp(unit, _) = source.schema().field(watermark.column).data_type()
+    {
+        return *unit;
+    }
+    let timed = operator.inputs.iter().flatten().find(|edge| edge.timed);
+    timed.map_or(TimeUnit::Millisecond, |edge| unit_of(job, edge.from))
 }
 
 fn windows_event_time(job: &Job, edge: &Edge, to: &OperatorKind) -> bool {

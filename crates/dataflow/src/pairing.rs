@@ -6,7 +6,6 @@
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-use std::rc::Rc;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -137,6 +136,7 @@ impl Terms<'_> {
 
 /// The keys of rows, in a form in which they can be compared. Equal values of a plain and of a
 /// dictionary column are equal.
+#[derive(Debug)]
 pub(crate) struct Keys {
     /// Nothing where there are no keys: then all rows are equal.
     rows: Option<Rows>,
@@ -172,6 +172,7 @@ impl Keys {
 }
 
 /// Rows that are found by their keys.
+#[derive(Debug)]
 pub(crate) struct Hashed {
     pub(crate) batch: RecordBatch,
     keys: Keys,
@@ -212,7 +213,7 @@ impl Hashed {
 pub(crate) struct Pairing {
     left: RecordBatch,
     keys: Keys,
-    right: Rc<Hashed>,
+    right: Arc<Hashed>,
     /// The left row that is probed, and the right row to look at, + 1; before the first of a left
     /// row, nothing.
     row: usize,
@@ -232,7 +233,7 @@ impl Pairing {
     pub(crate) fn new(
         left: RecordBatch,
         keys: &[usize],
-        right: Rc<Hashed>,
+        right: Arc<Hashed>,
         kind: JoinKind,
     ) -> Result<Self, DataflowError> {
         let keys = Keys::of(&left, keys)?;

@@ -83,21 +83,21 @@ struct OpenFlow {
 }
 
 impl Reader {
-    /// A reader of worker `worker`'s share of the flows. Opens all of them if the source is
-    /// unbounded, else one after another.
+    /// The share of number `share`, of so many, of the flows; of none if it has no number. Opens
+    /// all of them if the source is unbounded, else one after another.
     ///
     /// # Errors
     /// When the input is missing or cannot be read.
     pub(crate) fn new(
         input: &Input,
-        worker: u32,
-        workers: u32,
+        (share, shares): (Option<u32>, u32),
         rows_max: usize,
         context: FlowContext,
         metrics: Arc<Metrics>,
     ) -> Result<Self, DataflowError> {
-        let infos = input.source.flows(workers, input.watermark.map(|w| w.column))?;
-        let pending = (0..infos.len()).filter(|i| *i as u64 % workers as u64 == worker as u64);
+        let infos = input.source.flows(shares, input.watermark.map(|w| w.column))?;
+        let is_own = |flow: &usize| share.is_some_and(|s| *flow as u64 % shares as u64 == s as u64);
+        let pending = (0..infos.len()).filter(is_own);
         let mut reader = Self {
             input: input.clone(),
             context,

@@ -28,19 +28,58 @@ type Task = Option<Pin<Box<dyn Future<Output = Outcome>>>>;
 pub(crate) struct Scheduler {
     tasks: Vec<Task>,
     wakers: Vec<Arc<TaskWaker>>,
+    /// The operator that a coroutine is of.
+    owners: Vec<Option<usize>>,
     queue: Arc<Mutex<VecDeque<usize>>>,
+    /// Whether each is waited for.
+    counted: Vec<bool>,
     running: usize,
 }
 
 impl Scheduler {
     pub(crate) fn new() -> Self {
         let queue = Arc::new(Mutex::new(VecDeque::new()));
-        Self { tasks: Vec::new(), wakers: Vec::new(), queue, running: 0 }
+        Self {
+            tasks: Vec::new(),
+            wakers: Vec::new(),
+            owners: Vec::new(),
+            queue,
+            counted: Vec::new(),
+            running: 0,
+        }
     }
 
     /// Adds a coroutine, ready to run. Its future is dropped when it ends.
     pub(crate) fn spawn(&mut self, future: impl Future<Output = Outcome> + 'static) {
+        self.add(None, future, true);
+    }
+
+    /// As [`Scheduler::spawn`], a coroutine of an operator.
+    pub(crate) fn spawn_of(
+        &mut self,
+        owner: usize,
+        future: impl Future<Output = Outcome> + 'static,
+    ) {
+        self.add(Some(owner), future, true);
+    }
+
+    /// As [`Scheduler::spawn_of`], for a coroutine whose end nobody waits for.
+    pub(crate) fn spawn_beside(
+        &mut self,
+        owner: usize,
+        future: impl Future<Output = Outcome> + 'static,
+    ) {
+        self.add(Some(owner), future, false);
+    }
+
+    fn add(
+        &mut self,
+        owner: Option<usize>,
+        future: impl Future<Output = Outcome> + 'static,
+        counted: bool,
+    ) {
         let id = self.tasks.len();
+        self.owners.push(owner);
         self.tasks.push(Some(Box::pin(future)));
         self.wakers.push(Arc::new(TaskWaker {
             id,
@@ -48,10 +87,11 @@ impl Scheduler {
             queue: self.queue.clone(),
         }));
         self.wakers[id].wake_by_ref();
-        self.running += 1;
+        self.counted.push(counted);
+        self.running += usize::from(counted);
     }
 
-    /// Coroutines that have not ended.
+    /// Coroutines that have not ended, of those that are waited for.
     pub(crate) fn running(&self) -> usize {
         self.running
     }
@@ -61,21 +101,24 @@ impl Scheduler {
         !lock(&self.queue).is_empty()
     }
 
-    /// Gives one turn to each coroutine that is ready now.
+    /// Gives one turn to each coroutine that is ready now, and tells whose each was when it is
+    /// over.
     ///
     /// # Errors
     /// The first failure of a coroutine; the others stay as they are.
-    pub(crate) fn turn(&mut self) -> Outcome {
+    pub(crate) fn turn(&mut self, mut over: impl FnMut(Option<usize>)) -> Outcome {
         let ready = lock(&self.queue).len();
         for _ in 0..ready {
             let Some(id) = lock(&self.queue).pop_front() else { break };
             *lock(&self.wakers[id].queued) = false;
             let Some(mut task) = self.tasks[id].take() else { continue };
             let waker = Waker::from(self.wakers[id].clone());
-            match task.as_mut().poll(&mut Context::from_waker(&waker)) {
+            let polled = task.as_mut().poll(&mut Context::from_waker(&waker));
+            over(self.owners[id]);
+            match polled {
                 Poll::Pending => self.tasks[id] = Some(task),
                 Poll::Ready(outcome) => {
-                    self.running -= 1;
+                    self.running -= usize::from(self.counted[id]);
                     outcome?;
                 }
             }
@@ -268,7 +311,7 @@ mod tests {
             });
         }
         while scheduler.has_ready() {
-            scheduler.turn().unwrap();
+            scheduler.turn(|_| ()).unwrap();
         }
         assert_eq!(*log.borrow(), ["a0", "b0", "a1", "b1", "a2", "b2"]);
         assert_eq!(scheduler.running(), 0);
@@ -286,15 +329,36 @@ mod tests {
                 Ok(())
             }
         });
-        scheduler.turn().unwrap();
+        scheduler.turn(|_| ()).unwrap();
         assert!(!scheduler.has_ready());
         event.notify();
-        scheduler.turn().unwrap();
+        scheduler.turn(|_| ()).unwrap();
         assert_eq!(scheduler.running(), 1, "the condition does not hold yet");
         open.set(true);
         event.notify();
-        scheduler.turn().unwrap();
+        scheduler.turn(|_| ()).unwrap();
         assert_eq!(scheduler.running(), 0);
+    }
+
+    #[test]
+    fn who_runs_beside_is_not_waited_for() {
+        let turns = Rc::new(Cell::new(0));
+        let mut scheduler = Scheduler::new();
+        scheduler.spawn(async { Ok(()) });
+        scheduler.spawn_beside(0, {
+            let turns = turns.clone();
+            async move {
+                loop {
+                    turns.set(turns.get() + 1);
+                    yield_now().await;
+                }
+            }
+        });
+        assert_eq!(scheduler.running(), 1);
+        scheduler.turn(|_| ()).unwrap();
+        assert_eq!((scheduler.running(), scheduler.has_ready()), (0, true));
+        scheduler.turn(|_| ()).unwrap();
+        assert_eq!(turns.get(), 2);
     }
 
     #[test]
@@ -310,20 +374,37 @@ mod tests {
                 Ok(())
             });
         }
-        scheduler.turn().unwrap();
+        scheduler.turn(|_| ()).unwrap();
         assert_eq!(timers.next_ns(), Some(10));
         for now in [9, 10, 25, 30] {
             timers.advance(now);
-            scheduler.turn().unwrap();
+            scheduler.turn(|_| ()).unwrap();
         }
         assert_eq!(*log.borrow(), [10, 20, 30]);
         assert_eq!(timers.next_ns(), None);
     }
 
     #[test]
+    fn whose_turn_it_was_is_told() {
+        let mut scheduler = Scheduler::new();
+        let turn = || async {
+            yield_now().await;
+            Ok(())
+        };
+        scheduler.spawn_of(3, turn());
+        scheduler.spawn(turn());
+        scheduler.spawn_beside(1, turn());
+        let mut told = vec![];
+        while scheduler.has_ready() {
+            scheduler.turn(|owner| told.push(owner)).unwrap();
+        }
+        assert_eq!(told, [Some(3), None, Some(1), Some(3), None, Some(1)]);
+    }
+
+    #[test]
     fn a_failure_ends_the_turn() {
         let mut scheduler = Scheduler::new();
         scheduler.spawn(async { Err(DataflowError::Expression("divide by zero".into())) });
-        assert!(scheduler.turn().is_err());
+        assert!(scheduler.turn(|_| ()).is_err());
     }
 }

@@ -38,6 +38,13 @@ pub trait Source: Send + Sync {
         time_column: Option<usize>,
     ) -> Result<Vec<FlowInfo>, ConnectorError>;
 
+    /// What is known of a column's values before they are read. It estimates the state of a job
+    /// for EXPLAIN; no result depends on it.
+    fn bounds(&self, column: usize) -> ColumnBounds {
+        let _ = column;
+        ColumnBounds::default()
+    }
+
     /// Opens a flow of the list for reading.
     ///
     /// # Errors
@@ -58,6 +65,38 @@ pub struct FlowInfo {
     /// has not been opened yet holds the watermark back to here, or altogether where this is
     /// unknown.
     pub event_time_min: Option<i64>,
+}
+
+/// Bounds of a column's values over all flows. NULL does not count.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ColumnBounds {
+    /// Of whole numbers and points in time: none is less or greater, in the column's own ticks.
+    pub range: Option<[i64; 2]>,
+    /// How many different ones there are at most.
+    pub distinct_max: Option<u64>,
+}
+
+impl ColumnBounds {
+    /// Of whole numbers from `least` to `greatest`.
+    pub fn between(least: i64, greatest: i64) -> Self {
+        let distinct = greatest.checked_sub(least).map_or(u64::MAX, |span| span.max(-1) as u64 + 1);
+        Self { range: Some([least, greatest]), distinct_max: Some(distinct) }
+    }
+
+    /// Of so many different values.
+    pub fn distinct(most: u64) -> Self {
+        Self { range: None, distinct_max: Some(most) }
+    }
+
+    /// Of the values of either.
+    pub fn or(self, other: Self) -> Self {
+        let range = self.range.zip(other.range);
+        let distinct = self.distinct_max.zip(other.distinct_max);
+        Self {
+            range: range.map(|([a, b], [c, d])| [a.min(c), b.max(d)]),
+            distinct_max: distinct.map(|(a, b)| a.saturating_add(b)),
+        }
+    }
 }
 
 /// What a flow may use of its surroundings.

@@ -38,6 +38,10 @@ impl Step for Chain {
         Ok(Stepped { batch: second.batch, origin })
     }
 
+    fn rows_of_one(&self) -> Option<u64> {
+        Some(self.first.rows_of_one()?.saturating_mul(self.second.rows_of_one()?))
+    }
+
     fn passes_on(&self, output: usize) -> Option<usize> {
         self.first.passes_on(self.second.passes_on(output)?)
     }

@@ -58,7 +58,16 @@ impl Encoder {
 
     /// Rows of `batch` that are likely to fit `bytes_max`, at least one.
     pub(crate) fn rows_fitting(batch: &RecordBatch, bytes_max: usize) -> usize {
-        let (bytes, rows) = (Self::bytes(batch), batch.num_rows());
+        Self::rows_fitting_beside(batch, 0, bytes_max)
+    }
+
+    /// The same where `beside` bytes travel beside all the rows.
+    pub(crate) fn rows_fitting_beside(
+        batch: &RecordBatch,
+        beside: usize,
+        bytes_max: usize,
+    ) -> usize {
+        let (bytes, rows) = (Self::bytes(batch) + beside, batch.num_rows());
         let room = bytes_max.saturating_sub(Self::head_bytes(batch));
         if bytes <= room {
             return rows.max(1);
@@ -175,7 +184,8 @@ impl Decoder {
         let schema = widen.schema(&parts.extra).ok_or("its columns are unlike")?;
         let wide = widen.widen(&parts.extra, &parts.read(&schema)?)?;
         let batch = convert(wide.columns(), wide.num_rows(), &self.schema);
-        Ok((batch.map_err(|e| e.to_string())?, parts.extra.slice(widen.head_bytes()..)))
+        let head = widen.head_bytes(&parts.extra).ok_or("its head is cut off")?;
+        Ok((batch.map_err(|e| e.to_string())?, parts.extra.slice(head..)))
     }
 }
 

@@ -13,15 +13,17 @@ use std::time::Duration;
 
 use channel::Link;
 use fabric::Clock;
+use state::Disk;
 
 use crate::bad::BadRows;
 use crate::error::DataflowError;
 use crate::feed::feed;
-use crate::job::{Idle, Job};
+use crate::job::{Idle, Job, readers};
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::net::Net;
 use crate::operator::{Graph, Node};
+use crate::process::Process;
 use crate::reader::Reader;
 use crate::scheduler::{Scheduler, Timers, yield_now};
 use crate::source::FlowContext;
@@ -38,6 +40,8 @@ pub struct WorkerConfig {
     pub worker: u32,
     /// Workers in the job.
     pub workers: u32,
+    /// Its process, shared with the other workers of it.
+    pub process: Arc<Process>,
     /// What to run; the same on every worker.
     pub job: Arc<Job>,
     /// Connected links, indexed by worker; `None` for itself.
@@ -50,6 +54,8 @@ pub struct WorkerConfig {
     pub metrics: Arc<Metrics>,
     /// How others end the run.
     pub signals: Arc<Signals>,
+    /// Where groups go that do not fit memory.
+    pub disk: Option<Arc<dyn Disk>>,
 }
 
 /// How others end a worker's run.
@@ -114,29 +120,39 @@ impl Worker {
     /// # Errors
     /// When a source or sink cannot be opened.
     pub fn new(config: WorkerConfig) -> Result<Self, DataflowError> {
-        let WorkerConfig { worker, workers, job, links, clock, bad, metrics, signals } = config;
+        let WorkerConfig { worker, workers, process, job, links, clock, bad, metrics, .. } = config;
+        let WorkerConfig { signals, disk, .. } = config;
+        metrics.count_operators(job.operators.len());
         let net = Rc::new(Net::new(links, metrics.clone()));
         let timers = Rc::new(Timers::default());
         timers.advance(clock.now_ns());
         let mut scheduler = Scheduler::new();
-        let budget = job.settings.state_bytes_max;
-        let ledger = Rc::new(Ledger::new(job.operators.len(), budget, metrics.clone()));
-        let place = Place { worker, workers, settings: job.settings.clone(), ledger };
+        let ledger = Rc::new(Ledger::of(&job, disk.is_some(), metrics.clone()));
+        let (clock_here, settings) = (clock.clone(), job.settings.clone());
+        let place = Place { worker, workers, process, clock: clock_here, settings, ledger, disk };
         let context = FlowContext { clock: clock.clone(), bad };
         let Graph { nodes, sources } = Graph::new(&job, &place, &net, &metrics, &context, &timers)?;
-        for (input, routes) in sources {
+        for (at, input, routes) in sources {
             let rows_max = job.settings.batch_rows_max;
             let (context, metrics) = (context.clone(), metrics.clone());
-            let reader = Reader::new(&input, worker, workers, rows_max, context, metrics)?;
-            scheduler.spawn(feed(reader, routes, timers.clone(), signals.clone()));
+            let share = (job.reader(worker, workers), readers(&job.operators, workers));
+            let reader = Reader::new(&input, share, rows_max, context, metrics)?;
+            let feed = feed(reader, routes, timers.clone(), signals.clone());
+            scheduler.spawn_of(at, feed);
         }
         let nodes: Rc<[Option<Rc<Node>>]> = nodes.into();
-        for node in nodes.iter().flatten() {
-            scheduler.spawn(node.clone().answer());
-            scheduler.spawn(node.clone().run());
+        for (at, node) in nodes.iter().enumerate() {
+            let Some(node) = node else { continue };
+            scheduler.spawn_of(at, node.clone().answer());
+            scheduler.spawn_of(at, node.clone().broadcast());
+            scheduler.spawn_of(at, node.clone().run());
+            if let Some(every_ns) = node.interval_ns() {
+                scheduler.spawn_beside(at, node.clone().at_intervals(every_ns, timers.clone()));
+            }
         }
         for from in net.peers() {
-            scheduler.spawn(receive(from, net.clone(), nodes.clone()));
+            let time = (clock.clone(), metrics.clone());
+            scheduler.spawn(receive(from, net.clone(), nodes.clone(), time));
         }
         scheduler.spawn({
             let (net, nodes) = (net.clone(), nodes.clone());
@@ -159,10 +175,23 @@ impl Worker {
     pub fn step(&mut self) -> Result<Status, DataflowError> {
         self.timers.advance(self.clock.now_ns());
         let moved = self.net.poll()?;
-        self.scheduler.turn()?;
+        let mut since = self.clock.now_ns();
+        let (clock, operators) = (&self.clock, self.metrics.operators());
+        self.scheduler.turn(|owner| {
+            let now = clock.now_ns();
+            if let Some(operator) = owner.and_then(|at| operators.get(at)) {
+                Metrics::add(&operator.busy_ns, now.saturating_sub(since));
+            }
+            since = now;
+        })?;
         self.net.flush();
         if self.scheduler.running() == 0 {
             return Ok(if self.net.is_drained() { Status::Done } else { Status::Busy });
+        }
+        let mut wake_ns = self.timers.next_ns();
+        for node in self.nodes.iter().flatten() {
+            let deadline = node.deadline(self.timers.now_ns())?;
+            wake_ns = wake_ns.into_iter().chain(deadline).min();
         }
         if moved || self.scheduler.has_ready() {
             return Ok(Status::Busy);
@@ -170,7 +199,7 @@ impl Worker {
         for node in self.nodes.iter().flatten() {
             node.flush()?;
         }
-        Ok(Status::Idle { wake_ns: self.timers.next_ns() })
+        Ok(Status::Idle { wake_ns })
     }
 
     /// Runs to the end on the calling thread.
@@ -184,8 +213,9 @@ impl Worker {
             let status = self.step()?;
             let metrics = &self.metrics;
             let mut spent = &metrics.busy_ns;
+            let mut waiting = false;
             if let Status::Idle { wake_ns } = status {
-                let waiting = self.net.is_waiting_for_credit();
+                waiting = self.net.is_waiting_for_credit();
                 spent = if waiting { &metrics.backpressured_ns } else { &metrics.idle_ns };
                 idle_steps += 1;
                 match self.idle {
@@ -197,6 +227,9 @@ impl Worker {
             }
             let now = self.clock.now_ns();
             Metrics::add(spent, now.saturating_sub(since));
+            if waiting {
+                self.net.add_backpressured(now.saturating_sub(since));
+            }
             since = now;
             if matches!(status, Status::Done) {
                 break;
@@ -222,15 +255,19 @@ impl Worker {
 pub(crate) struct Place {
     pub(crate) worker: u32,
     pub(crate) workers: u32,
+    pub(crate) process: Arc<Process>,
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) settings: crate::job::Settings,
     pub(crate) ledger: Rc<Ledger>,
+    pub(crate) disk: Option<Arc<dyn Disk>>,
 }
 
-/// Hands the frames of one link to their operators.
+/// Hands the frames of one link to their operators, at whose cost they are taken.
 async fn receive(
     from: u32,
     net: Rc<Net>,
     nodes: Rc<[Option<Rc<Node>>]>,
+    (clock, metrics): (Arc<dyn Clock>, Arc<Metrics>),
 ) -> Result<(), DataflowError> {
     while let Some(message) = net.recv(from).await? {
         let tag = message.header.tag;
@@ -238,7 +275,11 @@ async fn receive(
             let detail = format!("no operator {tag} takes frames");
             return Err(DataflowError::Frame { worker: from, detail });
         };
+        let since = clock.now_ns();
         node.receive(from, message)?;
+        if let Some(operator) = metrics.operators().get(tag as usize) {
+            Metrics::add(&operator.busy_ns, clock.now_ns().saturating_sub(since));
+        }
         yield_now().await;
     }
     Ok(())

@@ -11,6 +11,7 @@ use dataflow::bad::BadRows;
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::job::{Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings};
 use dataflow::metrics::Metrics;
+use dataflow::process::Process;
 use dataflow::sink::{Placement, Sink, SinkWriter};
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
 use dataflow::worker::{Signals, Worker, WorkerConfig};
@@ -91,11 +92,12 @@ fn job() -> Job {
         args: vec![vec![]],
         window: None,
         exchange: Exchange::Merge,
+        early_ns: None,
         schema: schema.clone(),
     };
     let input = Input { table: "t".into(), source: Arc::new(Silence), watermark: None };
     let after = |at: usize, name: &str, kind: OperatorKind| {
-        let edge = |from| vec![Edge { from, step: None, timed: false }];
+        let edge = |from| vec![Edge { from, step: None, timed: false, lateness: 0 }];
         let inputs = at.checked_sub(1).map(edge).into_iter().collect();
         Operator { name: name.into(), inputs, kind }
     };
@@ -133,12 +135,14 @@ fn tell(headers: impl Iterator<Item = Header>) -> Result<(), DataflowError> {
     let mut worker = Worker::new(WorkerConfig {
         worker: 0,
         workers: 2,
+        process: Process::new(0, 1),
         job,
         links: vec![None, links.pop()],
         clock: net.clock(),
         bad: Arc::new(BadRows::default()),
         metrics: Arc::new(Metrics::default()),
         signals: Arc::new(Signals::default()),
+        disk: None,
     })?;
     let mut headers = headers.peekable();
     let mut quiet = 0;

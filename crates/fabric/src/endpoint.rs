@@ -62,6 +62,13 @@ pub trait Endpoint: Send {
     /// more.
     fn revoke(&mut self, key: RemoteKey);
 
+    /// As [`revoke`](Endpoint::revoke), of a key that the peer may use once more without fault,
+    /// because it has not heard that it is over. What it then writes is lost, and the connection
+    /// goes on, where the transport can tell; on a device it ends as after `revoke`.
+    fn retire(&mut self, key: RemoteKey) {
+        self.revoke(key);
+    }
+
     /// Copies `src` to the peer's memory. `src` must not change until `Local { id }`.
     ///
     /// # Errors

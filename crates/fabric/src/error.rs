@@ -36,6 +36,13 @@ pub enum FabricError {
         /// What stands in the way.
         detail: String,
     },
+    /// The library of this transport is missing or cannot be used. The machine, or who started the
+    /// process, is at fault.
+    #[error("MPI cannot be used: {detail}")]
+    Library {
+        /// What stands in the way.
+        detail: String,
+    },
     /// The slab was not made by this fabric, and this fabric cannot do without. The caller is at
     /// fault.
     #[error("the slab belongs to another fabric")]

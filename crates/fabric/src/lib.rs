@@ -37,6 +37,8 @@
 //! * **G9** Notices and sends never exceed the receives that the peer has posted: see
 //!   [`Endpoint::budget`].
 //! * **G10** No hidden progress: an endpoint acts in `submit` and `poll` only, and owns no thread.
+//!   Links that share a connection are moved by each other's calls, or by a thread that was asked
+//!   for ([`shared::Network`]).
 //!
 //! `docs/protocols/fabric.md` sets beside each promise what it does not say, and the mistake that
 //! follows from believing that it did.
@@ -46,8 +48,13 @@ pub mod clock;
 pub mod conformance;
 mod endpoint;
 mod error;
+mod frames;
+mod ledger;
 mod lobby;
 mod memory;
+#[cfg(feature = "mpi")]
+pub mod mpi;
+pub mod shared;
 pub mod shm;
 pub mod sim;
 pub mod tcp;

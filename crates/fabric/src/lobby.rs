@@ -158,9 +158,12 @@ impl Place {
         while filled < bytes.len() {
             stream.set_read_timeout(Some(time_left(deadline)?))?;
             match stream.read(&mut bytes[filled..]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(0) => return Err(broken(LEFT)),
                 Ok(n) => filled += n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    return Err(broken(LEFT));
+                }
                 // Linux reports a timed-out read as one that would block.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
@@ -168,9 +171,7 @@ impl Place {
         }
         match Greeting::decode(&bytes).filter(|greeting| self.is_peer(greeting, peer)) {
             Some(greeting) => Ok((stream, greeting)),
-            None => {
-                Err(io::Error::new(io::ErrorKind::InvalidData, "the greeting is not the peer's"))
-            }
+            None => Err(broken(refusal(&MAGIC, &bytes))),
         }
     }
 
@@ -200,6 +201,24 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.lobby.lock().offers.remove(&self.token);
     }
+}
+
+/// Why a peer that was dialled is not the peer.
+pub(crate) const LEFT: &str = "the peer left in the middle of its greeting";
+
+/// What is wrong with the greeting of a peer that was dialled.
+pub(crate) fn refusal(magic: &[u8; 8], greeting: &[u8]) -> &'static str {
+    match greeting.split_first_chunk::<8>() {
+        Some((theirs, _)) if theirs != magic && theirs[..6] == magic[..6] => {
+            "the peer speaks another version of the protocol: run the same release everywhere"
+        }
+        _ => "the greeting is not the peer's: something else, or another job, listens there",
+    }
+}
+
+/// An error of a peer that does not keep to the protocol.
+pub(crate) fn broken(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 fn time_left(deadline: Instant) -> io::Result<Duration> {

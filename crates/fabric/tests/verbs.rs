@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fabric::conformance::{self, Bed};
+use fabric::shared::{Network, SharedFabric};
 use fabric::verbs::{VerbsFabric, VerbsOptions, probe, survey};
 use fabric::{
     Armed, Completion, Endpoint, ErrorKind, Fabric, FabricError, Flags, LinkId, OpId, PostError,
@@ -27,6 +28,20 @@ struct VerbsBed([Arc<VerbsFabric>; 2]);
 impl Bed for VerbsBed {
     fn fabrics(&mut self) -> [Arc<dyn Fabric>; 2] {
         [self.0[0].clone(), self.0[1].clone()]
+    }
+
+    fn readable(&mut self, fd: RawFd) -> bool {
+        let (start, patience) = (Instant::now(), Duration::from_secs(5));
+        fabric::wait(&[fd], patience);
+        start.elapsed() < patience
+    }
+}
+
+struct SharedBed([Arc<dyn Fabric>; 2]);
+
+impl Bed for SharedBed {
+    fn fabrics(&mut self) -> [Arc<dyn Fabric>; 2] {
+        self.0.clone()
     }
 
     fn readable(&mut self, fd: RawFd) -> bool {
@@ -96,6 +111,19 @@ fn passes_the_conformance_suite_with_relaxed_ordering_and_small_packets() {
         ops_max: 64,
         ..Default::default()
     });
+}
+
+#[test]
+fn passes_the_conformance_suite_on_a_shared_queue_pair() {
+    for thread in [false, true] {
+        let Some(bed) = VerbsBed::new(&VerbsOptions::default()) else { return };
+        let fabrics = bed.0.map(|fabric| -> Arc<dyn Fabric> {
+            let network = thread.then(|| Network::thread().expect("a thread"));
+            SharedFabric::new(fabric, Arc::new(|worker| worker % 2), network)
+        });
+        let report = conformance::run(&mut SharedBed(fabrics));
+        assert_eq!(report.passed.len(), conformance::cases().len());
+    }
 }
 
 #[test]

@@ -84,14 +84,26 @@ impl Error {
                 "`millstream fabric info` lists RDMA devices; the variable {} chooses among them",
                 crate::RDMA_VARIABLE
             )),
+            Error::Fabric(FabricError::Library { .. }) => {
+                Some("--fabric auto or tcp needs no MPI; mpirun starts nodes in any case".into())
+            }
             Error::Dataflow(DataflowError::Connector(
                 ConnectorError::Option { hint, .. }
                 | ConnectorError::Column { hint, .. }
                 | ConnectorError::Io { hint, .. },
             )) => hint.clone(),
-            Error::Dataflow(DataflowError::State(_)) => {
-                Some("SET millstream.state_bytes gives each worker more memory for groups".into())
+            Error::Dataflow(error @ DataflowError::State(_)) if error.is_budget() => {
+                Some(
+                    "SET millstream.state_bytes gives each worker more memory for groups; with SET \
+                     millstream.spill_dir they may go to a disk"
+                        .into(),
+                )
             }
+            Error::Dataflow(error) if error.is_disk() => Some(
+                "SET millstream.spill_dir names another folder, SET millstream.state_bytes gives \
+                 each worker more memory"
+                    .into(),
+            ),
             Error::Dataflow(DataflowError::Table { .. }) => Some(
                 "SET millstream.table_bytes allows more, up to 1 GiB; fewer columns and a WHERE on \
                  the table make it smaller"

@@ -1,9 +1,12 @@
 //! Which transport carries rows: the only place that knows them by name.
 
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 use std::sync::Arc;
 
+#[cfg(feature = "mpi")]
+use fabric::mpi::MpiFabric;
 use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::tcp::{TcpFabric, TcpOptions};
 use fabric::verbs::{Survey, VerbsFabric, VerbsOptions, probe, survey};
@@ -15,6 +18,9 @@ use crate::error::Error;
 /// A transport between workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum FabricKind {
+    /// For each pair of nodes what suits it: shared memory on a machine, RDMA between machines that
+    /// both have a device, else TCP.
+    Auto,
     /// Shared memory, between processes of one machine and between threads of one process.
     #[default]
     Shm,
@@ -22,6 +28,8 @@ pub enum FabricKind {
     Tcp,
     /// RDMA devices, chosen by the variable [`RDMA_VARIABLE`] of each process.
     Verbs,
+    /// MPI, between processes that `mpirun` started; where this was built with the feature `mpi`.
+    Mpi,
 }
 
 /// Names the variable with options for RDMA devices, as `device=mlx5_0,gid=3`. A variable, since
@@ -30,14 +38,15 @@ pub const RDMA_VARIABLE: &str = "MILLSTREAM_RDMA";
 
 impl FabricKind {
     /// All, as a user would write them.
-    pub const NAMES: [&str; 3] = ["shm", "tcp", "verbs"];
+    pub const NAMES: [&str; 5] = ["auto", "shm", "tcp", "verbs", "mpi"];
 
     /// Memory of each end of a link besides its ring. What the operating system keeps for a socket
     /// adapts to the traffic: it is named, but not counted.
     pub(crate) fn end_needs(self) -> Vec<EndNeed> {
         let need = |name, what, bytes: usize| EndNeed { name, what, bytes: bytes as u64 };
         match self {
-            FabricKind::Shm => {
+            // What TCP and RDMA have is less.
+            FabricKind::Auto | FabricKind::Shm => {
                 vec![need("inboxes", "for notices and messages", ShmFabric::ENDPOINT_BYTES)]
             }
             FabricKind::Tcp => vec![
@@ -47,20 +56,47 @@ impl FabricKind {
             FabricKind::Verbs => {
                 vec![need("queues", "for notices and messages", VerbsFabric::ENDPOINT_BYTES)]
             }
+            #[cfg(feature = "mpi")]
+            FabricKind::Mpi => {
+                vec![need("frames", "for what is read and written", MpiFabric::ENDPOINT_BYTES)]
+            }
+            #[cfg(not(feature = "mpi"))]
+            FabricKind::Mpi => Vec::new(),
         }
     }
 
-    /// Opens it, with what suits a job; see [`RDMA_VARIABLE`] for devices.
+    /// Opens it on this machine alone; see [`FabricKind::open_at`].
+    ///
+    /// # Errors
+    /// As [`FabricKind::open_at`].
+    pub fn open(self) -> Result<Arc<dyn Fabric>, FabricError> {
+        self.open_at(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    }
+
+    /// Opens it, with what suits a job, where other nodes reach this one at an address; see
+    /// [`RDMA_VARIABLE`] for devices, which may name another.
     ///
     /// # Errors
     /// When there is no such device, or the system gives no memory or socket.
-    pub fn open(self) -> Result<Arc<dyn Fabric>, FabricError> {
+    pub fn open_at(self, address: IpAddr) -> Result<Arc<dyn Fabric>, FabricError> {
         Ok(match self {
-            FabricKind::Shm => ShmFabric::new(ShmOptions::default())?,
-            FabricKind::Tcp => TcpFabric::new(TcpOptions::default())?,
+            // All that one call can open is this machine's.
+            FabricKind::Auto | FabricKind::Shm => ShmFabric::new(ShmOptions::default())?,
+            FabricKind::Tcp => {
+                TcpFabric::new(TcpOptions { bind: address, ..TcpOptions::default() })?
+            }
             FabricKind::Verbs => {
                 let options = rdma_options().map_err(|detail| FabricError::Device { detail })?;
-                VerbsFabric::new(options)?
+                let unsaid = options.bind == VerbsOptions::default().bind;
+                let bind = if unsaid { address } else { options.bind };
+                VerbsFabric::new(VerbsOptions { bind, ..options })?
+            }
+            #[cfg(feature = "mpi")]
+            FabricKind::Mpi => MpiFabric::new(fabric::Publish::Notify)?,
+            #[cfg(not(feature = "mpi"))]
+            FabricKind::Mpi => {
+                let detail = "this program was built without it (cargo build --features mpi)";
+                return Err(FabricError::Library { detail: detail.into() });
             }
         })
     }
@@ -72,10 +108,17 @@ impl FabricKind {
     /// Those of [`FabricKind::open`].
     pub fn check(self) -> Result<(), Error> {
         match self {
-            FabricKind::Shm | FabricKind::Tcp => Ok(()),
-            FabricKind::Verbs => self.open().map(drop).map_err(Error::from),
+            FabricKind::Auto | FabricKind::Shm | FabricKind::Tcp => Ok(()),
+            FabricKind::Verbs | FabricKind::Mpi => self.open().map(drop).map_err(Error::from),
         }
     }
+}
+
+/// Ends what a transport has begun in this process, at the end of the process: an `mpirun` wants to
+/// see MPI ended. No session may be used afterwards.
+pub fn finish_fabrics() {
+    #[cfg(feature = "mpi")]
+    fabric::mpi::finish();
 }
 
 /// The options of [`RDMA_VARIABLE`].
@@ -99,9 +142,11 @@ pub fn rdma_survey() -> Result<(Survey, Option<Result<Caps, FabricError>>), Stri
 impl fmt::Display for FabricKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            FabricKind::Auto => "auto",
             FabricKind::Shm => "shm",
             FabricKind::Tcp => "tcp",
             FabricKind::Verbs => "verbs",
+            FabricKind::Mpi => "mpi",
         })
     }
 }
@@ -111,9 +156,11 @@ impl FromStr for FabricKind {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
+            "auto" => Ok(FabricKind::Auto),
             "shm" => Ok(FabricKind::Shm),
             "tcp" => Ok(FabricKind::Tcp),
             "verbs" => Ok(FabricKind::Verbs),
+            "mpi" => Ok(FabricKind::Mpi),
             _ => Err(format!("there is no fabric '{text}'; there are {}", Self::NAMES.join(", "))),
         }
     }

@@ -41,10 +41,12 @@ mod links;
 mod memory;
 mod metrics;
 mod node;
+mod pairs;
 mod progress;
 mod report;
 mod script;
 mod session;
+mod spill;
 mod streams;
 
 pub use cluster;
@@ -52,14 +54,17 @@ pub use cluster::NODES_MAX;
 pub use dataflow::bad::BadRow;
 pub use dataflow::error::ConnectorError;
 pub use dataflow::{connector, detach, sink, source};
-pub use plan::{Diagnostic, ExplainFormat, Planned, Relation, SettingSpec, Vocabulary, settings};
+pub use plan::{
+    Diagnostic, ExplainFormat, Planned, Ran, RanOperator, RanWorker, Relation, SettingSpec,
+    Vocabulary, settings,
+};
 pub use stream;
 
 pub use error::Error;
-pub use fabric_kind::{FabricKind, RDMA_VARIABLE, rdma_survey};
+pub use fabric_kind::{FabricKind, RDMA_VARIABLE, finish_fabrics, rdma_survey};
 pub use memory::{Memory, MemoryNeed};
 pub use metrics::{JobMetricSpec, MetricKind, MetricSpec, job_metrics, metrics};
 pub use progress::Observer;
-pub use report::{Counters, Progress, Report, WorkerCounters};
+pub use report::{Counters, OperatorCounters, Progress, Report, WorkerCounters};
 pub use script::{Job, RunOptions, Script};
 pub use session::{RowFormat, RowTarget, Session, SessionBuilder, WORKERS_MAX};

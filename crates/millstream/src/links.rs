@@ -11,9 +11,10 @@ use std::thread;
 
 use channel::{Link, RingConfig};
 use cluster::Control;
-use fabric::{Endpoint, Fabric, FabricError, LinkId, Offer};
+use fabric::{Endpoint, FabricError, LinkId, Offer};
 
 use crate::error::Error;
+use crate::pairs::Pairs;
 
 /// The workers of a job: every node has as many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,19 +63,21 @@ impl Layout {
 /// # Errors
 /// When a node failed or is unlike this one, or the fabric refuses memory or connections.
 pub(crate) fn join(
-    fabric: &dyn Fabric,
+    pairs: &Pairs,
     control: &Control,
     layout: Layout,
     ring: RingConfig,
 ) -> Result<Vec<Vec<Option<Link>>>, Error> {
     let ends: Vec<LinkId> = layout.ends().collect();
-    let offers = ends.iter().map(|&end| fabric.offer(end)).collect::<Result<Vec<_>, _>>()?;
+    let fabric = |end: LinkId| pairs.with(end.remote / layout.per_node);
+    let offers = ends.iter().map(|&end| fabric(end).offer(end)).collect::<Result<Vec<_>, _>>()?;
     let addresses = offers.iter().map(|offer| offer.address()).collect();
     let addresses = exchange(control, layout, "addresses", &ends, addresses)?;
     let endpoints = connect_all(offers, &addresses)?;
     let mut links = endpoints
         .into_iter()
-        .map(|endpoint| Link::new(fabric, endpoint, ring, control.generation()))
+        .zip(&ends)
+        .map(|(endpoint, &end)| Link::new(fabric(end), endpoint, ring, control.generation()))
         .collect::<Result<Vec<_>, _>>()?;
     let rings = links.iter().map(Link::descriptor).collect();
     let rings = exchange(control, layout, "rings", &ends, rings)?;
@@ -153,7 +156,10 @@ fn unpack(mut bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
 
 #[cfg(test)]
 mod tests {
+    use dataflow::wires::{Connection, Progress, Wires};
+
     use super::*;
+    use crate::FabricKind;
 
     #[test]
     fn the_opposite_of_an_end_tells_of_the_same_link() {
@@ -181,15 +187,24 @@ mod tests {
 
     #[test]
     fn workers_of_several_nodes_are_joined_each_with_each() {
-        for kind in [crate::FabricKind::Shm, crate::FabricKind::Tcp] {
+        let own = Wires { connection: Connection::Worker, ..Wires::default() };
+        let moved = Wires { progress: Progress::Thread, ..Wires::default() };
+        for (kind, wires) in [
+            (FabricKind::Auto, Wires::default()),
+            (FabricKind::Shm, Wires::default()),
+            (FabricKind::Shm, moved),
+            (FabricKind::Tcp, Wires::default()),
+            (FabricKind::Tcp, own),
+            (FabricKind::Tcp, moved),
+        ] {
             let controls = cluster::in_process(2).unwrap();
             thread::scope(|scope| {
                 for control in &controls {
                     scope.spawn(move || {
                         let layout = Layout { rank: control.rank(), nodes: 2, per_node: 2 };
-                        let fabric = kind.open().unwrap();
+                        let pairs = Pairs::agree(kind, control, layout, wires).unwrap();
                         let ring = RingConfig::default();
-                        let links = join(&*fabric, control, layout, ring).unwrap();
+                        let links = join(&pairs, control, layout, ring).unwrap();
                         for (row, worker) in links.iter().zip(layout.own()) {
                             let others: Vec<_> =
                                 (0..4).filter(|&i| row[i as usize].is_some()).collect();

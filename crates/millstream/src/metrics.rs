@@ -102,6 +102,32 @@ const METRICS: &[MetricSpec] = &[
          to do.",
         |c| Some(c.backpressured_ns as f64 / 1e9),
     ),
+    counter(
+        "millstream_broadcast_bytes",
+        "Bytes of rows for every worker, sent to other processes: the worker's own, and those that \
+         it passed on.",
+        |c| Some(c.cast_bytes as f64),
+    ),
+    counter(
+        "millstream_broadcast_encode_seconds",
+        "Time in which the worker encoded its own rows for every worker.",
+        |c| Some(c.cast_encode_ns as f64 / 1e9),
+    ),
+    counter(
+        "millstream_broadcast_frames",
+        "Frames of rows for every worker, sent to other processes.",
+        |c| Some(c.cast_frames as f64),
+    ),
+    counter(
+        "millstream_broadcast_send_seconds",
+        "Time in which the worker wrote its own rows for every worker into rings.",
+        |c| Some(c.cast_send_ns as f64 / 1e9),
+    ),
+    counter(
+        "millstream_broadcast_tree_changes",
+        "Changes of the tree by which its rows reach every worker.",
+        |c| Some(c.tree_changes as f64),
+    ),
     counter("millstream_busy_seconds", "Time in which the worker had work.", |c| {
         Some(c.busy_ns as f64 / 1e9)
     }),
@@ -110,6 +136,9 @@ const METRICS: &[MetricSpec] = &[
         "Processor time of the worker, known when it has ended.",
         |c| Some(c.cpu_ns as f64 / 1e9),
     ),
+    counter("millstream_delta_groups", "Groups sent to their leaders when epochs ended.", |c| {
+        Some(c.groups_sent as f64)
+    }),
     counter("millstream_epochs", "Epochs closed.", |c| Some(c.epochs as f64)),
     counter("millstream_flows_done", "Flows of bounded input read to their end.", |c| {
         Some(c.flows_done as f64)
@@ -129,9 +158,20 @@ const METRICS: &[MetricSpec] = &[
     counter("millstream_sent_frames", "Frames sent to other workers.", |c| {
         Some(c.frames_sent as f64)
     }),
+    counter(
+        "millstream_spilled_bytes",
+        "Bytes of groups written to disk because they did not fit memory.",
+        |c| Some(c.spilled_bytes as f64),
+    ),
+    counter("millstream_spilled_runs", "Runs of groups written to disk.", |c| {
+        Some(c.spilled_runs as f64)
+    }),
     gauge("millstream_state_bytes", "Bytes of window state now.", |c| Some(c.state_bytes as f64)),
     gauge("millstream_state_peak_bytes", "Most bytes of window state in the job.", |c| {
         Some(c.state_bytes_peak as f64)
+    }),
+    counter("millstream_unspilled_bytes", "Bytes of groups read back from disk.", |c| {
+        Some(c.unspilled_bytes as f64)
     }),
     gauge(
         "millstream_watermark_seconds",

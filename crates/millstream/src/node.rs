@@ -23,15 +23,19 @@ use dataflow::bad::BadRows;
 use dataflow::error::DataflowError;
 use dataflow::job::Job;
 use dataflow::metrics::Metrics;
+use dataflow::process::Process;
 use dataflow::worker::{Signals, Worker, WorkerConfig};
 use fabric::Clock;
+use state::Disk;
 
 use crate::FabricKind;
 use crate::error::Error;
 use crate::links::{Layout, join};
+use crate::pairs::Pairs;
 use crate::progress::Watch;
 use crate::report::{Counters, NodeCounters, Report, decode_end, encode_end};
 use crate::script::RunOptions;
+use crate::spill::Folder;
 
 /// How often a node looks for requests, failures and progress.
 const TICK: Duration = Duration::from_millis(50);
@@ -59,6 +63,7 @@ enum Event {
 
 /// State that a node shares with its workers.
 struct Shared {
+    process: Arc<Process>,
     metrics: Vec<Arc<Metrics>>,
     bad: Arc<BadRows>,
     signals: Arc<Signals>,
@@ -78,21 +83,25 @@ impl Node<'_> {
     }
 
     fn run_inner(&self, options: &RunOptions<'_>) -> Result<Report, Error> {
-        let fabric = self.fabric.open()?;
-        let links = join(&*fabric, self.control, self.layout, self.job.settings.ring)?;
+        let settings = &self.job.settings;
+        let pairs = Pairs::agree(self.fabric, self.control, self.layout, settings.wires)?;
+        let links = join(&pairs, self.control, self.layout, settings.ring)?;
         let shared = Shared {
+            process: Process::new(self.layout.rank, self.layout.per_node),
             metrics: links.iter().map(|_| Arc::default()).collect(),
             bad: Arc::default(),
             signals: Arc::default(),
         };
         let watch = Watch::new(self.control, &self.job, self.layout);
+        let disk = self.disk()?;
         thread::scope(|scope| {
             let (events, received) = mpsc::channel();
             let mut gates = Vec::new();
             let mut started = Ok(());
             for ((worker, links), metrics) in self.layout.own().zip(links).zip(&shared.metrics) {
                 let (gate, opened) = mpsc::channel();
-                let config = self.config(worker, links, metrics, &shared);
+                let mut config = self.config(worker, links, metrics, &shared);
+                config.disk = disk.clone();
                 let events = events.clone();
                 let span = tracing::info_span!("worker", worker);
                 let spawned = thread::Builder::new().name(format!("worker-{worker}")).spawn_scoped(
@@ -125,12 +134,26 @@ impl Node<'_> {
         WorkerConfig {
             worker,
             workers: self.layout.workers(),
+            process: Arc::clone(&shared.process),
             job: Arc::clone(&self.job),
             links,
             clock: Arc::clone(&self.clock),
             bad: Arc::clone(&shared.bad),
             metrics: Arc::clone(metrics),
             signals: Arc::clone(&shared.signals),
+            disk: None,
+        }
+    }
+
+    /// Where the job's groups go that do not fit memory.
+    fn disk(&self) -> Result<Option<Arc<dyn Disk>>, Error> {
+        let Some(folder) = &self.job.settings.spill else { return Ok(None) };
+        match Folder::new(folder, self.layout.rank) {
+            Ok(disk) => Ok(Some(disk)),
+            Err(error) => Err(Error::Usage {
+                message: format!("millstream.spill_dir '{folder}': {error}"),
+                hint: "name a folder of this machine that can be written to".into(),
+            }),
         }
     }
 

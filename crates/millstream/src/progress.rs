@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cluster::Control;
-use dataflow::job::Job as Queries;
+use dataflow::job::{Job as Queries, readers};
 
 use crate::error::Error;
 use crate::links::Layout;
@@ -89,7 +89,7 @@ impl Whole {
                 return None;
             }
             let time_column = input.watermark.map(|watermark| watermark.column);
-            for flow in source.flows(workers, time_column).ok()? {
+            for flow in source.flows(readers(&job.operators, workers), time_column).ok()? {
                 rows = rows.zip(flow.rows).map(|(sum, rows)| sum + rows);
                 flows += 1;
             }

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dataflow::bad::{BAD_ROWS_KEPT_MAX, BadRow, BadRows};
-use dataflow::metrics::Metrics;
-use plan::{Ran, RanWorker};
+use dataflow::metrics::{Metrics, OperatorMetrics};
+use plan::{Ran, RanOperator, RanWorker};
 
 /// The sum of the counters of some workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,14 +26,32 @@ pub struct Counters {
     pub frames_sent: u64,
     /// Bytes sent to other workers.
     pub bytes_sent: u64,
+    /// Changes of the trees by which rows reach every worker.
+    pub tree_changes: u64,
+    /// Frames of rows for every worker sent to other processes.
+    pub cast_frames: u64,
+    /// Bytes of these frames.
+    pub cast_bytes: u64,
+    /// Time in which workers encoded their own rows for every worker, in nanoseconds.
+    pub cast_encode_ns: u64,
+    /// Time in which they wrote these into rings of other processes, in nanoseconds.
+    pub cast_send_ns: u64,
     /// Epochs closed.
     pub epochs: u64,
+    /// Groups in their deltas.
+    pub groups_sent: u64,
     /// Windows fired, counted once per leader.
     pub windows: u64,
     /// Bytes of window state now.
     pub state_bytes: u64,
     /// Most bytes of window state, each worker at its own time.
     pub state_bytes_peak: u64,
+    /// Runs of groups that were written to disk because they did not fit memory.
+    pub spilled_runs: u64,
+    /// Their bytes.
+    pub spilled_bytes: u64,
+    /// Bytes read back.
+    pub unspilled_bytes: u64,
     /// Processor time of the workers from when all had opened, in nanoseconds; known when they have
     /// ended, 0 where the system does not tell.
     pub cpu_ns: u64,
@@ -61,10 +79,19 @@ impl Default for Counters {
             bad: 0,
             frames_sent: 0,
             bytes_sent: 0,
+            tree_changes: 0,
+            cast_frames: 0,
+            cast_bytes: 0,
+            cast_encode_ns: 0,
+            cast_send_ns: 0,
             epochs: 0,
+            groups_sent: 0,
             windows: 0,
             state_bytes: 0,
             state_bytes_peak: 0,
+            spilled_runs: 0,
+            spilled_bytes: 0,
+            unspilled_bytes: 0,
             cpu_ns: 0,
             busy_ns: 0,
             idle_ns: 0,
@@ -76,7 +103,7 @@ impl Default for Counters {
 }
 
 impl Counters {
-    const FIELDS: usize = 17;
+    const FIELDS: usize = 26;
 
     /// Reads the counters of a worker. Bad rows are counted per node.
     fn of_worker(worker: &Metrics) -> Self {
@@ -89,10 +116,19 @@ impl Counters {
             bad: 0,
             frames_sent: load(&worker.frames_out),
             bytes_sent: load(&worker.bytes_out),
+            tree_changes: load(&worker.tree_changes),
+            cast_frames: load(&worker.cast_frames),
+            cast_bytes: load(&worker.cast_bytes),
+            cast_encode_ns: load(&worker.cast_encode_ns),
+            cast_send_ns: load(&worker.cast_send_ns),
             epochs: load(&worker.epochs),
+            groups_sent: worker.operators().iter().map(|one| load(&one.groups_sent)).sum(),
             windows: load(&worker.windows),
             state_bytes: load(&worker.state_bytes),
             state_bytes_peak: load(&worker.state_bytes_peak),
+            spilled_runs: load(&worker.spilled_runs),
+            spilled_bytes: load(&worker.spilled_bytes),
+            unspilled_bytes: load(&worker.unspilled_bytes),
             cpu_ns: load(&worker.cpu_ns),
             busy_ns: load(&worker.busy_ns),
             idle_ns: load(&worker.idle_ns),
@@ -121,10 +157,19 @@ impl Counters {
             self.bad,
             self.frames_sent,
             self.bytes_sent,
+            self.tree_changes,
+            self.cast_frames,
+            self.cast_bytes,
+            self.cast_encode_ns,
+            self.cast_send_ns,
             self.epochs,
+            self.groups_sent,
             self.windows,
             self.state_bytes,
             self.state_bytes_peak,
+            self.spilled_runs,
+            self.spilled_bytes,
+            self.unspilled_bytes,
             self.cpu_ns,
             self.busy_ns,
             self.idle_ns,
@@ -143,10 +188,19 @@ impl Counters {
             bad,
             frames_sent,
             bytes_sent,
+            tree_changes,
+            cast_frames,
+            cast_bytes,
+            cast_encode_ns,
+            cast_send_ns,
             epochs,
+            groups_sent,
             windows,
             state_bytes,
             state_bytes_peak,
+            spilled_runs,
+            spilled_bytes,
+            unspilled_bytes,
             cpu_ns,
             busy_ns,
             idle_ns,
@@ -162,10 +216,19 @@ impl Counters {
             bad,
             frames_sent,
             bytes_sent,
+            tree_changes,
+            cast_frames,
+            cast_bytes,
+            cast_encode_ns,
+            cast_send_ns,
             epochs,
+            groups_sent,
             windows,
             state_bytes,
             state_bytes_peak,
+            spilled_runs,
+            spilled_bytes,
+            unspilled_bytes,
             cpu_ns,
             busy_ns,
             idle_ns,
@@ -194,8 +257,11 @@ impl Counters {
 /// Workers of a node that are told of one by one at most; the sum holds all.
 pub(crate) const WORKERS_TOLD_MAX: usize = 256;
 
+/// Operators of a worker that are told of one by one at most.
+pub(crate) const OPERATORS_TOLD_MAX: usize = 64;
+
 /// The counters of a worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerCounters {
     /// Its node.
     pub node: u32,
@@ -203,22 +269,112 @@ pub struct WorkerCounters {
     pub worker: u32,
     /// What it counted. Bad rows are counted per node, and 0 here.
     pub counters: Counters,
+    /// What its operators counted, in the order of the plan; the first 64.
+    pub operators: Vec<OperatorCounters>,
 }
 
-/// What a node tells of itself: `total | number of workers u32 | each worker`.
+/// The counters of an operator on one worker; see [`dataflow::metrics::OperatorMetrics`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OperatorCounters {
+    /// Rows that came to it on this worker.
+    pub rows_in: u64,
+    /// Rows that it gave out on this worker.
+    pub rows_out: u64,
+    /// Time with work, in nanoseconds.
+    pub busy_ns: u64,
+    /// Time in which it waited for others to take what it had sent, in nanoseconds.
+    pub backpressured_ns: u64,
+    /// Bytes of its state now.
+    pub state_bytes: u64,
+    /// Epochs that it closed, if it groups and its rows meet by merge.
+    pub epochs: u64,
+    /// Groups in their deltas.
+    pub groups_sent: u64,
+    /// Bytes of these deltas.
+    pub delta_bytes: u64,
+    /// Bytes of input after which its present epoch ends.
+    pub epoch_bytes: u64,
+    /// Its watermark in milliseconds since 1970: `i64::MIN` before the first, `i64::MAX` at the
+    /// end.
+    pub watermark_ms: i64,
+}
+
+impl OperatorCounters {
+    const FIELDS: usize = 10;
+
+    fn of(operator: &OperatorMetrics) -> Self {
+        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        Self {
+            rows_in: load(&operator.rows_in),
+            rows_out: load(&operator.rows_out),
+            busy_ns: load(&operator.busy_ns),
+            backpressured_ns: load(&operator.backpressured_ns),
+            state_bytes: load(&operator.state_bytes),
+            epochs: load(&operator.epochs),
+            groups_sent: load(&operator.groups_sent),
+            delta_bytes: load(&operator.delta_bytes),
+            epoch_bytes: load(&operator.epoch_bytes),
+            watermark_ms: operator.watermark_ms.load(Ordering::Relaxed),
+        }
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        let fields: [u64; Self::FIELDS] = [
+            self.rows_in,
+            self.rows_out,
+            self.busy_ns,
+            self.backpressured_ns,
+            self.state_bytes,
+            self.epochs,
+            self.groups_sent,
+            self.delta_bytes,
+            self.epoch_bytes,
+            self.watermark_ms as u64,
+        ];
+        out.extend(fields.iter().flat_map(|field| field.to_le_bytes()));
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        let mut word = || {
+            let (word, rest) = bytes.split_first_chunk()?;
+            *bytes = rest;
+            Some(u64::from_le_bytes(*word))
+        };
+        Some(Self {
+            rows_in: word()?,
+            rows_out: word()?,
+            busy_ns: word()?,
+            backpressured_ns: word()?,
+            state_bytes: word()?,
+            epochs: word()?,
+            groups_sent: word()?,
+            delta_bytes: word()?,
+            epoch_bytes: word()?,
+            watermark_ms: word()? as i64,
+        })
+    }
+}
+
+/// What a node tells of itself: `total | number of workers u32 | each worker`, and of a worker
+/// `counters | number of operators u32 | each operator`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct NodeCounters {
     pub(crate) total: Counters,
     /// The first [`WORKERS_TOLD_MAX`] of them.
-    pub(crate) workers: Vec<Counters>,
+    pub(crate) workers: Vec<(Counters, Vec<OperatorCounters>)>,
 }
 
 impl NodeCounters {
     /// Reads the counters of this node.
     pub(crate) fn read(metrics: &[Arc<Metrics>], bad: &BadRows) -> Self {
         let mut total = Counters { bad: bad.count(), ..Counters::default() };
-        let mut workers: Vec<_> = metrics.iter().map(|one| Counters::of_worker(one)).collect();
-        workers.iter().for_each(|worker| total.add(worker));
+        let operators = |one: &Metrics| {
+            let told = one.operators().iter().take(OPERATORS_TOLD_MAX);
+            told.map(OperatorCounters::of).collect()
+        };
+        let all = metrics.iter().map(|one| (Counters::of_worker(one), operators(one)));
+        let mut workers: Vec<(Counters, Vec<OperatorCounters>)> = all.collect();
+        workers.iter().for_each(|(worker, _)| total.add(worker));
         workers.truncate(WORKERS_TOLD_MAX);
         Self { total, workers }
     }
@@ -226,29 +382,43 @@ impl NodeCounters {
     /// Its workers, by their numbers in the job.
     pub(crate) fn told(&self, node: u32, per_node: u32) -> impl Iterator<Item = WorkerCounters> {
         let numbers = node * per_node..;
-        numbers.zip(&self.workers).map(move |(worker, counters)| {
-            let counters = *counters;
-            WorkerCounters { node, worker, counters }
+        numbers.zip(&self.workers).map(move |(worker, (counters, operators))| {
+            let (counters, operators) = (*counters, operators.clone());
+            WorkerCounters { node, worker, counters, operators }
         })
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = self.total.encode();
         out.extend_from_slice(&(self.workers.len() as u32).to_le_bytes());
-        out.extend(self.workers.iter().flat_map(Counters::encode));
+        for (worker, operators) in &self.workers {
+            out.extend(worker.encode());
+            out.extend_from_slice(&(operators.len() as u32).to_le_bytes());
+            operators.iter().for_each(|operator| operator.encode(&mut out));
+        }
         out
     }
 
     /// Takes a node's counters off the front of what it sent.
     pub(crate) fn decode(bytes: &mut &[u8]) -> Option<Self> {
         let total = Counters::decode(bytes)?;
-        let (count, rest) = bytes.split_first_chunk()?;
-        *bytes = rest;
-        let count = Some(u32::from_le_bytes(*count) as usize);
-        let count = count.filter(|count| *count <= WORKERS_TOLD_MAX)?;
-        let workers = (0..count).map(|_| Counters::decode(bytes)).collect::<Option<_>>()?;
+        let count = decode_count(bytes, WORKERS_TOLD_MAX)?;
+        let worker = |bytes: &mut &[u8]| {
+            let counters = Counters::decode(bytes)?;
+            let count = decode_count(bytes, OPERATORS_TOLD_MAX)?;
+            let operators = (0..count).map(|_| OperatorCounters::decode(bytes));
+            Some((counters, operators.collect::<Option<_>>()?))
+        };
+        let workers = (0..count).map(|_| worker(bytes)).collect::<Option<_>>()?;
         Some(Self { total, workers })
     }
+}
+
+/// A count of at most `most`, off the front of what a node sent.
+fn decode_count(bytes: &mut &[u8], most: usize) -> Option<usize> {
+    let (count, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(u32::from_le_bytes(*count) as usize).filter(|count| *count <= most)
 }
 
 /// What a running job has done so far.
@@ -286,9 +456,10 @@ pub struct Report {
 impl Report {
     /// What EXPLAIN ANALYZE says of it.
     pub(crate) fn ran(&self) -> Ran {
+        let known =
+            |watermark_ms: i64| Some(watermark_ms).filter(|ms| ![i64::MIN, i64::MAX].contains(ms));
         let worker = |told: &WorkerCounters| {
             let counters = &told.counters;
-            let known = ![i64::MIN, i64::MAX].contains(&counters.watermark_ms);
             RanWorker {
                 node: told.node,
                 worker: told.worker,
@@ -300,10 +471,33 @@ impl Report {
                 late: counters.late,
                 bytes_sent: counters.bytes_sent,
                 state_bytes_peak: counters.state_bytes_peak,
-                watermark_ms: known.then_some(counters.watermark_ms),
+                state_bytes: counters.state_bytes,
+                watermark_ms: known(counters.watermark_ms),
             }
         };
-        Ran { elapsed: self.elapsed, workers: self.workers.iter().map(worker).collect() }
+        let operators = self.workers.iter().flat_map(|told| {
+            told.operators.iter().enumerate().map(move |(operator, counters)| RanOperator {
+                operator,
+                node: told.node,
+                worker: told.worker,
+                busy_ns: counters.busy_ns,
+                backpressured_ns: counters.backpressured_ns,
+                rows_in: counters.rows_in,
+                rows_out: counters.rows_out,
+                state_bytes: counters.state_bytes,
+                epochs: counters.epochs,
+                groups_sent: counters.groups_sent,
+                delta_bytes: counters.delta_bytes,
+                epoch_bytes: counters.epoch_bytes,
+                watermark_ms: known(counters.watermark_ms),
+            })
+        });
+        Ran {
+            elapsed: self.elapsed,
+            clock_ms: None,
+            workers: self.workers.iter().map(worker).collect(),
+            operators: operators.collect(),
+        }
     }
 
     /// Adds a job that ran after this one.
@@ -365,7 +559,20 @@ mod tests {
     #[test]
     fn a_nodes_end_survives_the_wire() {
         let total = Counters { rows_in: 7, watermark_ms: -3, late: u64::MAX, ..Default::default() };
-        let counters = NodeCounters { total, workers: vec![total, Counters::default()] };
+        let operator = OperatorCounters {
+            rows_in: 1,
+            rows_out: 2,
+            busy_ns: 3,
+            backpressured_ns: 4,
+            state_bytes: 5,
+            epochs: 6,
+            groups_sent: 7,
+            delta_bytes: 8,
+            epoch_bytes: 9,
+            watermark_ms: i64::MIN,
+        };
+        let workers = vec![(total, vec![operator; 2]), (Counters::default(), vec![])];
+        let counters = NodeCounters { total, workers };
         let row = |n: u32| BadRow {
             table: "flights".into(),
             place: format!("a.csv:{n}"),

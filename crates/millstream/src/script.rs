@@ -135,6 +135,17 @@ impl Job {
         self.bounded
     }
 
+    /// Its plan, for a reader or another program.
+    pub fn explain_as(&self, format: ExplainFormat) -> String {
+        self.explain.show(format)
+    }
+
+    /// The names of its operators, in the order of
+    /// [`WorkerCounters::operators`](crate::WorkerCounters::operators).
+    pub fn operators(&self) -> Vec<String> {
+        self.explain.operators()
+    }
+
     /// Memory that it may use, computed beforehand.
     pub fn memory(&self) -> Memory {
         Memory::of(&self.explain, self.workers)

@@ -75,9 +75,10 @@ impl Session {
     }
 
     fn setup(&self) -> Setup {
-        let (state_bytes_max, table_bytes_max) = self.planner.state_and_table_bytes();
+        let (settings, table_bytes_max) = self.planner.job_and_table_bytes();
+        let (epoch, state_bytes_max) = (settings.epoch, settings.state_bytes_max);
         let (workers, exchange) = (self.workers.total(), self.planner.exchange());
-        Setup { workers, exchange, state_bytes_max, table_bytes_max }
+        Setup { workers, exchange, epoch, state_bytes_max, table_bytes_max }
     }
 }
 

@@ -37,7 +37,7 @@ fn every_layout_fabric_and_exchange_gives_the_same_rows() {
     assert!(expected.len() > 500, "five windows of a hundred auctions, and a head");
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
         for (nodes, workers) in [(1, 3), (3, 1), (2, 2)] {
-            for exchange in ["merge", "shuffle"] {
+            for exchange in ["merge", "shuffle", "uppar"] {
                 let mut session = Session::builder()
                     .nodes(nodes)
                     .workers(workers)

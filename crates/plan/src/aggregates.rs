@@ -67,15 +67,23 @@ pub(crate) fn lower(call: &Expr, schema: &DFSchema) -> Result<AggregateCall, Ref
     };
     let output = call.get_type(schema).map_err(internal)?;
     let text = call.human_display().to_string().replace("count(1)", "count(*)");
-    if !params.distinct
+    // The least of distinct values is the least of all.
+    let distinct = params.distinct && !matches!(name.as_str(), "min" | "max");
+    if !distinct
         && let Some((aggregate, args)) = native(function, schema).map_err(internal)?
         && aggregate.output_type() == output
     {
         return Ok(AggregateCall { text, aggregate, args });
     }
     let adapter = Adapter::new(function, schema).map_err(internal)?;
-    // What WITHIN GROUP orders, the function orders itself.
-    let sorts = function.func.supports_within_group_clause();
+    // What it has against its arguments, some functions say when they are to begin only.
+    begins(&adapter.function).map_err(|error| {
+        let columns = params.args.iter().flat_map(|arg| arg.column_refs());
+        let columns = columns.map(|column| column.name.clone()).collect();
+        internal(error).wrong((name.clone(), columns)).hint("CAST the argument to another type")
+    })?;
+    // What WITHIN GROUP orders, the function orders itself; and `string_agg` is an `array_agg`.
+    let sorts = function.func.supports_within_group_clause() || name == "string_agg";
     if adapter.function.order_sensitivity().hard_requires() && !sorts {
         return Err(Refusal::new(&[&name], format!("{name}(… ORDER BY …) does not stream")));
     }
@@ -203,13 +211,38 @@ impl Adapter {
     }
 }
 
-/// A function over no rows. One that knows a group at a time is asked for each.
+/// Whether a function can be asked at all.
+fn begins(function: &AggregateFunctionExpr) -> Result<(), DataFusionError> {
+    match function.groups_accumulator_supported() {
+        true => function.create_groups_accumulator().map(drop),
+        false => function.create_accumulator().map(drop),
+    }
+}
+
+/// A function over no rows. One that knows a group at a time is asked for each; and so is one whose
+/// state for groups is not what it says, as that of `bit_xor(DISTINCT …)`, which forgets which
+/// values there were.
 fn fresh(function: &AggregateFunctionExpr) -> Result<Box<dyn GroupsAccumulator>, DataFusionError> {
     if function.groups_accumulator_supported() {
-        return function.create_groups_accumulator();
+        let mut groups = function.create_groups_accumulator()?;
+        if !function.is_distinct() || has_state_of(groups.as_mut(), function)? {
+            return Ok(groups);
+        }
     }
     let function = function.clone();
     Ok(Box::new(GroupsAccumulatorAdapter::new(move || function.create_accumulator())))
+}
+
+/// Whether the state of groups, of which there are none, is of the types that the function tells.
+fn has_state_of(
+    groups: &mut dyn GroupsAccumulator,
+    function: &AggregateFunctionExpr,
+) -> Result<bool, DataFusionError> {
+    let (state, fields) = (groups.state(EmitTo::All)?, function.state_fields()?);
+    let mut pairs = state.iter().zip(&fields);
+    Ok(state.len() == fields.len()
+        && pairs
+            .all(|(column, field)| column.data_type().is_nested() == field.data_type().is_nested()))
 }
 
 impl Aggregate for Adapter {
@@ -393,5 +426,7 @@ impl Accumulator for Adapted {
     }
 }
 
+#[cfg(test)]
+mod laws;
 #[cfg(test)]
 mod tests;

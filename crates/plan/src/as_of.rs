@@ -37,6 +37,7 @@ use datafusion::logical_expr::{
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Word};
 
+use crate::broadcast::May;
 use crate::catalog::{Catalog, Entry};
 use crate::diagnostics::{Diagnostic, Place};
 use crate::interval::tick_ns;
@@ -240,7 +241,8 @@ impl Weaver<'_> {
 
         let [row, version] = at;
         let at = [(row.clone(), Some(row)), (version.clone(), Some(version))];
-        let meeting = self.meeting(JoinKind::Inner, &[left, right], on, at, None)?;
+        let mut meeting = self.meeting(JoinKind::Inner, &[left, right], on, at, None)?;
+        meeting.may = May::versions();
         let side = |(places, schema): &(Places, SchemaRef)| TimedSide {
             schema: schema.clone(),
             keys: places.keys.clone(),

@@ -10,7 +10,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use dataflow::error::ConnectorError;
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::source::{ColumnBounds, Flow, FlowContext, FlowInfo, Next, Source};
 use datafusion::error::Result as DfResult;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
@@ -111,6 +111,13 @@ impl Source for ComputingSource {
             Output::Computed(_) => None,
         });
         self.inner.flows(workers, read)
+    }
+
+    fn bounds(&self, column: usize) -> ColumnBounds {
+        match self.outputs.get(column) {
+            Some(&Output::Read(index)) => self.inner.bounds(index),
+            _ => ColumnBounds::default(),
+        }
     }
 
     fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {

@@ -17,7 +17,7 @@ use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 use crate::diagnostics::{Diagnostic, Place};
 use crate::interval::{Interval, interval};
 use crate::syntax::{Cursor, Ident, parser, syntax_error};
-use crate::types::{TYPE_NAMES, arrow_type};
+use crate::type_syntax;
 
 /// A table as it was declared.
 #[derive(Debug)]
@@ -28,6 +28,8 @@ pub(crate) struct CreateTable {
     pub(crate) columns: Vec<ColumnDecl>,
     pub(crate) watermark: Option<WatermarkDecl>,
     pub(crate) options: Vec<OptionDecl>,
+    /// What is written into it at once, and says its columns where none are declared.
+    pub(crate) query: Option<Vec<TokenWithSpan>>,
 }
 
 #[derive(Debug)]
@@ -61,14 +63,15 @@ pub(crate) struct OptionDecl {
     pub(crate) value: Ident,
 }
 
-/// Reads what follows `CREATE TABLE [IF NOT EXISTS]`.
+/// Reads what follows `CREATE TABLE [IF NOT EXISTS]`, also `AS query` at its end.
 pub(crate) fn create_table(
     cursor: &mut Cursor<'_>,
     if_not_exists: bool,
 ) -> Result<CreateTable, Diagnostic> {
     let name = cursor.ident("the table's name")?;
+    let (columns, options) = (vec![], vec![]);
     let mut table =
-        CreateTable { name, if_not_exists, columns: vec![], watermark: None, options: vec![] };
+        CreateTable { name, if_not_exists, columns, watermark: None, options, query: None };
     if cursor.token(&Token::LParen) && !cursor.token(&Token::RParen) {
         loop {
             element(cursor, &mut table)?;
@@ -105,6 +108,14 @@ pub(crate) fn create_table(
         }
     }
     cursor.expect(&Token::RParen)?;
+    if cursor.words("AS") {
+        let query = cursor.rest().to_vec();
+        if query.is_empty() {
+            return Err(cursor.expected("a query"));
+        }
+        table.query = Some(query);
+        return Ok(table);
+    }
     cursor.end()?;
     Ok(table)
 }
@@ -140,7 +151,7 @@ fn element(cursor: &mut Cursor<'_>, table: &mut CreateTable) -> Result<(), Diagn
         table.columns.push(ColumnDecl { field, place: name.place, origin });
         return Ok(());
     }
-    let data_type = column_type(cursor)?;
+    let data_type = type_syntax::data_type(cursor)?;
     let not_null = cursor.words("NOT NULL");
     if !not_null {
         cursor.words("NULL");
@@ -164,27 +175,6 @@ fn comment(cursor: &mut Cursor<'_>) -> Result<(), Diagnostic> {
         cursor.string("a comment")?;
     }
     Ok(())
-}
-
-fn column_type(cursor: &mut Cursor<'_>) -> Result<DataType, Diagnostic> {
-    let place = cursor.place();
-    let shown = cursor.peek().map(|t| t.token.to_string()).unwrap_or_default();
-    if !matches!(cursor.peek().map(|t| &t.token), Some(Token::Word(_))) {
-        return Err(cursor.expected("a type"));
-    }
-    let mut types = parser(cursor.rest());
-    let sql_type = types.parse_data_type().map_err(|e| syntax_error(&e, cursor.rest()))?;
-    let data_type = arrow_type(&sql_type).map_err(|message| {
-        let unknown = message.starts_with("unknown type");
-        let error = Diagnostic::at(place, message);
-        if unknown {
-            error.nearest("types", &shown.to_uppercase(), TYPE_NAMES.iter().copied())
-        } else {
-            error
-        }
-    })?;
-    cursor.skip(types.index());
-    Ok(data_type)
 }
 
 /// Reads what follows `WATERMARK FOR`.

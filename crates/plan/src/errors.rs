@@ -12,6 +12,7 @@ use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::catalog::finer_hint;
 use crate::diagnostics::{Diagnostic, Place};
+use crate::names::plain;
 use crate::syntax::{is_word, lower_first, syntax_error};
 use crate::tumble::{Shape, Site};
 
@@ -195,20 +196,21 @@ impl Surroundings<'_> {
             return Diagnostic::at(place, message)
                 .hint(format!("GROUP BY {name} too, or take min({name})"));
         }
-        if let Some(expression) =
-            between(first, "unique expression names but the expression \"", "\"")
-        {
+        let twice = between(first, "unique expression names but the expression \"", "\" at");
+        if let Some(expression) = twice {
             // Of a cast the name is that of what is cast.
             let name = expression.rsplit(['.', '(']).next().unwrap_or(expression);
             let name = name.split(" AS ").next().unwrap_or(name);
             let place = self.named(name).or(place).unwrap_or_else(|| self.start());
+            // What is computed has no name but its expression.
+            let computed = expression.contains([' ', '[']) && !expression.contains(" AS ");
+            let written = computed.then(|| plain(expression));
+            let name = written.as_deref().unwrap_or(name);
             return Diagnostic::at(place, format!("column '{name}' would be there twice"))
                 .hint("give one of them another name with AS");
         }
-        if let Some(tree) = first.strip_prefix("Unsupported ast node ") {
-            let word = upper_snake(tree);
-            let place = self.named(&word).or(place).unwrap_or_else(|| self.start());
-            return Diagnostic::at(place, format!("{word} is not supported"));
+        if let Some(error) = self.unsupported(first, place) {
+            return error;
         }
         let operator = between(first, " expression ", " to valid types")
             .and_then(|sides| sides.split(' ').find(|word| OPERATORS.contains(word)))
@@ -218,6 +220,27 @@ impl Surroundings<'_> {
         let error = Diagnostic::at(place, lower_first(first.trim_end_matches(['.', ' '])));
         let rest = rest.trim();
         if rest.is_empty() { error } else { error.detail(rest) }
+    }
+
+    /// What DataFusion has no plan for, where a better word than its own is known.
+    fn unsupported(&self, first: &str, place: Option<Place>) -> Option<Diagnostic> {
+        if first.contains("null_aware anti join only supports") {
+            let place = self.named("NOT").or(place).unwrap_or_else(|| self.start());
+            let message = "NOT IN of a subquery that looks at the row around it is not supported";
+            return Some(Diagnostic::at(place, message).hint("write NOT EXISTS (SELECT …)"));
+        }
+        if first.starts_with("Dot access not supported for non-string") {
+            let field = between(first, "value: \"", "\"").unwrap_or("field");
+            let place = self.named(field).or(place).unwrap_or_else(|| self.start());
+            let message = format!("'.{field}' cannot stand behind an element");
+            return Some(Diagnostic::at(place, message).hint(format!("write ['{field}']")));
+        }
+        if let Some(tree) = first.strip_prefix("Unsupported ast node ") {
+            let word = upper_snake(tree);
+            let place = self.named(&word).or(place).unwrap_or_else(|| self.start());
+            return Some(Diagnostic::at(place, format!("{word} is not supported")));
+        }
+        None
     }
 
     /// The token that begins there.

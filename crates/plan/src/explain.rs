@@ -1,26 +1,32 @@
 //! What EXPLAIN says: the queries of a stage, and the memory that they were given.
 
 mod analyze;
+pub(crate) mod cost;
+mod estimate;
 mod graph;
+mod plain;
+mod ran;
 
 use std::fmt::Write;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Schema, SchemaRef, TimeUnit};
-use dataflow::job::{Input, Operator, Step};
+use dataflow::job::{Input, Operator, Step, readers};
 use dataflow::source::Source;
 
 use crate::Workers;
 use crate::catalog::Table;
+use crate::grouping::{GroupWindow, Grouping};
 use crate::interval::tick_ns;
 use crate::settings::InForce;
 use crate::tumble::{Shape, WindowCall};
 use crate::types::sql_name;
-use crate::weave::{GroupWindow, Grouping};
 
+pub use analyze::Analyzed;
 pub(crate) use analyze::Discard;
-pub use analyze::{Analyzed, Ran, RanWorker};
 pub use graph::ExplainFormat;
+pub(crate) use plain::plain;
+pub use ran::{Ran, RanOperator, RanWorker};
 
 /// The plan of a stage, for a reader.
 #[derive(Clone)]
@@ -36,6 +42,8 @@ pub struct Explain {
 pub(crate) struct Section {
     title: String,
     pub(crate) lines: Vec<Line>,
+    /// What the columns are that arrive at the operator that is spoken of.
+    names: Vec<(String, String)>,
 }
 
 #[derive(Clone)]
@@ -77,11 +85,33 @@ impl Explain {
     pub fn text(&self) -> String {
         let mut out = String::new();
         for section in &self.sections {
-            section.write(&mut out, self.workers);
+            section.write(&mut out, self.readers());
             out.push('\n');
         }
+        self.write_state(&mut out);
         self.write_memory(&mut out);
         out
+    }
+
+    fn write_state(&self, out: &mut String) {
+        let estimates = estimate::estimates(&self.operators, self.workers);
+        let lines = estimate::lines(&estimates, &self.operators());
+        if lines.is_empty() {
+            return;
+        }
+        let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max();
+        let [name, text] = [width(0).unwrap_or(0), width(1).unwrap_or(0)];
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "state, estimated over all workers");
+        for [operator, holds, bytes] in &lines {
+            let _ = writeln!(out, "  {operator:<name$}  {holds:<text$} {bytes:>10}");
+        }
+        out.push('\n');
+    }
+
+    /// How many workers read tables.
+    fn readers(&self) -> u32 {
+        readers(&self.operators, self.workers.total())
     }
 
     /// The memory that was given to the stage.
@@ -112,11 +142,36 @@ impl Explain {
 
 impl Section {
     pub(crate) fn new(title: &str) -> Self {
-        Self { title: title.to_string(), lines: vec![] }
+        Self { title: title.to_string(), lines: vec![], names: vec![] }
     }
 
     pub(crate) fn text(&mut self, label: &'static str, text: String) {
-        self.lines.push(Line::Text(label, text));
+        self.lines.push(Line::Text(label, plain(&text, &self.names)));
+    }
+
+    /// Columns arrive at an operator, of one side if it has two. A name that means something else
+    /// on the other side stays as it is.
+    pub(crate) fn arrive(&mut self, names: &[(String, String)]) {
+        for (name, shown) in names {
+            match self.names.iter().position(|(known, _)| known == name) {
+                Some(at) if self.names[at].1 != *shown => self.names[at].1.clone_from(name),
+                Some(_) => {}
+                None => self.names.push((name.clone(), shown.clone())),
+            }
+        }
+    }
+
+    /// What follows is of another operator.
+    pub(crate) fn operator_ends(&mut self) {
+        self.names.clear();
+    }
+
+    /// Says more under the last such label.
+    pub(crate) fn add(&mut self, label: &'static str, more: &str) {
+        let labelled = |line: &&mut Line| matches!(line, Line::Text(known, _) if *known == label);
+        if let Some(Line::Text(_, text)) = self.lines.iter_mut().rev().find(labelled) {
+            text.push_str(more);
+        }
     }
 
     /// Says something else under the last such label.
@@ -130,8 +185,7 @@ impl Section {
     /// A step, behind an operator if there are names of the columns that the operator gives out.
     pub(crate) fn step(&mut self, step: &Option<Arc<dyn Step>>, names: &[(String, String)]) {
         let Some(step) = step else { return };
-        // From the last, so that key_1 does not match in key_10.
-        let text = names.iter().rev().fold(step.describe(), |t, (name, of)| t.replace(name, of));
+        let text = plain(&step.describe(), names);
         self.text(if names.is_empty() { "step" } else { "then" }, text);
     }
 
@@ -177,7 +231,7 @@ impl Section {
         }
     }
 
-    fn write(&self, out: &mut String, workers: Workers) {
+    fn write(&self, out: &mut String, readers: u32) {
         // Writing to a String cannot fail.
         let _ = writeln!(out, "{}", self.title);
         for line in &self.lines {
@@ -185,7 +239,7 @@ impl Section {
                 Line::Text(label, text) => writeln!(out, "  {label:<12} {text}"),
                 Line::Plan(text) => writeln!(out, "  {:<12} {text}", ""),
                 Line::Source { shown, source, columns } => {
-                    let flows = flows(source.as_ref(), workers.total());
+                    let flows = flows(source.as_ref(), readers);
                     writeln!(out, "  {:<12} {shown}: {flows}; reads {columns}", "source")
                 }
             };
@@ -208,12 +262,16 @@ pub(crate) fn window_text(window: &WindowCall) -> String {
         // Writing to a String cannot fail.
         let _ = write!(text, ", shifted by {}", span_ns(lengths.offset_ns));
     }
+    if let Some(ns) = window.lateness_ns {
+        // Writing to a String cannot fail.
+        let _ = write!(text, ", lateness {}", span_ns(ns));
+    }
     text
 }
 
-fn flows(source: &dyn Source, workers: u32) -> String {
+fn flows(source: &dyn Source, readers: u32) -> String {
     let end = if source.bounded() { "" } else { ", never ending" };
-    match source.flows(workers, None) {
+    match source.flows(readers, None) {
         Err(error) => format!("unreadable ({error})"),
         Ok(flows) => {
             let rows: Option<u64> = flows.iter().map(|flow| flow.rows).sum();
@@ -259,7 +317,10 @@ pub(crate) fn needs(
     if groupings > 0 {
         needs.push(Need {
             name: "state",
-            sum: "millstream.state_bytes, a limit".into(),
+            sum: match &settings.job.spill {
+                None => "millstream.state_bytes, a limit".into(),
+                Some(folder) => format!("millstream.state_bytes; groups beyond go to {folder}"),
+            },
             bytes: settings.job.state_bytes_max as u64,
             once: false,
         });
@@ -275,8 +336,28 @@ pub(crate) fn needs(
     needs
 }
 
+/// What so many operators keep whose rows go to every worker: frames that wait at a source, and
+/// those of others that are passed on. Within one process rows are handed over by reference.
+pub(crate) fn broadcast_need(
+    settings: &InForce,
+    workers: Workers,
+    broadcasts: usize,
+) -> Option<Need> {
+    let others = u64::from(workers.nodes - 1);
+    let ring = settings.job.ring;
+    let queue = u64::from(settings.job.casting.queue_frames);
+    let relayed = others * u64::from(ring.slots);
+    let frame = u64::from(ring.slot_bytes);
+    (broadcasts > 0 && others > 0).then(|| Need {
+        name: "broadcast",
+        sum: format!("{broadcasts} x ({queue} + {relayed}) frames of {}", human(frame)),
+        bytes: broadcasts as u64 * (queue + relayed) * frame,
+        once: false,
+    })
+}
+
 /// Bytes with a binary unit.
-fn human(bytes: u64) -> String {
+pub(crate) fn human(bytes: u64) -> String {
     let units = [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     match units.into_iter().find(|(_, size)| bytes >= *size) {
         Some((unit, size)) => format!("{:.1} {unit}", bytes as f64 / size as f64),

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use dataflow::job::{Edge, KeyedInput, KeyedOperator, Step};
+use dataflow::job::{Edge, Exchange, Keyed, KeyedInput, KeyedOperator, Lead, OperatorKind, Step};
 use dataflow::keyed::{JoinKind, JoinSide, WindowJoin};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, JoinType, NullEquality};
@@ -22,6 +22,7 @@ use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{self as logical, Expr};
 
 use crate::as_of::is_asked;
+use crate::broadcast::{May, Meet, name};
 use crate::interval::tick_ns;
 use crate::relation::{Bounds, Refusal, Relation, Stop, check_key, own};
 use crate::step;
@@ -178,7 +179,9 @@ impl Weaver<'_> {
         let on = on.transpose()?.flatten();
         let edges = vec![left_side.edges, right_side.edges];
         let sides = [(left_at, left_side.schema), (right_at, right_side.schema)];
-        Ok(Meeting { kind, sides, edges, columns, on, schema, both })
+        let names = [name(left, 0), name(right, 1)];
+        let may = May::of(kind);
+        Ok(Meeting { kind, sides, edges, columns, on, schema, both, names, may })
     }
 
     /// Adds the operator of a join that remembers rows. `granularity` and `grace` are in ticks.
@@ -189,9 +192,15 @@ impl Weaver<'_> {
         granularity: i64,
         grace: i64,
     ) -> Result<Relation, Stop> {
+        let meet = self.meet(&meeting)?;
         let Meeting { kind, sides, edges, columns, schema, .. } = meeting;
-        let input = |(places, schema): &(Places, SchemaRef)| KeyedInput {
+        let leads = match meet {
+            Meet::Broadcast { leads, .. } => leads,
+            Meet::ByKey(_) => [Lead::ByKey; 2],
+        };
+        let input = |((places, schema), lead): (&(Places, SchemaRef), Lead)| KeyedInput {
             schema: schema.clone(),
+            lead,
             // Rows of one window meet; where there is none, all do.
             keys: match places.keys.is_empty() && grace == 0 {
                 true => vec![places.at],
@@ -200,8 +209,20 @@ impl Weaver<'_> {
             time: Some(places.at),
             grace,
         };
-        let inputs = sides.iter().map(input).collect();
-        let operator = self.keyed("join", edges, inputs, granularity, operator);
+        let inputs: Vec<KeyedInput> = sides.iter().zip(leads).map(input).collect();
+        let operator = match meet {
+            Meet::Broadcast { text, .. } => {
+                self.section.text("exchange", text);
+                let exchange = Exchange::Shuffle;
+                let spec = Keyed { inputs, exchange, granularity, operator };
+                self.add("join".into(), edges, OperatorKind::Keyed(spec))
+            }
+            Meet::ByKey(more) => {
+                let added = self.keyed("join", edges, inputs, granularity, operator);
+                self.section.add("exchange", &more);
+                added
+            }
+        };
         let known = columns.concat();
         let [left, right] = columns;
         let outputs = match kind {
@@ -269,12 +290,16 @@ impl Weaver<'_> {
 pub(crate) struct Meeting {
     kind: JoinKind,
     pub(crate) sides: [(Places, SchemaRef); 2],
-    edges: Vec<Vec<Edge>>,
+    pub(crate) edges: Vec<Vec<Edge>>,
     /// The columns of each side by what they are called in `both`.
     columns: [Vec<(Column, Expr)>; 2],
     pub(crate) on: Option<Arc<dyn Step>>,
     pub(crate) schema: SchemaRef,
     pub(crate) both: SchemaRef,
+    /// What the sides are called in the query.
+    pub(crate) names: [String; 2],
+    /// The sides that can go to every worker.
+    pub(crate) may: May,
 }
 
 /// Where the columns of a side are among those that arrive.

@@ -1,4 +1,4 @@
-//! Joins of a stream with a small table that every worker has whole (A3).
+//! Joins of a stream with a small table that every node has whole (A3).
 //!
 //! Such a join widens the rows of a relation and changes nothing else of it: its columns, among
 //! them those that tell time, stay what they are, and so it may stand in front of a window or
@@ -39,8 +39,15 @@ pub(crate) struct Sides {
     pub(crate) kind: JoinKind,
 }
 
+impl Looked {
+    /// Whether watermarks of the stream can speak of an expression.
+    pub(crate) fn tells(&self, time: &Expr) -> bool {
+        self.stream.tells(time)
+    }
+}
+
 impl Weaver<'_> {
-    /// Which side of a join can be a table that every worker has whole, if one can.
+    /// Which side of a join can be a table that every node has whole, if one can.
     pub(crate) fn table_side(
         &self,
         left: &Relation,
@@ -83,6 +90,7 @@ impl Weaver<'_> {
         filter: Option<&Expr>,
     ) -> Result<Relation, Stop> {
         let Sides { table: at, kind } = sides;
+        self.is_everywhere(if at == 0 { &left } else { &right }, at);
         if left.is_volatile() || right.is_volatile() {
             let reason = "a random value would be another for each row that it is joined with";
             return Err(Refusal::new(&["JOIN"], reason).into());
@@ -128,11 +136,22 @@ impl Weaver<'_> {
         let on = filter.map(|filter| over(filter, &known).map_err(|e| self.report(&e)));
         let scan = DFSchema::try_from(Schema::new(fields)).map_err(|e| self.report(&e))?;
         let (times, window) = (stream.times.clone(), stream.window.clone());
-        let several = stream.several.clone();
+        let (several, lateness_ns) = (stream.several.clone(), stream.lateness_ns);
         let looked = Looked { stream, table, kind, keys, on: on.transpose()?, columns };
         let base = Base::Looked(Box::new(looked));
         let (filters, rank) = (vec![], None);
-        Ok(Relation { base, scan, filters, outputs, times, window, several, rank, names })
+        Ok(Relation {
+            base,
+            scan,
+            filters,
+            outputs,
+            times,
+            window,
+            several,
+            lateness_ns,
+            rank,
+            names,
+        })
     }
 
     /// Makes the operator of a relation that a table widens, for who asks for the columns that
@@ -141,7 +160,7 @@ impl Weaver<'_> {
         &mut self,
         looked: &'e Looked,
         exprs: impl Iterator<Item = &'e Expr>,
-        timed: bool,
+        time: Option<&Expr>,
     ) -> Result<(Feeds, SchemaRef), Stop> {
         let Looked { stream, table, kind, keys, on, columns } = looked;
         let asked: Vec<&str> = exprs
@@ -156,8 +175,7 @@ impl Weaver<'_> {
             passed.index(&own(field.name()));
         }
         let stream_keys: Vec<usize> = keys[0].iter().map(|key| passed.index(key)).collect();
-        let time = stream.times.first().filter(|_| timed);
-        let closed = self.close(stream, &passed.0, time)?;
+        let closed = self.close_as_it_is(stream, &passed.0, time)?;
         let stream_keys = stream_keys.into_iter().map(|at| closed.places[at]).collect();
 
         let mut kept = Wanted::default();
@@ -174,7 +192,14 @@ impl Weaver<'_> {
             return Err(Refusal::new(&["JOIN"], "a table is not read as it is").into());
         };
         let predicate = table.predicate();
-        self.section.text("beside", "a table that every worker has whole".into());
+        let whole = match self.lowering.workers.total() {
+            1 => "a table that is read whole first",
+            _ => {
+                "a table that is read once, by all workers together, and broadcast: every node has \
+                 it whole"
+            }
+        };
+        self.section.text("beside", whole.into());
         let (input, read) = self.input(source, kept.0.iter().chain(&predicate), None)?;
         let (step, kept, places) = self.narrow(table, &kept.0, read)?;
         let table_keys = table_keys.into_iter().map(|at| places[at]).collect();

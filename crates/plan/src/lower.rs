@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
+use dataflow::cost::Decision;
 use dataflow::job::{Edge, Exchange, Input, Operator, OperatorKind};
 use dataflow::sink::{Placement, Sink};
 use datafusion::common::Column;
@@ -20,8 +21,10 @@ use crate::Workers;
 use crate::batch::{self, BatchStage, GatheredRows};
 use crate::catalog::{ScannedTable, Table};
 use crate::diagnostics::{Diagnostic, Place};
+use crate::emit::Emit;
 use crate::errors::Surroundings;
-use crate::explain::{Line, Section};
+use crate::explain::{Line, Section, cost, plain};
+use crate::hints::Hints;
 use crate::query::Engine;
 use crate::relation::{Refusal, Relation, Stop};
 use crate::rows::Rows;
@@ -33,6 +36,10 @@ use crate::weave::Weaver;
 /// Why rows stay where they are.
 pub(crate) const TOGETHER: &str =
     "rows of equal keys are on one worker already, where an exchange before has put them";
+
+/// Why workers are of two kinds.
+pub(crate) const HALVES: &str = "by SET millstream.exchange half of the workers read and send rows \
+                                 on, and the others keep those of their keys";
 
 /// Where a statement's rows go.
 pub(crate) struct Target {
@@ -58,6 +65,9 @@ pub(crate) struct Lowering<'a> {
     pub(crate) settings: &'a InForce,
     pub(crate) workers: Workers,
     pub(crate) around: Surroundings<'a>,
+    /// Whether and how often windows are given out before they end.
+    pub(crate) emit: Option<Emit>,
+    pub(crate) hints: &'a Hints,
 }
 
 impl Lowering<'_> {
@@ -72,7 +82,10 @@ impl Lowering<'_> {
     ) -> Result<Lowered, Option<Diagnostic>> {
         let tables = tables_of(plan);
         if tables.is_empty() {
-            return self.constant(plan, target);
+            return match &self.emit {
+                None => self.constant(plan, target),
+                Some(emit) => Err(Some(emit.without_windows())),
+            };
         }
         let mut bounded = true;
         for table in &tables {
@@ -83,12 +96,17 @@ impl Lowering<'_> {
             bounded,
             operators: vec![],
             lookups: 0,
+            emit: self.emit.clone(),
+            waits_ns: self.waits_ns(plan),
             section: Section::new(&target.name),
         };
         match weaver.weave(plan, &target.schema) {
             Ok(edges) => Ok(whole(weaver, edges, target)),
             Err(Stop::Failed(diagnostic)) => Err(diagnostic),
-            Err(Stop::Refused(refusal)) if bounded => {
+            Err(Stop::Refused(refusal)) if refusal.wrong.is_some() => {
+                Err(Some(self.wrong(refusal)))
+            }
+            Err(Stop::Refused(refusal)) if bounded && self.emit.is_none() => {
                 self.with_batch_stage(plan, weaver, target, &refusal)
             }
             Err(Stop::Refused(refusal)) => Err(Some(self.unbounded(&refusal, &tables))),
@@ -127,7 +145,7 @@ impl Lowering<'_> {
             format!("on worker 0 when all parts have ended: {}", refusal.reason),
         );
         section.lines.extend(
-            rest.display_indent().to_string().lines().map(|line| Line::Plan(line.to_string())),
+            rest.display_indent().to_string().lines().map(|line| Line::Plan(plain(line, &[]))),
         );
         section.text("sink", target.shown);
         sections.push(section);
@@ -171,20 +189,22 @@ impl Lowering<'_> {
     }
 
     /// How the workers' rows meet in a grouping, and why so; rows of equal keys may be `together`
-    /// already.
-    pub(crate) fn exchange(&self, together: bool) -> Result<(Exchange, String), Diagnostic> {
+    /// already, and `costs` is asked what each way costs if that is known.
+    pub(crate) fn exchange(
+        &self,
+        together: bool,
+        costs: impl FnOnce() -> Option<Decision>,
+    ) -> Result<(Exchange, String), Diagnostic> {
         let workers = self.workers.total();
         match self.settings.exchange {
             ExchangeChoice::Auto if workers == 1 => {
                 Ok((Exchange::Forward, "there is one worker, and all rows meet there".into()))
             }
             ExchangeChoice::Auto if together => Ok((Exchange::Forward, TOGETHER.into())),
-            ExchangeChoice::Auto => Ok((
-                Exchange::Merge,
-                "each worker aggregates what it reads, so rows do not travel; how many groups \
-                 there are is not known beforehand"
-                    .into(),
-            )),
+            ExchangeChoice::Auto => Ok(match costs() {
+                Some(decision) => (decision.exchange, cost::reason(&decision)),
+                None => (Exchange::Merge, cost::UNKNOWN.into()),
+            }),
             ExchangeChoice::Fixed(Exchange::Forward) if workers > 1 && !together => {
                 let message =
                     format!("exchange 'forward' cannot group the rows of {workers} workers");
@@ -193,11 +213,14 @@ impl Lowering<'_> {
                     .detail("each worker would give out its own rows for the same key")
                     .hint("SET millstream.exchange = 'merge'"))
             }
+            ExchangeChoice::Fixed(Exchange::UpPar) if workers > 1 => {
+                Ok((Exchange::UpPar, HALVES.into()))
+            }
             ExchangeChoice::Fixed(exchange) => Ok((exchange, "SET millstream.exchange".into())),
         }
     }
 
-    /// The error that something does not stream.
+    /// The error that something does not stream that has to.
     fn unbounded(&self, refusal: &Refusal, tables: &[Arc<Table>]) -> Diagnostic {
         let mut refusal = refusal.clone();
         let opens = |pair: &[TokenWithSpan]| {
@@ -214,6 +237,8 @@ impl Lowering<'_> {
         let mut error = Diagnostic::at(self.first_of(&words), refusal.reason.clone());
         if let Some(name) = endless {
             error = error.detail(format!("table '{name}' never ends"));
+        } else if self.emit.is_some() {
+            error = error.detail("with EMIT, rows are given out as time passes");
         }
         error.hint = refusal.hint.clone();
         error
@@ -226,6 +251,38 @@ impl Lowering<'_> {
             .iter()
             .find_map(find)
             .map_or_else(|| self.around.start(), |token| Place::of(token.span))
+    }
+
+    /// The error that no engine can do something.
+    fn wrong(&self, refusal: Refusal) -> Diagnostic {
+        let (name, columns) = refusal.wrong.unwrap_or_default();
+        let mut error = Diagnostic::at(self.call_of(&name, &columns), refusal.reason);
+        error.hint = refusal.hint;
+        error
+    }
+
+    /// The place of the first call of a function that names all of `columns`, or of the first.
+    fn call_of(&self, name: &str, columns: &[String]) -> Place {
+        let tokens = self.around.tokens;
+        let calls = (0..tokens.len()).filter(|&at| {
+            is_word(&tokens[at], name)
+                && tokens.get(at + 1).is_some_and(|next| next.token == Token::LParen)
+        });
+        let names_all = |at: &usize| {
+            let mut depth = 0;
+            let inside = tokens[at + 1..].iter().take_while(|token| {
+                match token.token {
+                    Token::LParen => depth += 1,
+                    Token::RParen => depth -= 1,
+                    _ => {}
+                }
+                depth > 0
+            });
+            let inside: Vec<_> = inside.collect();
+            columns.iter().all(|column| inside.iter().any(|token| is_word(token, column)))
+        };
+        let found = calls.clone().find(names_all).or_else(|| calls.clone().next());
+        found.map_or_else(|| self.first_of(&[name]), |at| Place::of(tokens[at].span))
     }
 
     pub(crate) fn place_of(&self, table: &Table) -> Place {
@@ -253,7 +310,7 @@ pub(crate) fn told_rows(
     let input = Input { table: "rows".into(), source, watermark: None };
     let name = input.table.clone();
     let source = Operator { name, inputs: vec![], kind: OperatorKind::Source(input) };
-    let edge = Edge { from: 0, step: None, timed: false };
+    let edge = Edge { from: 0, step: None, timed: false, lateness: 0 };
     let kind = OperatorKind::Sink { sink: target.sink, schema: target.schema };
     let sink = Operator { name: target.name, inputs: vec![vec![edge]], kind };
     let operators = vec![source, sink];
@@ -322,7 +379,11 @@ fn cut(
         weaver.section = Section::new(&format!("{name} (part {})", parts.len() + 1));
         let edges = match weaver.weave(&node, &schema) {
             Ok(edges) => edges,
-            Err(Stop::Refused(_)) => return Ok(Transformed::no(node)),
+            Err(Stop::Refused(Refusal { wrong: None, .. })) => return Ok(Transformed::no(node)),
+            Err(Stop::Refused(refusal)) => {
+                failed = Some(Some(weaver.lowering.wrong(refusal)));
+                return Ok(Transformed::new(node, false, TreeNodeRecursion::Stop));
+            }
             Err(Stop::Failed(diagnostic)) => {
                 failed = Some(diagnostic);
                 return Ok(Transformed::new(node, false, TreeNodeRecursion::Stop));

@@ -1,9 +1,14 @@
 //! Names of result columns that nobody named.
 //!
-//! DataFusion names a column after its expression, with the type of each literal: `Int64(1)`,
-//! `v + Int64(1)`, `Utf8("a")`. Who reads rows expects the literal as it was written.
+//! DataFusion names a column after its expression, with the type of each literal and the table of
+//! each column: `Int64(1)`, `t.v + Int64(1)`, `Utf8("a")`. Who reads rows expects the literal as it
+//! was written, and the table only where it tells two columns apart.
+
+use std::collections::BTreeSet;
 
 use arrow::datatypes::{Schema, SchemaRef};
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::logical_expr::LogicalPlan;
 
 /// Types that DataFusion puts around a literal.
 const TYPES: [&str; 13] = [
@@ -22,13 +27,37 @@ const TYPES: [&str; 13] = [
     "LargeUtf8",
 ];
 
-/// The columns with plain names; as they were where two would have the same.
-pub(crate) fn with_plain_names(schema: &SchemaRef) -> SchemaRef {
+/// The columns of `schema`, which `plan` gives out, with plain names; as they were where two would
+/// have the same.
+pub(crate) fn with_plain_names(schema: &SchemaRef, plan: &LogicalPlan) -> SchemaRef {
+    named_plainly(schema, &tables(plan))
+}
+
+/// The names of the tables whose columns a plan speaks of.
+fn tables(plan: &LogicalPlan) -> BTreeSet<String> {
+    let mut tables = BTreeSet::new();
+    // The closure never fails.
+    let _ = plan.apply(|node| {
+        let qualifiers = node.schema().iter().filter_map(|(qualifier, _)| qualifier);
+        tables.extend(qualifiers.map(|qualifier| qualifier.table().to_owned()));
+        Ok(TreeNodeRecursion::Continue)
+    });
+    tables
+}
+
+fn named_plainly(schema: &SchemaRef, tables: &BTreeSet<String>) -> SchemaRef {
     let names: Vec<String> = schema.fields().iter().map(|field| plain(field.name())).collect();
     let twice = |(at, name): (usize, &String)| names[..at].contains(name);
     if names.iter().enumerate().any(twice) {
         return schema.clone();
     }
+    let short: Vec<String> = names.iter().map(|name| without_tables(name, tables)).collect();
+    let alone = |at: usize| {
+        let others = (0..names.len()).filter(|&other| other != at);
+        others.into_iter().all(|other| short[at] != short[other] && short[at] != names[other])
+    };
+    let chosen = (0..names.len()).map(|at| if alone(at) { &short[at] } else { &names[at] });
+    let names: Vec<String> = chosen.cloned().collect();
     let fields = schema.fields().iter().zip(names);
     let fields: Vec<_> =
         fields.map(|(field, name)| field.as_ref().clone().with_name(name)).collect();
@@ -36,7 +65,7 @@ pub(crate) fn with_plain_names(schema: &SchemaRef) -> SchemaRef {
 }
 
 /// A name without the types of literals.
-fn plain(name: &str) -> String {
+pub(crate) fn plain(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     let mut rest = name;
     while let Some(open) = rest.find('(') {
@@ -56,6 +85,34 @@ fn plain(name: &str) -> String {
         }
     }
     out + rest
+}
+
+/// A name without the tables of columns. Literals stay as they are.
+fn without_tables(name: &str, tables: &BTreeSet<String>) -> String {
+    let is_of_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut out = String::with_capacity(name.len());
+    let mut rest = name;
+    // A name that is a word with points may be one of the data.
+    if name.chars().all(|c| is_of_word(c) || c == '.') {
+        return name.to_owned();
+    }
+    while let Some(c) = rest.chars().next() {
+        let length = match c {
+            '\'' => rest[1..].find('\'').map_or(rest.len(), |end| end + 2),
+            c if is_of_word(c) => rest.find(|c| !is_of_word(c)).unwrap_or(rest.len()),
+            c => c.len_utf8(),
+        };
+        let (piece, after) = rest.split_at(length);
+        let column = after.strip_prefix('.').filter(|column| column.starts_with(is_of_word));
+        match column.filter(|_| tables.contains(piece) && !out.ends_with('.')) {
+            Some(column) => rest = column,
+            None => {
+                out.push_str(piece);
+                rest = after;
+            }
+        }
+    }
+    out
 }
 
 /// The literal at the beginning of `text`, and what follows its closing bracket.
@@ -100,8 +157,15 @@ mod tests {
             let field = |name| Field::new(name, DataType::Int64, true);
             Arc::new(Schema::new(names.map(field).to_vec()))
         };
-        let same = schema(["Int64(1)", "Int32(1)"]);
-        assert_eq!(with_plain_names(&same), same);
-        assert_eq!(with_plain_names(&schema(["Int64(1)", "Int64(2)"])), schema(["1", "2"]));
+        let shown = |names| named_plainly(&schema(names), &["t", "u"].map(String::from).into());
+        let same = ["Int64(1)", "Int32(1)"];
+        assert_eq!(shown(same), schema(same));
+        assert_eq!(shown(["Int64(1)", "Int64(2)"]), schema(["1", "2"]));
+        assert_eq!(shown(["sum(t.v)", "t.v + u.w"]), schema(["sum(v)", "v + w"]));
+        let apart = ["max(t.v)", "max(u.v)"];
+        assert_eq!(shown(apart), schema(apart));
+        assert_eq!(shown(["t.v", "x.v + 1.5"]), schema(["t.v", "x.v + 1.5"]));
+        let text = ["t.v || Utf8(\"a t.v\")", "t.s[u.x]"];
+        assert_eq!(shown(text), schema(["v || 'a t.v'", "s[x]"]));
     }
 }

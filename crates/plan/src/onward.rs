@@ -8,7 +8,7 @@ use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::fragment::{Fragment, WindowColumns};
-use dataflow::job::{Exchange, Operator, OperatorKind, Origin, Step, Stepped};
+use dataflow::job::{Exchange, Operator, OperatorKind, Origin, Settings, Step, Stepped};
 use dataflow::sink::Sink;
 use dataflow::step::chain;
 use datafusion::logical_expr::{self as logical, Expr, LogicalPlan};
@@ -16,6 +16,7 @@ use datafusion::logical_expr::{self as logical, Expr, LogicalPlan};
 use crate::catalog::{Entry, Table};
 use crate::diagnostics::{Diagnostic, Place};
 use crate::explain::Section;
+use crate::hints::Hints;
 use crate::lower::{Lowered, Lowering, append, tables_of};
 use crate::names::with_plain_names;
 use crate::planner::{Building, Planned, Planner, Stage, nullable};
@@ -32,6 +33,7 @@ impl Planner {
     /// What is wrong with the query, and what does not stream.
     pub fn fragment(&mut self, sql: &str) -> Result<Fragment, Vec<Diagnostic>> {
         self.catalog.begin_script();
+        self.hints = Hints::of(sql).map_err(|error| vec![error])?;
         let one = || vec![Diagnostic::at(Place::default(), "a stream is made of one SELECT")];
         let mut pieces = split(sql).map_err(|error| vec![error])?;
         pieces.retain(|tokens| !tokens.is_empty());
@@ -42,10 +44,16 @@ impl Planner {
         let around = self.engine.surroundings(query, &understood.sites, &self.catalog);
         let plan = self.engine.optimize(&understood.plan);
         let plan = plan.map_err(|e| Vec::from_iter(around.report(&e)))?;
-        let schema = with_plain_names(&nullable(&understood.plan));
+        let schema = with_plain_names(&nullable(&understood.plan), &understood.plan);
         let (engine, settings, workers) = (&self.engine, &self.settings, self.workers());
-        let lowering = Lowering { engine, settings, workers, around };
-        lowering.onward(&plan, schema).map_err(Vec::from_iter)
+        if let Some(emit) = &understood.emit {
+            return Err(vec![emit.elsewhere("a stream")]);
+        }
+        let hints = &self.hints;
+        let lowering = Lowering { engine, settings, workers, around, emit: None, hints };
+        let fragment = lowering.onward(&plan, schema).map_err(Vec::from_iter)?;
+        let unheeded: Vec<_> = self.hints.unheeded().collect();
+        if unheeded.is_empty() { Ok(fragment) } else { Err(unheeded) }
     }
 
     /// Gives a stream a name that queries may read, until it is dropped as a table is.
@@ -56,6 +64,12 @@ impl Planner {
         if let Some(taken) = self.catalog.get(name) {
             let message = format!("{} '{name}' exists already", taken.kind());
             return Err(Diagnostic::at(Place::default(), message).hint("give it another name"));
+        }
+        if stream.lateness > 0 {
+            let message = format!("stream '{name}' has windows that wait, which a query does not");
+            return Err(Diagnostic::at(Place::default(), message).hint(
+                "aggregate or join it before, or say LATENESS => INTERVAL '…' in the query instead",
+            ));
         }
         let table = Table::of_stream(name, stream);
         self.catalog.insert(name.to_owned(), Entry::Table(Arc::new(table)));
@@ -105,9 +119,9 @@ impl Planner {
         }
     }
 
-    /// Bytes of groups, and of tables for static joins, that a worker may hold.
-    pub fn state_and_table_bytes(&self) -> (usize, usize) {
-        (self.settings.job.state_bytes_max, self.settings.table_bytes)
+    /// The settings of jobs, and bytes of tables for static joins that a worker may hold.
+    pub fn job_and_table_bytes(&self) -> (&Settings, usize) {
+        (&self.settings.job, self.settings.table_bytes)
     }
 }
 
@@ -128,12 +142,15 @@ impl Lowering<'_> {
             bounded &= table.bounded(self.place_of(table))?;
         }
         let section = Section::new("a stream");
-        let mut weaver = Weaver { lowering: self, bounded, operators: vec![], lookups: 0, section };
+        let (operators, emit) = (vec![], None);
+        let (lookups, waits_ns) = (0, self.waits_ns(plan));
+        let mut weaver =
+            Weaver { lowering: self, bounded, operators, lookups, emit, waits_ns, section };
         let relation = weaver.relation(plan).and_then(|relation| weaver.settled(relation));
         let woven = relation.and_then(|relation| weaver.open_end(&relation, schema));
         woven.map_err(|stop| match stop {
             Stop::Failed(diagnostic) => diagnostic,
-            Stop::Refused(Refusal { words, reason, hint }) => {
+            Stop::Refused(Refusal { words, reason, hint, .. }) => {
                 let words: Vec<&str> = words.iter().map(String::as_str).collect();
                 let error = Diagnostic::at(self.first_of(&words), reason)
                     .detail("rows that go on into a stream are given out as they come");
@@ -173,6 +190,7 @@ impl Weaver<'_> {
         let closed = self.close(relation, &outputs, timed)?;
         let step: Arc<dyn Step> =
             Arc::new(Named { schema: schema.clone(), columns: closed.places });
+        let lateness = closed.edges.iter().map(|edge| edge.lateness).max().unwrap_or(0);
         let edges = closed.edges.into_iter();
         let window = relation.window.as_ref().and_then(|Bounds { start, end, time, .. }| {
             Some(WindowColumns { start: at(start)?, end: at(end)?, time: at(time)? })
@@ -183,6 +201,7 @@ impl Weaver<'_> {
             schema,
             time: timed.and_then(at),
             window,
+            lateness,
             bounded: self.bounded,
         })
     }

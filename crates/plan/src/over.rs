@@ -7,16 +7,18 @@
 //!
 //! The order is that of the rows' event time, so that a row has all of its frame when the watermark
 //! has passed it. Other functions are written with aggregates over frames: ROW_NUMBER counts the
-//! rows up to its own, RANK those of an earlier time, LAG is the first value of one row. What needs
-//! rows to come is refused.
+//! rows up to its own, RANK those of an earlier time, DENSE_RANK the times, LAG is the value of one
+//! row. What needs rows to come is refused.
 //!
 //! Functions of one PARTITION BY share an operator, and each further one has its own behind it.
 
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use dataflow::job::{KeyedInput, KeyedOperator};
-use dataflow::keyed::{Frame, FrameUnit, Over, OverCall, first_value, last_value};
+use dataflow::job::{KeyedInput, KeyedOperator, Lead};
+use dataflow::keyed::{
+    Frame, FrameUnit, Over, OverCall, first_value, last_value, nth_value, times,
+};
 use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::expr::{
     AggregateFunction, NullTreatment, ScalarFunction, Sort, WindowFunction, WindowFunctionParams,
@@ -28,6 +30,7 @@ use datafusion::logical_expr::{
 
 use crate::aggregates::{self, AggregateCall};
 use crate::between::length_ns;
+use crate::explain::plain;
 use crate::interval::tick_ns;
 use crate::join::{Places, bound_of, bounds_behind, names_of};
 use crate::rank;
@@ -40,6 +43,12 @@ const OVER: &str = "over";
 
 const FORM: &str = "order by the column of the WATERMARK: sum(x) OVER (PARTITION BY k ORDER BY ts \
                     RANGE BETWEEN INTERVAL '1' HOUR PRECEDING AND CURRENT ROW)";
+
+/// Why no function sees rows to come.
+const GIVEN_OUT: &str = "a row is given out when the watermark has passed it";
+
+/// The most that NTH_VALUE counts to: of each frame as many values are kept.
+const NTH_MAX: usize = 1_000;
 
 /// Functions of one PARTITION BY.
 struct Partition<'a> {
@@ -139,11 +148,19 @@ impl Weaver<'_> {
         self.section.text(OVER, operator.describe());
         let mut known = places.columns(&input, &schema, 0);
         let mut names = names_of(&known);
+        let unnamed = closed.schema.fields().iter().enumerate();
+        let unnamed = unnamed.map(|(at, f)| (column_name(at), plain(f.name(), &input.names)));
+        let unnamed: Vec<_> =
+            unnamed.filter(|(name, _)| !names.iter().any(|(known, _)| known == name)).collect();
+        names.extend(unnamed);
         let results = operator.calls.iter().enumerate();
-        names.extend(results.map(|(at, call)| (result_name(at), format!("{} over", call.text))));
+        names.extend(results.map(|(at, call)| {
+            (result_name(at), plain(&format!("{} over", call.text), &input.names))
+        }));
         let taken = KeyedInput {
             schema: closed.schema,
             keys: operator.keys.clone(),
+            lead: Lead::ByKey,
             time: Some(places.at),
             grace: 1,
         };
@@ -188,7 +205,7 @@ fn operator_of(
         calls.push(OverCall { text, aggregate, args: own.to_vec(), frame: *frame });
     }
     let fields = input.fields().iter().enumerate();
-    let fields = fields.map(|(at, f)| f.as_ref().clone().with_name(format!("column_{at}")));
+    let fields = fields.map(|(at, f)| f.as_ref().clone().with_name(column_name(at)));
     let results = calls.iter().enumerate();
     let results =
         results.map(|(at, call)| Field::new(result_name(at), call.aggregate.output_type(), true));
@@ -222,10 +239,15 @@ impl Outcome {
         let of = |call: usize| own(&result_name(call));
         match self {
             Outcome::Own => Ok(of(call)),
+            Outcome::Number(0) => Ok(cast(of(call), DataType::UInt64)),
             Outcome::Number(more) => Ok(cast(of(call), DataType::UInt64) + lit(more)),
             Outcome::Or(other) => when(of(call + 1).gt(lit(0i64)), of(call)).otherwise(other),
         }
     }
+}
+
+fn column_name(at: usize) -> String {
+    format!("column_{at}")
 }
 
 fn result_name(call: usize) -> String {
@@ -354,15 +376,29 @@ fn place_of(
     match name_of(function) {
         "row_number" => Ok(number(FrameUnit::Rows, 0, 0)),
         "rank" => Ok(number(FrameUnit::Range, 1, 1)),
-        name @ ("first_value" | "last_value") => {
+        "dense_rank" => {
+            let time = time_of(input, function)?;
+            let of = type_of(input, &time)?;
+            let text = format!("times of {}", time.human_display());
+            let call = AggregateCall { text, aggregate: times(of), args: vec![time] };
+            let frame = Frame { unit: FrameUnit::Range, from: None, to: 0 };
+            Ok(Framed { calls: vec![(call, frame)], outcome: Outcome::Number(0) })
+        }
+        name @ ("first_value" | "last_value" | "nth_value") => {
             let frame = frame_of(&params.window_frame, unit)?;
             let value = value_of(input, params, name)?;
             Ok(Framed { calls: vec![(value, frame)], outcome: Outcome::Own })
         }
         "lag" => lag(input, params),
-        "lead" => Err(refused("LEAD needs rows to come")),
-        name => Err(Refusal::new(&[name, "OVER"], format!("{name}() needs all rows"))
-            .hint("ROW_NUMBER, RANK, LAG, FIRST_VALUE, LAST_VALUE and aggregates stream")),
+        "lead" => {
+            let reason = format!("LEAD needs rows to come: {GIVEN_OUT}");
+            Err(Refusal::new(&["LEAD", "OVER"], reason)
+                .hint("ask the later row for the one before it: LAG(x) OVER (… ORDER BY ts)"))
+        }
+        name => Err(Refusal::new(&[name, "OVER"], format!("{name}() needs all rows")).hint(
+            "ROW_NUMBER, RANK, DENSE_RANK, LAG, FIRST_VALUE, LAST_VALUE, NTH_VALUE and aggregates \
+             stream",
+        )),
     }
 }
 
@@ -379,21 +415,41 @@ fn value_of(
 ) -> Result<AggregateCall, Refusal> {
     let arg = params.args.first().ok_or_else(|| refused("a value needs an argument"))?;
     let arg = input.rewrite(arg)?;
-    let of = arg.get_type(&input.scan).map_err(|e| Refusal::new(&["OVER"], e.to_string()))?;
+    let of = type_of(input, &arg)?;
     let skip_nulls = params.null_treatment == Some(NullTreatment::IgnoreNulls);
-    let aggregate = match name {
-        "last_value" => last_value(of, skip_nulls),
-        _ => first_value(of, skip_nulls),
+    let (aggregate, which) = match name {
+        "last_value" => (last_value(of, skip_nulls), String::new()),
+        "nth_value" => {
+            let n = nth_of(input, params)?;
+            (nth_value(of, n, skip_nulls), format!(", {n}"))
+        }
+        _ => (first_value(of, skip_nulls), String::new()),
     };
-    let text = format!("{name}({})", arg.human_display());
+    let text = format!("{name}({}{which})", arg.human_display());
     Ok(AggregateCall { text, aggregate, args: vec![arg] })
+}
+
+fn type_of(input: &Relation, expr: &Expr) -> Result<DataType, Refusal> {
+    expr.get_type(&input.scan).map_err(|error| Refusal::new(&["OVER"], error.to_string()))
+}
+
+/// Which value NTH_VALUE asks for.
+fn nth_of(input: &Relation, params: &WindowFunctionParams) -> Result<usize, Refusal> {
+    let n = params.args.get(1).map(|n| input.rewrite(n)).transpose()?;
+    let n = match &n {
+        Some(Expr::Literal(value, _)) => integer(value),
+        _ => None,
+    };
+    let fits = n.and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=NTH_MAX).contains(n));
+    fits.ok_or_else(|| {
+        let reason = format!("NTH_VALUE counts from the first row, a constant from 1 to {NTH_MAX}");
+        Refusal::new(&["NTH_VALUE", "OVER"], reason)
+            .hint("NTH_VALUE(x, 2) OVER (PARTITION BY k ORDER BY ts)")
+    })
 }
 
 /// The value so many rows before, else a default.
 fn lag(input: &Relation, params: &WindowFunctionParams) -> Result<Framed, Refusal> {
-    if params.null_treatment == Some(NullTreatment::IgnoreNulls) {
-        return Err(Refusal::new(&["LAG", "OVER"], "LAG with IGNORE NULLS does not stream"));
-    }
     let literal = |at: usize| match params.args.get(at).map(|arg| input.rewrite(arg)).transpose() {
         Ok(Some(Expr::Literal(value, _))) => Ok(Some(value)),
         Ok(None) => Ok(None),
@@ -406,16 +462,26 @@ fn lag(input: &Relation, params: &WindowFunctionParams) -> Result<Framed, Refusa
     if back < 0 {
         return Err(refused("LAG of rows to come needs all rows"));
     }
-    let frame = Frame { unit: FrameUnit::Rows, from: Some(back), to: back };
-    let mut value = value_of(input, params, "first_value")?;
+    let skip_nulls = params.null_treatment == Some(NullTreatment::IgnoreNulls);
+    let mut frame = Frame { unit: FrameUnit::Rows, from: Some(back), to: back };
+    let (mut value, mut found) = (value_of(input, params, "last_value")?, counted());
+    if skip_nulls && back > 0 {
+        if back > 1 {
+            let reason = "LAG with IGNORE NULLS looks back to the last value alone";
+            return Err(Refusal::new(&["LAG", "OVER"], reason).hint("LAG(x) IGNORE NULLS OVER …"));
+        }
+        frame.from = None;
+        let aggregate = state::aggregates::count_of(&value.aggregate.output_type());
+        found = AggregateCall { text: "count".into(), aggregate, args: value.args.clone() };
+    }
     let default = literal(2)?.filter(|default| !default.is_null());
-    value.text = value.text.replacen("first_value", "lag", 1);
+    value.text = value.text.replacen("last_value", "lag", 1);
     Ok(match default {
         None => Framed { calls: vec![(value, frame)], outcome: Outcome::Own },
         Some(default) => {
             let of = value.aggregate.output_type();
             let default = cast(Expr::Literal(default, None), of);
-            let calls = vec![(value, frame), (counted(), frame)];
+            let calls = vec![(value, frame), (found, frame)];
             Framed { calls, outcome: Outcome::Or(default) }
         }
     })
@@ -458,9 +524,13 @@ fn frame_of(frame: &WindowFrame, unit: TimeUnit) -> Result<Frame, Refusal> {
             false if length(value)? == 0 => Ok(Some(0)),
             _ => Err(Refusal::new(
                 &["FOLLOWING", "OVER"],
-                "a frame that ends with rows to come needs all rows",
+                format!("a frame cannot end with rows to come: {GIVEN_OUT}"),
             )
-            .hint("end it with CURRENT ROW")),
+            .hint(
+                "end it with CURRENT ROW, and read it at the later row; or join rows with those \
+                 that follow: … JOIN t AS n ON n.k = t.k AND n.ts BETWEEN t.ts AND t.ts + INTERVAL \
+                 '1' HOUR",
+            )),
         },
     };
     let to = back(&frame.end_bound)?.ok_or_else(|| refused("a frame has an end"))?;

@@ -8,24 +8,24 @@ use arrow::array::{ArrayRef, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, Options, TableDef};
-use dataflow::job::{Job, Operator, OperatorKind};
+use dataflow::job::{Job, Lead, Operator, OperatorKind};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 
-use crate::catalog::{Catalog, Entry, Table};
-use crate::computed::Computed;
-use crate::ddl::{CreateTable, Origin};
+use crate::catalog::{Catalog, Entry};
+use crate::define::defined_name;
+use crate::depth;
 use crate::diagnostics::{Diagnostic, Place};
 use crate::explain::{self, Analyzed, Discard, EndNeed, Explain, ExplainFormat, Section};
+use crate::hints::Hints;
 use crate::insert;
 use crate::lower::{Lowered, Lowering, Target, append, known_rows, told_rows};
 use crate::names::with_plain_names;
 use crate::query::{Engine, Understood};
-use crate::settings::{InForce, Refused, settings};
+use crate::settings::InForce;
 use crate::statements::{self, Statement};
-use crate::syntax::{Cursor, Ident, split, text_of};
+use crate::syntax::{Ident, split, text_of};
 use crate::types::sql_name;
-use crate::view::View;
 
 /// How many workers a job will have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +52,8 @@ pub struct Planner {
     pub(crate) engine: Engine,
     pub(crate) catalog: Catalog,
     pub(crate) settings: InForce,
+    /// Of the script that is planned.
+    pub(crate) hints: Hints,
 }
 
 /// What runs at a time: one statement, or all of a statement set. Stages run one after another.
@@ -82,7 +84,7 @@ pub struct Planned {
 }
 
 /// Why a statement was not planned: what to report, or nothing if the cause was reported already.
-type Failed = Vec<Diagnostic>;
+pub(crate) type Failed = Vec<Diagnostic>;
 
 /// The queries of a stage that is being planned.
 #[derive(Default)]
@@ -113,6 +115,7 @@ impl Planner {
             engine: Engine::new(),
             catalog: Catalog::default(),
             settings: InForce::default(),
+            hints: Hints::default(),
         }
     }
 
@@ -146,7 +149,15 @@ impl Planner {
     /// # Errors
     /// Everything that is wrong with the script; then no table, view or setting has changed.
     pub fn plan(&mut self, sql: &str) -> Result<Vec<Stage>, Vec<Diagnostic>> {
+        depth::on_large_stack(|| self.plan_here(sql)).unwrap_or_else(|error| {
+            let start = Place { line: 1, column: 1, length: 1 };
+            Err(vec![Diagnostic::at(start, format!("there is no stack to plan on: {error}"))])
+        })
+    }
+
+    fn plan_here(&mut self, sql: &str) -> Result<Vec<Stage>, Vec<Diagnostic>> {
         self.catalog.begin_script();
+        self.hints = Hints::of(sql).map_err(|error| vec![error])?;
         self.engine.interrupt = Arc::default();
         let before = (self.catalog.clone(), self.settings.clone());
         let mut script = Script { sql, stages: vec![], set: None };
@@ -164,6 +175,9 @@ impl Planner {
             errors.push(
                 Diagnostic::at(place, "the statement set is not closed").hint("close it with END;"),
             );
+        }
+        if errors.is_empty() {
+            errors.extend(self.hints.unheeded());
         }
         if errors.is_empty() {
             return Ok(script.stages);
@@ -188,7 +202,13 @@ impl Planner {
             ]);
         }
         match statement {
-            Statement::CreateTable(decl) => return self.create_table(&decl),
+            Statement::CreateTable(mut decl) => {
+                let Some(query) = decl.query.take() else { return self.create_table(&decl) };
+                if self.create_table_as(&mut decl, &query)? {
+                    let insert = Statement::Insert { table: decl.name, columns: vec![], query };
+                    return self.statement(insert, tokens, script);
+                }
+            }
             Statement::CreateView { name, if_not_exists, columns, query } => {
                 return self.create_view(&name, if_not_exists, &columns, &query);
             }
@@ -367,7 +387,7 @@ impl Planner {
             let optimized = self.engine.optimize(&understood.plan);
             optimized.map_err(|e| Vec::from_iter(around.report(&e)))?
         };
-        let schema = with_plain_names(&nullable(&understood.plan));
+        let schema = with_plain_names(&nullable(&understood.plan), &understood.plan);
         let target = target(schema)?;
         self.lower(query, &understood, &plan, target)
     }
@@ -410,7 +430,7 @@ impl Planner {
         Ok(Target { name: name.into(), sink, schema, shown })
     }
 
-    fn understand(&self, query: &[TokenWithSpan]) -> Result<Understood, Failed> {
+    pub(crate) fn understand(&self, query: &[TokenWithSpan]) -> Result<Understood, Failed> {
         self.engine.understand(query, &self.catalog)
     }
 
@@ -427,110 +447,11 @@ impl Planner {
             settings: &self.settings,
             workers: self.workers,
             around: self.engine.surroundings(query, &understood.sites, &self.catalog),
+            emit: understood.emit.clone(),
+            hints: &self.hints,
         };
         let lowered = lowering.lower(plan, target).map_err(Vec::from_iter)?;
         Ok((name, lowered))
-    }
-
-    fn create_table(&mut self, decl: &CreateTable) -> Result<(), Failed> {
-        if self.taken(&decl.name, decl.if_not_exists)? {
-            return Ok(());
-        }
-        let computed = self.computed(decl)?;
-        let table = Table::declare(decl, computed, &self.connectors)?;
-        self.catalog.insert(decl.name.text.clone(), Entry::Table(Arc::new(table)));
-        Ok(())
-    }
-
-    /// The computed columns of a table, which may use all that are not.
-    fn computed(&self, decl: &CreateTable) -> Result<Vec<Computed>, Failed> {
-        let read = decl.columns.iter().filter(|c| !matches!(c.origin, Origin::Computed(_)));
-        let schema = Schema::new(read.map(|c| c.field.clone()).collect::<Vec<_>>());
-        let (mut computed, mut errors) = (vec![], vec![]);
-        for column in &decl.columns {
-            let Origin::Computed(tokens) = &column.origin else { continue };
-            let name = column.field.name();
-            match self.engine.computed(name, tokens, &schema, &self.catalog) {
-                Ok(column) => computed.push(column),
-                Err(error) => errors.extend(error),
-            }
-        }
-        if errors.is_empty() { Ok(computed) } else { Err(errors) }
-    }
-
-    fn create_view(
-        &mut self,
-        name: &Ident,
-        if_not_exists: bool,
-        columns: &[Ident],
-        query: &[TokenWithSpan],
-    ) -> Result<(), Failed> {
-        if self.taken(name, if_not_exists)? {
-            return Ok(());
-        }
-        let understood = self.understand(query)?;
-        let mut plan = understood.plan.clone();
-        if !columns.is_empty() {
-            let around = self.engine.surroundings(query, &understood.sites, &self.catalog);
-            let renamed = View::renamed(plan, columns).map_err(|e| vec![e])?;
-            plan = renamed.map_err(|e| Vec::from_iter(around.report(&e)))?;
-        }
-        self.catalog.insert(name.text.clone(), Entry::View(Arc::new(View::new(plan))));
-        Ok(())
-    }
-
-    /// Whether a name is taken and may be.
-    fn taken(&self, name: &Ident, if_not_exists: bool) -> Result<bool, Failed> {
-        let Some(entry) = self.catalog.get(&name.text) else { return Ok(false) };
-        if if_not_exists {
-            return Ok(true);
-        }
-        let message = format!("{} '{}' exists already", entry.kind(), name.text);
-        Err(vec![
-            Diagnostic::at(name.place, message)
-                .hint("give it another name, or say CREATE … IF NOT EXISTS"),
-        ])
-    }
-
-    fn drop(&mut self, view: bool, name: &Ident, if_exists: bool) -> Result<(), Failed> {
-        match self.catalog.get(&name.text) {
-            None if if_exists => Ok(()),
-            None => Err(self.unknown(name)),
-            Some(entry) if matches!(entry, Entry::View(_)) != view => {
-                let kind = entry.kind();
-                Err(vec![
-                    Diagnostic::at(name.place, format!("'{}' is a {kind}", name.text))
-                        .hint(format!("DROP {} {}", kind.to_uppercase(), name.text)),
-                ])
-            }
-            Some(_) => {
-                self.catalog.remove(&name.text);
-                Ok(())
-            }
-        }
-    }
-
-    fn set(&mut self, key: &Ident, value: &Ident) -> Result<(), Failed> {
-        self.settings.set(&key.text, &value.text).map_err(|refused| {
-            vec![match refused {
-                Refused::Unknown => {
-                    let names = settings().iter().map(|spec| spec.name);
-                    let message = format!("unknown setting '{}'", key.text);
-                    Diagnostic::at(key.place, message).nearest("settings", &key.text, names)
-                }
-                Refused::Value(values) => {
-                    let message = format!("'{}' is no value of '{}'", value.text, key.text);
-                    Diagnostic::at(value.place, message).hint(format!("it takes {values}"))
-                }
-            }]
-        })
-    }
-
-    fn unknown(&self, name: &Ident) -> Failed {
-        if self.catalog.broken.contains(&name.text) {
-            return vec![];
-        }
-        vec![self.catalog.unknown(name.place, &name.text)]
     }
 
     pub(crate) fn stage(&self, building: Building) -> Stage {
@@ -539,8 +460,17 @@ impl Planner {
             matches!(operator.kind, Aggregate(_) | Keyed(_) | Lookup(_))
         };
         let groupings = building.operators.iter().filter(groups).count();
-        let needs =
+        let broadcasts = building.operators.iter().filter(|operator| match &operator.kind {
+            OperatorKind::Keyed(keyed) => {
+                keyed.inputs.iter().any(|input| input.lead == Lead::ToAll)
+            }
+            OperatorKind::Lookup(_) => true,
+            _ => false,
+        });
+        let broadcasts = broadcasts.count();
+        let mut needs =
             explain::needs(&self.settings, self.workers, &self.ends, groupings, building.batch);
+        needs.extend(explain::broadcast_need(&self.settings, self.workers, broadcasts));
         let operators = building.operators.clone();
         Stage {
             job: Job { operators: building.operators, settings: self.settings.job.clone() },
@@ -573,18 +503,4 @@ pub(crate) fn nullable(plan: &LogicalPlan) -> SchemaRef {
     let fields = plan.schema().fields().iter();
     let fields = fields.map(|field| Field::new(field.name(), field.data_type().clone(), true));
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
-}
-
-/// The name that a CREATE statement would have defined.
-fn defined_name(tokens: &[TokenWithSpan]) -> Option<String> {
-    let mut cursor = Cursor::new(tokens);
-    if !cursor.words("CREATE") {
-        return None;
-    }
-    let _ = cursor.words("TEMPORARY") || cursor.words("TEMP");
-    if !cursor.words("TABLE") && !cursor.words("VIEW") {
-        cursor.skip(1);
-    }
-    cursor.words("IF NOT EXISTS");
-    cursor.ident("a name").ok().map(|ident| ident.text)
 }

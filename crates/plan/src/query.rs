@@ -25,11 +25,13 @@ use crate::as_of::{self, AsOf};
 use crate::catalog::{Catalog, Entry, ScannedTable};
 use crate::computed::Computed;
 use crate::diagnostics::{Diagnostic, Place};
+use crate::emit::{self, Emit, EmitKind};
 use crate::errors::{PlanError, Surroundings};
 use crate::flink;
+use crate::max_by::{self, ByOrder};
 use crate::proctime::ProcTime;
 use crate::session;
-use crate::syntax::{Cursor, is_word, misspelt_hint, parser, syntax_error};
+use crate::syntax::{Cursor, misspelt_hint, parser, syntax_error};
 use crate::tumble::{self, Site};
 use crate::types::Types;
 use crate::view::InlinedView;
@@ -41,6 +43,7 @@ pub(crate) struct Engine {
     /// Those of our own.
     functions: Vec<Arc<ScalarUDF>>,
     windows: Vec<Arc<WindowUDF>>,
+    emit_kind: Arc<AggregateUDF>,
     types: Arc<Types>,
     /// Set to end the batch stages of the script that is planned.
     pub(crate) interrupt: Arc<AtomicBool>,
@@ -51,6 +54,8 @@ pub(crate) struct Engine {
 pub(crate) struct Understood {
     pub(crate) plan: LogicalPlan,
     pub(crate) sites: Vec<Site>,
+    /// Whether and how often windows are given out before they end.
+    pub(crate) emit: Option<Emit>,
 }
 
 impl Engine {
@@ -62,14 +67,20 @@ impl Engine {
         options.sql_parser.map_string_types_to_utf8view = false;
         // Fields of structures taken out early would be columns that no operator gives out.
         options.optimizer.enable_leaf_expression_pushdown = false;
-        let state = SessionStateBuilder::new().with_config(config).with_default_features().build();
+        let mut builder = SessionStateBuilder::new().with_config(config).with_default_features();
+        let by_order = max_by::functions().map(Arc::new);
+        builder.aggregate_functions().get_or_insert_default().extend(by_order);
+        builder.expr_planners().get_or_insert_default().push(Arc::new(ByOrder));
+        let state = builder.build();
         let mut functions = tumble::functions();
         functions.push(Arc::new(ScalarUDF::from(ProcTime::new())));
         functions.push(Arc::new(ScalarUDF::from(AsOf::new())));
         functions.push(Arc::new(ScalarUDF::from(CurrentWatermark::new())));
         functions.extend(flink::functions());
         let windows = session::functions();
-        Self { state, functions, windows, types: Arc::new(Types), interrupt: Arc::default() }
+        let emit_kind = Arc::new(AggregateUDF::from(EmitKind::new()));
+        let (types, interrupt) = (Arc::new(Types), Arc::default());
+        Self { state, functions, windows, emit_kind, types, interrupt }
     }
 
     /// Every `now()` of a plan is this instant, to the nanosecond.
@@ -132,16 +143,13 @@ impl Engine {
         tokens: &[TokenWithSpan],
         catalog: &Catalog,
     ) -> std::result::Result<Understood, Option<Diagnostic>> {
+        let (tokens, emit) = emit::split(tokens)?;
         let (rewritten, sites) = tumble::rewrite(&as_of::rewrite(tokens, catalog)?)?;
         let mut parser = parser(&rewritten);
         let query = parser.parse_query().map_err(|e| syntax_error(&e, &rewritten))?;
         let mut end = Cursor::new(&rewritten);
         end.skip(parser.index());
-        let emits = end.peek().is_some_and(|token| is_word(token, "EMIT"));
-        end.end().map_err(|error| match emits {
-            true => error.hint(EMIT_HINT),
-            false => misspelt_hint(error, &rewritten),
-        })?;
+        end.end().map_err(|error| misspelt_hint(error, &rewritten))?;
         let names = Names { engine: self, catalog };
         let planned = SqlToRel::new(&names).sql_statement_to_plan(Statement::Query(query));
         // Types are final only when they have been coerced: until then a CASE has that of its first
@@ -150,7 +158,7 @@ impl Engine {
         let analyzer = self.state.analyzer();
         let planned = planned.and_then(|plan| analyzer.execute_and_check(plan, options, |_, _| {}));
         match planned {
-            Ok(plan) => Ok(Understood { plan, sites }),
+            Ok(plan) => Ok(Understood { plan, sites, emit }),
             Err(error) => Err(self.surroundings(tokens, &sites, catalog).report(&error)),
         }
     }
@@ -202,13 +210,9 @@ impl Engine {
         // Those that only the rewriting of a query writes are not for users.
         let ours = self.functions.iter().map(|udf| udf.name());
         let ours = ours.filter(|name| !name.starts_with("__"));
-        scalar.chain(others).map(String::as_str).chain(ours)
+        scalar.chain(others).map(String::as_str).chain(ours).chain([self.emit_kind.name()])
     }
 }
-
-/// What to write instead of early firings.
-const EMIT_HINT: &str = "a window is given out once, when it has ended; for what it has come to so \
-                         far, let it grow by steps: CUMULATE(TABLE t, DESCRIPTOR(ts), step, size)";
 
 /// How often a query with unknown names is tried.
 const TRIES_MAX: usize = 32;
@@ -284,6 +288,9 @@ impl ContextProvider for Names<'_> {
     fn get_aggregate_meta(&self, name: &str) -> Option<Arc<AggregateUDF>> {
         // Of all keys, GROUPING gives the number of the set.
         let name = if name == "grouping_id" { "grouping" } else { name };
+        if name == self.engine.emit_kind.name() {
+            return Some(self.engine.emit_kind.clone());
+        }
         self.engine.state.aggregate_functions().get(name).cloned()
     }
 

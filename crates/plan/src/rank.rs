@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use arrow::compute::SortOptions;
 use arrow::datatypes::{DataType, Field, Schema};
-use dataflow::job::{KeyedInput, KeyedOperator, OperatorKind};
+use dataflow::job::{KeyedInput, KeyedOperator, Lead, OperatorKind};
 use dataflow::keyed::Ranking;
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::expr::WindowFunction;
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{self as logical, Expr, Operator};
 
+use crate::explain::plain;
 use crate::join::{bound_of, bounds_behind, granularity, grid_of};
 use crate::over::with_window_time;
 use crate::relation::{Refusal, Relation, Stop, check_key, own};
@@ -26,6 +27,8 @@ pub(crate) struct Rank {
     column: Expr,
     operator: usize,
     ranking: Ranking,
+    /// What the columns are that it is given, for EXPLAIN.
+    pub(crate) arrived: Vec<(String, String)>,
 }
 
 /// What ROW_NUMBER is asked.
@@ -69,6 +72,7 @@ impl Weaver<'_> {
             schema: schema.clone(),
         };
         self.section.text(RANK, ranking.describe());
+        let arrived = input.names.clone();
         let led = match partition.is_empty() {
             true => vec![places.at],
             false => partition.to_vec(),
@@ -76,6 +80,7 @@ impl Weaver<'_> {
         let input_of = KeyedInput {
             schema: closed.schema.clone(),
             keys: led,
+            lead: Lead::ByKey,
             time: Some(places.at),
             grace: 0,
         };
@@ -98,18 +103,18 @@ impl Weaver<'_> {
         relation.names = told.chain([(name.to_string(), "row_number()".to_string())]).collect();
         relation.times = bounds.iter().map(|bounds| bounds.time.clone()).collect();
         relation.window = bounds;
-        relation.rank = Some(Rank { column: own(name), operator, ranking });
+        relation.rank = Some(Rank { column: own(name), operator, ranking, arrived });
         Ok(relation)
     }
 
     /// Lets an operator that numbers rows forget those that the filters of its relation do not
     /// want.
     pub(crate) fn limit(&mut self, relation: &Relation) {
-        let Some(Rank { column, operator, ranking }) = &relation.rank else { return };
+        let Some(Rank { column, operator, ranking, arrived }) = &relation.rank else { return };
         let parts = relation.filters.iter().flat_map(split_conjunction);
         let Some(most) = parts.filter_map(|part| most(part, column)).min() else { return };
         let limited = Ranking { limit: Some(most), ..ranking.clone() };
-        self.section.replace(RANK, limited.describe());
+        self.section.replace(RANK, plain(&limited.describe(), arrived));
         if let Some(OperatorKind::Keyed(spec)) =
             self.operators.get_mut(*operator).map(|operator| &mut operator.kind)
         {

@@ -24,6 +24,7 @@ use crate::aggregates;
 use crate::catalog::{ScannedTable, Table};
 use crate::diagnostics::Diagnostic;
 use crate::lookup::Looked;
+use crate::proctime;
 use crate::rank::Rank;
 use crate::tumble::{Lengths, Shape, WindowCall};
 use crate::watermark;
@@ -44,12 +45,20 @@ pub(crate) struct Refusal {
     /// Why it cannot stream.
     pub(crate) reason: String,
     pub(crate) hint: Option<String>,
+    /// Of what no engine can compute the function, and the columns that it reads.
+    pub(crate) wrong: Option<(String, Vec<String>)>,
 }
 
 impl Refusal {
     pub(crate) fn new(words: &[&str], reason: impl Into<String>) -> Self {
         let words = words.iter().map(|word| word.to_string()).collect();
-        Self { words, reason: reason.into(), hint: None }
+        Self { words, reason: reason.into(), hint: None, wrong: None }
+    }
+
+    /// Says that it is wrong over input that ends too: the call of a function, which reads columns.
+    pub(crate) fn wrong(mut self, call: (String, Vec<String>)) -> Self {
+        self.wrong = Some(call);
+        self
     }
 
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -92,6 +101,8 @@ pub(crate) struct Relation {
     pub(crate) window: Option<Bounds>,
     /// The windows that each row stands for, if it has several and does not come once for each.
     pub(crate) several: Option<WindowCall>,
+    /// How long the rows of those windows may be late, if that was written.
+    pub(crate) lateness_ns: Option<i64>,
     /// The column that numbers rows, if the base's operator does.
     pub(crate) rank: Option<Rank>,
     /// For EXPLAIN: columns of the base by what they are.
@@ -110,6 +121,8 @@ pub(crate) enum Base {
     },
     /// Rows of another relation, widened by those of a table.
     Looked(Box<Looked>),
+    /// The rows of all of these, with their outputs as columns of the same types.
+    United { parts: Vec<Relation>, schema: SchemaRef },
 }
 
 /// Operators, and what is done with the rows of each.
@@ -135,7 +148,8 @@ impl Relation {
         let table = &source.table;
         let told = table.event_time.as_ref().filter(|_| table.stream.is_none());
         let told = told.and_then(|time| watermark::column_of(&source.schema, &time.column));
-        let fields = source.schema.fields().iter().cloned().chain(told.map(Arc::new));
+        let clock = table.stream.is_none().then(|| Arc::new(proctime::column()));
+        let fields = source.schema.fields().iter().cloned().chain(told.map(Arc::new)).chain(clock);
         let schema = DFSchema::try_from(Schema::new(fields.collect::<Vec<_>>()))
             .map_err(|error| Refusal::new(&[], error.to_string()))?;
         let times = source.table.event_time.iter().map(|time| own(&time.column)).collect();
@@ -147,6 +161,7 @@ impl Relation {
             times,
             window: None,
             several: None,
+            lateness_ns: None,
             rank: None,
             names: vec![],
         };
@@ -182,6 +197,7 @@ impl Relation {
             times: vec![],
             window: None,
             several: None,
+            lateness_ns: None,
             rank: None,
             names: vec![],
         })
@@ -225,6 +241,16 @@ impl Relation {
         }
     }
 
+    /// Whether watermarks can speak of an expression over the base's columns.
+    pub(crate) fn tells(&self, time: &Expr) -> bool {
+        let clock = || match &self.base {
+            Base::Table(_) => proctime::is_column(time),
+            Base::Looked(looked) => looked.tells(time),
+            Base::Operators { .. } | Base::United { .. } => false,
+        };
+        self.times.contains(time) || clock()
+    }
+
     /// What the node's columns are.
     pub(crate) fn exprs(&self) -> Vec<Expr> {
         self.outputs.iter().map(|(_, expr)| expr.clone()).collect()
@@ -254,12 +280,16 @@ impl Relation {
         let known: HashMap<&Column, &Expr> =
             self.outputs.iter().map(|(column, expr)| (column, expr)).collect();
         let watermark = self.scan.field_with_unqualified_name(watermark::COLUMN).is_ok();
+        let clock = self.scan.field_with_unqualified_name(proctime::COLUMN).is_ok();
         let mut refused = None;
         let replaced: DfResult<Transformed<Expr>> = expr.clone().transform_up(|node| {
             match watermark::rewritten(&node, &self.times, watermark) {
                 Some(Ok(column)) => return Ok(Transformed::yes(column)),
                 Some(Err(refusal)) => refused = Some(refusal),
                 None => {}
+            }
+            if let Some(column) = proctime::rewritten(&node).filter(|_| clock) {
+                return Ok(Transformed::yes(column));
             }
             Ok(match node {
                 Expr::Column(column) => match known.get(&column) {
@@ -284,6 +314,7 @@ impl Base {
             from: *from,
             step: dataflow::step::chain(before.clone(), step.clone()),
             timed,
+            lateness: 0,
         };
         from.iter().map(edge).collect()
     }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, FieldRef, Int64Type, Schema, SchemaRef};
-use dataflow::job::{Edge, KeyedInput};
+use dataflow::job::{Edge, KeyedInput, Lead};
 use dataflow::keyed::RowSessions;
 use dataflow::time::last_tick;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
@@ -36,11 +36,12 @@ use datafusion::logical_expr::{
 
 use crate::errors::PlanError;
 use crate::explain::span_ns;
+use crate::grouping::GroupWindow;
 use crate::interval::tick_ns;
 use crate::relation::{Bounds, Refusal, Relation, Stop, check_key, own};
 use crate::tumble::{Bound, BoundOf, Shape, WindowCall, nanos};
 use crate::types::sql_name;
-use crate::weave::{GroupWindow, Wanted, Weaver};
+use crate::weave::{Wanted, Weaver};
 
 impl Weaver<'_> {
     /// Rows with the sessions that they belong to. The bounds can only be grouped by.
@@ -55,8 +56,11 @@ impl Weaver<'_> {
             let function = &function.params;
             let keys = relation.rewrite_all(&function.partition_by)?;
             let args = relation.rewrite_all(&function.args)?;
-            let offset = Expr::Literal(ScalarValue::from("0"), None);
-            let args = args.into_iter().chain([offset]).chain(keys).collect();
+            let none = |text: &str| Expr::Literal(ScalarValue::from(text), None);
+            let [time, gap, rest @ ..] = &args[..] else { return Err(Stop::Failed(None)) };
+            let lateness = rest.first().cloned().unwrap_or_else(|| none(""));
+            let lengths = [time.clone(), gap.clone(), none("0"), lateness];
+            let args = lengths.into_iter().chain(keys).collect();
             let udf = Arc::new(ScalarUDF::from(BoundOf::new(Shape::Session, bound)));
             let call = Expr::ScalarFunction(ScalarFunction::new_udf(udf, args));
             call.get_type(&relation.scan).map_err(|error| self.report(&error))?;
@@ -73,7 +77,7 @@ impl Weaver<'_> {
             return self.in_windows(relation, &call);
         }
         let Some(call) = session_of(&relation) else { return Ok(relation) };
-        if !self.bounded && !relation.times.contains(&call.time) {
+        if !self.bounded && !relation.tells(&call.time) {
             return Err(self.lowering.no_watermark(&relation, &call).into());
         }
         let having = take_filters(&mut relation);
@@ -136,8 +140,13 @@ impl Weaver<'_> {
         let time_type = before.field(time).data_type();
         let bounds = Bound::GIVEN_OUT.map(|b| Field::new(b.column(), time_type.clone(), true));
         let schema: SchemaRef = Arc::new(Schema::new(rows.chain(bounds).collect::<Vec<_>>()));
-        let input =
-            KeyedInput { schema: before.clone(), keys: keys.clone(), time: Some(time), grace: gap };
+        let input = KeyedInput {
+            schema: before.clone(),
+            keys: keys.clone(),
+            lead: Lead::ByKey,
+            time: Some(time),
+            grace: gap,
+        };
         let operator = Arc::new(RowSessions { keys, time, gap, schema: schema.clone() });
         let granularity = (gap / 4).max(1);
         (self.keyed("sessions", vec![edges], vec![input], granularity, operator), schema)
@@ -295,7 +304,7 @@ struct SessionOf {
 
 impl SessionOf {
     fn new(bound: Bound) -> Self {
-        Self { bound, signature: Signature::any(2, Volatility::Stable) }
+        Self { bound, signature: Signature::variadic_any(Volatility::Stable) }
     }
 }
 
@@ -334,7 +343,7 @@ struct Evaluator {
 
 impl PartitionEvaluator for Evaluator {
     fn evaluate_all(&mut self, values: &[ArrayRef], rows: usize) -> DfResult<ArrayRef> {
-        let [time, gap] = values else { return exec_err!("a session has a time and a gap") };
+        let [time, gap, ..] = values else { return exec_err!("a session has a time and a gap") };
         let DataType::Timestamp(unit, _) = time.data_type() else {
             return Err(PlanError::WindowOf(sql_name(time.data_type())).into());
         };

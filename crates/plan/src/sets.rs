@@ -17,10 +17,11 @@ use datafusion::common::Column;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{self as logical, Expr, GroupingSet};
 
+use crate::grouping::for_ever;
 use crate::relation::{Refusal, Relation, Stop, own};
 use crate::tumble::WindowCall;
 use crate::unfold::{InSets, SET_NUMBER};
-use crate::weave::{Weaver, for_ever};
+use crate::weave::Weaver;
 
 /// How many grouping sets a row may come out of a step for: a batch grows by as much.
 const SETS_MAX: usize = 64;

@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use dataflow::job::{Exchange, Idle, Settings};
+use channel::cast::Shape;
+use dataflow::job::{Exchange, Idle, Settings, TreeChoice};
+use dataflow::wires::{Connection, Progress};
 
 /// One setting, for checks and for the reference page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,10 +49,33 @@ const SETTINGS: &[SettingSpec] = &[
         doc: "Rows of a batch at most.",
     },
     SettingSpec {
+        name: "millstream.connection",
+        values: "auto, process, worker",
+        default: "auto",
+        doc: "Between two nodes: one connection that all their workers share, or one for each pair \
+              of workers. With auto they share over tcp and verbs, and wherever a thread moves \
+              them.",
+    },
+    SettingSpec {
         name: "millstream.epoch_bytes",
         values: "bytes",
         default: "64 MiB",
-        doc: "Bytes of input after which a worker sends what it has aggregated to the leaders.",
+        doc: "Bytes of input after which a worker sends what it has aggregated to the leaders, to \
+              begin with.",
+    },
+    SettingSpec {
+        name: "millstream.epoch_latency",
+        values: "a time: 500 ms, 1 s, 5 min",
+        default: "1 s",
+        doc: "How long the end of an epoch may take; when it takes longer, the next one is \
+              shorter.",
+    },
+    SettingSpec {
+        name: "millstream.epoch_stretch",
+        values: "1 to 1024",
+        default: "16",
+        doc: "How many times longer or shorter than millstream.epoch_bytes an epoch may become, by \
+              how well rows combine in it; with 1 all are as long.",
     },
     SettingSpec {
         name: "millstream.epochs_kept",
@@ -60,9 +85,10 @@ const SETTINGS: &[SettingSpec] = &[
     },
     SettingSpec {
         name: "millstream.exchange",
-        values: "auto, merge, shuffle, forward",
+        values: "auto, merge, shuffle, uppar, forward",
         default: "auto",
-        doc: "How rows of different workers meet when they are grouped.",
+        doc: "How rows of different workers meet when they are grouped; with uppar half of the \
+              workers read and send rows on, the others group them.",
     },
     SettingSpec {
         name: "millstream.idle",
@@ -79,6 +105,34 @@ const SETTINGS: &[SettingSpec] = &[
               always hold it back.",
     },
     SettingSpec {
+        name: "millstream.multicast_queue",
+        values: "1 to 65536",
+        default: "64",
+        doc: "Frames of a broadcast that may wait at the worker that gives them out; then it reads \
+              no more rows.",
+    },
+    SettingSpec {
+        name: "millstream.multicast_tree",
+        values: "auto, sequential, binomial, copies, or the most children of a process: 1 to 64",
+        default: "auto",
+        doc: "How rows for every worker go from process to process: by a tree whose degree follows \
+              the load, or by a fixed one. With copies the worker that gives rows out encodes and \
+              sends them anew for each worker, to compare with.",
+    },
+    SettingSpec {
+        name: "millstream.progress",
+        values: "spin, thread",
+        default: "spin",
+        doc: "Who moves connections that workers share: the workers when they poll, or one thread \
+              of each node that sleeps when nothing happens.",
+    },
+    SettingSpec {
+        name: "millstream.racks",
+        values: "a label for each node, with commas between: a,a,b,b; none",
+        default: "none",
+        doc: "In which rack each node stands: rows for every worker enter each rack once.",
+    },
+    SettingSpec {
         name: "millstream.slot_bytes",
         values: "bytes: a multiple of 64 from 128 to 16 MiB",
         default: "64 KiB",
@@ -91,6 +145,19 @@ const SETTINGS: &[SettingSpec] = &[
         doc: "Slots of each ring between two workers.",
     },
     SettingSpec {
+        name: "millstream.spill_dir",
+        values: "a folder, with a slash in its name: /var/tmp, ./spill; none",
+        default: "none",
+        doc: "Where groups go that do not fit millstream.state_bytes, in files that are gone when \
+              the job ends. Without it such a job ends with an error.",
+    },
+    SettingSpec {
+        name: "millstream.stall_timeout",
+        values: "a time: 500 ms, 60 s, 5 min, 1 h",
+        default: "5 min",
+        doc: "How long a worker may take none of the rows that are broadcast before the job fails.",
+    },
+    SettingSpec {
         name: "millstream.state_bytes",
         values: "bytes",
         default: "4 GiB",
@@ -101,8 +168,9 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.table_bytes",
         values: "bytes, up to 1 GiB",
         default: "256 MiB",
-        doc: "Memory of a table that each worker has whole to join a stream with it; it counts as \
-              state as well.",
+        doc: "Memory of a table that each node has whole to join a stream with it, which counts \
+              as state of its workers, an equal part of each; and what a side of a join has at \
+              most that goes to every worker by choice of the planner.",
     },
 ];
 
@@ -175,21 +243,42 @@ impl InForce {
             }
             "millstream.batch_bytes" => changed.batch_bytes = number(1 << 20, 1 << 50)? as usize,
             "millstream.batch_rows" => job.batch_rows_max = number(1, 1 << 20)? as usize,
-            "millstream.epoch_bytes" => job.epoch_bytes = number(1, 1 << 50)?,
+            "millstream.epoch_bytes" => job.epoch.bytes = number(1, 1 << 50)?,
+            "millstream.epoch_latency" => {
+                let ns = nanos(&lower).filter(|ns| *ns > 0);
+                job.epoch.latency_ns = ns.ok_or(refused.clone())?;
+            }
+            "millstream.epoch_stretch" => job.epoch.stretch = number(1, 1024)?,
             "millstream.epochs_kept" => job.epochs_kept_max = number(1, 64)? as usize,
             "millstream.slot_bytes" => job.ring.slot_bytes = number(128, 16 << 20)? as u32,
             "millstream.slots" => job.ring.slots = number(3, 64)? as u32,
             "millstream.state_bytes" => job.state_bytes_max = number(1 << 10, 1 << 50)? as usize,
             "millstream.table_bytes" => changed.table_bytes = number(1, 1 << 30)? as usize,
-            "millstream.exchange" => {
-                changed.exchange = match lower.as_str() {
-                    "auto" => ExchangeChoice::Auto,
-                    "merge" => ExchangeChoice::Fixed(Exchange::Merge),
-                    "shuffle" => ExchangeChoice::Fixed(Exchange::Shuffle),
-                    "forward" => ExchangeChoice::Fixed(Exchange::Forward),
-                    _ => return Err(refused),
-                }
+            "millstream.multicast_queue" => {
+                job.casting.queue_frames = number(1, 1 << 16)? as u32;
             }
+            "millstream.multicast_tree" => {
+                job.casting.tree = tree(&lower).ok_or(refused.clone())?
+            }
+            "millstream.spill_dir" => {
+                job.spill = match (value.trim(), lower.as_str()) {
+                    (_, "none") => None,
+                    (folder, _) if folder.contains('/') => Some(folder.to_owned()),
+                    _ => return Err(refused),
+                };
+            }
+            "millstream.racks" => job.casting.racks = racks(value).ok_or(refused.clone())?,
+            "millstream.stall_timeout" => {
+                let waits = nanos(&lower).filter(|ns| *ns > 0);
+                job.casting.stall_ns = waits.ok_or(refused.clone())?;
+            }
+            "millstream.connection" => {
+                job.wires.connection = connection(&lower).ok_or(refused.clone())?;
+            }
+            "millstream.progress" => {
+                job.wires.progress = progress(&lower).ok_or(refused.clone())?;
+            }
+            "millstream.exchange" => changed.exchange = exchange(&lower).ok_or(refused.clone())?,
             _ => {
                 job.idle = match lower.as_str() {
                     "block" => Idle::Block,
@@ -202,6 +291,63 @@ impl InForce {
         changed.given.insert(spec.name, value.trim().to_owned());
         *self = changed;
         Ok(())
+    }
+}
+
+/// How rows of different workers meet. Lower case.
+fn exchange(text: &str) -> Option<ExchangeChoice> {
+    Some(match text {
+        "auto" => ExchangeChoice::Auto,
+        "merge" => ExchangeChoice::Fixed(Exchange::Merge),
+        "shuffle" => ExchangeChoice::Fixed(Exchange::Shuffle),
+        "uppar" => ExchangeChoice::Fixed(Exchange::UpPar),
+        "forward" => ExchangeChoice::Fixed(Exchange::Forward),
+        _ => return None,
+    })
+}
+
+/// Who has a connection with another node. Lower case.
+fn connection(text: &str) -> Option<Connection> {
+    Some(match text {
+        "auto" => Connection::Auto,
+        "process" => Connection::Process,
+        "worker" => Connection::Worker,
+        _ => return None,
+    })
+}
+
+/// Who moves shared connections. Lower case.
+fn progress(text: &str) -> Option<Progress> {
+    Some(match text {
+        "spin" => Progress::Spin,
+        "thread" => Progress::Thread,
+        _ => return None,
+    })
+}
+
+/// The tree of a broadcast. Lower case.
+fn tree(text: &str) -> Option<TreeChoice> {
+    Some(match text {
+        "auto" => TreeChoice::Adaptive,
+        "sequential" => TreeChoice::Fixed(Shape::Sequential),
+        "binomial" => TreeChoice::Fixed(Shape::Binomial),
+        "copies" => TreeChoice::Copies,
+        _ => {
+            let children = text.parse().ok().filter(|children| (1..=64).contains(children))?;
+            TreeChoice::Fixed(Shape::Capped(children))
+        }
+    })
+}
+
+/// Racks by node: each label gets a number, in the order in which they come.
+fn racks(text: &str) -> Option<Vec<u32>> {
+    let labels: Vec<&str> = text.split(',').map(str::trim).collect();
+    let first = |label: &&str| labels.iter().position(|other| other == label).map(|at| at as u32);
+    match labels.as_slice() {
+        ["none"] => Some(vec![]),
+        [_] => None,
+        _ if labels.contains(&"") => None,
+        _ => labels.iter().map(first).collect(),
     }
 }
 
@@ -273,7 +419,7 @@ mod tests {
     fn sizes_have_units() {
         let mut set = InForce::default();
         set.set("millstream.epoch_bytes", "16 mb").expect("a size");
-        assert_eq!(set.job.epoch_bytes, 16 << 20);
+        assert_eq!(set.job.epoch.bytes, 16 << 20);
         assert_eq!(
             set.set("millstream.slot_bytes", "100"),
             Err(Refused::Value("bytes: a multiple of 64 from 128 to 16 MiB"))

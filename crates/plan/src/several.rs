@@ -115,7 +115,7 @@ impl Weaver<'_> {
                 .into());
         }
         relation.several = None;
-        let told = relation.times.contains(&call.time);
+        let told = relation.tells(&call.time);
         let added = |node: &Expr| {
             WindowCall::of(node).filter(|c| c.same_window(call)).map(|c| own(c.bound.column()))
         };
@@ -137,6 +137,7 @@ impl Weaver<'_> {
         // Watermarks speak of the last tick of a window as of its rows; `window_time` may lie
         // before them.
         let time = own(if fine { LAST_TICK } else { Bound::Time.column() });
+        unfolded.lateness_ns = call.lateness_ns;
         match told {
             true => unfolded.times.push(time.clone()),
             false => unfolded.times.clear(),
@@ -233,7 +234,7 @@ struct WindowsOf {
 
 impl WindowsOf {
     fn new(shape: Shape, bound: Bound) -> Self {
-        let signature = Signature::any(4, Volatility::Immutable);
+        let signature = Signature::variadic_any(Volatility::Immutable);
         Self { shape, bound, signature, one: BoundOf::new(shape, bound) }
     }
 }
@@ -258,7 +259,7 @@ impl ScalarUDFImpl for WindowsOf {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DfResult<ColumnarValue> {
-        let [time, ColumnarValue::Scalar(size), ColumnarValue::Scalar(offset), slide] =
+        let [time, ColumnarValue::Scalar(size), ColumnarValue::Scalar(offset), slide, ..] =
             &args.args[..]
         else {
             return exec_err!("a window's size is constant");

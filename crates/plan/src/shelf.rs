@@ -18,7 +18,7 @@ use arrow::compute::{filter_record_batch, is_not_null};
 use arrow::datatypes::SchemaRef;
 use dataflow::bad::{BadRow, BadRows};
 use dataflow::error::ConnectorError;
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::source::{ColumnBounds, Flow, FlowContext, FlowInfo, Next, Source};
 
 use crate::side::{FlowNames, Untimed, as_batch};
 
@@ -109,6 +109,10 @@ impl Source for ShelvingSource {
         let flows = self.inner.flows(workers, time)?;
         self.flows.keep(&flows);
         Ok(flows)
+    }
+
+    fn bounds(&self, column: usize) -> ColumnBounds {
+        self.inner.bounds(column)
     }
 
     fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {

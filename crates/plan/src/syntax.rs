@@ -7,6 +7,7 @@ use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
+use crate::depth;
 use crate::diagnostics::{Diagnostic, Place, nearest};
 
 /// The dialect of all SQL here.
@@ -44,6 +45,7 @@ pub(crate) fn split(sql: &str) -> Result<Vec<Vec<TokenWithSpan>>, Diagnostic> {
         }
     }
     pieces.retain(|piece| !piece.is_empty());
+    pieces.iter().try_for_each(|piece| depth::check(piece))?;
     Ok(pieces)
 }
 

@@ -11,35 +11,22 @@
 //!                __tumble_time(ts, size, offset) AS window_time FROM t)
 //! ```
 //!
-//! Size and offset are nanoseconds. The functions compute the window of a row, so that a query
-//! means the same with and without a streaming aggregate; [`crate::weave`] recognises them as
-//! group keys and makes a window of them. A row has several windows of `HOP` and `CUMULATE`, which
-//! are written as lists to be unnested: see [`crate::several`]. `SESSION` has window functions: see
-//! [`crate::session`].
+//! Size and offset are nanoseconds; a lateness that was written follows them. The functions compute
+//! the window of a row, so that a query means the same with and without a streaming aggregate;
+//! [`crate::weave`] recognises them as group keys and makes a window of them. A row has several
+//! windows of `HOP` and `CUMULATE`, which are written as lists to be unnested: see
+//! [`crate::several`]. `SESSION` has window functions: see [`crate::session`].
 
-use std::sync::Arc;
+mod bound;
 
-use arrow::array::{Array, ArrayRef, AsArray};
-use arrow::compute::unary;
-use arrow::datatypes::{
-    ArrowTimestampType, DataType, Field, FieldRef, Int64Type, TimeUnit, TimestampMicrosecondType,
-    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType,
-};
-use dataflow::time::last_tick;
-use datafusion::common::{ScalarValue, exec_err};
-use datafusion::error::{DataFusionError, Result};
-use datafusion::logical_expr::{
-    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-    Volatility,
-};
 use datafusion::sql::sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Word};
 
+pub(crate) use self::bound::{
+    BoundOf, Lengths, WindowCall, bound_named, functions, lateness_of, nanos,
+};
 use crate::diagnostics::Diagnostic;
-use crate::errors::PlanError;
-use crate::interval::{Interval, interval, tick_ns};
-use crate::several;
+use crate::interval::{Interval, interval};
 use crate::syntax::{Cursor, Ident, is_word};
-use crate::types::sql_name;
 
 /// Which bound of the window a function gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -151,6 +138,9 @@ impl Shape {
     }
 }
 
+/// The argument of all of them that has a name only.
+const LATENESS: &str = "LATENESS";
+
 /// A window that the user wrote.
 #[derive(Debug, Clone)]
 pub(crate) struct Site {
@@ -163,6 +153,8 @@ pub(crate) struct Site {
     /// The size; of sessions, the gap.
     pub(crate) size: Interval,
     pub(crate) offset: Option<Interval>,
+    /// How long its rows may be late, if that is written.
+    pub(crate) lateness: Option<Interval>,
 }
 
 /// Replaces each `TUMBLE(…)`, `HOP(…)`, `CUMULATE(…)` and `SESSION(…)`, also inside `TABLE(…)`.
@@ -208,24 +200,25 @@ fn arguments(
     let names = shape.arguments();
     let word = shape.word();
     let (mut table, mut time, mut slide, mut size, mut offset) = (None, None, None, None, None);
-    let (mut keys, mut given) = (vec![], vec![]);
+    let (mut keys, mut given, mut lateness) = (vec![], vec![], None);
     for position in 0.. {
         let named = cursor.peek_at(1).is_some_and(|t| t.token == Token::RArrow);
         let place = cursor.place();
         let name = if named {
             let name = cursor.ident("an argument")?.text;
             cursor.skip(1);
-            let known = names.iter().find(|known| name.eq_ignore_ascii_case(known));
+            let all = || names.iter().chain([&LATENESS]);
+            let known = all().find(|known| name.eq_ignore_ascii_case(known));
             known.ok_or_else(|| {
-                Diagnostic::at(place, format!("{word} has no argument '{name}'")).nearest(
-                    "arguments",
-                    &name,
-                    names.iter().copied(),
-                )
+                let error = Diagnostic::at(place, format!("{word} has no argument '{name}'"));
+                error.nearest("arguments", &name, all().copied())
             })?
         } else {
             let count = names.len();
-            let many = || Diagnostic::at(place, format!("{word} has {count} arguments at most"));
+            let many = || {
+                Diagnostic::at(place, format!("{word} has {count} arguments at most"))
+                    .hint("one more has a name: LATENESS => INTERVAL '5' MINUTE")
+            };
             names.get(position).ok_or_else(many)?
         };
         if given.contains(name) {
@@ -242,6 +235,7 @@ fn arguments(
             "TIMECOL" => time = Some(descriptor(cursor)?),
             "SLIDE" | "STEP" => slide = Some(interval(cursor)?),
             "SIZE" | "GAP" => size = Some(interval(cursor)?),
+            LATENESS => lateness = Some(interval(cursor)?),
             _ => offset = Some(interval(cursor)?),
         }
         if !cursor.token(&Token::Comma) {
@@ -263,14 +257,25 @@ fn arguments(
     }
     let length = if shape == Shape::Session { "gap" } else { "size" };
     let size = size.ok_or_else(|| missing(length))?;
-    let mut lengths = [Some(size), slide].into_iter().flatten();
+    let site = Site { shape, time, keys, slide, size, offset, lateness };
+    check_lengths(&site)?;
+    Ok((table, site))
+}
+
+/// The lengths of a window.
+fn check_lengths(site: &Site) -> Result<(), Diagnostic> {
+    let Site { shape, slide, size, lateness, .. } = site;
+    let mut lengths = [Some(*size), *slide].into_iter().flatten();
     if let Some(length) = lengths.find(|length| length.ns <= 0) {
         return Err(Diagnostic::at(length.place, "a window is longer than nothing"));
     }
-    if let Some(step) = slide.filter(|step| shape == Shape::Cumulate && size.ns % step.ns != 0) {
+    if let Some(lateness) = lateness.filter(|lateness| lateness.ns < 0) {
+        return Err(Diagnostic::at(lateness.place, "a lateness is not negative"));
+    }
+    if let Some(step) = slide.filter(|step| *shape == Shape::Cumulate && size.ns % step.ns != 0) {
         return Err(Diagnostic::at(step.place, "the step does not divide the size"));
     }
-    Ok((table, Site { shape, time, keys, slide, size, offset }))
+    Ok(())
 }
 
 /// The columns of `PARTITION BY a, b` or `PARTITION BY (a, b)`, if that is there.
@@ -360,8 +365,8 @@ fn replace(out: &mut Vec<TokenWithSpan>, span: Span, table: &[TokenWithSpan], si
         let offset = site.offset.map_or(0, |offset| offset.ns);
         let session = site.shape == Shape::Session;
         let offset = (!session).then_some(offset);
-        let lengths = [Some(site.size.ns), offset, site.slide.map(|slide| slide.ns)];
-        for ns in lengths.into_iter().flatten() {
+        let [slide, lateness] = [site.slide, site.lateness].map(|of| of.map(|of| of.ns));
+        for ns in [Some(site.size.ns), offset, slide, lateness].into_iter().flatten() {
             put(Token::Comma, span);
             put(number(ns), span);
         }
@@ -389,207 +394,6 @@ fn replace(out: &mut Vec<TokenWithSpan>, span: Span, table: &[TokenWithSpan], si
     put(Token::make_keyword("FROM"), span);
     table.iter().for_each(|token| put(token.token.clone(), token.span));
     put(Token::RParen, span);
-}
-
-/// A window as it stands in a plan.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct WindowCall {
-    pub(crate) shape: Shape,
-    pub(crate) bound: Bound,
-    pub(crate) time: Expr,
-    /// Of sessions what they are of.
-    pub(crate) keys: Vec<Expr>,
-    pub(crate) lengths: Lengths,
-}
-
-/// Where the windows of a function begin and end, as far as that does not depend on rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Lengths {
-    /// The slide or step; of other windows, the size.
-    pub(crate) slide_ns: i64,
-    /// The size; of sessions, the gap.
-    pub(crate) size_ns: i64,
-    pub(crate) offset_ns: i64,
-}
-
-impl WindowCall {
-    /// The window that an expression computes, if it is a call of one of the functions here.
-    pub(crate) fn of(expr: &Expr) -> Option<Self> {
-        let Expr::ScalarFunction(call) = expr else { return None };
-        let (shape, bound) = Shape::of(call.func.name())?;
-        let [time, Expr::Literal(size, _), Expr::Literal(offset, _), rest @ ..] = &call.args[..]
-        else {
-            return None;
-        };
-        let (size_ns, offset_ns) = (nanos(size)?, nanos(offset)?);
-        let (slide_ns, keys) = match rest {
-            keys if shape == Shape::Session => (size_ns, keys.to_vec()),
-            [] => (size_ns, vec![]),
-            [Expr::Literal(slide, _)] => (nanos(slide)?, vec![]),
-            _ => return None,
-        };
-        let lengths = Lengths { slide_ns, size_ns, offset_ns };
-        Some(Self { shape, bound, time: time.clone(), keys, lengths })
-    }
-
-    /// What tells windows apart of which any two with the same end are the same: nothing, where
-    /// they depend on rows.
-    pub(crate) fn grid(&self) -> Option<(Shape, Lengths)> {
-        (self.shape != Shape::Session).then_some((self.shape, self.lengths))
-    }
-
-    /// Whether both are of the same window.
-    pub(crate) fn same_window(&self, other: &Self) -> bool {
-        let bound = self.bound;
-        *self == Self { bound, ..other.clone() }
-    }
-
-    /// The site that it comes from.
-    pub(crate) fn site<'a>(&self, sites: &'a [Site]) -> Option<&'a Site> {
-        let Lengths { slide_ns, size_ns, offset_ns } = self.lengths;
-        let fits = |site: &&Site| {
-            site.shape == self.shape
-                && site.size.ns == size_ns
-                && site.offset.map_or(0, |o| o.ns) == offset_ns
-                && site.slide.is_none_or(|slide| slide.ns == slide_ns)
-        };
-        let named = |site: &&Site| match &self.time {
-            Expr::Column(column) => column.name == site.time.text,
-            _ => false,
-        };
-        let mut fitting = sites.iter().filter(fits);
-        fitting.clone().find(named).or_else(|| fitting.next())
-    }
-}
-
-pub(crate) fn nanos(value: &ScalarValue) -> Option<i64> {
-    match value {
-        ScalarValue::Utf8(Some(text)) => text.parse().ok(),
-        _ => None,
-    }
-}
-
-/// The functions that are written for windows.
-pub(crate) fn functions() -> Vec<Arc<ScalarUDF>> {
-    let bounds = Bound::ALL.into_iter().map(|bound| BoundOf::new(Shape::Tumble, bound));
-    bounds.map(|bound| Arc::new(ScalarUDF::from(bound))).chain(several::functions()).collect()
-}
-
-/// `__tumble_…(time, size, offset)`: a bound of the window of `time`, of the same type;
-/// `__hop_…(time, size, offset, slide)` and `__cumulate_…(time, size, offset, step)`, which stand
-/// in relations for all windows of a row; `__session_…(time, gap, 0, keys…)`, which stands there
-/// for the window function of that name.
-#[derive(Debug, PartialEq, Eq, Hash)]
-pub(crate) struct BoundOf {
-    shape: Shape,
-    bound: Bound,
-    signature: Signature,
-}
-
-impl BoundOf {
-    pub(crate) fn new(shape: Shape, bound: Bound) -> Self {
-        // What cannot be computed must not be folded where a time is constant.
-        let signature = match shape {
-            Shape::Tumble => Signature::any(3, Volatility::Immutable),
-            Shape::Hop | Shape::Cumulate => Signature::any(4, Volatility::Stable),
-            Shape::Session => Signature::variadic_any(Volatility::Stable),
-        };
-        Self { shape, bound, signature }
-    }
-}
-
-impl ScalarUDFImpl for BoundOf {
-    fn name(&self) -> &str {
-        self.shape.function(self.bound)
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        exec_err!("the type of a window's bound depends on its arguments")
-    }
-
-    fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> Result<FieldRef> {
-        let Some(time) = args.arg_fields.first() else {
-            return exec_err!("a window needs a time");
-        };
-        let DataType::Timestamp(unit, _) = time.data_type() else {
-            return Err(PlanError::WindowOf(sql_name(time.data_type())).into());
-        };
-        // Behind time and lengths are the keys of sessions.
-        let count = if self.shape == Shape::Session { 2 } else { 3 };
-        let lengths = args.scalar_arguments.iter().skip(1).take(count).flatten();
-        if lengths.filter_map(|ns| nanos(ns)).any(|ns| ns % tick_ns(*unit) != 0) {
-            return Err(PlanError::WindowFiner(*unit, sql_name(time.data_type())).into());
-        }
-        Ok(Arc::new(Field::new(self.name(), time.data_type().clone(), time.is_nullable())))
-    }
-
-    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        if self.shape != Shape::Tumble {
-            return exec_err!("{} gives a row no window of its own", self.shape.word());
-        }
-        let [time, ColumnarValue::Scalar(size), ColumnarValue::Scalar(offset)] = &args.args[..]
-        else {
-            return exec_err!("a window's size is constant");
-        };
-        let (Some(size), Some(offset)) = (nanos(size), nanos(offset)) else {
-            return exec_err!("a window's size is a number");
-        };
-        let scalar = matches!(time, ColumnarValue::Scalar(_));
-        let time = time.to_array(args.number_rows)?;
-        let DataType::Timestamp(unit, _) = time.data_type() else {
-            return exec_err!("a window needs a time");
-        };
-        let bounds = match unit {
-            TimeUnit::Second => bounds::<TimestampSecondType>(&time, self.bound, size, offset),
-            TimeUnit::Millisecond => {
-                bounds::<TimestampMillisecondType>(&time, self.bound, size, offset)
-            }
-            TimeUnit::Microsecond => {
-                bounds::<TimestampMicrosecondType>(&time, self.bound, size, offset)
-            }
-            TimeUnit::Nanosecond => {
-                bounds::<TimestampNanosecondType>(&time, self.bound, size, offset)
-            }
-        }?;
-        Ok(match scalar {
-            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&bounds, 0)?),
-            false => ColumnarValue::Array(bounds),
-        })
-    }
-}
-
-/// Computes a bound for each time.
-fn bounds<T: ArrowTimestampType>(
-    time: &ArrayRef,
-    bound: Bound,
-    size_ns: i64,
-    offset_ns: i64,
-) -> Result<ArrayRef> {
-    let tick = tick_ns(T::UNIT);
-    let (size, offset) = (size_ns / tick, offset_ns / tick);
-    if size * tick != size_ns || offset * tick != offset_ns {
-        return Err(DataFusionError::Execution("a window is finer than its time".into()));
-    }
-    let shift = match bound {
-        Bound::Start => 0,
-        Bound::End => size,
-        Bound::Time => size - last_tick(T::UNIT),
-    };
-    let of = |t: i64| {
-        let start = t.wrapping_sub(t.wrapping_sub(offset).rem_euclid(size));
-        start.wrapping_add(shift)
-    };
-    let ticks = arrow::compute::cast(time, &DataType::Int64)?;
-    let values = unary::<_, _, T>(ticks.as_primitive::<Int64Type>(), of);
-    let zone = match time.data_type() {
-        DataType::Timestamp(_, zone) => zone.clone(),
-        _ => None,
-    };
-    Ok(Arc::new(values.with_timezone_opt(zone)) as ArrayRef)
 }
 
 #[cfg(test)]

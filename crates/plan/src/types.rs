@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DECIMAL128_MAX_PRECISION, DataType, Field, FieldRef, TimeUnit};
+use dataflow::type_name::type_name;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::planner::TypePlanner;
 use datafusion::sql::sqlparser::ast::{
@@ -30,6 +31,8 @@ pub(crate) const TYPE_NAMES: &[&str] = &[
     "BINARY",
     "VARBINARY",
     "ARRAY",
+    "MAP",
+    "ROW",
 ];
 
 /// The Arrow type of a SQL type.
@@ -129,36 +132,9 @@ fn decimal(info: &ExactNumberInfo) -> std::result::Result<DataType, String> {
     Ok(DataType::Decimal128(precision as u8, scale as i8))
 }
 
-/// The name of a type in SQL, for messages; Arrow's own where SQL has none.
+/// The name of a type in SQL, for messages.
 pub(crate) fn sql_name(of: &DataType) -> String {
-    let digits = |unit: &TimeUnit| match unit {
-        TimeUnit::Second => 0,
-        TimeUnit::Millisecond => 3,
-        TimeUnit::Microsecond => 6,
-        TimeUnit::Nanosecond => 9,
-    };
-    match of {
-        DataType::Boolean => "BOOLEAN".into(),
-        DataType::Int8 => "TINYINT".into(),
-        DataType::Int16 => "SMALLINT".into(),
-        DataType::Int32 => "INT".into(),
-        DataType::Int64 => "BIGINT".into(),
-        DataType::UInt8 => "TINYINT UNSIGNED".into(),
-        DataType::UInt16 => "SMALLINT UNSIGNED".into(),
-        DataType::UInt32 => "INT UNSIGNED".into(),
-        DataType::UInt64 => "BIGINT UNSIGNED".into(),
-        DataType::Float32 => "FLOAT".into(),
-        DataType::Float64 => "DOUBLE".into(),
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => "STRING".into(),
-        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => "BYTES".into(),
-        DataType::Date32 => "DATE".into(),
-        DataType::Time32(unit) | DataType::Time64(unit) => format!("TIME({})", digits(unit)),
-        DataType::Timestamp(unit, None) => format!("TIMESTAMP({})", digits(unit)),
-        DataType::Timestamp(unit, Some(_)) => format!("TIMESTAMP_LTZ({})", digits(unit)),
-        DataType::Decimal128(precision, scale) => format!("DECIMAL({precision}, {scale})"),
-        DataType::List(field) => format!("ARRAY<{}>", sql_name(field.data_type())),
-        other => other.to_string(),
-    }
+    type_name(of, "STRING")
 }
 
 /// Gives the types above to expressions too: `CAST(x AS TIMESTAMP_LTZ(3))`.

@@ -45,8 +45,8 @@ impl Weaver<'_> {
             let columns = columns_beside(expr, |node| added(node).is_some());
             columns.iter().for_each(|column| _ = wanted.index(column));
         }
-        let time = relation.times.iter().find(|time| wanted.0.contains(time)).cloned();
-        let closed = self.close(&relation, &wanted.0, time.as_ref())?;
+        let time = wanted.0.iter().find(|wanted| relation.tells(wanted)).cloned();
+        let closed = self.close_as_it_is(&relation, &wanted.0, time.as_ref())?;
         let places: Vec<usize> = places.into_iter().map(|at| closed.places[at]).collect();
         let step = make(&closed.schema, &places).map_err(|error| self.report(&error))?;
 
@@ -64,6 +64,7 @@ impl Weaver<'_> {
         let from = edges.map(|edge| (edge.from, chain(edge.step, Some(step.clone()))));
         let mut unfolded = Relation::of_operators(from.collect(), step.schema(), columns, outputs)?;
         unfolded.filters = later.iter().map(over).collect::<Result<_, _>>()?;
+        unfolded.lateness_ns = relation.lateness_ns;
         unfolded.times = relation.times.iter().filter_map(passed).collect();
         unfolded.window = relation.window.and_then(|Bounds { start, end, time, grid }| {
             Some(Bounds { start: passed(&start)?, end: passed(&end)?, time: passed(&time)?, grid })
@@ -146,6 +147,10 @@ impl Step for InSets {
         Ok(Stepped { batch, origin: Origin::Taken(UInt32Array::from_iter_values(taken)) })
     }
 
+    fn rows_of_one(&self) -> Option<u64> {
+        Some(self.sets.len() as u64)
+    }
+
     fn passes_on(&self, output: usize) -> Option<usize> {
         let passed = self.schema.fields().len() - self.keys.len() - 1;
         (output < passed).then_some(output)
@@ -217,6 +222,10 @@ impl Step for InWindows {
         }
         let batch = RecordBatch::try_new(self.schema.clone(), columns)?;
         Ok(Stepped { batch, origin: Origin::Taken(taken) })
+    }
+
+    fn rows_of_one(&self) -> Option<u64> {
+        Some(self.windows.size() as u64 / self.windows.slide() as u64 + 1)
     }
 
     fn passes_on(&self, output: usize) -> Option<usize> {

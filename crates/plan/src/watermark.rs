@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, make_array};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use dataflow::error::ConnectorError;
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::source::{ColumnBounds, Flow, FlowContext, FlowInfo, Next, Source};
 use dataflow::time::ticks;
 use datafusion::common::tree_node::TreeNode;
 use datafusion::error::{DataFusionError, Result as DfResult};
@@ -20,7 +20,7 @@ use datafusion::logical_expr::{
 use crate::relation::{Refusal, own};
 
 /// The column that a table's base has beside its own, if it has event time.
-pub(crate) const COLUMN: &str = "__current_watermark";
+pub(crate) const COLUMN: &str = "CURRENT_WATERMARK()";
 
 /// That column, of a table with `columns` of which one is the event time.
 pub(crate) fn column_of(columns: &Schema, time: &str) -> Option<Field> {
@@ -168,6 +168,10 @@ impl Source for WatermarkedSource {
         time_column: Option<usize>,
     ) -> Result<Vec<FlowInfo>, ConnectorError> {
         self.inner.flows(workers, time_column)
+    }
+
+    fn bounds(&self, column: usize) -> ColumnBounds {
+        self.inner.bounds(column)
     }
 
     fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {

@@ -225,7 +225,7 @@ fn what_does_not_stream_goes_through_the_batch_stage() {
         ("SELECT origin FROM flights UNION SELECT dest FROM flights ORDER BY 1", 1),
         ("SELECT origin FROM flights WHERE distance > (SELECT avg(distance) FROM flights)", 2),
         ("SELECT origin, rank() OVER (PARTITION BY origin ORDER BY delay) FROM flights", 1),
-        ("SELECT origin, string_agg(dest, ',' ORDER BY ts) FROM flights GROUP BY origin", 1),
+        ("SELECT origin, nth_value(dest, 2 ORDER BY ts) FROM flights GROUP BY origin", 1),
         ("SELECT origin, dest, sum(distance) FROM flights GROUP BY ROLLUP (origin, dest)", 1),
     ] {
         let stages = plan_on(4, sql);
@@ -369,6 +369,34 @@ fn the_exchange_is_chosen_or_set() {
     assert_eq!(exchange(2, ""), Exchange::Merge);
     assert_eq!(exchange(2, "SET millstream.exchange = shuffle;"), Exchange::Shuffle);
     assert_eq!(exchange(1, "SET millstream.exchange = merge;"), Exchange::Merge);
+    let uppar = "SET millstream.exchange = uppar;";
+    assert_eq!(exchange(2, uppar), Exchange::UpPar);
+    let text = plan_on(4, &format!("{uppar}{sql}"))[0].explain.text();
+    assert!(text.contains("exchange     uppar: by SET millstream.exchange half of the"), "{text}");
+}
+
+/// A source tells 9 distances and a million destinations, but of origins nothing, and of times only
+/// a range that is wider than there are rows.
+#[test]
+fn the_cheaper_exchange_is_chosen_where_keys_are_known() {
+    let exchange = |key: &str| {
+        let stages = plan_on(4, &format!("SELECT {key}, count(*) FROM flights GROUP BY {key}"));
+        let text = stages[0].explain.text();
+        let line = text.lines().find(|line| line.contains("exchange")).expect("a line").to_owned();
+        (aggregates(&stages[0])[0].exchange, line)
+    };
+    for (key, right, words) in [
+        ("distance", Exchange::Merge, "a row costs"),
+        ("dest", Exchange::Shuffle, "where about 1.00 rows of a group meet in a delta"),
+        ("dest, distance", Exchange::Shuffle, "few rows of a group would meet"),
+        ("origin", Exchange::Merge, "is not known beforehand"),
+        ("dest, origin", Exchange::Merge, "is not known beforehand"),
+        ("ts", Exchange::Merge, "is not known beforehand"),
+    ] {
+        let (chosen, line) = exchange(key);
+        assert_eq!(chosen, right, "{key}: {line}");
+        assert!(line.contains(words), "{key}: {line}");
+    }
 }
 
 #[test]
@@ -444,6 +472,52 @@ fn explain_shows_the_pipeline_and_its_memory() {
         std::fs::write(&path, &text).expect("the expected text");
     }
     assert_eq!(std::fs::read_to_string(path).expect("the expected text"), text);
+}
+
+#[test]
+fn what_state_may_become_is_estimated() {
+    let state = |workers: u32, sql: &str| -> Vec<String> {
+        let text = plan_on(workers, sql)[0].explain.text();
+        let state = text.split("state, estimated over all workers\n").nth(1);
+        let state = state.and_then(|state| state.split("\n\n").next()).unwrap_or_default();
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        state.lines().map(words).collect()
+    };
+    // A key of 4 bytes, a count, and their place in the index; NULL is a tenth distance.
+    let by_distance = "SELECT distance, count(*) FROM flights GROUP BY distance";
+    assert_eq!(state(1, by_distance), ["1 aggregate at most 10 groups x 20 B 200 B"]);
+    // Each worker has a part of the groups, and the leaders have them all.
+    assert_eq!(state(4, by_distance), ["1 aggregate at most 50 groups x 20 B 1000 B"]);
+    // There are no more groups than rows.
+    let by_origin = "SELECT origin, count(*) FROM flights GROUP BY origin";
+    assert_eq!(state(1, by_origin), ["1 aggregate at most 1000 groups x 40 B 39.1 KiB"]);
+    let hourly = "SELECT distance, count(*) FROM TUMBLE(TABLE flights, DESCRIPTOR(ts),
+        INTERVAL '1' HOUR) GROUP BY window_start, window_end, distance";
+    let expected = "1 aggregate at most 260 groups of windows that have not ended x 20 B 5.1 KiB";
+    assert_eq!(state(1, hourly), [expected]);
+    let median = "SELECT distance, median(delay) FROM flights GROUP BY distance";
+    let expected = [
+        "1 aggregate at most 10 groups x 36 B 360 B",
+        "1 aggregate at most 1000 values, those that are kept one by one, x 8 B 7.8 KiB",
+    ];
+    assert_eq!(state(1, median), expected);
+    let endless = "SELECT origin, count(*) FROM TUMBLE(TABLE stream, DESCRIPTOR(ts),
+        INTERVAL '1' HOUR) GROUP BY window_start, window_end, origin";
+    let expected = "1 aggregate groups of windows that have not ended, how many is not known \
+                    beforehand, x 40 B unknown";
+    assert_eq!(state(1, endless), [expected]);
+    let near = "SELECT a.origin FROM flights a JOIN flights b ON a.distance = b.distance
+        AND b.ts BETWEEN a.ts AND a.ts + INTERVAL '1' HOUR";
+    let expected = [
+        "2 keyed join at most 1000 rows of input 0 of 1 h x 36 B 35.2 KiB",
+        "2 keyed join at most 1000 rows of input 1 whose time has not come x 12 B 11.7 KiB",
+    ];
+    assert_eq!(state(1, near), expected);
+    let over = "SELECT distance, avg(delay) OVER (PARTITION BY distance ORDER BY ts
+        ROWS 4 PRECEDING) FROM flights";
+    let expected = "1 keyed over at most 50 rows, the newest 5 of each key, x 20 B 1000 B";
+    assert_eq!(state(1, over), [expected]);
+    assert_eq!(state(1, "SELECT origin FROM flights"), [""; 0]);
 }
 
 #[test]

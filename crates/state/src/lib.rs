@@ -27,7 +27,8 @@
 //! - Dropping a slice costs nothing per key; there are no timestamps per key.
 //! - In steady state a batch allocates nothing.
 //!
-//! It does not know SQL, where batches come from, or how deltas travel.
+//! It does not know SQL, where batches come from, how deltas travel, or what a disk is: groups that
+//! do not fit memory go to a [`Disk`] that somebody gives.
 #![deny(unsafe_code)]
 
 mod aggregate;
@@ -43,11 +44,13 @@ mod part;
 mod part_tests;
 mod partition;
 mod sessions;
+pub mod sim;
 mod slice;
 #[cfg(test)]
 mod slice_tests;
 mod slices;
 mod spec;
+mod spill;
 mod table;
 mod windowed;
 mod windows;
@@ -62,5 +65,6 @@ pub use partition::{Partitioner, Split};
 pub use slice::Slice;
 pub use slices::Slices;
 pub use spec::{Columns, GroupBy, StateOptions};
+pub use spill::{Disk, DiskFile, Spilled};
 pub use windowed::{Fired, Windowed};
 pub use windows::{Assignment, Place, Selections, Window, Windows};

@@ -26,6 +26,8 @@ pub struct Partitioner {
     owners: u32,
     /// By how many bits a single integer key is shortened before it is hashed.
     shift: u32,
+    /// What makes another hash of it.
+    salt: Option<u64>,
     hashes: Vec<u64>,
     scratch: Vec<u64>,
 }
@@ -142,7 +144,7 @@ fn copy_runs(column: &ArrayRef, runs: &[Range<u32>], rows: usize) -> Result<Arra
 impl Partitioner {
     /// For so many owners, at least one.
     pub fn new(owners: u32) -> Self {
-        Self { owners: owners.max(1), shift: 0, hashes: vec![], scratch: vec![] }
+        Self { owners: owners.max(1), shift: 0, salt: None, hashes: vec![], scratch: vec![] }
     }
 
     /// As [`Partitioner::new`], but where the key is one column of integers, blocks of neighbouring
@@ -152,6 +154,12 @@ impl Partitioner {
     /// not for rows.
     pub fn in_blocks(owners: u32) -> Self {
         Self { shift: BLOCK_BITS, ..Self::new(owners) }
+    }
+
+    /// As [`Partitioner::new`], by a hash of its own for each `salt`: keys of one owner there have
+    /// any owner here.
+    pub(crate) fn salted(owners: u32, salt: u32) -> Self {
+        Self { salt: Some(u64::from(salt) + 1), ..Self::new(owners) }
     }
 
     /// Replaces `out` by the owner of each row. Without keys there are no rows: the only group
@@ -177,7 +185,13 @@ impl Partitioner {
             column(key, shift, &mut self.hashes, &mut self.scratch, at == 0)?;
         }
         let owners = self.owners;
-        out.extend(self.hashes.iter().map(|hash| owner(*hash, owners)));
+        match self.salt {
+            None => out.extend(self.hashes.iter().map(|hash| owner(*hash, owners))),
+            Some(salt) => {
+                let salted = self.hashes.iter().map(|hash| hash::combine(*hash, salt));
+                out.extend(salted.map(|hash| owner(hash, owners)));
+            }
+        }
         Ok(())
     }
 

@@ -140,7 +140,15 @@ impl Sessions {
         };
         if let Some(slice) = slice {
             let mut index = Index::new(&self.spec.keys, Some(KeyMode::Hash), true);
-            while let Some(part) = slices.take_delta(slice)? {
+            let mut gathering = match slices.is_cold(slice) {
+                true => Some(slices.gather([(slice, true)].into_iter())?),
+                false => None,
+            };
+            let mut take = || match &mut gathering {
+                Some(gathering) => slices.gathered(gathering, Slice::take_delta),
+                None => slices.take_delta(slice),
+            };
+            while let Some(part) = take()? {
                 let last = pass.adding.add(&mut index, part)?;
                 pass.first_end = pass.first_end.min(last.saturating_add(self.gap));
             }

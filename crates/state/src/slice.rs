@@ -105,6 +105,8 @@ pub struct Slice {
     array_bytes_max: usize,
     /// By how many bytes the slice may grow.
     room: usize,
+    /// Whether groups go to a disk where others would be refused.
+    spills: bool,
     /// Scratch: the ids of a batch, and its words.
     ids: Vec<u32>,
     words: Vec<u64>,
@@ -127,9 +129,21 @@ impl Slice {
             spent: None,
             array_bytes_max: spec.options.budget_bytes / ARRAY_PART,
             room: usize::MAX,
+            spills: false,
             ids: vec![],
             words: vec![],
         }
+    }
+
+    /// As [`Slice::new`], for state that may leave memory: what a batch brings is never refused
+    /// midway, and an array that would outgrow the room is refused before anything has happened.
+    pub(crate) fn spilling(spec: &Arc<GroupBy>) -> Self {
+        Self { spills: true, ..Self::new(spec) }
+    }
+
+    /// An empty slice of the same kind.
+    fn alike(&self) -> Self {
+        Self { spills: self.spills, ..Self::new(&self.spec) }
     }
 
     /// Adds the rows of a batch: `keys` has a column per key and `args` the argument columns of
@@ -218,7 +232,7 @@ impl Slice {
     /// a batch bring.
     pub(crate) fn set_room(&mut self, bytes: usize) {
         self.room = bytes;
-        self.index.set_room(bytes);
+        self.index.set_room(if self.spills { usize::MAX } else { bytes });
     }
 
     /// How many groups have state. Counts them, if the key mode is Array.
@@ -455,7 +469,7 @@ impl Slice {
             self.index = index;
             return Ok(());
         }
-        let mut moved = Self::new(&self.spec);
+        let mut moved = self.alike();
         (moved.index, moved.array_bytes_max) = (index, self.array_bytes_max);
         moved.touched = self.touched;
         moved.set_room(self.room);

@@ -1,12 +1,17 @@
-//! The slices of one operator in order of time, within a budget of memory.
+//! The slices of one operator in order of time, within a budget of memory; with a disk, of any size
+//! beyond it ([`cold`]).
+
+mod cold;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 
+use self::cold::Cold;
 use crate::partition::Split;
 use crate::spec::ARRAY_PART;
+use crate::spill::run::Run;
 use crate::{Columns, GroupBy, Partitioner, Slice, StateError};
 
 /// The part of the budget that all slices may hold for one of them to get a sparse array.
@@ -21,18 +26,34 @@ const FREE_MAX: usize = 2;
 /// together a quarter: however many slices are open, arrays cannot exhaust the budget on their own.
 pub struct Slices {
     spec: Arc<GroupBy>,
-    live: BTreeMap<i64, Slice>,
+    live: BTreeMap<i64, Live>,
     free: Vec<Slice>,
     bytes: usize,
     /// Bytes that all slices may hold now.
     budget: usize,
+    /// How often rows or deltas have come.
+    changes: u64,
+    /// Where groups go that do not fit.
+    cold: Option<Cold>,
+}
+
+/// A slice, and when it has changed.
+#[derive(Default)]
+struct Live {
+    /// What is in memory.
+    slice: Option<Slice>,
+    /// What is not.
+    runs: Vec<Arc<Run>>,
+    /// [`Slices::changes`] when rows or a delta came for it last.
+    changed: u64,
 }
 
 impl Slices {
     /// No slices.
     pub fn new(spec: &Arc<GroupBy>) -> Self {
         let budget = spec.options.budget_bytes;
-        Self { spec: Arc::clone(spec), live: BTreeMap::new(), free: vec![], bytes: 0, budget }
+        let (spec, live) = (Arc::clone(spec), BTreeMap::new());
+        Self { spec, live, free: vec![], bytes: 0, budget, changes: 0, cold: None }
     }
 
     /// Bytes that all slices may hold from now on, where others share a budget with them. Arrays
@@ -73,6 +94,9 @@ impl Slices {
     ///
     /// # Errors
     /// As [`Slice::take_delta`].
+    ///
+    /// # Panics
+    /// If groups of it are on disk: [`Windowed`](crate::Windowed) puts these together.
     pub fn take_delta(&mut self, start: i64) -> Result<Option<Columns>, StateError> {
         self.take(start, Slice::take_delta)
     }
@@ -82,13 +106,17 @@ impl Slices {
     ///
     /// # Errors
     /// As [`Slice::take_values`].
+    ///
+    /// # Panics
+    /// As [`Slices::take_delta`].
     pub fn take_values(&mut self, start: i64) -> Result<Option<Columns>, StateError> {
         self.take(start, Slice::take_values)
     }
 
     /// Gives away the groups of which `own` is not the owner, of all slices that rows have come for
     /// since the last call. `each` gets, part by part, the start of the slice, which rows are
-    /// whose, and the rows; what it is told of `own` is of no account, for those groups stay.
+    /// whose, and the rows; what it is told of `own` is of no account, for those groups stay. Gives
+    /// how many stayed of those slices, at most: each was looked at.
     ///
     /// # Errors
     /// Errors of accumulators and of `each`; [`StateError::GivenOut`] for a slice that is being
@@ -98,9 +126,10 @@ impl Slices {
         own: u32,
         partitioner: &mut Partitioner,
         mut each: impl FnMut(i64, &Split, &Columns) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let budget = self.budget;
-        for (&start, slice) in &mut self.live {
+    ) -> Result<usize, E> {
+        let (budget, mut stayed) = (self.budget, 0);
+        for (&start, Live { slice, .. }) in &mut self.live {
+            let Some(slice) = slice else { continue };
             let (all, mut spare) = (self.bytes, self.free.pop());
             let before = slice.bytes() + spare.as_ref().map_or(0, Slice::bytes);
             slice.set_room(budget.saturating_sub(all));
@@ -116,9 +145,9 @@ impl Slices {
                 self.bytes += spare.bytes();
                 self.free.push(spare);
             }
-            given?;
+            stayed += given?;
         }
-        Ok(())
+        Ok(stayed)
     }
 
     /// Merges all groups of the slice that starts at `start` into `into`; the slice keeps them.
@@ -126,7 +155,7 @@ impl Slices {
     /// # Errors
     /// As [`Slice::merge`].
     pub(crate) fn merge_into(&mut self, start: i64, into: &mut Slice) -> Result<(), StateError> {
-        let Some(slice) = self.live.get_mut(&start) else { return Ok(()) };
+        let Some(slice) = self.live.get_mut(&start).and_then(Live::whole) else { return Ok(()) };
         let others = self.bytes - slice.bytes();
         let merged = into.merge_all_of(slice);
         self.bytes = others + slice.bytes();
@@ -136,7 +165,7 @@ impl Slices {
     /// Drops the slice that starts at `start`. False if there was none.
     pub fn drop_slice(&mut self, start: i64) -> bool {
         let dropped = self.live.remove(&start);
-        self.bytes -= dropped.as_ref().map_or(0, Slice::bytes);
+        self.bytes -= dropped.as_ref().map_or(0, Live::bytes);
         dropped.is_some()
     }
 
@@ -145,14 +174,25 @@ impl Slices {
         self.live.keys().copied()
     }
 
+    /// The starts of the slices from `start` on, ascending.
+    pub(crate) fn starts_from(&self, start: i64) -> impl Iterator<Item = i64> {
+        self.live.range(start..).map(|(start, _)| *start)
+    }
+
     /// The start of the earliest slice.
     pub fn first(&self) -> Option<i64> {
         self.live.keys().next().copied()
     }
 
-    /// The slice that starts at `start`.
+    /// What is in memory of the slice that starts at `start`.
     pub fn get(&self, start: i64) -> Option<&Slice> {
-        self.live.get(&start)
+        self.live.get(&start).and_then(|live| live.slice.as_ref())
+    }
+
+    /// When rows or a delta came last for the slice that starts at `start`: numbers that ascend
+    /// with each change of any slice, from 1; 0 if there is no such slice.
+    pub(crate) fn changed(&self, start: i64) -> u64 {
+        self.live.get(&start).map_or(0, |live| live.changed)
     }
 
     /// How many slices.
@@ -165,9 +205,10 @@ impl Slices {
         self.live.is_empty()
     }
 
-    /// A bound on the groups of all slices: where keys are an array, the length of its range.
+    /// A bound on the groups in memory of all slices: where keys are an array, the length of its
+    /// range.
     pub fn groups_at_most(&self) -> usize {
-        self.live.values().map(Slice::groups_at_most).sum()
+        self.live.values().flat_map(|live| &live.slice).map(Slice::groups_at_most).sum()
     }
 
     /// Bytes held, those of emptied slices included.
@@ -178,22 +219,49 @@ impl Slices {
     fn apply(
         &mut self,
         start: i64,
-        apply: impl FnOnce(&mut Slice) -> Result<(), StateError>,
+        apply: impl Fn(&mut Slice) -> Result<(), StateError>,
     ) -> Result<(), StateError> {
-        let (budget, all) = (self.budget, self.spec.options.budget_bytes);
+        let budget = self.budget;
         if self.bytes >= budget {
             self.free.drain(..).for_each(|slice| self.bytes -= slice.bytes());
+            self.spill_down()?;
             if self.bytes >= budget {
                 return Err(StateError::Budget { bytes: self.bytes, budget });
             }
         }
-        let slice = self.live.entry(start).or_insert_with(|| match self.free.pop() {
-            Some(slice) => slice,
-            None => {
-                let slice = Slice::new(&self.spec);
+        self.changes += 1;
+        match self.apply_in_memory(start, &apply) {
+            // An array would outgrow the budget, and nothing has happened yet.
+            Err(StateError::Growth { .. }) if self.cold.is_some() => {
+                self.spill(start)?;
+                self.spill_down()?;
+                self.apply_in_memory(start, &apply)
+            }
+            applied => applied,
+        }
+        .map_err(|error| over_budget(error, self.bytes, budget))?;
+        // The slice may double with the next rows.
+        let next = self.get(start).map_or(0, Slice::bytes);
+        if self.bytes.saturating_add(next) > budget { self.spill_down() } else { Ok(()) }
+    }
+
+    fn apply_in_memory(
+        &mut self,
+        start: i64,
+        apply: &impl Fn(&mut Slice) -> Result<(), StateError>,
+    ) -> Result<(), StateError> {
+        let (budget, all) = (self.budget, self.spec.options.budget_bytes);
+        let Live { slice, changed, .. } = self.live.entry(start).or_default();
+        *changed = self.changes;
+        let slice = slice.get_or_insert_with(|| {
+            self.free.pop().unwrap_or_else(|| {
+                let slice = match self.cold.is_some() {
+                    true => Slice::spilling(&self.spec),
+                    false => Slice::new(&self.spec),
+                };
                 self.bytes += slice.bytes();
                 slice
-            }
+            })
         });
         let before = slice.bytes();
         let others = self.bytes - before;
@@ -201,7 +269,7 @@ impl Slices {
         slice.set_room(budget.saturating_sub(self.bytes));
         let applied = apply(slice);
         self.bytes = others + slice.bytes();
-        applied.map_err(|error| over_budget(error, self.bytes, budget))
+        applied
     }
 
     fn take(
@@ -209,12 +277,12 @@ impl Slices {
         start: i64,
         take: impl FnOnce(&mut Slice) -> Result<Option<Columns>, StateError>,
     ) -> Result<Option<Columns>, StateError> {
-        let Some(slice) = self.live.get_mut(&start) else { return Ok(None) };
+        let Some(slice) = self.live.get_mut(&start).and_then(Live::whole) else { return Ok(None) };
         let others = self.bytes - slice.bytes();
         let part = take(slice)?;
         self.bytes = others + slice.bytes();
         if part.is_none()
-            && let Some(slice) = self.live.remove(&start)
+            && let Some(Live { slice: Some(slice), .. }) = self.live.remove(&start)
         {
             match self.free.len() < FREE_MAX {
                 true => self.free.push(slice),
@@ -222,6 +290,20 @@ impl Slices {
             }
         }
         Ok(part)
+    }
+}
+
+impl Live {
+    /// Bytes of memory.
+    fn bytes(&self) -> usize {
+        let runs = self.runs.iter().map(|run| run.bytes());
+        self.slice.as_ref().map_or(0, Slice::bytes) + runs.sum::<usize>()
+    }
+
+    /// The slice, all of which is in memory: what is not is gathered.
+    fn whole(&mut self) -> Option<&mut Slice> {
+        assert!(self.runs.is_empty(), "groups on disk are gathered");
+        self.slice.as_mut()
     }
 }
 

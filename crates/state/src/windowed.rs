@@ -9,11 +9,16 @@
 //!
 //! Sessions are chains of slices ([`Sessions`]).
 //!
-//! What is kept is what windows to come need, and one window.
+//! What is kept is what windows to come need, and one window. What windows have come to that have
+//! not ended is put together in the same way, of copies ([`early`]).
+
+mod early;
 
 use std::sync::Arc;
 
+use self::early::Early;
 use crate::sessions::Sessions;
+use crate::spill::gather::Gathering;
 use crate::windows::Piece;
 use crate::{Columns, GroupBy, Slice, Slices, StateError, Window, Windows};
 
@@ -33,6 +38,9 @@ pub struct Windowed {
     /// An emptied slice for the next window.
     spare: Option<Slice>,
     sessions: Option<Sessions>,
+    early: Early,
+    /// Bytes that all of this may hold.
+    budget: usize,
 }
 
 /// A window that is being given out.
@@ -47,6 +55,27 @@ enum Source {
     Key(i64),
     /// What the window's slices were merged into.
     Merged(Box<Slice>),
+    /// What is merged part by part, because some of it is on disk or not all of it fits.
+    Gathered(Box<Gathering>),
+}
+
+impl Source {
+    fn take(&mut self, slices: &mut Slices) -> Result<Option<Columns>, StateError> {
+        match self {
+            Self::Key(key) => slices.take_values(*key),
+            Self::Merged(slice) => slice.take_values(),
+            Self::Gathered(gathering) => slices.gathered(gathering, Slice::take_values),
+        }
+    }
+
+    /// Bytes held beside the slices.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Key(_) => 0,
+            Self::Merged(slice) => slice.bytes(),
+            Self::Gathered(gathering) => gathering.bytes(),
+        }
+    }
 }
 
 /// Groups of a window that has fired.
@@ -75,7 +104,21 @@ impl Windowed {
             firing: None,
             running: None,
             spare: None,
+            early: Early::default(),
+            budget: spec.options.budget_bytes,
         }
+    }
+
+    /// Bytes that all of this may hold from now on; see [`Slices::set_budget`].
+    pub fn set_budget(&mut self, bytes: usize) {
+        self.budget = bytes;
+        self.share(0);
+    }
+
+    /// Leaves the slices what the budget has beside everything else, but for `except` bytes of it.
+    fn share(&mut self, except: usize) {
+        let beside = self.bytes() - self.slices.bytes() - except;
+        self.slices.set_budget(self.budget.saturating_sub(beside));
     }
 
     /// The slices, for rows and deltas: by [`Windows::slice_key`] and [`Windows::window_key`], 0
@@ -86,14 +129,11 @@ impl Windowed {
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        let firing = self.firing.as_ref().and_then(|firing| match &firing.from {
-            Source::Merged(slice) => Some(slice.as_ref()),
-            Source::Key(_) => None,
-        });
+        let firing = self.firing.as_ref().map_or(0, |firing| firing.from.bytes());
         let running = self.running.as_ref().map(|(_, slice)| slice);
-        let own = firing.into_iter().chain(running).chain(&self.spare);
+        let own = running.into_iter().chain(&self.spare).map(Slice::bytes).sum::<usize>();
         let sessions = self.sessions.as_ref().map_or(0, Sessions::bytes);
-        self.slices.bytes() + own.map(Slice::bytes).sum::<usize>() + sessions
+        self.slices.bytes() + firing + own + self.early.bytes() + sessions
     }
 
     /// The next groups of the first window that ends at or before `watermark`, whose groups are
@@ -109,11 +149,9 @@ impl Windowed {
             return Ok(over.map(|columns| Fired { window: None, first: true, columns }));
         }
         loop {
+            self.share(self.firing.as_ref().map_or(0, |firing| firing.from.bytes()));
             if let Some(firing) = &mut self.firing {
-                let columns = match &mut firing.from {
-                    Source::Key(key) => self.slices.take_values(*key)?,
-                    Source::Merged(slice) => slice.take_values()?,
-                };
+                let columns = firing.from.take(&mut self.slices)?;
                 if let Some(columns) = columns {
                     let first = !std::mem::replace(&mut firing.begun, true);
                     let window = self.windows.map(|_| firing.window);
@@ -161,24 +199,23 @@ impl Windowed {
 
     /// Brings the groups of a window together.
     fn assemble(&mut self, window: Window) -> Result<Source, StateError> {
-        let Some(windows) = self.windows else { return Ok(Source::Key(ALL)) };
-        let of_window = |key: &i64| match windows.piece(*key) {
-            Piece::Window(end) => end == window.end,
-            Piece::Slice(start) => window.start <= start && start < window.end,
-        };
-        let within = self.slices.starts().take_while(|&key| key < windows.slice_key(window.end));
-        let keys: Vec<i64> = within.filter(of_window).collect();
+        let Some(windows) = self.windows else { return self.alone(ALL) };
+        let keys = self.keys_of(&windows, window);
         let is_last = |key: i64| match windows.piece(key) {
             Piece::Window(_) => true,
             Piece::Slice(start) => windows.last_end(start).is_none_or(|last| last <= window.end),
         };
         if windows.cumulate() {
-            return self.accumulate(window, &keys, windows.last_end(window.start));
+            return self.accumulate(&windows, window, &keys, windows.last_end(window.start));
         }
         if let [key] = keys[..]
             && is_last(key)
         {
-            return Ok(Source::Key(key));
+            return self.alone(key);
+        }
+        if self.slices.must_gather(&keys, 0) {
+            let keys = keys.into_iter().map(|key| (key, is_last(key)));
+            return Ok(Source::Gathered(Box::new(self.slices.gather(keys)?)));
         }
         let mut merged = self.empty();
         for key in keys {
@@ -191,18 +228,49 @@ impl Windowed {
         Ok(Source::Merged(Box::new(merged)))
     }
 
+    /// A window of one slice that nothing else needs.
+    fn alone(&mut self, key: i64) -> Result<Source, StateError> {
+        match self.slices.is_cold(key) {
+            true => Ok(Source::Gathered(Box::new(self.slices.gather([(key, true)].into_iter())?))),
+            false => Ok(Source::Key(key)),
+        }
+    }
+
+    /// The keys of what a window is put together from, beside what is running.
+    fn keys_of(&self, windows: &Windows, window: Window) -> Vec<i64> {
+        let of_window = |key: &i64| match windows.piece(*key) {
+            Piece::Window(end) => end == window.end,
+            Piece::Slice(start) => window.start <= start && start < window.end,
+        };
+        let within = self.slices.starts().take_while(|&key| key < windows.slice_key(window.end));
+        within.filter(of_window).collect()
+    }
+
     /// Brings the groups of a cumulating window together.
     fn accumulate(
         &mut self,
+        windows: &Windows,
         window: Window,
         keys: &[i64],
         last: Option<i64>,
     ) -> Result<Source, StateError> {
+        if self.must_gather(keys, window) {
+            self.put_back(windows, window)?;
+            let keys = self.keys_of(windows, window).into_iter();
+            let is_last = last == Some(window.end);
+            return Ok(Source::Gathered(Box::new(
+                self.slices.gather(keys.map(|key| (key, is_last)))?,
+            )));
+        }
         let mut running = match self.running.take() {
             Some((ran, running)) if ran.start == window.start => running,
-            _ => self.empty(),
+            _ => {
+                self.early.running = 0;
+                self.empty()
+            }
         };
         for &key in keys {
+            self.early.running = self.early.running.max(self.slices.changed(key));
             self.drain(key, &mut running)?;
         }
         if last == Some(window.end) {
@@ -212,6 +280,26 @@ impl Windowed {
         merged.merge_all_of(&mut running)?;
         self.running = Some((window, running));
         Ok(Source::Merged(Box::new(merged)))
+    }
+
+    /// Whether a window must be put together part by part.
+    fn must_gather(&self, keys: &[i64], window: Window) -> bool {
+        let of_window = |(ran, _): &&(Window, Slice)| ran.start == window.start;
+        let running = self.running.as_ref().filter(of_window);
+        // It grows, and is copied.
+        let beside = running.map_or(0, |(_, running)| 2 * running.bytes());
+        self.slices.must_gather(keys, beside)
+    }
+
+    /// What is running of a cumulating window becomes its first slice again.
+    fn put_back(&mut self, windows: &Windows, window: Window) -> Result<(), StateError> {
+        match self.running.take() {
+            Some((ran, running)) if ran.start == window.start => {
+                let key = windows.slice_key(ran.start);
+                self.slices.put_back(key, running, self.early.running)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn drain(&mut self, key: i64, into: &mut Slice) -> Result<(), StateError> {

@@ -16,7 +16,12 @@ pub struct Agg {
     pub(crate) name: String,
     columns: Vec<String>,
     make: Arc<Make>,
+    /// What puts results of parts together, which are in a column of its name.
+    parts: Option<Arc<Parts>>,
 }
+
+/// An aggregate of the results of parts, by the name of their column.
+type Parts = dyn Fn(&str) -> Agg + Send + Sync;
 
 /// Makes the function for the types of its columns; `None` where there is none.
 type Make = dyn Fn(&[DataType]) -> Option<Arc<dyn Aggregate>> + Send + Sync;
@@ -24,17 +29,19 @@ type Make = dyn Fn(&[DataType]) -> Option<Arc<dyn Aggregate>> + Send + Sync;
 impl Agg {
     /// How many rows.
     pub fn count(name: &str) -> Self {
-        Self::of(name, &[], |_| Some(aggregates::count()))
+        Self::of(name, &[], |_| Some(aggregates::count())).with(|name| Agg::sum(name, name))
     }
 
     /// How many values of a column, without NULLs.
     pub fn count_of(column: &str, name: &str) -> Self {
-        Self::of(name, &[column], |types| Some(aggregates::count_of(&types[0])))
+        let count = Self::of(name, &[column], |types| Some(aggregates::count_of(&types[0])));
+        count.with(|name| Agg::sum(name, name))
     }
 
     /// The sum of integers, as 64 bits, or floats.
     pub fn sum(column: &str, name: &str) -> Self {
-        Self::of(name, &[column], |types| aggregates::sum(&types[0]))
+        let sum = Self::of(name, &[column], |types| aggregates::sum(&types[0]));
+        sum.with(|name| Agg::sum(name, name))
     }
 
     /// The mean, as `Float64`.
@@ -44,12 +51,14 @@ impl Agg {
 
     /// The least value.
     pub fn min(column: &str, name: &str) -> Self {
-        Self::of(name, &[column], |types| aggregates::min(&types[0]))
+        let min = Self::of(name, &[column], |types| aggregates::min(&types[0]));
+        min.with(|name| Agg::min(name, name))
     }
 
     /// The greatest value.
     pub fn max(column: &str, name: &str) -> Self {
-        Self::of(name, &[column], |types| aggregates::max(&types[0]))
+        let max = Self::of(name, &[column], |types| aggregates::max(&types[0]));
+        max.with(|name| Agg::max(name, name))
     }
 
     /// The values of a column put together two by two; NULL of no value. `function` must be
@@ -62,11 +71,20 @@ impl Agg {
     where
         T: ArrowPrimitiveType,
     {
-        let function: Arc<Function<T>> = Arc::new(function);
-        Self::of(name, &[column], move |types| match types[0] == T::DATA_TYPE {
+        Self::reduced::<T>(column, name, Arc::new(function))
+    }
+
+    fn reduced<T: ArrowPrimitiveType>(
+        column: &str,
+        name: &str,
+        function: Arc<Function<T>>,
+    ) -> Self {
+        let again = function.clone();
+        let reduced = Self::of(name, &[column], move |types| match types[0] == T::DATA_TYPE {
             true => Some(Arc::new(Reduce::<T>(function.clone()))),
             false => None,
-        })
+        });
+        reduced.with(move |name| Self::reduced::<T>(name, name, again.clone()))
     }
 
     /// A function of one's own: made for the types of its columns, or `None` if they do not fit.
@@ -76,7 +94,22 @@ impl Agg {
         make: impl Fn(&[DataType]) -> Option<Arc<dyn Aggregate>> + Send + Sync + 'static,
     ) -> Self {
         let columns = columns.iter().map(|column| (*column).to_owned()).collect();
-        Self { name: name.to_owned(), columns, make: Arc::new(make) }
+        Self { name: name.to_owned(), columns, make: Arc::new(make), parts: None }
+    }
+
+    fn with(self, parts: impl Fn(&str) -> Agg + Send + Sync + 'static) -> Self {
+        Self { parts: Some(Arc::new(parts)), ..self }
+    }
+
+    /// What puts together the results that it had of parts of the rows.
+    pub(crate) fn of_parts(&self) -> Result<Self, StreamError> {
+        match &self.parts {
+            Some(parts) => Ok(parts(&self.name)),
+            None => Err(StreamError::refused(
+                format!("'{}' cannot be put together of what it is of parts", self.name),
+                "ask for sums and counts, and divide them behind: stream.map(…)",
+            )),
+        }
     }
 
     /// The function, and its columns.

@@ -1,13 +1,15 @@
 //! What brings rows of equal keys together: aggregates, joins, operators of one's own.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use dataflow::fragment::WindowColumns;
 use dataflow::job::{
-    Aggregation, Exchange, Keyed, KeyedInput, KeyedOperator, OperatorKind, Window as JobWindow,
+    Aggregation, Exchange, Keyed, KeyedInput, KeyedOperator, Lead, OperatorKind,
+    Window as JobWindow,
 };
-use dataflow::keyed::{JoinKind, JoinSide, WindowJoin};
+use dataflow::keyed::{JoinKind, JoinSide, RowSessions, WindowJoin};
 use state::{GroupBy, StateOptions, Windows};
 
 use crate::Stream;
@@ -15,13 +17,14 @@ use crate::aggregate::Agg;
 use crate::error::{StreamError, check_names, index_of};
 use crate::node::{Choice, Node};
 use crate::stream::same_types;
-use crate::window::Window;
+use crate::window::{Window, ticks_of};
 
 /// A stream whose rows of equal keys shall meet.
 #[derive(Clone)]
 pub struct KeyedStream {
     pub(crate) stream: Stream,
     pub(crate) keys: Vec<usize>,
+    pub(crate) lead: Lead,
     pub(crate) choice: Choice,
 }
 
@@ -42,6 +45,24 @@ impl KeyedStream {
         Self { choice: Choice::Fixed(exchange), ..self }
     }
 
+    /// Every row to every worker (W1): the other side of a join, or the other inputs of an operator
+    /// of one's own, need not bring rows of equal keys together.
+    pub fn to_all(self) -> Self {
+        Self { lead: Lead::ToAll, ..self }
+    }
+
+    /// One row to each worker in turn, whatever its key: beside an input that goes
+    /// [to all](Self::to_all).
+    pub fn in_turn(self) -> Self {
+        Self { lead: Lead::InTurn, ..self }
+    }
+
+    /// The rows stay on the workers that have them, whatever their key: beside an input that goes
+    /// [to all](Self::to_all).
+    pub fn in_place(self) -> Self {
+        Self { lead: Lead::Here, ..self }
+    }
+
     /// In windows of the stream's time.
     ///
     /// # Errors
@@ -51,8 +72,63 @@ impl KeyedStream {
         let time_type = self.stream.schema.field(column).data_type().clone();
         let timed = self.stream.time == Some(column);
         let every = window.every(windows);
+        let lateness = window.waits(&self.stream, column)?;
+        let keyed = Self { stream: Stream { lateness, ..self.stream }, ..self };
         let window = JobWindow { column, time_type, windows, attached: false };
-        Ok(WindowedStream { keyed: self, window, timed, every })
+        Ok(WindowedStream { keyed, window, timed, every })
+    }
+
+    /// Each row with the session that it is in: the rows of a key between which no pause is longer
+    /// than `gap`. Three more columns tell it, `window_start`, `window_end` and `window_time`,
+    /// which is the time of the new stream. Rows wait until their session has ended. For joins and
+    /// first rows of sessions; an aggregate asks for [`Window::session`] itself, which costs less.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use stream::{Order, Stream, StreamError};
+    ///
+    /// /// The first click of each visit: of a user who was not there for half an hour before.
+    /// fn first_clicks(clicks: Stream) -> Result<Stream, StreamError> {
+    ///     let visits = clicks.key_by(&["user"])?.in_sessions(Duration::from_secs(1_800))?;
+    ///     visits.key_by(&["user"])?.top(1, &[Order::ascending("ts")], "place")
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// When the stream has no time, the gap is no whole number of its ticks, or a name is taken.
+    pub fn in_sessions(self, gap: Duration) -> Result<Stream, StreamError> {
+        let Some(time) = self.stream.time else {
+            return Err(StreamError::refused(
+                "sessions of a stream that has no time",
+                "give the source one (EventTime), and keep its column (Columns::of)",
+            ));
+        };
+        let before = &self.stream.schema;
+        let gap = ticks_of(gap, before.field(time))?;
+        let of = before.field(time).data_type();
+        let bounds = ["window_start", "window_end", "window_time"];
+        let bounds = bounds.map(|name| Arc::new(Field::new(name, of.clone(), true)));
+        let fields = before.fields().iter().cloned().chain(bounds);
+        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        check_names(&schema)?;
+        let first = before.fields().len();
+        let operator = RowSessions { keys: self.keys.clone(), time, gap, schema: schema.clone() };
+        let spec = Keyed {
+            inputs: vec![self.input(Some(time), gap, None)],
+            exchange: Exchange::Shuffle,
+            granularity: (gap / 4).max(1),
+            operator: Arc::new(operator),
+        };
+        let node = Node {
+            name: "sessions".into(),
+            inputs: vec![self.stream.feeds(true)],
+            kind: OperatorKind::Keyed(spec),
+            choice: self.choice,
+            keys_out: Some(self.keys.clone()),
+        };
+        let window = WindowColumns { start: first, end: first + 1, time: first + 2 };
+        let stream = Stream::of_node(node, schema, self.stream.bounded);
+        Ok(Stream { time: Some(window.time), window: Some(window), ..stream })
     }
 
     /// In the windows that the rows belong to already.
@@ -99,7 +175,7 @@ impl KeyedStream {
             ));
         }
         let columns = self.keys.len() + aggregates.len();
-        let (node, schema) = self.grouping(None, false, aggregates)?;
+        let (node, schema) = self.grouping("aggregate", None, false, aggregates)?;
         debug_assert_eq!(columns, schema.fields().len());
         check_names(&schema)?;
         Ok(Stream::of_node(node, schema, true))
@@ -110,12 +186,14 @@ impl KeyedStream {
     /// `_right`; or those of one side.
     ///
     /// # Errors
-    /// When a side's rows belong to no windows ([`Stream::in_windows`]), or keys are of different
-    /// types.
+    /// When a side's rows belong to no windows ([`Stream::in_windows`]), keys are of different
+    /// types, or rows of equal keys do not meet once.
     pub fn join(self, other: KeyedStream, kind: JoinKind) -> Result<Stream, StreamError> {
         let sides = [&self, &other];
+        meets_once([self.lead, other.lead], kind)?;
         same_types([(&self.stream.schema, &self.keys), (&other.stream.schema, &other.keys)])?;
-        let [left, right] = [self.windows()?, other.windows()?];
+        let why = "a join would have to remember every row";
+        let [left, right] = [self.windows(why)?, other.windows(why)?];
         let ends = [vec![left.end], vec![right.end]];
         same_types([(&self.stream.schema, &ends[0]), (&other.stream.schema, &ends[1])])?;
         let both = side_by_side(&self.stream.schema, &other.stream.schema);
@@ -166,6 +244,7 @@ impl KeyedStream {
         };
         // Rows that are given out without a partner have no time on the other side.
         let known = kind != JoinKind::Full;
+        let by_key = sides.iter().all(|keyed| keyed.lead == Lead::ByKey);
         let bounded = self.stream.bounded && other.stream.bounded;
         let choice = if other.choice == Choice::Auto { self.choice } else { other.choice };
         let node = Node {
@@ -173,7 +252,7 @@ impl KeyedStream {
             inputs: sides.map(|keyed| keyed.stream.feeds(keyed.stream.time.is_some())).to_vec(),
             kind: OperatorKind::Keyed(spec),
             choice,
-            keys_out: known.then_some(keys),
+            keys_out: Some(keys).filter(|_| known && by_key),
         };
         Ok(Stream {
             time: known.then_some(window.time),
@@ -182,33 +261,41 @@ impl KeyedStream {
         })
     }
 
-    fn windows(&self) -> Result<WindowColumns, StreamError> {
+    /// The windows of the rows; `why` they are needed.
+    pub(crate) fn windows(&self, why: &str) -> Result<WindowColumns, StreamError> {
         self.stream.window.filter(|_| self.stream.bounded || self.stream.time.is_some()).ok_or_else(
             || {
                 StreamError::refused(
-                    "a join would have to remember every row",
-                    "join rows of windows: stream.in_windows(…), or aggregates of windows",
+                    why,
+                    "take rows of windows: stream.in_windows(…), or aggregates of windows",
                 )
             },
         )
     }
 
-    fn input(&self, time: Option<usize>, grace: i64, or: Option<usize>) -> KeyedInput {
+    pub(crate) fn input(&self, time: Option<usize>, grace: i64, or: Option<usize>) -> KeyedInput {
         let keys = match self.keys.is_empty() {
             // Without keys, the rows of one window meet.
             true => or.into_iter().collect(),
             false => self.keys.clone(),
         };
-        KeyedInput { schema: self.stream.schema.clone(), keys, time, grace }
+        KeyedInput { schema: self.stream.schema.clone(), keys, lead: self.lead, time, grace }
     }
 
     /// The node of an aggregate, and the columns that it gives out.
     fn grouping(
         self,
+        name: &str,
         window: Option<JobWindow>,
         timed: bool,
         aggregates: &[Agg],
     ) -> Result<(Node, SchemaRef), StreamError> {
+        if self.lead != Lead::ByKey {
+            return Err(StreamError::refused(
+                "rows that are not led by their key cannot be grouped by it",
+                "leave out to_all, in_turn and in_place",
+            ));
+        }
         let before = &self.stream.schema;
         let (mut functions, mut args) = (vec![], vec![]);
         for aggregate in aggregates {
@@ -241,10 +328,11 @@ impl KeyedStream {
             args,
             window,
             exchange: Exchange::Merge,
+            early_ns: None,
             schema: schema.clone(),
         };
         let node = Node {
-            name: "aggregate".into(),
+            name: name.to_owned(),
             inputs: vec![self.stream.feeds(timed)],
             kind: OperatorKind::Aggregate(Box::new(spec)),
             choice: self.choice,
@@ -261,10 +349,57 @@ impl WindowedStream {
     /// # Errors
     /// When an aggregate does not fit or names are taken.
     pub fn aggregate(self, aggregates: &[Agg]) -> Result<Stream, StreamError> {
+        self.aggregate_as("aggregate", aggregates)
+    }
+
+    /// The same rows as [`WindowedStream::aggregate`], by an explicit plan of two stages (A6): each
+    /// worker aggregates its own rows and gives out its parts when the window has ended for them,
+    /// and the parts are sent to the worker of their key and put together. In the plan they are
+    /// `local aggregate` and `global aggregate`. Without it, states are merged while windows are
+    /// open (`merge`), or rows are sent (`shuffle`).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use stream::{Agg, Stream, StreamError, Window};
+    ///
+    /// fn clicks(events: Stream) -> Result<Stream, StreamError> {
+    ///     let minute = Window::tumble(Duration::from_secs(60));
+    ///     let minutes = events.key_by(&["page"])?.window(&minute)?;
+    ///     minutes.local_global(&[Agg::count("clicks"), Agg::max("price", "highest")])
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`WindowedStream::aggregate`]; of sessions, whose parts are of other sessions; and of
+    /// means and functions of one's own, of whose results there is nothing to be put together.
+    pub fn local_global(self, aggregates: &[Agg]) -> Result<Stream, StreamError> {
+        if self.window.windows.gap().is_some() {
+            return Err(StreamError::refused(
+                "sessions of the rows of one worker are not those of all",
+                "aggregate them in one stage: windowed.aggregate(…)",
+            ));
+        }
+        let global = aggregates.iter().map(Agg::of_parts).collect::<Result<Vec<_>, _>>()?;
+        let Self { keyed, window, timed, every } = self;
+        let attached = keyed.stream.window.filter(|_| window.attached);
+        let bound = |key: &usize| attached.is_some_and(|w| [w.start, w.end].contains(key));
+        let own = keyed.keys.iter().filter(|key| !bound(key));
+        let name = |&key: &usize| keyed.stream.schema.field(key).name().clone();
+        let keys: Vec<String> = own.map(name).collect();
+        let keyed = keyed.exchange(Exchange::Forward);
+        let local =
+            Self { keyed, window, timed, every }.aggregate_as("local aggregate", aggregates)?;
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let together = local.key_by(&keys)?.exchange(Exchange::Shuffle).same_windows()?;
+        let stream = together.aggregate_as("global aggregate", &global)?;
+        Ok(Stream { every, ..stream })
+    }
+
+    fn aggregate_as(self, name: &str, aggregates: &[Agg]) -> Result<Stream, StreamError> {
         let Self { keyed, window, timed, every } = self;
         let (bounded, of, before) = (keyed.stream.bounded, keyed.keys.clone(), keyed.stream.window);
         let attached = window.attached;
-        let (node, schema) = keyed.grouping(Some(window), timed, aggregates)?;
+        let (node, schema) = keyed.grouping(name, Some(window), timed, aggregates)?;
         let first = of.len() + aggregates.len();
         let stream = Stream::of_node(node, schema, bounded);
         if let (true, Some(before)) = (attached, before) {
@@ -346,6 +481,31 @@ pub fn process(
     };
     let bounded = inputs.iter().all(|keyed| keyed.stream.bounded);
     Ok(Stream { time, ..Stream::of_node(node, schema, bounded) })
+}
+
+/// Refuses a join whose sides are led so that a pair of rows would not meet, or more than once.
+fn meets_once(leads: [Lead; 2], kind: JoinKind) -> Result<(), StreamError> {
+    use JoinKind::{Inner, Left, LeftAnti, LeftSemi, Right, RightAnti, RightSemi};
+    let fits = match leads {
+        [Lead::ByKey, Lead::ByKey] => return Ok(()),
+        [Lead::ToAll, Lead::ToAll] => {
+            let hint = "let one side go to all, and the other by its key";
+            return Err(StreamError::refused("each pair of rows would meet on every worker", hint));
+        }
+        [_, Lead::ToAll] => matches!(kind, Inner | Left | LeftSemi | LeftAnti),
+        [Lead::ToAll, _] => matches!(kind, Inner | Right | RightSemi | RightAnti),
+        _ => {
+            let hint = "let the other side go to all: key_by(…).to_all()";
+            return Err(StreamError::refused("rows of equal keys would not meet", hint));
+        }
+    };
+    match fits {
+        true => Ok(()),
+        false => Err(StreamError::refused(
+            "whether a row that goes to all has a partner is not known on any one worker",
+            "let the other side go to all",
+        )),
+    }
 }
 
 /// The columns of both sides of a join; of the right side those whose name is taken end in

@@ -3,9 +3,11 @@
 //! A [`Stream`] is rows on their way. Functions of batches or of rows make other streams of it
 //! ([`Stream::filter`], [`Stream::map`], [`Stream::split`], [`Stream::union`]); [`Stream::key_by`]
 //! brings rows of equal keys together, for aggregates in windows of event time
-//! ([`KeyedStream::window`]), joins of windows ([`KeyedStream::join`]) and operators of one's own
-//! ([`process`]). [`Stream::into_sink`] ends it, and [`job`] makes the graph of operators that
-//! every worker runs. The crate `millstream` runs it, and mixes it with SQL.
+//! ([`KeyedStream::window`]), the first rows of windows ([`KeyedStream::top`]), joins of windows
+//! ([`KeyedStream::join`]), of rows near each other ([`KeyedStream::join_near`]) and with versions
+//! ([`KeyedStream::join_latest`]), and operators of one's own ([`process`]). [`Stream::into_sink`]
+//! ends it, and [`job`] makes the graph of operators that every worker runs. The crate `millstream`
+//! runs it, and mixes it with SQL.
 //!
 //! ```
 //! use std::time::Duration;
@@ -29,23 +31,29 @@
 mod aggregate;
 mod error;
 mod keyed;
+mod lookup;
+mod meet;
 mod node;
 mod row;
 mod step;
 mod stream;
+mod top;
 mod window;
 
 pub use dataflow::error::DataflowError;
 pub use dataflow::fragment::Fragment;
-pub use dataflow::job::{Exchange, KeyedOperator, KeyedState, Route};
+pub use dataflow::job::{Exchange, KeyedOperator, KeyedState, Route, Spread};
 pub use dataflow::keyed::JoinKind;
+pub use dataflow::worker_set::WorkerSet;
 pub use state::{Accumulator, Aggregate};
 
 pub use aggregate::Agg;
 pub use error::StreamError;
 pub use keyed::{KeyedStream, WindowedStream, process};
+pub use meet::{Near, Shift};
 pub use node::{Setup, fragment, job};
 pub use row::{Cell, Row, Value};
 pub use step::Unfolded;
 pub use stream::{Branches, Columns, EventTime, Output, Stream};
+pub use top::Order;
 pub use window::Window;

@@ -9,9 +9,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use dataflow::cost::{Costs, Grouped, decide};
 use dataflow::fragment::Fragment;
-use dataflow::job::{Edge, Exchange, Operator, OperatorKind, Step};
+use dataflow::job::{Edge, Exchange, Lead, Operator, OperatorKind, Step};
+use dataflow::known::Known;
 use dataflow::placement::{Placements, keys_of};
+use state::epoch::LengthBounds;
 use state::{GroupBy, StateOptions};
 
 use crate::error::StreamError;
@@ -23,9 +26,11 @@ pub struct Setup {
     /// Workers of the whole job.
     pub workers: u32,
     /// How rows of different workers meet in an aggregate, where the stream does not say; `None`
-    /// for `forward` where the partitioning fits, and else `merge`. With one chosen, `forward` is
-    /// not used where it is not said.
+    /// for `forward` where the partitioning fits, and else `merge`, or `shuffle` where that is
+    /// cheaper ([`dataflow::cost`]). With one chosen, `forward` is not used where it is not said.
     pub exchange: Option<Exchange>,
+    /// How long epochs are, where workers merge.
+    pub epoch: LengthBounds,
     /// Bytes of groups that a worker may hold.
     pub state_bytes_max: usize,
     /// Bytes of a table that each worker may hold for a static join.
@@ -42,12 +47,25 @@ pub(crate) struct Node {
     pub(crate) keys_out: Option<Vec<usize>>,
 }
 
+impl Node {
+    /// Whether it reads a table, or looks up in another what it has read.
+    pub(crate) fn is_read(&self) -> bool {
+        match self.kind {
+            OperatorKind::Source(_) => true,
+            OperatorKind::Lookup(_) => self.inputs.iter().flatten().all(|feed| feed.from.is_read()),
+            _ => false,
+        }
+    }
+}
+
 /// Rows on their way into a node.
 #[derive(Clone)]
 pub(crate) struct Feed {
     pub(crate) from: Arc<Node>,
     pub(crate) step: Option<Arc<dyn Step>>,
     pub(crate) timed: bool,
+    /// Ticks by which watermarks are behind.
+    pub(crate) lateness: i64,
 }
 
 /// A node, and what is done with the rows that it gives out.
@@ -90,6 +108,7 @@ pub fn fragment(stream: &Stream, setup: &Setup) -> Result<Fragment, StreamError>
         schema: stream.schema.clone(),
         time: stream.time,
         window: stream.window,
+        lateness: stream.lateness,
         bounded: stream.bounded,
     })
 }
@@ -102,6 +121,7 @@ pub(crate) fn nodes_of(fragment: &Fragment) -> Vec<Given> {
             from: nodes[edge.from].clone(),
             step: edge.step.clone(),
             timed: edge.timed,
+            lateness: edge.lateness,
         };
         let inputs = inputs.iter().map(|edges| edges.iter().map(feed).collect()).collect();
         let (name, kind) = (name.clone(), kind.clone());
@@ -130,8 +150,9 @@ impl<'a> Lowering<'a> {
         let mut inputs = vec![];
         for feeds in &node.inputs {
             let mut edges = vec![];
-            for Feed { from, step, timed } in feeds {
-                edges.push(Edge { from: self.node(from)?, step: step.clone(), timed: *timed });
+            for &Feed { ref from, ref step, timed, lateness } in feeds {
+                let (from, step) = (self.node(from)?, step.clone());
+                edges.push(Edge { from, step, timed, lateness });
             }
             inputs.push(edges);
         }
@@ -151,7 +172,7 @@ impl<'a> Lowering<'a> {
                 lookup.bytes_max = self.setup.table_bytes_max;
             }
             OperatorKind::Aggregate(spec) => {
-                spec.exchange = self.exchange(node, &node.kind, fits, true)?;
+                spec.exchange = self.exchange(node, inputs, fits)?;
                 if node.choice != Choice::Given {
                     spec.group_by = Arc::new(GroupBy {
                         keys: spec.group_by.keys.clone(),
@@ -164,27 +185,41 @@ impl<'a> Lowering<'a> {
                 }
             }
             OperatorKind::Keyed(spec) => {
-                spec.exchange = self.exchange(node, &node.kind, fits, false)?;
+                spec.exchange = self.exchange(node, inputs, fits)?;
             }
             _ => {}
         }
         Ok(kind)
     }
 
+    /// How rows meet that are not together.
+    fn cheaper(&self, kind: &OperatorKind, inputs: &[Vec<Edge>]) -> Exchange {
+        let OperatorKind::Aggregate(spec) = kind else { return Exchange::Shuffle };
+        let Setup { workers, epoch, state_bytes_max, .. } = *self.setup;
+        let rows = Known::along(&inputs[0], &Known::of(&self.operators, workers));
+        let grouped = Grouped::of(spec, &rows, workers, epoch);
+        let costs = Costs::default();
+        let decided = |of| decide(Exchange::Merge, &of, &costs, state_bytes_max).exchange;
+        grouped.map_or(Exchange::Merge, decided)
+    }
+
     fn exchange(
         &self,
         node: &Node,
-        kind: &OperatorKind,
+        inputs: &[Vec<Edge>],
         fits: bool,
-        merges: bool,
     ) -> Result<Exchange, StreamError> {
+        let kind = &node.kind;
+        let merges = matches!(kind, OperatorKind::Aggregate(_));
         let routed = match kind {
-            OperatorKind::Keyed(spec) => {
-                (0..spec.inputs.len()).any(|input| spec.operator.route(input).is_some())
-            }
+            OperatorKind::Keyed(spec) => spec.inputs.iter().enumerate().any(|(number, input)| {
+                let operator = &spec.operator;
+                input.lead != Lead::ByKey
+                    || operator.route(number).is_some()
+                    || operator.spread(number).is_some()
+            }),
             _ => false,
         };
-        let apart = if merges { Exchange::Merge } else { Exchange::Shuffle };
         Ok(match (node.choice, self.setup.exchange) {
             (Choice::Given, _) => match kind {
                 OperatorKind::Aggregate(spec) => spec.exchange,
@@ -195,7 +230,7 @@ impl<'a> Lowering<'a> {
             (Choice::Fixed(exchange), _) => exchange,
             _ if self.setup.workers == 1 => Exchange::Forward,
             (Choice::Auto, None) if fits && !routed => Exchange::Forward,
-            (Choice::Auto, None) => apart,
+            (Choice::Auto, None) => self.cheaper(kind, inputs),
             (Choice::Auto, Some(Exchange::Forward)) if fits && !routed => Exchange::Forward,
             (Choice::Auto, Some(Exchange::Forward)) => {
                 return Err(StreamError::refused(
@@ -207,6 +242,7 @@ impl<'a> Lowering<'a> {
                 ));
             }
             (Choice::Auto, Some(exchange)) if merges => exchange,
+            (Choice::Auto, Some(Exchange::UpPar)) => Exchange::UpPar,
             (Choice::Auto, Some(_)) => Exchange::Shuffle,
         })
     }

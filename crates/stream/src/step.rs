@@ -94,6 +94,10 @@ impl Step for Unfold {
         Ok(Stepped { batch, origin: origin.map_or(Origin::All, Origin::Taken) })
     }
 
+    fn rows_of_one(&self) -> Option<u64> {
+        self.function.is_none().then_some(1)
+    }
+
     fn passes_on(&self, output: usize) -> Option<usize> {
         self.keep.get(output).copied()
     }

@@ -9,16 +9,16 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use dataflow::error::DataflowError;
 use dataflow::fragment::{Fragment, WindowColumns};
 use dataflow::job::{
-    Exchange, Input, Keyed, KeyedInput, KeyedOperator, OperatorKind, Route, Step, Watermark,
+    Exchange, Input, Keyed, KeyedInput, KeyedOperator, Lead, OperatorKind, Route, Spread, Step,
+    Watermark,
 };
-use dataflow::keyed::{JoinKind, Reroute};
-use dataflow::lookup::Lookup;
+use dataflow::keyed::{Reroute, To};
 use dataflow::sink::Sink;
 use dataflow::source::Source;
 use dataflow::step::chain;
 
 use crate::error::{StreamError, check_names, index_of, indices_of};
-use crate::keyed::{KeyedStream, side_by_side};
+use crate::keyed::KeyedStream;
 use crate::node::{Choice, Feed, Given, Node, nodes_of};
 use crate::row::{Cell, Row, columns_of, takes_cells};
 use crate::step::{Filter, Function, Unfold, Unfolded, windows_of};
@@ -36,6 +36,8 @@ pub struct Stream {
     pub(crate) window: Option<WindowColumns>,
     /// Ticks that divide the ends of all windows.
     pub(crate) every: i64,
+    /// Ticks of the time by which the operator that takes the rows waits behind the watermark.
+    pub(crate) lateness: i64,
     pub(crate) bounded: bool,
 }
 
@@ -143,15 +145,15 @@ impl Stream {
 
     /// The rows of a part of a job.
     pub fn of_fragment(fragment: &Fragment) -> Self {
-        let Fragment { schema, time, window, bounded, .. } = fragment;
+        let Fragment { schema, time, window, lateness, bounded, .. } = fragment;
         let from = nodes_of(fragment);
-        let (schema, time, window) = (schema.clone(), *time, *window);
-        Self { from, schema, time, window, every: 1, bounded: *bounded }
+        let (schema, time, window, lateness) = (schema.clone(), *time, *window, *lateness);
+        Self { from, schema, time, window, every: 1, lateness, bounded: *bounded }
     }
 
     pub(crate) fn of_node(node: Node, schema: SchemaRef, bounded: bool) -> Self {
         let from = vec![(Arc::new(node), None)];
-        Self { from, schema, time: None, window: None, every: 1, bounded }
+        Self { from, schema, time: None, window: None, every: 1, lateness: 0, bounded }
     }
 
     /// Its columns.
@@ -384,15 +386,21 @@ impl Stream {
     /// # Errors
     /// When there is no time, and as for the window.
     pub fn in_windows(self, window: &Window) -> Result<Self, StreamError> {
+        if window.is_session() {
+            let message = "a session depends on the rows of a key";
+            return Err(StreamError::refused(message, "stream.key_by(…)?.in_sessions(gap)"));
+        }
         let (time, windows) = window.over(&self)?;
         let of = self.schema.field(time).data_type().clone();
         let columns = Columns::all();
         let columns = columns.and("window_start", of.clone()).and("window_end", of.clone());
         let (first, every) = (self.schema.fields().len(), window.every(windows));
+        let lateness = window.waits(&self, time)?;
         let columns = columns.and("window_time", of);
         let stream = self.unfold("windows", columns, windows_of(time, windows))?;
         let (start, end, time) = (first, first + 1, first + 2);
-        Ok(Self { window: Some(WindowColumns { start, end, time }), every, ..stream })
+        let window = Some(WindowColumns { start, end, time });
+        Ok(Self { window, every, lateness, ..stream })
     }
 
     /// The rows by the values of columns: what follows brings rows of equal keys together. Without
@@ -402,58 +410,55 @@ impl Stream {
     /// When a column is unknown.
     pub fn key_by(self, keys: &[&str]) -> Result<KeyedStream, StreamError> {
         let keys = indices_of(&self.schema, keys)?;
-        Ok(KeyedStream { stream: self, keys, choice: Choice::Auto })
-    }
-
-    /// The rows with those of a table that has the same values in columns, which every worker
-    /// keeps whole (A3): `on` names the columns of the stream and of the table. The table's columns
-    /// come behind the stream's, without those of `on`.
-    ///
-    /// # Errors
-    /// When the table does not end or is no plain source, a column is unknown, types differ or
-    /// names are taken.
-    pub fn lookup(self, table: &Stream, on: &[(&str, &str)]) -> Result<Self, StreamError> {
-        let (input, step) = plain_source(table)?;
-        let (left, right): (Vec<&str>, Vec<&str>) = on.iter().copied().unzip();
-        let keys = [indices_of(&self.schema, &left)?, indices_of(&table.schema, &right)?];
-        same_types([(&self.schema, &keys[0]), (&table.schema, &keys[1])])?;
-        let both = side_by_side(&self.schema, &table.schema);
-        let lookup = Lookup {
-            table: input,
-            step,
-            bytes_max: usize::MAX,
-            keys: keys.clone(),
-            kind: JoinKind::Inner,
-            on: None,
-            schema: both.clone(),
-            both: both.clone(),
-        };
-        let node = Node {
-            name: "lookup".into(),
-            inputs: vec![self.feeds(self.time.is_some())],
-            kind: OperatorKind::Lookup(Box::new(lookup)),
-            choice: Choice::Auto,
-            keys_out: None,
-        };
-        let Self { time, window, every, bounded, .. } = self;
-        let first = self.schema.fields().len();
-        let joined = Self { time, window, every, ..Self::of_node(node, both, bounded) };
-        let keep = |at: &usize| *at < first || !keys[1].contains(&(at - first));
-        let keep = (0..joined.schema.fields().len()).filter(keep).collect();
-        joined.narrowed(keep, &[])
+        Ok(KeyedStream { stream: self, keys, lead: Lead::ByKey, choice: Choice::Auto })
     }
 
     /// The rows on the workers that `route` leads them to (A4): see [`Route`]. Rows that the
     /// watermark has passed are late here.
     pub fn route(self, route: Arc<dyn Route>) -> Self {
-        let input =
-            KeyedInput { schema: self.schema.clone(), keys: vec![], time: self.time, grace: 1 };
+        self.led("route", To::One(route))
+    }
+
+    /// The rows on all workers that `spread` leads each of them to, once on each (W1): see
+    /// [`Spread`]. A row is encoded once and sent once to each process, with a list of its workers.
+    /// Rows that the watermark has passed are late here.
+    ///
+    /// Rows that another stream has [routed](Self::route) meet those that were spread to their
+    /// workers, without a further exchange:
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use stream::{Exchange, JoinKind, Route, Spread, Stream, StreamError};
+    ///
+    /// /// Drivers lie on the workers of their places, and requests come to all that are near.
+    /// fn near(
+    ///     drivers: Stream,
+    ///     requests: Stream,
+    ///     place: Arc<dyn Route>,
+    ///     reach: Arc<dyn Spread>,
+    /// ) -> Result<Stream, StreamError> {
+    ///     let drivers = drivers.route(place).key_by(&[])?.exchange(Exchange::Forward);
+    ///     drivers.join(requests.spread(reach).key_by(&[])?, JoinKind::Inner)
+    /// }
+    /// ```
+    pub fn spread(self, spread: Arc<dyn Spread>) -> Self {
+        self.led("spread", To::Several(spread))
+    }
+
+    fn led(self, name: &str, to: To) -> Self {
+        let input = KeyedInput {
+            schema: self.schema.clone(),
+            keys: vec![],
+            lead: Lead::ByKey,
+            time: self.time,
+            grace: 1,
+        };
         let operator: Arc<dyn KeyedOperator> =
-            Arc::new(Reroute { schema: self.schema.clone(), route });
+            Arc::new(Reroute { schema: self.schema.clone(), to });
         let spec =
             Keyed { inputs: vec![input], exchange: Exchange::Shuffle, granularity: 1, operator };
         let node = Node {
-            name: "route".into(),
+            name: name.into(),
             inputs: vec![self.feeds(self.time.is_some())],
             kind: OperatorKind::Keyed(spec),
             choice: Choice::Auto,
@@ -496,8 +501,15 @@ impl Stream {
     }
 
     pub(crate) fn feeds(&self, timed: bool) -> Vec<Feed> {
-        let feed = |(from, step): &Given| Feed { from: from.clone(), step: step.clone(), timed };
+        let lateness = if timed { self.lateness } else { 0 };
+        let feed =
+            |(from, step): &Given| Feed { from: from.clone(), step: step.clone(), timed, lateness };
         self.from.iter().map(feed).collect()
+    }
+
+    /// Whether the rows come from tables, so that no operator has waited for late ones.
+    pub(crate) fn is_read(&self) -> bool {
+        self.from.iter().all(|(node, _)| node.is_read())
     }
 }
 
@@ -516,22 +528,6 @@ impl Branches {
             let hint = format!("the branches are: {}", names.join(", "));
             StreamError::refused(format!("there is no branch '{name}'"), hint)
         })
-    }
-}
-
-/// The source behind a stream that is nothing else.
-fn plain_source(table: &Stream) -> Result<(Input, Option<Arc<dyn Step>>), StreamError> {
-    let refused = |message: &str| {
-        let hint = "a table is kept whole: read it with Stream::read, filter and map it";
-        Err(StreamError::refused(message, hint))
-    };
-    match table.from.as_slice() {
-        _ if !table.bounded => refused("a table that never ends cannot be kept"),
-        [(node, step)] => match &node.kind {
-            OperatorKind::Source(input) => Ok((input.clone(), step.clone())),
-            _ => refused("a table to be kept comes from another operator"),
-        },
-        _ => refused("a table to be kept is a union"),
     }
 }
 

@@ -16,6 +16,7 @@ pub struct Window {
     size: Duration,
     slide: Duration,
     offset: Duration,
+    lateness: Option<Duration>,
     column: Option<String>,
 }
 
@@ -23,6 +24,7 @@ pub struct Window {
 enum Shape {
     Hop,
     Cumulate,
+    Session,
 }
 
 impl Window {
@@ -33,7 +35,8 @@ impl Window {
 
     /// Windows of `size`, one every `slide`.
     pub fn hop(size: Duration, slide: Duration) -> Self {
-        Self { shape: Shape::Hop, size, slide, offset: Duration::ZERO, column: None }
+        let (offset, lateness, column) = (Duration::ZERO, None, None);
+        Self { shape: Shape::Hop, size, slide, offset, lateness, column }
     }
 
     /// Windows of `step`, 2 `step`, … `size` from each multiple of `size` on.
@@ -41,9 +44,39 @@ impl Window {
         Self { shape: Shape::Cumulate, ..Self::hop(size, step) }
     }
 
-    /// Shifted from the epoch.
+    /// The rows of a key between which no pause is longer than `gap`; a session ends a gap after
+    /// its last row. Only for aggregates, by the keys that sessions are of;
+    /// [`KeyedStream::in_sessions`](crate::KeyedStream::in_sessions) gives rows their session.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use stream::{Agg, Stream, StreamError, Window};
+    ///
+    /// /// How many pages each visit had.
+    /// fn visits(clicks: Stream) -> Result<Stream, StreamError> {
+    ///     let visits = Window::session(Duration::from_secs(1_800));
+    ///     clicks.key_by(&["user"])?.window(&visits)?.aggregate(&[Agg::count("pages")])
+    /// }
+    /// ```
+    pub fn session(gap: Duration) -> Self {
+        Self { shape: Shape::Session, ..Self::tumble(gap) }
+    }
+
+    /// Whether they depend on the rows of a key.
+    pub(crate) fn is_session(&self) -> bool {
+        self.shape == Shape::Session
+    }
+
+    /// Shifted from the epoch; sessions have no offset.
     pub fn offset(self, offset: Duration) -> Self {
         Self { offset, ..self }
+    }
+
+    /// Waits so long behind the watermark: rows count until it has passed the end of their window
+    /// by as much, and the window is given out then, once. Only of the rows of tables: those of
+    /// operators have been waited for.
+    pub fn lateness(self, lateness: Duration) -> Self {
+        Self { lateness: Some(lateness), ..self }
     }
 
     /// Over another column than the stream's time: only of a stream that ends.
@@ -79,6 +112,7 @@ impl Window {
         let windows = match self.shape {
             Shape::Hop => Windows::hopping(size, slide, offset),
             Shape::Cumulate => Windows::cumulating(size, slide, offset),
+            Shape::Session => Windows::sessions(size),
         };
         windows.map(|windows| (column, windows)).ok_or_else(|| {
             StreamError::refused(
@@ -88,9 +122,21 @@ impl Window {
         })
     }
 
+    /// Ticks that it waits behind the watermark of a stream, of which `column` is the time.
+    pub(crate) fn waits(&self, stream: &Stream, column: usize) -> Result<i64, StreamError> {
+        let Some(lateness) = self.lateness else { return Ok(stream.lateness) };
+        if !stream.is_read() {
+            return Err(StreamError::refused(
+                "the lateness of a window over rows of an operator, which has waited for them",
+                "say it of the window that is next to the table",
+            ));
+        }
+        span_of(lateness, stream.schema.field(column))
+    }
+
     /// Ticks that divide the ends of all windows.
     pub(crate) fn every(&self, windows: Windows) -> i64 {
-        if self.offset.is_zero() { windows.width() } else { 1 }
+        if self.offset.is_zero() && !self.is_session() { windows.width() } else { 1 }
     }
 }
 

@@ -46,7 +46,9 @@ pub const LAYERS: &[Layer] = &[
     layer("tidy", &[], ROWS_ASYNC),
     layer("verbs-sim", &["fabric"], ROWS_ASYNC),
     layer("tests", EVERYTHING, &[]),
-    layer("fuzz", &["fabric", "dataflow", "connectors"], SQL),
+    layer("fuzz", &["fabric", "dataflow", "connectors", "plan"], SQL),
+    // Another engine, to be compared with: it knows nothing of ours.
+    layer("peer-timely", &[], SQL),
 ];
 
 const ENGINE: &[&str] =

@@ -16,6 +16,7 @@ pub const LONG_FILES: &[(&str, &str)] = &[];
 /// measured inner loop.
 pub const UNSAFE_ALLOWED: &[&str] = &[
     "bench/src/tsc.rs",
+    "bench/src/wire/raw.rs",
     "crates/fabric/",
     "crates/channel/",
     "crates/verbs-sim/",

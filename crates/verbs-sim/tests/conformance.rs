@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fabric::conformance::{self, Bed};
+use fabric::shared::{Network, SharedFabric};
 use fabric::verbs::{VerbsFabric, VerbsOptions, probe, survey};
 use fabric::{Completion, Endpoint, ErrorKind, Fabric, FabricError, Flags, LinkId, OpId};
 use fabric::{Publish, RemoteRange, Src};
@@ -64,6 +65,16 @@ fn the_conformance_suite_passes_with_a_notice_for_each_write() {
     plays_well("counted", "seed=4");
 }
 
+#[test]
+fn the_conformance_suite_passes_on_a_shared_queue_pair() {
+    for seed in 1..=4 {
+        for part in ["shared", "shared_thread"] {
+            plays_well(part, &format!("seed={seed}"));
+        }
+        plays_well("shared_counted", &format!("seed={seed},inline=0"));
+    }
+}
+
 /// The device is hostile enough to be worth a test: without its promises the suite fails.
 #[test]
 fn the_conformance_suite_fails_on_a_device_that_breaks_its_promises() {
@@ -97,6 +108,9 @@ fn second_process() {
         Err(_) => {}
         Ok("conformance") => conforms(None),
         Ok("counted") => conforms(Some(Publish::NotifyCounted)),
+        Ok("shared") => shares(None, false),
+        Ok("shared_thread") => shares(None, true),
+        Ok("shared_counted") => shares(Some(Publish::NotifyCounted), false),
         Ok("break") => breaks(),
         Ok("pin") => pins(),
         Ok("survey") => surveys(),
@@ -128,6 +142,30 @@ impl Bed for VerbsBed {
 fn conforms(publish: Option<Publish>) {
     let mut bed = VerbsBed::new(publish);
     let report = conformance::run(&mut bed);
+    assert_eq!(report.passed.len(), conformance::cases().len());
+}
+
+/// The suite's links join even with odd numbers, over one connection.
+struct SharedBed([Arc<SharedFabric>; 2]);
+
+impl Bed for SharedBed {
+    fn fabrics(&mut self) -> [Arc<dyn Fabric>; 2] {
+        [self.0[0].clone(), self.0[1].clone()]
+    }
+
+    fn readable(&mut self, fd: RawFd) -> bool {
+        let (start, patience) = (Instant::now(), Duration::from_secs(5));
+        fabric::wait(&[fd], patience);
+        start.elapsed() < patience
+    }
+}
+
+fn shares(publish: Option<Publish>, thread: bool) {
+    let fabrics = VerbsBed::new(publish).0.map(|fabric| {
+        let network = thread.then(|| Network::thread().expect("a thread"));
+        SharedFabric::new(fabric, Arc::new(|worker| worker % 2), network)
+    });
+    let report = conformance::run(&mut SharedBed(fabrics));
     assert_eq!(report.passed.len(), conformance::cases().len());
 }
 

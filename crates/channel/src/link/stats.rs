@@ -11,6 +11,11 @@ pub struct LinkStats {
     pub ring_bytes_sent: u64,
     /// Writes posted that carry a frame: one a frame.
     pub writes: u64,
+    /// Reads posted that fetch frames (W3): one a frame, and one more where a frame is longer than
+    /// the one before.
+    pub reads: u64,
+    /// Bytes that they asked for.
+    pub ring_bytes_read: u64,
     /// Notices posted, of which
     pub notices_sent: u64,
     /// those that return credit, and
@@ -19,6 +24,8 @@ pub struct LinkStats {
     pub sleep_notices_sent: u64,
     /// Notices received.
     pub notices_received: u64,
+    /// What the endpoint reported: notices, and operations of ours that have completed.
+    pub completions: u64,
     /// Frames taken from the ring.
     pub frames_received: u64,
     /// Bytes of their payloads.

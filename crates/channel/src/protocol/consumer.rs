@@ -29,6 +29,9 @@ enum Arrived {
     Below(u64),
     /// Mode C: each.
     Each(Contiguous),
+    /// Read mode: all below `below` may be read, reads of those below `asked` were posted, and
+    /// those in `fetched` are here.
+    Fetched { below: u64, asked: u64, fetched: Contiguous },
 }
 
 impl Consumer {
@@ -51,13 +54,27 @@ impl Consumer {
         }
     }
 
-    /// A notice that all frames below `count` were written (modes A and B).
+    /// Returns credit on its own after so many slots, and never so seldom that the data slots could
+    /// run dry before.
+    pub fn returning_every(&mut self, slots: u32, control_slots: u32) {
+        self.credit_batch = u64::from(slots).clamp(1, self.slots - u64::from(control_slots));
+    }
+
+    /// A consumer that reads frames from the producer's memory (W3), and expects position 0.
+    pub fn reading(slots: u32, control_slots: u32, incarnation: u32) -> Self {
+        Self {
+            arrived: Arrived::Fetched { below: 0, asked: 0, fetched: Contiguous::default() },
+            ..Self::new(slots, control_slots, incarnation, Publish::Notify)
+        }
+    }
+
+    /// A notice that all frames below `count` were written (modes A and B, and where we read).
     ///
     /// # Errors
     /// [`Breach::Notice`] for frames beyond the credit.
     pub fn frames_notice(&mut self, count: u16) -> Result<(), Breach> {
         let limit = self.limit();
-        if let Arrived::Below(below) = &mut self.arrived
+        if let Arrived::Below(below) | Arrived::Fetched { below, .. } = &mut self.arrived
             && let Ok(step) = u64::try_from(distance(*below, count))
         {
             let end = *below + step;
@@ -87,12 +104,42 @@ impl Consumer {
         Ok(())
     }
 
-    /// The position whose slot may be looked at; `None` while no notice covers it (modes B and C).
+    /// The position of the frame that is to be read next, if it was announced. Its slot here is
+    /// free: the producer had credit for it.
+    pub fn to_fetch(&self) -> Option<u64> {
+        match &self.arrived {
+            Arrived::Fetched { below, asked, .. } => (asked < below).then_some(*asked),
+            _ => None,
+        }
+    }
+
+    /// The read of [`to_fetch`](Self::to_fetch) was posted.
+    pub fn asked(&mut self) {
+        if let Arrived::Fetched { asked, .. } = &mut self.arrived {
+            *asked += 1;
+        }
+    }
+
+    /// All of the frame of `position` was read.
+    ///
+    /// # Panics
+    /// When it was not asked for.
+    pub fn fetched(&mut self, position: u64) {
+        if let Arrived::Fetched { asked, fetched, .. } = &mut self.arrived {
+            assert!(position < *asked, "position {position} was not asked for");
+            fetched.mark(position);
+        }
+    }
+
+    /// The position whose slot may be looked at; `None` while no notice covers it (modes B and C),
+    /// or it was not read.
     pub fn head(&self) -> Option<u64> {
         let arrived = match &self.arrived {
             Arrived::InSlot => true,
             Arrived::Below(below) => self.accepted < *below,
-            Arrived::Each(arrived) => self.accepted < arrived.below(),
+            Arrived::Each(arrived) | Arrived::Fetched { fetched: arrived, .. } => {
+                self.accepted < arrived.below()
+            }
         };
         arrived.then_some(self.accepted)
     }
@@ -157,10 +204,13 @@ impl Consumer {
         self.released.below()
     }
 
-    /// The credit that is worth a notice of its own: a batch was released since the last one.
+    /// The credit that is worth a notice of its own: a batch was released since the last one. Where
+    /// we read, also the last one of what was announced: the producer may be waiting to go.
     pub fn credit_due(&self) -> Option<u64> {
         let credit = self.released.below();
-        (credit - self.returned >= self.credit_batch).then_some(credit)
+        let last = matches!(self.arrived, Arrived::Fetched { below, .. } if below == credit);
+        let batch = if last { 1 } else { self.credit_batch };
+        (credit - self.returned >= batch).then_some(credit)
     }
 
     /// This credit was posted.
@@ -220,6 +270,32 @@ mod tests {
         counted.frame_notice(0).expect("within the ring");
         assert_eq!(counted.head(), Some(0));
         assert_eq!(counted.frame_notice(4), Err(Breach::Notice { position: 4, limit: 4 }));
+    }
+
+    #[test]
+    fn a_frame_is_read_once_after_its_notice_and_the_last_is_acknowledged() {
+        let mut reading = Consumer::reading(8, 1, 7);
+        assert_eq!(reading.to_fetch(), None);
+        reading.frames_notice(2).expect("within the ring");
+        for position in 0..2 {
+            assert_eq!(reading.to_fetch(), Some(position));
+            reading.asked();
+        }
+        assert_eq!((reading.to_fetch(), reading.head()), (None, None));
+        reading.fetched(1);
+        assert_eq!(reading.head(), None, "in order");
+        reading.fetched(0);
+        for position in 0..2 {
+            assert_eq!(reading.head(), Some(position));
+            assert_eq!(reading.is_there(commit_word(7, position)), Ok(true));
+            reading.accept();
+            assert_eq!(reading.credit_due(), None, "half a batch, and more was announced");
+            reading.release(position);
+        }
+        assert_eq!(reading.credit_due(), Some(2));
+        reading.returned(2);
+        assert_eq!(reading.credit_due(), None);
+        assert_eq!(reading.frames_notice(11), Err(Breach::Notice { position: 10, limit: 10 }));
     }
 
     #[test]

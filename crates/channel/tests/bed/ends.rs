@@ -5,7 +5,13 @@ use fabric::{Endpoint, Fabric, LinkId};
 
 /// A small ring: laps are short and each slot is used often.
 pub fn small(payload_crc: bool) -> RingConfig {
-    RingConfig { slots: 4, slot_bytes: 1024, control_slots: 1, payload_crc }
+    RingConfig {
+        slots: 4,
+        slot_bytes: 1024,
+        control_slots: 1,
+        payload_crc,
+        ..RingConfig::default()
+    }
 }
 
 /// Connects two fabrics, each end on this thread or on one of its own.

@@ -20,7 +20,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::args::{ProgressStyle, SqlArgs};
+use crate::args::{Piece, ProgressStyle, SqlArgs};
 use crate::failure::Failure;
 use crate::screen::Screen;
 use crate::script;
@@ -33,8 +33,7 @@ use shell::{Next, Shell};
 /// Runs the command.
 pub(crate) fn sql(args: &SqlArgs) -> Result<ExitCode, Failure> {
     signals::survive_large_files()?;
-    let given = !args.command.is_empty() || !args.file.is_empty();
-    let interactive = !given && std::io::stdin().is_terminal();
+    let interactive = args.given.0.is_empty() && std::io::stdin().is_terminal();
     let progress = match interactive && std::io::stderr().is_terminal() {
         true => ProgressStyle::Bar,
         false => ProgressStyle::None,
@@ -50,19 +49,20 @@ pub(crate) fn sql(args: &SqlArgs) -> Result<ExitCode, Failure> {
 
 /// What the arguments name, or else standard input.
 fn run(shell: &mut Shell<'_>, args: &SqlArgs) -> Result<ExitCode, Failure> {
-    for sql in &args.command {
-        if shell.run("<command>", sql)? == Next::Leave {
-            return Ok(ExitCode::SUCCESS);
-        }
-    }
-    let standard_input = Path::new("-").to_owned();
-    let files = match args.command.is_empty() && args.file.is_empty() {
-        true => std::slice::from_ref(&standard_input),
-        false => &args.file[..],
+    let standard_input = [Piece::File(Path::new("-").to_owned())];
+    let pieces = match &args.given.0[..] {
+        [] => &standard_input,
+        given => given,
     };
-    for file in files {
-        let script = script::read(file)?;
-        if shell.run(&script.name, &script.sql)? == Next::Leave {
+    for piece in pieces {
+        let next = match piece {
+            Piece::Text(sql) => shell.run("<command>", sql)?,
+            Piece::File(file) => {
+                let script = script::read(file)?;
+                shell.run(&script.name, &script.sql)?
+            }
+        };
+        if next == Next::Leave {
             break;
         }
     }

@@ -171,7 +171,7 @@ fn a_single_node_is_alone() {
 
 #[test]
 fn contributions_out_of_turn_are_refused() {
-    let shared = Shared::new(0, 3, 1).unwrap();
+    let shared = Shared::new(0, 3, 1, IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
     let mut state = shared.lock();
     let given = || (String::from("s"), vec![1]);
     assert_eq!(state.peer_contributes(0, 1, given()), Ok(()));

@@ -26,18 +26,19 @@ pub(super) fn model(
     };
     let small = |name: &'static str, bound: u64| {
         let value = below(name, bound);
-        numbers::<Int32Type>(name, move |row| value(row) as i32)
+        numbers::<Int32Type>(name, move |row| value(row) as i32).of(bound)
     };
     let share = |name: &'static str| {
         let random = Random::new(seed, name);
         numbers::<Float32Type>(name, move |row| random.unit(row) as f32)
     };
+    let count = job.count();
     let (task, machine) = (below("task_id", TASKS_PER_JOB), below("machine_id", MACHINES));
     Ok(Model::rows(vec![
         timeline.column("event_time", |row| row),
-        numbers::<Int64Type>("job_id", move |row| job.draw(&jobs, row)),
-        numbers::<Int64Type>("task_id", move |row| task(row) as i64),
-        numbers::<Int64Type>("machine_id", move |row| machine(row) as i64),
+        numbers::<Int64Type>("job_id", move |row| job.draw(&jobs, row)).of(count),
+        numbers::<Int64Type>("task_id", move |row| task(row) as i64).of(TASKS_PER_JOB),
+        numbers::<Int64Type>("machine_id", move |row| machine(row) as i64).of(MACHINES),
         // 0 submit, 1 schedule, 2 evict, 3 fail, 4 finish, 5 kill, 6 lost, 7 and 8 updates.
         small("event_type", 9),
         small("user_id", 1_000),

@@ -23,11 +23,21 @@ pub(super) struct Column {
     pub(super) fill: Fill,
     /// Whether it is the event time, which goes on where rows are repeated.
     pub(super) is_time: bool,
+    /// Milliseconds by which such a time may be behind that of its event.
+    pub(super) ahead_ms: i64,
+    /// How many different values there are at most, where that is known.
+    pub(super) distinct_max: Option<u64>,
 }
 
 impl Column {
     pub(super) fn new(name: &str, data_type: DataType, fill: Fill) -> Self {
-        Self { field: Field::new(name, data_type, false), fill, is_time: false }
+        let field = Field::new(name, data_type, false);
+        Self { field, fill, is_time: false, ahead_ms: 0, distinct_max: None }
+    }
+
+    /// The column, of which so many different values are known to exist at most.
+    pub(super) fn of(self, distinct_max: u64) -> Self {
+        Self { distinct_max: Some(distinct_max), ..self }
     }
 
     /// The column as `field` declares it: its name, its type where the values can be cast to it.
@@ -50,7 +60,7 @@ impl Column {
                 cast(&values, &wanted).unwrap_or(values)
             })
         };
-        Ok(Self { field: field.clone(), fill, is_time: self.is_time })
+        Ok(Self { field: field.clone(), fill, ..self })
     }
 }
 
@@ -81,13 +91,14 @@ pub(super) fn words(
     words: &[&str],
     index: impl Fn(u64) -> usize + Send + Sync + 'static,
 ) -> Column {
+    let distinct = words.len() as u64;
     let values: ArrayRef = Arc::new(StringArray::from(words.to_vec()));
     let fill = move |rows: Range<u64>| -> ArrayRef {
         let keys = rows.map(|row| index(row) as i8);
         let keys = PrimitiveArray::<Int8Type>::from_iter_values(keys);
         Arc::new(DictionaryArray::new(keys, Arc::clone(&values)))
     };
-    Column::new(name, word_type(), Box::new(fill))
+    Column::new(name, word_type(), Box::new(fill)).of(distinct)
 }
 
 /// A column of text.

@@ -34,6 +34,17 @@ impl Distribution {
         }
     }
 
+    /// How many values there are, as far as 64 bits tell.
+    pub(super) fn values(&self) -> u64 {
+        match self {
+            Self::Zipf { zipf, .. } => zipf.ranks,
+            Self::Uniform { min, max } | Self::Pareto { min, max, .. } => match span(*min, *max) {
+                0 => u64::MAX,
+                span => span,
+            },
+        }
+    }
+
     pub(super) fn draw(&self, mut draws: Draws) -> i64 {
         match self {
             Self::Uniform { min, max } => match span(*min, *max) {

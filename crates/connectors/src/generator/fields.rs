@@ -17,6 +17,7 @@ use arrow::array::{
 use arrow::compute::{CastOptions, cast, cast_with_options, nullif, take};
 use arrow::datatypes::{DataType, Field, Schema};
 use dataflow::error::ConnectorError;
+use dataflow::source::ColumnBounds;
 
 use super::Model;
 use super::columns::{Column, Fill, Timeline};
@@ -89,40 +90,37 @@ impl Setting<'_> {
         let default = if is_time { 6 } else { 0 };
         let kind = self.options.choice(&self.key("kind"), KINDS)?.unwrap_or(default);
         let random = Random::new(seed, self.field.name());
-        let fill = match KINDS[kind] {
+        let (fill, distinct_max) = match KINDS[kind] {
             "time" if is_time => {
                 return timeline.column(self.field.name(), |row| row).declared_as(self.field);
             }
-            "constant" => self.chosen(vec![self.required("value")?], random)?,
+            "constant" => (self.chosen(vec![self.required("value")?], random)?, Some(1)),
             "choice" => {
                 let values = self.required("values")?;
-                self.chosen(
-                    values.split(',').map(|value| value.trim().to_owned()).collect(),
-                    random,
-                )?
+                let values = values.split(',').map(|value| value.trim().to_owned());
+                let values: Vec<_> = values.collect();
+                let count = values.len() as u64;
+                (self.chosen(values, random)?, Some(count))
             }
             _ if data_type.is_floating() || matches!(data_type, DataType::Decimal128(..)) => {
-                self.fractional(kind, random)?
+                (self.fractional(kind, random)?, None)
             }
-            "sequence" => self.whole(None, random)?,
-            "uniform" | "zipf" | "pareto" => self.whole(Some(kind), random)?,
+            "sequence" | "uniform" | "zipf" | "pareto" => {
+                let [min, max] = self.whole_bounds()?;
+                let distribution = (KINDS[kind] != "sequence").then_some(kind);
+                let distinct = ColumnBounds::between(min, max).distinct_max;
+                (self.whole(distribution, random)?, distinct)
+            }
             _ => return Err(self.unfit(&format!("'{}' does not make a", KINDS[kind]))),
         };
         let made = fill(0..1).data_type().clone();
-        Column::new(self.field.name(), made, fill).declared_as(self.field)
+        let column = Column::new(self.field.name(), made, fill).declared_as(self.field)?;
+        Ok(Column { distinct_max, ..column })
     }
 
     /// Whole numbers: of a distribution, or in sequence.
     fn whole(&self, distribution: Option<usize>, random: Random) -> Result<Fill, ConnectorError> {
-        let (min, max) = (self.bound("min", 0.0)?, self.bound("max", MAX)?);
-        let (min, max) = (min.ceil() as i64, max.floor() as i64);
-        if min > max {
-            return Err(refuse(
-                &self.key("max"),
-                format!("{max} is less than the min, {min}"),
-                None,
-            ));
-        }
+        let [min, max] = self.whole_bounds()?;
         let Some(name) = distribution else {
             let span = (max.wrapping_sub(min) as u64).saturating_add(1);
             return Ok(Box::new(move |rows: Range<u64>| -> ArrayRef {
@@ -135,6 +133,17 @@ impl Setting<'_> {
             let values = rows.map(|row| distribution.draw(random.draws(row)));
             Arc::new(Int64Array::from_iter_values(values))
         }))
+    }
+
+    /// The least and the greatest whole number.
+    fn whole_bounds(&self) -> Result<[i64; 2], ConnectorError> {
+        let (min, max) = (self.bound("min", 0.0)?, self.bound("max", MAX)?);
+        let (min, max) = (min.ceil() as i64, max.floor() as i64);
+        if min > max {
+            let message = format!("{max} is less than the min, {min}");
+            return Err(refuse(&self.key("max"), message, None));
+        }
+        Ok([min, max])
     }
 
     /// Numbers with a fraction.

@@ -12,10 +12,10 @@ use arrow::datatypes::{
 use arrow::error::ArrowError;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use dataflow::error::ConnectorError;
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::source::{ColumnBounds, Flow, FlowContext, FlowInfo, Next, Source};
 use fabric::Clock;
 
-use super::columns::Timeline;
+use super::columns::{Column, Timeline};
 use super::{BLOCK_ROWS, Model};
 use crate::options::{Reader, refuse};
 
@@ -120,6 +120,14 @@ impl Source for GeneratorSource {
         Ok((0..flows).map(info).collect())
     }
 
+    fn bounds(&self, column: usize) -> ColumnBounds {
+        let Some(of) = self.stream.model.columns.get(column) else { return Default::default() };
+        match self.stream.time_range(of) {
+            Some([least, greatest]) => ColumnBounds::between(least, greatest),
+            None => ColumnBounds { range: None, distinct_max: of.distinct_max },
+        }
+    }
+
     fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
         let deal = Deal { flow: flow as u64, flows: self.cut.load(Ordering::Relaxed).into() };
         let stream = Arc::clone(&self.stream);
@@ -193,10 +201,17 @@ impl Stream {
     fn time_min(&self, deal: Deal, column: usize) -> Option<i64> {
         let column = self.model.columns.get(column).filter(|column| column.is_time)?;
         let first = deal.flow.saturating_mul(self.block_rows);
-        let least = self.timeline.least_ms((self.model.event)(first));
-        let least = TimestampMillisecondArray::from(vec![least]);
-        let ticks = cast(&cast(&least, column.field.data_type()).ok()?, &DataType::Int64).ok()?;
-        ticks.is_valid(0).then(|| ticks.as_primitive::<Int64Type>().value(0))
+        ticks(self.timeline.least_ms((self.model.event)(first)), column)
+    }
+
+    /// The range of a column of event time over all laps.
+    fn time_range(&self, column: &Column) -> Option<[i64; 2]> {
+        let last = self.rows.filter(|&rows| rows > 0 && column.is_time)? - 1;
+        let least = self.timeline.least_ms((self.model.event)(0));
+        let later = self.lap_ms.saturating_mul(self.laps.saturating_sub(1) as i64);
+        let greatest = self.timeline.nominal_ms((self.model.event)(last)).saturating_add(later);
+        let greatest = greatest.saturating_add(column.ahead_ms);
+        Some([ticks(least, column)?, ticks(greatest, column)?])
     }
 
     /// When the last row of a block is due, in nanoseconds after the opening.
@@ -206,6 +221,13 @@ impl Stream {
         let before = u128::from(lap) * u128::from(self.rows.unwrap_or(0));
         ((before + u128::from(end)) * 1_000_000_000 / u128::from(rate)) as u64
     }
+}
+
+/// A point in time in ticks of a column's type.
+fn ticks(ms: i64, column: &Column) -> Option<i64> {
+    let time = TimestampMillisecondArray::from(vec![ms]);
+    let ticks = cast(&cast(&time, column.field.data_type()).ok()?, &DataType::Int64).ok()?;
+    ticks.is_valid(0).then(|| ticks.as_primitive::<Int64Type>().value(0))
 }
 
 /// Points in time, later. A column of another type stays as it is: there is none, for a column of

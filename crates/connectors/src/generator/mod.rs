@@ -234,7 +234,9 @@ fn ready_made(
     seed: u64,
     timeline: Timeline,
 ) -> Result<Option<Model>, ConnectorError> {
-    let Some(kind) = options.choice("kind", KINDS)? else { return Ok(None) };
+    let kind = options.choice("kind", KINDS)?;
+    check_kind(options, kind.map(|kind| KINDS[kind]))?;
+    let Some(kind) = kind else { return Ok(None) };
     let model = match KINDS[kind] {
         "ysb" => ysb::model(options, seed, timeline)?,
         "nexmark" => nexmark::model(options, seed, timeline)?,
@@ -242,6 +244,28 @@ fn ready_made(
         _ => ro::model(options, seed, timeline)?,
     };
     Ok(Some(model))
+}
+
+/// Refuses options that say nothing of a table of this kind.
+fn check_kind(options: Reader<'_>, kind: Option<&str>) -> Result<(), ConnectorError> {
+    for key in options.0.keys() {
+        match (key.as_str(), kind) {
+            ("table" | "proportions", None | Some("ysb" | "cluster-monitoring" | "ro")) => {
+                let hint = Some("write 'kind' = 'nexmark'".into());
+                return Err(refuse(key, "speaks of the tables of nexmark", hint));
+            }
+            ("keys" | "distribution" | "exponent", None) => {
+                let hint = Some(format!("write 'kind' = '{}', or 'fields.<column>.max'", KINDS[0]));
+                return Err(refuse(key, "speaks of a ready-made table, which has a 'kind'", hint));
+            }
+            (column, Some(kind)) if column.starts_with("fields.") => {
+                let message = format!("is ignored: a table of kind '{kind}' makes its own columns");
+                return Err(refuse(key, message, Some("leave it out, or 'kind'".into())));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// The rows of a table.
@@ -311,6 +335,11 @@ impl Key {
         };
         let exponent = exponent(options, "exponent", NAMES[name])?;
         Ok(Self(Distribution::new(name, 0, keys - 1, exponent)))
+    }
+
+    /// How many there are at most.
+    fn count(&self) -> u64 {
+        self.0.values()
     }
 
     fn draw(&self, random: &random::Column, row: u64) -> i64 {

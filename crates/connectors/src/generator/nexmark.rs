@@ -24,6 +24,8 @@ const FIRST_ID: u64 = 1_000;
 /// Persons that sell and bid at a time: the latest.
 const ACTIVE_PERSONS: u64 = 1_000;
 const AUCTIONS: u64 = 10_000;
+/// How long an auction lasts at most.
+const LASTS_MS_MAX: u64 = 20_000;
 
 const CITIES: [&str; 10] = [
     "Phoenix",
@@ -123,10 +125,12 @@ fn bid(
 ) -> Result<Vec<Column>, ConnectorError> {
     let random = |name: &str| Random::new(seed, &format!("bid.{name}"));
     let key = Key::new(options, AUCTIONS, "pareto")?;
+    let keys = key.count();
     let (auction, bidder, price) = (random("auction"), random("bidder"), random("price"));
     let (channel, of, pages) = (random("channel"), random("channel"), random("url"));
     Ok(vec![
-        numbers::<Int64Type>("auction", move |row| FIRST_ID as i64 + key.draw(&auction, row)),
+        numbers::<Int64Type>("auction", move |row| FIRST_ID as i64 + key.draw(&auction, row))
+            .of(keys),
         numbers::<Int64Type>("bidder", move |row| cycle.person(event(row), &bidder)),
         numbers::<Int64Type>("price", move |row| price_of(price.unit(row))),
         texts("channel", move |row, out| channel_of(&channel, row).name(out)),
@@ -147,7 +151,7 @@ fn auction(
     let (seller, category) = (random("seller"), random("category"));
     let opening = move |row| price_of(initial.unit(row));
     let ends = move |row| {
-        timeline.nominal_ms(event(row)).saturating_add(1 + lasts.below(row, 20_000) as i64)
+        timeline.nominal_ms(event(row)).saturating_add(1 + lasts.below(row, LASTS_MS_MAX) as i64)
     };
     let expires = numbers::<TimestampMillisecondType>("expires", ends);
     vec![
@@ -157,9 +161,9 @@ fn auction(
         numbers::<Int64Type>("initial_bid", opening),
         numbers::<Int64Type>("reserve", move |row| opening(row) + price_of(reserve.unit(row))),
         timeline.column("date_time", event),
-        Column { is_time: true, ..expires },
+        Column { is_time: true, ahead_ms: LASTS_MS_MAX as i64, ..expires },
         numbers::<Int64Type>("seller", move |row| cycle.person(event(row), &seller)),
-        numbers::<Int64Type>("category", move |row| 10 + category.below(row, 5) as i64),
+        numbers::<Int64Type>("category", move |row| 10 + category.below(row, 5) as i64).of(5),
         filler("extra", random("extra"), 80),
     ]
 }

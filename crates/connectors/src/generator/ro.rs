@@ -17,8 +17,9 @@ pub(super) fn model(
 ) -> Result<Model, ConnectorError> {
     let key = Key::new(options, KEYS, "uniform")?;
     let keys = Random::new(seed, "key");
+    let count = key.count();
     Ok(Model::rows(vec![
-        numbers::<Int64Type>("key", move |row| key.draw(&keys, row)),
+        numbers::<Int64Type>("key", move |row| key.draw(&keys, row)).of(count),
         timeline.column("event_time", |row| row),
     ]))
 }

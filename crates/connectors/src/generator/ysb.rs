@@ -31,12 +31,13 @@ pub(super) fn model(
     let (ad_type, event_type, keys) = (random("ad_type"), random("event_type"), random("key"));
     let types = ["banner", "modal", "sponsored-search", "mail", "mobile"];
     let events = ["view", "click", "purchase"];
+    let (campaigns, count) = (ADS / ADS_PER_CAMPAIGN as u64, key.count());
     let id = move |row| ad.below(row, ADS) as i64;
     Ok(Model::rows(vec![
-        numbers::<Int64Type>("user_id", move |row| user.below(row, USERS) as i64),
-        numbers::<Int64Type>("page_id", move |row| page.below(row, PAGES) as i64),
-        numbers::<Int64Type>("ad_id", id),
-        numbers::<Int64Type>("campaign_id", move |row| id(row) / ADS_PER_CAMPAIGN),
+        numbers::<Int64Type>("user_id", move |row| user.below(row, USERS) as i64).of(USERS),
+        numbers::<Int64Type>("page_id", move |row| page.below(row, PAGES) as i64).of(PAGES),
+        numbers::<Int64Type>("ad_id", id).of(ADS),
+        numbers::<Int64Type>("campaign_id", move |row| id(row) / ADS_PER_CAMPAIGN).of(campaigns),
         words("ad_type", &types, move |row| ad_type.below(row, 5) as usize),
         words("event_type", &events, move |row| event_type.below(row, 3) as usize),
         timeline.column("event_time", |row| row),
@@ -44,6 +45,6 @@ pub(super) fn model(
             let [a, b, c, ..] = ip.bits(row).to_le_bytes();
             let _ = write!(out, "10.{a}.{b}.{c}");
         }),
-        numbers::<Int64Type>("key", move |row| key.draw(&keys, row)),
+        numbers::<Int64Type>("key", move |row| key.draw(&keys, row)).of(count),
     ]))
 }

@@ -7,13 +7,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray};
+use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use dataflow::error::ConnectorError;
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::source::{ColumnBounds, Flow, FlowContext, FlowInfo, Next, Source};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::arrow::arrow_reader::{
@@ -72,25 +72,39 @@ impl ParquetSource {
             name: format!("{} row group {group}", file.blob.name()),
             rows: Some(rows.num_rows().max(0) as u64),
             bytes: Some(bytes),
-            event_time_min: time_column.and_then(|column| self.time_min(file, group, column)),
+            event_time_min: time_column
+                .filter(|&column| {
+                    let declared = self.target.projected.fields().get(column);
+                    declared
+                        .is_some_and(|field| matches!(field.data_type(), DataType::Timestamp(..)))
+                })
+                .and_then(|column| self.range(file, group, column))
+                .map(|[least, _]| least),
         }
     }
 
-    /// The smallest point in time of a row group, in ticks of the declared type. The cast keeps
-    /// the order of points in time, so the least stays the least.
-    fn time_min(&self, file: &ParquetFile, group: usize, column: usize) -> Option<i64> {
+    /// The least and the greatest whole number or point in time of a row group, in ticks of the
+    /// declared type. The cast keeps their order, so the least stays the least.
+    fn range(&self, file: &ParquetFile, group: usize, column: usize) -> Option<[i64; 2]> {
         let declared = self.target.projected.fields().get(column)?.data_type();
         let schema = file.metadata.schema();
         let field = schema.field(file.mapping.column_of(self.target.column_at(column)?)?);
-        let is_time = matches!(field.data_type(), DataType::Timestamp(..) | DataType::Date32);
-        if !is_time || !matches!(declared, DataType::Timestamp(..)) {
+        let is_time = |of: &DataType| matches!(of, DataType::Timestamp(..) | DataType::Date32);
+        let [times, numbers] = [is_time, DataType::is_integer]
+            .map(|fits| [field.data_type(), declared].into_iter().all(fits));
+        if !times && !numbers {
             return None;
         }
         let roots = file.metadata.parquet_schema();
         let statistics = StatisticsConverter::try_new(field.name(), schema, roots).ok()?;
-        let mins = statistics.row_group_mins([file.metadata.metadata().row_group(group)]).ok()?;
-        let ticks = cast(&cast(&mins, declared).ok()?, &DataType::Int64).ok()?;
-        ticks.is_valid(0).then(|| ticks.as_primitive::<Int64Type>().value(0))
+        let group = file.metadata.metadata().row_group(group);
+        let ends = [statistics.row_group_mins([group]), statistics.row_group_maxes([group])];
+        let ticks = |ends: ArrayRef| {
+            let ends = cast(&cast(&ends, declared).ok()?, &DataType::Int64).ok()?;
+            ends.is_valid(0).then(|| ends.as_primitive::<Int64Type>().value(0))
+        };
+        let [least, greatest] = ends.map(|ends| ends.ok().and_then(ticks));
+        least.zip(greatest).map(|(least, greatest)| [least, greatest])
     }
 }
 
@@ -109,6 +123,13 @@ impl Source for ParquetSource {
         time_column: Option<usize>,
     ) -> Result<Vec<FlowInfo>, ConnectorError> {
         Ok((0..self.flows.len()).map(|flow| self.describe(flow, time_column)).collect())
+    }
+
+    fn bounds(&self, column: usize) -> ColumnBounds {
+        let groups = self.flows.iter();
+        let ranges = groups.map(|&(file, group)| self.range(&self.files[file], group, column));
+        let all = ranges.reduce(|a, b| a.zip(b).map(|([a, b], [c, d])| [a.min(c), b.max(d)]));
+        all.flatten().map_or_else(Default::default, |[a, b]| ColumnBounds::between(a, b))
     }
 
     fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {

@@ -1,20 +1,21 @@
 //! What the tests stand on: a directory of their own, a clock that they move, and short ways to
 //! read a table to its end.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrow::array::ArrayRef;
-use arrow::compute::concat_batches;
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use arrow::array::{ArrayRef, AsArray};
+use arrow::compute::{cast, concat_batches};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
 use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use dataflow::bad::BadRows;
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::source::{Flow, FlowContext, Next, Source};
+use dataflow::source::{ColumnBounds, Flow, FlowContext, Next, Source};
 use fabric::Clock;
 
 /// A directory that goes away with the test.
@@ -209,4 +210,30 @@ pub fn drain(flow: &mut dyn Flow) -> Result<RecordBatch, ConnectorError> {
     let empty = Arc::new(Schema::empty());
     let schema = batches.first().map_or(empty, RecordBatch::schema);
     Ok(concat_batches(&schema, &batches).unwrap())
+}
+
+/// How many columns of a source have bounds, which its rows keep.
+pub fn bounds_hold(source: &dyn Source) -> usize {
+    let rows = read(source, 2, &context());
+    let mut known = 0;
+    for (at, column) in rows.columns().iter().enumerate() {
+        let name = source.schema().field(at).name().clone();
+        let bounds = source.bounds(at);
+        if let Some([least, greatest]) = bounds.range {
+            let values = cast(column, &DataType::Int64).expect("whole numbers");
+            let values = values.as_primitive::<Int64Type>().iter().flatten();
+            for value in values {
+                assert!((least..=greatest).contains(&value), "{name}: {value}, {bounds:?}");
+            }
+        }
+        if let Some(most) = bounds.distinct_max {
+            let options = FormatOptions::default();
+            let texts = ArrayFormatter::try_new(column, &options).expect("a column");
+            let valid = (0..rows.num_rows()).filter(|&row| column.is_valid(row));
+            let distinct: HashSet<_> = valid.map(|row| texts.value(row).to_string()).collect();
+            assert!(distinct.len() as u64 <= most, "{name}: {}, {bounds:?}", distinct.len());
+        }
+        known += usize::from(bounds != ColumnBounds::default());
+    }
+    known
 }

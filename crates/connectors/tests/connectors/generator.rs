@@ -289,6 +289,35 @@ fn declared_columns_are_made_as_their_fields_say() {
 }
 
 #[test]
+fn no_row_is_beyond_the_bounds_of_its_columns() {
+    let options = [("rows", "20000"), ("repeat", "2"), ("disorder", "50ms"), ("interval", "1ms")];
+    let mut known = 0;
+    for table in all_workloads() {
+        let keys = ("keys", "300");
+        known += bounds_hold(
+            &*source(&Generator, &with(table, &[&options[..], &[keys]].concat())).unwrap(),
+        );
+    }
+    let own = [("fields.item.kind", "zipf"), ("fields.item.max", "50"), ("fields.grade.max", "9")];
+    let own = table(&declared(), &[&options[..], &own].concat());
+    known += bounds_hold(&*source(&Generator, &own).unwrap());
+    // Numbers of the workloads, words, times, and what the options of a column say.
+    assert!(known >= 25, "{known}");
+}
+
+#[test]
+fn options_of_another_kind_of_table_are_refused() {
+    let error = |options: &[(&str, &str)]| {
+        let table = table(&declared(), options);
+        refused(source(&Generator, &table)).to_string()
+    };
+    assert!(error(&[("table", "bid")]).contains("nexmark"));
+    assert!(error(&[("kind", "ysb"), ("proportions", "1:1:1")]).contains("nexmark"));
+    assert!(error(&[("keys", "10")]).contains("ready-made"));
+    assert!(error(&[("kind", "ro"), ("fields.item.max", "10")]).contains("its own columns"));
+}
+
+#[test]
 fn settings_that_do_not_fit_are_refused_by_name() {
     let error = |key: &str, value: &str| {
         refused(source(&Generator, &table(&declared(), &[("rows", "10"), (key, value)])))

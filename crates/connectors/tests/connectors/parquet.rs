@@ -58,6 +58,9 @@ fn row_groups_are_flows_and_say_what_is_in_them() {
     assert_eq!(rows(&read)[1], "1970-01-01T00:01:41.050|101|101");
     assert_eq!(rows(&read)[0], "1970-01-01T00:01:40.050|100|NULL");
     assert_eq!(source.flows(7, Some(1)).unwrap()[0].event_time_min, None);
+    // The number and the time.
+    assert_eq!(bounds_hold(&*source), 2);
+    assert_eq!(source.bounds(1).range, Some([0, 249]));
     let nothing = FileConnector.source(&table, &[]).unwrap();
     assert_eq!(crate::bed::read(&*nothing, 1, &context()).num_rows(), 250);
 }

@@ -88,16 +88,16 @@ impl<'a> Packer<'a> {
             [first, ..] => concat_batches(&first.schema(), &gathered)?,
         };
         let narrow = Narrow::of(&whole)?;
-        let head = narrow.head();
-        let extra = head.len() + runs.len() * RUN_BYTES;
-        let room = self.room.saturating_sub(extra).max(self.room / 2);
-        let mut fitting = Encoder::rows_fitting(&narrow.columns, room);
+        let (head, columns) = narrow.part(0, whole.num_rows())?;
+        let beside = head.len() + runs.len() * RUN_BYTES;
+        let mut fitting = Encoder::rows_fitting_beside(&columns, beside, self.room);
         let (mut done, mut cutter) = (0, Cutter { runs: &runs, begun: 0 });
         while done < whole.num_rows() {
             let rows = fitting.min(whole.num_rows() - done);
             let before = cutter;
+            let (head, columns) = narrow.part(done, rows)?;
             let extra = [&head[..], &encode_runs(&cutter.cut(rows as u32))].concat();
-            let encoded = self.encoder.borrow_mut().encode(&narrow.columns.slice(done, rows))?;
+            let encoded = self.encoder.borrow_mut().encode(&columns)?;
             let encoded = encoded.with_extra(&extra);
             if encoded.len() > self.room && rows > 1 {
                 (fitting, cutter) = (rows / 2, before);
@@ -277,6 +277,26 @@ mod tests {
         let bytes: usize = payloads.iter().map(Bytes::len).sum();
         // 13 bytes of text and 4 of its offset, 2 of the key, 1 of the state and an eighth.
         assert!(bytes < 10_000 * 21, "{bytes}");
+    }
+
+    #[test]
+    fn dense_keys_travel_without_bytes_of_their_own() {
+        let field = |name: &str| Field::new(name, DataType::Int64, true);
+        let schema = Arc::new(Schema::new(vec![field("0"), field("1")]));
+        let bytes = |step: i64| -> usize {
+            let encoder = RefCell::new(Encoder::new(&schema));
+            let mut packer = Packer::new(&encoder, &schema, 64 << 10);
+            let keys: ArrayRef =
+                Arc::new(Int64Array::from_iter_values((0..400_000).map(|i| i * step)));
+            let states: ArrayRef =
+                Arc::new(Int64Array::from_iter_values((0..400_000).map(|i| i % 9)));
+            packer.add(0, Columns { keys: vec![keys], states: vec![states] }).unwrap();
+            packer.finish().unwrap().iter().map(Bytes::len).sum()
+        };
+        // A byte of state, and of the key none, a bit for each place, and four bytes.
+        assert!(bytes(1) < 410_000, "{}", bytes(1));
+        assert!(bytes(3) < 570_000, "{}", bytes(3));
+        assert!(bytes(64) > 1_900_000, "{}", bytes(64));
     }
 
     #[test]

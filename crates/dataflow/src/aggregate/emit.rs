@@ -1,10 +1,11 @@
 //! Gives out the result rows of a window.
 
+use std::iter::repeat_n;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, TimestampMicrosecondArray, TimestampMillisecondArray, TimestampNanosecondArray,
-    TimestampSecondArray,
+    ArrayRef, StringArray, TimestampMicrosecondArray, TimestampMillisecondArray,
+    TimestampNanosecondArray, TimestampSecondArray,
 };
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, TimeUnit};
@@ -15,6 +16,7 @@ use state::{Fired, Window};
 use super::{Grouping, sessions};
 use crate::error::DataflowError;
 use crate::exchange::Member;
+use crate::job::FINAL;
 use crate::reader::Rows;
 use crate::time::last_tick;
 
@@ -22,9 +24,10 @@ use crate::time::last_tick;
 const TOTAL_WORKER: u32 = 0;
 
 impl Grouping {
-    /// Assembles keys, values and window columns, and emits.
-    pub(super) async fn emit(&self, fired: Vec<Fired>) -> Result<(), DataflowError> {
-        let batches = fired.into_iter().map(|fired| self.assemble(fired));
+    /// Assembles keys, values and window columns, and emits. `kind` is [`EARLY`](crate::job::EARLY)
+    /// or [`FINAL`].
+    pub(super) async fn emit(&self, fired: Vec<Fired>, kind: &str) -> Result<(), DataflowError> {
+        let batches = fired.into_iter().map(|fired| self.assemble(fired, kind));
         let batches = batches.collect::<Result<Vec<_>, _>>()?;
         let batch = match batches.as_slice() {
             [one] => one.clone(),
@@ -41,7 +44,7 @@ impl Grouping {
         Ok(())
     }
 
-    fn assemble(&self, fired: Fired) -> Result<RecordBatch, DataflowError> {
+    fn assemble(&self, fired: Fired, kind: &str) -> Result<RecordBatch, DataflowError> {
         let rows = fired.columns.rows();
         let mut arrays = fired.columns.keys;
         let mut values = fired.columns.states;
@@ -54,6 +57,9 @@ impl Grouping {
                 arrays.extend(values);
                 self.append_window(fired.window, rows, &mut arrays);
             }
+        }
+        if self.spec.early_ns.is_some() {
+            arrays.push(Arc::new(StringArray::from_iter_values(repeat_n(kind, rows))));
         }
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         Ok(RecordBatch::try_new_with_options(self.spec.schema.clone(), arrays, &options)?)
@@ -68,7 +74,7 @@ impl Grouping {
         }
         let states = self.spec.group_by.of_nothing()?;
         let columns = state::Columns { keys: Vec::new(), states };
-        self.emit(vec![Fired { window: None, first: true, columns }]).await
+        self.emit(vec![Fired { window: None, first: true, columns }], FINAL).await
     }
 
     fn append_window(&self, of: Option<Window>, rows: usize, columns: &mut Vec<ArrayRef>) {

@@ -1,10 +1,11 @@
 //! The merge exchange: late merge by epochs (S3, S9, S11).
 //!
 //! Every worker is a *helper*: it folds its own rows into states of all keys. An epoch ends after
-//! so many bytes of input, or early when a window may fire; then the groups of others are taken out
-//! by their *leader* and sent, the helper's watermark behind them, and start from zero. A leader
-//! merges the deltas of each helper in the order of epochs, each once, into the state that holds
-//! its own rows, which go on being folded.
+//! so many bytes of input, by how well rows combine in it ([`EpochLength`]), or early when a window
+//! may fire or is to be looked at; then the groups
+//! of others are taken out by their *leader* and sent, the helper's watermark behind them, and
+//! start from zero. A leader merges the deltas of each helper in the order of epochs, each once,
+//! into the state that holds its own rows, which go on being folded.
 //!
 //! A helper keeps a delta until its leader has acknowledged it, not merely until it was sent: the
 //! paper's order loses an epoch when the leader dies in between. So many epochs may be
@@ -15,13 +16,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use bytes::Bytes;
 use channel::{Class, Header};
-use state::Partitioner;
-use state::epoch::{Helper, Presence, Progress, Tag, Verdict};
+use fabric::Clock;
+use state::epoch::{Ended, EpochLength, Helper, Presence, Progress, Tag, Verdict};
+use state::{Columns, Partitioner, Split};
 
 use super::Grouping;
 use super::delta::{Landed, Packer};
@@ -38,12 +40,9 @@ use crate::worker::Place;
 /// Workers do not come back from death yet: each lives its first life.
 const INCARNATION: u64 = 0;
 
-/// An epoch that brings together fewer rows of a group than this goes on beyond its bytes: with
-/// many keys, 64 MiB of input have hardly two rows of any (a factor of 1.04 at 10 million uniform
-/// keys), and shipping them costs more than it saves.
-const ROWS_PER_GROUP_MIN: u64 = 16;
-/// How many times its bytes an epoch goes on at most.
-const STRETCH_MAX: u64 = 16;
+/// How large the part of the budget is that others may not have taken when an epoch ends because
+/// memory is short.
+const KEPT_PART: usize = 8;
 
 /// Bytes of a payload's place in a list; payloads may be empty.
 const KEPT_BYTES: usize = size_of::<Bytes>();
@@ -63,11 +62,12 @@ pub(super) struct Merge {
     schema: SchemaRef,
     answers: Answers,
     announced: Cell<(i64, bool)>,
-    /// Bytes of input after which an epoch ends, and the count of bytes at which this one began.
-    epoch_bytes: u64,
-    epoch_began: Cell<u64>,
-    /// The count of rows at which this epoch began.
-    epoch_began_rows: Cell<u64>,
+    length: RefCell<EpochLength>,
+    clock: Arc<dyn Clock>,
+    workers: u64,
+    /// The counts of bytes that the worker had read, and of rows that had come to the operator,
+    /// when this epoch began.
+    began: Cell<(u64, u64)>,
     /// How far windows have fired at any leader, as far as told.
     reached: Cell<i64>,
 }
@@ -96,6 +96,15 @@ impl Staged {
     }
 }
 
+/// The groups that an epoch has brought of others.
+struct Cut {
+    /// By leader.
+    chunks: Vec<Vec<Bytes>>,
+    groups: u64,
+    /// Groups that stayed.
+    stayed: u64,
+}
+
 impl Merge {
     pub(super) fn new(spec: &Aggregation, place: &Place, partitioner: Partitioner) -> Self {
         let types = spec.group_by.keys.iter().cloned().chain(spec.group_by.state_types());
@@ -115,9 +124,10 @@ impl Merge {
             schema,
             answers: Answers::new(place.workers),
             announced: Cell::new((i64::MIN, false)),
-            epoch_bytes: place.settings.epoch_bytes,
-            epoch_began: Cell::new(0),
-            epoch_began_rows: Cell::new(0),
+            length: RefCell::new(EpochLength::new(place.settings.epoch)),
+            clock: place.clock.clone(),
+            workers: place.workers.into(),
+            began: Cell::new((0, 0)),
             reached: Cell::new(i64::MIN),
         }
     }
@@ -145,6 +155,30 @@ impl Merge {
             grouping.move_clock(grouping.worker, progress);
         }
         Ok(())
+    }
+
+    /// Ends the epoch where it is, so that leaders have what it has brought. Who is idle has
+    /// brought nothing.
+    pub(super) async fn share(&self, grouping: &Grouping) -> Result<(), DataflowError> {
+        match self.announced.get() {
+            (_, true) => Ok(()),
+            (watermark, false) => self.close_epoch(grouping, Progress::active(watermark)).await,
+        }
+    }
+
+    /// Ends the epoch because memory is short; first the others must have taken most of what has
+    /// been given to them.
+    pub(super) async fn relieve(&self, grouping: &Grouping) -> Result<(), DataflowError> {
+        let part = grouping.ledger.share(grouping.tag) / KEPT_PART;
+        self.acknowledged.wait_for(|| (self.kept_bytes.get() <= part).then_some(())).await;
+        self.share(grouping).await
+    }
+
+    /// Of some groups those that `worker` leads.
+    pub(super) fn own_of(&self, worker: u32, groups: &Columns) -> Result<Columns, DataflowError> {
+        let mut split = Split::default();
+        self.partitioner.borrow_mut().split(groups, &mut split)?;
+        Ok(split.select(worker, groups)?)
     }
 
     /// Ends an epoch that says that this worker is back, and waits until every leader has merged
@@ -271,13 +305,16 @@ impl Merge {
             self.acknowledged.wait_for(|| may_close().then_some(())).await;
         }
         self.announced.set((progress.watermark, progress.presence == Presence::Idle));
-        self.epoch_began.set(grouping.metrics.bytes_in.load(Ordering::Relaxed));
-        self.epoch_began_rows.set(grouping.metrics.rows_in.load(Ordering::Relaxed));
-        Metrics::add(&grouping.metrics.epochs, 1);
-        let mut delta = self.cut(grouping)?;
+        let since = self.clock.now_ns();
+        let (bytes, rows) = self.read(grouping);
+        let began = self.began.get();
+        self.began.set((began.0 + bytes, began.1 + rows));
+        let Cut { mut chunks, groups, stayed } = self.cut(grouping)?;
+        let mut delta_bytes = 0;
         for leader in grouping.net.peers() {
-            let chunks = std::mem::take(&mut delta[leader as usize]);
+            let chunks = std::mem::take(&mut chunks[leader as usize]);
             let bytes: usize = chunks.iter().map(Bytes::len).sum();
+            delta_bytes += bytes as u64;
             self.kept_bytes.set(self.kept_bytes.get() + bytes);
             let closed = self.helpers.borrow_mut()[leader as usize].close(progress, chunks);
             debug_assert!(closed.is_ok(), "may_close was awaited");
@@ -288,7 +325,22 @@ impl Merge {
                 self.helpers.borrow_mut()[leader as usize].sent();
             }
         }
+        let rows = rows - rows / self.workers;
+        let took_ns = self.clock.now_ns().saturating_sub(since);
+        self.measure(grouping, Ended { bytes, rows, groups, stayed, took_ns }, delta_bytes);
         Ok(())
+    }
+
+    /// Learns from an epoch how long the next one should be.
+    fn measure(&self, grouping: &Grouping, ended: Ended, delta_bytes: u64) {
+        self.length.borrow_mut().ended(&ended);
+        Metrics::add(&grouping.metrics.epochs, 1);
+        if let Some(operator) = grouping.metrics.operators().get(grouping.tag as usize) {
+            Metrics::add(&operator.epochs, 1);
+            Metrics::add(&operator.groups_sent, ended.groups);
+            Metrics::add(&operator.delta_bytes, delta_bytes);
+            operator.epoch_bytes.store(self.length.borrow().bytes(), Ordering::Relaxed);
+        }
     }
 
     fn next_chunk(&self, leader: u32) -> Option<(Tag, Bytes)> {
@@ -313,7 +365,7 @@ impl Merge {
     }
 
     /// Takes the groups that others lead out of the state, by leader.
-    fn cut(&self, grouping: &Grouping) -> Result<Vec<Vec<Bytes>>, DataflowError> {
+    fn cut(&self, grouping: &Grouping) -> Result<Cut, DataflowError> {
         let packer = |leader: u32| {
             let own = leader == grouping.worker;
             let room = if own { 0 } else { grouping.net.payload_max(leader) };
@@ -321,32 +373,35 @@ impl Merge {
         };
         let mut packers: Vec<_> = (0..grouping.net.size() as u32).map(packer).collect();
         let mut partitioner = self.partitioner.borrow_mut();
-        grouping.bounded().slices().give_away(
+        let mut given = 0;
+        let stayed = grouping.bounded().slices().give_away(
             grouping.worker,
             &mut partitioner,
             |start, split, groups| {
                 for leader in grouping.net.peers().filter(|&leader| split.rows(leader) > 0) {
+                    given += split.rows(leader) as u64;
                     packers[leader as usize].add(start, split.select(leader, groups)?)?;
                 }
                 Ok::<_, DataflowError>(())
             },
         )?;
-        packers.into_iter().map(Packer::finish).collect()
+        let chunks = packers.into_iter().map(Packer::finish).collect::<Result<_, _>>()?;
+        Ok(Cut { chunks, groups: given, stayed: stayed as u64 })
     }
 
-    /// Whether the epoch has read its bytes, and has combined them or given it up.
+    /// Whether the epoch has read its bytes.
     fn is_long(&self, grouping: &Grouping) -> bool {
-        let bytes = self.bytes_read(grouping);
-        if bytes < self.epoch_bytes {
-            return false;
-        }
-        let rows = grouping.metrics.rows_in.load(Ordering::Relaxed) - self.epoch_began_rows.get();
-        let groups = grouping.merged.borrow_mut().slices().groups_at_most() as u64;
-        rows >= ROWS_PER_GROUP_MIN.saturating_mul(groups)
-            || bytes >= STRETCH_MAX.saturating_mul(self.epoch_bytes)
+        let (bytes, rows) = self.read(grouping);
+        let groups = || grouping.merged.borrow_mut().slices().groups_at_most() as u64;
+        self.length.borrow_mut().is_over(bytes, rows, groups)
     }
 
-    fn bytes_read(&self, grouping: &Grouping) -> u64 {
-        grouping.metrics.bytes_in.load(Ordering::Relaxed) - self.epoch_began.get()
+    /// Bytes that the worker has read in this epoch, and rows that have come to the operator.
+    fn read(&self, grouping: &Grouping) -> (u64, u64) {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let operator = grouping.metrics.operators().get(grouping.tag as usize);
+        let (bytes, rows) = self.began.get();
+        let rows_in = operator.map_or(rows, |operator| load(&operator.rows_in));
+        (load(&grouping.metrics.bytes_in) - bytes, rows_in - rows)
     }
 }

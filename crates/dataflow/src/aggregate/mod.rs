@@ -2,23 +2,29 @@
 //! one key together by an exchange, and fires a window when the clock of every worker has passed
 //! its end (S11).
 //!
-//! The three exchanges give the same rows. What differs is what travels:
+//! All exchanges give the same rows. What differs is what travels:
 //!
 //! | exchange | where a row is folded | what travels |
 //! |---|---|---|
 //! | `forward` | here, by the only worker | nothing |
 //! | `merge` | here | one delta per epoch and leader, of the groups that others lead ([`merge`]) |
 //! | `shuffle` | at its key's leader | each row ([`Shuffle`]) |
+//! | `uppar` | at its key's leader, one of half of the workers | each row; the others read |
 //!
-//! Sessions are windows too: see [`sessions`].
+//! Sessions are windows too: see [`sessions`]. Windows may be looked at before they end: see
+//! [`early`].
 //!
 //! The merged state is by slices, of which windows are put together where they fire
 //! ([`state::Windowed`]); an exchange moves slices and does not look at windows.
+//!
+//! Groups that do not fit memory go to a disk, where there is one ([`state::Slices::spill_to`]).
+//! With `merge` those of other leaders do not: they travel instead, for then the epoch ends.
 //!
 //! Late rows are counted here, before any exchange, so that they are the same rows whatever the
 //! exchange.
 
 mod delta;
+mod early;
 mod emit;
 mod fold;
 mod late;
@@ -33,7 +39,7 @@ use arrow::array::{ArrayRef, Int64Array};
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
 use state::epoch::{Leader, Progress};
-use state::{Fired, Partitioner, Slices, Windowed};
+use state::{Fired, Partitioner, Slices, Spilled, Windowed};
 
 use crate::aggregate::fold::Folder;
 use crate::aggregate::late::Sorted;
@@ -41,7 +47,7 @@ use crate::aggregate::merge::Merge;
 use crate::error::DataflowError;
 use crate::exchange::{Lane, Member, Shuffle, leader_of, said};
 use crate::frame::Kind;
-use crate::job::{Aggregation, Exchange, Window};
+use crate::job::{Aggregation, Exchange, FINAL, Window};
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::net::{Message, Net};
@@ -67,6 +73,14 @@ pub(crate) struct Grouping {
     clock_moved: Event,
     /// Whether a row was given out: see [`Grouping::emit_total_of_nothing`].
     emitted: Cell<bool>,
+    /// Whether it is time to look at windows that have not ended.
+    look: Cell<bool>,
+    /// Whether this worker has no more rows.
+    ended: Cell<bool>,
+    /// Whether groups may go to a disk.
+    spills: bool,
+    /// What went to the disk, as far as it was published.
+    spilled: Cell<Spilled>,
     net: Rc<Net>,
     routes: Routes,
     metrics: Arc<Metrics>,
@@ -97,24 +111,35 @@ impl Grouping {
                 let partitioner = Partitioner::in_blocks(place.workers);
                 Meeting::Merge(Box::new(Merge::new(spec, place, partitioner)))
             }
-            Exchange::Shuffle => {
+            Exchange::Shuffle | Exchange::UpPar => {
                 let lane = Lane::new(&spec.input_schema, &spec.keys, place.workers);
+                let lane = lane.halved(spec.exchange == Exchange::UpPar);
                 Meeting::Shuffle(Shuffle::new(vec![lane], place.workers))
             }
         };
         let leader = leader_of(place, matches!(exchange, Meeting::Forward));
+        let mut merged = Windowed::new(&spec.group_by, windows);
+        if let Some(disk) = &place.disk {
+            let merges = matches!(exchange, Meeting::Merge(_));
+            let own = merges.then(|| (place.worker, Partitioner::in_blocks(place.workers)));
+            merged.slices().spill_to(disk.clone(), own);
+        }
         Self {
             tag,
             worker: place.worker,
             spec: spec.clone(),
             rows_max: place.settings.batch_rows_max,
             ledger: place.ledger.clone(),
-            merged: RefCell::new(Windowed::new(&spec.group_by, windows)),
+            merged: RefCell::new(merged),
             folder: RefCell::new(Folder::new(spec)),
             exchange,
             leader: RefCell::new(leader),
             clock_moved: Event::default(),
             emitted: Cell::new(false),
+            look: Cell::new(false),
+            ended: Cell::new(false),
+            spills: place.disk.is_some(),
+            spilled: Cell::default(),
             net,
             routes,
             metrics,
@@ -165,7 +190,17 @@ impl Grouping {
         } else {
             self.push_on(batch, slice).await?;
         }
-        self.account()
+        self.account()?;
+        match &self.exchange {
+            // Groups of others are all that is left in memory: their leaders have room for them.
+            Meeting::Merge(merge) if self.has_spilled() => merge.relieve(self).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether groups have gone to the disk since the last call.
+    fn has_spilled(&self) -> bool {
+        self.merged.borrow_mut().slices().take_spilled()
     }
 
     /// Takes rows to where they are folded; those of `key` are not of their slice.
@@ -210,6 +245,7 @@ impl Grouping {
     /// # Errors
     /// When state cannot be merged or cannot travel.
     pub(crate) async fn end_of_rows(&self, watermark: i64) -> Result<(), DataflowError> {
+        self.ended.set(true);
         match &self.exchange {
             Meeting::Forward => {}
             Meeting::Merge(merge) => merge.end(self, watermark).await?,
@@ -251,14 +287,18 @@ impl Grouping {
                 }
                 // Lasts until it is dropped; nothing is inside it.
                 let _firing = tracing::info_span!("window firing", windows = ripe.len());
-                self.emit(ripe).await?;
+                self.emit(ripe, FINAL).await?;
                 self.account()?;
+            }
+            if self.look.take() {
+                self.emit_early().await?;
             }
             self.routes.progress(self.complete(seen.0), false).await?;
             if self.time() == seen && seen.1 {
                 break;
             }
-            self.clock_moved.wait_for(|| (self.time() != seen).then_some(())).await;
+            let due = || self.time() != seen || self.look.get();
+            self.clock_moved.wait_for(|| due().then_some(())).await;
         }
         self.emit_total_of_nothing().await?;
         self.routes.end(self.complete(self.least())).await
@@ -298,7 +338,7 @@ impl Grouping {
 
     /// Groups of the first windows that the watermark has passed: so many as make a batch.
     fn ripe(&self, watermark: i64) -> Result<Vec<Fired>, DataflowError> {
-        let mut merged = self.merged.borrow_mut();
+        let mut merged = self.bounded();
         let mut ripe = Vec::new();
         let mut rows = 0;
         while rows < self.rows_max
@@ -353,12 +393,13 @@ impl Grouping {
         self.account()
     }
 
-    /// The merged state, held to what the budget leaves for its slices.
+    /// The merged state, held to what the budget leaves for it.
     fn bounded(&self) -> RefMut<'_, Windowed> {
         let mut merged = self.merged.borrow_mut();
-        let beside = merged.bytes() - merged.slices().bytes() + self.travelling_bytes();
-        let left = self.ledger.share(self.tag).saturating_sub(beside);
-        merged.slices().set_budget(left);
+        let left = self.ledger.share(self.tag).saturating_sub(self.travelling_bytes());
+        // What is given away is copied, and travels while more comes.
+        let copies = if self.spills && matches!(self.exchange, Meeting::Merge(_)) { 2 } else { 1 };
+        merged.set_budget(left / copies);
         merged
     }
 
@@ -372,7 +413,15 @@ impl Grouping {
 
     /// Publishes the bytes of state, and holds them to their bound.
     fn account(&self) -> Result<(), DataflowError> {
-        let bytes = self.merged.borrow().bytes() + self.travelling_bytes();
+        let mut merged = self.merged.borrow_mut();
+        let (now, before) = (merged.slices().spilled(), self.spilled.get());
+        if now != before {
+            Metrics::add(&self.metrics.spilled_runs, now.runs - before.runs);
+            Metrics::add(&self.metrics.spilled_bytes, now.bytes - before.bytes);
+            Metrics::add(&self.metrics.unspilled_bytes, now.read_bytes - before.read_bytes);
+            self.spilled.set(now);
+        }
+        let bytes = merged.bytes() + self.travelling_bytes();
         Ok(self.ledger.set(self.tag, bytes)?)
     }
 }

@@ -2,8 +2,13 @@
 //!
 //! An exchange talks to the operator on its own worker as a [`Member`]. The merge exchange, which
 //! ships partial states instead of rows, belongs to the aggregate and lies there.
+//!
+//! Rows of one input may each go to the leader of its key, or all to every worker (`cast`), in turn
+//! to one after the other, or nowhere: see [`Lead`](crate::job::Lead).
 
 mod answers;
+mod cast;
+pub(crate) mod halves;
 mod shuffle;
 
 use std::cell::RefCell;
@@ -43,6 +48,14 @@ pub(crate) trait Member {
     /// When state cannot be updated.
     fn take(&self, input: usize, batch: RecordBatch, key: Option<i64>)
     -> Result<(), DataflowError>;
+
+    /// Takes rows that belong here and lie in memory of their own, which others may share.
+    ///
+    /// # Errors
+    /// As [`Member::take`].
+    fn keep(&self, input: usize, batch: RecordBatch) -> Result<(), DataflowError> {
+        self.take(input, batch, None)
+    }
 
     /// A worker has said how far it is.
     fn move_clock(&self, worker: u32, said: Progress) {

@@ -1,13 +1,17 @@
-//! The shuffle exchange (S13, Q): every row goes to the leader of its key.
+//! The shuffle exchange (Q): every row goes to the leader of its key. With `uppar` (S13) only half
+//! of the workers lead: see [`halves`].
 //!
 //! Rows for one leader are collected until they fill the batching threshold (Q5) or the watermark
 //! passes a point at which something may become complete. A link is first in first out, so that a
 //! watermark arrives after the rows that it speaks of.
 //!
 //! An operator may have several inputs; rows of each travel on a *lane* of their own, with one
-//! watermark for all.
+//! watermark for all. Rows of a lane for every worker go along a tree, and may be overtaken by a
+//! watermark that goes straight: it carries how many frames were broadcast before it, and whoever
+//! has not seen as many holds it until then.
 
 use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use arrow::array::UInt32Array;
@@ -18,16 +22,26 @@ use channel::{Class, Header};
 use state::Partitioner;
 use state::epoch::Progress;
 
-use super::{Answers, Member, said};
+use super::cast::Cast;
+use super::{Answers, Member, halves, said};
+use crate::detach;
 use crate::error::DataflowError;
 use crate::frame::{KEYED, Kind, RESUME, flags_of, said_in};
-use crate::job::Route;
+use crate::job::{Lead, Route, Spread};
 use crate::net::Message;
 use crate::scheduler::Event;
 use crate::wire::{Decoder, Encoder};
+use crate::worker::Place;
+use crate::worker_set::WorkerSet;
 
 /// Bytes of rows for one leader that are sent together (Q5).
 const BATCH_BYTES: usize = 16 << 10;
+
+/// Sets of workers for whom rows of a lane wait; with one more all are sent.
+const LISTS_MAX: usize = 1_024;
+
+/// Where rows for every worker wait.
+const ALL: usize = 0;
 
 /// The leader of all rows where there are no keys.
 const KEYLESS_LEADER: u32 = 0;
@@ -41,14 +55,27 @@ pub(crate) struct Shuffle {
     unanswered: Cell<u32>,
     reached: Cell<i64>,
     answered: Event,
+    /// What is for every worker, if a lane has such rows.
+    cast: Option<Box<Cast>>,
+    /// By worker: what it said of its progress, behind broadcast frames that are not here yet.
+    held: RefCell<Vec<VecDeque<Header>>>,
 }
 
 /// The rows of one input.
 pub(crate) struct Lane {
     partitioner: RefCell<Partitioner>,
     workers: u32,
+    /// Whether half of the workers lead keys, and not all.
+    halved: bool,
+    lead: Lead,
+    /// Whose turn it is, where each worker gets a row in turn.
+    turn: Cell<u32>,
     /// Leads rows in place of a hash of the keys.
     route: Option<Arc<dyn Route>>,
+    /// Leads each row to several workers.
+    spread: Option<Arc<dyn Spread>>,
+    /// Rows that wait to be sent, by the workers that they are for.
+    listed: RefCell<BTreeMap<Arc<WorkerSet>, Vec<RecordBatch>>>,
     keys: Vec<usize>,
     schema: SchemaRef,
     row_bytes: usize,
@@ -73,7 +100,12 @@ impl Lane {
         Self {
             partitioner: RefCell::new(Partitioner::new(workers)),
             workers,
+            halved: false,
+            lead: Lead::ByKey,
+            turn: Cell::new(0),
             route: None,
+            spread: None,
+            listed: RefCell::default(),
             keys: keys.to_vec(),
             row_bytes: schema.fields().iter().map(width).sum::<usize>().max(1),
             encoder: RefCell::new(Encoder::new(schema)),
@@ -87,15 +119,39 @@ impl Lane {
         }
     }
 
+    /// The same rows, led by half of the workers if `halved`; by a function or otherwise than by
+    /// key they are led to all the same.
+    pub(crate) fn halved(self, halved: bool) -> Self {
+        let leaders = if halved { halves::leaders(self.workers) } else { self.workers };
+        Self { halved, partitioner: RefCell::new(Partitioner::new(leaders)), ..self }
+    }
+
     /// The same rows, led by a function if there is one.
     pub(crate) fn routed(self, route: Option<Arc<dyn Route>>) -> Self {
         Self { route, ..self }
+    }
+
+    /// The same rows, each led to several workers by a function if there is one.
+    pub(crate) fn spread(self, spread: Option<Arc<dyn Spread>>) -> Self {
+        Self { spread, ..self }
+    }
+
+    /// The same rows, led otherwise.
+    pub(crate) fn led(self, lead: Lead) -> Self {
+        Self { lead, ..self }
     }
 
     /// The worker of each row.
     fn owners(&self, batch: &RecordBatch, owners: &mut Vec<u32>) -> Result<(), DataflowError> {
         let keys: Vec<_> = self.keys.iter().map(|&key| batch.column(key).clone()).collect();
         match &self.route {
+            _ if self.lead == Lead::InTurn => {
+                let first = self.turn.get();
+                let next =
+                    |row: usize| ((u64::from(first) + row as u64) % u64::from(self.workers)) as u32;
+                *owners = (0..batch.num_rows()).map(next).collect();
+                self.turn.set(next(batch.num_rows()));
+            }
             Some(route) => {
                 owners.clear();
                 route.route(batch, self.workers, owners)?;
@@ -112,7 +168,12 @@ impl Lane {
                 }
             }
             None if keys.is_empty() => *owners = vec![KEYLESS_LEADER; batch.num_rows()],
-            None => self.partitioner.borrow_mut().owners_of(&keys, owners)?,
+            None => {
+                self.partitioner.borrow_mut().owners_of(&keys, owners)?;
+                if self.halved {
+                    owners.iter_mut().for_each(|owner| *owner = halves::leader(*owner));
+                }
+            }
         }
         Ok(())
     }
@@ -133,6 +194,40 @@ impl Lane {
         .collect()
     }
 
+    /// Puts rows to those that wait for the same workers; gives those who wait for enough.
+    fn list(
+        &self,
+        spread: &dyn Spread,
+        batch: &RecordBatch,
+    ) -> Result<Vec<Arc<WorkerSet>>, DataflowError> {
+        let mut sets = vec![];
+        spread.spread(batch, self.workers, &mut sets)?;
+        let end = sets.iter().map(WorkerSet::end).max().unwrap_or(0);
+        if sets.len() != batch.num_rows() || end > self.workers {
+            let (sets, rows, workers) = (sets.len(), batch.num_rows(), self.workers);
+            let message = format!(
+                "a spread gave {sets} sets of workers before {end} for {rows} rows, of {workers} \
+                 workers"
+            );
+            return Err(DataflowError::Expression(message));
+        }
+        let mut rows: BTreeMap<WorkerSet, Vec<u32>> = BTreeMap::new();
+        for (row, set) in sets.into_iter().enumerate().filter(|(_, set)| !set.is_empty()) {
+            rows.entry(set).or_default().push(row as u32);
+        }
+        let mut listed = self.listed.borrow_mut();
+        for (set, rows) in rows {
+            // They wait in memory of their own: a slot must not be held for so long.
+            let part = take_record_batch(batch, &UInt32Array::from(rows))?;
+            listed.entry(Arc::new(set)).or_default().push(part);
+        }
+        let rows = |parts: &[RecordBatch]| parts.iter().map(RecordBatch::num_rows).sum::<usize>();
+        let crowded = listed.len() > LISTS_MAX;
+        let full = |parts: &[RecordBatch]| rows(parts) * self.row_bytes >= BATCH_BYTES;
+        let full = listed.iter().filter(|(_, parts)| crowded || full(parts));
+        Ok(full.map(|(set, _)| set.clone()).collect())
+    }
+
     fn waiting_bytes(&self, to: u32) -> usize {
         let waiting = self.waiting.borrow();
         waiting[to as usize].iter().map(RecordBatch::num_rows).sum::<usize>() * self.row_bytes
@@ -148,15 +243,43 @@ impl Shuffle {
             unanswered: Cell::new(0),
             reached: Cell::new(i64::MIN),
             answered: Event::default(),
+            cast: None,
+            held: RefCell::new(vec![VecDeque::new(); workers as usize]),
         }
+    }
+
+    /// The same, of the operator `tag`: with what its lanes for every worker need, if there are
+    /// any.
+    pub(crate) fn casting(self, tag: u32, place: &Place) -> Self {
+        for lane in &self.lanes {
+            lane.turn.set(place.worker);
+        }
+        let lists = self.lanes.iter().any(|lane| lane.spread.is_some());
+        let casts = lists || self.lanes.iter().any(|lane| lane.lead == Lead::ToAll);
+        Self { cast: casts.then(|| Box::new(Cast::new(tag, place, lists))), ..self }
+    }
+
+    /// Sends what is for every worker, until there can be nothing more.
+    pub(crate) async fn broadcast(&self, member: &impl Member) {
+        if let Some(cast) = &self.cast {
+            cast.run(member.net(), || member.others_have_ended()).await;
+        }
+    }
+
+    /// Until when another worker must have taken something, if it has been waited for.
+    ///
+    /// # Errors
+    /// [`DataflowError::Stalled`] when that time has come.
+    pub(crate) fn deadline(&self, now_ns: u64) -> Result<Option<u64>, DataflowError> {
+        self.cast.as_ref().map_or(Ok(None), |cast| cast.deadline(now_ns))
     }
 
     pub(crate) fn answers(&self) -> &Answers {
         &self.answers
     }
 
-    /// Takes the rows that this worker leads and passes the others on; those of `key` at once, with
-    /// the key.
+    /// Takes the rows that this worker leads and passes the others on; those of `key` at once
+    /// behind what waits, with the key.
     ///
     /// # Errors
     /// When a key cannot be hashed or a column cannot travel.
@@ -168,11 +291,30 @@ impl Shuffle {
         key: Option<i64>,
     ) -> Result<(), DataflowError> {
         let lane = &self.lanes[input];
+        if let Some(spread) = &lane.spread {
+            for set in lane.list(spread.as_ref(), batch)? {
+                self.cast_listed(member, input, &set).await?;
+            }
+            return Ok(());
+        }
+        match lane.lead {
+            Lead::Here => return member.take(input, batch.clone(), key),
+            Lead::ToAll => {
+                // They wait in memory of their own: a slot must not be held for so long.
+                lane.waiting.borrow_mut()[ALL].push(detach(batch));
+                if lane.waiting_bytes(ALL as u32) >= BATCH_BYTES {
+                    self.cast_waiting(member, input).await?;
+                }
+                return Ok(());
+            }
+            Lead::ByKey | Lead::InTurn => {}
+        }
         for (owner, part) in lane.split(batch)? {
             match key {
                 _ if owner == member.worker() => member.take(input, part, key)?,
                 None => lane.waiting.borrow_mut()[owner as usize].push(part),
                 Some(key) => {
+                    self.send_waiting(member, input, owner).await?;
                     let header = Header {
                         epoch: input as u64,
                         aux: key as u64,
@@ -210,6 +352,19 @@ impl Shuffle {
         Ok(())
     }
 
+    /// Sends what waits.
+    ///
+    /// # Errors
+    /// When a column cannot travel.
+    pub(crate) async fn share(&self, member: &impl Member) -> Result<(), DataflowError> {
+        for to in member.net().peers() {
+            for input in 0..self.lanes.len() {
+                self.send_waiting(member, input, to).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Asks every leader how far it has fired.
     pub(crate) async fn resume(&self, member: &impl Member) -> i64 {
         let watermark = self.announced.get().0;
@@ -220,7 +375,8 @@ impl Shuffle {
         self.unanswered.set(peers.len() as u32);
         self.reached.set(member.least());
         for to in peers {
-            let header = header(member, Kind::Progress, watermark, flags_of(progress) | RESUME);
+            let flags = flags_of(progress) | RESUME;
+            let header = self.progress_header(member, to, watermark, flags);
             member.net().send(to, Class::Data, header, |_| 0).await;
         }
         self.answered.wait_for(|| (self.unanswered.get() == 0).then(|| self.reached.get())).await
@@ -235,7 +391,15 @@ impl Shuffle {
         member: &impl Member,
         watermark: i64,
     ) -> Result<(), DataflowError> {
-        self.announce(member, Progress::ended(watermark)).await
+        self.announce(member, Progress::ended(watermark)).await?;
+        if let Some(cast) = &self.cast {
+            cast.end();
+            member.net().stir();
+        }
+        if member.net().peers().next().is_none() {
+            self.answers.close();
+        }
+        Ok(())
     }
 
     /// Takes a frame of another worker.
@@ -265,28 +429,106 @@ impl Shuffle {
                 self.unanswered.set(self.unanswered.get().saturating_sub(1));
                 self.answered.notify();
             }
+            kind if kind.is_of_broadcast() => {
+                let Some(cast) = &self.cast else {
+                    let detail = "nothing is broadcast to this operator".into();
+                    return Err(DataflowError::Frame { worker: from, detail });
+                };
+                let decoder = |input: usize| self.lanes.get(input).map(|lane| &lane.decoder);
+                if let Some(source) = cast.receive(member, from, message, decoder)? {
+                    self.release(member, source);
+                }
+            }
             _ => {
-                member.move_clock(from, said_in(&header));
-                if header.flags & RESUME != 0 {
-                    self.answers.owe(from, 0);
-                }
-                if member.others_have_ended() {
-                    self.answers.close();
-                }
+                self.hold(from, header);
+                self.release(member, from);
             }
         }
         Ok(())
     }
 
+    /// Keeps what a worker said of its progress. Of what was said behind the same frames only the
+    /// last counts, so that no more is kept than frames may be under way.
+    fn hold(&self, from: u32, header: Header) {
+        let held = &mut self.held.borrow_mut()[from as usize];
+        let asks = match held.back().is_some_and(|last| last.aux == header.aux) {
+            true => held.pop_back().map_or(0, |last| last.flags & RESUME),
+            false => 0,
+        };
+        held.push_back(Header { flags: header.flags | asks, ..header });
+    }
+
+    /// Lets a worker's progress count whose frames are here.
+    fn release(&self, member: &impl Member, from: u32) {
+        let heard = self.cast.as_ref().map_or(u64::MAX, |cast| cast.heard(from));
+        let next = || {
+            let held = &mut self.held.borrow_mut()[from as usize];
+            held.pop_front_if(|header| header.aux <= heard)
+        };
+        while let Some(header) = next() {
+            member.move_clock(from, said_in(&header));
+            if header.flags & RESUME != 0 {
+                self.answers.owe(from, 0);
+            }
+            if member.others_have_ended() {
+                self.answers.close();
+                member.net().stir();
+            }
+        }
+    }
+
     async fn announce(&self, member: &impl Member, said: Progress) -> Result<(), DataflowError> {
+        for (input, lane) in self.lanes.iter().enumerate() {
+            self.cast_waiting(member, input).await?;
+            let sets: Vec<_> = lane.listed.borrow().keys().cloned().collect();
+            for set in sets {
+                self.cast_listed(member, input, &set).await?;
+            }
+        }
         for to in member.net().peers() {
             for input in 0..self.lanes.len() {
                 self.send_waiting(member, input, to).await?;
             }
-            let header = header(member, Kind::Progress, said.watermark, flags_of(said));
+            let header = self.progress_header(member, to, said.watermark, flags_of(said));
             member.net().send(to, Class::Data, header, |_| 0).await;
         }
         Ok(())
+    }
+
+    /// Progress behind all that was broadcast so far and `to` gets.
+    fn progress_header(&self, member: &impl Member, to: u32, watermark: i64, flags: u8) -> Header {
+        let aux = self.cast.as_ref().map_or(0, |cast| cast.given_to(to));
+        Header { aux, ..header(member, Kind::Progress, watermark, flags) }
+    }
+
+    /// Gives out what waits for every worker.
+    async fn cast_waiting(&self, member: &impl Member, input: usize) -> Result<(), DataflowError> {
+        let (Some(cast), lane) = (&self.cast, &self.lanes[input]) else { return Ok(()) };
+        if lane.lead != Lead::ToAll {
+            return Ok(());
+        }
+        let batches = std::mem::take(&mut lane.waiting.borrow_mut()[ALL]);
+        if batches.is_empty() {
+            return Ok(());
+        }
+        let batch = concat_batches(&lane.schema, &batches)?;
+        // Beside rows for some workers there is no tree.
+        let all = self.lanes.iter().any(|lane| lane.spread.is_some());
+        let all = all.then(|| Arc::new(WorkerSet::all(0..lane.workers)));
+        cast.push(member, input, &lane.encoder, batch, all.as_ref()).await
+    }
+
+    /// Gives out what waits for some workers.
+    async fn cast_listed(
+        &self,
+        member: &impl Member,
+        input: usize,
+        to: &Arc<WorkerSet>,
+    ) -> Result<(), DataflowError> {
+        let (Some(cast), lane) = (&self.cast, &self.lanes[input]) else { return Ok(()) };
+        let Some(batches) = lane.listed.borrow_mut().remove(to) else { return Ok(()) };
+        let batch = concat_batches(&lane.schema, &batches)?;
+        cast.push(member, input, &lane.encoder, batch, Some(to)).await
     }
 
     async fn send_waiting(
@@ -296,6 +538,9 @@ impl Shuffle {
         to: u32,
     ) -> Result<(), DataflowError> {
         let lane = &self.lanes[input];
+        if lane.lead == Lead::ToAll {
+            return Ok(());
+        }
         let batches = std::mem::take(&mut lane.waiting.borrow_mut()[to as usize]);
         if batches.is_empty() {
             return Ok(());

@@ -18,7 +18,7 @@ use arrow::compute::{interleave, take};
 use arrow::datatypes::SchemaRef;
 
 use crate::error::DataflowError;
-use crate::job::{KeyedOperator, KeyedState, Origin, Step};
+use crate::job::{Kept, KeyedOperator, KeyedState, Origin, Step};
 use crate::pairing::{JoinKind, Keys, Terms, names};
 use crate::time::ticks;
 
@@ -102,6 +102,12 @@ impl KeyedOperator for IntervalJoin {
             leaving: VecDeque::new(),
             held: 0,
         })
+    }
+
+    fn keeps(&self, input: usize) -> Option<Kept> {
+        // A left row waits for right ones that are later than it, and the other way round.
+        let later = if input == 0 { self.apart[0].saturating_neg() } else { self.apart[1] };
+        Some(if later > 0 { Kept::Span(later) } else { Kept::Waiting })
     }
 
     fn describe(&self) -> String {

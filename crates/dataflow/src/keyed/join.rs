@@ -6,7 +6,6 @@
 //! end, where the kind of join asks for it. The state of a window is dropped with its last row.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -15,7 +14,7 @@ use arrow::datatypes::SchemaRef;
 
 use super::{before_windows, by_window};
 use crate::error::DataflowError;
-use crate::job::{KeyedOperator, KeyedState, Step};
+use crate::job::{Kept, KeyedOperator, KeyedState, Step};
 use crate::pairing::{Hashed, JoinKind, Pairing, Terms, names};
 
 /// One side of a join.
@@ -52,6 +51,10 @@ impl KeyedOperator for WindowJoin {
 
     fn create(&self) -> Box<dyn KeyedState> {
         Box::new(Joining { spec: self.clone(), windows: BTreeMap::new(), firing: None, held: 0 })
+    }
+
+    fn keeps(&self, _: usize) -> Option<Kept> {
+        Some(Kept::Window)
     }
 
     fn describe(&self) -> String {
@@ -126,7 +129,7 @@ impl Firing {
         let bytes = sides.iter().flatten().map(RecordBatch::get_array_memory_size).sum();
         let [left, right] = &spec.sides;
         let whole = concat_batches(&right.schema, &sides[1])?;
-        let hashed = Rc::new(Hashed::new(whole, &right.keys)?);
+        let hashed = Arc::new(Hashed::new(whole, &right.keys)?);
         let whole = concat_batches(&left.schema, &sides[0])?;
         Ok(Self { pairing: Pairing::new(whole, &left.keys, hashed, spec.kind)?, bytes })
     }

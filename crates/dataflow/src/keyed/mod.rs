@@ -27,15 +27,14 @@ use state::epoch::{Leader, Progress};
 
 pub use self::interval::{IntervalJoin, TimedSide};
 pub use self::join::{JoinSide, WindowJoin};
-pub use self::over::{Frame, FrameUnit, Over, OverCall, first_value, last_value};
+pub use self::over::{Frame, FrameUnit, Over, OverCall, first_value, last_value, nth_value, times};
 pub use self::ranking::Ranking;
-pub use self::reroute::Reroute;
+pub use self::reroute::{Reroute, To};
 pub use self::sessions::RowSessions;
 pub use self::temporal::TemporalJoin;
 use crate::detach;
 use crate::error::DataflowError;
 use crate::exchange::{Lane, Member, Shuffle, leader_of, said};
-use crate::frame::Kind;
 use crate::job::{Exchange, Keyed, KeyedInput, KeyedState};
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
@@ -73,12 +72,18 @@ impl KeyedRun {
         routes: Routes,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let shuffle = (place.workers > 1 && spec.exchange != Exchange::Forward).then(|| {
+        let spread = |number: usize| spec.operator.spread(number);
+        let spreads = (0..spec.inputs.len()).any(|number| spread(number).is_some());
+        let apart = place.workers > 1 && spec.exchange != Exchange::Forward;
+        // Who is alone must be asked for whom rows are too: some may be for nobody.
+        let shuffle = (apart || spreads).then(|| {
             let lanes = spec.inputs.iter().enumerate().map(|(number, input)| {
                 let lane = Lane::new(&input.schema, &input.keys, place.workers);
-                lane.routed(spec.operator.route(number))
+                let lane = lane.halved(spec.exchange == Exchange::UpPar);
+                let lane = lane.routed(spec.operator.route(number)).led(input.lead);
+                lane.spread(spread(number))
             });
-            Shuffle::new(lanes.collect(), place.workers)
+            Shuffle::new(lanes.collect(), place.workers).casting(tag, place)
         });
         let leader = leader_of(place, shuffle.is_none());
         Self {
@@ -156,11 +161,10 @@ impl KeyedRun {
     /// # Errors
     /// When it is malformed, or state cannot be updated.
     pub(crate) fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
-        match (&self.shuffle, message.kind) {
-            (Some(shuffle), Kind::Rows | Kind::Progress | Kind::Ack) => {
-                shuffle.receive(self, from, message)
-            }
-            (_, kind) => {
+        match (&self.shuffle, message.kind.is_of_shuffle()) {
+            (Some(shuffle), true) => shuffle.receive(self, from, message),
+            _ => {
+                let kind = message.kind;
                 let detail = format!("a frame of kind {kind:?} does not belong to the exchange");
                 Err(DataflowError::Frame { worker: from, detail })
             }
@@ -196,6 +200,21 @@ impl KeyedRun {
         if let Some(shuffle) = &self.shuffle {
             shuffle.answers().run(self).await;
         }
+    }
+
+    /// Sends what is for every worker, until all of it is sent, here and elsewhere.
+    pub(crate) async fn broadcast(&self) {
+        if let Some(shuffle) = &self.shuffle {
+            shuffle.broadcast(self).await;
+        }
+    }
+
+    /// Until when another worker must have taken something, if it has been waited for.
+    ///
+    /// # Errors
+    /// [`DataflowError::Stalled`] when that time has come.
+    pub(crate) fn deadline(&self, now_ns: u64) -> Result<Option<u64>, DataflowError> {
+        self.shuffle.as_ref().map_or(Ok(None), |shuffle| shuffle.deadline(now_ns))
     }
 
     fn advance(&self, watermark: i64) -> Result<Option<RecordBatch>, DataflowError> {
@@ -260,7 +279,11 @@ impl Member for KeyedRun {
     /// Arrays that stay must not hold the slot of a ring in which they landed, for then the sender
     /// would wait for it forever.
     fn take(&self, input: usize, batch: RecordBatch, _: Option<i64>) -> Result<(), DataflowError> {
-        self.state.borrow_mut().push(input, detach(&batch))?;
+        self.keep(input, detach(&batch))
+    }
+
+    fn keep(&self, input: usize, batch: RecordBatch) -> Result<(), DataflowError> {
+        self.state.borrow_mut().push(input, batch)?;
         if self.state.borrow().ready() {
             self.clock_moved.notify();
         }

@@ -9,7 +9,8 @@
 //! still reach, with the aggregates of aligned runs of 2, 4, 8, … rows. A frame is made of at most
 //! two such runs of each length, all frames of a batch in one merge of columns, so that a row costs
 //! O(log of the rows of its frame), whatever the aggregate: none is asked to take a value back.
-//! Runs lie from left to right, so that first and last value are aggregates too ([`edge`]).
+//! Runs lie from left to right, so that first, last and n-th value are aggregates too ([`edge`],
+//! [`nth`]), and so is the count of different times ([`steps`]).
 //!
 //! State: rows that wait; of a bounded frame the aggregates of the rows in it, twice at most; of
 //! UNBOUNDED PRECEDING one aggregate per key, for what no end of a frame will cut any more is put
@@ -18,8 +19,10 @@
 
 mod edge;
 mod log;
+mod nth;
 mod parts;
 mod sliding;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod waiting;
@@ -34,10 +37,12 @@ use arrow::row::{RowConverter, SortField};
 use state::Aggregate;
 
 pub use self::edge::{first_value, last_value};
+pub use self::nth::nth_value;
 use self::sliding::{Run, Sliding};
+pub use self::steps::times;
 use self::waiting::{Due, Waiting};
 use crate::error::DataflowError;
-use crate::job::{KeyedOperator, KeyedState};
+use crate::job::{Kept, KeyedOperator, KeyedState};
 use crate::pairing::names;
 use crate::time::ticks_per_second;
 
@@ -120,6 +125,17 @@ impl KeyedOperator for Over {
             load: None,
             swept: Swept { at: i64::MIN, keys: 0 },
         })
+    }
+
+    fn keeps(&self, _: usize) -> Option<Kept> {
+        let frames = self.calls.iter().map(|call| match (call.frame.unit, call.frame.from) {
+            // What no end of a frame will cut is put together.
+            (_, None) => Kept::PerKey(1),
+            (FrameUnit::Rows, Some(rows)) => Kept::PerKey(rows as u64 + 1),
+            (FrameUnit::Range, Some(0)) => Kept::Waiting,
+            (FrameUnit::Range, Some(ticks)) => Kept::Span(ticks),
+        });
+        frames.max().or(Some(Kept::Waiting))
     }
 
     fn describe(&self) -> String {

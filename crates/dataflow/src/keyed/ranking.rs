@@ -19,7 +19,7 @@ use arrow::row::{RowConverter, Rows, SortField};
 
 use super::{before_windows, by_window};
 use crate::error::DataflowError;
-use crate::job::{KeyedOperator, KeyedState};
+use crate::job::{Kept, KeyedOperator, KeyedState};
 
 /// Rows of a window below which none are thrown away before it ends.
 const ROWS_MIN: usize = 4_096;
@@ -48,6 +48,10 @@ impl KeyedOperator for Ranking {
 
     fn create(&self) -> Box<dyn KeyedState> {
         Box::new(Ranked { spec: self.clone(), windows: BTreeMap::new(), firing: None, held: 0 })
+    }
+
+    fn keeps(&self, _: usize) -> Option<Kept> {
+        Some(Kept::Window)
     }
 
     fn describe(&self) -> String {

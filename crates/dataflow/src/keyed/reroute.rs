@@ -7,7 +7,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 
 use crate::error::DataflowError;
-use crate::job::{KeyedOperator, KeyedState, Route};
+use crate::job::{Kept, KeyedOperator, KeyedState, Route, Spread};
 
 /// Leads rows to workers by a function, and keeps none.
 #[derive(Clone)]
@@ -15,7 +15,16 @@ pub struct Reroute {
     /// Their columns.
     pub schema: SchemaRef,
     /// The function.
-    pub route: Arc<dyn Route>,
+    pub to: To,
+}
+
+/// How many workers a row is led to.
+#[derive(Clone)]
+pub enum To {
+    /// One.
+    One(Arc<dyn Route>),
+    /// Several, or none.
+    Several(Arc<dyn Spread>),
 }
 
 impl KeyedOperator for Reroute {
@@ -28,7 +37,21 @@ impl KeyedOperator for Reroute {
     }
 
     fn route(&self, _: usize) -> Option<Arc<dyn Route>> {
-        Some(self.route.clone())
+        match &self.to {
+            To::One(route) => Some(route.clone()),
+            To::Several(_) => None,
+        }
+    }
+
+    fn spread(&self, _: usize) -> Option<Arc<dyn Spread>> {
+        match &self.to {
+            To::One(_) => None,
+            To::Several(spread) => Some(spread.clone()),
+        }
+    }
+
+    fn keeps(&self, _: usize) -> Option<Kept> {
+        Some(Kept::Passing)
     }
 
     fn describe(&self) -> String {

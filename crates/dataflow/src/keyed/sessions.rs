@@ -14,7 +14,7 @@ use arrow::row::{RowConverter, SortField};
 use state::Windows;
 
 use crate::error::DataflowError;
-use crate::job::{KeyedOperator, KeyedState};
+use crate::job::{Kept, KeyedOperator, KeyedState};
 use crate::pairing::names;
 use crate::time::{last_tick, ticks};
 
@@ -53,6 +53,10 @@ impl KeyedOperator for RowSessions {
             over: VecDeque::new(),
             held: 0,
         })
+    }
+
+    fn keeps(&self, _: usize) -> Option<Kept> {
+        Some(Kept::Session)
     }
 
     fn describe(&self) -> String {

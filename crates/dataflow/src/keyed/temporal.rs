@@ -18,7 +18,7 @@ use arrow::row::{OwnedRow, RowConverter, SortField};
 
 use super::TimedSide;
 use crate::error::DataflowError;
-use crate::job::{KeyedOperator, KeyedState};
+use crate::job::{Kept, KeyedOperator, KeyedState};
 use crate::pairing::{Keys, names};
 use crate::time::ticks;
 
@@ -49,6 +49,10 @@ impl KeyedOperator for TemporalJoin {
             passed: i64::MIN,
             held: 0,
         })
+    }
+
+    fn keeps(&self, input: usize) -> Option<Kept> {
+        Some(if input == 0 { Kept::Waiting } else { Kept::PerKey(1) })
     }
 
     fn describe(&self) -> String {

@@ -89,7 +89,7 @@ fn bench(script: Script, delay: i64, idle_timeout_ns: Option<u64>) -> Bench {
     let watermark = Some(Watermark { column: 0, delay, idle_timeout_ns });
     let input = Input { table: "t".into(), source: Arc::new(script), watermark };
     let metrics = Arc::new(Metrics::default());
-    Bench { reader: Reader::new(&input, 0, 1, 100, context, metrics).unwrap(), clock, bad }
+    Bench { reader: Reader::new(&input, (Some(0), 1), 100, context, metrics).unwrap(), clock, bad }
 }
 
 fn rows(reader: &mut Reader) -> Rows {

@@ -29,6 +29,23 @@ impl Piece<'_> {
     }
 }
 
+#[cfg(feature = "mpi")]
+impl Piece<'_> {
+    /// Copies bytes from a place on, as many as there are or fit; returns how many.
+    pub(crate) fn copy(&self, at: usize, out: &mut [u8]) -> usize {
+        let n = self.len().saturating_sub(at).min(out.len());
+        match self {
+            Piece::Bytes(bytes) => out[..n].copy_from_slice(&bytes[at..at + n]),
+            // SAFETY: `from + at + n` is inside of the range, which the borrow keeps mapped, and
+            // `out` is no memory of a slab. The poster keeps the source still until its `Local`.
+            Piece::Slab(range, from) => unsafe {
+                std::ptr::copy_nonoverlapping(range.as_ptr().add(from + at), out.as_mut_ptr(), n);
+            },
+        }
+        n
+    }
+}
+
 /// Pieces of one system call.
 pub(crate) const PIECES_MAX: usize = 64;
 

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use super::inbox::{EXPORTS_MAX, OwnInbox, PeerInbox};
 use super::map::{Mapping, SharedMemory};
@@ -21,10 +22,15 @@ use crate::{
 
 /// Slabs that one endpoint can export parts of. Their descriptors fit the socket's buffer.
 const SLABS_MAX: usize = 128;
-/// Polls without news after which the socket is asked whether the peer lives.
+/// Polls without news of the peer after which the socket is asked whether it lives.
 const IDLE_POLLS: u32 = 1024;
 /// Rounds of waiting for a copy of the peer's after which the socket is asked.
 const BUSY_ROUNDS: u32 = 1 << 14;
+/// How long such a copy may take. One of a process that runs takes microseconds.
+const BUSY_MAX: Duration = Duration::from_secs(2);
+
+/// Set in a key as long as it opens something; a retired key stands without it.
+const GIVEN_OUT: u64 = 1 << 63;
 
 /// First byte of a message: nothing but a wake-up.
 const WAKE: u8 = b'W';
@@ -190,7 +196,28 @@ impl ShmEndpoint {
         // SAFETY: the source is live; the target lies inside of our mapping, and no safe reference
         // points there. Source and target overlap only when a worker writes to itself, and that is
         // a breach of its own protocol.
-        self.change(dst, len, |target| unsafe { publish_copy(from, target, len) })
+        let changed = self.change(dst, len, |target| unsafe { publish_copy(from, target, len) });
+        if self.is_retired(&dst.key) { Ok(()) } else { changed }
+    }
+
+    /// Whether the peer has retired this key: nothing happens by it.
+    fn is_retired(&self, key: &RemoteKey) -> bool {
+        self.theirs.words().export(key.key).key.load(Ordering::Acquire) == key.key & !GIVEN_OUT
+    }
+
+    /// Takes a key back, leaving `mark` in its place.
+    fn take_back(&mut self, key: RemoteKey, mark: u64) {
+        let words = self.mine.words().export(key.key);
+        if words.key.load(Ordering::Relaxed) != key.key {
+            return;
+        }
+        words.key.store(mark, Ordering::SeqCst);
+        let range = self.exports[key.key as usize % EXPORTS_MAX].take();
+        if !self.await_quiet() {
+            self.gone = true;
+            // Never given back: nobody else may find what the peer still writes there.
+            std::mem::forget(range);
+        }
     }
 
     fn atomic(
@@ -254,17 +281,21 @@ impl ShmEndpoint {
         Ok(number as u64)
     }
 
-    /// Waits until no copy of the peer's is under way that began before a key was cleared.
-    fn await_quiet(&self) {
+    /// Waits until no copy of the peer's is under way that began before a key was cleared. False
+    /// when that took too long: the peer is stopped in the middle of one, and may go on some day.
+    fn await_quiet(&self) -> bool {
         let mut rounds = 0;
+        let mut since = None;
         while self.mine.words().busy().load(Ordering::SeqCst) != 0 {
             rounds += 1;
             match rounds % BUSY_ROUNDS {
-                0 if !self.socket.peer_lives() => return,
+                0 if !self.socket.peer_lives() => return true,
+                0 if since.get_or_insert_with(Instant::now).elapsed() > BUSY_MAX => return false,
                 0 => std::thread::yield_now(),
                 _ => std::hint::spin_loop(),
             }
         }
+        true
     }
 
     /// Appends what the peer sent.
@@ -303,7 +334,7 @@ impl Endpoint for ShmEndpoint {
         }
         let slab = self.slab_number(memory).map_err(refused)?;
         // The low bits find the entry; one high bit keeps the key from being zero.
-        let random = Token::random().map_err(refused)?.word() | 1 << 63;
+        let random = Token::random().map_err(refused)?.word() | GIVEN_OUT;
         let key = random - random % EXPORTS_MAX as u64 + free as u64;
         let words = self.mine.words().export(key);
         words.base.store(range.offset() as u64, Ordering::Relaxed);
@@ -318,13 +349,11 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn revoke(&mut self, key: RemoteKey) {
-        let words = self.mine.words().export(key.key);
-        if words.key.load(Ordering::Relaxed) != key.key {
-            return;
-        }
-        words.key.store(0, Ordering::SeqCst);
-        self.await_quiet();
-        self.exports[key.key as usize % EXPORTS_MAX] = None;
+        self.take_back(key, 0);
+    }
+
+    fn retire(&mut self, key: RemoteKey) {
+        self.take_back(key, key.key & !GIVEN_OUT);
     }
 
     fn write(
@@ -371,6 +400,7 @@ impl Endpoint for ShmEndpoint {
             // read may be (G7).
             unsafe { std::ptr::copy(from.cast_const(), dst.as_ptr(), dst.len()) }
         });
+        let outcome = if self.is_retired(&src.key) { Ok(()) } else { outcome };
         self.settle(outcome, id, flags.has(Flags::SIGNAL));
         Ok(())
     }
@@ -436,11 +466,13 @@ impl Endpoint for ShmEndpoint {
         }
         // Looked at before the entries, so that none that was sent before the end is missed.
         let ended = self.gone || self.theirs.words().closed().load(Ordering::Acquire) != 0;
+        // What completes of our own says nothing of the peer: its memory outlives it.
+        let own = out.len();
         self.take_entries(out);
         if ended || self.gone {
             self.close();
             out.push(Completion::Error { id: None, kind: ErrorKind::Disconnected });
-        } else if out.len() == before {
+        } else if out.len() == own {
             self.idle_polls += 1;
             if self.idle_polls.is_multiple_of(IDLE_POLLS) {
                 self.drain_socket();
@@ -483,8 +515,10 @@ impl Endpoint for ShmEndpoint {
         for index in 0..self.exports.len() {
             words.export(index as u64).key.store(0, Ordering::SeqCst);
         }
-        self.await_quiet();
-        self.exports.clear();
+        let ranges = std::mem::take(&mut self.exports);
+        if !self.await_quiet() {
+            std::mem::forget(ranges);
+        }
         self.socket.shut();
     }
 }

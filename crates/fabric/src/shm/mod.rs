@@ -38,6 +38,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::lobby::{broken, refusal};
 use crate::token::Token;
 use crate::{Atomics, Caps, Endpoint, Fabric, FabricError, LinkId, Offer, Publish, Slab};
 use endpoint::ShmEndpoint;
@@ -62,11 +63,18 @@ pub struct ShmOptions {
     pub connect_timeout: Duration,
     /// Operations that can be outstanding on an endpoint.
     pub ops_max: u32,
+    /// What [`Caps::publish`] says. The transport keeps the strongest promise in any case.
+    pub publish: Publish,
 }
 
 impl Default for ShmOptions {
     fn default() -> Self {
-        Self { prefault: false, connect_timeout: Duration::from_secs(10), ops_max: 1024 }
+        Self {
+            prefault: false,
+            connect_timeout: Duration::from_secs(10),
+            ops_max: 1024,
+            publish: Publish::InOrderPoll,
+        }
     }
 }
 
@@ -97,7 +105,7 @@ impl Fabric for ShmFabric {
 
     fn caps(&self) -> Caps {
         Caps {
-            publish: Publish::InOrderPoll,
+            publish: self.options.publish,
             atomics: Atomics::Global,
             ordered_completions: true,
             max_inline: 256,
@@ -210,7 +218,7 @@ impl ShmOffer {
         expected[32..].copy_from_slice(peer.bytes());
         match socket.await_message(deadline)? {
             (bytes, len, Some(fd)) if bytes[..len] == expected => PeerInbox::new(fd.as_fd()),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the greeting is not the peer's")),
+            (bytes, len, _) => Err(broken(refusal(&MAGIC, &bytes[..len]))),
         }
     }
 }

@@ -18,6 +18,8 @@ use rustix::net::{
     SocketType,
 };
 
+use crate::lobby::{LEFT, broken};
+
 /// Bytes of the largest message.
 const MESSAGE_BYTES: usize = 64;
 
@@ -95,7 +97,7 @@ impl Socket {
         loop {
             match self.receive() {
                 Incoming::Message { bytes, len, fd } => return Ok((bytes, len, fd)),
-                Incoming::Gone => return Err(io::ErrorKind::ConnectionReset.into()),
+                Incoming::Gone => return Err(broken(LEFT)),
                 Incoming::Empty => readable(self.0.as_fd(), deadline)?,
             }
         }

@@ -99,6 +99,10 @@ impl Endpoint for SimEndpoint {
         lock(&self.net).revoke(self.end, key);
     }
 
+    fn retire(&mut self, key: RemoteKey) {
+        lock(&self.net).retire_key(self.end, key);
+    }
+
     fn write(
         &mut self,
         src: Src<'_>,

@@ -47,6 +47,8 @@ pub(super) enum Entry {
 struct Export {
     key: RemoteKey,
     slab: Slab,
+    /// What is written there is lost.
+    retired: bool,
 }
 
 /// One end of a connection.
@@ -97,6 +99,11 @@ impl End {
             completions: VecDeque::new(),
             exports: Vec::new(),
         }
+    }
+
+    /// Whether what a peer does with this key is lost.
+    pub(super) fn is_retired(&self, key: &RemoteKey) -> bool {
+        self.exports.iter().any(|e| e.retired && e.key.key == key.key)
     }
 
     /// The memory that a peer's key means. All of it is checked: a peer may have made it up.
@@ -175,7 +182,11 @@ impl Net {
         let secret = self.rng.next();
         let key =
             RemoteKey { key: mix(secret), base: range.offset() as u64, len: range.len() as u64 };
-        self.ends[end as usize].exports.push(Export { key, slab: range.slab().clone() });
+        self.ends[end as usize].exports.push(Export {
+            key,
+            slab: range.slab().clone(),
+            retired: false,
+        });
         Ok(key)
     }
 
@@ -185,6 +196,17 @@ impl Net {
         }
         self.settle(end);
         self.ends[end as usize].exports.retain(|e| e.key.key != key.key);
+        self.stop_inbound(end, |range| range.key.key == key.key);
+    }
+
+    /// As [`Net::revoke`], without fault for what comes later.
+    pub(super) fn retire_key(&mut self, end: EndId, key: RemoteKey) {
+        if !self.options.keep.stop_after_close {
+            return;
+        }
+        self.settle(end);
+        let exports = &mut self.ends[end as usize].exports;
+        exports.iter_mut().filter(|e| e.key.key == key.key).for_each(|e| e.retired = true);
         self.stop_inbound(end, |range| range.key.key == key.key);
     }
 

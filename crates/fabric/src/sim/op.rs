@@ -219,8 +219,13 @@ impl Net {
         let Some((slab, offset)) = self.ends[peer as usize].resolve(record.dst, record.len) else {
             return false;
         };
+        let retired = self.ends[peer as usize].is_retired(&record.dst.key);
         match record.kind {
-            Kind::Add(_) | Kind::Swap(..) => self.exchange(op, &slab, offset),
+            Kind::Add(_) | Kind::Swap(..) => self.exchange(op, &slab, offset, retired),
+            Kind::Write if retired => {
+                self.drop_bytes(op);
+                return true;
+            }
             _ => {
                 self.cut(op, &slab, offset);
                 let delay = self.rng.delay(&self.options.placement_ns);
@@ -231,12 +236,13 @@ impl Net {
         true
     }
 
-    fn exchange(&mut self, op: OpRef, slab: &Slab, offset: usize) {
+    fn exchange(&mut self, op: OpRef, slab: &Slab, offset: usize, retired: bool) {
         let record = &mut self.ops[op.index as usize];
         let mut old = [0; 8];
         bytes::load(slab.words(), offset, &mut old);
         let value = u64::from_le_bytes(old);
         let new = match record.kind {
+            _ if retired => value,
             Kind::Add(n) => value.wrapping_add(n),
             Kind::Swap(expect, swap) if expect == value => swap,
             _ => value,

@@ -9,40 +9,27 @@
 //!   Local ◀─ acknowledged                  credit, acks, read data, NAK ─▶ outbox
 //! ```
 //!
-//! `Local` waits for the peer's cumulative acknowledgement, as on RDMA's reliable connections, so
-//! that an operation that the peer refuses ends once, with its error. Acknowledgements ride on what
-//! the peer sends next, or leave at its next poll.
-//!
-//! **Invariants.** Frames are applied in the order in which they were posted, so that
-//! [`Publish::InOrderPoll`] holds; the default is nevertheless [`Publish::Notify`], so that
-//! protocols are not written against the strongest transport by accident. The peer is hostile until
-//! checked: keys are random, belong to one connection and are looked up with bounds at each frame;
-//! what it can make this side hold is bounded by `max_send` and by the operations that it may have
-//! outstanding. A breach ends the connection with a `Nak` that names the operation.
+//! What the frames keep stands at the head of `frames`. [`Publish::InOrderPoll`] holds; the default
+//! is nevertheless [`Publish::Notify`], so that protocols are not written against the strongest
+//! transport by accident.
 //!
 //! **Not done here.** Neither encryption nor authentication beyond the offer's random token, which
 //! travels over the control plane; do not bind beyond loopback without a trusted network.
 
-mod apply;
-mod endpoint;
-mod frame;
-mod ledger;
-mod outbox;
-mod parser;
+mod wire;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::frames::{BUFFER_BYTES, COMPACT_BYTES, FrameEndpoint, MESSAGE_MAX};
 use crate::lobby::{Lobby, PEER_OPS_MAX, Place};
 use crate::{Atomics, Caps, Endpoint, Fabric, FabricError, LinkId, Offer, Publish, Slab};
-use endpoint::TcpEndpoint;
+use wire::Socket;
 
 /// First bytes of an address: name and version of the protocol.
 const MAGIC: [u8; 8] = *b"MLSTCP\x00\x01";
-/// Bytes of one `send`.
-const MESSAGE_MAX: usize = 1024;
 
 /// How a [`TcpFabric`] behaves.
 #[derive(Debug, Clone)]
@@ -85,7 +72,7 @@ pub struct TcpFabric {
 impl TcpFabric {
     /// Bytes that each endpoint has besides its slabs, as long as the socket takes what is posted:
     /// the buffer that frames are read through, and headers and small bodies that wait to be sent.
-    pub const ENDPOINT_BYTES: usize = parser::BUFFER_BYTES + outbox::COMPACT_BYTES;
+    pub const ENDPOINT_BYTES: usize = BUFFER_BYTES + COMPACT_BYTES;
 
     /// Listens.
     ///
@@ -153,7 +140,7 @@ impl Offer for TcpOffer {
     fn connect(self: Box<Self>, peer: &[u8]) -> Result<Box<dyn Endpoint>, FabricError> {
         let (stream, greeting) = self.place.meet(peer, Instant::now() + self.timeout)?;
         self.prepare(&stream).map_err(|source| self.place.failed(source))?;
-        Ok(Box::new(TcpEndpoint::new(self.caps, stream, greeting.ops_max)))
+        Ok(Box::new(FrameEndpoint::new(self.caps, Socket::new(stream), greeting.ops_max)))
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fabric::{
     Armed, Completion, Endpoint, ErrorKind, Fabric, Flags, LinkId, OpId, RemoteKey, RemoteRange,
-    Slab, Src,
+    Slab, SlabRange, Src,
 };
 
 /// Tells a process of this binary that it is the second one, and what to do.
@@ -18,6 +18,9 @@ const MARK: char = '@';
 const MESSAGES: u32 = 4000;
 const SLOT: usize = 512;
 const PATIENCE: Duration = Duration::from_secs(10);
+
+#[allow(dead_code, reason = "tests/faults.rs goes through it, the others start nothing of it")]
+pub mod steps;
 
 /// What the second process does: nothing when this process is the first one. The first one starts
 /// the test of this name.
@@ -29,6 +32,9 @@ pub fn second(fabric: impl FnOnce() -> Arc<dyn Fabric>) {
         lines.next().map(|line| unhex(line.expect("a line").trim_start_matches(MARK)))
     };
     let fabric = fabric();
+    if let Some(step) = role.strip_prefix("until ") {
+        return steps::until(&*fabric, step, ask);
+    }
     let mut side = Side::connect(&*fabric, 1, |line| ask(line).expect("the first process answers"));
     match role.as_str() {
         "echo" => side.echo(),

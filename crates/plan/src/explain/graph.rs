@@ -2,11 +2,15 @@
 
 use std::fmt::Write;
 
-use dataflow::job::{Edge, Operator, OperatorKind};
+use dataflow::job::{Edge, Lead, Operator, OperatorKind};
 use serde_json::{Value, json};
 
-use super::{Explain, Line, Section, flows};
+use super::estimate::{Estimate, estimates};
+use super::{Explain, Line, Section, flows, plain};
 use crate::Workers;
+
+/// Characters of an operator's name that are shown beside its numbers.
+const NAME_CHARS_MAX: usize = 40;
 
 /// How a plan is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -43,14 +47,27 @@ impl Explain {
         }
     }
 
-    pub(super) fn json(&self) -> Value {
+    /// The names of the operators, in the order in which a run counts them.
+    pub fn operators(&self) -> Vec<String> {
+        let name = |(id, operator): (usize, &Operator)| {
+            let (kind, _) = kind_of(operator);
+            let name = operator.name.trim();
+            format!("{id} {kind} {}", name.strip_prefix(kind).unwrap_or(name).trim())
+        };
+        let named = self.operators.iter().enumerate().map(name);
+        named.map(|name| name.trim_end().chars().take(NAME_CHARS_MAX).collect()).collect()
+    }
+
+    /// The plan for other programs.
+    pub fn json(&self) -> Value {
+        let estimates = estimates(&self.operators, self.workers);
         let operator = |(id, operator): (usize, &Operator)| {
             let edges = operator.inputs.iter().enumerate();
             let edge = |(input, edge): (usize, &Edge)| {
                 json!({
                     "from": edge.from,
                     "input": input,
-                    "step": edge.step.as_ref().map(|step| step.describe()),
+                    "step": edge.step.as_ref().map(|step| plain(&step.describe(), &[])),
                     "event_time": edge.timed,
                 })
             };
@@ -63,6 +80,7 @@ impl Explain {
                 "kind": kind,
                 "detail": detail,
                 "inputs": inputs,
+                "state": estimates[id].iter().map(Estimate::json).collect::<Vec<_>>(),
             })
         };
         let need = |need: &super::Need| {
@@ -77,7 +95,7 @@ impl Explain {
         json!({
             "nodes": nodes,
             "workers_per_node": per_node,
-            "queries": self.sections.iter().map(|s| s.json(self.workers)).collect::<Vec<_>>(),
+            "queries": self.sections.iter().map(|s| s.json(self.readers())).collect::<Vec<_>>(),
             "operators": self.operators.iter().enumerate().map(operator).collect::<Vec<_>>(),
             "memory": self.needs.iter().map(need).collect::<Vec<_>>(),
         })
@@ -93,7 +111,8 @@ impl Explain {
         }
         for (id, operator) in self.operators.iter().enumerate() {
             for edge in operator.inputs.iter().flatten() {
-                let label = edge.step.as_ref().map(|step| step.describe()).unwrap_or_default();
+                let label = edge.step.as_ref().map(|step| plain(&step.describe(), &[]));
+                let label = label.unwrap_or_default();
                 let _ = writeln!(out, "  o{} -> o{id} [label={}];", edge.from, quoted(&label));
             }
         }
@@ -103,13 +122,13 @@ impl Explain {
 }
 
 impl Section {
-    fn json(&self, workers: Workers) -> Value {
+    fn json(&self, readers: u32) -> Value {
         let line = |line: &Line| match line {
             Line::Text(label, text) => json!({ "label": label, "text": text }),
             Line::Plan(text) => json!({ "label": "plan", "text": text }),
             Line::Source { shown, source, columns } => json!({
                 "label": "source",
-                "text": format!("{shown}: {}", flows(source.as_ref(), workers.total())),
+                "text": format!("{shown}: {}", flows(source.as_ref(), readers)),
                 "reads": columns,
             }),
         };
@@ -126,7 +145,12 @@ fn kind_of(operator: &Operator) -> (&'static str, String) {
         }
         OperatorKind::Aggregate(aggregation) => ("aggregate", aggregation.exchange.to_string()),
         OperatorKind::Keyed(keyed) => {
-            ("keyed", format!("{}, {}", keyed.exchange, keyed.operator.describe()))
+            let broadcasts = keyed.inputs.iter().any(|input| input.lead == Lead::ToAll);
+            let exchange = match broadcasts {
+                true => "broadcast".into(),
+                false => keyed.exchange.to_string(),
+            };
+            ("keyed", format!("{exchange}, {}", keyed.operator.describe()))
         }
         OperatorKind::Lookup(lookup) => {
             ("lookup", format!("table {}, {}", lookup.table.table, lookup.describe()))

@@ -15,6 +15,8 @@ use super::column_index;
 pub(super) struct Quotient {
     column: usize,
     by: Divisor,
+    /// For numbers of 31 bits.
+    narrow: Option<Narrow>,
 }
 
 impl Quotient {
@@ -28,14 +30,21 @@ impl Quotient {
         let Expr::Literal(ScalarValue::Int64(Some(by)), _) = *binary.right else { return None };
         let column = column_index(&binary.left, schema)?;
         let whole = *schema.field(column).data_type() == DataType::Int64;
-        (binary.op == Operator::Divide && whole && by >= 2)
-            .then(|| Self { column, by: Divisor::new(by) })
+        (binary.op == Operator::Divide && whole && by >= 2).then(|| Self {
+            column,
+            by: Divisor::new(by),
+            narrow: Narrow::new(by),
+        })
     }
 
     /// The quotient of each row.
     pub(super) fn evaluate(&self, columns: &[ArrayRef]) -> Option<ArrayRef> {
         let values = columns.get(self.column)?.as_primitive_opt::<Int64Type>()?;
-        Some(Arc::new(values.unary::<_, Int64Type>(|value| self.by.divide(value))))
+        let bits = values.values().iter().fold(0, |bits, &value| bits | value as u64);
+        Some(Arc::new(match self.narrow.filter(|_| bits < 1 << 31) {
+            Some(narrow) => values.unary::<_, Int64Type>(|value| narrow.divide(value)),
+            None => values.unary::<_, Int64Type>(|value| self.by.divide(value)),
+        }))
     }
 }
 
@@ -72,6 +81,29 @@ impl Divisor {
     }
 }
 
+/// The same for numbers of 31 bits, whose products fit into 63: a loop of vectors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Narrow {
+    /// 2³¹⁺ˡ / d, rounded up, where 2ˡ is d or the next power of two: at most 32 bits.
+    factor: u32,
+    shift: u32,
+}
+
+impl Narrow {
+    /// For `by` of two or more, and at most 31 bits.
+    fn new(by: i64) -> Option<Self> {
+        let by = u32::try_from(by).ok().filter(|by| *by < 1 << 31)?;
+        let shift = 31 + by.next_power_of_two().trailing_zeros();
+        let factor = (1u64 << shift).div_ceil(by.into());
+        Some(Self { factor: u32::try_from(factor).ok()?, shift })
+    }
+
+    #[inline(always)]
+    fn divide(self, value: i64) -> i64 {
+        ((u64::from(value as u32) * u64::from(self.factor)) >> self.shift) as i64
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,13 +117,17 @@ mod tests {
         }
         divisors.extend([i64::MAX, i64::MAX - 1, 1_000_000_007, 3_600_000_000]);
         for &by in divisors.iter().filter(|&&by| by >= 2) {
-            let divisor = Divisor::new(by);
+            let (divisor, narrow) = (Divisor::new(by), Narrow::new(by));
+            assert_eq!(narrow.is_some(), by < 1 << 31, "{by}");
             let near = |value: i64| (-2..=2).map(move |by| value.wrapping_add(by));
-            let multiples = [1, 2, 3, 1 << 20, i64::MAX / by];
+            let multiples = [1, 2, 3, 1 << 20, i64::MAX / by, ((1 << 31) - 1) / by];
             let around = multiples.into_iter().map(|times| by.wrapping_mul(times));
             let values = around.chain([0, i64::MIN, i64::MAX, i64::MIN / 2, 1 << 40]);
             for value in values.flat_map(near).flat_map(|value| [value, value.wrapping_neg()]) {
                 assert_eq!(divisor.divide(value), value / by, "{value} / {by}");
+                if let Some(narrow) = narrow.filter(|_| (0..1 << 31).contains(&value)) {
+                    assert_eq!(narrow.divide(value), value / by, "{value} / {by}");
+                }
             }
         }
     }

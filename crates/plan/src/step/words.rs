@@ -70,8 +70,10 @@ impl WordPredicate {
         let answers = self.answers(column.values())?;
         let keys = column.keys().values();
         let bits = match answers.only {
-            Some(only) => pack(keys, |key| u8::from(key == only)),
-            None => pack(keys, |key| answers.passes[key as usize % WORDS_MAX]),
+            Some(only) => pack(keys, |eight| equal(eight, only)),
+            None => pack(keys, |eight| {
+                gather(eight.map(|key| answers.passes[key as usize % WORDS_MAX]))
+            }),
         };
         let bits = BooleanBuffer::new(bits, 0, keys.len());
         let bits = match column.keys().nulls().map(NullBuffer::inner) {
@@ -115,28 +117,32 @@ impl WordPredicate {
     }
 }
 
-/// A bit for each key, `pass` (0 or 1) of it.
-fn pack(keys: &[i8], pass: impl Fn(i8) -> u8) -> Buffer {
-    const BYTES: usize = 64;
-    let mut bits = Vec::with_capacity(keys.len().div_ceil(BYTES) * 8);
-    let (blocks, rest) = keys.as_chunks::<BYTES>();
-    let mut put = |block: &[i8; BYTES]| {
-        // Two loops, of which the first is one of vectors.
-        let mut bytes = [0u8; BYTES];
-        bytes.iter_mut().zip(block).for_each(|(byte, &key)| *byte = pass(key));
-        for eight in bytes.as_chunks::<8>().0 {
-            // Gathers the lowest bit of each byte in the highest byte.
-            let gathered = u64::from_le_bytes(*eight).wrapping_mul(0x0102_0408_1020_4080) >> 56;
-            bits.push(gathered as u8);
-        }
-    };
-    blocks.iter().for_each(&mut put);
+/// A bit for each key: `pass` gives those of eight keys, the first the lowest.
+fn pack(keys: &[i8], pass: impl Fn([i8; 8]) -> u8) -> Buffer {
+    let (eights, rest) = keys.as_chunks::<8>();
+    let mut bits = Vec::with_capacity(keys.len().div_ceil(64) * 8);
+    bits.extend(eights.iter().map(|&eight| pass(eight)));
     if !rest.is_empty() {
-        let mut last = [0; BYTES];
+        let mut last = [0; 8];
         last[..rest.len()].copy_from_slice(rest);
-        put(&last);
+        bits.push(pass(last));
     }
     Buffer::from_vec(bits)
+}
+
+/// Which of eight keys are `only`, compared in one word.
+fn equal(eight: [i8; 8], only: i8) -> u8 {
+    const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+    let word = u64::from_le_bytes(eight.map(|key| key as u8));
+    let other = word ^ u64::from_le_bytes([only as u8; 8]);
+    // The highest bit of each byte: whether any of its bits is set.
+    let differ = ((other & LOW) + LOW) | other;
+    gather(((!differ & !LOW) >> 7).to_le_bytes())
+}
+
+/// The lowest bit of each of eight bytes, of which no other is set.
+fn gather(eight: [u8; 8]) -> u8 {
+    (u64::from_le_bytes(eight).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
 }
 
 #[cfg(test)]

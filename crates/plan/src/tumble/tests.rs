@@ -62,21 +62,3 @@ fn the_time_column_keeps_its_place() {
     assert_eq!((time.span.start.line, time.span.start.column), (3, 13));
     assert_eq!(sites[0].time.place, Place { line: 3, column: 13, length: 4 });
 }
-
-#[test]
-fn windows_start_at_multiples_of_their_size_also_before_1970() {
-    let of = |t: i64, bound, offset| {
-        let time: ArrayRef =
-            Arc::new(arrow::array::TimestampMillisecondArray::from(vec![Some(t), None]));
-        let of = bounds::<TimestampMillisecondType>(&time, bound, 10_000_000, offset);
-        let of = of.expect("bounds");
-        assert!(of.is_null(1));
-        of.as_primitive::<TimestampMillisecondType>().value(0)
-    };
-    assert_eq!(of(25, Bound::Start, 0), 20);
-    assert_eq!(of(25, Bound::End, 0), 30);
-    assert_eq!(of(25, Bound::Time, 0), 29);
-    assert_eq!(of(-1, Bound::Start, 0), -10);
-    assert_eq!(of(25, Bound::Start, 6_000_000), 16);
-    assert_eq!(of(25, Bound::Start, -14_000_000), 16);
-}

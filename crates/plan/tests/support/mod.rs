@@ -8,7 +8,7 @@ use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Placement, Sink, SinkWriter};
-use dataflow::source::{Flow, FlowContext, FlowInfo, Source};
+use dataflow::source::{ColumnBounds, Flow, FlowContext, FlowInfo, Source};
 use plan::{Planner, Workers};
 
 /// `'connector' = 'memory'`.
@@ -101,6 +101,15 @@ impl Source for Nothing {
 
     fn flows(&self, workers: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
         Ok(vec![FlowInfo { rows: Some(1000), ..FlowInfo::default() }; workers as usize])
+    }
+
+    fn bounds(&self, column: usize) -> ColumnBounds {
+        match self.schema.field(column).name().as_str() {
+            "ts" => ColumnBounds::between(0, 86_400_000),
+            "distance" => ColumnBounds::between(1, 9),
+            "dest" => ColumnBounds::distinct(1_000_000),
+            _ => ColumnBounds::default(),
+        }
     }
 
     fn open(&self, flow: usize, _: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {

@@ -37,12 +37,14 @@
 mod clock;
 mod helper;
 mod leader;
+mod length;
 #[cfg(test)]
 mod tests;
 
 pub use clock::{END_OF_STREAM, Presence, Progress, VectorClock};
 pub use helper::{AcknowledgeError, Helper, TooManyEpochs};
 pub use leader::{Cut, Leader, Refusal, Rejoin, Verdict};
+pub use length::{Ended, EpochLength, LengthBounds, combine_factor, distinct, groups_behind};
 
 /// What a chunk of a delta says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

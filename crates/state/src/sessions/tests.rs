@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::aggregates::{count, max, min, sum};
+use crate::sim::{SimDisk, SimDiskOptions};
 use crate::{StateOptions, Windowed};
 
 /// Time, key and value.
@@ -122,10 +123,15 @@ proptest! {
         steps in prop::collection::vec(
             (0usize..5, 0i64..9, 0i64..25, 0i64..4, -9i64..9, 0u8..10), 0..120,
         ),
+        spills in any::<bool>(),
     ) {
         let spec = spec(keys);
         let windows = Windows::sessions(gap).unwrap();
         let mut leader = Windowed::new(&spec, Some(windows));
+        let disk = SimDisk::new(SimDiskOptions::default());
+        if spills {
+            leader.slices().spill_to(disk.clone(), None);
+        }
         let mut partials: Vec<Slices> = (0..helpers).map(|_| Slices::new(&spec)).collect();
         // By helper the latest time of its flow, and the watermark that the leader was told.
         let (mut latest, mut told) = (vec![0; helpers], vec![i64::MIN; helpers]);
@@ -144,6 +150,9 @@ proptest! {
                 hand_over(&mut partials[helper], &mut leader);
                 told[helper] = latest[helper] - delay;
             }
+            if spills && action % 4 == 1 {
+                leader.slices().spill_all();
+            }
             if action % 3 == 0 {
                 let least = *told.iter().min().unwrap();
                 let before = fired.len();
@@ -160,7 +169,7 @@ proptest! {
         fire(&mut leader, keys, i64::MAX, &mut fired);
         fired.sort_unstable();
         prop_assert_eq!(fired, brute_force(&counted, gap));
-        prop_assert!(leader.slices().is_empty());
+        prop_assert!(leader.slices().is_empty() && disk.files() == 0);
     }
 }
 

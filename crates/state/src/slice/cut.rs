@@ -8,6 +8,7 @@ use arrow::buffer::{BooleanBuffer, Buffer};
 
 use super::{Cursor, Slice};
 use crate::partition::Split;
+use crate::spill::run::Writer;
 use crate::{Columns, Part, Partitioner, StateError, kernel};
 
 impl Slice {
@@ -17,7 +18,7 @@ impl Slice {
     /// says what it means that one cannot grow.
     ///
     /// Nothing happens if no row has come since the last call: the others' groups are gone, and
-    /// what is merged is the own.
+    /// what is merged is the own. Tells how many groups were looked at and stayed, at most.
     ///
     /// # Errors
     /// Errors of accumulators and of `each`; [`StateError::GivenOut`] if it is being given out.
@@ -28,23 +29,62 @@ impl Slice {
         spare: &mut Option<Self>,
         each: impl FnMut(&Split, &Columns) -> Result<(), E>,
         error: impl Fn(StateError) -> StateError,
-    ) -> Result<(), E> {
+    ) -> Result<usize, E> {
         if !self.touched {
-            return Ok(());
+            return Ok(0);
         }
         if self.giving.is_some() {
             return Err(StateError::GivenOut.into());
         }
         self.touched = false;
         if self.is_direct() {
-            return self.make_holes(own, partitioner, each);
+            self.make_holes(own, partitioner, each)?;
+            return Ok(self.groups_at_most());
         }
-        let mut kept = spare.take().unwrap_or_else(|| Self::new(&self.spec));
+        let mut kept = spare.take().unwrap_or_else(|| self.alike());
         kept.set_room(self.room);
         kept.set_array_bytes_max(self.array_bytes_max);
         self.keep_own(own, partitioner, &mut kept, each, error)?;
         *spare = Some(std::mem::replace(self, kept));
-        Ok(())
+        Ok(self.groups_at_most())
+    }
+
+    /// Writes all groups of which `own` tells the owner of this slice, or all that there are, and
+    /// gives a slice of the others, if there are any. They are of rows that have come since groups
+    /// were given away last.
+    ///
+    /// # Errors
+    /// Errors of accumulators and of the disk.
+    pub(crate) fn spill(
+        mut self,
+        own: Option<&mut (u32, Partitioner)>,
+        writer: &mut Writer<'_>,
+    ) -> Result<Option<Self>, StateError> {
+        let Some((own, partitioner)) = own.filter(|_| self.touched) else {
+            while let Some(part) = self.take_delta()? {
+                writer.add(&part)?;
+            }
+            return Ok(None);
+        };
+        let mut others = self.alike();
+        let mut split = Split::default();
+        while let Some(part) = self.take_delta()? {
+            partitioner.split(&part, &mut split)?;
+            writer.add(&split.select(*own, &part)?)?;
+            for owner in (0..split.owners()).filter(|owner| owner != own && split.rows(*owner) > 0)
+            {
+                let groups = split.select(owner, &part)?;
+                others.merge(&groups.keys, &groups.states)?;
+            }
+        }
+        // They are as rows are: not given away yet.
+        others.touched = others.started;
+        Ok(Some(others).filter(|others| others.started))
+    }
+
+    /// Whether some groups were given out, and not yet all.
+    pub(crate) fn is_given_out(&self) -> bool {
+        self.giving.is_some()
     }
 
     fn make_holes<E: From<StateError>>(

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::aggregates::{count, max, sum};
+use crate::sim::{SimDisk, SimDiskOptions};
 use crate::{KeyMode, Place, StateOptions};
 
 /// Key and value.
@@ -44,13 +45,31 @@ fn fire(windowed: &mut Windowed, watermark: i64, fired: &mut Vec<(Window, Groups
         }
         let (last, groups) = fired.last_mut().unwrap();
         assert_eq!(*last, window);
-        let column = |column: &ArrayRef| column.as_primitive::<Int64Type>().values().to_vec();
-        let (keys, values) = (column(&part.columns.keys[0]), &part.columns.states);
-        let values: Vec<Vec<i64>> = values.iter().map(column).collect();
-        for (row, key) in keys.into_iter().enumerate() {
-            groups.insert(key, (values[0][row], values[1][row], values[2][row]));
-        }
+        groups.extend(rows_of(&part.columns));
     }
+}
+
+/// One round of what has changed, each window once, in the order of their ends.
+fn look(windowed: &mut Windowed) -> BTreeMap<i64, (Window, Groups)> {
+    let mut told = BTreeMap::<i64, (Window, Groups)>::new();
+    while let Some(part) = windowed.early().unwrap() {
+        let window = part.window.unwrap();
+        if part.first {
+            assert!(told.last_key_value().is_none_or(|(&end, _)| end < window.end));
+            told.insert(window.end, (window, Groups::new()));
+        }
+        let (of, groups) = told.get_mut(&window.end).unwrap();
+        assert_eq!(*of, window);
+        groups.extend(rows_of(&part.columns));
+    }
+    told
+}
+
+fn rows_of(columns: &Columns) -> Groups {
+    let column = |column: &ArrayRef| column.as_primitive::<Int64Type>().values().to_vec();
+    let values: Vec<Vec<i64>> = columns.states.iter().map(column).collect();
+    let keys = column(&columns.keys[0]).into_iter().enumerate();
+    keys.map(|(row, key)| (key, (values[0][row], values[1][row], values[2][row]))).collect()
 }
 
 fn kinds() -> impl Strategy<Value = Windows> {
@@ -73,11 +92,17 @@ proptest! {
         delay in 0i64..12,
         steps in prop::collection::vec((-3i64..9, 0i64..25, 0i64..6, -9i64..9), 0..80),
         hash in any::<bool>(),
+        spills in any::<bool>(),
     ) {
         let spec = spec(hash.then_some(KeyMode::Hash));
         let mut windowed = Windowed::new(&spec, Some(windows));
+        let disk = SimDisk::new(SimDiskOptions::default());
+        if spills {
+            windowed.slices().spill_to(disk.clone(), None);
+        }
         let mut expected = BTreeMap::<i64, (Window, Groups)>::new();
         let (mut latest, mut watermark, mut fired) = (0, i64::MIN, vec![]);
+        let mut told = BTreeMap::new();
         for (ahead, behind, group, value) in steps {
             latest += ahead.max(0);
             let (time, row) = (latest - behind, (group, value));
@@ -94,14 +119,26 @@ proptest! {
                 Place::Late => {}
             }
             watermark = watermark.max(latest - delay);
+            if spills && value % 4 == 0 {
+                windowed.slices().spill_all();
+            }
             // Other workers may hold windows back for any time.
             if ahead < 0 {
                 fire(&mut windowed, watermark, &mut fired);
             }
+            if ahead == -2 {
+                let done = fired.last().map_or(i64::MIN, |(window, _)| window.end);
+                let mut open = expected.clone().split_off(&done.saturating_add(1));
+                open.retain(|end, groups| told.get(end) != Some(groups));
+                let news = look(&mut windowed);
+                prop_assert_eq!(&news, &open);
+                told.extend(news);
+                prop_assert!(look(&mut windowed).is_empty(), "nothing has come since");
+            }
         }
         fire(&mut windowed, i64::MAX, &mut fired);
         prop_assert_eq!(fired, expected.into_values().collect::<Vec<_>>());
-        prop_assert!(windowed.slices().is_empty());
+        prop_assert!(windowed.slices().is_empty() && disk.files() == 0);
     }
 }
 
@@ -126,6 +163,32 @@ fn what_no_window_needs_any_more_is_gone() {
     }
     let counts: Vec<i64> = fired.iter().map(|(_, groups)| groups[&1].2).collect();
     assert_eq!(counts, (1..=1_000).collect::<Vec<_>>());
+    assert!(windowed.bytes() < 1 << 20);
+}
+
+#[test]
+fn looking_at_many_windows_looks_at_few_slices() {
+    let windows = Windows::tumbling(1, 0).unwrap();
+    let mut windowed = Windowed::new(&spec(None), Some(windows));
+    (0..20_000).for_each(|time| add(windowed.slices(), windows.slice_key(time), (1, 1)));
+    assert_eq!(look(&mut windowed).len(), 20_000);
+    assert_eq!(windowed.slices().len(), 20_000, "nothing is taken out");
+    add(windowed.slices(), windows.slice_key(7), (1, 1));
+    let news = look(&mut windowed);
+    assert_eq!(news.values().map(|(_, groups)| groups[&1].2).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn what_was_told_of_windows_that_fired_is_forgotten() {
+    let windows = Windows::hopping(10, 2, 0).unwrap();
+    let mut windowed = Windowed::new(&spec(None), Some(windows));
+    let mut fired = vec![];
+    for time in 0..1_000 {
+        add(windowed.slices(), windows.slice_key(windows.slice_start(time)), (1, 1));
+        fire(&mut windowed, time, &mut fired);
+        assert_eq!(look(&mut windowed).len(), 5);
+        assert!(windowed.early.told.len() <= 6);
+    }
     assert!(windowed.bytes() < 1 << 20);
 }
 

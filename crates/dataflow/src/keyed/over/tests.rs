@@ -15,8 +15,20 @@ type Row = (Option<i64>, Option<i64>, i64, i64, i64);
 /// A row and what its frames hold.
 type Given = (Row, Vec<Option<i64>>);
 
-const CALLS: [&str; 9] =
-    ["count(*)", "count", "sum", "min", "max", "avg", "first", "last", "last not null"];
+const CALLS: [&str; 12] = [
+    "count(*)",
+    "count",
+    "sum",
+    "min",
+    "max",
+    "avg",
+    "first",
+    "last",
+    "last not null",
+    "third",
+    "third not null",
+    "times",
+];
 
 fn fields() -> Vec<Field> {
     let time = DataType::Timestamp(TimeUnit::Millisecond, None);
@@ -36,6 +48,9 @@ fn call(text: &str, frame: Frame) -> OverCall {
         "avg" => (aggregates::avg(&of).unwrap(), vec![1]),
         "first" => (first_value(of, false), vec![1]),
         "last" => (last_value(of, false), vec![1]),
+        "third" => (nth_value(of, 3, false), vec![1]),
+        "third not null" => (nth_value(of, 3, true), vec![1]),
+        "times" => (times(DataType::Timestamp(TimeUnit::Millisecond, None)), vec![3]),
         _ => (last_value(of, true), vec![1]),
     };
     OverCall { text: text.into(), aggregate, args, frame }
@@ -126,6 +141,9 @@ fn expected(keyed: bool, calls: &[(&str, Frame)], rows: &[Row]) -> Vec<Given> {
                     "avg" => some.map(|()| (sum as f64 / values.len() as f64).to_bits() as i64),
                     "first" => held.first().and_then(|row| row.1),
                     "last" => held.last().and_then(|row| row.1),
+                    "third" => held.get(2).and_then(|row| row.1),
+                    "third not null" => values.get(2).copied(),
+                    "times" => Some(held.chunk_by(|a, b| a.3 == b.3).count() as i64),
                     _ => values.last().copied(),
                 }
             });

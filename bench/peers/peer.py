@@ -1,0 +1,86 @@
+"""What every peer written in Python does: load rows, run when told, say what came out.
+
+A peer is started as `NAME.py --workload W --rows FILE --threads N`. It prints a JSON line when its rows are in memory,
+then one for each line that it reads: seconds, rows of the result, and their sums, which Millstream's bench defines:
+`whole` is the sum of (key + 1) * value modulo 2^64, `real` the same of values that are not whole numbers.
+"""
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A group-by over rows in memory; the columns' names are those of the file."""
+
+    key: str
+    divisor: int  # of the key
+    aggregate: str  # count, max or mean
+    value: str | None = None
+    time: str | None = None  # milliseconds
+    window: int = 0  # milliseconds
+    filter: tuple[str, str] | None = None  # a column and its word
+
+    @property
+    def columns(self):
+        filter = self.filter[0] if self.filter else None
+        return [name for name in (self.key, self.time, filter, self.value) if name]
+
+
+WORKLOADS = {
+    "ysb": Workload("ad_id", 10, "count", None, "event_time", 10_000, ("event_type", "view")),
+    "ysb-keys": Workload("key", 1, "count", None, "event_time", 600_000),
+    "ro": Workload("key", 1, "count"),
+    "cm": Workload("job_id", 1, "mean", "cpu", "event_time", 2_000),
+    "nb7": Workload("auction", 1, "max", "price", "date_time", 60_000),
+}
+
+
+def sql(workload, quotient):
+    """The query in SQL: sums over the groups, so that no engine has to hand over millions of rows.
+
+    `quotient` says how the engine divides whole numbers, downwards or towards zero: nothing here is negative.
+    """
+    groups = []
+    if workload.time:
+        groups.append(quotient.format(workload.time, workload.window) + " AS w")
+    key = quotient.format(workload.key, workload.divisor) if workload.divisor > 1 else workload.key
+    groups.append(f"{key} AS k")
+    value = {
+        "count": "count(*)",
+        "max": f"max({workload.value})",
+        "mean": f"avg({workload.value})",
+    }[workload.aggregate]
+    where = "WHERE {} = '{}'".format(*workload.filter) if workload.filter else ""
+    by = ", ".join(name.split(" AS ")[1] for name in groups)
+    inner = f"SELECT {', '.join(groups)}, {value} AS v FROM input {where} GROUP BY {by}"
+    return f"SELECT count(*), sum((k + 1) * v) FROM ({inner}) AS t"
+
+
+def serve(load):
+    """Runs a peer. `load(workload, path, threads)` gives its version and a function that runs the query."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workload", choices=WORKLOADS, required=True)
+    parser.add_argument("--rows", required=True)
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    workload = WORKLOADS[arguments.workload]
+    version, run = load(workload, arguments.rows, arguments.threads)
+    answer({"version": version})
+    for _ in sys.stdin:
+        begin = time.perf_counter()
+        rows, total = run()
+        seconds = time.perf_counter() - begin
+        result = {"seconds": seconds, "rows": int(rows), "whole": 0, "real": 0.0}
+        if workload.aggregate == "mean":
+            result["real"] = float(total)
+        else:
+            result["whole"] = int(total) % 2**64
+        answer(result)
+
+
+def answer(line):
+    print(json.dumps(line), flush=True)

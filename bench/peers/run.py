@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Measures Millstream and its peers over the same rows, in turns, and prints a table of ratios.
+
+    bench/peers/run.py [--workloads ysb,nb7] [--peers duckdb,flink] [--threads 1] [--rows 32000000] [--runs 5]
+
+Every engine holds its rows in memory before the clock starts. Results are compared before times: an engine with another
+result than Millstream's sequential reference has no figure. See README.md beside this file.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+STREAMING = {"timely", "flink", "flink-combine"}
+
+
+class Peer:
+    """A process that holds rows and runs a query when told."""
+
+    def __init__(self, name, command):
+        self.name = name
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        self.version = self.answer()["version"]
+        self.seconds = []
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.name} ended: code {self.process.wait()}")
+        return json.loads(line)
+
+    def run(self):
+        self.process.stdin.write("run\n")
+        result = self.answer()
+        self.seconds.append(result["seconds"])
+        return result
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def main():
+    arguments = parse()
+    peers = arguments.peers.split(",")
+    table = []
+    with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
+        for workload in arguments.workloads.split(","):
+            table += compare(arguments, workload, peers, Path(directory))
+    report(table, arguments)
+
+
+def compare(arguments, workload, peers, directory):
+    rows = directory / f"{workload}.parquet"
+    named = ["ysb", "--keys", "10000000"] if workload == "ysb-keys" else [workload]
+    ours = [arguments.millstream, "bench", *named, "--json"]
+    ours += ["--rows", str(arguments.rows // arguments.threads), "--workers", str(arguments.threads)]
+    say(f"{workload}: {arguments.rows:,} rows, {arguments.threads} thread(s)")
+    expected = json.loads(subprocess.check_output([*ours, "--write", str(rows)], text=True))
+    if expected["rows"] != arguments.rows:
+        raise SystemExit(f"{expected['rows']} rows were written, not {arguments.rows}")
+    started = [Peer(name, command(arguments, name, workload, rows)) for name in peers]
+    refused = []
+    rates = []
+    # The first round warms up: caches of plans, compilers of Java.
+    for round_ in range(arguments.runs + 1):
+        line = subprocess.check_output([*ours, "--runs", "1"], text=True)
+        rates.append(json.loads(line)["rows_per_s"]["median"])
+        for peer in started:
+            if peer in refused:
+                continue
+            result = peer.run()
+            if not same(result, expected):
+                refused.append(peer)
+                say(f"{peer.name} {peer.version} gives another result: {result}, not {expected}")
+    for peer in started:
+        peer.close()
+    for file in directory.iterdir():
+        file.unlink()
+    figures = [("millstream", "", [arguments.rows / rate for rate in rates[1:]])]
+    figures += [(p.name, p.version, p.seconds[1:]) for p in started if p not in refused]
+    return [(workload, *figure) for figure in figures]
+
+
+def same(result, expected):
+    close = abs(result["real"] - expected["real"]) <= 1e-9 * abs(expected["real"])
+    return (result["rows"], result["whole"]) == (expected["result_rows"], expected["whole"]) and close
+
+
+def command(arguments, name, workload, rows):
+    options = ["--workload", workload, "--rows", str(rows), "--threads", str(arguments.threads)]
+    if name == "timely":
+        return [arguments.timely, "--version", arguments.timely_version, *options]
+    if name in ("flink", "flink-combine"):
+        packed = pack(arguments, workload, rows)
+        options[3] = str(packed)
+        combine = ["--combine"] if name == "flink-combine" else []
+        return [*shlex.split(arguments.flink), "peer.Main", *options, *combine]
+    return [arguments.python, str(HERE / f"{name}_peer.py"), *options]
+
+
+def pack(arguments, workload, rows):
+    """Rows for Java: see flink/…/Rows.java."""
+    packed = rows.with_suffix(".rows")
+    if not packed.exists():
+        subprocess.check_call([arguments.python, str(HERE / "pack.py"), workload, str(rows), str(packed)])
+    return packed
+
+
+def report(table, arguments):
+    lines = []
+    print(f"\n{'workload':<10}{'engine':<28}{'M records/s':>12}{'least':>9}{'greatest':>9}{'times slower':>14}")
+    for workload in dict.fromkeys(row[0] for row in table):
+        ours = None
+        for _, name, version, seconds in [row for row in table if row[0] == workload]:
+            rates = sorted(arguments.rows / s / 1e6 for s in seconds)
+            median = statistics.median(rates)
+            ours = ours or median
+            ratio = "" if name == "millstream" else f"{ours / median:.1f}"
+            kind = " (streaming)" if name in STREAMING else " (batch)" if version else ""
+            label = f"{name} {version}{kind}"
+            print(f"{workload:<10}{label:<28}{median:>12.1f}{rates[0]:>9.1f}{rates[-1]:>9.1f}{ratio:>14}")
+            lines.append({
+                "workload": workload, "engine": name, "version": version, "threads": arguments.threads,
+                "rows": arguments.rows, "rows_per_s": [arguments.rows / s for s in seconds],
+                "times_slower": ours / median,
+            })
+    if arguments.json:
+        Path(arguments.json).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def say(text):
+    print(f"== {text}", file=sys.stderr, flush=True)
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add = parser.add_argument
+    add("--workloads", default="ysb,ysb-keys,ro,cm,nb7")
+    add("--peers", default="duckdb,polars,datafusion,clickhouse,timely,flink,flink-combine")
+    add("--threads", type=int, default=1)
+    add("--rows", type=int, default=32_000_000)
+    add("--runs", type=int, default=5)
+    add("--json", help="writes a JSON line for each figure here")
+    add("--directory", help="where rows are kept meanwhile; several GiB")
+    environment = os.environ.get
+    add("--millstream", default=environment("MILLSTREAM", "millstream"))
+    add("--python", default=environment("PEERS_PYTHON", sys.executable))
+    add("--timely", default=environment("PEERS_TIMELY", ""))
+    add("--timely-version", default=environment("PEERS_TIMELY_VERSION", ""))
+    add("--flink", default=environment("PEERS_FLINK", ""))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

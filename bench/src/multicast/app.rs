@@ -1,0 +1,352 @@
+//! Ride hailing as Whale measures it (W11, W12): one source broadcasts requests, and each instance
+//! matches them with the drivers that it knows.
+//!
+//! An *instance* is a state of the matching operator with drivers of its own. A worker hosts
+//! several of them on its thread: rows that come to it once are handed to all by reference (W1),
+//! and a copy for one of them comes on an input of its own.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use arrow::array::{ArrayRef, AsArray, Float64Array, Int64Array, TimestampMillisecondArray};
+use arrow::datatypes::{DataType, Field, Float64Type, Int64Type, Schema, SchemaRef, TimeUnit};
+use arrow::record_batch::RecordBatch;
+use dataflow::error::{ConnectorError, DataflowError};
+use dataflow::job::{KeyedOperator, KeyedState};
+use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+
+/// Every so many requests one is followed on its way.
+pub(super) const FOLLOWED_EVERY: u64 = 64;
+
+/// How long a paced source sleeps when nothing is due.
+const PAUSE_NS: u64 = 200_000;
+
+/// Requests of a batch where nothing holds the source back.
+const ROWS_MAX: usize = 1_024;
+
+/// A time in which requests come at one rate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Phase {
+    /// Its length.
+    pub seconds: f64,
+    /// Requests a second; `None` for as many as are taken.
+    pub per_second: Option<f64>,
+}
+
+/// What one instance has seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Tally {
+    pub(super) rows: u64,
+    /// Requests that did not come in their turn.
+    pub(super) astray: u64,
+}
+
+/// A request that was followed, as the instances of a process saw it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Seen {
+    /// When it was due at the source, in nanoseconds since 1970.
+    pub(super) at_ns: u64,
+    /// When the last instance had it.
+    pub(super) here_ns: u64,
+    /// When the last instance had matched it.
+    pub(super) done_ns: u64,
+    /// The least distance to a driver, squared.
+    pub(super) apart: f64,
+}
+
+impl Seen {
+    /// What two processes saw of the same request.
+    pub(super) fn with(self, other: &Self) -> Self {
+        Self {
+            at_ns: self.at_ns.max(other.at_ns),
+            here_ns: self.here_ns.max(other.here_ns),
+            done_ns: self.done_ns.max(other.done_ns),
+            apart: self.apart.min(other.apart),
+        }
+    }
+}
+
+/// What a process knows at the end of a run.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    pub(super) tallies: Vec<Tally>,
+    pub(super) seen: Vec<Seen>,
+    /// Nanoseconds in which instances took batches, and how often one did.
+    pub(super) taken: [u64; 2],
+}
+
+/// What the workers of a process share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// Requests that the source has given out, if it is here.
+    pub(super) given: AtomicU64,
+    workers: AtomicU32,
+    notes: Mutex<Notes>,
+}
+
+impl Shared {
+    pub(super) fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Nanoseconds since 1970: processes of one machine agree on them.
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// A place in a city of 50 by 50 kilometres, in metres.
+pub(super) fn place(seed: u64) -> (f64, f64) {
+    // The finalizer of SplitMix64.
+    let mixed = |n: u64| {
+        let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        n ^ (n >> 31)
+    };
+    let at = |n: u64| (mixed(n) >> 11) as f64 / (1_u64 << 53) as f64 * 50_000.0;
+    (at(2 * seed + 1), at(2 * seed + 2))
+}
+
+/// Where driver number `driver` of an instance is.
+pub(super) fn driver(instance: u32, driver: u32) -> (f64, f64) {
+    place(1 << 62 | u64::from(instance) << 24 | u64::from(driver))
+}
+
+/// The squared distance of two places.
+pub(super) fn apart(a: (f64, f64), b: (f64, f64)) -> f64 {
+    (a.0 - b.0) * (a.0 - b.0) + (a.1 - b.1) * (a.1 - b.1)
+}
+
+/// Columns of requests: event time, number, when it was due in nanoseconds, where.
+fn requests_schema() -> SchemaRef {
+    let time = DataType::Timestamp(TimeUnit::Millisecond, None);
+    Arc::new(Schema::new(vec![
+        Field::new("ts", time, false),
+        Field::new("request", DataType::Int64, false),
+        Field::new("due", DataType::Int64, false),
+        Field::new("x", DataType::Float64, false),
+        Field::new("y", DataType::Float64, false),
+    ]))
+}
+
+/// Gives out requests, phase by phase.
+#[derive(Clone)]
+pub(super) struct Requests {
+    pub(super) phases: Vec<Phase>,
+    pub(super) shared: Arc<Shared>,
+}
+
+struct Giving {
+    requests: Requests,
+    context: FlowContext,
+    phase: usize,
+    /// When the phase began, and the requests given out before and in it.
+    since_ns: Option<u64>,
+    before: u64,
+    given: u64,
+}
+
+impl Source for Requests {
+    fn schema(&self) -> SchemaRef {
+        requests_schema()
+    }
+
+    fn bounded(&self) -> bool {
+        true
+    }
+
+    fn repeats(&self) -> bool {
+        false
+    }
+
+    fn flows(&self, _: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
+        Ok(vec![FlowInfo::default()])
+    }
+
+    fn open(&self, _: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+        let (requests, context) = (self.clone(), context.clone());
+        let (phase, since_ns, before, given) = (0, None, 0, 0);
+        Ok(Box::new(Giving { requests, context, phase, since_ns, before, given }))
+    }
+}
+
+impl Flow for Giving {
+    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
+        loop {
+            let Some(&Phase { seconds, per_second }) = self.requests.phases.get(self.phase) else {
+                self.requests.shared.given.store(self.before, Ordering::Relaxed);
+                return Ok(Next::End);
+            };
+            let now = now_ns();
+            let since = *self.since_ns.get_or_insert(now);
+            let length_ns = (seconds * 1e9) as u64;
+            let passed = now.saturating_sub(since).min(length_ns);
+            let rows = match per_second {
+                None if passed < length_ns => ROWS_MAX.min(rows_max) as u64,
+                None => 0,
+                Some(rate) => {
+                    let due = (rate * passed as f64 / 1e9) as u64;
+                    due.saturating_sub(self.given).min(rows_max as u64)
+                }
+            };
+            if rows > 0 {
+                let due = |row: u64| match per_second {
+                    None => now,
+                    Some(rate) => since + ((self.given + row) as f64 * 1e9 / rate) as u64,
+                };
+                let batch = batch_of(self.before + self.given, (0..rows).map(due));
+                self.given += rows;
+                return Ok(Next::Batch(batch));
+            }
+            if passed < length_ns {
+                return Ok(Next::Wait { until_ns: self.context.clock.now_ns() + PAUSE_NS });
+            }
+            self.before += self.given;
+            (self.given, self.since_ns) = (0, Some(since + length_ns));
+            self.phase += 1;
+        }
+    }
+}
+
+/// Requests from number `first` on that are due at these times.
+fn batch_of(first: u64, due: impl Iterator<Item = u64>) -> RecordBatch {
+    let due: Vec<i64> = due.map(|at| at as i64).collect();
+    let numbers = first as i64..;
+    let places = (first..).take(due.len()).map(place);
+    let (xs, ys): (Vec<f64>, Vec<f64>) = places.unzip();
+    let times = due.iter().map(|at| at / 1_000_000);
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(TimestampMillisecondArray::from_iter_values(times)),
+        Arc::new(Int64Array::from_iter_values(numbers.take(due.len()))),
+        Arc::new(Int64Array::from(due)),
+        Arc::new(Float64Array::from(xs)),
+        Arc::new(Float64Array::from(ys)),
+    ];
+    RecordBatch::try_new(requests_schema(), columns).expect("columns of the schema, equally long")
+}
+
+/// The matching operator.
+pub(super) struct Matching {
+    pub(super) shared: Arc<Shared>,
+    /// The first worker of this process.
+    pub(super) first_worker: u32,
+    /// Instances of each worker, and drivers of each.
+    pub(super) instances: u32,
+    pub(super) drivers: u32,
+    /// Whether input number *i* is for instance *i* alone.
+    pub(super) copies: bool,
+}
+
+struct Instance {
+    tally: Tally,
+    drivers: Vec<(f64, f64)>,
+}
+
+/// The instances of a worker.
+struct Hosted {
+    shared: Arc<Shared>,
+    instances: Vec<Instance>,
+    copies: bool,
+    seen: Vec<Seen>,
+    taken: [u64; 2],
+}
+
+impl KeyedOperator for Matching {
+    fn schema(&self) -> SchemaRef {
+        requests_schema()
+    }
+
+    fn create(&self) -> Box<dyn KeyedState> {
+        // Workers are alike: which of them has which drivers is of no account.
+        let worker = self.first_worker + self.shared.workers.fetch_add(1, Ordering::Relaxed);
+        let numbers = worker * self.instances..(worker + 1) * self.instances;
+        let instance = |number: u32| Instance {
+            tally: Tally::default(),
+            drivers: (0..self.drivers).map(|at| driver(number, at)).collect(),
+        };
+        Box::new(Hosted {
+            shared: self.shared.clone(),
+            instances: numbers.map(instance).collect(),
+            copies: self.copies,
+            seen: vec![],
+            taken: [0; 2],
+        })
+    }
+
+    fn describe(&self) -> String {
+        format!("matching by {} instances of {} drivers", self.instances, self.drivers)
+    }
+}
+
+impl KeyedState for Hosted {
+    fn push(&mut self, input: usize, batch: RecordBatch) -> Result<(), DataflowError> {
+        let here_ns = now_ns();
+        let mut nearest: Vec<f64> = vec![];
+        let addressed = match self.copies {
+            true => input..input + 1,
+            false => 0..self.instances.len(),
+        };
+        let count = addressed.len() as u64;
+        for instance in &mut self.instances[addressed] {
+            instance.take(batch.clone(), &mut nearest);
+        }
+        let done_ns = now_ns();
+        self.taken[0] += done_ns.saturating_sub(here_ns);
+        self.taken[1] += count;
+        let [numbers, due] = [1, 2].map(|at| batch.column(at).as_primitive::<Int64Type>().values());
+        for ((&number, &due), apart) in numbers.iter().zip(due).zip(nearest) {
+            if (number as u64).is_multiple_of(FOLLOWED_EVERY) {
+                let seen = Seen { at_ns: due as u64, here_ns, done_ns, apart };
+                let at = (number as u64 / FOLLOWED_EVERY) as usize;
+                match self.seen.get_mut(at) {
+                    Some(before) => *before = before.with(&seen),
+                    None => self.seen.push(seen),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, watermark: i64, _: usize) -> Result<Option<RecordBatch>, DataflowError> {
+        if watermark == i64::MAX {
+            let mut notes = self.shared.notes();
+            notes.tallies.extend(self.instances.drain(..).map(|instance| instance.tally));
+            merge(&mut notes.seen, &std::mem::take(&mut self.seen));
+            let taken = std::mem::take(&mut self.taken);
+            notes.taken.iter_mut().zip(taken).for_each(|(sum, own)| *sum += own);
+        }
+        Ok(None)
+    }
+
+    fn bytes(&self) -> usize {
+        self.seen.capacity() * size_of::<Seen>()
+    }
+}
+
+/// Adds what others saw of the same requests.
+pub(super) fn merge(seen: &mut Vec<Seen>, others: &[Seen]) {
+    for (at, other) in others.iter().enumerate() {
+        match seen.get_mut(at) {
+            Some(own) => *own = own.with(other),
+            None => seen.push(*other),
+        }
+    }
+}
+
+impl Instance {
+    /// Takes requests, and notes the nearest of the drivers that this and other instances know.
+    fn take(&mut self, batch: RecordBatch, nearest: &mut Vec<f64>) {
+        let numbers = batch.column(1).as_primitive::<Int64Type>().values();
+        let astray = numbers.iter().zip(self.tally.rows..).filter(|(n, turn)| **n as u64 != *turn);
+        self.tally.astray += astray.count() as u64;
+        self.tally.rows += numbers.len() as u64;
+        let [xs, ys] = [3, 4].map(|at| batch.column(at).as_primitive::<Float64Type>().values());
+        nearest.resize(numbers.len(), f64::INFINITY);
+        for ((&x, &y), nearest) in xs.iter().zip(ys).zip(nearest) {
+            for &driver in &self.drivers {
+                *nearest = nearest.min(apart((x, y), driver));
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The same protocol in virtual time, for as many machines as the paper had.
+//!
+//! Each machine has a processor of its own here, and a network that nobody has measured on one
+//! machine: its time on the way is assumed. What the model tells is the trees', not the wire's.
+
+use channel::cast::sim::{Multicast, Outcome, Plan as Sim, run};
+use channel::cast::{Shape, degree_max};
+
+use super::real::{Point, Way};
+use super::settle::{Step, settle};
+use crate::BenchError;
+
+/// Machines of the paper, and instances of each.
+pub(super) const MACHINES: u32 = 30;
+/// The most.
+pub(super) const INSTANCES: u32 = 16;
+
+/// The rates of the paper, in tuples a second (W13).
+pub const RATES: [f64; 5] = [30e3, 60e3, 80e3, 100e3, 80e3];
+
+/// What things cost, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Costs {
+    /// Whose these are.
+    pub of: &'static str,
+    /// To encode a frame.
+    pub encode_ns: u64,
+    /// To send one to a child.
+    pub send_ns: u64,
+    /// For an instance to take one.
+    pub hand_ns: u64,
+    /// Requests of a frame.
+    pub rows: f64,
+}
+
+impl Costs {
+    /// Of the paper: 5.2 µs for a child, as its published code has it, and so much for encoding
+    /// that it is 15 % of the communication with three children, as its figure 26 says. A frame is
+    /// one tuple.
+    pub const PAPER: Costs =
+        Costs { of: "the paper", encode_ns: 2_750, send_ns: 5_200, hand_ns: 100, rows: 1.0 };
+
+    /// Those of the source of a run here.
+    pub fn measured(point: &Point, processes: u32) -> Self {
+        let each = |ns: u64, of: u64| (ns / of.max(1)).max(1);
+        let given = point.frames / u64::from(processes.max(2) - 1);
+        Self {
+            of: "this machine",
+            encode_ns: each(point.encode_ns, given),
+            send_ns: each(point.send_ns, point.source_frames),
+            hand_ns: (point.take_ns as u64).max(1),
+            rows: point.rows as f64 / given.max(1) as f64,
+        }
+    }
+
+    fn plan(self, way: Way, processes: u32, instances: u32) -> Sim {
+        let shape = match way {
+            Way::Tree(shape) => shape,
+            Way::Adaptive | Way::Copies => Shape::Capped(degree_max(processes - 1)),
+        };
+        let (adapts, by_instance) = (way == Way::Adaptive, way == Way::Copies);
+        let Costs { encode_ns, send_ns, hand_ns, .. } = self;
+        Sim {
+            processes,
+            instances,
+            shape,
+            adapts,
+            by_instance,
+            encode_ns,
+            send_ns,
+            hand_ns,
+            ..Sim::default()
+        }
+    }
+}
+
+/// One way in the model.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Modelled {
+    /// How frames went.
+    pub way: Way,
+    /// Instances of all processes.
+    pub instances: u32,
+    /// Requests a second, when more come than can be taken.
+    pub per_second: f64,
+    /// Mean nanoseconds until the last instance had a frame, when few come.
+    pub latency_ns: f64,
+    /// Messages of the source for each frame.
+    pub source_sends: f64,
+}
+
+/// A run in which the rate changed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Changing {
+    /// How frames went.
+    pub way: Way,
+    /// When each frame came and when all had it, in nanoseconds.
+    pub times: Vec<(u64, u64)>,
+    /// What came of each rate.
+    pub steps: Vec<Step>,
+    /// Changes of the tree: when, how long each was on its way, and the degree behind it.
+    pub changes: Vec<(u64, u64, u32)>,
+}
+
+/// Trees under changes that come without need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shaken {
+    /// Changes of trees.
+    pub changes: u64,
+    /// Frames that were given out.
+    pub frames: u64,
+    /// Frames that some instance missed; a run in which one came twice does not end.
+    pub missed: u64,
+}
+
+fn simulated(plan: &Sim) -> Result<Outcome, BenchError> {
+    let what = format!("the model with {:?}", plan.shape);
+    run(plan).map_err(|detail| BenchError::Multicast { what, detail })
+}
+
+/// Throughput and latency of a way.
+///
+/// # Errors
+/// When the protocol is broken in the model.
+pub fn sweep(costs: Costs, way: Way, instances: u32) -> Result<Modelled, BenchError> {
+    let processes = MACHINES.min(instances);
+    let plan = costs.plan(way, processes, instances.div_ceil(processes));
+    let frames = if way == Way::Copies { 100 } else { 600 };
+    let flood = simulated(&Sim { rates: vec![(frames, 1e9)], ..plan.clone() })?;
+    let calm = simulated(&Sim { rates: vec![(60, 100.0)], ..plan })?;
+    Ok(Modelled {
+        way,
+        instances,
+        per_second: flood.per_second() * costs.rows,
+        latency_ns: calm.latency_ns(),
+        source_sends: flood.source_sends as f64 / frames as f64,
+    })
+}
+
+/// The rates of the paper, each for `seconds`.
+///
+/// # Errors
+/// When the protocol is broken in the model.
+pub fn changing(costs: Costs, way: Way, seconds: f64) -> Result<Changing, BenchError> {
+    // All instances of a process count as one, which costs as much.
+    let costs = Costs { hand_ns: costs.hand_ns * u64::from(INSTANCES), ..costs };
+    let rates = RATES.map(|rate| ((rate * seconds) as u64, rate)).to_vec();
+    let outcome = simulated(&Sim { rates, ..costs.plan(way, MACHINES, 1) })?;
+    let times: Vec<(u64, u64)> =
+        outcome.frames.iter().map(|&Multicast { came_ns, done_ns }| (came_ns, done_ns)).collect();
+    let steps = settle(&times, 1.0, &RATES, (seconds * 1e9) as u64);
+    Ok(Changing { way, times, steps, changes: outcome.changes })
+}
+
+/// As many changes of trees as asked, of 480 instances on one to five racks.
+///
+/// # Errors
+/// When a frame comes twice or out of order, with the seed.
+pub fn shaken(changes_min: u64) -> Result<Shaken, BenchError> {
+    let mut sum = Shaken { changes: 0, frames: 0, missed: 0 };
+    let mut seed = 0;
+    while sum.changes < changes_min {
+        seed += 1;
+        let racks = 1 + (seed % 5) as u32;
+        let frames = 400;
+        let rates = vec![(frames, 30_000.0)];
+        let plan = Sim { racks, rates, shaken_every: Some(3), seed, ..Sim::default() };
+        let what = format!("the model with seed {seed}");
+        let outcome = run(&plan).map_err(|detail| BenchError::Multicast { what, detail })?;
+        sum.changes += outcome.changes.len() as u64;
+        sum.frames += frames;
+        sum.missed += frames - outcome.complete;
+    }
+    Ok(sum)
+}
+
+/// Mean nanoseconds until the last instance has a frame, on so many racks.
+///
+/// # Errors
+/// When the protocol is broken in the model.
+pub fn on_racks(costs: Costs, racks: u32) -> Result<f64, BenchError> {
+    let plan = costs.plan(Way::Tree(Shape::Capped(3)), MACHINES, INSTANCES);
+    let rates = vec![(60, 100.0)];
+    // Between racks a message takes as long again as at most within one.
+    let outcome = simulated(&Sim { racks, rack_ns: plan.wire_ns[1], rates, ..plan })?;
+    Ok(outcome.latency_ns())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_compares_as_the_paper_does() {
+        let of = |way| sweep(Costs::PAPER, way, 480).unwrap();
+        let capped = of(Way::Tree(Shape::Capped(3)));
+        for way in [Way::Tree(Shape::Binomial), Way::Tree(Shape::Sequential), Way::Copies] {
+            assert!(capped.per_second > of(way).per_second, "{way:?}");
+        }
+        assert_eq!(capped.source_sends, 3.0);
+        assert_eq!(of(Way::Tree(Shape::Sequential)).source_sends, 29.0);
+        assert_eq!(of(Way::Copies).source_sends, 464.0, "480 but those of the source's process");
+    }
+
+    #[test]
+    fn every_change_that_is_asked_for_is_made_and_nothing_is_missed() {
+        let shaken = shaken(50).unwrap();
+        assert!(shaken.changes >= 50 && shaken.frames > 0);
+        assert_eq!(shaken.missed, 0);
+    }
+
+    #[test]
+    fn rates_that_change_move_the_tree() {
+        let ran = changing(Costs::PAPER, Way::Adaptive, 0.1).unwrap();
+        assert_eq!(ran.times.len(), 35_000);
+        assert_eq!(ran.steps.len(), 4);
+        assert!(!ran.changes.is_empty());
+    }
+}

@@ -1,0 +1,152 @@
+//! AIR (A5, A7, A8): sustainable throughput and latency.
+
+use super::{Bench, Figures, Scale, Sweep, about, cell, measured, plot, report, section, table};
+use crate::report::{Axis, Bar, Report, Section};
+
+const WORKLOADS: [(&str, &str); 3] = [("ysb", "YSB"), ("ysb-star", "YSB*"), ("swa", "SWA")];
+
+/// The experiments of AIR.
+pub fn air(bench: &mut dyn Bench, scale: Scale) -> Report {
+    let sweep = &mut Sweep { bench, scale, failed: Vec::new() };
+    let about = about(sweep, "AIR");
+    let sections = vec![
+        scaling(sweep),
+        sustainable(sweep),
+        by_rate(sweep),
+        forward(sweep),
+        low_latency(sweep),
+    ];
+    report("AIR: dataflow without a master", about, sections)
+}
+
+/// All rows are there at once.
+fn scaling(sweep: &mut Sweep<'_>) -> Section {
+    let text = "Each process reads as many rows, all of them there at once.";
+    let mut section = section("Weak scaling", &[text]);
+    let mut series = Vec::new();
+    for (workload, name) in WORKLOADS {
+        let mut points = Vec::new();
+        for nodes in sweep.nodes() {
+            let run = sweep.at_once(workload, &format!("--nodes {nodes}"));
+            let rate = Figures::of(&run, "auto").and_then(|figures| figures.rate());
+            points.extend(rate.map(|rate| (f64::from(nodes), rate)));
+        }
+        series.push(measured(name, points));
+    }
+    let (x, y) = (Axis::linear("processes"), Axis::linear("M records/s"));
+    section.plots.push(plot("Throughput", x, y, series));
+    section.text.append(&mut sweep.failures());
+    section
+}
+
+/// The search for what can be sustained (A7).
+fn sustainable(sweep: &mut Sweep<'_>) -> Section {
+    let text = "Rows come by the clock. The rate is the highest without a backlog, latency that of \
+                event time: from when the last row of a window was due until its rows are given \
+                out. A window ends every 100 ms.";
+    let mut section = section("Sustainable throughput", &[text]);
+    let mut rows = Vec::new();
+    for (workload, name) in WORKLOADS {
+        for nodes in sweep.nodes().take(2) {
+            let run = sweep.run(&format!("{workload} --nodes {nodes} --sustainable"));
+            let Some(found) = run.first() else { continue };
+            let rate = Figures(found).number("sustainable").map(|rate| rate * 1e-6);
+            let latency = |at: usize, quantile: &str| {
+                found["latency"].get(at).and_then(|trial| Figures(trial).latency_ms(quantile))
+            };
+            rows.push(vec![
+                name.to_owned(),
+                nodes.to_string(),
+                cell(rate, 2),
+                cell(latency(0, "p50"), 3),
+                cell(latency(0, "p99"), 3),
+                cell(latency(1, "p50"), 3),
+                cell(latency(1, "p99"), 3),
+            ]);
+        }
+    }
+    let columns = [
+        "workload",
+        "processes",
+        "M records/s",
+        "median at 50 %, ms",
+        "p99 at 50 %, ms",
+        "median at 90 %, ms",
+        "p99 at 90 %, ms",
+    ];
+    section.tables.push(table("What can be sustained", &columns, rows));
+    section.text.append(&mut sweep.failures());
+    section
+}
+
+/// Latency against the rate.
+fn by_rate(sweep: &mut Sweep<'_>) -> Section {
+    let text = "YSB on two processes, at rates of 100,000 records a second and more.";
+    let mut section = section("Latency by rate", &[text]);
+    let (mut medians, mut tails) = (Vec::new(), Vec::new());
+    for rate in [1e5, 1e6, 1e7, 3e7, 1e8] {
+        let run = sweep.run(&format!("ysb --nodes 2 --latency {rate}"));
+        let trial = run.first().and_then(|run| run["latency"].get(0)).map(Figures);
+        let of = |quantile| trial.as_ref().and_then(|trial| trial.latency_ms(quantile));
+        medians.extend(of("p50").map(|ms| (rate, ms)));
+        tails.extend(of("p99").map(|ms| (rate, ms)));
+    }
+    let series = vec![measured("median", medians), measured("p99", tails)];
+    section.plots.push(plot("Latency", Axis::log("records/s"), Axis::log("ms"), series));
+    section.text.append(&mut sweep.failures());
+    section
+}
+
+/// Hand-over without an exchange (A5).
+fn forward(sweep: &mut Sweep<'_>) -> Section {
+    let text = "The counts of YSB* are led by campaign, and so is their join: its rows need not \
+                travel a second time (A5). With an exchange that is set by hand they do.";
+    let mut section = section("Pipelining", &[text]);
+    let run = sweep.at_once("ysb-star", "--nodes 2 --exchange auto,merge,shuffle");
+    let mut rows = Vec::new();
+    for (variant, name) in [
+        ("auto", "merge, then forward"),
+        ("merge", "merge, then shuffle"),
+        ("shuffle", "shuffle, then shuffle"),
+    ] {
+        let Some(figures) = Figures::of(&run, variant) else { continue };
+        rows.push(vec![
+            name.to_owned(),
+            cell(figures.rate(), 1),
+            cell(figures.number("busy_cycles_per_row"), 1),
+            cell(figures.per_row("bytes_sent"), 3),
+        ]);
+    }
+    let columns = ["exchanges", "M records/s", "cycles a record", "bytes sent for a record"];
+    section.tables.push(table("YSB* on two processes", &columns, rows));
+    section.text.append(&mut sweep.failures());
+    section
+}
+
+/// Workers that spin, and small slots.
+fn low_latency(sweep: &mut Sweep<'_>) -> Section {
+    let text = "CM at 100,000 records a second over shared memory with --low-latency, end to end \
+                and with the 20 µs that a stripe of rows may wait in the source. A worker that \
+                spins needs a processor of its own.";
+    let mut section = section("The low-latency profile", &[text]);
+    let mut rows = Vec::new();
+    for nodes in sweep.nodes().take(2) {
+        let more = "--latency 1e5 --low-latency --window-every 20";
+        let run = sweep.run(&format!("cm --nodes {nodes} {more}"));
+        let trial = run.first().and_then(|run| run["latency"].get(0)).map(Figures);
+        let of = |quantile| trial.as_ref().and_then(|trial| trial.latency_ms(quantile));
+        let Some(median) = of("p50") else { continue };
+        let cells = [of("p50"), of("p90"), of("p99")].map(|ms| cell(ms, 3));
+        rows.push(std::iter::once(nodes.to_string()).chain(cells).collect());
+        section.bars.push(Bar {
+            what: format!("median on {nodes} process(es)"),
+            needed: "< 100 µs".into(),
+            got: format!("{:.0} µs", median * 1e3),
+            met: Some(median < 0.1),
+        });
+    }
+    let columns = ["processes", "median", "p90", "p99"];
+    section.tables.push(table("Latency, ms", &columns, rows));
+    section.text.append(&mut sweep.failures());
+    section
+}

@@ -1,0 +1,267 @@
+//! The experiments of the papers, in sizes that fit a machine: sweeps of `millstream bench`, each
+//! point a run of processes of its own, and a [`Report`] of what they print.
+//!
+//! A point that fails is named in the report, and the others go on. What needs more machines, or
+//! hardware that is not there, the report says too.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use crate::report::{Axis, Origin, Plot, Report, Section, Series, Table};
+
+mod air;
+mod slash;
+
+pub use air::air;
+pub use slash::slash;
+
+/// What runs `millstream bench`.
+pub trait Bench {
+    /// Runs it with these arguments, and gives the objects that it prints.
+    ///
+    /// # Errors
+    /// What it says when it fails.
+    fn run(&mut self, arguments: &[String]) -> Result<Vec<Value>, String>;
+}
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scale {
+    /// Rows of each worker are so many times those of an ordinary sweep.
+    pub rows: f64,
+    /// Runs of each point.
+    pub runs: u32,
+    /// Processes at most.
+    pub nodes: u32,
+    /// Processors of the machine.
+    pub processors: u32,
+}
+
+/// Runs points and keeps what went wrong.
+struct Sweep<'a> {
+    bench: &'a mut dyn Bench,
+    scale: Scale,
+    failed: Vec<String>,
+}
+
+impl Sweep<'_> {
+    /// The objects of a run; none if it failed. `text` has the arguments, with blanks between.
+    fn run(&mut self, text: &str) -> Vec<Value> {
+        let mut arguments: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        arguments.push("--json".into());
+        match self.bench.run(&arguments) {
+            Ok(values) => values,
+            Err(error) => {
+                self.failed.push(format!("not measured: bench {text}: {error}"));
+                Vec::new()
+            }
+        }
+    }
+
+    /// A run of a workload with all rows there at once.
+    fn at_once(&mut self, workload: &str, more: &str) -> Vec<Value> {
+        let rows = (self.scale.rows * rows_of(workload)).max(1000.0) as u64;
+        let runs = self.scale.runs;
+        self.run(&format!("{workload} {more} --rows {rows} --runs {runs}"))
+    }
+
+    /// Numbers of processes: powers of two.
+    fn nodes(&self) -> impl Iterator<Item = u32> + use<> {
+        let most = self.scale.nodes;
+        std::iter::successors(Some(1), |nodes| Some(nodes * 2)).take_while(move |n| *n <= most)
+    }
+
+    /// What went wrong since the last call, as paragraphs.
+    fn failures(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.failed)
+    }
+}
+
+/// Rows of each worker in an ordinary sweep: a fraction of a second or more.
+fn rows_of(workload: &str) -> f64 {
+    match workload {
+        "nb8" => 1e6,
+        "nb11" => 2e5,
+        "ro" | "ysb --keys 10000000" => 32e6,
+        _ => 64e6,
+    }
+}
+
+/// What is in an object that `bench` has printed.
+struct Figures<'a>(&'a Value);
+
+impl<'a> Figures<'a> {
+    /// Of a variant among several.
+    fn of(values: &'a [Value], variant: &str) -> Option<Self> {
+        values.iter().find(|value| value["variant"] == variant).map(Self)
+    }
+
+    fn number(&self, name: &str) -> Option<f64> {
+        let value = &self.0[name];
+        value.as_f64().or_else(|| value["median"].as_f64())
+    }
+
+    /// Records a second, in millions.
+    fn rate(&self) -> Option<f64> {
+        Some(self.number("rows_per_s")? * 1e-6)
+    }
+
+    /// Of something that is counted, what a record has.
+    fn per_row(&self, name: &str) -> Option<f64> {
+        Some(self.number(name)? / self.number("rows")?)
+    }
+
+    /// A quantile of a latency, in milliseconds.
+    fn latency_ms(&self, quantile: &str) -> Option<f64> {
+        Some(self.0["latency_s"][quantile].as_f64()? * 1e3)
+    }
+}
+
+/// A number in a table; a dash where there is none.
+fn cell(value: Option<f64>, digits: usize) -> String {
+    value.map_or("–".into(), |value| format!("{value:.digits$}"))
+}
+
+fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
+    let columns = columns.iter().map(|column| column.to_string()).collect();
+    Table { title: title.to_owned(), columns, rows }
+}
+
+fn plot(title: &str, x: Axis, y: Axis, series: Vec<Series>) -> Plot {
+    Plot { title: title.to_owned(), x, y, series }
+}
+
+fn measured(name: &str, points: Vec<(f64, f64)>) -> Series {
+    Series { name: name.to_owned(), origin: Origin::Measured, points }
+}
+
+fn section(title: &str, text: &[&str]) -> Section {
+    let text = text.iter().map(|paragraph| paragraph.to_string()).collect();
+    Section { title: title.to_owned(), text, ..Section::default() }
+}
+
+/// What a reader has to know beforehand.
+fn about(sweep: &mut Sweep<'_>, paper: &str) -> Vec<String> {
+    let Scale { rows, runs, nodes, processors } = sweep.scale;
+    let mut machine = format!("{processors} processors");
+    for limits in sweep.run(&format!("limits --runs {runs}")) {
+        let limits = Figures(&limits);
+        for (name, unit, factor) in [
+            ("hertz", "GHz of the time stamp counter", 1e-9),
+            ("read_bytes_per_s_1", "GB/s read from memory by one thread", 1e-9),
+            ("shm_bytes_per_s_64_kib", "GB/s over a link of shared memory", 1e-9),
+            ("shm_one_way_s", "us one way of 64 bytes over it", 1e6),
+        ] {
+            if let Some(value) = limits.number(name) {
+                // Writing to a String cannot fail.
+                let _ = write!(machine, ", {:.2} {unit}", value * factor);
+            }
+        }
+    }
+    let mut about = vec![
+        format!("The machine: {machine}."),
+        format!(
+            "Figures are medians of {runs} runs, {rows} times the rows of an ordinary sweep. Every \
+             result was checked against a sequential computation before its figures were taken. \
+             Up to {nodes} processes of one worker share the machine: beyond {processors} they \
+             share processors, and the figures show that and nothing else."
+        ),
+        format!(
+            "Not measured, because it is not there: several machines and RDMA hardware, on which \
+             {paper} has its figures; counters of instructions and cache misses, which this \
+             program does not read. Cycles are those of the time stamp counter while a worker \
+             had a processor."
+        ),
+    ];
+    about.append(&mut sweep.failed);
+    about
+}
+
+fn report(title: &str, about: Vec<String>, sections: Vec<Section>) -> Report {
+    Report { title: title.to_owned(), about, sections }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Prints what a run of so many arguments would, and fails where it is told to.
+    struct Fake {
+        asked: Vec<String>,
+        fails: &'static str,
+    }
+
+    impl Bench for Fake {
+        fn run(&mut self, arguments: &[String]) -> Result<Vec<Value>, String> {
+            let text = arguments.join(" ");
+            self.asked.push(text.clone());
+            if text.contains(self.fails) {
+                return Err("no memory".into());
+            }
+            let after = |name: &str| {
+                let at = arguments.iter().position(|argument| argument == name)?;
+                arguments.get(at + 1).cloned()
+            };
+            let spread = |median: f64| json!({ "median": median, "least": 1.0, "greatest": 2e9 });
+            let trial = json!({
+                "rate": 1e6, "sustained": true, "behind_s": 0.0,
+                "latency_s": { "count": 5, "p50": 6e-5, "p90": 7e-5, "p99": 8e-5, "max": 9e-5 }
+            });
+            let nodes: f64 = after("--nodes").and_then(|n| n.parse().ok()).unwrap_or(1.0);
+            let exchange = after("--exchange").unwrap_or_else(|| "auto".into());
+            let mut variants: Vec<&str> = exchange.split(',').collect();
+            if arguments.iter().any(|argument| argument == "--against-loop") {
+                variants.push("loop");
+            }
+            Ok(variants
+                .iter()
+                .map(|variant| {
+                    let factor = if *variant == "uppar" { 0.25 } else { 1.0 };
+                    json!({
+                        "variant": variant, "rows": 1000, "bytes_sent": 500, "work_requests": 10,
+                        "rows_per_s": spread(1e8 * nodes * factor), "sustainable": 5e7,
+                        "busy_cycles_per_row": spread(25.0), "bytes_per_row": 16.0,
+                        "share_of_bandwidth": spread(0.5),
+                        "latency": [trial.clone(), trial.clone()],
+                    })
+                })
+                .collect())
+        }
+    }
+
+    const SCALE: Scale = Scale { rows: 0.5, runs: 3, nodes: 4, processors: 2 };
+
+    #[test]
+    fn every_section_has_figures() {
+        for (title, make) in [("Slash", slash as fn(&mut dyn Bench, Scale) -> Report), ("AIR", air)]
+        {
+            let mut bench = Fake { asked: Vec::new(), fails: "nothing fails" };
+            let report = make(&mut bench, SCALE);
+            assert!(report.title.contains(title), "{}", report.title);
+            for section in &report.sections {
+                let drawn = section.plots.iter().flat_map(|plot| &plot.series);
+                let empty = drawn.filter(|series| series.points.is_empty()).count();
+                assert_eq!(empty, 0, "{}", section.title);
+                assert!(section.plots.len() + section.tables.len() > 0, "{}", section.title);
+                let cells = section.tables.iter().flat_map(|table| table.rows.iter().flatten());
+                assert_eq!(cells.filter(|cell| *cell == "–").count(), 0, "{}", section.title);
+            }
+            assert!(bench.asked.iter().all(|asked| asked.ends_with("--json")));
+            assert!(report.html().contains("<svg"), "{title}");
+        }
+    }
+
+    #[test]
+    fn a_point_that_fails_is_named_and_the_others_go_on() {
+        let mut bench = Fake { asked: Vec::new(), fails: "--nodes 4" };
+        let report = slash(&mut bench, SCALE);
+        let told = report.sections.iter().flat_map(|section| &section.text);
+        assert!(told.filter(|text| text.contains("no memory")).count() > 2);
+        let points = report.sections.iter().flat_map(|section| &section.plots);
+        assert!(points.flat_map(|plot| &plot.series).any(|series| series.points.len() == 2));
+        assert!(report.bars().all(|bar| bar.met.is_some()), "one and two processes are there");
+    }
+}

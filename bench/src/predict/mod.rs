@@ -1,0 +1,224 @@
+//! `millstream bench predict`: the planner's cost model ([`dataflow::cost`]) for clusters that are
+//! not here, with cycles that were measured on this machine, and held to runs on it.
+//!
+//! A few runs of one and two processes give what the model's constants are here ([`calibrate`]).
+//! With these it foretells runs of up to four processes that they were not taken from, and those
+//! are then made: the ratio of what was foretold to what was measured stands beside
+//! ([`Validated`]). Then come the clusters ([`cluster`]): nodes of so many workers, each on a
+//! processor of its own, joined by links of so many gigabits.
+//!
+//! What it leaves out stands in `docs/benchmarks.md`.
+
+mod calibrate;
+mod cluster;
+
+use dataflow::cost::Costs;
+
+use crate::paper::Bench;
+use crate::report::{Report, Section, Table};
+
+pub use calibrate::{Calibrated, Validated, calibrate};
+pub use cluster::{Cluster, Foretold, foretell};
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Asked {
+    /// Different keys of the workload: each number is foretold.
+    pub keys: Vec<u64>,
+    /// Links in gigabits a second: each is foretold.
+    pub gigabits: Vec<f64>,
+    /// One way over a link, in microseconds.
+    pub latency_us: f64,
+    /// Workers of a node, each on a processor of its own.
+    pub workers: u32,
+    /// Processes of the greatest run; 0 for no runs.
+    pub nodes: u32,
+    /// Rows of each worker in a run.
+    pub rows: u64,
+    /// Runs of each point.
+    pub runs: u32,
+    /// Constants that are given, by name; they take the place of those that were measured.
+    pub given: Vec<(String, f64)>,
+}
+
+/// The model's constants, with those of a broadcast.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Constants {
+    /// Cycles a second of a processor.
+    pub hertz: f64,
+    /// Of merge and shuffle.
+    pub costs: Costs,
+    /// Cycles for a record that arrives at a worker to which all records go.
+    pub take: f64,
+    /// Cycles of its source to send it to all.
+    pub cast: f64,
+    /// Bytes of a group in a delta.
+    pub group_bytes: f64,
+    /// Bytes of a record that travels.
+    pub row_bytes: f64,
+}
+
+impl Default for Constants {
+    fn default() -> Self {
+        let (take, cast, group_bytes, row_bytes) = (60.0, 60.0, 4.0, 16.0);
+        Self { hertz: 2.6e9, costs: Costs::default(), take, cast, group_bytes, row_bytes }
+    }
+}
+
+impl Constants {
+    /// The names of what may be given.
+    pub const NAMES: [&str; 11] = [
+        "ghz",
+        "fold",
+        "doubling",
+        "open",
+        "group",
+        "route",
+        "row",
+        "row-byte",
+        "take",
+        "cast",
+        "group-bytes",
+    ];
+
+    /// All of them, in the order of their names.
+    pub fn values(&self) -> [f64; 11] {
+        let Costs { fold, doubling, open, group, route, row, row_byte, .. } = self.costs;
+        let Self { hertz, take, cast, group_bytes, .. } = *self;
+        let ghz = hertz * 1e-9;
+        [ghz, fold, doubling, open, group, route, row, row_byte, take, cast, group_bytes]
+    }
+
+    /// With one that is given; as it was if there is no such name.
+    pub fn with(mut self, name: &str, value: f64) -> Self {
+        let costs = &mut self.costs;
+        match name {
+            "ghz" => self.hertz = value * 1e9,
+            "fold" => costs.fold = value,
+            "doubling" => costs.doubling = value,
+            "open" => costs.open = value,
+            "group" => costs.group = value,
+            "route" => costs.route = value,
+            "row" => costs.row = value,
+            "row-byte" => costs.row_byte = value,
+            "take" => self.take = value,
+            "cast" => self.cast = value,
+            "group-bytes" => self.group_bytes = value,
+            _ => {}
+        }
+        self
+    }
+}
+
+/// Measures, holds the model to runs, and foretells.
+pub fn predict(bench: &mut dyn Bench, asked: &Asked) -> Report {
+    let (mut constants, mut sections) = (Constants::default(), vec![]);
+    let mut about = vec![
+        "ysb-keys: records of 16 bytes, whose key of 8 bytes is uniform, counted by key and \
+         window; for broadcast, requests of 'bench multicast' that go to every worker."
+            .into(),
+    ];
+    if asked.nodes > 0 {
+        let calibrated = calibrate(bench, asked);
+        constants = calibrated.constants;
+        about.extend(calibrated.failed);
+        sections.push(validated(&calibrated.validated));
+    }
+    constants = asked.given.iter().fold(constants, |all, (name, value)| all.with(name, *value));
+    sections.insert(0, with(&constants));
+    sections.push(clusters(asked, &constants));
+    Report { title: "What clusters would do".into(), about, sections }
+}
+
+fn section(title: &str, text: &str, tables: Vec<Table>) -> Section {
+    Section { title: title.into(), text: vec![text.into()], tables, ..Section::default() }
+}
+
+fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
+    let columns = columns.iter().map(|column| column.to_string()).collect();
+    Table { title: title.into(), columns, rows }
+}
+
+fn with(constants: &Constants) -> Section {
+    let rows = Constants::NAMES.iter().zip(constants.values());
+    let rows = rows.map(|(name, value)| vec![name.to_string(), format!("{value:.2}")]).collect();
+    let text = "Cycles of a processor for what is done, as bench predict measured them or was \
+                given them with --cycles; the gigahertz are those of the time stamp counter.";
+    section("Constants", text, vec![table("Of the model", &["name", "value"], rows)])
+}
+
+fn validated(all: &[Validated]) -> Section {
+    let row = |one: &Validated| {
+        vec![
+            one.exchange.into(),
+            one.keys.map_or("–".into(), |keys| keys.to_string()),
+            one.processes.to_string(),
+            if one.taken_from { "taken from" } else { "foretold" }.into(),
+            format!("{:.2}", one.predicted * 1e-6),
+            format!("{:.2}", one.measured * 1e-6),
+            format!("{:.2}", one.predicted / one.measured),
+            one.cycles.map_or("–".into(), |[predicted, _]| format!("{predicted:.1}")),
+            one.cycles.map_or("–".into(), |[_, measured]| format!("{measured:.1}")),
+            one.cycles.map_or("–".into(), |[of, measured]| format!("{:.2}", of / measured)),
+            one.bytes.map_or("–".into(), |[predicted, _]| format!("{predicted:.3}")),
+            one.bytes.map_or("–".into(), |[_, measured]| format!("{measured:.3}")),
+        ]
+    };
+    let columns = [
+        "exchange",
+        "keys",
+        "processes",
+        "constants",
+        "predicted M/s",
+        "measured",
+        "ratio",
+        "predicted cycles",
+        "measured",
+        "ratio",
+        "predicted B/record",
+        "measured",
+    ];
+    let text = "Runs on this machine. Processes that are more than its processors share them. From \
+                the runs marked so the constants were taken; the others are foretold with them. \
+                Records a second are those of processors that have nothing else to do; cycles are \
+                of all processes for a record, and counted on the processor: on a machine that \
+                does other work, they are what to compare.";
+    let rows = all.iter().map(row).collect();
+    section("Predicted and measured", text, vec![table("Runs", &columns, rows)])
+}
+
+fn clusters(asked: &Asked, constants: &Constants) -> Section {
+    let mut tables = vec![];
+    for &keys in &asked.keys {
+        for &gigabits in &asked.gigabits {
+            let rows = [2, 4, 8, 16, 32, 64, 128, 256].map(|nodes| {
+                let workers = asked.workers;
+                let cluster = Cluster { nodes, workers, gigabits, latency_us: asked.latency_us };
+                let [merge, shuffle, broadcast] = foretell(&cluster, keys, constants);
+                let cell = |foretold: &Foretold| format!("{:.1}", foretold.rate * 1e-6);
+                vec![
+                    nodes.to_string(),
+                    cell(&merge),
+                    merge.limit.into(),
+                    format!("{:.1}", merge.close_s * 1e3),
+                    cell(&shuffle),
+                    shuffle.limit.into(),
+                    cell(&broadcast),
+                    broadcast.limit.into(),
+                    cluster.choice(keys, constants).to_string(),
+                ]
+            });
+            let title = format!(
+                "{keys} keys, {gigabits} Gb/s, {} workers a node: M records/s",
+                asked.workers
+            );
+            let columns =
+                ["nodes", "merge", "by", "end, ms", "shuffle", "by", "broadcast", "by", "planner"];
+            tables.push(table(&title, &columns, rows.into()));
+        }
+    }
+    let text = "All nodes together. 'by' says what holds it: the processors, the link, or the \
+                slots of the rings and the time of a way. 'end' is what the last delta of a \
+                window takes from the end of its rows until it is merged.";
+    section("Clusters, foretold", text, tables)
+}

@@ -1,0 +1,97 @@
+//! The right answer of a workload, computed row by row in the order of event time, without the
+//! engine: no SQL, no windows, no state of ours, no exchange.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::{Int8Type, Int64Type, Schema, TimestampMillisecondType};
+use arrow::record_batch::RecordBatch;
+use connectors::Generator;
+use dataflow::connector::{Connector, TableDef};
+use dataflow::error::ConnectorError;
+use dataflow::source::{Flow, FlowContext, Next};
+use fabric::clock::MonotonicClock;
+
+use crate::tally::Sums;
+use crate::task::Task;
+use crate::workload::{Size, Workload, options_of};
+
+mod groups;
+mod meeting;
+mod ratio;
+
+/// Rows asked for at a time.
+const BATCH_ROWS: usize = 8192;
+
+/// Sums over the result of a workload.
+///
+/// # Errors
+/// When the generator refuses the size.
+pub fn sums(workload: Workload, size: &Size) -> Result<Sums, ConnectorError> {
+    sums_of(workload, &workload.sql(size))
+}
+
+/// Sums over the result of a workload whose tables are those of `sql`.
+pub(crate) fn sums_of(workload: Workload, sql: &str) -> Result<Sums, ConnectorError> {
+    match workload.task() {
+        Task::Groups(shape) => {
+            let mut rows = Rows::open(sql, shape.table, &shape.columns())?;
+            groups::sums(shape, &mut rows)
+        }
+        Task::Ratio(ratio) => ratio::sums(&ratio, sql),
+        Task::Meeting(meeting) => meeting::sums(&meeting, sql),
+    }
+}
+
+/// The rows of a table, in the order of event time.
+pub(crate) struct Rows(Box<dyn Flow>);
+
+impl Rows {
+    /// Of a table that `sql` makes.
+    pub(crate) fn open(sql: &str, table: &str, columns: &[&str]) -> Result<Self, ConnectorError> {
+        let mut options = options_of(sql, table);
+        options.remove("connector");
+        // Rows that come again and again are better kept.
+        if !options.contains_key("repeat") {
+            options.remove("preload");
+        }
+        let schema = Generator.infer(&options)?.unwrap_or_else(|| Arc::new(Schema::empty()));
+        let projection: Result<Vec<usize>, _> =
+            columns.iter().map(|name| schema.index_of(name).map_err(|_| missing(name))).collect();
+        let table =
+            TableDef { name: "reference".into(), schema, options, metadata: Default::default() };
+        let source = Generator.source(&table, &projection?)?;
+        source.flows(1, None)?;
+        let context = FlowContext { clock: Arc::new(MonotonicClock::new()), bad: Arc::default() };
+        Ok(Self(source.open(0, &context)?))
+    }
+
+    /// The next of them; `None` at the end.
+    pub(crate) fn next(&mut self) -> Result<Option<RecordBatch>, ConnectorError> {
+        match self.0.next(BATCH_ROWS)? {
+            Next::Batch(batch) => Ok(Some(batch)),
+            Next::Wait { .. } | Next::End => Ok(None),
+        }
+    }
+}
+
+fn missing(column: &str) -> ConnectorError {
+    let message = "the workload has no such column".into();
+    ConnectorError::Column { column: column.into(), message, hint: None }
+}
+
+fn numbers(column: &dyn Array) -> &[i64] {
+    column.as_primitive::<Int64Type>().values()
+}
+
+fn times(column: &dyn Array) -> &[i64] {
+    column.as_primitive::<TimestampMillisecondType>().values()
+}
+
+/// Which rows have the word.
+fn has_word(column: &dyn Array, word: &str) -> Vec<bool> {
+    let column = column.as_dictionary::<Int8Type>();
+    let words = column.values().as_string::<i32>();
+    let is: Vec<bool> = words.iter().map(|value| value == Some(word)).collect();
+    column.keys().values().iter().map(|&key| is[key as usize]).collect()
+}

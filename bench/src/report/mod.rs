@@ -1,0 +1,275 @@
+//! A report: what was measured, as a page with plots, and as JSON beside it for programs.
+//!
+//! ```text
+//! Report ─┬─ Section ─┬─ text
+//!         ├─ …        ├─ Bar    a figure against what was asked of it: met, or not met
+//!         └─ …        ├─ Plot   lines; dashed if they were computed and not measured
+//!                     └─ Table
+//! ```
+//!
+//! The page is one file that loads nothing: styles and drawings are in it. A report never fails for
+//! a bar that is not met; it says so.
+
+mod page;
+mod plot;
+mod text;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+/// Figures, in sections.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// What it is of.
+    pub title: String,
+    /// What a reader has to know beforehand: the machine, and what could not be measured on it.
+    pub about: Vec<String>,
+    /// Its parts.
+    pub sections: Vec<Section>,
+}
+
+/// One question and its figures.
+#[derive(Debug, Clone, Default)]
+pub struct Section {
+    /// The question.
+    pub title: String,
+    /// Paragraphs in front of the figures.
+    pub text: Vec<String>,
+    /// What was asked of the figures.
+    pub bars: Vec<Bar>,
+    /// Drawings.
+    pub plots: Vec<Plot>,
+    /// Numbers.
+    pub tables: Vec<Table>,
+}
+
+/// A figure against what was asked of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bar {
+    /// What is compared.
+    pub what: String,
+    /// What was asked, as `≥ 10 times`.
+    pub needed: String,
+    /// What came out.
+    pub got: String,
+    /// Whether it is enough; `None` where it could not be measured.
+    pub met: Option<bool>,
+}
+
+/// Lines over one axis.
+#[derive(Debug, Clone)]
+pub struct Plot {
+    /// What it shows.
+    pub title: String,
+    /// The axis to the right.
+    pub x: Axis,
+    /// The axis upwards.
+    pub y: Axis,
+    /// The lines: eight at most are told apart by colour.
+    pub series: Vec<Series>,
+}
+
+/// An axis.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Axis {
+    /// Quantity and unit.
+    pub label: String,
+    /// Whether equal ratios have equal lengths; then only what is positive is drawn.
+    pub log: bool,
+}
+
+impl Axis {
+    /// An axis on which equal differences have equal lengths.
+    pub fn linear(label: &str) -> Self {
+        Self { label: label.to_owned(), log: false }
+    }
+
+    /// An axis on which equal ratios have equal lengths.
+    pub fn log(label: &str) -> Self {
+        Self { label: label.to_owned(), log: true }
+    }
+}
+
+/// Where figures come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// A run of processes on this machine.
+    Measured,
+    /// A run in virtual time.
+    Simulated,
+    /// Somebody else's publication.
+    Published,
+}
+
+impl Origin {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Origin::Measured => "measured",
+            Origin::Simulated => "simulated",
+            Origin::Published => "published",
+        }
+    }
+}
+
+/// A line.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Series {
+    /// What it is of.
+    pub name: String,
+    /// Where its points come from.
+    pub origin: Origin,
+    /// Right and up, in the order in which they are joined.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Numbers in columns.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Table {
+    /// What it shows.
+    pub title: String,
+    /// The heads of the columns.
+    pub columns: Vec<String>,
+    /// The rows, of as many cells.
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Report {
+    /// Whether every bar that could be measured is met.
+    pub fn met(&self) -> bool {
+        self.bars().all(|bar| bar.met != Some(false))
+    }
+
+    /// All bars.
+    pub fn bars(&self) -> impl Iterator<Item = &Bar> {
+        self.sections.iter().flat_map(|section| &section.bars)
+    }
+
+    /// As one page.
+    pub fn html(&self) -> String {
+        page::html(self)
+    }
+
+    /// As an object.
+    pub fn json(&self) -> Value {
+        let sections: Vec<Value> = self.sections.iter().map(Section::json).collect();
+        json!({ "title": self.title, "about": self.about, "sections": sections })
+    }
+
+    /// Writes `path` with the extension `html`, and beside it `json`; gives both paths.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn write(&self, path: &Path) -> io::Result<[PathBuf; 2]> {
+        let paths = ["html", "json"].map(|extension| path.with_extension(extension));
+        if let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            fs::create_dir_all(directory)?;
+        }
+        fs::write(&paths[0], self.html())?;
+        fs::write(&paths[1], format!("{:#}\n", self.json()))?;
+        Ok(paths)
+    }
+}
+
+impl Section {
+    fn json(&self) -> Value {
+        let bar = |bar: &Bar| {
+            let Bar { what, needed, got, met } = bar;
+            json!({ "what": what, "needed": needed, "got": got, "met": met })
+        };
+        let series = |series: &Series| {
+            let points: Vec<[f64; 2]> = series.points.iter().map(|&(x, y)| [x, y]).collect();
+            json!({ "name": series.name, "origin": series.origin.name(), "points": points })
+        };
+        let plot = |plot: &Plot| {
+            let lines: Vec<Value> = plot.series.iter().map(series).collect();
+            json!({ "title": plot.title, "x": plot.x.label, "y": plot.y.label, "series": lines })
+        };
+        let table = |table: &Table| {
+            let Table { title, columns, rows } = table;
+            json!({ "title": title, "columns": columns, "rows": rows })
+        };
+        json!({
+            "title": self.title,
+            "text": self.text,
+            "bars": self.bars.iter().map(bar).collect::<Vec<_>>(),
+            "plots": self.plots.iter().map(plot).collect::<Vec<_>>(),
+            "tables": self.tables.iter().map(table).collect::<Vec<_>>(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let line = |name: &str, origin, points: &[(f64, f64)]| Series {
+            name: name.to_owned(),
+            origin,
+            points: points.to_vec(),
+        };
+        let plot = Plot {
+            title: "throughput".into(),
+            x: Axis::linear("instances"),
+            y: Axis::log("tuples/s"),
+            series: vec![
+                line("tree & co", Origin::Measured, &[(8.0, 1e6), (480.0, 9e5)]),
+                line("copies", Origin::Simulated, &[(8.0, 0.0), (240.0, 1e5), (480.0, 4e4)]),
+            ],
+        };
+        let bar = Bar {
+            what: "bytes".into(),
+            needed: "< 10 %".into(),
+            got: "12 %".into(),
+            met: Some(false),
+        };
+        let table = Table {
+            title: "all".into(),
+            columns: vec!["a".into(), "b".into()],
+            rows: vec![vec!["1".into(), "<2>".into()]],
+        };
+        let section = Section {
+            title: "One to many".into(),
+            text: vec!["As \"it\" is.".into()],
+            bars: vec![bar],
+            plots: vec![plot],
+            tables: vec![table],
+        };
+        Report { title: "Whale".into(), about: vec!["two cores".into()], sections: vec![section] }
+    }
+
+    #[test]
+    fn a_page_shows_everything_and_escapes_it() {
+        let html = report().html();
+        for shown in
+            ["Whale", "two cores", "tree &amp; co", "&lt;2&gt;", "not met", "stroke-dasharray"]
+        {
+            assert!(html.contains(shown), "{shown} in {html}");
+        }
+        assert!(!html.contains("NaN") && !html.contains("inf"), "{html}");
+        assert!(!report().met());
+        // On a logarithmic axis zero has no place: two of three points are joined.
+        assert_eq!(html.matches("<polyline").count(), 2);
+        let dashed = html.split("<polyline").find(|part| part.contains("dasharray"));
+        let points = dashed.and_then(|part| part.split("points=\"").nth(1));
+        let points = points.and_then(|rest| rest.split('"').next()).unwrap_or_default();
+        assert_eq!(points.split(' ').count(), 2, "{points}");
+    }
+
+    #[test]
+    fn the_files_hold_the_same() {
+        let directory =
+            std::env::temp_dir().join(format!("millstream-report-{}", std::process::id()));
+        let [html, json] = report().write(&directory.join("whale.html")).unwrap();
+        assert_eq!(fs::read_to_string(html).unwrap(), report().html());
+        let read: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+        assert_eq!(read, report().json());
+        assert_eq!(read["sections"][0]["plots"][0]["series"][1]["origin"], "simulated");
+        assert_eq!(read["sections"][0]["bars"][0]["met"], false);
+        fs::remove_dir_all(directory).unwrap();
+    }
+}

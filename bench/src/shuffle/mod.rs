@@ -1,0 +1,117 @@
+//! Integers through two shuffles (Q10): the rings that carry our exchanges, against a plain
+//! middleware over sockets (`millstream bench shuffle`).
+//!
+//! ```text
+//!   n integers ─▶ shuffle 0 ─▶ each, and each even one once more: 3n/2 ─▶ shuffle 1 ─▶ count, sum
+//! ```
+//!
+//! Every process is one worker and runs the same plan; what differs is what carries the integers.
+//! [`rings`] has one ring each way for each pair of workers, shared by both shuffles (Q1), into
+//! which one worker writes and from which the other reads in place; [`sockets`] has a socket for
+//! each pair, whose bytes the system copies. Both gather integers up to the same threshold (Q5),
+//! look at what came before they make more (Q7), and sleep only when there is nothing else to do.
+//! Count and sum are checked: there is no figure of a wrong run.
+
+mod rings;
+mod sockets;
+mod sweep;
+mod worker;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fabric::Fabric;
+use thiserror::Error;
+
+pub use sweep::Sweep;
+pub use worker::{Outcome, Size};
+
+/// What every process gives, by rank: an exchange of the control plane. The word names the step.
+pub type Gather<'a> = dyn Fn(&str, Vec<u8>) -> Result<Vec<Vec<u8>>, String> + 'a;
+
+/// What carries integers between workers.
+#[derive(Clone)]
+pub enum Carrier {
+    /// Rings over a transport.
+    Rings(Arc<dyn Fabric>),
+    /// Sockets without any transport of ours.
+    Sockets,
+}
+
+/// Why there is no figure.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ShuffleError {
+    /// A ring could not be made or broke.
+    #[error(transparent)]
+    Link(#[from] channel::LinkError),
+    /// A socket could not be made or broke.
+    #[error("a socket of the middleware: {0}")]
+    Socket(#[from] std::io::Error),
+    /// Another process failed.
+    #[error("{0}")]
+    Control(String),
+    /// What arrived is not what was sent: our bug.
+    #[error("{got} integers of sum {got_sum} arrived, not {right} of sum {right_sum}")]
+    Wrong {
+        /// Integers that arrived.
+        got: u64,
+        /// Their sum, modulo 2⁶⁴.
+        got_sum: u64,
+        /// Integers that there are.
+        right: u64,
+        /// Their sum.
+        right_sum: u64,
+    },
+}
+
+/// Runs the plan once with all processes, whose result is to be [`Size::right`]; returns the time
+/// from when all had begun until all had ended, and what all workers together did.
+///
+/// # Errors
+/// When a process or a connection fails, and for a wrong result.
+pub fn run(
+    carrier: &Carrier,
+    size: &Size,
+    right: (u64, u64),
+    gather: &Gather<'_>,
+) -> Result<(Duration, Outcome), ShuffleError> {
+    let barrier = |step: &str| gather(step, Vec::new()).map_err(ShuffleError::Control);
+    let (elapsed, outcome) = match carrier {
+        Carrier::Rings(fabric) => {
+            let mut means = rings::Rings::join(&**fabric, size, gather)?;
+            barrier("begin")?;
+            timed(|| worker::work(&mut means, size), || barrier("end"))?
+        }
+        Carrier::Sockets => {
+            let mut means = sockets::Sockets::join(size, gather)?;
+            barrier("begin")?;
+            timed(|| worker::work(&mut means, size), || barrier("end"))?
+        }
+    };
+    let all = gather("outcomes", outcome.encode()).map_err(ShuffleError::Control)?;
+    let mut total = Outcome::default();
+    all.iter().filter_map(|bytes| Outcome::decode(bytes)).for_each(|one| total.add(&one));
+    if (total.integers, total.sum) != right {
+        return Err(ShuffleError::Wrong {
+            got: total.integers,
+            got_sum: total.sum,
+            right: right.0,
+            right_sum: right.1,
+        });
+    }
+    Ok((elapsed, total))
+}
+
+fn timed<T, U>(
+    work: impl FnOnce() -> Result<T, ShuffleError>,
+    end: impl FnOnce() -> Result<U, ShuffleError>,
+) -> Result<(Duration, T), ShuffleError> {
+    let start = Instant::now();
+    let done = work()?;
+    end()?;
+    Ok((start.elapsed(), done))
+}
+
+#[cfg(test)]
+mod tests;

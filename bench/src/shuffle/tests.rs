@@ -1,0 +1,83 @@
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+
+use fabric::Fabric;
+use fabric::shm::{ShmFabric, ShmOptions};
+use fabric::tcp::{TcpFabric, TcpOptions};
+
+use super::{Carrier, Gather, Outcome, Size, Sweep, run};
+
+/// The plan on threads.
+fn all(carrier: &Carrier, nodes: usize, rows: u64, threshold_bytes: usize) -> Outcome {
+    let totals = on_each(nodes, |rank, gather| {
+        let size = Size { rank, nodes, rows, threshold_bytes };
+        run(carrier, &size, size.right(), gather).expect("a right result").1
+    });
+    assert!(totals.iter().all(|total| total == &totals[0]), "all are told the same");
+    totals[0]
+}
+
+/// Workers as threads that exchange what they say through a board.
+fn on_each<T: Send>(nodes: usize, work: impl Fn(usize, &Gather<'_>) -> T + Sync) -> Vec<T> {
+    let board = Mutex::new(vec![Vec::new(); nodes]);
+    let barrier = Barrier::new(nodes);
+    thread::scope(|scope| {
+        let (board, barrier, work) = (&board, &barrier, &work);
+        let workers: Vec<_> = (0..nodes)
+            .map(|rank| {
+                scope.spawn(move || {
+                    let gather = |_: &str, bytes: Vec<u8>| {
+                        board.lock().expect("no panic")[rank] = bytes;
+                        barrier.wait();
+                        let all = board.lock().expect("no panic").clone();
+                        barrier.wait();
+                        Ok(all)
+                    };
+                    work(rank, &gather)
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
+    })
+}
+
+fn carriers() -> [Carrier; 3] {
+    let shm: Arc<dyn Fabric> = ShmFabric::new(ShmOptions::default()).expect("shared memory");
+    let tcp: Arc<dyn Fabric> = TcpFabric::new(TcpOptions::default()).expect("loopback");
+    [Carrier::Rings(shm), Carrier::Rings(tcp), Carrier::Sockets]
+}
+
+#[test]
+fn of_each_two_integers_three_arrive() {
+    for carrier in carriers() {
+        for (nodes, rows, threshold) in [(2, 20_000, 8), (3, 30_000, 100_000), (4, 10, 64)] {
+            let total = all(&carrier, nodes, rows, threshold);
+            assert_eq!(total.integers, rows * nodes as u64 * 3 / 2);
+            // Each worker keeps its share; what it sends is in chunks of at most the threshold.
+            let sent = rows * 5 / 2 * (nodes as u64 - 1) / 2;
+            assert!(total.chunks >= sent / (threshold as u64 / 8), "{total:?}");
+        }
+    }
+}
+
+#[test]
+fn the_right_sum_is_the_one_by_formula() {
+    let size = Size { rank: 0, nodes: 3, rows: 1000, threshold_bytes: 8 };
+    let total: u64 = 3000;
+    let all: u64 = (0..total).sum();
+    let again: u64 = (0..total).step_by(2).map(|value| value + total).sum();
+    assert_eq!(size.right(), (4500, all + again));
+}
+
+#[test]
+fn a_report_compares_the_first_with_the_last() {
+    let [shm, _, sockets] = carriers();
+    let sections = on_each(2, |rank, gather| {
+        let carriers = vec![("rings".into(), shm.clone()), ("sockets".into(), sockets.clone())];
+        let sweep = Sweep { carriers, rank, nodes: 2, rows: 5000, runs: 1 };
+        sweep.run(gather).expect("figures")
+    });
+    let text = sections[0].to_string();
+    assert!(text.contains("rings against sockets"), "{text}");
+    assert_eq!(sections[0].tables[0].rows.len(), 8);
+}

@@ -1,0 +1,274 @@
+//! The plan of one worker, whatever carries its integers.
+
+use std::collections::VecDeque;
+
+use crate::wire::cpu_s;
+
+use super::ShuffleError;
+
+/// Integers that are made before the worker looks again at what came.
+const MADE: u64 = 4096;
+/// Chunks that may wait for one worker before no more integers are made.
+const WAITING_MAX: usize = 4;
+/// Turns without anything to do after which a worker sleeps.
+const IDLE_TURNS: u32 = 64;
+
+/// How large the plan is.
+#[derive(Debug, Clone, Copy)]
+pub struct Size {
+    /// This worker.
+    pub rank: usize,
+    /// All workers: two at least.
+    pub nodes: usize,
+    /// Integers that each of them makes.
+    pub rows: u64,
+    /// Integers for one worker leave when there are so many bytes of them (Q5).
+    pub threshold_bytes: usize,
+}
+
+impl Size {
+    /// Integers of a chunk.
+    pub(super) fn chunk(&self) -> usize {
+        (self.threshold_bytes / 8).max(1)
+    }
+
+    /// What goes to the second shuffle: how many, and their sum. Computed once more, one by one.
+    pub fn right(&self) -> (u64, u64) {
+        let total = self.rows * self.nodes as u64;
+        let (mut count, mut sum) = (0, 0u64);
+        for value in 0..total {
+            twice(value, total, |value| {
+                count += 1;
+                sum = sum.wrapping_add(value);
+            });
+        }
+        (count, sum)
+    }
+}
+
+/// What a worker counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Outcome {
+    /// Integers that came out of the second shuffle here.
+    pub integers: u64,
+    /// Their sum, modulo 2⁶⁴.
+    pub sum: u64,
+    /// Chunks that went to other workers.
+    pub chunks: u64,
+    /// Times that a worker slept.
+    pub sleeps: u64,
+    /// Processor time, in seconds.
+    pub cpu_s: f64,
+}
+
+impl Outcome {
+    /// Adds another worker's.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.integers += other.integers;
+        self.sum = self.sum.wrapping_add(other.sum);
+        self.chunks += other.chunks;
+        self.sleeps += other.sleeps;
+        self.cpu_s += other.cpu_s;
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let words = [self.integers, self.sum, self.chunks, self.sleeps, self.cpu_s.to_bits()];
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (words, []) = bytes.as_chunks::<8>() else { return None };
+        let words: [_; 5] = words.try_into().ok()?;
+        let [integers, sum, chunks, sleeps, cpu] = words.map(u64::from_le_bytes);
+        Some(Self { integers, sum, chunks, sleeps, cpu_s: f64::from_bits(cpu) })
+    }
+}
+
+/// What one chunk is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Integers of a shuffle.
+    Rows(u8),
+    /// No more of a shuffle come from that worker; after the second, it needs nothing more.
+    End(u8),
+}
+
+/// What carries chunks.
+pub(super) trait Means {
+    /// Sends a chunk to another worker if there is room now.
+    fn send(&mut self, to: usize, kind: Kind, values: &[u64]) -> Result<bool, ShuffleError>;
+
+    /// Starts what was sent, and gives what came to `take`. True when anything moved.
+    fn turn(&mut self, take: &mut dyn FnMut(Kind, &[u64])) -> Result<bool, ShuffleError>;
+
+    /// Sleeps until there is something to take or room to send.
+    fn sleep(&mut self) -> Result<(), ShuffleError>;
+}
+
+/// The worker of an integer in a shuffle.
+fn place(value: u64, stage: u8, nodes: usize) -> usize {
+    let mut mixed = (value ^ (u64::from(stage) << 62)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^= mixed >> 29;
+    mixed = mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (((mixed >> 32) * nodes as u64) >> 32) as usize
+}
+
+/// What becomes of an integer between the shuffles: of each two, three.
+fn twice(value: u64, total: u64, mut each: impl FnMut(u64)) {
+    each(value);
+    if value.is_multiple_of(2) {
+        each(value + total);
+    }
+}
+
+/// Integers on their way to one worker in one shuffle: all chunks but the last are full.
+#[derive(Default)]
+struct Waiting(VecDeque<Vec<u64>>);
+
+/// All that waits to be sent.
+struct Outgoing {
+    size: Size,
+    /// By shuffle and worker.
+    waiting: [Vec<Waiting>; 2],
+    /// Chunks to be filled again.
+    spare: Vec<Vec<u64>>,
+    chunks: u64,
+}
+
+impl Outgoing {
+    fn new(size: Size) -> Self {
+        let waiting = || (0..size.nodes).map(|_| Waiting::default()).collect();
+        Self { size, waiting: [waiting(), waiting()], spare: Vec::new(), chunks: 0 }
+    }
+
+    fn push(&mut self, stage: u8, value: u64) {
+        let chunk = self.size.chunk();
+        let queue = &mut self.waiting[usize::from(stage)][place(value, stage, self.size.nodes)].0;
+        match queue.back_mut().filter(|last| last.len() < chunk) {
+            Some(last) => last.push(value),
+            None => {
+                let mut fresh =
+                    self.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.size.chunk()));
+                fresh.push(value);
+                queue.push_back(fresh);
+            }
+        }
+    }
+
+    /// Whether more may be made.
+    fn has_room(&self) -> bool {
+        self.waiting.iter().flatten().all(|waiting| waiting.0.len() <= WAITING_MAX)
+    }
+
+    /// Sends full chunks, and with `all` those that are not full; true when something went.
+    fn send(&mut self, means: &mut impl Means, stage: u8, all: bool) -> Result<bool, ShuffleError> {
+        let mut moved = false;
+        for to in (0..self.size.nodes).filter(|&to| to != self.size.rank) {
+            let queue = &mut self.waiting[usize::from(stage)][to].0;
+            while let Some(first) = queue.front() {
+                let full = first.len() == self.size.chunk();
+                if !(full || all) || !means.send(to, Kind::Rows(stage), first)? {
+                    break;
+                }
+                moved = true;
+                self.chunks += 1;
+                let mut sent = queue.pop_front().unwrap_or_default();
+                sent.clear();
+                self.spare.push(sent);
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Takes what is for this worker itself: workers of a node hand over directly.
+    fn own(&mut self, stage: u8) -> Option<Vec<u64>> {
+        self.waiting[usize::from(stage)][self.size.rank].0.pop_front()
+    }
+
+    fn is_empty(&self, stage: u8) -> bool {
+        self.waiting[usize::from(stage)].iter().all(|waiting| waiting.0.is_empty())
+    }
+}
+
+/// What a worker has seen.
+#[derive(Default)]
+struct Seen {
+    outcome: Outcome,
+    /// Workers that have ended each shuffle, and then all.
+    ended: [usize; 3],
+}
+
+/// Runs the plan.
+pub(super) fn work(means: &mut impl Means, size: &Size) -> Result<Outcome, ShuffleError> {
+    let before = cpu_s();
+    let total = size.rows * size.nodes as u64;
+    let others = size.nodes - 1;
+    let (mut out, mut seen) = (Outgoing::new(*size), Seen::default());
+    let mut made = size.rank as u64 * size.rows;
+    let last = made + size.rows;
+    // Ends that were told, to how many workers each.
+    let mut told = [0; 3];
+    let mut idle = 0;
+    while seen.ended[2] < others || told[2] < others {
+        let mut moved =
+            means.turn(&mut |kind, values| take(&mut out, &mut seen, kind, values, total))?;
+        for stage in [0, 1] {
+            while let Some(mut own) = out.own(stage) {
+                take(&mut out, &mut seen, Kind::Rows(stage), &own, total);
+                own.clear();
+                out.spare.push(own);
+                moved = true;
+            }
+        }
+        // What is told of each shuffle follows from the one before.
+        let over = [made == last, told[0] == others && seen.ended[0] == others, told[1] == others];
+        for stage in [0, 1] {
+            moved |= out.send(means, stage, over[usize::from(stage)])?;
+        }
+        for stage in 0..3u8 {
+            let at = usize::from(stage);
+            let ready = match stage {
+                2 => seen.ended[1] == others && over[2],
+                _ => over[at] && out.is_empty(stage),
+            };
+            while ready && told[at] < others {
+                let to = told[at] + usize::from(told[at] >= size.rank);
+                if !means.send(to, Kind::End(stage), &[])? {
+                    break;
+                }
+                told[at] += 1;
+                moved = true;
+            }
+        }
+        if made < last && out.has_room() {
+            let end = last.min(made + MADE);
+            (made..end).for_each(|value| out.push(0, value));
+            made = end;
+            moved = true;
+        }
+        idle = if moved { 0 } else { idle + 1 };
+        if idle > IDLE_TURNS {
+            means.sleep()?;
+            seen.outcome.sleeps += 1;
+            idle = 0;
+        }
+    }
+    means.turn(&mut |_, _| {})?;
+    Ok(Outcome { chunks: out.chunks, cpu_s: cpu_s() - before, ..seen.outcome })
+}
+
+fn take(out: &mut Outgoing, seen: &mut Seen, kind: Kind, values: &[u64], total: u64) {
+    match kind {
+        Kind::Rows(0) => {
+            for &value in values {
+                twice(value, total, |value| out.push(1, value));
+            }
+        }
+        Kind::Rows(_) => {
+            seen.outcome.integers += values.len() as u64;
+            let sum = values.iter().copied().fold(0, u64::wrapping_add);
+            seen.outcome.sum = seen.outcome.sum.wrapping_add(sum);
+        }
+        Kind::End(stage) => seen.ended[usize::from(stage).min(2)] += 1,
+    }
+}

@@ -1,0 +1,338 @@
+//! Runs by the clock (A7): the latency at a rate, and the highest rate that can be sustained.
+//!
+//! Rows come when they are due, whether or not anybody is ready for them. A rate is sustained if
+//! the last rows are not given out long after they were due, and windows of the second half of a
+//! run take no longer than those of the first. The search tries rates by halves of what is left
+//! between the highest that was sustained and the lowest that was not.
+//!
+//! The event time of the rows passes such that a window ends every so often by the clock.
+
+use std::fmt;
+use std::sync::Arc;
+
+use millstream::RunOptions;
+use millstream::cluster::Control;
+
+use crate::latency::{Latencies, Probe};
+use crate::paced::{Pace, Paced, now_ns};
+use crate::reference;
+use crate::run::{BenchError, Plan, session};
+use crate::tally::{Sums, Tally};
+use crate::task::Window;
+use crate::workload::Size;
+
+/// Rows of a lap at most: such that laps are whole milliseconds of event time.
+const LAP_ROWS: u64 = 4_000_000;
+/// Nanoseconds from when a run is agreed upon until its first row is due.
+const LEAD_NS: u64 = 400_000_000;
+/// Halvings of a search: to one and a half hundredths of the rate.
+const HALVINGS: u32 = 5;
+/// Seconds that the end of a run may be behind its last row, beside a twentieth of the run.
+const BEHIND_S: f64 = 0.1;
+/// Seconds by which later windows may take longer than twice the earlier ones.
+const SLACK_S: f64 = 0.005;
+
+/// What is measured by the clock.
+#[derive(Debug, Clone)]
+pub struct Timed {
+    /// The workload and where it runs; its runs and rows do not count.
+    pub plan: Plan,
+    /// Rows a second of all workers at which latency is measured; none to search what can be
+    /// sustained, and measure at half and nine tenths of it.
+    pub rate: Option<f64>,
+    /// How long a run takes.
+    pub seconds: f64,
+    /// Seconds between the ends of two windows.
+    pub every_s: f64,
+}
+
+/// A run at a rate.
+#[derive(Debug, Clone)]
+pub struct Trial {
+    /// Rows a second that were due.
+    pub rate: f64,
+    /// Seconds by which the end was behind the last row.
+    pub behind_s: f64,
+    /// What windows took.
+    pub latencies: Latencies,
+    /// Whether the rate was sustained.
+    pub sustained: bool,
+}
+
+/// What came out for one exchange.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// What was measured.
+    pub timed: Timed,
+    /// The exchange.
+    pub exchange: String,
+    /// Rows a second if all are there at once, and the trials of the search, if there was one.
+    pub search: Option<(f64, Vec<Trial>)>,
+    /// Latency at rates that were asked for.
+    pub at: Vec<Trial>,
+}
+
+/// Measures; node 0 gets what came out, the others nothing.
+///
+/// # Errors
+/// [`BenchError::NoLatency`] for workloads without windows of one table; the first failure, and
+/// wrong results.
+pub fn run(timed: &Timed, control: &Control) -> Result<Vec<Outcome>, BenchError> {
+    let window = timed.plan.workload.window();
+    let window = window.ok_or(BenchError::NoLatency(timed.plan.workload))?;
+    let planned = [String::from("auto")];
+    let exchanges = &timed.plan.exchanges;
+    let exchanges = if exchanges.is_empty() { &planned[..] } else { exchanges };
+    let mut outcomes = Vec::new();
+    for exchange in exchanges {
+        let (tally, paced) = (Tally::default(), Paced::default());
+        let mut stand = Stand { timed, exchange, window, control, tally, paced, known: None };
+        let outcome = stand.outcome()?;
+        if control.rank() == 0 {
+            outcomes.push(outcome);
+        }
+    }
+    Ok(outcomes)
+}
+
+/// Rows of a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Rows {
+    lap_rows: u64,
+    laps: u64,
+    interval_ns: u64,
+}
+
+struct Stand<'a> {
+    timed: &'a Timed,
+    exchange: &'a str,
+    window: Window,
+    control: &'a Control,
+    tally: Tally,
+    paced: Paced,
+    /// The rows of a lap that the flows have kept.
+    known: Option<(u64, u64)>,
+}
+
+impl Stand<'_> {
+    fn outcome(&mut self) -> Result<Outcome, BenchError> {
+        let (search, rates) = match self.timed.rate {
+            Some(rate) => (None, vec![(rate, self.interval_ns(rate))]),
+            None => {
+                // The first run tells how long windows are to be for the second.
+                let guessed = self.at_once(self.interval_ns(1e8))?;
+                let interval_ns = self.interval_ns(guessed);
+                let most = self.at_once(interval_ns)?;
+                let trials = self.search(most, interval_ns)?;
+                let best = best(&trials);
+                let rates = [0.5, 0.9].map(|share| (share * best, interval_ns));
+                (Some((most, trials)), rates.to_vec())
+            }
+        };
+        let mut at = Vec::new();
+        for (rate, interval_ns) in rates.into_iter().filter(|(rate, _)| *rate > 0.0) {
+            at.push(self.trial(rate, interval_ns)?);
+        }
+        let (timed, exchange) = (self.timed.clone(), self.exchange.to_owned());
+        Ok(Outcome { timed, exchange, search, at })
+    }
+
+    /// Nanoseconds of event time between two rows such that windows end as often as they are to.
+    fn interval_ns(&self, rate: f64) -> u64 {
+        let rows = (rate * self.timed.every_s).max(1.0);
+        (self.window.slide_ms as f64 * 1e6 / rows).max(1.0) as u64
+    }
+
+    fn search(&mut self, most: f64, interval_ns: u64) -> Result<Vec<Trial>, BenchError> {
+        let (mut least, mut most, mut rate) = (0.0, 1.25 * most, 0.8 * most);
+        let mut trials = Vec::new();
+        for _ in 0..=HALVINGS {
+            let trial = self.trial(rate, interval_ns)?;
+            if trial.sustained {
+                least = rate
+            } else {
+                most = rate
+            }
+            trials.push(trial);
+            rate = (least + most) / 2.0;
+        }
+        Ok(trials)
+    }
+
+    /// Rows a second if all are there at once.
+    fn at_once(&mut self, interval_ns: u64) -> Result<f64, BenchError> {
+        let workers = u64::from(self.timed.plan.nodes * self.timed.plan.workers);
+        let rows = Rows { lap_rows: LAP_ROWS, laps: 8 * workers, interval_ns };
+        self.warm(rows)?;
+        let pace = Pace { start_ns: 0, rate: f64::INFINITY };
+        let elapsed_s = self.run(rows, pace, None)?.0;
+        Ok((rows.lap_rows * rows.laps) as f64 / elapsed_s)
+    }
+
+    /// A run at a rate. All nodes get the same answer to whether it was sustained.
+    fn trial(&mut self, rate: f64, interval_ns: u64) -> Result<Trial, BenchError> {
+        let rows = ((rate * self.timed.seconds) as u64).max(1);
+        let laps = rows.div_ceil(LAP_ROWS);
+        let lap_rows = if laps == 1 { rows } else { LAP_ROWS };
+        let rows = Rows { lap_rows, laps, interval_ns };
+        self.warm(rows)?;
+        let pace = Pace { start_ns: self.agreed(now_ns() + LEAD_NS)?, rate };
+        let Rows { lap_rows, laps, interval_ns } = rows;
+        let probe = Probe { pace, window: self.window, lap_rows, laps, interval_ns };
+        let latencies = self.run(rows, pace, Some(probe))?.1;
+        let seconds = (lap_rows * laps) as f64 / rate;
+        let behind_ns = now_ns().saturating_sub(pace.due_ns(lap_rows * laps - 1));
+        let behind_s = behind_ns as f64 * 1e-9;
+        let [early, late] = [&latencies.early, &latencies.late].map(|half| half.quantile(0.5));
+        let sustained = behind_s <= BEHIND_S + seconds / 20.0 && late <= 2.0 * early + SLACK_S;
+        let sustained = self.agreed(sustained.into())? == 1;
+        Ok(Trial { rate, behind_s, latencies, sustained })
+    }
+
+    /// Has the flows make the rows of a lap, if they have others.
+    fn warm(&mut self, rows: Rows) -> Result<(), BenchError> {
+        let lap = (rows.lap_rows, rows.interval_ns);
+        if self.known != Some(lap) {
+            self.known = Some(lap);
+            self.paced.forget();
+            let pace = Pace { start_ns: 0, rate: f64::INFINITY };
+            self.run(Rows { laps: 1, ..rows }, pace, None)?;
+        }
+        Ok(())
+    }
+
+    /// What node 0 says.
+    fn agreed(&self, said: u64) -> Result<u64, BenchError> {
+        let all = self.control.all_gather("agree", said.to_le_bytes().to_vec())?;
+        let first = all.first().and_then(|bytes| bytes.as_slice().try_into().ok());
+        Ok(first.map_or(said, u64::from_le_bytes))
+    }
+
+    /// Runs and checks the result; seconds that it took, and latencies.
+    fn run(
+        &mut self,
+        rows: Rows,
+        pace: Pace,
+        probe: Option<Probe>,
+    ) -> Result<(f64, Latencies), BenchError> {
+        let Plan { workload, size, nodes, workers, .. } = self.timed.plan;
+        let lap = Size {
+            rows_per_worker: rows.lap_rows,
+            workers: 1,
+            interval_ns: Some(rows.interval_ns),
+            ..size
+        };
+        let repeat = format!("'repeat' = '{}', 'preload' = 'true'", rows.laps);
+        let sql = workload.sql(&lap).replace("'preload' = 'true'", &repeat);
+        self.paced.set(pace);
+        self.tally.probe(probe);
+        let script = session(&self.timed.plan, (nodes, workers), Some(self.exchange))
+            .connector(Arc::new(self.tally.clone()))
+            .connector(Arc::new(self.paced.clone()))
+            .build()?
+            .sql(&sql)?;
+        let options = RunOptions { control: Some(self.control), ..RunOptions::default() };
+        let report = script.run(&options)?;
+        let all = self.control.all_gather("sums", self.tally.take().encode())?;
+        let mut got = Sums::default();
+        all.iter().filter_map(|bytes| Sums::decode(bytes)).for_each(|node| got.add(&node));
+        let taken = self.tally.take_latencies().encode();
+        let all = self.control.all_gather("latencies", taken)?;
+        let mut latencies = Latencies::default();
+        let each = all.iter().filter_map(|bytes| Latencies::decode(bytes));
+        each.for_each(|node| latencies.add(&node));
+        if self.control.rank() == 0 {
+            let right = reference::sums_of(workload, &sql)?;
+            if !right.agrees(&got) {
+                let variant = format!("{workload} ({}), by the clock", self.exchange);
+                return Err(BenchError::Wrong { variant, got, right });
+            }
+        }
+        Ok((report.elapsed.as_secs_f64(), latencies))
+    }
+}
+
+/// The highest rate that was sustained; zero if none was.
+fn best(trials: &[Trial]) -> f64 {
+    let sustained = trials.iter().filter(|trial| trial.sustained);
+    sustained.map(|trial| trial.rate).fold(0.0, f64::max)
+}
+
+impl Outcome {
+    /// The highest rate that was sustained, if that was searched and found.
+    pub fn sustainable(&self) -> Option<f64> {
+        self.search.as_ref().map(|(_, trials)| best(trials)).filter(|rate| *rate > 0.0)
+    }
+
+    /// As one JSON object.
+    pub fn json(&self) -> String {
+        let trial = |trial: &Trial| {
+            let Trial { rate, behind_s, latencies, sustained } = trial;
+            let latency = latencies.all().json();
+            format!(
+                "{{\"rate\":{rate:e},\"sustained\":{sustained},\"behind_s\":{behind_s:e},\
+                 \"latency_s\":{latency}}}"
+            )
+        };
+        let trials = |all: &[Trial]| all.iter().map(trial).collect::<Vec<_>>().join(",");
+        let plan = &self.timed.plan;
+        let mut fields = vec![
+            format!("\"workload\":\"{}\"", plan.workload),
+            format!("\"variant\":\"{}\"", self.exchange),
+            format!("\"workers\":{}", plan.nodes * plan.workers),
+            format!("\"window_every_s\":{:e}", self.timed.every_s),
+        ];
+        if let Some((most, tried)) = &self.search {
+            fields.push(format!("\"at_once\":{most:e},\"trials\":[{}]", trials(tried)));
+            fields.push(format!("\"sustainable\":{:e}", self.sustainable().unwrap_or(0.0)));
+        }
+        fields.push(format!("\"latency\":[{}]", trials(&self.at)));
+        format!("{{{}}}", fields.join(","))
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Timed { plan, seconds, every_s, .. } = &self.timed;
+        writeln!(
+            f,
+            "{}, {}: {} worker(s), runs of {seconds} s, a window every {:.0} ms",
+            plan.workload,
+            self.exchange,
+            plan.nodes * plan.workers,
+            every_s * 1e3
+        )?;
+        if let Some((most, trials)) = &self.search {
+            writeln!(f, "  all rows at once             {:>9.2} M/s", most * 1e-6)?;
+            for trial in trials {
+                let Trial { rate, behind_s, sustained, .. } = trial;
+                let found = if *sustained { "sustained" } else { "too fast" };
+                let p99 = trial.latencies.all().quantile(0.99) * 1e3;
+                writeln!(
+                    f,
+                    "  tried                        {:>9.2} M/s  {found}, p99 {p99:.2} ms, ended \
+                     {:.0} ms behind",
+                    rate * 1e-6,
+                    behind_s * 1e3
+                )?;
+            }
+            match self.sustainable() {
+                Some(rate) => {
+                    writeln!(f, "  sustainable                  {:>9.2} M/s", rate * 1e-6)?
+                }
+                None => writeln!(f, "  no rate was sustained")?,
+            }
+        }
+        for trial in &self.at {
+            let all = trial.latencies.all();
+            let kept = if trial.sustained { "" } else { " (not sustained)" };
+            writeln!(f, "  latency at {:.3} M/s{kept}: {all}", trial.rate * 1e-6)?;
+            let (count, behind_ms) = (all.count(), trial.behind_s * 1e3);
+            writeln!(
+                f,
+                "    of {count} result rows, ended {behind_ms:.0} ms behind; results checked"
+            )?;
+        }
+        Ok(())
+    }
+}

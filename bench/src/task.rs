@@ -1,0 +1,194 @@
+//! What the workloads compute, told without SQL: for who computes it by other means.
+
+use crate::workload::Workload;
+
+/// What a workload computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// A value for each key in each window.
+    Groups(Shape),
+    /// Rows of one kind for each row of another, for each key in each window that has both.
+    Ratio(Ratio),
+    /// Rows of two tables with equal keys that are in one window.
+    Meeting(Meeting),
+}
+
+/// Groups of the rows of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// The table with its rows, in the SQL.
+    pub table: &'static str,
+    /// The window, if there is one.
+    pub window: Option<Window>,
+    /// The column of the key, and by what it is divided.
+    pub key: (&'static str, i64),
+    /// The column of the value, if it matters.
+    pub value: Option<&'static str>,
+    /// A column and the word that it must have.
+    pub filter: Option<(&'static str, &'static str)>,
+    /// What is computed.
+    pub answer: Answer,
+}
+
+/// Windows of one length, of which one begins every so often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// The column of event time.
+    pub time: &'static str,
+    /// Its length in milliseconds: a multiple of the slide.
+    pub size_ms: i64,
+    /// Milliseconds from the beginning of one to that of the next.
+    pub slide_ms: i64,
+}
+
+/// What is computed of the rows of a key in a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// How many there are.
+    Count,
+    /// The greatest value.
+    Max,
+    /// The mean of the values.
+    Mean,
+}
+
+/// How many rows of one kind there are for each row of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ratio {
+    /// The table with its rows, in the SQL.
+    pub table: &'static str,
+    /// The window.
+    pub window: Window,
+    /// The column of the key, and by what it is divided.
+    pub key: (&'static str, i64),
+    /// The column of the kind.
+    pub kind: &'static str,
+    /// The kinds: what is counted, and for each of which.
+    pub kinds: [&'static str; 2],
+}
+
+/// Rows of two tables that meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Meeting {
+    /// The table whose values are given out.
+    pub left: Side,
+    /// The column of the value: a whole number.
+    pub value: &'static str,
+    /// The other table.
+    pub right: Side,
+    /// When rows are together.
+    pub span: Span,
+}
+
+/// A table that is joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Side {
+    /// The table, in the SQL.
+    pub table: &'static str,
+    /// The column of the key.
+    pub key: &'static str,
+    /// The column of event time.
+    pub time: &'static str,
+}
+
+/// When rows of one key are together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Span {
+    /// In one window of so many milliseconds.
+    Tumble(i64),
+    /// With no pause of more milliseconds between them, in both tables together.
+    Session(i64),
+}
+
+impl Window {
+    fn tumble(time: &'static str, size_ms: i64) -> Self {
+        Self { time, size_ms, slide_ms: size_ms }
+    }
+}
+
+impl Shape {
+    /// The columns that the workload reads: key, time, filter, value.
+    pub fn columns(&self) -> Vec<&'static str> {
+        let time = self.window.map(|window| window.time);
+        let filter = self.filter.map(|(filter, _)| filter);
+        [Some(self.key.0), time, filter, self.value].into_iter().flatten().collect()
+    }
+}
+
+impl Workload {
+    /// What it computes.
+    pub fn task(self) -> Task {
+        let ysb = Shape {
+            table: "events",
+            window: Some(Window::tumble("event_time", 10_000)),
+            key: ("ad_id", 10),
+            value: None,
+            filter: Some(("event_type", "view")),
+            answer: Answer::Count,
+        };
+        let bids = Shape {
+            table: "bids",
+            window: Some(Window::tumble("date_time", 60_000)),
+            key: ("auction", 1),
+            value: Some("price"),
+            filter: None,
+            answer: Answer::Max,
+        };
+        let side = |table, key| Side { table, key, time: "date_time" };
+        let persons = side("persons", "id");
+        match self {
+            Workload::Ysb => Task::Groups(ysb),
+            Workload::YsbKeys => Task::Groups(Shape {
+                window: Some(Window::tumble("event_time", 600_000)),
+                key: ("key", 1),
+                filter: None,
+                ..ysb
+            }),
+            Workload::YsbStar => Task::Ratio(Ratio {
+                table: "events",
+                window: Window::tumble("event_time", 10_000),
+                key: ("ad_id", 10),
+                kind: "event_type",
+                kinds: ["click", "view"],
+            }),
+            Workload::Ro => {
+                Task::Groups(Shape { window: None, key: ("key", 1), filter: None, ..ysb })
+            }
+            Workload::Cm => Task::Groups(Shape {
+                table: "tasks",
+                window: Some(Window::tumble("event_time", 2_000)),
+                key: ("job_id", 1),
+                value: Some("cpu"),
+                filter: None,
+                answer: Answer::Mean,
+            }),
+            Workload::Nb7 => Task::Groups(bids),
+            Workload::Swa => Task::Groups(Shape {
+                window: Some(Window { time: "date_time", size_ms: 10_000, slide_ms: 2_000 }),
+                answer: Answer::Mean,
+                ..bids
+            }),
+            Workload::Nb8 => Task::Meeting(Meeting {
+                left: side("auctions", "seller"),
+                value: "id",
+                right: persons,
+                span: Span::Tumble(12 * 3_600_000),
+            }),
+            Workload::Nb11 => Task::Meeting(Meeting {
+                left: side("bids", "bidder"),
+                value: "price",
+                right: persons,
+                span: Span::Session(10_000),
+            }),
+        }
+    }
+
+    /// The windows of what it gives out, if they begin at `window_start` and have one length.
+    pub fn window(self) -> Option<Window> {
+        match self.task() {
+            Task::Groups(shape) => shape.window,
+            Task::Ratio(ratio) => Some(ratio.window),
+            Task::Meeting(_) => None,
+        }
+    }
+}

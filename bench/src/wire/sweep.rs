@@ -1,0 +1,412 @@
+//! Which figures the report has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use channel::{LinkError, RingConfig, Transfer, Tuning};
+use fabric::shm::{ShmFabric, ShmOptions};
+use fabric::{Fabric, Publish};
+
+use super::raw;
+use super::run::{Setup, Stream, Wait, ping, stream};
+use super::{Effort, Times, Transport, WireError};
+use crate::report::{Axis, Bar, Origin, Plot, Report, Section, Series, Table};
+
+/// Bytes of messages that streams are of.
+const STREAM_SIZES: [usize; 8] = [64, 256, 1 << 10, 4 << 10, 16 << 10, FULL, 256 << 10, 1 << 20];
+/// Bytes of messages that go to and fro.
+const PING_SIZES: [usize; 6] = [8, 64, 256, 4 << 10, 16 << 10, FULL];
+/// A full slot of the usual 64 KiB.
+const FULL: usize = (64 << 10) - 64;
+/// Rounds of a ping at least and at most.
+const ROUNDS: (u32, u32) = (40, 200_000);
+
+const MODES: [(Publish, &str); 3] = [
+    (Publish::InOrderPoll, "A: the last word is polled"),
+    (Publish::Notify, "B: a notice a flush"),
+    (Publish::NotifyCounted, "C: a notice a write"),
+];
+
+/// One transport under measurement.
+struct Bench<'a> {
+    transport: &'a Transport,
+    fabric: Arc<dyn Fabric>,
+    effort: Effort,
+}
+
+pub(super) fn measure(transports: &[Transport], effort: Effort) -> Result<Report, WireError> {
+    let mut limits = Limits::default();
+    let mut about = vec![
+        "Two threads of one process on two processors, joined by nothing but the transport; the \
+         receiver reads every byte."
+            .into(),
+        format!("Medians of {} runs of {} ms.", effort.runs, effort.span.as_millis()),
+    ];
+    let (mut sections, mut rates, mut ways) = (Vec::new(), Vec::new(), Vec::new());
+    let mut bars = Vec::new();
+    for transport in transports {
+        let fabric = match (transport.open)(None) {
+            Ok(fabric) => fabric,
+            Err(error) => {
+                about.push(format!("{}: NOT MEASURED: {error}", transport.name));
+                continue;
+            }
+        };
+        let bench = Bench { transport, fabric, effort };
+        bars.extend(bench.bars(&mut limits)?);
+        sections.push(bench.section(&mut rates, &mut ways)?);
+    }
+    let mut first = limits.section(bars);
+    let bytes = || Axis::log("bytes of a message");
+    first.plots = vec![
+        Plot { title: "Streams".into(), x: bytes(), y: Axis::log("GB/s"), series: rates },
+        Plot { title: "One way, median".into(), x: bytes(), y: Axis::log("ns"), series: ways },
+    ];
+    sections.insert(0, first);
+    Ok(Report { title: "Wires".into(), about, sections })
+}
+
+/// Limits of the machine, each with all its measurements.
+#[derive(Default)]
+struct Limits(Vec<(String, String, Vec<f64>)>);
+
+impl Limits {
+    fn add(&mut self, name: &str, unit: &str, value: f64) {
+        match self.0.iter_mut().find(|limit| limit.0 == name) {
+            Some(limit) => limit.2.push(value),
+            None => self.0.push((name.into(), unit.into(), vec![value])),
+        }
+    }
+
+    fn section(&self, bars: Vec<Bar>) -> Section {
+        let columns = ["limit", "median", "least", "greatest", "unit"].map(String::from).to_vec();
+        let rows = self.0.iter().map(|(name, unit, values)| {
+            let at = |share| number(quantile(values, share));
+            vec![name.clone(), at(0.5), at(0.0), at(1.0), unit.clone()]
+        });
+        let table = Table {
+            title: "What the machine does without a transport".into(),
+            columns,
+            rows: rows.collect(),
+        };
+        let text = vec![
+            "Where a line of cache and a socket take longer, so does every transport: virtual \
+             processors move."
+                .into(),
+        ];
+        Section { title: "Limits and bars".into(), text, bars, tables: vec![table], plots: vec![] }
+    }
+}
+
+impl Bench<'_> {
+    fn stream(&self, setup: &Setup) -> Result<Stream, WireError> {
+        self.stream_over(&self.fabric, setup)
+    }
+
+    /// The run of median rate.
+    fn stream_over(&self, fabric: &Arc<dyn Fabric>, setup: &Setup) -> Result<Stream, WireError> {
+        let runs = (0..self.effort.runs).map(|_| stream(&**fabric, setup, self.effort.span));
+        let mut runs: Vec<Stream> =
+            runs.collect::<Result<_, _>>().map_err(|source| self.failed(source))?;
+        runs.sort_by(|a, b| a.rate().total_cmp(&b.rate()));
+        Ok(runs[runs.len() / 2])
+    }
+
+    fn ping(&self, setup: &Setup) -> Result<Times, WireError> {
+        self.ping_over(&self.fabric, setup)
+    }
+
+    /// As many rounds as fit the time of all runs together.
+    fn ping_over(&self, fabric: &Arc<dyn Fabric>, setup: &Setup) -> Result<Times, WireError> {
+        let failed = |source| self.failed(source);
+        let first = ping(&**fabric, setup, ROUNDS.0).map_err(failed)?;
+        let span = self.effort.span.as_nanos() as f64 * self.effort.runs as f64;
+        let rounds = (span / (2.0 * first.p50())) as u32;
+        ping(&**fabric, setup, rounds.clamp(ROUNDS.0, ROUNDS.1)).map_err(failed)
+    }
+
+    fn failed(&self, source: LinkError) -> WireError {
+        WireError::Link { transport: self.transport.name.clone(), source }
+    }
+
+    /// What was asked of this transport, measured in turns with the limits.
+    fn bars(&self, limits: &mut Limits) -> Result<Vec<Bar>, WireError> {
+        match self.transport.name.as_str() {
+            "shm" => self.shm_bars(limits),
+            "tcp" => self.tcp_bars(limits),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    fn shm_bars(&self, limits: &mut Limits) -> Result<Vec<Bar>, WireError> {
+        let memory = ShmFabric::new(ShmOptions { prefault: true, ..ShmOptions::default() })
+            .map_err(|error| WireError::Raw(error.to_string()))?;
+        let (mut shares, mut ways, mut lines) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..self.turns() {
+            let bare = raw::ring(&*memory, 64 << 10, 8, self.effort.span)
+                .map_err(|error| WireError::Raw(error.to_string()))?;
+            limits.add("ring of 8 slots of 64 KiB in shared memory", "GB/s", bare / 1e9);
+            let ours = stream(&*self.fabric, &Setup::of(FULL), self.effort.span);
+            shares.push(ours.map_err(|source| self.failed(source))?.rate() / bare);
+            let line = raw::ping_pong(20_000).p50();
+            limits.add("cache line, one way", "ns", line);
+            lines.push(line);
+            ways.push(self.ping(&Setup::of(64))?.p50());
+        }
+        let (share, way) = (quantile(&shares, 0.5), quantile(&ways, 0.5));
+        let line = quantile(&lines, 0.5);
+        Ok(vec![
+            Bar {
+                what: "shm, share of a bare ring of 64 KiB slots".into(),
+                needed: "≥ 80 %".into(),
+                got: format!("{:.0} %", 100.0 * share),
+                met: Some(share >= 0.8),
+            },
+            Bar {
+                what: "shm, one way of 64 bytes, median".into(),
+                needed: "≤ 300 ns, or 2.2 times a cache line that takes longer than 137 ns".into(),
+                got: format!("{way:.0} ns, and a cache line takes {line:.0} ns"),
+                met: Some(way <= (line * 300.0 / 137.0).max(300.0)),
+            },
+        ])
+    }
+
+    fn tcp_bars(&self, limits: &mut Limits) -> Result<Vec<Bar>, WireError> {
+        let raw_error = |error: std::io::Error| WireError::Raw(error.to_string());
+        let (mut shares, mut slower) = (Vec::new(), Vec::new());
+        let mut installed = true;
+        for _ in 0..self.turns() {
+            let bare = raw::socket_stream(self.effort.span).map_err(raw_error)?;
+            limits.add("TCP socket, 128 KiB calls that block", "GB/s", bare / 1e9);
+            let ours = stream(&*self.fabric, &Setup::of(FULL), self.effort.span);
+            let ours = ours.map_err(|source| self.failed(source))?.rate();
+            if installed {
+                let theirs = raw::iperf3(self.effort.span);
+                installed = theirs.is_some();
+                if let Some(theirs) = theirs {
+                    limits.add("iperf3, one stream", "GB/s", theirs / 1e9);
+                    shares.push(ours / theirs);
+                }
+            }
+            let line = raw::socket_ping(64, 1_000, true).map_err(raw_error)?.p50();
+            limits.add("TCP socket, one way of 64 bytes, spinning", "ns", line);
+            let asleep = raw::socket_ping(64, 200, false).map_err(raw_error)?.p50();
+            limits.add("TCP socket, one way of 64 bytes, blocking", "ns", asleep);
+            slower.push(self.ping(&Setup::of(64))?.p50() / line);
+        }
+        let share = quantile(&shares, 0.5);
+        let slower = quantile(&slower, 0.5);
+        Ok(vec![
+            Bar {
+                what: "tcp, share of iperf3 on loopback".into(),
+                needed: "≥ 90 %".into(),
+                got: match installed {
+                    true => format!("{:.0} %", 100.0 * share),
+                    false => "iperf3 is not installed".into(),
+                },
+                met: installed.then_some(share >= 0.9),
+            },
+            Bar {
+                what: "tcp, one way of 64 bytes against a bare spinning socket".into(),
+                needed: "≤ 2 times".into(),
+                got: format!("{slower:.2} times"),
+                met: Some(slower <= 2.0),
+            },
+        ])
+    }
+
+    fn turns(&self) -> usize {
+        self.effort.runs.max(3)
+    }
+
+    fn section(
+        &self,
+        rates: &mut Vec<Series>,
+        ways: &mut Vec<Series>,
+    ) -> Result<Section, WireError> {
+        let mut tables = Vec::new();
+        let mut points = Vec::new();
+        let mut sizes = streams("Streams by size of a message, a frame each", "bytes");
+        for bytes in STREAM_SIZES.into_iter().filter(|&bytes| self.fits(bytes)) {
+            let run = self.stream(&Setup::of(bytes))?;
+            points.push((bytes as f64, run.rate() / 1e9));
+            sizes.rows.push(stream_row(bytes.to_string(), &run));
+        }
+        rates.push(self.line(points));
+        tables.push(sizes);
+        let mut points = Vec::new();
+        let mut pings = pings("One way by size of a message", "bytes");
+        for bytes in PING_SIZES {
+            let times = self.ping(&Setup::of(bytes))?;
+            points.push((bytes as f64, times.p50()));
+            pings.rows.push(ping_row(bytes.to_string(), &times));
+        }
+        ways.push(self.line(points));
+        tables.push(pings);
+        tables.extend(self.options()?);
+        let caps = self.fabric.caps();
+        let text = vec![format!(
+            "Publishes by {:?}; {} bytes by value, {} operations outstanding.",
+            caps.publish, caps.max_inline, caps.max_ops
+        )];
+        let title = format!("Transport {}", self.transport.name);
+        Ok(Section { title, text, tables, ..Section::default() })
+    }
+
+    /// Each option against its other values, all else as it is by default.
+    fn options(&self) -> Result<Vec<Table>, WireError> {
+        let full = Setup::of(FULL);
+        let mut credits = streams("Credits: slots of 64 KiB", "slots");
+        for slots in [2, 4, 8, 16, 32, 64] {
+            let control_slots = if slots < 4 { 1 } else { 2 };
+            let ring = RingConfig { slots, control_slots, ..full.ring };
+            credits
+                .rows
+                .push(stream_row(slots.to_string(), &self.stream(&Setup { ring, ..full })?));
+        }
+        let page = Setup::of_slots(4 << 10, 16);
+        let mut signals =
+            streams("One of so many operations is signalled; 64 slots of 4 KiB", "one of");
+        for signal_every in [1, 2, 4, 8, 16] {
+            let setup = Setup::of_slots(4 << 10, 64);
+            let setup = Setup { tuning: Tuning { signal_every, ..setup.tuning }, ..setup };
+            signals.rows.push(stream_row(signal_every.to_string(), &self.stream(&setup)?));
+        }
+        let mut returns =
+            streams("Credit of its own after so many slots; 64 slots of 4 KiB", "slots");
+        for credit_slots in [1, 4, 16, 32] {
+            let setup = Setup::of_slots(4 << 10, 64);
+            let setup = Setup { tuning: Tuning { credit_slots, ..setup.tuning }, ..setup };
+            returns.rows.push(stream_row(credit_slots.to_string(), &self.stream(&setup)?));
+        }
+        let mut gathers = streams("Messages of 64 bytes, gathered up to", "bytes");
+        for gather_bytes in [0, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10] {
+            let setup = Setup { gather_bytes, ..Setup::of(64) };
+            gathers.rows.push(stream_row(gather_bytes.to_string(), &self.stream(&setup)?));
+        }
+        let mut waits = streams("Full slots, by how the ends wait", "ends");
+        let mut naps = pings("One way of 64 bytes, by how the ends wait", "ends");
+        for (wait, name) in [(Wait::Spin, "spin"), (Wait::Block, "block")] {
+            waits.rows.push(stream_row(name.into(), &self.stream(&Setup { wait, ..full })?));
+            naps.rows.push(ping_row(name.into(), &self.ping(&Setup { wait, ..Setup::of(64) })?));
+        }
+        let mut tables = vec![credits, signals, returns, gathers, waits, naps];
+        tables.extend(self.transfers()?);
+        tables.extend(self.inline()?);
+        tables.extend(self.modes(&page)?);
+        Ok(tables)
+    }
+
+    fn transfers(&self) -> Result<[Table; 2], WireError> {
+        let mut rates =
+            streams("Slots filled anew, written by the sender or read by the receiver", "by");
+        let mut ways = pings("One way of 64 bytes, written or read", "by");
+        for (transfer, name) in [(Transfer::Write, "write"), (Transfer::Read, "read")] {
+            let with =
+                |setup: Setup| Setup { ring: RingConfig { transfer, ..setup.ring }, ..setup };
+            // Filled anew each time: what nobody has changed would stay in the reader's cache.
+            let filled = Setup { gather_bytes: FULL, ..Setup::of(FULL) };
+            rates.rows.push(stream_row(name.into(), &self.stream(&with(filled))?));
+            ways.rows.push(ping_row(name.into(), &self.ping(&with(Setup::of(64)))?));
+        }
+        Ok([rates, ways])
+    }
+
+    fn inline(&self) -> Result<[Table; 2], WireError> {
+        let mut rates = streams("Frames of 128 bytes, by value or fetched", "source");
+        let mut ways = pings("One way of 64 bytes, by value or fetched", "source");
+        for (inline_bytes, name) in [(0, "fetched"), (220, "by value")] {
+            let setup = Setup::of(64);
+            let setup = Setup { tuning: Tuning { inline_bytes, ..setup.tuning }, ..setup };
+            rates.rows.push(stream_row(name.into(), &self.stream(&setup)?));
+            ways.rows.push(ping_row(name.into(), &self.ping(&setup)?));
+        }
+        Ok([rates, ways])
+    }
+
+    /// The publish modes that this transport can keep.
+    fn modes(&self, page: &Setup) -> Result<[Table; 2], WireError> {
+        let mut rates = streams("Publish modes, slots of 4 KiB", "mode");
+        let mut ways = pings("Publish modes, one way of 64 bytes", "mode");
+        for (publish, name) in MODES {
+            let fabric = (self.transport.open)(Some(publish));
+            let Some(fabric) = fabric.ok().filter(|fabric| fabric.caps().publish == publish) else {
+                continue;
+            };
+            rates.rows.push(stream_row(name.into(), &self.stream_over(&fabric, page)?));
+            ways.rows.push(ping_row(name.into(), &self.ping_over(&fabric, &Setup::of(64))?));
+        }
+        Ok([rates, ways])
+    }
+
+    fn fits(&self, bytes: usize) -> bool {
+        bytes + 64 <= self.fabric.caps().max_msg
+    }
+
+    fn line(&self, points: Vec<(f64, f64)>) -> Series {
+        Series { name: self.transport.name.clone(), origin: Origin::Measured, points }
+    }
+}
+
+fn streams(title: &str, first: &str) -> Table {
+    let columns = [
+        first,
+        "GB/s",
+        "M messages/s",
+        "requests each",
+        "completions each",
+        "wire bytes each",
+        "CPU s/GiB",
+        "stalls each",
+    ];
+    Table { title: title.into(), columns: columns.map(String::from).to_vec(), rows: Vec::new() }
+}
+
+fn stream_row(name: String, run: &Stream) -> Vec<String> {
+    vec![
+        name,
+        number(run.rate() / 1e9),
+        number(run.message_rate() / 1e6),
+        number(run.requests()),
+        number(run.completions()),
+        number(run.wire_bytes()),
+        number(run.cpu_s_per_gib()),
+        number(run.stalls()),
+    ]
+}
+
+fn pings(title: &str, first: &str) -> Table {
+    let columns = [first, "p50 ns", "p99 ns"].map(String::from).to_vec();
+    Table { title: title.into(), columns, rows: Vec::new() }
+}
+
+fn ping_row(name: String, times: &Times) -> Vec<String> {
+    vec![name, format!("{:.0}", times.p50()), format!("{:.0}", times.p99())]
+}
+
+/// Three digits that count.
+fn number(value: f64) -> String {
+    let digits = match value.abs() {
+        v if v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        v if v >= 1.0 => 2,
+        v if v >= 0.01 => 3,
+        _ => 4,
+    };
+    format!("{value:.digits$}")
+}
+
+/// The value that a share of all does not exceed.
+fn quantile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = (share * sorted.len().saturating_sub(1) as f64) as usize;
+    sorted.get(at).copied().unwrap_or(f64::NAN)
+}
+
+/// The least that gives figures: for tests and for a first look.
+impl Default for Effort {
+    fn default() -> Self {
+        Self { span: Duration::from_millis(40), runs: 3 }
+    }
+}

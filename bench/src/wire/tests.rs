@@ -1,0 +1,80 @@
+use std::time::Duration;
+
+use channel::{RingConfig, Transfer};
+use fabric::shm::{ShmFabric, ShmOptions};
+use fabric::tcp::{TcpFabric, TcpOptions};
+use fabric::{Fabric, FabricError};
+
+use super::run::{Setup, Wait, ping, stream};
+use super::{Effort, Transport, measure, raw};
+
+const SPAN: Duration = Duration::from_millis(2);
+
+#[test]
+fn a_stream_counts_what_it_costs() {
+    let fabric = ShmFabric::new(ShmOptions::default()).expect("shared memory");
+    for wait in [Wait::Spin, Wait::Block] {
+        let run = stream(&*fabric, &Setup { wait, ..Setup::of(1000) }, SPAN).expect("a stream");
+        assert!(run.messages > 0 && run.bytes == run.messages * 1000);
+        // A write for each frame and one for the end, and what was padded and said beside.
+        assert_eq!(run.stats[0].writes, run.messages + 1);
+        assert_eq!(run.stats[0].ring_bytes_sent, run.messages * 1088 + 64);
+        assert_eq!(run.stats[1].frames_received, run.messages + 1);
+        assert!(run.requests() >= 1.0 && run.completions() > 0.0);
+    }
+}
+
+#[test]
+fn gathered_messages_share_frames() {
+    let fabric = TcpFabric::new(TcpOptions::default()).expect("loopback");
+    let setup = Setup { gather_bytes: 4096, ..Setup::of(64) };
+    let run = stream(&*fabric, &setup, SPAN).expect("a stream");
+    assert_eq!(run.messages, (run.stats[0].writes - 1) * 64);
+}
+
+#[test]
+fn times_are_of_one_way() {
+    let fabric = ShmFabric::new(ShmOptions::default()).expect("shared memory");
+    let times = ping(&*fabric, &Setup::of(64), 100).expect("a ping");
+    assert!(times.p50() > 0.0 && times.p50() <= times.p99());
+    assert!(raw::ping_pong(100).p50() > 0.0);
+}
+
+#[test]
+fn both_ends_come_to_an_end_where_one_reads() {
+    let shm = ShmFabric::new(ShmOptions::default()).expect("shared memory");
+    let tcp = TcpFabric::new(TcpOptions::default()).expect("loopback");
+    let fabrics: [&dyn Fabric; 2] = [&*shm, &*tcp];
+    for fabric in fabrics {
+        for wait in [Wait::Spin, Wait::Block] {
+            let setup = Setup { wait, ..Setup::of(1000) };
+            let setup =
+                Setup { ring: RingConfig { transfer: Transfer::Read, ..setup.ring }, ..setup };
+            let run = stream(fabric, &setup, SPAN).expect("a stream");
+            assert_eq!((run.stats[0].writes, run.stats[0].in_flight), (0, 0));
+            assert!(run.stats[1].reads > run.messages);
+            assert!(ping(fabric, &setup, 50).expect("a ping").p50() > 0.0);
+        }
+    }
+}
+
+#[test]
+fn a_report_has_each_transport_or_the_reason_why_not() {
+    let shm = Transport {
+        name: "shm".into(),
+        open: Box::new(|publish| {
+            let publish = publish.unwrap_or(ShmOptions::default().publish);
+            Ok(ShmFabric::new(ShmOptions { publish, ..ShmOptions::default() })?)
+        }),
+    };
+    let gone = Transport {
+        name: "verbs".into(),
+        open: Box::new(|_| Err(FabricError::Device { detail: "no device".into() })),
+    };
+    let report = measure(&[shm, gone], Effort { span: SPAN, runs: 1 }).expect("a report");
+    let text = report.to_string();
+    for part in ["verbs: NOT MEASURED", "no device", "Transport shm", "C: a notice a write"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    assert_eq!(report.bars().count(), 2);
+}

@@ -1,0 +1,463 @@
+//! A member of a tree: takes frames in order, keeps them until its children have been sent them.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use thiserror::Error;
+
+/// Versions of which a member may be told before frames of them come.
+const PREPARED_MAX: usize = 64;
+
+/// How a peer broke the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
+pub enum Breach {
+    /// A frame that was here before.
+    #[error("frame {seq} came twice")]
+    Twice {
+        /// Its number.
+        seq: u64,
+    },
+    /// More frames than a parent has credit for.
+    #[error(
+        "frame {seq} came beyond its sender's credit of {open_max} frames, while {next} is awaited"
+    )]
+    Credit {
+        /// Its number.
+        seq: u64,
+        /// The next in order.
+        next: u64,
+        /// Frames that a parent may have open.
+        open_max: usize,
+    },
+    /// A frame of a tree that was left before.
+    #[error("frame {seq} of version {version}, behind a frame of version {after}")]
+    Version {
+        /// Its number.
+        seq: u64,
+        /// Its version.
+        version: u64,
+        /// The version before it.
+        after: u64,
+    },
+    /// An acknowledgement of who was sent nothing, or not so much.
+    #[error("an acknowledgement of all frames before {upto}, which were not sent")]
+    Acknowledged {
+        /// What was said.
+        upto: u64,
+    },
+    /// An answer to a change that was not asked for.
+    #[error("an answer to the change to version {version}, which is not under way")]
+    Answered {
+        /// What was answered.
+        version: u64,
+    },
+}
+
+/// A frame with its number and the version of the tree by which it goes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Numbered<F> {
+    /// Counted from 0 by the source.
+    pub seq: u64,
+    /// The tree, counted from 0.
+    pub version: u64,
+    /// What goes.
+    pub frame: F,
+}
+
+/// A frame that is here, and to how many it is still to be sent.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Kept<F> {
+    numbered: Numbered<F>,
+    /// Nobody for a frame of the source's own.
+    from: Option<u32>,
+    left: usize,
+}
+
+/// A frame that came before its turn.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Early<F> {
+    version: u64,
+    from: u32,
+    frame: F,
+}
+
+/// Who has sent us frames.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Parent {
+    address: u32,
+    /// One past the last frame that came from it.
+    last: u64,
+    /// All before this are acknowledged to it.
+    told: u64,
+}
+
+/// What a member of a tree knows. Peers are named by addresses of the caller's choice.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Relay<F> {
+    open_max: usize,
+    /// The next frame in order.
+    next: u64,
+    /// The tree of the last frame taken.
+    version: u64,
+    children: Vec<u32>,
+    /// The children in versions that no frame has come of: of the next, and of those behind it, of
+    /// which we were told before its frames have come; and of such as were given up.
+    prepared: BTreeMap<u64, Vec<u32>>,
+    /// Frames that a new parent sent before the old one had sent those before them.
+    early: BTreeMap<u64, Early<F>>,
+    kept: VecDeque<Kept<F>>,
+    /// By child: frames that it is still to be sent, of those that are kept.
+    queues: BTreeMap<u32, VecDeque<u64>>,
+    /// By child: frames sent that it has not acknowledged.
+    open: BTreeMap<u32, VecDeque<u64>>,
+    parents: Vec<Parent>,
+}
+
+impl<F> Relay<F> {
+    /// A member that passes frames on to `children`. No child has more than `open_max` frames that
+    /// it has not acknowledged.
+    ///
+    /// # Panics
+    /// When `open_max` is 0.
+    pub fn new(children: Vec<u32>, open_max: usize) -> Self {
+        assert!(open_max > 0, "nothing could ever be sent");
+        Self {
+            open_max,
+            next: 0,
+            version: 0,
+            children,
+            prepared: BTreeMap::new(),
+            early: BTreeMap::new(),
+            kept: VecDeque::new(),
+            queues: BTreeMap::new(),
+            open: BTreeMap::new(),
+            parents: vec![],
+        }
+    }
+
+    /// Frames of a parent that may be here and not passed on.
+    pub fn open_max(&self) -> usize {
+        self.open_max
+    }
+
+    /// One past the last frame taken.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// The version of the last frame taken.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Frames that are here because some child has not been sent them.
+    pub fn kept(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// A frame has come.
+    ///
+    /// # Errors
+    /// [`Breach`] when it cannot have.
+    pub fn receive(&mut self, from: u32, numbered: Numbered<F>) -> Result<(), Breach> {
+        let Numbered { seq, version, frame } = numbered;
+        if seq < self.next || self.early.contains_key(&seq) {
+            return Err(Breach::Twice { seq });
+        }
+        let early = self.early.values().filter(|early| early.from == from).count();
+        let kept = self.kept.iter().filter(|kept| kept.from == Some(from)).count();
+        if early + kept >= self.open_max {
+            return Err(Breach::Credit { seq, next: self.next, open_max: self.open_max });
+        }
+        match self.parents.iter_mut().find(|parent| parent.address == from) {
+            Some(parent) => parent.last = parent.last.max(seq + 1),
+            None => self.parents.push(Parent { address: from, last: seq + 1, told: 0 }),
+        }
+        self.early.insert(seq, Early { version, from, frame });
+        Ok(())
+    }
+
+    /// Takes the next frame in order, if it is here; gives its number. It is kept for the children
+    /// of its version, and dropped by [`Relay::settle`].
+    ///
+    /// # Errors
+    /// [`Breach::Version`].
+    pub fn take(&mut self) -> Result<Option<u64>, Breach> {
+        let Some(early) = self.early.remove(&self.next) else { return Ok(None) };
+        let Early { version, from, frame } = early;
+        let seq = self.next;
+        if version < self.version {
+            return Err(Breach::Version { seq, version, after: self.version });
+        }
+        self.keep(Numbered { seq, version, frame }, Some(from));
+        Ok(Some(seq))
+    }
+
+    /// Keeps the next frame for the children of its version.
+    fn keep(&mut self, numbered: Numbered<F>, from: Option<u32>) {
+        if numbered.version > self.version {
+            // Who was not told of a version has the same children in it; those before it were given
+            // up.
+            let later = self.prepared.split_off(&(numbered.version + 1));
+            let before = std::mem::replace(&mut self.prepared, later);
+            if let Some((&version, children)) = before.last_key_value()
+                && version == numbered.version
+            {
+                self.children = children.clone();
+            }
+            self.version = numbered.version;
+        }
+        let seq = numbered.seq;
+        self.next = seq + 1;
+        self.kept.push_back(Kept { numbered, from, left: 0 });
+        let children = std::mem::take(&mut self.children);
+        self.also(seq, &children);
+        self.children = children;
+    }
+
+    /// A frame of the source's own.
+    pub(super) fn append(&mut self, version: u64, frame: F) -> u64 {
+        let seq = self.next;
+        self.keep(Numbered { seq, version, frame }, None);
+        seq
+    }
+
+    /// Sends the frame that was kept last to others as well: to those beside the tree.
+    pub fn also(&mut self, seq: u64, others: &[u32]) {
+        if let Some(kept) = self.find(seq) {
+            kept.left += others.len();
+            for &other in others {
+                self.queues.entry(other).or_default().push_back(seq);
+            }
+        }
+    }
+
+    /// A frame that is kept.
+    pub fn frame_mut(&mut self, seq: u64) -> Option<&mut F> {
+        self.find(seq).map(|kept| &mut kept.numbered.frame)
+    }
+
+    fn find(&mut self, seq: u64) -> Option<&mut Kept<F>> {
+        let at = self.kept.partition_point(|kept| kept.numbered.seq < seq);
+        self.kept.get_mut(at).filter(|kept| kept.numbered.seq == seq)
+    }
+
+    /// Frames that are here, taken or not.
+    pub fn frames_mut(&mut self) -> impl Iterator<Item = &mut F> {
+        let kept = self.kept.iter_mut().map(|kept| &mut kept.numbered.frame);
+        kept.chain(self.early.values_mut().map(|early| &mut early.frame))
+    }
+
+    /// Those who are still to be sent something, with credit or without.
+    pub fn awaiting(&self) -> Vec<u32> {
+        self.queues.keys().copied().collect()
+    }
+
+    /// The next frame for a child, if there is one and the child has credit.
+    pub fn to_send(&self, child: u32) -> Option<&Numbered<F>> {
+        if self.open.get(&child).is_some_and(|open| open.len() >= self.open_max) {
+            return None;
+        }
+        let &seq = self.queues.get(&child)?.front()?;
+        let at = self.kept.partition_point(|kept| kept.numbered.seq < seq);
+        self.kept.get(at).map(|kept| &kept.numbered)
+    }
+
+    /// The frame that [`to_send`](Self::to_send) gave was sent.
+    pub fn sent(&mut self, child: u32) {
+        let Some(queue) = self.queues.get_mut(&child) else { return };
+        let Some(seq) = queue.pop_front() else { return };
+        if queue.is_empty() {
+            self.queues.remove(&child);
+        }
+        if let Some(kept) = self.find(seq) {
+            kept.left -= 1;
+        }
+        self.open.entry(child).or_default().push_back(seq);
+    }
+
+    /// Drops the frames that everybody was sent, in order.
+    pub fn settle(&mut self) {
+        while self.kept.front().is_some_and(|kept| kept.left == 0) {
+            self.kept.pop_front();
+        }
+    }
+
+    /// A child has passed on all frames before `upto`.
+    ///
+    /// # Errors
+    /// [`Breach::Acknowledged`] when they were not sent to it.
+    pub fn acknowledged(&mut self, child: u32, upto: u64) -> Result<(), Breach> {
+        let open = self.open.get_mut(&child).filter(|_| upto <= self.next);
+        let open = open.ok_or(Breach::Acknowledged { upto })?;
+        while open.front().is_some_and(|&seq| seq < upto) {
+            open.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Who is to be told that frames were passed on: a parent, and before which frame all are. What
+    /// is given counts as told.
+    pub fn owed(&mut self) -> Option<(u32, u64)> {
+        let passed = self.kept.front().map_or(self.next, |kept| kept.numbered.seq);
+        let quarter = (self.open_max as u64 / 4).max(1);
+        let newest = self.parents.iter().map(|parent| parent.last).max()?;
+        let at = self.parents.iter().position(|parent| {
+            let upto = passed.min(parent.last);
+            // A parent that was left hears of its last frames, though they are few.
+            let left = parent.last < newest && upto == parent.last;
+            upto > parent.told && (upto - parent.told >= quarter || left)
+        })?;
+        let parent = &mut self.parents[at];
+        parent.told = passed.min(parent.last);
+        let told = (parent.address, parent.told);
+        if parent.last < newest && parent.told == parent.last {
+            self.parents.remove(at);
+        }
+        Some(told)
+    }
+
+    /// The children in a version that is to come; of one that is here already it comes too late and
+    /// changes nothing. False when more was said than can be kept: then it must not be answered.
+    pub fn prepare(&mut self, version: u64, children: Vec<u32>) -> bool {
+        if self.prepared.len() >= PREPARED_MAX {
+            return false;
+        }
+        if version > self.version {
+            self.prepared.insert(version, children);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbered(seq: u64, version: u64) -> Numbered<()> {
+        Numbered { seq, version, frame: () }
+    }
+
+    /// Takes all that is in order and sends it on to whom there is credit for.
+    fn pass_on(relay: &mut Relay<()>) -> Vec<(u32, u64)> {
+        let mut sent = vec![];
+        while relay.take().unwrap().is_some() {}
+        for child in relay.awaiting() {
+            while let Some(seq) = relay.to_send(child).map(|next| next.seq) {
+                relay.sent(child);
+                sent.push((child, seq));
+            }
+        }
+        relay.settle();
+        sent
+    }
+
+    #[test]
+    fn frames_are_taken_in_order_whichever_parent_they_come_from() {
+        let mut relay = Relay::new(vec![7], 4);
+        relay.receive(2, numbered(1, 1)).unwrap();
+        assert_eq!(relay.take(), Ok(None));
+        relay.receive(1, numbered(0, 0)).unwrap();
+        assert_eq!(pass_on(&mut relay), [(7, 0), (7, 1)]);
+        assert_eq!(relay.receive(1, numbered(0, 0)), Err(Breach::Twice { seq: 0 }));
+        assert_eq!(relay.receive(2, numbered(1, 1)), Err(Breach::Twice { seq: 1 }));
+    }
+
+    #[test]
+    fn a_frame_goes_to_the_children_of_its_version() {
+        let mut relay = Relay::new(vec![7], 4);
+        relay.prepare(1, vec![8, 9]);
+        relay.receive(1, numbered(0, 0)).unwrap();
+        assert_eq!(pass_on(&mut relay), [(7, 0)]);
+        relay.receive(1, numbered(1, 1)).unwrap();
+        relay.receive(1, numbered(2, 2)).unwrap();
+        assert_eq!(pass_on(&mut relay), [(8, 1), (8, 2), (9, 1), (9, 2)], "as it is in version 2");
+        relay.receive(1, numbered(3, 1)).unwrap();
+        assert!(matches!(relay.take(), Err(Breach::Version { seq: 3, .. })));
+    }
+
+    #[test]
+    fn a_version_that_was_given_up_is_forgotten() {
+        let mut relay = Relay::new(vec![7], 4);
+        relay.prepare(1, vec![8]);
+        relay.receive(1, numbered(0, 2)).unwrap();
+        assert_eq!(pass_on(&mut relay), [(7, 0)], "of version 2 nothing was said");
+        relay.prepare(1, vec![8]);
+        relay.prepare(4, vec![5]);
+        relay.receive(1, numbered(1, 3)).unwrap();
+        relay.receive(1, numbered(2, 4)).unwrap();
+        assert_eq!(pass_on(&mut relay), [(5, 2), (7, 1)]);
+    }
+
+    #[test]
+    fn what_is_said_of_a_version_overtakes_the_frames_of_the_one_before() {
+        let mut relay = Relay::new(vec![7], 4);
+        assert!(relay.prepare(1, vec![8]));
+        assert!(relay.prepare(2, vec![9]));
+        relay.receive(1, numbered(0, 1)).unwrap();
+        relay.receive(1, numbered(1, 2)).unwrap();
+        assert_eq!(pass_on(&mut relay), [(8, 0), (9, 1)]);
+        let told = (3..).take_while(|&version| relay.prepare(version, vec![])).count();
+        assert_eq!(told, PREPARED_MAX);
+    }
+
+    #[test]
+    fn a_child_without_credit_waits_and_the_others_do_not() {
+        let mut relay = Relay::new(vec![7, 8], 2);
+        for seq in 0..2 {
+            relay.receive(1, numbered(seq, 0)).unwrap();
+        }
+        assert_eq!(pass_on(&mut relay).len(), 4);
+        assert_eq!(relay.kept(), 0);
+        relay.acknowledged(8, 1).unwrap();
+        relay.receive(1, numbered(2, 0)).unwrap();
+        relay.receive(1, numbered(3, 0)).unwrap();
+        assert_eq!(pass_on(&mut relay), [(8, 2)]);
+        assert_eq!(relay.kept(), 2);
+        relay.acknowledged(7, 2).unwrap();
+        relay.acknowledged(8, 3).unwrap();
+        assert_eq!(pass_on(&mut relay), [(7, 2), (7, 3), (8, 3)]);
+        let breach = Err(Breach::Acknowledged { upto: 5 });
+        assert_eq!(relay.acknowledged(7, 5), breach);
+        assert_eq!(relay.acknowledged(3, 1), Err(Breach::Acknowledged { upto: 1 }));
+    }
+
+    #[test]
+    fn a_parent_beyond_its_credit_is_refused() {
+        let mut relay = Relay::new(vec![7], 2);
+        for seq in 1..3 {
+            relay.receive(1, numbered(seq, 0)).unwrap();
+        }
+        assert!(matches!(relay.receive(1, numbered(3, 0)), Err(Breach::Credit { seq: 3, .. })));
+        relay.receive(2, numbered(3, 0)).unwrap();
+    }
+
+    #[test]
+    fn parents_hear_of_what_was_passed_on() {
+        let mut relay = Relay::new(vec![7], 8);
+        relay.receive(1, numbered(0, 0)).unwrap();
+        assert_eq!(relay.owed(), None, "it was not even taken");
+        pass_on(&mut relay);
+        assert_eq!(relay.owed(), None, "a quarter of the credit at a time");
+        relay.receive(1, numbered(1, 0)).unwrap();
+        pass_on(&mut relay);
+        assert_eq!(relay.owed(), Some((1, 2)));
+        assert_eq!(relay.owed(), None);
+        relay.receive(1, numbered(2, 0)).unwrap();
+        relay.receive(2, numbered(3, 1)).unwrap();
+        pass_on(&mut relay);
+        let told = [relay.owed(), relay.owed(), relay.owed()];
+        assert!(told.contains(&Some((1, 3))), "the old parent hears of its last: {told:?}");
+    }
+
+    #[test]
+    fn others_beside_the_tree_get_it_too() {
+        let mut relay = Relay::new(vec![], 8);
+        relay.receive(1, numbered(0, 0)).unwrap();
+        assert_eq!(relay.take(), Ok(Some(0)));
+        relay.also(0, &[3]);
+        assert_eq!(relay.awaiting(), [3]);
+        relay.sent(3);
+        relay.settle();
+        assert_eq!(relay.kept(), 0);
+    }
+}

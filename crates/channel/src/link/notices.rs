@@ -1,0 +1,78 @@
+//! What an end tells the other one beside frames: that there are some, credit, and that it sleeps.
+
+use fabric::{Publish, RemoteRange, Src};
+
+use super::{Link, NOTICE, refused};
+use crate::protocol::Notice;
+
+impl Link {
+    /// Posts the notices that are due and fit.
+    pub(super) fn ring_doorbells(&mut self) {
+        if self.peer.is_none() || self.failure.is_some() {
+            return;
+        }
+        if let Some(count) = self.producer.unannounced() {
+            let due = match self.publish {
+                Publish::InOrderPoll => self.wake_owed,
+                Publish::Notify => self.flushing,
+                Publish::NotifyCounted => false,
+            };
+            if due && self.notice(Notice::Frames(count)) {
+                self.producer.announce();
+                self.peer_sleeps = false;
+                self.wake_owed = false;
+                self.flushing = false;
+            }
+        } else {
+            self.flushing = false;
+        }
+        if let Some(credit) = self.consumer.credit_due()
+            && self.notice(Notice::Credit(credit as u16))
+        {
+            self.consumer.returned(credit);
+            self.stats.credit_notices_sent += 1;
+        }
+    }
+
+    /// Tells the peer that frames must be announced from now on. False when that cannot be posted
+    /// now.
+    pub(super) fn announce_sleep(&mut self) -> bool {
+        let seen = self.consumer.accepted();
+        if self.publish != Publish::InOrderPoll
+            || self.peer.is_none()
+            || self.slept_at == Some(seen)
+        {
+            return true;
+        }
+        let posted = self.notice(Notice::Sleep(seen as u16));
+        if posted {
+            self.slept_at = Some(seen);
+            self.stats.sleep_notices_sent += 1;
+        }
+        posted
+    }
+
+    /// Posts a notice if the queue and the peer's receives allow it.
+    fn notice(&mut self, notice: Notice) -> bool {
+        let budget = self.endpoint.budget();
+        let Some(peer) = self.peer else { return false };
+        if budget.ops == 0 || budget.notices == 0 {
+            return false;
+        }
+        self.signal_next();
+        let (id, flags) = self.operation(NOTICE);
+        let dst = RemoteRange { key: peer, offset: 0 };
+        match self.endpoint.write_notify(Src::Empty, dst, notice.encode(), id, flags) {
+            Ok(()) => {
+                self.notices_open += 1;
+                self.unsubmitted = true;
+                self.stats.notices_sent += 1;
+                true
+            }
+            Err(error) => {
+                self.fail(refused(error));
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! `millstream bench multicast`: rows for every instance, with each tree and with none.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bench::multicast::{self, Plan};
+use clap::{Args, Command, FromArgMatches};
+use millstream::FabricKind;
+use millstream::cluster::{Invitation, LocalLaunch, launch_local};
+
+use super::{PATIENCE, failed, told};
+use crate::args::{nodes, workers};
+use crate::failure::Failure;
+use crate::run::print;
+use crate::signals;
+
+/// How short and how long a run may be.
+const SECONDS_MIN: f64 = 0.05;
+const SECONDS_MAX: f64 = 600.0;
+
+#[derive(Debug, Args)]
+pub(crate) struct MulticastArgs {
+    /// Processes
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = nodes)]
+    nodes: u32,
+
+    /// Threads of each process
+    #[arg(long, value_name = "W", default_value_t = 1, value_parser = workers)]
+    workers: u32,
+
+    /// What carries rows between workers: shm or tcp
+    #[arg(long, value_name = "FABRIC", default_value_t = FabricKind::Shm)]
+    fabric: FabricKind,
+
+    /// Instances of each worker: each number is measured
+    #[arg(
+        long,
+        value_name = "I",
+        value_delimiter = ',',
+        default_values_t = [1, 4, 15, 30, 60],
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
+    instances: Vec<u32>,
+
+    /// Drivers that each instance matches a request with
+    #[arg(
+        long,
+        value_name = "D",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20)
+    )]
+    drivers: u32,
+
+    /// Seconds of each run
+    #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = seconds)]
+    seconds: f64,
+
+    /// Seconds of each rate where the rate changes
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
+    rate_seconds: f64,
+
+    /// Changes of trees in the model
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1_000,
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000)
+    )]
+    changes: u64,
+
+    /// Writes a page with plots, and JSON beside it
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+
+    /// Prints the report as one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+impl MulticastArgs {
+    /// The sweep of the paper: the command without options, whose runs last `factor` times as long.
+    pub(crate) fn of_paper(nodes: Option<u32>, factor: f64, report: PathBuf) -> Self {
+        let none = Self::augment_args(Command::new("multicast")).get_matches_from(["multicast"]);
+        let usual = Self::from_arg_matches(&none).unwrap_or_else(|error| error.exit());
+        let last = |seconds: f64| (seconds * factor).clamp(SECONDS_MIN, SECONDS_MAX);
+        Self {
+            nodes: nodes.unwrap_or(usual.nodes),
+            seconds: last(usual.seconds),
+            rate_seconds: last(usual.rate_seconds),
+            report: Some(report),
+            ..usual
+        }
+    }
+}
+
+/// Runs the command.
+pub(crate) fn multicast(args: &MulticastArgs) -> Result<ExitCode, Failure> {
+    let plan = Plan {
+        nodes: args.nodes,
+        workers: args.workers,
+        instances: args.instances.clone(),
+        drivers: args.drivers,
+        seconds: args.seconds,
+        fabric: args.fabric,
+        rates: multicast::model::RATES.to_vec(),
+        rate_seconds: args.rate_seconds,
+    };
+    let cluster = |error: millstream::cluster::ClusterError| failed(&error.into());
+    if let Some(invitation) = Invitation::from_env().map_err(cluster)? {
+        signals::ignore_interrupts()?;
+        let control = invitation.join().map_err(cluster)?;
+        return match told(multicast::run(&plan, &control), &control) {
+            Ok(_) => Ok(ExitCode::SUCCESS),
+            // Node 0 tells.
+            Err(_) => Err(Failure::silent()),
+        };
+    }
+    let launched = launch_local(LocalLaunch::new(args.nodes).map_err(cluster)?).map_err(cluster)?;
+    let result = told(multicast::run(&plan, &launched.control), &launched.control);
+    drop(launched.control);
+    launched.children.wait(PATIENCE);
+    let Some(measured) = result.map_err(|error| failed(&error))? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let report =
+        multicast::report(&plan, &measured, args.changes).map_err(|error| failed(&error))?;
+    let mut text = match args.json {
+        true => format!("{}\n", report.json()),
+        false => report.to_string(),
+    };
+    if let Some(path) = &args.report {
+        let written = report.write(path).map_err(|error| {
+            Failure::runtime(&format!("{} cannot be written: {error}", path.display()), None)
+        })?;
+        if !args.json {
+            text += &format!("\nwritten: {}, {}\n", written[0].display(), written[1].display());
+        }
+    }
+    print(&text);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let fits = |seconds: &f64| (SECONDS_MIN..=SECONDS_MAX).contains(seconds);
+    let seconds = text.parse::<f64>().ok().filter(fits);
+    seconds.ok_or_else(|| format!("write a number from {SECONDS_MIN} to {SECONDS_MAX}"))
+}

@@ -1,0 +1,110 @@
+//! `millstream bench paper`: the experiments of a paper, as a page with plots and as JSON.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+
+use bench::paper::{self, Bench, Scale};
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+
+use super::multicast::{MulticastArgs, multicast};
+use crate::args::nodes;
+use crate::failure::Failure;
+use crate::run::print;
+
+#[derive(Debug, Args)]
+pub(crate) struct PaperArgs {
+    /// Whose experiments
+    #[arg(value_enum)]
+    paper: Paper,
+
+    /// Where the page is written, with JSON beside it [default: paper-slash.html and so on]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+
+    /// Processes at most [default: 4, for whale 8]
+    #[arg(long, value_name = "N", value_parser = nodes)]
+    nodes: Option<u32>,
+
+    /// Rows of each worker, against those of an ordinary sweep: 0.1 for a first look
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
+    rows: f64,
+
+    /// Runs of each point
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..=100)
+    )]
+    runs: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Paper {
+    /// Late merge against re-partitioning: scaling, buffers, credits, skew, COST
+    Slash,
+    /// Sustainable throughput and latency
+    Air,
+    /// One row to many: what 'bench multicast' measures
+    Whale,
+}
+
+/// Runs the command.
+pub(crate) fn paper(args: &PaperArgs) -> Result<ExitCode, Failure> {
+    let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    let nodes = args.nodes.unwrap_or(4);
+    let scale = Scale { rows: args.rows, runs: args.runs, nodes, processors };
+    let (report, name) = match args.paper {
+        Paper::Slash => (paper::slash(&mut Processes, scale), "paper-slash.html"),
+        Paper::Air => (paper::air(&mut Processes, scale), "paper-air.html"),
+        // Its processes are started once, and each of them comes here.
+        Paper::Whale => {
+            let out = args.out.clone().unwrap_or_else(|| "paper-whale.html".into());
+            return multicast(&MulticastArgs::of_paper(args.nodes, args.rows, out));
+        }
+    };
+    let path = args.out.clone().unwrap_or_else(|| name.into());
+    let written = report.write(&path).map_err(|error| {
+        Failure::runtime(&format!("{} cannot be written: {error}", path.display()), None)
+    })?;
+    let mut text = String::new();
+    for bar in report.bars() {
+        let met = match bar.met {
+            Some(true) => "met",
+            Some(false) => "not met",
+            None => "not measured",
+        };
+        text += &format!("{}: {}, asked {}: {met}\n", bar.what, bar.got, bar.needed);
+    }
+    for path in written {
+        text += &format!("written: {}\n", path.display());
+    }
+    print(&text);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `millstream bench` as processes of its own, so that no point has what another has left.
+pub(super) struct Processes;
+
+impl Bench for Processes {
+    fn run(&mut self, arguments: &[String]) -> Result<Vec<Value>, String> {
+        eprintln!("bench {}", arguments.join(" "));
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut command = Command::new(program);
+        let command = command.arg("bench").args(arguments).stdin(Stdio::null());
+        let output = command.output().map_err(|error| error.to_string())?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+        }
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let objects = text.lines().filter(|line| !line.is_empty()).map(serde_json::from_str);
+        objects.collect::<Result<_, _>>().map_err(|error| error.to_string())
+    }
+}
+
+/// What rows are multiplied by.
+fn factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse::<f64>().ok().filter(|factor| (1e-3..=1e3).contains(factor));
+    factor.ok_or_else(|| "write a number from 0.001 to 1000".into())
+}

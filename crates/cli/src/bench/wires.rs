@@ -1,0 +1,104 @@
+//! `bench wire` and `bench shuffle`: what carries rows, without any rows of SQL.
+
+use std::process::ExitCode;
+
+use bench::report::{Report, Section};
+use bench::shuffle::{Carrier, Sweep};
+use bench::wire::{Effort, Transport, open};
+use millstream::FabricKind;
+use millstream::cluster::{ClusterError, Control, Invitation, LocalLaunch, launch_local};
+
+use super::{BenchArgs, PATIENCE, failed};
+use crate::failure::Failure;
+use crate::run::print;
+use crate::signals;
+
+/// Integers of a process: as many as the paper has.
+const ROWS: u64 = 5_000_000;
+/// Processes, where it is not said how many.
+const NODES: [u32; 3] = [2, 4, 8];
+
+/// Measures transports.
+pub(super) fn wire(args: &BenchArgs) -> Result<ExitCode, Failure> {
+    let usual = [FabricKind::Shm, FabricKind::Tcp, FabricKind::Verbs];
+    let kinds = args.fabric.map_or(usual.to_vec(), |kind| vec![kind]);
+    let transports: Vec<Transport> = kinds.into_iter().map(Transport::of).collect();
+    let effort = Effort { runs: args.runs as usize, ..Effort::default() };
+    let report = bench::wire::measure(&transports, effort)
+        .map_err(|error| Failure::runtime(&error.to_string(), None))?;
+    tell(args, &report)
+}
+
+/// Measures integers through two shuffles.
+pub(super) fn shuffle(args: &BenchArgs) -> Result<ExitCode, Failure> {
+    let cluster = |error: ClusterError| failed(&error.into());
+    if let Some(invitation) = Invitation::from_env().map_err(cluster)? {
+        signals::ignore_interrupts()?;
+        let control = invitation.join().map_err(cluster)?;
+        // Node 0 tells what failed.
+        let section = section(args, &control);
+        return section.map(|_| ExitCode::SUCCESS).map_err(|_| Failure::silent());
+    }
+    let nodes = if args.nodes > 1 { vec![args.nodes] } else { NODES.to_vec() };
+    let mut sections = Vec::new();
+    for nodes in nodes {
+        let launch = LocalLaunch::new(nodes).map_err(cluster)?;
+        let launched = launch_local(launch).map_err(cluster)?;
+        let section = section(args, &launched.control);
+        drop(launched.control);
+        launched.children.wait(PATIENCE);
+        sections.push(section?);
+    }
+    let about = vec![
+        "Each process makes integers and shuffles them; of each two that arrive it makes three, \
+         and shuffles them again; count and sum are checked (Q10)."
+            .into(),
+        "Making and dividing integers is the same work whatever carries them, and in all times."
+            .into(),
+    ];
+    let title = "Integers through two shuffles".into();
+    tell(args, &Report { title, about, sections })
+}
+
+/// This process's part of the measurement.
+fn section(args: &BenchArgs, control: &Control) -> Result<Section, Failure> {
+    let kinds = args.fabric.map_or(vec![FabricKind::Shm, FabricKind::Tcp], |kind| vec![kind]);
+    let mut carriers = Vec::new();
+    for kind in kinds {
+        let fabric =
+            open(kind, None).map_err(|error| Failure::runtime(&error.to_string(), None))?;
+        carriers.push((format!("rings over {kind}"), Carrier::Rings(fabric)));
+    }
+    carriers.push(("plain sockets".into(), Carrier::Sockets));
+    let sweep = Sweep {
+        carriers,
+        rank: control.rank() as usize,
+        nodes: control.nodes() as usize,
+        rows: args.rows.unwrap_or(ROWS),
+        runs: args.runs as usize,
+    };
+    let gather = |step: &str, bytes| {
+        control.all_gather(step, bytes).map_err(|error: ClusterError| error.to_string())
+    };
+    match sweep.run(&gather) {
+        Ok(section) => {
+            control.close();
+            Ok(section)
+        }
+        Err(error) => {
+            control.fail(&error.to_string());
+            Err(Failure::runtime(&error.to_string(), None))
+        }
+    }
+}
+
+/// Prints a report, and writes it where that was asked for.
+fn tell(args: &BenchArgs, report: &Report) -> Result<ExitCode, Failure> {
+    if let Some(path) = &args.report {
+        report.write(path).map_err(|error| {
+            Failure::runtime(&format!("cannot write {}: {error}", path.display()), None)
+        })?;
+    }
+    print(&if args.json { format!("{}\n", report.json()) } else { report.to_string() });
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,216 @@
+//! `millstream run` as one of several processes that `mpirun` or `srun` started.
+//!
+//! Every rank reads the script and plans it, and nobody starts anybody:
+//!
+//! ```text
+//!   meet ─▶ all_gather("start") ─▶ plan ─▶ all_gather("planned") ─▶ run
+//! ```
+//!
+//! Each rank sees all that the others were given. They refuse each other where that differs, each
+//! with the same words. Rank 0 alone prints rows and the summary; what ends the job is told by
+//! every rank, since a launcher may show the words of any.
+
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use millstream::cluster::{Assignment, Control, Meeting};
+use millstream::{Error, FabricKind, RunOptions, WORKERS_MAX};
+
+use self::given::Given;
+
+use crate::args::{ProgressStyle, RunArgs};
+use crate::failure::Failure;
+use crate::output::{Output, Writer};
+use crate::run::{dry_run, finish, print, session};
+use crate::screen::Screen;
+use crate::script::{self, Script};
+use crate::telemetry::Telemetry;
+use crate::{rows, signals};
+
+mod given;
+
+/// The step by which the nodes tell what they were given.
+const START_STEP: &str = "start";
+/// The step by which they tell whether they could plan it.
+const PLANNED_STEP: &str = "planned";
+
+/// Runs this rank's part of the command.
+pub(crate) fn run(args: &RunArgs, assignment: &Assignment) -> Result<ExitCode, Failure> {
+    let first = assignment.rank == 0;
+    let style = if args.quiet || !first { ProgressStyle::None } else { args.progress };
+    let screen = Screen::new(style);
+    let telemetry = Telemetry::start(&args.telemetry, &args.log, &screen, first)?;
+    let result = run_rank(args, assignment, &screen, &telemetry);
+    telemetry.end();
+    if result.is_ok() {
+        millstream::finish_fabrics();
+    }
+    result
+}
+
+fn run_rank(
+    args: &RunArgs,
+    assignment: &Assignment,
+    screen: &Screen,
+    telemetry: &Telemetry,
+) -> Result<ExitCode, Failure> {
+    let first = assignment.rank == 0;
+    // All ranks have the same arguments, and one of them is enough to say what is wrong with them.
+    let told = |failure: Failure| if first { failure } else { failure.silenced() };
+    let mut args = prepared(args, assignment).map_err(told)?;
+    if args.dry_run {
+        return if first { plan_only(&args, screen) } else { Ok(ExitCode::SUCCESS) };
+    }
+    // Nobody reads what rank 0 is given twice: a launcher hands standard input to one of them.
+    let piped = args.job.file.as_os_str() == "-";
+    let mut script = match piped && !first {
+        true => Script { name: "<stdin>".into(), sql: String::new() },
+        false => script::read(&args.job.file)?,
+    };
+    let failed = |error: &Error, script: &Script| Failure::of(error, &script.name, &script.sql);
+    args.job.layout.fabric.check().map_err(|error| failed(&error, &script))?;
+    // MPI speaks with the launcher itself, and a launcher listens to one of us.
+    let mpi = args.job.layout.fabric == FabricKind::Mpi;
+    let suggested = mpi.then(|| assignment.directory.clone());
+    let meeting = Meeting {
+        listen: args.listen,
+        directory: args.rendezvous.clone().or(suggested),
+        limit: Duration::from_secs(args.join_timeout.into()),
+        certs: args.certs.clone(),
+        insecure: args.insecure,
+    };
+    let control = assignment.join(&meeting).map_err(|error| failed(&error.into(), &script))?;
+    let cancel = signals::cancel_flag(None)?;
+    let started = agree(&control, &mut args, &mut script, assignment)?;
+    let text_file = rows::text_file(&args.rows).filter(|_| first);
+    let (output, writer) = Output::open(text_file, screen)?;
+    let planned = agree_on_plan(&control, plan(&args, &script, writer, started), &script)?;
+    let options = RunOptions {
+        control: Some(&control),
+        cancel: Some(&cancel),
+        observer: Some(telemetry),
+        ..RunOptions::default()
+    };
+    let result = planned.run(&options);
+    screen.clear();
+    if let Err(error) = &result
+        && error.failed_node().is_none()
+    {
+        control.fail(&error.to_string());
+    }
+    control.close();
+    let interrupted = cancel.load(Ordering::Relaxed);
+    if first || result.is_err() {
+        finish(&args, screen, output, result, interrupted).map_err(|end| end.failure(&script))
+    } else {
+        Ok(if interrupted { ExitCode::from(signals::INTERRUPTED) } else { ExitCode::SUCCESS })
+    }
+}
+
+/// The arguments with the launcher's number of nodes.
+fn prepared(args: &RunArgs, assignment: &Assignment) -> Result<RunArgs, Failure> {
+    let Assignment { nodes, launcher, .. } = *assignment;
+    let mut args = args.clone();
+    match args.job.layout.nodes {
+        Some(asked) if asked != nodes => {
+            let message = format!("--nodes {asked}, but {launcher} started {nodes} processes");
+            Err(Failure::usage(&message, Some("leave --nodes out: the launcher tells it")))
+        }
+        _ => {
+            args.job.layout.nodes = Some(nodes);
+            args.job.layout.workers = args.job.layout.workers.or(assignment.cores);
+            Ok(args)
+        }
+    }
+}
+
+fn plan_only(args: &RunArgs, screen: &Screen) -> Result<ExitCode, Failure> {
+    let script = script::read(&args.job.file)?;
+    let planned = plan(args, &script, Writer::stdout(screen), SystemTime::now())?;
+    print(&dry_run(&args.job.layout, &planned.memory()));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn plan(
+    args: &RunArgs,
+    script: &Script,
+    writer: Writer,
+    started: SystemTime,
+) -> Result<millstream::Script, Failure> {
+    let fail = |error: &Error| Failure::of(error, &script.name, &script.sql);
+    let mut session = session(args, writer, started)?.map_err(|error| fail(&error))?;
+    let planned = session.sql(&script.sql).map_err(|error| fail(&error))?;
+    if let Some(file) = rows::file(&args.rows) {
+        rows::only_one(&planned, file)?;
+    }
+    Ok(planned)
+}
+
+/// Compares what the nodes were given, and takes what is not given from them all: the time of rank
+/// 0 and what was piped into it, and as many threads as every node can have.
+fn agree(
+    control: &Control,
+    args: &mut RunArgs,
+    script: &mut Script,
+    assignment: &Assignment,
+) -> Result<SystemTime, Failure> {
+    let own = Given::new(args, script, assignment);
+    let all = gather(control, START_STEP, own.encode())?;
+    let all: Vec<Option<Given>> = all.iter().map(|bytes| Given::decode(bytes)).collect();
+    let Some(first) = all.first().and_then(Option::as_ref) else {
+        return Err(refused(0, "its version: it speaks of what this one does not know"));
+    };
+    for (rank, other) in all.iter().enumerate() {
+        let difference = match other {
+            Some(other) => first.difference(other),
+            None => Some("its version: it speaks of what node 0 does not know".into()),
+        };
+        if let Some(difference) = difference {
+            // The others find the same, if nobody leaves before they have looked.
+            control.close();
+            return Err(refused(rank, &difference));
+        }
+    }
+    let workers = all.iter().flatten().map(|given| given.workers).min();
+    args.job.layout.workers = workers.map(|workers| workers.clamp(1, WORKERS_MAX));
+    script.sql.clone_from(&first.sql);
+    Ok(first.started)
+}
+
+fn refused(rank: usize, difference: &str) -> Failure {
+    let message = format!("node {rank} differs from node 0 in {difference}");
+    Failure::runtime(&message, Some("all nodes of a job need the same program, SQL and options"))
+}
+
+/// The plan, if every node has one. The lowest that has none says why; another that has none has
+/// nothing to add.
+fn agree_on_plan(
+    control: &Control,
+    own: Result<millstream::Script, Failure>,
+    script: &Script,
+) -> Result<millstream::Script, Failure> {
+    let told = own.as_ref().err().map_or(Vec::new(), |failure| {
+        let message = if failure.message().is_empty() { "?" } else { failure.message() };
+        message.as_bytes().to_vec()
+    });
+    let all = gather(control, PLANNED_STEP, told)?;
+    let Some(rank) = all.iter().position(|message| !message.is_empty()) else { return own };
+    control.close();
+    match own {
+        Err(failure) if rank as u32 == control.rank() => Err(failure),
+        Err(failure) => Err(failure.silenced()),
+        Ok(_) => {
+            let message = String::from_utf8_lossy(&all[rank]);
+            let message = format!("node {rank} cannot plan {}: {message}", script.name);
+            Err(Failure::runtime(&message, Some("every node has to see the same files")))
+        }
+    }
+}
+
+fn gather(control: &Control, step: &str, own: Vec<u8>) -> Result<Vec<Vec<u8>>, Failure> {
+    let failed = |error: millstream::cluster::ClusterError| {
+        Failure::runtime(&error.to_string(), error.hint().as_deref())
+    };
+    control.all_gather(step, own).map_err(failed)
+}

@@ -1,0 +1,284 @@
+//! `millstream top`: what a running job is doing, from another terminal.
+//!
+//! It reads what the job serves beside its metrics, `/status` and `/plan`, and shows what has
+//! changed between two looks: the tables of `EXPLAIN ANALYZE`, as rates. On a terminal the tables
+//! are drawn over and over, below the plan; elsewhere one follows another.
+
+use std::io::{ErrorKind, IsTerminal, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use millstream::{Ran, RanOperator, RanWorker};
+use serde_json::Value;
+
+use crate::args::TopArgs;
+use crate::failure::Failure;
+use crate::human;
+use crate::run::print;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of an answer at most.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+
+/// Runs the command.
+pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Failure> {
+    let mut screen = Screen { redraw: std::io::stdout().is_terminal() && !args.json, lines: 0 };
+    let mut last = status(args.address).map_err(|problem| problem.of(args.address))?;
+    let (mut shown, mut planned) = (0, None);
+    while args.count.is_none_or(|count| shown < count) {
+        std::thread::sleep(Duration::from_millis(args.interval_ms));
+        let now = match status(args.address) {
+            Ok(now) => now,
+            // The server ends with the job.
+            Err(Problem::Gone(_)) => {
+                eprintln!("the job has ended");
+                break;
+            }
+            Err(problem) => return Err(problem.of(args.address)),
+        };
+        let number = now["job"]["number"].as_u64();
+        let Some(number) = number.filter(|_| now["job"]["number"] == last["job"]["number"]) else {
+            last = now;
+            continue;
+        };
+        if !args.json && planned.replace(number) != Some(number) {
+            let plan = ask(args.address, "/plan").map_err(|problem| problem.of(args.address))?;
+            screen.keep(plan["text"].as_str().unwrap_or_default());
+        }
+        let (names, ran) = (names(&now), between(&last, &now));
+        match args.json {
+            true => print(&format!("{}\n", told(&now, &ran, &names))),
+            false => screen.draw(&format!("{}\n{}", heading(&now), ran.text(&names))),
+        }
+        shown += 1;
+        last = now;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is drawn on standard output.
+struct Screen {
+    redraw: bool,
+    /// Lines of what was drawn last.
+    lines: usize,
+}
+
+impl Screen {
+    /// Shows a text that stays.
+    fn keep(&mut self, text: &str) {
+        print(&format!("{text}\n"));
+        self.lines = 0;
+    }
+
+    /// Shows a text in place of the last one.
+    fn draw(&mut self, text: &str) {
+        let mut out = String::new();
+        if self.redraw && self.lines > 0 {
+            // Up, and nothing below.
+            out = format!("\x1b[{}A\x1b[J", self.lines);
+        }
+        let width = terminal_size::terminal_size().map_or(usize::MAX, |(width, _)| width.0.into());
+        for line in text.lines() {
+            let shown = if self.redraw { width } else { usize::MAX };
+            out.extend(line.chars().take(shown));
+            out.push('\n');
+        }
+        self.lines = text.lines().count();
+        print(&out);
+    }
+}
+
+/// The first line: how long the job has run, what it has read and how far it is.
+fn heading(status: &Value) -> String {
+    let job = &status["job"];
+    let statements = job["statements"].as_array();
+    let names = statements.into_iter().flatten().filter_map(|s| s["name"].as_str());
+    let mut text = names.collect::<Vec<_>>().join("; ");
+    let elapsed = Duration::from_secs_f64(job["elapsed_seconds"].as_f64().unwrap_or(0.0).max(0.0));
+    text += &format!(": for {}", human::duration(elapsed));
+    if let Some(done) = job["done_ratio"].as_f64() {
+        text += &format!(", {:.0} % done", done * 100.0);
+    }
+    if let Some(bad) = status["job"]["bad_rows"].as_f64().filter(|&bad| bad > 0.0) {
+        text += &format!(", {} bad", human::counted(bad as u64, "row"));
+    }
+    text
+}
+
+fn names(status: &Value) -> Vec<String> {
+    let names = status["job"]["operators"].as_array();
+    names.into_iter().flatten().filter_map(|name| name.as_str().map(str::to_owned)).collect()
+}
+
+/// An interval for other programs.
+fn told(status: &Value, ran: &Ran, names: &[String]) -> Value {
+    let mut told = ran.json(names);
+    told["job"] = status["job"].clone();
+    told
+}
+
+/// What workers and operators did between two looks.
+fn between(last: &Value, now: &Value) -> Ran {
+    let clock = |status: &Value| status["clock_ms"].as_i64().unwrap_or(0);
+    let each = |of: &str| now[of].as_array().into_iter().flatten();
+    let before = |of: &str, one: &Value| {
+        let same = |key: &str, other: &Value| other[key] == one[key];
+        let all = last[of].as_array().into_iter().flatten();
+        all.clone()
+            .find(|other| ["operator", "node", "worker"].iter().all(|key| same(key, other)))
+            .cloned()
+            .unwrap_or_default()
+    };
+    let worker = |now: &Value| {
+        let last = before("workers", now);
+        let more = |key: &str| (number(now, key) - number(&last, key)).max(0.0);
+        RanWorker {
+            node: number(now, "node") as u32,
+            worker: number(now, "worker") as u32,
+            busy_ns: ns(more("busy_seconds")),
+            backpressured_ns: ns(more("backpressured_seconds")),
+            idle_ns: ns(more("idle_seconds")),
+            rows_in: more("input_rows") as u64,
+            rows_out: more("output_rows") as u64,
+            late: more("late_rows") as u64,
+            bytes_sent: more("sent_bytes") as u64,
+            state_bytes: number(now, "state_bytes") as u64,
+            state_bytes_peak: number(now, "state_peak_bytes") as u64,
+            watermark_ms: millis(now),
+        }
+    };
+    let operator = |now: &Value| {
+        let last = before("operators", now);
+        let more = |key: &str| (number(now, key) - number(&last, key)).max(0.0);
+        RanOperator {
+            operator: number(now, "operator") as usize,
+            node: number(now, "node") as u32,
+            worker: number(now, "worker") as u32,
+            busy_ns: ns(more("busy_seconds")),
+            backpressured_ns: ns(more("backpressured_seconds")),
+            rows_in: more("input_rows") as u64,
+            rows_out: more("output_rows") as u64,
+            state_bytes: number(now, "state_bytes") as u64,
+            watermark_ms: millis(now),
+            ..RanOperator::default()
+        }
+    };
+    Ran {
+        elapsed: Duration::from_millis((clock(now) - clock(last)).max(0) as u64),
+        clock_ms: Some(clock(now)),
+        workers: each("workers").map(worker).collect(),
+        operators: each("operators").map(operator).collect(),
+    }
+}
+
+fn number(of: &Value, key: &str) -> f64 {
+    of[key].as_f64().unwrap_or(0.0)
+}
+
+fn ns(seconds: f64) -> u64 {
+    (seconds * 1e9) as u64
+}
+
+fn millis(of: &Value) -> Option<i64> {
+    of["watermark_seconds"].as_f64().map(|seconds| (seconds * 1e3).round() as i64)
+}
+
+/// Why there is no answer.
+enum Problem {
+    /// Nobody is there.
+    Gone(std::io::Error),
+    /// Somebody else is there.
+    Other(String),
+}
+
+impl Problem {
+    fn of(self, address: SocketAddr) -> Failure {
+        let (why, hint) = match self {
+            Problem::Gone(error) => (
+                error.to_string(),
+                "start the job with --metrics, and give its address here: millstream top \
+                 127.0.0.1:9464",
+            ),
+            Problem::Other(why) => (why, "give the address that a job was started with: --metrics"),
+        };
+        Failure::runtime(&format!("cannot read http://{address}/status: {why}"), Some(hint))
+    }
+}
+
+fn status(address: SocketAddr) -> Result<Value, Problem> {
+    let status = ask(address, "/status")?;
+    match status.get("clock_ms") {
+        Some(_) => Ok(status),
+        None => Err(Problem::Other("it is not a job's".into())),
+    }
+}
+
+/// The JSON at a path.
+fn ask(address: SocketAddr, path: &str) -> Result<Value, Problem> {
+    let exchange = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        // In this version an answer ends with its connection.
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    let answer = exchange().map_err(|error| match error.kind() {
+        ErrorKind::InvalidData => Problem::Other("it is no text".into()),
+        _ => Problem::Gone(error),
+    })?;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
+    if !head.lines().next().is_some_and(|line| line.contains(" 200 ")) {
+        let said = head.lines().next().unwrap_or("nothing");
+        return match said {
+            "" | "nothing" => Err(Problem::Gone(ErrorKind::UnexpectedEof.into())),
+            _ => Err(Problem::Other(format!("it says '{said}'"))),
+        };
+    }
+    serde_json::from_str(body).map_err(|error| Problem::Other(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn status(clock_ms: i64, rows: u64) -> Value {
+        let numbers = json!({
+            "node": 1, "worker": 3, "operator": 0, "busy_seconds": rows as f64 / 1e3,
+            "input_rows": rows, "output_rows": 2 * rows, "watermark_seconds": 1.5,
+        });
+        json!({
+            "clock_ms": clock_ms,
+            "job": {
+                "number": 1, "elapsed_seconds": 12.5, "bad_rows": 2.0, "operators": ["0 source t"],
+                "statements": [{"name": "SELECT", "line": 1}],
+            },
+            "workers": [numbers],
+            "operators": [numbers],
+        })
+    }
+
+    #[test]
+    fn an_interval_is_the_difference_of_two_looks() {
+        let (last, now) = (status(10_000, 100), status(12_000, 600));
+        let ran = between(&last, &now);
+        assert_eq!((ran.elapsed, ran.clock_ms), (Duration::from_secs(2), Some(12_000)));
+        let [worker] = ran.workers[..] else { panic!("{ran:?}") };
+        assert_eq!(
+            (worker.node, worker.worker, worker.rows_in, worker.rows_out),
+            (1, 3, 500, 1000)
+        );
+        assert_eq!((worker.busy_ns, worker.watermark_ms), (500_000_000, Some(1500)));
+        let [operator] = ran.operators[..] else { panic!("{ran:?}") };
+        assert_eq!((operator.rows_in, operator.busy_ns), (500, 500_000_000));
+        // A worker that was not there before has done all since.
+        assert_eq!(between(&json!({}), &now).workers[0].rows_in, 600);
+        assert_eq!(heading(&now), "SELECT: for 12.5 s, 2 rows bad");
+        assert_eq!(told(&now, &ran, &names(&now))["operators"][0]["name"], "0 source t");
+    }
+}

@@ -1,0 +1,357 @@
+//! `millstream run` as processes that a launcher starts, which this test plays.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Within this time a death is known everywhere.
+const KNOWN: Duration = Duration::from_secs(5);
+const FAMILIES: [&str; 4] = ["open", "hydra", "slurm", "own"];
+const NUMBERS: &str = "CREATE TABLE numbers (k BIGINT, v BIGINT) WITH (
+    'connector' = 'file', 'path' = 'numbers.csv', 'format' = 'csv');
+SELECT k, count(*) AS n, sum(v) AS s FROM numbers GROUP BY k;
+";
+const ROWS: [&str; 3] = ["0,334,166833", "1,333,166167", "2,333,166500"];
+/// Windows of 10 ms to the terminal, and a file.
+const ENDLESS: &str = "
+    CREATE TABLE numbers (n BIGINT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts) WITH (
+        'connector' = 'generator', 'rate' = '20000', 'fields.n.kind' = 'sequence');
+    CREATE TABLE shown (start TIMESTAMP(3), c BIGINT)
+        WITH ('connector' = 'stdout', 'format' = 'csv');
+    CREATE TABLE kept (n BIGINT) WITH ('connector' = 'file', 'path' = 'kept.csv');
+    BEGIN STATEMENT SET;
+    INSERT INTO shown SELECT window_start, count(*)
+        FROM TUMBLE(TABLE numbers, DESCRIPTOR(ts), INTERVAL '10' MILLISECOND)
+        GROUP BY window_start, window_end;
+    INSERT INTO kept SELECT n FROM numbers;
+    END;";
+
+/// A directory that is removed at the end.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let name = format!("millstream-launched-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        let dir = Self(path);
+        let rows: String = (0..1000).map(|v| format!("{},{v}\n", v % 3)).collect();
+        dir.write("numbers.csv", &format!("k,v\n{rows}"));
+        dir.write("q.sql", NUMBERS);
+        dir
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.0.join(name), text).unwrap();
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What a launcher of a family says to a rank, and what it took from its own launcher.
+fn say(command: &mut Command, family: &str, rank: usize, nodes: usize) {
+    let all = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_FD", "SLURM_STEP_NUM_TASKS"];
+    for name in all {
+        command.env_remove(name);
+    }
+    let (rank, nodes) = (rank.to_string(), nodes.to_string());
+    let vars = match family {
+        "open" => vec![
+            ("OMPI_COMM_WORLD_RANK", rank),
+            ("OMPI_COMM_WORLD_SIZE", nodes.clone()),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", nodes),
+            ("PMIX_NAMESPACE", "1304166401".into()),
+        ],
+        "hydra" => {
+            vec![("PMI_RANK", rank), ("PMI_SIZE", nodes.clone()), ("MPI_LOCALNRANKS", nodes)]
+        }
+        "slurm" => vec![
+            ("SLURM_PROCID", rank),
+            ("SLURM_STEP_NUM_TASKS", nodes),
+            ("SLURM_STEP_NUM_NODES", "1".into()),
+            ("SLURM_JOB_ID", "17".into()),
+            ("SLURM_STEP_ID", "0".into()),
+        ],
+        _ => vec![
+            ("MILLSTREAM_RANK", rank),
+            ("MILLSTREAM_NODES", nodes),
+            ("MILLSTREAM_JOB", "launched".into()),
+        ],
+    };
+    command.envs(vars);
+}
+
+/// A rank that was started.
+struct Rank {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+/// How it ended.
+#[derive(Debug, PartialEq)]
+struct Ended {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Rank {
+    fn start(dir: &Path, family: &str, rank: usize, nodes: usize, args: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
+        say(&mut command, family, rank, nodes);
+        command.args(["run"]).args(args).env_remove("MILLSTREAM_LOG");
+        command.env("MILLSTREAM_RENDEZVOUS", dir).current_dir(dir).stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Self { child, out }
+    }
+
+    fn end(mut self) -> Ended {
+        drop(self.child.stdin.take());
+        let mut stderr = self.child.stderr.take().unwrap();
+        std::thread::scope(|scope| {
+            let err = scope.spawn(move || {
+                let mut err = String::new();
+                stderr.read_to_string(&mut err).unwrap();
+                err
+            });
+            let mut out = String::new();
+            self.out.read_to_string(&mut out).unwrap();
+            let err = err.join().unwrap();
+            Ended { code: self.child.wait().unwrap().code(), out, err }
+        })
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
+    }
+}
+
+fn end(ranks: Vec<Rank>) -> Vec<Ended> {
+    // All at once: none may wait for a reader.
+    std::thread::scope(|scope| {
+        let ending: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(|| rank.end())).collect();
+        ending.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn start(dir: &Dir, family: &str, nodes: usize, args: &[&str]) -> Vec<Rank> {
+    (0..nodes).map(|rank| Rank::start(&dir.0, family, rank, nodes, args)).collect()
+}
+
+fn run(dir: &Dir, family: &str, nodes: usize, args: &[&str]) -> Vec<Ended> {
+    end(start(dir, family, nodes, args))
+}
+
+#[track_caller]
+fn rows_of_rank_0(ended: &[Ended]) {
+    let first = &ended[0];
+    assert_eq!(first.code, Some(0), "{}", first.err);
+    let mut lines: Vec<_> = first.out.lines().collect();
+    assert_eq!(lines.remove(0), "k,n,s");
+    lines.sort_unstable();
+    assert_eq!(lines, ROWS);
+    assert!(first.err.starts_with("1,000 rows in, 3 out in "), "{}", first.err);
+    for other in &ended[1..] {
+        assert_eq!(other, &Ended { code: Some(0), out: String::new(), err: String::new() });
+    }
+}
+
+/// Every rank says the same one thing.
+#[track_caller]
+fn all_say(ended: &[Ended], code: i32, message: &str) {
+    for one in ended {
+        assert_eq!(one.code, Some(code), "{one:?}");
+        assert!(one.err.starts_with(&format!("error: {message}")), "{message:?}:\n{}", one.err);
+        assert_eq!(one.err.matches("error").count(), 1, "{}", one.err);
+        assert_eq!(one.out, "");
+    }
+}
+
+/// Rank 0 says it, and the others end without a word.
+#[track_caller]
+fn first_says(ended: &[Ended], code: i32, message: &str) {
+    all_say(&ended[..1], code, message);
+    for other in &ended[1..] {
+        assert_eq!(other, &Ended { code: Some(code), out: String::new(), err: String::new() });
+    }
+}
+
+#[test]
+fn each_family_of_launchers_starts_a_job_with_the_same_rows() {
+    for (family, fabric) in FAMILIES.iter().zip(["shm", "tcp", "auto", "tcp"]) {
+        let dir = Dir::new(family);
+        let ended = run(&dir, family, 4, &["q.sql", "--format", "csv", "--fabric", fabric]);
+        rows_of_rank_0(&ended);
+        assert_eq!(dir.names(), ["numbers.csv", "q.sql"], "{family}: nothing is left behind");
+    }
+}
+
+#[test]
+fn options_may_repeat_what_the_launcher_says_and_no_other() {
+    let dir = Dir::new("repeat");
+    let csv = ["q.sql", "--format", "csv", "--workers", "2", "--nodes"];
+    rows_of_rank_0(&run(&dir, "slurm", 2, &[&csv[..], &["2"]].concat()));
+    let ended = run(&dir, "slurm", 2, &[&csv[..], &["3"]].concat());
+    first_says(&ended, 2, "--nodes 3, but srun started 2 processes");
+    assert!(ended[0].err.contains("hint: leave --nodes out"), "{}", ended[0].err);
+}
+
+#[test]
+fn a_script_may_be_piped_into_rank_0() {
+    let dir = Dir::new("piped");
+    let mut ranks = start(&dir, "open", 3, &["-", "--format", "csv"]);
+    ranks[0].child.stdin.take().unwrap().write_all(NUMBERS.as_bytes()).unwrap();
+    rows_of_rank_0(&end(ranks));
+}
+
+#[test]
+fn a_dry_run_meets_nobody() {
+    let dir = Dir::new("dry");
+    let ended = end(vec![Rank::start(&dir.0, "open", 0, 4, &["q.sql", "--dry-run"])]);
+    assert_eq!((ended[0].code, ended[0].err.as_str()), (Some(0), ""));
+    assert!(ended[0].out.starts_with("4 nodes with "), "{}", ended[0].out);
+    let ended = end(vec![Rank::start(&dir.0, "open", 3, 4, &["q.sql", "--dry-run"])]);
+    assert_eq!((ended[0].code, ended[0].out.as_str(), ended[0].err.as_str()), (Some(0), "", ""));
+}
+
+#[test]
+fn ranks_that_were_given_something_else_are_refused_by_all() {
+    let dir = Dir::new("else");
+    dir.write("other.sql", &NUMBERS.replace("sum(v)", "max(v)"));
+    let args = ["q.sql", "--format", "csv"];
+    let unlike = |rank: usize, other: &[&str]| -> Vec<Ended> {
+        let own = |at| if at == rank { other } else { &args[..] };
+        end((0..3).map(|at| Rank::start(&dir.0, "slurm", at, 3, own(at))).collect())
+    };
+    let message =
+        "node 2 differs from node 0 in line 3 of the SQL: 'SELECT k, count(*) AS n, max(v)";
+    all_say(&unlike(2, &["other.sql", "--format", "csv"]), 1, message);
+    let message = "node 1 differs from node 0 in --fabric: 'tcp', not 'auto'";
+    all_say(&unlike(1, &["q.sql", "--format", "csv", "--fabric", "tcp"]), 1, message);
+    let message = "node 1 differs from node 0 in --set: 'millstream.slots=4', not nothing";
+    all_say(&unlike(1, &["q.sql", "--format", "csv", "--set", "millstream.slots=4"]), 1, message);
+}
+
+#[test]
+fn wrong_sql_is_told_once() {
+    let dir = Dir::new("wrong");
+    dir.write("q.sql", "SELEC 1;");
+    let ended = run(&dir, "own", 3, &["q.sql"]);
+    first_says(&ended, 2, "");
+    assert!(ended[0].err.contains("--> q.sql:1:1"), "{}", ended[0].err);
+}
+
+#[test]
+fn a_rank_that_never_comes_is_named_by_all() {
+    let dir = Dir::new("missing");
+    let args = ["q.sql", "--join-timeout", "1"];
+    let ranks = [0, 1, 3].map(|rank| Rank::start(&dir.0, "slurm", rank, 4, &args));
+    all_say(&end(ranks.into()), 1, "node 2 did not join: ");
+}
+
+#[test]
+fn a_size_without_a_rank_is_refused() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
+    say(&mut command, "open", 0, 4);
+    command.env_remove("OMPI_COMM_WORLD_RANK").args(["run", "q.sql"]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let err = String::from_utf8(output.stderr).unwrap();
+    let detail = "OMPI_COMM_WORLD_SIZE is 4, but OMPI_COMM_WORLD_RANK is not set";
+    assert!(err.contains(detail), "{err}");
+}
+
+#[test]
+fn beyond_loopback_nobody_listens_unasked() {
+    let dir = Dir::new("beyond");
+    let args = ["q.sql", "--listen", "192.0.2.1:0"];
+    let ended = run(&dir, "own", 2, &args);
+    all_say(&ended, 1, "cannot listen on 192.0.2.1:0: ");
+    assert!(ended[0].err.contains("--insecure"), "{}", ended[0].err);
+}
+
+#[test]
+fn ranks_with_certificates_meet_and_others_do_not() {
+    let dir = Dir::new("certs");
+    let make = |args: &[&str], code: i32| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
+        let output = command.arg("cert").args(args).current_dir(&dir.0).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    make(&["init", "ca"], 0);
+    make(&["issue", "ca", "node"], 0);
+    assert!(make(&["issue", "ca", "node"], 1).contains("node/node.key: File exists"));
+    assert!(make(&["issue", "nowhere", "other"], 1).contains("nowhere/ca.key: No such file"));
+    let args = ["q.sql", "--format", "csv", "--certs", "node", "--join-timeout", "3"];
+    rows_of_rank_0(&run(&dir, "slurm", 3, &args));
+    make(&["init", "theirs"], 0);
+    make(&["issue", "theirs", "stranger"], 0);
+    let other = args.map(|arg| if arg == "node" { "stranger" } else { arg });
+    let own = |rank| if rank == 1 { &other } else { &args };
+    let ended = end((0..2).map(|rank| Rank::start(&dir.0, "slurm", rank, 2, own(rank))).collect());
+    // Besides, each refusal is logged.
+    let refused = "error: node 1 did not join: a connection was refused within 3 s";
+    assert_eq!(ended[0].code, Some(1), "{ended:?}");
+    assert!(ended[0].err.contains(refused), "{}", ended[0].err);
+    all_say(&ended[1..], 1, "node 0 at 127.0.0.1:");
+    assert!(ended[1].err.contains("its certificate is not of this cluster"), "{ended:?}");
+}
+
+/// Starts the endless job and waits until rank 0 has printed rows.
+fn start_endless(dir: &Dir) -> Vec<Rank> {
+    dir.write("q.sql", ENDLESS);
+    let args = ["q.sql", "--workers", "1", "--progress", "none"];
+    let mut ranks = start(dir, "open", 3, &args);
+    for _ in 0..20 {
+        assert!(ranks[0].out.read_line(&mut String::new()).unwrap() > 0, "it ended early");
+    }
+    ranks
+}
+
+#[test]
+fn a_killed_rank_is_named_by_all_and_nothing_is_published() {
+    for victim in [0, 2] {
+        let dir = Dir::new("killed");
+        let mut ranks = start_endless(&dir);
+        let process = ranks[victim].child.id();
+        let began = Instant::now();
+        ranks[victim].signal(Signal::KILL);
+        let dead = ranks.remove(victim);
+        let mut ended = end(ranks);
+        assert!(began.elapsed() < KNOWN, "{:?}", began.elapsed());
+        assert_eq!(dead.end().code, None);
+        ended.iter_mut().for_each(|one| one.out.clear());
+        all_say(&ended, 1, &format!("node {victim} (process {process}) closed its connection"));
+        assert!(!dir.names().contains(&"kept.csv".into()), "{:?}", dir.names());
+    }
+}
+
+#[test]
+fn a_signal_to_any_rank_ends_all_in_good_order() {
+    let dir = Dir::new("signal");
+    let ranks = start_endless(&dir);
+    ranks[2].signal(Signal::TERM);
+    let ended = end(ranks);
+    assert_eq!(ended[2].code, Some(130), "{ended:?}");
+    assert!(ended[0].err.contains("; ended early, as asked"), "{}", ended[0].err);
+    assert!(ended.iter().all(|one| !one.err.contains("error")), "{ended:?}");
+    let kept = std::fs::read_to_string(dir.0.join("kept.csv")).unwrap();
+    assert!(kept.starts_with("n\n") && kept.lines().count() > 1);
+}

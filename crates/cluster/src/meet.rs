@@ -1,0 +1,189 @@
+//! How nodes that a launcher started find each other, without anybody who started them all.
+//!
+//! ```text
+//!   each    listens, leaves its card {address, token}
+//!   rank r  reads the cards of 0..r and connects with each, as its card says
+//!           accepts r+1..N, who know the token of its own card
+//! ```
+//!
+//! Every rank does the same; none waits for rank 0 in particular. Who finds a card of an earlier
+//! job is refused, or finds nobody, and looks again until the node of this job has left its own.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::control::Control;
+use crate::error::ClusterError;
+use crate::launcher::Assignment;
+use crate::mesh::{
+    ANOTHER_JOB, Hello, Invitation, LOOK, Patience, Peer, Token, check_nodes, connect, listen,
+};
+use crate::reception::Reception;
+use crate::rendezvous::{Board, Card, host, left};
+use crate::secure::{Identity, Security};
+
+/// How a node meets the others.
+#[derive(Debug, Clone)]
+pub struct Meeting {
+    /// Where it listens; `None` for the loopback address, or, where the job has other hosts, for
+    /// the address of this host's name.
+    pub listen: Option<SocketAddr>,
+    /// The directory in which nodes leave word for each other; `None` for what the launcher
+    /// suggests.
+    pub directory: Option<PathBuf>,
+    /// How long it waits for the others.
+    pub limit: Duration,
+    /// The directory of this node's certificate ([`certs::issue`](crate::certs::issue)); with it,
+    /// nodes know each other by certificates, and what they tell each other is encrypted.
+    pub certs: Option<PathBuf>,
+    /// Whether it may listen beyond loopback without, where everything travels in the clear.
+    pub insecure: bool,
+}
+
+impl Assignment {
+    /// Connects with all other nodes of the job.
+    ///
+    /// # Errors
+    /// When a node does not come in time, or the directory or the address cannot be used.
+    pub fn join(&self, meeting: &Meeting) -> Result<Control, ClusterError> {
+        check_nodes(self.nodes)?;
+        let patience = Patience::of(meeting.limit);
+        let security = match &meeting.certs {
+            Some(directory) => Security::Certificates(Arc::new(Identity::load(directory)?)),
+            None => Security::Token,
+        };
+        let listener = listen(self.address(meeting)?)?;
+        let at = listener.local_addr().map_err(ClusterError::system("a socket's address"))?;
+        let token = Token::random()?;
+        let card = Card {
+            rank: self.rank,
+            nodes: self.nodes,
+            at,
+            process: std::process::id(),
+            host: host(),
+            token,
+        };
+        let board = Board::publish(self, meeting.directory.as_deref(), &card, patience)?;
+        let (rank, nodes) = (self.rank, self.nodes);
+        let own = Invitation { rank, nodes, generation: 1, at, parent: 0, token, security };
+        let mut peers: Vec<Option<Peer>> = (0..self.nodes).map(|_| None).collect();
+        for rank in 0..self.rank {
+            peers[rank as usize] = Some(call(rank, &board, &own, patience)?);
+        }
+        let guests = Reception::new(&listener, &own, None).welcoming().receive(patience);
+        let guests = guests.map_err(|error| explain(error, &board))?;
+        for guest in guests {
+            let Hello { rank, process, .. } = guest.hello;
+            peers[rank as usize] = Some(Peer { stream: guest.stream, process, inbox: Vec::new() });
+        }
+        Control::start(&own, peers, None)
+    }
+
+    /// Where this node listens.
+    fn address(&self, meeting: &Meeting) -> Result<SocketAddr, ClusterError> {
+        let addr = match meeting.listen {
+            Some(addr) => addr,
+            None if self.leaves_host() => SocketAddr::new(own_address()?, 0),
+            None => SocketAddr::from(([127, 0, 0, 1], 0)),
+        };
+        if addr.ip().is_unspecified() {
+            return Err(ClusterError::NoAddress { detail: format!("{addr} is none") });
+        }
+        if !addr.ip().is_loopback() && meeting.certs.is_none() && !meeting.insecure {
+            return Err(ClusterError::NotLoopback { addr });
+        }
+        Ok(addr)
+    }
+}
+
+/// The address by which other hosts reach this one: that of its name, or else the one that it uses
+/// towards the world.
+fn own_address() -> Result<IpAddr, ClusterError> {
+    let name = host();
+    let named = (name.as_str(), 0).to_socket_addrs().into_iter().flatten();
+    let useful = |ip: &IpAddr| !ip.is_loopback() && !ip.is_unspecified();
+    if let Some(ip) = named.map(|addr| addr.ip()).find(useful) {
+        return Ok(ip);
+    }
+    // Nothing is sent: the kernel only chooses the address that it would send from.
+    let towards = UdpSocket::bind(("0.0.0.0", 0)).and_then(|socket| {
+        socket.connect(("192.0.2.1", 9))?;
+        socket.local_addr()
+    });
+    match towards.map(|addr| addr.ip()) {
+        Ok(ip) if useful(&ip) => Ok(ip),
+        _ => Err(ClusterError::NoAddress {
+            detail: format!("its name {name} stands for none that other hosts could use"),
+        }),
+    }
+}
+
+/// Connects with a rank below one's own, as soon as it can be found.
+fn call(
+    rank: u32,
+    board: &Board,
+    own: &Invitation,
+    patience: Patience,
+) -> Result<Peer, ClusterError> {
+    let mut last = None;
+    while left(patience).is_some() {
+        if let Some(card) = board.read(rank)? {
+            match call_at(&card, rank, own, patience) {
+                Ok(peer) => return Ok(peer),
+                Err(error) => last = Some(patient(error)?),
+            }
+        }
+        std::thread::sleep(LOOK);
+    }
+    Err(last.unwrap_or_else(|| ClusterError::Join { rank, detail: absent(board, patience) }))
+}
+
+fn call_at(
+    card: &Card,
+    rank: u32,
+    own: &Invitation,
+    patience: Patience,
+) -> Result<Peer, ClusterError> {
+    let wrong = |detail: String| ClusterError::Join { rank, detail };
+    if (card.rank, card.nodes) != (rank, own.nodes) {
+        return Err(wrong(format!("it is node {} of {}", card.rank, card.nodes)));
+    }
+    let here = host();
+    if card.at.ip().is_loopback() && card.host != here {
+        let detail = format!("it listens on {} of host {}, this is {here}", card.at, card.host);
+        return Err(wrong(detail));
+    }
+    let hello = Hello::new(&Invitation { token: card.token, ..own.clone() }, own.at.port());
+    let (peer, _) = connect(card.at, rank, hello, &own.security, patience)?;
+    Ok(Peer { process: card.process, ..peer })
+}
+
+/// Gives the error back if the next look may find another node.
+fn patient(error: ClusterError) -> Result<ClusterError, ClusterError> {
+    match &error {
+        ClusterError::Refused { reason, .. } if reason != ANOTHER_JOB => Err(error),
+        ClusterError::Stranger { .. } => Err(error),
+        _ => Ok(error),
+    }
+}
+
+fn absent(board: &Board, patience: Patience) -> String {
+    format!("{} within {} s", board.place(), patience.limit.as_secs_f32())
+}
+
+/// Says where a node that never came was looked for.
+fn explain(error: ClusterError, board: &Board) -> ClusterError {
+    match error {
+        ClusterError::Join { rank, detail } => {
+            let detail = match board.read(rank) {
+                Ok(Some(card)) => format!("{detail}; it should be at {} of {}", card.at, card.host),
+                Ok(None) => format!("{detail}, and {}", board.place()),
+                Err(_) => detail,
+            };
+            ClusterError::Join { rank, detail }
+        }
+        error => error,
+    }
+}

@@ -1,0 +1,219 @@
+//! What a connection of the control plane travels on: plain TCP, or TLS 1.3 in which both sides
+//! show a certificate of the cluster.
+//!
+//! A certificate is looked at before anything else: who has none, one of another cluster, or
+//! something else to say than TLS gets no further than an alert, and is told why where it listens.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::TLS13;
+use rustls::{
+    ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
+};
+
+use crate::certs::{NODE_NAME, read};
+use crate::error::ClusterError;
+
+/// How nodes know each other.
+#[derive(Clone)]
+pub(crate) enum Security {
+    /// By a token alone, in the clear.
+    Token,
+    /// By certificates as well.
+    Certificates(Arc<Identity>),
+}
+
+/// A node's certificate, and whom it believes.
+pub(crate) struct Identity {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
+impl Identity {
+    /// Reads `node.pem`, `node.key` and `ca.pem` of a directory.
+    ///
+    /// # Errors
+    /// When one is missing, or is none.
+    pub(crate) fn load(directory: &Path) -> Result<Self, ClusterError> {
+        let file = |name: &str| directory.join(name);
+        let wrong = |name: &str, error: &dyn std::fmt::Display| ClusterError::Certificate {
+            file: file(name),
+            detail: error.to_string(),
+        };
+        let certificate = |name: &str| {
+            let text = read(&file(name))?;
+            CertificateDer::from_pem_slice(text.as_bytes()).map_err(|error| wrong(name, &error))
+        };
+        let (node, authority) = (certificate("node.pem")?, certificate("ca.pem")?);
+        let key = read(&file("node.key"))?;
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes())
+            .map_err(|error| wrong("node.key", &error))?;
+        let mut roots = RootCertStore::empty();
+        roots.add(authority).map_err(|error| wrong("ca.pem", &error))?;
+        let roots = Arc::new(roots);
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+                .build()
+                .map_err(|error| wrong("ca.pem", &error))?;
+        let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&TLS13])
+            .map_err(|error| wrong("node.pem", &error))?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(vec![node.clone()], key.clone_key())
+            .map_err(|error| wrong("node.key", &error))?;
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])
+            .map_err(|error| wrong("node.pem", &error))?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(vec![node], key)
+            .map_err(|error| wrong("node.key", &error))?;
+        Ok(Self { client: Arc::new(client), server: Arc::new(server) })
+    }
+}
+
+impl Security {
+    /// The side that connects.
+    pub(crate) fn client(&self, socket: TcpStream) -> std::io::Result<Stream> {
+        let Self::Certificates(identity) = self else { return Ok(Stream::Plain(socket)) };
+        let name = ServerName::try_from(NODE_NAME).map_err(std::io::Error::other)?;
+        let tls = ClientConnection::new(Arc::clone(&identity.client), name);
+        Ok(Stream::tls(tls.map_err(std::io::Error::other)?.into(), socket))
+    }
+
+    /// The side that listens.
+    pub(crate) fn server(&self, socket: TcpStream) -> std::io::Result<Stream> {
+        let Self::Certificates(identity) = self else { return Ok(Stream::Plain(socket)) };
+        let tls = ServerConnection::new(Arc::clone(&identity.server));
+        Ok(Stream::tls(tls.map_err(std::io::Error::other)?.into(), socket))
+    }
+}
+
+/// A connection, blocking or not as its socket is.
+pub(crate) enum Stream {
+    Plain(TcpStream),
+    Tls(Box<Tls>),
+}
+
+/// TLS on a socket. Reading never waits for room to write: two nodes that both have much to say
+/// would wait for each other.
+pub(crate) struct Tls {
+    connection: Connection,
+    socket: TcpStream,
+}
+
+impl Stream {
+    fn tls(connection: Connection, socket: TcpStream) -> Self {
+        Self::Tls(Box::new(Tls { connection, socket }))
+    }
+
+    pub(crate) fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(tls) => &tls.socket,
+        }
+    }
+
+    /// Whether bytes were taken that have not left.
+    pub(crate) fn holds_bytes(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Tls(tls) => tls.connection.wants_write(),
+        }
+    }
+}
+
+impl Tls {
+    /// Sends what the socket takes.
+    fn push(&mut self) -> std::io::Result<()> {
+        while self.connection.wants_write() {
+            match self.connection.write_tls(&mut self.socket) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            match self.connection.reader().read(bytes) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+            // A handshake goes on by what is sent.
+            self.push()?;
+            self.connection.read_tls(&mut self.socket)?;
+            if let Err(error) = self.connection.process_new_packets() {
+                // The peer should hear why; whether it does is its own affair.
+                let _ = self.push();
+                return Err(std::io::Error::new(ErrorKind::InvalidData, error));
+            }
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let taken = self.connection.writer().write(bytes)?;
+        self.push()?;
+        if taken == 0 && !bytes.is_empty() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        Ok(taken)
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.read(bytes),
+            Self::Tls(tls) => tls.read(bytes),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.write(bytes),
+            Self::Tls(tls) => tls.write(bytes),
+        }
+    }
+
+    /// # Errors
+    /// `WouldBlock` where the socket does not take it all now.
+    fn flush(&mut self) -> std::io::Result<()> {
+        let Self::Tls(tls) = self else { return Ok(()) };
+        tls.push()?;
+        if tls.connection.wants_write() { Err(ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket().as_fd()
+    }
+}
+
+/// What TLS has against the other side, in words; `None` for errors of the socket.
+pub(crate) fn objection(error: &std::io::Error) -> Option<String> {
+    let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    Some(match error {
+        rustls::Error::InvalidCertificate(why) => {
+            format!("its certificate is not of this cluster ({why})")
+        }
+        rustls::Error::NoCertificatesPresented => "it shows no certificate".into(),
+        rustls::Error::AlertReceived(why) => {
+            format!("it does not accept the certificate of this node ({why:?})")
+        }
+        _ => format!("it does not speak TLS as nodes do ({error})"),
+    })
+}

@@ -1,0 +1,208 @@
+//! What the innermost loops cost, each by itself on one thread: a frame through a ring, a record
+//! into groups, a group of a delta into its leader's, a turn of a coroutine.
+//!
+//! ```text
+//! cargo run --release -p millstream-dataflow --example hot_loops            time of each
+//! scripts/instructions.sh                                                   instructions of each
+//! ```
+//!
+//! With a name and a count it runs that loop so often and nothing else, for who counts its
+//! instructions.
+
+use std::error::Error;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow::array::{ArrayRef, Int64Array};
+use arrow::datatypes::DataType;
+use channel::{Class, Header, Link, RingConfig};
+use dataflow::error;
+use fabric::shm::{ShmFabric, ShmOptions};
+use fabric::{Fabric, LinkId};
+use state::aggregates::count;
+use state::{Columns, GroupBy, KeyMode, Slice, StateOptions};
+
+// The worker's own, which is nobody else's to use.
+#[allow(dead_code, reason = "only its turns are measured")]
+#[path = "../src/scheduler.rs"]
+mod scheduler;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Runs a loop so many times.
+type Run = Box<dyn FnMut(usize) -> Outcome<()>>;
+
+/// Rows of a batch.
+const ROWS: usize = 8192;
+/// Repetitions, of which the best counts: the machine may be shared.
+const REPEATS: usize = 7;
+
+/// A loop: its name, what it counts, how often it runs when it is timed, and how it is made ready.
+struct Loop {
+    name: &'static str,
+    unit: &'static str,
+    times: usize,
+    ready: fn() -> Outcome<Run>,
+}
+
+const LOOPS: [Loop; 6] = [
+    Loop { name: "ring", unit: "frame of 64 bytes", times: 1 << 18, ready: ring },
+    Loop { name: "dense", unit: "record, 1,000 keys", times: 1 << 22, ready: dense },
+    Loop { name: "hashed", unit: "record, 1,000 keys", times: 1 << 22, ready: hashed },
+    Loop { name: "hashed-large", unit: "record, 1 M keys", times: 1 << 22, ready: hashed_large },
+    Loop { name: "merge", unit: "group of a delta, 64 Ki keys", times: 1 << 20, ready: merge },
+    Loop { name: "switch", unit: "turn of a coroutine", times: 1 << 20, ready: switch },
+];
+
+fn main() -> Outcome<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [name, times] = arguments.as_slice() {
+        let one = LOOPS.iter().find(|one| one.name == name).ok_or("there is no such loop")?;
+        let mut run = (one.ready)()?;
+        return measured(&mut run, times.parse()?);
+    }
+    for Loop { name, unit, times, ready } in LOOPS {
+        let mut run = ready()?;
+        measured(&mut run, times)?;
+        let mut best = f64::INFINITY;
+        for _ in 0..REPEATS {
+            let start = Instant::now();
+            measured(&mut run, times)?;
+            best = best.min(start.elapsed().as_secs_f64() * 1e9 / times as f64);
+        }
+        println!("{name:<14} {best:>8.2} ns for a {unit}");
+    }
+    Ok(())
+}
+
+/// What is inside is counted.
+#[inline(never)]
+fn measured(run: &mut Run, times: usize) -> Outcome<()> {
+    run(black_box(times))
+}
+
+/// Both ends on one thread: as many frames are sent as there is credit for, then they are taken.
+fn ring() -> Outcome<Run> {
+    let fabric = ShmFabric::new(ShmOptions { prefault: true, ..ShmOptions::default() })?;
+    let here = fabric.offer(LinkId { local: 0, remote: 1 })?;
+    let there = fabric.offer(LinkId { local: 1, remote: 0 })?;
+    let (of_here, of_there) = (here.address(), there.address());
+    let (here, there) = std::thread::scope(|scope| {
+        let there = scope.spawn(move || there.connect(&of_here));
+        (here.connect(&of_there), there.join())
+    });
+    let there = there.map_err(|_| "the other end panicked")??;
+    let (slots, slot_bytes, control_slots) = (16, 4096, 1);
+    let config = RingConfig { slots, slot_bytes, control_slots, ..RingConfig::default() };
+    let mut here = Link::new(&*fabric, here?, config, 1)?;
+    let mut there = Link::new(&*fabric, there, config, 1)?;
+    here.attach(&there.descriptor())?;
+    there.attach(&here.descriptor())?;
+    Ok(Box::new(move |frames| {
+        let mut taken = 0;
+        while taken < frames {
+            while let Some(slot) = here.reserve(Class::Data) {
+                slot.publish(Header::default(), 64);
+            }
+            here.flush();
+            while let Some(frame) = there.recv()? {
+                black_box(frame.payload.first());
+                taken += 1;
+            }
+            there.poll()?;
+            there.flush();
+            here.poll()?;
+        }
+        Ok(())
+    }))
+}
+
+fn dense() -> Outcome<Run> {
+    grouped(None, 1_000)
+}
+
+fn hashed() -> Outcome<Run> {
+    grouped(Some(KeyMode::Hash), 1_000)
+}
+
+fn hashed_large() -> Outcome<Run> {
+    grouped(Some(KeyMode::Hash), 1_000_000)
+}
+
+/// Records of so many keys, by a hash that takes each about as often.
+fn keys(number: u64) -> Vec<ArrayRef> {
+    let key = |i: u64| {
+        let mixed = i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((u128::from(mixed) * u128::from(number)) >> 64) as i64
+    };
+    let batches = (number as usize).div_ceil(ROWS).max(16);
+    let batch = |at: usize| -> ArrayRef {
+        let rows = (at * ROWS) as u64..((at + 1) * ROWS) as u64;
+        Arc::new(Int64Array::from_iter_values(rows.map(key)))
+    };
+    (0..batches).map(batch).collect()
+}
+
+fn spec(mode: Option<KeyMode>) -> Arc<GroupBy> {
+    let options = StateOptions { key_mode: mode, budget_bytes: usize::MAX, ..Default::default() };
+    Arc::new(GroupBy { keys: vec![DataType::Int64], aggregates: vec![count()], options })
+}
+
+fn grouped(mode: Option<KeyMode>, number: u64) -> Outcome<Run> {
+    let (mut slice, batches, mut next) = (Slice::new(&spec(mode)), keys(number), 0);
+    // All groups are there before anything is counted.
+    for batch in &batches {
+        slice.update(std::slice::from_ref(batch), &[vec![]])?;
+    }
+    Ok(Box::new(move |records| {
+        for _ in 0..records.div_ceil(ROWS) {
+            let batch = &batches[next % batches.len()];
+            slice.update(std::slice::from_ref(batch), &[vec![]])?;
+            next += 1;
+        }
+        Ok(())
+    }))
+}
+
+fn merge() -> Outcome<Run> {
+    let spec = spec(None);
+    let mut helper = Slice::new(&spec);
+    for batch in keys(1 << 16) {
+        helper.update(&[batch], &[vec![]])?;
+    }
+    let mut parts: Vec<Columns> = Vec::new();
+    while let Some(part) = helper.take_delta()? {
+        parts.push(part);
+    }
+    let groups: usize = parts.iter().map(Columns::rows).sum();
+    let mut leader = Slice::new(&spec);
+    for part in &parts {
+        leader.merge(&part.keys, &part.states)?;
+    }
+    Ok(Box::new(move |times| {
+        for _ in 0..times.div_ceil(groups.max(1)) {
+            for part in &parts {
+                leader.merge(&part.keys, &part.states)?;
+            }
+        }
+        Ok(())
+    }))
+}
+
+fn switch() -> Outcome<Run> {
+    let mut scheduler = scheduler::Scheduler::new();
+    for _ in 0..4 {
+        scheduler.spawn(async {
+            loop {
+                scheduler::yield_now().await;
+            }
+        });
+    }
+    Ok(Box::new(move |turns| {
+        for _ in 0..turns.div_ceil(4) {
+            scheduler.turn(|_| {})?;
+        }
+        Ok(())
+    }))
+}

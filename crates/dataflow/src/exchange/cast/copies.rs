@@ -1,0 +1,91 @@
+//! A copy for each worker: the baseline without W1.
+//!
+//! The source numbers frames as ever, but each is for one worker alone. So a copy says up to where
+//! its receiver may take the source's frames as heard: to the end of the *round*, the copies of the
+//! same rows for all.
+
+use std::cell::RefCell;
+
+use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
+use channel::Header;
+
+use super::super::Member;
+use super::{Cast, Parcel, parts_of};
+use crate::error::DataflowError;
+use crate::frame::MORE;
+use crate::net::{Message, REASSEMBLED_BYTES_MAX};
+use crate::wire::{Decoder, Encoder};
+
+impl Cast {
+    /// Gives rows to the workers of this process by reference, and encodes them for each other one.
+    /// They are given as they travel and as they are kept; the first copy is encoded already.
+    pub(super) async fn push_copies(
+        &self,
+        member: &impl Member,
+        input: u32,
+        encoder: &RefCell<Encoder>,
+        (rows, batch): (RecordBatch, RecordBatch),
+        first: (Bytes, u64),
+    ) -> Result<(), DataflowError> {
+        let (net, own) = (member.net(), self.process.workers());
+        let others: Vec<u32> = net.peers().filter(|worker| !own.contains(worker)).collect();
+        let room = net.payload_room();
+        let parts = parts_of(&first.0, room).len();
+        let upto = self.given_out() + 1 + (others.len() * parts) as u64;
+        let handed = Parcel::handed(input, upto, batch);
+        self.enqueue(member, handed, Some(self.locals()), 0).await?;
+        let mut encoded = Some(first);
+        for worker in others {
+            let (payload, encode_ns) = match encoded.take() {
+                Some(first) => first,
+                None => self.encode(net, encoder, &rows)?,
+            };
+            for (payload, more) in parts_of(&payload, room) {
+                let (batch, to) = (None, None);
+                let parcel = Parcel { input, upto, more, payload, owned: true, batch, to };
+                self.enqueue(member, parcel, Some(vec![worker]), encode_ns / parts as u64).await?;
+            }
+        }
+        debug_assert_eq!(self.given_out(), upto, "copies of the same rows are equally long");
+        Ok(())
+    }
+
+    /// Takes a copy, or a part of one, that `from` has made for this worker.
+    pub(super) fn take_copy<'a>(
+        &self,
+        member: &impl Member,
+        from: u32,
+        input: u32,
+        message: Message,
+        decoder: impl Fn(usize) -> Option<&'a Decoder>,
+    ) -> Result<(), String> {
+        let Header { flags, aux: seq, watermark: upto, .. } = message.header;
+        let payload = self.whole_copy(from, flags & MORE != 0, message.payload)?;
+        self.acknowledge(from, from, seq);
+        let Some(payload) = payload else { return Ok(()) };
+        let heard = &mut self.heard.borrow_mut()[from as usize];
+        let upto = upto as u64;
+        if upto <= seq || upto < *heard {
+            return Err(format!("a copy numbered {seq} says that {upto} frames are here"));
+        }
+        *heard = upto;
+        let decoder = decoder(input as usize).ok_or(format!("there is no input {input}"))?;
+        let (batch, _) = decoder.decode(payload)?;
+        member.take(input as usize, batch, None).map_err(|error| error.to_string())
+    }
+
+    /// Puts the parts of a payload together; gives it when it is whole.
+    fn whole_copy(&self, from: u32, more: bool, payload: Bytes) -> Result<Option<Bytes>, String> {
+        let mut partial = self.partial.borrow_mut();
+        if !more && !partial.contains_key(&from) {
+            return Ok(Some(payload));
+        }
+        let whole = partial.entry(from).or_default();
+        if whole.len() + payload.len() > REASSEMBLED_BYTES_MAX {
+            return Err(format!("a payload exceeds {REASSEMBLED_BYTES_MAX} bytes"));
+        }
+        whole.extend_from_slice(&payload);
+        Ok(if more { None } else { partial.remove(&from).map(Bytes::from) })
+    }
+}

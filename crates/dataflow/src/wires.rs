@@ -1,0 +1,32 @@
+//! How the workers of two processes are connected: chosen for a job.
+
+/// Choices about the connections between processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wires {
+    /// Who has a connection.
+    pub connection: Connection,
+    /// Who moves connections that workers share.
+    pub progress: Progress,
+}
+
+/// Who has a connection with another process (Q3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Connection {
+    /// What suits the transport.
+    #[default]
+    Auto,
+    /// A process: its workers share it.
+    Process,
+    /// Each worker, with each worker of the other process.
+    Worker,
+}
+
+/// Who moves connections that workers share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Progress {
+    /// The workers, whenever they poll (S4).
+    #[default]
+    Spin,
+    /// A thread of the process, which sleeps when nothing happens (Q4).
+    Thread,
+}

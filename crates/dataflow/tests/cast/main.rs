@@ -1,0 +1,457 @@
+//! Rows for every worker, over whole clusters in the simulated network, against all pairs of rows:
+//! windows of two streams that have no key in common, one side of which goes everywhere.
+#![allow(missing_docs)]
+
+mod spread;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use arrow::array::{ArrayRef, AsArray, Int64Array, StringArray, TimestampMillisecondArray};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
+use arrow::record_batch::RecordBatch;
+use channel::cast::Shape;
+use channel::{Link, RingConfig};
+use dataflow::bad::BadRows;
+use dataflow::error::{ConnectorError, DataflowError};
+use dataflow::job::{
+    Casting, Edge, Exchange, Input, Job, Keyed, KeyedInput, KeyedOperator, Lead, Operator,
+    OperatorKind, Settings, TreeChoice, Watermark,
+};
+use dataflow::keyed::{JoinKind, JoinSide, WindowJoin};
+use dataflow::metrics::Metrics;
+use dataflow::process::Process;
+use dataflow::sink::{Placement, Sink, SinkWriter};
+use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
+use fabric::sim::{SimNet, SimOptions};
+use fabric::{Clock, Fabric, LinkId};
+
+/// The number of a row, and the end of its window in milliseconds.
+type Row = (i64, i64);
+
+const WINDOW_MS: i64 = 10;
+
+fn schema(side: &str) -> SchemaRef {
+    let time = DataType::Timestamp(TimeUnit::Millisecond, None);
+    Arc::new(Schema::new(vec![
+        Field::new(format!("{side}_number"), DataType::Int64, true),
+        Field::new(format!("{side}_end"), time, true),
+        Field::new(format!("{side}_text"), DataType::Utf8, true),
+    ]))
+}
+
+/// Flows of rows, in batches of a few.
+#[derive(Clone)]
+struct Table {
+    schema: SchemaRef,
+    flows: Vec<Vec<Row>>,
+    text_bytes: usize,
+}
+
+struct Reading(Table, Vec<Row>);
+
+impl Source for Table {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    fn bounded(&self) -> bool {
+        true
+    }
+
+    fn flows(&self, _: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
+        Ok(self.flows.iter().map(|_| FlowInfo::default()).collect())
+    }
+
+    fn open(&self, flow: usize, _: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+        Ok(Box::new(Reading(self.clone(), self.flows[flow].clone())))
+    }
+}
+
+impl Flow for Reading {
+    fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
+        let Reading(table, rows) = self;
+        if rows.is_empty() {
+            return Ok(Next::End);
+        }
+        let rows: Vec<Row> = rows.drain(..rows.len().min(7)).collect();
+        let text = "x".repeat(table.text_bytes);
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.0))),
+            Arc::new(TimestampMillisecondArray::from_iter_values(rows.iter().map(|row| row.1))),
+            Arc::new(StringArray::from_iter_values(rows.iter().map(|_| &text))),
+        ];
+        Ok(Next::Batch(RecordBatch::try_new(table.schema.clone(), columns).expect("they fit")))
+    }
+}
+
+/// Pairs of numbers that were given out.
+#[derive(Clone, Default)]
+struct Pairs(Arc<Mutex<Vec<(i64, i64)>>>);
+
+impl Sink for Pairs {
+    fn placement(&self) -> Placement {
+        Placement::Everywhere
+    }
+
+    fn open(&self, _: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl SinkWriter for Pairs {
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        let numbers = |at: usize| batch.column(at).as_primitive::<Int64Type>().values();
+        let pairs = numbers(0).iter().copied().zip(numbers(3).iter().copied());
+        self.0.lock().unwrap().extend(pairs);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), ConnectorError> {
+        Ok(())
+    }
+
+    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
+        Ok(())
+    }
+}
+
+/// A clock on which everything takes time: each look at it a microsecond.
+struct Ticking(Arc<dyn Clock>, AtomicU64);
+
+impl Clock for Ticking {
+    fn now_ns(&self) -> u64 {
+        self.0.now_ns() + 1_000 * self.1.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// A cluster, what is broadcast in it, and how.
+struct Bed {
+    nodes: u32,
+    workers: u32,
+    seed: u64,
+    lead: Lead,
+    casting: Casting,
+    slot_bytes: u32,
+    text_bytes: usize,
+    flows: usize,
+    rows: i64,
+    /// A worker that takes no more turns after so many rounds.
+    stops: Option<(u32, u64)>,
+    ticking: bool,
+    /// Whether each row of the right side goes to some workers, by [`spread::Near`].
+    some: bool,
+}
+
+impl Default for Bed {
+    fn default() -> Self {
+        Self {
+            nodes: 2,
+            workers: 2,
+            seed: 1,
+            lead: Lead::Here,
+            casting: Casting::default(),
+            slot_bytes: 1_024,
+            text_bytes: 5,
+            flows: 3,
+            rows: 40,
+            stops: None,
+            ticking: false,
+            some: false,
+        }
+    }
+}
+
+struct Ran {
+    pairs: Vec<(i64, i64)>,
+    metrics: Vec<Arc<Metrics>>,
+}
+
+impl Ran {
+    fn sum(&self, counter: impl Fn(&Metrics) -> &AtomicU64) -> u64 {
+        self.metrics.iter().map(|metrics| counter(metrics).load(Ordering::Relaxed)).sum()
+    }
+}
+
+impl Bed {
+    fn tables(&self) -> [Table; 2] {
+        ["left", "right"].map(|side| {
+            let flow = |flow: i64| {
+                let row = |row: i64| (row * self.flows as i64 + flow, (1 + row / 8) * WINDOW_MS);
+                (0..self.rows).map(row).collect()
+            };
+            let flows = (0..self.flows as i64).map(flow).collect();
+            let text_bytes = if side == "right" { self.text_bytes } else { 1 };
+            Table { schema: schema(side), flows, text_bytes }
+        })
+    }
+
+    fn expected(&self) -> Vec<(i64, i64)> {
+        let [left, right] = self.tables();
+        let mut pairs = vec![];
+        for l in left.flows.iter().flatten() {
+            let same = right.flows.iter().flatten().filter(|r| r.1 == l.1);
+            pairs.extend(same.map(|r| (l.0, r.0)));
+        }
+        pairs.sort_unstable();
+        pairs
+    }
+
+    fn job(&self, sink: Pairs) -> Job {
+        let [left, right] = self.tables();
+        let fields: Vec<_> = [&left, &right].map(|t| t.schema.fields().to_vec()).concat();
+        let both: SchemaRef = Arc::new(Schema::new(fields));
+        let side =
+            |table: &Table| JoinSide { schema: table.schema.clone(), keys: vec![], window_end: 1 };
+        let operator = WindowJoin {
+            sides: [side(&left), side(&right)],
+            kind: JoinKind::Inner,
+            on: None,
+            schema: both.clone(),
+            both: both.clone(),
+        };
+        let operator: Arc<dyn KeyedOperator> = match self.some {
+            true => Arc::new(spread::Near(operator)),
+            false => Arc::new(operator),
+        };
+        let right_lead = if self.some { Lead::ByKey } else { Lead::ToAll };
+        let input = |table: &Table, lead| KeyedInput {
+            schema: table.schema.clone(),
+            keys: vec![],
+            lead,
+            time: Some(1),
+            grace: 0,
+        };
+        let keyed = Keyed {
+            inputs: vec![input(&left, self.lead), input(&right, right_lead)],
+            exchange: Exchange::Shuffle,
+            granularity: WINDOW_MS,
+            operator,
+        };
+        let source = |name: &str, table: Table| Operator {
+            name: name.into(),
+            inputs: vec![],
+            kind: OperatorKind::Source(Input {
+                table: name.into(),
+                source: Arc::new(table),
+                // Rows carry the end of their window: they lag behind it by its length.
+                watermark: Some(Watermark { column: 1, delay: WINDOW_MS, idle_timeout_ns: None }),
+            }),
+        };
+        let edge = |from| vec![Edge { from, step: None, timed: true, lateness: 0 }];
+        let sink = OperatorKind::Sink { sink: Arc::new(sink), schema: both };
+        let ring = RingConfig { slot_bytes: self.slot_bytes, ..RingConfig::default() };
+        Job {
+            operators: vec![
+                source("left", left),
+                source("right", right),
+                Operator {
+                    name: "join".into(),
+                    inputs: vec![edge(0), edge(1)],
+                    kind: OperatorKind::Keyed(keyed),
+                },
+                Operator { name: "out".into(), inputs: vec![edge(2)], kind: sink },
+            ],
+            settings: Settings { ring, casting: self.casting.clone(), ..Settings::default() },
+        }
+    }
+
+    fn run(&self) -> Result<Ran, DataflowError> {
+        let net = SimNet::new(SimOptions::seeded(self.seed));
+        let pairs = Pairs::default();
+        let job = Arc::new(self.job(pairs.clone()));
+        let total = self.nodes * self.workers;
+        let processes: Vec<_> = (0..self.nodes).map(|n| Process::new(n, self.workers)).collect();
+        let metrics: Vec<Arc<Metrics>> = (0..total).map(|_| Arc::default()).collect();
+        let clock: Arc<dyn Clock> = match self.ticking {
+            true => Arc::new(Ticking(net.clock(), AtomicU64::new(0))),
+            false => net.clock(),
+        };
+        let mut workers = vec![];
+        for (worker, links) in self.links(&net, job.settings.ring).into_iter().enumerate() {
+            workers.push(Some(Worker::new(WorkerConfig {
+                worker: worker as u32,
+                workers: total,
+                process: processes[worker / self.workers as usize].clone(),
+                job: job.clone(),
+                links,
+                clock: clock.clone(),
+                bad: Arc::new(BadRows::default()),
+                metrics: metrics[worker].clone(),
+                signals: Arc::new(Signals::default()),
+                disk: None,
+            })?));
+        }
+        let mut round = 0;
+        while workers.iter().any(Option::is_some) {
+            round += 1;
+            assert!(round < 3_000_000, "the job does not end");
+            let (mut busy, mut wake) = (false, None);
+            for (number, slot) in workers.iter_mut().enumerate() {
+                let stopped = self.stops.is_some_and(|(w, at)| w == number as u32 && round > at);
+                let Some(worker) = slot.as_mut().filter(|_| !stopped) else { continue };
+                match worker.step()? {
+                    Status::Done => *slot = None,
+                    Status::Busy => busy = true,
+                    Status::Idle { wake_ns } => wake = wake.into_iter().chain(wake_ns).min(),
+                }
+            }
+            if !net.step() && !busy {
+                match wake {
+                    Some(wake) => net.advance_to(wake.max(net.now_ns() + 1)),
+                    None => assert!(workers.iter().all(Option::is_none), "nothing moves any more"),
+                }
+            }
+        }
+        let mut pairs = std::mem::take(&mut *pairs.0.lock().unwrap());
+        pairs.sort_unstable();
+        Ok(Ran { pairs, metrics })
+    }
+
+    fn links(&self, net: &SimNet, ring: RingConfig) -> Vec<Vec<Option<Link>>> {
+        let total = self.nodes * self.workers;
+        let fabrics: Vec<_> = (0..self.nodes).map(|node| net.fabric(node)).collect();
+        let fabric = |worker: u32| &fabrics[(worker / self.workers) as usize];
+        let mut links: Vec<Vec<Option<Link>>> =
+            (0..total).map(|_| (0..total).map(|_| None).collect()).collect();
+        for (a, b) in (0..total).flat_map(|a| (a + 1..total).map(move |b| (a, b))) {
+            let offer = |local, remote| fabric(local).offer(LinkId { local, remote }).unwrap();
+            let (here, there) = (offer(a, b), offer(b, a));
+            let addresses = [there.address(), here.address()];
+            let [mut here, mut there] = [(here, a, &addresses[0]), (there, b, &addresses[1])].map(
+                |(offer, worker, address)| {
+                    let endpoint = offer.connect(address).unwrap();
+                    Link::new(fabric(worker).as_ref(), endpoint, ring, 1).unwrap()
+                },
+            );
+            here.attach(&there.descriptor()).unwrap();
+            there.attach(&here.descriptor()).unwrap();
+            links[a as usize][b as usize] = Some(here);
+            links[b as usize][a as usize] = Some(there);
+        }
+        links
+    }
+}
+
+fn fixed(shape: Shape) -> Casting {
+    Casting { tree: TreeChoice::Fixed(shape), ..Casting::default() }
+}
+
+#[test]
+fn every_worker_gets_every_row_once_by_every_tree() {
+    let trees = [Shape::Sequential, Shape::Binomial, Shape::Capped(1), Shape::Capped(2)];
+    let mut seed = 0;
+    for (nodes, workers) in [(1, 2), (1, 3), (2, 1), (2, 2), (3, 1), (4, 2), (5, 1)] {
+        for tree in trees {
+            for lead in [Lead::Here, Lead::InTurn] {
+                seed += 1;
+                let bed =
+                    Bed { nodes, workers, seed, lead, casting: fixed(tree), ..Bed::default() };
+                let ran = bed.run().unwrap_or_else(|e| panic!("{nodes}x{workers} {tree:?}: {e}"));
+                assert!(ran.pairs == bed.expected(), "{nodes}x{workers}, {tree:?}, {lead:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_larger_than_a_slot_travels_in_parts() {
+    for (nodes, workers, tree) in
+        [(2, 1, Shape::Sequential), (2, 2, Shape::Binomial), (4, 1, Shape::Capped(1))]
+    {
+        let (casting, text_bytes) = (fixed(tree), 5_000);
+        let bed = Bed { nodes, workers, casting, text_bytes, rows: 20, ..Bed::default() };
+        assert!(bed.run().unwrap().pairs == bed.expected(), "{nodes}x{workers}, {tree:?}");
+    }
+}
+
+#[test]
+fn a_batch_is_sent_once_to_each_process_however_many_workers_it_has() {
+    // One flow, so that one worker gives out everything; the other side does not travel.
+    let bytes = |nodes: u32, workers: u32, tree: Shape| {
+        let bed = Bed { nodes, workers, flows: 1, casting: fixed(tree), ..Bed::default() };
+        let ran = bed.run().unwrap();
+        assert!(ran.pairs == bed.expected(), "{nodes}x{workers}");
+        ran.sum(|metrics| &metrics.bytes_out)
+    };
+    let once = bytes(2, 1, Shape::Sequential);
+    assert!(once > 0);
+    for tree in [Shape::Sequential, Shape::Capped(1)] {
+        for workers in [1, 2, 4] {
+            assert_eq!(bytes(1, workers, tree), 0, "a process of {workers}");
+            assert_eq!(bytes(2, workers, tree), once, "two of {workers}");
+            assert_eq!(bytes(4, workers, tree), 3 * once, "four of {workers}");
+        }
+    }
+}
+
+#[test]
+fn without_a_tree_each_worker_of_another_process_gets_a_copy_of_its_own() {
+    let copies = || Casting { tree: TreeChoice::Copies, ..Casting::default() };
+    let mut seed = 40;
+    for (nodes, workers) in [(1, 3), (2, 1), (2, 3), (4, 2)] {
+        for (lead, text_bytes, queue_frames) in
+            [(Lead::Here, 5, 64), (Lead::InTurn, 5, 1), (Lead::Here, 5_000, 2)]
+        {
+            seed += 1;
+            let (casting, rows) = (Casting { queue_frames, ..copies() }, 20);
+            let bed =
+                Bed { nodes, workers, seed, lead, casting, text_bytes, rows, ..Bed::default() };
+            let ran = bed.run().unwrap_or_else(|error| panic!("{nodes}x{workers}: {error}"));
+            assert!(ran.pairs == bed.expected(), "{nodes}x{workers}, {lead:?}, {text_bytes}");
+        }
+    }
+    // The same rows, once to each process and once to each worker of the other processes.
+    let bytes = |casting| {
+        let bed = Bed { nodes: 3, workers: 4, flows: 1, casting, ..Bed::default() };
+        let ran = bed.run().unwrap();
+        assert!(ran.pairs == bed.expected());
+        assert_eq!(ran.sum(|metrics| &metrics.cast_bytes), ran.sum(|metrics| &metrics.bytes_out));
+        (ran.sum(|metrics| &metrics.cast_bytes), ran.sum(|metrics| &metrics.cast_frames))
+    };
+    let (once, frames) = bytes(fixed(Shape::Capped(1)));
+    assert_eq!(bytes(copies()), (4 * once, 4 * frames));
+}
+
+#[test]
+fn with_a_tree_the_source_sends_to_its_children_only() {
+    let sent = |tree: Shape| {
+        let bed = Bed { nodes: 8, workers: 1, flows: 1, casting: fixed(tree), ..Bed::default() };
+        let ran = bed.run().unwrap();
+        assert!(ran.pairs == bed.expected(), "{tree:?}");
+        let own = |worker: usize| ran.metrics[worker].bytes_out.load(Ordering::Relaxed);
+        let source = (0..8).max_by_key(|&worker| own(worker)).unwrap();
+        (own(source), ran.sum(|metrics| &metrics.bytes_out))
+    };
+    let (all, total) = sent(Shape::Sequential);
+    assert_eq!(all, total);
+    for (tree, children) in [(Shape::Binomial, 3), (Shape::Capped(2), 2), (Shape::Capped(1), 1)] {
+        let (most, sum) = sent(tree);
+        assert_eq!((most * 7, sum), (all * children, total), "{tree:?}");
+    }
+}
+
+#[test]
+fn trees_that_change_while_rows_flow_lose_and_double_nothing() {
+    let mut changes = 0;
+    for seed in 0..8 {
+        let casting = Casting { queue_frames: 8, ..Casting::default() };
+        let (nodes, workers) = (4 + (seed % 3) as u32, 1 + (seed % 2) as u32);
+        let bed = Bed { nodes, workers, seed, casting, ticking: true, rows: 200, ..Bed::default() };
+        let ran = bed.run().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert!(ran.pairs == bed.expected(), "seed {seed}");
+        changes += ran.sum(|metrics| &metrics.tree_changes);
+    }
+    assert!(changes > 10, "only {changes} changes");
+}
+
+#[test]
+fn a_worker_that_takes_nothing_ends_the_job_with_an_error_that_names_it() {
+    let casting = Casting { stall_ns: 1_000_000_000, ..fixed(Shape::Capped(1)) };
+    let bed =
+        Bed { nodes: 3, workers: 1, casting, rows: 4_000, stops: Some((1, 50)), ..Bed::default() };
+    let error = bed.run().err().expect("it cannot end");
+    assert!(matches!(error, DataflowError::Stalled { worker: 1, after_ms: 1_000 }), "{error}");
+    assert!(error.to_string().contains("worker 1 has taken no broadcast rows for 1 s"), "{error}");
+}

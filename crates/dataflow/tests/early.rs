@@ -1,0 +1,226 @@
+//! Windows that are looked at before they end: one worker, in virtual time, against rows by hand.
+#![allow(missing_docs)]
+
+use std::collections::VecDeque;
+use std::num::NonZeroU64;
+use std::sync::{Arc, Mutex};
+
+use arrow::array::{ArrayRef, AsArray, Int64Array, TimestampMillisecondArray};
+use arrow::datatypes::TimestampMillisecondType;
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
+use arrow::record_batch::RecordBatch;
+use dataflow::bad::BadRows;
+use dataflow::error::ConnectorError;
+use dataflow::job::{
+    Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings, Watermark, Window,
+};
+use dataflow::metrics::Metrics;
+use dataflow::process::Process;
+use dataflow::sink::{Placement, Sink, SinkWriter};
+use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
+use fabric::sim::{SimNet, SimOptions};
+use state::{GroupBy, StateOptions, Windows};
+
+const TIME: DataType = DataType::Timestamp(TimeUnit::Millisecond, None);
+
+/// The clock's milliseconds at which rows come, and each row's key and time.
+#[derive(Clone)]
+struct Script(Vec<(u64, Vec<(i64, i64)>)>);
+
+impl Source for Script {
+    fn schema(&self) -> SchemaRef {
+        let fields = [("k", DataType::Int64), ("ts", TIME)];
+        Arc::new(Schema::new(fields.map(|(name, of)| Field::new(name, of, true)).to_vec()))
+    }
+
+    fn bounded(&self) -> bool {
+        false
+    }
+
+    fn flows(&self, _: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
+        Ok(vec![FlowInfo::default()])
+    }
+
+    fn open(&self, _: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+        let (events, schema) = (self.0.clone().into(), self.schema());
+        Ok(Box::new(Played { events, schema, context: context.clone() }))
+    }
+}
+
+struct Played {
+    events: VecDeque<(u64, Vec<(i64, i64)>)>,
+    schema: SchemaRef,
+    context: FlowContext,
+}
+
+impl Flow for Played {
+    fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
+        let Some((at_ms, _)) = self.events.front() else { return Ok(Next::End) };
+        let until_ns = at_ms * 1_000_000;
+        if self.context.clock.now_ns() < until_ns {
+            return Ok(Next::Wait { until_ns });
+        }
+        let rows = self.events.pop_front().map_or(vec![], |(_, rows)| rows);
+        let keys: Int64Array = rows.iter().map(|(k, _)| *k).collect();
+        let times: TimestampMillisecondArray = rows.iter().map(|(_, ts)| Some(*ts)).collect();
+        let columns: Vec<ArrayRef> = vec![Arc::new(keys), Arc::new(times)];
+        Ok(Next::Batch(RecordBatch::try_new(self.schema.clone(), columns).unwrap()))
+    }
+}
+
+/// Rows as they were written: `key count start kind`.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<String>>>);
+
+impl Sink for Written {
+    fn placement(&self) -> Placement {
+        Placement::Everywhere
+    }
+
+    fn open(&self, _: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl SinkWriter for Written {
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        let number = |at: usize, row| batch.column(at).as_primitive::<Int64Type>().value(row);
+        let start = batch.column(2).as_primitive::<TimestampMillisecondType>();
+        let kind = batch.column(5).as_string::<i32>();
+        let row = |row| {
+            let (key, count) = (number(0, row), number(1, row));
+            format!("{key} {count} {} {}", start.value(row), kind.value(row))
+        };
+        let mut rows: Vec<String> = (0..batch.num_rows()).map(row).collect();
+        rows.sort();
+        self.0.lock().unwrap().extend(rows);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), ConnectorError> {
+        Ok(())
+    }
+
+    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
+        Ok(())
+    }
+}
+
+fn job(script: &Script, windows: Windows, every_ms: u64, written: &Written) -> Job {
+    let columns = [
+        ("k", DataType::Int64),
+        ("count", DataType::Int64),
+        ("window_start", TIME),
+        ("window_end", TIME),
+        ("window_time", TIME),
+        ("kind", DataType::Utf8),
+    ];
+    let fields = columns.map(|(name, of)| Field::new(name, of, true));
+    let schema: SchemaRef = Arc::new(Schema::new(fields.to_vec()));
+    let aggregate = Aggregation {
+        input_schema: script.schema(),
+        group_by: Arc::new(GroupBy {
+            keys: vec![DataType::Int64],
+            aggregates: vec![state::aggregates::count()],
+            options: StateOptions::default(),
+        }),
+        keys: vec![0],
+        args: vec![vec![]],
+        window: Some(Window { column: 1, time_type: TIME, windows, attached: false }),
+        exchange: Exchange::Forward,
+        early_ns: NonZeroU64::new(every_ms * 1_000_000),
+        schema: schema.clone(),
+    };
+    let watermark = Some(Watermark { column: 1, delay: 0, idle_timeout_ns: None });
+    let input = Input { table: "t".into(), source: Arc::new(script.clone()), watermark };
+    let kinds = [
+        OperatorKind::Source(input),
+        OperatorKind::Aggregate(Box::new(aggregate)),
+        OperatorKind::Sink { sink: Arc::new(written.clone()), schema },
+    ];
+    let edge = |from| vec![Edge { from, step: None, timed: true, lateness: 0 }];
+    let operators = kinds.into_iter().enumerate().map(|(at, kind)| {
+        let inputs = at.checked_sub(1).map(edge).into_iter().collect();
+        Operator { name: "q".into(), inputs, kind }
+    });
+    Job { operators: operators.collect(), settings: Settings::default() }
+}
+
+/// What a worker writes, in order, and how long it ran in milliseconds.
+fn run(script: &Script, windows: Windows, every_ms: u64) -> (Vec<String>, u64) {
+    let net = SimNet::new(SimOptions::default());
+    let written = Written::default();
+    let mut worker = Worker::new(WorkerConfig {
+        worker: 0,
+        workers: 1,
+        process: Process::new(0, 1),
+        job: Arc::new(job(script, windows, every_ms, &written)),
+        links: vec![None],
+        clock: net.clock(),
+        bad: Arc::new(BadRows::default()),
+        metrics: Arc::new(Metrics::default()),
+        signals: Arc::new(Signals::default()),
+        disk: None,
+    })
+    .unwrap();
+    loop {
+        match worker.step().unwrap() {
+            Status::Done => break,
+            Status::Busy => {}
+            Status::Idle { wake_ns } => {
+                net.advance_to(wake_ns.expect("it waits for something").max(net.now_ns() + 1));
+            }
+        }
+    }
+    (std::mem::take(&mut *written.0.lock().unwrap()), net.now_ns() / 1_000_000)
+}
+
+#[test]
+fn what_has_changed_is_told_each_interval_and_once_more_at_the_end() {
+    let script = Script(vec![
+        (5, vec![(1, 0), (2, 3)]),
+        (25, vec![(1, 4)]),
+        // Within an interval a window may come and go: only its end is told.
+        (41, vec![(3, 12), (3, 25)]),
+    ]);
+    let (rows, ms) = run(&script, Windows::tumbling(10, 0).unwrap(), 10);
+    let expected = [
+        "1 1 0 early",
+        "2 1 0 early",
+        "1 2 0 early",
+        "2 1 0 early",
+        "1 2 0 final",
+        "2 1 0 final",
+        "3 1 10 final",
+        "3 1 20 final",
+    ];
+    assert_eq!(rows, expected);
+    assert!(ms < 50, "the end does not wait for the next interval: {ms} ms");
+}
+
+#[test]
+fn every_open_window_of_a_row_is_told() {
+    let script = Script(vec![(5, vec![(1, 7)]), (15, vec![(1, 12)]), (35, vec![(1, 13)])]);
+    let (rows, _) = run(&script, Windows::hopping(10, 5, 0).unwrap(), 10);
+    let expected = [
+        "1 1 0 early",
+        "1 1 5 early",
+        "1 1 0 final",
+        "1 1 10 early",
+        "1 2 5 early",
+        "1 2 10 final",
+        "1 3 5 final",
+    ];
+    assert_eq!(rows, expected);
+    let (rows, _) = run(&script, Windows::cumulating(20, 10, 0).unwrap(), 10);
+    let expected = ["1 1 0 early", "1 1 0 early", "1 1 0 final", "1 2 0 early", "1 3 0 final"];
+    assert_eq!(rows, expected);
+}
+
+#[test]
+fn a_window_that_does_not_change_is_told_once() {
+    let script = Script(vec![(5, vec![(1, 7)]), (995, vec![(1, 8)])]);
+    let (rows, _) = run(&script, Windows::tumbling(10, 0).unwrap(), 10);
+    assert_eq!(rows, ["1 1 0 early", "1 2 0 final"]);
+}

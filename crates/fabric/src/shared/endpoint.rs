@@ -1,0 +1,423 @@
+//! One end of a link that shares its connection with others.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+
+use super::port::{Bell, Event, Op, Port, Source, What};
+use super::trunk::{NO_LINE, Trunk};
+use super::wire::Mark;
+use crate::admit::Asked;
+use crate::ledger::Ledger;
+use crate::{
+    Armed, Budget, Caps, Completion, Endpoint, ErrorKind, FabricError, Flags, OpId, PostError,
+    RemoteKey, RemoteRange, SlabRange, Src,
+};
+
+/// The [`Endpoint`] of a link on a trunk.
+pub(super) struct SharedEndpoint {
+    trunk: Arc<Trunk>,
+    port: Arc<Port>,
+    caps: Caps,
+    /// Of the keys that we give out, and that the peer gave us.
+    own: Mark,
+    theirs: Mark,
+    /// Operations can be posted.
+    open: bool,
+    /// `close` was called.
+    closed: bool,
+    ledger: Ledger,
+    /// Operations whose completion the trunk has reported.
+    completed: u64,
+    /// After the end: operations that the trunk has begun, and the one to blame. What is
+    /// outstanding is flushed when the trunk uses its memory no more.
+    flushing: Option<(u64, Option<OpId>)>,
+    staged: Vec<Op>,
+    /// Receives that we posted, and of which the trunk knows.
+    granted: u64,
+    told: u64,
+    /// Receives that the peer posted, and that we used.
+    peer_granted: u64,
+    used: u64,
+    /// As the transport knows them.
+    exports: Vec<RemoteKey>,
+    news: Vec<Completion>,
+    /// How often this worker has driven the trunk, and as of when this end knows.
+    rounds: Arc<AtomicU64>,
+    round: u64,
+    /// Has been armed since the last poll.
+    armed: bool,
+    pillow: Option<Pillow>,
+}
+
+/// Readable when the bell rings or the trunk's line has something.
+struct Pillow {
+    epoll: OwnedFd,
+    line: RawFd,
+}
+
+impl SharedEndpoint {
+    pub(super) fn new(
+        trunk: Arc<Trunk>,
+        port: Arc<Port>,
+        caps: Caps,
+        worker: u32,
+        theirs: Mark,
+    ) -> Self {
+        let rounds = trunk.rounds(worker);
+        let own = Mark::new(&trunk.token, port.number);
+        Self {
+            caps,
+            own,
+            theirs,
+            open: true,
+            closed: false,
+            ledger: Ledger::default(),
+            completed: 0,
+            flushing: None,
+            staged: Vec::new(),
+            granted: 0,
+            told: 0,
+            peer_granted: 0,
+            used: 0,
+            exports: Vec::new(),
+            news: Vec::new(),
+            round: 0,
+            rounds,
+            armed: false,
+            pillow: None,
+            trunk,
+            port,
+        }
+    }
+
+    fn admit(&self, asked: Asked<'_>) -> Result<(), PostError> {
+        let has_receive = || self.used < self.peer_granted;
+        self.caps.admit(asked, self.open, self.ledger.len(), has_receive)
+    }
+
+    /// The place as the transport knows it, if it is of this link.
+    fn place(&self, at: RemoteRange) -> Result<RemoteRange, PostError> {
+        let key = self.theirs.take(at.key).ok_or(PostError::OutOfBounds)?;
+        Ok(RemoteRange { key, ..at })
+    }
+
+    fn stage(&mut self, id: OpId, flags: Flags, signalled: bool, what: What) {
+        let seq = self.ledger.post(id, signalled);
+        self.staged.push(Op { seq, flags, what });
+    }
+
+    fn stage_write(
+        &mut self,
+        src: Src<'_>,
+        dst: RemoteRange,
+        notice: Option<u32>,
+        id: OpId,
+        flags: Flags,
+    ) -> Result<(), PostError> {
+        self.admit(Asked::Write { src, dst, notifies: notice.is_some() })?;
+        let (src, dst) = match src {
+            Src::Slab(range) if !range.is_empty() => {
+                (Source::Slab(range.clone()), self.place(dst)?)
+            }
+            Src::Inline(bytes) if !bytes.is_empty() => {
+                (Source::Copied(bytes.to_vec()), self.place(dst)?)
+            }
+            Src::Slab(_) | Src::Inline(_) | Src::Empty => (Source::Empty, NOWHERE),
+        };
+        self.used += u64::from(notice.is_some());
+        self.stage(id, flags, flags.has(Flags::SIGNAL), What::Write { src, dst, notice });
+        Ok(())
+    }
+
+    /// Gives what was posted to the trunk. True when there was something.
+    fn hand_over(&mut self) -> bool {
+        if self.staged.is_empty() && self.told == self.granted {
+            return false;
+        }
+        if self.told != self.granted {
+            // Before the peer can use them.
+            self.port.inbox().granted = self.granted;
+        }
+        let mut outgoing = self.port.outgoing();
+        if self.told != self.granted {
+            self.told = self.granted;
+            outgoing.grant = Some(self.granted);
+        }
+        match outgoing.over {
+            true => self.staged.clear(),
+            false => outgoing.ops.extend(self.staged.drain(..)),
+        }
+        drop(outgoing);
+        self.trunk.mark(&self.port);
+        true
+    }
+
+    /// Whether it is this end's turn to drive the trunk: not if another link of the same worker
+    /// has done so since this one looked, for then its news are here.
+    fn drives(&mut self) -> bool {
+        let round = self.rounds.load(Ordering::Relaxed);
+        let drives = round == self.round;
+        self.round = round + u64::from(drives);
+        if drives {
+            self.rounds.store(self.round, Ordering::Relaxed);
+        }
+        drives
+    }
+
+    fn take_inbox(&mut self) {
+        let mut inbox = self.port.inbox();
+        inbox.fresh = false;
+        let (completed, credit, over) = (inbox.completed, inbox.credit, inbox.over);
+        let events = std::mem::take(&mut inbox.events);
+        drop(inbox);
+        self.peer_granted = self.peer_granted.max(credit);
+        if self.caps.ordered_completions {
+            for seq in self.completed..completed {
+                self.ledger.done(seq);
+            }
+            self.completed = self.completed.max(completed);
+        }
+        for event in events {
+            match event {
+                Event::Done(seq) => {
+                    self.ledger.done(seq);
+                    self.completed += 1;
+                }
+                Event::Arrived(completion) if self.open => self.news.push(completion),
+                Event::Arrived(_) => {}
+                Event::Closed => self.fail(None, ErrorKind::Disconnected),
+                Event::Broken(seq, kind) => {
+                    let id = seq.and_then(|seq| self.ledger.id(seq));
+                    self.fail(id, kind);
+                }
+            }
+        }
+        if self.open {
+            self.ledger.retire(&mut self.news);
+        }
+        if let Some((begun, blamed)) = self.flushing
+            && (over || self.completed >= begun)
+        {
+            self.ledger.flush(blamed, &mut self.news);
+            self.flushing = None;
+        }
+    }
+
+    fn fail(&mut self, id: Option<OpId>, kind: ErrorKind) {
+        if self.open {
+            self.ledger.retire(&mut self.news);
+            self.news.push(Completion::Error { id, kind });
+            self.stop(id);
+        }
+    }
+
+    /// Posts nothing any more.
+    fn stop(&mut self, blamed: Option<OpId>) {
+        self.open = false;
+        self.staged.clear();
+        let mut outgoing = self.port.outgoing();
+        outgoing.over = true;
+        outgoing.ops.clear();
+        self.flushing = Some((outgoing.posted, blamed));
+    }
+
+    /// What a worker waits on that drives the trunk itself.
+    fn sleep_on(&mut self, line: RawFd) -> std::io::Result<RawFd> {
+        if line == NO_LINE {
+            return Ok(self.port.bell()?.raw());
+        }
+        if let Some(pillow) = self.pillow.as_ref().filter(|pillow| pillow.line == line) {
+            return Ok(pillow.epoll.as_fd().as_raw_fd());
+        }
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let data = EventData::new_u64(0);
+        epoll::add(&epoll, self.port.bell()?.fd(), data, EventFlags::IN)?;
+        // SAFETY: the descriptor is of the trunk's line, which the trunk keeps as long as it lives.
+        let line_fd = unsafe { BorrowedFd::borrow_raw(line) };
+        epoll::add(&epoll, line_fd, data, EventFlags::IN)?;
+        let fd = epoll.as_fd().as_raw_fd();
+        self.pillow = Some(Pillow { epoll, line });
+        Ok(fd)
+    }
+
+    fn rise(&mut self) {
+        if std::mem::take(&mut self.armed) && self.port.rise() {
+            self.trunk.woken();
+        }
+    }
+}
+
+impl Endpoint for SharedEndpoint {
+    fn caps(&self) -> Caps {
+        self.caps
+    }
+
+    fn export(&mut self, range: &SlabRange) -> Result<RemoteKey, FabricError> {
+        let key = self.trunk.with(|core| core.export(range))?;
+        if !self.closed {
+            self.exports.push(key);
+        }
+        let source = || std::io::Error::other("the address has more than 48 bits");
+        let marked = self.own.put(key);
+        marked.ok_or_else(|| FabricError::Memory { bytes: range.len(), source: source() })
+    }
+
+    fn revoke(&mut self, key: RemoteKey) {
+        let Some(key) = self.own.take(key) else { return };
+        if let Some(at) = self.exports.iter().position(|known| *known == key) {
+            self.exports.swap_remove(at);
+            self.trunk.with(|core| core.revoke(key));
+        }
+    }
+
+    fn write(
+        &mut self,
+        src: Src<'_>,
+        dst: RemoteRange,
+        id: OpId,
+        flags: Flags,
+    ) -> Result<(), PostError> {
+        self.stage_write(src, dst, None, id, flags)
+    }
+
+    fn write_notify(
+        &mut self,
+        src: Src<'_>,
+        dst: RemoteRange,
+        imm: u32,
+        id: OpId,
+        flags: Flags,
+    ) -> Result<(), PostError> {
+        self.stage_write(src, dst, Some(imm), id, flags)
+    }
+
+    fn read(
+        &mut self,
+        dst: &SlabRange,
+        src: RemoteRange,
+        id: OpId,
+        flags: Flags,
+    ) -> Result<(), PostError> {
+        self.admit(Asked::Read { len: dst.len(), src })?;
+        let what = What::Read { dst: dst.clone(), src: self.place(src)? };
+        self.stage(id, flags, flags.has(Flags::SIGNAL), what);
+        Ok(())
+    }
+
+    fn fetch_add(
+        &mut self,
+        dst: RemoteRange,
+        add: u64,
+        old: &SlabRange,
+        id: OpId,
+    ) -> Result<(), PostError> {
+        self.admit(Asked::Atomic { dst, old })?;
+        let what = What::Add { dst: self.place(dst)?, add, old: old.clone() };
+        self.stage(id, Flags::SIGNAL, true, what);
+        Ok(())
+    }
+
+    fn compare_swap(
+        &mut self,
+        dst: RemoteRange,
+        expect: u64,
+        swap: u64,
+        old: &SlabRange,
+        id: OpId,
+    ) -> Result<(), PostError> {
+        self.admit(Asked::Atomic { dst, old })?;
+        let what = What::Swap { dst: self.place(dst)?, expect, swap, old: old.clone() };
+        self.stage(id, Flags::SIGNAL, true, what);
+        Ok(())
+    }
+
+    fn send(&mut self, bytes: &[u8], id: OpId) -> Result<(), PostError> {
+        self.admit(Asked::Send { len: bytes.len() })?;
+        self.used += 1;
+        self.stage(id, Flags::SIGNAL, true, What::Send(bytes.to_vec()));
+        Ok(())
+    }
+
+    fn post_recvs(&mut self, n: u32) {
+        if self.open {
+            self.granted = self.granted.saturating_add(u64::from(n));
+        }
+    }
+
+    fn submit(&mut self) {
+        if self.open && self.hand_over() {
+            self.trunk.serve(false);
+        }
+    }
+
+    fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
+        let before = out.len();
+        self.rise();
+        let wants = self.open && self.hand_over();
+        let drives = self.trunk.spins() && self.drives();
+        if drives || wants {
+            self.trunk.serve(drives);
+        }
+        self.take_inbox();
+        out.append(&mut self.news);
+        out.len() - before
+    }
+
+    fn arm(&mut self) -> Armed {
+        self.rise();
+        if self.open {
+            self.hand_over();
+        }
+        if !self.news.is_empty() {
+            return Armed::Ready;
+        }
+        // Without a descriptor one can still poll.
+        let Ok(bell) = self.port.bell().map(Bell::raw) else { return Armed::Ready };
+        self.armed = true;
+        if self.trunk.spins() {
+            let port = &self.port;
+            return match self.trunk.arm(|| port.lie_down()) {
+                Armed::Fd(line) => self.sleep_on(line).map_or(Armed::Ready, Armed::Fd),
+                other => other,
+            };
+        }
+        self.trunk.serve(false);
+        if self.port.lie_down() { Armed::Fd(bell) } else { Armed::Ready }
+    }
+
+    fn budget(&self) -> Budget {
+        if !self.open {
+            return Budget { ops: 0, notices: 0 };
+        }
+        let notices = self.peer_granted.saturating_sub(self.used);
+        Budget {
+            ops: self.caps.max_ops - self.ledger.len() as u32,
+            notices: u32::try_from(notices).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn close(&mut self) {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        self.rise();
+        let tells = self.open;
+        if self.open {
+            self.stop(None);
+        }
+        self.trunk.close(&self.port, &std::mem::take(&mut self.exports), tells);
+    }
+}
+
+impl Drop for SharedEndpoint {
+    fn drop(&mut self) {
+        self.close();
+        self.trunk.with(|core| core.forget(&self.port));
+    }
+}
+
+/// The place of a write without bytes, which is not looked at.
+const NOWHERE: RemoteRange = RemoteRange { key: RemoteKey { key: 0, base: 0, len: 0 }, offset: 0 };

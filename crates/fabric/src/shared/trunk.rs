@@ -1,0 +1,270 @@
+//! The one connection of a pair of processes, which the links of their workers share.
+//!
+//! Whoever finds the trunk free drives it for all: posts what the links want posted, takes what has
+//! completed or arrived, hands it to the link that it is of, and wakes that link's owner. Nobody
+//! waits for another: who finds the trunk taken leaves his wish in `due`, and the one who holds it
+//! looks there once more after letting go. Since the wish is left before the trunk is tried and
+//! looked for after it is free, one of the two sees it.
+
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use super::core::Core;
+use super::network::Network;
+use super::port::Port;
+use super::wire::{Berth, HEADER_BYTES};
+use crate::token::Token;
+use crate::{Armed, Caps, FabricError, LinkId, Offer, RemoteKey};
+
+/// Operations that a link can have outstanding; what the trunk has no room for waits at the link.
+pub(super) const LINK_OPS_MAX: u32 = 256;
+
+/// A connection of two processes.
+pub(super) struct Trunk {
+    /// This end's name.
+    pub(super) token: Token,
+    /// Where the peer finds it.
+    pub(super) place: Vec<u8>,
+    /// Moves the trunk while workers sleep; without one they sleep on the trunk themselves.
+    network: Option<Arc<Network>>,
+    setup: Mutex<Setup>,
+    core: Mutex<Core>,
+    /// Ports whose owners want something posted.
+    due: Mutex<Vec<Arc<Port>>>,
+    /// Threads that wait for the line's descriptor, or will in a moment.
+    sleepers: AtomicU32,
+    /// How often each worker of this process has driven the trunk.
+    rounds: Mutex<HashMap<u32, Arc<AtomicU64>>>,
+}
+
+/// How far the connection has come.
+enum Setup {
+    Offered(Box<dyn Offer>),
+    Joined { peer: Token, place: Vec<u8>, caps: Caps },
+    Failed(String),
+}
+
+impl Trunk {
+    pub(super) fn new(token: Token, offer: Box<dyn Offer>, network: Option<Arc<Network>>) -> Self {
+        Self {
+            token,
+            place: offer.address(),
+            network,
+            setup: Mutex::new(Setup::Offered(offer)),
+            core: Mutex::default(),
+            due: Mutex::default(),
+            sleepers: AtomicU32::new(0),
+            rounds: Mutex::default(),
+        }
+    }
+
+    /// The peer's end, once it is connected.
+    pub(super) fn joined(&self) -> Option<Token> {
+        match &*self.setup.lock().unwrap_or_else(PoisonError::into_inner) {
+            Setup::Joined { peer, .. } => Some(*peer),
+            _ => None,
+        }
+    }
+
+    /// A port for one more link; `None` when the trunk is of no more use.
+    ///
+    /// # Errors
+    /// When there are no descriptors left, or too many links.
+    pub(super) fn port(&self, link: LinkId) -> Result<Option<Arc<Port>>, FabricError> {
+        let added = self.lock().add();
+        added.map_err(|source| FabricError::Connect { link: link.to_string(), source })
+    }
+
+    /// Makes the connection, or checks that it is the one that the peer means.
+    ///
+    /// # Errors
+    /// When it cannot be made, or the peer means another one.
+    pub(super) fn join(self: &Arc<Self>, peer: &Berth, link: LinkId) -> Result<Caps, FabricError> {
+        let failed = |detail: String| FabricError::Connect {
+            link: link.to_string(),
+            source: std::io::Error::other(detail),
+        };
+        let mut setup = self.setup.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*setup {
+            Setup::Joined { peer: known, .. } if *known != peer.trunk => {
+                let detail = "the connection that the two processes shared has ended: offer again";
+                return Err(failed(detail.into()));
+            }
+            Setup::Joined { place, .. } if *place != peer.place => {
+                return Err(FabricError::Malformed { what: "address" });
+            }
+            Setup::Joined { caps, .. } => return Ok(*caps),
+            Setup::Failed(detail) => return Err(failed(detail.clone())),
+            Setup::Offered(_) => {}
+        }
+        let gone = Setup::Failed("an earlier link of the two processes failed".into());
+        let Setup::Offered(offer) = std::mem::replace(&mut *setup, gone) else {
+            unreachable!("looked at above")
+        };
+        match offer.connect(&peer.place) {
+            Ok(line) => {
+                let caps = narrowed(line.caps());
+                self.with(|core| core.raise(line));
+                let (peer, place) = (peer.trunk, peer.place.clone());
+                *setup = Setup::Joined { peer, place, caps };
+                if let Some(network) = &self.network {
+                    network.add(self);
+                }
+                Ok(caps)
+            }
+            Err(error) => {
+                *setup = Setup::Failed(error.to_string());
+                self.lock().end();
+                Err(match error {
+                    FabricError::Connect { source, .. } => {
+                        FabricError::Connect { link: link.to_string(), source }
+                    }
+                    other => other,
+                })
+            }
+        }
+    }
+
+    /// The counter of how often this worker has driven the trunk.
+    pub(super) fn rounds(&self, worker: u32) -> Arc<AtomicU64> {
+        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        rounds.entry(worker).or_default().clone()
+    }
+
+    /// Whether workers drive the trunk when they poll.
+    pub(super) fn spins(&self) -> bool {
+        self.network.is_none()
+    }
+
+    /// The port has something to post.
+    pub(super) fn mark(&self, port: &Arc<Port>) {
+        if !port.due.swap(true, Ordering::AcqRel) {
+            self.due().push(port.clone());
+        }
+    }
+
+    /// Lets the trunk make progress unless somebody else does: posts, and polls if asked to.
+    pub(super) fn serve(&self, mut poll: bool) {
+        loop {
+            let mut core = match self.core.try_lock() {
+                Ok(core) => core,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                // Whoever has it serves what is due before and after letting go.
+                Err(TryLockError::WouldBlock) => return,
+            };
+            core.turn(self, poll);
+            drop(core);
+            poll = false;
+            if self.due().is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Does something with the trunk, and lets it post what that brought.
+    pub(super) fn with<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
+        let mut core = self.lock();
+        let result = act(&mut core);
+        core.turn(self, false);
+        drop(core);
+        if !self.due().is_empty() {
+            self.serve(false);
+        }
+        result
+    }
+
+    /// Ends a link: takes back its keys, and tells the peer if it does not know.
+    pub(super) fn close(&self, port: &Port, exports: &[RemoteKey], tell: bool) {
+        self.with(|core| core.close(port, exports, tell));
+        if let Some(network) = &self.network {
+            network.bell().ring();
+        }
+    }
+
+    /// Polls and prepares to sleep on the line's descriptor. `lie_down` is asked whether the caller
+    /// can sleep, when everything that has come so far was handed out. Who is told to wait calls
+    /// [`Trunk::risen`] later, unless he was woken by the bell of his port.
+    pub(super) fn arm(&self, lie_down: impl FnOnce() -> bool) -> Armed {
+        let armed = {
+            let mut core = self.lock();
+            core.turn(self, true);
+            let armed = core.arm();
+            if armed != Some(Armed::Ready) && lie_down() {
+                self.sleepers.fetch_add(1, Ordering::Relaxed);
+                armed.unwrap_or(Armed::Fd(NO_LINE))
+            } else {
+                Armed::Ready
+            }
+        };
+        if !self.due().is_empty() {
+            self.serve(false);
+        }
+        armed
+    }
+
+    /// One who slept on the line does so no more.
+    pub(super) fn risen(&self) {
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether anybody waits for the line's descriptor. Changed by who holds the trunk, and by
+    /// those who rise: for them the descriptor may be armed in vain.
+    pub(super) fn has_sleepers(&self) -> bool {
+        self.sleepers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Lets whoever sleeps on the line look for himself.
+    pub(super) fn rouse<'a>(&self, ports: impl Iterator<Item = &'a Arc<Port>>) {
+        for port in ports {
+            if port.wake() {
+                self.woken();
+            }
+        }
+        if let Some(network) = &self.network {
+            network.bell().ring();
+        }
+    }
+
+    /// A port's owner was woken by its bell.
+    pub(super) fn woken(&self) {
+        if self.spins() {
+            self.risen();
+        }
+    }
+
+    /// The line cannot be used any more: every link is told.
+    pub(super) fn break_down(&self) {
+        self.lock().break_down(self);
+    }
+
+    pub(super) fn take_due(&self) -> Vec<Arc<Port>> {
+        std::mem::take(&mut *self.due())
+    }
+
+    fn due(&self) -> MutexGuard<'_, Vec<Arc<Port>>> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Trunk {
+    fn drop(&mut self) {
+        if let Some(network) = &self.network {
+            network.bell().ring();
+        }
+    }
+}
+
+/// Stands for the descriptor of a line that is over.
+pub(super) const NO_LINE: RawFd = -1;
+
+/// What a link can do on a line.
+pub(super) fn narrowed(caps: Caps) -> Caps {
+    let max_send = caps.max_send.saturating_sub(HEADER_BYTES);
+    Caps { max_send, max_ops: caps.max_ops.min(LINK_OPS_MAX), ..caps }
+}

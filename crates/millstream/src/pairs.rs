@@ -1,0 +1,181 @@
+//! Which transport joins which two nodes.
+//!
+//! With [`FabricKind::Auto`] each pair of nodes chooses for itself: shared memory where both are on
+//! one machine, RDMA where both have a device that can be used, else TCP. Both ends see the same
+//! descriptions of all nodes, and so choose the same. The workers of two nodes share a connection
+//! where that is wanted ([`Wires`]).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use cluster::Control;
+use dataflow::wires::{Connection, Progress, Wires};
+use fabric::shared::{Network, SharedFabric};
+use fabric::{Fabric, FabricError};
+
+use crate::error::Error;
+use crate::fabric_kind::{FabricKind, rdma_survey};
+use crate::links::Layout;
+
+/// The transports of a node, opened, and which joins it with each other node.
+pub(crate) struct Pairs {
+    /// By rank.
+    kinds: Vec<FabricKind>,
+    open: Vec<(FabricKind, Arc<dyn Fabric>)>,
+}
+
+impl Pairs {
+    /// Agrees with all other nodes. Every node makes this call.
+    ///
+    /// # Errors
+    /// When shared memory is asked for between machines, choices contradict each other, a node
+    /// failed, or a transport cannot be opened.
+    pub(crate) fn agree(
+        kind: FabricKind,
+        control: &Control,
+        layout: Layout,
+        wires: Wires,
+    ) -> Result<Self, Error> {
+        if (wires.connection, wires.progress) == (Connection::Worker, Progress::Thread) {
+            return Err(contradiction());
+        }
+        let machines = control.all_gather("machines", machine().into_bytes())?;
+        let own = &machines[control.rank() as usize];
+        let stranger = machines.iter().position(|machine| machine != own);
+        let kinds = match (kind, stranger) {
+            (FabricKind::Shm, Some(rank)) => return Err(apart(rank)),
+            (FabricKind::Auto, Some(_)) => {
+                let found = rdma_survey().is_ok_and(|(found, _)| found.choice.is_ok());
+                let devices = control.all_gather("devices", vec![found.into()])?;
+                let has = |rank: usize| devices[rank] == [1];
+                let rank = control.rank() as usize;
+                let choose = |other| choose(machines[other] == *own, has(rank) && has(other));
+                (0..machines.len()).map(choose).collect()
+            }
+            (FabricKind::Auto, None) => vec![FabricKind::Shm; machines.len()],
+            (kind, _) => vec![kind; machines.len()],
+        };
+        Self::open(kinds, control.address(), layout.per_node, wires)
+    }
+
+    fn open(
+        kinds: Vec<FabricKind>,
+        address: IpAddr,
+        per_node: u32,
+        wires: Wires,
+    ) -> Result<Self, Error> {
+        let mut open: Vec<(FabricKind, Arc<dyn Fabric>)> = Vec::new();
+        let mut network = None;
+        for &kind in &kinds {
+            if open.iter().any(|(known, _)| *known == kind) {
+                continue;
+            }
+            let mut fabric = kind.open_at(address)?;
+            if shares(kind, per_node, wires) {
+                if wires.progress == Progress::Thread && network.is_none() {
+                    network = Some(Network::thread().map_err(no_thread)?);
+                }
+                let process_of = Arc::new(move |worker| worker / per_node);
+                fabric = SharedFabric::new(fabric, process_of, network.clone());
+            }
+            open.push((kind, fabric));
+        }
+        for (rank, kind) in kinds.iter().enumerate() {
+            tracing::debug!(rank, %kind, "joined with this node");
+        }
+        Ok(Self { kinds, open })
+    }
+
+    /// What joins this node with another.
+    pub(crate) fn with(&self, rank: u32) -> &dyn Fabric {
+        let kind = self.kinds[rank as usize];
+        let found = self.open.iter().find(|(known, _)| *known == kind);
+        &*found.expect("each kind was opened").1
+    }
+}
+
+fn choose(same_machine: bool, devices: bool) -> FabricKind {
+    match (same_machine, devices) {
+        (true, _) => FabricKind::Shm,
+        (false, true) => FabricKind::Verbs,
+        (false, false) => FabricKind::Tcp,
+    }
+}
+
+/// Whether the workers of two nodes share a connection.
+fn shares(kind: FabricKind, per_node: u32, wires: Wires) -> bool {
+    match wires.connection {
+        Connection::Process => true,
+        Connection::Worker => false,
+        Connection::Auto if wires.progress == Progress::Thread => true,
+        // Over shared memory a connection costs no more than its memory, and a worker that writes
+        // would keep others from writing.
+        Connection::Auto => per_node > 1 && matches!(kind, FabricKind::Tcp | FabricKind::Verbs),
+    }
+}
+
+fn contradiction() -> Error {
+    Error::Usage {
+        message: "millstream.progress = 'thread' moves connections that workers share, and with \
+                  millstream.connection = 'worker' they share none"
+            .into(),
+        hint: "leave one of the two at its default".into(),
+    }
+}
+
+fn no_thread(source: std::io::Error) -> Error {
+    FabricError::Connect { link: "the thread that moves the network".into(), source }.into()
+}
+
+fn apart(rank: usize) -> Error {
+    Error::Usage {
+        message: format!("shared memory does not reach node {rank}, which is on another machine"),
+        hint: "--fabric auto takes shared memory on a machine and tcp or verbs between".into(),
+    }
+}
+
+/// What processes have in common that can share memory: a boot of a kernel, and the namespace in
+/// which their sockets find each other.
+fn machine() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    format!("{} {}", boot.trim(), network.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_takes_the_nearest_that_reaches() {
+        assert_eq!(choose(true, true), FabricKind::Shm);
+        assert_eq!(choose(true, false), FabricKind::Shm);
+        assert_eq!(choose(false, true), FabricKind::Verbs);
+        assert_eq!(choose(false, false), FabricKind::Tcp);
+        let error = apart(3);
+        assert!(error.to_string().contains("node 3") && error.hint().unwrap().contains("auto"));
+    }
+
+    #[test]
+    fn a_transport_is_opened_once_for_all_pairs_that_use_it() {
+        let kinds = [FabricKind::Shm, FabricKind::Tcp, FabricKind::Shm, FabricKind::Tcp];
+        let address = IpAddr::from([127, 0, 0, 1]);
+        let pairs = Pairs::open(kinds.into(), address, 2, Wires::default()).unwrap();
+        let names: Vec<_> = (0..4).map(|rank| pairs.with(rank).name()).collect();
+        assert_eq!(names, ["shm", "tcp", "shm", "tcp"]);
+        assert_eq!(pairs.open.len(), 2);
+    }
+
+    #[test]
+    fn workers_share_where_that_is_wanted_or_suits() {
+        let wires = |connection, progress| Wires { connection, progress };
+        let auto = wires(Connection::Auto, Progress::Spin);
+        assert!(shares(FabricKind::Tcp, 2, auto) && shares(FabricKind::Verbs, 8, auto));
+        assert!(!shares(FabricKind::Tcp, 1, auto) && !shares(FabricKind::Shm, 8, auto));
+        assert!(shares(FabricKind::Shm, 1, wires(Connection::Auto, Progress::Thread)));
+        assert!(shares(FabricKind::Shm, 1, wires(Connection::Process, Progress::Spin)));
+        assert!(!shares(FabricKind::Tcp, 2, wires(Connection::Worker, Progress::Spin)));
+        let error = contradiction();
+        assert!(error.to_string().contains("'thread'") && error.hint().is_some());
+    }
+}

@@ -1,0 +1,142 @@
+//! How deep a statement may go.
+//!
+//! A tree is as deep as parentheses are nested, which the parser bounds, and as a chain is long:
+//! `a + b + c + …`, `… UNION ALL … UNION ALL …`. Everything that walks the tree needs stack for
+//! each level, DataFusion's optimizer some ten KiB, and to run out of it would end the process. So
+//! chains have a bound, and whatever is within it is planned on a stack that is large enough,
+//! whoever asks.
+
+use std::io;
+use std::thread;
+
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
+
+use crate::diagnostics::{Diagnostic, Place};
+use crate::syntax::is_word;
+
+/// Links of a chain at most.
+pub(crate) const LINKS_MAX: usize = 500;
+
+/// Bytes of stack; what is not used is never memory.
+const STACK_BYTES: usize = 256 << 20;
+
+/// Words that are operators.
+const OPERATORS: &[&str] = &[
+    "AND", "OR", "NOT", "XOR", "IS", "LIKE", "ILIKE", "BETWEEN", "IN", "DIV", "AT", "COLLATE",
+    "SIMILAR", "ESCAPE", "OVERLAPS",
+];
+/// Words behind which another expression begins.
+const BEGIN: &[&str] = &[
+    "SELECT", "FROM", "WHERE", "GROUP", "HAVING", "ORDER", "BY", "ON", "WHEN", "THEN", "ELSE",
+    "WITH", "LIMIT", "VALUES", "QUALIFY",
+];
+/// Words that put two inputs together.
+const INPUTS: &[&str] = &["UNION", "EXCEPT", "INTERSECT", "JOIN", "APPLY"];
+
+/// The chains at one level of parentheses.
+#[derive(Default)]
+struct Level {
+    /// Operators since the expression began.
+    operators: usize,
+    /// Inputs put together so far.
+    inputs: usize,
+    /// Whether a comma puts two inputs together.
+    from: bool,
+}
+
+/// Refuses a statement with a chain that is too long.
+///
+/// # Errors
+/// At the first link too many.
+pub(crate) fn check(tokens: &[TokenWithSpan]) -> Result<(), Diagnostic> {
+    let mut levels = vec![Level::default()];
+    for token in tokens {
+        let any = |words: &[&str]| words.iter().any(|word| is_word(token, word));
+        let Some(level) = levels.last_mut() else { return Ok(()) };
+        match &token.token {
+            Token::LParen | Token::LBracket | Token::LBrace => levels.push(Level::default()),
+            Token::RParen | Token::RBracket | Token::RBrace => {
+                if levels.len() > 1 {
+                    levels.pop();
+                }
+                // One subscript may follow another.
+                let brackets = matches!(token.token, Token::RBracket);
+                if let Some(level) = levels.last_mut().filter(|_| brackets) {
+                    level.operators += 1;
+                }
+            }
+            Token::Comma if level.from => level.inputs += 1,
+            Token::Comma => level.operators = 0,
+            Token::Word(_) if any(INPUTS) => level.inputs += 1,
+            Token::Word(_) if any(BEGIN) => {
+                level.operators = 0;
+                level.from = is_word(token, "FROM") || level.from && is_word(token, "ON");
+            }
+            Token::Word(_) if any(OPERATORS) => level.operators += 1,
+            Token::Word(_) | Token::Number(..) | Token::SingleQuotedString(_) | Token::Period => {}
+            _ => level.operators += 1,
+        }
+        let chain = levels.last().map_or(0, |level| level.operators.max(level.inputs));
+        if chain > LINKS_MAX {
+            let message = format!("a chain of more than {LINKS_MAX} operators");
+            return Err(Diagnostic::at(Place::of(token.span), message).hint(
+                "write x IN (…) for many comparisons with OR; VALUES or a file for many UNIONs; \
+                 else compute parts of it in views",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Does something on a large stack.
+///
+/// # Errors
+/// When there is no memory for a thread.
+pub(crate) fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("plan".into()).stack_size(STACK_BYTES);
+        let done = thread.spawn_scoped(scope, work)?.join();
+        Ok(done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::syntax::split;
+
+    fn refused(sql: &str) -> Option<usize> {
+        split(sql).err().map(|error| {
+            assert!(error.message.contains("chain"), "{}", error.message);
+            error.column
+        })
+    }
+
+    #[test]
+    fn chains_have_a_bound_and_lists_have_none() {
+        let sql = |link: &str, links: usize| format!("SELECT 1{} FROM t", link.repeat(links));
+        for link in [" + 1", " AND 1", " UNION ALL SELECT 1", "[1]", " IS NULL", "::INT"] {
+            assert_eq!(refused(&sql(link, LINKS_MAX)), None, "{link}");
+            assert!(refused(&sql(link, LINKS_MAX + 1)).is_some(), "{link}");
+        }
+        assert_eq!(refused(&sql(" + 1", LINKS_MAX + 1)), Some(9 + LINKS_MAX * 4 + 1));
+        for link in [", 1", ", 1 + 1", ", f(1, 2)"] {
+            assert_eq!(refused(&sql(link, 4 * LINKS_MAX)), None, "{link}");
+        }
+        let from = |links: usize| format!("SELECT 1 FROM t{}", ", t".repeat(links));
+        assert!(refused(&from(LINKS_MAX)).is_none() && refused(&from(LINKS_MAX + 1)).is_some());
+    }
+
+    #[test]
+    fn what_is_within_parentheses_is_a_chain_of_its_own() {
+        let inner = format!("(1{})", " + 1".repeat(LINKS_MAX));
+        assert_eq!(refused(&format!("SELECT {inner}, {inner} * {inner}")), None);
+    }
+
+    #[test]
+    fn a_panic_on_the_large_stack_goes_on() {
+        assert_eq!(on_large_stack(|| 7).ok(), Some(7));
+        let panicked = std::panic::catch_unwind(|| on_large_stack(|| panic!("so")));
+        assert!(panicked.is_err());
+    }
+}

@@ -1,0 +1,362 @@
+//! What workers and operators did: in a run that has ended, or in an interval of one that goes on.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use arrow::temporal_conversions::timestamp_ms_to_datetime;
+use serde_json::{Value, json};
+
+use super::human;
+
+/// What a run came to, or an interval of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ran {
+    /// From the first row that could be read to the end; or how long the interval was.
+    pub elapsed: Duration,
+    /// Where the run goes on, the clock of the job in milliseconds since 1970: then rows and bytes
+    /// are shown per second, with how far each watermark is behind the clock.
+    pub clock_ms: Option<i64>,
+    /// By node and worker.
+    pub workers: Vec<RanWorker>,
+    /// By worker and operator.
+    pub operators: Vec<RanOperator>,
+}
+
+/// What a worker did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RanWorker {
+    /// Its node.
+    pub node: u32,
+    /// Its number in the job.
+    pub worker: u32,
+    /// Nanoseconds with work.
+    pub busy_ns: u64,
+    /// Nanoseconds in which it waited for others to take what it had sent, and for nothing else.
+    pub backpressured_ns: u64,
+    /// Nanoseconds without anything to do.
+    pub idle_ns: u64,
+    /// Rows read.
+    pub rows_in: u64,
+    /// Rows given out.
+    pub rows_out: u64,
+    /// Rows that were late for all of their windows.
+    pub late: u64,
+    /// Bytes sent to other workers.
+    pub bytes_sent: u64,
+    /// Bytes of state at the end.
+    pub state_bytes: u64,
+    /// Most bytes of state.
+    pub state_bytes_peak: u64,
+    /// The watermark in milliseconds since 1970, if there was one that was not the end.
+    pub watermark_ms: Option<i64>,
+}
+
+/// What an operator did on one worker: its coroutines, with what rows are pushed through up to the
+/// next operator that keeps them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RanOperator {
+    /// Its place in the plan.
+    pub operator: usize,
+    /// The node of the worker.
+    pub node: u32,
+    /// The worker's number in the job.
+    pub worker: u32,
+    /// Nanoseconds with work.
+    pub busy_ns: u64,
+    /// Nanoseconds in which it waited for others to take what it had sent, and the worker had
+    /// nothing else to do.
+    pub backpressured_ns: u64,
+    /// Rows that came to it on this worker.
+    pub rows_in: u64,
+    /// Rows that it gave out on this worker.
+    pub rows_out: u64,
+    /// Bytes of state at the end.
+    pub state_bytes: u64,
+    /// Epochs that it closed, if it groups and its rows meet by merge.
+    pub epochs: u64,
+    /// Groups in their deltas.
+    pub groups_sent: u64,
+    /// Bytes of these deltas.
+    pub delta_bytes: u64,
+    /// Bytes of input after which its next epoch ends.
+    pub epoch_bytes: u64,
+    /// Its watermark in milliseconds since 1970, if there was one that was not the end.
+    pub watermark_ms: Option<i64>,
+}
+
+/// A watermark further behind than this belongs to old data; how far behind it is tells nothing.
+const LAG_SHOWN_MAX_MS: i64 = 7 * 86_400_000;
+
+/// A percentage of a time.
+fn percent(part_ns: u64, all_ns: u64) -> f64 {
+    if all_ns == 0 { 0.0 } else { (part_ns as f64 * 100.0 / all_ns as f64).min(100.0) }
+}
+
+/// The greatest over the mean; 1 where all are equal.
+fn skew(numbers: &[u64]) -> f64 {
+    let (most, sum) = (numbers.iter().max().copied().unwrap_or(0), numbers.iter().sum::<u64>());
+    if sum == 0 { 1.0 } else { most as f64 * numbers.len() as f64 / sum as f64 }
+}
+
+impl RanWorker {
+    fn all_ns(&self) -> u64 {
+        self.busy_ns + self.backpressured_ns + self.idle_ns
+    }
+}
+
+impl Ran {
+    /// Lines of cells, the first of which names the line.
+    fn table(out: &mut String, first: &str, titles: &[&str], lines: &[(String, Vec<String>)]) {
+        let width = |at: usize| {
+            let cells = lines.iter().map(|(_, cells)| cells[at].chars().count());
+            cells.chain([titles[at].len()]).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..titles.len()).map(width).collect();
+        let names = lines.iter().map(|(name, _)| name.chars().count());
+        let name_width = names.chain([first.len()]).max().unwrap_or(0);
+        let mut line = |name: &str, cells: &[&str]| {
+            // Writing to a String cannot fail.
+            let _ = write!(out, "  {name:<name_width$}");
+            for (cell, width) in cells.iter().zip(&widths) {
+                let _ = write!(out, "  {cell:>width$}");
+            }
+            out.truncate(out.trim_end_matches(' ').len());
+            out.push('\n');
+        };
+        line(first, titles);
+        for (name, cells) in lines {
+            line(name, &cells.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+    }
+
+    /// A number of the run; of one that goes on, how many there were in a second.
+    fn number(&self, number: u64) -> String {
+        match self.clock_ms {
+            None => number.to_string(),
+            Some(_) => per_second(number, self.elapsed),
+        }
+    }
+
+    fn bytes(&self, bytes: u64) -> String {
+        match self.clock_ms {
+            None => human(bytes),
+            Some(_) => human((bytes as f64 / self.elapsed.as_secs_f64().max(1e-6)) as u64),
+        }
+    }
+
+    /// A watermark, and how far it is behind the clock.
+    fn time(&self, watermark_ms: Option<i64>) -> Option<[String; 2]> {
+        let clock_ms = self.clock_ms?;
+        let time = watermark_ms.and_then(timestamp_ms_to_datetime);
+        let behind = watermark_ms.map(|ms| clock_ms.saturating_sub(ms).max(0));
+        let behind = behind.filter(|&ms| ms <= LAG_SHOWN_MAX_MS);
+        Some([
+            time.map_or("-".into(), |time| time.format("%Y-%m-%d %H:%M:%S").to_string()),
+            behind.map_or("-".into(), |ms| format!("{:.1} s", ms as f64 / 1e3)),
+        ])
+    }
+
+    /// The tables of operators, which have these names, and of workers.
+    pub fn text(&self, names: &[String]) -> String {
+        let mut out = match self.clock_ms {
+            None => format!("ran in {:.3} s\n", self.elapsed.as_secs_f64()),
+            Some(_) => String::new(),
+        };
+        self.operators_text(&mut out, names);
+        self.workers_text(&mut out);
+        let rows: Vec<u64> = self.workers.iter().map(|worker| worker.rows_in).collect();
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            out,
+            "  skew {:.2}: rows of the worker that read most, over the mean",
+            skew(&rows)
+        );
+        out
+    }
+
+    fn operators_text(&self, out: &mut String, names: &[String]) {
+        let all_ns: u64 = self.workers.iter().map(RanWorker::all_ns).sum();
+        let live = self.clock_ms.is_some();
+        let mut titles = match live {
+            false => vec!["busy", "waiting", "idle", "rows in", "rows out", "skew"],
+            true => vec!["busy", "waiting", "idle", "in/s", "out/s", "skew", "state"],
+        };
+        titles.extend(if live { &["watermark", "lag"][..] } else { &[] });
+        let line = |(at, name): (usize, &String)| {
+            let all: Vec<&RanOperator> =
+                self.operators.iter().filter(|operator| operator.operator == at).collect();
+            let sum = |of: fn(&RanOperator) -> u64| all.iter().map(|one| of(one)).sum::<u64>();
+            let (busy, waiting) = (sum(|one| one.busy_ns), sum(|one| one.backpressured_ns));
+            let idle = all_ns.saturating_sub(busy + waiting);
+            let rows: Vec<u64> = all.iter().map(|one| one.rows_in).collect();
+            let mut cells: Vec<String> =
+                [busy, waiting, idle].map(|ns| format!("{:.0} %", percent(ns, all_ns))).into();
+            cells.push(self.number(sum(|one| one.rows_in)));
+            cells.push(self.number(sum(|one| one.rows_out)));
+            cells.push(format!("{:.2}", skew(&rows)));
+            if live {
+                cells.push(human(sum(|one| one.state_bytes)));
+            }
+            // Workers whose input has ended have none.
+            let least = all.iter().filter_map(|one| one.watermark_ms).min();
+            cells.extend(self.time(least).into_iter().flatten());
+            (name.clone(), cells)
+        };
+        let lines: Vec<_> = names.iter().enumerate().map(line).collect();
+        if !self.operators.is_empty() {
+            Self::table(out, "operator", &titles, &lines);
+        }
+    }
+
+    fn workers_text(&self, out: &mut String) {
+        let mut titles = match self.clock_ms {
+            None => vec!["busy", "waiting", "idle", "rows in", "rows out", "late", "sent", "state"],
+            Some(_) => {
+                vec!["busy", "waiting", "idle", "in/s", "out/s", "late/s", "sent/s", "state"]
+            }
+        };
+        titles.extend(if self.clock_ms.is_some() { &["watermark", "lag"][..] } else { &[] });
+        let line = |worker: &RanWorker| {
+            let percent = |ns| format!("{:.0} %", percent(ns, worker.all_ns()));
+            let state = match self.clock_ms {
+                None => worker.state_bytes_peak,
+                Some(_) => worker.state_bytes,
+            };
+            let mut cells = vec![
+                percent(worker.busy_ns),
+                percent(worker.backpressured_ns),
+                percent(worker.idle_ns),
+                self.number(worker.rows_in),
+                self.number(worker.rows_out),
+                self.number(worker.late),
+                self.bytes(worker.bytes_sent),
+                human(state),
+            ];
+            cells.extend(self.time(worker.watermark_ms).into_iter().flatten());
+            (format!("{} of node {}", worker.worker, worker.node), cells)
+        };
+        let lines: Vec<_> = self.workers.iter().map(line).collect();
+        Self::table(out, "worker", &titles, &lines);
+    }
+
+    /// The same for other programs.
+    pub fn json(&self, names: &[String]) -> Value {
+        let worker = |worker: &RanWorker| {
+            json!({
+                "node": worker.node,
+                "worker": worker.worker,
+                "busy_seconds": worker.busy_ns as f64 / 1e9,
+                "backpressured_seconds": worker.backpressured_ns as f64 / 1e9,
+                "idle_seconds": worker.idle_ns as f64 / 1e9,
+                "rows_in": worker.rows_in,
+                "rows_out": worker.rows_out,
+                "late": worker.late,
+                "bytes_sent": worker.bytes_sent,
+                "state_bytes": worker.state_bytes,
+                "state_bytes_peak": worker.state_bytes_peak,
+                "watermark_ms": worker.watermark_ms,
+            })
+        };
+        let operator = |operator: &RanOperator| {
+            json!({
+                "operator": operator.operator,
+                "name": names.get(operator.operator),
+                "node": operator.node,
+                "worker": operator.worker,
+                "busy_seconds": operator.busy_ns as f64 / 1e9,
+                "backpressured_seconds": operator.backpressured_ns as f64 / 1e9,
+                "rows_in": operator.rows_in,
+                "rows_out": operator.rows_out,
+                "state_bytes": operator.state_bytes,
+                "watermark_ms": operator.watermark_ms,
+            })
+        };
+        let rows: Vec<u64> = self.workers.iter().map(|worker| worker.rows_in).collect();
+        json!({
+            "elapsed_seconds": self.elapsed.as_secs_f64(),
+            "clock_ms": self.clock_ms,
+            "skew": skew(&rows),
+            "workers": self.workers.iter().map(worker).collect::<Vec<_>>(),
+            "operators": self.operators.iter().map(operator).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// Something per second, with three digits.
+fn per_second(number: u64, elapsed: Duration) -> String {
+    let each = number as f64 / elapsed.as_secs_f64().max(1e-6);
+    match each {
+        ..1e3 => format!("{each:.0}"),
+        ..1e6 => format!("{:.3} K", each / 1e3),
+        ..1e9 => format!("{:.3} M", each / 1e6),
+        _ => format!("{:.3} G", each / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skew_is_the_most_over_the_mean() {
+        assert_eq!(skew(&[10, 10]), 1.0);
+        assert_eq!(skew(&[30, 10]), 1.5);
+        assert_eq!(skew(&[0, 0]), 1.0);
+    }
+
+    fn ran() -> Ran {
+        let worker = |worker| RanWorker {
+            worker,
+            busy_ns: 3,
+            backpressured_ns: 1,
+            rows_in: 3_000,
+            watermark_ms: Some(1_357_034_400_000),
+            ..RanWorker::default()
+        };
+        let operator = |worker, operator, rows_in| RanOperator {
+            operator,
+            worker,
+            busy_ns: 1,
+            rows_in,
+            watermark_ms: (operator == 0).then_some(1_357_034_400_000),
+            ..RanOperator::default()
+        };
+        Ran {
+            elapsed: Duration::from_millis(1500),
+            clock_ms: None,
+            workers: vec![worker(0), worker(1)],
+            operators: vec![
+                operator(0, 0, 2_000),
+                operator(0, 1, 300),
+                operator(1, 0, 4_000),
+                operator(1, 1, 100),
+            ],
+        }
+    }
+
+    #[test]
+    fn times_are_parts_of_their_sum() {
+        let text = ran().text(&["source t".into(), "join".into()]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "ran in 1.500 s");
+        let cells = |at: usize| lines[at].split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(cells(2), "source t 25 % 0 % 75 % 6000 0 1.33", "{text}");
+        assert_eq!(cells(3), "join 25 % 0 % 75 % 400 0 1.50", "{text}");
+        assert_eq!(cells(5), "0 of node 0 75 % 25 % 0 % 3000 0 0 0 B 0 B", "{text}");
+    }
+
+    #[test]
+    fn of_a_job_that_runs_there_are_rates_and_lags() {
+        let ran = Ran { clock_ms: Some(1_357_034_401_500), ..ran() };
+        let text = ran.text(&["source t".into(), "join".into()]);
+        let line = |name: &str| {
+            let line = text.lines().find(|line| line.trim().starts_with(name)).expect(&text);
+            line.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        let source = "source t 25 % 0 % 75 % 4.000 K 0 1.33 0 B 2013-01-01 10:00:00 1.5 s";
+        assert_eq!(line("source"), source);
+        assert!(line("join").ends_with("267 0 1.50 0 B - -"), "{text}");
+        assert!(line("0 of").ends_with("2.000 K 0 0 0 B 0 B 2013-01-01 10:00:00 1.5 s"), "{text}");
+        assert_eq!(ran.json(&[])["operators"][3]["rows_in"], 100);
+    }
+}

@@ -1,0 +1,6 @@
+CREATE TABLE t (k BIGINT, s STRING, v BIGINT, w DOUBLE, ts TIMESTAMP(3), WATERMARK FOR ts AS ts - INTERVAL '5' SECOND)
+WITH ('connector' = 'generator');
+CREATE TABLE r (k BIGINT, v BIGINT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts) WITH ('connector' = 'generator');
+CREATE TABLE d (k BIGINT, name STRING) WITH ('connector' = 'generator', 'rows' = '10');
+CREATE TABLE none (k BIGINT, n BIGINT) WITH ('connector' = 'blackhole');
+CREATE VIEW h AS SELECT window_start, window_end, window_time, k, count(*) AS n FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR) GROUP BY window_start, window_end, window_time, k; INSERT INTO none SELECT k, max(n) FROM h GROUP BY window_start, window_end, k;

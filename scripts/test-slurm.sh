@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Starts jobs with a real SLURM: one controller and four nodes on this machine (scripts/slurm.sh), and
+# `srun -n 4 millstream run …` gives the rows that one process gives; with the ranks on four nodes and on
+# one, with addresses by a shared directory and by the launcher (PMI). Where SLURM cannot be had the
+# script says NOT RUN and why, and its status is 77.
+set -euo pipefail
+source "$(dirname "$0")/env.sh"
+source "$(dirname "$0")/apt.sh"
+source "$(dirname "$0")/launched.sh"
+source "$(dirname "$0")/slurm.sh"
+cd "$root"
+what="the tests with SLURM"
+
+[ "$(id -u)" = 0 ] || not_run "SLURM's daemons need root"
+packages_or_not_run slurm-wlm munge
+build_millstream
+one_process
+trap slurm_end EXIT
+slurm_start 4
+
+run=("$millstream" run "$query" --format csv)
+# The nodes of this SLURM are all this machine, so that its loopback address reaches them.
+local_only=(--listen 127.0.0.1:0)
+say "srun on four nodes, addresses by the directory of the job"
+compare srun -n 4 "${run[@]}" --fabric tcp "${local_only[@]}"
+[ -z "$(ls -A | grep '^\.millstream-' || true)" ] || die "files of the rendezvous are left"
+say "srun on four nodes, addresses by PMI"
+compare srun --mpi=pmi2 -n 4 "${run[@]}" --fabric tcp "${local_only[@]}"
+say "srun on four nodes, beyond loopback with certificates"
+"$millstream" cert init "$slurm_dir/ca"
+"$millstream" cert issue "$slurm_dir/ca" "$slurm_dir/node"
+compare srun -n 4 "${run[@]}" --fabric tcp --certs "$slurm_dir/node"
+say "srun on four nodes, beyond loopback as on a network that is trusted"
+compare srun -n 4 "${run[@]}" --fabric tcp --insecure
+say "srun on four nodes, beyond loopback and unasked"
+if said=$(srun -n 4 "${run[@]}" --fabric tcp 2>&1); then die "it listened beyond loopback"; fi
+grep -q -- '--insecure' <<<"$said" || die "no word of --insecure: $said"
+say "a batch script whose process is alone"
+cat >"$slurm_dir/batch.sh" <<END
+#!/bin/sh
+cd "$root" && exec "$millstream" run "$query" --format csv --quiet
+END
+chmod +x "$slurm_dir/batch.sh"
+batch() {
+  timeout 120 sbatch -Q -W -n 4 -o "$slurm_dir/batch.out" "$slurm_dir/batch.sh"
+  cat "$slurm_dir/batch.out"
+}
+rows=$(batch | sort)
+[ "$rows" = "$expected" ] || die "other rows from the batch script"
+printf '\nsrun: every job gave the rows of one process\n'

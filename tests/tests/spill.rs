@@ -1,0 +1,143 @@
+//! State larger than its budget: the same rows with a disk as without a bound, by every exchange,
+//! in the simulator and as processes; and what a bad disk does.
+
+use std::sync::Arc;
+
+use arrow::array::{Int64Array, StringArray, TimestampMillisecondArray};
+use arrow::record_batch::RecordBatch;
+use dataflow::error::DataflowError;
+use fabric::sim::SimOptions;
+use state::StateError;
+use state::sim::{SimDisk, SimDiskOptions};
+use tests::cluster::{Cluster, Run};
+use tests::command::{Dir, run_sql};
+use tests::memory::{Event, Memory, Table};
+use tests::random::schema;
+use tests::rows::sorted;
+use tests::scenario::plan;
+
+const FLOWS: i64 = 6;
+const BATCHES: i64 = 20;
+const ROWS: i64 = 500;
+/// Keys of all flows.
+const KEYS: i64 = 20_000;
+
+/// Rows of six flows with keys far apart, of which each comes several times in the hour.
+fn table() -> Table {
+    let batch = |flow: i64, number: i64| {
+        let at: Vec<i64> = (0..ROWS).map(|row| (number * ROWS + row) * FLOWS + flow).collect();
+        let of = |by: fn(i64) -> i64| at.iter().map(|&at| by(at)).collect::<Int64Array>();
+        let words = ["a", "b", "c"].iter().cycle().take(ROWS as usize);
+        let times = at.iter().map(|at| at * 60);
+        let columns: Vec<arrow::array::ArrayRef> = vec![
+            Arc::new(of(|at| at * 7_919 % KEYS * 1_000_003)),
+            Arc::new(StringArray::from_iter_values(words)),
+            Arc::new(of(|at| at % 101)),
+            Arc::new(of(|at| at % 7).unary::<_, arrow::datatypes::Float64Type>(|v| v as f64)),
+            Arc::new(TimestampMillisecondArray::from_iter_values(times)),
+        ];
+        RecordBatch::try_new(schema(), columns).expect("the columns fit")
+    };
+    let flow = |flow| (0..BATCHES).map(|number| Event::Rows(batch(flow, number))).collect();
+    Table { schema: schema(), bounded: true, flows: (0..FLOWS).map(flow).collect() }
+}
+
+const QUERIES: [&str; 4] = [
+    "SELECT k, count(*), sum(v), max(w) FROM t GROUP BY k",
+    "SELECT window_start, k, count(*), min(v) FROM TUMBLE(TABLE t, DESCRIPTOR(ts), \
+     INTERVAL '20' MINUTE) GROUP BY window_start, window_end, k",
+    "SELECT window_start, k, count(*), avg(w) FROM HOP(TABLE t, DESCRIPTOR(ts), \
+     INTERVAL '10' MINUTE, INTERVAL '20' MINUTE) GROUP BY window_start, window_end, k",
+    "SELECT window_end, k, count(*), sum(v) FROM CUMULATE(TABLE t, DESCRIPTOR(ts), \
+     INTERVAL '15' MINUTE, INTERVAL '30' MINUTE) GROUP BY window_start, window_end, k",
+];
+
+/// Runs a query on two nodes of two workers, or on one worker; with a budget if there is a disk.
+fn answer(
+    query: &str,
+    exchange: &str,
+    disk: Option<Arc<SimDisk>>,
+) -> Result<(Vec<String>, Run), DataflowError> {
+    let memory = Memory::new(None);
+    memory.add("t", table());
+    let budget = if disk.is_some() { "448 KiB" } else { "1 GiB" };
+    let script = format!(
+        "SET millstream.exchange = {exchange};
+         SET millstream.epoch_bytes = '1 MiB';
+         SET millstream.batch_rows = 512;
+         SET millstream.state_bytes = '{budget}';
+         CREATE TABLE t ({}, WATERMARK FOR ts AS ts - INTERVAL '30' SECOND)
+             WITH ('connector' = 'memory');
+         {query};",
+        tests::random::COLUMNS
+    );
+    let (nodes, workers) = if exchange == "forward" { (1, 1) } else { (2, 2) };
+    let job = Arc::new(plan(&memory, &script, nodes, workers).job);
+    let network = SimOptions::seeded(7);
+    let run = Cluster { nodes, workers, network, kill: None, disk }.run(&job)?;
+    Ok((sorted(&memory.all_committed()), run))
+}
+
+#[test]
+fn rows_do_not_depend_on_whether_state_fits() {
+    for query in QUERIES {
+        let (expected, _) = answer(query, "forward", None).expect("it fits");
+        for exchange in ["forward", "merge", "shuffle"] {
+            let disk = SimDisk::new(SimDiskOptions::default());
+            let (rows, run) = answer(query, exchange, Some(disk.clone()))
+                .unwrap_or_else(|error| panic!("{exchange}: {query}: {error}"));
+            assert!(rows == expected, "{exchange}: {query}");
+            let spilled = run.sum(|metrics| &metrics.spilled_bytes);
+            assert!(spilled > 0, "{exchange}: {query}: nothing was spilled");
+            assert!(run.sum(|metrics| &metrics.unspilled_bytes) > 0, "{exchange}: {query}");
+            assert_eq!(disk.files(), 0, "{exchange}: {query}");
+        }
+    }
+}
+
+#[test]
+fn a_bad_disk_ends_the_job() {
+    let of = |options| answer(QUERIES[0], "merge", Some(SimDisk::new(options))).map(|_| ());
+    let full = of(SimDiskOptions { bytes_max: Some(50_000), ..SimDiskOptions::default() });
+    assert!(full.expect_err("it is full").is_disk());
+    let fails = of(SimDiskOptions { fails_at: Some(9), ..SimDiskOptions::default() });
+    let fails = fails.expect_err("it cannot be read").to_string();
+    assert!(fails.ends_with("the device does not answer"), "{fails}");
+    let damaged = of(SimDiskOptions { damages_at: Some(5), ..SimDiskOptions::default() });
+    let Err(DataflowError::State(StateError::Damaged { .. })) = damaged else {
+        panic!("{damaged:?}");
+    };
+}
+
+/// Each of many keys twice.
+const TWICE: &str = "
+    SET millstream.state_bytes = '4 MiB';
+    CREATE TABLE numbers (n BIGINT) WITH (
+        'connector' = 'generator', 'rows' = '800000', 'fields.n.kind' = 'sequence');
+    CREATE TABLE counts (k STRING, c BIGINT) WITH ('connector' = 'file', 'path' = 'counts.csv');
+    INSERT INTO counts
+        SELECT 'key ' || CAST(n % 400000 AS STRING), count(*) FROM numbers
+        GROUP BY 'key ' || CAST(n % 400000 AS STRING);";
+
+#[test]
+fn a_command_with_a_folder_needs_no_more_memory() {
+    for exchange in ["merge", "shuffle"] {
+        let dir = Dir::new("spill");
+        let exchange = format!("millstream.exchange={exchange}");
+        let layout = ["--nodes", "2", "--workers", "1", "--set", &exchange];
+        let spill = ["--set", "millstream.spill_dir=./cold"];
+        let outcome = run_sql(&dir, TWICE, &[&layout[..], &spill].concat()).ended(0);
+        assert!(outcome.err.contains("; spilled "), "{}", outcome.err);
+        let rows = dir.read("counts.csv");
+        let mut keys: Vec<&str> =
+            rows.lines().skip(1).map(|row| row.strip_suffix(",2").expect(row)).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), 400_000);
+        let left = std::fs::read_dir(dir.path().join("cold")).expect("it is there").count();
+        assert_eq!(left, 0, "files go with the job");
+    }
+    let dir = Dir::new("no-spill");
+    let outcome = run_sql(&dir, TWICE, &["--workers", "1"]);
+    assert!(outcome.err.contains("millstream.spill_dir"), "{}", outcome.err);
+}
