@@ -1,6 +1,6 @@
 //! The end of a connection: errors, each once, and nothing after them.
 
-use super::{Case, Rig, pattern};
+use super::{Case, Rig, Side, pattern};
 use crate::{Budget, Completion, ErrorKind, Flags, OpId, PostError, RemoteKey, Src};
 
 pub(super) const CASES: &[Case] = &[
@@ -46,6 +46,14 @@ fn ended_once(seen: &[Completion], ids: &[OpId]) {
     assert_eq!(ended, expected, "each operation ends once");
 }
 
+/// Awaits the ends of the operations of one side, which are taken back as the network acts, and
+/// gives more of them a chance to come.
+fn all_end<'b>(rig: &mut Rig<'b>, ids: &[OpId], side: impl for<'r> Fn(&'r Rig<'b>) -> &'r Side) {
+    rig.until("each operation ends", |rig| ids.iter().all(|id| side(rig).settled(*id)));
+    rig.quiet();
+    ended_once(&side(rig).seen, ids);
+}
+
 fn refuses(rig: &mut Rig<'_>) {
     assert_eq!(rig.a.write(0, 0, 8), Err(PostError::Closed));
     assert_eq!(rig.a.write_notify(0, 0, 8, 1), Err(PostError::Closed));
@@ -76,8 +84,7 @@ fn flushes(rig: &mut Rig<'_>) {
             rig.others[other].0.end.submit();
         }
         rig.others[other].0.end.close();
-        rig.quiet();
-        ended_once(&rig.others[other].0.seen, &ids);
+        all_end(rig, &ids, |rig| &rig.others[other].0);
     }
 }
 
@@ -85,11 +92,9 @@ fn twice(rig: &mut Rig<'_>) {
     let id = rig.a.write(0, 0, 64).expect("posts");
     rig.a.end.close();
     rig.a.end.close();
-    rig.quiet();
+    all_end(rig, &[id], |rig| &rig.a);
     rig.a.end.close();
-    ended_once(&rig.a.seen, &[id]);
-    rig.quiet();
-    ended_once(&rig.a.seen, &[id]);
+    all_end(rig, &[id], |rig| &rig.a);
 }
 
 fn noticed(rig: &mut Rig<'_>) {
@@ -117,8 +122,7 @@ fn peer_flushes(rig: &mut Rig<'_>) {
     rig.b.end.close();
     ids.extend(rig.a.write(0, 0, 256));
     rig.until("the peer notices", |rig| !rig.a.errors().is_empty());
-    rig.quiet();
-    ended_once(&rig.a.seen, &ids);
+    all_end(rig, &ids, |rig| &rig.a);
 }
 
 fn lands_never(rig: &mut Rig<'_>) {
@@ -179,8 +183,7 @@ fn one_culprit(rig: &mut Rig<'_>) {
         ids.extend(rig.a.write(0, i * 64, 64));
     }
     rig.until("the error", |rig| rig.a.settled(culprit));
-    rig.quiet();
-    ended_once(&rig.a.seen, &ids);
+    all_end(rig, &ids, |rig| &rig.a);
     let first = (Some(culprit), ErrorKind::RemoteAccess);
     assert_eq!(rig.a.errors().first(), Some(&first));
     refuses(rig);
@@ -191,8 +194,7 @@ fn failed_refuses(rig: &mut Rig<'_>) {
     let id = rig.a.write(0, 0, 64).expect("posts");
     rig.b.end.close();
     rig.until("the failure", |rig| !rig.a.errors().is_empty());
-    rig.quiet();
-    ended_once(&rig.a.seen, &[id]);
+    all_end(rig, &[id], |rig| &rig.a);
     refuses(rig);
     let seen = rig.a.seen.len();
     rig.a.end.close();

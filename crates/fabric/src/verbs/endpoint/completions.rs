@@ -17,6 +17,8 @@ use crate::{Completion, ErrorKind, OpId};
 const COMPLETIONS: usize = 32;
 /// How long a broken queue pair may take to give its requests back before it is destroyed.
 const DRAIN_PATIENCE: Duration = Duration::from_millis(200);
+/// How long the answers of a peer that is gone are waited for.
+const ANSWER_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Why a connection ends.
 pub(super) struct Break {
@@ -155,8 +157,22 @@ impl VerbsEndpoint {
         }
         // The peer says nothing on the socket but that it ends.
         if gone || self.alarm.is_rung() {
-            self.collect();
+            self.hear_out();
             self.fail(LOST);
+        }
+    }
+
+    /// Takes the answers that are under way from a peer that is gone: one of them may be the
+    /// refusal that made it go, which says more than that it went.
+    fn hear_out(&mut self) {
+        let deadline = Instant::now() + ANSWER_PATIENCE;
+        loop {
+            self.collect();
+            let awaits = self.queue.last_posted().is_some_and(|last| self.given_back <= last);
+            if self.wire.is_none() || !awaits || Instant::now() >= deadline {
+                return;
+            }
+            std::thread::yield_now();
         }
     }
 
