@@ -17,6 +17,7 @@
 //!   them by time, and [`Windowed`] makes windows of them.
 //! - [`epoch`] is the protocol by which deltas are merged exactly once, without I/O, clock or
 //!   randomness.
+//! - [`KeyTable`] gives keys of any types dense ids, for what keeps rows by key without folding them.
 //! - [`Partitioner`] says which node leads a key.
 //!
 //! # Invariants
@@ -39,6 +40,7 @@ mod groups;
 mod hash;
 mod index;
 mod kernel;
+mod key_table;
 mod part;
 #[cfg(test)]
 mod part_tests;
@@ -60,6 +62,7 @@ pub use aggregate::{Accumulator, Aggregate, Holes};
 pub use error::StateError;
 pub use groups::{Groups, Ids};
 pub use index::KeyMode;
+pub use key_table::{KeyTable, NullKeys};
 pub use part::Part;
 pub use partition::{Partitioner, Split};
 pub use slice::Slice;

@@ -12,7 +12,7 @@ use arrow::buffer::NullBuffer;
 use arrow::datatypes::DataType;
 
 use super::array::Span;
-use super::{regrown, room};
+use super::{UNKNOWN, regrown, room};
 use crate::table::{Plain, Table};
 use crate::{Part, StateError, hash, kernel, words};
 
@@ -114,6 +114,31 @@ impl<K: Key> HashIndex<K> {
         Ok(())
     }
 
+    /// Appends the id of each key to `out`, [`UNKNOWN`] where it has none.
+    fn find(&self, keys: &[K], out: &mut Vec<u32>) {
+        let slots = self.slots.as_ref();
+        if slots.is_empty() {
+            out.resize(out.len() + keys.len(), UNKNOWN);
+            return;
+        }
+        out.reserve(keys.len());
+        let shift = 64 - slots.len().trailing_zeros();
+        let far = size_of_val(slots) > FAR_BYTES;
+        let mut starts = [0; CHUNK];
+        for chunk in keys.chunks(CHUNK) {
+            let starts = &mut starts[..chunk.len()];
+            for (start, key) in starts.iter_mut().zip(chunk) {
+                *start = (key.hash() >> shift) as u32;
+            }
+            out.extend(chunk.iter().enumerate().map(|(row, &key)| {
+                if far && let Some(&next) = starts.get(row + AHEAD) {
+                    kernel::prefetch(slots, next as usize);
+                }
+                look_up(slots, key, starts[row])
+            }));
+        }
+    }
+
     /// Makes room for `more` keys at a load of at most 0.6.
     fn reserve(&mut self, more: usize) -> Result<(), StateError> {
         let need = (self.keys.len() + more) * 5 / 3;
@@ -185,6 +210,20 @@ fn probe<K: Key>(slots: &mut [K::Slot], keys: &mut Vec<K>, key: K, start: u32) -
     }
 }
 
+/// The id of `key`, if it has one. There is an empty slot: the load is below one.
+#[inline(always)]
+fn look_up<K: Key>(slots: &[K::Slot], key: K, start: u32) -> u32 {
+    let mask = slots.len() - 1;
+    let mut at = start as usize;
+    loop {
+        match key.read(&slots[at & mask]) {
+            (0, _) => return UNKNOWN,
+            (id, true) => return id - 1,
+            _ => at += 1,
+        }
+    }
+}
+
 /// One key of at most 64 bits.
 pub(crate) struct WordIndex {
     key: DataType,
@@ -211,27 +250,34 @@ impl WordIndex {
         // The valid words are interned together, then spread over the rows from the back.
         self.scratch.clear();
         self.scratch.extend(nulls.valid_indices().map(|row| words[row]));
-        self.index.intern(&self.scratch, out)?;
-        let null = match self.index.null {
-            Some(id) => id,
-            None if nulls.null_count() == 0 => return Ok(()),
-            None => {
+        let first = (0..words.len()).find(|&row| nulls.is_null(row));
+        let null = match (self.index.null, first) {
+            (Some(id), _) => {
+                self.index.intern(&self.scratch, out)?;
+                id
+            }
+            (None, None) => return self.index.intern(&self.scratch, out),
+            // Ids are in order of first appearance, which NULL has in this row.
+            (None, Some(first)) => {
+                self.index.intern(&self.scratch[..first], out)?;
                 room(self.index.keys.len(), 1)?;
                 self.index.keys.push(0);
-                *self.index.null.insert(self.index.keys.len() as u32 - 1)
+                let id = *self.index.null.insert(self.index.keys.len() as u32 - 1);
+                self.index.intern(&self.scratch[first..], out)?;
+                id
             }
         };
-        let mut from = out.len();
-        out.resize(words.len(), null);
-        for row in (0..words.len()).rev() {
-            out[row] = if nulls.is_valid(row) {
-                from -= 1;
-                out[from]
-            } else {
-                null
-            };
-        }
+        spread(out, nulls, null);
         Ok(())
+    }
+
+    /// Replaces `out` by the id of each row, [`UNKNOWN`] where it has none.
+    pub(crate) fn find(&self, words: &[u64], nulls: Option<&NullBuffer>, out: &mut Vec<u32>) {
+        out.clear();
+        let Some(nulls) = nulls else { return self.index.find(words, out) };
+        let valid: Vec<u64> = nulls.valid_indices().map(|row| words[row]).collect();
+        self.index.find(&valid, out);
+        spread(out, nulls, self.index.null.unwrap_or(UNKNOWN));
     }
 
     pub(crate) fn total(&self) -> usize {
@@ -288,30 +334,17 @@ impl PackedIndex {
         out: &mut Vec<u32>,
     ) -> Result<(), StateError> {
         out.clear();
-        self.packed.clear();
-        self.packed.resize(keys[0].len(), 0);
-        let mut shift = 0;
-        for key in keys {
-            let bits = words::bits(key.data_type())
-                .ok_or_else(|| StateError::Key(key.data_type().clone()))?;
-            let mask = u64::MAX >> (64 - bits);
-            let words = words::words(key, &mut self.scratch)?;
-            match key.nulls().filter(|nulls| nulls.null_count() > 0) {
-                None => {
-                    for (packed, &word) in self.packed.iter_mut().zip(words) {
-                        *packed |= (u128::from(word & mask) << 1) << shift;
-                    }
-                }
-                Some(nulls) => {
-                    for ((packed, &word), valid) in self.packed.iter_mut().zip(words).zip(nulls) {
-                        let cell = if valid { u128::from(word & mask) << 1 } else { 1 };
-                        *packed |= cell << shift;
-                    }
-                }
-            }
-            shift += bits + 1;
-        }
+        pack(keys, &mut self.scratch, &mut self.packed)?;
         self.index.intern(&self.packed, out)
+    }
+
+    /// Replaces `out` by the id of each row, [`UNKNOWN`] where it has none.
+    pub(crate) fn find(&self, keys: &[ArrayRef], out: &mut Vec<u32>) -> Result<(), StateError> {
+        out.clear();
+        let mut packed = vec![];
+        pack(keys, &mut vec![], &mut packed)?;
+        self.index.find(&packed, out);
+        Ok(())
     }
 
     pub(crate) fn total(&self) -> usize {
@@ -350,5 +383,51 @@ impl PackedIndex {
 
     pub(crate) fn bytes(&self) -> usize {
         self.index.bytes() + self.scratch.capacity() * 8 + self.packed.capacity() * 16
+    }
+}
+
+/// Replaces `packed` by the keys of each row in one number.
+fn pack(
+    keys: &[ArrayRef],
+    scratch: &mut Vec<u64>,
+    packed: &mut Vec<u128>,
+) -> Result<(), StateError> {
+    packed.clear();
+    packed.resize(keys[0].len(), 0);
+    let mut shift = 0;
+    for key in keys {
+        let bits =
+            words::bits(key.data_type()).ok_or_else(|| StateError::Key(key.data_type().clone()))?;
+        let mask = u64::MAX >> (64 - bits);
+        let words = words::words(key, scratch)?;
+        match key.nulls().filter(|nulls| nulls.null_count() > 0) {
+            None => {
+                for (packed, &word) in packed.iter_mut().zip(words) {
+                    *packed |= (u128::from(word & mask) << 1) << shift;
+                }
+            }
+            Some(nulls) => {
+                for ((packed, &word), valid) in packed.iter_mut().zip(words).zip(nulls) {
+                    let cell = if valid { u128::from(word & mask) << 1 } else { 1 };
+                    *packed |= cell << shift;
+                }
+            }
+        }
+        shift += bits + 1;
+    }
+    Ok(())
+}
+
+/// Moves the ids of valid rows, which `ids` begins with, to their rows; the others get `null`.
+pub(crate) fn spread(ids: &mut Vec<u32>, valid: &NullBuffer, null: u32) {
+    let mut from = ids.len();
+    ids.resize(valid.len(), null);
+    for row in (0..valid.len()).rev() {
+        ids[row] = if valid.is_valid(row) {
+            from -= 1;
+            ids[from]
+        } else {
+            null
+        };
     }
 }

@@ -24,6 +24,9 @@ use array::ArrayIndex;
 use hash::{PackedIndex, WordIndex};
 use wide::WideIndex;
 
+/// The id of a key that has none.
+pub(crate) const UNKNOWN: u32 = u32::MAX;
+
 /// How a slice finds the group of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KeyMode {
@@ -104,6 +107,34 @@ impl Index {
             }
             Self::Packed(index) => index.intern(keys, ids),
             Self::Wide(index) => index.intern(keys, ids),
+        }
+    }
+
+    /// Replaces `ids` by the id of each of `rows` keys, [`UNKNOWN`] where it has none, in any mode
+    /// but Array.
+    pub(crate) fn find(
+        &self,
+        keys: &[ArrayRef],
+        rows: usize,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), StateError> {
+        match self {
+            Self::One => {
+                ids.clear();
+                ids.resize(rows, 0);
+                Ok(())
+            }
+            Self::Refused(keys) => Err(StateError::Key(keys.clone())),
+            Self::Array(_) => unreachable!("an array covers a range of words"),
+            Self::Hash(index) => {
+                let mut scratch = vec![];
+                let words = words::words(&keys[0], &mut scratch)?;
+                let nulls = keys[0].nulls().filter(|nulls| nulls.null_count() > 0);
+                index.find(words, nulls, ids);
+                Ok(())
+            }
+            Self::Packed(index) => index.find(keys, ids),
+            Self::Wide(index) => index.find(keys, ids),
         }
     }
 

@@ -16,7 +16,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float32Type, Float64Type};
 use arrow::row::{RowConverter, Rows, SortField};
 
-use super::{regrown, room};
+use super::{UNKNOWN, regrown, room};
 use crate::table::Table;
 use crate::{Part, StateError, hash, words};
 
@@ -99,6 +99,37 @@ impl BytesIndex {
         }
     }
 
+    /// The id of a key, [`UNKNOWN`] if it has none.
+    #[inline]
+    fn find(&self, key: Option<&[u8]>) -> u32 {
+        let Some(key) = key else { return self.null.unwrap_or(UNKNOWN) };
+        let slots = self.slots.as_ref();
+        let Some(mask) = slots.len().checked_sub(1) else { return UNKNOWN };
+        let hash = hash::bytes(key);
+        let mut at = hash as usize & mask;
+        loop {
+            let found = slots[at];
+            if found == 0 {
+                return UNKNOWN;
+            }
+            let id = found as u32 - 1;
+            if found >> 32 == hash >> 32 && self.key(id as usize) == key {
+                return id;
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    fn find_all<'a>(
+        &self,
+        keys: impl Iterator<Item = Option<&'a [u8]>>,
+        out: &mut Vec<u32>,
+    ) -> Result<(), StateError> {
+        out.clear();
+        out.extend(keys.map(|key| self.find(key)));
+        Ok(())
+    }
+
     fn intern_all<'a>(
         &mut self,
         keys: impl ExactSizeIterator<Item = Option<&'a [u8]>>,
@@ -142,6 +173,32 @@ impl BytesIndex {
 
 fn slot(hash: u64, id: u32) -> u64 {
     hash >> 32 << 32 | (u64::from(id) + 1)
+}
+
+/// Runs `$body` with `$bytes` as the values of a column of strings or binaries.
+macro_rules! with_bytes {
+    ($key:expr, $bytes:ident => $body:expr) => {{
+        let key: &ArrayRef = $key;
+        macro_rules! body {
+            ($values:expr) => {{
+                let $bytes = $values;
+                $body
+            }};
+        }
+        match key.data_type() {
+            DataType::Utf8 => body!(key.as_string::<i32>().iter().map(|k| k.map(str::as_bytes))),
+            DataType::LargeUtf8 => {
+                body!(key.as_string::<i64>().iter().map(|k| k.map(str::as_bytes)))
+            }
+            DataType::Utf8View => {
+                body!(key.as_string_view().iter().map(|k| k.map(str::as_bytes)))
+            }
+            DataType::Binary => body!(key.as_binary::<i32>().iter()),
+            DataType::LargeBinary => body!(key.as_binary::<i64>().iter()),
+            DataType::BinaryView => body!(key.as_binary_view().iter()),
+            other => Err(StateError::Key(other.clone())),
+        }
+    }};
 }
 
 /// An index of keys of any type.
@@ -193,22 +250,18 @@ impl WideIndex {
             return self.index.intern_all(keys, out);
         }
         let index = &mut self.index;
-        let key = &keys[0];
-        match key.data_type() {
-            DataType::Utf8 => {
-                index.intern_all(key.as_string::<i32>().iter().map(|k| k.map(str::as_bytes)), out)
-            }
-            DataType::LargeUtf8 => {
-                index.intern_all(key.as_string::<i64>().iter().map(|k| k.map(str::as_bytes)), out)
-            }
-            DataType::Utf8View => {
-                index.intern_all(key.as_string_view().iter().map(|k| k.map(str::as_bytes)), out)
-            }
-            DataType::Binary => index.intern_all(key.as_binary::<i32>().iter(), out),
-            DataType::LargeBinary => index.intern_all(key.as_binary::<i64>().iter(), out),
-            DataType::BinaryView => index.intern_all(key.as_binary_view().iter(), out),
-            other => Err(StateError::Key(other.clone())),
+        with_bytes!(&keys[0], bytes => index.intern_all(bytes, out))
+    }
+
+    /// Replaces `out` by the id of each row, [`UNKNOWN`] where it has none.
+    pub(crate) fn find(&self, keys: &[ArrayRef], out: &mut Vec<u32>) -> Result<(), StateError> {
+        if let Some(Encoder { converter, .. }) = &self.rows {
+            let keys: Vec<ArrayRef> = keys.iter().map(canonical).collect();
+            let rows = converter.convert_columns(&keys)?;
+            let keys = (0..rows.num_rows()).map(|row| Some(rows.row(row).data()));
+            return self.index.find_all(keys, out);
         }
+        with_bytes!(&keys[0], bytes => self.index.find_all(bytes, out))
     }
 
     pub(crate) fn total(&self) -> usize {
