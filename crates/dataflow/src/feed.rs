@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::error::DataflowError;
 use crate::operator::Routes;
+use crate::pace::Pace;
 use crate::reader::{Read, Reader};
 use crate::scheduler::{Timers, yield_now};
 use crate::worker::Signals;
@@ -12,19 +13,25 @@ use crate::worker::Signals;
 /// How soon a source that waits looks for a stop.
 const STOP_SEEN_WITHIN_NS: u64 = 50_000_000;
 
-/// Reads all flows and pushes their rows, until they end or a stop is asked for.
+/// Reads all flows and pushes their rows, until they end or a stop is asked for; in step with the
+/// sources that they meet, if there are some.
 ///
 /// # Errors
 /// When the source or what is behind it fails.
 pub(crate) async fn feed(
     mut reader: Reader,
     routes: Routes,
+    pace: Option<Pace>,
     timers: Rc<Timers>,
     signals: Arc<Signals>,
 ) -> Result<(), DataflowError> {
     let mut idle = false;
     loop {
+        if let Some(pace) = &pace {
+            pace.turn().await;
+        }
         if signals.is_stopped() {
+            drop(pace);
             return routes.end(reader.watermark()).await;
         }
         match reader.next()? {
@@ -33,7 +40,11 @@ pub(crate) async fn feed(
                 if std::mem::take(&mut idle) {
                     reader.catch_up(routes.resume().await?);
                 }
-                if let Some(rows) = reader.take(flow, batch)? {
+                let rows = reader.take(flow, batch)?;
+                if let Some(pace) = &pace {
+                    pace.reached(Some(reader.reached_ms(flow)));
+                }
+                if let Some(rows) = rows {
                     routes.push(rows).await?;
                 }
                 routes.progress(reader.watermark(), false).await?;
@@ -41,12 +52,18 @@ pub(crate) async fn feed(
             }
             Read::Wait(until_ns) => {
                 idle = reader.is_idle();
+                if let Some(pace) = &pace {
+                    pace.reached(None);
+                }
                 routes.progress(reader.watermark(), idle).await?;
                 // A stop must not wait for a source that has long nothing to say.
                 let soon = timers.now_ns().saturating_add(STOP_SEEN_WITHIN_NS);
                 timers.sleep_until(until_ns.min(soon)).await;
             }
-            Read::End => return routes.end(i64::MAX).await,
+            Read::End => {
+                drop(pace);
+                return routes.end(i64::MAX).await;
+            }
         }
     }
 }

@@ -25,6 +25,7 @@ mod narrow;
 mod net;
 mod operator;
 mod output;
+mod pace;
 mod pairing;
 pub mod placement;
 pub mod process;

@@ -174,6 +174,11 @@ impl Reader {
         self.announced
     }
 
+    /// The greatest event time that was read of an open flow, in milliseconds.
+    pub(crate) fn reached_ms(&self, at: usize) -> i64 {
+        to_millis(self.open[at].greatest, self.time_unit())
+    }
+
     /// True when the worker has flows, but none that can hold a watermark back.
     pub(crate) fn is_idle(&self) -> bool {
         let timeout = self.input.watermark.and_then(|w| w.idle_timeout_ns);

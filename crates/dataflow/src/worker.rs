@@ -23,6 +23,7 @@ use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::net::Net;
 use crate::operator::{Graph, Node};
+use crate::pace::paces;
 use crate::process::Process;
 use crate::reader::Reader;
 use crate::scheduler::{Scheduler, Timers, yield_now};
@@ -132,12 +133,13 @@ impl Worker {
         let place = Place { worker, workers, process, clock: clock_here, settings, ledger, disk };
         let context = FlowContext { clock: clock.clone(), bad };
         let Graph { nodes, sources } = Graph::new(&job, &place, &net, &metrics, &context, &timers)?;
+        let mut paces = paces(&job.operators);
         for (at, input, routes) in sources {
             let rows_max = job.settings.batch_rows_max;
             let (context, metrics) = (context.clone(), metrics.clone());
             let share = (job.reader(worker, workers), readers(&job.operators, workers));
             let reader = Reader::new(&input, share, rows_max, context, metrics)?;
-            let feed = feed(reader, routes, timers.clone(), signals.clone());
+            let feed = feed(reader, routes, paces[at].take(), timers.clone(), signals.clone());
             scheduler.spawn_of(at, feed);
         }
         let nodes: Rc<[Option<Rc<Node>>]> = nodes.into();

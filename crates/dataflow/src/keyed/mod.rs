@@ -46,6 +46,10 @@ use crate::scheduler::{Event, yield_now};
 use crate::time::{last_tick, ticks, without_late};
 use crate::worker::Place;
 
+/// Batches that are given out before it is the turn of others. More than one: what comes due at once
+/// must leave faster than rows come, else it piles up.
+const TURN_BATCHES: usize = 8;
+
 /// A keyed operator on one worker.
 pub(crate) struct KeyedRun {
     tag: u32,
@@ -179,10 +183,14 @@ impl KeyedRun {
         loop {
             // Read before anything is awaited: the clock moves on while rows are written.
             let seen = self.time();
+            let mut given = 0;
             while let Some(batch) = self.advance(seen.0)? {
                 self.routes.push(Rows::on_time(batch)).await?;
                 self.account()?;
-                yield_now().await;
+                given += 1;
+                if given % TURN_BATCHES == 0 {
+                    yield_now().await;
+                }
             }
             self.account()?;
             let complete = self.complete(seen.0);
