@@ -17,7 +17,7 @@
 //!   them by time, and [`Windowed`] makes windows of them.
 //! - [`epoch`] is the protocol by which deltas are merged exactly once, without I/O, clock or
 //!   randomness.
-//! - [`KeyTable`] gives keys of any types dense ids, for what keeps rows by key without folding them.
+//! - [`KeyTable`] gives keys of any types dense ids, for what keeps rows by key and folds none.
 //! - [`Partitioner`] says which node leads a key.
 //!
 //! # Invariants

@@ -153,7 +153,7 @@ fn columns_that_do_not_fit_are_refused() {
     let ids = &mut vec![];
     let shape = |result| matches!(result, Err(StateError::Shape { .. }));
     assert!(shape(table.intern(&[], 2, ids)));
-    assert!(shape(table.intern(&[numbers.clone()], 3, ids)));
+    assert!(shape(table.intern(std::slice::from_ref(&numbers), 3, ids)));
     assert!(shape(table.find(&[numbers.clone(), numbers], 2, ids)));
     assert!(matches!(table.find(&[text], 2, ids), Err(StateError::Type { .. })));
     assert!(table.is_empty());
