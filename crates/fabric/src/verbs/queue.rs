@@ -122,6 +122,11 @@ impl SendQueue {
         self.ops.iter().any(|op| op.origin == origin)
     }
 
+    /// Whether an operation is under way whose end its owner awaits.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.ops.iter().any(|op| matches!(op.origin, Origin::User { signalled: true, .. }))
+    }
+
     /// Address and key by which the peer reads how many credit messages we have taken.
     pub(super) fn counter(&self) -> (u64, u32) {
         (self.staging.base().as_ptr() as u64, self.counter.rkey())

@@ -168,8 +168,8 @@ impl VerbsEndpoint {
         let deadline = Instant::now() + ANSWER_PATIENCE;
         loop {
             self.collect();
-            let awaits = self.queue.last_posted().is_some_and(|last| self.given_back <= last);
-            if self.wire.is_none() || !awaits || Instant::now() >= deadline {
+            let awaits = self.wire.is_some() && self.queue.is_awaited();
+            if !awaits || Instant::now() >= deadline {
                 return;
             }
             std::thread::yield_now();
