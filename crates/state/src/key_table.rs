@@ -2,21 +2,21 @@
 //!
 //! A [`KeyTable`] is the index that a slice has, in its modes for hashed keys, without aggregates.
 //! Ids are given in order of first appearance, so that whoever keeps something by key keeps it in
-//! an array. A key is never given back: a table lives as long as what is kept by its ids, or is
-//! cleared with it.
+//! an array. Of what is kept no longer the keys are forgotten, when it pays, by giving the others new
+//! ids.
 
 use std::borrow::Cow;
 use std::fmt;
 
-use arrow::array::{Array, ArrayRef, BooleanArray};
+use arrow::array::{Array, ArrayRef, BooleanArray, UInt32Array};
 use arrow::buffer::NullBuffer;
-use arrow::compute::{cast, filter};
+use arrow::compute::{cast, filter, take};
 use arrow::datatypes::DataType;
 
-use crate::StateError;
 use crate::error::same;
 use crate::index::hash::spread;
 use crate::index::{Index, KeyMode};
+use crate::{Part, StateError};
 
 /// What NULL is in a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,6 +121,19 @@ impl KeyTable {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         self.index.bytes() + self.words.capacity() * size_of::<u64>()
+    }
+
+    /// Forgets all keys but those of `ids`, which ascend. Their places there are their new ids.
+    ///
+    /// # Errors
+    /// As [`KeyTable::intern`].
+    pub fn retain(&mut self, ids: &[u32]) -> Result<(), StateError> {
+        let all = self.index.total();
+        let keys = self.index.keys(&self.types, &Part::all(0..all, all))?;
+        let kept = UInt32Array::from(ids.to_vec());
+        let keys = keys.iter().map(|key| take(key, &kept, None)).collect::<Result<Vec<_>, _>>()?;
+        *self = Self::new(&self.types, self.nulls)?;
+        self.intern(&keys, ids.len(), &mut vec![])
     }
 
     /// Forgets all keys. Memory may be kept.

@@ -79,7 +79,7 @@ proptest! {
     #[test]
     fn ids_are_those_of_a_map(
         batches in prop::collection::vec((some_rows(), any::<bool>(), any::<bool>()), 1..6),
-        clear_at in 0..6usize,
+        (clear_at, retain_at) in (0..6usize, 0..6usize),
     ) {
         for types in types() {
             for nulls in [NullKeys::Equal, NullKeys::Nothing] {
@@ -90,6 +90,13 @@ proptest! {
                     if at == clear_at {
                         table.clear();
                         map.clear();
+                    }
+                    if at == retain_at {
+                        let kept: Vec<u32> = (0..map.len() as u32).filter(|id| id % 3 != 1).collect();
+                        table.retain(&kept).unwrap();
+                        let place = |id: u32| kept.binary_search(&id).ok().map(|at| at as u32);
+                        let ids = map.drain().filter_map(|(key, id)| Some((key, place(id)?)));
+                        map = ids.collect();
                     }
                     let columns = columns(&types, rows, *packed);
                     if *add {
