@@ -28,7 +28,7 @@ use datafusion::common::{Column, ScalarValue, exec_err};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::expr::{ScalarFunction, WindowFunctionDefinition};
 use datafusion::logical_expr::function::{PartitionEvaluatorArgs, WindowUDFFieldArgs};
-use datafusion::logical_expr::utils::split_conjunction;
+use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{
     self as logical, Expr, ExprSchemable, PartitionEvaluator, ScalarUDF, Signature, Volatility,
     WindowUDF, WindowUDFImpl,
@@ -72,7 +72,38 @@ impl Weaver<'_> {
 
     /// The relation, each of whose rows is in one window: the bounds of sessions are columns, and
     /// what stands for several windows comes once for each.
-    pub(crate) fn settled(&mut self, mut relation: Relation) -> Result<Relation, Stop> {
+    pub(crate) fn settled(&mut self, relation: Relation) -> Result<Relation, Stop> {
+        self.settled_of(relation, None)
+    }
+
+    /// The relation filtered, if that is to choose among rows whose sessions are to be settled
+    /// before: the others make sessions, and are not kept.
+    pub(crate) fn settled_where(
+        &mut self,
+        relation: Relation,
+        predicate: &Expr,
+    ) -> Result<Relation, Stop> {
+        let (mut of_rows, mut of_sessions) = (vec![], vec![]);
+        for part in split_conjunction(predicate) {
+            let over_base = relation.rewrite(part)?;
+            match has_session(&over_base) {
+                true => of_sessions.push(part),
+                false => of_rows.push(over_base),
+            }
+        }
+        let mut relation = self.settled_of(relation, conjunction(of_rows))?;
+        for part in of_sessions {
+            relation = relation.filter(part)?;
+        }
+        Ok(relation)
+    }
+
+    /// The relation settled, with those of its rows for which `given` holds.
+    fn settled_of(
+        &mut self,
+        mut relation: Relation,
+        given: Option<Expr>,
+    ) -> Result<Relation, Stop> {
         if let Some(call) = relation.several.clone() {
             return self.in_windows(relation, &call);
         }
@@ -91,9 +122,16 @@ impl Weaver<'_> {
             let columns = columns_beside(expr, is_session_call);
             columns.into_iter().for_each(|column| _ = wanted.index(&column));
         });
+        let asked = wanted.0.len();
+        wanted.0.extend(given.clone());
         let closed = self.close(&relation, &wanted.0, Some(&call.time))?;
         let place =
             |expr: &Expr| wanted.0.iter().position(|w| w == expr).map(|at| closed.places[at]);
+        let (places, last) = closed.places.split_at(asked);
+        // What only says which rows are given out goes no further.
+        let columns = closed.schema.fields().len();
+        let alone = last.iter().any(|&at| at + 1 == columns && !places.contains(&at));
+        let kept = columns - usize::from(alone);
         let keys: Vec<usize> = call.keys.iter().filter_map(place).collect();
         let time = place(&call.time).unwrap_or_default();
         let time_type = closed.schema.field(time).data_type().clone();
@@ -102,11 +140,18 @@ impl Weaver<'_> {
         };
         let gap = call.lengths.size_ns / tick_ns(*unit);
         let name = |at: usize| closed.schema.field(at).name().clone();
-        let names = (0..closed.schema.fields().len()).map(|at| (row_name(at), name(at))).collect();
+        let names = (0..kept).map(|at| (row_name(at), name(at))).collect();
         let by = keys.iter().map(|&key| name(key)).collect::<Vec<_>>().join(", ");
         let text = format!("gap of {} on {}, of ({by})", span_ns(call.lengths.size_ns), name(time));
         self.section.text("sessions", text);
-        let (operator, schema) = self.row_sessions(closed.edges, &closed.schema, keys, time, gap);
+        if let Some(given) = &given {
+            self.section.text("given out", format!("where {}", given.human_display()));
+        }
+        let given = last.first().copied();
+        let time_field = closed.schema.field(time);
+        let schema = given_out(closed.schema.fields()[..kept].iter(), time_field.data_type());
+        let sessions = RowSessions { keys, time, gap, given, schema: schema.clone() };
+        let operator = self.row_sessions(closed.edges, &closed.schema, sessions);
 
         let over = |expr: &Expr| {
             let column = |node: &Expr| match WindowCall::of(node) {
@@ -126,31 +171,30 @@ impl Weaver<'_> {
         Ok(settled)
     }
 
-    /// Adds the operator in which rows wait; gives its index and the columns that it gives out.
+    /// Adds the operator in which rows wait; gives its index.
     fn row_sessions(
         &mut self,
         edges: Vec<Edge>,
         before: &SchemaRef,
-        keys: Vec<usize>,
-        time: usize,
-        gap: i64,
-    ) -> (usize, SchemaRef) {
-        let fields = before.fields().iter().enumerate();
-        let rows = fields.map(|(at, field)| field.as_ref().clone().with_name(row_name(at)));
-        let time_type = before.field(time).data_type();
-        let bounds = Bound::GIVEN_OUT.map(|b| Field::new(b.column(), time_type.clone(), true));
-        let schema: SchemaRef = Arc::new(Schema::new(rows.chain(bounds).collect::<Vec<_>>()));
+        sessions: RowSessions,
+    ) -> usize {
         let input = KeyedInput {
             schema: before.clone(),
-            keys: keys.clone(),
+            keys: sessions.keys.clone(),
             lead: Lead::ByKey,
-            time: Some(time),
-            grace: gap,
+            time: Some(sessions.time),
+            grace: sessions.gap,
         };
-        let operator = Arc::new(RowSessions { keys, time, gap, schema: schema.clone() });
-        let granularity = (gap / 4).max(1);
-        (self.keyed("sessions", vec![edges], vec![input], granularity, operator), schema)
+        let granularity = (sessions.gap / 4).max(1);
+        self.keyed("sessions", vec![edges], vec![input], granularity, Arc::new(sessions))
     }
+}
+
+/// Rows with the bounds of their session.
+fn given_out<'a>(rows: impl Iterator<Item = &'a FieldRef>, time_type: &DataType) -> SchemaRef {
+    let renamed = |(at, field): (usize, &FieldRef)| field.as_ref().clone().with_name(row_name(at));
+    let bounds = Bound::GIVEN_OUT.map(|b| Field::new(b.column(), time_type.clone(), true));
+    Arc::new(Schema::new(rows.enumerate().map(renamed).chain(bounds).collect::<Vec<_>>()))
 }
 
 /// The name of a column behind an operator or step that passes rows on.

@@ -84,11 +84,11 @@ impl Weaver<'_> {
                 self.relation(&projection.input)?.project(&projection.expr, &projection.schema)?
             }
             LogicalPlan::Filter(filter) => {
-                let mut relation = self.relation(&filter.input)?;
-                if session::filters_rows(&relation, &filter.predicate)? {
-                    relation = self.settled(relation)?;
-                }
-                let relation = relation.filter(&filter.predicate)?;
+                let relation = self.relation(&filter.input)?;
+                let relation = match session::filters_rows(&relation, &filter.predicate)? {
+                    true => self.settled_where(relation, &filter.predicate)?,
+                    false => relation.filter(&filter.predicate)?,
+                };
                 self.limit(&relation);
                 relation
             }

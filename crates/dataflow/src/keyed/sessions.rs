@@ -1,27 +1,47 @@
 //! Rows with the session that they belong to (S5).
 //!
-//! Rows wait, by key, in the session that they have made so far. A row that is close to two
-//! sessions brings them together. A session is over when no row on time can continue it any more:
-//! then its rows are given out with its bounds.
+//! Rows wait in the batches in which they came ([`Waiting`]), chained by the session that they have
+//! made so far ([`Open`]), which is found by the id of its key. A row that is close to two sessions
+//! brings them together. A session is over when no row on time can continue it any more: then its
+//! rows are given out with its bounds, in the order in which sessions end.
+//!
+//! What is held is in proportion to the rows that wait: they are copied out of batches that are
+//! mostly gone, and ids of keys without sessions are given anew.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::Arc;
+mod open;
+mod rows;
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch};
-use arrow::compute::{cast, interleave_record_batch};
+use arrow::array::{Array, ArrayData, ArrayRef, AsArray, RecordBatch, make_array};
+use arrow::buffer::{BooleanBuffer, Buffer};
+use arrow::compute::{filter_record_batch, prep_null_mask_filter};
 use arrow::datatypes::{DataType, SchemaRef};
-use arrow::row::{RowConverter, SortField};
-use state::Windows;
+use state::{KeyTable, NullKeys, Windows};
 
+use self::open::{Open, Session};
+use self::rows::{Chain, Place, Waiting};
 use crate::error::DataflowError;
 use crate::job::{Kept, KeyedOperator, KeyedState};
 use crate::pairing::names;
 use crate::time::{last_tick, ticks};
 
-/// What a row of a session takes beside its batch, in bytes.
-const ROW_BYTES: usize = size_of::<Place>();
-/// What a session takes beside its rows and its key, in bytes.
-const SESSION_BYTES: usize = 160;
+/// How many times the rows that wait batches may hold, and how many times the keys with sessions
+/// there may be ids, besides [`Slack`].
+const SLACK_TIMES: usize = 2;
+
+/// What need not be in proportion to the rows that wait.
+#[derive(Debug, Clone, Copy)]
+struct Slack {
+    /// Rows of batches that are held.
+    rows: usize,
+    /// Ids of keys.
+    keys: usize,
+    /// Rows of a batch that is made of rows of others.
+    batch_rows: usize,
+}
+
+impl Slack {
+    const USUAL: Self = Self { rows: 1 << 16, keys: 1 << 12, batch_rows: 1 << 13 };
+}
 
 /// Gives each row the bounds of its session.
 #[derive(Debug, Clone)]
@@ -32,7 +52,9 @@ pub struct RowSessions {
     pub time: usize,
     /// Ticks without a row that end a session.
     pub gap: i64,
-    /// The columns of the input, then `window_start`, `window_end` and `window_time` of the type
+    /// The column that says which rows are given out, if not all are: the others make sessions.
+    pub given: Option<usize>,
+    /// The first columns of the input, then `window_start`, `window_end` and `window_time` of the type
     /// of the time.
     pub schema: SchemaRef,
 }
@@ -43,16 +65,7 @@ impl KeyedOperator for RowSessions {
     }
 
     fn create(&self) -> Box<dyn KeyedState> {
-        Box::new(Waiting {
-            spec: self.clone(),
-            keys: None,
-            batches: HashMap::new(),
-            pushed: 0,
-            sessions: HashMap::new(),
-            lasts: BTreeSet::new(),
-            over: VecDeque::new(),
-            held: 0,
-        })
+        Box::new(Sessions::new(self.clone(), Slack::USUAL))
     }
 
     fn keeps(&self, _: usize) -> Option<Kept> {
@@ -64,54 +77,44 @@ impl KeyedOperator for RowSessions {
     }
 }
 
-/// Where a row is: the number of its batch, and its number there.
-type Place = (u64, u32);
-type Key = Arc<[u8]>;
-
-/// Rows that wait for their session to end.
-struct Waiting {
+/// The sessions of one worker.
+struct Sessions {
     spec: RowSessions,
-    keys: Option<RowConverter>,
-    /// Batches of which rows wait.
-    batches: HashMap<u64, Held>,
-    /// How many batches have come.
-    pushed: u64,
-    /// By key and first time. No two of a key are close.
-    sessions: HashMap<Key, BTreeMap<i64, Session>>,
-    /// The last time that a session has or has had, and its key. Sessions only grow, so that the
-    /// one that has this time is found by it.
-    lasts: BTreeSet<(i64, Key)>,
-    /// Rows of sessions that are over, with the bounds.
-    over: VecDeque<(Place, i64, i64)>,
-    held: usize,
+    slack: Slack,
+    /// Made when the first rows come, and anew when all sessions are over.
+    keys: Option<KeyTable>,
+    ids: Vec<u32>,
+    waiting: Waiting,
+    open: Open,
+    /// A session that is over, with those of its rows that have not been given out.
+    ending: Option<Session>,
 }
 
-struct Held {
-    batch: RecordBatch,
-    /// Rows that wait.
-    rows: usize,
-}
-
-struct Session {
-    last: i64,
-    rows: Vec<Place>,
-}
-
-impl KeyedState for Waiting {
+impl KeyedState for Sessions {
     fn push(&mut self, _: usize, batch: RecordBatch) -> Result<(), DataflowError> {
         let Some(times) = ticks(batch.column(self.spec.time)).cloned() else {
-            let message = "the time of a session is not a timestamp";
-            return Err(DataflowError::Expression(message.into()));
+            return Err(no_time());
         };
-        let keys = self.keys_of(&batch)?;
-        let number = self.pushed;
-        for (row, &time) in times.iter().enumerate() {
-            let key = keys.as_ref().map_or(&[][..], |keys| keys.row(row).data());
-            self.add(key, time, (number, row as u32));
+        if batch.num_rows() == 0 {
+            return Ok(());
         }
-        self.pushed += 1;
-        self.held += batch.get_array_memory_size() + batch.num_rows() * ROW_BYTES;
-        self.batches.insert(number, Held { rows: batch.num_rows(), batch });
+        self.tidy()?;
+        let keys = self.spec.keys.iter().map(|&key| batch.column(key).clone()).collect::<Vec<_>>();
+        let known = self.intern(&keys, batch.num_rows())?;
+        self.open.grow(known);
+        let (given, rows) = self.given(batch)?;
+        let batch = (rows.num_rows() > 0).then(|| self.waiting.push(rows));
+        let mut row = 0;
+        for (at, (&key, &time)) in self.ids.iter().zip(&times).enumerate() {
+            let chain = match batch {
+                Some(batch) if given.as_ref().is_none_or(|given| given.value(at)) => {
+                    row += 1;
+                    Chain::of(Place { batch, row: row - 1 })
+                }
+                _ => Chain::EMPTY,
+            };
+            self.open.add(key, time, chain, &mut self.waiting);
+        }
         Ok(())
     }
 
@@ -121,20 +124,28 @@ impl KeyedState for Waiting {
         rows_max: usize,
     ) -> Result<Option<RecordBatch>, DataflowError> {
         let horizon = self.horizon(watermark);
-        while self.over.len() < rows_max
-            && let Some((last, _)) = self.lasts.first()
-            && self.is_over(*last, horizon)
-            && let Some((last, key)) = self.lasts.pop_first()
+        let (mut places, mut starts, mut ends) = (vec![], vec![], vec![]);
+        while places.len() < rows_max
+            && let Some(mut session) = self.ending.take().or_else(|| self.open.over(horizon))
         {
-            self.held -= SESSION_BYTES + key.len();
-            self.end(last, key, horizon);
+            let mut place = session.rows.first;
+            while place != Place::NONE && places.len() < rows_max {
+                places.push(place);
+                place = self.waiting.after(place);
+            }
+            starts.resize(places.len(), session.first);
+            ends.resize(places.len(), session.last.saturating_add(self.spec.gap));
+            session.rows.first = place;
+            self.ending = (!session.rows.is_empty()).then_some(session);
         }
-        let count = self.over.len().min(rows_max);
-        if count == 0 {
-            return Ok(None);
+        let batch = match places.is_empty() {
+            true => None,
+            false => Some(self.give_out(&places, starts, ends)?),
+        };
+        if self.open.keys() == 0 && self.ending.is_none() && self.keys.is_some() {
+            *self = Self::new(self.spec.clone(), self.slack);
         }
-        let rows: Vec<_> = self.over.drain(..count).collect();
-        self.give_out(&rows).map(Some)
+        Ok(batch)
     }
 
     /// Sessions that are left end at the least time of rows to come, or later.
@@ -148,132 +159,107 @@ impl KeyedState for Waiting {
     }
 
     fn bytes(&self) -> usize {
-        self.held
+        let keys = self.keys.as_ref().map_or(0, KeyTable::bytes);
+        let ids = self.ids.capacity() * size_of::<u32>();
+        self.waiting.bytes() + self.open.bytes() + keys + ids
     }
 }
 
-impl Waiting {
+impl Sessions {
+    fn new(spec: RowSessions, slack: Slack) -> Self {
+        Self {
+            slack,
+            keys: None,
+            ids: vec![],
+            waiting: Waiting::default(),
+            open: Open::new(spec.gap),
+            ending: None,
+            spec,
+        }
+    }
+
     /// The least time of rows to come.
     fn horizon(&self, watermark: i64) -> i64 {
         Windows::sessions(self.spec.gap).map_or(watermark, |windows| windows.horizon(watermark))
     }
 
-    fn keys_of(&mut self, batch: &RecordBatch) -> Result<Option<arrow::row::Rows>, DataflowError> {
-        if self.spec.keys.is_empty() {
-            return Ok(None);
-        }
-        let columns: Vec<ArrayRef> =
-            self.spec.keys.iter().map(|&key| batch.column(key).clone()).collect();
-        if self.keys.is_none() {
-            let field = |column: &ArrayRef| SortField::new(column.data_type().clone());
-            self.keys = Some(RowConverter::new(columns.iter().map(field).collect())?);
-        }
-        let convert = |keys: &RowConverter| keys.convert_columns(&columns);
-        Ok(self.keys.as_ref().map(convert).transpose()?)
-    }
-
-    fn is_over(&self, last: i64, horizon: i64) -> bool {
-        last.saturating_add(self.spec.gap) < horizon || horizon == i64::MAX
-    }
-
-    /// Puts a row into its session, which may bring others together.
-    fn add(&mut self, key: &[u8], time: i64, place: Place) {
-        let gap = self.spec.gap;
-        let key: Key = match self.sessions.get_key_value(key) {
-            Some((key, _)) => key.clone(),
-            None => key.into(),
-        };
-        let sessions = self.sessions.entry(key.clone()).or_default();
-        let (mut first, mut session) = (time, Session { last: time, rows: vec![place] });
-        let mut grows = false;
-        // Those that are close lie side by side.
-        while let Some((&at, close)) = sessions.range(..=time.saturating_add(gap)).next_back()
-            && close.last.saturating_add(gap) >= time
-            && let Some(mut close) = sessions.remove(&at)
-        {
-            (first, grows) = (first.min(at), true);
-            session.last = session.last.max(close.last);
-            // The fewer rows move.
-            if close.rows.len() > session.rows.len() {
-                std::mem::swap(&mut close.rows, &mut session.rows);
+    /// Gives `rows` keys their ids; says how many ids there are.
+    fn intern(&mut self, keys: &[ArrayRef], rows: usize) -> Result<usize, DataflowError> {
+        let table = match &mut self.keys {
+            Some(table) => table,
+            none => {
+                let types: Vec<_> = keys.iter().map(|key| key.data_type().clone()).collect();
+                none.insert(KeyTable::new(&types, NullKeys::Equal)?)
             }
-            session.rows.append(&mut close.rows);
-        }
-        sessions.insert(first, session);
-        if !grows {
-            self.watch(time, key);
-        }
-    }
-
-    /// Looks at the session of `key` that has `last` when that may be its end.
-    fn watch(&mut self, last: i64, key: Key) {
-        let bytes = SESSION_BYTES + key.len();
-        if self.lasts.insert((last, key)) {
-            self.held += bytes;
-        }
-    }
-
-    /// Ends the session that has `last`, unless it goes on.
-    fn end(&mut self, last: i64, key: Key, horizon: i64) {
-        let Some(sessions) = self.sessions.get(&key) else { return };
-        let Some((&first, session)) = sessions.range(..=last).next_back() else { return };
-        let until = session.last;
-        // It may have been given out with another that it was brought together with.
-        if until < last {
-            return;
-        }
-        if !self.is_over(until, horizon) {
-            return self.watch(until, key);
-        }
-        let end = until.saturating_add(self.spec.gap);
-        let Some(sessions) = self.sessions.get_mut(&key) else { return };
-        if let Some(session) = sessions.remove(&first) {
-            self.over.extend(session.rows.into_iter().map(|place| (place, first, end)));
-        }
-        if sessions.is_empty() {
-            self.sessions.remove(&key);
-        }
-    }
-
-    fn give_out(&mut self, rows: &[(Place, i64, i64)]) -> Result<RecordBatch, DataflowError> {
-        let mut numbers: Vec<u64> = rows.iter().map(|((batch, _), ..)| *batch).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        let batches: Vec<&RecordBatch> =
-            numbers.iter().filter_map(|number| Some(&self.batches.get(number)?.batch)).collect();
-        let at = |batch: &u64| numbers.binary_search(batch).unwrap_or_default();
-        let indices: Vec<_> =
-            rows.iter().map(|((batch, row), ..)| (at(batch), *row as usize)).collect();
-        let inner = interleave_record_batch(&batches, &indices)?;
-        let time_type = self.spec.schema.field(self.spec.time).data_type().clone();
-        let DataType::Timestamp(unit, _) = time_type else {
-            let message = "the time of a session is not a timestamp";
-            return Err(DataflowError::Expression(message.into()));
         };
-        let bound = |of: fn(&(Place, i64, i64)) -> i64, less: i64| {
-            let ticks: Int64Array = rows.iter().map(|row| of(row).saturating_sub(less)).collect();
-            cast(&ticks, &time_type)
-        };
-        let mut columns = inner.columns().to_vec();
-        columns.push(bound(|row| row.1, 0)?);
-        columns.push(bound(|row| row.2, 0)?);
-        columns.push(bound(|row| row.2, last_tick(unit))?);
-        for ((batch, _), ..) in rows {
-            self.forget(*batch);
+        table.intern(keys, rows, &mut self.ids)?;
+        Ok(table.len())
+    }
+
+    /// Gives back what is held for rows and keys that are gone, where that is most of it.
+    fn tidy(&mut self) -> Result<(), DataflowError> {
+        if self.waiting.held() > SLACK_TIMES * self.waiting.len() + self.slack.rows {
+            let ending = self.ending.as_mut().map(|session| &mut session.rows);
+            let chains = self.open.chains().chain(ending);
+            self.waiting = self.waiting.gathered(chains, self.slack.batch_rows)?;
         }
+        if let Some(keys) = &mut self.keys
+            && keys.len() > SLACK_TIMES * self.open.keys() + self.slack.keys
+        {
+            keys.retain(&self.open.rename())?;
+        }
+        Ok(())
+    }
+
+    /// The rows of a batch that are given out, and which these are, if not all or none.
+    fn given(
+        &self,
+        batch: RecordBatch,
+    ) -> Result<(Option<BooleanBuffer>, RecordBatch), DataflowError> {
+        let Some(at) = self.spec.given else { return Ok((None, batch)) };
+        let given = batch.column(at).as_boolean();
+        let given = match given.null_count() {
+            0 => given.clone(),
+            _ => prep_null_mask_filter(given),
+        };
+        Ok(match given.true_count() {
+            0 => (None, batch.slice(0, 0)),
+            all if all == batch.num_rows() => (None, batch),
+            _ => {
+                let rows = filter_record_batch(&batch, &given)?;
+                (Some(given.values().clone()), rows)
+            }
+        })
+    }
+
+    fn give_out(
+        &mut self,
+        places: &[Place],
+        starts: Vec<i64>,
+        ends: Vec<i64>,
+    ) -> Result<RecordBatch, DataflowError> {
+        let time_type = self.spec.schema.field(self.spec.time).data_type();
+        let DataType::Timestamp(unit, _) = time_type else { return Err(no_time()) };
+        let times = ends.iter().map(|end| end.saturating_sub(last_tick(*unit))).collect();
+        let bounds = [starts, ends, times].map(|ticks| timestamps(ticks, time_type));
+        let inner = self.spec.schema.fields().len() - bounds.len();
+        let mut columns = self.waiting.columns(places, 0..inner)?;
+        for bound in bounds {
+            columns.push(bound?);
+        }
+        self.waiting.forget(places);
         Ok(RecordBatch::try_new(self.spec.schema.clone(), columns)?)
     }
+}
 
-    /// A row of a batch is gone, and with its last one the batch.
-    fn forget(&mut self, number: u64) {
-        self.held -= ROW_BYTES;
-        let Some(held) = self.batches.get_mut(&number) else { return };
-        held.rows -= 1;
-        if held.rows == 0 {
-            self.held -= held.batch.get_array_memory_size();
-            self.batches.remove(&number);
-        }
-    }
+/// A column of ticks.
+fn timestamps(ticks: Vec<i64>, time_type: &DataType) -> Result<ArrayRef, DataflowError> {
+    let data = ArrayData::builder(time_type.clone()).len(ticks.len());
+    Ok(make_array(data.add_buffer(Buffer::from_vec(ticks)).build()?))
+}
+
+fn no_time() -> DataflowError {
+    DataflowError::Expression("the time of a session is not a timestamp".into())
 }
 
 #[cfg(test)]

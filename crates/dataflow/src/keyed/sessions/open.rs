@@ -1,0 +1,225 @@
+//! Sessions that may go on, by the id of their key.
+
+use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use super::rows::{Chain, Waiting};
+
+/// No session, or no key.
+const NONE: u32 = u32::MAX;
+
+/// What an entry of [`Open::before`] takes, about.
+const BEFORE_BYTES: usize = 32;
+
+/// A session as far as it is known.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Session {
+    /// The times of its first and its last row.
+    pub(super) first: i64,
+    pub(super) last: i64,
+    /// Those of its rows that are given out.
+    pub(super) rows: Chain,
+    /// The id of its key; none once it has become part of another.
+    key: u32,
+}
+
+/// Sessions that may go on. No two of a key are close.
+pub(super) struct Open {
+    gap: i64,
+    sessions: Vec<Session>,
+    free: Vec<u32>,
+    /// By key its newest session.
+    newest: Vec<u32>,
+    /// The others, of which there are few: by key and first time.
+    before: BTreeMap<(u32, i64), u32>,
+    /// Each session once, with the time of a row of it: it is not over before that is. Those that
+    /// have become part of another stay until then.
+    ends: BinaryHeap<Reverse<(i64, u32)>>,
+    /// Keys with sessions.
+    keys: usize,
+}
+
+impl Open {
+    pub(super) fn new(gap: i64) -> Self {
+        Self {
+            gap,
+            sessions: vec![],
+            free: vec![],
+            newest: vec![],
+            before: BTreeMap::new(),
+            ends: BinaryHeap::new(),
+            keys: 0,
+        }
+    }
+
+    /// From now on there are `keys` ids of keys, not fewer than there were.
+    pub(super) fn grow(&mut self, keys: usize) {
+        self.newest.resize(keys, NONE);
+    }
+
+    /// Puts a row into its session, with its place if it is given out. It may bring others together.
+    #[inline]
+    pub(super) fn add(&mut self, key: u32, time: i64, row: Chain, rows: &mut Waiting) {
+        let Some(at) = self.near(key, time) else {
+            return self.begin(key, time, row);
+        };
+        let session = &mut self.sessions[at as usize];
+        rows.append(&mut session.rows, row);
+        // A newer one is not close: then the row would be in that.
+        session.last = session.last.max(time);
+        if time < session.first {
+            self.reach_back(at, time, rows);
+        }
+    }
+
+    /// The newest session of a key to which a row of this time belongs.
+    #[inline]
+    fn near(&self, key: u32, time: i64) -> Option<u32> {
+        let newest = self.newest[key as usize];
+        let session = self.sessions.get(newest as usize)?;
+        if session.last.saturating_add(self.gap) < time {
+            return None;
+        }
+        let horizon = time.saturating_add(self.gap);
+        if session.first <= horizon {
+            return Some(newest);
+        }
+        let (_, &at) = self.before.range((key, i64::MIN)..=(key, horizon)).next_back()?;
+        let reaches = self.sessions[at as usize].last.saturating_add(self.gap) >= time;
+        reaches.then_some(at)
+    }
+
+    fn begin(&mut self, key: u32, time: i64, rows: Chain) {
+        let session = Session { first: time, last: time, rows, key };
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.sessions[at as usize] = session;
+                at
+            }
+            None => {
+                self.sessions.push(session);
+                self.sessions.len() as u32 - 1
+            }
+        };
+        self.ends.push(Reverse((time, at)));
+        let newest = &mut self.newest[key as usize];
+        match self.sessions.get(*newest as usize) {
+            None => {
+                *newest = at;
+                self.keys += 1;
+            }
+            Some(last) if last.first < time => {
+                self.before.insert((key, last.first), *newest);
+                *newest = at;
+            }
+            Some(_) => {
+                self.before.insert((key, time), at);
+            }
+        }
+    }
+
+    /// A session begins earlier than it did: those before it may be close now.
+    fn reach_back(&mut self, at: u32, time: i64, rows: &mut Waiting) {
+        let Session { first: was, key, .. } = self.sessions[at as usize];
+        self.sessions[at as usize].first = time;
+        if self.before.is_empty() {
+            return;
+        }
+        let is_newest = self.newest[key as usize] == at;
+        if !is_newest {
+            self.before.remove(&(key, was));
+        }
+        let mut first = time;
+        // Only the last of them: what is before that is not close to it.
+        if let Some((&entry, &close)) = self.before.range((key, i64::MIN)..(key, time)).next_back()
+            && self.sessions[close as usize].last.saturating_add(self.gap) >= time
+        {
+            self.before.remove(&entry);
+            let older = &mut self.sessions[close as usize];
+            first = older.first;
+            older.key = NONE;
+            let chain = std::mem::replace(&mut older.rows, Chain::EMPTY);
+            rows.append(&mut self.sessions[at as usize].rows, chain);
+        }
+        self.sessions[at as usize].first = first;
+        if !is_newest {
+            self.before.insert((key, first), at);
+        }
+    }
+
+    /// Takes the session that ends first, if it is over when all rows to come are at `horizon` or
+    /// later.
+    pub(super) fn over(&mut self, horizon: i64) -> Option<Session> {
+        let at = self.first(horizon)?;
+        let session = self.sessions[at as usize];
+        self.sessions[at as usize].rows = Chain::EMPTY;
+        self.sessions[at as usize].key = NONE;
+        self.free.push(at);
+        let newest = &mut self.newest[session.key as usize];
+        if *newest == at {
+            // Those before it were over before.
+            *newest = NONE;
+            self.keys -= 1;
+        } else {
+            self.before.remove(&(session.key, session.first));
+        }
+        Some(session)
+    }
+
+    fn first(&mut self, horizon: i64) -> Option<u32> {
+        let is_over = |last: i64| last.saturating_add(self.gap) < horizon || horizon == i64::MAX;
+        loop {
+            let mut due = self.ends.peek_mut()?;
+            let Reverse((time, at)) = *due;
+            if !is_over(time) {
+                return None;
+            }
+            let session = &self.sessions[at as usize];
+            let gone = session.key == NONE;
+            if !gone && session.last > time {
+                *due = Reverse((session.last, at));
+                continue;
+            }
+            PeekMut::pop(due);
+            if !gone {
+                return Some(at);
+            }
+            self.free.push(at);
+        }
+    }
+
+    /// Keys with sessions.
+    pub(super) fn keys(&self) -> usize {
+        self.keys
+    }
+
+    /// Gives the keys with sessions new ids, in the order of the old ones, which it gives.
+    pub(super) fn rename(&mut self) -> Vec<u32> {
+        let mut old = Vec::with_capacity(self.keys);
+        let mut newest = Vec::with_capacity(self.keys);
+        for (key, at) in self.newest.iter_mut().enumerate().filter(|(_, at)| **at != NONE) {
+            newest.push(std::mem::replace(at, old.len() as u32));
+            old.push(key as u32);
+        }
+        let names = std::mem::replace(&mut self.newest, newest);
+        for session in self.sessions.iter_mut().filter(|session| session.key != NONE) {
+            session.key = names[session.key as usize];
+        }
+        let before = std::mem::take(&mut self.before).into_iter();
+        self.before = before.map(|((key, first), at)| ((names[key as usize], first), at)).collect();
+        old
+    }
+
+    /// The rows of all sessions.
+    pub(super) fn chains(&mut self) -> impl Iterator<Item = &mut Chain> {
+        self.sessions.iter_mut().map(|session| &mut session.rows)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.sessions.capacity() * size_of::<Session>()
+            + (self.free.capacity() + self.newest.capacity()) * size_of::<u32>()
+            + self.before.len() * BEFORE_BYTES
+            + self.ends.capacity() * size_of::<Reverse<(i64, u32)>>()
+    }
+}
