@@ -2,8 +2,8 @@
 //!
 //! A [`KeyTable`] is the index that a slice has, in its modes for hashed keys, without aggregates.
 //! Ids are given in order of first appearance, so that whoever keeps something by key keeps it in
-//! an array. Of what is kept no longer the keys are forgotten, when it pays, by giving the others new
-//! ids.
+//! an array. Of what is kept no longer the keys are forgotten, when it pays, by giving the others
+//! new ids.
 
 use std::borrow::Cow;
 use std::fmt;

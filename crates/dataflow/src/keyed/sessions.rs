@@ -54,8 +54,8 @@ pub struct RowSessions {
     pub gap: i64,
     /// The column that says which rows are given out, if not all are: the others make sessions.
     pub given: Option<usize>,
-    /// The first columns of the input, then `window_start`, `window_end` and `window_time` of the type
-    /// of the time.
+    /// The first columns of the input, then `window_start`, `window_end` and `window_time` of the
+    /// type of the time.
     pub schema: SchemaRef,
 }
 

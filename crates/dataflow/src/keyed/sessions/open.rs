@@ -58,7 +58,8 @@ impl Open {
         self.newest.resize(keys, NONE);
     }
 
-    /// Puts a row into its session, with its place if it is given out. It may bring others together.
+    /// Puts a row into its session, with its place if it is given out. It may bring others
+    /// together.
     #[inline]
     pub(super) fn add(&mut self, key: u32, time: i64, row: Chain, rows: &mut Waiting) {
         let Some(at) = self.near(key, time) else {
