@@ -159,6 +159,7 @@ impl Summary {
             ("late", total.late),
             ("epochs", total.epochs),
             ("bytes_sent", total.bytes_sent),
+            ("bytes_handed", total.bytes_handed),
             ("work_requests", total.frames_sent),
             ("state_bytes_peak", total.state_bytes_peak),
         ] {
@@ -195,13 +196,14 @@ impl fmt::Display for Summary {
         writeln!(
             f,
             "  {:.1} bytes a record; {} rows out of {} windows, {:.0} MiB of state, {} epochs, \
-             {:.1} MiB sent; {} runs, results checked",
+             {:.1} MiB sent, {:.1} MiB handed over; {} runs, results checked",
             self.row_bytes(),
             total.rows_out,
             total.windows,
             mib(total.state_bytes_peak),
             total.epochs,
             mib(total.bytes_sent),
+            mib(total.bytes_handed),
             self.runs.len()
         )
     }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use channel::Link;
+use channel::{Link, Tuning};
 use dataflow::bad::BadRows;
 use dataflow::error::DataflowError;
 use dataflow::job::Job;
@@ -76,7 +76,8 @@ impl Cluster {
         let bad = Arc::new(BadRows::default());
         let metrics: Vec<_> = (0..total).map(|_| Arc::new(Metrics::default())).collect();
         let signals = Arc::new(Signals::default());
-        let processes: Vec<_> = (0..self.nodes).map(|n| Process::new(n, self.workers)).collect();
+        let process = |node| Process::new(node, self.workers).expect("there are descriptors");
+        let processes: Vec<_> = (0..self.nodes).map(process).collect();
         let mut workers = Vec::new();
         for (worker, links) in self.links(&net, job).into_iter().enumerate() {
             workers.push(Some(Worker::new(WorkerConfig {
@@ -97,7 +98,7 @@ impl Cluster {
         Ok(Run { metrics, bad, trace, elapsed_ns, steps })
     }
 
-    /// Connects every pair of workers; `[worker][peer]`.
+    /// Connects every pair of workers of two nodes; `[worker][peer]`.
     fn links(&self, net: &SimNet, job: &Job) -> Vec<Vec<Option<Link>>> {
         let total = self.nodes * self.workers;
         let fabrics: Vec<Arc<SimFabric>> = (0..self.nodes).map(|node| net.fabric(node)).collect();
@@ -105,7 +106,7 @@ impl Cluster {
         let mut links: Vec<Vec<Option<Link>>> =
             (0..total).map(|_| (0..total).map(|_| None).collect()).collect();
         for a in 0..total {
-            for b in a + 1..total {
+            for b in (a + 1..total).filter(|b| a / self.workers != b / self.workers) {
                 let offer = |local, remote| {
                     let offer = fabric(local).offer(LinkId { local, remote });
                     offer.expect("the simulator refuses nothing")
@@ -114,8 +115,13 @@ impl Cluster {
                 let (to_there, to_here) = (there.address(), here.address());
                 let connect = |offer: Box<dyn fabric::Offer>, peer: &[u8], worker: u32| {
                     let endpoint = offer.connect(peer).expect("the simulator connects");
+                    let tuning = Tuning {
+                        credit_slots: job.settings.wires.credit_slots,
+                        ..Tuning::default()
+                    };
                     Link::new(fabric(worker).as_ref(), endpoint, job.settings.ring, 1)
                         .expect("the configuration is valid")
+                        .tuned(tuning)
                 };
                 let mut here = connect(here, &to_there, a);
                 let mut there = connect(there, &to_here, b);

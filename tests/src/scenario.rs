@@ -80,10 +80,26 @@ impl Scenario {
     /// # Panics
     /// When the script cannot be planned.
     pub fn run(&self, cluster: &Cluster, exchange: Exchange) -> Result<Answer, DataflowError> {
+        self.run_with(cluster, exchange, "")
+    }
+
+    /// The same with more settings.
+    ///
+    /// # Errors
+    /// When a worker fails.
+    ///
+    /// # Panics
+    /// When the script cannot be planned.
+    pub fn run_with(
+        &self,
+        cluster: &Cluster,
+        exchange: Exchange,
+        more: &str,
+    ) -> Result<Answer, DataflowError> {
         let memory = Memory::new(None);
         memory.add("t", self.stream.table.clone());
         // Small epochs, so that there are many.
-        let script = self.script(exchange, 4_096);
+        let script = format!("{more} {}", self.script(exchange, 4_096));
         let stage = plan(&memory, &script, cluster.nodes, cluster.workers);
         let run = cluster.run(&Arc::new(stage.job))?;
         let rows = sorted(&memory.all_committed());

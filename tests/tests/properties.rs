@@ -11,7 +11,7 @@ use tests::scenario::Scenario;
 const CASES: u64 = 320;
 
 /// Cluster sizes: nodes and workers of each.
-const SIZES: [(u32, u32); 4] = [(1, 1), (2, 1), (3, 1), (2, 2)];
+const SIZES: [(u32, u32); 5] = [(1, 1), (2, 1), (3, 1), (2, 2), (1, 3)];
 
 #[test]
 fn every_exchange_gives_the_rows_of_the_oracle_and_of_datafusion() {

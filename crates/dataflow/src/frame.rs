@@ -1,4 +1,5 @@
-//! What travels between two workers: the kinds of frame and the meaning of their header.
+//! What travels between two workers: the kinds of frame and the meaning of their header. Batches
+//! are encoded between processes, and within one they travel as they are.
 //!
 //! | kind | `tag` | `epoch` | `watermark` | `aux` | payload |
 //! |---|---|---|---|---|---|
@@ -12,7 +13,7 @@
 //! | `Cast` | operator | source, input | version of the tree | number | a batch, or a part |
 //! | `Copy` | operator | source, input | frames that are then here | number | a batch, or a part |
 //! | `List` | operator | source, input | – | number | for whom, and a batch, or a part |
-//! | `Handed` | operator | source, input | frames that are then here | number | – (on the shelf) |
+//! | `Handed` | operator | source, input | frames that are then here | number | a batch |
 //! | `Took` | operator | source | – | all before are passed on | – |
 //! | `Steer` | operator | source | – | version of the tree | the receiver's children |
 //! | `Steered` | operator | source | – | version of the tree | – |

@@ -467,7 +467,9 @@ pub struct Settings {
     /// Where groups go that do not fit, by a name that whoever starts the workers makes a
     /// [`Disk`](state::Disk) of; if there is none, the job fails.
     pub spill: Option<String>,
-    /// Rings between workers (S1).
+    /// Bytes of rows for one worker that a shuffle sends together (Q5).
+    pub shuffle_bytes: usize,
+    /// Rings between workers of different processes (S1); queues between those of one hold as much.
     pub ring: channel::RingConfig,
     /// What an idle worker does.
     pub idle: Idle,
@@ -517,6 +519,7 @@ impl Default for Settings {
             epochs_kept_max: 4,
             state_bytes_max: 4 << 30,
             spill: None,
+            shuffle_bytes: 16 << 10,
             ring: channel::RingConfig::default(),
             idle: Idle::Block,
             wires: Wires::default(),

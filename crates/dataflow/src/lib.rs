@@ -15,6 +15,7 @@ mod exchange;
 mod feed;
 pub mod fragment;
 mod frame;
+mod handover;
 pub mod job;
 pub mod keyed;
 pub mod known;

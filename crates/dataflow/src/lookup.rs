@@ -18,7 +18,6 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 use state::epoch::{END_OF_STREAM, Leader, Progress};
 
-use crate::detach;
 use crate::error::DataflowError;
 use crate::exchange::{Lane, Member, Shuffle, leader_of};
 use crate::job::{Input, Lead, Origin, Step};
@@ -120,7 +119,7 @@ impl LookupRun {
         let share = (Some(place.worker), place.workers);
         let reader = Reader::new(&spec.table, share, rows_max, context.clone(), counters)?;
         let shuffle = (place.workers > 1).then(|| {
-            let lane = Lane::new(&spec.kept(), &[], place.workers).led(Lead::ToAll);
+            let lane = Lane::new(&spec.kept(), &[], place).led(Lead::ToAll);
             Shuffle::new(vec![lane], place.workers).casting(tag, place)
         });
         Ok(Self {
@@ -258,11 +257,7 @@ impl Member for LookupRun {
         false
     }
 
-    fn take(&self, input: usize, batch: RecordBatch, _: Option<i64>) -> Result<(), DataflowError> {
-        self.keep(input, detach(&batch))
-    }
-
-    fn keep(&self, _: usize, batch: RecordBatch) -> Result<(), DataflowError> {
+    fn keep(&self, _: usize, batch: RecordBatch, _: Option<i64>) -> Result<(), DataflowError> {
         let bytes = self.bytes.get() + bytes_of(&batch)?;
         self.bytes.set(bytes);
         if bytes > self.spec.bytes_max {

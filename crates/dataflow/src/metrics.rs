@@ -15,10 +15,14 @@ pub struct Metrics {
     pub rows_out: AtomicU64,
     /// Rows dropped from a window because they were late.
     pub late: AtomicU64,
-    /// Frames sent to other workers.
+    /// Frames sent to workers of other processes.
     pub frames_out: AtomicU64,
-    /// Bytes sent to other workers.
+    /// Bytes sent to workers of other processes.
     pub bytes_out: AtomicU64,
+    /// Rows handed over, by reference, to other workers of this process.
+    pub rows_handed: AtomicU64,
+    /// Bytes handed over: of these rows, and of partial states.
+    pub bytes_handed: AtomicU64,
     /// Epochs closed.
     pub epochs: AtomicU64,
     /// Windows fired, counted once per leader.
@@ -120,6 +124,8 @@ impl Default for Metrics {
             late: zero(),
             frames_out: zero(),
             bytes_out: zero(),
+            rows_handed: zero(),
+            bytes_handed: zero(),
             epochs: zero(),
             windows: zero(),
             tree_changes: zero(),

@@ -1,9 +1,13 @@
-//! The links of one worker, shared by its coroutines.
+//! What joins one worker with the others, shared by its coroutines: a link with each worker of
+//! another process, and a queue each way with each one of its own, by which rows are handed over
+//! without being encoded (Q7).
 //!
-//! All queries of a job travel over one link per pair of workers, told apart by the header's tag
-//! (Q1), so that the memory of rings does not grow with the number of queries. **A receiver
-//! consumes every frame without waiting for anything that arrives over the fabric**: so a frame of
-//! one query never blocks another for good.
+//! All queries of a job travel over one link or queue per pair of workers, told apart by the
+//! header's tag (Q1), so that the memory of rings does not grow with the number of queries. **A
+//! receiver consumes every frame without waiting for anything that arrives**: so a frame of one
+//! query never blocks another for good.
+
+mod path;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -16,28 +20,37 @@ use bytes::Bytes;
 use channel::{Class, Header, Link};
 use fabric::Armed;
 
+use self::path::Path;
 use crate::error::DataflowError;
 use crate::frame::{Kind, MORE};
+use crate::handover::{Load, Sleeper};
 use crate::metrics::Metrics;
 use crate::scheduler::Event;
 use crate::wire::{Encoded, Encoder};
+use crate::worker::Place;
 
 /// Bytes of a payload that is put together from several frames, at most.
 pub(crate) const REASSEMBLED_BYTES_MAX: usize = 256 << 20;
 
-/// The links of one worker.
+/// What joins one worker with the others.
 pub(crate) struct Net {
     peers: Vec<Option<Peer>>,
+    /// How others of its process wake this worker.
+    sleeper: Arc<Sleeper>,
+    /// This worker has asked to be woken.
+    lies: Cell<bool>,
+    /// Something was handed over or taken since the last [`Net::take_handed`].
+    handed: Cell<bool>,
     /// The operators of whose frames one waits for credit, once for each.
     waiting: RefCell<Vec<u32>>,
-    /// Some link has moved, or somebody has something for several links.
+    /// Some path has moved, or somebody has something for several of them.
     stirred: Event,
     metrics: Arc<Metrics>,
 }
 
-/// One link.
+/// Another worker.
 struct Peer {
-    link: RefCell<Link>,
+    path: Path,
     /// Something happened: a frame came, a credit, a completion.
     moved: Event,
     /// Payloads of which more is to come, by kind and tag.
@@ -46,7 +59,7 @@ struct Peer {
     heard_bye: Cell<bool>,
     /// The other side knows that we need nothing more of it.
     bye_heard: Cell<bool>,
-    /// The link failed after the goodbye, as it does when the other side was faster.
+    /// The path ended after the goodbye, as it does when the other side was faster.
     gone: Cell<bool>,
 }
 
@@ -54,22 +67,44 @@ struct Peer {
 pub(crate) struct Message {
     pub(crate) kind: Kind,
     pub(crate) header: Header,
-    pub(crate) payload: Bytes,
+    pub(crate) load: Load,
+}
+
+/// What is written into a slot.
+enum Content<'a> {
+    /// Bytes, one part after the other.
+    Parts(&'a [&'a [u8]]),
+    /// Rows.
+    Encoded(&'a Encoded),
 }
 
 impl Net {
-    /// Takes the links, indexed by worker; `None` for the worker itself.
-    pub(crate) fn new(links: Vec<Option<Link>>, metrics: Arc<Metrics>) -> Self {
-        let peer = |link| Peer {
-            link: RefCell::new(link),
+    /// Takes the links with workers of other processes, indexed by worker.
+    pub(crate) fn new(links: Vec<Option<Link>>, place: &Place, metrics: Arc<Metrics>) -> Self {
+        let Place { worker: own, process, settings, .. } = place;
+        let beside = |worker: u32| worker != *own && process.workers().contains(&worker);
+        let path = |(worker, link): (u32, Option<Link>)| match link {
+            _ if beside(worker) => Some(Path::Queue(process.end(*own, worker, settings.ring))),
+            Some(link) => Some(Path::Link(Box::new(RefCell::new(link)))),
+            None => None,
+        };
+        let peer = |path| Peer {
+            path,
             moved: Event::default(),
             partial: RefCell::new(HashMap::new()),
             heard_bye: Cell::new(false),
             bye_heard: Cell::new(false),
             gone: Cell::new(false),
         };
-        let peers = links.into_iter().map(|link| link.map(peer)).collect();
-        Self { peers, waiting: RefCell::default(), stirred: Event::default(), metrics }
+        Self {
+            peers: (0..).zip(links).map(path).map(|path| path.map(peer)).collect(),
+            sleeper: process.sleeper(*own),
+            lies: Cell::new(false),
+            handed: Cell::new(false),
+            waiting: RefCell::default(),
+            stirred: Event::default(),
+            metrics,
+        }
     }
 
     /// Whether something cannot be sent before others have taken what was sent.
@@ -96,15 +131,17 @@ impl Net {
         self.peers.iter().enumerate().filter(|(_, peer)| peer.is_some()).map(|(i, _)| i as u32)
     }
 
-    /// Lets every link make progress and wakes who waited for it. True if anything happened.
+    /// Lets every path make progress and wakes who waited for it. True if anything happened.
     ///
     /// # Errors
-    /// When a link has failed that was still needed.
+    /// When one has failed that was still needed.
     pub(crate) fn poll(&self) -> Result<bool, DataflowError> {
+        if self.lies.take() {
+            self.sleeper.rise();
+        }
         let mut moved = false;
         for (worker, peer) in self.each().filter(|(_, peer)| !peer.gone.get()) {
-            let polled = peer.link.borrow_mut().poll();
-            match polled {
+            match peer.path.poll() {
                 Ok(true) => {
                     moved = true;
                     peer.moved.notify();
@@ -123,12 +160,12 @@ impl Net {
         Ok(moved)
     }
 
-    /// What wakes who waits for any link to move.
+    /// What wakes who waits for anything to move.
     pub(crate) fn stirred(&self) -> &Event {
         &self.stirred
     }
 
-    /// Wakes who waits for any link to move.
+    /// Wakes who waits for anything to move.
     pub(crate) fn stir(&self) {
         self.stirred.notify();
     }
@@ -136,16 +173,30 @@ impl Net {
     /// Starts what was sent since the last call.
     pub(crate) fn flush(&self) {
         for (_, peer) in self.each().filter(|(_, peer)| !peer.gone.get()) {
-            peer.link.borrow_mut().flush();
+            peer.path.flush();
         }
     }
 
-    /// Prepares to sleep on all links; appends what to wait for. True when something is there
-    /// already: then its coroutines are awake, for arming takes in what has just arrived.
+    /// Whether something was handed over or taken within the process since the last call: then
+    /// another worker of it may have something to do.
+    pub(crate) fn take_handed(&self) -> bool {
+        self.handed.take()
+    }
+
+    /// Prepares to sleep; appends what to wait for. True when something is there already: then its
+    /// coroutines are awake, for arming takes in what has just arrived.
     pub(crate) fn arm(&self, descriptors: &mut Vec<RawFd>) -> bool {
         let mut ready = false;
+        if self.each().any(|(_, peer)| matches!(peer.path, Path::Queue(_))) {
+            self.lies.set(true);
+            descriptors.push(self.sleeper.lie_down());
+        }
         for (_, peer) in self.each().filter(|(_, peer)| !peer.gone.get()) {
-            let armed = peer.link.borrow_mut().arm();
+            let armed = match &peer.path {
+                Path::Link(link) => link.borrow_mut().arm(),
+                Path::Queue(end) if end.has_news() => Armed::Ready,
+                Path::Queue(_) => continue,
+            };
             match armed {
                 Armed::Fd(fd) => descriptors.push(fd),
                 Armed::Ready => {
@@ -164,10 +215,10 @@ impl Net {
         Metrics::add(counter(&self.metrics), n);
     }
 
-    /// Ends all links.
+    /// Ends all paths.
     pub(crate) fn close(&self) {
         for (_, peer) in self.each() {
-            peer.link.borrow_mut().close();
+            peer.path.close();
         }
     }
 
@@ -181,19 +232,21 @@ impl Net {
         loop {
             let next = || match peer.parted() {
                 true => Some(Ok(None)),
-                false => peer.link.borrow_mut().recv().transpose().map(|frame| frame.map(Some)),
+                false => peer.path.recv().transpose().map(|frame| frame.map(Some)),
             };
             let received = peer.moved.wait_for(next).await;
             let link_failed = |source| DataflowError::Link { worker: from, source };
-            let Some(frame) = received.map_err(link_failed)? else { return Ok(None) };
+            let Some((header, load)) = received.map_err(link_failed)? else { return Ok(None) };
+            if let Path::Queue(_) = peer.path {
+                self.handed.set(true);
+            }
             let malformed = |detail: String| DataflowError::Frame { worker: from, detail };
-            let header = frame.header;
             let kind = Kind::decode(header.kind)
                 .ok_or_else(|| malformed(format!("there is no frame of kind {}", header.kind)))?;
             match kind {
                 Kind::Bye => {
                     peer.heard_bye.set(true);
-                    self.send(from, Class::Control, Kind::ByeHeard.header(), |_| 0).await;
+                    self.send(from, Class::Control, Kind::ByeHeard.header()).await;
                 }
                 Kind::ByeHeard => {
                     peer.bye_heard.set(true);
@@ -201,34 +254,20 @@ impl Net {
                 }
                 // Parts of several sources may come between each other: the exchange collects them.
                 Kind::Cast | Kind::Copy | Kind::List => {
-                    let payload = Bytes::from_owner(frame.payload);
-                    return Ok(Some(Message { kind, header, payload }));
+                    return Ok(Some(Message { kind, header, load }));
                 }
                 _ => {
-                    let payload = Bytes::from_owner(frame.payload);
-                    if let Some(payload) = peer.reassemble(&header, payload).map_err(malformed)? {
-                        return Ok(Some(Message { kind, header, payload }));
+                    if let Some(load) = peer.reassemble(&header, load).map_err(malformed)? {
+                        return Ok(Some(Message { kind, header, load }));
                     }
                 }
             }
         }
     }
 
-    /// Sends a frame, waiting for credit. `fill` writes the payload and returns its length.
-    pub(crate) async fn send(
-        &self,
-        to: u32,
-        class: Class,
-        header: Header,
-        mut fill: impl FnMut(&mut [u8]) -> usize,
-    ) {
-        let peer = self.peer(to);
-        let mut sent =
-            || (peer.gone.get() || self.try_fill(peer, class, header, &mut fill)).then_some(());
-        if sent().is_some() {
-            return;
-        }
-        self.wait_for_credit(header.tag, &peer.moved, sent).await;
+    /// Sends a frame without a payload, waiting for credit.
+    pub(crate) async fn send(&self, to: u32, class: Class, header: Header) {
+        self.post(to, class, header, &Content::Parts(&[])).await;
     }
 
     /// Waits until others have taken something, for the operator `tag`.
@@ -247,20 +286,18 @@ impl Net {
         found
     }
 
-    /// Sends a frame if there is credit; `fill` is called only then. True when it was sent, or the
-    /// other side needs nothing more.
-    pub(crate) fn try_send(
-        &self,
-        to: u32,
-        class: Class,
-        header: Header,
-        fill: &mut dyn FnMut(&mut [u8]) -> usize,
-    ) -> bool {
-        let peer = self.peer(to);
-        peer.gone.get() || self.try_fill(peer, class, header, fill)
+    /// Sends a frame of these bytes, one part after the other, if there is credit. True when it was
+    /// sent, or the other side needs nothing more.
+    pub(crate) fn try_send(&self, to: u32, class: Class, header: Header, parts: &[&[u8]]) -> bool {
+        self.try_post(self.peer(to), class, header, &Content::Parts(parts))
     }
 
-    /// Sends rows in as many frames as they need, waiting for credit.
+    /// Hands rows to a worker of this process, if there is room. True as for [`Net::try_send`].
+    pub(crate) fn try_hand(&self, to: u32, header: Header, batch: &RecordBatch) -> bool {
+        self.try_give(self.peer(to), Class::Data, header, || Load::Rows(batch.clone()))
+    }
+
+    /// Sends rows in as many frames as they need, waiting for credit; or hands them over.
     ///
     /// # Errors
     /// When a column's type cannot travel.
@@ -271,6 +308,10 @@ impl Net {
         encoder: &RefCell<Encoder>,
         batch: &RecordBatch,
     ) -> Result<(), DataflowError> {
+        if self.is_beside(to) {
+            self.hand(to, header, || Load::Rows(batch.clone())).await;
+            return Ok(());
+        }
         let batch = encoder.borrow().prepare(batch)?;
         let room = self.payload_max(to);
         let mut rows = Encoder::rows_fitting(&batch, room);
@@ -292,61 +333,103 @@ impl Net {
     /// side might still wait for what the other has only posted.
     pub(crate) async fn bye(&self) {
         for (worker, _) in self.each() {
-            self.send(worker, Class::Control, Kind::Bye.header(), |_| 0).await;
+            self.send(worker, Class::Control, Kind::Bye.header()).await;
         }
     }
 
     /// Whether everything that was sent has left.
     pub(crate) fn is_drained(&self) -> bool {
-        self.each().all(|(_, peer)| peer.gone.get() || peer.link.borrow().is_drained())
+        self.each().all(|(_, peer)| peer.gone.get() || peer.path.is_drained())
     }
 
     async fn send_encoded(&self, to: u32, header: Header, encoded: &Encoded) {
-        let room = self.payload_max(to);
-        if encoded.len() <= room {
-            let fill = |out: &mut [u8]| {
-                encoded.write_to(out);
-                encoded.len()
-            };
-            return self.send(to, Class::Data, header, fill).await;
+        if encoded.len() <= self.payload_max(to) {
+            return self.post(to, Class::Data, header, &Content::Encoded(encoded)).await;
         }
         self.send_payload(to, header, &encoded.payload()).await;
     }
 
-    /// Sends a payload; in parts if it does not fit one slot.
-    pub(crate) async fn send_payload(&self, to: u32, mut header: Header, payload: &[u8]) {
+    /// Sends a payload, in parts if it does not fit one slot; or hands it over.
+    pub(crate) async fn send_payload(&self, to: u32, mut header: Header, payload: &Bytes) {
+        if self.is_beside(to) {
+            return self.hand(to, header, || Load::Own(payload.clone())).await;
+        }
         let flags = header.flags;
         let parts = payload.chunks(self.payload_max(to));
         let last = parts.len() - 1;
         for (i, part) in parts.enumerate() {
             header.flags = if i < last { flags | MORE } else { flags };
-            let fill = |out: &mut [u8]| {
-                out[..part.len()].copy_from_slice(part);
-                part.len()
-            };
-            self.send(to, Class::Data, header, fill).await;
+            self.post(to, Class::Data, header, &Content::Parts(&[part])).await;
         }
     }
 
-    fn try_fill(
-        &self,
-        peer: &Peer,
-        class: Class,
-        header: Header,
-        fill: &mut dyn FnMut(&mut [u8]) -> usize,
-    ) -> bool {
-        let mut link = peer.link.borrow_mut();
+    /// Sends a frame, waiting for credit.
+    async fn post(&self, to: u32, class: Class, header: Header, content: &Content<'_>) {
+        let peer = self.peer(to);
+        self.insist(peer, header.tag, || self.try_post(peer, class, header, content)).await;
+    }
+
+    /// Hands something to a worker of this process, waiting for room.
+    async fn hand(&self, to: u32, header: Header, load: impl Fn() -> Load) {
+        let peer = self.peer(to);
+        self.insist(peer, header.tag, || self.try_give(peer, Class::Data, header, &load)).await;
+    }
+
+    /// Tries until it succeeds, whenever something has moved.
+    async fn insist(&self, peer: &Peer, tag: u32, attempt: impl Fn() -> bool) {
+        if !attempt() {
+            self.wait_for_credit(tag, &peer.moved, || attempt().then_some(())).await;
+        }
+    }
+
+    fn try_post(&self, peer: &Peer, class: Class, header: Header, content: &Content<'_>) -> bool {
+        let Path::Link(link) = &peer.path else {
+            return self.try_give(peer, class, header, || Load::Own(content.payload()));
+        };
+        if peer.gone.get() {
+            return true;
+        }
+        let mut link = link.borrow_mut();
         let Some(mut slot) = link.reserve(class) else { return false };
-        let len = fill(slot.payload_mut());
+        let len = content.write_to(slot.payload_mut());
         slot.publish(header, len);
         Metrics::add(&self.metrics.frames_out, 1);
         Metrics::add(&self.metrics.bytes_out, len as u64);
         true
     }
 
+    fn try_give(
+        &self,
+        peer: &Peer,
+        class: Class,
+        header: Header,
+        load: impl FnOnce() -> Load,
+    ) -> bool {
+        let Path::Queue(end) = &peer.path else {
+            unreachable!("rows are handed over within a process")
+        };
+        if peer.gone.get() {
+            return true;
+        }
+        if !end.has_room(class) {
+            return false;
+        }
+        let load = load();
+        let rows = if let Load::Rows(batch) = &load { batch.num_rows() } else { 0 };
+        Metrics::add(&self.metrics.rows_handed, rows as u64);
+        Metrics::add(&self.metrics.bytes_handed, end.give(header, load));
+        self.handed.set(true);
+        true
+    }
+
+    /// Whether a worker is another one of this process.
+    fn is_beside(&self, worker: u32) -> bool {
+        matches!(self.peer(worker).path, Path::Queue(_))
+    }
+
     /// Bytes of a frame's payload at most.
     pub(crate) fn payload_max(&self, to: u32) -> usize {
-        self.peer(to).link.borrow().config().payload_max()
+        self.peer(to).path.payload_max()
     }
 
     /// Bytes of a frame's payload at most, whichever worker it is for.
@@ -355,7 +438,7 @@ impl Net {
     }
 
     fn peer(&self, worker: u32) -> &Peer {
-        self.peers[worker as usize].as_ref().expect("a worker has no link to itself")
+        self.peers[worker as usize].as_ref().expect("a worker is not joined with itself")
     }
 
     fn each(&self) -> impl Iterator<Item = (u32, &Peer)> {
@@ -370,13 +453,13 @@ impl Peer {
     }
 
     /// Collects the parts of a payload; gives it when it is whole.
-    fn reassemble(&self, header: &Header, payload: Bytes) -> Result<Option<Bytes>, String> {
+    fn reassemble(&self, header: &Header, load: Load) -> Result<Option<Load>, String> {
         let key = (header.kind, header.tag);
         let mut partial = self.partial.borrow_mut();
         if header.flags & MORE == 0 && !partial.contains_key(&key) {
-            return Ok(Some(payload));
+            return Ok(Some(load));
         }
-        let whole = partial.entry(key).or_default();
+        let (whole, payload) = (partial.entry(key).or_default(), load.bytes());
         if whole.len() + payload.len() > REASSEMBLED_BYTES_MAX {
             return Err(format!("a payload exceeds {REASSEMBLED_BYTES_MAX} bytes"));
         }
@@ -385,6 +468,35 @@ impl Peer {
             return Ok(None);
         }
         // A fresh allocation is not aligned for Arrow by itself; the decoder copies what is not.
-        Ok(partial.remove(&key).map(Bytes::from))
+        Ok(partial.remove(&key).map(|whole| Load::Own(Bytes::from(whole))))
+    }
+}
+
+impl Content<'_> {
+    /// Writes it to the beginning of `out`, which is large enough; gives its length.
+    fn write_to(&self, out: &mut [u8]) -> usize {
+        match self {
+            Content::Parts(parts) => {
+                let mut end = 0;
+                for part in *parts {
+                    out[end..end + part.len()].copy_from_slice(part);
+                    end += part.len();
+                }
+                end
+            }
+            Content::Encoded(encoded) => {
+                encoded.write_to(out);
+                encoded.len()
+            }
+        }
+    }
+
+    /// The same in memory of its own.
+    fn payload(&self) -> Bytes {
+        match self {
+            Content::Parts([]) => Bytes::new(),
+            Content::Parts(parts) => parts.concat().into(),
+            Content::Encoded(encoded) => encoded.payload(),
+        }
     }
 }

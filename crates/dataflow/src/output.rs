@@ -97,7 +97,7 @@ impl Output {
         }
         match message.kind {
             Kind::Gather => {
-                let (batch, _) = self.decoder.decode(message.payload).map_err(malformed)?;
+                let (batch, _) = message.load.rows(&self.decoder).map_err(malformed)?;
                 self.write(&batch)
             }
             _ => self.end_stream(),
@@ -112,7 +112,7 @@ impl Output {
     pub(crate) async fn finish(&self) -> Result<(), DataflowError> {
         self.ended.wait_for(|| self.complete.get().then_some(())).await;
         if self.placement == Placement::Gather && self.worker != GATHERER {
-            self.net.send(GATHERER, Class::Data, self.header(Kind::GatherEnd), |_| 0).await;
+            self.net.send(GATHERER, Class::Data, self.header(Kind::GatherEnd)).await;
             return Ok(());
         }
         self.end_stream()?;

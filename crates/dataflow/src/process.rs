@@ -1,16 +1,14 @@
-//! The workers of one process, and what they hand to each other without copying it (W1).
-//!
-//! Workers of a process are joined by rings like any others. Rows that several of them need are not
-//! written into each of these: they are put on a shelf here, by reference, and an empty frame in
-//! the ring says that they are there. So the ring's order, credit and wake-up hold for them too.
+//! The workers of one process, and what they share: the queues by which they hand each other rows
+//! (Q7), and tables that each of them looks up (W1).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arrow::record_batch::RecordBatch;
+use channel::RingConfig;
 
 use crate::error::DataflowError;
+use crate::handover::{End, Queue, Sleeper};
 use crate::pairing::Hashed;
 
 /// The process of a worker. Workers `rank · n .. (rank + 1) · n` are those of process `rank`.
@@ -18,8 +16,10 @@ use crate::pairing::Hashed;
 pub struct Process {
     rank: u32,
     workers: u32,
-    /// By giver and taker. As many as the ring between the two has slots, at most.
-    shelves: Vec<Mutex<VecDeque<RecordBatch>>>,
+    /// By giver and taker.
+    queues: Vec<Arc<Queue>>,
+    /// By worker.
+    sleepers: Vec<Arc<Sleeper>>,
     /// By operator the table that its workers share, when it was made.
     tables: Mutex<BTreeMap<u32, Slot>>,
 }
@@ -28,10 +28,16 @@ pub struct Process {
 type Slot = Arc<Mutex<Option<Arc<Hashed>>>>;
 
 impl Process {
-    /// Process number `rank` of a job in which each process has so many workers; shared by them.
-    pub fn new(rank: u32, workers: u32) -> Arc<Self> {
-        let shelves = (0..workers * workers).map(|_| Mutex::default()).collect();
-        Arc::new(Self { rank, workers, shelves, tables: Mutex::default() })
+    /// Process number `rank` of a job in which each process has so many workers; shared by them for
+    /// one run.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn new(rank: u32, workers: u32) -> std::io::Result<Arc<Self>> {
+        let queues = (0..workers * workers).map(|_| Arc::default()).collect();
+        let sleepers = (0..workers).map(|_| Ok(Arc::new(Sleeper::new()?)));
+        let sleepers = sleepers.collect::<std::io::Result<_>>()?;
+        Ok(Arc::new(Self { rank, workers, queues, sleepers, tables: Mutex::default() }))
     }
 
     /// Its number.
@@ -54,14 +60,16 @@ impl Process {
         rank * self.workers + source % self.workers
     }
 
-    /// Puts a batch onto the shelf between two workers of this process.
-    pub(crate) fn hand(&self, from: u32, to: u32, batch: RecordBatch) {
-        self.shelf(from, to).push_back(batch);
+    /// The end of `worker` of what joins it with `other`, both of this process, in place of rings
+    /// of these dimensions.
+    pub(crate) fn end(&self, worker: u32, other: u32, ring: RingConfig) -> End {
+        let (out, into) = (self.queue(worker, other), self.queue(other, worker));
+        End::new(out, into, self.sleeper(other), ring)
     }
 
-    /// Takes the first batch that was handed over and not taken.
-    pub(crate) fn take(&self, from: u32, to: u32) -> Option<RecordBatch> {
-        self.shelf(from, to).pop_front()
+    /// The sleep of a worker of this process.
+    pub(crate) fn sleeper(&self, worker: u32) -> Arc<Sleeper> {
+        self.sleepers[(worker - self.workers().start) as usize].clone()
     }
 
     /// The table of an operator, which the first worker that asks for it makes; the others wait
@@ -84,10 +92,10 @@ impl Process {
         Ok(table)
     }
 
-    fn shelf(&self, from: u32, to: u32) -> MutexGuard<'_, VecDeque<RecordBatch>> {
+    fn queue(&self, from: u32, to: u32) -> Arc<Queue> {
         let first = self.workers().start;
         let at = (from - first) * self.workers + (to - first);
-        lock(&self.shelves[at as usize])
+        self.queues[at as usize].clone()
     }
 }
 

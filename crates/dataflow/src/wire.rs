@@ -14,7 +14,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef};
+use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::buffer::Buffer;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -239,11 +239,35 @@ pub fn detach(batch: &RecordBatch) -> RecordBatch {
 }
 
 fn detach_array(array: &ArrayRef) -> ArrayRef {
+    if let Some(own) = own_view(array) {
+        return own;
+    }
     let data = array.to_data();
     let mut copy = arrow::array::MutableArrayData::new(vec![&data], false, data.len());
     match copy.try_extend(0, 0, data.len()) {
         Ok(()) => arrow::array::make_array(copy.freeze()),
         Err(_) => array.clone(),
+    }
+}
+
+/// A batch whose rows were taken from another one: views still point into that one's memory, and do
+/// not any more then.
+pub(crate) fn own_views(batch: RecordBatch) -> RecordBatch {
+    let is_view = |t: &DataType| matches!(t, DataType::Utf8View | DataType::BinaryView);
+    if !batch.columns().iter().any(|column| is_view(column.data_type())) {
+        return batch;
+    }
+    let own = |column: &ArrayRef| own_view(column).unwrap_or_else(|| column.clone());
+    let columns = batch.columns().iter().map(own).collect();
+    RecordBatch::try_new(batch.schema(), columns).unwrap_or(batch)
+}
+
+/// The copy of a view array with what it points at.
+fn own_view(array: &ArrayRef) -> Option<ArrayRef> {
+    match array.data_type() {
+        DataType::Utf8View => Some(Arc::new(array.as_string_view().gc())),
+        DataType::BinaryView => Some(Arc::new(array.as_binary_view().gc())),
+        _ => None,
     }
 }
 
@@ -367,6 +391,26 @@ mod tests {
         assert_eq!(copy, batch);
         let first = |b: &RecordBatch| b.column(0).to_data().buffers()[0].as_ptr();
         assert_ne!(first(&copy), first(&batch));
+    }
+
+    #[test]
+    fn rows_that_stay_hold_no_memory_of_a_slot() {
+        let batch = everything(20);
+        let held = |kept: &RecordBatch| {
+            let pointers = |batch: &RecordBatch| -> Vec<*const u8> {
+                let buffers = |column: &ArrayRef| column.to_data().buffers().to_vec();
+                batch.columns().iter().flat_map(buffers).map(|buffer| buffer.as_ptr()).collect()
+            };
+            let (own, others) = (pointers(kept), pointers(&batch));
+            own.iter().any(|pointer| others.contains(pointer))
+        };
+        assert!(!held(&detach(&batch)));
+        let rows = arrow::array::UInt32Array::from_iter_values(0..20);
+        let taken = arrow::compute::take_record_batch(&batch, &rows).unwrap();
+        assert!(held(&taken), "views are taken without what they point at");
+        let own = own_views(taken);
+        assert!(!held(&own));
+        assert_eq!(own, batch);
     }
 
     #[test]

@@ -7,6 +7,9 @@ pub struct Wires {
     pub connection: Connection,
     /// Who moves connections that workers share.
     pub progress: Progress,
+    /// Slots of a ring that are freed before their credit is worth a notice of its own (Q2); 0
+    /// leaves it to the link.
+    pub credit_slots: u32,
 }
 
 /// Who has a connection with another process (Q3).

@@ -1,10 +1,11 @@
 //! A worker: one thread that runs its share of every operator of a job.
 //!
 //! An operator is a few coroutines on the worker's scheduler: a source has one that reads and
-//! pushes, another operator one that gives out results and one that answers others; and each link
-//! has one that takes frames. [`Worker::step`] gives every ready coroutine a turn and lets the
-//! links make progress; it never blocks, so that a simulator can run many workers on one thread.
-//! [`Worker::run`] repeats it on a thread of its own and sleeps when nothing is ready.
+//! pushes, another operator one that gives out results and one that answers others; and for each
+//! other worker there is one that takes its frames. [`Worker::step`] gives every ready coroutine a
+//! turn and lets the links make progress; it never blocks, so that a simulator can run many workers
+//! on one thread. [`Worker::run`] repeats it on a thread of its own and sleeps when nothing is
+//! ready.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -45,7 +46,7 @@ pub struct WorkerConfig {
     pub process: Arc<Process>,
     /// What to run; the same on every worker.
     pub job: Arc<Job>,
-    /// Connected links, indexed by worker; `None` for itself.
+    /// Connected links, indexed by worker; `None` for itself and the others of its process.
     pub links: Vec<Option<Link>>,
     /// Time.
     pub clock: Arc<dyn Clock>,
@@ -94,7 +95,7 @@ impl Signals {
 pub enum Status {
     /// There is more to do now.
     Busy,
-    /// There is nothing to do until a link moves or the clock reaches `wake_ns`.
+    /// There is nothing to do until another worker moves or the clock reaches `wake_ns`.
     Idle {
         /// When a coroutine wants to be woken.
         wake_ns: Option<u64>,
@@ -124,13 +125,13 @@ impl Worker {
         let WorkerConfig { worker, workers, process, job, links, clock, bad, metrics, .. } = config;
         let WorkerConfig { signals, disk, .. } = config;
         metrics.count_operators(job.operators.len());
-        let net = Rc::new(Net::new(links, metrics.clone()));
         let timers = Rc::new(Timers::default());
         timers.advance(clock.now_ns());
         let mut scheduler = Scheduler::new();
         let ledger = Rc::new(Ledger::of(&job, disk.is_some(), metrics.clone()));
         let (clock_here, settings) = (clock.clone(), job.settings.clone());
         let place = Place { worker, workers, process, clock: clock_here, settings, ledger, disk };
+        let net = Rc::new(Net::new(links, &place, metrics.clone()));
         let context = FlowContext { clock: clock.clone(), bad };
         let Graph { nodes, sources } = Graph::new(&job, &place, &net, &metrics, &context, &timers)?;
         let mut paces = paces(&job.operators);
@@ -195,7 +196,8 @@ impl Worker {
             let deadline = node.deadline(self.timers.now_ns())?;
             wake_ns = wake_ns.into_iter().chain(deadline).min();
         }
-        if moved || self.scheduler.has_ready() {
+        let handed = self.net.take_handed();
+        if moved || handed || self.scheduler.has_ready() {
             return Ok(Status::Busy);
         }
         for node in self.nodes.iter().flatten() {
@@ -264,7 +266,7 @@ pub(crate) struct Place {
     pub(crate) disk: Option<Arc<dyn Disk>>,
 }
 
-/// Hands the frames of one link to their operators, at whose cost they are taken.
+/// Hands the frames of one other worker to their operators, at whose cost they are taken.
 async fn receive(
     from: u32,
     net: Rc<Net>,

@@ -135,7 +135,7 @@ fn tell(headers: impl Iterator<Item = Header>) -> Result<(), DataflowError> {
     let mut worker = Worker::new(WorkerConfig {
         worker: 0,
         workers: 2,
-        process: Process::new(0, 1),
+        process: Process::new(0, 1).unwrap(),
         job,
         links: vec![None, links.pop()],
         clock: net.clock(),

@@ -154,7 +154,7 @@ fn run(script: &Script, windows: Windows, every_ms: u64) -> (Vec<String>, u64) {
     let mut worker = Worker::new(WorkerConfig {
         worker: 0,
         workers: 1,
-        process: Process::new(0, 1),
+        process: Process::new(0, 1).unwrap(),
         job: Arc::new(job(script, windows, every_ms, &written)),
         links: vec![None],
         clock: net.clock(),

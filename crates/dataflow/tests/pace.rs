@@ -157,7 +157,7 @@ fn read(steps: [(i64, u64); 2], aggregated: bool) -> Vec<(usize, i64)> {
     let mut worker = Worker::new(WorkerConfig {
         worker: 0,
         workers: 1,
-        process: Process::new(0, 1),
+        process: Process::new(0, 1).unwrap(),
         job: Arc::new(Job { operators, settings: Settings::default() }),
         links: vec![None],
         clock: net.clock(),

@@ -44,6 +44,7 @@
 //! follows from believing that it did.
 
 mod admit;
+mod bell;
 pub mod clock;
 pub mod conformance;
 mod endpoint;
@@ -62,6 +63,7 @@ mod token;
 pub mod verbs;
 mod wait;
 
+pub use bell::Bell;
 pub use clock::Clock;
 pub use endpoint::{
     Armed, Atomics, Budget, Caps, Completion, Endpoint, Fabric, Flags, LinkId, Offer, OpId,

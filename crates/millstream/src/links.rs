@@ -1,16 +1,17 @@
-//! How the workers of all nodes are joined, each with each (S2).
+//! How the workers of different nodes are joined, each with each (S2).
 //!
 //! ```text
 //!   offer ─▶ all_gather("addresses") ─▶ connect ─▶ Link::new ─▶ all_gather("rings") ─▶ attach
 //! ```
 //!
-//! Every node makes these calls in this order. Workers of one node are joined by the same steps as
-//! workers of two.
+//! Every node makes these calls in this order. Workers of one node need no link: they hand rows
+//! over by reference ([`dataflow::process`]).
 
 use std::thread;
 
-use channel::{Link, RingConfig};
+use channel::{Link, LinkError, Tuning};
 use cluster::Control;
+use dataflow::job::Settings;
 use fabric::{Endpoint, FabricError, LinkId, Offer};
 
 use crate::error::Error;
@@ -41,7 +42,7 @@ impl Layout {
     /// The ends of links that this node has, in the order in which it tells of them.
     fn ends(self) -> impl Iterator<Item = LinkId> {
         self.own().flat_map(move |local| {
-            let others = (0..self.workers()).filter(move |&remote| remote != local);
+            let others = (0..self.workers()).filter(move |remote| !self.own().contains(remote));
             others.map(move |remote| LinkId { local, remote })
         })
     }
@@ -51,14 +52,14 @@ impl Layout {
     fn opposite(self, end: LinkId) -> (usize, usize) {
         let rank = end.remote / self.per_node;
         let row = end.remote % self.per_node;
-        let column = if end.local < end.remote { end.local } else { end.local - 1 };
-        (rank as usize, (row * (self.workers() - 1) + column) as usize)
+        let column = if end.local < end.remote { end.local } else { end.local - self.per_node };
+        (rank as usize, (row * (self.workers() - self.per_node) + column) as usize)
     }
 }
 
-/// Joins this node's workers with all others. The result holds a list per worker of this node, each
-/// indexed by worker, `None` for the worker itself. The links' incarnation is the launch's
-/// generation.
+/// Joins this node's workers with those of all others. The result holds a list per worker of this
+/// node, each indexed by worker, `None` for those of this node. The links' incarnation is the
+/// launch's generation.
 ///
 /// # Errors
 /// When a node failed or is unlike this one, or the fabric refuses memory or connections.
@@ -66,8 +67,10 @@ pub(crate) fn join(
     pairs: &Pairs,
     control: &Control,
     layout: Layout,
-    ring: RingConfig,
+    settings: &Settings,
 ) -> Result<Vec<Vec<Option<Link>>>, Error> {
+    let ring = settings.ring;
+    let tuning = Tuning { credit_slots: settings.wires.credit_slots, ..Tuning::default() };
     let ends: Vec<LinkId> = layout.ends().collect();
     let fabric = |end: LinkId| pairs.with(end.remote / layout.per_node);
     let offers = ends.iter().map(|&end| fabric(end).offer(end)).collect::<Result<Vec<_>, _>>()?;
@@ -77,8 +80,11 @@ pub(crate) fn join(
     let mut links = endpoints
         .into_iter()
         .zip(&ends)
-        .map(|(endpoint, &end)| Link::new(fabric(end), endpoint, ring, control.generation()))
-        .collect::<Result<Vec<_>, _>>()?;
+        .map(|(endpoint, &end)| {
+            let link = Link::new(fabric(end), endpoint, ring, control.generation())?;
+            Ok(link.tuned(tuning))
+        })
+        .collect::<Result<Vec<_>, LinkError>>()?;
     let rings = links.iter().map(Link::descriptor).collect();
     let rings = exchange(control, layout, "rings", &ends, rings)?;
     for (link, ring) in links.iter_mut().zip(&rings) {
@@ -167,6 +173,8 @@ mod tests {
             let layout = |rank| Layout { rank, nodes, per_node };
             let lists: Vec<Vec<LinkId>> =
                 (0..nodes).map(|rank| layout(rank).ends().collect()).collect();
+            let count = nodes * per_node * (nodes - 1) * per_node;
+            assert_eq!(lists.iter().flatten().count() as u32, count);
             for end in lists.iter().flatten() {
                 let (rank, at) = layout(end.local / per_node).opposite(*end);
                 assert_eq!(lists[rank][at], LinkId { local: end.remote, remote: end.local });
@@ -203,12 +211,13 @@ mod tests {
                     scope.spawn(move || {
                         let layout = Layout { rank: control.rank(), nodes: 2, per_node: 2 };
                         let pairs = Pairs::agree(kind, control, layout, wires).unwrap();
-                        let ring = RingConfig::default();
-                        let links = join(&pairs, control, layout, ring).unwrap();
+                        let settings = Settings::default();
+                        let links = join(&pairs, control, layout, &settings).unwrap();
                         for (row, worker) in links.iter().zip(layout.own()) {
                             let others: Vec<_> =
                                 (0..4).filter(|&i| row[i as usize].is_some()).collect();
-                            let expected: Vec<_> = (0..4).filter(|&i| i != worker).collect();
+                            let expected: Vec<_> =
+                                (0..4).filter(|&i| i / 2 != worker / 2).collect();
                             assert_eq!(others, expected);
                         }
                         control.all_gather("end", Vec::new()).unwrap();

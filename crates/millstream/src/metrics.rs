@@ -143,6 +143,16 @@ const METRICS: &[MetricSpec] = &[
     counter("millstream_flows_done", "Flows of bounded input read to their end.", |c| {
         Some(c.flows_done as f64)
     }),
+    counter(
+        "millstream_handed_bytes",
+        "Bytes handed over, by reference, to other workers of the process.",
+        |c| Some(c.bytes_handed as f64),
+    ),
+    counter(
+        "millstream_handed_rows",
+        "Rows handed over, by reference, to other workers of the process.",
+        |c| Some(c.rows_handed as f64),
+    ),
     counter("millstream_idle_seconds", "Time in which the worker had nothing to do.", |c| {
         Some(c.idle_ns as f64 / 1e9)
     }),
@@ -154,8 +164,10 @@ const METRICS: &[MetricSpec] = &[
         Some(c.late as f64)
     }),
     counter("millstream_output_rows", "Rows given to sinks.", |c| Some(c.rows_out as f64)),
-    counter("millstream_sent_bytes", "Bytes sent to other workers.", |c| Some(c.bytes_sent as f64)),
-    counter("millstream_sent_frames", "Frames sent to other workers.", |c| {
+    counter("millstream_sent_bytes", "Bytes sent to workers of other processes.", |c| {
+        Some(c.bytes_sent as f64)
+    }),
+    counter("millstream_sent_frames", "Frames sent to workers of other processes.", |c| {
         Some(c.frames_sent as f64)
     }),
     counter(

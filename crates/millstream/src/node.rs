@@ -25,7 +25,7 @@ use dataflow::job::Job;
 use dataflow::metrics::Metrics;
 use dataflow::process::Process;
 use dataflow::worker::{Signals, Worker, WorkerConfig};
-use fabric::Clock;
+use fabric::{Clock, FabricError};
 use state::Disk;
 
 use crate::FabricKind;
@@ -85,9 +85,9 @@ impl Node<'_> {
     fn run_inner(&self, options: &RunOptions<'_>) -> Result<Report, Error> {
         let settings = &self.job.settings;
         let pairs = Pairs::agree(self.fabric, self.control, self.layout, settings.wires)?;
-        let links = join(&pairs, self.control, self.layout, settings.ring)?;
+        let links = join(&pairs, self.control, self.layout, settings)?;
         let shared = Shared {
-            process: Process::new(self.layout.rank, self.layout.per_node),
+            process: Process::new(self.layout.rank, self.layout.per_node).map_err(no_bells)?,
             metrics: links.iter().map(|_| Arc::default()).collect(),
             bad: Arc::default(),
             signals: Arc::default(),
@@ -288,6 +288,10 @@ fn run_worker(config: WorkerConfig, gate: &Receiver<()>, events: &Sender<Event>)
     });
     // The node may have given up on this worker.
     let _ = events.send(Event::Ended(result));
+}
+
+fn no_bells(source: std::io::Error) -> Error {
+    FabricError::Connect { link: "the workers of this process".into(), source }.into()
 }
 
 fn is_set(flag: Option<&AtomicBool>) -> bool {

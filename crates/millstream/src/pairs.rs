@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn workers_share_where_that_is_wanted_or_suits() {
-        let wires = |connection, progress| Wires { connection, progress };
+        let wires = |connection, progress| Wires { connection, progress, ..Wires::default() };
         let auto = wires(Connection::Auto, Progress::Spin);
         assert!(shares(FabricKind::Tcp, 2, auto) && shares(FabricKind::Verbs, 8, auto));
         assert!(!shares(FabricKind::Tcp, 1, auto) && !shares(FabricKind::Shm, 8, auto));

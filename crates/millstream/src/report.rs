@@ -22,10 +22,14 @@ pub struct Counters {
     pub late: u64,
     /// Rows that a source could not read.
     pub bad: u64,
-    /// Frames sent to other workers.
+    /// Frames sent to workers of other processes.
     pub frames_sent: u64,
-    /// Bytes sent to other workers.
+    /// Bytes sent to workers of other processes.
     pub bytes_sent: u64,
+    /// Rows handed over, by reference, to other workers of the same process.
+    pub rows_handed: u64,
+    /// Bytes handed over: of these rows, and of partial states.
+    pub bytes_handed: u64,
     /// Changes of the trees by which rows reach every worker.
     pub tree_changes: u64,
     /// Frames of rows for every worker sent to other processes.
@@ -79,6 +83,8 @@ impl Default for Counters {
             bad: 0,
             frames_sent: 0,
             bytes_sent: 0,
+            rows_handed: 0,
+            bytes_handed: 0,
             tree_changes: 0,
             cast_frames: 0,
             cast_bytes: 0,
@@ -103,7 +109,7 @@ impl Default for Counters {
 }
 
 impl Counters {
-    const FIELDS: usize = 26;
+    const FIELDS: usize = 28;
 
     /// Reads the counters of a worker. Bad rows are counted per node.
     fn of_worker(worker: &Metrics) -> Self {
@@ -116,6 +122,8 @@ impl Counters {
             bad: 0,
             frames_sent: load(&worker.frames_out),
             bytes_sent: load(&worker.bytes_out),
+            rows_handed: load(&worker.rows_handed),
+            bytes_handed: load(&worker.bytes_handed),
             tree_changes: load(&worker.tree_changes),
             cast_frames: load(&worker.cast_frames),
             cast_bytes: load(&worker.cast_bytes),
@@ -157,6 +165,8 @@ impl Counters {
             self.bad,
             self.frames_sent,
             self.bytes_sent,
+            self.rows_handed,
+            self.bytes_handed,
             self.tree_changes,
             self.cast_frames,
             self.cast_bytes,
@@ -188,6 +198,8 @@ impl Counters {
             bad,
             frames_sent,
             bytes_sent,
+            rows_handed,
+            bytes_handed,
             tree_changes,
             cast_frames,
             cast_bytes,
@@ -216,6 +228,8 @@ impl Counters {
             bad,
             frames_sent,
             bytes_sent,
+            rows_handed,
+            bytes_handed,
             tree_changes,
             cast_frames,
             cast_bytes,

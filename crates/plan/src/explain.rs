@@ -283,7 +283,8 @@ fn flows(source: &dyn Source, readers: u32) -> String {
 }
 
 /// The memory of a stage. `ends` is what each end of a link needs besides the ring, `groupings` is
-/// how many of its queries group rows.
+/// how many of its queries group rows. Links join workers of different nodes; those of one hand
+/// rows over through queues, which hold as much as a ring.
 pub(crate) fn needs(
     settings: &InForce,
     workers: Workers,
@@ -291,7 +292,8 @@ pub(crate) fn needs(
     groupings: usize,
     batch: bool,
 ) -> Vec<Need> {
-    let links = u64::from(workers.total() - 1);
+    let beside = u64::from(workers.per_node.max(1)) - 1;
+    let links = u64::from(workers.total() - 1) - beside;
     let link = settings.job.ring.memory_bytes();
     let mut needs = vec![Need {
         name: "rings",
@@ -313,6 +315,14 @@ pub(crate) fn needs(
             bytes: links * end.bytes,
             once: false,
         }));
+    }
+    if beside > 0 {
+        needs.push(Need {
+            name: "queues",
+            sum: format!("{beside} in the process x {}, a limit", human(link.ring as u64)),
+            bytes: beside * link.ring as u64,
+            once: false,
+        });
     }
     if groupings > 0 {
         needs.push(Need {
@@ -410,9 +420,9 @@ mod tests {
         let needs = needs(&InForce::default(), workers, &ends, 1, true);
         assert_eq!(
             needs.iter().map(|n| n.name).collect::<Vec<_>>(),
-            ["rings", "inboxes", "state", "batch stage"]
+            ["rings", "inboxes", "queues", "state", "batch stage"]
         );
-        assert_eq!((needs[0].bytes, needs[1].bytes), (3 << 20, 3 << 20));
+        assert_eq!((needs[0].bytes, needs[1].bytes, needs[2].bytes), (2 << 20, 2 << 20, 1 << 19));
         let explain = Explain { sections: vec![], operators: vec![], needs, workers };
         assert!(explain.text().contains("node 0       8.0 GiB + 2.0 GiB"), "{}", explain.text());
     }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use channel::Transfer;
 use channel::cast::Shape;
 use dataflow::job::{Exchange, Idle, Settings, TreeChoice};
 use dataflow::wires::{Connection, Progress};
@@ -55,6 +56,14 @@ const SETTINGS: &[SettingSpec] = &[
         doc: "Between two nodes: one connection that all their workers share, or one for each pair \
               of workers. With auto they share over tcp and verbs, and wherever a thread moves \
               them.",
+    },
+    SettingSpec {
+        name: "millstream.credit_slots",
+        values: "auto, or 1 to 64",
+        default: "auto",
+        doc: "How many slots of a ring a worker frees before it tells the other by a notice of its \
+              own; what it sends tells so too. More than the slots for data count as all of them; \
+              with auto it is a quarter of the ring.",
     },
     SettingSpec {
         name: "millstream.epoch_bytes",
@@ -133,16 +142,31 @@ const SETTINGS: &[SettingSpec] = &[
         doc: "In which rack each node stands: rows for every worker enter each rack once.",
     },
     SettingSpec {
+        name: "millstream.ring_mode",
+        values: "write, read",
+        default: "write",
+        doc: "Who moves rows between two nodes: the worker that sends them writes into memory of \
+              the one that takes them, or this one reads them from memory of the sender.",
+    },
+    SettingSpec {
+        name: "millstream.shuffle_bytes",
+        values: "bytes, up to 16 MiB",
+        default: "16 KiB",
+        doc: "Bytes of rows for one worker, or for all, that are collected before they are sent; a \
+              watermark by which something may become complete sends what waits.",
+    },
+    SettingSpec {
         name: "millstream.slot_bytes",
         values: "bytes: a multiple of 64 from 128 to 16 MiB",
         default: "64 KiB",
-        doc: "Bytes of a slot of the rings between workers.",
+        doc: "Bytes of a slot of the rings between workers of different nodes.",
     },
     SettingSpec {
         name: "millstream.slots",
         values: "3 to 64",
         default: "8",
-        doc: "Slots of each ring between two workers.",
+        doc: "Slots of each ring between two workers of different nodes. A queue between two of \
+              one node holds as many bytes of rows as all slots of a ring.",
     },
     SettingSpec {
         name: "millstream.spill_dir",
@@ -250,6 +274,12 @@ impl InForce {
             }
             "millstream.epoch_stretch" => job.epoch.stretch = number(1, 1024)?,
             "millstream.epochs_kept" => job.epochs_kept_max = number(1, 64)? as usize,
+            "millstream.shuffle_bytes" => job.shuffle_bytes = number(1, 16 << 20)? as usize,
+            "millstream.ring_mode" => {
+                job.ring.transfer = transfer(&lower).ok_or(refused.clone())?;
+            }
+            "millstream.credit_slots" if lower == "auto" => job.wires.credit_slots = 0,
+            "millstream.credit_slots" => job.wires.credit_slots = number(1, 64)? as u32,
             "millstream.slot_bytes" => job.ring.slot_bytes = number(128, 16 << 20)? as u32,
             "millstream.slots" => job.ring.slots = number(3, 64)? as u32,
             "millstream.state_bytes" => job.state_bytes_max = number(1 << 10, 1 << 50)? as usize,
@@ -279,13 +309,7 @@ impl InForce {
                 job.wires.progress = progress(&lower).ok_or(refused.clone())?;
             }
             "millstream.exchange" => changed.exchange = exchange(&lower).ok_or(refused.clone())?,
-            _ => {
-                job.idle = match lower.as_str() {
-                    "block" => Idle::Block,
-                    "spin" => Idle::Spin,
-                    _ => return Err(refused),
-                }
-            }
+            _ => job.idle = idle(&lower).ok_or(refused.clone())?,
         }
         job.ring.validate().map_err(|_| refused)?;
         changed.given.insert(spec.name, value.trim().to_owned());
@@ -302,6 +326,24 @@ fn exchange(text: &str) -> Option<ExchangeChoice> {
         "shuffle" => ExchangeChoice::Fixed(Exchange::Shuffle),
         "uppar" => ExchangeChoice::Fixed(Exchange::UpPar),
         "forward" => ExchangeChoice::Fixed(Exchange::Forward),
+        _ => return None,
+    })
+}
+
+/// What an idle worker does. Lower case.
+fn idle(text: &str) -> Option<Idle> {
+    Some(match text {
+        "block" => Idle::Block,
+        "spin" => Idle::Spin,
+        _ => return None,
+    })
+}
+
+/// Who moves rows between two nodes. Lower case.
+fn transfer(text: &str) -> Option<Transfer> {
+    Some(match text {
+        "write" => Transfer::Write,
+        "read" => Transfer::Read,
         _ => return None,
     })
 }

@@ -233,14 +233,13 @@ impl Merge {
         match verdict {
             Verdict::Stage => {
                 // What has to wait must not hold the ring's slots.
-                let payload = Bytes::copy_from_slice(&message.payload);
-                self.staged.borrow_mut().push(from, payload);
+                self.staged.borrow_mut().push(from, message.load.kept());
                 grouping.account()?;
             }
             Verdict::Complete => {
                 let staged = self.staged.borrow_mut().take(from);
                 // The last one is merged from where it landed.
-                for payload in staged.iter().chain([&message.payload]) {
+                for payload in staged.iter().chain([&message.load.bytes()]) {
                     self.merge(grouping, from, payload)?;
                 }
                 self.commit(grouping, from);
@@ -348,7 +347,7 @@ impl Merge {
         helpers[leader as usize].to_send().map(|(tag, chunk)| (tag, chunk.clone()))
     }
 
-    async fn send(&self, grouping: &Grouping, leader: u32, tag: Tag, payload: &[u8]) {
+    async fn send(&self, grouping: &Grouping, leader: u32, tag: Tag, payload: &Bytes) {
         let header = Header {
             kind: Kind::Delta as u8,
             flags: flags_of(tag.progress) | if tag.last { EPOCH_END } else { 0 },
@@ -359,7 +358,7 @@ impl Merge {
             ..Header::default()
         };
         match payload.is_empty() {
-            true => grouping.net.send(leader, Class::Data, header, |_| 0).await,
+            true => grouping.net.send(leader, Class::Data, header).await,
             false => grouping.net.send_payload(leader, header, payload).await,
         }
     }

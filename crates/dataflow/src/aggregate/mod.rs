@@ -112,7 +112,7 @@ impl Grouping {
                 Meeting::Merge(Box::new(Merge::new(spec, place, partitioner)))
             }
             Exchange::Shuffle | Exchange::UpPar => {
-                let lane = Lane::new(&spec.input_schema, &spec.keys, place.workers);
+                let lane = Lane::new(&spec.input_schema, &spec.keys, place);
                 let lane = lane.halved(spec.exchange == Exchange::UpPar);
                 Meeting::Shuffle(Shuffle::new(vec![lane], place.workers))
             }
@@ -453,9 +453,17 @@ impl Member for Grouping {
         }
     }
 
-    fn take(&self, _: usize, batch: RecordBatch, key: Option<i64>) -> Result<(), DataflowError> {
-        let batch = self.owned(batch);
+    fn keep(&self, _: usize, batch: RecordBatch, key: Option<i64>) -> Result<(), DataflowError> {
         self.fold(&batch, key, self.bounded().slices())?;
         self.account()
+    }
+
+    fn take(
+        &self,
+        input: usize,
+        batch: RecordBatch,
+        key: Option<i64>,
+    ) -> Result<(), DataflowError> {
+        self.keep(input, self.owned(batch), key)
     }
 }

@@ -52,7 +52,7 @@ impl Answers {
                 watermark: member.least(),
                 ..Header::default()
             };
-            member.net().send(to, Class::Control, header, |_| 0).await;
+            member.net().send(to, Class::Control, header).await;
         }
     }
 

@@ -8,7 +8,7 @@
 //! ```text
 //!  process 0          process 1              process 2
 //!  source ─ frame ──▶ agent ──── frame ────▶ agent
-//!    │ batch            │ batch                │ batch      one ring slot, no payload
+//!    │ batch            │ batch                │ batch      by reference
 //!    ▼                  ▼                      ▼
 //!  workers            workers                workers
 //! ```
@@ -232,7 +232,7 @@ impl Cast {
         to: Option<&Arc<WorkerSet>>,
     ) -> Result<(), DataflowError> {
         if to.is_none_or(|to| to.contains(self.worker)) {
-            member.keep(input, batch.clone())?;
+            member.keep(input, batch.clone(), None)?;
         }
         let input = input as u32;
         let own = self.process.workers();
@@ -471,19 +471,13 @@ impl Cast {
         let mut header = self.header(kind, source, *input, seq);
         header.watermark = said as i64;
         header.flags = if *more && !local { MORE } else { 0 };
-        let sent = net.try_send(child, Class::Data, header, &mut |out| match batch {
-            Some(batch) if local => {
-                self.process.hand(self.worker, child, batch.clone());
-                0
-            }
+        let sent = match batch {
+            Some(batch) if local => net.try_hand(child, header, batch),
             _ => {
                 let list = list.as_deref().unwrap_or(&[]);
-                let bytes = list.len() + payload.len();
-                out[..list.len()].copy_from_slice(list);
-                out[list.len()..bytes].copy_from_slice(payload);
-                bytes
+                net.try_send(child, Class::Data, header, &[list, payload])
             }
-        });
+        };
         if sent && !local {
             let bytes = payload.len() + list.as_ref().map_or(0, Vec::len);
             net.count(|metrics| &metrics.cast_frames, 1);
@@ -499,11 +493,7 @@ impl Cast {
     fn pump_notes(&self, net: &Net) {
         let mut notes = self.notes.borrow_mut();
         while let Some(Note { to, header, payload }) = notes.front() {
-            let sent = net.try_send(*to, Class::Control, *header, &mut |out| {
-                out[..payload.len()].copy_from_slice(payload);
-                payload.len()
-            });
-            if !sent {
+            if !net.try_send(*to, Class::Control, *header, &[payload]) {
                 break;
             }
             notes.pop_front();

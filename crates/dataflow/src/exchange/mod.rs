@@ -18,6 +18,7 @@ use state::epoch::{END_OF_STREAM, Leader, Presence, Progress};
 
 pub(crate) use self::answers::Answers;
 pub(crate) use self::shuffle::{Lane, Shuffle};
+use crate::detach;
 use crate::error::DataflowError;
 use crate::net::Net;
 use crate::scheduler::Event;
@@ -41,20 +42,26 @@ pub(crate) trait Member {
     /// Whether something may become complete between two watermarks.
     fn crosses(&self, from: i64, to: i64) -> bool;
 
-    /// Takes rows that belong here; they may lie in a ring's slot. Those of `key` are not of their
-    /// slice: some of their windows have fired.
+    /// Takes rows that belong here and lie in memory of their own, which others may share. Those of
+    /// `key` are not of their slice: some of their windows have fired.
     ///
     /// # Errors
     /// When state cannot be updated.
-    fn take(&self, input: usize, batch: RecordBatch, key: Option<i64>)
+    fn keep(&self, input: usize, batch: RecordBatch, key: Option<i64>)
     -> Result<(), DataflowError>;
 
-    /// Takes rows that belong here and lie in memory of their own, which others may share.
+    /// As [`Member::keep`], of rows that may lie in a ring's slot. Arrays that stay must not hold
+    /// it, for then the sender would wait for it forever.
     ///
     /// # Errors
-    /// As [`Member::take`].
-    fn keep(&self, input: usize, batch: RecordBatch) -> Result<(), DataflowError> {
-        self.take(input, batch, None)
+    /// As [`Member::keep`].
+    fn take(
+        &self,
+        input: usize,
+        batch: RecordBatch,
+        key: Option<i64>,
+    ) -> Result<(), DataflowError> {
+        self.keep(input, detach(&batch), key)
     }
 
     /// A worker has said how far it is.

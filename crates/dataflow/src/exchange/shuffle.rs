@@ -2,8 +2,8 @@
 //! of the workers lead: see [`halves`].
 //!
 //! Rows for one leader are collected until they fill the batching threshold (Q5) or the watermark
-//! passes a point at which something may become complete. A link is first in first out, so that a
-//! watermark arrives after the rows that it speaks of.
+//! passes a point at which something may become complete. Links and queues are first in first out,
+//! so that a watermark arrives after the rows that it speaks of.
 //!
 //! An operator may have several inputs; rows of each travel on a *lane* of their own, with one
 //! watermark for all. Rows of a lane for every worker go along a tree, and may be overtaken by a
@@ -30,12 +30,9 @@ use crate::frame::{KEYED, Kind, RESUME, flags_of, said_in};
 use crate::job::{Lead, Route, Spread};
 use crate::net::Message;
 use crate::scheduler::Event;
-use crate::wire::{Decoder, Encoder};
+use crate::wire::{Decoder, Encoder, own_views};
 use crate::worker::Place;
 use crate::worker_set::WorkerSet;
-
-/// Bytes of rows for one leader that are sent together (Q5).
-const BATCH_BYTES: usize = 16 << 10;
 
 /// Sets of workers for whom rows of a lane wait; with one more all are sent.
 const LISTS_MAX: usize = 1_024;
@@ -79,6 +76,8 @@ pub(crate) struct Lane {
     keys: Vec<usize>,
     schema: SchemaRef,
     row_bytes: usize,
+    /// Bytes of rows for the same workers that are sent together (Q5).
+    bytes_together: usize,
     encoder: RefCell<Encoder>,
     decoder: Decoder,
     /// Rows that wait to be sent, by leader.
@@ -94,7 +93,8 @@ struct Scratch {
 
 impl Lane {
     /// Rows of `schema`, led by the columns `keys`.
-    pub(crate) fn new(schema: &SchemaRef, keys: &[usize], workers: u32) -> Self {
+    pub(crate) fn new(schema: &SchemaRef, keys: &[usize], place: &Place) -> Self {
+        let workers = place.workers;
         let width =
             |field: &arrow::datatypes::FieldRef| field.data_type().primitive_width().unwrap_or(16);
         Self {
@@ -107,6 +107,7 @@ impl Lane {
             spread: None,
             listed: RefCell::default(),
             keys: keys.to_vec(),
+            bytes_together: place.settings.shuffle_bytes,
             row_bytes: schema.fields().iter().map(width).sum::<usize>().max(1),
             encoder: RefCell::new(Encoder::new(schema)),
             decoder: Decoder::new(schema),
@@ -187,11 +188,7 @@ impl Lane {
             rows[owner as usize].push(row as u32);
         }
         let each = rows.iter().enumerate().filter(|(_, rows)| !rows.is_empty());
-        each.map(|(owner, rows)| {
-            let part = take_record_batch(batch, &UInt32Array::from(rows.clone()))?;
-            Ok((owner as u32, part))
-        })
-        .collect()
+        each.map(|(owner, rows)| Ok((owner as u32, take_rows(batch, rows)?))).collect()
     }
 
     /// Puts rows to those that wait for the same workers; gives those who wait for enough.
@@ -217,13 +214,11 @@ impl Lane {
         }
         let mut listed = self.listed.borrow_mut();
         for (set, rows) in rows {
-            // They wait in memory of their own: a slot must not be held for so long.
-            let part = take_record_batch(batch, &UInt32Array::from(rows))?;
-            listed.entry(Arc::new(set)).or_default().push(part);
+            listed.entry(Arc::new(set)).or_default().push(take_rows(batch, &rows)?);
         }
         let rows = |parts: &[RecordBatch]| parts.iter().map(RecordBatch::num_rows).sum::<usize>();
         let crowded = listed.len() > LISTS_MAX;
-        let full = |parts: &[RecordBatch]| rows(parts) * self.row_bytes >= BATCH_BYTES;
+        let full = |parts: &[RecordBatch]| rows(parts) * self.row_bytes >= self.bytes_together;
         let full = listed.iter().filter(|(_, parts)| crowded || full(parts));
         Ok(full.map(|(set, _)| set.clone()).collect())
     }
@@ -302,7 +297,7 @@ impl Shuffle {
             Lead::ToAll => {
                 // They wait in memory of their own: a slot must not be held for so long.
                 lane.waiting.borrow_mut()[ALL].push(detach(batch));
-                if lane.waiting_bytes(ALL as u32) >= BATCH_BYTES {
+                if lane.waiting_bytes(ALL as u32) >= lane.bytes_together {
                     self.cast_waiting(member, input).await?;
                 }
                 return Ok(());
@@ -311,7 +306,7 @@ impl Shuffle {
         }
         for (owner, part) in lane.split(batch)? {
             match key {
-                _ if owner == member.worker() => member.take(input, part, key)?,
+                _ if owner == member.worker() => member.keep(input, part, key)?,
                 None => lane.waiting.borrow_mut()[owner as usize].push(part),
                 Some(key) => {
                     self.send_waiting(member, input, owner).await?;
@@ -325,7 +320,7 @@ impl Shuffle {
             }
         }
         for to in member.net().peers() {
-            if lane.waiting_bytes(to) >= BATCH_BYTES {
+            if lane.waiting_bytes(to) >= lane.bytes_together {
                 self.send_waiting(member, input, to).await?;
             }
         }
@@ -377,7 +372,7 @@ impl Shuffle {
         for to in peers {
             let flags = flags_of(progress) | RESUME;
             let header = self.progress_header(member, to, watermark, flags);
-            member.net().send(to, Class::Data, header, |_| 0).await;
+            member.net().send(to, Class::Data, header).await;
         }
         self.answered.wait_for(|| (self.unanswered.get() == 0).then(|| self.reached.get())).await
     }
@@ -420,9 +415,12 @@ impl Shuffle {
                 let Some(lane) = self.lanes.get(input) else {
                     return Err(malformed(format!("there is no input {input}")));
                 };
-                let (batch, _) = lane.decoder.decode(message.payload).map_err(malformed)?;
+                let (batch, own) = message.load.rows(&lane.decoder).map_err(malformed)?;
                 let key = (header.flags & KEYED != 0).then_some(header.aux as i64);
-                member.take(input, batch, key)?;
+                match own {
+                    true => member.keep(input, batch, key)?,
+                    false => member.take(input, batch, key)?,
+                }
             }
             Kind::Ack => {
                 self.reached.set(self.reached.get().max(header.watermark));
@@ -490,7 +488,7 @@ impl Shuffle {
                 self.send_waiting(member, input, to).await?;
             }
             let header = self.progress_header(member, to, said.watermark, flags_of(said));
-            member.net().send(to, Class::Data, header, |_| 0).await;
+            member.net().send(to, Class::Data, header).await;
         }
         Ok(())
     }
@@ -549,6 +547,11 @@ impl Shuffle {
         let header = Header { epoch: input as u64, ..header(member, Kind::Rows, 0, 0) };
         member.net().send_rows(to, header, &lane.encoder, &batch).await
     }
+}
+
+/// Rows of a batch in memory of their own: they may wait, and a slot must not be held for so long.
+fn take_rows(batch: &RecordBatch, rows: &[u32]) -> Result<RecordBatch, DataflowError> {
+    Ok(own_views(take_record_batch(batch, &UInt32Array::from(rows.to_vec()))?))
 }
 
 fn header(member: &impl Member, kind: Kind, watermark: i64, flags: u8) -> Header {

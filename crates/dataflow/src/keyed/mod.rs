@@ -32,7 +32,6 @@ pub use self::ranking::Ranking;
 pub use self::reroute::{Reroute, To};
 pub use self::sessions::RowSessions;
 pub use self::temporal::TemporalJoin;
-use crate::detach;
 use crate::error::DataflowError;
 use crate::exchange::{Lane, Member, Shuffle, leader_of, said};
 use crate::job::{Exchange, Keyed, KeyedInput, KeyedState};
@@ -82,7 +81,7 @@ impl KeyedRun {
         // Who is alone must be asked for whom rows are too: some may be for nobody.
         let shuffle = (apart || spreads).then(|| {
             let lanes = spec.inputs.iter().enumerate().map(|(number, input)| {
-                let lane = Lane::new(&input.schema, &input.keys, place.workers);
+                let lane = Lane::new(&input.schema, &input.keys, place);
                 let lane = lane.halved(spec.exchange == Exchange::UpPar);
                 let lane = lane.routed(spec.operator.route(number)).led(input.lead);
                 lane.spread(spread(number))
@@ -284,13 +283,7 @@ impl Member for KeyedRun {
         }
     }
 
-    /// Arrays that stay must not hold the slot of a ring in which they landed, for then the sender
-    /// would wait for it forever.
-    fn take(&self, input: usize, batch: RecordBatch, _: Option<i64>) -> Result<(), DataflowError> {
-        self.keep(input, detach(&batch))
-    }
-
-    fn keep(&self, input: usize, batch: RecordBatch) -> Result<(), DataflowError> {
+    fn keep(&self, input: usize, batch: RecordBatch, _: Option<i64>) -> Result<(), DataflowError> {
         self.state.borrow_mut().push(input, batch)?;
         if self.state.borrow().ready() {
             self.clock_moved.notify();

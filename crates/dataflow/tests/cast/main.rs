@@ -262,7 +262,8 @@ impl Bed {
         let pairs = Pairs::default();
         let job = Arc::new(self.job(pairs.clone()));
         let total = self.nodes * self.workers;
-        let processes: Vec<_> = (0..self.nodes).map(|n| Process::new(n, self.workers)).collect();
+        let processes: Vec<_> =
+            (0..self.nodes).map(|n| Process::new(n, self.workers).unwrap()).collect();
         let metrics: Vec<Arc<Metrics>> = (0..total).map(|_| Arc::default()).collect();
         let clock: Arc<dyn Clock> = match self.ticking {
             true => Arc::new(Ticking(net.clock(), AtomicU64::new(0))),
@@ -315,7 +316,8 @@ impl Bed {
         let fabric = |worker: u32| &fabrics[(worker / self.workers) as usize];
         let mut links: Vec<Vec<Option<Link>>> =
             (0..total).map(|_| (0..total).map(|_| None).collect()).collect();
-        for (a, b) in (0..total).flat_map(|a| (a + 1..total).map(move |b| (a, b))) {
+        let pairs = (0..total).flat_map(|a| (a + 1..total).map(move |b| (a, b)));
+        for (a, b) in pairs.filter(|(a, b)| a / self.workers != b / self.workers) {
             let offer = |local, remote| fabric(local).offer(LinkId { local, remote }).unwrap();
             let (here, there) = (offer(a, b), offer(b, a));
             let addresses = [there.address(), here.address()];

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-use super::port::{Bell, Event, Op, Port, Source, What};
+use super::port::{Event, Op, Port, Source, What};
 use super::trunk::{NO_LINE, Trunk};
 use super::wire::Mark;
 use crate::admit::Asked;
 use crate::ledger::Ledger;
 use crate::{
-    Armed, Budget, Caps, Completion, Endpoint, ErrorKind, FabricError, Flags, OpId, PostError,
-    RemoteKey, RemoteRange, SlabRange, Src,
+    Armed, Bell, Budget, Caps, Completion, Endpoint, ErrorKind, FabricError, Flags, OpId,
+    PostError, RemoteKey, RemoteRange, SlabRange, Src,
 };
 
 /// The [`Endpoint`] of a link on a trunk.

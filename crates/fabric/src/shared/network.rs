@@ -5,9 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use super::port::Bell;
 use super::trunk::{NO_LINE, Trunk};
-use crate::Armed;
+use crate::{Armed, Bell};
 
 /// How long the thread sleeps when nothing happens.
 const SLEEP_MAX: Duration = Duration::from_secs(1);

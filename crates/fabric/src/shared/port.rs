@@ -4,13 +4,10 @@
 //! reverse. Both locks are held for moments only.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use rustix::event::{EventfdFlags, eventfd};
-
-use crate::{Completion, ErrorKind, Flags, RemoteRange, SlabRange};
+use crate::{Bell, Completion, ErrorKind, Flags, RemoteRange, SlabRange};
 
 /// The trunk's end of a link.
 pub(super) struct Port {
@@ -178,33 +175,5 @@ impl Port {
         }
         let bell = Bell::new()?;
         Ok(self.bell.get_or_init(|| bell))
-    }
-}
-
-/// Wakes a thread that waits for a descriptor.
-pub(super) struct Bell(OwnedFd);
-
-impl Bell {
-    /// # Errors
-    /// When there are no descriptors left.
-    pub(super) fn new() -> std::io::Result<Self> {
-        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
-    }
-
-    pub(super) fn ring(&self) {
-        // It fails when the counter is full: then it has been rung.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
-    }
-
-    pub(super) fn silence(&self) {
-        let _ = rustix::io::read(&self.0, &mut [0; 8]);
-    }
-
-    pub(super) fn fd(&self) -> &OwnedFd {
-        &self.0
-    }
-
-    pub(super) fn raw(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
     }
 }

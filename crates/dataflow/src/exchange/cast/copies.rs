@@ -61,7 +61,7 @@ impl Cast {
         decoder: impl Fn(usize) -> Option<&'a Decoder>,
     ) -> Result<(), String> {
         let Header { flags, aux: seq, watermark: upto, .. } = message.header;
-        let payload = self.whole_copy(from, flags & MORE != 0, message.payload)?;
+        let payload = self.whole_copy(from, flags & MORE != 0, message.load.bytes())?;
         self.acknowledge(from, from, seq);
         let Some(payload) = payload else { return Ok(()) };
         let heard = &mut self.heard.borrow_mut()[from as usize];

@@ -9,6 +9,7 @@ use super::{Cast, Note, Parcel, Relayed, Way};
 use crate::detach;
 use crate::error::DataflowError;
 use crate::frame::{Kind, MORE};
+use crate::handover::Load;
 use crate::net::{Message, Net, REASSEMBLED_BYTES_MAX};
 use crate::wire::Decoder;
 
@@ -50,14 +51,12 @@ impl Cast {
                 news = Some(source);
             }
             Kind::Handed => {
-                let batch = match self.process.rank_of(from) == self.process.rank() {
-                    true => self.process.take(from, self.worker),
-                    false => None,
+                let Load::Rows(batch) = message.load else {
+                    return Err(malformed("nothing was handed over".into()));
                 };
-                let batch = batch.ok_or_else(|| malformed("nothing was handed over".into()))?;
                 self.hears(source, message.header.watermark as u64);
                 self.acknowledge(from, source, aux);
-                member.keep(input as usize, batch)?;
+                member.keep(input as usize, batch, None)?;
                 news = Some(source);
             }
             Kind::Took => self.acknowledged(from, source, aux).map_err(malformed)?,
@@ -65,7 +64,8 @@ impl Cast {
                 let mut relayed = self.relayed.borrow_mut();
                 let relayed = relayed.get_mut(&source).filter(|_| from == source);
                 let relayed = relayed.ok_or_else(|| malformed(not_agent(source)))?;
-                let children = self.children_in(source, &message.payload).map_err(malformed)?;
+                let children = message.load.bytes();
+                let children = self.children_in(source, &children).map_err(malformed)?;
                 if relayed.relay.prepare(aux, children) {
                     let header = self.header(Kind::Steered, source, 0, aux);
                     self.notes.borrow_mut().push_back(Note { to: source, header, payload: vec![] });
@@ -116,8 +116,8 @@ impl Cast {
         let Header { flags, aux: seq, watermark, .. } = message.header;
         let more = flags & MORE != 0;
         let (to, payload) = match self.way {
-            Way::Lists => self.listed(&message.payload).map(|(to, rows)| (Some(to), rows))?,
-            Way::Tree | Way::Copies => (None, message.payload),
+            Way::Lists => self.listed(&message.load.bytes()).map(|(to, rows)| (Some(to), rows))?,
+            Way::Tree | Way::Copies => (None, message.load.bytes()),
         };
         let (upto, batch) = (seq.saturating_add(1), None);
         let frame = Parcel { input, upto, more, payload, owned: false, batch, to };
@@ -172,7 +172,7 @@ impl Cast {
         relay.also(seq, &self.locals_of(to.as_ref()));
         drop(relayed);
         if to.is_none_or(|to| to.contains(self.worker)) {
-            member.keep(input as usize, batch)?;
+            member.keep(input as usize, batch, None)?;
         }
         Ok(true)
     }
