@@ -28,9 +28,8 @@ fn rings_of_either_mode_and_every_credit_give_the_same_rows() {
         assert_eq!(read.rows, plain.rows, "{exchange}");
         assert_ne!(read.run.trace, plain.run.trace, "{exchange}: nothing is read");
         for (mode, slots) in [("write", 1), ("write", 64), ("read", 1), ("read", 64)] {
-            let more = format!(
-                "{small} SET millstream.ring_mode = '{mode}'; SET millstream.credit_slots = {slots};"
-            );
+            let mode = format!("SET millstream.ring_mode = '{mode}';");
+            let more = format!("{small} {mode} SET millstream.credit_slots = {slots};");
             assert_eq!(run((2, 2), exchange, &more).rows, plain.rows, "{exchange}, {more}");
         }
     }
