@@ -1,10 +1,10 @@
 //! Keeps the sources of one worker in step, where their rows meet.
 //!
-//! An operator that keeps rows or groups keeps those of a source that is ahead until the others have
-//! come as far. If one source is read faster than another, in event time, that is most of its rows.
-//! So a source that is ahead waits for as long as another one has rows. Only sources of one worker
-//! look at each other, and the one that is furthest behind never waits: none waits for a peer, and
-//! no two for each other.
+//! An operator that keeps rows or groups keeps those of a source that is ahead until the others
+//! have come as far. If one source is read faster than another, in event time, that is most of its
+//! rows. So a source that is ahead waits for as long as another one has rows. Only sources of one
+//! worker look at each other, and the one that is furthest behind never waits: none waits for a
+//! peer, and no two for each other.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -45,8 +45,8 @@ use crate::scheduler::{Event, yield_now};
 use crate::time::{last_tick, ticks, without_late};
 use crate::worker::Place;
 
-/// Batches that are given out before it is the turn of others. More than one: what comes due at once
-/// must leave faster than rows come, else it piles up.
+/// Batches that are given out before it is the turn of others. More than one: what comes due at
+/// once must leave faster than rows come, else it piles up.
 const TURN_BATCHES: usize = 8;
 
 /// A keyed operator on one worker.
