@@ -18,6 +18,7 @@ use liblzma::read::XzDecoder;
 use liblzma::stream::{CONCATENATED, Stream};
 use liblzma::write::XzEncoder;
 
+use super::unzstd::Unzstd;
 use crate::options::Reader;
 
 /// Memory that the header of an xz file may ask for: the largest preset needs 65 MiB.
@@ -97,9 +98,7 @@ impl Compression {
         let reader: Box<dyn Read + Send> = match self {
             Self::None => return Ok(buffered.into_inner()),
             Self::Gzip => Box::new(MultiGzDecoder::new(buffered)),
-            Self::Zstd => {
-                Box::new(zstd::stream::read::Decoder::with_buffer(buffered).map_err(no_memory)?)
-            }
+            Self::Zstd => Box::new(Unzstd::new(buffered).map_err(no_memory)?),
             Self::Bzip2 => Box::new(MultiBzDecoder::new(buffered)),
             Self::Xz => {
                 let stream = Stream::new_stream_decoder(XZ_BYTES_MAX, CONCATENATED)

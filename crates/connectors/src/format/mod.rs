@@ -32,6 +32,7 @@ pub(crate) mod rows;
 #[cfg(test)]
 mod tests;
 pub(crate) mod typed;
+mod unzstd;
 
 pub(crate) use compression::Compression;
 pub(crate) use input::Input;

@@ -1,7 +1,7 @@
 //! Bytes that arrive in pieces give the same rows and the same bad rows as the whole.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, Cursor, ErrorKind, Read};
+use std::io::{self, Cursor, ErrorKind, Read, Write};
 use std::sync::Arc;
 
 use arrow::array::AsArray;
@@ -90,6 +90,58 @@ fn pieces_of_any_size_are_the_whole() {
                 assert!(later > 0);
             }
         }
+    }
+}
+
+/// Gives a byte, or a few, after having had nothing for forty times.
+struct Slow {
+    packed: Cursor<Vec<u8>>,
+    bytes: usize,
+    asked: usize,
+}
+
+impl Read for Slow {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.asked += 1;
+        match self.asked % 41 {
+            0 => {
+                let bytes = self.bytes.min(into.len());
+                self.packed.read(&mut into[..bytes])
+            }
+            _ => Err(ErrorKind::WouldBlock.into()),
+        }
+    }
+}
+
+#[test]
+fn packed_bytes_may_come_slowly_and_in_several_parts() {
+    let text: String = (0..5_000).map(|row| format!("{row},{}\n", row * 7_919 % 1_013)).collect();
+    for name in ["t.gz", "t.zst", "t.bz2", "t.xz"] {
+        let packing = Compression::of(name);
+        let packed = |text: &str| {
+            let mut packer = packing.pack(Vec::new()).unwrap();
+            packer.write_all(text.as_bytes()).unwrap();
+            packer.finish().unwrap()
+        };
+        let (first, second) = text.split_at(text.len() / 3);
+        let both = [packed(first), packed(second)].concat();
+        for bytes in [1, 1_000, 1 << 20] {
+            let slow = Slow { packed: Cursor::new(both.clone()), bytes, asked: 0 };
+            let mut reader = packing.unpack(Box::new(slow)).unwrap();
+            let (mut seen, mut into) = (Vec::new(), [0; 700]);
+            loop {
+                match reader.read(&mut into) {
+                    Ok(0) => break,
+                    Ok(bytes) => seen.extend_from_slice(&into[..bytes]),
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
+                }
+            }
+            assert!(seen == text.as_bytes(), "{packing} by {bytes} bytes");
+        }
+        let cut = both[..both.len() - 3].to_vec();
+        let mut reader = packing.unpack(Box::new(Cursor::new(cut))).unwrap();
+        let error = reader.read_to_end(&mut Vec::new()).unwrap_err();
+        assert!(error.to_string().contains("ends too early"), "{packing}: {error}");
     }
 }
 
