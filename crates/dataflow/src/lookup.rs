@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::array::{Array, RecordBatch};
+use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 use state::epoch::{END_OF_STREAM, Leader, Progress};
@@ -31,6 +31,7 @@ use crate::reader::{Read, Reader, Rows};
 use crate::scheduler::{Event, Timers, yield_now};
 use crate::source::FlowContext;
 use crate::time::ticks_of;
+use crate::wire::bytes_of;
 use crate::worker::Place;
 
 /// A join with a table that every process has whole. The left side is the stream, the right side
@@ -187,7 +188,7 @@ impl LookupRun {
         match &self.shuffle {
             _ if batch.num_rows() == 0 => Ok(()),
             Some(shuffle) => shuffle.push(self, 0, batch, None).await,
-            None => self.take(0, batch.clone(), None),
+            None => self.keep(0, batch.clone(), None),
         }
     }
 
@@ -224,7 +225,7 @@ impl LookupRun {
     pub(crate) async fn push(&self, rows: Rows) -> Result<(), DataflowError> {
         let table = self.read.wait_for(|| self.table.borrow().clone()).await;
         let Rows { batch, met, .. } = rows;
-        let mut pairing = Pairing::new(batch, &self.spec.keys[0], table, self.spec.kind)?;
+        let mut pairing = Pairing::new((0, &self.spec.keys[0]), [batch], table, self.spec.kind);
         while let Some((batch, from)) = pairing.next(self.spec.terms(), self.rows_max)? {
             let met = met.as_ref().map(|met| ticks_of(met, &Origin::Taken(from))).transpose()?;
             let rows = Rows { batch, met, span: None };
@@ -258,7 +259,7 @@ impl Member for LookupRun {
     }
 
     fn keep(&self, _: usize, batch: RecordBatch, _: Option<i64>) -> Result<(), DataflowError> {
-        let bytes = self.bytes.get() + bytes_of(&batch)?;
+        let bytes = self.bytes.get() + bytes_of(&batch);
         self.bytes.set(bytes);
         if bytes > self.spec.bytes_max {
             let table = self.spec.table.table.clone();
@@ -267,10 +268,4 @@ impl Member for LookupRun {
         self.rows.borrow_mut().push(batch);
         self.account(bytes)
     }
-}
-
-/// Bytes of a batch's rows, wherever their arrays lie.
-fn bytes_of(batch: &RecordBatch) -> Result<usize, DataflowError> {
-    let sizes = batch.columns().iter().map(|column| column.to_data().get_slice_memory_size());
-    Ok(sizes.sum::<Result<usize, _>>()?)
 }

@@ -1,11 +1,10 @@
 //! Rows of two sides that meet by equal keys: one side lies in a hash table ([`Hashed`]), batches
-//! of the other are probed against it ([`Pairing`]).
+//! of the other are probed against it as they lie ([`Pairing`]).
 //!
-//! What has found no partner is known only when all of the other side has been seen; it is given
-//! out behind the pairs, where the kind of join asks for it.
+//! Which rows of a batch have found no partner is known behind its pairs, and of the table when all
+//! of the other side has been probed: then they are given out, where the kind of join asks for it.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use arrow::array::{
@@ -13,11 +12,13 @@ use arrow::array::{
 };
 use arrow::buffer::NullBuffer;
 use arrow::compute::take;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef};
 use arrow::row::{RowConverter, Rows, SortField};
+use state::{KeyTable, NullKeys};
 
 use crate::error::DataflowError;
 use crate::job::{Origin, Step};
+use crate::wire::bytes_of;
 
 /// Which rows of a join are given out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,83 +166,105 @@ impl Keys {
             _ => Some(self.rows.as_ref().map_or(&[], |rows| rows.row(row).data())),
         }
     }
-
-    fn bytes(&self) -> usize {
-        self.rows.as_ref().map_or(0, Rows::size)
-    }
 }
 
 /// Rows that are found by their keys.
 #[derive(Debug)]
 pub(crate) struct Hashed {
     pub(crate) batch: RecordBatch,
-    keys: Keys,
-    hasher: RandomState,
-    /// By the last bits of a key's hash the first row with them; the others follow in `next`, each
-    /// as its number + 1.
+    table: KeyTable,
+    /// By the id of a key its first row, + 1; the others follow in `next`, in the same way, which
+    /// is empty where each key has one row.
     first: Vec<u32>,
     next: Vec<u32>,
 }
 
 impl Hashed {
     pub(crate) fn new(batch: RecordBatch, keys: &[usize]) -> Result<Self, DataflowError> {
-        let keys = Keys::of(&batch, keys)?;
-        let rows = batch.num_rows();
-        let first = vec![0; (rows * 2).next_power_of_two()];
-        let mut hashed =
-            Self { batch, keys, hasher: RandomState::new(), first, next: vec![0; rows] };
-        for row in (0..rows).rev() {
-            let Some(key) = hashed.keys.get(row) else { continue };
-            let at = hashed.at(key);
-            hashed.next[row] = std::mem::replace(&mut hashed.first[at], row as u32 + 1);
+        let columns = columns_of(&batch, keys);
+        let types: Vec<DataType> = columns.iter().map(|key| key.data_type().clone()).collect();
+        let mut table = KeyTable::new(&types, NullKeys::Nothing)?;
+        let (rows, mut ids) = (batch.num_rows(), vec![]);
+        table.intern(&columns, rows, &mut ids)?;
+        let (mut first, mut next) = (vec![0; table.len()], vec![0; rows]);
+        let mut several = false;
+        for (row, &id) in ids.iter().enumerate().rev() {
+            if let Some(first) = first.get_mut(id as usize) {
+                next[row] = std::mem::replace(first, row as u32 + 1);
+                several |= next[row] != 0;
+            }
         }
-        Ok(hashed)
+        let next = if several { next } else { vec![] };
+        Ok(Self { batch, table, first, next })
     }
 
-    fn at(&self, key: &[u8]) -> usize {
-        self.hasher.hash_one(key) as usize & (self.first.len() - 1)
+    /// The first row of a key, + 1; 0 if there is none.
+    #[inline]
+    fn first(&self, id: u32) -> u32 {
+        self.first.get(id as usize).copied().unwrap_or(0)
+    }
+
+    /// The row behind a row of the same key; both + 1.
+    #[inline]
+    fn next(&self, at: u32) -> u32 {
+        self.next.get(at as usize - 1).copied().unwrap_or(0)
     }
 
     /// Bytes held.
     pub(crate) fn bytes(&self) -> usize {
         let links = (self.first.len() + self.next.len()) * size_of::<u32>();
-        self.batch.get_array_memory_size() + self.keys.bytes() + links
+        bytes_of(&self.batch) + self.table.bytes() + links
     }
 }
 
-/// Left rows on their way past right ones.
+/// Batches of one side on their way past the rows of the other.
 pub(crate) struct Pairing {
-    left: RecordBatch,
-    keys: Keys,
-    right: Arc<Hashed>,
-    /// The left row that is probed, and the right row to look at, + 1; before the first of a left
-    /// row, nothing.
+    hashed: Arc<Hashed>,
+    /// The side that is probed, and its keys.
+    side: usize,
+    keys: Vec<usize>,
+    waiting: VecDeque<RecordBatch>,
+    probing: Option<Probing>,
+    /// Of the rows of the table, where the kind of join asks for those with or without a partner.
+    met: Met,
+}
+
+/// A batch on its way past the table.
+struct Probing {
+    batch: RecordBatch,
+    /// The id that the table has for the key of each row.
+    ids: Vec<u32>,
+    /// The row that is probed, and the row of the table to look at, + 1; before the first of a row,
+    /// nothing.
     row: usize,
     at: Option<u32>,
-    /// Rows of either side that have found a partner, where the kind of join asks for it.
-    matched: [Vec<bool>; 2],
-    /// Sides whose rows without or with a partner are still to be given out.
-    alone: VecDeque<usize>,
+    met: Met,
+}
+
+/// Which rows have found a partner; empty where nobody asks.
+struct Met {
+    rows: Vec<bool>,
+    /// How many of them were given out or passed over.
     done: usize,
 }
 
-/// Some of the rows of a join, and of which left row each is; where right rows are given out alone,
-/// of which right row.
+/// Some of the rows of a join, and of which probed row each is; where rows of the table are given
+/// out alone, of which of those.
 pub(crate) type Paired = (RecordBatch, UInt32Array);
 
+/// Pairs: rows of a batch, and of the table.
+type Pairs = [UInt32Array; 2];
+
 impl Pairing {
+    /// `side` is that of the batches, which have these keys; the table has the other.
     pub(crate) fn new(
-        left: RecordBatch,
-        keys: &[usize],
-        right: Arc<Hashed>,
+        (side, keys): (usize, &[usize]),
+        batches: impl Into<VecDeque<RecordBatch>>,
+        hashed: Arc<Hashed>,
         kind: JoinKind,
-    ) -> Result<Self, DataflowError> {
-        let keys = Keys::of(&left, keys)?;
-        let rows = [left.num_rows(), right.batch.num_rows()];
-        let asked = |side: usize| if kind.alone(side).is_some() { rows[side] } else { 0 };
-        let matched = [0, 1].map(|side| vec![false; asked(side)]);
-        let alone = (0..2).filter(|&side| kind.alone(side).is_some()).collect();
-        Ok(Self { left, keys, right, row: 0, at: None, matched, alone, done: 0 })
+    ) -> Self {
+        let met = Met::new(kind, 1 - side, hashed.batch.num_rows());
+        Self { hashed, side, keys: keys.to_vec(), waiting: batches.into(), probing: None, met }
     }
 
     /// The next rows, at most `rows_max`; `None` when there are no more.
@@ -250,100 +273,143 @@ impl Pairing {
         terms: Terms<'_>,
         rows_max: usize,
     ) -> Result<Option<Paired>, DataflowError> {
-        while self.row < self.left.num_rows() {
-            let (left, right) = self.probe(rows_max);
-            if let Some(paired) = self.pairs(terms, left, right)? {
-                return Ok(Some(paired));
+        loop {
+            if let Some(mut probing) = self.probing.take() {
+                let paired = self.probe(terms, &mut probing, rows_max)?;
+                if paired.is_some() {
+                    self.probing = Some(probing);
+                    return Ok(paired);
+                }
             }
+            let Some(batch) = self.waiting.pop_front() else { break };
+            let (columns, mut ids) = (columns_of(&batch, &self.keys), vec![]);
+            self.hashed.table.find(&columns, batch.num_rows(), &mut ids)?;
+            let met = Met::new(terms.kind, self.side, ids.len());
+            self.probing = Some(Probing { batch, ids, row: 0, at: None, met });
         }
-        while let Some(&side) = self.alone.front() {
-            if let Some(paired) = self.singles(terms, side, rows_max)? {
-                return Ok(Some(paired));
-            }
-            self.alone.pop_front();
-            self.done = 0;
-        }
-        Ok(None)
+        self.met.singles(terms, 1 - self.side, &self.hashed.batch, rows_max)
     }
 
-    /// The next pairs of equal keys, at most `rows_max`.
-    fn probe(&mut self, rows_max: usize) -> (Vec<u32>, Vec<u32>) {
-        let (mut left, mut right) = (vec![], vec![]);
-        while self.row < self.left.num_rows() && left.len() < rows_max {
-            let key = self.keys.get(self.row);
-            let mut at = match (self.at, key) {
-                (Some(at), _) => at,
-                (None, Some(key)) => self.right.first[self.right.at(key)],
-                (None, None) => 0,
-            };
-            while at != 0 && left.len() < rows_max {
-                let row = at as usize - 1;
-                if self.right.keys.get(row) == key {
-                    left.push(self.row as u32);
-                    right.push(row as u32);
-                }
-                at = self.right.next[row];
-            }
-            match at {
-                0 => (self.row, self.at) = (self.row + 1, None),
-                more => self.at = Some(more),
+    /// The next rows of a batch; `None` when it is through.
+    fn probe(
+        &mut self,
+        terms: Terms<'_>,
+        probing: &mut Probing,
+        rows_max: usize,
+    ) -> Result<Option<Paired>, DataflowError> {
+        if terms.on.is_none() && !terms.kind.widens() {
+            probing.mark(&self.hashed, &mut self.met);
+        }
+        while probing.row < probing.batch.num_rows() {
+            let pairs = probing.pairs(&self.hashed, rows_max);
+            if let Some(paired) = self.paired(terms, probing, pairs)? {
+                return Ok(Some(paired));
             }
         }
-        (left, right)
+        probing.met.singles(terms, self.side, &probing.batch, rows_max)
     }
 
     /// Pairs that pass the filter, as rows, if pairs are given out.
-    fn pairs(
+    fn paired(
         &mut self,
         terms: Terms<'_>,
-        left: Vec<u32>,
-        right: Vec<u32>,
+        probing: &mut Probing,
+        mut pairs: Pairs,
     ) -> Result<Option<Paired>, DataflowError> {
-        if left.is_empty() {
+        if pairs[0].is_empty() {
             return Ok(None);
         }
-        let mut rows = [UInt32Array::from(left), UInt32Array::from(right)];
         let mut columns = None;
         if terms.on.is_some() {
-            let all = self.columns(&rows)?;
-            match terms.passed(&all, rows[0].len())? {
+            let all = self.columns(probing, &pairs)?;
+            match terms.passed(&all, pairs[0].len())? {
                 Some(Origin::Kept(kept)) => {
-                    for side in &mut rows {
-                        *side = arrow::compute::filter(side, &kept)?.as_primitive().clone();
+                    for rows in &mut pairs {
+                        *rows = arrow::compute::filter(rows, &kept)?.as_primitive().clone();
                     }
                 }
                 _ => columns = Some(all),
             }
         }
-        for (matched, rows) in self.matched.iter_mut().zip(&rows) {
-            if !matched.is_empty() {
-                rows.values().iter().for_each(|&row| matched[row as usize] = true);
+        for (met, rows) in [&mut probing.met, &mut self.met].into_iter().zip(&pairs) {
+            if !met.rows.is_empty() {
+                rows.values().iter().for_each(|&row| met.rows[row as usize] = true);
             }
         }
-        if !terms.kind.widens() || rows[0].is_empty() {
+        if !terms.kind.widens() || pairs[0].is_empty() {
             return Ok(None);
         }
         let columns = match columns {
             Some(columns) => columns,
-            None => self.columns(&rows)?,
+            None => self.columns(probing, &pairs)?,
         };
-        let options = RecordBatchOptions::new().with_row_count(Some(rows[0].len()));
+        let options = RecordBatchOptions::new().with_row_count(Some(pairs[0].len()));
         let batch = RecordBatch::try_new_with_options(terms.schema.clone(), columns, &options)?;
-        let [left, _] = rows;
-        Ok(Some((batch, left)))
+        let [own, _] = pairs;
+        Ok(Some((batch, own)))
     }
 
-    fn columns(&self, rows: &[UInt32Array; 2]) -> Result<Vec<ArrayRef>, DataflowError> {
-        let mut columns = vec![];
+    /// Left and right columns of pairs.
+    fn columns(&self, probing: &Probing, pairs: &Pairs) -> Result<Vec<ArrayRef>, DataflowError> {
+        let [own, other] = pairs;
         // Where each row has one partner, as in a table of campaigns, nothing is copied.
-        let each_once = rows[0].len() == self.left.num_rows()
-            && rows[0].values().iter().enumerate().all(|(at, &row)| at == row as usize);
-        match each_once {
-            true => columns.extend_from_slice(self.left.columns()),
-            false => columns.extend(taken(&self.left, &rows[0])?),
+        let in_turn = own.values().windows(2).all(|rows| rows[0] + 1 == rows[1]);
+        let own = match own.values().first() {
+            Some(&first) if in_turn => {
+                probing.batch.slice(first as usize, own.len()).columns().to_vec()
+            }
+            _ => taken(&probing.batch, own)?,
+        };
+        let other = taken(&self.hashed.batch, other)?;
+        Ok(match self.side {
+            0 => own.into_iter().chain(other).collect(),
+            _ => other.into_iter().chain(own).collect(),
+        })
+    }
+}
+
+impl Probing {
+    /// The next pairs of equal keys, at most `rows_max`.
+    fn pairs(&mut self, hashed: &Hashed, rows_max: usize) -> Pairs {
+        let most = rows_max.min(self.ids.len() - self.row);
+        let (mut own, mut other) = (Vec::with_capacity(most), Vec::with_capacity(most));
+        while self.row < self.ids.len() && own.len() < rows_max {
+            let mut at = self.at.take().unwrap_or_else(|| hashed.first(self.ids[self.row]));
+            while at != 0 && own.len() < rows_max {
+                own.push(self.row as u32);
+                other.push(at - 1);
+                at = hashed.next(at);
+            }
+            match at {
+                0 => self.row += 1,
+                more => self.at = Some(more),
+            }
         }
-        columns.extend(taken(&self.right.batch, &rows[1])?);
-        Ok(columns)
+        [own.into(), other.into()]
+    }
+
+    /// Notes which rows of either side have a partner, where that is all that is asked.
+    fn mark(&mut self, hashed: &Hashed, met: &mut Met) {
+        for (row, &id) in self.ids.iter().enumerate().skip(self.row) {
+            let mut at = hashed.first(id);
+            if at != 0 && !self.met.rows.is_empty() {
+                self.met.rows[row] = true;
+            }
+            // All rows of a key have met if the first has.
+            while at != 0 && met.rows.get(at as usize - 1) == Some(&false) {
+                met.rows[at as usize - 1] = true;
+                at = hashed.next(at);
+            }
+        }
+        self.row = self.ids.len();
+    }
+}
+
+impl Met {
+    /// Of so many rows of a side.
+    fn new(kind: JoinKind, side: usize, rows: usize) -> Self {
+        let asked = if kind.alone(side).is_some() { rows } else { 0 };
+        Self { rows: vec![false; asked], done: 0 }
     }
 
     /// The next rows of a side that are given out alone.
@@ -351,12 +417,13 @@ impl Pairing {
         &mut self,
         terms: Terms<'_>,
         side: usize,
+        of: &RecordBatch,
         rows_max: usize,
     ) -> Result<Option<Paired>, DataflowError> {
         let Some(with) = terms.kind.alone(side) else { return Ok(None) };
         let mut rows = vec![];
-        while self.done < self.matched[side].len() && rows.len() < rows_max {
-            if self.matched[side][self.done] == with {
+        while self.done < self.rows.len() && rows.len() < rows_max {
+            if self.rows[self.done] == with {
                 rows.push(self.done as u32);
             }
             self.done += 1;
@@ -365,10 +432,13 @@ impl Pairing {
             return Ok(None);
         }
         let rows = UInt32Array::from(rows);
-        let of = if side == 0 { &self.left } else { &self.right.batch };
         let batch = terms.single(side, &taken(of, &rows)?, rows.len())?;
         Ok(Some((batch, rows)))
     }
+}
+
+fn columns_of(batch: &RecordBatch, columns: &[usize]) -> Vec<ArrayRef> {
+    columns.iter().map(|&column| batch.column(column).clone()).collect()
 }
 
 fn taken(batch: &RecordBatch, rows: &UInt32Array) -> Result<Vec<ArrayRef>, DataflowError> {

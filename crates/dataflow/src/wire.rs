@@ -30,6 +30,9 @@ use crate::narrow::Widen;
 /// Buffers lie at multiples of this, and so does the first one in its slot.
 const ALIGNMENT: usize = 64;
 
+/// So many bytes of an array are never too many to be held in vain.
+const SMALL_BYTES: usize = 1 << 12;
+
 /// Bytes before the message: its length and that of the extra.
 const PREFIX: usize = 8;
 
@@ -230,6 +233,36 @@ impl Parts {
     }
 }
 
+/// Bytes of a batch's rows, wherever their arrays lie.
+pub(crate) fn bytes_of(batch: &RecordBatch) -> usize {
+    batch.columns().iter().map(bytes_of_array).sum()
+}
+
+fn bytes_of_array(array: &ArrayRef) -> usize {
+    // Arrow counts of views what does not lie elsewhere, and of lists all of their values.
+    if let Some(list) = array.as_list_opt::<i32>() {
+        let (offsets, values) = (list.offsets(), list.values());
+        let (first, end) = (offsets[0] as usize, offsets[list.len()] as usize);
+        return size_of_val(&offsets[..]) + bytes_of_array(&values.slice(first, end - first));
+    }
+    let elsewhere = match array.data_type() {
+        DataType::Utf8View => array.as_string_view().total_buffer_bytes_used(),
+        DataType::BinaryView => array.as_binary_view().total_buffer_bytes_used(),
+        _ => 0,
+    };
+    let bytes = array.to_data().get_slice_memory_size();
+    bytes.map_or_else(|_| array.get_array_memory_size(), |bytes| bytes + elsewhere)
+}
+
+/// The batch, in memory of its own if it is a small part of larger arrays: who keeps it would hold
+/// these.
+pub(crate) fn compact(batch: RecordBatch) -> RecordBatch {
+    match batch.get_array_memory_size() > 2 * (bytes_of(&batch) + SMALL_BYTES) {
+        true => detach(&batch),
+        false => batch,
+    }
+}
+
 /// A copy of the batch in memory of its own, for who keeps rows beyond the life of a slot.
 pub fn detach(batch: &RecordBatch) -> RecordBatch {
     let columns = batch.columns().iter().map(|column| detach_array(column)).collect();
@@ -389,8 +422,31 @@ mod tests {
         let batch = everything(20).slice(3, 10);
         let copy = detach(&batch);
         assert_eq!(copy, batch);
-        let first = |b: &RecordBatch| b.column(0).to_data().buffers()[0].as_ptr();
-        assert_ne!(first(&copy), first(&batch));
+        for (of_copy, of_batch) in copy.columns().iter().zip(batch.columns()) {
+            let places = |of: &ArrayRef| -> Vec<*const u8> {
+                of.to_data().buffers().iter().map(|buffer| buffer.as_ptr()).collect()
+            };
+            let places = [places(of_copy), places(of_batch)];
+            assert!(places[0].iter().all(|place| !places[1].contains(place)));
+        }
+    }
+
+    #[test]
+    fn a_small_part_is_copied_and_a_large_one_is_not() {
+        let batch = everything(10_000);
+        let bytes = |batch: &RecordBatch| batch.get_array_memory_size();
+        let large = batch.slice(1_000, 8_000);
+        let kept = compact(large.clone());
+        assert_eq!((&kept, bytes(&kept)), (&large, bytes(&batch)));
+        let small = batch.slice(1_000, 80);
+        let copy = compact(small.clone());
+        assert_eq!(copy, small);
+        assert!(bytes(&copy) < bytes(&batch) / 50, "{} of {}", bytes(&copy), bytes(&batch));
+        // What is counted of rows is what a copy of them takes, but for room to grow.
+        for part in [large, small] {
+            let (counted, taken) = (bytes_of(&part), bytes(&detach(&part)));
+            assert!((taken / 3..taken * 3 / 2).contains(&counted), "{counted} counted of {taken}");
+        }
     }
 
     #[test]

@@ -24,7 +24,6 @@ use state::epoch::Progress;
 
 use super::cast::Cast;
 use super::{Answers, Member, halves, said};
-use crate::detach;
 use crate::error::DataflowError;
 use crate::frame::{KEYED, Kind, RESUME, flags_of, said_in};
 use crate::job::{Lead, Route, Spread};
@@ -293,7 +292,7 @@ impl Shuffle {
             return Ok(());
         }
         match lane.lead {
-            Lead::Here => return member.take(input, batch.clone(), key),
+            Lead::Here => return member.keep(input, batch.clone(), key),
             Lead::ToAll => {
                 // They wait in memory of their own: a slot must not be held for so long.
                 lane.waiting.borrow_mut()[ALL].push(detach(batch));

@@ -43,6 +43,7 @@ pub use crate::pairing::JoinKind;
 use crate::reader::Rows;
 use crate::scheduler::{Event, yield_now};
 use crate::time::{last_tick, ticks, without_late};
+use crate::wire::compact;
 use crate::worker::Place;
 
 /// Batches that are given out before it is the turn of others. More than one: what comes due at
@@ -121,7 +122,7 @@ impl KeyedRun {
         match &self.shuffle {
             _ if batch.num_rows() == 0 => Ok(()),
             Some(shuffle) => shuffle.push(self, input, batch, None).await,
-            None => self.take(input, batch.clone(), None),
+            None => self.keep(input, batch.clone(), None),
         }
     }
 
@@ -284,7 +285,7 @@ impl Member for KeyedRun {
     }
 
     fn keep(&self, input: usize, batch: RecordBatch, _: Option<i64>) -> Result<(), DataflowError> {
-        self.state.borrow_mut().push(input, batch)?;
+        self.state.borrow_mut().push(input, compact(batch))?;
         if self.state.borrow().ready() {
             self.clock_moved.notify();
         }
@@ -293,23 +294,26 @@ impl Member for KeyedRun {
 }
 
 /// The rows of a batch by the end of their window.
-fn by_window(batch: &RecordBatch, end: usize) -> Result<BTreeMap<i64, RecordBatch>, DataflowError> {
+fn by_window(batch: &RecordBatch, end: usize) -> Result<Vec<(i64, RecordBatch)>, DataflowError> {
     let Some(ends) = ticks(batch.column(end)) else {
         let message = "the end of a window is not a timestamp";
         return Err(DataflowError::Expression(message.into()));
     };
+    // Rows that come in the order of their windows, as most do, are not copied.
+    if ends.is_sorted() {
+        let mut from = 0;
+        let part = |run: &[i64]| {
+            from += run.len();
+            (run[0], batch.slice(from - run.len(), run.len()))
+        };
+        return Ok(ends.chunk_by(i64::eq).map(part).collect());
+    }
     let mut by_end: BTreeMap<i64, Vec<u32>> = BTreeMap::new();
     for (row, &end) in ends.iter().enumerate() {
         by_end.entry(end).or_default().push(row as u32);
     }
     let part = |(end, rows): (i64, Vec<u32>)| {
-        Ok((
-            end,
-            match rows.len() == batch.num_rows() {
-                true => batch.clone(),
-                false => take_record_batch(batch, &UInt32Array::from(rows))?,
-            },
-        ))
+        Ok((end, take_record_batch(batch, &UInt32Array::from(rows))?))
     };
     by_end.into_iter().map(part).collect()
 }

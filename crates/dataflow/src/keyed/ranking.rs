@@ -20,6 +20,7 @@ use arrow::row::{RowConverter, Rows, SortField};
 use super::{before_windows, by_window};
 use crate::error::DataflowError;
 use crate::job::{Kept, KeyedOperator, KeyedState};
+use crate::wire::bytes_of;
 
 /// Rows of a window below which none are thrown away before it ends.
 const ROWS_MIN: usize = 4_096;
@@ -151,7 +152,7 @@ impl Gathered {
         let (first, _) = spec.ranked(&whole)?;
         let rows = take_record_batch(&whole, &UInt32Array::from(first))?;
         (self.rows, self.kept) = (rows.num_rows(), rows.num_rows());
-        self.bytes = rows.get_array_memory_size();
+        self.bytes = bytes_of(&rows);
         self.parts = vec![rows];
         Ok(())
     }
@@ -163,7 +164,7 @@ impl KeyedState for Ranked {
             let window = self.windows.entry(end).or_default();
             let before = window.bytes;
             window.rows += rows.num_rows();
-            window.bytes += rows.get_array_memory_size();
+            window.bytes += bytes_of(&rows);
             window.parts.push(rows);
             if self.spec.limit.is_some() && window.rows > ROWS_MIN.max(2 * window.kept) {
                 window.prune(&self.spec)?;
