@@ -24,6 +24,7 @@ use state::epoch::Progress;
 
 use super::cast::Cast;
 use super::{Answers, Member, halves, said};
+use crate::detach;
 use crate::error::DataflowError;
 use crate::frame::{KEYED, Kind, RESUME, flags_of, said_in};
 use crate::job::{Lead, Route, Spread};
