@@ -129,8 +129,8 @@ fn memory_is_known_beforehand() {
     let mut session = Session::builder().nodes(3).workers(2).build().unwrap();
     let memory = session.sql(&format!("{BIDS} {WINDOWS}")).unwrap().memory();
     let rings = memory.needs.iter().find(|need| need.name == "rings").unwrap();
-    // Two workers with five links of a mebibyte each.
-    assert_eq!((rings.node_bytes, rings.all_bytes), (10 << 20, 30 << 20));
+    // Two workers with four links to other nodes, of a mebibyte each.
+    assert_eq!((rings.node_bytes, rings.all_bytes), (8 << 20, 24 << 20));
     assert!(memory.all_bytes() > rings.all_bytes, "state comes on top");
 }
 
