@@ -92,7 +92,8 @@ proptest! {
                         map.clear();
                     }
                     if at == retain_at {
-                        let kept: Vec<u32> = (0..map.len() as u32).filter(|id| id % 3 != 1).collect();
+                        let all = 0..map.len() as u32;
+                        let kept: Vec<u32> = all.filter(|id| id % 3 != 1).collect();
                         table.retain(&kept).unwrap();
                         let place = |id: u32| kept.binary_search(&id).ok().map(|at| at as u32);
                         let ids = map.drain().filter_map(|(key, id)| Some((key, place(id)?)));
