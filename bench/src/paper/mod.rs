@@ -81,7 +81,7 @@ impl Sweep<'_> {
 /// Rows of each worker in an ordinary sweep: a fraction of a second or more.
 fn rows_of(workload: &str) -> f64 {
     match workload {
-        "nb8" => 1e6,
+        "nb8" => 4e6,
         "nb11" => 2e5,
         "ro" | "ysb --keys 10000000" => 32e6,
         _ => 64e6,
