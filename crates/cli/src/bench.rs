@@ -5,10 +5,11 @@ mod paper;
 mod predict;
 mod wires;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bench::report::Report;
 use bench::summary::speedups;
 use bench::sustain::Outcome;
 use bench::workload::Size;
@@ -359,6 +360,29 @@ fn told<T>(result: Result<T, BenchError>, control: &Control) -> Result<T, BenchE
         Err(error) => control.fail(&error.to_string()),
     }
     result
+}
+
+/// Prints a report, and writes it where that was asked for.
+fn tell(report: &Report, json: bool, path: Option<&Path>) -> Result<ExitCode, Failure> {
+    let mut text = match json {
+        true => format!("{}\n", report.json()),
+        false => report.to_string(),
+    };
+    if let Some(path) = path {
+        let [page, data] = write(report, path)?;
+        if !json {
+            text += &format!("\nwritten: {}, {}\n", page.display(), data.display());
+        }
+    }
+    print(&text);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a report as a page, with JSON beside it; gives both names.
+fn write(report: &Report, path: &Path) -> Result<[PathBuf; 2], Failure> {
+    report.write(path).map_err(|error| {
+        Failure::runtime(&format!("{} cannot be written: {error}", path.display()), None)
+    })
 }
 
 /// What has little latency: workers that poll on, and slots that are soon full.

@@ -20,13 +20,12 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arrow::array::Array;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use channel::{Class, Header, LinkError, RingConfig};
 use fabric::{Bell, ErrorKind};
 
-use crate::wire::Decoder;
+use crate::wire::{Decoder, bytes_of};
 
 /// Frames in a queue, at most.
 const FRAMES_MAX: u64 = 64;
@@ -76,14 +75,9 @@ impl Load {
     fn size(&self) -> u64 {
         match self {
             Load::Slot(bytes) | Load::Own(bytes) => bytes.len() as u64,
-            Load::Rows(batch) => batch.columns().iter().map(|column| size(column) as u64).sum(),
+            Load::Rows(batch) => bytes_of(batch) as u64,
         }
     }
-}
-
-/// Bytes of an array's rows, or of all that it keeps alive where they cannot be told apart.
-fn size(array: &dyn Array) -> usize {
-    array.to_data().get_slice_memory_size().unwrap_or_else(|_| array.get_array_memory_size())
 }
 
 /// What goes from one worker to another. Both count up under the lock, so that each sees without

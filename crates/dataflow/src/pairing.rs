@@ -147,7 +147,7 @@ pub(crate) struct Keys {
 
 impl Keys {
     pub(crate) fn of(batch: &RecordBatch, keys: &[usize]) -> Result<Self, DataflowError> {
-        let columns: Vec<ArrayRef> = keys.iter().map(|&key| batch.column(key).clone()).collect();
+        let columns = columns_of(batch, keys);
         let valid = columns
             .iter()
             .fold(None, |all, key| NullBuffer::union(all.as_ref(), key.logical_nulls().as_ref()));
@@ -437,7 +437,7 @@ impl Met {
     }
 }
 
-fn columns_of(batch: &RecordBatch, columns: &[usize]) -> Vec<ArrayRef> {
+pub(crate) fn columns_of(batch: &RecordBatch, columns: &[usize]) -> Vec<ArrayRef> {
     columns.iter().map(|&column| batch.column(column).clone()).collect()
 }
 

@@ -1,6 +1,8 @@
 //! Windows that are looked at before they end: one worker, in virtual time, against rows by hand.
 #![allow(missing_docs)]
 
+mod alone;
+
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
@@ -9,17 +11,12 @@ use arrow::array::{ArrayRef, AsArray, Int64Array, TimestampMillisecondArray};
 use arrow::datatypes::TimestampMillisecondType;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
 use arrow::record_batch::RecordBatch;
-use dataflow::bad::BadRows;
 use dataflow::error::ConnectorError;
 use dataflow::job::{
     Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings, Watermark, Window,
 };
-use dataflow::metrics::Metrics;
-use dataflow::process::Process;
 use dataflow::sink::{Placement, Sink, SinkWriter};
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
-use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
-use fabric::sim::{SimNet, SimOptions};
 use state::{GroupBy, StateOptions, Windows};
 
 const TIME: DataType = DataType::Timestamp(TimeUnit::Millisecond, None);
@@ -149,31 +146,9 @@ fn job(script: &Script, windows: Windows, every_ms: u64, written: &Written) -> J
 
 /// What a worker writes, in order, and how long it ran in milliseconds.
 fn run(script: &Script, windows: Windows, every_ms: u64) -> (Vec<String>, u64) {
-    let net = SimNet::new(SimOptions::default());
     let written = Written::default();
-    let mut worker = Worker::new(WorkerConfig {
-        worker: 0,
-        workers: 1,
-        process: Process::new(0, 1).unwrap(),
-        job: Arc::new(job(script, windows, every_ms, &written)),
-        links: vec![None],
-        clock: net.clock(),
-        bad: Arc::new(BadRows::default()),
-        metrics: Arc::new(Metrics::default()),
-        signals: Arc::new(Signals::default()),
-        disk: None,
-    })
-    .unwrap();
-    loop {
-        match worker.step().unwrap() {
-            Status::Done => break,
-            Status::Busy => {}
-            Status::Idle { wake_ns } => {
-                net.advance_to(wake_ns.expect("it waits for something").max(net.now_ns() + 1));
-            }
-        }
-    }
-    (std::mem::take(&mut *written.0.lock().unwrap()), net.now_ns() / 1_000_000)
+    let ns = alone::run(job(script, windows, every_ms, &written));
+    (std::mem::take(&mut *written.0.lock().unwrap()), ns / 1_000_000)
 }
 
 #[test]

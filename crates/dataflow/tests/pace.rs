@@ -1,22 +1,19 @@
 //! Sources of one worker whose rows meet are read in step: two of different speed, in virtual time.
 #![allow(missing_docs)]
 
+mod alone;
+
 use std::sync::{Arc, Mutex};
 
 use arrow::array::TimestampMillisecondArray;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::record_batch::RecordBatch;
-use dataflow::bad::BadRows;
 use dataflow::error::ConnectorError;
 use dataflow::job::{
     Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings, Watermark, Window,
 };
-use dataflow::metrics::Metrics;
-use dataflow::process::Process;
 use dataflow::sink::{Placement, Sink, SinkWriter};
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
-use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
-use fabric::sim::{SimNet, SimOptions};
 use state::{GroupBy, StateOptions, Windows};
 
 const TIME: DataType = DataType::Timestamp(TimeUnit::Millisecond, None);
@@ -153,29 +150,7 @@ fn read(steps: [(i64, u64); 2], aggregated: bool) -> Vec<(usize, i64)> {
     } else {
         operators.push(operator(nowhere(schema()), both));
     }
-    let net = SimNet::new(SimOptions::default());
-    let mut worker = Worker::new(WorkerConfig {
-        worker: 0,
-        workers: 1,
-        process: Process::new(0, 1).unwrap(),
-        job: Arc::new(Job { operators, settings: Settings::default() }),
-        links: vec![None],
-        clock: net.clock(),
-        bad: Arc::new(BadRows::default()),
-        metrics: Arc::new(Metrics::default()),
-        signals: Arc::new(Signals::default()),
-        disk: None,
-    })
-    .unwrap();
-    loop {
-        match worker.step().unwrap() {
-            Status::Done => break,
-            Status::Busy => {}
-            Status::Idle { wake_ns } => {
-                net.advance_to(wake_ns.expect("it waits for something").max(net.now_ns() + 1));
-            }
-        }
-    }
+    alone::run(Job { operators, settings: Settings::default() });
     std::mem::take(&mut *log.lock().unwrap())
 }
 

@@ -1,7 +1,6 @@
 //! MPI passes the conformance suite, and joins the processes that `mpirun` started. Started by
 //! `mpirun -n 2` (scripts/test-mpi.sh); alone it says that it did not run.
 
-use std::os::fd::RawFd;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -53,12 +52,6 @@ struct MpiBed([Arc<MpiFabric>; 2]);
 impl Bed for MpiBed {
     fn fabrics(&mut self) -> [Arc<dyn Fabric>; 2] {
         [self.0[0].clone(), self.0[1].clone()]
-    }
-
-    fn readable(&mut self, fd: RawFd) -> bool {
-        let (start, patience) = (Instant::now(), Duration::from_secs(5));
-        fabric::wait(&[fd], patience);
-        start.elapsed() < patience
     }
 }
 

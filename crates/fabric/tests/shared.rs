@@ -31,12 +31,6 @@ impl Bed for RealBed {
     fn fabrics(&mut self) -> [Arc<dyn Fabric>; 2] {
         self.0.clone()
     }
-
-    fn readable(&mut self, fd: RawFd) -> bool {
-        let (start, patience) = (Instant::now(), Duration::from_secs(5));
-        fabric::wait(&[fd], patience);
-        start.elapsed() < patience
-    }
 }
 
 fn passes(inner: impl Fn() -> Arc<dyn Fabric>, thread: bool) {

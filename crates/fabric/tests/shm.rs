@@ -1,6 +1,5 @@
 //! Shared memory passes the conformance suite, connects real processes, and keeps its own promises.
 
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -34,12 +33,6 @@ impl ShmBed {
 impl Bed for ShmBed {
     fn fabrics(&mut self) -> [Arc<dyn Fabric>; 2] {
         [self.0[0].clone(), self.0[1].clone()]
-    }
-
-    fn readable(&mut self, fd: RawFd) -> bool {
-        let (start, patience) = (Instant::now(), Duration::from_secs(5));
-        fabric::wait(&[fd], patience);
-        start.elapsed() < patience
     }
 }
 

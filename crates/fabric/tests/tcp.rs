@@ -2,7 +2,6 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -38,12 +37,6 @@ impl TcpBed {
 impl Bed for TcpBed {
     fn fabrics(&mut self) -> [Arc<dyn Fabric>; 2] {
         [self.0[0].clone(), self.0[1].clone()]
-    }
-
-    fn readable(&mut self, fd: RawFd) -> bool {
-        let (start, patience) = (Instant::now(), Duration::from_secs(5));
-        fabric::wait(&[fd], patience);
-        start.elapsed() < patience
     }
 }
 

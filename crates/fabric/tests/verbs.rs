@@ -5,7 +5,6 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -29,12 +28,6 @@ impl Bed for VerbsBed {
     fn fabrics(&mut self) -> [Arc<dyn Fabric>; 2] {
         [self.0[0].clone(), self.0[1].clone()]
     }
-
-    fn readable(&mut self, fd: RawFd) -> bool {
-        let (start, patience) = (Instant::now(), Duration::from_secs(5));
-        fabric::wait(&[fd], patience);
-        start.elapsed() < patience
-    }
 }
 
 struct SharedBed([Arc<dyn Fabric>; 2]);
@@ -42,12 +35,6 @@ struct SharedBed([Arc<dyn Fabric>; 2]);
 impl Bed for SharedBed {
     fn fabrics(&mut self) -> [Arc<dyn Fabric>; 2] {
         self.0.clone()
-    }
-
-    fn readable(&mut self, fd: RawFd) -> bool {
-        let (start, patience) = (Instant::now(), Duration::from_secs(5));
-        fabric::wait(&[fd], patience);
-        start.elapsed() < patience
     }
 }
 

@@ -136,12 +136,6 @@ impl KeyTable {
         self.intern(&keys, ids.len(), &mut vec![])
     }
 
-    /// Forgets all keys. Memory may be kept.
-    pub fn clear(&mut self) {
-        self.index.clear();
-        self.len = 0;
-    }
-
     /// The keys as the index has them: plain, and only of those rows that have one; with which
     /// rows these are, if not all.
     fn comparable<'a>(

@@ -1,7 +1,6 @@
 //! The verbs transport on the simulated device: each test runs a second process that finds the
 //! library under the name of libibverbs, with the knobs that it wants.
 
-use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -131,12 +130,6 @@ impl Bed for VerbsBed {
     fn fabrics(&mut self) -> [Arc<dyn Fabric>; 2] {
         [self.0[0].clone(), self.0[1].clone()]
     }
-
-    fn readable(&mut self, fd: RawFd) -> bool {
-        let (start, patience) = (Instant::now(), Duration::from_secs(5));
-        fabric::wait(&[fd], patience);
-        start.elapsed() < patience
-    }
 }
 
 fn conforms(publish: Option<Publish>) {
@@ -151,12 +144,6 @@ struct SharedBed([Arc<SharedFabric>; 2]);
 impl Bed for SharedBed {
     fn fabrics(&mut self) -> [Arc<dyn Fabric>; 2] {
         [self.0[0].clone(), self.0[1].clone()]
-    }
-
-    fn readable(&mut self, fd: RawFd) -> bool {
-        let (start, patience) = (Instant::now(), Duration::from_secs(5));
-        fabric::wait(&[fd], patience);
-        start.elapsed() < patience
     }
 }
 

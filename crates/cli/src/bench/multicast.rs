@@ -8,10 +8,9 @@ use clap::{Args, Command, FromArgMatches};
 use millstream::FabricKind;
 use millstream::cluster::{Invitation, LocalLaunch, launch_local};
 
-use super::{PATIENCE, failed, told};
+use super::{PATIENCE, failed, tell, told};
 use crate::args::{nodes, workers};
 use crate::failure::Failure;
-use crate::run::print;
 use crate::signals;
 
 /// How short and how long a run may be.
@@ -124,20 +123,7 @@ pub(crate) fn multicast(args: &MulticastArgs) -> Result<ExitCode, Failure> {
     };
     let report =
         multicast::report(&plan, &measured, args.changes).map_err(|error| failed(&error))?;
-    let mut text = match args.json {
-        true => format!("{}\n", report.json()),
-        false => report.to_string(),
-    };
-    if let Some(path) = &args.report {
-        let written = report.write(path).map_err(|error| {
-            Failure::runtime(&format!("{} cannot be written: {error}", path.display()), None)
-        })?;
-        if !args.json {
-            text += &format!("\nwritten: {}, {}\n", written[0].display(), written[1].display());
-        }
-    }
-    print(&text);
-    Ok(ExitCode::SUCCESS)
+    tell(&report, args.json, args.report.as_deref())
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use super::multicast::{MulticastArgs, multicast};
+use super::write;
 use crate::args::nodes;
 use crate::failure::Failure;
 use crate::run::print;
@@ -65,9 +66,7 @@ pub(crate) fn paper(args: &PaperArgs) -> Result<ExitCode, Failure> {
         }
     };
     let path = args.out.clone().unwrap_or_else(|| name.into());
-    let written = report.write(&path).map_err(|error| {
-        Failure::runtime(&format!("{} cannot be written: {error}", path.display()), None)
-    })?;
+    let written = write(&report, &path)?;
     let mut text = String::new();
     for bar in report.bars() {
         let met = match bar.met {

@@ -7,9 +7,9 @@ use bench::predict::{self, Asked, Constants};
 use clap::Args;
 
 use super::paper::Processes;
+use super::tell;
 use crate::args::workers;
 use crate::failure::Failure;
-use crate::run::print;
 
 #[derive(Debug, Args)]
 pub(crate) struct PredictArgs {
@@ -89,20 +89,7 @@ pub(crate) fn predict(args: &PredictArgs) -> Result<ExitCode, Failure> {
         given: args.cycles.clone(),
     };
     let report = predict::predict(&mut Processes, &asked);
-    let mut text = match args.json {
-        true => format!("{}\n", report.json()),
-        false => report.to_string(),
-    };
-    if let Some(path) = &args.report {
-        let written = report.write(path).map_err(|error| {
-            Failure::runtime(&format!("{} cannot be written: {error}", path.display()), None)
-        })?;
-        if !args.json {
-            text += &format!("\nwritten: {}, {}\n", written[0].display(), written[1].display());
-        }
-    }
-    print(&text);
-    Ok(ExitCode::SUCCESS)
+    tell(&report, args.json, args.report.as_deref())
 }
 
 fn positive(text: &str) -> Result<f64, String> {

@@ -8,9 +8,8 @@ use bench::wire::{Effort, Transport, open};
 use millstream::FabricKind;
 use millstream::cluster::{ClusterError, Control, Invitation, LocalLaunch, launch_local};
 
-use super::{BenchArgs, PATIENCE, failed};
+use super::{BenchArgs, PATIENCE, failed, tell};
 use crate::failure::Failure;
-use crate::run::print;
 use crate::signals;
 
 /// Integers of a process: as many as the paper has.
@@ -26,7 +25,7 @@ pub(super) fn wire(args: &BenchArgs) -> Result<ExitCode, Failure> {
     let effort = Effort { runs: args.runs as usize, ..Effort::default() };
     let report = bench::wire::measure(&transports, effort)
         .map_err(|error| Failure::runtime(&error.to_string(), None))?;
-    tell(args, &report)
+    tell(&report, args.json, args.report.as_deref())
 }
 
 /// Measures integers through two shuffles.
@@ -57,7 +56,7 @@ pub(super) fn shuffle(args: &BenchArgs) -> Result<ExitCode, Failure> {
             .into(),
     ];
     let title = "Integers through two shuffles".into();
-    tell(args, &Report { title, about, sections })
+    tell(&Report { title, about, sections }, args.json, args.report.as_deref())
 }
 
 /// This process's part of the measurement.
@@ -90,15 +89,4 @@ fn section(args: &BenchArgs, control: &Control) -> Result<Section, Failure> {
             Err(Failure::runtime(&error.to_string(), None))
         }
     }
-}
-
-/// Prints a report, and writes it where that was asked for.
-fn tell(args: &BenchArgs, report: &Report) -> Result<ExitCode, Failure> {
-    if let Some(path) = &args.report {
-        report.write(path).map_err(|error| {
-            Failure::runtime(&format!("cannot write {}: {error}", path.display()), None)
-        })?;
-    }
-    print(&if args.json { format!("{}\n", report.json()) } else { report.to_string() });
-    Ok(ExitCode::SUCCESS)
 }

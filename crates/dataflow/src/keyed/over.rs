@@ -21,6 +21,7 @@ mod edge;
 mod log;
 mod nth;
 mod parts;
+mod picked;
 mod sliding;
 mod steps;
 #[cfg(test)]

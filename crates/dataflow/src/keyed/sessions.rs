@@ -21,7 +21,7 @@ use self::open::{Open, Session};
 use self::rows::{Chain, Place, Waiting};
 use crate::error::DataflowError;
 use crate::job::{Kept, KeyedOperator, KeyedState};
-use crate::pairing::names;
+use crate::pairing::{columns_of, names};
 use crate::time::{last_tick, ticks};
 
 /// How many times the rows that wait batches may hold, and how many times the keys with sessions
@@ -99,7 +99,7 @@ impl KeyedState for Sessions {
             return Ok(());
         }
         self.tidy()?;
-        let keys = self.spec.keys.iter().map(|&key| batch.column(key).clone()).collect::<Vec<_>>();
+        let keys = columns_of(&batch, &self.spec.keys);
         let known = self.intern(&keys, batch.num_rows())?;
         self.open.grow(known);
         let (given, rows) = self.given(batch)?;

@@ -18,6 +18,7 @@
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::{Endpoint, Fabric, Offer};
 
@@ -49,7 +50,11 @@ pub trait Bed {
 
     /// Waits until the descriptor is readable; false after some seconds. Asked for
     /// [`Armed::Fd`](crate::Armed::Fd) only.
-    fn readable(&mut self, fd: RawFd) -> bool;
+    fn readable(&mut self, fd: RawFd) -> bool {
+        let (start, patience) = (Instant::now(), Duration::from_secs(5));
+        crate::wait(&[fd], patience);
+        start.elapsed() < patience
+    }
 
     /// Connects two offers with each other. `connect` may block until the peer connects, hence two
     /// threads.

@@ -6,10 +6,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, new_null_array};
-use arrow::compute::interleave;
+use arrow::array::{Array, ArrayRef};
 use arrow::datatypes::DataType;
 use state::{Accumulator, Aggregate, Groups, Part, StateError};
+
+use super::picked::{At, NULL, Values};
 
 /// `first_value` of values of a type; with `skip_nulls` of those that are not null.
 pub fn first_value(of: DataType, skip_nulls: bool) -> Arc<dyn Aggregate> {
@@ -38,27 +39,22 @@ impl Aggregate for Edge {
     }
 
     fn create(&self) -> Box<dyn Accumulator> {
-        let arrays = vec![new_null_array(&self.of, 1)];
-        Box::new(Edges { spec: self.clone(), arrays, picked: vec![] })
+        Box::new(Edges { spec: self.clone(), values: Values::new(&self.of), picked: vec![] })
     }
 }
 
 /// Values of groups.
 struct Edges {
     spec: Edge,
-    /// The first is one NULL, the value of a group without rows.
-    arrays: Vec<ArrayRef>,
-    /// By group the array and the row of its value.
-    picked: Vec<(u32, u32)>,
+    values: Values,
+    /// By group where its value is; that of a group without rows is NULL.
+    picked: Vec<At>,
 }
 
 impl Edges {
     fn read(&mut self, ids: Range<usize>) -> Result<ArrayRef, StateError> {
-        self.picked.resize(self.picked.len().max(ids.end), (0, 0));
-        let picked = self.picked[ids].iter().map(|&(array, row)| (array as usize, row as usize));
-        let picked: Vec<_> = picked.collect();
-        let arrays: Vec<&dyn Array> = self.arrays.iter().map(|array| array.as_ref()).collect();
-        Ok(interleave(&arrays, &picked)?)
+        self.picked.resize(self.picked.len().max(ids.end), NULL);
+        self.values.read(self.picked[ids].iter().copied())
     }
 }
 
@@ -72,16 +68,15 @@ impl Accumulator for Edges {
         let Some(values) = args.first() else {
             return Err(StateError::Shape { what: "arguments", expected: 1, got: 0 });
         };
-        let array = self.arrays.len() as u32;
-        self.picked.resize(self.picked.len().max(total), (0, 0));
+        let array = self.values.push(values);
+        self.picked.resize(self.picked.len().max(total), NULL);
         for (row, group) in groups.iter().enumerate() {
             let picked = &mut self.picked[group as usize];
             let counts = !self.spec.skip_nulls || values.is_valid(row);
-            if counts && (self.spec.last || picked.0 == 0) {
+            if counts && (self.spec.last || *picked == NULL) {
                 *picked = (array, row as u32);
             }
         }
-        self.arrays.push(values.clone());
         Ok(())
     }
 
@@ -103,12 +98,11 @@ impl Accumulator for Edges {
     }
 
     fn clear(&mut self, _: usize) {
-        self.arrays.truncate(1);
+        self.values.clear();
         self.picked.clear();
     }
 
     fn bytes(&self) -> usize {
-        let arrays: usize = self.arrays.iter().map(|array| array.get_array_memory_size()).sum();
-        arrays + self.picked.capacity() * size_of::<(u32, u32)>()
+        self.values.bytes() + self.picked.capacity() * size_of::<At>()
     }
 }

@@ -4,11 +4,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, ListArray, new_null_array};
+use arrow::array::{Array, ArrayRef, AsArray, ListArray};
 use arrow::buffer::OffsetBuffer;
-use arrow::compute::interleave;
 use arrow::datatypes::{DataType, Field};
 use state::{Accumulator, Aggregate, Groups, Part, StateError};
+
+use super::picked::{At, NULL, Values};
 
 /// The `n`-th value, from 1, of values of a type; with `skip_nulls` of those that are not null.
 pub fn nth_value(of: DataType, n: usize, skip_nulls: bool) -> Arc<dyn Aggregate> {
@@ -38,18 +39,16 @@ impl Aggregate for Nth {
     }
 
     fn create(&self) -> Box<dyn Accumulator> {
-        let arrays = vec![new_null_array(&self.of, 1)];
-        Box::new(Firsts { spec: self.clone(), arrays, groups: vec![] })
+        Box::new(Firsts { spec: self.clone(), values: Values::new(&self.of), groups: vec![] })
     }
 }
 
 /// The first values of groups.
 struct Firsts {
     spec: Nth,
-    /// The first is one NULL, the value of a group with fewer rows.
-    arrays: Vec<ArrayRef>,
-    /// By group the array and the row of each of its values.
-    groups: Vec<Vec<(u32, u32)>>,
+    values: Values,
+    /// By group where each of its values is.
+    groups: Vec<Vec<At>>,
 }
 
 impl Firsts {
@@ -61,7 +60,7 @@ impl Firsts {
         groups: impl Iterator<Item = (u32, Range<usize>)>,
         total: usize,
     ) {
-        let array = self.arrays.len() as u32;
+        let array = self.values.push(values);
         self.groups.resize(self.groups.len().max(total), vec![]);
         for (group, rows) in groups {
             let kept = &mut self.groups[group as usize];
@@ -69,13 +68,6 @@ impl Firsts {
             let room = self.spec.n - kept.len();
             kept.extend(rows.filter(counts).take(room).map(|row| (array, row as u32)));
         }
-        self.arrays.push(values.clone());
-    }
-
-    fn take(&self, picked: impl Iterator<Item = (u32, u32)>) -> Result<ArrayRef, StateError> {
-        let picked: Vec<_> = picked.map(|(array, row)| (array as usize, row as usize)).collect();
-        let arrays: Vec<&dyn Array> = self.arrays.iter().map(|array| array.as_ref()).collect();
-        Ok(interleave(&arrays, &picked)?)
     }
 }
 
@@ -114,25 +106,26 @@ impl Accumulator for Firsts {
     fn state(&mut self, part: &Part) -> Result<Vec<ArrayRef>, StateError> {
         self.groups.resize(self.groups.len().max(part.ids().end), vec![]);
         let groups = &self.groups[part.ids()];
-        let values = self.take(groups.iter().flatten().copied())?;
+        let values = self.values.read(groups.iter().flatten().copied())?;
         let offsets = OffsetBuffer::from_lengths(groups.iter().map(Vec::len));
         Ok(vec![Arc::new(ListArray::try_new(self.spec.item(), offsets, values, None)?)])
     }
 
     fn values(&mut self, part: &Part) -> Result<ArrayRef, StateError> {
         self.groups.resize(self.groups.len().max(part.ids().end), vec![]);
-        let nth = |kept: &Vec<(u32, u32)>| kept.get(self.spec.n - 1).copied().unwrap_or((0, 0));
-        self.take(self.groups[part.ids()].iter().map(nth))
+        // A group with fewer rows has none.
+        let nth = |kept: &Vec<At>| kept.get(self.spec.n - 1).copied().unwrap_or(NULL);
+        self.values.read(self.groups[part.ids()].iter().map(nth))
     }
 
     fn clear(&mut self, _: usize) {
-        self.arrays.truncate(1);
+        self.values.clear();
         self.groups.clear();
     }
 
     fn bytes(&self) -> usize {
-        let arrays: usize = self.arrays.iter().map(|array| array.get_array_memory_size()).sum();
         let kept: usize = self.groups.iter().map(Vec::capacity).sum();
-        arrays + kept * size_of::<(u32, u32)>() + self.groups.capacity() * size_of::<Vec<u64>>()
+        let groups = self.groups.capacity() * size_of::<Vec<At>>();
+        self.values.bytes() + kept * size_of::<At>() + groups
     }
 }

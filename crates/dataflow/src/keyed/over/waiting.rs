@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
+use arrow::array::{RecordBatch, UInt32Array};
 use arrow::compute::take_record_batch;
 use arrow::row::{RowConverter, Rows, SortField};
 
 use crate::error::DataflowError;
+use crate::pairing::columns_of;
 use crate::time::ticks;
 
 /// Rows below which a batch is not copied.
@@ -79,7 +80,7 @@ impl Waiting {
         if self.keys.is_empty() {
             return Ok(None);
         }
-        let columns: Vec<ArrayRef> = self.keys.iter().map(|&k| batch.column(k).clone()).collect();
+        let columns = columns_of(batch, &self.keys);
         let fields = columns.iter().map(|column| SortField::new(column.data_type().clone()));
         let converter = RowConverter::new(fields.collect())?;
         Ok(Some(Rc::new(converter.convert_columns(&columns)?)))

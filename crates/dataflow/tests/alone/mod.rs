@@ -1,0 +1,37 @@
+//! A job on one worker, in virtual time.
+
+use std::sync::Arc;
+
+use dataflow::bad::BadRows;
+use dataflow::job::Job;
+use dataflow::metrics::Metrics;
+use dataflow::process::Process;
+use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
+use fabric::sim::{SimNet, SimOptions};
+
+/// Runs the job to its end; gives the nanoseconds that it took.
+pub fn run(job: Job) -> u64 {
+    let net = SimNet::new(SimOptions::default());
+    let mut worker = Worker::new(WorkerConfig {
+        worker: 0,
+        workers: 1,
+        process: Process::new(0, 1).unwrap(),
+        job: Arc::new(job),
+        links: vec![None],
+        clock: net.clock(),
+        bad: Arc::new(BadRows::default()),
+        metrics: Arc::new(Metrics::default()),
+        signals: Arc::new(Signals::default()),
+        disk: None,
+    })
+    .unwrap();
+    loop {
+        match worker.step().unwrap() {
+            Status::Done => return net.now_ns(),
+            Status::Busy => {}
+            Status::Idle { wake_ns } => {
+                net.advance_to(wake_ns.expect("it waits for something").max(net.now_ns() + 1));
+            }
+        }
+    }
+}
