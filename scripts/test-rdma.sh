@@ -3,6 +3,9 @@
 # Debian's kernel in QEMU, makes Soft-RoCE devices in it (scripts/rdma-guest-init.sh) and runs the test
 # binary there. Proves that the code works with libibverbs and the kernel; says nothing about speed.
 #
+#   scripts/test-rdma.sh            all tests, and then the engine
+#   scripts/test-rdma.sh NAME       those tests of the transport whose name contains NAME
+#
 # What is downloaded and built is kept in $CARGO_TARGET_DIR/rdma-guest. Where the guest cannot be had the
 # script says NOT RUN and why, and its status is 77.
 set -euo pipefail
@@ -12,6 +15,7 @@ cd "$root"
 
 guest=$CARGO_TARGET_DIR/rdma-guest
 limit_s=${MILLSTREAM_RDMA_LIMIT_S:-1800}
+filter=${1:-}
 mkdir -p "$guest"
 
 what="the tests of real RDMA verbs"
@@ -20,7 +24,7 @@ what="the tests of real RDMA verbs"
 
 # --- packages -----------------------------------------------------------------------------------------
 packages_or_not_run qemu-system-x86 busybox-static cpio kmod iproute2 rdma-core ibverbs-providers \
-  libibverbs1 libibverbs-dev xz-utils
+  libibverbs1 libibverbs-dev librdmacm1 librdmacm-dev xz-utils
 
 # --- kernel -------------------------------------------------------------------------------------------
 # The package that linux-image-amd64 stands for; the *cloud* kernel has no rdma_rxe.
@@ -51,8 +55,9 @@ release=$(ls "$kernel/lib/modules")
 
 # --- tests --------------------------------------------------------------------------------------------
 say "building the tests"
-mapfile -t tests < <(cargo test --release -p millstream-fabric -p millstream-channel \
-  --test verbs --test threads --no-run --message-format=json 2>/dev/null | python3 -c '
+targets=(-p millstream-fabric --test verbs)
+[ -n "$filter" ] || targets+=(-p millstream-channel --test threads)
+mapfile -t tests < <(cargo test --release "${targets[@]}" --no-run --message-format=json 2>/dev/null | python3 -c '
 import json, sys
 for line in sys.stdin:
     made = json.loads(line)
@@ -60,9 +65,11 @@ for line in sys.stdin:
         print(made["executable"])')
 [ ${#tests[@]} != 0 ] || die "the tests do not build: cargo test -p millstream-fabric -p millstream-channel"
 
-say "building millstream"
-# By workspace, as the tests do: other features would compile DataFusion a second time.
-cargo build --release --workspace --bin millstream
+if [ -z "$filter" ]; then
+  say "building millstream"
+  # By workspace, as the tests do: other features would compile DataFusion a second time.
+  cargo build --release --workspace --bin millstream
+fi
 
 # With the headers that are here by now, the layouts of our declarations are compared with C.
 cargo test --release -p millstream-fabric --lib layouts_are_those_of_the_c_headers 2>&1 |
@@ -82,16 +89,22 @@ cp "$(command -v rdma || echo /sbin/rdma)" "$files/bin/rdma"
 for test in "${tests[@]}"; do
   install -m 755 -s "$test" "$files/tests/$(basename "$test" | sed 's/-[0-9a-f]*$//')"
 done
-# The whole engine, as two processes over verbs.
-install -m 755 -s "$CARGO_TARGET_DIR/release/millstream" "$files/bin/millstream"
-mkdir -p "$files"/examples/{data,expected} "$files/target/demo"
-cp examples/*.sql "$files/examples/"
-cp examples/data/flights.parquet "$files/examples/data/"
-cp examples/expected/flights.csv "$files/examples/expected/"
+programs=("$files"/tests/* "$files/bin/ip" "$files/bin/rdma")
+if [ -n "$filter" ]; then
+  echo "$filter" >"$files/filter"
+else
+  # The whole engine, as two processes over verbs.
+  install -m 755 -s "$CARGO_TARGET_DIR/release/millstream" "$files/bin/millstream"
+  mkdir -p "$files"/examples/{data,expected} "$files/target/demo"
+  cp examples/*.sql "$files/examples/"
+  cp examples/data/flights.parquet "$files/examples/data/"
+  cp examples/expected/flights.csv "$files/examples/expected/"
+  programs+=("$files/bin/millstream")
+fi
 # Without this file there are no devices, and no error either.
 cp /etc/libibverbs.d/rxe.driver "$files/etc/libibverbs.d/"
 provider=$(ls /usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav*.so)
-verbs=$(ls /usr/lib/x86_64-linux-gnu/libibverbs.so.1)
+opened=("$provider" /usr/lib/x86_64-linux-gnu/lib{ibverbs,rdmacm}.so.1)
 copy_libraries() {
   ldd "$@" 2>/dev/null | awk '/=> \// { print $3 } /^\t\// { print $1 }' | sort -u |
     while read -r library; do
@@ -99,13 +112,13 @@ copy_libraries() {
       cp -nL "$library" "$files$library"
     done
 }
-for library in "$provider" "$verbs"; do
+for library in "${opened[@]}"; do
   mkdir -p "$files$(dirname "$library")"
   cp -L "$library" "$files$library"
 done
-copy_libraries "$files"/tests/* "$files/bin/millstream" "$files/bin/ip" "$files/bin/rdma" "$provider" "$verbs"
+copy_libraries "${programs[@]}" "${opened[@]}"
 # crc32_generic is used by name and appears in no list of dependencies.
-for module in crc32_generic dummy veth ib_uverbs rdma_rxe; do
+for module in crc32_generic dummy veth ib_uverbs rdma_rxe rdma_ucm; do
   modprobe --show-depends -d "$kernel" -S "$release" "$module" | awk '/^insmod/ { print $2 }'
 done | awk '!seen[$0]++' | while read -r module; do
   cp "$module" "$files/modules/"

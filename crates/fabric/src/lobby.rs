@@ -95,28 +95,9 @@ impl Place {
         Ok(Self { link, token, magic, reachable, ops_max, lobby: lobby.clone() })
     }
 
-    /// Magic, token, port, 4 or 16 bytes of the IP address.
+    /// See [`address`].
     pub(crate) fn address(&self) -> Vec<u8> {
-        let mut out = [&self.magic[..], self.token.bytes()].concat();
-        out.extend_from_slice(&self.reachable.port().to_le_bytes());
-        match self.reachable.ip() {
-            IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
-            IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
-        }
-        out
-    }
-
-    fn parse(&self, address: &[u8]) -> Option<(Token, SocketAddr)> {
-        let (magic, rest) = address.split_first_chunk::<8>()?;
-        let (token, rest) = rest.split_first_chunk::<{ Token::BYTES }>()?;
-        let (port, ip) = rest.split_first_chunk::<2>()?;
-        let ip = match ip.len() {
-            4 => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(ip).ok()?)),
-            16 => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(ip).ok()?)),
-            _ => return None,
-        };
-        let place = SocketAddr::new(ip, u16::from_le_bytes(*port));
-        (*magic == self.magic).then_some((Token::from_bytes(*token), place))
+        address(&self.magic, &self.token, self.reachable)
     }
 
     /// Meets the peer whose address this is: returns a blocking socket to it, and its greeting.
@@ -129,7 +110,8 @@ impl Place {
         peer: &[u8],
         deadline: Instant,
     ) -> Result<(TcpStream, Greeting), FabricError> {
-        let (peer, place) = self.parse(peer).ok_or(FabricError::Malformed { what: "address" })?;
+        let parsed = parse(&self.magic, peer);
+        let (peer, place) = parsed.ok_or(FabricError::Malformed { what: "address" })?;
         // Both sides come to the same decision; the tokens differ where a worker connects with
         // itself.
         let dials = (self.link.local, self.token) < (self.link.remote, peer);
@@ -221,7 +203,32 @@ pub(crate) fn broken(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-fn time_left(deadline: Instant) -> io::Result<Duration> {
+/// Where an offer is met: magic, token, port, 4 or 16 bytes of the IP address.
+pub(crate) fn address(magic: &[u8; 8], token: &Token, at: SocketAddr) -> Vec<u8> {
+    let mut out = [&magic[..], token.bytes()].concat();
+    out.extend_from_slice(&at.port().to_le_bytes());
+    match at.ip() {
+        IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
+        IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
+    }
+    out
+}
+
+/// The inverse of [`address`]; `None` for one of another transport.
+pub(crate) fn parse(magic: &[u8; 8], address: &[u8]) -> Option<(Token, SocketAddr)> {
+    let (theirs, rest) = address.split_first_chunk::<8>()?;
+    let (token, rest) = rest.split_first_chunk::<{ Token::BYTES }>()?;
+    let (port, ip) = rest.split_first_chunk::<2>()?;
+    let ip = match ip.len() {
+        4 => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(ip).ok()?)),
+        16 => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(ip).ok()?)),
+        _ => return None,
+    };
+    let place = SocketAddr::new(ip, u16::from_le_bytes(*port));
+    (theirs == magic).then_some((Token::from_bytes(*token), place))
+}
+
+pub(crate) fn time_left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fabric::conformance::{self, Bed};
 use fabric::shared::{Network, SharedFabric};
-use fabric::verbs::{VerbsFabric, VerbsOptions, probe, survey};
+use fabric::verbs::{Connect, VerbsFabric, VerbsOptions, probe, survey};
 use fabric::{
     Armed, Completion, Endpoint, ErrorKind, Fabric, FabricError, Flags, LinkId, OpId, PostError,
     Publish, RemoteRange, Src,
@@ -101,9 +101,27 @@ fn passes_the_conformance_suite_with_relaxed_ordering_and_small_packets() {
 }
 
 #[test]
+fn passes_the_conformance_suite_by_rdma_cm() {
+    conforms(&by_rdma_cm());
+}
+
+#[test]
 fn passes_the_conformance_suite_on_a_shared_queue_pair() {
+    shares(&VerbsOptions::default());
+}
+
+#[test]
+fn passes_the_conformance_suite_on_a_queue_pair_shared_by_rdma_cm() {
+    shares(&by_rdma_cm());
+}
+
+fn by_rdma_cm() -> VerbsOptions {
+    VerbsOptions { connect: Connect::RdmaCm, ..Default::default() }
+}
+
+fn shares(options: &VerbsOptions) {
     for thread in [false, true] {
-        let Some(bed) = VerbsBed::new(&VerbsOptions::default()) else { return };
+        let Some(bed) = VerbsBed::new(options) else { return };
         let fabrics = bed.0.map(|fabric| -> Arc<dyn Fabric> {
             let network = thread.then(|| Network::thread().expect("a thread"));
             SharedFabric::new(fabric, Arc::new(|worker| worker % 2), network)
@@ -124,8 +142,10 @@ fn the_survey_says_what_would_be_used() {
             choice.as_ref().expect("there are devices");
             assert!(names.split(',').all(|name| text.contains(name)), "{text}");
             assert!(text.contains("would use"), "{text}");
-            let caps = probe(&options).expect("the device reaches itself");
-            assert!(caps.max_send >= 64 && caps.max_ops >= 16, "{caps:?}");
+            for options in [options, by_rdma_cm()] {
+                let caps = probe(&options).expect("the device reaches itself");
+                assert!(caps.max_send >= 64 && caps.max_ops >= 16, "{caps:?}");
+            }
         }
         (Err(_), Ok(choice)) => assert!(text.contains(&choice.device), "{text}"),
         (Err(_), Err(reason)) => {
@@ -189,28 +209,42 @@ fn memory_that_cannot_be_pinned_is_explained() {
     assert!(child.status().expect("the test binary starts").success());
 }
 
-fn fabric() -> Arc<VerbsFabric> {
+fn fabric(options: &VerbsOptions) -> Arc<VerbsFabric> {
     let [device, _] = devices().expect("asked before");
-    VerbsFabric::new(VerbsOptions { device, ..Default::default() }).expect("the device opens")
+    VerbsFabric::new(VerbsOptions { device, ..options.clone() }).expect("the device opens")
 }
 
 #[test]
 fn second_process() {
-    processes::second(|| fabric());
+    processes::second(|| fabric(&VerbsOptions::default()));
+}
+
+#[test]
+fn second_process_by_rdma_cm() {
+    processes::second(|| fabric(&by_rdma_cm()));
+}
+
+fn both_ways() -> [(VerbsOptions, &'static str); 2] {
+    let tcp = VerbsOptions::default();
+    [(tcp, "second_process"), (by_rdma_cm(), "second_process_by_rdma_cm")]
 }
 
 #[test]
 fn two_processes_exchange_messages() {
-    if devices().is_some() {
-        processes::exchange(&*fabric(), "second_process");
+    for (options, second) in both_ways() {
+        if devices().is_some() {
+            processes::exchange(&*fabric(&options), second);
+        }
     }
 }
 
 #[test]
 fn a_killed_process_is_noticed() {
-    for sleeps in [false, true] {
-        if devices().is_some() {
-            processes::notices_death(&*fabric(), "second_process", sleeps);
+    for (options, second) in both_ways() {
+        for sleeps in [false, true] {
+            if devices().is_some() {
+                processes::notices_death(&*fabric(&options), second, sleeps);
+            }
         }
     }
 }
@@ -274,14 +308,15 @@ fn strangers_do_no_harm_at_any_step_of_the_handshake() {
     let receives = || fabric.receives_free();
     let before = receives();
     let hello = |change: fn(&mut Vec<u8>)| {
-        let mut hello = [b"MLSVRB\x00\x01".to_vec(), vec![0; 56]].concat();
+        let mut hello = [b"MLSVRB\x00\x02".to_vec(), vec![0; 56]].concat();
         hello[18] = 0xff;
         hello[19] = 0xff;
         hello[20..24].copy_from_slice(&[10, 77, 0, 99]);
         hello[24] = 77;
         hello[36..40].copy_from_slice(&4096_u32.to_le_bytes());
-        hello[54..56].copy_from_slice(&1024_u16.to_le_bytes());
-        hello[56..58].copy_from_slice(&[1, 1]);
+        hello[52..54].copy_from_slice(&1024_u16.to_le_bytes());
+        hello[54] = 1;
+        hello[58] = 1;
         change(&mut hello);
         hello
     };
@@ -290,8 +325,8 @@ fn strangers_do_no_harm_at_any_step_of_the_handshake() {
         ("half a hello", hello(|hello| hello.truncate(30))),
         ("noise", conformance::pattern(3, 64)),
         ("another version", hello(|hello| hello[7] = 9)),
-        ("another link layer", hello(|hello| hello[57] = 0)),
-        ("an impossible packet size", hello(|hello| hello[54] = 1)),
+        ("another link layer", hello(|hello| hello[58] = 0)),
+        ("an impossible packet size", hello(|hello| hello[52] = 1)),
         ("a hello and no more", hello(|_| {})),
     ];
     for (what, bytes) in steps {
@@ -334,7 +369,13 @@ fn greeting(local: u32, remote: u32, to: &[u8], from: &[u8]) -> Vec<u8> {
 /// the next.
 #[test]
 fn connections_that_end_in_the_middle_give_everything_back() {
-    let Some(mut bed) = VerbsBed::new(&VerbsOptions::default()) else { return };
+    for (options, _) in both_ways() {
+        let Some(bed) = VerbsBed::new(&options) else { return };
+        end_in_the_middle(bed);
+    }
+}
+
+fn end_in_the_middle(mut bed: VerbsBed) {
     let before = bed.0.each_ref().map(|fabric| fabric.receives_free());
     let memory = bed.0.each_ref().map(|fabric| fabric.slab(1 << 16).expect("memory"));
     for round in 0..30_u32 {
@@ -381,16 +422,59 @@ fn connections_that_end_in_the_middle_give_everything_back() {
 #[test]
 fn who_waits_in_vain_is_told() {
     let Some([device, _]) = devices() else { return };
-    let connect_timeout = Duration::from_millis(50);
-    let options = VerbsOptions { device, connect_timeout, ..Default::default() };
-    let fabric = VerbsFabric::new(options).expect("the device opens");
-    for link in [LinkId { local: 0, remote: 1 }, LinkId { local: 1, remote: 0 }] {
-        let silent = fabric.offer(LinkId { local: link.remote, remote: link.local });
-        let silent = silent.expect("an offer");
-        let offer = fabric.offer(link).expect("an offer");
-        let Err(FabricError::Connect { source, .. }) = offer.connect(&silent.address()) else {
-            panic!("nobody answers");
+    for (options, _) in both_ways() {
+        let connect_timeout = Duration::from_millis(50);
+        let options = VerbsOptions { device: device.clone(), connect_timeout, ..options };
+        let fabric = VerbsFabric::new(options).expect("the device opens");
+        for link in [LinkId { local: 0, remote: 1 }, LinkId { local: 1, remote: 0 }] {
+            let silent = fabric.offer(LinkId { local: link.remote, remote: link.local });
+            let silent = silent.expect("an offer");
+            let offer = fabric.offer(link).expect("an offer");
+            let Err(FabricError::Connect { source, .. }) = offer.connect(&silent.address()) else {
+                panic!("nobody answers");
+            };
+            assert_eq!(source.kind(), std::io::ErrorKind::TimedOut);
+        }
+    }
+}
+
+/// Who calls without the token of the offer is refused, and the peer is connected.
+#[test]
+fn a_stranger_is_refused_by_rdma_cm() {
+    let Some(bed) = VerbsBed::new(&by_rdma_cm()) else { return };
+    let [caller, called] = [LinkId { local: 0, remote: 1 }, LinkId { local: 1, remote: 0 }];
+    let free = bed.0.each_ref().map(|fabric| fabric.receives_free());
+    let here = bed.0[0].offer(called).expect("an offer");
+    let [peer, stranger] = [(); 2].map(|()| bed.0[1].offer(caller).expect("an offer"));
+    let (of_here, of_peer) = (here.address(), peer.address());
+    let answering = std::thread::spawn(move || here.connect(&of_peer));
+    let mut wrong = of_here.clone();
+    wrong[8..24].copy_from_slice(&[7; 16]);
+    let Err(FabricError::Connect { source, .. }) = stranger.connect(&wrong) else {
+        panic!("a stranger came in");
+    };
+    assert_eq!(source.kind(), std::io::ErrorKind::ConnectionRefused, "{source}");
+    let ends = [peer.connect(&of_here), answering.join().expect("no panic")];
+    drop(ends.map(|end| end.expect("the peer is connected")));
+    assert_eq!(bed.0.each_ref().map(|fabric| fabric.receives_free()), free);
+    // Nobody listens there any more.
+    let late = bed.0[1].offer(caller).expect("an offer").connect(&of_here).map(|_| ());
+    assert!(matches!(late, Err(FabricError::Connect { .. })), "{late:?}");
+}
+
+#[test]
+fn one_side_by_tcp_and_the_other_by_rdma_cm_is_said() {
+    if devices().is_none() {
+        return;
+    }
+    let [a, b] = both_ways().map(|(options, _)| fabric(&options));
+    let (here, there) = (LinkId { local: 0, remote: 1 }, LinkId { local: 1, remote: 0 });
+    let offers = [a.offer(here).expect("an offer"), b.offer(there).expect("an offer")];
+    let addresses = [offers[1].address(), offers[0].address()];
+    for (offer, peer) in offers.into_iter().zip(addresses) {
+        let Err(FabricError::Connect { source, .. }) = offer.connect(&peer) else {
+            panic!("they cannot meet");
         };
-        assert_eq!(source.kind(), std::io::ErrorKind::TimedOut);
+        assert!(source.to_string().contains("by tcp and the other by rdma_cm"), "{source}");
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use fabric::conformance::{self, Bed};
 use fabric::shared::{Network, SharedFabric};
-use fabric::verbs::{VerbsFabric, VerbsOptions, probe, survey};
+use fabric::verbs::{Connect, VerbsFabric, VerbsOptions, probe, survey};
 use fabric::{Completion, Endpoint, ErrorKind, Fabric, FabricError, Flags, LinkId, OpId};
 use fabric::{Publish, RemoteRange, Src};
 
@@ -27,6 +27,10 @@ fn play(part: &str, knobs: &str) -> Output {
     let name = dir.join("libibverbs.so.1");
     let _ = std::fs::remove_file(&name);
     std::os::unix::fs::symlink(&library, &name).expect("a link");
+    // No connection manager knows the simulated device.
+    for name in ["librdmacm.so.1", "librdmacm.so"] {
+        std::fs::write(dir.join(name), "").expect("a file");
+    }
     let output = Command::new(exe)
         .args(["--exact", "second_process", "--nocapture"])
         .env(PART, part)
@@ -102,6 +106,11 @@ fn the_device_is_surveyed() {
 }
 
 #[test]
+fn a_missing_connection_manager_is_named() {
+    plays_well("no_manager", "");
+}
+
+#[test]
 fn second_process() {
     match std::env::var(PART).as_deref() {
         Err(_) => {}
@@ -113,6 +122,7 @@ fn second_process() {
         Ok("break") => breaks(),
         Ok("pin") => pins(),
         Ok("survey") => surveys(),
+        Ok("no_manager") => manager_is_missing(),
         Ok(part) => panic!("there is no part {part}"),
     }
 }
@@ -166,6 +176,18 @@ fn surveys() {
     assert_eq!((caps.publish, caps.max_msg), (publish, 1 << 23));
     let text = found.to_string();
     assert!(text.contains("sim0 (software") && text.contains("would use"), "{text}");
+}
+
+fn manager_is_missing() {
+    let options = VerbsOptions { connect: Connect::RdmaCm, ..VerbsOptions::default() };
+    let Err(FabricError::Device { detail }) = VerbsFabric::new(options.clone()).map(|_| ()) else {
+        panic!("there is no library");
+    };
+    assert!(detail.contains("librdmacm.so.1") && detail.contains("librdmacm1"), "{detail}");
+    let text = survey(&options).to_string();
+    assert!(text.contains("would meet     not at all: ") && text.contains("librdmacm1"), "{text}");
+    let text = survey(&VerbsOptions::default()).to_string();
+    assert!(text.contains("would meet     by tcp; rdma_cm is not there"), "{text}");
 }
 
 fn pins() {

@@ -3,13 +3,13 @@
 mod completions;
 
 use std::io;
-use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::events::{Alarm, Events};
+use super::line::Line;
 use super::memory::{DeviceMemory, explain};
 use super::objects::{Domain, Region, Wire};
 use super::queue::{Origin, Payload, SendQueue, Seq, request};
@@ -26,7 +26,7 @@ use completions::LOST;
 pub(super) const CONTROL_RECEIVES: u32 = 8;
 /// Places of the send queue that are kept for credit messages and one look at the peer's counter.
 pub(super) const CONTROL_OPS: u32 = CONTROL_RECEIVES + 1;
-/// Polls without news after which the socket is asked whether the peer lives.
+/// Polls without news after which the line is asked whether the peer lives.
 const IDLE_POLLS: u32 = 256;
 
 /// What the handshake has agreed on.
@@ -75,7 +75,7 @@ pub(super) struct VerbsEndpoint {
     // After the wire, so that no request names memory that is gone.
     queue: SendQueue,
     exports: Vec<(RemoteKey, Region)>,
-    stream: TcpStream,
+    line: Line,
     alarm: Arc<Alarm>,
     epoll: OwnedFd,
     credit: Credit,
@@ -96,13 +96,13 @@ impl VerbsEndpoint {
         events: Arc<Events>,
         wire: Wire,
         queue: SendQueue,
-        stream: TcpStream,
+        line: Line,
     ) -> io::Result<Self> {
         let alarm = events.subscribe(wire.number())?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let data = EventData::new_u64(0);
         let interest = EventFlags::IN | EventFlags::RDHUP;
-        epoll::add(&epoll, &stream, data, interest)?;
+        epoll::add(&epoll, line.fd(), data, interest)?;
         epoll::add(&epoll, alarm.fd(), data, interest)?;
         for fd in [wire.channel_fd(), events.fd()] {
             // SAFETY: the descriptors belong to objects that `wire` and `events` keep open.
@@ -115,7 +115,7 @@ impl VerbsEndpoint {
             wire: Some(wire),
             queue,
             exports: Vec::new(),
-            stream,
+            line,
             alarm,
             epoll,
             credit: Credit::default(),

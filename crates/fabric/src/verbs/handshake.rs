@@ -16,9 +16,66 @@ use std::time::{Duration, Instant};
 use crate::Publish;
 
 /// First bytes of an address and of a hello: name and version of the protocol.
-pub(super) const MAGIC: [u8; 8] = *b"MLSVRB\x00\x01";
+pub(super) const MAGIC: [u8; 8] = *b"MLSVRB\x00\x02";
 
-/// The first message.
+/// What one side tells the other of itself, however they meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Card {
+    /// Marks the keys of this connection.
+    pub(super) tag: u32,
+    /// Bytes of a message.
+    pub(super) message_max: u32,
+    /// Counter of credit messages taken: place and key.
+    pub(super) counter: (u64, u32),
+    /// Bytes of a packet.
+    pub(super) mtu: u16,
+    /// Reads and atomics that the sender of this answers at a time.
+    pub(super) reads_max: u8,
+    /// 0 none, 1 among themselves, 2 also with the processor.
+    pub(super) atomics: u8,
+}
+
+impl Card {
+    /// Bytes on the wire.
+    pub(super) const BYTES: usize = 24;
+
+    /// Little-endian, in the order of the fields.
+    pub(super) fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        out[..4].copy_from_slice(&self.tag.to_le_bytes());
+        out[4..8].copy_from_slice(&self.message_max.to_le_bytes());
+        out[8..16].copy_from_slice(&self.counter.0.to_le_bytes());
+        out[16..20].copy_from_slice(&self.counter.1.to_le_bytes());
+        out[20..22].copy_from_slice(&self.mtu.to_le_bytes());
+        out[22..].copy_from_slice(&[self.reads_max, self.atomics]);
+        out
+    }
+
+    /// The inverse of [`Card::encode`].
+    ///
+    /// # Errors
+    /// What is wrong with it; the peer is at fault.
+    pub(super) fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, &'static str> {
+        let card = Self {
+            tag: quad(bytes, 0),
+            message_max: quad(bytes, 4),
+            counter: (
+                u64::from(quad(bytes, 12)) << 32 | u64::from(quad(bytes, 8)),
+                quad(bytes, 16),
+            ),
+            mtu: pair(bytes, 20),
+            reads_max: bytes[22],
+            atomics: bytes[23],
+        };
+        let sane = (256..=4096).contains(&card.mtu)
+            && card.mtu.is_power_of_two()
+            && card.message_max > 0
+            && card.atomics <= 2;
+        if sane { Ok(card) } else { Err("the peer's hello is out of bounds") }
+    }
+}
+
+/// The first message over a socket: the card, and the way to its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
     /// The address; meaningful on RoCE, and between subnets of InfiniBand.
@@ -27,42 +84,28 @@ pub(super) struct Hello {
     pub(super) queue_pair: u32,
     /// First packet number of what the sender of this sends.
     pub(super) psn: u32,
-    /// Marks the keys of this connection.
-    pub(super) tag: u32,
-    /// Bytes of a message.
-    pub(super) message_max: u32,
-    /// Counter of credit messages taken: place and key.
-    pub(super) counter: (u64, u32),
+    /// The sender itself.
+    pub(super) card: Card,
     /// Address within an InfiniBand subnet.
     pub(super) lid: u16,
-    /// Bytes of a packet.
-    pub(super) mtu: u16,
-    /// Reads and atomics that the sender of this answers at a time.
-    pub(super) reads_max: u8,
     /// The link layer is Ethernet.
     pub(super) roce: bool,
-    /// 0 none, 1 among themselves, 2 also with the processor.
-    pub(super) atomics: u8,
 }
 
 impl Hello {
     /// Bytes on the wire.
     pub(super) const BYTES: usize = 64;
 
-    /// Little-endian, in the order below.
+    /// Little-endian, in the order of the fields, and zeros.
     pub(super) fn encode(&self) -> [u8; Self::BYTES] {
         let mut out = [0; Self::BYTES];
         out[..8].copy_from_slice(&MAGIC);
         out[8..24].copy_from_slice(&self.gid);
         out[24..28].copy_from_slice(&self.queue_pair.to_le_bytes());
         out[28..32].copy_from_slice(&self.psn.to_le_bytes());
-        out[32..36].copy_from_slice(&self.tag.to_le_bytes());
-        out[36..40].copy_from_slice(&self.message_max.to_le_bytes());
-        out[40..48].copy_from_slice(&self.counter.0.to_le_bytes());
-        out[48..52].copy_from_slice(&self.counter.1.to_le_bytes());
-        out[52..54].copy_from_slice(&self.lid.to_le_bytes());
-        out[54..56].copy_from_slice(&self.mtu.to_le_bytes());
-        out[56..59].copy_from_slice(&[self.reads_max, u8::from(self.roce), self.atomics]);
+        out[32..56].copy_from_slice(&self.card.encode());
+        out[56..58].copy_from_slice(&self.lid.to_le_bytes());
+        out[58] = u8::from(self.roce);
         out
     }
 
@@ -71,38 +114,34 @@ impl Hello {
     /// # Errors
     /// What is wrong with it; the peer is at fault.
     pub(super) fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, &'static str> {
-        let pair = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let quad = |at: usize| {
-            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
         if bytes[..8] != MAGIC {
             return Err("the peer speaks another version of the protocol");
         }
-        if bytes[59..] != [0; 5] || bytes[57] > 1 || bytes[58] > 2 {
+        if bytes[59..] != [0; 5] || bytes[58] > 1 {
             return Err("the peer's hello is garbled");
         }
-        let mut gid = [0; 16];
+        let (mut gid, mut card) = ([0; 16], [0; Card::BYTES]);
         gid.copy_from_slice(&bytes[8..24]);
+        card.copy_from_slice(&bytes[32..56]);
         let hello = Self {
             gid,
-            queue_pair: quad(24),
-            psn: quad(28),
-            tag: quad(32),
-            message_max: quad(36),
-            counter: (u64::from(quad(44)) << 32 | u64::from(quad(40)), quad(48)),
-            lid: pair(52),
-            mtu: pair(54),
-            reads_max: bytes[56],
-            roce: bytes[57] == 1,
-            atomics: bytes[58],
+            queue_pair: quad(bytes, 24),
+            psn: quad(bytes, 28),
+            card: Card::decode(&card)?,
+            lid: pair(bytes, 56),
+            roce: bytes[58] == 1,
         };
-        let sane = (256..=4096).contains(&hello.mtu)
-            && hello.mtu.is_power_of_two()
-            && hello.message_max > 0
-            && hello.queue_pair < 1 << 24
-            && hello.psn < 1 << 24;
+        let sane = hello.queue_pair < 1 << 24 && hello.psn < 1 << 24;
         if sane { Ok(hello) } else { Err("the peer's hello is out of bounds") }
     }
+}
+
+fn quad(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn pair(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
 /// Sends our part and awaits the peer's of the same length.
@@ -159,19 +198,25 @@ pub(super) fn weaker(ours: Publish, theirs: u8) -> Option<Publish> {
 mod tests {
     use super::*;
 
+    fn card() -> Card {
+        Card {
+            tag: u32::MAX,
+            message_max: 1 << 30,
+            counter: (u64::MAX - 7, 0x8000_0001),
+            mtu: 1024,
+            reads_max: 16,
+            atomics: 1,
+        }
+    }
+
     fn hello() -> Hello {
         Hello {
             gid: [7; 16],
             queue_pair: 0x00ab_cdef,
             psn: 0x0012_3456,
-            tag: u32::MAX,
-            message_max: 1 << 30,
-            counter: (u64::MAX - 7, 0x8000_0001),
+            card: card(),
             lid: 0x1234,
-            mtu: 1024,
-            reads_max: 16,
             roce: true,
-            atomics: 1,
         }
     }
 
@@ -183,16 +228,16 @@ mod tests {
     #[test]
     fn what_is_not_a_hello_is_refused() {
         let good = hello().encode();
-        for (at, value) in [(0, 0), (7, 2), (57, 2), (58, 3), (59, 1), (63, 1)] {
+        for (at, value) in [(0, 0), (7, 9), (55, 3), (58, 2), (59, 1), (63, 1)] {
             let mut bad = good;
             bad[at] = value;
             assert!(Hello::decode(&bad).is_err(), "byte {at} = {value}");
         }
         for bad in [
-            Hello { mtu: 128, ..hello() },
-            Hello { mtu: 1000, ..hello() },
-            Hello { mtu: 8192, ..hello() },
-            Hello { message_max: 0, ..hello() },
+            Hello { card: Card { mtu: 128, ..card() }, ..hello() },
+            Hello { card: Card { mtu: 1000, ..card() }, ..hello() },
+            Hello { card: Card { mtu: 8192, ..card() }, ..hello() },
+            Hello { card: Card { message_max: 0, ..card() }, ..hello() },
             Hello { queue_pair: 1 << 24, ..hello() },
             Hello { psn: 1 << 24, ..hello() },
         ] {

@@ -1,53 +1,63 @@
-//! libibverbs, opened when it is asked for: the same program runs where it is not installed.
+//! libibverbs, opened when it is asked for: the same program runs where it is not installed. So is
+//! librdmacm, whose table is in [`cm`](super::cm).
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
-use std::sync::Arc;
 
 use super::sys;
 
 /// What the dynamic linker looks for, in this order.
 const NAMES: [&CStr; 2] = [c"libibverbs.so.1", c"libibverbs.so"];
 
-/// Why libibverbs cannot be used.
+/// Why a library cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Missing(String);
+pub(super) struct Missing {
+    pub(super) reason: String,
+    /// Debian's packages that bring it.
+    pub(super) packages: &'static str,
+}
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}; install rdma-core (Debian and Ubuntu: libibverbs1 ibverbs-providers)",
-            self.0
-        )
+        let Self { reason, packages } = self;
+        write!(f, "{reason}; install rdma-core (Debian and Ubuntu: {packages})")
     }
 }
 
-/// Declares the table of functions, and how it is filled.
+/// Declares the table of functions of a library, and how it is opened and filled. A path of types
+/// in the prototypes is that of the place where this is used.
 macro_rules! functions {
-    (required { $($(#[$note:meta])* $name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)* }
+    ($(#[$head:meta])* $table:ident from $names:expr, $packages:literal
+     required { $($(#[$note:meta])* $name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)* }
      optional { $($(#[$of:meta])* $maybe:ident: fn($($oarg:ty),*) $(-> $oret:ty)?;)* }) => {
-        /// The functions of libibverbs that this transport calls. Those of the data path are in
-        /// [`sys::ContextOps`].
-        pub(super) struct Library {
+        $(#[$head])*
+        pub(super) struct $table {
             $($(#[$note])* pub(super) $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
             $($(#[$of])* pub(super) $maybe:
                 Option<unsafe extern "C" fn($($oarg),*) $(-> $oret)?>,)*
         }
 
-        impl Library {
-            fn fill(handle: *mut c_void) -> Result<Self, Missing> {
-                Ok(Self {
+        impl $table {
+            /// Opens the library.
+            ///
+            /// # Errors
+            /// When it is not installed, or lacks a function.
+            pub(super) fn open() -> Result<std::sync::Arc<Self>, $crate::verbs::library::Missing> {
+                use $crate::verbs::library::{Missing, open, symbol};
+                let missing = |reason| Missing { reason, packages: $packages };
+                let handle = open(&$names).map_err(missing)?;
+                Ok(std::sync::Arc::new(Self {
                     $($name: {
                         let name = stringify!($name);
                         let found = symbol(handle, name).ok_or_else(|| {
-                            Missing(format!("libibverbs has no {name}: it is too old"))
+                            let library = $names[0].to_string_lossy();
+                            missing(format!("{library} has no {name}: it is too old"))
                         })?;
                         // SAFETY: the symbol is the function of this name, whose C prototype this
                         // type repeats.
                         unsafe {
                             std::mem::transmute::<
-                                *mut c_void,
+                                *mut std::ffi::c_void,
                                 unsafe extern "C" fn($($arg),*) $(-> $ret)?,
                             >(found)
                         }
@@ -56,18 +66,22 @@ macro_rules! functions {
                         // SAFETY: as above.
                         unsafe {
                             std::mem::transmute::<
-                                *mut c_void,
+                                *mut std::ffi::c_void,
                                 unsafe extern "C" fn($($oarg),*) $(-> $oret)?,
                             >(found)
                         }
                     }),)*
-                })
+                }))
             }
         }
     };
 }
+pub(super) use functions;
 
 functions! {
+    /// The functions of libibverbs that this transport calls. Those of the data path are in
+    /// [`sys::ContextOps`].
+    Library from NAMES, "libibverbs1 ibverbs-providers"
     required {
     /// Null-terminated list of all devices.
     ibv_get_device_list: fn(*mut c_int) -> *mut *mut sys::Device;
@@ -108,36 +122,30 @@ functions! {
     }
 }
 
-impl Library {
-    /// Opens libibverbs.
-    ///
-    /// # Errors
-    /// When it is not installed, or lacks a function.
-    pub(super) fn open() -> Result<Arc<Self>, Missing> {
-        let mut reason = String::new();
-        for name in NAMES {
-            // SAFETY: the name ends with a zero byte. The initialisers of the library are those of
-            // rdma-core, which expects to be opened like this. The handle is never closed: device
-            // providers that the library has loaded cannot be unloaded.
-            let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-            if !handle.is_null() {
-                return Self::fill(handle).map(Arc::new);
-            }
-            // SAFETY: called after a failure on the same thread, so that the text is the one of
-            // this failure; it is copied before another call.
-            let said = unsafe {
-                let text = libc::dlerror();
-                (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
-            };
-            if reason.is_empty() {
-                reason = said.unwrap_or_else(|| "libibverbs.so.1 cannot be opened".into());
-            }
+/// Opens the first of these libraries that there is, or says why there is none.
+pub(super) fn open(names: &[&CStr]) -> Result<*mut c_void, String> {
+    let mut reason = None;
+    for name in names {
+        // SAFETY: the name ends with a zero byte. The initialisers of the library are those of
+        // rdma-core, which expects to be opened like this. The handle is never closed: device
+        // providers that the library has loaded cannot be unloaded.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if !handle.is_null() {
+            return Ok(handle);
         }
-        Err(Missing(reason))
+        // SAFETY: called after a failure on the same thread, so that the text is the one of this
+        // failure; it is copied before another call.
+        let said = unsafe {
+            let text = libc::dlerror();
+            (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+        };
+        let unsaid = || format!("{} cannot be opened", name.to_string_lossy());
+        reason.get_or_insert_with(|| said.unwrap_or_else(unsaid));
     }
+    Err(reason.unwrap_or_default())
 }
 
-fn symbol(handle: *mut c_void, name: &str) -> Option<*mut c_void> {
+pub(super) fn symbol(handle: *mut c_void, name: &str) -> Option<*mut c_void> {
     let name = CString::new(name).ok()?;
     // SAFETY: the handle is open and the name ends with a zero byte. Without a version the default
     // one is found, which is the one that the headers of the installed library describe.

@@ -8,7 +8,7 @@
 //! domain before context. The owners hold each other by `Arc`, so that the order holds whatever
 //! the order of drops is.
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::{NonNull, null_mut};
@@ -69,6 +69,20 @@ impl Domain {
     pub(super) fn ops(&self) -> &sys::ContextOps {
         // SAFETY: the context is open for as long as `self` lives, and its table is not written.
         unsafe { &(*self.context.as_ptr()).ops }
+    }
+
+    /// The name of the device of a context; `None` where that is null.
+    ///
+    /// # Safety
+    /// The context is null, or open.
+    pub(super) unsafe fn name_of(&self, context: *mut sys::Context) -> Option<String> {
+        let context = NonNull::new(context)?;
+        // SAFETY: an open context has a device, whose name ends with a zero byte.
+        let name = unsafe {
+            let device = context.as_ref().device;
+            CStr::from_ptr((self.library.ibv_get_device_name)(device))
+        };
+        Some(name.to_string_lossy().into_owned())
     }
 
     /// The descriptor of asynchronous events.

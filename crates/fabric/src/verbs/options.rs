@@ -7,6 +7,16 @@ use std::time::Duration;
 
 use crate::Publish;
 
+/// By what two sides meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Connect {
+    /// A handshake of our own over a TCP socket, which stays open and says when the peer is gone.
+    #[default]
+    Tcp,
+    /// The connection manager of rdma-core.
+    RdmaCm,
+}
+
 /// How a [`VerbsFabric`](super::VerbsFabric) behaves.
 #[derive(Debug, Clone)]
 pub struct VerbsOptions {
@@ -24,6 +34,8 @@ pub struct VerbsOptions {
     pub service_level: u8,
     /// Traffic class of RoCE packets (DSCP in the upper six bits).
     pub traffic_class: u8,
+    /// By what connections are made; the same on both sides.
+    pub connect: Connect,
     /// Where to listen for the handshake; a port is chosen by the system.
     pub bind: IpAddr,
     /// Where peers reach this process, if that is not `bind`. A device with this address is
@@ -54,6 +66,7 @@ impl Default for VerbsOptions {
             mtu: None,
             service_level: 0,
             traffic_class: 0,
+            connect: Connect::Tcp,
             bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
             advertise: None,
             publish: None,
@@ -67,7 +80,7 @@ impl Default for VerbsOptions {
 }
 
 /// What can stand in the text form, with an example of each.
-const KEYS: [(&str, &str); 13] = [
+const KEYS: [(&str, &str); 14] = [
     ("device", "mlx5_0"),
     ("port", "1"),
     ("gid", "3"),
@@ -75,6 +88,7 @@ const KEYS: [(&str, &str); 13] = [
     ("mtu", "4096"),
     ("sl", "0"),
     ("tclass", "106"),
+    ("connect", "rdma_cm"),
     ("bind", "10.0.0.1"),
     ("advertise", "10.0.0.1"),
     ("publish", "notify"),
@@ -96,6 +110,9 @@ impl FromStr for VerbsOptions {
                 .ok_or_else(|| format!("'{pair}': write key=value, as in {}", example("device")))?;
             options.set(key, value)?;
         }
+        if options.connect == Connect::RdmaCm && options.pkey_index != 0 {
+            return Err("pkey: with connect=rdma_cm it is that of the network interface".into());
+        }
         Ok(options)
     }
 }
@@ -115,6 +132,11 @@ impl VerbsOptions {
             },
             "sl" => self.service_level = number(key, value, 0, 15)?,
             "tclass" => self.traffic_class = number(key, value, 0, 255)?,
+            "connect" => match value {
+                "tcp" => self.connect = Connect::Tcp,
+                "rdma_cm" => self.connect = Connect::RdmaCm,
+                _ => return Err(format!("connect={value}: tcp or rdma_cm")),
+            },
             "bind" => self.bind = address(key, value)?,
             "advertise" => self.advertise = Some(address(key, value)?),
             "publish" => self.publish = publish(value)?,
@@ -175,6 +197,7 @@ mod tests {
         assert_eq!((options.port, options.gid_index, options.mtu), (Some(1), Some(3), Some(4096)));
         assert_eq!(options.advertise, Some(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1))));
         assert_eq!((options.publish, options.relaxed_ordering), (Some(Publish::Notify), true));
+        assert_eq!(options.connect, Connect::RdmaCm);
         assert_eq!((options.traffic_class, options.receives_max), (106, 4096));
         let none: VerbsOptions = "".parse().expect("nothing is good");
         assert_eq!((none.device, none.gid_index, none.publish), (None, None, None));
@@ -189,6 +212,8 @@ mod tests {
             ("gid=-1", "from 0 to 255"),
             ("mtu=1500", "256, 512"),
             ("sl=16", "from 0 to 15"),
+            ("connect=ib", "tcp or rdma_cm"),
+            ("pkey=1,connect=rdma_cm", "network interface"),
             ("bind=here", "bind=10.0.0.1"),
             ("publish=maybe", "auto, in_order"),
             ("relaxed=1", "yes or no"),

@@ -36,6 +36,8 @@ pub(super) enum Origin {
     Credit,
     /// A look at how many of those the peer has taken.
     Look,
+    /// What is said before the first operation, where there is no socket for it.
+    Ready,
 }
 
 struct Posted {
@@ -174,7 +176,7 @@ impl SendQueue {
         };
         let asked = match origin {
             Origin::User { signalled, .. } => signalled,
-            Origin::Credit | Origin::Look => true,
+            Origin::Credit | Origin::Look | Origin::Ready => true,
         };
         self.unsignalled += 1;
         if asked || self.unsignalled >= self.signal_every {

@@ -4,9 +4,10 @@ use std::fmt;
 
 use rustix::process::{Resource, getrlimit};
 
+use super::cm::CmLibrary;
 use super::device::{Choice, DeviceInfo, choose, open_all};
 use super::library::Library;
-use super::{VerbsFabric, VerbsOptions};
+use super::{Connect, VerbsFabric, VerbsOptions};
 use crate::{Caps, Fabric, FabricError, LinkId};
 
 /// The RDMA devices of this machine as this process sees them.
@@ -18,6 +19,10 @@ pub struct Survey {
     pub refused: Vec<String>,
     /// What would be used, or why nothing can.
     pub choice: Result<Choice, String>,
+    /// By what it would connect.
+    pub connect: Connect,
+    /// Why librdmacm cannot be used; `None` where it can.
+    pub rdma_cm_missing: Option<String>,
     /// Bytes that this process may pin; `None` without a limit.
     pub locked_max: Option<u64>,
 }
@@ -25,18 +30,21 @@ pub struct Survey {
 /// Looks at all devices with these options. Opens each and uses none.
 pub fn survey(options: &VerbsOptions) -> Survey {
     let locked_max = getrlimit(Resource::Memlock).current;
+    let connect = options.connect;
+    let rdma_cm_missing = CmLibrary::open().err().map(|missing| missing.to_string());
     let library = match Library::open() {
         Ok(library) => library,
         Err(missing) => {
             let reason = missing.to_string();
             let choice = Err(reason.clone());
-            return Survey { devices: Err(reason), refused: Vec::new(), choice, locked_max };
+            let (devices, refused) = (Err(reason), Vec::new());
+            return Survey { devices, refused, choice, connect, rdma_cm_missing, locked_max };
         }
     };
     let (opened, refused) = open_all(&library);
     let devices: Vec<DeviceInfo> = opened.iter().map(|device| device.info.clone()).collect();
     let choice = choose(&devices, options);
-    Survey { devices: Ok(devices), refused, choice, locked_max }
+    Survey { devices: Ok(devices), refused, choice, connect, rdma_cm_missing, locked_max }
 }
 
 /// Connects the device with itself, and says what such a connection can do: how writes become known
@@ -74,6 +82,12 @@ impl fmt::Display for Survey {
         }
         for device in devices {
             write_device(f, device)?;
+        }
+        match (self.connect, &self.rdma_cm_missing) {
+            (Connect::RdmaCm, None) => writeln!(f, "would meet     by rdma_cm")?,
+            (Connect::RdmaCm, Some(reason)) => writeln!(f, "would meet     not at all: {reason}")?,
+            (Connect::Tcp, None) => writeln!(f, "would meet     by tcp; rdma_cm is there too")?,
+            (Connect::Tcp, Some(_)) => writeln!(f, "would meet     by tcp; rdma_cm is not there")?,
         }
         match &self.choice {
             Err(reason) => writeln!(f, "would use      nothing: {reason}"),

@@ -9,7 +9,7 @@
 
 #[cfg(test)]
 #[path = "sys/tests.rs"]
-mod tests;
+pub(super) mod tests;
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -436,10 +436,16 @@ pub(super) const EVENT_CQ_ERR: c_int = 0;
 pub(super) const EVENT_QP_FATAL: c_int = 1;
 pub(super) const EVENT_QP_REQ_ERR: c_int = 2;
 pub(super) const EVENT_QP_ACCESS_ERR: c_int = 3;
+pub(super) const EVENT_COMM_EST: c_int = 4;
 pub(super) const EVENT_DEVICE_FATAL: c_int = 8;
 pub(super) const EVENT_SRQ_ERR: c_int = 14;
 
 /// Bytes of an MTU as the library numbers it: 1 is 256, 5 is 4096.
 pub(super) fn mtu_bytes(code: c_int) -> u32 {
     128 << code.clamp(0, 5)
+}
+
+/// The inverse of [`mtu_bytes`].
+pub(super) fn mtu_code(bytes: u32) -> c_int {
+    (bytes / 128).max(2).ilog2().min(5) as c_int
 }

@@ -1,6 +1,5 @@
 //! What completions and events do to an endpoint, and how a connection ends.
 
-use std::net::Shutdown;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -144,19 +143,18 @@ impl VerbsEndpoint {
         // SAFETY: the descriptor belongs to the context, which `events` keeps open.
         let device = unsafe { BorrowedFd::borrow_raw(self.events.fd()) };
         let mut fds = [
-            PollFd::new(&self.stream, PollFlags::IN | PollFlags::RDHUP),
+            PollFd::from_borrowed_fd(self.line.fd(), PollFlags::IN | PollFlags::RDHUP),
             PollFd::from_borrowed_fd(device, PollFlags::IN),
         ];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         if poll(&mut fds, Some(&now)).is_err() {
             return;
         }
-        let [gone, event] = [&fds[0], &fds[1]].map(|fd| !fd.revents().is_empty());
+        let [news, event] = [&fds[0], &fds[1]].map(|fd| !fd.revents().is_empty());
         if event {
             self.events.drain();
         }
-        // The peer says nothing on the socket but that it ends.
-        if gone || self.alarm.is_rung() {
+        if (news && self.line.has_ended()) || self.alarm.is_rung() {
             self.hear_out();
             self.fail(LOST);
         }
@@ -220,7 +218,7 @@ impl VerbsEndpoint {
         self.exports.clear();
         let promised = self.credit.limit - self.credit.received;
         receives.release(promised as u32 + CONTROL_RECEIVES);
-        let _ = self.stream.shutdown(Shutdown::Both);
+        self.line.end();
     }
 
     /// A receive that completed before the queue pair was stopped.

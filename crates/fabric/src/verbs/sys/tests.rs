@@ -6,7 +6,7 @@ use std::process::Command;
 use super::*;
 
 /// What C is asked, and what Rust says.
-type Question = (String, usize);
+pub(in super::super) type Question = (String, usize);
 
 macro_rules! size {
     ($rust:ty = $c:literal) => {
@@ -122,6 +122,7 @@ fn constants() -> Vec<Question> {
         of("IBV_WC_RECV_RDMA_WITH_IMM", WC_RECV_RDMA_WITH_IMM.into()),
         of("IBV_ACCESS_RELAXED_ORDERING", ACCESS_RELAXED_ORDERING.into()),
         of("IBV_EVENT_QP_ACCESS_ERR", EVENT_QP_ACCESS_ERR.into()),
+        of("IBV_EVENT_COMM_EST", EVENT_COMM_EST.into()),
         of("IBV_EVENT_DEVICE_FATAL", EVENT_DEVICE_FATAL.into()),
         of("IBV_EVENT_SRQ_ERR", EVENT_SRQ_ERR.into()),
         of("IBV_PORT_ACTIVE", PORT_ACTIVE.into()),
@@ -132,22 +133,26 @@ fn constants() -> Vec<Question> {
 
 #[test]
 fn layouts_are_those_of_the_c_headers() {
-    let header = ["/usr/include", "/usr/local/include"]
+    agree_with_c("infiniband/verbs.h", &[requests(), objects(), constants()].concat());
+}
+
+/// Asks the C compiler, where it and the header are installed.
+pub(in super::super) fn agree_with_c(header: &str, questions: &[Question]) {
+    let there = ["/usr/include", "/usr/local/include"]
         .into_iter()
-        .any(|at| std::path::Path::new(at).join("infiniband/verbs.h").exists());
-    if !header || Command::new("cc").arg("--version").output().is_err() {
-        println!("NOT RUN: needs a C compiler and <infiniband/verbs.h> (libibverbs-dev)");
+        .any(|at| std::path::Path::new(at).join(header).exists());
+    if !there || Command::new("cc").arg("--version").output().is_err() {
+        println!("NOT RUN: needs a C compiler and <{header}> (libibverbs-dev, librdmacm-dev)");
         return;
     }
-    let questions = [requests(), objects(), constants()].concat();
-    let mut source = String::from(
-        "#include <infiniband/verbs.h>\n#include <stddef.h>\n#include <stdio.h>\nint main() {\n",
-    );
-    for (c, _) in &questions {
+    let mut source =
+        format!("#include <{header}>\n#include <stddef.h>\n#include <stdio.h>\nint main() {{\n");
+    for (c, _) in questions {
         source += &format!("  printf(\"%zu\\n\", (size_t)({c}));\n");
     }
     source += "}\n";
-    let dir = std::env::temp_dir().join(format!("millstream-layout-{}", std::process::id()));
+    let name = header.replace(['/', '.'], "-");
+    let dir = std::env::temp_dir().join(format!("millstream-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a directory");
     let (program, file) = (dir.join("layout"), dir.join("layout.c"));
     std::fs::write(&file, source).expect("a file");
@@ -165,4 +170,5 @@ fn layouts_are_those_of_the_c_headers() {
 #[test]
 fn mtu_codes_are_powers_of_two() {
     assert_eq!([1, 2, 3, 4, 5].map(mtu_bytes), [256, 512, 1024, 2048, 4096]);
+    assert_eq!([256, 512, 1024, 2048, 4096].map(mtu_code), [1, 2, 3, 4, 5]);
 }
