@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use millstream::rdma_survey;
+use millstream::{rdma_groups, rdma_survey};
 
 use crate::args::{FabricArgs, FabricCommand};
 use crate::failure::Failure;
@@ -21,15 +21,28 @@ pub(crate) fn fabric(args: &FabricArgs) -> Result<ExitCode, Failure> {
     match tried {
         None => {}
         Some(Err(error)) => println!("with itself    does not connect: {error}"),
-        Some(Ok(caps)) => println!(
-            "with itself    connects: publish {:?}, atomics {:?}, inline {} bytes, {} operations \
-             of {} KiB",
-            caps.publish,
-            caps.atomics,
-            caps.max_inline,
-            caps.max_ops,
-            caps.max_msg / 1024
-        ),
+        Some(Ok(caps)) => {
+            println!(
+                "with itself    connects: publish {:?}, atomics {:?}, inline {} bytes, {} \
+                 operations of {} KiB",
+                caps.publish,
+                caps.atomics,
+                caps.max_inline,
+                caps.max_ops,
+                caps.max_msg / 1024
+            );
+            println!("multicast      {}", groups());
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What becomes of datagrams to a group, in words.
+fn groups() -> String {
+    match rdma_groups() {
+        Ok(Some((bytes, true))) => format!("datagrams of {bytes} bytes reach a group"),
+        Ok(Some((_, false))) => "datagrams to a group do not arrive".into(),
+        Ok(None) => "none: it needs a device with groups, and RoCE v2 over IPv4".into(),
+        Err(reason) => format!("none: {reason}"),
+    }
 }

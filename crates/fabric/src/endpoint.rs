@@ -3,6 +3,7 @@
 use std::fmt;
 use std::os::fd::RawFd;
 
+use crate::multicast::Multicast;
 use crate::{ErrorKind, FabricError, PostError, Slab, SlabRange};
 
 /// A transport: memory and connections of one process.
@@ -25,6 +26,11 @@ pub trait Fabric: Send + Sync {
     /// # Errors
     /// When the operating system gives no socket or queue.
     fn offer(&self, link: LinkId) -> Result<Box<dyn Offer>, FabricError>;
+
+    /// Datagrams to many at once, where the network has them.
+    fn multicast(&self) -> Option<&dyn Multicast> {
+        None
+    }
 }
 
 /// One side of a connection that is being made.

@@ -40,6 +40,8 @@
 //!   Links that share a connection are moved by each other's calls, or by a thread that was asked
 //!   for ([`shared::Network`]).
 //!
+//! A fabric whose network copies datagrams has [`multicast`] besides, with a contract of its own.
+//!
 //! `docs/protocols/fabric.md` sets beside each promise what it does not say, and the mistake that
 //! follows from believing that it did.
 
@@ -55,6 +57,7 @@ mod lobby;
 mod memory;
 #[cfg(feature = "mpi")]
 pub mod mpi;
+pub mod multicast;
 pub mod shared;
 pub mod shm;
 pub mod sim;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fabric::conformance::{self, Bed};
 use fabric::shared::{Network, SharedFabric};
-use fabric::verbs::{Connect, VerbsFabric, VerbsOptions, probe, survey};
+use fabric::verbs::{Connect, VerbsFabric, VerbsOptions, probe, probe_groups, survey};
 use fabric::{
     Armed, Completion, Endpoint, ErrorKind, Fabric, FabricError, Flags, LinkId, OpId, PostError,
     Publish, RemoteRange, Src,
@@ -106,6 +106,18 @@ fn passes_the_conformance_suite_by_rdma_cm() {
 }
 
 #[test]
+fn datagrams_reach_a_group() {
+    let Some(mut bed) = VerbsBed::new(&VerbsOptions::default()) else { return };
+    if bed.0.iter().any(|fabric| fabric.multicast().is_none()) {
+        println!("NOT RUN: the device or its address has no groups");
+        return;
+    }
+    assert_eq!(conformance::multicast(&mut bed).len(), 6);
+    let [a, b] = bed.0.map(|fabric| SharedFabric::new(fabric, Arc::new(|worker| worker), None));
+    assert!(a.multicast().is_some() && b.multicast().is_some(), "sharing takes nothing away");
+}
+
+#[test]
 fn passes_the_conformance_suite_on_a_shared_queue_pair() {
     shares(&VerbsOptions::default());
 }
@@ -145,6 +157,9 @@ fn the_survey_says_what_would_be_used() {
             for options in [options, by_rdma_cm()] {
                 let caps = probe(&options).expect("the device reaches itself");
                 assert!(caps.max_send >= 64 && caps.max_ops >= 16, "{caps:?}");
+                if let Some((bytes, arrives)) = probe_groups(&options).expect("a group") {
+                    assert!(bytes >= 128 && arrives, "{bytes} bytes");
+                }
             }
         }
         (Err(_), Ok(choice)) => assert!(text.contains(&choice.device), "{text}"),

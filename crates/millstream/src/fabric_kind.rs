@@ -9,7 +9,7 @@ use std::sync::Arc;
 use fabric::mpi::MpiFabric;
 use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::tcp::{TcpFabric, TcpOptions};
-use fabric::verbs::{Survey, VerbsFabric, VerbsOptions, probe, survey};
+use fabric::verbs::{Survey, VerbsFabric, VerbsOptions, probe, probe_groups, survey};
 use fabric::{Caps, Fabric, FabricError};
 use plan::EndNeed;
 
@@ -137,6 +137,15 @@ pub fn rdma_survey() -> Result<(Survey, Option<Result<Caps, FabricError>>), Stri
     let found = survey(&options);
     let tried = found.choice.is_ok().then(|| probe(&options));
     Ok((found, tried))
+}
+
+/// What the chosen device makes of datagrams to a group: bytes of one, and whether they arrive;
+/// `None` where there are no groups.
+///
+/// # Errors
+/// When [`RDMA_VARIABLE`] is wrong, or the device refuses, in words.
+pub fn rdma_groups() -> Result<Option<(usize, bool)>, String> {
+    probe_groups(&rdma_options()?).map_err(|error| error.to_string())
 }
 
 impl fmt::Display for FabricKind {

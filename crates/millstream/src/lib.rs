@@ -61,7 +61,7 @@ pub use plan::{
 pub use stream;
 
 pub use error::Error;
-pub use fabric_kind::{FabricKind, RDMA_VARIABLE, finish_fabrics, rdma_survey};
+pub use fabric_kind::{FabricKind, RDMA_VARIABLE, finish_fabrics, rdma_groups, rdma_survey};
 pub use memory::{Memory, MemoryNeed};
 pub use metrics::{JobMetricSpec, MetricKind, MetricSpec, job_metrics, metrics};
 pub use progress::Observer;

@@ -52,12 +52,31 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     0
 }
 
+/// Of queue pairs of datagrams; the others have a shared queue.
 pub(crate) unsafe extern "C" fn post_recv(
-    _: *mut sys::Qp,
-    _: *mut sys::RecvWr,
-    _: *mut *mut sys::RecvWr,
+    qp: *mut sys::Qp,
+    wr: *mut sys::RecvWr,
+    bad: *mut *mut sys::RecvWr,
 ) -> c_int {
-    EINVAL
+    // SAFETY: a live queue pair.
+    let number = unsafe { (*qp).qp_num };
+    let mut nic = nic();
+    let Some(pair) = nic.pairs.get_mut(&number).filter(|pair| pair.datagrams) else {
+        return EINVAL;
+    };
+    let mut next = wr;
+    // SAFETY: a list of the caller's, with one element each.
+    while let Some(wr) = unsafe { next.as_mut() } {
+        if pair.receives.len() == pair.receives_max {
+            // SAFETY: the caller's place for the bad request.
+            unsafe { *bad = next };
+            return ENOMEM;
+        }
+        // SAFETY: as above.
+        pair.receives.push_back((wr.wr_id, unsafe { *wr.sg_list }));
+        next = wr.next;
+    }
+    0
 }
 
 pub(crate) unsafe extern "C" fn post_send(
@@ -91,7 +110,7 @@ pub(crate) unsafe extern "C" fn post_send(
                 Bytes::Inline(unsafe { memory::load(sge.addr, sge.length as usize) })
             }
         };
-        let request = Request::new(wr, bytes, pair.posted);
+        let request = Request::new(wr, bytes, pair.posted, pair.datagrams);
         pair.post(request);
         if pair.state == sys::QPS_ERR {
             nic.set_error(number);

@@ -14,6 +14,10 @@ pub(crate) struct Knobs {
     pub(crate) fail_at: u64,
     /// Bytes that can be registered.
     pub(crate) pin_max: u64,
+    /// Of a thousand copies of a datagram, how many get lost.
+    pub(crate) lost: u32,
+    /// Of a thousand copies that do not, how many come twice.
+    pub(crate) repeated: u32,
     /// A notice does not wait for the writes before it: breaks the contract on purpose.
     pub(crate) break_notify: bool,
     /// Writes under way land even after their region was taken away from the device, for as long as
@@ -31,6 +35,8 @@ impl Knobs {
             inline_max: 220,
             fail_at: 0,
             pin_max: u64::MAX,
+            lost: 100,
+            repeated: 50,
             break_notify: false,
             break_revoke: false,
         };
@@ -44,6 +50,8 @@ impl Knobs {
                 "inline" => knobs.inline_max = value as u32,
                 "fail_at" => knobs.fail_at = value,
                 "pin_max" => knobs.pin_max = value,
+                "lost" => knobs.lost = value as u32,
+                "repeated" => knobs.repeated = value as u32,
                 "break_notify" => knobs.break_notify = value != 0,
                 "break_revoke" => knobs.break_revoke = value != 0,
                 _ => panic!("there is no knob {key}"),

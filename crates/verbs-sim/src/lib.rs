@@ -17,6 +17,7 @@
     reason = "the functions of libibverbs, whose manual says what they want"
 )]
 
+mod air;
 mod data;
 mod knobs;
 mod memory;
@@ -210,6 +211,7 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut c_void) -> c_int {
         let nic = nic();
         let left = (nic.pairs.len(), nic.completions.len(), nic.receives.len(), nic.regions.len());
         assert_eq!(left, (0, 0, 0, 0), "pairs, completion queues, receives, regions are left over");
+        assert_eq!(nic.air.handles, 0, "address handles are left over");
     }
     close(fd);
     // SAFETY: made by `ibv_open_device`.
@@ -229,6 +231,7 @@ pub unsafe extern "C" fn ibv_query_device(_: *mut c_void, out: *mut c_void) -> c
         (attr.max_qp_rd_atom, attr.max_qp_init_rd_atom) = (16, 16);
         (attr.max_srq, attr.max_srq_wr, attr.max_srq_sge) = (64, 8192, 1);
         attr.atomic_cap = 1;
+        (attr.max_mcast_grp, attr.max_ah) = (64, 64);
         out.cast::<sys::DeviceAttr>().write(attr);
     }
     0
@@ -347,8 +350,9 @@ pub unsafe extern "C" fn ibv_create_cq(
     _: c_int,
 ) -> *mut c_void {
     let cq = leak(sys::Cq { context: context.cast() }).cast::<c_void>();
-    // SAFETY: a live channel.
-    let channel = unsafe { (*channel.cast::<sys::CompChannel>()).fd } as u64;
+    // SAFETY: a live channel, or none.
+    let channel = unsafe { channel.cast::<sys::CompChannel>().as_ref() };
+    let channel = channel.map_or(u64::MAX, |channel| channel.fd as u64);
     let capacity = usize::try_from(entries).unwrap_or(0);
     let queue = Completions {
         cq: cq as u64,
@@ -364,7 +368,7 @@ pub unsafe extern "C" fn ibv_create_cq(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut c_void) -> c_int {
     let mut nic = nic();
-    let used = nic.pairs.values().any(|pair| pair.cq == cq as u64);
+    let used = nic.pairs.values().any(|pair| pair.cq == cq as u64 || pair.receive_cq == cq as u64);
     assert!(!used, "a completion queue goes before its queue pair");
     nic.completions.remove(&(cq as u64));
     // SAFETY: made by `ibv_create_cq`.
@@ -419,7 +423,10 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut c_void, attr: *mut c_void) -> *m
     // SAFETY: the caller's attributes.
     let attr = unsafe { &*attr.cast::<sys::QpInitAttr>() };
     let mut nic = nic();
-    if attr.qp_type != sys::QPT_RC || attr.cap.max_inline_data > nic.knobs.inline_max {
+    let datagrams = attr.qp_type == sys::QPT_UD;
+    if !(datagrams || attr.qp_type == sys::QPT_RC)
+        || attr.cap.max_inline_data > nic.knobs.inline_max
+    {
         return fail(EINVAL);
     }
     let qp_num = number();
@@ -436,7 +443,11 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut c_void, attr: *mut c_void) -> *m
     });
     let (cq, srq) = (attr.send_cq as u64, attr.srq as u64);
     let capacity = u64::from(attr.cap.max_send_wr);
-    nic.pairs.insert(qp_num, Pair::new(qp as u64, pd as u64, cq, srq, capacity));
+    let mut pair = Pair::new(qp as u64, pd as u64, cq, srq, capacity);
+    pair.datagrams = datagrams;
+    pair.receive_cq = attr.recv_cq as u64;
+    pair.receives_max = attr.cap.max_recv_wr as usize;
+    nic.pairs.insert(qp_num, pair);
     qp.cast()
 }
 
@@ -447,6 +458,9 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut c_void, attr: *mut c_void, mask:
     let mut nic = nic();
     let Some(pair) = nic.pairs.get_mut(&number) else { return EINVAL };
     let needs = match attr.qp_state {
+        sys::QPS_INIT if pair.datagrams => sys::QP_PKEY_INDEX | sys::QP_PORT | sys::QP_QKEY,
+        sys::QPS_RTR if pair.datagrams => 0,
+        sys::QPS_RTS if pair.datagrams => sys::QP_SQ_PSN,
         sys::QPS_INIT => sys::QP_PKEY_INDEX | sys::QP_PORT | sys::QP_ACCESS_FLAGS,
         sys::QPS_RTR => {
             sys::QP_AV
@@ -471,9 +485,12 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut c_void, attr: *mut c_void, mask:
     }
     match attr.qp_state {
         sys::QPS_ERR => nic.set_error(number),
-        sys::QPS_RTR if attr.ah_attr.is_global != 1 => return EINVAL,
+        sys::QPS_RTR if !pair.datagrams && attr.ah_attr.is_global != 1 => return EINVAL,
         state => {
             pair.state = state;
+            if mask & sys::QP_QKEY != 0 {
+                pair.key = attr.qkey;
+            }
             if state == sys::QPS_RTR {
                 pair.peer = attr.dest_qp_num;
             }
@@ -496,6 +513,8 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut c_void) -> c_int {
     }
     // SAFETY: a live queue pair, which the caller gives up.
     let number = unsafe { (*qp).qp_num };
+    let member = nic.air.groups.values().flatten().any(|member| *member == number);
+    assert!(!member, "a queue pair goes before it has left its groups");
     nic.remove(number);
     // SAFETY: made by `ibv_create_qp`.
     unsafe { free(qp) };

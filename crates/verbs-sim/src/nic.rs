@@ -14,6 +14,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use crate::air::Air;
 use crate::knobs::{Knobs, Rng};
 use crate::memory::{Piece, change, load, store};
 use crate::sys;
@@ -88,6 +89,12 @@ pub(crate) struct Pair {
     pub(crate) pd: u64,
     pub(crate) cq: u64,
     pub(crate) srq: u64,
+    /// Of datagrams: all that follows up to the key.
+    pub(crate) datagrams: bool,
+    pub(crate) receive_cq: u64,
+    pub(crate) receives_max: usize,
+    pub(crate) receives: VecDeque<(u64, sys::Sge)>,
+    pub(crate) key: u32,
     pub(crate) state: i32,
     pub(crate) peer: u32,
     pub(crate) capacity: u64,
@@ -111,6 +118,7 @@ pub(crate) struct Nic {
     pub(crate) completions: BTreeMap<u64, Completions>,
     pub(crate) receives: BTreeMap<u64, Receives>,
     pub(crate) pairs: BTreeMap<u32, Pair>,
+    pub(crate) air: Air,
     /// Asynchronous events: of which object, which one.
     pub(crate) events: VecDeque<(u64, i32)>,
     /// Objects of events that were taken and not acknowledged.
@@ -121,10 +129,12 @@ pub(crate) struct Nic {
 
 impl Request {
     /// Takes over a request of the caller.
-    pub(crate) fn new(wr: &sys::SendWr, bytes: Bytes, number: u64) -> Self {
+    pub(crate) fn new(wr: &sys::SendWr, bytes: Bytes, number: u64, datagram: bool) -> Self {
         // SAFETY: all members of the union are numbers; the larger one covers the smaller one.
         let atomic = unsafe { wr.wr.atomic };
         let target = match wr.opcode {
+            // SAFETY: the caller's request of a queue pair of datagrams.
+            _ if datagram => unsafe { crate::air::target(wr) },
             sys::WR_ATOMIC_CMP_AND_SWP | sys::WR_ATOMIC_FETCH_AND_ADD => atomic,
             _ => {
                 // SAFETY: as above.
@@ -160,6 +170,11 @@ impl Pair {
             pd,
             cq,
             srq,
+            datagrams: false,
+            receive_cq: cq,
+            receives_max: 0,
+            receives: VecDeque::new(),
+            key: 0,
             state: 0,
             peer: 0,
             capacity,
@@ -197,10 +212,16 @@ impl Nic {
             completions: BTreeMap::new(),
             receives: BTreeMap::new(),
             pairs: BTreeMap::new(),
+            air: Air::default(),
             events: VecDeque::new(),
             unacknowledged: Vec::new(),
             wake: Vec::new(),
         }
+    }
+
+    /// A number below `n`, by chance.
+    pub(crate) fn draw(&mut self, n: usize) -> usize {
+        self.rng.below(n)
     }
 
     /// Destroys a queue pair; what has not landed there is dropped.
@@ -229,7 +250,7 @@ impl Nic {
             return false;
         }
         let first = self.rng.below(numbers.len());
-        let mut moved = false;
+        let mut moved = self.arrive();
         for i in 0..numbers.len() {
             let number = numbers[(first + i) % numbers.len()];
             moved |= match self.rng.below(4) {
@@ -313,6 +334,14 @@ impl Nic {
     /// Executes a request, unless the peer cannot take it now.
     fn carry_out(&mut self, number: u32, at: usize) -> bool {
         let Some(pair) = self.pairs.get_mut(&number) else { return false };
+        if pair.datagrams {
+            let Some(mut request) = pair.queue.remove(at) else { return false };
+            let sent = self.cast(number, &request);
+            request.progress = Progress::Done(sent.as_ref().err().copied().unwrap_or(0));
+            request.seen = sent.ok();
+            self.pairs.entry(number).and_modify(|pair| pair.queue.insert(at, request));
+            return true;
+        }
         let peer = pair.peer;
         let there = |nic: &Self| {
             let peer = nic.pairs.get(&peer);
@@ -426,7 +455,7 @@ impl Nic {
     }
 
     /// The bytes of a request, read from this side's memory.
-    fn source(&self, pd: u64, bytes: &Bytes) -> Result<Vec<u8>, i32> {
+    pub(crate) fn source(&self, pd: u64, bytes: &Bytes) -> Result<Vec<u8>, i32> {
         match bytes {
             Bytes::Inline(bytes) => Ok(bytes.clone()),
             Bytes::At(sge) if sge.length == 0 => Ok(Vec::new()),
@@ -438,7 +467,7 @@ impl Nic {
         }
     }
 
-    fn local(&self, pd: u64, sge: &sys::Sge, access: i32) -> Result<(), i32> {
+    pub(crate) fn local(&self, pd: u64, sge: &sys::Sge, access: i32) -> Result<(), i32> {
         let region = self.regions.get(&sge.lkey).ok_or(WC_LOC_PROT_ERR)?;
         let inside =
             sge.addr >= region.addr && sge.addr + u64::from(sge.length) <= region.addr + region.len;
@@ -493,7 +522,7 @@ impl Nic {
         self.push(self.pairs[&number].cq, wc, number, retired);
     }
 
-    fn push(&mut self, cq: u64, wc: sys::Wc, number: u32, retired: u64) {
+    pub(crate) fn push(&mut self, cq: u64, wc: sys::Wc, number: u32, retired: u64) {
         let Some(queue) = self.completions.get_mut(&cq) else { return };
         if queue.entries.len() == queue.capacity {
             self.events.push_back((queue.cq, sys::EVENT_CQ_ERR));

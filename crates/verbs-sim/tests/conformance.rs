@@ -106,6 +106,13 @@ fn the_device_is_surveyed() {
 }
 
 #[test]
+fn datagrams_to_groups() {
+    for knobs in ["seed=1", "seed=2,lost=0,repeated=0", "seed=3,lost=700,repeated=500"] {
+        plays_well("groups", knobs);
+    }
+}
+
+#[test]
 fn a_missing_connection_manager_is_named() {
     plays_well("no_manager", "");
 }
@@ -122,6 +129,7 @@ fn second_process() {
         Ok("break") => breaks(),
         Ok("pin") => pins(),
         Ok("survey") => surveys(),
+        Ok("groups") => assert_eq!(conformance::multicast(&mut VerbsBed::new(None)).len(), 6),
         Ok("no_manager") => manager_is_missing(),
         Ok(part) => panic!("there is no part {part}"),
     }

@@ -27,6 +27,7 @@ mod close;
 mod connect;
 mod key;
 mod load;
+mod multicast;
 mod notify;
 mod queue;
 mod read;
@@ -35,6 +36,7 @@ mod send;
 mod wake;
 mod write;
 
+pub use multicast::multicast;
 pub use rig::{Rig, Side, pattern};
 
 /// Two nodes of one transport in one process.

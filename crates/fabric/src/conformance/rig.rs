@@ -15,7 +15,7 @@ pub const MEMORY: usize = 256 << 10;
 /// Receives that each side posts at the start.
 pub const RECVS: u32 = 64;
 /// How long a promised event may take on a real transport. Only a broken promise waits that long.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// Rounds after which silence counts as silence.
 const QUIET_ROUNDS: usize = 400;
 

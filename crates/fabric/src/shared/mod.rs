@@ -35,6 +35,7 @@ mod wire;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use crate::multicast::Multicast;
 use crate::token::Token;
 use crate::{Caps, Endpoint, Fabric, FabricError, LinkId, Offer, Slab};
 use endpoint::SharedEndpoint;
@@ -143,6 +144,10 @@ impl Fabric for SharedFabric {
 
     fn slab(&self, bytes: usize) -> Result<Slab, FabricError> {
         self.inner.slab(bytes)
+    }
+
+    fn multicast(&self) -> Option<&dyn Multicast> {
+        self.inner.multicast()
     }
 
     fn offer(&self, link: LinkId) -> Result<Box<dyn Offer>, FabricError> {

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::net::{EndId, Net};
 use super::op::{Kind, Post};
+use crate::multicast::Multicast;
 use crate::{
     Armed, Budget, Caps, Completion, Endpoint, Fabric, FabricError, Flags, LinkId, Offer, OpId,
     PostError, RemoteKey, RemoteRange, Slab, SlabRange, Src,
@@ -39,6 +40,11 @@ impl Fabric for SimFabric {
         slabs.retain(|slab| slab.strong_count() > 0);
         slabs.push(Arc::downgrade(slab.backing()));
         Ok(slab)
+    }
+
+    fn multicast(&self) -> Option<&dyn Multicast> {
+        let has = lock(&self.net).options.datagrams.bytes_max > 0;
+        has.then_some(self)
     }
 
     fn offer(&self, link: LinkId) -> Result<Box<dyn Offer>, FabricError> {

@@ -417,6 +417,7 @@ impl Net {
     pub(super) fn kill(&mut self, node: u32) {
         self.nodes.entry(node).or_default().dead = true;
         self.note(11, u64::from(node), 0);
+        self.leave_all(node);
         for end in 0..self.ends.len() {
             if self.ends[end].node == node {
                 self.forget(end as EndId);

@@ -33,6 +33,8 @@
 //! work, [`SimNet::next_event_ns`] says how far time may jump. Nothing moves in `poll`, apart from
 //! what a notice releases.
 //!
+//! Datagrams to groups get lost, come twice and overtake each other, as [`Datagrams`] says.
+//!
 //! What it does not do: model bandwidth or contention; lose or repeat anything on a connection that
 //! goes on; serve two threads at once (it is `Send`, and a lock orders the calls, but the order of
 //! threads is not a function of the seed).
@@ -40,6 +42,7 @@
 
 mod bytes;
 mod endpoint;
+mod group;
 mod link;
 mod net;
 mod op;
@@ -56,6 +59,7 @@ use endpoint::{Shared, lock};
 use net::{Net, What};
 
 pub use endpoint::SimFabric;
+pub use group::Datagrams;
 pub use options::{Guarantees, POISON, SimOptions, SimStats};
 
 /// A network and its time. Clones are the same network.

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use super::group::Groups;
 use super::link::{End, Offered};
 use super::op::Op;
 use super::options::{SimOptions, SimStats};
@@ -43,6 +44,8 @@ pub(super) enum What {
     Credit(EndId, u32),
     /// The end learns that its connection is gone.
     Fail(EndId),
+    /// A copy of a datagram arrives.
+    Datagram(u32),
     /// A paused node goes on.
     Resume(u32),
 }
@@ -73,6 +76,7 @@ pub(super) struct Net {
     pub ends: Vec<End>,
     pub ops: Vec<Op>,
     pub free: Vec<u32>,
+    pub groups: Groups,
     pub stats: SimStats,
     pub trace: u64,
     queue: BinaryHeap<Reverse<Event>>,
@@ -94,6 +98,7 @@ impl Net {
             ends: Vec::new(),
             ops: Vec::new(),
             free: Vec::new(),
+            groups: Groups::default(),
             stats: SimStats::default(),
             trace: nonce,
             queue: BinaryHeap::new(),
@@ -139,6 +144,7 @@ impl Net {
             What::Credit(end, _) => (6, end),
             What::Fail(end) => (7, end),
             What::Resume(node) => (8, node),
+            What::Datagram(flight) => (17, flight),
         };
         self.note(tag, event.at, u64::from(subject));
         match event.what {
@@ -149,6 +155,7 @@ impl Net {
             What::Break(op) => self.break_at(op),
             What::Credit(end, n) => self.ends[end as usize].allowance += n,
             What::Fail(end) => self.fail_late(end),
+            What::Datagram(flight) => self.datagram(flight),
             What::Resume(_) => {}
         }
         true

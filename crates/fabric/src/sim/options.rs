@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::group::Datagrams;
 use crate::{Atomics, Caps, Publish};
 
 /// A network. The default keeps the contract and nothing beyond it.
@@ -43,6 +44,8 @@ pub struct SimOptions {
     /// The operation, counted over the whole net from zero, that breaks its connection instead of
     /// taking place.
     pub fail_at: Option<u64>,
+    /// What happens to datagrams of groups.
+    pub datagrams: Datagrams,
     /// Which promises are kept.
     pub keep: Guarantees,
 }
@@ -109,6 +112,7 @@ impl Default for SimOptions {
             check_sources: true,
             poison: false,
             fail_at: None,
+            datagrams: Datagrams::default(),
             keep: Guarantees::default(),
         }
     }
@@ -146,6 +150,10 @@ pub struct SimStats {
     pub bytes: u64,
     /// Pieces in which they were placed.
     pub pieces: u64,
+    /// Datagrams sent.
+    pub datagrams: u64,
+    /// Copies of them that got lost.
+    pub datagrams_lost: u64,
     /// Events of the network.
     pub events: u64,
     /// Completions that polls returned, of any kind.

@@ -42,6 +42,8 @@ pub struct DeviceInfo {
     pub regions_max: u32,
     /// 0 none, 1 among themselves, 2 also with the processor.
     pub atomics: u8,
+    /// Groups of datagrams.
+    pub groups_max: u32,
     /// Ports.
     pub ports: Vec<PortInfo>,
 }
@@ -212,6 +214,7 @@ fn describe(
         reads_max: (count(attr.max_qp_rd_atom), count(attr.max_qp_init_rd_atom)),
         regions_max: count(attr.max_mr),
         atomics: attr.atomic_cap.clamp(sys::ATOMIC_NONE, sys::ATOMIC_GLOB) as u8,
+        groups_max: count(attr.max_mcast_grp),
         ports,
     })
 }
@@ -440,6 +443,7 @@ mod tests {
             reads_max: (16, 16),
             regions_max: 100,
             atomics: 1,
+            groups_max: 8,
             ports: vec![port],
         }
     }

@@ -109,6 +109,11 @@ functions! {
     ibv_create_qp: fn(*mut sys::Pd, *mut sys::QpInitAttr) -> *mut sys::Qp;
     ibv_modify_qp: fn(*mut sys::Qp, *mut sys::QpAttr, c_int) -> c_int;
     ibv_destroy_qp: fn(*mut sys::Qp) -> c_int;
+    ibv_create_ah: fn(*mut sys::Pd, *mut sys::AhAttr) -> *mut sys::Ah;
+    ibv_destroy_ah: fn(*mut sys::Ah) -> c_int;
+    /// The address of a group, and its place within an InfiniBand subnet.
+    ibv_attach_mcast: fn(*mut sys::Qp, *const [u64; 2], u16) -> c_int;
+    ibv_detach_mcast: fn(*mut sys::Qp, *const [u64; 2], u16) -> c_int;
     ibv_get_async_event: fn(*mut sys::Context, *mut sys::AsyncEvent) -> c_int;
     ibv_ack_async_event: fn(*mut sys::AsyncEvent);
     /// Last argument: the size of an entry.

@@ -18,6 +18,8 @@
 //! used up these looks at the peer's counter by a read before it sends another. No credit is ever
 //! written to a word of the peer, where two of them might land reversed (G3).
 //!
+//! **Groups.** Datagrams to many at once go by queue pairs of their own ([`Multicast`]).
+//!
 //! **Keys.** Each export is a region of its own, so that taking a key back takes it from the
 //! device. Keys are bound to the protection domain of the fabric, that is to the job. That a key
 //! serves only its own connection is checked by the side that uses it, and not by the device.
@@ -36,6 +38,7 @@ mod cm;
 mod device;
 mod endpoint;
 mod events;
+mod group;
 mod handshake;
 mod library;
 mod line;
@@ -49,10 +52,11 @@ mod survey;
 mod sys;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use crate::lobby::{Lobby, PEER_OPS_MAX, Place};
+use crate::multicast::Multicast;
 use crate::{Atomics, Caps, Fabric, FabricError, LinkId, Offer, Publish, Slab};
 use cm::{CmLibrary, CmPlace};
 use device::{Opened, choose, open_all};
@@ -67,7 +71,7 @@ use receives::{MESSAGE_BYTES, Receives};
 
 pub use device::{Choice, DeviceInfo, GidInfo, GidKind, PortInfo};
 pub use options::{Connect, VerbsOptions};
-pub use survey::{Survey, probe, survey};
+pub use survey::{Survey, probe, probe_groups, survey};
 
 /// Bytes of [`Src::Inline`](crate::Src): what devices carry in a request, or else a copy of ours.
 const INLINE_MAX: usize = 220;
@@ -95,6 +99,8 @@ pub struct VerbsFabric {
     receives: Arc<Receives>,
     events: Arc<Events>,
     door: Door,
+    /// The address by which the port is in groups, where it can be.
+    groups_at: Option<Ipv4Addr>,
 }
 
 /// Where offers are met.
@@ -155,6 +161,7 @@ impl VerbsFabric {
         };
         let failed =
             |source| FabricError::Connect { link: format!("anybody at {}", options.bind), source };
+        let groups_at = group::interface(&device.info, &choice);
         let (limits, entries) = limits(&device.info, &choice, &options);
         let domain = Arc::new(device.into_domain().map_err(refused)?);
         let receives = Receives::new(&domain, entries)?;
@@ -175,7 +182,7 @@ impl VerbsFabric {
                 Door::Cm { library, at }
             }
         };
-        Ok(Arc::new(Self { options, domain, limits, choice, receives, events, door }))
+        Ok(Arc::new(Self { options, domain, limits, choice, receives, events, door, groups_at }))
     }
 
     /// What is used, and why.
@@ -229,6 +236,10 @@ impl Fabric for VerbsFabric {
 
     fn slab(&self, bytes: usize) -> Result<Slab, FabricError> {
         DeviceMemory::slab(&self.domain, bytes)
+    }
+
+    fn multicast(&self) -> Option<&dyn Multicast> {
+        self.groups_at.is_some().then_some(self)
     }
 
     fn offer(&self, link: LinkId) -> Result<Box<dyn Offer>, FabricError> {

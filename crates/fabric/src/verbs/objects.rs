@@ -440,7 +440,7 @@ pub(super) fn nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// The library returns an error number, or -1 and sets `errno`.
-fn status(code: c_int) -> io::Result<()> {
+pub(super) fn status(code: c_int) -> io::Result<()> {
     match code {
         0 => Ok(()),
         1.. => Err(io::Error::from_raw_os_error(code)),

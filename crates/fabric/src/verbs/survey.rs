@@ -1,6 +1,7 @@
 //! What there is, what of it would be used, and why: for people.
 
 use std::fmt;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 
@@ -8,6 +9,8 @@ use super::cm::CmLibrary;
 use super::device::{Choice, DeviceInfo, choose, open_all};
 use super::library::Library;
 use super::{Connect, VerbsFabric, VerbsOptions};
+use crate::multicast::Group;
+use crate::token::Token;
 use crate::{Caps, Fabric, FabricError, LinkId};
 
 /// The RDMA devices of this machine as this process sees them.
@@ -67,6 +70,28 @@ pub fn probe(options: &VerbsOptions) -> Result<Caps, FabricError> {
     })
 }
 
+/// Has the device send datagrams to a group of two of its own members: how many bytes one has, and
+/// whether they arrive within a second. `None` where there are no groups.
+///
+/// # Errors
+/// As [`VerbsFabric::new`], and when the group cannot be joined.
+pub fn probe_groups(options: &VerbsOptions) -> Result<Option<(usize, bool)>, FabricError> {
+    let fabric = VerbsFabric::new(options.clone())?;
+    let Some(multicast) = fabric.multicast() else { return Ok(None) };
+    let random = |source| FabricError::Connect { link: "a group".into(), source };
+    let group = Group::new(*Token::random().map_err(random)?.bytes());
+    let [mut from, mut to] = [multicast.join(group)?, multicast.join(group)?];
+    let start = Instant::now();
+    let mut arrives = false;
+    while !arrives && start.elapsed() < Duration::from_secs(1) {
+        // What gets lost, or finds the queue full, is sent again.
+        let _ = from.send(b"millstream");
+        std::thread::sleep(Duration::from_millis(10));
+        to.poll(&mut |bytes| arrives |= bytes == b"millstream");
+    }
+    Ok(Some((multicast.datagram_max(), arrives)))
+}
+
 impl fmt::Display for Survey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let devices = match &self.devices {
@@ -117,7 +142,7 @@ fn write_device(f: &mut fmt::Formatter<'_>, device: &DeviceInfo) -> fmt::Result 
     writeln!(
         f,
         "  limits       {} queue pairs of {} requests, {} shared receives, {} completions, \
-         {} regions, {}/{} reads in/out, atomics {}",
+         {} regions, {}/{} reads in/out, atomics {}, {} groups",
         device.queue_pairs_max,
         device.requests_max,
         device.shared_receives_max,
@@ -126,6 +151,7 @@ fn write_device(f: &mut fmt::Formatter<'_>, device: &DeviceInfo) -> fmt::Result 
         device.reads_max.0,
         device.reads_max.1,
         atomics[usize::from(device.atomics).min(2)],
+        device.groups_max,
     )?;
     for port in &device.ports {
         let state = if port.active { "active" } else { "down" };

@@ -234,6 +234,14 @@ pub(super) struct QpInitAttr {
 
 /// `IBV_QPT_RC`.
 pub(super) const QPT_RC: c_int = 2;
+/// `IBV_QPT_UD`.
+pub(super) const QPT_UD: c_int = 4;
+
+/// `struct ibv_ah`.
+#[repr(C)]
+pub(super) struct Ah {
+    pub(super) context: *mut Context,
+}
 
 /// `struct ibv_ah_attr` with its `struct ibv_global_route`.
 #[repr(C)]
@@ -296,6 +304,7 @@ pub(super) const QP_STATE: c_int = 1;
 pub(super) const QP_ACCESS_FLAGS: c_int = 1 << 3;
 pub(super) const QP_PKEY_INDEX: c_int = 1 << 4;
 pub(super) const QP_PORT: c_int = 1 << 5;
+pub(super) const QP_QKEY: c_int = 1 << 6;
 pub(super) const QP_AV: c_int = 1 << 7;
 pub(super) const QP_PATH_MTU: c_int = 1 << 8;
 pub(super) const QP_TIMEOUT: c_int = 1 << 9;
@@ -356,6 +365,16 @@ pub(super) struct SendWr {
 pub(super) union Target {
     pub(super) rdma: Rdma,
     pub(super) atomic: Atomic,
+    pub(super) ud: Ud,
+}
+
+/// Where a datagram goes to.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Ud {
+    pub(super) ah: *mut Ah,
+    pub(super) remote_qpn: u32,
+    pub(super) remote_qkey: u32,
 }
 
 /// Where a write goes to or a read comes from.

@@ -39,6 +39,9 @@ fn requests() -> Vec<Question> {
         within("wr.rdma.rkey", wr + offset_of!(Rdma, rkey)),
         within("wr.atomic.compare_add", wr + offset_of!(Atomic, compare_add)),
         within("wr.atomic.swap", wr + offset_of!(Atomic, swap)),
+        within("wr.ud.ah", wr + offset_of!(Ud, ah)),
+        within("wr.ud.remote_qpn", wr + offset_of!(Ud, remote_qpn)),
+        within("wr.ud.remote_qkey", wr + offset_of!(Ud, remote_qkey)),
         within("wr.atomic.rkey", wr + offset_of!(Atomic, rkey)),
     ]);
     all.extend(offsets!(RecvWr = "ibv_recv_wr": wr_id = "wr_id", next = "next",
@@ -76,7 +79,9 @@ fn objects() -> Vec<Question> {
     all.extend(offsets!(DeviceAttr = "ibv_device_attr": fw_ver = "fw_ver",
         vendor_id = "vendor_id", max_qp_wr = "max_qp_wr", max_cqe = "max_cqe",
         max_qp_rd_atom = "max_qp_rd_atom", max_qp_init_rd_atom = "max_qp_init_rd_atom",
-        atomic_cap = "atomic_cap", max_srq_wr = "max_srq_wr", phys_port_cnt = "phys_port_cnt"));
+        atomic_cap = "atomic_cap",
+        max_mcast_grp = "max_mcast_grp", max_srq_wr = "max_srq_wr",
+        phys_port_cnt = "phys_port_cnt"));
     all.extend(offsets!(PortAttr = "ibv_port_attr": state = "state", active_mtu = "active_mtu",
         gid_tbl_len = "gid_tbl_len", max_msg_sz = "max_msg_sz", pkey_tbl_len = "pkey_tbl_len",
         lid = "lid", active_width = "active_width", link_layer = "link_layer"));
@@ -104,6 +109,8 @@ fn constants() -> Vec<Question> {
     let of = |c: &str, value: i64| (c.to_string(), value as usize);
     vec![
         of("IBV_QPT_RC", QPT_RC.into()),
+        of("IBV_QPT_UD", QPT_UD.into()),
+        of("IBV_QP_QKEY", QP_QKEY.into()),
         of("IBV_QPS_INIT", QPS_INIT.into()),
         of("IBV_QPS_RTR", QPS_RTR.into()),
         of("IBV_QPS_RTS", QPS_RTS.into()),
