@@ -2,14 +2,20 @@
 //! middleware over sockets (`millstream bench shuffle`).
 //!
 //! ```text
-//!   n integers ─▶ shuffle 0 ─▶ each, and each even one once more: 3n/2 ─▶ shuffle 1 ─▶ count, sum
+//!   integers n ─▶ shuffle 0 ─▶ n becomes 3n/2 ─▶ shuffle 1 ─▶ count, sum
 //! ```
 //!
 //! Every process is one worker and runs the same plan; what differs is what carries the integers.
 //! [`rings`] has one ring each way for each pair of workers, shared by both shuffles (Q1), into
 //! which one worker writes and from which the other reads in place; [`sockets`] has a socket for
-//! each pair, whose bytes the system copies. Both gather integers up to the same threshold (Q5),
-//! look at what came before they make more (Q7), and sleep only when there is nothing else to do.
+//! each pair, whose bytes the system copies. Integers gather up to a threshold (Q5); workers look
+//! at what came before they make more (Q7), and sleep only when there is nothing else to do.
+//!
+//! The paper's middleware over sockets has no threshold: a row that is for another worker is
+//! written to the socket at once, as its section 2.1 says. That is the baseline, sockets with a
+//! threshold of one integer; sockets with the thresholds of the rings stand beside it. Where a
+//! socket takes no more, what waits for it goes in one write, in both.
+//!
 //! Count and sum are checked: there is no figure of a wrong run.
 
 mod rings;

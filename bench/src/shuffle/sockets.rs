@@ -1,5 +1,6 @@
-//! Chunks through sockets: what the paper compares with (Q10). One TCP socket for each pair of
-//! workers, chunks with a word in front, written to the system and read from it.
+//! Chunks through sockets: what the paper compares with (Q10), where a chunk is one row. One TCP
+//! socket for each pair of workers, chunks with a word in front that names the shuffle, written to
+//! the system and read from it.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};

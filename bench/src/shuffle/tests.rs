@@ -48,13 +48,13 @@ fn carriers() -> [Carrier; 3] {
 }
 
 #[test]
-fn of_each_two_integers_three_arrive() {
+fn all_integers_arrive() {
     for carrier in carriers() {
         for (nodes, rows, threshold) in [(2, 20_000, 8), (3, 30_000, 100_000), (4, 10, 64)] {
             let total = all(&carrier, nodes, rows, threshold);
-            assert_eq!(total.integers, rows * nodes as u64 * 3 / 2);
+            assert_eq!(total.integers, rows * nodes as u64);
             // Each worker keeps its share; what it sends is in chunks of at most the threshold.
-            let sent = rows * 5 / 2 * (nodes as u64 - 1) / 2;
+            let sent = rows * 2 * (nodes as u64 - 1) / 2;
             assert!(total.chunks >= sent / (threshold as u64 / 8), "{total:?}");
         }
     }
@@ -63,14 +63,14 @@ fn of_each_two_integers_three_arrive() {
 #[test]
 fn the_right_sum_is_the_one_by_formula() {
     let size = Size { rank: 0, nodes: 3, rows: 1000, threshold_bytes: 8 };
-    let total: u64 = 3000;
-    let all: u64 = (0..total).sum();
-    let again: u64 = (0..total).step_by(2).map(|value| value + total).sum();
-    assert_eq!(size.right(), (4500, all + again));
+    let even: u64 = (0..1500).map(|half| 3 * half).sum();
+    // Of an odd 2h + 1, one half is lost.
+    let odd: u64 = (0..1500).map(|half| 3 * half + 1).sum();
+    assert_eq!(size.right(), (3000, even + odd));
 }
 
 #[test]
-fn a_report_compares_the_first_with_the_last() {
+fn a_report_compares_the_first_with_the_others() {
     let [shm, _, sockets] = carriers();
     let sections = on_each(2, |rank, gather| {
         let carriers = vec![("rings".into(), shm.clone()), ("sockets".into(), sockets.clone())];
@@ -78,6 +78,8 @@ fn a_report_compares_the_first_with_the_last() {
         sweep.run(gather).expect("figures")
     });
     let text = sections[0].to_string();
-    assert!(text.contains("rings against sockets"), "{text}");
-    assert_eq!(sections[0].tables[0].rows.len(), 8);
+    assert!(text.contains("rings, chunks of 16 KiB, against sockets, each"), "{text}");
+    assert_eq!(sections[0].tables[0].rows.len(), 9);
+    assert_eq!(sections[0].bars.len(), 1);
+    assert!(text.contains("rings are"), "{text}");
 }

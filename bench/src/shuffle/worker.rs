@@ -32,17 +32,11 @@ impl Size {
         (self.threshold_bytes / 8).max(1)
     }
 
-    /// What goes to the second shuffle: how many, and their sum. Computed once more, one by one.
+    /// What goes through the second shuffle: how many, and their sum. Computed once more, one by
+    /// one.
     pub fn right(&self) -> (u64, u64) {
         let total = self.rows * self.nodes as u64;
-        let (mut count, mut sum) = (0, 0u64);
-        for value in 0..total {
-            twice(value, total, |value| {
-                count += 1;
-                sum = sum.wrapping_add(value);
-            });
-        }
-        (count, sum)
+        (total, (0..total).map(changed).fold(0, u64::wrapping_add))
     }
 }
 
@@ -105,20 +99,17 @@ pub(super) trait Means {
     fn sleep(&mut self) -> Result<(), ShuffleError>;
 }
 
-/// The worker of an integer in a shuffle.
-fn place(value: u64, stage: u8, nodes: usize) -> usize {
-    let mut mixed = (value ^ (u64::from(stage) << 62)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+/// The worker of an integer.
+fn place(value: u64, nodes: usize) -> usize {
+    let mut mixed = value.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^= mixed >> 29;
     mixed = mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (((mixed >> 32) * nodes as u64) >> 32) as usize
 }
 
-/// What becomes of an integer between the shuffles: of each two, three.
-fn twice(value: u64, total: u64, mut each: impl FnMut(u64)) {
-    each(value);
-    if value.is_multiple_of(2) {
-        each(value + total);
-    }
+/// What becomes of an integer between the shuffles, so that most belong to another worker then.
+fn changed(value: u64) -> u64 {
+    value * 3 / 2
 }
 
 /// Integers on their way to one worker in one shuffle: all chunks but the last are full.
@@ -143,7 +134,7 @@ impl Outgoing {
 
     fn push(&mut self, stage: u8, value: u64) {
         let chunk = self.size.chunk();
-        let queue = &mut self.waiting[usize::from(stage)][place(value, stage, self.size.nodes)].0;
+        let queue = &mut self.waiting[usize::from(stage)][place(value, self.size.nodes)].0;
         match queue.back_mut().filter(|last| last.len() < chunk) {
             Some(last) => last.push(value),
             None => {
@@ -201,7 +192,6 @@ struct Seen {
 /// Runs the plan.
 pub(super) fn work(means: &mut impl Means, size: &Size) -> Result<Outcome, ShuffleError> {
     let before = cpu_s();
-    let total = size.rows * size.nodes as u64;
     let others = size.nodes - 1;
     let (mut out, mut seen) = (Outgoing::new(*size), Seen::default());
     let mut made = size.rank as u64 * size.rows;
@@ -210,11 +200,10 @@ pub(super) fn work(means: &mut impl Means, size: &Size) -> Result<Outcome, Shuff
     let mut told = [0; 3];
     let mut idle = 0;
     while seen.ended[2] < others || told[2] < others {
-        let mut moved =
-            means.turn(&mut |kind, values| take(&mut out, &mut seen, kind, values, total))?;
+        let mut moved = means.turn(&mut |kind, values| take(&mut out, &mut seen, kind, values))?;
         for stage in [0, 1] {
             while let Some(mut own) = out.own(stage) {
-                take(&mut out, &mut seen, Kind::Rows(stage), &own, total);
+                take(&mut out, &mut seen, Kind::Rows(stage), &own);
                 own.clear();
                 out.spare.push(own);
                 moved = true;
@@ -257,13 +246,9 @@ pub(super) fn work(means: &mut impl Means, size: &Size) -> Result<Outcome, Shuff
     Ok(Outcome { chunks: out.chunks, cpu_s: cpu_s() - before, ..seen.outcome })
 }
 
-fn take(out: &mut Outgoing, seen: &mut Seen, kind: Kind, values: &[u64], total: u64) {
+fn take(out: &mut Outgoing, seen: &mut Seen, kind: Kind, values: &[u64]) {
     match kind {
-        Kind::Rows(0) => {
-            for &value in values {
-                twice(value, total, |value| out.push(1, value));
-            }
-        }
+        Kind::Rows(0) => values.iter().for_each(|&value| out.push(1, changed(value))),
         Kind::Rows(_) => {
             seen.outcome.integers += values.len() as u64;
             let sum = values.iter().copied().fold(0, u64::wrapping_add);

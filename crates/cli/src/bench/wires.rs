@@ -49,8 +49,11 @@ pub(super) fn shuffle(args: &BenchArgs) -> Result<ExitCode, Failure> {
         sections.push(section?);
     }
     let about = vec![
-        "Each process makes integers and shuffles them; of each two that arrive it makes three, \
-         and shuffles them again; count and sum are checked (Q10)."
+        "Each process makes integers and shuffles them; each that arrives becomes half as large \
+         again and is shuffled once more; count and sum are checked (Q10)."
+            .into(),
+        "Sockets without a threshold are the paper's baseline: an integer for another process is \
+         written to its socket at once. Sockets with the thresholds of the rings stand beside it."
             .into(),
         "Making and dividing integers is the same work whatever carries them, and in all times."
             .into(),
@@ -68,7 +71,7 @@ fn section(args: &BenchArgs, control: &Control) -> Result<Section, Failure> {
             open(kind, None).map_err(|error| Failure::runtime(&error.to_string(), None))?;
         carriers.push((format!("rings over {kind}"), Carrier::Rings(fabric)));
     }
-    carriers.push(("plain sockets".into(), Carrier::Sockets));
+    carriers.push(("sockets".into(), Carrier::Sockets));
     let sweep = Sweep {
         carriers,
         rank: control.rank() as usize,
