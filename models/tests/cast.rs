@@ -45,7 +45,7 @@ struct State {
     taken: Vec<u64>,
     /// By member the last version that it was told of.
     told: Vec<u64>,
-    changes: u32,
+    changes: usize,
     gave_up: bool,
     dead: Option<u32>,
 }
@@ -63,19 +63,20 @@ enum Step {
 struct Casts {
     variant: Variant,
     members: u32,
-    from: Tree,
-    to: Tree,
+    /// The tree is changed from one to the next.
+    trees: Vec<Tree>,
     frames: u64,
     open_max: usize,
-    changes: u32,
     crash: bool,
 }
 
 impl Casts {
-    fn new(variant: Variant, members: u32, caps: [u32; 2]) -> Self {
-        let from = Tree::new(Shape::Capped(caps[0]), members);
-        let to = from.switched(caps[1]);
-        Self { variant, members, from, to, frames: 2, open_max: 1, changes: 1, crash: false }
+    fn new<const N: usize>(variant: Variant, members: u32, caps: [u32; N]) -> Self {
+        let mut trees = vec![Tree::new(Shape::Capped(caps[0]), members)];
+        for (at, cap) in caps.into_iter().enumerate().skip(1) {
+            trees.push(trees[at - 1].switched(cap));
+        }
+        Self { variant, members, trees, frames: 2, open_max: 1, crash: false }
     }
 
     /// Sends all that a member can send, and says what it owes, as the engine does after each
@@ -150,9 +151,7 @@ impl Casts {
     fn change(&self, state: &State) -> State {
         let mut next = state.clone();
         next.changes += 1;
-        // There and back.
-        let tree = if next.changes == 1 { &self.to } else { &self.from };
-        for steer in next.source.begin(tree.clone()) {
+        for steer in next.source.begin(self.trees[next.changes].clone()) {
             if matches!(self.variant, Variant::UseUnanswered | Variant::TellNobody) {
                 next.source.answered(steer.to, steer.version).expect("it was asked");
             }
@@ -166,7 +165,7 @@ impl Casts {
 
     /// Whether frames for `member` go through the dead one, by the old tree or the new.
     fn is_cut_off(&self, member: u32, dead: u32) -> bool {
-        [&self.from, &self.to].iter().any(|tree| {
+        self.trees.iter().any(|tree| {
             let mut at = Some(member);
             while let Some(member) = at {
                 if member == dead {
@@ -192,10 +191,10 @@ impl Model for Casts {
 
     fn initial(&self) -> Vec<State> {
         let addresses: Vec<u32> = (0..=self.members).collect();
-        let children = |member| Source::<()>::first_children(&self.from, &addresses, member);
+        let children = |member| Source::<()>::first_children(&self.trees[0], &addresses, member);
         let relay = |member| Relay::new(children(member), self.open_max);
         vec![State {
-            source: Source::new(self.from.clone(), addresses.clone(), self.open_max),
+            source: Source::new(self.trees[0].clone(), addresses.clone(), self.open_max),
             relays: (1..=self.members).map(relay).collect(),
             wires: BTreeMap::new(),
             given_out: 0,
@@ -215,7 +214,7 @@ impl Model for Casts {
             Self::pump(&mut next, 0);
             out.push((Step::GiveOut, Ok(next)));
         }
-        if state.changes < self.changes && !state.source.is_changing() {
+        if state.changes + 1 < self.trees.len() && !state.source.is_changing() {
             out.push((Step::Change, Ok(self.change(state))));
         }
         if state.source.is_changing() && !state.gave_up {
@@ -300,8 +299,17 @@ fn more_frames_than_credit_change_nothing_of_that() {
 
 #[test]
 fn a_second_change_may_overtake_the_frames_of_the_first() {
-    for (members, caps) in [(2, [2, 1]), (3, [2, 1]), (3, [1, 2]), (4, [1, 3])] {
-        let model = Casts { frames: 3, changes: 2, ..Casts::new(Variant::AsIs, members, caps) };
+    // There and back, and on to a third tree, in which some have the children of the second.
+    let trees = [
+        (2, [2, 1, 2]),
+        (3, [2, 1, 2]),
+        (3, [1, 2, 1]),
+        (4, [1, 3, 1]),
+        (4, [1, 2, 3]),
+        (4, [3, 2, 1]),
+    ];
+    for (members, caps) in trees {
+        let model = Casts { frames: 3, ..Casts::new(Variant::AsIs, members, caps) };
         run(&model).unwrap_or_else(|violation| {
             panic!("{members} members, {caps:?}: {}\n{}", violation.reason, violation.trace)
         });

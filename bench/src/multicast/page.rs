@@ -3,7 +3,7 @@
 use channel::cast::Shape;
 
 use super::model::{self, Changing, Costs, MACHINES, Modelled, RATES};
-use super::real::{Measured, Plan, Point, Way};
+use super::real::{Dynamic, Measured, Plan, Point, Way};
 use super::settle::{Step, arrivals, latencies};
 use crate::BenchError;
 use crate::multicast::app::FOLLOWED_EVERY;
@@ -208,22 +208,32 @@ fn against_copies(points: &[Point]) -> Vec<Bar> {
     ]
 }
 
-fn rate_bars(of: &str, steps: &[Step]) -> Vec<Bar> {
-    let most = |ns: fn(&Step) -> u64| steps.iter().map(ns).max().unwrap_or(0) as f64 / 1e6;
-    let (dip, back) = (most(|step| step.dip_ns), most(|step| step.late_ns));
+/// What is asked of a change of rate: of the medians of all runs, that of the worst change.
+fn rate_bars(of: &str, runs: &[&[Step]]) -> Vec<Bar> {
+    let bar = |what: &str, ns: fn(&Step) -> u64, (needed, ms_max): (&str, u64)| {
+        let changes = runs.iter().map(|steps| steps.len()).min().unwrap_or(0);
+        let median = |change: usize| {
+            let mut all: Vec<u64> = runs.iter().map(|steps| ns(&steps[change])).collect();
+            all.sort_unstable();
+            all[all.len() / 2] / 1_000_000
+        };
+        let worst = (0..changes).map(median).max().unwrap_or(0);
+        let all = runs.iter().flat_map(|steps| steps.iter()).map(|step| ns(step) / 1_000_000);
+        let spread = match runs.len() {
+            0 | 1 => String::new(),
+            runs => format!(" (at most {} in {runs} runs)", all.max().unwrap_or(0)),
+        };
+        Bar {
+            what: format!("{of}: {what}"),
+            needed: format!("{needed} {ms_max} ms"),
+            got: format!("{worst} ms{spread}"),
+            met: Some(worst <= ms_max),
+        }
+    };
+    let dip = "fewer arrive than are due, behind a change of rate";
     vec![
-        Bar {
-            what: format!("{of}: fewer arrive than are due, behind a change of rate"),
-            needed: "at most 126 ms".into(),
-            got: format!("{dip:.0} ms"),
-            met: Some(dip <= 126.0),
-        },
-        Bar {
-            what: format!("{of}: latency is back"),
-            needed: "within 30 ms".into(),
-            got: format!("{back:.1} ms"),
-            met: Some(back <= 30.0),
-        },
+        bar(dip, |step| step.dip_ns, ("at most", 126)),
+        bar("latency is back", |step| step.late_ns, ("within", 30)),
     ]
 }
 
@@ -274,25 +284,33 @@ fn steps_table(runs: &[(String, &[Step])]) -> Table {
 
 fn measured_rates(plan: &Plan, Measured { rates, dynamic: runs, .. }: &Measured) -> Section {
     let weight = FOLLOWED_EVERY as f64;
-    let drawn = runs.iter().map(|run| Drawn { way: run.way, times: &run.times, weight });
-    let drawn: Vec<Drawn<'_>> = drawn.collect();
+    // The first run of each way is drawn.
+    let mut drawn: Vec<Drawn<'_>> = vec![];
+    for run in runs {
+        if drawn.iter().all(|other| other.way != run.way) {
+            drawn.push(Drawn { way: run.way, times: &run.times, weight });
+        }
+    }
     let steps: Vec<_> = runs.iter().map(|run| (run.way.name(), run.steps.as_slice())).collect();
-    let changes = runs.iter().find(|run| run.way == Way::Adaptive);
+    let adaptive: Vec<&Dynamic> = runs.iter().filter(|run| run.way == Way::Adaptive).collect();
+    let adapted: Vec<&[Step]> = adaptive.iter().map(|run| run.steps.as_slice()).collect();
+    let changes: Vec<String> = adaptive.iter().map(|run| run.tree_changes.to_string()).collect();
     let rates: Vec<String> = rates.iter().map(|&rate| number(rate)).collect();
     Section {
         title: "Measured: a rate that changes".into(),
         text: vec![format!(
-            "{} requests a second, {} s each; every {FOLLOWED_EVERY}th request is followed. The \
-             tree was changed {} times. The rates are in proportion as the paper's are, and the \
-             greatest is what the tree by load took when it was given requests as fast as it took \
-             them: at that one nothing is left, and what waits then is late at the rate behind it. \
-             Requests have no event time here: a frame leaves when it is full, and no watermark \
-             between frames holds the source back before the queue of the tree does.",
+            "{} requests a second, {} s each, each way in turns; every {FOLLOWED_EVERY}th request \
+             is followed. The tree was changed {} times. The rates are in proportion as the \
+             paper's are, and the greatest is the highest that the tree by load sustained, in \
+             tenths of what it took at most: the median request took at most twice as long as at \
+             three tenths, and 5 ms. Requests have no event time here: a frame leaves when it is \
+             full, and no watermark between frames holds the source back before the queue of the \
+             tree does.",
             rates.join(", "),
             plan.rate_seconds,
-            changes.map_or(0, |run| run.tree_changes)
+            changes.join(", ")
         )],
-        bars: changes.map_or(vec![], |run| rate_bars("measured", &run.steps)),
+        bars: rate_bars("measured", &adapted),
         plots: over_time(&drawn, Origin::Measured),
         tables: vec![steps_table(&steps)],
     }
@@ -391,7 +409,7 @@ fn modelled_rates(seconds: f64) -> Result<Section, BenchError> {
             adaptive.len(),
             longest as f64 / 1e6
         )],
-        bars: runs.first().map_or(vec![], |run| rate_bars("simulated", &run.steps)),
+        bars: runs.first().map_or(vec![], |run| rate_bars("simulated", &[&run.steps])),
         plots,
         tables: vec![steps_table(&steps)],
     })

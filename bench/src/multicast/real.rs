@@ -20,6 +20,18 @@ const CHECKED_MAX: usize = 500;
 /// The share of its throughput at which a way's latency is measured.
 const LOAD: f64 = 0.5;
 
+/// Shares of what the tree by load takes at most, of which the first that it sustains becomes the
+/// greatest of the rates that change; with the last, latency is what it is without a load. What
+/// comes as fast as it is taken at most waits ever longer, whatever the tree does.
+const SHARES: [f64; 7] = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3];
+
+/// A rate is sustained if the median request takes at most twice as long as without a load, and so
+/// much longer.
+const LATER_NS: f64 = 5e6;
+
+/// How often the rates change, by each way in turns.
+const RATE_RUNS: usize = 5;
+
 /// Whether requests have event time. Then each batch is followed by a watermark for every worker,
 /// which waits where a ring is full, so that nothing waits in the queue of the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +103,7 @@ pub struct Plan {
     /// What carries rows.
     pub fabric: FabricKind,
     /// The rates of the run in which the rate changes, one after the other, in proportion: the
-    /// greatest becomes what the tree by load has taken at most.
+    /// greatest becomes the highest that the tree by load sustains.
     pub rates: Vec<f64>,
     /// Seconds of each of these.
     pub rate_seconds: f64,
@@ -172,7 +184,7 @@ pub struct Measured {
     pub points: Vec<Point>,
     /// The rates that changed, in requests a second.
     pub rates: Vec<f64>,
-    /// The runs of changing rates.
+    /// The runs of changing rates, several of each way.
     pub dynamic: Vec<Dynamic>,
 }
 
@@ -197,14 +209,38 @@ pub fn run(plan: &Plan, control: &Control) -> Result<Option<Measured>, BenchErro
     }
     let mut dynamic = vec![];
     let most = plan.instances.iter().max().copied().unwrap_or(1);
-    let flood = vec![Phase { seconds: plan.seconds, per_second: None }];
-    let fast = once(plan, Way::Adaptive, most, (flood, Time::Untold), control)?;
-    let capacity = fast.as_ref().map_or(0.0, Ran::per_second);
-    let rates = scaled(&plan.rates, told("capacity", capacity, control)?);
-    for way in [Way::Adaptive, Way::Tree(Shape::Sequential)] {
-        dynamic.extend(changing(plan, &rates, way, most, control)?);
+    let rates = scaled(&plan.rates, sustained(plan, most, control)?);
+    for _ in 0..RATE_RUNS {
+        for way in [Way::Adaptive, Way::Tree(Shape::Sequential)] {
+            dynamic.extend(changing(plan, &rates, way, most, control)?);
+        }
     }
     Ok((control.rank() == 0).then_some(Measured { points, rates, dynamic }))
+}
+
+/// The highest rate that the tree by load sustains.
+fn sustained(plan: &Plan, instances: u32, control: &Control) -> Result<f64, BenchError> {
+    let run = |per_second: Option<f64>| {
+        let phase = Phase { seconds: plan.seconds, per_second };
+        once(plan, Way::Adaptive, instances, (vec![phase], Time::Untold), control)
+    };
+    // The median of the second half: a queue takes its time to fill.
+    let latency = |ran: Option<Ran>| {
+        let seen = ran.map_or(vec![], |ran| ran.seen);
+        let later = seen[seen.len() / 2..].iter();
+        Times::of(later.map(|seen| seen.here_ns.saturating_sub(seen.at_ns)).collect()).p50_ns
+    };
+    let fast = run(None)?.as_ref().map_or(0.0, Ran::per_second);
+    let fast = told("capacity", fast, control)?;
+    let [shares @ .., least] = SHARES;
+    let calm_ns = told("latency", latency(run(Some(least * fast))?), control)?;
+    for share in shares {
+        let late_ns = told("latency", latency(run(Some(share * fast))?), control)?;
+        if late_ns <= 2.0 * calm_ns + LATER_NS {
+            return Ok(share * fast);
+        }
+    }
+    Ok(least * fast)
 }
 
 /// Rates in the same proportions, of which the greatest is `most`.
@@ -232,9 +268,6 @@ fn point(
     let offered = (LOAD * told("rate", per_second, control)?).max(1.0);
     let steady = vec![Phase { seconds: plan.seconds, per_second: Some(offered) }];
     let calm = once(plan, way, instances, (steady, Time::Told), control)?;
-    if let Some(f) = &fast {
-        eprintln!("DEBUG {way:?} flood changes {}", f.report.total.tree_changes);
-    }
     let (Some(fast), Some(calm)) = (fast, calm) else { return Ok(None) };
     let source = fast.report.workers.iter().max_by_key(|worker| worker.counters.cast_encode_ns);
     let source = source.map(|worker| worker.counters).unwrap_or_default();

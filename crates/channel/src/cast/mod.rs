@@ -15,9 +15,9 @@
 //! - [`Relay`] is a member: it takes frames in the order of their numbers, whichever parent they
 //!   come from, and keeps each until all children have been sent it.
 //! - [`Source`] numbers frames and changes trees: it tells those whose children change, waits for
-//!   their answers, and only then gives out a frame of the new *version*. The frames before it go
-//!   by the old tree, it and those behind it by the new one: a boundary between two frames. A
-//!   switch that fails half-way leaves the old tree as it is.
+//!   their answers, and only then uses the new *version*. The frames that some child was sent
+//!   before go by the old tree, those behind them by the new one, also such as waited already: a
+//!   boundary between two frames. A switch that fails half-way leaves the old tree as it is.
 //! - [`degree`] and [`Monitor`] choose the cap (W6–W8).
 //!
 //! Like [`crate::protocol`] these are plain values, without memory, clock or links, so that the

@@ -1,6 +1,13 @@
 //! When the cap of a tree is to change (W7, W8).
 
-use super::degree::{Load, degree, degree_max};
+use super::degree::{Load, degree};
+
+/// For so many looks fewer children than are affordable are tried.
+const TRIAL_LOOKS: u32 = 8;
+/// By so much more must go out then that they are of use.
+const TRIAL_GAIN: f64 = 1.05;
+/// Looks for which they are not tried again, if they were of none.
+const PAUSE_LOOKS: u32 = 400;
 
 /// When to act.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -51,10 +58,31 @@ pub struct Monitor {
     since_ns: u64,
     arrived: u64,
     per_second: Option<f64>,
-    encode_ns: f64,
-    send_ns: f64,
+    encode_ns: Mean,
+    send_ns: Mean,
     /// l′: the queue at the last look.
     before: u32,
+    trial: Trial,
+}
+
+/// Whether fewer children help where the formula says that the present ones are affordable. They
+/// do if what is short is not the time that sending takes, but the way out of the machine; they do
+/// not, and make the way longer, if a member is slow.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Trial {
+    /// To be tried when it is called for.
+    Open,
+    /// Fewer are tried.
+    Running {
+        /// For so many looks by now.
+        looks: u32,
+        /// Frames that came in a second before. Above the waterline as many come as go.
+        before: f64,
+        /// The sum over the looks since.
+        since: f64,
+    },
+    /// They did not help; not to be tried again for so many looks.
+    Paused(u32),
 }
 
 impl Monitor {
@@ -66,27 +94,28 @@ impl Monitor {
             since_ns: now_ns,
             arrived: 0,
             per_second: None,
-            encode_ns: 0.0,
-            send_ns: 0.0,
+            encode_ns: Mean::default(),
+            send_ns: Mean::default(),
             before: 0,
+            trial: Trial::Open,
         }
     }
 
     /// A frame has come, whose encoding took so long.
     pub fn arrived(&mut self, encode_ns: u64) {
         self.arrived += 1;
-        smooth(&mut self.encode_ns, self.thresholds.smoothing, encode_ns as f64);
+        self.encode_ns.add(encode_ns);
     }
 
     /// A frame was sent to a child, which took so long.
     pub fn sent(&mut self, send_ns: u64) {
-        smooth(&mut self.send_ns, self.thresholds.smoothing, send_ns as f64);
+        self.send_ns.add(send_ns);
     }
 
     /// What is known of the load.
     pub fn load(&self) -> Load {
         let per_second = self.per_second.unwrap_or(0.0);
-        Load { per_second, encode_ns: self.encode_ns, send_ns: self.send_ns }
+        Load { per_second, encode_ns: self.encode_ns.known, send_ns: self.send_ns.known }
     }
 
     /// Looks at a queue of `waiting` frames that goes out by a tree of degree `cap`, once an
@@ -101,23 +130,68 @@ impl Monitor {
         let per_second =
             self.per_second.map_or(rate, |old| smoothing * old + (1.0 - smoothing) * rate);
         self.per_second = Some(per_second);
+        self.encode_ns.smooth(smoothing);
+        self.send_ns.smooth(smoothing);
         self.since_ns = now_ns;
         self.arrived = 0;
         let before = std::mem::replace(&mut self.before, waiting);
         let load = self.load();
-        let most =
-            |per_second| degree(self.thresholds.queue, Load { per_second, ..load }, self.members);
+        let (queue, members) = (self.thresholds.queue, self.members);
+        let most = |per_second| degree(queue, Load { per_second, ..load }, members);
         let affordable = most(per_second);
+        let in_vain = self.tried_in_vain(waiting, rate);
         match () {
+            () if in_vain && affordable > cap => Some(Advice::Raise(affordable)),
             () if self.must_lower(before, waiting) && cap > 1 => {
                 // The queue has shown that more comes: the mean over the past would be behind it.
-                Some(Advice::Lower(most(per_second.max(rate)).min(cap - 1)))
+                let needed = most(per_second.max(rate));
+                let tries = needed >= cap && self.tries(waiting, per_second);
+                let lower = if tries { cap - 1 } else { needed };
+                (lower < cap).then_some(Advice::Lower(lower))
+            }
+            // Fewer than one there cannot be, and that was not enough either.
+            () if self.must_lower(before, waiting) && affordable > cap => {
+                let crowded = self.tries(waiting, per_second);
+                crowded.then(|| {
+                    self.trial = Trial::Paused(PAUSE_LOOKS);
+                    Advice::Raise(affordable)
+                })
             }
             () if self.may_raise(before, waiting) && affordable > cap => {
-                Some(Advice::Raise(affordable.min(degree_max(self.members))))
+                Some(Advice::Raise(affordable))
             }
             () => None,
         }
+    }
+
+    /// Whether to try fewer children than are affordable: a queue below the waterline has only
+    /// been held up.
+    fn tries(&mut self, waiting: u32, before: f64) -> bool {
+        let tries = waiting > self.thresholds.warning && self.trial == Trial::Open;
+        if tries {
+            self.trial = Trial::Running { looks: 0, before, since: 0.0 };
+        }
+        tries
+    }
+
+    /// A look has passed; whether fewer children were tried and turn out to be of no use.
+    fn tried_in_vain(&mut self, waiting: u32, rate: f64) -> bool {
+        let (next, in_vain) = match self.trial {
+            Trial::Open | Trial::Paused(0) => (Trial::Open, false),
+            Trial::Paused(looks) => (Trial::Paused(looks - 1), false),
+            Trial::Running { looks, before, since } => {
+                let (looks, since) = (looks + 1, since + rate);
+                let helps = waiting <= self.thresholds.warning
+                    || since > TRIAL_GAIN * before * f64::from(looks);
+                match () {
+                    () if looks < TRIAL_LOOKS => (Trial::Running { looks, before, since }, false),
+                    () if helps => (Trial::Open, false),
+                    () => (Trial::Paused(PAUSE_LOOKS), true),
+                }
+            }
+        };
+        self.trial = next;
+        in_vain
     }
 
     /// ΔL / (l_w − l) ≥ T_down, which holds for every growth above the waterline.
@@ -135,8 +209,31 @@ impl Monitor {
     }
 }
 
-fn smooth(value: &mut f64, smoothing: f64, new: f64) {
-    *value = if *value == 0.0 { new } else { smoothing * *value + (1.0 - smoothing) * new };
+/// Nanoseconds that something takes: the mean of an interval, smoothed over intervals. One time by
+/// itself tells little, for a processor may have been taken away meanwhile.
+#[derive(Debug, Clone, Default)]
+struct Mean {
+    sum_ns: u64,
+    times: u64,
+    known: f64,
+}
+
+impl Mean {
+    fn add(&mut self, ns: u64) {
+        self.sum_ns = self.sum_ns.saturating_add(ns);
+        self.times += 1;
+    }
+
+    /// An interval is over.
+    fn smooth(&mut self, smoothing: f64) {
+        let Self { sum_ns, times, known } = std::mem::take(self);
+        let mean = sum_ns as f64 / times as f64;
+        self.known = match times {
+            0 => known,
+            _ if known == 0.0 => mean,
+            _ => smoothing * known + (1.0 - smoothing) * mean,
+        };
+    }
 }
 
 #[cfg(test)]
@@ -194,6 +291,69 @@ mod tests {
         );
         arrive(&mut monitor, 10);
         assert_eq!(monitor.look(30 * MS, 41, 1), None, "one child is the least");
+    }
+
+    #[test]
+    fn a_queue_that_the_cap_can_carry_lowers_it_only_above_the_waterline() {
+        let mut monitor = monitor();
+        arrive(&mut monitor, 10);
+        assert_eq!(monitor.look(10 * MS, 30, 5), None, "a child was held up");
+        arrive(&mut monitor, 10);
+        assert_eq!(monitor.look(20 * MS, 33, 5), Some(Advice::Lower(4)));
+    }
+
+    /// Looks of a queue above the waterline that grows, beginning at `at`; says what they advise.
+    fn crowded(monitor: &mut Monitor, at: &mut u64, looks: u32, cap: u32) -> Vec<Advice> {
+        let look = |number| {
+            *at += 10;
+            arrive(monitor, 10);
+            monitor.look(*at * MS, 40 + number % 20, cap)
+        };
+        (0..looks).filter_map(look).collect()
+    }
+
+    #[test]
+    fn fewer_children_that_are_of_no_use_are_given_back_and_not_tried_again_soon() {
+        let (mut monitor, mut at) = (monitor(), 0);
+        assert_eq!(crowded(&mut monitor, &mut at, 1, 3), [Advice::Lower(2)]);
+        let advice = crowded(&mut monitor, &mut at, TRIAL_LOOKS, 2);
+        assert_eq!(advice, [Advice::Raise(5)], "what the formula affords");
+        assert_eq!(crowded(&mut monitor, &mut at, PAUSE_LOOKS, 5), []);
+        assert_eq!(crowded(&mut monitor, &mut at, 3, 5)[0], Advice::Lower(4));
+    }
+
+    #[test]
+    fn one_child_that_is_not_enough_is_given_up() {
+        let (mut monitor, mut at) = (monitor(), 0);
+        assert_eq!(crowded(&mut monitor, &mut at, 1, 1), [Advice::Raise(5)]);
+        assert_eq!(crowded(&mut monitor, &mut at, PAUSE_LOOKS, 1), []);
+    }
+
+    #[test]
+    fn fewer_children_that_help_are_kept() {
+        // Nothing waits behind them, or more goes out.
+        for (waiting, frames) in [(30, 10), (50, 11)] {
+            let (mut monitor, mut at) = (monitor(), 0);
+            assert_eq!(crowded(&mut monitor, &mut at, 1, 2), [Advice::Lower(1)]);
+            for look in 2..20 {
+                arrive(&mut monitor, frames);
+                assert_eq!(monitor.look(look * 10 * MS, waiting, 1), None);
+            }
+            assert_eq!(monitor.trial, Trial::Open);
+        }
+    }
+
+    #[test]
+    fn one_long_time_is_a_part_of_the_mean() {
+        let mut monitor = monitor();
+        arrive(&mut monitor, 99);
+        monitor.arrived(10_000);
+        monitor.sent(4_005_000);
+        monitor.look(10 * MS, 0, 5);
+        assert_eq!((monitor.load().encode_ns, monitor.load().send_ns), (10_000.0, 45_000.0));
+        arrive(&mut monitor, 1);
+        monitor.look(20 * MS, 0, 5);
+        assert_eq!(monitor.load().send_ns, 25_000.0);
     }
 
     #[test]

@@ -96,8 +96,10 @@ pub struct Relay<F> {
     open_max: usize,
     /// The next frame in order.
     next: u64,
-    /// The tree of the last frame taken.
+    /// The tree of the last frame taken, or the one that the source has turned to.
     version: u64,
+    /// At the source: the first frame of that tree.
+    first: u64,
     children: Vec<u32>,
     /// The children in versions that no frame has come of: of the next, and of those behind it, of
     /// which we were told before its frames have come; and of such as were given up.
@@ -124,6 +126,7 @@ impl<F> Relay<F> {
             open_max,
             next: 0,
             version: 0,
+            first: 0,
             children,
             prepared: BTreeMap::new(),
             early: BTreeMap::new(),
@@ -219,6 +222,42 @@ impl<F> Relay<F> {
         let seq = self.next;
         self.keep(Numbered { seq, version, frame }, None);
         seq
+    }
+
+    /// The source goes over to a new tree: frames of the one before that wait behind the last that
+    /// some child was sent go to `children` instead.
+    pub(super) fn turn(&mut self, version: u64, children: Vec<u32>) {
+        let old = std::mem::replace(&mut self.children, children);
+        self.version = version;
+        // Frames of a tree that was left earlier are on their way to others.
+        let unsent = old.iter().map(|&child| self.unsent(child)).max().unwrap_or(self.next);
+        let first = unsent.max(self.first);
+        self.first = first;
+        for child in &old {
+            if let Some(queue) = self.queues.get_mut(child) {
+                queue.retain(|&seq| seq < first);
+            }
+        }
+        for kept in self.kept.iter_mut().filter(|kept| kept.numbered.seq >= first) {
+            kept.numbered.version = version;
+            kept.left = kept.left - old.len() + self.children.len();
+            for &child in &self.children {
+                self.queues.entry(child).or_default().push_back(kept.numbered.seq);
+            }
+        }
+        self.queues.retain(|_, queue| !queue.is_empty());
+    }
+
+    /// The first frame that a child is still to be sent.
+    fn unsent(&self, child: u32) -> u64 {
+        let queue = self.queues.get(&child);
+        queue.and_then(|queue| queue.front()).copied().unwrap_or(self.next)
+    }
+
+    /// Whether the source has sent a frame by the tree that it has turned to: then all members will
+    /// see one.
+    pub(super) fn has_sent_of_version(&self) -> bool {
+        self.children.iter().any(|&child| self.unsent(child) > self.first)
     }
 
     /// Sends the frame that was kept last to others as well: to those beside the tree.

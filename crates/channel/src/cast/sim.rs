@@ -285,7 +285,7 @@ impl<'a> Run<'a> {
     fn admit(&mut self) {
         while self.source.relay().kept() < self.plan.queue as usize {
             let Some(came) = self.waiting.pop_front() else { return };
-            let (seq, switched) = self.source.push(());
+            let seq = self.source.push(());
             let locals: Vec<u32> = match self.plan.by_instance {
                 true => (0..self.plan.processes)
                     .flat_map(|process| instances_of(process, self.plan.instances))
@@ -297,11 +297,6 @@ impl<'a> Run<'a> {
             self.outcome.frames.push(Multicast { came_ns: came, done_ns: came });
             self.left.push(self.plan.processes * self.plan.instances);
             self.monitor.arrived(self.plan.encode_ns);
-            if switched {
-                let took = self.now - self.change_since;
-                let degree = self.source.tree().degree();
-                self.outcome.changes.push((self.now, took, degree));
-            }
             self.adapt(seq);
         }
     }
@@ -442,7 +437,11 @@ impl<'a> Run<'a> {
                 }
             }
             (Message::Steered { version }, None) => {
-                self.source.answered(from, version).map_err(broken)?;
+                if self.source.answered(from, version).map_err(broken)? {
+                    let took = self.now - self.change_since;
+                    let degree = self.source.tree().degree();
+                    self.outcome.changes.push((self.now, took, degree));
+                }
             }
             (message, _) => return Err(format!("process {to} got {message:?}")),
         }

@@ -19,7 +19,9 @@ pub struct Steer {
 struct Change {
     version: u64,
     tree: Tree,
-    /// Members that have not answered.
+    /// Members that were told, by number.
+    told: Vec<u32>,
+    /// Members that have not answered, by address.
     unanswered: Vec<u32>,
 }
 
@@ -31,6 +33,9 @@ pub struct Source<F> {
     /// By member of the tree.
     addresses: Vec<u32>,
     change: Option<Change>,
+    /// Members that were told of trees that are used, or were, and of which no frame was sent:
+    /// they go on by the tree before, unless they are told of the next.
+    untaught: Vec<u32>,
     /// The last version that was given to a tree, used or not.
     versions: u64,
 }
@@ -43,7 +48,7 @@ impl<F> Source<F> {
     pub fn new(tree: Tree, addresses: Vec<u32>, open_max: usize) -> Self {
         assert_eq!(addresses.len(), tree.members() as usize + 1, "an address for each member");
         let relay = Relay::new(children(&tree, &addresses, 0), open_max);
-        Self { relay, tree, addresses, change: None, versions: 0 }
+        Self { relay, tree, addresses, change: None, untaught: vec![], versions: 0 }
     }
 
     /// The source as the member that it is.
@@ -67,18 +72,9 @@ impl<F> Source<F> {
         children(tree, addresses, member)
     }
 
-    /// Gives out a frame: by the new tree, if a change is answered by all. Gives its number, and
-    /// whether it is the first of a new tree.
-    pub fn push(&mut self, frame: F) -> (u64, bool) {
-        let mut version = self.relay.version();
-        let ready = self.change.take_if(|change| change.unanswered.is_empty());
-        let switches = ready.is_some();
-        if let Some(change) = ready {
-            version = change.version;
-            self.relay.prepare(version, children(&change.tree, &self.addresses, 0));
-            self.tree = change.tree;
-        }
-        (self.relay.append(version, frame), switches)
+    /// Gives out a frame by the tree that is used; gives its number.
+    pub fn push(&mut self, frame: F) -> u64 {
+        self.relay.append(self.relay.version(), frame)
     }
 
     /// Whether a change is under way.
@@ -87,11 +83,16 @@ impl<F> Source<F> {
     }
 
     /// Begins to change to another tree over the same members; gives what members are to be told.
-    /// A change that was under way is given up.
+    /// A change that was under way is given up. If nobody has to be told, the tree is used at once.
     pub fn begin(&mut self, tree: Tree) -> Vec<Steer> {
         self.versions += 1;
         let version = self.versions;
-        let told = |member: &u32| tree.children(*member) != self.tree.children(*member);
+        if self.relay.has_sent_of_version() {
+            self.untaught.clear();
+        }
+        let told = |member: &u32| {
+            tree.children(*member) != self.tree.children(*member) || self.untaught.contains(member)
+        };
         let members: Vec<u32> = (1..=tree.members()).filter(told).collect();
         let steer = |&member: &u32| Steer {
             to: self.addresses[member as usize],
@@ -100,22 +101,37 @@ impl<F> Source<F> {
         };
         let steers: Vec<Steer> = members.iter().map(steer).collect();
         let unanswered = steers.iter().map(|steer| steer.to).collect();
-        self.change = Some(Change { version, tree, unanswered });
+        self.change = Some(Change { version, tree, told: members, unanswered });
+        self.turn();
         steers
     }
 
-    /// A member has prepared a version.
+    /// A member has prepared a version. True if it was the last, and the new tree is used from now
+    /// on: by all frames behind the last that was sent to some child, also by those that wait.
     ///
     /// # Errors
     /// [`Breach::Answered`] when none was ever made. One that was given up is answered in vain.
-    pub fn answered(&mut self, from: u32, version: u64) -> Result<(), Breach> {
+    pub fn answered(&mut self, from: u32, version: u64) -> Result<bool, Breach> {
         if version == 0 || version > self.versions {
             return Err(Breach::Answered { version });
         }
         if let Some(change) = self.change.as_mut().filter(|change| change.version == version) {
             change.unanswered.retain(|&member| member != from);
         }
-        Ok(())
+        Ok(self.turn())
+    }
+
+    /// Goes over to the new tree, if all have answered.
+    fn turn(&mut self) -> bool {
+        let ready = self.change.take_if(|change| change.unanswered.is_empty());
+        let Some(Change { version, tree, told, .. }) = ready else { return false };
+        if self.relay.has_sent_of_version() {
+            self.untaught.clear();
+        }
+        self.untaught.extend(told);
+        self.relay.turn(version, children(&tree, &self.addresses, 0));
+        self.tree = tree;
+        true
     }
 
     /// Gives up a change that is under way: the old tree stays.
@@ -138,22 +154,56 @@ mod tests {
         Source::new(Tree::new(Shape::Capped(cap), n), addresses, 4)
     }
 
+    /// The frames that a child of the source can be sent, with their versions.
+    fn sent_to(source: &mut Source<u8>, child: u32) -> Vec<(u64, u64)> {
+        let mut sent = vec![];
+        while let Some(next) = source.relay().to_send(child) {
+            sent.push((next.seq, next.version));
+            source.relay_mut().sent(child);
+        }
+        sent
+    }
+
     #[test]
-    fn a_change_is_used_by_the_first_frame_behind_all_answers() {
+    fn a_change_is_used_when_all_have_answered() {
         let mut source = source(7, 3);
-        assert_eq!(source.push(1), (0, false));
+        assert_eq!(source.push(1), 0);
         let tree = source.tree().switched(2);
         let steers = source.begin(tree.clone());
-        assert!(!steers.is_empty());
-        assert_eq!(source.push(2), (1, false));
-        for steer in &steers {
-            assert_eq!(source.relay().version(), 0);
+        for (at, steer) in steers.iter().enumerate() {
+            assert_eq!((source.tree().degree(), source.relay().version()), (3, 0));
+            let last = at + 1 == steers.len();
+            assert_eq!(source.answered(steer.to, steer.version), Ok(last));
+        }
+        assert_eq!((source.tree(), source.relay().version()), (&tree, 1));
+        assert_eq!(source.push(2), 1);
+        let again = source.begin(tree.clone());
+        let told = |steers: &[Steer]| steers.iter().map(|steer| steer.to).collect::<Vec<_>>();
+        assert_eq!(told(&again), told(&steers), "no frame has told them of the tree before");
+        source.abandon();
+        sent_to(&mut source, 10);
+        assert_eq!((source.begin(tree).len(), source.is_changing()), (0, false));
+    }
+
+    #[test]
+    fn frames_that_wait_go_by_the_new_tree_behind_the_last_that_was_sent() {
+        let mut source = source(7, 3);
+        (0..4).for_each(|frame| assert_eq!(source.push(frame), u64::from(frame)));
+        source.relay_mut().also(3, &[5]);
+        // Frames 0 and 1 are under way by the old tree.
+        for _ in 0..2 {
+            source.relay_mut().sent(10);
+        }
+        for steer in source.begin(source.tree().switched(1)) {
             source.answered(steer.to, steer.version).unwrap();
         }
-        assert_ne!(*source.tree(), tree);
-        assert_eq!(source.push(3), (2, true));
-        assert_eq!((source.tree(), source.relay().version()), (&tree, 1));
-        assert_eq!(source.push(4), (3, false));
+        assert_eq!(sent_to(&mut source, 10), [(2, 1), (3, 1)]);
+        assert_eq!(sent_to(&mut source, 20), [(0, 0), (1, 0)]);
+        assert_eq!(sent_to(&mut source, 40), [(0, 0), (1, 0)]);
+        source.relay_mut().settle();
+        assert_eq!((source.relay().kept(), sent_to(&mut source, 5)), (1, vec![(3, 1)]));
+        source.relay_mut().settle();
+        assert_eq!(source.relay().kept(), 0);
     }
 
     #[test]
@@ -163,9 +213,9 @@ mod tests {
         let steers = source.begin(before.switched(1));
         source.abandon();
         for steer in &steers {
-            source.answered(steer.to, steer.version).unwrap();
+            assert_eq!(source.answered(steer.to, steer.version), Ok(false));
         }
-        assert_eq!(source.push(1), (0, false));
+        assert_eq!(source.push(1), 0);
         assert_eq!((source.tree(), source.relay().version()), (&before, 0));
         assert_eq!(source.answered(10, 2), Err(Breach::Answered { version: 2 }));
         assert!(source.begin(before.switched(2)).iter().all(|steer| steer.version == 2));

@@ -316,13 +316,9 @@ impl Cast {
     ) -> Result<(), DataflowError> {
         let has_room = || (self.own.borrow().relay().kept() < self.queue_frames).then_some(());
         member.net().wait_for_credit(self.tag, &self.room, has_room).await;
-        let (seq, switched) = self.own.borrow_mut().push(parcel);
+        let seq = self.own.borrow_mut().push(parcel);
         if let Some(others) = also {
             self.own.borrow_mut().relay_mut().also(seq, &others);
-        }
-        if switched {
-            member.net().count(|metrics| &metrics.tree_changes, 1);
-            self.report_switch();
         }
         self.monitor.borrow_mut().arrived(encode_ns);
         self.adapt();

@@ -71,7 +71,13 @@ impl Cast {
                     self.notes.borrow_mut().push_back(Note { to: source, header, payload: vec![] });
                 }
             }
-            Kind::Steered => self.own.borrow_mut().answered(from, aux).map_err(broken)?,
+            Kind::Steered => {
+                let changed = self.own.borrow_mut().answered(from, aux).map_err(broken)?;
+                if changed {
+                    member.net().count(|metrics| &metrics.tree_changes, 1);
+                    self.report_switch();
+                }
+            }
             kind => return Err(malformed(format!("a frame of kind {kind:?} by this tree"))),
         }
         if message_kind == Kind::Took {
