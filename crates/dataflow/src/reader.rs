@@ -20,6 +20,8 @@ use arrow::compute::filter_record_batch;
 use arrow::datatypes::{DataType, TimeUnit};
 use arrow::record_batch::RecordBatch;
 
+use state::vector;
+
 use crate::bad::BadRow;
 use crate::error::DataflowError;
 use crate::job::Input;
@@ -299,7 +301,7 @@ fn is_idle(flow: &OpenFlow, timeout: Option<u64>) -> bool {
 /// the one in front of it: most batches of most sources.
 fn in_order(times: &[i64], reached: i64, delay: i64) -> Option<(i64, i64)> {
     let (&first, &last) = (times.first()?, times.last()?);
-    (first >= reached.saturating_sub(delay) && ascends(times)).then_some((first, last))
+    (first >= reached.saturating_sub(delay) && vector::ascends(times)).then_some((first, last))
 }
 
 /// The greatest time after `times`, given the greatest before them; and for each row the watermark
@@ -325,16 +327,6 @@ fn watermarks_met(times: &[i64], reached: i64, delay: i64) -> (i64, Option<Int64
         watermark
     });
     (greatest, Some(Int64Array::from_iter_values(met)))
-}
-
-/// Whether no time lies before the one in front of it; false as well if some lie in the outer
-/// halves of the axis, whose differences might overflow. There is no comparison of 64 bits in the
-/// vector instructions that every x86-64 has, but there is a subtraction, whose sign tells.
-fn ascends(times: &[i64]) -> bool {
-    let outer = |time: i64| time ^ (time << 1);
-    let Some(&first) = times.first() else { return true };
-    let steps = times.iter().zip(&times[1..]);
-    steps.fold(outer(first), |sign, (&a, &b)| sign | b.wrapping_sub(a) | outer(b)) >= 0
 }
 
 fn extremes(times: &[i64]) -> (i64, i64) {

@@ -1,5 +1,7 @@
 //! Which group each row of a batch belongs to.
 
+use crate::vector;
+
 /// The group of each row of a batch.
 ///
 /// Keeps this invariant, on which [`crate::kernel`] relies: no id is greater than `reach`, which
@@ -32,7 +34,7 @@ impl<'a> Groups<'a> {
 
     /// Row `i` is of group `ids[i]`. Rows that all have the same group are recognised.
     pub fn each(ids: &'a [u32]) -> Self {
-        let (any, all) = ids.iter().fold((0, u32::MAX), |(any, all), &id| (any | id, all & id));
+        let (any, all) = vector::any_all(ids);
         match ids.first() {
             Some(&id) if any == all => Self::one(id, ids.len()),
             _ => Self { ids: Ids::Each(ids), reach: any },

@@ -54,6 +54,7 @@ mod slices;
 mod spec;
 mod spill;
 mod table;
+pub mod vector;
 mod windowed;
 mod windows;
 mod words;

@@ -163,7 +163,12 @@ impl<T: Values<Native: Ordered>, const MAX: bool> Accumulator for Extremes<T, MA
             None => {
                 self.valid.all(groups, total);
                 kernel::scatter(codes, groups, values.values(), |slot, value| {
-                    *slot = (*slot).max(Self::code(value));
+                    // Most values are not extreme; a store would have the next row of the group
+                    // wait for it.
+                    let code = Self::code(value);
+                    if code > *slot {
+                        *slot = code;
+                    }
                 });
             }
             Some(nulls) => self.valid.some(groups, nulls, total, |row, group| {

@@ -11,7 +11,7 @@ use arrow::datatypes::DataType;
 
 use super::room;
 use crate::table::Table;
-use crate::{Part, StateError, words};
+use crate::{Part, StateError, vector, words};
 
 /// Where fewer than one entry in so many is used, each is cleared on its own.
 const CLEAR_EACH: usize = 32;
@@ -132,13 +132,10 @@ impl ArrayIndex {
         out.clear();
         let (mut any, mut top_id) = (0, 0);
         match nulls {
-            None => out.extend(words.iter().map(|&word| {
-                let distance = word.wrapping_sub(base);
-                any |= distance;
-                let id = (distance as u32).wrapping_add(1);
-                top_id |= id;
-                id
-            })),
+            None => {
+                out.resize(words.len(), 0);
+                (any, top_id) = vector::distances(words, base, out);
+            }
             Some(nulls) => out.extend(words.iter().zip(nulls.iter()).map(|(&word, valid)| {
                 let distance = word.wrapping_sub(base);
                 any |= if valid { distance } else { 0 };

@@ -1,0 +1,89 @@
+//! Loops over whole columns that are worth the vector instructions of the machine at hand.
+//!
+//! The program is built for every x86-64; each loop here is compiled for newer ones as well
+//! (AVX-512, AVX2) and chosen when it is first called. All versions are the same code, so results
+//! are equal. The macro that makes them calls them as `unsafe` functions, after it has asked the
+//! processor.
+#![allow(unsafe_code)]
+
+use multiversion::multiversion;
+
+/// Whether no time lies before the one in front of it; false as well if some lie in the outer
+/// halves of the axis, whose differences might overflow.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+pub fn ascends(times: &[i64]) -> bool {
+    // A sign tells, not a comparison: the oldest vector instructions compare no 64 bits.
+    let outer = |time: i64| time ^ (time << 1);
+    let Some((&first, rest)) = times.split_first() else { return true };
+    let steps = times.iter().zip(rest);
+    steps.fold(outer(first), |sign, (&a, &b)| sign | b.wrapping_sub(a) | outer(b)) >= 0
+}
+
+/// Writes the lower half of `word - base + 1` of each word to `out`. Gives the disjunctions of the
+/// distances from the base and of what was written.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+pub(crate) fn distances(words: &[u64], base: u64, out: &mut [u32]) -> (u64, u32) {
+    let (mut any, mut top) = (0, 0);
+    for (&word, out) in words.iter().zip(out) {
+        let distance = word.wrapping_sub(base);
+        any |= distance;
+        *out = (distance as u32).wrapping_add(1);
+        top |= *out;
+    }
+    (any, top)
+}
+
+/// The disjunction and the conjunction of all.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+pub(crate) fn any_all(ids: &[u32]) -> (u32, u32) {
+    ids.iter().fold((0, u32::MAX), |(any, all), &id| (any | id, all & id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lengths around those of vectors.
+    fn lengths() -> impl Iterator<Item = usize> {
+        (0..70).chain([127, 128, 129, 1000])
+    }
+
+    #[test]
+    fn times_ascend_if_no_one_lies_before_the_one_in_front() {
+        for len in lengths() {
+            let mut times: Vec<i64> = (0..len as i64).map(|at| at / 2 - 7).collect();
+            assert!(ascends(&times));
+            for at in 1..len {
+                let before = std::mem::replace(&mut times[at], -8);
+                assert!(!ascends(&times), "{at} of {len}");
+                times[at] = before;
+            }
+        }
+        assert!(!ascends(&[i64::MIN, i64::MAX]), "the difference overflows");
+        assert!(!ascends(&[0, i64::MAX]), "in the outer half of the axis");
+    }
+
+    #[test]
+    fn columns_are_read_as_one_by_one() {
+        let mut word = 1u64;
+        for len in lengths() {
+            let words: Vec<u64> = (0..len)
+                .map(|_| {
+                    word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    word
+                })
+                .collect();
+            let base = word >> 3;
+            let mut ids = vec![0; len];
+            let (any, top) = distances(&words, base, &mut ids);
+            let each = words.iter().map(|word| word.wrapping_sub(base));
+            assert_eq!(any, each.clone().fold(0, |any, distance| any | distance));
+            let expected: Vec<u32> = each.map(|at| (at as u32).wrapping_add(1)).collect();
+            assert_eq!(ids, expected);
+            let (disjunction, conjunction) = any_all(&ids);
+            assert_eq!(disjunction, top);
+            assert_eq!(disjunction, ids.iter().fold(0, |any, id| any | id));
+            assert_eq!(conjunction, ids.iter().fold(u32::MAX, |all, id| all & id));
+        }
+    }
+}
