@@ -4,6 +4,9 @@
 //! (AVX-512, AVX2) and chosen when it is first called. All versions are the same code, so results
 //! are equal. The macro that makes them calls them as `unsafe` functions, after it has asked the
 //! processor.
+//!
+//! No closures: one that is given to an iterator is compiled for the newer processor, the iterator
+//! is not, and so each of its calls remains a call.
 #![allow(unsafe_code)]
 
 use multiversion::multiversion;
@@ -13,10 +16,12 @@ use multiversion::multiversion;
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub fn ascends(times: &[i64]) -> bool {
     // A sign tells, not a comparison: the oldest vector instructions compare no 64 bits.
-    let outer = |time: i64| time ^ (time << 1);
     let Some((&first, rest)) = times.split_first() else { return true };
-    let steps = times.iter().zip(rest);
-    steps.fold(outer(first), |sign, (&a, &b)| sign | b.wrapping_sub(a) | outer(b)) >= 0
+    let mut sign = first ^ (first << 1);
+    for (&a, &b) in times.iter().zip(rest) {
+        sign |= b.wrapping_sub(a) | (b ^ (b << 1));
+    }
+    sign >= 0
 }
 
 /// Writes the lower half of `word - base + 1` of each word to `out`. Gives the disjunctions of the
@@ -36,7 +41,12 @@ pub(crate) fn distances(words: &[u64], base: u64, out: &mut [u32]) -> (u64, u32)
 /// The disjunction and the conjunction of all.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub(crate) fn any_all(ids: &[u32]) -> (u32, u32) {
-    ids.iter().fold((0, u32::MAX), |(any, all), &id| (any | id, all & id))
+    let (mut any, mut all) = (0, u32::MAX);
+    for &id in ids {
+        any |= id;
+        all &= id;
+    }
+    (any, all)
 }
 
 #[cfg(test)]
