@@ -341,6 +341,7 @@ impl Slice {
             Index::One => Ok(()),
             Index::Refused(keys) => Err(StateError::Key(keys.clone())),
             Index::Packed(index) => index.intern(keys, &mut ids),
+            Index::PackedWide(index) => index.intern(keys, &mut ids),
             Index::Wide(index) => index.intern(keys, &mut ids),
             Index::Array(_) | Index::Hash(_) => {
                 let mut scratch = std::mem::take(&mut self.words);

@@ -257,7 +257,9 @@ fn several_keys_are_packed_or_wide() {
         (vec![a.clone(), b.clone()], KeyMode::Packed, 3),
         (vec![b.clone(), a.clone()], KeyMode::Packed, 3),
         (vec![a.clone(), b.clone(), c], KeyMode::Wide, 3),
-        (vec![a, f, b], KeyMode::Wide, 3),
+        (vec![a.clone(), f.clone(), b.clone()], KeyMode::Packed, 3),
+        (vec![b.clone(), a.clone(), f.clone(), a.clone()], KeyMode::Packed, 3),
+        (vec![a.clone(), f, b, a.clone(), a], KeyMode::Wide, 3),
     ];
     for (keys, mode, groups) in cases {
         let types = keys.iter().map(|key| key.data_type().clone()).collect();

@@ -1,4 +1,4 @@
-//! Keys of at most 128 bits in an open-addressed table.
+//! Keys of at most 256 bits in an open-addressed table.
 //!
 //! A slot holds the key and its id side by side, so that a row costs one cache miss here and one in
 //! each accumulator. A batch is hashed first and then probed, with slots prefetched some rows
@@ -72,6 +72,75 @@ impl Key for u128 {
     #[inline(always)]
     fn read(self, slot: &[u64; 4]) -> (u32, bool) {
         (slot[2] as u32, slot[0] == self as u64 && slot[1] == (self >> 64) as u64)
+    }
+}
+
+impl Key for [u64; 4] {
+    type Slot = [u64; 5];
+
+    #[inline(always)]
+    fn hash(self) -> u64 {
+        let [a, b, c, d] = self;
+        hash::combine(hash::wide(u128::from(b) << 64 | u128::from(a)), hash::combine(c, d))
+    }
+
+    #[inline(always)]
+    fn slot(self, id: u32) -> [u64; 5] {
+        let [a, b, c, d] = self;
+        [a, b, c, d, u64::from(id) + 1]
+    }
+
+    #[inline(always)]
+    fn read(self, slot: &[u64; 5]) -> (u32, bool) {
+        let differs = self.iter().zip(slot).fold(0, |bits, (a, b)| bits | (a ^ b));
+        (slot[4] as u32, differs == 0)
+    }
+}
+
+/// Several keys in one number.
+pub(crate) trait Packed: Key {
+    const BITS: u32;
+    const ZERO: Self;
+    /// Puts a cell, of at most 65 bits, where there is none.
+    fn put(&mut self, cell: u128, shift: u32);
+    /// The cell that begins there, below others.
+    fn cell(self, shift: u32) -> u128;
+}
+
+impl Packed for u128 {
+    const BITS: u32 = 128;
+    const ZERO: Self = 0;
+
+    #[inline(always)]
+    fn put(&mut self, cell: u128, shift: u32) {
+        *self |= cell << shift;
+    }
+
+    #[inline(always)]
+    fn cell(self, shift: u32) -> u128 {
+        self >> shift
+    }
+}
+
+impl Packed for [u64; 4] {
+    const BITS: u32 = 256;
+    const ZERO: Self = [0; 4];
+
+    #[inline(always)]
+    fn put(&mut self, cell: u128, shift: u32) {
+        let at = shift as usize / 64;
+        let bits = cell << (shift % 64);
+        self[at] |= bits as u64;
+        if let Some(next) = self.get_mut(at + 1) {
+            *next |= (bits >> 64) as u64;
+        }
+    }
+
+    #[inline(always)]
+    fn cell(self, shift: u32) -> u128 {
+        let at = shift as usize / 64;
+        let next = self.get(at + 1).copied().unwrap_or(0);
+        (u128::from(next) << 64 | u128::from(self[at])) >> (shift % 64)
     }
 }
 
@@ -311,20 +380,20 @@ impl WordIndex {
     }
 }
 
-/// Several keys of together at most 128 bits. Each has a bit that says whether it is null, and its
+/// Several keys that fit one number together. Each has a bit that says whether it is null, and its
 /// word above that.
-pub(crate) struct PackedIndex {
-    index: HashIndex<u128>,
+pub(crate) struct PackedIndex<K: Packed> {
+    index: HashIndex<K>,
     scratch: Vec<u64>,
-    packed: Vec<u128>,
+    packed: Vec<K>,
 }
 
-impl PackedIndex {
+impl<K: Packed> PackedIndex<K> {
     /// `None` if the keys do not fit.
     pub(crate) fn new(keys: &[DataType]) -> Option<Self> {
         let bits = keys.iter().map(|key| words::bits(key).map(|bits| bits + 1));
         let bits = bits.sum::<Option<u32>>()?;
-        (bits <= 128).then(|| Self { index: HashIndex::new(), scratch: vec![], packed: vec![] })
+        (bits <= K::BITS).then(|| Self { index: HashIndex::new(), scratch: vec![], packed: vec![] })
     }
 
     /// Appends the id of each row to `out`.
@@ -359,9 +428,9 @@ impl PackedIndex {
             .map(|key| {
                 let bits = words::bits(key).ok_or_else(|| StateError::Key(key.clone()))?;
                 let mask = u64::MAX >> (64 - bits);
-                let cells = packed.iter().map(|packed| packed >> shift);
+                let cells = packed.iter().map(|packed| packed.cell(shift));
                 let words = cells.map(|cell| (cell >> 1) as u64 & mask).collect();
-                let null = |packed: &u128| (packed >> shift) & 1 == 1;
+                let null = |packed: &K| packed.cell(shift) & 1 == 1;
                 let nulls = packed.iter().any(null).then(|| {
                     let valid = packed.iter().map(|packed| !null(packed));
                     NullBuffer::new(valid.collect())
@@ -382,18 +451,18 @@ impl PackedIndex {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.index.bytes() + self.scratch.capacity() * 8 + self.packed.capacity() * 16
+        self.index.bytes() + self.scratch.capacity() * 8 + self.packed.capacity() * size_of::<K>()
     }
 }
 
 /// Replaces `packed` by the keys of each row in one number.
-fn pack(
+fn pack<K: Packed>(
     keys: &[ArrayRef],
     scratch: &mut Vec<u64>,
-    packed: &mut Vec<u128>,
+    packed: &mut Vec<K>,
 ) -> Result<(), StateError> {
     packed.clear();
-    packed.resize(keys[0].len(), 0);
+    packed.resize(keys[0].len(), K::ZERO);
     let mut shift = 0;
     for key in keys {
         let bits =
@@ -403,13 +472,13 @@ fn pack(
         match key.nulls().filter(|nulls| nulls.null_count() > 0) {
             None => {
                 for (packed, &word) in packed.iter_mut().zip(words) {
-                    *packed |= (u128::from(word & mask) << 1) << shift;
+                    packed.put(u128::from(word & mask) << 1, shift);
                 }
             }
             Some(nulls) => {
                 for ((packed, &word), valid) in packed.iter_mut().zip(words).zip(nulls) {
                     let cell = if valid { u128::from(word & mask) << 1 } else { 1 };
-                    *packed |= cell << shift;
+                    packed.put(cell, shift);
                 }
             }
         }

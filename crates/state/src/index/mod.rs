@@ -5,7 +5,7 @@
 //! | One | none | always 0 |
 //! | Array | an integer-like key in a small range | key − base, with holes; or dense by a table |
 //! | Hash | one key of at most 64 bits | dense, in order of first appearance |
-//! | Packed | several keys that fit 128 bits with their null bits | dense |
+//! | Packed | several keys that fit 128 or 256 bits with their null bits | dense |
 //! | Wide | anything else | dense |
 //!
 //! NULL is a value like any other, as GROUP BY has it. An index never forgets a key until
@@ -36,7 +36,7 @@ pub enum KeyMode {
     Array,
     /// One key of at most 64 bits in a hash table.
     Hash,
-    /// Several keys of together at most 128 bits in a hash table.
+    /// Several keys of together at most 256 bits in a hash table.
     Packed,
     /// Keys of any type, encoded as bytes, in a hash table over a log.
     Wide,
@@ -49,7 +49,8 @@ pub(crate) enum Index {
     One,
     Array(ArrayIndex),
     Hash(WordIndex),
-    Packed(PackedIndex),
+    Packed(PackedIndex<u128>),
+    PackedWide(PackedIndex<[u64; 4]>),
     Wide(WideIndex),
 }
 
@@ -73,6 +74,9 @@ impl Index {
             }
             if let Some(packed) = PackedIndex::new(keys) {
                 return Self::Packed(packed);
+            }
+            if let Some(packed) = PackedIndex::new(keys) {
+                return Self::PackedWide(packed);
             }
         }
         match WideIndex::new(keys) {
@@ -106,6 +110,7 @@ impl Index {
                 index.intern(words, nulls, ids)
             }
             Self::Packed(index) => index.intern(keys, ids),
+            Self::PackedWide(index) => index.intern(keys, ids),
             Self::Wide(index) => index.intern(keys, ids),
         }
     }
@@ -134,6 +139,7 @@ impl Index {
                 Ok(())
             }
             Self::Packed(index) => index.find(keys, ids),
+            Self::PackedWide(index) => index.find(keys, ids),
             Self::Wide(index) => index.find(keys, ids),
         }
     }
@@ -144,7 +150,7 @@ impl Index {
             Self::Refused(_) => KeyMode::Wide,
             Self::Array(_) => KeyMode::Array,
             Self::Hash(_) => KeyMode::Hash,
-            Self::Packed(_) => KeyMode::Packed,
+            Self::Packed(_) | Self::PackedWide(_) => KeyMode::Packed,
             Self::Wide(_) => KeyMode::Wide,
         }
     }
@@ -157,6 +163,7 @@ impl Index {
             Self::Array(index) => index.total(),
             Self::Hash(index) => index.total(),
             Self::Packed(index) => index.total(),
+            Self::PackedWide(index) => index.total(),
             Self::Wide(index) => index.total(),
         }
     }
@@ -169,6 +176,7 @@ impl Index {
             Self::Array(index) => Ok(vec![index.keys(&keys[0], part)?]),
             Self::Hash(index) => Ok(vec![index.keys(part)?]),
             Self::Packed(index) => index.keys(keys, part),
+            Self::PackedWide(index) => index.keys(keys, part),
             Self::Wide(index) => index.keys(keys, part),
         }
     }
@@ -180,6 +188,7 @@ impl Index {
             Self::One | Self::Refused(_) | Self::Array(_) => {}
             Self::Hash(index) => index.set_room(bytes),
             Self::Packed(index) => index.set_room(bytes),
+            Self::PackedWide(index) => index.set_room(bytes),
             Self::Wide(index) => index.set_room(bytes),
         }
     }
@@ -191,6 +200,7 @@ impl Index {
             Self::Array(index) => index.clear(),
             Self::Hash(index) => index.clear(),
             Self::Packed(index) => index.clear(),
+            Self::PackedWide(index) => index.clear(),
             Self::Wide(index) => index.clear(),
         }
     }
@@ -201,6 +211,7 @@ impl Index {
             Self::Array(index) => index.bytes(),
             Self::Hash(index) => index.bytes(),
             Self::Packed(index) => index.bytes(),
+            Self::PackedWide(index) => index.bytes(),
             Self::Wide(index) => index.bytes(),
         }
     }
