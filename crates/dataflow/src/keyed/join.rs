@@ -1,19 +1,21 @@
 //! The join of two inputs window by window (S7, NB8).
 //!
-//! Rows wait, by the end of their window, until the watermark of both inputs has passed it. Then
-//! the rows of the window meet: those of the side that has fewer are put into a hash table by their
-//! keys, those of the other are probed against it, batch by batch, as they lie. Windows of few rows
-//! meet together, so that their pairs make batches of some size: the end of the window is a key
-//! then. The state of a window is dropped with its last row.
+//! Rows wait, in the batches in which they came, until the watermark of both inputs has passed the
+//! end of their window. Then the rows of the window meet: those of the side that has fewer are put
+//! into a hash table by their keys, those of the other are probed against it, batch by batch, as
+//! they lie. Windows of few rows, as sessions are, meet together, so that a batch is cut where a
+//! meeting ends and not where a window does: the end of the window is a key then. A batch is
+//! dropped with the last of its windows.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use arrow::compute::concat_batches;
+use arrow::array::{RecordBatch, UInt32Array};
+use arrow::buffer::ScalarBuffer;
+use arrow::compute::{concat_batches, take_record_batch};
 use arrow::datatypes::SchemaRef;
 
-use super::{before_windows, by_window};
+use super::{before_windows, ends_of};
 use crate::error::DataflowError;
 use crate::job::{Kept, KeyedOperator, KeyedState, Step};
 use crate::pairing::{Hashed, JoinKind, Pairing, Terms, names};
@@ -55,7 +57,13 @@ impl KeyedOperator for WindowJoin {
     }
 
     fn create(&self) -> Box<dyn KeyedState> {
-        Box::new(Joining { spec: self.clone(), windows: BTreeMap::new(), firing: None, held: 0 })
+        Box::new(Joining {
+            spec: self.clone(),
+            runs: Default::default(),
+            next: i64::MAX,
+            firing: None,
+            held: 0,
+        })
     }
 
     fn keeps(&self, _: usize) -> Option<Kept> {
@@ -81,18 +89,21 @@ type Sides = [Vec<RecordBatch>; 2];
 /// Rows that wait for their window to end.
 struct Joining {
     spec: WindowJoin,
-    /// By the end of the window.
-    windows: BTreeMap<i64, Sides>,
+    /// By side, none without rows.
+    runs: [Vec<Run>; 2],
+    /// The end of their first window.
+    next: i64,
     firing: Option<Firing>,
     held: usize,
 }
 
 impl KeyedState for Joining {
     fn push(&mut self, input: usize, batch: RecordBatch) -> Result<(), DataflowError> {
-        for (end, rows) in by_window(&batch, self.spec.sides[input].window_end)? {
-            self.held += bytes_of(&rows);
-            self.windows.entry(end).or_default()[input].push(rows);
-        }
+        let run = Run::new(batch, self.spec.sides[input].window_end)?;
+        let Some(next) = run.next() else { return Ok(()) };
+        self.next = self.next.min(next);
+        self.held += run.bytes;
+        self.runs[input].push(run);
         Ok(())
     }
 
@@ -109,13 +120,13 @@ impl KeyedState for Joining {
                 self.held -= firing.bytes;
                 self.firing = None;
             }
-            let (due, windows) = self.due(watermark, rows_max);
-            if windows == 0 {
+            if self.runs.iter().all(Vec::is_empty) || self.next > watermark {
                 return Ok(None);
             }
-            let waited: usize = due.iter().flatten().map(bytes_of).sum();
-            let firing = Firing::new(&self.spec, due, windows > 1, rows_max)?;
-            self.held = self.held - waited + firing.bytes;
+            let (first, until) = (self.next, self.until(watermark, rows_max));
+            let due = self.take(until);
+            let firing = Firing::new(&self.spec, due, first < until, rows_max)?;
+            self.held += firing.bytes;
             self.firing = Some(firing);
         }
     }
@@ -131,21 +142,85 @@ impl KeyedState for Joining {
 }
 
 impl Joining {
-    /// Takes out the first windows that are due: one, or so many that a side has some `rows_max`
-    /// rows. Gives how many windows they are.
-    fn due(&mut self, watermark: i64, rows_max: usize) -> (Sides, usize) {
-        let (mut due, mut windows) = (Sides::default(), 0);
-        let mut rows = [0; 2];
-        while rows.iter().all(|&rows| rows < rows_max)
-            && let Some(window) = self.windows.first_entry().filter(|w| *w.key() <= watermark)
-        {
-            windows += 1;
-            for (side, batches) in window.remove().into_iter().enumerate() {
-                rows[side] += rows_of(&batches);
-                due[side].extend(batches);
+    /// The end of the last window that meets with the first: of those until the watermark as many
+    /// as have at most `rows_max` rows on either side, but one at least.
+    fn until(&self, watermark: i64, rows_max: usize) -> i64 {
+        let fit = |until: i64| {
+            let rows = |runs: &Vec<Run>| runs.iter().map(|run| run.due(until)).sum::<usize>();
+            self.runs.iter().all(|runs| rows(runs) <= rows_max)
+        };
+        let last = |run: &Run| run.ends[run.taken..][..run.due(watermark)].last().copied();
+        let last = self.runs.iter().flatten().filter_map(last).max();
+        let (mut least, mut most) = (self.next, last.unwrap_or(self.next));
+        if fit(most) {
+            return most;
+        }
+        if !fit(least) {
+            return least;
+        }
+        while least < most {
+            let middle = most - (most.abs_diff(least) / 2) as i64;
+            match fit(middle) {
+                true => least = middle,
+                false => most = middle - 1,
             }
         }
-        (due, windows)
+        least
+    }
+
+    /// Takes out the rows of windows until that.
+    fn take(&mut self, until: i64) -> Sides {
+        let mut due = Sides::default();
+        for (runs, due) in self.runs.iter_mut().zip(&mut due) {
+            runs.retain_mut(|run| {
+                due.extend(run.take(until));
+                let is_left = run.next().is_some();
+                self.held -= if is_left { 0 } else { run.bytes };
+                is_left
+            });
+        }
+        self.next = self.runs.iter().flatten().filter_map(Run::next).min().unwrap_or(i64::MAX);
+        due
+    }
+}
+
+/// A batch in the order of windows, from which rows are taken from the front.
+struct Run {
+    batch: RecordBatch,
+    ends: ScalarBuffer<i64>,
+    /// Rows that were taken.
+    taken: usize,
+    bytes: usize,
+}
+
+impl Run {
+    fn new(mut batch: RecordBatch, end: usize) -> Result<Self, DataflowError> {
+        let mut ends = ends_of(&batch, end)?;
+        // Rows that come in the order of their windows, as most do, are not copied.
+        if !ends.is_sorted() {
+            let mut rows: Vec<u32> = (0..ends.len() as u32).collect();
+            rows.sort_by_key(|&row| ends[row as usize]);
+            batch = take_record_batch(&batch, &UInt32Array::from(rows))?;
+            ends = ends_of(&batch, end)?;
+        }
+        Ok(Self { bytes: bytes_of(&batch), batch, ends, taken: 0 })
+    }
+
+    /// The end of the first window of rows that are left.
+    fn next(&self) -> Option<i64> {
+        self.ends.get(self.taken).copied()
+    }
+
+    /// How many rows are left of windows until that.
+    fn due(&self, until: i64) -> usize {
+        self.ends[self.taken..].partition_point(|&end| end <= until)
+    }
+
+    /// Takes them.
+    fn take(&mut self, until: i64) -> Option<RecordBatch> {
+        let rows = self.due(until);
+        self.taken += rows;
+        (rows > 0).then(|| self.batch.slice(self.taken - rows, rows))
     }
 }
 

@@ -20,6 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use arrow::array::{Int64Array, UInt32Array};
+use arrow::buffer::ScalarBuffer;
 use arrow::compute::take_record_batch;
 use arrow::datatypes::{DataType, Field};
 use arrow::record_batch::RecordBatch;
@@ -293,12 +294,16 @@ impl Member for KeyedRun {
     }
 }
 
+/// The ends of the windows of a batch's rows.
+fn ends_of(batch: &RecordBatch, end: usize) -> Result<ScalarBuffer<i64>, DataflowError> {
+    ticks(batch.column(end))
+        .cloned()
+        .ok_or_else(|| DataflowError::Expression("the end of a window is not a timestamp".into()))
+}
+
 /// The rows of a batch by the end of their window.
 fn by_window(batch: &RecordBatch, end: usize) -> Result<Vec<(i64, RecordBatch)>, DataflowError> {
-    let Some(ends) = ticks(batch.column(end)) else {
-        let message = "the end of a window is not a timestamp";
-        return Err(DataflowError::Expression(message.into()));
-    };
+    let ends = ends_of(batch, end)?;
     // Rows that come in the order of their windows, as most do, are not copied.
     if ends.is_sorted() {
         let mut from = 0;

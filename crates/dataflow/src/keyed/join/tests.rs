@@ -99,7 +99,7 @@ fn windows_of_few_rows_fire_together() {
     let rows: Vec<Row> = (0..1_000).map(|at| (Some(at % 3), at, at)).collect();
     let mut state = join(JoinKind::Inner, true, false).create();
     for (side, name) in SIDES.into_iter().enumerate() {
-        rows.chunks(100).for_each(|part| state.push(side, batch(name, part)).unwrap());
+        rows.chunks(50).for_each(|part| state.push(side, batch(name, part)).unwrap());
     }
     let given = std::iter::from_fn(|| state.advance(i64::MAX, 256).unwrap());
     assert_eq!(given.map(|batch| batch.num_rows()).collect::<Vec<_>>(), [256, 256, 256, 232]);
