@@ -181,7 +181,7 @@ pub(crate) fn deposit(mut low: u64, mut places: u64) -> u64 {
 
 /// Asks for the cache line of `table[at]`, which may be out of bounds.
 #[inline(always)]
-pub(crate) fn prefetch<S>(table: &[S], at: usize) {
+pub fn prefetch<S>(table: &[S], at: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

@@ -63,6 +63,7 @@ pub use aggregate::{Accumulator, Aggregate, Holes};
 pub use error::StateError;
 pub use groups::{Groups, Ids};
 pub use index::KeyMode;
+pub use kernel::prefetch;
 pub use key_table::{KeyTable, NullKeys};
 pub use part::Part;
 pub use partition::{Partitioner, Split};

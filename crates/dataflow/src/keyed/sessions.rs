@@ -3,7 +3,9 @@
 //! Rows wait in the batches in which they came ([`Waiting`]), chained by the session that they have
 //! made so far ([`Open`]), which is found by the id of its key. A row that is close to two sessions
 //! brings them together. A session is over when no row on time can continue it any more: then its
-//! rows are given out with its bounds, in the order in which sessions end.
+//! rows are given out with its bounds, in the order in which sessions end. Where a batch has many
+//! of them, they are given out apart from those of others, as they lie in fewer arrays: a batch
+//! that goes out is in that order, but not what comes behind it.
 //!
 //! What is held is in proportion to the rows that wait: they are copied out of batches that are
 //! mostly gone, and ids of keys without sessions are given anew.
@@ -11,14 +13,16 @@
 mod open;
 mod rows;
 
+use std::collections::VecDeque;
+
 use arrow::array::{Array, ArrayData, ArrayRef, AsArray, RecordBatch, make_array};
 use arrow::buffer::{BooleanBuffer, Buffer};
 use arrow::compute::{filter_record_batch, prep_null_mask_filter};
 use arrow::datatypes::{DataType, SchemaRef};
 use state::{KeyTable, NullKeys, Windows};
 
-use self::open::{Open, Session};
-use self::rows::{Chain, Place, Waiting};
+use self::open::{AHEAD, Open, Session};
+use self::rows::{Chains, Part, Place, Waiting};
 use crate::error::DataflowError;
 use crate::job::{Kept, KeyedOperator, KeyedState};
 use crate::pairing::{columns_of, names};
@@ -27,6 +31,9 @@ use crate::time::{last_tick, ticks};
 /// How many times the rows that wait batches may hold, and how many times the keys with sessions
 /// there may be ids, besides [`Slack`].
 const SLACK_TIMES: usize = 2;
+
+/// Columns that are added to rows.
+const BOUNDS: usize = 3;
 
 /// What need not be in proportion to the rows that wait.
 #[derive(Debug, Clone, Copy)]
@@ -85,9 +92,20 @@ struct Sessions {
     keys: Option<KeyTable>,
     ids: Vec<u32>,
     waiting: Waiting,
+    chains: Chains,
     open: Open,
     /// A session that is over, with those of its rows that have not been given out.
     ending: Option<Session>,
+    /// Rows on their way out.
+    out: VecDeque<RecordBatch>,
+}
+
+/// Rows of sessions that are over.
+#[derive(Default)]
+struct Over {
+    places: Vec<Place>,
+    starts: Vec<i64>,
+    ends: Vec<i64>,
 }
 
 impl KeyedState for Sessions {
@@ -106,14 +124,17 @@ impl KeyedState for Sessions {
         let batch = (rows.num_rows() > 0).then(|| self.waiting.push(rows));
         let mut row = 0;
         for (at, (&key, &time)) in self.ids.iter().zip(&times).enumerate() {
-            let chain = match batch {
+            if let Some(&next) = self.ids.get(at + AHEAD) {
+                self.open.ahead(next);
+            }
+            let place = match batch {
                 Some(batch) if given.as_ref().is_none_or(|given| given.value(at)) => {
                     row += 1;
-                    Chain::of(Place { batch, row: row - 1 })
+                    Some(Place { batch, row: row - 1 })
                 }
-                _ => Chain::EMPTY,
+                _ => None,
             };
-            self.open.add(key, time, chain, &mut self.waiting);
+            self.open.add(key, time, place, &mut self.chains);
         }
         Ok(())
     }
@@ -123,26 +144,13 @@ impl KeyedState for Sessions {
         watermark: i64,
         rows_max: usize,
     ) -> Result<Option<RecordBatch>, DataflowError> {
-        let horizon = self.horizon(watermark);
-        let (mut places, mut starts, mut ends) = (vec![], vec![], vec![]);
-        while places.len() < rows_max
-            && let Some(mut session) = self.ending.take().or_else(|| self.open.over(horizon))
-        {
-            let mut place = session.rows.first;
-            while place != Place::NONE && places.len() < rows_max {
-                places.push(place);
-                place = self.waiting.after(place);
-            }
-            starts.resize(places.len(), session.first);
-            ends.resize(places.len(), session.last.saturating_add(self.spec.gap));
-            session.rows.first = place;
-            self.ending = (!session.rows.is_empty()).then_some(session);
+        if self.out.is_empty() {
+            let over = self.over(self.horizon(watermark), rows_max);
+            self.give_out(over)?;
         }
-        let batch = match places.is_empty() {
-            true => None,
-            false => Some(self.give_out(&places, starts, ends)?),
-        };
-        if self.open.keys() == 0 && self.ending.is_none() && self.keys.is_some() {
+        let batch = self.out.pop_front();
+        let is_over = self.open.keys() == 0 && self.ending.is_none() && self.out.is_empty();
+        if is_over && self.keys.is_some() {
             *self = Self::new(self.spec.clone(), self.slack);
         }
         Ok(batch)
@@ -161,7 +169,7 @@ impl KeyedState for Sessions {
     fn bytes(&self) -> usize {
         let keys = self.keys.as_ref().map_or(0, KeyTable::bytes);
         let ids = self.ids.capacity() * size_of::<u32>();
-        self.waiting.bytes() + self.open.bytes() + keys + ids
+        self.waiting.bytes() + self.chains.bytes() + self.open.bytes() + keys + ids
     }
 }
 
@@ -172,8 +180,10 @@ impl Sessions {
             keys: None,
             ids: vec![],
             waiting: Waiting::default(),
+            chains: Chains::default(),
             open: Open::new(spec.gap),
             ending: None,
+            out: VecDeque::new(),
             spec,
         }
     }
@@ -200,8 +210,9 @@ impl Sessions {
     fn tidy(&mut self) -> Result<(), DataflowError> {
         if self.waiting.held() > SLACK_TIMES * self.waiting.len() + self.slack.rows {
             let ending = self.ending.as_mut().map(|session| &mut session.rows);
-            let chains = self.open.chains().chain(ending);
-            self.waiting = self.waiting.gathered(chains, self.slack.batch_rows)?;
+            let all = self.open.chains().chain(ending);
+            let rows_max = self.slack.batch_rows;
+            self.waiting = self.waiting.gathered(all, &mut self.chains, rows_max)?;
         }
         if let Some(keys) = &mut self.keys
             && keys.len() > SLACK_TIMES * self.open.keys() + self.slack.keys
@@ -232,22 +243,58 @@ impl Sessions {
         })
     }
 
-    fn give_out(
-        &mut self,
-        places: &[Place],
+    /// Takes the next rows of sessions that are over.
+    fn over(&mut self, horizon: i64, rows_max: usize) -> Over {
+        let mut over = Over::default();
+        while over.places.len() < rows_max
+            && let Some(mut session) = self.ending.take().or_else(|| self.open.over(horizon))
+        {
+            self.chains.take(&mut session.rows, rows_max, &mut over.places);
+            over.starts.resize(over.places.len(), session.first);
+            over.ends.resize(over.places.len(), session.last.saturating_add(self.spec.gap));
+            self.ending = (!session.rows.is_empty()).then_some(session);
+        }
+        over
+    }
+
+    /// Makes batches of rows.
+    fn give_out(&mut self, Over { places, starts, ends }: Over) -> Result<(), DataflowError> {
+        if places.is_empty() {
+            return Ok(());
+        }
+        let inner = self.spec.schema.fields().len() - BOUNDS;
+        match self.waiting.parts(&places) {
+            Some(parts) => {
+                for Part { batch, of } in parts {
+                    let rows = of.iter().map(|&at| places[at as usize].row);
+                    let columns = self.waiting.taken(batch, rows.collect(), 0..inner)?;
+                    let of = |ticks: &[i64]| of.iter().map(|&at| ticks[at as usize]).collect();
+                    self.out.push_back(self.bounded(columns, of(&starts), of(&ends))?);
+                }
+            }
+            None => {
+                let columns = self.waiting.columns(&places, 0..inner)?;
+                self.out.push_back(self.bounded(columns, starts, ends)?);
+            }
+        }
+        self.waiting.forget(&places);
+        Ok(())
+    }
+
+    /// Rows with the bounds of their sessions.
+    fn bounded(
+        &self,
+        mut columns: Vec<ArrayRef>,
         starts: Vec<i64>,
         ends: Vec<i64>,
     ) -> Result<RecordBatch, DataflowError> {
         let time_type = self.spec.schema.field(self.spec.time).data_type();
         let DataType::Timestamp(unit, _) = time_type else { return Err(no_time()) };
         let times = ends.iter().map(|end| end.saturating_sub(last_tick(*unit))).collect();
-        let bounds = [starts, ends, times].map(|ticks| timestamps(ticks, time_type));
-        let inner = self.spec.schema.fields().len() - bounds.len();
-        let mut columns = self.waiting.columns(places, 0..inner)?;
+        let bounds: [Vec<i64>; BOUNDS] = [starts, ends, times];
         for bound in bounds {
-            columns.push(bound?);
+            columns.push(timestamps(bound, time_type)?);
         }
-        self.waiting.forget(places);
         Ok(RecordBatch::try_new(self.spec.schema.clone(), columns)?)
     }
 }

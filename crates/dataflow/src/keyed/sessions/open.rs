@@ -1,10 +1,14 @@
 //! Sessions that may go on, by the id of their key.
+//!
+//! They are found in the order of their ends by a wheel: a session lies in the bucket of the time
+//! of some row of it, and moves on when that bucket has its turn and it has gone on since. So most
+//! sessions are moved once, and sorted among the few of a bucket.
 
-use std::cmp::Reverse;
-use std::collections::binary_heap::PeekMut;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 
-use super::rows::{Chain, Waiting};
+use state::prefetch;
+
+use super::rows::{Chain, Chains, Place};
 
 /// No session, or no key.
 const NONE: u32 = u32::MAX;
@@ -12,8 +16,15 @@ const NONE: u32 = u32::MAX;
 /// What an entry of [`Open::before`] takes, about.
 const BEFORE_BYTES: usize = 32;
 
-/// A session as far as it is known.
+/// Sessions of so many places ahead are asked for.
+pub(super) const AHEAD: usize = 12;
+
+/// The gap is so many buckets long, or up to twice as many.
+const BUCKETS: i64 = 16;
+
+/// A session as far as it is known, in a cache line.
 #[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
 pub(super) struct Session {
     /// The times of its first and its last row.
     pub(super) first: i64,
@@ -24,6 +35,8 @@ pub(super) struct Session {
     key: u32,
 }
 
+const _: () = assert!(size_of::<Session>() == 64);
+
 /// Sessions that may go on. No two of a key are close.
 pub(super) struct Open {
     gap: i64,
@@ -33,9 +46,14 @@ pub(super) struct Open {
     newest: Vec<u32>,
     /// The others, of which there are few: by key and first time.
     before: BTreeMap<(u32, i64), u32>,
-    /// Each session once, with the time of a row of it: it is not over before that is. Those that
-    /// have become part of another stay until then.
-    ends: BinaryHeap<Reverse<(i64, u32)>>,
+    /// Each session once, by the time of a row of it, shifted: it is not over before that is. Those
+    /// that have become part of another stay until then.
+    buckets: BTreeMap<i64, Vec<u32>>,
+    /// By how many bits. A bucket is not longer than the gap: when it has its turn, no row to come
+    /// belongs there.
+    shift: u32,
+    /// Those of the bucket that has its turn, with their last times, latest first.
+    due: Vec<(i64, u32)>,
     /// Keys with sessions.
     keys: usize,
 }
@@ -48,7 +66,9 @@ impl Open {
             free: vec![],
             newest: vec![],
             before: BTreeMap::new(),
-            ends: BinaryHeap::new(),
+            buckets: BTreeMap::new(),
+            shift: (gap / BUCKETS).max(1).ilog2(),
+            due: vec![],
             keys: 0,
         }
     }
@@ -58,15 +78,21 @@ impl Open {
         self.newest.resize(keys, NONE);
     }
 
+    /// Asks for what [`Open::add`] will need of a key.
+    #[inline]
+    pub(super) fn ahead(&self, key: u32) {
+        prefetch(&self.sessions, self.newest[key as usize] as usize);
+    }
+
     /// Puts a row into its session, with its place if it is given out. It may bring others
     /// together.
     #[inline]
-    pub(super) fn add(&mut self, key: u32, time: i64, row: Chain, rows: &mut Waiting) {
-        let Some(at) = self.near(key, time) else {
-            return self.begin(key, time, row);
-        };
+    pub(super) fn add(&mut self, key: u32, time: i64, place: Option<Place>, rows: &mut Chains) {
+        let at = self.near(key, time).unwrap_or_else(|| self.begin(key, time));
         let session = &mut self.sessions[at as usize];
-        rows.append(&mut session.rows, row);
+        if let Some(place) = place {
+            rows.push(&mut session.rows, place);
+        }
         // A newer one is not close: then the row would be in that.
         session.last = session.last.max(time);
         if time < session.first {
@@ -91,8 +117,8 @@ impl Open {
         reaches.then_some(at)
     }
 
-    fn begin(&mut self, key: u32, time: i64, rows: Chain) {
-        let session = Session { first: time, last: time, rows, key };
+    fn begin(&mut self, key: u32, time: i64) -> u32 {
+        let session = Session { first: time, last: time, rows: Chain::EMPTY, key };
         let at = match self.free.pop() {
             Some(at) => {
                 self.sessions[at as usize] = session;
@@ -103,7 +129,7 @@ impl Open {
                 self.sessions.len() as u32 - 1
             }
         };
-        self.ends.push(Reverse((time, at)));
+        self.wait(time, at);
         let newest = &mut self.newest[key as usize];
         match self.sessions.get(*newest as usize) {
             None => {
@@ -118,10 +144,11 @@ impl Open {
                 self.before.insert((key, time), at);
             }
         }
+        at
     }
 
     /// A session begins earlier than it did: those before it may be close now.
-    fn reach_back(&mut self, at: u32, time: i64, rows: &mut Waiting) {
+    fn reach_back(&mut self, at: u32, time: i64, rows: &mut Chains) {
         let Session { first: was, key, .. } = self.sessions[at as usize];
         self.sessions[at as usize].first = time;
         if self.before.is_empty() {
@@ -169,25 +196,54 @@ impl Open {
     }
 
     fn first(&mut self, horizon: i64) -> Option<u32> {
-        let is_over = |last: i64| last.saturating_add(self.gap) < horizon || horizon == i64::MAX;
         loop {
-            let mut due = self.ends.peek_mut()?;
-            let Reverse((time, at)) = *due;
-            if !is_over(time) {
+            let Some(&(time, at)) = self.due.last() else {
+                self.turn(horizon)?;
+                continue;
+            };
+            if !self.is_over(time, horizon) {
                 return None;
             }
-            let session = &self.sessions[at as usize];
-            let gone = session.key == NONE;
-            if !gone && session.last > time {
-                *due = Reverse((session.last, at));
-                continue;
+            self.due.pop();
+            let Session { key, last, .. } = self.sessions[at as usize];
+            match key {
+                NONE => self.free.push(at),
+                _ if last > time => self.wait(last, at),
+                _ => return Some(at),
             }
-            PeekMut::pop(due);
-            if !gone {
-                return Some(at);
-            }
-            self.free.push(at);
         }
+    }
+
+    /// Whether a session whose last row was then is over.
+    fn is_over(&self, last: i64, horizon: i64) -> bool {
+        last.saturating_add(self.gap) < horizon || horizon == i64::MAX
+    }
+
+    /// Puts a session where it is found when it may be over.
+    fn wait(&mut self, time: i64, at: u32) {
+        self.buckets.entry(time >> self.shift).or_default().push(at);
+    }
+
+    /// Gives the next bucket its turn, if sessions of it may be over.
+    fn turn(&mut self, horizon: i64) -> Option<()> {
+        let (&bucket, _) = self.buckets.first_key_value()?;
+        if !self.is_over(bucket << self.shift, horizon) {
+            return None;
+        }
+        let sessions = self.buckets.remove(&bucket)?;
+        for (number, &at) in sessions.iter().enumerate() {
+            if let Some(&next) = sessions.get(number + AHEAD) {
+                prefetch(&self.sessions, next as usize);
+            }
+            let Session { key, last, .. } = self.sessions[at as usize];
+            match key {
+                NONE => self.free.push(at),
+                _ if last >> self.shift > bucket => self.wait(last, at),
+                _ => self.due.push((last, at)),
+            }
+        }
+        self.due.sort_unstable_by(|a, b| b.cmp(a));
+        Some(())
     }
 
     /// Keys with sessions.
@@ -221,6 +277,7 @@ impl Open {
         self.sessions.capacity() * size_of::<Session>()
             + (self.free.capacity() + self.newest.capacity()) * size_of::<u32>()
             + self.before.len() * BEFORE_BYTES
-            + self.ends.capacity() * size_of::<Reverse<(i64, u32)>>()
+            + self.sessions.len() * size_of::<u32>()
+            + self.due.capacity() * size_of::<(i64, u32)>()
     }
 }

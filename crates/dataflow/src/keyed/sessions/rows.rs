@@ -1,11 +1,12 @@
 //! Rows that wait, in the batches in which they came, and the chains in which they hang together.
 //!
-//! Beside each row lies the place of the next one of its chain, so that a chain grows by a row, or
-//! by another chain, at a constant cost. A batch goes with the last of its rows. Where few rows
-//! hold many batches, these are copied out of them ([`Waiting::gathered`]).
+//! A chain has some places of its own, and blocks of places ([`Chains`]) when it is longer: it
+//! grows by a row, or by another chain, at a constant cost, and a session of few rows is found with
+//! one miss of the cache. A batch goes with the last of its rows. Where few rows hold many batches,
+//! these are copied out of them ([`Waiting::gathered`]).
 
-use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
-use arrow::compute::interleave;
+use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::compute::{interleave, take};
 
 use crate::error::DataflowError;
 
@@ -16,29 +17,151 @@ pub(super) struct Place {
     pub(super) row: u32,
 }
 
-impl Place {
-    /// Where no row is.
-    pub(super) const NONE: Self = Self { batch: u32::MAX, row: u32::MAX };
-}
+/// Places of a chain's own.
+const OWN: usize = 4;
+
+/// Places of a block: with them it has half a cache line.
+const PLACES: usize = 3;
+
+/// No block.
+const NONE: u32 = u32::MAX;
 
 /// Rows that hang together; no row is in two chains.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Chain {
-    pub(super) first: Place,
-    pub(super) last: Place,
+    /// Its first rows.
+    own: [Place; OWN],
+    len: u32,
+    /// Its first and last block, or none.
+    first: u32,
+    last: u32,
 }
 
 impl Chain {
-    pub(super) const EMPTY: Self = Self { first: Place::NONE, last: Place::NONE };
-
-    /// A chain of one row, which is in no other.
-    pub(super) fn of(place: Place) -> Self {
-        Self { first: place, last: place }
-    }
+    pub(super) const EMPTY: Self =
+        Self { own: [Place { batch: 0, row: 0 }; OWN], len: 0, first: NONE, last: NONE };
 
     pub(super) fn is_empty(&self) -> bool {
-        self.first == Place::NONE
+        self.len == 0 && self.first == NONE
     }
+
+    fn own(&self) -> &[Place] {
+        &self.own[..self.len as usize]
+    }
+}
+
+/// Some rows of a chain.
+#[derive(Clone, Copy)]
+struct Block {
+    places: [Place; PLACES],
+    /// How many they are, at least one.
+    len: u32,
+    /// The one behind it, or none.
+    next: u32,
+}
+
+/// The blocks of all chains.
+#[derive(Default)]
+pub(super) struct Chains {
+    blocks: Vec<Block>,
+    free: Vec<u32>,
+}
+
+impl Chains {
+    /// Hangs a row, which is in no chain, behind one.
+    #[inline]
+    pub(super) fn push(&mut self, chain: &mut Chain, place: Place) {
+        if chain.first == NONE
+            && let Some(room) = chain.own.get_mut(chain.len as usize)
+        {
+            *room = place;
+            chain.len += 1;
+        } else {
+            self.push_far(chain, place);
+        }
+    }
+
+    fn push_far(&mut self, chain: &mut Chain, place: Place) {
+        if let Some(block) = self.blocks.get_mut(chain.last as usize)
+            && let Some(room) = block.places.get_mut(block.len as usize)
+        {
+            *room = place;
+            block.len += 1;
+            return;
+        }
+        let block = Block { places: [place; PLACES], len: 1, next: NONE };
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.blocks[at as usize] = block;
+                at
+            }
+            None => {
+                self.blocks.push(block);
+                self.blocks.len() as u32 - 1
+            }
+        };
+        self.link(chain, at, at);
+    }
+
+    /// Hangs blocks behind a chain.
+    fn link(&mut self, chain: &mut Chain, first: u32, last: u32) {
+        match self.blocks.get_mut(chain.last as usize) {
+            Some(before) => before.next = first,
+            None => chain.first = first,
+        }
+        chain.last = last;
+    }
+
+    /// Hangs a chain behind another.
+    pub(super) fn append(&mut self, chain: &mut Chain, more: Chain) {
+        more.own().iter().for_each(|&place| self.push(chain, place));
+        if more.first != NONE {
+            self.link(chain, more.first, more.last);
+        }
+    }
+
+    /// Moves the first rows of a chain behind `places`, until these are `rows_max`.
+    #[inline]
+    pub(super) fn take(&mut self, chain: &mut Chain, rows_max: usize, places: &mut Vec<Place>) {
+        taken(&mut chain.own, &mut chain.len, rows_max, places);
+        while chain.len == 0
+            && let Some(block) = self.blocks.get_mut(chain.first as usize)
+        {
+            taken(&mut block.places, &mut block.len, rows_max, places);
+            if block.len > 0 {
+                return;
+            }
+            self.free.push(chain.first);
+            match block.next {
+                NONE => *chain = Chain::EMPTY,
+                next => chain.first = next,
+            }
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.blocks.capacity() * size_of::<Block>() + self.free.capacity() * size_of::<u32>()
+    }
+}
+
+/// Moves the first of some places behind others, until these are `rows_max`.
+#[inline]
+fn taken(places: &mut [Place], len: &mut u32, rows_max: usize, to: &mut Vec<Place>) {
+    let all = *len as usize;
+    let some = all.min(rows_max.saturating_sub(to.len()));
+    to.extend_from_slice(&places[..some]);
+    places.copy_within(some..all, 0);
+    *len -= some as u32;
+}
+
+/// Rows of a batch on the average that are worth a batch of their own.
+const PART_ROWS: usize = 512;
+
+/// Those of some rows that are of one batch.
+pub(super) struct Part {
+    pub(super) batch: u32,
+    /// Their numbers.
+    pub(super) of: Vec<u32>,
 }
 
 /// Rows that wait.
@@ -60,22 +183,20 @@ pub(super) struct Waiting {
 
 struct Held {
     batch: RecordBatch,
-    /// By row the next one of its chain.
-    next: Vec<Place>,
     /// Rows that wait.
     waiting: usize,
     bytes: usize,
 }
 
 impl Waiting {
-    /// Takes a batch all of whose rows wait, each without a next one; gives its number.
+    /// Takes a batch all of whose rows wait; gives its number.
     pub(super) fn push(&mut self, batch: RecordBatch) -> u32 {
         let rows = batch.num_rows();
-        let bytes = batch.get_array_memory_size() + rows * size_of::<Place>();
+        let bytes = batch.get_array_memory_size();
         self.rows += rows;
         self.waiting += rows;
         self.bytes += bytes;
-        let held = Held { batch, next: vec![Place::NONE; rows], waiting: rows, bytes };
+        let held = Held { batch, waiting: rows, bytes };
         match self.free.pop() {
             Some(number) => {
                 self.batches[number as usize] = Some(held);
@@ -89,28 +210,6 @@ impl Waiting {
         }
     }
 
-    /// Hangs a chain behind another.
-    #[inline]
-    pub(super) fn append(&mut self, chain: &mut Chain, more: Chain) {
-        if chain.is_empty() {
-            *chain = more;
-        } else if !more.is_empty()
-            && let Some(held) = &mut self.batches[chain.last.batch as usize]
-        {
-            held.next[chain.last.row as usize] = more.first;
-            chain.last = more.last;
-        }
-    }
-
-    /// The row behind this one in its chain, or none.
-    #[inline]
-    pub(super) fn after(&self, place: Place) -> Place {
-        match &self.batches[place.batch as usize] {
-            Some(held) => held.next[place.row as usize],
-            None => Place::NONE,
-        }
-    }
-
     /// The values of rows in some columns of theirs.
     ///
     /// # Errors
@@ -120,6 +219,47 @@ impl Waiting {
         places: &[Place],
         columns: impl Iterator<Item = usize>,
     ) -> Result<Vec<ArrayRef>, DataflowError> {
+        self.find(places);
+        let batches = || self.used.iter().filter_map(|&at| self.batches[at as usize].as_ref());
+        let column = |at: usize| {
+            let arrays: Vec<&dyn Array> =
+                batches().map(|held| held.batch.column(at).as_ref()).collect();
+            Ok(interleave(&arrays, &self.indices)?)
+        };
+        columns.map(column).collect()
+    }
+
+    /// Which of some rows are of which batch, if batches have many of them.
+    pub(super) fn parts(&mut self, places: &[Place]) -> Option<Vec<Part>> {
+        self.find(places);
+        if places.len() < self.used.len() * PART_ROWS {
+            return None;
+        }
+        let empty = |&batch: &u32| Part { batch, of: vec![] };
+        let mut parts: Vec<Part> = self.used.iter().map(empty).collect();
+        for (at, &(local, _)) in self.indices.iter().enumerate() {
+            parts[local].of.push(at as u32);
+        }
+        Some(parts)
+    }
+
+    /// The values of rows of one batch in some columns of theirs.
+    ///
+    /// # Errors
+    /// As [`Waiting::columns`].
+    pub(super) fn taken(
+        &self,
+        batch: u32,
+        rows: Vec<u32>,
+        columns: impl Iterator<Item = usize>,
+    ) -> Result<Vec<ArrayRef>, DataflowError> {
+        let Some(held) = &self.batches[batch as usize] else { return Ok(vec![]) };
+        let rows = UInt32Array::from(rows);
+        columns.map(|at| Ok(take(held.batch.column(at), &rows, None)?)).collect()
+    }
+
+    /// Finds out of which batches rows are.
+    fn find(&mut self, places: &[Place]) {
         self.used.clear();
         self.indices.clear();
         for place in places {
@@ -131,13 +271,6 @@ impl Waiting {
             self.indices.push((*local as usize, place.row as usize));
         }
         self.used.iter().for_each(|&number| self.local[number as usize] = u32::MAX);
-        let batches = || self.used.iter().filter_map(|&at| self.batches[at as usize].as_ref());
-        let column = |at: usize| {
-            let arrays: Vec<&dyn Array> =
-                batches().map(|held| held.batch.column(at).as_ref()).collect();
-            Ok(interleave(&arrays, &self.indices)?)
-        };
-        columns.map(column).collect()
     }
 
     /// These rows wait no more.
@@ -157,48 +290,41 @@ impl Waiting {
     }
 
     /// The rows of some chains, which are all that wait, in batches of `rows_max`. The chains are
-    /// then theirs.
+    /// then of their places there.
     ///
     /// # Errors
     /// As [`Waiting::columns`].
     pub(super) fn gathered<'a>(
         &mut self,
-        chains: impl Iterator<Item = &'a mut Chain>,
+        of: impl Iterator<Item = &'a mut Chain>,
+        chains: &mut Chains,
         rows_max: usize,
     ) -> Result<Self, DataflowError> {
         let mut all = Self::default();
         let mut places = Vec::with_capacity(rows_max.min(self.waiting));
-        let mut next = places.clone();
-        for chain in chains.filter(|chain| !chain.is_empty()) {
-            let mut place = chain.first;
-            let at = |row: usize, batch: usize| Place { batch: batch as u32, row: row as u32 };
-            chain.first = at(places.len(), all.batches.len());
-            while place != Place::NONE {
-                let behind = self.after(place);
-                places.push(place);
-                chain.last = at(places.len() - 1, all.batches.len());
-                let full = places.len() == rows_max;
-                next.push(match (behind, full) {
-                    (Place::NONE, _) => Place::NONE,
-                    (_, true) => at(0, all.batches.len() + 1),
-                    (_, false) => at(places.len(), all.batches.len()),
-                });
-                if full {
-                    self.hand_over(&mut places, &mut next, &mut all)?;
+        let mut gather = |some: &mut [Place]| {
+            for place in some {
+                let (batch, row) = (all.batches.len() as u32, places.len() as u32);
+                places.push(std::mem::replace(place, Place { batch, row }));
+                if places.len() == rows_max {
+                    self.hand_over(&mut places, &mut all)?;
                 }
-                place = behind;
+            }
+            Ok::<_, DataflowError>(())
+        };
+        for chain in of {
+            gather(&mut chain.own[..chain.len as usize])?;
+            let mut at = chain.first;
+            while let Some(block) = chains.blocks.get_mut(at as usize) {
+                gather(&mut block.places[..block.len as usize])?;
+                at = block.next;
             }
         }
-        self.hand_over(&mut places, &mut next, &mut all)?;
+        self.hand_over(&mut places, &mut all)?;
         Ok(all)
     }
 
-    fn hand_over(
-        &mut self,
-        places: &mut Vec<Place>,
-        next: &mut Vec<Place>,
-        to: &mut Self,
-    ) -> Result<(), DataflowError> {
+    fn hand_over(&mut self, places: &mut Vec<Place>, to: &mut Self) -> Result<(), DataflowError> {
         let any = self.batches.iter().flatten().next();
         let Some(schema) = any.filter(|_| !places.is_empty()).map(|held| held.batch.schema())
         else {
@@ -206,12 +332,8 @@ impl Waiting {
         };
         let columns = self.columns(places, 0..schema.fields().len())?;
         let options = RecordBatchOptions::new().with_row_count(Some(places.len()));
-        let number = to.push(RecordBatch::try_new_with_options(schema, columns, &options)?);
-        if let Some(held) = &mut to.batches[number as usize] {
-            held.next.copy_from_slice(next);
-        }
+        to.push(RecordBatch::try_new_with_options(schema, columns, &options)?);
         places.clear();
-        next.clear();
         Ok(())
     }
 

@@ -175,6 +175,38 @@ fn rows_that_come_between_two_parts_of_a_session_leave_it_whole() {
 }
 
 #[test]
+fn many_rows_of_a_batch_are_given_out_apart_from_others() {
+    let spec = spec(true, 100);
+    let mut state = spec.create();
+    // Each session has a row of either batch.
+    let rows = |first: i64| (0..4000).map(|n| (Some(n), first + n, n)).collect::<Vec<Row>>();
+    for first in [0, 10_000] {
+        state.push(0, batch(&spec.schema, &rows(first))).unwrap();
+    }
+    let (mut parts, mut given) = (vec![], vec![]);
+    while let Some(batch) = state.advance(i64::MAX, 3000).unwrap() {
+        let numbers = |at: usize| {
+            let numbers = cast(batch.column(at), &DataType::Int64).unwrap();
+            numbers.as_primitive::<Int64Type>().values().to_vec()
+        };
+        let (keys, own, ends) = (numbers(0), numbers(1), numbers(4));
+        assert!(ends.is_sorted());
+        assert!(keys.iter().zip(&ends).all(|(key, end)| key + 100 == *end));
+        let of = own[0] / 10_000;
+        assert!(own.iter().zip(&keys).all(|(own, key)| *own == 10_000 * of + key));
+        parts.push((of, own.len()));
+        given.extend(own);
+    }
+    assert_eq!(parts, [(0, 1500), (1, 1500), (0, 1500), (1, 1500), (0, 1000), (1, 1000)]);
+    given.sort_unstable();
+    assert_eq!(
+        given,
+        [0, 10_000].iter().flat_map(|first| *first..first + 4000).collect::<Vec<_>>()
+    );
+    assert_eq!(state.bytes(), 0);
+}
+
+#[test]
 fn state_is_in_proportion_to_the_rows_that_wait() {
     let spec = spec(true, 10);
     let slack = Slack { rows: 1000, keys: 1000, batch_rows: 100 };
