@@ -139,7 +139,7 @@ impl Workload {
     /// How often each row is read: where the SQL names a table twice.
     pub fn reads(self) -> u64 {
         match self {
-            Workload::YsbStar | Workload::Nb11 => 2,
+            Workload::YsbStar => 2,
             _ => 1,
         }
     }

@@ -63,6 +63,7 @@ mod session;
 mod sets;
 mod settings;
 mod several;
+mod shared;
 mod shelf;
 mod side;
 mod statements;

@@ -20,6 +20,7 @@ use crate::step;
 use crate::weave::{Wanted, Weaver};
 
 /// Rows of a relation beside those of a table.
+#[derive(Clone)]
 pub(crate) struct Looked {
     stream: Relation,
     /// Its base is a table.

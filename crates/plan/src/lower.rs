@@ -29,6 +29,7 @@ use crate::query::Engine;
 use crate::relation::{Refusal, Relation, Stop};
 use crate::rows::Rows;
 use crate::settings::{ExchangeChoice, InForce};
+use crate::shared::{SharedPart, Sharing};
 use crate::syntax::is_word;
 use crate::tumble::WindowCall;
 use crate::weave::Weaver;
@@ -71,13 +72,15 @@ pub(crate) struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    /// Lowers the optimized plan of a statement.
+    /// Lowers the optimized plan of a statement: with its repeated parts apart, if it can be woven
+    /// so.
     ///
     /// # Errors
     /// What does not stream over unbounded input, and what connectors or DataFusion refuse.
     pub(crate) fn lower(
         &self,
         plan: &LogicalPlan,
+        sharing: Option<Sharing>,
         target: Target,
     ) -> Result<Lowered, Option<Diagnostic>> {
         let tables = tables_of(plan);
@@ -91,15 +94,23 @@ impl Lowering<'_> {
         for table in &tables {
             bounded &= table.bounded(self.place_of(table))?;
         }
-        let mut weaver = Weaver {
+        let weaver = |shared: Vec<SharedPart>| Weaver {
             lowering: self,
             bounded,
             operators: vec![],
+            shared,
             lookups: 0,
             emit: self.emit.clone(),
             waits_ns: self.waits_ns(plan),
             section: Section::new(&target.name),
         };
+        if let Some(Sharing { plan, parts }) = sharing.filter(|_| self.emit.is_none()) {
+            let mut weaver = weaver(parts);
+            if let Ok(edges) = weaver.weave(&plan, &target.schema) {
+                return Ok(whole(weaver, edges, target));
+            }
+        }
+        let mut weaver = weaver(vec![]);
         match weaver.weave(plan, &target.schema) {
             Ok(edges) => Ok(whole(weaver, edges, target)),
             Err(Stop::Failed(diagnostic)) => Err(diagnostic),

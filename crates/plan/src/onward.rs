@@ -142,10 +142,10 @@ impl Lowering<'_> {
             bounded &= table.bounded(self.place_of(table))?;
         }
         let section = Section::new("a stream");
-        let (operators, emit) = (vec![], None);
+        let (operators, shared, emit) = (vec![], vec![], None);
         let (lookups, waits_ns) = (0, self.waits_ns(plan));
         let mut weaver =
-            Weaver { lowering: self, bounded, operators, lookups, emit, waits_ns, section };
+            Weaver { lowering: self, bounded, operators, shared, lookups, emit, waits_ns, section };
         let relation = weaver.relation(plan).and_then(|relation| weaver.settled(relation));
         let woven = relation.and_then(|relation| weaver.open_end(&relation, schema));
         woven.map_err(|stop| match stop {

@@ -23,6 +23,7 @@ use crate::lower::{Lowered, Lowering, Target, append, known_rows, told_rows};
 use crate::names::with_plain_names;
 use crate::query::{Engine, Understood};
 use crate::settings::InForce;
+use crate::shared::Sharing;
 use crate::statements::{self, Statement};
 use crate::syntax::{Ident, split, text_of};
 use crate::types::sql_name;
@@ -358,6 +359,7 @@ impl Planner {
                 (fitted.map_err(|e| vec![e])?.map_err(failed)?, schema)
             }
         };
+        let sharing = self.engine.shared(&plan);
         let plan = self.engine.optimize(&plan).map_err(failed)?;
         let sink = table
             .connector
@@ -369,7 +371,7 @@ impl Planner {
             schema,
             shown: format!("{} ({})", name.text, table.connector.name()),
         };
-        self.lower(query, &understood, &plan, target)
+        self.lower(query, &understood, (&plan, sharing), target)
     }
 
     fn select(&self, query: &[TokenWithSpan], start: Place) -> Result<(String, Lowered), Failed> {
@@ -382,14 +384,15 @@ impl Planner {
         target: impl FnOnce(SchemaRef) -> Result<Target, Failed>,
     ) -> Result<(String, Lowered), Failed> {
         let understood = self.understand(query)?;
-        let plan = {
+        let (plan, sharing) = {
             let around = self.engine.surroundings(query, &understood.sites, &self.catalog);
-            let optimized = self.engine.optimize(&understood.plan);
-            optimized.map_err(|e| Vec::from_iter(around.report(&e)))?
+            let plan = self.engine.optimize(&understood.plan);
+            let plan = plan.map_err(|e| Vec::from_iter(around.report(&e)))?;
+            (plan, self.engine.shared(&understood.plan))
         };
         let schema = with_plain_names(&nullable(&understood.plan), &understood.plan);
         let target = target(schema)?;
-        self.lower(query, &understood, &plan, target)
+        self.lower(query, &understood, (&plan, sharing), target)
     }
 
     /// Rows of text into the default sink.
@@ -438,7 +441,7 @@ impl Planner {
         &self,
         query: &[TokenWithSpan],
         understood: &Understood,
-        plan: &LogicalPlan,
+        (plan, sharing): (&LogicalPlan, Option<Sharing>),
         target: Target,
     ) -> Result<(String, Lowered), Failed> {
         let name = target.name.clone();
@@ -450,7 +453,7 @@ impl Planner {
             emit: understood.emit.clone(),
             hints: &self.hints,
         };
-        let lowered = lowering.lower(plan, target).map_err(Vec::from_iter)?;
+        let lowered = lowering.lower(plan, sharing, target).map_err(Vec::from_iter)?;
         Ok((name, lowered))
     }
 

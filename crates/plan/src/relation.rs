@@ -86,6 +86,7 @@ impl From<Diagnostic> for Stop {
 }
 
 /// Rows on their way, while a plan is walked from its tables upwards.
+#[derive(Clone)]
 pub(crate) struct Relation {
     pub(crate) base: Base,
     /// The base's columns.
@@ -110,6 +111,7 @@ pub(crate) struct Relation {
 }
 
 /// Where rows come from.
+#[derive(Clone)]
 pub(crate) enum Base {
     /// A table that is read.
     Table(Arc<Table>),

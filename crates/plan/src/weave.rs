@@ -21,6 +21,7 @@ use crate::proctime::{self, ProcTimeSource};
 use crate::relation::{Base, Feeds, Relation, Stop, columns_read, own, refusal};
 use crate::session;
 use crate::settings::ExchangeChoice;
+use crate::shared::SharedPart;
 use crate::step::{self, column_index};
 use crate::watermark::{WatermarkedSource, is_read};
 
@@ -30,6 +31,8 @@ pub(crate) struct Weaver<'a> {
     /// Whether all tables of the statement end.
     pub(crate) bounded: bool,
     pub(crate) operators: Vec<Operator>,
+    /// Parts that are woven once.
+    pub(crate) shared: Vec<SharedPart>,
     /// Tables that widen rows: numbers their columns.
     pub(crate) lookups: usize,
     /// How the windows of the next grouping are given out before they end: of the last one on the
@@ -78,7 +81,10 @@ impl Weaver<'_> {
     pub(crate) fn relation(&mut self, plan: &LogicalPlan) -> Result<Relation, Stop> {
         self.check_emit(plan)?;
         Ok(match plan {
-            LogicalPlan::TableScan(scan) => self.scan(scan)?,
+            LogicalPlan::TableScan(scan) => match self.shared(scan)? {
+                Some(relation) => relation,
+                None => self.scan(scan)?,
+            },
             LogicalPlan::SubqueryAlias(alias) => self.relation(&alias.input)?.rename(&alias.schema),
             LogicalPlan::Projection(projection) => {
                 self.relation(&projection.input)?.project(&projection.expr, &projection.schema)?

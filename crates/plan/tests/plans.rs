@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use arrow::datatypes::SchemaRef;
-use dataflow::job::{Aggregation, Exchange, Input, Operator, OperatorKind, Step};
+use dataflow::job::{Aggregation, Edge, Exchange, Input, Operator, OperatorKind, Step};
 use plan::Stage;
 
 const TABLES: &str = "
@@ -275,6 +275,58 @@ fn rows_of_windows_are_joined() {
     let OperatorKind::Keyed(spec) = &join.kind else { panic!("a join") };
     assert_eq!((spec.exchange, spec.granularity), (Exchange::Shuffle, 10_000));
     assert!(join.inputs.iter().flatten().all(|edge| edge.timed));
+}
+
+#[test]
+fn sessions_that_are_named_twice_are_found_once() {
+    let session = "SESSION(TABLE stream PARTITION BY origin, DESCRIPTOR(ts), INTERVAL '1' MINUTE)";
+    let on = "l.window_start = r.window_start AND l.window_end = r.window_end
+              AND l.origin = r.origin";
+    let sources = |stage: &Stage| {
+        let is_source = |o: &&Operator| matches!(o.kind, OperatorKind::Source(_));
+        stage.job.operators.iter().filter(is_source).count()
+    };
+    let sql = format!(
+        "SELECT l.delay, r.ts FROM (SELECT * FROM {session} WHERE delay > 9) AS l
+         JOIN (SELECT * FROM {session} WHERE delay < 1) AS r ON {on}"
+    );
+    let stage = plan_on(2, &sql).remove(0);
+    let [_, sessions, join, _] = &stage.job.operators[..] else {
+        panic!("{}", stage.explain.text())
+    };
+    let from = |inputs: &[Vec<Edge>]| inputs.iter().flatten().map(|e| e.from).collect::<Vec<_>>();
+    assert_eq!((from(&sessions.inputs), from(&join.inputs)), (vec![0], vec![1, 1]));
+    assert!(join.inputs.iter().flatten().all(|edge| edge.timed && edge.step.is_some()));
+    let text = stage.explain.text();
+    for line in
+        ["given out    where delay > 9 OR delay < 1", "again        the rows of sessions, as above"]
+    {
+        assert!(text.contains(line), "{line} is not in {text}");
+    }
+
+    // One that reads all rows has all given out.
+    let sql = format!("SELECT l.delay, r.ts FROM {session} AS l JOIN {session} AS r ON {on}");
+    let stage = plan_on(2, &sql).remove(0);
+    assert_eq!(sources(&stage), 1);
+    assert!(!stage.explain.text().contains("given out"));
+
+    // Who groups finds sessions without keeping rows; and these are not the same sessions.
+    let grouped = |gap: &str| {
+        format!(
+            "(SELECT origin, window_start, window_end, count(*) AS n
+              FROM SESSION(TABLE stream PARTITION BY origin, DESCRIPTOR(ts), INTERVAL {gap} MINUTE)
+              GROUP BY origin, window_start, window_end)"
+        )
+    };
+    for (left, right) in [("'1'", "'1'"), ("'1'", "'2'")] {
+        let (left, right) = (grouped(left), grouped(right));
+        let stage =
+            plan_on(2, &format!("SELECT l.n, r.n FROM {left} AS l JOIN {right} AS r ON {on}"));
+        assert_eq!(aggregates(&stage[0]).len(), 2);
+    }
+    let other = session.replace("'1'", "'2'");
+    let sql = format!("SELECT l.delay, r.ts FROM {session} AS l JOIN {other} AS r ON {on}");
+    assert_eq!(sources(&plan_on(2, &sql)[0]), 2);
 }
 
 #[test]
