@@ -57,7 +57,9 @@ filter=
 for devices in rxe0 rxe1,rxe2; do
   for test in /tests/*; do
     echo "== $devices: $test"
-    MILLSTREAM_RDMA_DEVICES=$devices RUST_BACKTRACE=1 $test --test-threads=1 $filter || rc=1
+    skip=
+    [ -n "$filter" ] || skip="--skip datagrams_reach_a_group"
+    MILLSTREAM_RDMA_DEVICES=$devices RUST_BACKTRACE=1 $test --test-threads=1 $skip $filter || rc=1
   done
 done
 [ -z "$filter" ] || finish $rc
@@ -72,7 +74,6 @@ done
 # The engine: two processes on one device. The rows are those of one process; the bench checks its own.
 cd /
 export MILLSTREAM_RDMA=device=rxe0
-millstream fabric info || rc=96
 two="--nodes 2 --workers 1 --fabric verbs"
 busybox sort examples/expected/flights.csv >/run/expected
 for connect in tcp rdma_cm; do
@@ -85,4 +86,11 @@ for connect in tcp rdma_cm; do
 done
 echo "== millstream bench ysb $two"
 millstream bench ysb $two --rows 200000 --runs 1 || rc=99
+
+# Groups come last: in kernel 6.1 a connection manager or queue pair of Soft-RoCE was seen to hang after them.
+for devices in rxe0 rxe1,rxe2; do
+  echo "== $devices: groups"
+  MILLSTREAM_RDMA_DEVICES=$devices /tests/verbs --test-threads=1 datagrams_reach_a_group || rc=1
+done
+millstream fabric info || rc=96
 finish $rc
