@@ -160,14 +160,21 @@ impl EpochLength {
             let lengthened = self.bytes > self.bounds.bytes;
             return if lengthened && met >= PLENTY * ENOUGH { shorter } else { Next::Stay };
         }
-        let behind = groups_behind(epoch.groups as f64, rows);
-        let factor = |bytes: u64| combine_factor(behind, rows_of(bytes));
-        let now = factor(self.bytes);
+        // Whether few or no rows of a group have met is a matter of one more or less: doubts are in
+        // favour of the length that there is.
+        let factor = |groups: f64, bytes: u64| combine_factor(groups, rows_of(bytes));
+        let better = |groups: f64, bytes: u64| {
+            factor(groups, self.bounds.most()) >= LONGER * factor(groups, bytes)
+        };
+        let groups = epoch.groups as f64;
+        let (fewest, most) =
+            (groups_behind(groups, rows), groups_behind((groups + 1.0).min(rows), rows));
         // What takes half of the time may take all of it when the length is doubled.
         let in_time = epoch.took_ns <= self.bounds.latency_ns / 2;
-        if in_time && factor(self.bounds.most()) >= LONGER * now {
+        let alike = factor(fewest, self.bytes) < SHORTER * factor(fewest, self.bounds.least());
+        if in_time && better(most, self.bytes) {
             Next::Longer
-        } else if now < SHORTER * factor(self.bounds.least()) {
+        } else if alike && !better(fewest, self.bytes / 2) {
             shorter
         } else {
             Next::Stay
