@@ -18,9 +18,13 @@ mod words;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions};
+use arrow::array::{
+    Array, ArrayData, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions, make_array,
+};
+use arrow::buffer::Buffer;
 use arrow::compute::{FilterBuilder, prep_null_mask_filter};
 use arrow::datatypes::{Field, Schema, SchemaRef};
+use arrow::error::ArrowError;
 use dataflow::error::DataflowError;
 use dataflow::job::{Origin, Step, Stepped};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
@@ -30,6 +34,7 @@ use datafusion::execution::context::ExecutionProps;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{Expr, ExprSchemable, Operator};
 use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
+use state::vector;
 
 use quotient::Quotient;
 use words::WordPredicate;
@@ -183,12 +188,15 @@ impl Fused {
             _ => None,
         };
         let rows = mask.true_count();
-        let filter = match self.read.len() - usize::from(unread.is_some()) {
+        let others = read.clone().enumerate();
+        let others = others.filter(|(at, column)| unread != Some(*at) && !is_plain(column)).count();
+        let filter = match others {
             0 | 1 => FilterBuilder::new(mask).build(),
             _ => FilterBuilder::new(mask).optimize().build(),
         };
         let columns = read.enumerate().map(|(at, column)| match unread {
             Some(unread) if unread == at => Ok(column.slice(0, rows)),
+            _ if is_plain(column) => passing(column, mask),
             _ => filter.filter(column),
         });
         Ok((columns.collect::<Result<_, _>>()?, rows))
@@ -342,6 +350,19 @@ fn size(expr: &Expr) -> usize {
         Ok(TreeNodeRecursion::Continue)
     });
     nodes
+}
+
+/// Whether a column has values of eight bytes and no nulls.
+fn is_plain(column: &ArrayRef) -> bool {
+    column.null_count() == 0 && column.data_type().primitive_width() == Some(8)
+}
+
+/// The values of such a column that pass.
+fn passing(column: &ArrayRef, mask: &BooleanArray) -> Result<ArrayRef, ArrowError> {
+    let data = column.to_data();
+    let values = vector::filter(&data.buffer::<u64>(0)[..column.len()], mask.values());
+    let kept = ArrayData::builder(column.data_type().clone()).len(values.len());
+    Ok(make_array(kept.add_buffer(Buffer::from_vec(values)).build()?))
 }
 
 fn describe(filter: Option<&Expr>, outputs: &[Expr]) -> String {

@@ -9,6 +9,7 @@
 //! is not, and so each of its calls remains a call.
 #![allow(unsafe_code)]
 
+use arrow::buffer::BooleanBuffer;
 use multiversion::multiversion;
 
 /// Whether no time lies before the one in front of it; false as well if some lie in the outer
@@ -49,6 +50,57 @@ pub(crate) fn any_all(ids: &[u32]) -> (u32, u32) {
     (any, all)
 }
 
+/// The values whose bits are set.
+///
+/// # Panics
+/// When there is not one bit for each value.
+pub fn filter(values: &[u64], bits: &BooleanBuffer) -> Vec<u64> {
+    assert_eq!(values.len(), bits.len());
+    let count = bits.count_set_bits();
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512f") {
+        let mut out = Vec::with_capacity(count + 8);
+        // SAFETY: the processor has the instructions, and there is room for eight more than are
+        // set.
+        unsafe { compress(values, bits, &mut out) };
+        return out;
+    }
+    crate::kernel::select(bits, count, |at| values.get(at).copied().unwrap_or(0))
+}
+
+/// Appends the values whose bits are set to `out`, eight at a time.
+///
+/// # Safety
+/// `out` must have room for eight more than are set.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn compress(values: &[u64], bits: &BooleanBuffer, out: &mut Vec<u64>) {
+    use std::arch::x86_64::{_mm512_loadu_epi64, _mm512_maskz_compress_epi64, _mm512_storeu_epi64};
+    let (eights, rest) = values.as_chunks::<8>();
+    let mut next = out.len();
+    let words = bits.bit_chunks();
+    for (word, eights) in words.iter_padded().zip(eights.chunks(8)) {
+        for (mask, eight) in word.to_le_bytes().into_iter().zip(eights) {
+            // SAFETY: eight values are read; eight are written, of which as many count as are set,
+            // so fewer than the caller made room for lie before `next`.
+            unsafe {
+                let all = _mm512_loadu_epi64(eight.as_ptr().cast());
+                let some = _mm512_maskz_compress_epi64(mask, all);
+                _mm512_storeu_epi64(out.as_mut_ptr().add(next).cast(), some);
+            }
+            next += mask.count_ones() as usize;
+        }
+    }
+    // SAFETY: what lies before `next` was written.
+    unsafe { out.set_len(next) };
+    let first = values.len() - rest.len();
+    for (at, &value) in rest.iter().enumerate() {
+        if bits.value(first + at) {
+            out.push(value);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,6 +123,29 @@ mod tests {
         }
         assert!(!ascends(&[i64::MIN, i64::MAX]), "the difference overflows");
         assert!(!ascends(&[0, i64::MAX]), "in the outer half of the axis");
+    }
+
+    #[test]
+    fn values_are_kept_whose_bits_are_set() {
+        let mut state = 1u64;
+        for (len, skip) in lengths().flat_map(|len| [(len, 0), (len, 3)]) {
+            for density in 0..5 {
+                let mut bit = || {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    (state >> 60) < 4 * density
+                };
+                let bits: Vec<bool> = (0..len + skip).map(|_| bit()).collect();
+                let values: Vec<u64> = (0..len as u64).map(|at| at * at).collect();
+                let expected: Vec<u64> = values
+                    .iter()
+                    .zip(&bits[skip..])
+                    .filter(|(_, set)| **set)
+                    .map(|v| *v.0)
+                    .collect();
+                let mask = BooleanBuffer::from(bits).slice(skip, len);
+                assert_eq!(filter(&values, &mask), expected);
+            }
+        }
     }
 
     #[test]

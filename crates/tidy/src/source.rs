@@ -21,6 +21,7 @@ pub const UNSAFE_ALLOWED: &[&str] = &[
     "crates/channel/",
     "crates/verbs-sim/",
     "crates/state/src/kernel.rs",
+    "crates/state/src/vector.rs",
     "crates/state/examples/",
 ];
 
