@@ -83,7 +83,6 @@ impl Sweep {
             bars: bar(&usual).into_iter().collect(),
             plots: vec![plot],
             tables: vec![table],
-            ..Section::default()
         })
     }
 }
