@@ -176,7 +176,7 @@ impl ShmOffer {
         deadline: Instant,
     ) -> io::Result<(Socket, PeerInbox)> {
         let socket = Socket::dial(&socket_name(peer))?;
-        socket.send(&self.greeting(peer), Some(inbox.fd()))?;
+        socket.greet(&self.greeting(peer), inbox.fd())?;
         let theirs = self.greeted(&socket, peer, deadline)?;
         Ok((socket, theirs))
     }
@@ -192,7 +192,7 @@ impl ShmOffer {
             // Who does not greet at once is not our peer, and is left standing.
             let patience = deadline.min(Instant::now() + Duration::from_secs(1));
             if let Ok(theirs) = self.greeted(&socket, peer, patience) {
-                socket.send(&self.greeting(peer), Some(inbox.fd()))?;
+                socket.greet(&self.greeting(peer), inbox.fd())?;
                 return Ok((socket, theirs));
             }
         }

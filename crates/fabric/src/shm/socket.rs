@@ -62,6 +62,18 @@ impl Socket {
         Ok(())
     }
 
+    /// As [`Socket::send`], of the first message: a peer that is gone by then left in the middle of
+    /// its greeting.
+    ///
+    /// # Errors
+    /// When the peer is gone.
+    pub(super) fn greet(&self, greeting: &[u8], fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.send(greeting, Some(fd)).map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => broken(LEFT),
+            _ => error,
+        })
+    }
+
     /// Takes one message if there is one.
     pub(super) fn receive(&self) -> Incoming {
         let mut bytes = [0; MESSAGE_BYTES];
