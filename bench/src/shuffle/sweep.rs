@@ -47,26 +47,23 @@ impl Sweep {
         let right = size(USUAL).right();
         let baseline = ("sockets, each integer at once".to_owned(), Carrier::Sockets);
         for threshold_bytes in THRESHOLDS {
-            let of = |(name, carrier)| (name, carrier, threshold_bytes);
-            let mut measured: Vec<(&String, &Carrier, usize)> =
-                self.carriers.iter().map(|(name, carrier)| of((name, carrier))).collect();
-            if threshold_bytes == USUAL {
-                measured.push((&baseline.0, &baseline.1, AT_ONCE));
-            }
+            let carriers = self.carriers.iter().map(|carrier| (carrier, threshold_bytes));
+            let at_once = (threshold_bytes == USUAL).then_some((&baseline, AT_ONCE));
+            let measured: Vec<_> = carriers.chain(at_once).collect();
             let mut runs = vec![Vec::new(); measured.len()];
             for _ in 0..self.runs {
-                for ((_, carrier, threshold), runs) in measured.iter().zip(&mut runs) {
+                for (((_, carrier), threshold), runs) in measured.iter().zip(&mut runs) {
                     runs.push(run(carrier, &size(*threshold), right, gather)?);
                 }
             }
-            for (at, ((name, _, threshold), runs)) in measured.iter().zip(&mut runs).enumerate() {
+            for (at, (((name, _), threshold), runs)) in measured.iter().zip(&mut runs).enumerate() {
                 let (elapsed, total) = median(runs);
                 let ms = elapsed.as_secs_f64() * 1e3;
                 if let Some(line) = lines.get_mut(at) {
                     line.points.push((*threshold as f64, ms));
                 }
                 if threshold_bytes == USUAL {
-                    usual.push(((*name).clone(), ms));
+                    usual.push((name.clone(), ms));
                 }
                 table.rows.push(row(*threshold, name, ms, &total));
             }

@@ -181,13 +181,5 @@ fn what_is_not_of_this_transport_is_refused() {
 fn who_waits_in_vain_is_told() {
     let options = ShmOptions { connect_timeout: Duration::from_millis(20), ..Default::default() };
     let fabric = ShmFabric::new(options).expect("shared memory");
-    for link in [LinkId { local: 0, remote: 1 }, LinkId { local: 1, remote: 0 }] {
-        let silent = fabric.offer(LinkId { local: link.remote, remote: link.local });
-        let silent = silent.expect("an offer");
-        let offer = fabric.offer(link).expect("an offer");
-        let Err(FabricError::Connect { source, .. }) = offer.connect(&silent.address()) else {
-            panic!("nobody answers");
-        };
-        assert_eq!(source.kind(), std::io::ErrorKind::TimedOut);
-    }
+    conformance::waits_in_vain(&*fabric);
 }

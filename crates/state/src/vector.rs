@@ -2,7 +2,8 @@
 //!
 //! The program is built for every x86-64; each loop here is compiled for newer ones as well
 //! (AVX-512, AVX2) and chosen when it is first called. All versions are the same code, so results
-//! are equal. The macro that makes them calls them as `unsafe` functions, after it has asked the
+//! are equal; only [`filter`] is written twice, since no compiler finds the instruction that packs.
+//! The macro that makes the versions calls them as `unsafe` functions, after it has asked the
 //! processor.
 //!
 //! No closures: one that is given to an iterator is compiled for the newer processor, the iterator

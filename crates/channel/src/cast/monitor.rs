@@ -145,17 +145,17 @@ impl Monitor {
             () if self.must_lower(before, waiting) && cap > 1 => {
                 // The queue has shown that more comes: the mean over the past would be behind it.
                 let needed = most(per_second.max(rate));
-                let tries = needed >= cap && self.tries(waiting, per_second);
+                let tries = needed >= cap && self.may_try(waiting);
+                if tries {
+                    self.trial = Trial::Running { looks: 0, before: per_second, since: 0.0 };
+                }
                 let lower = if tries { cap - 1 } else { needed };
                 (lower < cap).then_some(Advice::Lower(lower))
             }
             // Fewer than one there cannot be, and that was not enough either.
-            () if self.must_lower(before, waiting) && affordable > cap => {
-                let crowded = self.tries(waiting, per_second);
-                crowded.then(|| {
-                    self.trial = Trial::Paused(PAUSE_LOOKS);
-                    Advice::Raise(affordable)
-                })
+            () if self.must_lower(before, waiting) && self.may_try(waiting) && affordable > cap => {
+                self.trial = Trial::Paused(PAUSE_LOOKS);
+                Some(Advice::Raise(affordable))
             }
             () if self.may_raise(before, waiting) && affordable > cap => {
                 Some(Advice::Raise(affordable))
@@ -164,14 +164,10 @@ impl Monitor {
         }
     }
 
-    /// Whether to try fewer children than are affordable: a queue below the waterline has only
+    /// Whether another number of children than is affordable may be tried: a queue below the waterline has only
     /// been held up.
-    fn tries(&mut self, waiting: u32, before: f64) -> bool {
-        let tries = waiting > self.thresholds.warning && self.trial == Trial::Open;
-        if tries {
-            self.trial = Trial::Running { looks: 0, before, since: 0.0 };
-        }
-        tries
+    fn may_try(&self, waiting: u32) -> bool {
+        waiting > self.thresholds.warning && self.trial == Trial::Open
     }
 
     /// A look has passed; whether fewer children were tried and turn out to be of no use.

@@ -2,7 +2,7 @@
 
 use super::rig::MEMORY;
 use super::{Case, Rig, pattern};
-use crate::{CACHE_LINE, Completion, FabricError, LinkId};
+use crate::{CACHE_LINE, Completion, Fabric, FabricError, LinkId};
 
 pub(super) const CASES: &[Case] = &[
     Case { name: "a slab is zeroed, large enough and aligned", clause: "slab", check: slab },
@@ -48,6 +48,20 @@ fn truncated(rig: &mut Rig<'_>) {
     let ours = rig.a.fabric.offer(LINK).expect("an offer");
     let connected = ours.connect(&theirs[..theirs.len() - 1]).map(|_| ());
     assert!(matches!(connected, Err(FabricError::Malformed { .. })), "{connected:?}");
+}
+
+/// Has either side of a pair connect with one that stays silent: each is told when the fabric's
+/// time to connect is over, which the caller makes short.
+pub fn waits_in_vain(fabric: &dyn Fabric) {
+    for link in [LinkId { local: 0, remote: 1 }, LinkId { local: 1, remote: 0 }] {
+        let silent = fabric.offer(LinkId { local: link.remote, remote: link.local });
+        let silent = silent.expect("an offer");
+        let offer = fabric.offer(link).expect("an offer");
+        let Err(FabricError::Connect { source, .. }) = offer.connect(&silent.address()) else {
+            panic!("nobody answers");
+        };
+        assert_eq!(source.kind(), std::io::ErrorKind::TimedOut);
+    }
 }
 
 fn many(rig: &mut Rig<'_>) {

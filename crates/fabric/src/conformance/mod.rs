@@ -36,6 +36,7 @@ mod send;
 mod wake;
 mod write;
 
+pub use connect::waits_in_vain;
 pub use multicast::multicast;
 pub use rig::{Rig, Side, pattern};
 
