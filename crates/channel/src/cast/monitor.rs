@@ -140,9 +140,10 @@ impl Monitor {
         let most = |per_second| degree(queue, Load { per_second, ..load }, members);
         let affordable = most(per_second);
         let in_vain = self.tried_in_vain(waiting, rate);
+        let grows = self.must_lower(before, waiting);
         match () {
             () if in_vain && affordable > cap => Some(Advice::Raise(affordable)),
-            () if self.must_lower(before, waiting) && cap > 1 => {
+            () if grows && cap > 1 => {
                 // The queue has shown that more comes: the mean over the past would be behind it.
                 let needed = most(per_second.max(rate));
                 let tries = needed >= cap && self.may_try(waiting);
@@ -153,7 +154,7 @@ impl Monitor {
                 (lower < cap).then_some(Advice::Lower(lower))
             }
             // Fewer than one there cannot be, and that was not enough either.
-            () if self.must_lower(before, waiting) && self.may_try(waiting) && affordable > cap => {
+            () if grows && affordable > cap && self.may_try(waiting) => {
                 self.trial = Trial::Paused(PAUSE_LOOKS);
                 Some(Advice::Raise(affordable))
             }
