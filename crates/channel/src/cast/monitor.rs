@@ -165,8 +165,8 @@ impl Monitor {
         }
     }
 
-    /// Whether another number of children than is affordable may be tried: a queue below the waterline has only
-    /// been held up.
+    /// Whether another number of children than is affordable may be tried: a queue below the
+    /// waterline has only been held up.
     fn may_try(&self, waiting: u32) -> bool {
         waiting > self.thresholds.warning && self.trial == Trial::Open
     }
