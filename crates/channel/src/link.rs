@@ -28,7 +28,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fabric::{
-    Armed, Caps, Completion, Endpoint, ErrorKind, Fabric, Flags, OpId, PostError, Publish,
+    Armed, Budget, Caps, Completion, Endpoint, ErrorKind, Fabric, Flags, OpId, PostError, Publish,
     RemoteKey, RemoteRange, Src,
 };
 
@@ -84,6 +84,8 @@ pub struct Link {
     inline_max: usize,
     /// Notices that have not completed; each is signalled.
     notices_open: u32,
+    /// What could be posted when something was refused for want of room.
+    cramped: Option<Budget>,
     /// Whether something was posted since the last `submit`.
     unsubmitted: bool,
     recvs_used: u32,
@@ -170,6 +172,7 @@ impl Link {
             unsignalled_max: 1,
             inline_max: 0,
             notices_open: 0,
+            cramped: None,
             unsubmitted: false,
             recvs_used: 0,
             failure: None,
@@ -302,7 +305,15 @@ impl Link {
             || self.failure.is_some()
             || !self.announce_sleep();
         self.submit();
-        if ready { Armed::Ready } else { self.endpoint.arm() }
+        if ready {
+            return Armed::Ready;
+        }
+        let armed = self.endpoint.arm();
+        // Room that has come since it was lacking wakes nobody.
+        match self.cramped.take() {
+            Some(before) if self.endpoint.budget() != before => Armed::Ready,
+            _ => armed,
+        }
     }
 
     /// Ends the link. When this returns the peer cannot change our memory any more. What arrived
@@ -363,7 +374,7 @@ impl Link {
     }
 
     /// Whether a frame and its notice can be posted, leaving the reserve for control and credit.
-    fn queue_has_room(&self, class: Class) -> bool {
+    fn queue_has_room(&mut self, class: Class) -> bool {
         let reserved = match class {
             Class::Data => RESERVED.min(self.caps.max_ops / 4),
             Class::Control => 0,
@@ -373,7 +384,11 @@ impl Link {
             Publish::NotifyCounted => 1 + reserved,
             Publish::InOrderPoll | Publish::Notify => 0,
         };
-        budget.ops >= 2 + reserved && budget.notices >= notices
+        let has_room = budget.ops >= 2 + reserved && budget.notices >= notices;
+        if !has_room {
+            self.cramped = Some(budget);
+        }
+        has_room
     }
 
     /// Posts the write of a filled slot.

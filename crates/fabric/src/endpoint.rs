@@ -156,7 +156,9 @@ pub trait Endpoint: Send {
     fn poll(&mut self, out: &mut Vec<Completion>) -> usize;
 
     /// Prepares to sleep: the caller waits on the descriptor and then polls. Between `arm` and the
-    /// wait nothing is lost.
+    /// wait nothing is lost: a completion, or room to post, that comes later makes the descriptor
+    /// readable. Room that came until then shows in [`budget`](Self::budget), at which who lacks
+    /// some looks once more.
     fn arm(&mut self) -> Armed;
 
     /// What can be posted right now.

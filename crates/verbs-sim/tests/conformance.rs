@@ -1,12 +1,18 @@
 //! The verbs transport on the simulated device: each test runs a second process that finds the
 //! library under the name of libibverbs, with the knobs that it wants.
 
+#[path = "../../channel/tests/bed/ends.rs"]
+mod ends;
+#[path = "../../channel/tests/bed/questions.rs"]
+mod questions;
+
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use channel::{Link, RingConfig, Transfer};
 use fabric::conformance::{self, Bed};
 use fabric::shared::{Network, SharedFabric};
 use fabric::verbs::{Connect, VerbsFabric, VerbsOptions, probe, survey};
@@ -78,6 +84,13 @@ fn the_conformance_suite_passes_on_a_shared_queue_pair() {
     }
 }
 
+#[test]
+fn sleeping_ends_of_a_link_wake() {
+    for seed in 1..=4 {
+        plays_well("questions", &format!("seed={seed}"));
+    }
+}
+
 /// The device is hostile enough to be worth a test: without its promises the suite fails.
 #[test]
 fn the_conformance_suite_fails_on_a_device_that_breaks_its_promises() {
@@ -126,6 +139,7 @@ fn second_process() {
         Ok("shared") => shares(None, false),
         Ok("shared_thread") => shares(None, true),
         Ok("shared_counted") => shares(Some(Publish::NotifyCounted), false),
+        Ok("questions") => asks(),
         Ok("break") => breaks(),
         Ok("pin") => pins(),
         Ok("survey") => surveys(),
@@ -172,6 +186,21 @@ fn shares(publish: Option<Publish>, thread: bool) {
     });
     let report = conformance::run(&mut SharedBed(fabrics));
     assert_eq!(report.passed.len(), conformance::cases().len());
+}
+
+fn asks() {
+    for publish in [Publish::Notify, Publish::NotifyCounted] {
+        for transfer in [Transfer::Write, Transfer::Read] {
+            let [a, b] = VerbsBed::new(Some(publish)).0;
+            let (here, there) = ends::endpoints(&*a, &*b, true);
+            let config = RingConfig { transfer, ..ends::small(false) };
+            let mut here = Link::new(&*a, here, config, 7).expect("a link");
+            let mut there = Link::new(&*b, there, config, 7).expect("a link");
+            here.attach(&there.descriptor()).expect("equal ends");
+            there.attach(&here.descriptor()).expect("equal ends");
+            questions::questions([here, there]);
+        }
+    }
 }
 
 fn surveys() {

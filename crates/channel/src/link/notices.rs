@@ -57,6 +57,7 @@ impl Link {
         let budget = self.endpoint.budget();
         let Some(peer) = self.peer else { return false };
         if budget.ops == 0 || budget.notices == 0 {
+            self.cramped = Some(budget);
             return false;
         }
         self.signal_next();

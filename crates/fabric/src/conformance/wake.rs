@@ -1,5 +1,6 @@
 //! Sleeping: an armed end is woken.
 
+use super::rig::RECVS;
 use super::{Case, Rig};
 use crate::{Armed, Completion};
 
@@ -8,14 +9,15 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "no wake-up is lost", clause: "arm", check: none_lost },
     Case { name: "news before the arm are ready or wake", clause: "arm", check: before },
     Case { name: "an idle end can sleep", clause: "arm", check: sleeps },
+    Case { name: "who has no receives left is woken by one", clause: "arm", check: allowed },
 ];
 
-/// Waits as a worker would: by the descriptor, and then by polling `b` alone.
-fn sleep_until(rig: &mut Rig<'_>, armed: Armed, wanted: &Completion) {
+/// Waits as a worker would: by the descriptor, and then by polling.
+fn sleep_until(rig: &mut Rig<'_>, armed: Armed, news: impl FnMut(&mut Rig<'_>) -> bool) {
     if let Armed::Fd(fd) = armed {
         assert!(rig.bed().readable(fd), "the sleeper was not woken");
     }
-    rig.until("the news", |rig| rig.b.take(wanted));
+    rig.until("the news", news);
 }
 
 /// Turns until `b` has nothing to say and can sleep.
@@ -31,7 +33,7 @@ fn lull(rig: &mut Rig<'_>) -> Armed {
 fn woken(rig: &mut Rig<'_>) {
     let armed = lull(rig);
     rig.a.notify(1).expect("posts");
-    sleep_until(rig, armed, &Completion::Notify { imm: 1 });
+    sleep_until(rig, armed, |rig| rig.b.take(&Completion::Notify { imm: 1 }));
 }
 
 fn none_lost(rig: &mut Rig<'_>) {
@@ -39,11 +41,11 @@ fn none_lost(rig: &mut Rig<'_>) {
         let armed = lull(rig);
         if round % 2 == 0 {
             rig.post(|rig| rig.a.notify(round));
-            sleep_until(rig, armed, &Completion::Notify { imm: round });
+            sleep_until(rig, armed, |rig| rig.b.take(&Completion::Notify { imm: round }));
         } else {
             let bytes = round.to_le_bytes().to_vec();
             rig.post(|rig| rig.a.send(&bytes));
-            sleep_until(rig, armed, &Completion::Recv { bytes });
+            sleep_until(rig, armed, |rig| rig.b.take(&Completion::Recv { bytes: bytes.clone() }));
         }
         rig.b.allow(1);
     }
@@ -56,7 +58,7 @@ fn before(rig: &mut Rig<'_>) {
             rig.bed().step();
         }
         let armed = rig.b.end.arm();
-        sleep_until(rig, armed, &Completion::Notify { imm: round });
+        sleep_until(rig, armed, |rig| rig.b.take(&Completion::Notify { imm: round }));
         rig.b.allow(1);
     }
 }
@@ -65,4 +67,29 @@ fn sleeps(rig: &mut Rig<'_>) {
     rig.publish(0, 0, 64, 1);
     lull(rig);
     rig.until("the sender can sleep", |rig| rig.a.end.arm() != Armed::Ready);
+}
+
+fn allowed(rig: &mut Rig<'_>) {
+    for imm in 0..RECVS {
+        rig.post(|rig| rig.a.notify(imm));
+        rig.notice(imm);
+    }
+    for round in 0..50 {
+        assert_eq!(rig.a.end.budget().notices, 0);
+        rig.b.allow(1);
+        for _ in 0..round % 5 {
+            rig.bed().step();
+        }
+        let armed = rig.a.end.arm();
+        if rig.a.end.budget().notices == 0 {
+            // Telling of receives may take the other end some turns of its own.
+            while rig.b.end.arm() == Armed::Ready {
+                rig.b.poll();
+                rig.bed().step();
+            }
+            sleep_until(rig, armed, |rig| rig.a.end.budget().notices > 0);
+        }
+        rig.post(|rig| rig.a.notify(round));
+        rig.notice(round);
+    }
 }
