@@ -19,10 +19,33 @@ fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
+/// The same of products of halves, for vectors: they multiply no more than 32 bits by 32.
+#[inline(always)]
+fn fold_of_halves(a: u64, b: u64) -> u64 {
+    const LOW: u64 = 0xffff_ffff;
+    let (low, high) = ((a & LOW) * (b & LOW), (a >> 32) * (b >> 32));
+    let (one, other) = ((a & LOW) * (b >> 32), (a >> 32) * (b & LOW));
+    let middle = (low >> 32) + (one & LOW) + (other & LOW);
+    let above = high + (one >> 32) + (other >> 32) + (middle >> 32);
+    (low & LOW | middle << 32) ^ above
+}
+
+/// [`word`], where `HALVES` by products of halves.
+#[inline(always)]
+pub(crate) fn word_by<const HALVES: bool>(word: u64) -> u64 {
+    if HALVES { fold_of_halves(word ^ A, B) } else { fold(word ^ A, B) }
+}
+
+/// [`combine`], where `HALVES` by products of halves.
+#[inline(always)]
+pub(crate) fn combine_by<const HALVES: bool>(row: u64, column: u64) -> u64 {
+    if HALVES { fold_of_halves(row ^ A, column ^ C) } else { fold(row ^ A, column ^ C) }
+}
+
 /// The hash of a word.
 #[inline(always)]
 pub(crate) fn word(word: u64) -> u64 {
-    fold(word ^ A, B)
+    word_by::<false>(word)
 }
 
 /// The hash of two words.
@@ -34,7 +57,7 @@ pub(crate) fn wide(word: u128) -> u64 {
 /// The hash of a row of which `row` hashes the columns so far and `column` the next.
 #[inline(always)]
 pub(crate) fn combine(row: u64, column: u64) -> u64 {
-    fold(row ^ A, column ^ C)
+    combine_by::<false>(row, column)
 }
 
 /// The hash of a string of bytes.

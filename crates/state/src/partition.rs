@@ -8,7 +8,7 @@ use arrow::compute::take;
 use arrow::datatypes::DataType;
 use arrow::row::{RowConverter, SortField};
 
-use crate::{Columns, StateError, hash, words};
+use crate::{Columns, StateError, hash, vector, words};
 
 /// With [`Partitioner::in_blocks`], 2 to the power of this many neighbouring keys have one owner.
 const BLOCK_BITS: u32 = 6;
@@ -301,10 +301,7 @@ fn column(
         other if words::bits(other).is_some() => {
             let words = words::words(key, scratch)?;
             match nulls {
-                None => {
-                    let hashed = words.iter().map(|word| hash::word(word >> shift));
-                    hashed.enumerate().for_each(|(row, hash)| put(row, Some(hash)));
-                }
+                None => vector::hashes(words, shift, !first, hashes),
                 Some(nulls) => {
                     words.iter().zip(nulls.iter()).enumerate().for_each(|(row, (&word, valid))| {
                         put(row, valid.then(|| hash::word(word >> shift)))

@@ -2,7 +2,10 @@
 //!
 //! The program is built for every x86-64; each loop here is compiled for newer ones as well
 //! (AVX-512, AVX2) and chosen when it is first called. All versions are the same code, so results
-//! are equal; only [`filter`] is written twice, since no compiler finds the instruction that packs.
+//! are equal; only [`filter`] is written twice, since no compiler finds the instruction that packs,
+//! and the product of hashes, which vectors make of four. What finds hashes in a table has no
+//! versions: where it is in a cache, one slot after the other is faster than to gather eight, or to
+//! compare four that lie side by side.
 //! The macro that makes the versions calls them as `unsafe` functions, after it has asked the
 //! processor.
 //!
@@ -12,6 +15,9 @@
 
 use arrow::buffer::BooleanBuffer;
 use multiversion::multiversion;
+use multiversion::target::target_cfg_f;
+
+use crate::hash;
 
 /// Whether no time lies before the one in front of it; false as well if some lie in the outer
 /// halves of the axis, whose differences might overflow.
@@ -49,6 +55,46 @@ pub(crate) fn any_all(ids: &[u32]) -> (u32, u32) {
         all &= id;
     }
     (any, all)
+}
+
+/// Writes of the hash of each word the bits above the lowest `shift` to `out`: where in a table it
+/// belongs.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+pub(crate) fn starts(words: &[u64], shift: u32, out: &mut [u32]) {
+    match target_cfg_f!(any(target_feature = "avx512f", target_feature = "avx2")) {
+        true => starts_by::<true>(words, shift, out),
+        false => starts_by::<false>(words, shift, out),
+    }
+}
+
+#[inline(always)]
+fn starts_by<const HALVES: bool>(words: &[u64], shift: u32, out: &mut [u32]) {
+    for (&word, out) in words.iter().zip(out) {
+        *out = (hash::word_by::<HALVES>(word) >> shift) as u32;
+    }
+}
+
+/// Writes the hash of each word, without its lowest `cut` bits, to `out`; where `next`, combined
+/// with what is there.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+pub(crate) fn hashes(words: &[u64], cut: u32, next: bool, out: &mut [u64]) {
+    match target_cfg_f!(any(target_feature = "avx512f", target_feature = "avx2")) {
+        true => hashes_by::<true>(words, cut, next, out),
+        false => hashes_by::<false>(words, cut, next, out),
+    }
+}
+
+#[inline(always)]
+fn hashes_by<const HALVES: bool>(words: &[u64], cut: u32, next: bool, out: &mut [u64]) {
+    if next {
+        for (&word, out) in words.iter().zip(out) {
+            *out = hash::combine_by::<HALVES>(*out, hash::word_by::<HALVES>(word >> cut));
+        }
+    } else {
+        for (&word, out) in words.iter().zip(out) {
+            *out = hash::word_by::<HALVES>(word >> cut);
+        }
+    }
 }
 
 /// The values whose bits are set.
@@ -170,6 +216,79 @@ mod tests {
             assert_eq!(disjunction, top);
             assert_eq!(disjunction, ids.iter().fold(0, |any, id| any | id));
             assert_eq!(conjunction, ids.iter().fold(u32::MAX, |all, id| all & id));
+        }
+    }
+    /// Words with few and with many bits, and of all lengths of them.
+    fn words(len: usize) -> Vec<u64> {
+        let mut word = 7u64;
+        let mut next = |at: usize| {
+            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            [at as u64, word, !(at as u64), word >> 31, word << 33, 1 << (at % 64)][at % 6]
+        };
+        (0..len).map(&mut next).collect()
+    }
+
+    type Hashes = (Vec<u32>, [Vec<u64>; 2]);
+
+    /// What a version says of words, each by itself or with what was before.
+    macro_rules! version {
+        ($(#[$feature:meta])* $name:ident, $halves:literal) => {
+            $(#[$feature])*
+            fn $name(words: &[u64]) -> Hashes {
+                let (mut starts, mut one) = (vec![0; words.len()], vec![0; words.len()]);
+                starts_by::<$halves>(words, 47, &mut starts);
+                hashes_by::<$halves>(words, 3, false, &mut one);
+                let mut two = one.clone();
+                hashes_by::<$halves>(words, 0, true, &mut two);
+                (starts, [one, two])
+            }
+        };
+    }
+    version!(plain, false);
+    version!(halves, true);
+    #[cfg(target_arch = "x86_64")]
+    version!(
+        #[target_feature(enable = "avx2")]
+        avx2,
+        true
+    );
+    #[cfg(target_arch = "x86_64")]
+    version!(
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+        avx512,
+        true
+    );
+
+    #[test]
+    fn all_versions_hash_alike() {
+        for len in lengths() {
+            let words = words(len);
+            let one: Vec<u64> = words.iter().map(|&word| hash::word(word >> 3)).collect();
+            let both = words.iter().zip(&one);
+            let two = both.map(|(&word, &row)| hash::combine(row, hash::word(word))).collect();
+            let starts = words.iter().map(|&word| (hash::word(word) >> 47) as u32).collect();
+            let expected: Hashes = (starts, [one, two]);
+            assert_eq!(plain(&words), expected);
+            assert_eq!(halves(&words), expected);
+            #[cfg(target_arch = "x86_64")]
+            if is_x86_feature_detected!("avx2") {
+                // SAFETY: the processor has the instructions.
+                assert_eq!(unsafe { avx2(&words) }, expected);
+            }
+            #[cfg(target_arch = "x86_64")]
+            if is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl")
+            {
+                // SAFETY: as above.
+                assert_eq!(unsafe { avx512(&words) }, expected);
+            }
+            let (mut chosen, mut each) = (vec![0; len], vec![0; len]);
+            super::starts(&words, 47, &mut chosen);
+            super::hashes(&words, 3, false, &mut each);
+            let one = each.clone();
+            super::hashes(&words, 0, true, &mut each);
+            assert_eq!((chosen, [one, each]), expected, "the version that is chosen");
         }
     }
 }

@@ -14,7 +14,7 @@ use arrow::datatypes::DataType;
 use super::array::Span;
 use super::{UNKNOWN, regrown, room};
 use crate::table::{Plain, Table};
-use crate::{Part, StateError, hash, kernel, words};
+use crate::{Part, StateError, hash, kernel, vector, words};
 
 /// How many rows are hashed before they are probed.
 const CHUNK: usize = 512;
@@ -32,6 +32,14 @@ pub(crate) trait Key: Copy + Eq {
     /// Key and id + 1; all zero where there is no key.
     type Slot: Plain;
     fn hash(self) -> u64;
+    /// Of each key the bits of its hash above the lowest `shift`. Vectors take longer for keys of
+    /// several words, which they have to sort first.
+    #[inline(always)]
+    fn starts(keys: &[Self], shift: u32, out: &mut [u32]) {
+        for (key, out) in keys.iter().zip(out) {
+            *out = (key.hash() >> shift) as u32;
+        }
+    }
     fn slot(self, id: u32) -> Self::Slot;
     /// The id + 1 in `slot`, and whether its key is `self`.
     fn read(self, slot: &Self::Slot) -> (u32, bool);
@@ -43,6 +51,11 @@ impl Key for u64 {
     #[inline(always)]
     fn hash(self) -> u64 {
         hash::word(self)
+    }
+
+    #[inline(always)]
+    fn starts(keys: &[u64], shift: u32, out: &mut [u32]) {
+        vector::starts(keys, shift, out);
     }
 
     #[inline(always)]
@@ -169,8 +182,8 @@ impl<K: Key> HashIndex<K> {
         for chunk in keys.chunks(CHUNK) {
             self.reserve(chunk.len())?;
             let shift = 64 - self.slots.len().trailing_zeros();
-            self.starts.clear();
-            self.starts.extend(chunk.iter().map(|key| (key.hash() >> shift) as u32));
+            self.starts.resize(chunk.len(), 0);
+            K::starts(chunk, shift, &mut self.starts);
             let slots = self.slots.as_mut();
             let far = size_of_val(slots) > FAR_BYTES;
             for (row, &key) in chunk.iter().enumerate() {
@@ -196,9 +209,7 @@ impl<K: Key> HashIndex<K> {
         let mut starts = [0; CHUNK];
         for chunk in keys.chunks(CHUNK) {
             let starts = &mut starts[..chunk.len()];
-            for (start, key) in starts.iter_mut().zip(chunk) {
-                *start = (key.hash() >> shift) as u32;
-            }
+            K::starts(chunk, shift, starts);
             out.extend(chunk.iter().enumerate().map(|(row, &key)| {
                 if far && let Some(&next) = starts.get(row + AHEAD) {
                     kernel::prefetch(slots, next as usize);
