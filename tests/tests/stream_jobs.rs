@@ -97,7 +97,14 @@ fn campaigns(memory: &Memory) -> Stream {
 
 fn setup(workers: u32, exchange: Option<Exchange>) -> Setup {
     let epoch = Settings::default().epoch;
-    Setup { workers, exchange, epoch, state_bytes_max: 1 << 30, table_bytes_max: 1 << 20 }
+    Setup {
+        workers,
+        beside: 1,
+        exchange,
+        epoch,
+        state_bytes_max: 1 << 30,
+        table_bytes_max: 1 << 20,
+    }
 }
 
 /// The rows of a stream as text, sorted; and how many operators are `forward`.

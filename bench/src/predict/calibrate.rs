@@ -10,6 +10,14 @@ use crate::paper::Bench;
 
 /// Keys of a state that is in a cache.
 const FEW: u64 = 10_000;
+/// How many times the rows runs of few keys have: a record takes so little then that a run would be
+/// of milliseconds, in which processes start and end, of which the model says nothing.
+const FEW_TIMES: u64 = 4;
+
+/// Rows of each process in a run with so many keys.
+fn rows_of(keys: u64, rows: u64) -> u64 {
+    if keys == FEW { rows * FEW_TIMES } else { rows }
+}
 
 /// Constants, and what they are worth.
 #[derive(Debug, Clone, PartialEq)]
@@ -108,7 +116,8 @@ fn grouping(
     keys: u64,
     processes: u32,
 ) -> Result<Vec<Point>, String> {
-    let Asked { rows, runs, .. } = asked;
+    let Asked { runs, .. } = asked;
+    let rows = rows_of(keys, asked.rows);
     let text = format!(
         "ysb --keys {keys} --nodes {processes} --exchange merge,shuffle --rows {rows} \
          --runs {runs} --json"
@@ -166,7 +175,8 @@ fn with_unit(text: &str) -> Option<f64> {
 
 /// What the model says of a grouping's run.
 fn price(point: &Point, constants: &Constants, rows: u64) -> Price {
-    let mut of = grouped(point.processes, point.keys, constants);
+    let rows = rows_of(point.keys, rows);
+    let mut of = grouped((point.processes, 1), point.keys, constants);
     of.epoch_rows = of.epoch_rows.min(rows as f64);
     of.window_rows = rows as f64;
     of.price(point.exchange, &constants.costs)
@@ -304,7 +314,7 @@ mod tests {
                 let point = Point { exchange, keys, processes, rate, cycles, hertz, bytes };
                 let Price { cycles, bytes } = price(&point, &self.0, ROWS);
                 let rate = processors(processes) * self.0.hertz / cycles;
-                let rows = ROWS * u64::from(processes);
+                let rows = rows_of(keys, ROWS) * u64::from(processes);
                 json!({
                     "variant": exchange.to_string(),
                     "rows": rows,

@@ -35,11 +35,13 @@ pub struct Foretold {
     pub close_s: f64,
 }
 
-/// The rows of ysb-keys on so many workers, whose windows are longer than their epochs.
-pub(super) fn grouped(workers: u32, keys: u64, constants: &Constants) -> Grouped {
+/// The rows of ysb-keys on so many workers, of which so many are in each process, whose windows are
+/// longer than their epochs.
+pub(super) fn grouped((workers, beside): (u32, u32), keys: u64, constants: &Constants) -> Grouped {
     let groups = keys as f64;
     Grouped {
         workers,
+        beside,
         row_bytes: constants.row_bytes,
         group_bytes: constants.group_bytes,
         kept_bytes: 0.0,
@@ -71,7 +73,7 @@ impl Cluster {
 
     /// What the planner would choose.
     pub fn choice(&self, keys: u64, constants: &Constants) -> Exchange {
-        let of = grouped(self.all_workers(), keys, constants);
+        let of = grouped((self.all_workers(), self.workers), keys, constants);
         let costs = &constants.costs;
         decide(Exchange::Merge, &of, costs, Settings::default().state_bytes_max).exchange
     }
@@ -98,15 +100,15 @@ impl Cluster {
 /// What a cluster does by merge, by shuffle and by broadcast.
 pub fn foretell(cluster: &Cluster, keys: u64, constants: &Constants) -> [Foretold; 3] {
     let workers = cluster.all_workers();
-    let of = grouped(workers, keys, constants);
-    // Of what travels, this part leaves the node.
-    let away = f64::from(workers - cluster.workers) / f64::from((workers - 1).max(1));
+    let of = grouped((workers, cluster.workers), keys, constants);
     let by = |exchange, close_s| {
         let price = of.price(exchange, &constants.costs);
-        cluster.held(price.cycles, price.bytes * away, constants, close_s)
+        cluster.held(price.cycles, price.bytes, constants, close_s)
     };
     // A delta at any time of an epoch has half of its rows on the average.
     let last = of.delta_groups(of.epoch_rows / 2.0);
+    // Of the groups of others, this part leaves the node.
+    let away = f64::from(workers - cluster.workers) / f64::from((workers - 1).max(1));
     let bytes = last * of.group_bytes * away * f64::from(cluster.workers);
     let cycles = last
         * (constants.costs.group + 2.0 * constants.costs.touch(of.state_bytes(Exchange::Merge)));

@@ -77,8 +77,9 @@ impl Session {
     fn setup(&self) -> Setup {
         let (settings, table_bytes_max) = self.planner.job_and_table_bytes();
         let (epoch, state_bytes_max) = (settings.epoch, settings.state_bytes_max);
-        let (workers, exchange) = (self.workers.total(), self.planner.exchange());
-        Setup { workers, exchange, epoch, state_bytes_max, table_bytes_max }
+        let (workers, beside) = (self.workers.total(), self.workers.per_node);
+        let exchange = self.planner.exchange();
+        Setup { workers, beside, exchange, epoch, state_bytes_max, table_bytes_max }
     }
 }
 

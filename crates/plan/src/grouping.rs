@@ -95,8 +95,9 @@ impl Weaver<'_> {
 
     /// What a grouping of the rows of some edges costs, if enough is known of them.
     fn costs(&self, spec: &Aggregation, edges: &[Edge]) -> Option<Decision> {
-        let (workers, settings) = (self.lowering.workers.total(), &self.lowering.settings.job);
-        let rows = Known::along(edges, &Known::of(&self.operators, workers));
+        let (workers, settings) = (self.lowering.workers, &self.lowering.settings.job);
+        let rows = Known::along(edges, &Known::of(&self.operators, workers.total()));
+        let workers = (workers.total(), workers.per_node);
         let grouped = Grouped::of(spec, &rows, workers, settings.epoch)?;
         Some(decide(Exchange::Merge, &grouped, &Costs::default(), settings.state_bytes_max))
     }

@@ -25,6 +25,8 @@ use crate::{Output, Stream};
 pub struct Setup {
     /// Workers of the whole job.
     pub workers: u32,
+    /// Workers of each process.
+    pub beside: u32,
     /// How rows of different workers meet in an aggregate, where the stream does not say; `None`
     /// for `forward` where the partitioning fits, and else `merge`, or `shuffle` where that is
     /// cheaper ([`dataflow::cost`]). With one chosen, `forward` is not used where it is not said.
@@ -195,9 +197,9 @@ impl<'a> Lowering<'a> {
     /// How rows meet that are not together.
     fn cheaper(&self, kind: &OperatorKind, inputs: &[Vec<Edge>]) -> Exchange {
         let OperatorKind::Aggregate(spec) = kind else { return Exchange::Shuffle };
-        let Setup { workers, epoch, state_bytes_max, .. } = *self.setup;
+        let Setup { workers, beside, epoch, state_bytes_max, .. } = *self.setup;
         let rows = Known::along(&inputs[0], &Known::of(&self.operators, workers));
-        let grouped = Grouped::of(spec, &rows, workers, epoch);
+        let grouped = Grouped::of(spec, &rows, (workers, beside), epoch);
         let costs = Costs::default();
         let decided = |of| decide(Exchange::Merge, &of, &costs, state_bytes_max).exchange;
         grouped.map_or(Exchange::Merge, decided)

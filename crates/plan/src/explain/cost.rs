@@ -94,6 +94,7 @@ impl Explain {
         let groups_all = known.values(&spec.keys).map_or(f64::INFINITY, |groups| groups as f64);
         let grouped = Grouped {
             workers,
+            beside: self.workers.per_node,
             row_bytes: row_bytes(&spec.input_schema) as f64,
             group_bytes: delta_bytes as f64 / groups as f64,
             kept_bytes: 0.0,
