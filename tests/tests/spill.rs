@@ -60,16 +60,19 @@ fn answer(
 ) -> Result<(Vec<String>, Run), DataflowError> {
     let memory = Memory::new(None);
     memory.add("t", table());
+    memory.add("u", table());
     let budget = if disk.is_some() { "448 KiB" } else { "1 GiB" };
     let script = format!(
         "SET millstream.exchange = {exchange};
          SET millstream.epoch_bytes = '1 MiB';
          SET millstream.batch_rows = 512;
          SET millstream.state_bytes = '{budget}';
-         CREATE TABLE t ({}, WATERMARK FOR ts AS ts - INTERVAL '30' SECOND)
+         CREATE TABLE t ({columns}, WATERMARK FOR ts AS ts - INTERVAL '30' SECOND)
+             WITH ('connector' = 'memory');
+         CREATE TABLE u ({columns}, WATERMARK FOR ts AS ts - INTERVAL '30' SECOND)
              WITH ('connector' = 'memory');
          {query};",
-        tests::random::COLUMNS
+        columns = tests::random::COLUMNS
     );
     let (nodes, workers) = if exchange == "forward" { (1, 1) } else { (2, 2) };
     let job = Arc::new(plan(&memory, &script, nodes, workers).job);
@@ -90,6 +93,38 @@ fn rows_do_not_depend_on_whether_state_fits() {
             let spilled = run.sum(|metrics| &metrics.spilled_bytes);
             assert!(spilled > 0, "{exchange}: {query}: nothing was spilled");
             assert!(run.sum(|metrics| &metrics.unspilled_bytes) > 0, "{exchange}: {query}");
+            assert_eq!(disk.files(), 0, "{exchange}: {query}");
+        }
+    }
+}
+
+/// Queries that keep rows until their window ends.
+const KEEPING: [&str; 3] = [
+    "SELECT a.k, a.v, b.v, a.window_end \
+     FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '20' MINUTE) a \
+     JOIN TUMBLE(TABLE u, DESCRIPTOR(ts), INTERVAL '20' MINUTE) b \
+     ON a.k = b.k AND a.window_start = b.window_start AND a.window_end = b.window_end",
+    "SELECT a.k, a.v, b.k, b.v FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '20' MINUTE) a \
+     FULL JOIN TUMBLE(TABLE u, DESCRIPTOR(ts), INTERVAL '20' MINUTE) b \
+     ON a.k = b.k AND a.window_start = b.window_start AND a.window_end = b.window_end",
+    "SELECT k, v, w, n FROM (SELECT k, v, w, ROW_NUMBER() OVER (PARTITION BY window_start, \
+     window_end, k ORDER BY v DESC, ts) AS n \
+     FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR)) WHERE n <= 3",
+];
+
+#[test]
+fn rows_that_are_kept_do_not_depend_on_whether_they_fit() {
+    for query in KEEPING {
+        let (expected, whole) = answer(query, "forward", None).expect("it fits");
+        assert!(!expected.is_empty(), "{query}");
+        let most = whole.sum(|metrics| &metrics.state_bytes_peak);
+        for exchange in ["forward", "shuffle"] {
+            let disk = SimDisk::new(SimDiskOptions::default());
+            let (rows, run) = answer(query, exchange, Some(disk.clone()))
+                .unwrap_or_else(|error| panic!("{exchange}: {query}: {error}"));
+            assert!(rows == expected, "{exchange}: {query}");
+            let spilled = run.sum(|metrics| &metrics.spilled_bytes);
+            assert!(spilled > 0, "{exchange}: {query}: nothing of {most} bytes was spilled");
             assert_eq!(disk.files(), 0, "{exchange}: {query}");
         }
     }

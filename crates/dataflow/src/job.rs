@@ -20,6 +20,7 @@ use state::{GroupBy, Windows};
 
 use crate::error::DataflowError;
 use crate::exchange::halves;
+use crate::keyed::{Given, Waits};
 use crate::lookup::Lookup;
 use crate::sink::Sink;
 use crate::source::Source;
@@ -342,6 +343,20 @@ pub trait KeyedOperator: Send + Sync {
         None
     }
 
+    /// Until when the rows of an input are of no use to it, if that is known of each: then they may
+    /// wait on a disk.
+    fn waits(&self, input: usize) -> Option<Waits> {
+        let _ = input;
+        None
+    }
+
+    /// Where the keys of its only input, which are these columns, are among those that it gives
+    /// out, if they are all there in every row.
+    fn keys_out(&self, keys: &[usize]) -> Option<Vec<usize>> {
+        let _ = keys;
+        None
+    }
+
     /// For EXPLAIN.
     fn describe(&self) -> String;
 }
@@ -415,6 +430,15 @@ pub trait KeyedState {
     /// Whether [`advance`](Self::advance) has something to give that does not wait for time.
     fn ready(&self) -> bool {
         false
+    }
+
+    /// Gives back what it holds of rows that [wait](KeyedOperator::waits), by input, as if they had
+    /// not come.
+    ///
+    /// # Errors
+    /// [`DataflowError::Expression`] when a row cannot be copied.
+    fn give_back(&mut self) -> Result<Given, DataflowError> {
+        Ok(vec![])
     }
 
     /// Up to where results are complete when [`advance`](Self::advance) has nothing more to give at

@@ -1,7 +1,7 @@
 //! The state of all operators of one worker, held to one bound.
 //!
-//! Where groups may leave memory, each grouping does so at an equal part of the bound, or of half
-//! of it if other operators keep rows: so nobody takes what another needs.
+//! Where state may leave memory, each operator whose can does so at an equal part of the bound, or
+//! of half of it if others keep rows that cannot: so nobody takes what another needs.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use state::StateError;
 
 use crate::job::{Job, OperatorKind};
+use crate::keyed::waits;
 use crate::metrics::Metrics;
 
 /// What each operator of a worker holds.
@@ -27,15 +28,16 @@ impl Ledger {
         let count = |of: fn(&OperatorKind) -> bool| {
             job.operators.iter().filter(|operator| of(&operator.kind)).count()
         };
-        let groupings = count(|kind| matches!(kind, OperatorKind::Aggregate(_)));
-        let others = count(|kind| {
-            use OperatorKind::{Aggregate, Sink, Source};
-            !matches!(kind, Source(_) | Aggregate(_) | Sink { .. })
+        let spilling = count(|kind| match kind {
+            OperatorKind::Aggregate(_) => true,
+            OperatorKind::Keyed(spec) => waits(spec).is_some(),
+            _ => false,
         });
+        let all =
+            count(|kind| !matches!(kind, OperatorKind::Source(_) | OperatorKind::Sink { .. }));
         let budget = job.settings.state_bytes_max;
-        // Groups can leave memory, rows that wait in joins cannot.
-        let for_groups = if others > 0 { budget / 2 } else { budget };
-        let spill_at = if spills { for_groups / groupings.max(1) } else { budget };
+        let for_spilling = if all > spilling { budget / 2 } else { budget };
+        let spill_at = if spills { for_spilling / spilling.max(1) } else { budget };
         Self { spill_at, ..Self::new(job.operators.len(), budget, metrics) }
     }
 
@@ -43,7 +45,7 @@ impl Ledger {
         Self { held: RefCell::new(vec![0; operators]), budget, spill_at: budget, metrics }
     }
 
-    /// Bytes that groups of an operator may hold while the other operators hold what they do.
+    /// Bytes that the state of an operator may hold while the other operators hold what they do.
     pub(crate) fn share(&self, operator: u32) -> usize {
         let held = self.held.borrow();
         let others = held.iter().sum::<usize>() - held[operator as usize];

@@ -1,7 +1,10 @@
 //! Counters of a worker, read by others while it runs.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use state::Spilled;
 
 /// The counters of one worker. Written by that worker alone, with relaxed stores: each is right by
 /// itself, and a reader sees it late by microseconds.
@@ -42,7 +45,7 @@ pub struct Metrics {
     pub state_bytes: AtomicU64,
     /// Most bytes of window state so far.
     pub state_bytes_peak: AtomicU64,
-    /// Runs of groups that were written to disk because they did not fit.
+    /// Runs of groups and of rows that were written to disk because they did not fit.
     pub spilled_runs: AtomicU64,
     /// Their bytes.
     pub spilled_bytes: AtomicU64,
@@ -84,6 +87,16 @@ pub struct OperatorMetrics {
     pub backpressured_ns: AtomicU64,
     /// Bytes of its state now.
     pub state_bytes: AtomicU64,
+    /// Runs of what it keeps that it wrote to disk.
+    pub spilled_runs: AtomicU64,
+    /// Their bytes.
+    pub spilled_bytes: AtomicU64,
+    /// Rows that it sent to workers of other processes.
+    pub rows_sent: AtomicU64,
+    /// Bytes of these, as they travel.
+    pub row_bytes_sent: AtomicU64,
+    /// Rows that it handed over, by reference, to other workers of this process.
+    pub rows_handed: AtomicU64,
     /// Epochs that it closed, where its workers meet by merge.
     pub epochs: AtomicU64,
     /// Groups in the deltas of these epochs.
@@ -105,6 +118,11 @@ impl Default for OperatorMetrics {
             busy_ns: zero(),
             backpressured_ns: zero(),
             state_bytes: zero(),
+            spilled_runs: zero(),
+            spilled_bytes: zero(),
+            rows_sent: zero(),
+            row_bytes_sent: zero(),
+            rows_handed: zero(),
             epochs: zero(),
             groups_sent: zero(),
             delta_bytes: zero(),
@@ -153,6 +171,30 @@ impl Metrics {
     /// The counters of the operators, in the order of the job; none before there is a worker.
     pub fn operators(&self) -> &[OperatorMetrics] {
         self.operators.get().map_or(&[], |operators| operators)
+    }
+
+    /// Adds rows that an operator has sent.
+    pub(crate) fn count_sent(&self, operator: u32, rows: usize, bytes: usize) {
+        if let Some(operator) = self.operators().get(operator as usize) {
+            Self::add(&operator.rows_sent, rows as u64);
+            Self::add(&operator.row_bytes_sent, bytes as u64);
+        }
+    }
+
+    /// Adds what an operator has written and read since `before`, which it moves on.
+    pub(crate) fn count_spilled(&self, operator: u32, before: &Cell<Spilled>, now: Spilled) {
+        let was = before.replace(now);
+        if now == was {
+            return;
+        }
+        let (runs, bytes) = (now.runs - was.runs, now.bytes - was.bytes);
+        Self::add(&self.spilled_runs, runs);
+        Self::add(&self.spilled_bytes, bytes);
+        Self::add(&self.unspilled_bytes, now.read_bytes - was.read_bytes);
+        if let Some(operator) = self.operators().get(operator as usize) {
+            Self::add(&operator.spilled_runs, runs);
+            Self::add(&operator.spilled_bytes, bytes);
+        }
     }
 
     /// Makes room for the operators of a job, once.

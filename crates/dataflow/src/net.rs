@@ -215,6 +215,11 @@ impl Net {
         Metrics::add(counter(&self.metrics), n);
     }
 
+    /// Adds rows that an operator has sent to other processes.
+    pub(crate) fn count_sent(&self, operator: u32, rows: usize, bytes: usize) {
+        self.metrics.count_sent(operator, rows, bytes);
+    }
+
     /// Ends all paths.
     pub(crate) fn close(&self) {
         for (_, peer) in self.each() {
@@ -324,6 +329,7 @@ impl Net {
                 continue;
             }
             self.send_encoded(to, header, &encoded).await;
+            self.metrics.count_sent(header.tag, take, encoded.len());
             done += take;
         }
         Ok(())
@@ -417,6 +423,9 @@ impl Net {
         let load = load();
         let rows = if let Load::Rows(batch) = &load { batch.num_rows() } else { 0 };
         Metrics::add(&self.metrics.rows_handed, rows as u64);
+        if let Some(operator) = self.metrics.operators().get(header.tag as usize) {
+            Metrics::add(&operator.rows_handed, rows as u64);
+        }
         Metrics::add(&self.metrics.bytes_handed, end.give(header, load));
         self.handed.set(true);
         true

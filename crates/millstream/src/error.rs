@@ -94,8 +94,8 @@ impl Error {
             )) => hint.clone(),
             Error::Dataflow(error @ DataflowError::State(_)) if error.is_budget() => {
                 Some(
-                    "SET millstream.state_bytes gives each worker more memory for groups; with SET \
-                     millstream.spill_dir they may go to a disk"
+                    "SET millstream.state_bytes gives each worker more memory for groups and rows; \
+                     with SET millstream.spill_dir they may go to a disk"
                         .into(),
                 )
             }

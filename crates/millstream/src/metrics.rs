@@ -172,17 +172,17 @@ const METRICS: &[MetricSpec] = &[
     }),
     counter(
         "millstream_spilled_bytes",
-        "Bytes of groups written to disk because they did not fit memory.",
+        "Bytes of groups and rows written to disk because they did not fit memory.",
         |c| Some(c.spilled_bytes as f64),
     ),
-    counter("millstream_spilled_runs", "Runs of groups written to disk.", |c| {
+    counter("millstream_spilled_runs", "Runs of groups and rows written to disk.", |c| {
         Some(c.spilled_runs as f64)
     }),
     gauge("millstream_state_bytes", "Bytes of window state now.", |c| Some(c.state_bytes as f64)),
     gauge("millstream_state_peak_bytes", "Most bytes of window state in the job.", |c| {
         Some(c.state_bytes_peak as f64)
     }),
-    counter("millstream_unspilled_bytes", "Bytes of groups read back from disk.", |c| {
+    counter("millstream_unspilled_bytes", "Bytes of groups and rows read back from disk.", |c| {
         Some(c.unspilled_bytes as f64)
     }),
     gauge(

@@ -300,6 +300,16 @@ pub struct OperatorCounters {
     pub backpressured_ns: u64,
     /// Bytes of its state now.
     pub state_bytes: u64,
+    /// Runs of what it keeps that were written to disk because they did not fit memory.
+    pub spilled_runs: u64,
+    /// Their bytes.
+    pub spilled_bytes: u64,
+    /// Rows that it sent to workers of other processes.
+    pub rows_sent: u64,
+    /// Bytes of these.
+    pub row_bytes_sent: u64,
+    /// Rows that it handed over, by reference, to other workers of the same process.
+    pub rows_handed: u64,
     /// Epochs that it closed, if it groups and its rows meet by merge.
     pub epochs: u64,
     /// Groups in their deltas.
@@ -314,7 +324,7 @@ pub struct OperatorCounters {
 }
 
 impl OperatorCounters {
-    const FIELDS: usize = 10;
+    const FIELDS: usize = 15;
 
     fn of(operator: &OperatorMetrics) -> Self {
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -324,6 +334,11 @@ impl OperatorCounters {
             busy_ns: load(&operator.busy_ns),
             backpressured_ns: load(&operator.backpressured_ns),
             state_bytes: load(&operator.state_bytes),
+            spilled_runs: load(&operator.spilled_runs),
+            spilled_bytes: load(&operator.spilled_bytes),
+            rows_sent: load(&operator.rows_sent),
+            row_bytes_sent: load(&operator.row_bytes_sent),
+            rows_handed: load(&operator.rows_handed),
             epochs: load(&operator.epochs),
             groups_sent: load(&operator.groups_sent),
             delta_bytes: load(&operator.delta_bytes),
@@ -339,6 +354,11 @@ impl OperatorCounters {
             self.busy_ns,
             self.backpressured_ns,
             self.state_bytes,
+            self.spilled_runs,
+            self.spilled_bytes,
+            self.rows_sent,
+            self.row_bytes_sent,
+            self.rows_handed,
             self.epochs,
             self.groups_sent,
             self.delta_bytes,
@@ -360,6 +380,11 @@ impl OperatorCounters {
             busy_ns: word()?,
             backpressured_ns: word()?,
             state_bytes: word()?,
+            spilled_runs: word()?,
+            spilled_bytes: word()?,
+            rows_sent: word()?,
+            row_bytes_sent: word()?,
+            rows_handed: word()?,
             epochs: word()?,
             groups_sent: word()?,
             delta_bytes: word()?,
@@ -499,6 +524,11 @@ impl Report {
                 rows_in: counters.rows_in,
                 rows_out: counters.rows_out,
                 state_bytes: counters.state_bytes,
+                spilled_runs: counters.spilled_runs,
+                spilled_bytes: counters.spilled_bytes,
+                rows_sent: counters.rows_sent,
+                row_bytes_sent: counters.row_bytes_sent,
+                rows_handed: counters.rows_handed,
                 epochs: counters.epochs,
                 groups_sent: counters.groups_sent,
                 delta_bytes: counters.delta_bytes,

@@ -329,7 +329,7 @@ pub(crate) fn needs(
             name: "state",
             sum: match &settings.job.spill {
                 None => "millstream.state_bytes, a limit".into(),
-                Some(folder) => format!("millstream.state_bytes; groups beyond go to {folder}"),
+                Some(folder) => format!("millstream.state_bytes; what is beyond goes to {folder}"),
             },
             bytes: settings.job.state_bytes_max as u64,
             once: false,

@@ -172,8 +172,8 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.spill_dir",
         values: "a folder, with a slash in its name: /var/tmp, ./spill; none",
         default: "none",
-        doc: "Where groups go that do not fit millstream.state_bytes, in files that are gone when \
-              the job ends. Without it such a job ends with an error.",
+        doc: "Where groups go, and rows that wait, that do not fit millstream.state_bytes, in \
+              files that are gone when the job ends. Without it such a job ends with an error.",
     },
     SettingSpec {
         name: "millstream.stall_timeout",

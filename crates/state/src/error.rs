@@ -62,8 +62,8 @@ pub enum StateError {
     /// sends rows of a window after it said that it has none any more.
     #[error("rows for a slice that is being given out")]
     GivenOut,
-    /// Groups that do not fit memory could not be written to the disk, or not read back: it is full
-    /// or fails. The operator of the machine.
+    /// Groups or rows that do not fit memory could not be written to the disk, or not read back: it
+    /// is full or fails. The operator of the machine.
     #[error("state that does not fit memory cannot be {doing}: {file}: {source}")]
     Disk {
         /// Which it was: `written` or `read`.
@@ -73,13 +73,13 @@ pub enum StateError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// Groups came back from the disk other than they were written. The disk or the memory of the
-    /// machine fails, or somebody has changed the file.
+    /// Groups or rows came back from the disk other than they were written. The disk or the memory
+    /// of the machine fails, or somebody has changed the file.
     #[error("state that was written to disk is damaged: {file}, at byte {at}")]
     Damaged {
         /// The file.
         file: String,
-        /// Where the damaged groups begin.
+        /// Where what is damaged begins.
         at: u64,
     },
     /// A computation of Arrow failed.

@@ -70,6 +70,7 @@ pub use partition::{Partitioner, Split};
 pub use slice::Slice;
 pub use slices::Slices;
 pub use spec::{Columns, GroupBy, StateOptions};
+pub use spill::rows::{RowFiles, RowPiece};
 pub use spill::{Disk, DiskFile, Spilled};
 pub use windowed::{Fired, Windowed};
 pub use windows::{Assignment, Place, Selections, Window, Windows};

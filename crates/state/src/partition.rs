@@ -158,7 +158,7 @@ impl Partitioner {
 
     /// As [`Partitioner::new`], by a hash of its own for each `salt`: keys of one owner there have
     /// any owner here.
-    pub(crate) fn salted(owners: u32, salt: u32) -> Self {
+    pub fn salted(owners: u32, salt: u32) -> Self {
         Self { salt: Some(u64::from(salt) + 1), ..Self::new(owners) }
     }
 

@@ -19,17 +19,19 @@
 //! is an error, never a row.
 
 pub(crate) mod gather;
+pub(crate) mod rows;
 pub(crate) mod run;
+mod section;
 #[cfg(test)]
 pub(crate) mod tests;
 
 use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
+use self::section::Tally;
 use crate::GroupBy;
 
 /// Into how many parts a hash splits what does not fit.
@@ -86,35 +88,20 @@ pub(crate) struct Store {
     pub(crate) spec: Arc<GroupBy>,
     /// Keys and states: views and dictionaries as plain values.
     schema: SchemaRef,
-    runs: AtomicU64,
-    bytes: AtomicU64,
-    read_bytes: AtomicU64,
+    tally: Tally,
 }
 
 impl Store {
     pub(crate) fn new(disk: Arc<dyn Disk>, spec: &Arc<GroupBy>) -> Self {
         let types = spec.keys.iter().cloned().chain(spec.state_types());
-        let field = |(at, of): (usize, DataType)| Field::new(at.to_string(), plain(&of), true);
-        let schema = Arc::new(Schema::new(types.enumerate().map(field).collect::<Vec<_>>()));
-        let (runs, bytes, read_bytes) = Default::default();
-        Self { disk, spec: Arc::clone(spec), schema, runs, bytes, read_bytes }
+        let field = |(at, of): (usize, DataType)| Field::new(at.to_string(), of, true);
+        let schema = Schema::new(types.enumerate().map(field).collect::<Vec<_>>());
+        let (schema, tally) = (section::plain_schema(&schema), Tally::default());
+        Self { disk, spec: Arc::clone(spec), schema, tally }
     }
 
     /// What was written and read so far.
     pub(crate) fn spilled(&self) -> Spilled {
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let (runs, bytes, read_bytes) = (of(&self.runs), of(&self.bytes), of(&self.read_bytes));
-        Spilled { runs, bytes, read_bytes }
-    }
-}
-
-/// The type as which a column lies on a disk: the rows of a part must not take all strings of the
-/// whole with them.
-fn plain(of: &DataType) -> DataType {
-    match of {
-        DataType::Utf8View => DataType::Utf8,
-        DataType::BinaryView => DataType::Binary,
-        DataType::Dictionary(_, values) => plain(values),
-        other => other.clone(),
+        self.tally.spilled()
     }
 }

@@ -414,13 +414,8 @@ impl Grouping {
     /// Publishes the bytes of state, and holds them to their bound.
     fn account(&self) -> Result<(), DataflowError> {
         let mut merged = self.merged.borrow_mut();
-        let (now, before) = (merged.slices().spilled(), self.spilled.get());
-        if now != before {
-            Metrics::add(&self.metrics.spilled_runs, now.runs - before.runs);
-            Metrics::add(&self.metrics.spilled_bytes, now.bytes - before.bytes);
-            Metrics::add(&self.metrics.unspilled_bytes, now.read_bytes - before.read_bytes);
-            self.spilled.set(now);
-        }
+        let spilled = merged.slices().spilled();
+        self.metrics.count_spilled(self.tag, &self.spilled, spilled);
         let bytes = merged.bytes() + self.travelling_bytes();
         Ok(self.ledger.set(self.tag, bytes)?)
     }

@@ -478,6 +478,8 @@ impl Cast {
             let bytes = payload.len() + list.as_ref().map_or(0, Vec::len);
             net.count(|metrics| &metrics.cast_frames, 1);
             net.count(|metrics| &metrics.cast_bytes, bytes as u64);
+            let rows = batch.as_ref().map_or(0, |batch| batch.num_rows());
+            net.count_sent(self.tag, rows, bytes);
             if list.is_some() {
                 self.lists.sent(child, next.seq);
             }

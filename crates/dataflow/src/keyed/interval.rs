@@ -17,6 +17,7 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
 use arrow::compute::{interleave, take};
 use arrow::datatypes::SchemaRef;
 
+use super::Waits;
 use crate::error::DataflowError;
 use crate::job::{Kept, KeyedOperator, KeyedState, Origin, Step};
 use crate::pairing::{JoinKind, Keys, Terms, names};
@@ -108,6 +109,10 @@ impl KeyedOperator for IntervalJoin {
         // A left row waits for right ones that are later than it, and the other way round.
         let later = if input == 0 { self.apart[0].saturating_neg() } else { self.apart[1] };
         Some(if later > 0 { Kept::Span(later) } else { Kept::Waiting })
+    }
+
+    fn waits(&self, input: usize) -> Option<Waits> {
+        Some(Waits { until: self.sides[input].time, apart: vec![] })
     }
 
     fn describe(&self) -> String {

@@ -10,12 +10,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use arrow::array::{RecordBatch, UInt32Array};
-use arrow::buffer::ScalarBuffer;
-use arrow::compute::{concat_batches, take_record_batch};
+use arrow::array::RecordBatch;
+use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 
-use super::{before_windows, ends_of};
+use super::{Given, Run, Waits, before_windows};
 use crate::error::DataflowError;
 use crate::job::{Kept, KeyedOperator, KeyedState, Step};
 use crate::pairing::{Hashed, JoinKind, Pairing, Terms, names};
@@ -70,6 +69,11 @@ impl KeyedOperator for WindowJoin {
         Some(Kept::Window)
     }
 
+    fn waits(&self, input: usize) -> Option<Waits> {
+        let JoinSide { keys, window_end, .. } = &self.sides[input];
+        Some(Waits { until: *window_end, apart: keys.clone() })
+    }
+
     fn describe(&self) -> String {
         let keys = self.sides.each_ref().map(|side| names(&side.schema, &side.keys));
         self.terms().describe(" of each window", keys)
@@ -102,7 +106,7 @@ impl KeyedState for Joining {
         let run = Run::new(batch, self.spec.sides[input].window_end)?;
         let Some(next) = run.next() else { return Ok(()) };
         self.next = self.next.min(next);
-        self.held += run.bytes;
+        self.held += run.bytes();
         self.runs[input].push(run);
         Ok(())
     }
@@ -131,6 +135,18 @@ impl KeyedState for Joining {
         }
     }
 
+    fn give_back(&mut self) -> Result<Given, DataflowError> {
+        self.next = i64::MAX;
+        let mut all = vec![];
+        for (input, runs) in self.runs.iter_mut().enumerate() {
+            for run in std::mem::take(runs) {
+                self.held -= run.bytes();
+                all.push((input, run.rest()));
+            }
+        }
+        Ok(all)
+    }
+
     fn complete(&self, watermark: i64) -> i64 {
         let [left, _] = &self.spec.sides;
         before_windows(watermark, left.schema.field(left.window_end))
@@ -149,8 +165,7 @@ impl Joining {
             let rows = |runs: &Vec<Run>| runs.iter().map(|run| run.due(until)).sum::<usize>();
             self.runs.iter().all(|runs| rows(runs) <= rows_max)
         };
-        let last = |run: &Run| run.ends[run.taken..][..run.due(watermark)].last().copied();
-        let last = self.runs.iter().flatten().filter_map(last).max();
+        let last = self.runs.iter().flatten().filter_map(|run| run.last(watermark)).max();
         let (mut least, mut most) = (self.next, last.unwrap_or(self.next));
         if fit(most) {
             return most;
@@ -175,52 +190,12 @@ impl Joining {
             runs.retain_mut(|run| {
                 due.extend(run.take(until));
                 let is_left = run.next().is_some();
-                self.held -= if is_left { 0 } else { run.bytes };
+                self.held -= if is_left { 0 } else { run.bytes() };
                 is_left
             });
         }
         self.next = self.runs.iter().flatten().filter_map(Run::next).min().unwrap_or(i64::MAX);
         due
-    }
-}
-
-/// A batch in the order of windows, from which rows are taken from the front.
-struct Run {
-    batch: RecordBatch,
-    ends: ScalarBuffer<i64>,
-    /// Rows that were taken.
-    taken: usize,
-    bytes: usize,
-}
-
-impl Run {
-    fn new(mut batch: RecordBatch, end: usize) -> Result<Self, DataflowError> {
-        let mut ends = ends_of(&batch, end)?;
-        // Rows that come in the order of their windows, as most do, are not copied.
-        if !ends.is_sorted() {
-            let mut rows: Vec<u32> = (0..ends.len() as u32).collect();
-            rows.sort_by_key(|&row| ends[row as usize]);
-            batch = take_record_batch(&batch, &UInt32Array::from(rows))?;
-            ends = ends_of(&batch, end)?;
-        }
-        Ok(Self { bytes: bytes_of(&batch), batch, ends, taken: 0 })
-    }
-
-    /// The end of the first window of rows that are left.
-    fn next(&self) -> Option<i64> {
-        self.ends.get(self.taken).copied()
-    }
-
-    /// How many rows are left of windows until that.
-    fn due(&self, until: i64) -> usize {
-        self.ends[self.taken..].partition_point(|&end| end <= until)
-    }
-
-    /// Takes them.
-    fn take(&mut self, until: i64) -> Option<RecordBatch> {
-        let rows = self.due(until);
-        self.taken += rows;
-        (rows > 0).then(|| self.batch.slice(self.taken - rows, rows))
     }
 }
 

@@ -4,6 +4,7 @@
 //! operator's ([`KeyedState`]). Late rows are counted before they travel,
 //! so that they are the same rows however many workers there are.
 
+mod aside;
 #[cfg(test)]
 mod fixtures;
 mod interval;
@@ -11,10 +12,11 @@ mod join;
 mod over;
 mod ranking;
 mod reroute;
+mod run;
 mod sessions;
 mod temporal;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,18 +26,23 @@ use arrow::buffer::ScalarBuffer;
 use arrow::compute::take_record_batch;
 use arrow::datatypes::{DataType, Field};
 use arrow::record_batch::RecordBatch;
+use state::Spilled;
 use state::epoch::{Leader, Progress};
 
+use self::aside::Keeping;
+pub(crate) use self::aside::waits;
+pub use self::aside::{Given, Waits};
 pub use self::interval::{IntervalJoin, TimedSide};
 pub use self::join::{JoinSide, WindowJoin};
 pub use self::over::{Frame, FrameUnit, Over, OverCall, first_value, last_value, nth_value, times};
 pub use self::ranking::Ranking;
 pub use self::reroute::{Reroute, To};
+use self::run::Run;
 pub use self::sessions::RowSessions;
 pub use self::temporal::TemporalJoin;
 use crate::error::DataflowError;
 use crate::exchange::{Lane, Member, Shuffle, leader_of, said};
-use crate::job::{Exchange, Keyed, KeyedInput, KeyedState};
+use crate::job::{Exchange, Keyed, KeyedInput};
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::net::{Message, Net};
@@ -58,7 +65,9 @@ pub(crate) struct KeyedRun {
     spec: Keyed,
     rows_max: usize,
     ledger: Rc<Ledger>,
-    state: RefCell<Box<dyn KeyedState>>,
+    state: RefCell<Keeping>,
+    /// What went to the disk, as far as it was published.
+    spilled: Cell<Spilled>,
     /// Nothing where rows of one key are together already.
     shuffle: Option<Shuffle>,
     leader: RefCell<Leader>,
@@ -96,7 +105,8 @@ impl KeyedRun {
             worker: place.worker,
             rows_max: place.settings.batch_rows_max,
             ledger: place.ledger.clone(),
-            state: RefCell::new(spec.operator.create()),
+            state: RefCell::new(Keeping::new(spec, place.disk.clone())),
+            spilled: Cell::default(),
             spec: spec.clone(),
             shuffle,
             leader: RefCell::new(leader),
@@ -199,7 +209,7 @@ impl KeyedRun {
             if self.time() == seen && seen.1 {
                 return self.routes.end(complete).await;
             }
-            let more = || self.time() != seen || self.state.borrow().ready();
+            let more = || self.time() != seen || self.state.borrow().state().ready();
             self.clock_moved.wait_for(|| more().then_some(())).await;
         }
     }
@@ -227,13 +237,14 @@ impl KeyedRun {
     }
 
     fn advance(&self, watermark: i64) -> Result<Option<RecordBatch>, DataflowError> {
-        self.state.borrow_mut().advance(watermark, self.rows_max)
+        let share = self.ledger.share(self.tag);
+        self.state.borrow_mut().advance(watermark, self.rows_max, share)
     }
 
     fn complete(&self, watermark: i64) -> i64 {
         match watermark {
             i64::MIN | i64::MAX => watermark,
-            _ => self.state.borrow().complete(watermark),
+            _ => self.state.borrow().state().complete(watermark),
         }
     }
 
@@ -254,7 +265,9 @@ impl KeyedRun {
 
     /// Publishes the bytes of state, and holds them to their bound.
     fn account(&self) -> Result<(), DataflowError> {
-        Ok(self.ledger.set(self.tag, self.state.borrow().bytes())?)
+        let state = self.state.borrow();
+        self.metrics.count_spilled(self.tag, &self.spilled, state.spilled());
+        Ok(self.ledger.set(self.tag, state.bytes())?)
     }
 }
 
@@ -286,8 +299,9 @@ impl Member for KeyedRun {
     }
 
     fn keep(&self, input: usize, batch: RecordBatch, _: Option<i64>) -> Result<(), DataflowError> {
-        self.state.borrow_mut().push(input, compact(batch))?;
-        if self.state.borrow().ready() {
+        let share = self.ledger.share(self.tag);
+        self.state.borrow_mut().push(input, compact(batch), share)?;
+        if self.state.borrow().state().ready() {
             self.clock_moved.notify();
         }
         self.account()

@@ -42,6 +42,7 @@ pub use self::nth::nth_value;
 use self::sliding::{Run, Sliding};
 pub use self::steps::times;
 use self::waiting::{Due, Waiting};
+use super::{Given, Waits};
 use crate::error::DataflowError;
 use crate::job::{Kept, KeyedOperator, KeyedState};
 use crate::pairing::names;
@@ -139,6 +140,14 @@ impl KeyedOperator for Over {
         frames.max().or(Some(Kept::Waiting))
     }
 
+    fn waits(&self, _: usize) -> Option<Waits> {
+        Some(Waits { until: self.time, apart: vec![] })
+    }
+
+    fn keys_out(&self, keys: &[usize]) -> Option<Vec<usize>> {
+        Some(keys.to_vec())
+    }
+
     fn describe(&self) -> String {
         let far =
             |unit: FrameUnit, count: i64| match (unit, self.input.field(self.time).data_type()) {
@@ -233,6 +242,10 @@ impl KeyedState for Framed {
             }
             self.load = Some(self.arrange(&due)?);
         }
+    }
+
+    fn give_back(&mut self) -> Result<Given, DataflowError> {
+        Ok(self.waiting.give_back()?.into_iter().map(|rows| (0, rows)).collect())
     }
 
     fn bytes(&self) -> usize {

@@ -17,7 +17,7 @@ use arrow::compute::{SortOptions, concat_batches, take_record_batch};
 use arrow::datatypes::SchemaRef;
 use arrow::row::{RowConverter, Rows, SortField};
 
-use super::{before_windows, by_window};
+use super::{Given, Waits, before_windows, by_window};
 use crate::error::DataflowError;
 use crate::job::{Kept, KeyedOperator, KeyedState};
 use crate::wire::bytes_of;
@@ -53,6 +53,14 @@ impl KeyedOperator for Ranking {
 
     fn keeps(&self, _: usize) -> Option<Kept> {
         Some(Kept::Window)
+    }
+
+    fn waits(&self, _: usize) -> Option<Waits> {
+        Some(Waits { until: self.window_end, apart: self.keys.clone() })
+    }
+
+    fn keys_out(&self, keys: &[usize]) -> Option<Vec<usize>> {
+        Some(keys.to_vec())
     }
 
     fn describe(&self) -> String {
@@ -200,6 +208,13 @@ impl KeyedState for Ranked {
             let (order, numbers) = self.spec.ranked(&rows)?;
             self.firing = Some(Firing { rows, order, numbers, done: 0, bytes });
         }
+    }
+
+    fn give_back(&mut self) -> Result<Given, DataflowError> {
+        let windows = std::mem::take(&mut self.windows);
+        self.held -= windows.values().map(|window| window.bytes).sum::<usize>();
+        let all = windows.into_values().flat_map(|window| window.parts);
+        Ok(all.map(|rows| (0, rows)).collect())
     }
 
     fn complete(&self, watermark: i64) -> i64 {

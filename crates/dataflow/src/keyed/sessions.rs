@@ -23,6 +23,7 @@ use state::{KeyTable, NullKeys, Windows};
 
 use self::open::{AHEAD, Open, Session};
 use self::rows::{Chains, Part, Place, Waiting};
+use super::Waits;
 use crate::error::DataflowError;
 use crate::job::{Kept, KeyedOperator, KeyedState};
 use crate::pairing::{columns_of, names};
@@ -77,6 +78,15 @@ impl KeyedOperator for RowSessions {
 
     fn keeps(&self, _: usize) -> Option<Kept> {
         Some(Kept::Session)
+    }
+
+    fn waits(&self, _: usize) -> Option<Waits> {
+        Some(Waits { until: self.time, apart: vec![] })
+    }
+
+    fn keys_out(&self, keys: &[usize]) -> Option<Vec<usize>> {
+        let kept = self.schema.fields().len() - BOUNDS;
+        keys.iter().all(|&key| key < kept).then(|| keys.to_vec())
     }
 
     fn describe(&self) -> String {

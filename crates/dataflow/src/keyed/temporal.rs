@@ -16,7 +16,7 @@ use arrow::compute::{concat_batches, filter_record_batch, interleave, not, take_
 use arrow::datatypes::SchemaRef;
 use arrow::row::{OwnedRow, RowConverter, SortField};
 
-use super::TimedSide;
+use super::{Given, TimedSide, Waits};
 use crate::error::DataflowError;
 use crate::job::{Kept, KeyedOperator, KeyedState};
 use crate::pairing::{Keys, names};
@@ -53,6 +53,10 @@ impl KeyedOperator for TemporalJoin {
 
     fn keeps(&self, input: usize) -> Option<Kept> {
         Some(if input == 0 { Kept::Waiting } else { Kept::PerKey(1) })
+    }
+
+    fn waits(&self, input: usize) -> Option<Waits> {
+        Some(Waits { until: self.sides[input].time, apart: vec![] })
     }
 
     fn describe(&self) -> String {
@@ -328,6 +332,11 @@ impl KeyedState for Versioned {
             passed => self.versions.forget_before(passed)?,
         }
         Ok(None)
+    }
+
+    fn give_back(&mut self) -> Result<Given, DataflowError> {
+        let all = std::mem::take(&mut self.waiting).into_iter().map(|rows| (0, rows.batch));
+        Ok(all.inspect(|(_, rows)| self.held -= rows.get_array_memory_size()).collect())
     }
 
     fn bytes(&self) -> usize {

@@ -72,6 +72,16 @@ pub struct RanOperator {
     pub rows_out: u64,
     /// Bytes of state at the end.
     pub state_bytes: u64,
+    /// Runs of what it keeps that were written to disk because they did not fit memory.
+    pub spilled_runs: u64,
+    /// Their bytes.
+    pub spilled_bytes: u64,
+    /// Rows that it sent to workers of other processes.
+    pub rows_sent: u64,
+    /// Bytes of these.
+    pub row_bytes_sent: u64,
+    /// Rows that it handed over, by reference, to other workers of the same process.
+    pub rows_handed: u64,
     /// Epochs that it closed, if it groups and its rows meet by merge.
     pub epochs: u64,
     /// Groups in their deltas.
@@ -171,7 +181,42 @@ impl Ran {
             "  skew {:.2}: rows of the worker that read most, over the mean",
             skew(&rows)
         );
+        for (at, name) in names.iter().enumerate().filter(|_| self.clock_ms.is_none()) {
+            self.sent_text(&mut out, at, name);
+        }
         out
+    }
+
+    /// A sum over the workers of what an operator did.
+    fn sum(&self, operator: usize, of: fn(&RanOperator) -> u64) -> u64 {
+        self.operators.iter().filter(|one| one.operator == operator).map(of).sum()
+    }
+
+    /// Lines of the rows of an operator that did not stay where they were: with another worker, or
+    /// on disk.
+    fn sent_text(&self, out: &mut String, operator: usize, name: &str) {
+        let sum = |of| self.sum(operator, of);
+        let all = sum(|one| one.rows_in);
+        let (sent, bytes) = (sum(|one| one.rows_sent), sum(|one| one.row_bytes_sent));
+        let handed = sum(|one| one.rows_handed);
+        // Writing to a String cannot fail.
+        if sent > 0 {
+            let each = bytes as f64 / sent as f64;
+            let bytes = human(bytes);
+            let _ = writeln!(
+                out,
+                "  {name}: {all} rows came, {sent} sent to other processes in {bytes}, {each:.1} B \
+                 each"
+            );
+        }
+        if handed > 0 {
+            let _ =
+                writeln!(out, "  {name}: {all} rows came, {handed} handed over within a process");
+        }
+        let (runs, bytes) = (sum(|one| one.spilled_runs), sum(|one| one.spilled_bytes));
+        if runs > 0 {
+            let _ = writeln!(out, "  {name}: spilled {} in {runs} runs", human(bytes));
+        }
     }
 
     fn operators_text(&self, out: &mut String, names: &[String]) {
@@ -268,6 +313,11 @@ impl Ran {
                 "rows_in": operator.rows_in,
                 "rows_out": operator.rows_out,
                 "state_bytes": operator.state_bytes,
+                "spilled_runs": operator.spilled_runs,
+                "spilled_bytes": operator.spilled_bytes,
+                "rows_sent": operator.rows_sent,
+                "row_bytes_sent": operator.row_bytes_sent,
+                "rows_handed": operator.rows_handed,
                 "watermark_ms": operator.watermark_ms,
             })
         };
@@ -343,6 +393,25 @@ mod tests {
         assert_eq!(cells(2), "source t 25 % 0 % 75 % 6000 0 1.33", "{text}");
         assert_eq!(cells(3), "join 25 % 0 % 75 % 400 0 1.50", "{text}");
         assert_eq!(cells(5), "0 of node 0 75 % 25 % 0 % 3000 0 0 0 B 0 B", "{text}");
+    }
+
+    #[test]
+    fn rows_that_went_elsewhere_have_a_line() {
+        let mut ran = ran();
+        for (at, operator) in ran.operators.iter_mut().enumerate().filter(|(at, _)| at % 2 == 1) {
+            operator.rows_sent = 100 * at as u64;
+            operator.row_bytes_sent = 1_250 * at as u64;
+            (operator.spilled_runs, operator.spilled_bytes) = (2, 1 << 10);
+        }
+        ran.operators[1].rows_handed = 7;
+        let text = ran.text(&["source t".into(), "join".into()]);
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        let expected = [
+            "join: 400 rows came, 400 sent to other processes in 4.9 KiB, 12.5 B each",
+            "join: 400 rows came, 7 handed over within a process",
+            "join: spilled 2.0 KiB in 4 runs",
+        ];
+        assert_eq!(lines[lines.len() - 3..], expected);
     }
 
     #[test]

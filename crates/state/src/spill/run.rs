@@ -1,17 +1,14 @@
 //! Runs: how groups are written and read back.
 //!
-//! A run is a file of sections. A section has groups of one part, or of all, as an Arrow IPC stream
-//! of one batch; where it lies and its checksum (CRC-32C) are kept in memory.
+//! A run is a file of sections. A section has groups of one part, or of all.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use arrow::array::{Array, ArrayRef};
 use arrow::compute::{cast, concat};
-use arrow::ipc::reader::StreamReader;
-use arrow::ipc::writer::StreamWriter;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
+use super::section::{self, Appending};
 use super::{DiskFile, PARTS, Store};
 use crate::partition::{Partitioner, Split};
 use crate::{Columns, StateError};
@@ -33,9 +30,7 @@ pub(crate) struct Run {
 struct Section {
     /// Whose hash says this; `None` if the groups of all are together.
     part: Option<u32>,
-    at: u64,
-    bytes: usize,
-    crc: u32,
+    place: section::Section,
 }
 
 /// A section of a run that is still to be read.
@@ -64,7 +59,7 @@ impl Piece {
 
     /// Bytes on the disk.
     pub(crate) fn bytes(&self) -> usize {
-        self.section().bytes
+        self.section().place.bytes
     }
 
     /// Which part of what was split so often it is, if it was.
@@ -80,8 +75,8 @@ impl Store {
         let split_bytes = SPLIT_BYTES_MIN.max(room / SPLIT_PART);
         let splitter = level.map(|level| Partitioner::salted(PARTS, level));
         let (gathered, level) = (Vec::new(), level.unwrap_or(0));
-        let (file, sections, at) = (None, Vec::new(), 0);
-        Writer { store: self, level, splitter, split_bytes, gathered, held: 0, file, sections, at }
+        let (file, sections) = (Appending::new(&*self.disk, &self.tally), Vec::new());
+        Writer { store: self, level, splitter, split_bytes, gathered, held: 0, file, sections }
     }
 
     /// The groups of a section.
@@ -90,16 +85,7 @@ impl Store {
     /// [`StateError::Disk`] if it cannot be read; [`StateError::Damaged`] if it is not what was
     /// written.
     pub(crate) fn read(&self, piece: &Piece) -> Result<Columns, StateError> {
-        let (file, section) = (&piece.run.file, piece.section());
-        let mut bytes = vec![0; section.bytes];
-        let failed = |source| StateError::Disk { doing: "read", file: file.name(), source };
-        file.read(section.at, &mut bytes).map_err(failed)?;
-        self.read_bytes.fetch_add(section.bytes as u64, Ordering::Relaxed);
-        if crc32c::crc32c(&bytes) != section.crc {
-            return Err(StateError::Damaged { file: file.name(), at: section.at });
-        }
-        let damaged = || StateError::Damaged { file: file.name(), at: section.at };
-        let batch = StreamReader::try_new(&bytes[..], None)?.next().ok_or_else(damaged)??;
+        let batch = section::read(&*piece.run.file, &piece.section().place, &self.tally)?;
         let types = self.spec.keys.iter().cloned().chain(self.spec.state_types());
         let columns = batch.columns().iter().zip(types);
         let mut columns: Vec<ArrayRef> = columns
@@ -124,10 +110,8 @@ pub(crate) struct Writer<'a> {
     gathered: Vec<Columns>,
     /// Bytes of `gathered`.
     held: usize,
-    /// Made for the first section.
-    file: Option<Box<dyn DiskFile>>,
+    file: Appending<'a>,
     sections: Vec<Section>,
-    at: u64,
 }
 
 impl Writer<'_> {
@@ -159,10 +143,7 @@ impl Writer<'_> {
     /// [`StateError::Disk`] if it cannot be written.
     pub(crate) fn finish(mut self) -> Result<Option<Arc<Run>>, StateError> {
         self.split()?;
-        let Some(mut file) = self.file else { return Ok(None) };
-        let failed = |source, name| StateError::Disk { doing: "written", file: name, source };
-        file.finish().map_err(|source| failed(source, file.name()))?;
-        self.store.runs.fetch_add(1, Ordering::Relaxed);
+        let Some(file) = self.file.finish()? else { return Ok(None) };
         self.sections.shrink_to_fit();
         Ok(Some(Arc::new(Run { file, level: self.level, sections: self.sections })))
     }
@@ -198,23 +179,7 @@ impl Writer<'_> {
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let schema = Arc::clone(&self.store.schema);
         let batch = RecordBatch::try_new_with_options(schema, columns, &options)?;
-        let mut stream = StreamWriter::try_new(Vec::new(), &self.store.schema)?;
-        stream.write(&batch)?;
-        let bytes = stream.into_inner()?;
-        let file = match &mut self.file {
-            Some(file) => file,
-            None => {
-                let name = || "a new file".to_owned();
-                let failed = |source| StateError::Disk { doing: "written", file: name(), source };
-                self.file.insert(self.store.disk.create().map_err(failed)?)
-            }
-        };
-        let failed = |source, name| StateError::Disk { doing: "written", file: name, source };
-        file.append(&bytes).map_err(|source| failed(source, file.name()))?;
-        let (at, len) = (self.at, bytes.len());
-        self.sections.push(Section { part, at, bytes: len, crc: crc32c::crc32c(&bytes) });
-        self.at += len as u64;
-        self.store.bytes.fetch_add(len as u64, Ordering::Relaxed);
+        self.sections.push(Section { part, place: self.file.append(&batch)? });
         Ok(())
     }
 }

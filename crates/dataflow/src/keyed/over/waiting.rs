@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use arrow::array::{RecordBatch, UInt32Array};
 use arrow::compute::take_record_batch;
+use arrow::error::ArrowError;
 use arrow::row::{RowConverter, Rows, SortField};
 
 use crate::error::DataflowError;
@@ -112,6 +113,21 @@ impl Waiting {
         }
         rest.into_iter().for_each(|rows| self.hold(rows));
         Ok(all)
+    }
+
+    /// All rows.
+    pub(super) fn give_back(&mut self) -> Result<Vec<RecordBatch>, ArrowError> {
+        self.bytes = 0;
+        let all = std::mem::take(&mut self.batches).into_values();
+        let left = |Held { rows: Due { batch, order, .. }, .. }: Held| {
+            let rows: UInt32Array = order.iter().map(|&(_, row)| Some(row)).collect();
+            if rows.len() == batch.num_rows() {
+                Ok(batch)
+            } else {
+                take_record_batch(&batch, &rows)
+            }
+        };
+        all.map(left).collect()
     }
 
     /// The rows of a batch that are not due yet.
