@@ -6,7 +6,7 @@
 
 use arrow::datatypes::DataType;
 
-use crate::job::{Edge, Exchange, Operator, OperatorKind};
+use crate::job::{Edge, Exchange, Lead, Operator, OperatorKind};
 
 /// Of each operator of a job, where the rows of a key are that it gives out.
 #[derive(Default)]
@@ -34,12 +34,16 @@ pub struct Fit {
 }
 
 impl Placements {
-    /// Of operators that give out their keys first, if they group.
+    /// Of operators that give out their keys first, if they group; of the others, as they say.
     pub fn of(operators: &[Operator]) -> Self {
         let mut placements = Self::default();
         for Operator { inputs, kind, .. } in operators {
             let keys = match kind {
                 OperatorKind::Aggregate(spec) => Some((0..spec.keys.len()).collect::<Vec<_>>()),
+                OperatorKind::Keyed(spec) => match spec.inputs.as_slice() {
+                    [input] if input.lead == Lead::ByKey => spec.operator.keys_out(&input.keys),
+                    _ => None,
+                },
                 _ => None,
             };
             placements.push(inputs, kind, keys.as_deref());
