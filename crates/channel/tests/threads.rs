@@ -22,7 +22,7 @@ use load::{Load, Side, links};
 use questions::questions;
 
 /// What a deadlock costs before the test says so.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Fabrics of two processes.
 fn fabrics() -> Vec<[Arc<dyn Fabric>; 2]> {

@@ -210,8 +210,8 @@ mod tests {
                 for control in &controls {
                     scope.spawn(move || {
                         let layout = Layout { rank: control.rank(), nodes: 2, per_node: 2 };
-                        let pairs = Pairs::agree(kind, control, layout, wires).unwrap();
-                        let settings = Settings::default();
+                        let settings = Settings { wires, ..Settings::default() };
+                        let pairs = Pairs::agree(kind, control, layout, &settings).unwrap();
                         let links = join(&pairs, control, layout, &settings).unwrap();
                         for (row, worker) in links.iter().zip(layout.own()) {
                             let others: Vec<_> =

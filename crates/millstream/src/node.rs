@@ -84,7 +84,7 @@ impl Node<'_> {
 
     fn run_inner(&self, options: &RunOptions<'_>) -> Result<Report, Error> {
         let settings = &self.job.settings;
-        let pairs = Pairs::agree(self.fabric, self.control, self.layout, settings.wires)?;
+        let pairs = Pairs::agree(self.fabric, self.control, self.layout, settings)?;
         let links = join(&pairs, self.control, self.layout, settings)?;
         let shared = Shared {
             process: Process::new(self.layout.rank, self.layout.per_node).map_err(no_bells)?,

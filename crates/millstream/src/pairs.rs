@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use cluster::Control;
+use dataflow::job::{Idle, Settings};
 use dataflow::wires::{Connection, Progress, Wires};
 use fabric::shared::{Network, SharedFabric};
 use fabric::{Fabric, FabricError};
@@ -34,8 +35,9 @@ impl Pairs {
         kind: FabricKind,
         control: &Control,
         layout: Layout,
-        wires: Wires,
+        settings: &Settings,
     ) -> Result<Self, Error> {
+        let wires = settings.wires;
         if (wires.connection, wires.progress) == (Connection::Worker, Progress::Thread) {
             return Err(contradiction());
         }
@@ -55,22 +57,24 @@ impl Pairs {
             (FabricKind::Auto, None) => vec![FabricKind::Shm; machines.len()],
             (kind, _) => vec![kind; machines.len()],
         };
-        Self::open(kinds, control.address(), layout.per_node, wires)
+        Self::open(kinds, control.address(), layout.per_node, settings)
     }
 
     fn open(
         kinds: Vec<FabricKind>,
         address: IpAddr,
         per_node: u32,
-        wires: Wires,
+        settings: &Settings,
     ) -> Result<Self, Error> {
+        // Who spins does not want the first rows of each slot to wait for the kernel.
+        let (wires, prefault) = (settings.wires, settings.idle == Idle::Spin);
         let mut open: Vec<(FabricKind, Arc<dyn Fabric>)> = Vec::new();
         let mut network = None;
         for &kind in &kinds {
             if open.iter().any(|(known, _)| *known == kind) {
                 continue;
             }
-            let mut fabric = kind.open_at(address)?;
+            let mut fabric = kind.open_at(address, prefault)?;
             if shares(kind, per_node, wires) {
                 if wires.progress == Progress::Thread && network.is_none() {
                     network = Some(Network::thread().map_err(no_thread)?);
@@ -160,7 +164,7 @@ mod tests {
     fn a_transport_is_opened_once_for_all_pairs_that_use_it() {
         let kinds = [FabricKind::Shm, FabricKind::Tcp, FabricKind::Shm, FabricKind::Tcp];
         let address = IpAddr::from([127, 0, 0, 1]);
-        let pairs = Pairs::open(kinds.into(), address, 2, Wires::default()).unwrap();
+        let pairs = Pairs::open(kinds.into(), address, 2, &Settings::default()).unwrap();
         let names: Vec<_> = (0..4).map(|rank| pairs.with(rank).name()).collect();
         assert_eq!(names, ["shm", "tcp", "shm", "tcp"]);
         assert_eq!(pairs.open.len(), 2);

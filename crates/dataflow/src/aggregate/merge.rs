@@ -324,6 +324,8 @@ impl Merge {
                 self.helpers.borrow_mut()[leader as usize].sent();
             }
         }
+        // Leaders wait for it, while this worker may have more to do in its turn.
+        grouping.net.flush();
         let rows = rows - rows / self.workers;
         let took_ns = self.clock.now_ns().saturating_sub(since);
         self.measure(grouping, Ended { bytes, rows, groups, stayed, took_ns }, delta_bytes);
