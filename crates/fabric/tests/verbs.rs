@@ -101,6 +101,11 @@ fn passes_the_conformance_suite_with_relaxed_ordering_and_small_packets() {
 }
 
 #[test]
+fn passes_the_conformance_suite_with_notices_as_messages() {
+    conforms(&VerbsOptions { publish: Some(Publish::Notify), send_only: true, ..by_rdma_cm() });
+}
+
+#[test]
 fn passes_the_conformance_suite_by_rdma_cm() {
     conforms(&by_rdma_cm());
 }

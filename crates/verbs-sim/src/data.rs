@@ -90,12 +90,18 @@ pub(crate) unsafe extern "C" fn post_send(
     let mut next = wr;
     // SAFETY: a list of the caller's.
     while let Some(wr) = unsafe { next.as_mut() } {
-        let inline_max = nic.knobs.inline_max;
+        let (inline_max, carries) = (nic.knobs.inline_max, nic.knobs.immediate);
         let Some(pair) = nic.pairs.get_mut(&number) else { return EINVAL };
         if pair.posted - pair.retired == pair.capacity || pair.state < sys::QPS_RTS {
             // SAFETY: the caller's place for the bad request.
             unsafe { *bad = next };
             return ENOMEM;
+        }
+        let immediate = [sys::WR_RDMA_WRITE_WITH_IMM, sys::WR_SEND_WITH_IMM].contains(&wr.opcode);
+        if immediate && !carries {
+            // SAFETY: as above.
+            unsafe { *bad = next };
+            return EINVAL;
         }
         let sge = match wr.num_sge {
             0 => sys::Sge::default(),

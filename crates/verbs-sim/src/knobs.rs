@@ -8,6 +8,8 @@ pub(crate) struct Knobs {
     pub(crate) seed: u64,
     /// The bytes of a write appear in order, and the device says so.
     pub(crate) in_order: bool,
+    /// The device carries immediate data.
+    pub(crate) immediate: bool,
     /// Bytes that a request carries.
     pub(crate) inline_max: u32,
     /// The request, counted over the whole device from one, at which its queue pair breaks.
@@ -32,6 +34,7 @@ impl Knobs {
         let mut knobs = Self {
             seed: 1,
             in_order: false,
+            immediate: true,
             inline_max: 220,
             fail_at: 0,
             pin_max: u64::MAX,
@@ -47,6 +50,7 @@ impl Knobs {
             match key {
                 "seed" => knobs.seed = value,
                 "in_order" => knobs.in_order = value != 0,
+                "immediate" => knobs.immediate = value != 0,
                 "inline" => knobs.inline_max = value as u32,
                 "fail_at" => knobs.fail_at = value,
                 "pin_max" => knobs.pin_max = value,

@@ -44,6 +44,9 @@ use rustix::event::{EventfdFlags, eventfd};
 const NAME: &CStr = c"sim0";
 /// Steps that the device takes before it lets others look.
 const STEPS: usize = 8;
+/// `IBV_TRANSPORT_UNKNOWN`: a device that carries no immediate data, and is no iWARP either, which
+/// nothing but a connection manager could connect.
+const UNKNOWN: c_int = -1;
 /// Error numbers of Linux.
 const EINVAL: c_int = 22;
 const ENOMEM: c_int = 12;
@@ -149,7 +152,7 @@ pub unsafe extern "C" fn ibv_get_device_list(n: *mut c_int) -> *mut *mut c_void 
     let device = leak(sys::Device {
         dummies: [std::ptr::null(); 2],
         node_type: 1,
-        transport_type: sys::TRANSPORT_IB,
+        transport_type: if nic().knobs.immediate { sys::TRANSPORT_IB } else { UNKNOWN },
     });
     // SAFETY: the caller's counter, which may be absent.
     if let Some(n) = unsafe { n.as_mut() } {
@@ -230,7 +233,7 @@ pub unsafe extern "C" fn ibv_query_device(_: *mut c_void, out: *mut c_void) -> c
         (attr.max_mr, attr.max_pd, attr.max_sge) = (1 << 16, 1 << 16, 1);
         (attr.max_qp_rd_atom, attr.max_qp_init_rd_atom) = (16, 16);
         (attr.max_srq, attr.max_srq_wr, attr.max_srq_sge) = (64, 8192, 1);
-        attr.atomic_cap = 1;
+        attr.atomic_cap = i32::from(nic().knobs.immediate);
         (attr.max_mcast_grp, attr.max_ah) = (64, 64);
         out.cast::<sys::DeviceAttr>().write(attr);
     }

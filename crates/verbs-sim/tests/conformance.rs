@@ -74,6 +74,20 @@ fn the_conformance_suite_passes_with_a_notice_for_each_write() {
     plays_well("counted", "seed=4");
 }
 
+/// Notices are messages where the device carries no immediate data, and where that is asked for.
+#[test]
+fn the_conformance_suite_passes_without_immediate_data() {
+    for seed in 1..=4 {
+        for more in ["", ",inline=0", ",in_order=1"] {
+            plays_well("conformance", &format!("seed={seed},immediate=0{more}"));
+        }
+    }
+    plays_well("counted", "seed=4,immediate=0");
+    plays_well("shared", "seed=2,immediate=0");
+    plays_well("questions", "seed=3,immediate=0");
+    plays_well("send_only", "seed=5");
+}
+
 #[test]
 fn the_conformance_suite_passes_on_a_shared_queue_pair() {
     for seed in 1..=4 {
@@ -116,6 +130,7 @@ fn too_little_memory_is_explained() {
 fn the_device_is_surveyed() {
     plays_well("survey", "");
     plays_well("survey", "in_order=1");
+    plays_well("survey", "immediate=0");
 }
 
 #[test]
@@ -136,6 +151,7 @@ fn second_process() {
         Err(_) => {}
         Ok("conformance") => conforms(None),
         Ok("counted") => conforms(Some(Publish::NotifyCounted)),
+        Ok("send_only") => sends_only(),
         Ok("shared") => shares(None, false),
         Ok("shared_thread") => shares(None, true),
         Ok("shared_counted") => shares(Some(Publish::NotifyCounted), false),
@@ -165,9 +181,19 @@ impl Bed for VerbsBed {
 }
 
 fn conforms(publish: Option<Publish>) {
-    let mut bed = VerbsBed::new(publish);
-    let report = conformance::run(&mut bed);
+    passes(&mut VerbsBed::new(publish));
+}
+
+fn passes(bed: &mut dyn Bed) {
+    let report = conformance::run(bed);
     assert_eq!(report.passed.len(), conformance::cases().len());
+}
+
+/// One side asks for it, and the other has to follow.
+fn sends_only() {
+    let asks = VerbsOptions { send_only: true, ..VerbsOptions::default() };
+    let both = [asks, VerbsOptions::default()];
+    passes(&mut VerbsBed(both.map(|options| VerbsFabric::new(options).expect("the device opens"))));
 }
 
 /// The suite's links join even with odd numbers, over one connection.
@@ -184,8 +210,7 @@ fn shares(publish: Option<Publish>, thread: bool) {
         let network = thread.then(|| Network::thread().expect("a thread"));
         SharedFabric::new(fabric, Arc::new(|worker| worker % 2), network)
     });
-    let report = conformance::run(&mut SharedBed(fabrics));
-    assert_eq!(report.passed.len(), conformance::cases().len());
+    passes(&mut SharedBed(fabrics));
 }
 
 fn asks() {
@@ -213,6 +238,10 @@ fn surveys() {
     assert_eq!((caps.publish, caps.max_msg), (publish, 1 << 23));
     let text = found.to_string();
     assert!(text.contains("sim0 (software") && text.contains("would use"), "{text}");
+    let carries = !std::env::var("MILLSTREAM_VERBS_SIM").is_ok_and(|knobs| knobs == "immediate=0");
+    assert_eq!(text.contains("would notify   with immediate data"), carries, "{text}");
+    let asked = survey(&VerbsOptions { send_only: true, ..VerbsOptions::default() }).to_string();
+    assert!(asked.contains("would notify   as messages, as asked for"), "{asked}");
 }
 
 fn manager_is_missing() {

@@ -7,10 +7,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::VerbsOptions;
 use super::library::Library;
 use super::objects::Domain;
 use super::sys;
+use super::{Connect, VerbsOptions};
 
 /// Entries of a port's address table that are looked at.
 const GIDS_MAX: usize = 1024;
@@ -22,8 +22,10 @@ const VENDOR_SOFTWARE: u32 = 0xff_ffff;
 pub struct DeviceInfo {
     /// Name, as `ibv_devices` prints it.
     pub name: String,
-    /// False for iWARP and others that do not carry immediate data.
+    /// InfiniBand or RoCE. Others, as iWARP, do not carry immediate data.
     pub infiniband: bool,
+    /// Runs over TCP, and is connected by rdma_cm alone.
+    pub iwarp: bool,
     /// The kernel does the device's work.
     pub software: bool,
     /// Firmware, where there is one.
@@ -128,12 +130,13 @@ impl Opened {
     /// When it has no protection domain left.
     pub(super) fn into_domain(self) -> io::Result<Domain> {
         let this = std::mem::ManuallyDrop::new(self);
+        let iwarp = this.info.iwarp;
         // SAFETY: read once, out of a value that is not dropped.
         let library = unsafe { std::ptr::read(&raw const this.library) };
         // SAFETY: as above; the name is not needed any more.
         drop(unsafe { std::ptr::read(&raw const this.info) });
         // SAFETY: opened by this library; `this` is not dropped, so that nobody else closes it.
-        unsafe { Domain::new(library, this.context) }
+        unsafe { Domain::new(library, this.context, iwarp) }
     }
 }
 
@@ -205,6 +208,7 @@ fn describe(
     Ok(DeviceInfo {
         name,
         infiniband: transport == sys::TRANSPORT_IB,
+        iwarp: transport == sys::TRANSPORT_IWARP,
         software: attr.vendor_id == VENDOR_SOFTWARE,
         firmware: String::from_utf8_lossy(&firmware).into_owned(),
         queue_pairs_max: count(attr.max_qp),
@@ -346,10 +350,8 @@ fn unusable(device: &DeviceInfo, options: &VerbsOptions) -> Option<String> {
     if options.device.as_ref().is_some_and(|name| *name != device.name) {
         return Some(format!("not the one asked for ({})", options.device.as_deref()?));
     }
-    if !device.infiniband {
-        return Some(
-            "carries no immediate data (iWARP), without which there are no notices".into(),
-        );
+    if device.iwarp && options.connect == Connect::Tcp {
+        return Some("is iWARP, which rdma_cm alone connects: add connect=rdma_cm".into());
     }
     if device.shared_receives_max == 0 {
         return Some("has no shared receive queues".into());
@@ -434,6 +436,7 @@ mod tests {
         DeviceInfo {
             name: name.into(),
             infiniband: true,
+            iwarp: false,
             software,
             firmware: String::new(),
             queue_pairs_max: 100,
@@ -490,8 +493,10 @@ mod tests {
         let mut down = good.clone();
         down.ports[0].active = false;
         assert!(refusal(&[down], &default).contains("mlx5_0 port 1: not active"));
-        let iwarp = DeviceInfo { infiniband: false, ..good.clone() };
-        assert!(refusal(&[iwarp], &default).contains("iWARP"));
+        let iwarp = DeviceInfo { infiniband: false, iwarp: true, ..good.clone() };
+        assert!(refusal(std::slice::from_ref(&iwarp), &default).contains("connect=rdma_cm"));
+        let by_cm = VerbsOptions { connect: Connect::RdmaCm, ..VerbsOptions::default() };
+        assert!(choose(&[iwarp], &by_cm).is_ok());
         let none = DeviceInfo { shared_receives_max: 0, ..good.clone() };
         assert!(refusal(&[none], &default).contains("shared receive"));
         let options = VerbsOptions { device: Some("mlx5_7".into()), ..VerbsOptions::default() };

@@ -13,6 +13,7 @@ use super::line::Line;
 use super::memory::{DeviceMemory, explain};
 use super::objects::{Domain, Region, Wire};
 use super::queue::{Origin, Payload, SendQueue, Seq, request};
+use super::receives::Head;
 use super::sys;
 use crate::admit::Asked;
 use crate::{
@@ -42,6 +43,8 @@ pub(super) struct Terms {
     pub(super) access: i32,
     /// Exported memory may be written in any order.
     pub(super) relaxed: bool,
+    /// Notices and credit are messages with a [`Head`]: a side carries no immediate data.
+    pub(super) headed: bool,
     /// Receives that this connection can promise at a time.
     pub(super) receives_max: u32,
 }
@@ -185,6 +188,10 @@ impl VerbsEndpoint {
         self.admit(Asked::Write { src, dst, notifies }, at)?;
         let payload = self.payload(src)?;
         self.credit.used += u64::from(notifies);
+        if notifies && self.terms.headed {
+            self.write_and_say(dst, payload, imm, (id, flags));
+            return Ok(());
+        }
         let mut wr = request(opcode, fence(flags));
         wr.imm_data = imm.to_be();
         if !src.is_empty() {
@@ -192,6 +199,24 @@ impl VerbsEndpoint {
         }
         self.post(wr, payload, Origin::User { id, signalled: flags.has(Flags::SIGNAL) });
         Ok(())
+    }
+
+    /// A write, if there are bytes, and a message that says the number.
+    fn write_and_say(
+        &mut self,
+        dst: RemoteRange,
+        payload: Payload<'_>,
+        imm: u32,
+        (id, flags): (OpId, Flags),
+    ) {
+        let mut fence = fence(flags);
+        if !matches!(payload, Payload::Empty) {
+            let mut wr = request(sys::WR_RDMA_WRITE, std::mem::take(&mut fence));
+            wr.wr.rdma = target(&dst);
+            self.post(wr, payload, Origin::Part { id });
+        }
+        let origin = Origin::User { id, signalled: flags.has(Flags::SIGNAL) };
+        self.post(request(sys::WR_SEND, fence), Payload::Headed(Head::Notice(imm), &[]), origin);
     }
 
     fn atomic(
@@ -236,10 +261,14 @@ impl VerbsEndpoint {
         if credit.messages_sent - credit.peer_taken < u64::from(CONTROL_RECEIVES) {
             credit.messages_sent += 1;
             credit.told = credit.limit;
-            let mut wr = request(sys::WR_SEND_WITH_IMM, 0);
             let imm = (credit.limit as u16 as u32) << 16 | credit.messages_taken as u16 as u32;
+            let (opcode, payload) = match self.terms.headed {
+                true => (sys::WR_SEND, Payload::Headed(Head::Credit(imm), &[])),
+                false => (sys::WR_SEND_WITH_IMM, Payload::Empty),
+            };
+            let mut wr = request(opcode, 0);
             wr.imm_data = imm.to_be();
-            self.post(wr, Payload::Empty, Origin::Credit);
+            self.post(wr, payload, Origin::Credit);
         } else if !self.queue.has(Origin::Look) {
             let mut wr = request(sys::WR_RDMA_READ, 0);
             let (remote_addr, rkey) = self.terms.peer_counter;
@@ -354,7 +383,11 @@ impl Endpoint for VerbsEndpoint {
     fn send(&mut self, bytes: &[u8], id: OpId) -> Result<(), PostError> {
         self.admit(Asked::Send { len: bytes.len() }, None)?;
         self.credit.used += 1;
-        let payload = if bytes.is_empty() { Payload::Empty } else { Payload::Copied(bytes) };
+        let payload = match bytes {
+            _ if self.terms.headed => Payload::Headed(Head::Message, bytes),
+            [] => Payload::Empty,
+            _ => Payload::Copied(bytes),
+        };
         self.post(request(sys::WR_SEND, 0), payload, Origin::User { id, signalled: true });
         Ok(())
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   both: Hello  (queue pair, address, limits)      → queue pair to RTR, then RTS
-//!   both: Ready  (publish mode that I can promise)  → the weaker of the two holds
+//!   both: Ready  (how I promise to learn of writes) → the weaker of the two holds
 //! ```
 //!
 //! Nobody posts before the peer's `Ready`: the peer's queue pair receives from then on. The socket
@@ -175,22 +175,39 @@ fn left(deadline: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// A publish mode as a byte; the larger one is the weaker.
-pub(super) fn weakness(publish: Publish) -> u8 {
-    match publish {
-        Publish::InOrderPoll => 0,
-        Publish::Notify => 1,
-        Publish::NotifyCounted => 2,
-    }
+/// How what is written becomes known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Promise {
+    /// The mode.
+    pub(super) publish: Publish,
+    /// Notices are messages.
+    pub(super) headed: bool,
 }
 
-/// The weaker of our mode and the one that the peer named; `None` when it named none.
-pub(super) fn weaker(ours: Publish, theirs: u8) -> Option<Publish> {
-    match weakness(ours).max(theirs) {
-        0 => Some(Publish::InOrderPoll),
-        1 => Some(Publish::Notify),
-        2 => Some(Publish::NotifyCounted),
-        _ => None,
+/// In the byte of a promise: notices are messages.
+const HEADED: u8 = 1 << 7;
+
+impl Promise {
+    /// As a byte; the larger mode is the weaker.
+    pub(super) fn encode(self) -> u8 {
+        let weakness = match self.publish {
+            Publish::InOrderPoll => 0,
+            Publish::Notify => 1,
+            Publish::NotifyCounted => 2,
+        };
+        weakness | if self.headed { HEADED } else { 0 }
+    }
+
+    /// The weaker of ours and the one that the peer named; `None` when it named none.
+    pub(super) fn weaker(self, theirs: u8) -> Option<Self> {
+        let ours = self.encode();
+        let publish = match (ours & !HEADED).max(theirs & !HEADED) {
+            0 => Publish::InOrderPoll,
+            1 => Publish::Notify,
+            2 => Publish::NotifyCounted,
+            _ => return None,
+        };
+        Some(Self { publish, headed: (ours | theirs) & HEADED != 0 })
     }
 }
 
@@ -247,9 +264,21 @@ mod tests {
 
     #[test]
     fn the_weaker_mode_holds() {
-        assert_eq!(weaker(Publish::InOrderPoll, 0), Some(Publish::InOrderPoll));
-        assert_eq!(weaker(Publish::InOrderPoll, 1), Some(Publish::Notify));
-        assert_eq!(weaker(Publish::NotifyCounted, 0), Some(Publish::NotifyCounted));
-        assert_eq!(weaker(Publish::Notify, 3), None);
+        let promise = |publish, headed| Promise { publish, headed };
+        let plain = |publish| promise(publish, false);
+        let [poll, notify, counted] =
+            [Publish::InOrderPoll, Publish::Notify, Publish::NotifyCounted].map(plain);
+        for (ours, theirs, held) in [
+            (poll, poll, poll),
+            (poll, notify, notify),
+            (counted, poll, counted),
+            (promise(Publish::Notify, true), poll, promise(Publish::Notify, true)),
+            (counted, promise(Publish::Notify, true), promise(Publish::NotifyCounted, true)),
+        ] {
+            assert_eq!(ours.weaker(theirs.encode()), Some(held));
+            assert_eq!(theirs.weaker(ours.encode()), Some(held));
+        }
+        assert_eq!(notify.weaker(3), None);
+        assert_eq!(notify.weaker(HEADED | 3), None);
     }
 }

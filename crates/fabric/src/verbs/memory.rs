@@ -9,7 +9,6 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 
 use super::objects::{Domain, Region};
-use super::sys;
 use crate::memory::Backing;
 use crate::{FabricError, Slab};
 
@@ -99,7 +98,7 @@ impl DeviceMemory {
         let (base, len) = (mapping.base().as_ptr(), mapping.len());
         // SAFETY: `region` is dropped before `mapping`; all accesses to slabs are atomic or by
         // unsafe functions whose callers know the protocol.
-        let region = unsafe { Region::register(domain, base, len, sys::ACCESS_LOCAL_WRITE, false) };
+        let region = unsafe { Region::register(domain, base, len, domain.local_access(), false) };
         let region = region.map_err(|source| refused(explain(source, len)))?;
         Ok(Self { region, mapping })
     }

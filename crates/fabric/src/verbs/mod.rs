@@ -26,8 +26,9 @@
 //!
 //! **How a write becomes known.** [`Publish::InOrderPoll`] only where both devices say that the
 //! bytes of a write appear in order, on a processor that keeps that order, and without relaxed
-//! ordering; else [`Publish::Notify`]. A completion at the sender never means more than that the
-//! source is free (G5).
+//! ordering; else [`Publish::Notify`]. Where a device carries no immediate data (iWARP), notices
+//! are messages behind the writes that they cover. A completion at the sender never means more than
+//! that the source is free (G5).
 //!
 //! **Failure.** The first bad completion, the end of the socket or an event of the device ends the
 //! connection: the queue pair goes to error, gives back what it can, and is destroyed before
@@ -67,7 +68,7 @@ use library::Library;
 use memory::DeviceMemory;
 use objects::Domain;
 use offer::{Meeting, VerbsOffer};
-use receives::{MESSAGE_BYTES, Receives};
+use receives::{HEAD_BYTES, MESSAGE_BYTES, Receives};
 
 pub use device::{Choice, DeviceInfo, GidInfo, GidKind, PortInfo};
 pub use options::{Connect, VerbsOptions};
@@ -131,6 +132,26 @@ struct Limits {
     /// Completions beyond those of the send queue.
     receives_max: u32,
     lid: u16,
+    /// It carries no immediate data, or is not asked to.
+    headed: bool,
+    iwarp: bool,
+}
+
+impl Limits {
+    /// What they leave a connection whose notices are messages, or are not. A write with a notice
+    /// takes two requests then.
+    fn caps(&self, headed: bool) -> Caps {
+        let (head, requests) = if headed { (HEAD_BYTES, 2) } else { (0, 1) };
+        Caps {
+            publish: Publish::Notify,
+            atomics: atomics(self.atomics),
+            ordered_completions: true,
+            max_inline: INLINE_MAX,
+            max_msg: self.message_max,
+            max_send: MESSAGE_BYTES - head,
+            max_ops: (self.ops_max / requests).max(1),
+        }
+    }
 }
 
 impl VerbsFabric {
@@ -201,8 +222,8 @@ fn limits(device: &DeviceInfo, choice: &Choice, options: &VerbsOptions) -> (Limi
     let port = device.ports.iter().find(|port| port.number == choice.port);
     let (message_max, lid) = port.map_or((0, 0), |port| (port.message_max, port.lid));
     let entries = options.receives_max.clamp(CONTROL_RECEIVES, device.shared_receives_max.max(8));
-    let room = device.requests_max.saturating_sub(CONTROL_OPS).max(1);
-    let ops_max = options.ops_max.clamp(1, room.min(PEER_OPS_MAX));
+    let room = device.requests_max.saturating_sub(CONTROL_OPS);
+    let ops_max = options.ops_max.min(room).clamp(2, PEER_OPS_MAX);
     let completions = device.completions_max.saturating_sub(ops_max + CONTROL_OPS);
     let receives_max = entries.min(PROMISE_MAX).min(completions.saturating_sub(CONTROL_RECEIVES));
     let reads = [device.reads_max.0, device.reads_max.1].map(|n| n.min(READS_MAX) as u8);
@@ -213,6 +234,8 @@ fn limits(device: &DeviceInfo, choice: &Choice, options: &VerbsOptions) -> (Limi
         atomics: device.atomics,
         receives_max,
         lid,
+        headed: !device.infiniband || options.send_only,
+        iwarp: device.iwarp,
     };
     (limits, entries)
 }
@@ -223,15 +246,8 @@ impl Fabric for VerbsFabric {
     }
 
     fn caps(&self) -> Caps {
-        Caps {
-            publish: self.options.publish.unwrap_or(Publish::Notify),
-            atomics: atomics(self.limits.atomics),
-            ordered_completions: true,
-            max_inline: INLINE_MAX,
-            max_msg: self.limits.message_max,
-            max_send: MESSAGE_BYTES,
-            max_ops: self.limits.ops_max,
-        }
+        let publish = self.options.publish.unwrap_or(Publish::Notify);
+        Caps { publish, ..self.limits.caps(self.limits.headed) }
     }
 
     fn slab(&self, bytes: usize) -> Result<Slab, FabricError> {
@@ -249,7 +265,6 @@ impl Fabric for VerbsFabric {
         Ok(Box::new(VerbsOffer {
             link,
             place,
-            caps: self.caps(),
             options: self.options.clone(),
             domain: self.domain.clone(),
             limits: self.limits,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::cm::{self, Call, CmPlace, Part, Way, ready};
 use super::endpoint::{CONTROL_OPS, CONTROL_RECEIVES, Terms, VerbsEndpoint};
 use super::events::Events;
-use super::handshake::{Card, Hello, MAGIC, swap, weaker, weakness};
+use super::handshake::{Card, Hello, MAGIC, Promise, swap};
 use super::line::Line;
 use super::objects::{Domain, Wire};
 use super::queue::SendQueue;
@@ -27,7 +27,6 @@ use crate::{Caps, Endpoint, FabricError, LinkId, Offer, Publish};
 pub(super) struct VerbsOffer {
     pub(super) link: LinkId,
     pub(super) place: Meeting,
-    pub(super) caps: Caps,
     pub(super) options: VerbsOptions,
     pub(super) domain: Arc<Domain>,
     pub(super) limits: Limits,
@@ -141,7 +140,7 @@ impl VerbsOffer {
         (way.attr.sq_psn, way.mask) = (hello.psn, way.mask | sys::QP_SQ_PSN);
         self.ready_to_send(wire, way, &peer.card)?;
         let ours = self.promise(wire);
-        let [theirs] = swap(&mut stream, &[weakness(ours)], deadline)?;
+        let [theirs] = swap(&mut stream, &[ours.encode()], deadline)?;
         prepare(&stream)?;
         self.finish(Line::Socket(stream), made, [hello.card, peer.card], (ours, theirs))
     }
@@ -159,9 +158,11 @@ impl VerbsOffer {
             Part::Calls(at) => {
                 let call = place.find(at, deadline)?;
                 self.initialise(wire, call.way(sys::QPS_INIT)?)?;
-                let peer = place.ask(&call, &token, &own, number, deadline)?;
+                let (peer, last_word) = place.ask(&call, &token, &own, number, deadline)?;
                 self.come_up(wire, &call, &peer)?;
-                call.establish()?;
+                if last_word {
+                    call.establish()?;
+                }
                 (call, peer)
             }
             Part::Answers => {
@@ -180,7 +181,11 @@ impl VerbsOffer {
     }
 
     /// Both states that a connection has beyond the first, by the manager's attributes.
+    /// Of iWARP the manager brings the queue pair up itself.
     fn come_up(&self, wire: &mut Wire, call: &Call, peer: &Card) -> io::Result<()> {
+        if self.limits.iwarp {
+            return Ok(());
+        }
         self.ready_to_receive(wire, call.way(sys::QPS_RTR)?, peer)?;
         self.ready_to_send(wire, call.way(sys::QPS_RTS)?, peer)
     }
@@ -190,15 +195,16 @@ impl VerbsOffer {
         line: Line,
         made: Made,
         [own, peer]: [Card; 2],
-        (ours, theirs): (Publish, u8),
+        (ours, theirs): (Promise, u8),
     ) -> io::Result<Box<dyn Endpoint>> {
-        let publish = weaker(ours, theirs)
+        let Promise { publish, headed } = ours
+            .weaker(theirs)
             .ok_or_else(|| broken("the peer promises what this version does not know"))?;
         let caps = Caps {
             publish,
             atomics: atomics(peer.atomics),
             max_msg: self.limits.message_max.min(peer.message_max as usize),
-            ..self.caps
+            ..self.limits.caps(headed)
         };
         let terms = Terms {
             caps,
@@ -207,6 +213,7 @@ impl VerbsOffer {
             peer_counter: peer.counter,
             access: self.access(),
             relaxed: self.options.relaxed_ordering,
+            headed,
             receives_max: self.limits.receives_max,
         };
         let (domain, events) = (self.domain.clone(), self.events.clone());
@@ -329,15 +336,16 @@ impl VerbsOffer {
     }
 
     /// The strongest mode that this side can promise for what it receives.
-    fn promise(&self, wire: &Wire) -> Publish {
+    fn promise(&self, wire: &Wire) -> Promise {
         let keeps_order = cfg!(target_arch = "x86_64") && !self.options.relaxed_ordering;
-        match self.options.publish {
+        let publish = match self.options.publish {
             None | Some(Publish::InOrderPoll) if keeps_order && wire.writes_in_order() => {
                 Publish::InOrderPoll
             }
             None | Some(Publish::InOrderPoll | Publish::Notify) => Publish::Notify,
             Some(Publish::NotifyCounted) => Publish::NotifyCounted,
-        }
+        };
+        Promise { publish, headed: self.limits.headed }
     }
 }
 

@@ -43,6 +43,8 @@ pub struct VerbsOptions {
     pub advertise: Option<IpAddr>,
     /// The strongest mode to promise; `None` leaves it to the devices.
     pub publish: Option<Publish>,
+    /// Notices go as messages of their own, as where a device carries no immediate data.
+    pub send_only: bool,
     /// Lets devices write to exported memory in any order. Rules [`Publish::InOrderPoll`] out.
     pub relaxed_ordering: bool,
     /// How long `connect` waits for the peer.
@@ -70,6 +72,7 @@ impl Default for VerbsOptions {
             bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
             advertise: None,
             publish: None,
+            send_only: false,
             relaxed_ordering: false,
             connect_timeout: Duration::from_secs(10),
             ack_timeout: 18,
@@ -139,7 +142,7 @@ impl VerbsOptions {
             },
             "bind" => self.bind = address(key, value)?,
             "advertise" => self.advertise = Some(address(key, value)?),
-            "publish" => self.publish = publish(value)?,
+            "publish" => (self.publish, self.send_only) = publish(value)?,
             "relaxed" => match value {
                 "yes" => self.relaxed_ordering = true,
                 "no" => self.relaxed_ordering = false,
@@ -156,13 +159,14 @@ impl VerbsOptions {
     }
 }
 
-fn publish(value: &str) -> Result<Option<Publish>, String> {
+fn publish(value: &str) -> Result<(Option<Publish>, bool), String> {
     match value {
-        "auto" => Ok(None),
-        "in_order" => Ok(Some(Publish::InOrderPoll)),
-        "notify" => Ok(Some(Publish::Notify)),
-        "counted" => Ok(Some(Publish::NotifyCounted)),
-        _ => Err(format!("publish={value}: auto, in_order, notify or counted")),
+        "auto" => Ok((None, false)),
+        "in_order" => Ok((Some(Publish::InOrderPoll), false)),
+        "notify" => Ok((Some(Publish::Notify), false)),
+        "counted" => Ok((Some(Publish::NotifyCounted), false)),
+        "send_only" => Ok((Some(Publish::Notify), true)),
+        _ => Err(format!("publish={value}: auto, in_order, notify, counted or send_only")),
     }
 }
 
@@ -199,6 +203,8 @@ mod tests {
         assert_eq!((options.publish, options.relaxed_ordering), (Some(Publish::Notify), true));
         assert_eq!(options.connect, Connect::RdmaCm);
         assert_eq!((options.traffic_class, options.receives_max), (106, 4096));
+        let by_send: VerbsOptions = "publish=send_only".parse().expect("it is good");
+        assert_eq!((by_send.publish, by_send.send_only), (Some(Publish::Notify), true));
         let none: VerbsOptions = "".parse().expect("nothing is good");
         assert_eq!((none.device, none.gid_index, none.publish), (None, None, None));
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::memory::Mapping;
 use super::objects::{Domain, Region, Wire};
-use super::receives::MESSAGE_BYTES;
+use super::receives::{HEAD_BYTES, Head, MESSAGE_BYTES};
 use super::sys;
 use crate::{Completion, ErrorKind, OpId, Slab};
 
@@ -32,6 +32,8 @@ pub(super) type Seq = u64;
 pub(super) enum Origin {
     /// An operation of the caller, and whether it asked for `Local`.
     User { id: OpId, signalled: bool },
+    /// The first of two requests of one operation: it takes a place, and ends with the second.
+    Part { id: OpId },
     /// Receives that are told to the peer.
     Credit,
     /// A look at how many of those the peer has taken.
@@ -52,6 +54,8 @@ pub(super) enum Payload<'a> {
     Empty,
     /// Copied into the queue's own memory.
     Copied(&'a [u8]),
+    /// The same, behind a head.
+    Headed(Head, &'a [u8]),
     /// Memory of the queue.
     Own(sys::Sge),
     /// Registered memory of the caller.
@@ -70,6 +74,7 @@ pub(super) struct SendQueue {
     /// Position of the first of `ops`.
     first: Seq,
     users: u32,
+    parts: u32,
     wrs: Vec<sys::SendWr>,
     sges: Vec<sys::Sge>,
     // Dropped in this order: the device forgets the memory before it is unmapped.
@@ -91,7 +96,7 @@ impl SendQueue {
         // atomics, and a place for a copy only while no request uses it.
         let (counter, staging_region) = unsafe {
             let counter = Region::register(domain, base, 8, sys::ACCESS_REMOTE_READ, false)?;
-            (counter, Region::register(domain, base, len, sys::ACCESS_LOCAL_WRITE, false)?)
+            (counter, Region::register(domain, base, len, domain.local_access(), false)?)
         };
         Ok(Self {
             depth,
@@ -101,6 +106,7 @@ impl SendQueue {
             ops: VecDeque::with_capacity(depth as usize),
             first: 0,
             users: 0,
+            parts: 0,
             wrs: Vec::with_capacity(BATCH_MAX),
             sges: Vec::with_capacity(BATCH_MAX),
             counter,
@@ -116,7 +122,7 @@ impl SendQueue {
 
     /// Requests of our own that take a place.
     pub(super) fn controls(&self) -> u32 {
-        self.ops.len() as u32 - self.users
+        self.ops.len() as u32 - self.users - self.parts
     }
 
     /// Whether a request of this origin is under way.
@@ -169,13 +175,20 @@ impl SendQueue {
                 if bytes.len() <= self.inline_max {
                     wr.send_flags |= sys::SEND_INLINE;
                 }
-                (self.stage(seq, bytes), None)
+                (self.stage(seq, &[], bytes), None)
+            }
+            Payload::Headed(head, bytes) => {
+                if HEAD_BYTES + bytes.len() <= self.inline_max {
+                    wr.send_flags |= sys::SEND_INLINE;
+                }
+                (self.stage(seq, &head.encode(), bytes), None)
             }
             Payload::Own(sge) => (sge, None),
             Payload::Registered { sge, slab } => (sge, Some(slab)),
         };
         let asked = match origin {
             Origin::User { signalled, .. } => signalled,
+            Origin::Part { .. } => false,
             Origin::Credit | Origin::Look | Origin::Ready => true,
         };
         self.unsignalled += 1;
@@ -186,6 +199,7 @@ impl SendQueue {
         wr.wr_id = seq;
         wr.num_sge = i32::from(sge.length > 0);
         self.users += u32::from(matches!(origin, Origin::User { .. }));
+        self.parts += u32::from(matches!(origin, Origin::Part { .. }));
         self.ops.push_back(Posted { origin, _memory: memory });
         self.wrs.push(wr);
         self.sges.push(sge);
@@ -196,17 +210,19 @@ impl SendQueue {
         self.wrs.len() >= BATCH_MAX
     }
 
-    fn stage(&self, seq: Seq, bytes: &[u8]) -> sys::Sge {
+    fn stage(&self, seq: Seq, head: &[u8], bytes: &[u8]) -> sys::Sge {
+        let length = head.len() + bytes.len();
         let at = WORDS_BYTES + (seq % u64::from(self.depth)) as usize * MESSAGE_BYTES;
-        assert!(bytes.len() <= MESSAGE_BYTES && at + MESSAGE_BYTES <= self.staging.len());
+        assert!(length <= MESSAGE_BYTES && at + MESSAGE_BYTES <= self.staging.len());
         // SAFETY: inside of the mapping as asserted. The place belongs to this request alone: there
         // are as many places as requests can be under way, and their positions are consecutive.
         let addr = unsafe {
             let place = self.staging.base().as_ptr().add(at);
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len());
+            std::ptr::copy_nonoverlapping(head.as_ptr(), place, head.len());
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.add(head.len()), bytes.len());
             place as u64
         };
-        sys::Sge { addr, length: bytes.len() as u32, lkey: self.staging_region.lkey() }
+        sys::Sge { addr, length: length as u32, lkey: self.staging_region.lkey() }
     }
 
     /// Hands the batch to the device.
@@ -244,11 +260,15 @@ impl SendQueue {
             return None;
         }
         for op in self.ops.drain(..count as usize) {
-            if let Origin::User { id, signalled } = op.origin {
-                self.users -= 1;
-                if signalled {
-                    out.push(Completion::Local { id });
+            match op.origin {
+                Origin::User { id, signalled } => {
+                    self.users -= 1;
+                    if signalled {
+                        out.push(Completion::Local { id });
+                    }
                 }
+                Origin::Part { .. } => self.parts -= 1,
+                Origin::Credit | Origin::Look | Origin::Ready => {}
             }
             last = Some(op.origin);
         }
@@ -275,7 +295,7 @@ impl SendQueue {
     /// gone, so that the device does not touch their memory any more.
     pub(super) fn flush(&mut self, mut blamed: Option<OpId>, out: &mut Vec<Completion>) {
         self.first += self.ops.len() as u64;
-        self.users = 0;
+        (self.users, self.parts) = (0, 0);
         self.wrs.clear();
         self.sges.clear();
         for op in self.ops.drain(..) {

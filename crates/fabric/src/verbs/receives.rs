@@ -19,6 +19,47 @@ use crate::memory::Backing;
 /// Bytes of a receive, and thereby of the longest message.
 pub(super) const MESSAGE_BYTES: usize = 256;
 
+/// Bytes before the content of a message where messages also stand for notices and credit.
+pub(super) const HEAD_BYTES: usize = 8;
+
+/// What a message is of, where no immediate data says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Head {
+    /// A message of the caller: its content follows.
+    Message,
+    /// A notice.
+    Notice(u32),
+    /// Credit.
+    Credit(u32),
+}
+
+impl Head {
+    /// Kind, three zeros, and the number, little-endian.
+    pub(super) fn encode(self) -> [u8; HEAD_BYTES] {
+        let (kind, number) = match self {
+            Head::Message => (0, 0),
+            Head::Notice(imm) => (1, imm),
+            Head::Credit(imm) => (2, imm),
+        };
+        let mut out = [kind, 0, 0, 0, 0, 0, 0, 0];
+        out[4..].copy_from_slice(&u32::to_le_bytes(number));
+        out
+    }
+
+    /// The head of a message and what follows it; `None` for what no peer of this version sends.
+    pub(super) fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (head, content) = bytes.split_first_chunk::<HEAD_BYTES>()?;
+        let [kind, 0, 0, 0, number @ ..] = *head else { return None };
+        let number = u32::from_le_bytes(number);
+        match (kind, number, content.len()) {
+            (0, 0, _) => Some((Head::Message, content)),
+            (1, _, 0) => Some((Head::Notice(number), content)),
+            (2, _, 0) => Some((Head::Credit(number), content)),
+            _ => None,
+        }
+    }
+}
+
 /// Marks the completion of a receive among those of sends.
 pub(super) const RECEIVE: u64 = 1 << 63;
 
@@ -102,4 +143,25 @@ impl Receives {
 
 fn index(wr_id: u64) -> u32 {
     (wr_id & !RECEIVE) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_survive_the_wire_and_others_are_refused() {
+        for head in [Head::Notice(0x8000_0001), Head::Credit(7)] {
+            assert_eq!(Head::decode(&head.encode()), Some((head, &[][..])));
+            assert_eq!(Head::decode(&[&head.encode()[..], &[1]].concat()), None, "{head:?}");
+        }
+        let message = [&Head::Message.encode()[..], b"content"].concat();
+        assert_eq!(Head::decode(&message), Some((Head::Message, &b"content"[..])));
+        for (at, value) in [(0, 3), (1, 1), (3, 1), (4, 1)] {
+            let mut bad = message.clone();
+            bad[at] = value;
+            assert_eq!(Head::decode(&bad), None, "byte {at} = {value}");
+        }
+        assert_eq!(Head::decode(&message[..7]), None);
+    }
 }

@@ -24,6 +24,8 @@ pub struct Survey {
     pub choice: Result<Choice, String>,
     /// By what it would connect.
     pub connect: Connect,
+    /// Whether notices are to be messages, whatever the device carries.
+    pub send_only: bool,
     /// Why librdmacm cannot be used; `None` where it can.
     pub rdma_cm_missing: Option<String>,
     /// Bytes that this process may pin; `None` without a limit.
@@ -33,7 +35,7 @@ pub struct Survey {
 /// Looks at all devices with these options. Opens each and uses none.
 pub fn survey(options: &VerbsOptions) -> Survey {
     let locked_max = getrlimit(Resource::Memlock).current;
-    let connect = options.connect;
+    let VerbsOptions { connect, send_only, .. } = *options;
     let rdma_cm_missing = CmLibrary::open().err().map(|missing| missing.to_string());
     let library = match Library::open() {
         Ok(library) => library,
@@ -41,13 +43,22 @@ pub fn survey(options: &VerbsOptions) -> Survey {
             let reason = missing.to_string();
             let choice = Err(reason.clone());
             let (devices, refused) = (Err(reason), Vec::new());
-            return Survey { devices, refused, choice, connect, rdma_cm_missing, locked_max };
+            return Survey {
+                devices,
+                refused,
+                choice,
+                connect,
+                send_only,
+                rdma_cm_missing,
+                locked_max,
+            };
         }
     };
     let (opened, refused) = open_all(&library);
     let devices: Vec<DeviceInfo> = opened.iter().map(|device| device.info.clone()).collect();
     let choice = choose(&devices, options);
-    Survey { devices: Ok(devices), refused, choice, connect, rdma_cm_missing, locked_max }
+    let devices = Ok(devices);
+    Survey { devices, refused, choice, connect, send_only, rdma_cm_missing, locked_max }
 }
 
 /// Connects the device with itself, and says what such a connection can do: how writes become known
@@ -61,10 +72,11 @@ pub fn probe(options: &VerbsOptions) -> Result<Caps, FabricError> {
     let there = fabric.offer(LinkId { local: 1, remote: 0 })?;
     let (of_here, of_there) = (here.address(), there.address());
     std::thread::scope(|scope| {
-        let other = scope.spawn(move || there.connect(&of_here).map(|end| end.caps()));
+        // Neither leaves before both are connected.
+        let other = scope.spawn(move || there.connect(&of_here));
         let end = here.connect(&of_there)?;
         match other.join() {
-            Ok(other) => other.map(|_| end.caps()),
+            Ok(other) => other.map(|_other| end.caps()),
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })
@@ -114,20 +126,28 @@ impl fmt::Display for Survey {
             (Connect::Tcp, None) => writeln!(f, "would meet     by tcp; rdma_cm is there too")?,
             (Connect::Tcp, Some(_)) => writeln!(f, "would meet     by tcp; rdma_cm is not there")?,
         }
-        match &self.choice {
-            Err(reason) => writeln!(f, "would use      nothing: {reason}"),
-            Ok(choice) => writeln!(
-                f,
-                "would use      {} port {} gid {} ({} {}), mtu {}: {}",
-                choice.device,
-                choice.port,
-                choice.gid.index,
-                choice.gid.kind,
-                choice.gid.address,
-                choice.mtu,
-                choice.why
-            ),
-        }
+        let choice = match &self.choice {
+            Err(reason) => return writeln!(f, "would use      nothing: {reason}"),
+            Ok(choice) => choice,
+        };
+        let carries = |device: &DeviceInfo| device.name == choice.device && device.infiniband;
+        let notices = match (self.send_only, devices.iter().any(carries)) {
+            (false, true) => "with immediate data",
+            (true, _) => "as messages, as asked for",
+            (false, false) => "as messages: the device carries no immediate data",
+        };
+        writeln!(f, "would notify   {notices}")?;
+        writeln!(
+            f,
+            "would use      {} port {} gid {} ({} {}), mtu {}: {}",
+            choice.device,
+            choice.port,
+            choice.gid.index,
+            choice.gid.kind,
+            choice.gid.address,
+            choice.mtu,
+            choice.why
+        )
     }
 }
 

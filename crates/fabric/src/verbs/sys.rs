@@ -23,6 +23,8 @@ pub(super) struct Device {
 
 /// `IBV_TRANSPORT_IB`: InfiniBand and RoCE.
 pub(super) const TRANSPORT_IB: c_int = 0;
+/// `IBV_TRANSPORT_IWARP`.
+pub(super) const TRANSPORT_IWARP: c_int = 1;
 
 /// `struct ibv_context`.
 #[repr(C)]

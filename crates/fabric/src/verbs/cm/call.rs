@@ -80,7 +80,8 @@ impl Channel {
     /// The event was taken from this channel and is not acknowledged yet.
     unsafe fn read(self: &Arc<Self>, event: &CmEvent) -> Event {
         let mut said = [0; PRIVATE_BYTES];
-        let says = matches!(event.event, sys::CONNECT_REQUEST | sys::CONNECT_RESPONSE);
+        let says = [sys::CONNECT_REQUEST, sys::CONNECT_RESPONSE, sys::ESTABLISHED];
+        let says = says.contains(&event.event);
         if says && !event.conn.private_data.is_null() {
             let len = usize::from(event.conn.private_data_len).min(PRIVATE_BYTES);
             // SAFETY: events of these kinds point to so many bytes of their own.
@@ -191,7 +192,7 @@ impl Call {
             status(unsafe {
                 (library.rdma_resolve_addr)(self.id.as_ptr(), from.pointer(), to.pointer(), left)
             })?;
-            match self.expect(sys::ADDR_RESOLVED, deadline) {
+            match self.expect(&[sys::ADDR_RESOLVED], deadline) {
                 Ok(_) => break,
                 // A neighbour that has not answered yet.
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
@@ -201,18 +202,18 @@ impl Call {
         let left = millis(time_left(deadline)?);
         // SAFETY: as above.
         status(unsafe { (library.rdma_resolve_route)(self.id.as_ptr(), left) })?;
-        self.expect(sys::ROUTE_RESOLVED, deadline).map(drop)
+        self.expect(&[sys::ROUTE_RESOLVED], deadline).map(drop)
     }
 
-    /// Waits for an event of this kind.
+    /// Waits for an event of one of these kinds.
     ///
     /// # Errors
     /// When another one comes that ends the attempt, or at the deadline.
-    pub(super) fn expect(&self, kind: c_int, deadline: Instant) -> io::Result<Event> {
+    pub(super) fn expect(&self, kinds: &[c_int], deadline: Instant) -> io::Result<Event> {
         loop {
             let event = self.channel.wait(deadline)?;
             match event.kind {
-                got if got == kind => return Ok(event),
+                got if kinds.contains(&got) => return Ok(event),
                 sys::REJECTED => {
                     let what = format!("the peer refused (reason {})", event.status);
                     return Err(io::Error::new(io::ErrorKind::ConnectionRefused, what));

@@ -15,7 +15,7 @@ use crate::lobby::{address, broken, parse};
 use crate::token::Token;
 
 /// First bytes of an address and of what is said: name and version of the protocol.
-pub(in crate::verbs) const MAGIC: [u8; 8] = *b"MLSRCM\x00\x01";
+pub(in crate::verbs) const MAGIC: [u8; 8] = *b"MLSRCM\x00\x02";
 /// Calls that may wait while nobody looks. The peer calls once; the rest are strangers.
 const BACKLOG: i32 = 8;
 
@@ -109,7 +109,8 @@ impl CmPlace {
         Ok(call)
     }
 
-    /// Calls the peer; returns what it says of itself.
+    /// Calls the peer; returns what it says of itself, and whether the caller has the last word.
+    /// Over iWARP the connection stands then.
     ///
     /// # Errors
     /// When it refuses or is another one, or at the deadline.
@@ -120,12 +121,12 @@ impl CmPlace {
         own: &Card,
         queue_pair: u32,
         deadline: Instant,
-    ) -> io::Result<Card> {
+    ) -> io::Result<(Card, bool)> {
         let said = words(peer, own);
         call.connect(&mut terms(&said, own, queue_pair))?;
-        let answer = call.expect(sys::CONNECT_RESPONSE, deadline)?;
+        let answer = call.expect(&[sys::CONNECT_RESPONSE, sys::ESTABLISHED], deadline)?;
         let card = self.read(&answer.said).ok_or_else(|| broken("the answer is not the peer's"))?;
-        card.map_err(broken)
+        Ok((card.map_err(broken)?, answer.kind == sys::CONNECT_RESPONSE))
     }
 
     /// Waits until the peer calls; refuses others.

@@ -11,13 +11,12 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::super::handshake::weakness;
+use super::super::handshake::Promise;
 use super::super::objects::Wire;
 use super::super::queue::{Origin, Payload, SendQueue, request};
 use super::super::receives::RECEIVE;
 use super::super::sys;
 use super::Call;
-use crate::Publish;
 use crate::lobby::{broken, time_left};
 
 /// Says what we promise and hears what the peer promises, as a byte.
@@ -28,7 +27,7 @@ pub(in crate::verbs) fn swap(
     wire: &mut Wire,
     queue: &mut SendQueue,
     call: &mut Call,
-    (ours, calls): (Publish, bool),
+    (ours, calls): (Promise, bool),
     deadline: Instant,
 ) -> io::Result<u8> {
     if calls {
@@ -42,10 +41,8 @@ pub(in crate::verbs) fn swap(
     Ok(theirs)
 }
 
-fn say(wire: &mut Wire, queue: &mut SendQueue, ours: Publish) -> io::Result<()> {
-    let mut wr = request(sys::WR_SEND_WITH_IMM, 0);
-    wr.imm_data = u32::from(weakness(ours)).to_be();
-    queue.push(wr, Payload::Empty, Origin::Ready);
+fn say(wire: &mut Wire, queue: &mut SendQueue, ours: Promise) -> io::Result<()> {
+    queue.push(request(sys::WR_SEND, 0), Payload::Copied(&[ours.encode()]), Origin::Ready);
     queue.ring(wire)
 }
 
@@ -55,7 +52,7 @@ fn hear(
     call: &mut Call,
     deadline: Instant,
 ) -> io::Result<u8> {
-    let mut asked = false;
+    let (mut asked, mut ended) = (false, false);
     loop {
         // One at a time: what follows the peer's word belongs to the endpoint.
         let mut wcs = [sys::Wc::default()];
@@ -66,8 +63,12 @@ fn hear(
                 wire.request_event()?;
                 continue;
             }
+            // The peer may have left behind its word, so that a look comes after its end, too.
+            if ended {
+                return Err(broken("the peer left in the middle of the handshake"));
+            }
             asked = false;
-            wait(wire, call, deadline)?;
+            ended = wait(wire, call, deadline)?;
             continue;
         }
         let [wc] = &wcs;
@@ -78,15 +79,17 @@ fn hear(
             queue.retire(wc.wr_id, &mut Vec::new());
             continue;
         }
+        let said = wire.receives().bytes(wc.wr_id, wc.byte_len);
         wire.receives().again(wc.wr_id)?;
-        let with_imm = wc.wc_flags & sys::WC_WITH_IMM != 0;
-        let word = u8::try_from(u32::from_be(wc.imm_data)).ok().filter(|_| with_imm);
-        return word.ok_or_else(|| broken("the peer's first word is another one"));
+        return match said[..] {
+            [word] if wc.opcode == sys::WC_RECV => Ok(word),
+            _ => Err(broken("the peer's first word is another one")),
+        };
     }
 }
 
-/// Waits for a completion, or for the end of the call.
-fn wait(wire: &Wire, call: &mut Call, deadline: Instant) -> io::Result<()> {
+/// Waits for a completion, or for the end of the call: whether that has come.
+fn wait(wire: &Wire, call: &mut Call, deadline: Instant) -> io::Result<bool> {
     let left = Timespec::try_from(time_left(deadline)?).map_err(|_| io::ErrorKind::InvalidInput)?;
     let news = {
         // SAFETY: the descriptor belongs to the channel of `wire`.
@@ -101,8 +104,5 @@ fn wait(wire: &Wire, call: &mut Call, deadline: Instant) -> io::Result<()> {
         }
         !fds[1].revents().is_empty()
     };
-    if news && call.has_ended() {
-        return Err(broken("the peer left in the middle of the handshake"));
-    }
-    Ok(())
+    Ok(news && call.has_ended())
 }

@@ -56,5 +56,6 @@ pub(in crate::verbs) const CONNECT_RESPONSE: c_int = 5;
 pub(in crate::verbs) const CONNECT_ERROR: c_int = 6;
 pub(in crate::verbs) const UNREACHABLE: c_int = 7;
 pub(in crate::verbs) const REJECTED: c_int = 8;
+pub(in crate::verbs) const ESTABLISHED: c_int = 9;
 pub(in crate::verbs) const DISCONNECTED: c_int = 10;
 pub(in crate::verbs) const DEVICE_REMOVAL: c_int = 11;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::super::queue::Origin;
-use super::super::receives::{RECEIVE, Receives};
+use super::super::receives::{Head, RECEIVE, Receives};
 use super::super::sys;
 use super::{CONTROL_RECEIVES, VerbsEndpoint};
 use crate::{Completion, ErrorKind, OpId};
@@ -18,6 +18,14 @@ const COMPLETIONS: usize = 32;
 const DRAIN_PATIENCE: Duration = Duration::from_millis(200);
 /// How long the answers of a peer that is gone are waited for.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(100);
+
+/// What a receive has brought.
+enum Arrived {
+    /// For the caller.
+    News(Completion),
+    /// Receives that the peer allows.
+    Credit(u32),
+}
 
 /// Why a connection ends.
 pub(super) struct Break {
@@ -67,7 +75,7 @@ impl VerbsEndpoint {
         }
         let origin = self.queue.retire_before(wc.wr_id, &mut self.news);
         let id = match origin {
-            Some(Origin::User { id, .. }) => Some(id),
+            Some(Origin::User { id, .. } | Origin::Part { id }) => Some(id),
             _ => None,
         };
         Err(match wc.status {
@@ -89,16 +97,12 @@ impl VerbsEndpoint {
             let _ = receives.again(wc.wr_id);
             return Err(LOST);
         }
-        let with_imm = wc.wc_flags & sys::WC_WITH_IMM != 0;
-        if wc.opcode == sys::WC_RECV && with_imm {
-            receives.again(wc.wr_id).map_err(|_| LOST)?;
-            return self.credit_message(u32::from_be(wc.imm_data));
-        }
-        let news = match wc.opcode {
-            sys::WC_RECV_RDMA_WITH_IMM => Completion::Notify { imm: u32::from_be(wc.imm_data) },
-            _ => Completion::Recv { bytes: receives.bytes(wc.wr_id, wc.byte_len) },
-        };
+        let arrived = self.arrived(&receives, wc);
         receives.again(wc.wr_id).map_err(|_| LOST)?;
+        let news = match arrived.ok_or(LOST)? {
+            Arrived::Credit(imm) => return self.credit_message(imm),
+            Arrived::News(news) => news,
+        };
         if self.credit.received == self.credit.told {
             return Err(Break { id: None, kind: ErrorKind::ReceiverNotReady });
         }
@@ -106,6 +110,26 @@ impl VerbsEndpoint {
         receives.release(1);
         self.news.push(news);
         Ok(())
+    }
+
+    /// What a completed receive has brought; `None` where the peer breaks the protocol.
+    fn arrived(&self, receives: &Receives, wc: &sys::Wc) -> Option<Arrived> {
+        let notice = |imm| Arrived::News(Completion::Notify { imm });
+        if self.terms.headed {
+            let bytes = receives.bytes(wc.wr_id, wc.byte_len);
+            return Head::decode(&bytes).map(|(head, content)| match head {
+                Head::Message => Arrived::News(Completion::Recv { bytes: content.to_vec() }),
+                Head::Notice(imm) => notice(imm),
+                Head::Credit(imm) => Arrived::Credit(imm),
+            });
+        }
+        let imm = u32::from_be(wc.imm_data);
+        let with_imm = wc.wc_flags & sys::WC_WITH_IMM != 0;
+        Some(match wc.opcode {
+            sys::WC_RECV_RDMA_WITH_IMM => notice(imm),
+            sys::WC_RECV if with_imm => Arrived::Credit(imm),
+            _ => Arrived::News(Completion::Recv { bytes: receives.bytes(wc.wr_id, wc.byte_len) }),
+        })
     }
 
     /// Both halves are the low bits of a cumulative position, which moves by less than half of what
@@ -224,15 +248,14 @@ impl VerbsEndpoint {
     /// A receive that completed before the queue pair was stopped.
     fn last_words(&mut self, receives: &Receives, wc: &sys::Wc) {
         let whole = wc.status == sys::WC_SUCCESS && self.credit.received < self.credit.told;
-        let with_imm = wc.wc_flags & sys::WC_WITH_IMM != 0;
-        if whole && wc.opcode == sys::WC_RECV_RDMA_WITH_IMM {
-            self.news.push(Completion::Notify { imm: u32::from_be(wc.imm_data) });
-        } else if whole && !with_imm {
-            self.news.push(Completion::Recv { bytes: receives.bytes(wc.wr_id, wc.byte_len) });
-        }
-        if receives.again(wc.wr_id).is_ok() && whole && !(wc.opcode == sys::WC_RECV && with_imm) {
-            self.credit.received += 1;
-            receives.release(1);
+        let arrived = if whole { self.arrived(receives, wc) } else { None };
+        let posted = receives.again(wc.wr_id).is_ok();
+        if let Some(Arrived::News(news)) = arrived {
+            self.news.push(news);
+            if posted {
+                self.credit.received += 1;
+                receives.release(1);
+            }
         }
     }
 }

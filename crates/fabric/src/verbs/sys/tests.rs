@@ -135,6 +135,7 @@ fn constants() -> Vec<Question> {
         of("IBV_PORT_ACTIVE", PORT_ACTIVE.into()),
         of("IBV_GID_TYPE_ROCE_V2", GID_ROCE_V2.into()),
         of("IBV_TRANSPORT_IB", TRANSPORT_IB.into()),
+        of("IBV_TRANSPORT_IWARP", TRANSPORT_IWARP.into()),
     ]
 }
 
