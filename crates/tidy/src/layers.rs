@@ -44,7 +44,7 @@ pub const LAYERS: &[Layer] = &[
     // Beside the layers.
     layer("models", &["fabric", "channel", "state"], ROWS),
     layer("tidy", &[], ROWS_ASYNC),
-    layer("verbs-sim", &["fabric"], ROWS_ASYNC),
+    layer("verbs-sim", &["fabric", "channel"], ROWS_ASYNC),
     layer("tests", EVERYTHING, &[]),
     layer("fuzz", &["fabric", "dataflow", "connectors", "plan"], SQL),
     // Another engine, to be compared with: it knows nothing of ours.
