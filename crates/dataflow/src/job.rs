@@ -441,6 +441,24 @@ pub trait KeyedState {
         Ok(vec![])
     }
 
+    /// Gives out all that it keeps, by input, and keeps nothing: rows that it can
+    /// [take up](Self::take_up) again, with the columns of their input first. `None`, and nothing
+    /// has happened, if it never can, or not before [`advance`](Self::advance) has given out all.
+    ///
+    /// # Errors
+    /// [`DataflowError::Expression`] when a row cannot be copied.
+    fn lay_down(&mut self) -> Result<Option<Given>, DataflowError> {
+        Ok(None)
+    }
+
+    /// Keeps rows again that it [laid down](Self::lay_down).
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    fn take_up(&mut self, input: usize, batch: RecordBatch) -> Result<(), DataflowError> {
+        self.push(input, batch)
+    }
+
     /// Up to where results are complete when [`advance`](Self::advance) has nothing more to give at
     /// `watermark`: the watermark of what it gives out.
     fn complete(&self, watermark: i64) -> i64 {

@@ -13,9 +13,13 @@
 //!                                    a hash of its keys, one by one ─▶ operator
 //! ```
 //!
+//! What it keeps for longer than that may be more than there is room for too ([`rounds`]).
+//!
 //! The operator is told of no time that it has not all rows of, so that it does not know of all
 //! this. Rows of one key and window are in one part: each pair, and each number of
 //! a ranking, is made in it as without parts.
+
+mod rounds;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -24,6 +28,7 @@ use arrow::array::{RecordBatch, UInt32Array};
 use arrow::compute::{concat_batches, take_record_batch};
 use state::{Disk, Partitioner, RowFiles, RowPiece, Spilled};
 
+use self::rounds::Rounds;
 use super::Run;
 use crate::error::DataflowError;
 use crate::job::{Keyed, KeyedState};
@@ -38,8 +43,9 @@ const LEVELS_MAX: u32 = 4;
 /// Rows of so many bytes are put in order and written together, and no fewer of a span.
 const GATHERED_BYTES: usize = 4 << 20;
 const SECTION_BYTES: usize = 1 << 16;
-/// Sections that there is room for at least.
+/// Sections that there is room for at least, unless they would be tiny.
 const SECTIONS_MIN: usize = 8;
+const SECTION_BYTES_MIN: usize = 1 << 11;
 /// The part of a share of memory from which on rows are put aside; that of what waits in memory,
 /// and of what is given back at once: it is given beside a table of it, and results.
 const HELD_PART: usize = 2;
@@ -50,10 +56,11 @@ const ROOM_PART: usize = 4;
 pub struct Waits {
     /// A timestamp: not before the watermark has reached it.
     pub until: usize,
-    /// Where it keeps nothing of them when it has given out what there is at that time: columns
-    /// such that rows that differ in them have nothing to do with each other, the same of all
-    /// inputs. None where there are no such columns.
+    /// Columns such that rows that differ in them have nothing to do with each other, the same of
+    /// all inputs; none where there are no such columns.
     pub apart: Vec<usize>,
+    /// Whether it keeps some of them when it has given out what there is at that time.
+    pub keeps: bool,
 }
 
 /// What an operator keeps on one worker, with the rows that it has no room for.
@@ -79,13 +86,16 @@ impl Keeping {
     ) -> Result<(), DataflowError> {
         let Self { state, aside: Some(aside) } = self else { return self.state.push(input, batch) };
         let is_over = |state: &dyn KeyedState| state.bytes() > share / HELD_PART;
-        match aside.is_empty() && !is_over(&**state) {
+        match aside.is_empty() && aside.rounds.is_none() && !is_over(&**state) {
             true => state.push(input, batch)?,
             false => aside.push(input, batch)?,
         }
-        if is_over(&**state) {
+        if aside.rounds.is_none() && is_over(&**state) {
             for (input, rows) in state.give_back()? {
                 aside.push(input, rows)?;
+            }
+            if is_over(&**state) {
+                aside.begin_rounds(&mut **state, aside.told, share)?;
             }
         }
         aside.relieve(share)
@@ -102,8 +112,20 @@ impl Keeping {
             return self.state.advance(watermark, rows_max);
         };
         loop {
-            if let Some(batch) = state.advance(aside.until(watermark), rows_max)? {
+            let until = aside.until(watermark);
+            aside.told = aside.told.max(until);
+            if let Some(batch) = state.advance(until, rows_max)? {
                 return Ok(Some(batch));
+            }
+            // It has given out all, so it can lay down what it keeps.
+            if aside.rounds.is_none() && state.bytes() > share / HELD_PART {
+                aside.begin_rounds(&mut **state, aside.told, share)?;
+            }
+            if aside.rounds.is_some() {
+                match aside.step(&mut **state, watermark, share)? {
+                    true => continue,
+                    false => return Ok(None),
+                }
             }
             let Some(rows) = aside.next(watermark, share)? else { return Ok(None) };
             for (input, rows) in rows {
@@ -113,9 +135,18 @@ impl Keeping {
         }
     }
 
-    /// The operator's.
-    pub(super) fn state(&self) -> &dyn KeyedState {
-        &*self.state
+    /// As [`KeyedState::ready`].
+    pub(super) fn ready(&self) -> bool {
+        self.state.ready()
+    }
+
+    /// As [`KeyedState::complete`].
+    pub(super) fn complete(&self, watermark: i64) -> i64 {
+        let until = self.aside.as_ref().map_or(watermark, |aside| aside.until(watermark));
+        match until {
+            i64::MIN | i64::MAX => until,
+            _ => self.state.complete(until),
+        }
     }
 
     /// Bytes of memory.
@@ -151,6 +182,10 @@ struct Aside {
     given: i64,
     /// Bytes of `runs`.
     held: usize,
+    /// What the operator keeps, if it has no room for it.
+    rounds: Option<Rounds>,
+    /// The time that the operator was told of.
+    told: i64,
 }
 
 /// Rows of a span of time on the disk.
@@ -181,6 +216,8 @@ impl Aside {
             parts: vec![],
             given: i64::MIN,
             held: 0,
+            rounds: None,
+            told: i64::MIN,
         }
     }
 
@@ -244,7 +281,8 @@ impl Aside {
         let Some(first) = batches.first() else { return Ok(()) };
         let whole = concat_batches(&first.schema(), batches)?;
         let run = Run::new(whole, self.waits[input].until)?;
-        let spans = run.spans(SECTION_BYTES.min(room / SECTIONS_MIN));
+        let bytes = SECTION_BYTES.min(room / SECTIONS_MIN).max(SECTION_BYTES_MIN);
+        let spans = run.spans(bytes);
         let pieces = self.files.write(spans.iter().map(|(_, rows)| rows.clone()))?;
         for ((first, _), piece) in spans.iter().zip(pieces) {
             self.cold.entry(*first).or_default().push(Cold { input, piece });
@@ -261,6 +299,9 @@ impl Aside {
 
     /// Up to where the operator has all rows, if the watermark is this.
     fn until(&self, watermark: i64) -> i64 {
+        if let Some(rounds) = &self.rounds {
+            return rounds.until;
+        }
         match self.first() {
             _ if !self.parts.is_empty() => self.given,
             Some(first) if first <= watermark => first.saturating_sub(1),
@@ -288,32 +329,45 @@ impl Aside {
             };
             let (until, fits) = self.reach(first, watermark, room);
             self.given = until;
-            let mut cold = std::mem::take(&mut self.cold);
-            self.cold = cold.split_off(&until.saturating_add(1));
-            let cold = cold.into_values().flatten();
-            if fits || self.waits.iter().any(|waits| waits.apart.is_empty()) {
-                for Cold { input, piece } in cold {
+            if fits || self.waits.iter().any(|waits| waits.keeps || waits.apart.is_empty()) {
+                for Cold { input, piece } in self.cold_until(until) {
                     let rows = self.files.read(&piece)?;
                     self.push(input, rows)?;
                 }
                 return Ok(Some(self.take(until)));
             }
-            let given = self.take(until);
-            let mut pieces = vec![];
-            for Cold { input, piece } in cold {
-                let mut run = Run::new(self.files.read(&piece)?, self.waits[input].until)?;
-                match run.ends_by(until) {
-                    true => pieces.push((input, piece)),
-                    // What is needed later waits again.
-                    false => {
-                        let due = self.files.write(run.take(until).into_iter())?;
-                        pieces.extend(due.into_iter().map(|piece| (input, piece)));
-                        self.push(input, run.rest())?;
-                    }
-                }
-            }
+            let (given, pieces) = self.due(until)?;
             self.split(0, given, pieces, room)?;
         }
+    }
+
+    /// Takes out what lies on the disk with rows that are needed until then.
+    fn cold_until(&mut self, until: i64) -> Vec<Cold> {
+        let later = self.cold.split_off(&until.saturating_add(1));
+        let mut cold = std::mem::replace(&mut self.cold, later);
+        if until == i64::MAX {
+            cold.append(&mut self.cold);
+        }
+        cold.into_values().flatten().collect()
+    }
+
+    /// Takes rows out that are needed until then, in memory and on the disk.
+    fn due(&mut self, until: i64) -> Result<(Given, Vec<(usize, RowPiece)>), DataflowError> {
+        let given = self.take(until);
+        let mut pieces = vec![];
+        for Cold { input, piece } in self.cold_until(until) {
+            let mut run = Run::new(self.files.read(&piece)?, self.waits[input].until)?;
+            match run.ends_by(until) {
+                true => pieces.push((input, piece)),
+                // What is needed later waits again.
+                false => {
+                    let due = self.files.write(run.take(until).into_iter())?;
+                    pieces.extend(due.into_iter().map(|piece| (input, piece)));
+                    self.push(input, run.rest())?;
+                }
+            }
+        }
+        Ok((given, pieces))
     }
 
     /// Up to where rows are given at once: as far as there is room for those on the disk, but of
@@ -350,6 +404,20 @@ impl Aside {
         pieces: Vec<(usize, RowPiece)>,
         room: usize,
     ) -> Result<(), DataflowError> {
+        let parts = self.spread(level, given, pieces, room)?.into_iter();
+        let parts = parts.filter(|pieces| !pieces.is_empty());
+        self.parts.extend(parts.map(|pieces| Part { level, pieces }));
+        Ok(())
+    }
+
+    /// Writes rows by the hash of that level in parts.
+    fn spread(
+        &self,
+        level: u32,
+        given: Given,
+        pieces: Vec<(usize, RowPiece)>,
+        room: usize,
+    ) -> Result<Vec<Vec<(usize, RowPiece)>>, DataflowError> {
         let mut partitioner = Partitioner::salted(PARTS, level);
         let mut parts: Vec<Vec<(usize, RowPiece)>> = (0..PARTS).map(|_| vec![]).collect();
         let (mut gathered, mut bytes): (Vec<Vec<RecordBatch>>, usize) = (vec![], 0);
@@ -382,12 +450,9 @@ impl Aside {
                 self.write_parts(&mut gathered, &mut parts)?;
             }
             if is_last {
-                break;
+                return Ok(parts);
             }
         }
-        let parts = parts.into_iter().filter(|pieces| !pieces.is_empty());
-        self.parts.extend(parts.map(|pieces| Part { level, pieces }));
-        Ok(())
     }
 
     /// Writes what was gathered of parts, by part and input.
@@ -415,7 +480,8 @@ impl Aside {
     fn bytes(&self) -> usize {
         let cold: usize = self.cold.values().map(Vec::len).sum();
         let parts: usize = self.parts.iter().map(|part| part.pieces.len()).sum();
-        self.held + (cold + parts) * size_of::<Cold>()
+        let kept = self.rounds.as_ref().map_or(0, Rounds::pieces);
+        self.held + (cold + parts + kept) * size_of::<Cold>()
     }
 }
 

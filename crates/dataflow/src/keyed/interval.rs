@@ -13,11 +13,11 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, UInt32Array};
 use arrow::compute::{interleave, take};
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 
-use super::Waits;
+use super::{Given, Waits};
 use crate::error::DataflowError;
 use crate::job::{Kept, KeyedOperator, KeyedState, Origin, Step};
 use crate::pairing::{JoinKind, Keys, Terms, names};
@@ -112,7 +112,8 @@ impl KeyedOperator for IntervalJoin {
     }
 
     fn waits(&self, input: usize) -> Option<Waits> {
-        Some(Waits { until: self.sides[input].time, apart: vec![] })
+        let TimedSide { keys, time, .. } = &self.sides[input];
+        Some(Waits { until: *time, apart: keys.clone(), keeps: true })
     }
 
     fn describe(&self) -> String {
@@ -222,6 +223,38 @@ impl KeyedState for Meeting {
             }
         }
         Ok(None)
+    }
+
+    fn give_back(&mut self) -> Result<Given, DataflowError> {
+        let all: Given = std::mem::take(&mut self.waiting).into();
+        self.held -= all.iter().map(|(_, rows)| rows.get_array_memory_size()).sum::<usize>();
+        Ok(all)
+    }
+
+    fn lay_down(&mut self) -> Result<Option<Given>, DataflowError> {
+        if self.probing.is_some() || !self.waiting.is_empty() || !self.leaving.is_empty() {
+            return Ok(None);
+        }
+        let mut all = vec![];
+        for side in 0..2 {
+            for span in std::mem::take(&mut self.kept[side]).into_values() {
+                self.held -= span.bytes;
+                let matched = span.matched.into_iter().map(Some).chain(std::iter::repeat(None));
+                for (rows, matched) in span.parts.into_iter().zip(matched) {
+                    all.push((side, with_matched(&rows, matched)?));
+                }
+            }
+        }
+        Ok(Some(all))
+    }
+
+    fn take_up(&mut self, side: usize, batch: RecordBatch) -> Result<(), DataflowError> {
+        let columns: Vec<usize> = (0..self.spec.sides[side].schema.fields().len()).collect();
+        let mut probing = self.start(side, batch.project(&columns)?)?;
+        if let (true, Some(matched)) = (self.asks(side), batch.columns().get(columns.len())) {
+            probing.matched = matched.as_boolean().values().iter().collect();
+        }
+        self.keep(probing)
     }
 
     fn complete(&self, watermark: i64) -> i64 {
@@ -505,6 +538,19 @@ impl Meeting {
         }
         Ok(None)
     }
+}
+
+/// Rows with a column that says which have found a partner, if that is known.
+fn with_matched(
+    rows: &RecordBatch,
+    matched: Option<Vec<bool>>,
+) -> Result<RecordBatch, DataflowError> {
+    let Some(matched) = matched else { return Ok(rows.clone()) };
+    let field = Arc::new(Field::new("matched", DataType::Boolean, false));
+    let fields = rows.schema().fields().iter().cloned().chain([field]).collect::<Fields>();
+    let matched: ArrayRef = Arc::new(BooleanArray::from(matched));
+    let columns = rows.columns().iter().cloned().chain([matched]);
+    Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns.collect())?)
 }
 
 fn taken(batch: &RecordBatch, rows: &dyn Array) -> Result<Vec<ArrayRef>, DataflowError> {

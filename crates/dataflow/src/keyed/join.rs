@@ -71,7 +71,7 @@ impl KeyedOperator for WindowJoin {
 
     fn waits(&self, input: usize) -> Option<Waits> {
         let JoinSide { keys, window_end, .. } = &self.sides[input];
-        Some(Waits { until: *window_end, apart: keys.clone() })
+        Some(Waits { until: *window_end, apart: keys.clone(), keeps: false })
     }
 
     fn describe(&self) -> String {

@@ -209,7 +209,7 @@ impl KeyedRun {
             if self.time() == seen && seen.1 {
                 return self.routes.end(complete).await;
             }
-            let more = || self.time() != seen || self.state.borrow().state().ready();
+            let more = || self.time() != seen || self.state.borrow().ready();
             self.clock_moved.wait_for(|| more().then_some(())).await;
         }
     }
@@ -242,10 +242,7 @@ impl KeyedRun {
     }
 
     fn complete(&self, watermark: i64) -> i64 {
-        match watermark {
-            i64::MIN | i64::MAX => watermark,
-            _ => self.state.borrow().state().complete(watermark),
-        }
+        self.state.borrow().complete(watermark)
     }
 
     fn without_late(
@@ -301,7 +298,7 @@ impl Member for KeyedRun {
     fn keep(&self, input: usize, batch: RecordBatch, _: Option<i64>) -> Result<(), DataflowError> {
         let share = self.ledger.share(self.tag);
         self.state.borrow_mut().push(input, compact(batch), share)?;
-        if self.state.borrow().state().ready() {
+        if self.state.borrow().ready() {
             self.clock_moved.notify();
         }
         self.account()

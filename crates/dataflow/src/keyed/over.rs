@@ -141,7 +141,7 @@ impl KeyedOperator for Over {
     }
 
     fn waits(&self, _: usize) -> Option<Waits> {
-        Some(Waits { until: self.time, apart: vec![] })
+        Some(Waits { until: self.time, apart: vec![], keeps: true })
     }
 
     fn keys_out(&self, keys: &[usize]) -> Option<Vec<usize>> {

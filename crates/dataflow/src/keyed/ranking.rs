@@ -56,7 +56,7 @@ impl KeyedOperator for Ranking {
     }
 
     fn waits(&self, _: usize) -> Option<Waits> {
-        Some(Waits { until: self.window_end, apart: self.keys.clone() })
+        Some(Waits { until: self.window_end, apart: self.keys.clone(), keeps: false })
     }
 
     fn keys_out(&self, keys: &[usize]) -> Option<Vec<usize>> {

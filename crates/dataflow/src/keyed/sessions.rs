@@ -23,7 +23,7 @@ use state::{KeyTable, NullKeys, Windows};
 
 use self::open::{AHEAD, Open, Session};
 use self::rows::{Chains, Part, Place, Waiting};
-use super::Waits;
+use super::{Given, Waits};
 use crate::error::DataflowError;
 use crate::job::{Kept, KeyedOperator, KeyedState};
 use crate::pairing::{columns_of, names};
@@ -81,7 +81,7 @@ impl KeyedOperator for RowSessions {
     }
 
     fn waits(&self, _: usize) -> Option<Waits> {
-        Some(Waits { until: self.time, apart: vec![] })
+        Some(Waits { until: self.time, apart: self.keys.clone(), keeps: true })
     }
 
     fn keys_out(&self, keys: &[usize]) -> Option<Vec<usize>> {
@@ -164,6 +164,24 @@ impl KeyedState for Sessions {
             *self = Self::new(self.spec.clone(), self.slack);
         }
         Ok(batch)
+    }
+
+    fn lay_down(&mut self) -> Result<Option<Given>, DataflowError> {
+        // Rows that only make sessions are not kept.
+        if self.spec.given.is_some() || self.ending.is_some() || !self.out.is_empty() {
+            return Ok(None);
+        }
+        let mut all = vec![];
+        loop {
+            let over = self.over(i64::MAX, self.slack.batch_rows);
+            if over.places.is_empty() {
+                break;
+            }
+            all.extend(self.waiting.rows(&over.places)?.map(|rows| (0, rows)));
+            self.waiting.forget(&over.places);
+        }
+        *self = Self::new(self.spec.clone(), self.slack);
+        Ok(Some(all))
     }
 
     /// Sessions that are left end at the least time of rows to come, or later.

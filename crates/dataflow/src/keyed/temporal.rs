@@ -56,7 +56,8 @@ impl KeyedOperator for TemporalJoin {
     }
 
     fn waits(&self, input: usize) -> Option<Waits> {
-        Some(Waits { until: self.sides[input].time, apart: vec![] })
+        let TimedSide { keys, time, .. } = &self.sides[input];
+        Some(Waits { until: *time, apart: keys.clone(), keeps: true })
     }
 
     fn describe(&self) -> String {
@@ -203,6 +204,19 @@ impl Versions {
         }
     }
 
+    /// The rows of all versions.
+    fn into_rows(self) -> Result<Vec<RecordBatch>, DataflowError> {
+        let mut of_part: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for version in self.by_key.values().flat_map(|versions| versions.values()) {
+            of_part.entry(version.part).or_default().push(version.row);
+        }
+        let rows = |(part, rows): (u32, Vec<u32>)| {
+            let (batch, _) = self.parts.get(&part)?;
+            Some(take_record_batch(batch, &UInt32Array::from(rows)))
+        };
+        Ok(of_part.into_iter().filter_map(rows).collect::<Result<_, _>>()?)
+    }
+
     fn compact(&mut self) -> Result<(), DataflowError> {
         let mut of_part: BTreeMap<u32, Vec<&mut Version>> = BTreeMap::new();
         for version in self.by_key.values_mut().flat_map(|versions| versions.values_mut()) {
@@ -337,6 +351,17 @@ impl KeyedState for Versioned {
     fn give_back(&mut self) -> Result<Given, DataflowError> {
         let all = std::mem::take(&mut self.waiting).into_iter().map(|rows| (0, rows.batch));
         Ok(all.inspect(|(_, rows)| self.held -= rows.get_array_memory_size()).collect())
+    }
+
+    fn lay_down(&mut self) -> Result<Option<Given>, DataflowError> {
+        if !self.due.is_empty() {
+            return Ok(None);
+        }
+        let mut all = self.give_back()?;
+        let versions = std::mem::take(&mut self.versions).into_rows()?;
+        all.extend(versions.into_iter().map(|rows| (1, rows)));
+        self.passed = i64::MIN;
+        Ok(Some(all))
     }
 
     fn bytes(&self) -> usize {

@@ -58,8 +58,6 @@ fn ranking(limit: Option<usize>) -> Keyed {
 
 /// Operators whose rows wait for a time of their own.
 fn others() -> [Keyed; 4] {
-    let time = DataType::Timestamp(TimeUnit::Millisecond, None);
-    let bounds = ["start", "end", "last"].map(|name| Field::new(name, time.clone(), true));
     let of = DataType::Int64;
     let frame = Frame { unit: FrameUnit::Range, from: Some(3 * WIDTH), to: 0 };
     let aggregate = aggregates::sum(&of).unwrap();
@@ -73,31 +71,33 @@ fn others() -> [Keyed; 4] {
         calls: vec![sum],
         schema: and(&[Field::new("sum", of, true)]),
     };
-    let interval = IntervalJoin {
-        sides: timed(),
-        kind: JoinKind::Full,
-        apart: [-WIDTH, WIDTH],
-        on: None,
-        schema: both(),
-        both: both(),
-    };
     let versions = TemporalJoin { sides: timed(), outer: true, earlier: false, schema: both() };
-    let (keys, gap, given) = (vec![0], 2, None);
-    let sessions = RowSessions { keys, time: 2, gap, given, schema: and(&bounds) };
-    [keyed(over, 1), keyed(interval, 2), keyed(versions, 2), keyed(sessions, 1)]
+    [keyed(over, 1), interval(JoinKind::Full), keyed(versions, 2), sessions(2)]
+}
+
+fn interval(kind: JoinKind) -> Keyed {
+    let (sides, apart, on) = (timed(), [-2 * WIDTH, WIDTH], None);
+    keyed(IntervalJoin { sides, kind, apart, on, schema: given_out(kind), both: both() }, 2)
+}
+
+fn sessions(gap: i64) -> Keyed {
+    let time = DataType::Timestamp(TimeUnit::Millisecond, None);
+    let bounds = ["start", "end", "last"].map(|name| Field::new(name, time.clone(), true));
+    let (keys, given) = (vec![0], None);
+    keyed(RowSessions { keys, time: 2, gap, given, schema: and(&bounds) }, 1)
 }
 
 /// Batches by input, and the watermark behind them.
 type Round = (Vec<(usize, RecordBatch)>, i64);
 
-/// Rows of either side up to five widths ahead of a watermark that moves by one.
-fn rounds(seed: u64, inputs: usize, rows: usize, exact: bool) -> Vec<Round> {
+/// Rows of either side up to so many widths ahead of a watermark that moves by one.
+fn rounds(seed: u64, inputs: usize, rows: usize, exact: bool, widths: i64) -> Vec<Round> {
     let mut numbers = Numbers(seed);
     let mut next = 0;
     let mut row = |round: i64| -> Row {
         next += 1;
         let key = numbers.below(40);
-        let ahead = numbers.below(5 * WIDTH);
+        let ahead = numbers.below(widths * WIDTH);
         let time = WIDTH * round + if exact { ahead / WIDTH * WIDTH } else { ahead };
         ((key > 0).then_some(key), next, time + WIDTH)
     };
@@ -150,10 +150,10 @@ fn windows_give_the_same_however_little_room_there_is() {
     let rankings = [ranking(None), ranking(Some(2))];
     for (number, spec) in joins.iter().chain(&rankings).enumerate() {
         for exact in [true, false] {
-            let rounds = rounds(number as u64, spec.inputs.len(), 60, exact);
+            let rounds = rounds(number as u64, spec.inputs.len(), 40, exact, 5);
             let (expected, none, _) = run(spec, &rounds, usize::MAX, None);
             assert!(!expected.is_empty() && none.bytes == 0);
-            for share in [0, 2 << 10, 8 << 10, 1 << 30] {
+            for share in [0, 4 << 10, 1 << 30] {
                 let (given, spilled, _) = run(spec, &rounds, share, disk());
                 assert!(given == expected, "{}, {share} bytes", spec.operator.describe());
                 assert_eq!(spilled.bytes > 0, share < 1 << 20, "{share} bytes");
@@ -166,14 +166,59 @@ fn windows_give_the_same_however_little_room_there_is() {
 #[test]
 fn rows_ahead_of_time_wait_without_a_difference() {
     for (number, spec) in others().iter().enumerate() {
-        let rounds = rounds(100 + number as u64, spec.inputs.len(), 200, false);
+        let rounds = rounds(100 + number as u64, spec.inputs.len(), 100, false, 5);
         let (expected, _, most) = run(spec, &rounds, usize::MAX, None);
-        for share in [0, most / 4, most / 2, 4 * most] {
+        for share in [0, most / 3, 4 * most] {
             let (given, spilled, _) = run(spec, &rounds, share, disk());
             assert!(given == expected, "{}, {share} bytes", spec.operator.describe());
             assert_eq!(spilled.bytes > 0, share < most, "{share} of {most} bytes");
         }
     }
+}
+
+#[test]
+fn what_is_kept_may_be_more_than_there_is_room_for() {
+    let versions = TemporalJoin { sides: timed(), outer: true, earlier: false, schema: both() };
+    let all = KINDS.map(interval).into_iter();
+    let all = all.chain([keyed(versions, 2), sessions(15), sessions(60), sessions(900)]);
+    for (number, spec) in all.enumerate() {
+        let rounds = rounds(200 + number as u64, spec.inputs.len(), 100, false, 1);
+        // It has reached all rows that have come, and none of those to come.
+        let later = |(batches, watermark): Round| match watermark {
+            i64::MAX => (batches, watermark),
+            _ => (batches, watermark + WIDTH),
+        };
+        let rounds: Vec<Round> = rounds.into_iter().map(later).collect();
+        let (expected, _, most) = run(&spec, &rounds, usize::MAX, None);
+        assert!(!expected.is_empty());
+        for share in [0, most / 4, 4 * most] {
+            let (given, spilled, _) = run(&spec, &rounds, share, disk());
+            assert!(given == expected, "{}, {share} bytes", spec.operator.describe());
+            assert!(spilled.read_bytes >= spilled.bytes, "all is read");
+            assert_eq!(spilled.bytes > 0, share < most, "{share} of {most} bytes");
+        }
+    }
+}
+
+#[test]
+fn an_interval_join_stays_within_its_room() {
+    let mut next = 0;
+    let mut rows = |side: usize, time: i64| {
+        let row = |_| {
+            next += 1;
+            (Some(next % 25_013), next, time)
+        };
+        side_batch(SIDES[side], &(0..500).map(row).collect::<Vec<Row>>())
+    };
+    let round = |time: i64| (vec![(0, rows(0, time)), (1, rows(1, time))], time);
+    let mut rounds: Vec<Round> = (0..100).map(round).collect();
+    rounds.push((vec![], i64::MAX));
+    let spec = interval(JoinKind::Full);
+    let (expected, _, all) = run(&spec, &rounds, usize::MAX, None);
+    let share = all / 6;
+    let (given, _, most) = run(&spec, &rounds, share, disk());
+    assert!(given == expected);
+    assert!(most <= share, "{most} of {share} bytes in place of {all}");
 }
 
 #[test]
@@ -218,7 +263,7 @@ fn a_disk_that_fails_is_an_error() {
         let disk: Arc<dyn Disk> = SimDisk::new(options);
         let mut keeping = Keeping::new(&window_join(JoinKind::Inner), Some(disk));
         let mut all = || -> Result<(), DataflowError> {
-            for (batches, watermark) in rounds(1, 2, 60, true) {
+            for (batches, watermark) in rounds(1, 2, 60, true, 5) {
                 for (input, batch) in batches {
                     keeping.push(input, batch, 4 << 10)?;
                 }

@@ -6,7 +6,7 @@
 //! these are copied out of them ([`Waiting::gathered`]).
 
 use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
-use arrow::compute::{interleave, take};
+use arrow::compute::{interleave, interleave_record_batch, take};
 
 use crate::error::DataflowError;
 
@@ -227,6 +227,16 @@ impl Waiting {
             Ok(interleave(&arrays, &self.indices)?)
         };
         columns.map(column).collect()
+    }
+
+    /// Rows, with all columns.
+    pub(super) fn rows(&mut self, places: &[Place]) -> Result<Option<RecordBatch>, DataflowError> {
+        self.find(places);
+        let batches = self.used.iter().filter_map(|&at| self.batches[at as usize].as_ref());
+        let batches: Vec<&RecordBatch> = batches.map(|held| &held.batch).collect();
+        Ok((!batches.is_empty())
+            .then(|| interleave_record_batch(&batches, &self.indices))
+            .transpose()?)
     }
 
     /// Which of some rows are of which batch, if batches have many of them.
