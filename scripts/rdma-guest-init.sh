@@ -116,4 +116,29 @@ for devices in rxe0 rxe1,rxe2; do
   MILLSTREAM_RDMA_DEVICES=$devices /tests/verbs --test-threads=1 datagrams_reach_a_group || rc=1
 done
 millstream fabric info || rc=96
+
+# The broadcast by groups: without them it would not start.
+busybox cat >/run/places.sql <<'SQL'
+CREATE TABLE requests (ts TIMESTAMP(3), request BIGINT, place BIGINT, WATERMARK FOR ts AS ts)
+WITH ('connector' = 'generator', 'rows' = '100000', 'interval' = '1ms', 'fields.request.kind' = 'sequence',
+      'fields.place.kind' = 'sequence');
+CREATE TABLE drivers (ts TIMESTAMP(3), driver BIGINT, place BIGINT, WATERMARK FOR ts AS ts)
+WITH ('connector' = 'generator', 'rows' = '100000', 'interval' = '1ms', 'fields.driver.kind' = 'sequence',
+      'fields.place.kind' = 'sequence');
+SET millstream.multicast = 'hardware';
+SELECT /*+ BROADCAST(r) */ r.window_start, count(*), sum(r.request + d.driver)
+FROM (SELECT * FROM TUMBLE(TABLE drivers, DESCRIPTOR(ts), INTERVAL '10' SECOND)) AS d
+JOIN (SELECT * FROM TUMBLE(TABLE requests, DESCRIPTOR(ts), INTERVAL '10' SECOND)) AS r
+ON r.window_start = d.window_start AND r.window_end = d.window_end AND r.place = d.place
+GROUP BY r.window_start, r.window_end;
+SQL
+millstream run /run/places.sql --nodes 1 --format csv --progress none | busybox sort >/run/places.expected
+busybox grep -q , /run/places.expected || rc=96
+connect=tcp
+export MILLSTREAM_LOG=dataflow=debug
+for devices in rxe0 rxe1,rxe2; do
+  echo "== $devices: a broadcast by groups"
+  both /run/places.sql >/run/places.csv
+  is_expected places /run/places.csv
+done
 finish $rc

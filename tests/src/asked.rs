@@ -89,8 +89,9 @@ fn by_us(
     let memory = Memory::new(None);
     let mut script = format!(
         "SET millstream.exchange = {exchange}; SET millstream.epoch_bytes = 4096;
-         SET millstream.batch_rows = {};",
-        [7, 100, 8_192][seed as usize % 3]
+         SET millstream.batch_rows = {}; SET millstream.multicast = {};",
+        [7, 100, 8_192][seed as usize % 3],
+        ["tree", "hardware"][seed as usize / 3 % 2],
     );
     for (name, table) in tables {
         memory.add(name, (*table).clone());

@@ -12,6 +12,7 @@ use dataflow::job::Job;
 use dataflow::metrics::Metrics;
 use dataflow::process::Process;
 use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
+use fabric::multicast::{Group, Member};
 use fabric::sim::{SimFabric, SimNet, SimOptions};
 use fabric::{Fabric, LinkId};
 use state::Disk;
@@ -91,11 +92,19 @@ impl Cluster {
                 metrics: metrics[worker].clone(),
                 signals: signals.clone(),
                 disk: self.disk.clone().map(|disk| disk as Arc<dyn Disk>),
+                multicast: self.member(&net, worker as u32),
             })?));
         }
         let steps = self.drive(&net, &mut workers)?;
         let (trace, elapsed_ns) = (net.trace_hash(), net.now_ns());
         Ok(Run { metrics, bad, trace, elapsed_ns, steps })
+    }
+
+    /// In the group of the workers with the same place in their node.
+    fn member(&self, net: &SimNet, worker: u32) -> Option<Box<dyn Member>> {
+        let fabric = net.fabric(worker / self.workers);
+        let group = Group::new(*b"group of the job").branch(worker % self.workers);
+        Some(fabric.multicast()?.join(group).expect("the simulator has room"))
     }
 
     /// Connects every pair of workers of two nodes; `[worker][peer]`.

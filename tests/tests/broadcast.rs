@@ -2,9 +2,13 @@
 //! against DataFusion over the rows that are not late, and beside the exchange that brings all
 //! rows of a window to one worker.
 
+use std::sync::Arc;
+
 use tests::asked::{Asked, check, endless, in_windows, on_time, same};
+use tests::cluster::Cluster;
 use tests::memory::{Event, Memory};
 use tests::random::{COLUMNS, Random, Stream, batch};
+use tests::rows::sorted;
 use tests::scenario::plan;
 
 /// Conditions that no key can lead rows by.
@@ -141,6 +145,41 @@ fn a_side_that_is_small_goes_everywhere_and_rows_are_the_same() {
         assert!(text.contains(&goes) && text.contains("KiB would move"), "{text}");
     }
     assert!(rows > 500, "too tame: {rows}");
+}
+
+/// The network loses, repeats and reorders datagrams; what does not come is fetched.
+#[test]
+fn rows_are_the_same_by_the_tree_and_by_the_networks_multicast() {
+    let (mut landed, mut fetched) = (0, 0);
+    for seed in 0..12 {
+        let mut random = Random::new(seed + 94_000);
+        let (left, right) = (ended(&mut random, 3, 60), ended(&mut random, 3, 60));
+        let query = "SELECT a.k, a.v, b.v, b.w FROM a JOIN b
+                     ON a.v < b.v AND a.ts BETWEEN b.ts - INTERVAL '3' SECOND AND b.ts";
+        let run = |multicast: &str| {
+            let memory = Memory::new(None);
+            let mut script =
+                format!("SET millstream.batch_rows = 7; SET millstream.multicast = {multicast};");
+            for (name, stream) in [("a", &left), ("b", &right)] {
+                memory.add(name, stream.table.clone());
+                script += &format!(
+                    "CREATE TABLE {name} ({COLUMNS}, WATERMARK FOR ts AS ts)
+                     WITH ('connector' = 'memory');"
+                );
+            }
+            let (nodes, workers) = [(2, 1), (3, 2), (5, 1)][seed as usize % 3];
+            let job = plan(&memory, &(script + query), nodes, workers).job;
+            let run = Cluster::seeded(nodes, workers, seed).run(&Arc::new(job));
+            let run = run.unwrap_or_else(|error| panic!("seed {seed}, {multicast}: {error}"));
+            (sorted(&memory.all_committed()), run)
+        };
+        let ((rows, by_tree), (same, by_network)) = (run("tree"), run("hardware"));
+        assert_eq!(rows, same, "seed {seed}");
+        assert_eq!(by_tree.sum(|metrics| &metrics.cast_flown), 0);
+        landed += by_network.sum(|metrics| &metrics.cast_landed);
+        fetched += by_network.sum(|metrics| &metrics.cast_fetched);
+    }
+    assert!(landed > 100 && fetched > 10, "{landed} landed, {fetched} fetched");
 }
 
 /// What EXPLAIN says of the exchanges of a query over two streams, on so many workers.

@@ -144,7 +144,8 @@ fn a_table_is_read_once_and_its_rows_are_sent_once_to_each_process() {
         memory.add("t", stream.table.clone());
         memory.add("d", table_of(&table));
         let script = format!(
-            "CREATE TABLE t ({COLUMNS}) WITH ('connector' = 'memory');
+            "SET millstream.multicast = 'tree';
+             CREATE TABLE t ({COLUMNS}) WITH ('connector' = 'memory');
              CREATE TABLE d (name STRING) WITH ('connector' = 'memory');
              SELECT t.v FROM t LEFT JOIN d ON t.s = d.name"
         );

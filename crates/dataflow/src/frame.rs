@@ -17,11 +17,15 @@
 //! | `Took` | operator | source | – | all before are passed on | – |
 //! | `Steer` | operator | source | – | version of the tree | the receiver's children |
 //! | `Steered` | operator | source | – | version of the tree | – |
+//! | `Lack` | operator | source | – | number | – |
+//! | `Filled` | operator | source | – | number | its payload |
+//! | `Had` | operator | source | – | all before are here | – |
 //!
 //! The flag [`LAST`] on `Progress` and `Delta` ends the sender's stream, [`IDLE`] and [`RESUME`]
 //! frame a time without rows, [`EPOCH_END`] is on the last chunk of an epoch. [`KEYED`] rows are
 //! not of their slice: some of their windows have fired. [`MORE`] says that the payload goes on in
-//! the next frame of the same kind and tag.
+//! the next frame of the same kind and tag. [`STUB`] says that the payload comes by the network's
+//! own multicast: in its place are its bytes, as a u32.
 
 use channel::Header;
 use state::epoch::{Presence, Progress};
@@ -43,6 +47,9 @@ pub(crate) const KEYED: u8 = 32;
 
 /// The payload goes on in the next frame.
 pub(crate) const MORE: u8 = 2;
+
+/// The payload travels in another way, and how long it is stands in its place.
+pub(crate) const STUB: u8 = 64;
 
 /// The flags that say with the header's watermark what a sender says of its event time.
 pub(crate) fn flags_of(said: Progress) -> u8 {
@@ -97,6 +104,12 @@ pub(crate) enum Kind {
     Copy = 14,
     /// Rows for some workers of the receiver's process, whom a list in front of them names (W1).
     List = 15,
+    /// The sender has a stub of the receiver's and not its payload (I6).
+    Lack = 16,
+    /// The payload of a stub, for who lacks it.
+    Filled = 17,
+    /// The sender lacks no payload of the receiver's before a number.
+    Had = 18,
 }
 
 impl Kind {
@@ -108,8 +121,8 @@ impl Kind {
 
     /// Whether it is one of those by which rows go to several workers.
     pub(crate) fn is_of_broadcast(self) -> bool {
-        use Kind::{Cast, Copy, Handed, List, Steer, Steered, Took};
-        matches!(self, Cast | Copy | List | Handed | Took | Steer | Steered)
+        use Kind::{Cast, Copy, Filled, Had, Handed, Lack, List, Steer, Steered, Took};
+        matches!(self, Cast | Copy | List | Handed | Took | Steer | Steered | Lack | Filled | Had)
     }
 
     /// The kind with this number.
@@ -130,6 +143,9 @@ impl Kind {
             Kind::Steered,
             Kind::Copy,
             Kind::List,
+            Kind::Lack,
+            Kind::Filled,
+            Kind::Had,
         ]
         .into_iter()
         .find(|&k| k as u8 == kind)

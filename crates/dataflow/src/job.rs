@@ -8,6 +8,8 @@
 //!
 //! Every worker of every node runs the same job (A1): nobody hands out work while it runs.
 
+mod casting;
+
 use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -18,6 +20,7 @@ use arrow::record_batch::RecordBatch;
 use state::epoch::LengthBounds;
 use state::{GroupBy, Windows};
 
+pub use self::casting::{Casting, Multicast, TreeChoice};
 use crate::error::DataflowError;
 use crate::exchange::halves;
 use crate::keyed::{Given, Waits};
@@ -68,6 +71,17 @@ pub enum OperatorKind {
         /// Columns of what reaches it.
         schema: SchemaRef,
     },
+}
+
+impl OperatorKind {
+    /// Whether it may give rows to every worker.
+    pub fn broadcasts(&self) -> bool {
+        match self {
+            OperatorKind::Keyed(keyed) => keyed.inputs.iter().any(|i| i.lead == Lead::ToAll),
+            OperatorKind::Lookup(_) => true,
+            _ => false,
+        }
+    }
 }
 
 /// The way of rows from one operator to an input of another.
@@ -519,38 +533,6 @@ pub struct Settings {
     pub wires: Wires,
     /// How rows for every worker travel.
     pub casting: Casting,
-}
-
-/// How rows for every worker travel.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Casting {
-    /// The tree around each source.
-    pub tree: TreeChoice,
-    /// Q: frames that may wait at a source.
-    pub queue_frames: u32,
-    /// By process the rack in which it stands; empty if nobody says (W13).
-    pub racks: Vec<u32>,
-    /// Nanoseconds for which a worker may take nothing before the job fails.
-    pub stall_ns: u64,
-}
-
-impl Default for Casting {
-    fn default() -> Self {
-        let (tree, racks) = (TreeChoice::Adaptive, vec![]);
-        Self { tree, queue_frames: 64, racks, stall_ns: 300_000_000_000 }
-    }
-}
-
-/// The tree around each source of a broadcast.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TreeChoice {
-    /// Whose degree follows the load (W6–W9).
-    Adaptive,
-    /// As it is (W10).
-    Fixed(channel::cast::Shape),
-    /// None: the source encodes rows anew for each worker of another process, and sends each its
-    /// own copy. The baseline without W1, as Storm does it (W10).
-    Copies,
 }
 
 impl Default for Settings {

@@ -35,8 +35,14 @@ pub struct Metrics {
     /// Frames of rows for every worker that were sent to other processes: this worker's own, and
     /// those that it passed on.
     pub cast_frames: AtomicU64,
-    /// Bytes of these frames.
+    /// Bytes of these frames, and of payloads that the network copied, once.
     pub cast_bytes: AtomicU64,
+    /// Payloads of this worker's own that went to all processes by the network's multicast.
+    pub cast_flown: AtomicU64,
+    /// Payloads of others that came by it; and those that did not, and were fetched.
+    pub cast_landed: AtomicU64,
+    /// See `cast_landed`.
+    pub cast_fetched: AtomicU64,
     /// Time in which this worker encoded its own rows for every worker, in nanoseconds.
     pub cast_encode_ns: AtomicU64,
     /// Time in which it wrote its own into rings of other processes, in nanoseconds.
@@ -149,6 +155,9 @@ impl Default for Metrics {
             tree_changes: zero(),
             cast_frames: zero(),
             cast_bytes: zero(),
+            cast_flown: zero(),
+            cast_landed: zero(),
+            cast_fetched: zero(),
             cast_encode_ns: zero(),
             cast_send_ns: zero(),
             state_bytes: zero(),

@@ -7,9 +7,10 @@
 //! receiver consumes every frame without waiting for anything that arrives**: so a frame of one
 //! query never blocks another for good.
 
+mod aloft;
 mod path;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use bytes::Bytes;
 use channel::{Class, Header, Link};
 use fabric::Armed;
 
+pub(crate) use self::aloft::{Aloft, Limits};
 use self::path::Path;
 use crate::error::DataflowError;
 use crate::frame::{Kind, MORE};
@@ -45,6 +47,8 @@ pub(crate) struct Net {
     waiting: RefCell<Vec<u32>>,
     /// Some path has moved, or somebody has something for several of them.
     stirred: Event,
+    /// What travels by the network's own multicast.
+    aloft: Option<RefCell<Aloft>>,
     metrics: Arc<Metrics>,
 }
 
@@ -80,7 +84,12 @@ enum Content<'a> {
 
 impl Net {
     /// Takes the links with workers of other processes, indexed by worker.
-    pub(crate) fn new(links: Vec<Option<Link>>, place: &Place, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(
+        links: Vec<Option<Link>>,
+        aloft: Option<Aloft>,
+        place: &Place,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let Place { worker: own, process, settings, .. } = place;
         let beside = |worker: u32| worker != *own && process.workers().contains(&worker);
         let path = |(worker, link): (u32, Option<Link>)| match link {
@@ -103,8 +112,14 @@ impl Net {
             handed: Cell::new(false),
             waiting: RefCell::default(),
             stirred: Event::default(),
+            aloft: aloft.map(RefCell::new),
             metrics,
         }
+    }
+
+    /// What travels by the network's own multicast, if it has one.
+    pub(crate) fn aloft(&self) -> Option<RefMut<'_, Aloft>> {
+        self.aloft.as_ref().map(RefCell::borrow_mut)
     }
 
     /// Whether something cannot be sent before others have taken what was sent.
@@ -154,6 +169,7 @@ impl Net {
                 Err(source) => return Err(DataflowError::Link { worker, source }),
             }
         }
+        moved |= self.aloft().is_some_and(|mut aloft| aloft.poll());
         if moved {
             self.stir();
         }

@@ -41,6 +41,8 @@ pub(crate) struct Node {
     /// Rows and watermarks of several edges must not interleave where one has to wait.
     gate: Gate,
     ended: Cell<bool>,
+    /// The broadcasts are over.
+    told: Cell<bool>,
     end: Event,
 }
 
@@ -223,6 +225,8 @@ impl Node {
             }
             Work::Grouping(_) | Work::Sink(_) => {}
         }
+        self.told.set(true);
+        self.end.notify();
         Ok(())
     }
 
@@ -240,9 +244,24 @@ impl Node {
         }
     }
 
-    /// Waits until [`Node::run`] is through.
+    /// Takes rows for every worker that have come by the network's own multicast.
+    ///
+    /// # Errors
+    /// When they are malformed, or state fails.
+    pub(crate) fn look(&self) -> Result<(), DataflowError> {
+        match &self.work {
+            Work::Keyed(keyed) => keyed.look(),
+            Work::Lookup(lookup) => {
+                lookup.shuffle().map_or(Ok(()), |shuffle| shuffle.look(&**lookup))
+            }
+            Work::Grouping(_) | Work::Sink(_) => Ok(()),
+        }
+    }
+
+    /// Waits until [`Node::run`] and [`Node::broadcast`] are through: what the latter has to say at
+    /// the end is heard only before the goodbye.
     pub(crate) async fn wait(&self) {
-        self.end.wait_for(|| self.ended.get().then_some(())).await;
+        self.end.wait_for(|| (self.ended.get() && self.told.get()).then_some(())).await;
     }
 
     /// Takes a frame of this operator.
@@ -485,6 +504,7 @@ impl Graph {
                 ),
                 gate: Gate::default(),
                 ended: Cell::new(false),
+                told: Cell::new(false),
                 end: Event::default(),
             }));
         }

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use channel::Link;
+use channel::cast::Flight;
 use fabric::Clock;
 use state::Disk;
 
@@ -22,7 +23,7 @@ use crate::feed::feed;
 use crate::job::{Idle, Job, readers};
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
-use crate::net::Net;
+use crate::net::{Aloft, Limits, Net};
 use crate::operator::{Graph, Node};
 use crate::pace::paces;
 use crate::process::Process;
@@ -58,6 +59,9 @@ pub struct WorkerConfig {
     pub signals: Arc<Signals>,
     /// Where groups go that do not fit memory.
     pub disk: Option<Arc<dyn Disk>>,
+    /// In the group of the workers that are the agents of the same sources: those with the same
+    /// place in their process.
+    pub multicast: Option<Box<dyn fabric::multicast::Member>>,
 }
 
 /// How others end a worker's run.
@@ -123,7 +127,7 @@ impl Worker {
     /// When a source or sink cannot be opened.
     pub fn new(config: WorkerConfig) -> Result<Self, DataflowError> {
         let WorkerConfig { worker, workers, process, job, links, clock, bad, metrics, .. } = config;
-        let WorkerConfig { signals, disk, .. } = config;
+        let WorkerConfig { signals, disk, multicast, .. } = config;
         metrics.count_operators(job.operators.len());
         let timers = Rc::new(Timers::default());
         timers.advance(clock.now_ns());
@@ -131,7 +135,17 @@ impl Worker {
         let ledger = Rc::new(Ledger::of(&job, disk.is_some(), metrics.clone()));
         let (clock_here, settings) = (clock.clone(), job.settings.clone());
         let place = Place { worker, workers, process, clock: clock_here, settings, ledger, disk };
-        let net = Rc::new(Net::new(links, &place, metrics.clone()));
+        let aloft = multicast.map(|member| {
+            let ring = &job.settings.ring;
+            let limits = Limits {
+                tags: job.operators.len() as u32,
+                workers,
+                kept: Flight::<()>::kept_max(ring.slots as usize),
+                bytes: ring.slot_bytes as usize,
+            };
+            Aloft::new(member, limits)
+        });
+        let net = Rc::new(Net::new(links, aloft, &place, metrics.clone()));
         let context = FlowContext { clock: clock.clone(), bad };
         let Graph { nodes, sources } = Graph::new(&job, &place, &net, &metrics, &context, &timers)?;
         let mut paces = paces(&job.operators);
@@ -178,6 +192,9 @@ impl Worker {
     pub fn step(&mut self) -> Result<Status, DataflowError> {
         self.timers.advance(self.clock.now_ns());
         let moved = self.net.poll()?;
+        if self.net.aloft().is_some() {
+            self.nodes.iter().flatten().try_for_each(|node| node.look())?;
+        }
         let mut since = self.clock.now_ns();
         let (clock, operators) = (&self.clock, self.metrics.operators());
         self.scheduler.turn(|owner| {

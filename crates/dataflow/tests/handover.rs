@@ -125,6 +125,7 @@ impl Pair {
                 metrics: metrics[worker as usize].clone(),
                 signals: Arc::new(Signals::default()),
                 disk: None,
+                multicast: None,
             };
             Some(Worker::new(config).unwrap())
         };

@@ -20,6 +20,7 @@
 
 use std::fmt;
 
+use crate::token::Token;
 use crate::{FabricError, PostError};
 
 /// The name of a group: random, and known to its members alone.
@@ -32,6 +33,22 @@ impl Group {
 
     /// The group of this name.
     pub fn new(name: [u8; Self::BYTES]) -> Self {
+        Self(name)
+    }
+
+    /// A group of a fresh name.
+    ///
+    /// # Errors
+    /// When the operating system gives no randomness.
+    pub fn random() -> std::io::Result<Self> {
+        Ok(Self(*Token::random()?.bytes()))
+    }
+
+    /// One of the groups of a family, which have names of their own.
+    pub fn branch(&self, number: u32) -> Self {
+        let mut name = self.0;
+        let places = name.iter_mut().rev().zip(number.to_le_bytes());
+        places.for_each(|(place, byte)| *place ^= byte);
         Self(name)
     }
 
@@ -62,6 +79,9 @@ pub trait Multicast: Send + Sync {
 
 /// A member of a group, owned by one thread; it leaves when it is dropped.
 pub trait Member: Send {
+    /// Bytes of a datagram, as [`Multicast::datagram_max`].
+    fn datagram_max(&self) -> usize;
+
     /// Sends a datagram to the others, at once.
     ///
     /// # Errors

@@ -65,6 +65,14 @@ impl FabricKind {
         }
     }
 
+    /// Memory of a worker for the network's multicast, if there may be such.
+    pub(crate) fn member_bytes(self) -> u64 {
+        match self {
+            FabricKind::Auto | FabricKind::Verbs => VerbsFabric::MEMBER_BYTES as u64,
+            FabricKind::Shm | FabricKind::Tcp | FabricKind::Mpi => 0,
+        }
+    }
+
     /// Opens it on this machine alone; see [`FabricKind::open_at`].
     ///
     /// # Errors

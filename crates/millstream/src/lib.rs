@@ -37,6 +37,7 @@
 mod collect;
 mod error;
 mod fabric_kind;
+mod groups;
 mod links;
 mod memory;
 mod metrics;

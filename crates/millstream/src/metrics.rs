@@ -105,7 +105,7 @@ const METRICS: &[MetricSpec] = &[
     counter(
         "millstream_broadcast_bytes",
         "Bytes of rows for every worker, sent to other processes: the worker's own, and those that \
-         it passed on.",
+         it passed on. What the network's multicast copies counts once.",
         |c| Some(c.cast_bytes as f64),
     ),
     counter(
@@ -114,9 +114,26 @@ const METRICS: &[MetricSpec] = &[
         |c| Some(c.cast_encode_ns as f64 / 1e9),
     ),
     counter(
+        "millstream_broadcast_fetched",
+        "Payloads of rows for every worker that did not come by the network's multicast, and were \
+         asked for.",
+        |c| Some(c.cast_fetched as f64),
+    ),
+    counter(
         "millstream_broadcast_frames",
         "Frames of rows for every worker, sent to other processes.",
         |c| Some(c.cast_frames as f64),
+    ),
+    counter(
+        "millstream_broadcast_landed",
+        "Payloads of rows for every worker that came by the network's multicast.",
+        |c| Some(c.cast_landed as f64),
+    ),
+    counter(
+        "millstream_broadcast_multicast",
+        "Payloads of its rows for every worker that went to all processes by the network's \
+         multicast.",
+        |c| Some(c.cast_flown as f64),
     ),
     counter(
         "millstream_broadcast_send_seconds",

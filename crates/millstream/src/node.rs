@@ -30,6 +30,7 @@ use state::Disk;
 
 use crate::FabricKind;
 use crate::error::Error;
+use crate::groups::join_groups;
 use crate::links::{Layout, join};
 use crate::pairs::Pairs;
 use crate::progress::Watch;
@@ -86,6 +87,11 @@ impl Node<'_> {
         let settings = &self.job.settings;
         let pairs = Pairs::agree(self.fabric, self.control, self.layout, settings)?;
         let links = join(&pairs, self.control, self.layout, settings)?;
+        let broadcasts = self.job.operators.iter().any(|operator| operator.kind.broadcasts());
+        let members = match broadcasts && settings.casting.wants_groups(self.layout.nodes) {
+            true => join_groups(&pairs, self.control, self.layout, settings.casting.multicast)?,
+            false => self.layout.own().map(|_| None).collect(),
+        };
         let shared = Shared {
             process: Process::new(self.layout.rank, self.layout.per_node).map_err(no_bells)?,
             metrics: links.iter().map(|_| Arc::default()).collect(),
@@ -98,10 +104,12 @@ impl Node<'_> {
             let (events, received) = mpsc::channel();
             let mut gates = Vec::new();
             let mut started = Ok(());
-            for ((worker, links), metrics) in self.layout.own().zip(links).zip(&shared.metrics) {
+            let own = self.layout.own().zip(links).zip(&shared.metrics);
+            for (((worker, links), metrics), member) in own.zip(members) {
                 let (gate, opened) = mpsc::channel();
                 let mut config = self.config(worker, links, metrics, &shared);
                 config.disk = disk.clone();
+                config.multicast = member;
                 let events = events.clone();
                 let span = tracing::info_span!("worker", worker);
                 let spawned = thread::Builder::new().name(format!("worker-{worker}")).spawn_scoped(
@@ -142,6 +150,7 @@ impl Node<'_> {
             metrics: Arc::clone(metrics),
             signals: Arc::clone(&shared.signals),
             disk: None,
+            multicast: None,
         }
     }
 

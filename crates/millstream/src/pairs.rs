@@ -11,6 +11,7 @@ use std::sync::Arc;
 use cluster::Control;
 use dataflow::job::{Idle, Settings};
 use dataflow::wires::{Connection, Progress, Wires};
+use fabric::multicast::Multicast;
 use fabric::shared::{Network, SharedFabric};
 use fabric::{Fabric, FabricError};
 
@@ -95,6 +96,15 @@ impl Pairs {
         let kind = self.kinds[rank as usize];
         let found = self.open.iter().find(|(known, _)| *known == kind);
         &*found.expect("each kind was opened").1
+    }
+
+    /// The multicast of the network, if it reaches all other nodes.
+    pub(crate) fn multicast(&self, own: u32) -> Option<&dyn Multicast> {
+        let mut others = (0..self.kinds.len() as u32).filter(|&rank| rank != own);
+        let first = self.kinds[others.next()? as usize];
+        let alike = others.all(|rank| self.kinds[rank as usize] == first);
+        let (_, fabric) = self.open.iter().find(|(kind, _)| *kind == first)?;
+        fabric.multicast().filter(|_| alike)
     }
 }
 

@@ -273,7 +273,7 @@ impl SessionBuilder {
             ours.filter(|one| connectors.iter().all(|other| other.name() != one.name())).collect();
         connectors.extend(ours);
         let mut planner = Planner::new(connectors, workers);
-        planner.set_end_needs(fabric.end_needs());
+        planner.set_transport_needs(fabric.end_needs(), fabric.member_bytes());
         let rows_at_first = RowTarget::default();
         let mut session =
             Session { planner, workers, fabric, rows: rows_at_first, output, started_at };

@@ -11,6 +11,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Schema, SchemaRef, TimeUnit};
+use channel::cast::Flight;
 use dataflow::job::{Input, Operator, Step, readers};
 use dataflow::source::Source;
 
@@ -347,23 +348,44 @@ pub(crate) fn needs(
 }
 
 /// What so many operators keep whose rows go to every worker: frames that wait at a source, and
-/// those of others that are passed on. Within one process rows are handed over by reference.
-pub(crate) fn broadcast_need(
+/// those of others that are passed on. Within one process rows are handed over by reference. Where
+/// the network may carry payloads, with `member_bytes` in the transport, a source keeps them until
+/// all have had them, and others put them together.
+pub(crate) fn broadcast_needs(
     settings: &InForce,
     workers: Workers,
-    broadcasts: usize,
-) -> Option<Need> {
+    (broadcasts, member_bytes): (usize, u64),
+) -> Vec<Need> {
     let others = u64::from(workers.nodes - 1);
-    let ring = settings.job.ring;
-    let queue = u64::from(settings.job.casting.queue_frames);
-    let relayed = others * u64::from(ring.slots);
+    let (ring, casting) = (settings.job.ring, &settings.job.casting);
+    if broadcasts == 0 || others == 0 {
+        return vec![];
+    }
     let frame = u64::from(ring.slot_bytes);
-    (broadcasts > 0 && others > 0).then(|| Need {
+    let queue = u64::from(casting.queue_frames);
+    let relayed = others * u64::from(ring.slots);
+    let mut needs = vec![Need {
         name: "broadcast",
         sum: format!("{broadcasts} x ({queue} + {relayed}) frames of {}", human(frame)),
         bytes: broadcasts as u64 * (queue + relayed) * frame,
         once: false,
-    })
+    }];
+    if casting.wants_groups(workers.nodes) && member_bytes > 0 {
+        let kept = Flight::<()>::kept_max(ring.slots as usize) as u64;
+        let datagrams = human(member_bytes);
+        needs.push(Need {
+            name: "multicast",
+            sum: format!(
+                "{datagrams} of datagrams + {broadcasts} x {kept} payloads of {} x {} nodes, where \
+                 the network has it",
+                human(frame),
+                workers.nodes
+            ),
+            bytes: member_bytes + broadcasts as u64 * kept * frame * u64::from(workers.nodes),
+            once: false,
+        });
+    }
+    needs
 }
 
 /// Bytes with a binary unit.
@@ -423,6 +445,16 @@ mod tests {
             ["rings", "inboxes", "queues", "state", "batch stage"]
         );
         assert_eq!((needs[0].bytes, needs[1].bytes, needs[2].bytes), (2 << 20, 2 << 20, 1 << 19));
+        assert_eq!(broadcast_needs(&InForce::default(), workers, (0, 9)), []);
+        let names = |nodes, member_bytes| -> Vec<_> {
+            let workers = Workers { nodes, ..workers };
+            let needs = broadcast_needs(&InForce::default(), workers, (1, member_bytes));
+            needs.iter().map(|need| (need.name, need.bytes)).collect()
+        };
+        let frame = 1 << 16;
+        assert_eq!(names(2, 9), [("broadcast", (64 + 8) * frame)], "too few for the network");
+        assert_eq!(names(4, 0), [("broadcast", (64 + 24) * frame)], "there are no groups");
+        assert_eq!(names(4, 9)[1], ("multicast", 9 + 4 * 16 * frame));
         let explain = Explain { sections: vec![], operators: vec![], needs, workers };
         assert!(explain.text().contains("node 0       8.0 GiB + 2.0 GiB"), "{}", explain.text());
     }

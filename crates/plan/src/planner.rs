@@ -8,7 +8,7 @@ use arrow::array::{ArrayRef, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, Options, TableDef};
-use dataflow::job::{Job, Lead, Operator, OperatorKind};
+use dataflow::job::{Job, Operator, OperatorKind};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 
@@ -49,6 +49,7 @@ pub struct Planner {
     pub(crate) connectors: Vec<Arc<dyn Connector>>,
     workers: Workers,
     ends: Vec<EndNeed>,
+    member_bytes: u64,
     default_sink: Option<(Arc<dyn Connector>, Options)>,
     pub(crate) engine: Engine,
     pub(crate) catalog: Catalog,
@@ -112,6 +113,7 @@ impl Planner {
             connectors,
             workers,
             ends: vec![],
+            member_bytes: 0,
             default_sink: None,
             engine: Engine::new(),
             catalog: Catalog::default(),
@@ -124,9 +126,11 @@ impl Planner {
         self.workers
     }
 
-    /// Says what the transport has at each end of a link.
-    pub fn set_end_needs(&mut self, ends: Vec<EndNeed>) {
+    /// Says what the transport has at each end of a link, and bytes of a worker's for the network's
+    /// multicast; none where there is none.
+    pub fn set_transport_needs(&mut self, ends: Vec<EndNeed>, member_bytes: u64) {
         self.ends = ends;
+        self.member_bytes = member_bytes;
     }
 
     /// Says what `now()` gives from here on. Without it `now()` is not a constant.
@@ -463,17 +467,11 @@ impl Planner {
             matches!(operator.kind, Aggregate(_) | Keyed(_) | Lookup(_))
         };
         let groupings = building.operators.iter().filter(groups).count();
-        let broadcasts = building.operators.iter().filter(|operator| match &operator.kind {
-            OperatorKind::Keyed(keyed) => {
-                keyed.inputs.iter().any(|input| input.lead == Lead::ToAll)
-            }
-            OperatorKind::Lookup(_) => true,
-            _ => false,
-        });
-        let broadcasts = broadcasts.count();
+        let broadcasts = building.operators.iter().filter(|o| o.kind.broadcasts()).count();
         let mut needs =
             explain::needs(&self.settings, self.workers, &self.ends, groupings, building.batch);
-        needs.extend(explain::broadcast_need(&self.settings, self.workers, broadcasts));
+        let casting = (broadcasts, self.member_bytes);
+        needs.extend(explain::broadcast_needs(&self.settings, self.workers, casting));
         let operators = building.operators.clone();
         Stage {
             job: Job { operators: building.operators, settings: self.settings.job.clone() },

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use channel::Transfer;
 use channel::cast::Shape;
-use dataflow::job::{Exchange, Idle, Settings, TreeChoice};
+use dataflow::job::{Exchange, Idle, Multicast, Settings, TreeChoice};
 use dataflow::wires::{Connection, Progress};
 
 /// One setting, for checks and for the reference page.
@@ -112,6 +112,15 @@ const SETTINGS: &[SettingSpec] = &[
         doc: "After so long a silence a flow of a table that never ends no longer holds the \
               watermark back, if the table has no IDLE TIMEOUT of its own. Tables that end \
               always hold it back.",
+    },
+    SettingSpec {
+        name: "millstream.multicast",
+        values: "auto, tree, hardware",
+        default: "auto",
+        doc: "Who copies rows for every worker between processes, where the fabric has multicast \
+              of its own (RDMA over RoCE v2): the network, with datagrams of which what gets lost \
+              is fetched, or the processes along the tree. With auto the network, for four \
+              processes and more and frames of 4 KiB and more, until it loses a quarter of them.",
     },
     SettingSpec {
         name: "millstream.multicast_queue",
@@ -284,6 +293,9 @@ impl InForce {
             "millstream.slots" => job.ring.slots = number(3, 64)? as u32,
             "millstream.state_bytes" => job.state_bytes_max = number(1 << 10, 1 << 50)? as usize,
             "millstream.table_bytes" => changed.table_bytes = number(1, 1 << 30)? as usize,
+            "millstream.multicast" => {
+                job.casting.multicast = multicast(&lower).ok_or(refused.clone())?;
+            }
             "millstream.multicast_queue" => {
                 job.casting.queue_frames = number(1, 1 << 16)? as u32;
             }
@@ -363,6 +375,16 @@ fn progress(text: &str) -> Option<Progress> {
     Some(match text {
         "spin" => Progress::Spin,
         "thread" => Progress::Thread,
+        _ => return None,
+    })
+}
+
+/// Who copies rows for every worker. Lower case.
+fn multicast(text: &str) -> Option<Multicast> {
+    Some(match text {
+        "auto" => Multicast::Auto,
+        "tree" => Multicast::Tree,
+        "hardware" => Multicast::Hardware,
         _ => return None,
     })
 }

@@ -18,6 +18,8 @@
 //!   their answers, and only then uses the new *version*. The frames that some child was sent
 //!   before go by the old tree, those behind them by the new one, also such as waited already: a
 //!   boundary between two frames. A switch that fails half-way leaves the old tree as it is.
+//! - [`Flight`] and [`Landing`] are what source and members know of payloads that the network
+//!   copies: stubs go along the tree then.
 //! - [`degree`] and [`Monitor`] choose the cap (W6–W8).
 //!
 //! Like [`crate::protocol`] these are plain values, without memory, clock or links, so that the
@@ -33,6 +35,7 @@
 //! which reaches every member in band and in order; its members fetch by READ, ours are written to.
 
 mod degree;
+mod flight;
 mod monitor;
 mod relay;
 pub mod sim;
@@ -40,6 +43,7 @@ mod source;
 mod tree;
 
 pub use degree::{Load, degree, degree_max, expected_queue};
+pub use flight::{Flight, Landing};
 pub use monitor::{Advice, Monitor, Thresholds};
 pub use relay::{Breach, Numbered, Relay};
 pub use source::{Source, Steer};

@@ -44,6 +44,12 @@ pub enum Breach {
         /// What was said.
         upto: u64,
     },
+    /// Talk of a payload that is not kept for who speaks of it.
+    #[error("it speaks of payload {seq}, which is not kept for it")]
+    Payload {
+        /// The number of its frame.
+        seq: u64,
+    },
     /// An answer to a change that was not asked for.
     #[error("an answer to the change to version {version}, which is not under way")]
     Answered {
@@ -177,6 +183,11 @@ impl<F> Relay<F> {
         }
         self.early.insert(seq, Early { version, from, frame });
         Ok(())
+    }
+
+    /// The next frame in order, if it is here, before it is taken; and its number.
+    pub fn upcoming(&mut self) -> Option<(u64, &mut F)> {
+        self.early.get_mut(&self.next).map(|early| (self.next, &mut early.frame))
     }
 
     /// Takes the next frame in order, if it is here; gives its number. It is kept for the children

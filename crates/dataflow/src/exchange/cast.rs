@@ -26,6 +26,7 @@
 //! process and sends them there itself: what W1 is measured against.
 
 mod copies;
+mod flight;
 mod inbound;
 mod lists;
 
@@ -36,16 +37,17 @@ use std::sync::Arc;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use channel::cast::{
-    Advice, Monitor, Numbered, Relay, Shape, Source, Steer, Thresholds, Tree, degree_max,
+    Advice, Landing, Monitor, Numbered, Relay, Shape, Source, Steer, Thresholds, Tree, degree_max,
 };
 use channel::{Class, Header};
 use fabric::Clock;
 
+use self::flight::Launches;
 use self::lists::Lists;
 use super::Member;
 use crate::error::DataflowError;
-use crate::frame::{Kind, MORE};
-use crate::job::TreeChoice;
+use crate::frame::{Kind, MORE, STUB};
+use crate::job::{Multicast, TreeChoice};
 use crate::net::Net;
 use crate::process::Process;
 use crate::scheduler::Event;
@@ -63,6 +65,9 @@ struct Parcel {
     upto: u64,
     /// The payload goes on in the next frame.
     more: bool,
+    /// Bytes of a payload that goes by the network, if it does; a stub goes along the tree.
+    stub: Option<u32>,
+    /// Empty for a stub whose payload is not here.
     payload: Bytes,
     /// Whether the payload is in memory of its own, and not in a slot.
     owned: bool,
@@ -77,6 +82,8 @@ struct Relayed {
     relay: Relay<Parcel>,
     /// The parts of a payload that is not whole yet.
     partial: Vec<u8>,
+    /// Payloads of stubs.
+    landing: Landing,
 }
 
 /// How rows go to other processes.
@@ -110,6 +117,7 @@ pub(super) struct Cast {
     own: RefCell<Source<Parcel>>,
     way: Way,
     lists: Lists,
+    launches: RefCell<Launches>,
     /// By source: the parts of a copy that is not whole yet.
     partial: RefCell<BTreeMap<u32, Vec<u8>>>,
     adapts: bool,
@@ -161,7 +169,10 @@ impl Cast {
             let ranks = around(process.rank_of(source), ranks).take(members as usize);
             ranks.map(|rank| process.agent(rank, source)).collect()
         };
-        let own = Source::new(tree_of(process.rank()), addresses(worker), open_max);
+        let agents = addresses(worker);
+        let by_network = if way == Way::Tree { casting.multicast } else { Multicast::Tree };
+        let launches = Launches::new(by_network, &agents[1..], open_max);
+        let own = Source::new(tree_of(process.rank()), agents, open_max);
         let others = (0..ranks).filter(|&rank| rank != process.rank() && way != Way::Copies);
         let relayed = others.map(|rank| {
             let source = process.agent(rank, worker);
@@ -172,7 +183,7 @@ impl Cast {
                 }
                 Way::Copies | Way::Lists => vec![],
             };
-            (source, Relayed { relay: Relay::new(children, open_max), partial: vec![] })
+            (source, Relayed::new(children, open_max))
         });
         let thresholds = Thresholds::of_queue(casting.queue_frames);
         Self {
@@ -187,6 +198,7 @@ impl Cast {
             own: RefCell::new(own),
             way,
             lists: Lists::of(*workers),
+            launches: RefCell::new(launches),
             partial: RefCell::default(),
             adapts: adapts && way == Way::Tree,
             monitor: RefCell::new(Monitor::new(thresholds, ranks - 1, clock.now_ns())),
@@ -295,12 +307,15 @@ impl Cast {
         let mut batch = Some(batch);
         let parts = parts_of(&payload, member.net().payload_room());
         let encode_ns = encode_ns / parts.len() as u64;
+        let has_groups = member.net().aloft().is_some();
+        let flies = |bytes| has_groups && self.launches.borrow().carries(bytes);
         for (payload, more) in parts {
             // The last part brings the rows to workers of this process.
             let batch = batch.take_if(|_| !more);
             let also = batch.is_some().then(|| self.locals());
             let upto = self.given_out() + 1;
-            let parcel = Parcel { input, upto, more, payload, owned: true, batch, to: None };
+            let stub = flies(payload.len()).then_some(payload.len() as u32);
+            let parcel = Parcel { input, upto, more, stub, payload, owned: true, batch, to: None };
             self.enqueue(member, parcel, also, encode_ns).await?;
         }
         Ok(())
@@ -314,9 +329,19 @@ impl Cast {
         also: Option<Vec<u32>>,
         encode_ns: u64,
     ) -> Result<(), DataflowError> {
-        let has_room = || (self.own.borrow().relay().kept() < self.queue_frames).then_some(());
+        let flies = parcel.stub.map(|_| parcel.payload.clone());
+        let has_room = || {
+            let queue = self.own.borrow().relay().kept() < self.queue_frames;
+            let kept = flies.is_none() || self.launches.borrow().has_room();
+            (queue && kept).then_some(())
+        };
         member.net().wait_for_credit(self.tag, &self.room, has_room).await;
         let seq = self.own.borrow_mut().push(parcel);
+        if let Some(payload) = flies {
+            member.net().count(|metrics| &metrics.cast_flown, 1);
+            member.net().count(|metrics| &metrics.cast_bytes, payload.len() as u64);
+            self.launches.borrow_mut().launch(seq, payload);
+        }
         if let Some(others) = also {
             self.own.borrow_mut().relay_mut().also(seq, &others);
         }
@@ -388,7 +413,7 @@ impl Cast {
     /// Sends all that there is room for. True when nothing is left.
     fn pump(&self, net: &Net) -> bool {
         self.pump_notes(net);
-        let mut left = vec![];
+        let mut left: Vec<u32> = self.pump_flight(net).into_iter().collect();
         {
             let mut own = self.own.borrow_mut();
             let queued = own.relay().kept();
@@ -416,7 +441,7 @@ impl Cast {
                 stalled.entry(*child).or_insert(now);
             }
         }
-        left.is_empty() && self.notes.borrow().is_empty()
+        left.is_empty() && self.notes.borrow().is_empty() && self.launches.borrow().is_over()
     }
 
     /// Sends the frames of a source to one child after the other, frame by frame.
@@ -454,8 +479,10 @@ impl Cast {
     }
 
     fn try_send(&self, net: &Net, source: u32, child: u32, next: &Numbered<Parcel>) -> bool {
-        let Parcel { input, upto, more, payload, batch, to, .. } = &next.frame;
+        let Parcel { input, upto, more, payload, batch, to, stub, .. } = &next.frame;
         let local = self.process.workers().contains(&child);
+        let stub = stub.filter(|_| !local).map(u32::to_le_bytes);
+        let payload = stub.as_ref().map_or(&payload[..], |stub| &stub[..]);
         let (kind, said) = match self.way {
             _ if local => (Kind::Handed, *upto),
             Way::Copies => (Kind::Copy, *upto),
@@ -467,6 +494,7 @@ impl Cast {
         let mut header = self.header(kind, source, *input, seq);
         header.watermark = said as i64;
         header.flags = if *more && !local { MORE } else { 0 };
+        header.flags |= if stub.is_some() { STUB } else { 0 };
         let sent = match batch {
             Some(batch) if local => net.try_hand(child, header, batch),
             _ => {
@@ -511,6 +539,7 @@ impl Cast {
         net.stirred()
             .wait_for(|| (self.pump(net) && self.ended.get() && others()).then_some(()))
             .await;
+        self.launches.borrow().report(self.worker);
     }
 
     /// Until when somebody must have taken something, if anything waits.
@@ -520,20 +549,28 @@ impl Cast {
     pub(super) fn deadline(&self, now_ns: u64) -> Result<Option<u64>, DataflowError> {
         let stalled = self.stalled.borrow();
         let first = stalled.iter().min_by_key(|(_, since)| **since);
-        let Some((&worker, &since)) = first else { return Ok(None) };
+        let look_ns = self.look_ns(now_ns);
+        let Some((&worker, &since)) = first else { return Ok(look_ns) };
         let deadline = since.saturating_add(self.stall_ns);
         match now_ns >= deadline {
             true => Err(DataflowError::Stalled { worker, after_ms: self.stall_ns / 1_000_000 }),
-            false => Ok(Some(deadline)),
+            false => Ok(look_ns.into_iter().chain([deadline]).min()),
         }
+    }
+}
+
+impl Relayed {
+    fn new(children: Vec<u32>, open_max: usize) -> Self {
+        let relay = Relay::new(children, open_max);
+        Self { relay, partial: vec![], landing: Landing::new(open_max) }
     }
 }
 
 impl Parcel {
     /// Rows that workers of the same process alone get.
     fn handed(input: u32, upto: u64, batch: RecordBatch) -> Self {
-        let (more, payload) = (false, Bytes::new());
-        Self { input, upto, more, payload, owned: true, batch: Some(batch), to: None }
+        let (more, stub, payload) = (false, None, Bytes::new());
+        Self { input, upto, more, stub, payload, owned: true, batch: Some(batch), to: None }
     }
 }
 

@@ -445,6 +445,17 @@ impl Shuffle {
         Ok(())
     }
 
+    /// Takes rows for every worker that have come by the network's own multicast.
+    ///
+    /// # Errors
+    /// When they are malformed or cannot be taken.
+    pub(crate) fn look(&self, member: &impl Member) -> Result<(), DataflowError> {
+        let Some(cast) = &self.cast else { return Ok(()) };
+        let decoder = |input: usize| self.lanes.get(input).map(|lane| &lane.decoder);
+        cast.look(member, decoder)?.into_iter().for_each(|source| self.release(member, source));
+        Ok(())
+    }
+
     /// Keeps what a worker said of its progress. Of what was said behind the same frames only the
     /// last counts, so that no more is kept than frames may be under way.
     fn hold(&self, from: u32, header: Header) {

@@ -236,6 +236,14 @@ impl KeyedRun {
         self.shuffle.as_ref().map_or(Ok(None), |shuffle| shuffle.deadline(now_ns))
     }
 
+    /// Takes rows for every worker that have come by the network's own multicast.
+    ///
+    /// # Errors
+    /// When they are malformed, or state fails.
+    pub(crate) fn look(&self) -> Result<(), DataflowError> {
+        self.shuffle.as_ref().map_or(Ok(()), |shuffle| shuffle.look(self))
+    }
+
     fn advance(&self, watermark: i64) -> Result<Option<RecordBatch>, DataflowError> {
         let share = self.ledger.share(self.tag);
         self.state.borrow_mut().advance(watermark, self.rows_max, share)

@@ -2,6 +2,7 @@
 //! windows of two streams that have no key in common, one side of which goes everywhere.
 #![allow(missing_docs)]
 
+mod groups;
 mod spread;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,8 +16,8 @@ use channel::{Link, RingConfig};
 use dataflow::bad::BadRows;
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::job::{
-    Casting, Edge, Exchange, Input, Job, Keyed, KeyedInput, KeyedOperator, Lead, Operator,
-    OperatorKind, Settings, TreeChoice, Watermark,
+    Casting, Edge, Exchange, Input, Job, Keyed, KeyedInput, KeyedOperator, Lead, Multicast,
+    Operator, OperatorKind, Settings, TreeChoice, Watermark,
 };
 use dataflow::keyed::{JoinKind, JoinSide, WindowJoin};
 use dataflow::metrics::Metrics;
@@ -24,8 +25,12 @@ use dataflow::process::Process;
 use dataflow::sink::{Placement, Sink, SinkWriter};
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
 use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
-use fabric::sim::{SimNet, SimOptions};
+use fabric::multicast::{Group, Member};
+use fabric::sim::{Datagrams, SimNet, SimOptions};
 use fabric::{Clock, Fabric, LinkId};
+
+/// For how long a worker sleeps at most that misses being woken.
+const SLEEP_NS_MAX: u64 = 50_000_000;
 
 /// The number of a row, and the end of its window in milliseconds.
 type Row = (i64, i64);
@@ -133,6 +138,7 @@ struct Bed {
     seed: u64,
     lead: Lead,
     casting: Casting,
+    slots: u32,
     slot_bytes: u32,
     text_bytes: usize,
     flows: usize,
@@ -142,6 +148,11 @@ struct Bed {
     ticking: bool,
     /// Whether each row of the right side goes to some workers, by [`spread::Near`].
     some: bool,
+    datagrams: Datagrams,
+    /// Of a thousand turns, how many workers sleep through, though something has come; and of a
+    /// thousand datagrams for how many there is no room.
+    dozes: u64,
+    chokes: u64,
 }
 
 impl Default for Bed {
@@ -152,6 +163,7 @@ impl Default for Bed {
             seed: 1,
             lead: Lead::Here,
             casting: Casting::default(),
+            slots: RingConfig::default().slots,
             slot_bytes: 1_024,
             text_bytes: 5,
             flows: 3,
@@ -159,6 +171,9 @@ impl Default for Bed {
             stops: None,
             ticking: false,
             some: false,
+            datagrams: Datagrams::default(),
+            dozes: 0,
+            chokes: 0,
         }
     }
 }
@@ -241,7 +256,8 @@ impl Bed {
         };
         let edge = |from| vec![Edge { from, step: None, timed: true, lateness: 0 }];
         let sink = OperatorKind::Sink { sink: Arc::new(sink), schema: both };
-        let ring = RingConfig { slot_bytes: self.slot_bytes, ..RingConfig::default() };
+        let ring =
+            RingConfig { slots: self.slots, slot_bytes: self.slot_bytes, ..RingConfig::default() };
         Job {
             operators: vec![
                 source("left", left),
@@ -258,7 +274,8 @@ impl Bed {
     }
 
     fn run(&self) -> Result<Ran, DataflowError> {
-        let net = SimNet::new(SimOptions::seeded(self.seed));
+        let datagrams = self.datagrams.clone();
+        let net = SimNet::new(SimOptions { datagrams, ..SimOptions::seeded(self.seed) });
         let pairs = Pairs::default();
         let job = Arc::new(self.job(pairs.clone()));
         let total = self.nodes * self.workers;
@@ -282,8 +299,11 @@ impl Bed {
                 metrics: metrics[worker].clone(),
                 signals: Arc::new(Signals::default()),
                 disk: None,
+                multicast: self.member(&net, worker as u32),
             })?));
         }
+        let mut chance = groups::Chance::new(self.seed);
+        let mut asleep = vec![0; workers.len()];
         let mut round = 0;
         while workers.iter().any(Option::is_some) {
             round += 1;
@@ -292,10 +312,18 @@ impl Bed {
             for (number, slot) in workers.iter_mut().enumerate() {
                 let stopped = self.stops.is_some_and(|(w, at)| w == number as u32 && round > at);
                 let Some(worker) = slot.as_mut().filter(|_| !stopped) else { continue };
+                if asleep[number] > net.now_ns() {
+                    wake = wake.into_iter().chain([asleep[number]]).min();
+                    continue;
+                }
                 match worker.step()? {
-                    Status::Done => *slot = None,
+                    // Others see it go.
+                    Status::Done => (*slot, busy) = (None, true),
                     Status::Busy => busy = true,
                     Status::Idle { wake_ns } => wake = wake.into_iter().chain(wake_ns).min(),
+                }
+                if chance.is(self.dozes) {
+                    asleep[number] = net.now_ns() + chance.below(SLEEP_NS_MAX);
                 }
             }
             if !net.step() && !busy {
@@ -308,6 +336,15 @@ impl Bed {
         let mut pairs = std::mem::take(&mut *pairs.0.lock().unwrap());
         pairs.sort_unstable();
         Ok(Ran { pairs, metrics })
+    }
+
+    /// In the group of the workers with the same place in their process.
+    fn member(&self, net: &SimNet, worker: u32) -> Option<Box<dyn Member>> {
+        let fabric = net.fabric(worker / self.workers);
+        let group = Group::new(*b"group of the job").branch(worker % self.workers);
+        let member = fabric.multicast()?.join(group).unwrap();
+        let chance = groups::Chance::new(self.seed + u64::from(worker));
+        Some(Box::new(groups::Choking { member, chance, chokes: self.chokes }))
     }
 
     fn links(&self, net: &SimNet, ring: RingConfig) -> Vec<Vec<Option<Link>>> {
@@ -438,7 +475,8 @@ fn with_a_tree_the_source_sends_to_its_children_only() {
 fn trees_that_change_while_rows_flow_lose_and_double_nothing() {
     let mut changes = 0;
     for seed in 0..8 {
-        let casting = Casting { queue_frames: 8, ..Casting::default() };
+        let multicast = if seed % 2 == 0 { Multicast::Tree } else { Multicast::Hardware };
+        let casting = Casting { queue_frames: 8, multicast, ..Casting::default() };
         let (nodes, workers) = (4 + (seed % 3) as u32, 1 + (seed % 2) as u32);
         let bed = Bed { nodes, workers, seed, casting, ticking: true, rows: 200, ..Bed::default() };
         let ran = bed.run().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
@@ -450,10 +488,13 @@ fn trees_that_change_while_rows_flow_lose_and_double_nothing() {
 
 #[test]
 fn a_worker_that_takes_nothing_ends_the_job_with_an_error_that_names_it() {
-    let casting = Casting { stall_ns: 1_000_000_000, ..fixed(Shape::Capped(1)) };
-    let bed =
-        Bed { nodes: 3, workers: 1, casting, rows: 4_000, stops: Some((1, 50)), ..Bed::default() };
-    let error = bed.run().err().expect("it cannot end");
-    assert!(matches!(error, DataflowError::Stalled { worker: 1, after_ms: 1_000 }), "{error}");
-    assert!(error.to_string().contains("worker 1 has taken no broadcast rows for 1 s"), "{error}");
+    for casting in [fixed(Shape::Capped(1)), groups::by_network(Shape::Capped(1))] {
+        let casting = Casting { stall_ns: 1_000_000_000, ..casting };
+        let stops = Some((1, 50));
+        let bed = Bed { nodes: 3, workers: 1, casting, rows: 4_000, stops, ..Bed::default() };
+        let error = bed.run().err().expect("it cannot end");
+        assert!(matches!(error, DataflowError::Stalled { worker: 1, after_ms: 1_000 }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("worker 1 has taken no broadcast rows for 1 s"), "{text}");
+    }
 }

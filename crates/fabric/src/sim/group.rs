@@ -155,6 +155,10 @@ struct SimMember {
 }
 
 impl Member for SimMember {
+    fn datagram_max(&self) -> usize {
+        lock(&self.net).options.datagrams.bytes_max
+    }
+
     fn send(&mut self, bytes: &[u8]) -> Result<(), PostError> {
         lock(&self.net).send_datagram(self.member, bytes)
     }

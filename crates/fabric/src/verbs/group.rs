@@ -86,12 +86,12 @@ fn key(group: &Group) -> u32 {
 
 /// Where what lies in a member's memory: receives, then sends.
 #[derive(Clone, Copy)]
-struct Layout {
-    packet: usize,
+pub(super) struct Layout {
+    pub(super) packet: usize,
 }
 
 impl Layout {
-    fn stride(self) -> usize {
+    const fn stride(self) -> usize {
         (PACKET_HEADER + self.packet).next_multiple_of(64)
     }
 
@@ -103,7 +103,7 @@ impl Layout {
         (RECEIVES + index % SENDS) * self.stride()
     }
 
-    fn bytes(self) -> usize {
+    pub(super) const fn bytes(self) -> usize {
         (RECEIVES + SENDS) * self.stride()
     }
 }
@@ -194,6 +194,10 @@ impl GroupMember {
 }
 
 impl Member for GroupMember {
+    fn datagram_max(&self) -> usize {
+        self.layout.packet - HEADER
+    }
+
     fn send(&mut self, bytes: &[u8]) -> Result<(), PostError> {
         if HEADER + bytes.len() > self.layout.packet {
             return Err(PostError::TooLarge);

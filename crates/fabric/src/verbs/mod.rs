@@ -158,6 +158,9 @@ impl VerbsFabric {
     /// Memory of each endpoint besides what it exports, in bytes.
     pub const ENDPOINT_BYTES: usize = (256 + CONTROL_OPS as usize) * MESSAGE_BYTES + 4096;
 
+    /// Memory of a member of a group, in bytes, at the largest MTU.
+    pub const MEMBER_BYTES: usize = group::Layout { packet: 4096 }.bytes();
+
     /// Opens a device and listens.
     ///
     /// # Errors

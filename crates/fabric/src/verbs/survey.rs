@@ -10,7 +10,6 @@ use super::device::{Choice, DeviceInfo, choose, open_all};
 use super::library::Library;
 use super::{Connect, VerbsFabric, VerbsOptions};
 use crate::multicast::Group;
-use crate::token::Token;
 use crate::{Caps, Fabric, FabricError, LinkId};
 
 /// The RDMA devices of this machine as this process sees them.
@@ -91,7 +90,7 @@ pub fn probe_groups(options: &VerbsOptions) -> Result<Option<(usize, bool)>, Fab
     let fabric = VerbsFabric::new(options.clone())?;
     let Some(multicast) = fabric.multicast() else { return Ok(None) };
     let random = |source| FabricError::Connect { link: "a group".into(), source };
-    let group = Group::new(*Token::random().map_err(random)?.bytes());
+    let group = Group::random().map_err(random)?;
     let [mut from, mut to] = [multicast.join(group)?, multicast.join(group)?];
     let start = Instant::now();
     let mut arrives = false;

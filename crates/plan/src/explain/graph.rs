@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use dataflow::job::{Edge, Lead, Operator, OperatorKind};
+use dataflow::job::{Edge, Operator, OperatorKind};
 use serde_json::{Value, json};
 
 use super::estimate::{Estimate, estimates};
@@ -145,8 +145,7 @@ fn kind_of(operator: &Operator) -> (&'static str, String) {
         }
         OperatorKind::Aggregate(aggregation) => ("aggregate", aggregation.exchange.to_string()),
         OperatorKind::Keyed(keyed) => {
-            let broadcasts = keyed.inputs.iter().any(|input| input.lead == Lead::ToAll);
-            let exchange = match broadcasts {
+            let exchange = match operator.kind.broadcasts() {
                 true => "broadcast".into(),
                 false => keyed.exchange.to_string(),
             };

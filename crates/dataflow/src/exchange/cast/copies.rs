@@ -43,7 +43,8 @@ impl Cast {
             };
             for (payload, more) in parts_of(&payload, room) {
                 let (batch, to) = (None, None);
-                let parcel = Parcel { input, upto, more, payload, owned: true, batch, to };
+                let stub = None;
+                let parcel = Parcel { input, upto, more, stub, payload, owned: true, batch, to };
                 self.enqueue(member, parcel, Some(vec![worker]), encode_ns / parts as u64).await?;
             }
         }

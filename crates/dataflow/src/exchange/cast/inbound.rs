@@ -8,7 +8,7 @@ use super::super::Member;
 use super::{Cast, Note, Parcel, Relayed, Way};
 use crate::detach;
 use crate::error::DataflowError;
-use crate::frame::{Kind, MORE};
+use crate::frame::{Kind, MORE, STUB};
 use crate::handover::Load;
 use crate::net::{Message, Net, REASSEMBLED_BYTES_MAX};
 use crate::wire::Decoder;
@@ -78,14 +78,54 @@ impl Cast {
                     self.report_switch();
                 }
             }
+            Kind::Lack | Kind::Had if source == self.worker => {
+                self.hear_of_flight(from, message.kind, aux).map_err(malformed)?;
+            }
+            Kind::Filled if from == source => {
+                self.fill(member.net(), source, aux, &message.load.bytes()).map_err(malformed)?;
+                while self.take(member, source, &decoder, &malformed)? {}
+                news = Some(source);
+            }
             kind => return Err(malformed(format!("a frame of kind {kind:?} by this tree"))),
         }
         if message_kind == Kind::Took {
             self.stalled.borrow_mut().remove(&from);
         }
+        self.tell_of_flight();
         self.pump(member.net());
         self.leave_slots();
         member.net().stir();
+        Ok(news)
+    }
+
+    /// Takes frames whose payloads have come by the network, and asks for those that have not.
+    /// Gives the workers of whose rows more are here than before.
+    ///
+    /// # Errors
+    /// As [`Cast::receive`].
+    pub(in crate::exchange) fn look<'a>(
+        &self,
+        member: &impl Member,
+        decoder: impl Fn(usize) -> Option<&'a Decoder>,
+    ) -> Result<Vec<u32>, DataflowError> {
+        let awaited = self.awaited();
+        let mut news = vec![];
+        for &source in &awaited {
+            let malformed = |detail| DataflowError::Frame { worker: source, detail };
+            let heard = self.heard(source);
+            while self.take(member, source, &decoder, &malformed)? {}
+            if self.heard(source) != heard {
+                news.push(source);
+            }
+        }
+        if !awaited.is_empty() || self.is_crowded() {
+            self.tell_of_flight();
+            self.pump(member.net());
+            self.leave_slots();
+        }
+        if !news.is_empty() {
+            member.net().stir();
+        }
         Ok(news)
     }
 
@@ -125,8 +165,12 @@ impl Cast {
             Way::Lists => self.listed(&message.load.bytes()).map(|(to, rows)| (Some(to), rows))?,
             Way::Tree | Way::Copies => (None, message.load.bytes()),
         };
+        let (stub, payload) = match flags & STUB {
+            0 => (None, payload),
+            _ => (Some(stub_in(&payload)?), Bytes::new()),
+        };
         let (upto, batch) = (seq.saturating_add(1), None);
-        let frame = Parcel { input, upto, more, payload, owned: false, batch, to };
+        let frame = Parcel { input, upto, more, stub, payload, owned: false, batch, to };
         let version = watermark as u64;
         let numbered = Numbered { seq, version, frame };
         relayed.relay.receive(from, numbered).map_err(|breach| breach.to_string())
@@ -142,7 +186,11 @@ impl Cast {
         malformed: &impl Fn(String) -> DataflowError,
     ) -> Result<bool, DataflowError> {
         let mut relayed = self.relayed.borrow_mut();
-        let Some(Relayed { relay, partial }) = relayed.get_mut(&source) else { return Ok(false) };
+        let Some(of_source) = relayed.get_mut(&source) else { return Ok(false) };
+        if !self.land(member.net(), source, of_source) {
+            return Ok(false);
+        }
+        let Relayed { relay, partial, .. } = of_source;
         let taken = relay.take().map_err(|breach| malformed(breach.to_string()))?;
         let Some(seq) = taken else { return Ok(false) };
         let part = relay.frame_mut(seq).map(|parcel| {
@@ -241,6 +289,12 @@ impl Cast {
     }
 }
 
-fn not_agent(source: u32) -> String {
+/// The bytes of the payload that a stub stands for.
+fn stub_in(payload: &[u8]) -> Result<u32, String> {
+    let bytes = <[u8; 4]>::try_from(payload).ok().map(u32::from_le_bytes).filter(|n| *n > 0);
+    bytes.ok_or_else(|| "a stub is not one".into())
+}
+
+pub(super) fn not_agent(source: u32) -> String {
     format!("this worker is not the agent of worker {source}")
 }

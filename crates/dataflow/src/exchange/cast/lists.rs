@@ -124,7 +124,8 @@ impl Cast {
                 targets.extend(self.locals_of(Some(to)));
             }
             let (upto, to) = (self.given_out() + 1, Some(to.clone()));
-            let parcel = Parcel { input, upto, more, payload, owned: true, batch, to };
+            let stub = None;
+            let parcel = Parcel { input, upto, more, stub, payload, owned: true, batch, to };
             self.enqueue(member, parcel, Some(targets), encode_ns).await?;
         }
         Ok(())
