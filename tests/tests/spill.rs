@@ -98,8 +98,9 @@ fn rows_do_not_depend_on_whether_state_fits() {
     }
 }
 
-/// Queries that keep rows until their window ends.
-const KEEPING: [&str; 3] = [
+/// Queries that keep rows until their window ends, until no row can meet them, or until their
+/// session ends.
+const KEEPING: [&str; 5] = [
     "SELECT a.k, a.v, b.v, a.window_end \
      FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '20' MINUTE) a \
      JOIN TUMBLE(TABLE u, DESCRIPTOR(ts), INTERVAL '20' MINUTE) b \
@@ -110,6 +111,10 @@ const KEEPING: [&str; 3] = [
     "SELECT k, v, w, n FROM (SELECT k, v, w, ROW_NUMBER() OVER (PARTITION BY window_start, \
      window_end, k ORDER BY v DESC, ts) AS n \
      FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR)) WHERE n <= 3",
+    "SELECT a.k, a.v, b.v, a.ts FROM t a LEFT JOIN u b \
+     ON a.k = b.k AND b.ts BETWEEN a.ts - INTERVAL '20' MINUTE AND a.ts + INTERVAL '20' MINUTE",
+    "SELECT k, window_start, window_end, v, w \
+     FROM SESSION(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '30' MINUTE)",
 ];
 
 #[test]

@@ -75,7 +75,7 @@ fn missing(rank: Option<usize>) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use dataflow::wires::Wires;
+    use dataflow::job::Settings;
 
     use super::*;
     use crate::FabricKind;
@@ -85,7 +85,8 @@ mod tests {
         let controls = cluster::in_process(4).unwrap();
         let node = |control: &Control| {
             let layout = Layout { rank: control.rank(), nodes: 4, per_node: 2 };
-            let pairs = Pairs::agree(FabricKind::Tcp, control, layout, Wires::default()).unwrap();
+            let settings = Settings::default();
+            let pairs = Pairs::agree(FabricKind::Tcp, control, layout, &settings).unwrap();
             let joined = join_groups(&pairs, control, layout, wanted);
             control.all_gather("end", Vec::new()).unwrap();
             control.close();
