@@ -50,6 +50,9 @@ const SECTION_BYTES_MIN: usize = 1 << 11;
 /// and of what is given back at once: it is given beside a table of it, and results.
 const HELD_PART: usize = 2;
 const ROOM_PART: usize = 4;
+/// Of that room, what is given at once to an operator that keeps rows, which take several times as
+/// many bytes with their keys found.
+const KEEPS_PART: usize = 8;
 
 /// When an operator needs the rows of an input.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,7 +130,9 @@ impl Keeping {
                     false => return Ok(None),
                 }
             }
-            let Some(rows) = aside.next(watermark, share)? else { return Ok(None) };
+            let keeps = aside.waits.iter().any(|waits| waits.keeps);
+            let share_at_once = if keeps { share / KEEPS_PART } else { share };
+            let Some(rows) = aside.next(watermark, share_at_once)? else { return Ok(None) };
             for (input, rows) in rows {
                 state.push(input, rows)?;
             }

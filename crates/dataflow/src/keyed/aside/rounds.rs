@@ -131,7 +131,7 @@ impl Aside {
             return Ok(true);
         }
         rounds.round = None;
-        if rounds.bytes() > room / 2 {
+        if rounds.bytes() > room / NEW_PART {
             self.rounds = Some(rounds);
             return Ok(true);
         }
