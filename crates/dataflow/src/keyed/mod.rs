@@ -1,7 +1,7 @@
 //! A keyed operator on one worker: rows of one key meet here, and leave when time has passed them.
 //!
 //! Each row travels to the worker that leads its key; what is made of the rows there is the
-//! operator's ([`KeyedState`]). Late rows are counted before they travel,
+//! operator's ([`crate::job::KeyedState`]). Late rows are counted before they travel,
 //! so that they are the same rows however many workers there are.
 
 mod aside;
