@@ -21,6 +21,10 @@ const BATCHES: i64 = 20;
 const ROWS: i64 = 500;
 /// Keys of all flows.
 const KEYS: i64 = 20_000;
+/// What a worker's state may hold.
+const BUDGET: &str = "448 KiB";
+/// The same where a part of what is kept has to fit with its keys.
+const KEPT_BUDGET: &str = "1 MiB";
 
 /// Rows of six flows with keys far apart, of which each comes several times in the hour.
 fn table() -> Table {
@@ -54,17 +58,14 @@ const QUERIES: [&str; 4] = [
 
 /// Runs a query on two nodes of two workers, or on one worker; with a budget if there is a disk.
 fn answer(
-    query: &str,
+    (query, budget): (&str, &str),
     exchange: &str,
     disk: Option<Arc<SimDisk>>,
 ) -> Result<(Vec<String>, Run), DataflowError> {
     let memory = Memory::new(None);
     memory.add("t", table());
     memory.add("u", table());
-    // A part of what joins of times and sessions keep has to fit with its index.
-    let least =
-        if query.contains("SESSION(") || query.contains("BETWEEN") { "1 MiB" } else { "448 KiB" };
-    let budget = if disk.is_some() { least } else { "1 GiB" };
+    let budget = if disk.is_some() { budget } else { "1 GiB" };
     let script = format!(
         "SET millstream.exchange = {exchange};
          SET millstream.epoch_bytes = '1 MiB';
@@ -87,10 +88,10 @@ fn answer(
 #[test]
 fn rows_do_not_depend_on_whether_state_fits() {
     for query in QUERIES {
-        let (expected, _) = answer(query, "forward", None).expect("it fits");
+        let (expected, _) = answer((query, BUDGET), "forward", None).expect("it fits");
         for exchange in ["forward", "merge", "shuffle"] {
             let disk = SimDisk::new(SimDiskOptions::default());
-            let (rows, run) = answer(query, exchange, Some(disk.clone()))
+            let (rows, run) = answer((query, BUDGET), exchange, Some(disk.clone()))
                 .unwrap_or_else(|error| panic!("{exchange}: {query}: {error}"));
             assert!(rows == expected, "{exchange}: {query}");
             let spilled = run.sum(|metrics| &metrics.spilled_bytes);
@@ -103,32 +104,47 @@ fn rows_do_not_depend_on_whether_state_fits() {
 
 /// Queries that keep rows until their window ends, until no row can meet them, or until their
 /// session ends.
-const KEEPING: [&str; 5] = [
-    "SELECT a.k, a.v, b.v, a.window_end \
+const KEEPING: [(&str, &str); 5] = [
+    (
+        "SELECT a.k, a.v, b.v, a.window_end \
      FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '20' MINUTE) a \
      JOIN TUMBLE(TABLE u, DESCRIPTOR(ts), INTERVAL '20' MINUTE) b \
      ON a.k = b.k AND a.window_start = b.window_start AND a.window_end = b.window_end",
-    "SELECT a.k, a.v, b.k, b.v FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '20' MINUTE) a \
+        BUDGET,
+    ),
+    (
+        "SELECT a.k, a.v, b.k, b.v FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '20' MINUTE) a \
      FULL JOIN TUMBLE(TABLE u, DESCRIPTOR(ts), INTERVAL '20' MINUTE) b \
      ON a.k = b.k AND a.window_start = b.window_start AND a.window_end = b.window_end",
-    "SELECT k, v, w, n FROM (SELECT k, v, w, ROW_NUMBER() OVER (PARTITION BY window_start, \
+        BUDGET,
+    ),
+    (
+        "SELECT k, v, w, n FROM (SELECT k, v, w, ROW_NUMBER() OVER (PARTITION BY window_start, \
      window_end, k ORDER BY v DESC, ts) AS n \
      FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR)) WHERE n <= 3",
-    "SELECT a.k, a.v, b.v, a.ts FROM t a LEFT JOIN u b \
+        BUDGET,
+    ),
+    (
+        "SELECT a.k, a.v, b.v, a.ts FROM t a LEFT JOIN u b \
      ON a.k = b.k AND b.ts BETWEEN a.ts - INTERVAL '20' MINUTE AND a.ts + INTERVAL '20' MINUTE",
-    "SELECT k, window_start, window_end, v, w \
+        KEPT_BUDGET,
+    ),
+    (
+        "SELECT k, window_start, window_end, v, w \
      FROM SESSION(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '30' MINUTE)",
+        KEPT_BUDGET,
+    ),
 ];
 
 #[test]
 fn rows_that_are_kept_do_not_depend_on_whether_they_fit() {
-    for query in KEEPING {
-        let (expected, whole) = answer(query, "forward", None).expect("it fits");
+    for (query, budget) in KEEPING {
+        let (expected, whole) = answer((query, budget), "forward", None).expect("it fits");
         assert!(!expected.is_empty(), "{query}");
         let most = whole.sum(|metrics| &metrics.state_bytes_peak);
         for exchange in ["forward", "shuffle"] {
             let disk = SimDisk::new(SimDiskOptions::default());
-            let (rows, run) = answer(query, exchange, Some(disk.clone()))
+            let (rows, run) = answer((query, budget), exchange, Some(disk.clone()))
                 .unwrap_or_else(|error| panic!("{exchange}: {query}: {error}"));
             assert!(rows == expected, "{exchange}: {query}");
             let spilled = run.sum(|metrics| &metrics.spilled_bytes);
@@ -140,7 +156,8 @@ fn rows_that_are_kept_do_not_depend_on_whether_they_fit() {
 
 #[test]
 fn a_bad_disk_ends_the_job() {
-    let of = |options| answer(QUERIES[0], "merge", Some(SimDisk::new(options))).map(|_| ());
+    let of =
+        |options| answer((QUERIES[0], BUDGET), "merge", Some(SimDisk::new(options))).map(|_| ());
     let full = of(SimDiskOptions { bytes_max: Some(50_000), ..SimDiskOptions::default() });
     assert!(full.expect_err("it is full").is_disk());
     let fails = of(SimDiskOptions { fails_at: Some(9), ..SimDiskOptions::default() });

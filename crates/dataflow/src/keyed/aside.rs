@@ -130,9 +130,7 @@ impl Keeping {
                     false => return Ok(None),
                 }
             }
-            let keeps = aside.waits.iter().any(|waits| waits.keeps);
-            let share_at_once = if keeps { share / KEEPS_PART } else { share };
-            let Some(rows) = aside.next(watermark, share_at_once)? else { return Ok(None) };
+            let Some(rows) = aside.next(watermark, share)? else { return Ok(None) };
             for (input, rows) in rows {
                 state.push(input, rows)?;
             }
@@ -317,7 +315,8 @@ impl Aside {
     /// Rows that the watermark has reached, when the operator has given out what it could without;
     /// `None` if there are no such rows.
     fn next(&mut self, watermark: i64, share: usize) -> Result<Option<Given>, DataflowError> {
-        let room = share / ROOM_PART;
+        let keeps = self.waits.iter().any(|waits| waits.keeps);
+        let room = share / ROOM_PART / if keeps { KEEPS_PART } else { 1 };
         loop {
             if let Some(Part { level, pieces }) = self.parts.pop() {
                 let bytes: usize = pieces.iter().map(|(_, piece)| piece.bytes()).sum();

@@ -22,6 +22,8 @@ use crate::wire::bytes_of;
 
 /// What part of what is kept must be new.
 const NEW_PART: usize = 8;
+/// Of the room, what is taken up whole again: its keys take several times its bytes.
+const WHOLE_PART: usize = 8;
 
 /// What is kept, by part.
 pub(super) struct Rounds {
@@ -131,7 +133,7 @@ impl Aside {
             return Ok(true);
         }
         rounds.round = None;
-        if rounds.bytes() > room / NEW_PART {
+        if rounds.bytes() > room / WHOLE_PART {
             self.rounds = Some(rounds);
             return Ok(true);
         }
