@@ -29,6 +29,9 @@ const SHARES: [f64; 7] = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3];
 /// much longer.
 const LATER_NS: f64 = 5e6;
 
+/// A rate is sustained only if it is in so many runs in a row: near the limit, one may be lucky.
+const PROBES: usize = 3;
+
 /// How often the rates change, by each way in turns.
 const RATE_RUNS: usize = 5;
 
@@ -234,9 +237,17 @@ fn sustained(plan: &Plan, instances: u32, control: &Control) -> Result<f64, Benc
     let fast = told("capacity", fast, control)?;
     let [shares @ .., least] = SHARES;
     let calm_ns = told("latency", latency(run(Some(least * fast))?), control)?;
+    let late = |share: f64| -> Result<bool, BenchError> {
+        for _ in 0..PROBES {
+            let late_ns = told("latency", latency(run(Some(share * fast))?), control)?;
+            if late_ns > 2.0 * calm_ns + LATER_NS {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    };
     for share in shares {
-        let late_ns = told("latency", latency(run(Some(share * fast))?), control)?;
-        if late_ns <= 2.0 * calm_ns + LATER_NS {
+        if !late(share)? {
             return Ok(share * fast);
         }
     }

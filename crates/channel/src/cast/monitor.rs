@@ -2,7 +2,10 @@
 
 use super::degree::{Load, degree};
 
-/// For so many looks fewer children than are affordable are tried.
+/// Looks in a row that find the queue above the waterline before fewer children than are affordable
+/// are tried: one may find what was held up for a moment.
+const TRIAL_AFTER: u32 = 3;
+/// For so many looks they are tried.
 const TRIAL_LOOKS: u32 = 8;
 /// By so much more must go out then that they are of use.
 const TRIAL_GAIN: f64 = 1.05;
@@ -62,6 +65,8 @@ pub struct Monitor {
     send_ns: Mean,
     /// l′: the queue at the last look.
     before: u32,
+    /// Looks in a row that found the queue above the waterline.
+    crowded: u32,
     trial: Trial,
 }
 
@@ -97,6 +102,7 @@ impl Monitor {
             encode_ns: Mean::default(),
             send_ns: Mean::default(),
             before: 0,
+            crowded: 0,
             trial: Trial::Open,
         }
     }
@@ -135,6 +141,7 @@ impl Monitor {
         self.since_ns = now_ns;
         self.arrived = 0;
         let before = std::mem::replace(&mut self.before, waiting);
+        self.crowded = if waiting > self.thresholds.warning { self.crowded + 1 } else { 0 };
         let load = self.load();
         let (queue, members) = (self.thresholds.queue, self.members);
         let most = |per_second| degree(queue, Load { per_second, ..load }, members);
@@ -146,7 +153,7 @@ impl Monitor {
             () if grows && cap > 1 => {
                 // The queue has shown that more comes: the mean over the past would be behind it.
                 let needed = most(per_second.max(rate));
-                let tries = needed >= cap && self.may_try(waiting);
+                let tries = needed >= cap && self.may_try();
                 if tries {
                     self.trial = Trial::Running { looks: 0, before: per_second, since: 0.0 };
                 }
@@ -154,7 +161,7 @@ impl Monitor {
                 (lower < cap).then_some(Advice::Lower(lower))
             }
             // Fewer than one there cannot be, and that was not enough either.
-            () if grows && affordable > cap && self.may_try(waiting) => {
+            () if grows && affordable > cap && self.may_try() => {
                 self.trial = Trial::Paused(PAUSE_LOOKS);
                 Some(Advice::Raise(affordable))
             }
@@ -165,10 +172,10 @@ impl Monitor {
         }
     }
 
-    /// Whether another number of children than is affordable may be tried: a queue below the
-    /// waterline has only been held up.
-    fn may_try(&self, waiting: u32) -> bool {
-        waiting > self.thresholds.warning && self.trial == Trial::Open
+    /// Whether another number of children than is affordable may be tried: a queue that is below
+    /// the waterline again was only held up.
+    fn may_try(&self) -> bool {
+        self.crowded >= TRIAL_AFTER && self.trial == Trial::Open
     }
 
     /// A look has passed; whether fewer children were tried and turn out to be of no use.
@@ -280,23 +287,25 @@ mod tests {
         let mut monitor = monitor();
         arrive(&mut monitor, 10);
         assert_eq!(monitor.look(10 * MS, 4, 5), None);
-        arrive(&mut monitor, 10);
-        assert_eq!(
-            monitor.look(20 * MS, 40, 5),
-            Some(Advice::Lower(4)),
-            "above it any growth acts"
-        );
-        arrive(&mut monitor, 10);
+        arrive(&mut monitor, 400);
+        assert_eq!(monitor.look(20 * MS, 40, 5), Some(Advice::Lower(2)));
+        arrive(&mut monitor, 400);
         assert_eq!(monitor.look(30 * MS, 41, 1), None, "one child is the least");
+        arrive(&mut monitor, 400);
+        assert_eq!(monitor.look(40 * MS, 42, 5), Some(Advice::Lower(2)), "above it one acts");
     }
 
     #[test]
-    fn a_queue_that_the_cap_can_carry_lowers_it_only_above_the_waterline() {
+    fn a_queue_that_the_cap_can_carry_lowers_it_only_if_it_stays_above_the_waterline() {
         let mut monitor = monitor();
-        arrive(&mut monitor, 10);
-        assert_eq!(monitor.look(10 * MS, 30, 5), None, "a child was held up");
-        arrive(&mut monitor, 10);
-        assert_eq!(monitor.look(20 * MS, 33, 5), Some(Advice::Lower(4)));
+        let mut look = |at: u64, waiting: u32| {
+            arrive(&mut monitor, 10);
+            monitor.look(at * MS, waiting, 5)
+        };
+        for (at, waiting) in [(10, 30), (20, 33), (30, 34), (40, 31), (50, 33), (60, 34)] {
+            assert_eq!(look(at, waiting), None, "a child was held up");
+        }
+        assert_eq!(look(70, 35), Some(Advice::Lower(4)));
     }
 
     /// Looks of a queue above the waterline that grows, beginning at `at`; says what they advise.
@@ -312,7 +321,8 @@ mod tests {
     #[test]
     fn fewer_children_that_are_of_no_use_are_given_back_and_not_tried_again_soon() {
         let (mut monitor, mut at) = (monitor(), 0);
-        assert_eq!(crowded(&mut monitor, &mut at, 1, 3), [Advice::Lower(2)]);
+        assert_eq!(crowded(&mut monitor, &mut at, TRIAL_AFTER - 1, 3), []);
+        assert_eq!(crowded(&mut monitor, &mut at, 2, 3), [Advice::Lower(2)]);
         let advice = crowded(&mut monitor, &mut at, TRIAL_LOOKS, 2);
         assert_eq!(advice, [Advice::Raise(5)], "what the formula affords");
         assert_eq!(crowded(&mut monitor, &mut at, PAUSE_LOOKS, 5), []);
@@ -322,7 +332,7 @@ mod tests {
     #[test]
     fn one_child_that_is_not_enough_is_given_up() {
         let (mut monitor, mut at) = (monitor(), 0);
-        assert_eq!(crowded(&mut monitor, &mut at, 1, 1), [Advice::Raise(5)]);
+        assert_eq!(crowded(&mut monitor, &mut at, TRIAL_AFTER, 1), [Advice::Raise(5)]);
         assert_eq!(crowded(&mut monitor, &mut at, PAUSE_LOOKS, 1), []);
     }
 
@@ -331,8 +341,8 @@ mod tests {
         // Nothing waits behind them, or more goes out.
         for (waiting, frames) in [(30, 10), (50, 11)] {
             let (mut monitor, mut at) = (monitor(), 0);
-            assert_eq!(crowded(&mut monitor, &mut at, 1, 2), [Advice::Lower(1)]);
-            for look in 2..20 {
+            assert_eq!(crowded(&mut monitor, &mut at, TRIAL_AFTER, 2), [Advice::Lower(1)]);
+            for look in 4..22 {
                 arrive(&mut monitor, frames);
                 assert_eq!(monitor.look(look * 10 * MS, waiting, 1), None);
             }
