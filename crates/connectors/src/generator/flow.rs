@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use arrow::array::{Array, ArrayRef, AsArray, TimestampMillisecondArray};
-use arrow::compute::cast;
+use arrow::compute::{cast, concat_batches};
 use arrow::datatypes::{
     ArrowTimestampType, DataType, Int64Type, Schema, SchemaRef, TimeUnit, TimestampMicrosecondType,
     TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType,
@@ -84,6 +84,9 @@ impl GeneratorSource {
     }
 }
 
+/// Blocks that are kept in one run.
+const RUN_BLOCKS: usize = 32;
+
 /// Rows of a block: fewer where 8192 would be long in coming, so that no flow waits for its turn.
 fn block_rows(rate: Option<u64>) -> u64 {
     let Some(rate) = rate else { return BLOCK_ROWS as u64 };
@@ -131,18 +134,14 @@ impl Source for GeneratorSource {
     fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
         let deal = Deal { flow: flow as u64, flows: self.cut.load(Ordering::Relaxed).into() };
         let stream = Arc::clone(&self.stream);
-        let mut kept = Vec::new();
-        if self.preload {
-            let mut block = deal.flow;
-            while let Some(batch) = stream.block(block).map_err(unfit)? {
-                kept.push(batch);
-                block += deal.flows;
-            }
-        }
+        let kept = match self.preload {
+            true => Some(Kept::new(&stream, deal).map_err(unfit)?),
+            false => None,
+        };
         Ok(Box::new(GeneratorFlow {
             stream,
             deal,
-            kept: self.preload.then_some(kept),
+            kept,
             opened_ns: context.clock.now_ns(),
             clock: Arc::clone(&context.clock),
             lap: 0,
@@ -255,11 +254,48 @@ fn later(values: &ArrayRef, by_ms: i64) -> ArrayRef {
     }
 }
 
+/// Blocks that were made in advance. Many lie one behind the other in the arrays of a run: who
+/// takes one up counts references to arrays that are in a cache, whereas each block's own would
+/// have to be fetched from memory one after the other.
+struct Kept {
+    runs: Vec<RecordBatch>,
+    block_rows: usize,
+}
+
+impl Kept {
+    fn new(stream: &Stream, deal: Deal) -> Result<Self, ArrowError> {
+        let mut kept = Self { runs: vec![], block_rows: stream.block_rows as usize };
+        let mut run = Vec::with_capacity(RUN_BLOCKS);
+        let mut block = deal.flow;
+        loop {
+            let next = stream.block(block)?;
+            let ended = next.is_none();
+            run.extend(next);
+            block += deal.flows;
+            if run.len() == RUN_BLOCKS || ended {
+                kept.runs.push(concat_batches(&stream.schema, &run)?);
+                run.clear();
+            }
+            if ended {
+                return Ok(kept);
+            }
+        }
+    }
+
+    /// A block, by its number among those of the flow.
+    fn get(&self, index: usize) -> Option<RecordBatch> {
+        let run = self.runs.get(index / RUN_BLOCKS)?;
+        let first = index % RUN_BLOCKS * self.block_rows;
+        let rows = run.num_rows().checked_sub(first)?.min(self.block_rows);
+        (rows > 0).then(|| run.slice(first, rows))
+    }
+}
+
 struct GeneratorFlow {
     stream: Arc<Stream>,
     deal: Deal,
     /// This flow's blocks, if they were made in advance.
-    kept: Option<Vec<RecordBatch>>,
+    kept: Option<Kept>,
     clock: Arc<dyn Clock>,
     opened_ns: u64,
     lap: u64,
@@ -285,7 +321,7 @@ impl GeneratorFlow {
             let block = match &self.kept {
                 Some(kept) => {
                     let index = (self.block - self.deal.flow) / self.deal.flows;
-                    kept.get(index as usize).cloned()
+                    kept.get(index as usize)
                 }
                 None => self.stream.block(self.block).map_err(unfit)?,
             };
