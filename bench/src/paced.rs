@@ -27,7 +27,7 @@ use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
 use fabric::Clock;
 
 /// Rows that come within so long a time make a stripe.
-pub const STRIPE: Duration = Duration::from_micros(20);
+pub const STRIPE: Duration = Duration::from_micros(10);
 
 /// Rows of a batch that is kept.
 const BATCH_ROWS: usize = 8192;

@@ -103,6 +103,14 @@ struct Rows {
     interval_ns: u64,
 }
 
+/// What came of a run.
+struct Ran {
+    elapsed_s: f64,
+    /// When all rows were through, in nanoseconds since 1970.
+    ended_ns: u64,
+    latencies: Latencies,
+}
+
 struct Stand<'a> {
     timed: &'a Timed,
     exchange: &'a str,
@@ -165,7 +173,7 @@ impl Stand<'_> {
         let rows = Rows { lap_rows: LAP_ROWS, laps: 8 * workers, interval_ns };
         self.warm(rows)?;
         let pace = Pace { start_ns: 0, rate: f64::INFINITY };
-        let elapsed_s = self.run(rows, pace, None)?.0;
+        let elapsed_s = self.run(rows, pace, None)?.elapsed_s;
         Ok((rows.lap_rows * rows.laps) as f64 / elapsed_s)
     }
 
@@ -179,9 +187,9 @@ impl Stand<'_> {
         let pace = Pace { start_ns: self.agreed(now_ns() + LEAD_NS)?, rate };
         let Rows { lap_rows, laps, interval_ns } = rows;
         let probe = Probe { pace, window: self.window, lap_rows, laps, interval_ns };
-        let latencies = self.run(rows, pace, Some(probe))?.1;
+        let Ran { ended_ns, latencies, .. } = self.run(rows, pace, Some(probe))?;
         let seconds = (lap_rows * laps) as f64 / rate;
-        let behind_ns = now_ns().saturating_sub(pace.due_ns(lap_rows * laps - 1));
+        let behind_ns = ended_ns.saturating_sub(pace.due_ns(lap_rows * laps - 1));
         let behind_s = behind_ns as f64 * 1e-9;
         let [early, late] = [&latencies.early, &latencies.late].map(|half| half.quantile(0.5));
         let sustained = behind_s <= BEHIND_S + seconds / 20.0 && late <= 2.0 * early + SLACK_S;
@@ -208,13 +216,8 @@ impl Stand<'_> {
         Ok(first.map_or(said, u64::from_le_bytes))
     }
 
-    /// Runs and checks the result; seconds that it took, and latencies.
-    fn run(
-        &mut self,
-        rows: Rows,
-        pace: Pace,
-        probe: Option<Probe>,
-    ) -> Result<(f64, Latencies), BenchError> {
+    /// Runs, and checks the result.
+    fn run(&mut self, rows: Rows, pace: Pace, probe: Option<Probe>) -> Result<Ran, BenchError> {
         let Plan { workload, size, nodes, workers, .. } = self.timed.plan;
         let lap = Size {
             rows_per_worker: rows.lap_rows,
@@ -233,6 +236,8 @@ impl Stand<'_> {
             .sql(&sql)?;
         let options = RunOptions { control: Some(self.control), ..RunOptions::default() };
         let report = script.run(&options)?;
+        // The check takes longer than many a run.
+        let ended_ns = now_ns();
         let all = self.control.all_gather("sums", self.tally.take().encode())?;
         let mut got = Sums::default();
         all.iter().filter_map(|bytes| Sums::decode(bytes)).for_each(|node| got.add(&node));
@@ -248,7 +253,7 @@ impl Stand<'_> {
                 return Err(BenchError::Wrong { variant, got, right });
             }
         }
-        Ok((report.elapsed.as_secs_f64(), latencies))
+        Ok(Ran { elapsed_s: report.elapsed.as_secs_f64(), ended_ns, latencies })
     }
 }
 

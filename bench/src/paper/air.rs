@@ -126,7 +126,7 @@ fn forward(sweep: &mut Sweep<'_>) -> Section {
 /// Workers that spin, and small slots.
 fn low_latency(sweep: &mut Sweep<'_>) -> Section {
     let text = "CM at 100,000 records a second over shared memory with --low-latency, end to end \
-                and with the 20 µs that a stripe of rows may wait in the source. A worker that \
+                and with the 10 µs that a stripe of rows may wait in the source. A worker that \
                 spins needs a processor of its own.";
     let mut section = section("The low-latency profile", &[text]);
     let mut rows = Vec::new();
