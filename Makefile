@@ -2,7 +2,7 @@
 #
 # Cargo builds into $CARGO_TARGET_DIR, else into ../target if that exists, else into ./target.
 
-.PHONY: help demo test cases test-rdma test-mpi test-slurm miri bench instructions bench-peers lint format deny docs data clean
+.PHONY: help demo test cases test-rdma test-hosts test-mpi test-slurm miri bench instructions bench-peers lint format deny docs data clean
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -22,6 +22,10 @@ cases: ## tries random streams and queries (CASES=5000 of each suite, or SEED=17
 test-rdma: ## runs the tests of RDMA verbs on Soft-RoCE in a guest (needs QEMU, installs it)
 	@scripts/install-deps.sh
 	@scripts/test-rdma.sh
+
+test-hosts: ## jobs on two hosts, which are two network namespaces of this machine
+	@scripts/install-deps.sh
+	@scripts/test-hosts.sh
 
 test-mpi: ## jobs started by mpirun of Open MPI and of MPICH (installs them)
 	@scripts/install-deps.sh

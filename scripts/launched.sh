@@ -7,9 +7,9 @@ build_millstream() {
   [ -x "$millstream" ] || die "$millstream was not built"
 }
 
-# The rows that each job has to give, and the query that gives them.
+# The rows that each job has to give, and the query that gives them: `one_process [QUERY]`.
 one_process() {
-  query=examples/flights.sql
+  query=${1:-examples/flights.sql}
   expected=$("$millstream" run "$query" --nodes 1 --workers 1 --format csv --quiet | sort)
   [ "$(wc -l <<<"$expected")" -gt 1000 ] || die "$query gives too few rows"
 }

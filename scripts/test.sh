@@ -23,6 +23,8 @@ run cargo test --release --workspace --no-fail-fast
 RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$CARGO_TARGET_DIR/loom" \
   run cargo test --release --no-fail-fast -p millstream-fabric -p millstream-channel --lib \
   -- spsc::loom order::tests
+# Several hosts.
+run scripts/test-hosts.sh
 # The verbs with the kernel's RDMA, and the engine over them.
 run scripts/test-rdma.sh
 

@@ -67,10 +67,8 @@ mod tests {
         Report {
             elapsed: Duration::from_millis(500),
             total: Counters { rows_in: 336_776, rows_out: 20, bad, ..Counters::default() },
-            nodes: Vec::new(),
-            workers: Vec::new(),
             bad_rows: (1..=bad.min(100)).map(row).collect(),
-            cancelled: false,
+            ..Report::default()
         }
     }
 

@@ -170,6 +170,7 @@ fn between(last: &Value, now: &Value) -> Ran {
         clock_ms: Some(clock(now)),
         workers: each("workers").map(worker).collect(),
         operators: each("operators").map(operator).collect(),
+        joined: Vec::new(),
     }
 }
 

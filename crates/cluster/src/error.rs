@@ -201,8 +201,9 @@ impl ClusterError {
                 crate::JOB_VARIABLE
             )),
             ClusterError::Join { .. } | ClusterError::Barrier { .. } => Some(
-                "look at what that node said; --join-timeout waits longer, and --rendezvous DIR \
-                 has to be one directory for all nodes"
+                "look at what that node said; --join-timeout waits longer, --rendezvous DIR has to \
+                 be one directory for all nodes, and --listen ADDR:0 names an address at which \
+                 other hosts reach this one"
                     .into(),
             ),
             ClusterError::PortInUse { .. } => {
@@ -256,7 +257,11 @@ impl NodeFailure {
                  --workers or the state budget"
                     .into(),
             ),
-            Cause::Silent(_) => Some("the process is stopped or starved of processor time".into()),
+            Cause::Silent(_) => Some(
+                "the process is stopped or starved of processor time, or the network no longer \
+                 reaches its host"
+                    .into(),
+            ),
             _ => None,
         }
     }

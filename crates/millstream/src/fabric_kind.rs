@@ -97,10 +97,8 @@ impl FabricKind {
                 TcpFabric::new(TcpOptions { bind: address, ..TcpOptions::default() })?
             }
             FabricKind::Verbs => {
-                let options = rdma_options().map_err(|detail| FabricError::Device { detail })?;
-                let unsaid = options.bind == VerbsOptions::default().bind;
-                let bind = if unsaid { address } else { options.bind };
-                VerbsFabric::new(VerbsOptions { bind, ..options })?
+                let options = rdma_options_at(address);
+                VerbsFabric::new(options.map_err(|detail| FabricError::Device { detail })?)?
             }
             #[cfg(feature = "mpi")]
             FabricKind::Mpi => MpiFabric::new(fabric::Publish::Notify)?,
@@ -136,6 +134,26 @@ pub fn finish_fabrics() {
 fn rdma_options() -> Result<VerbsOptions, String> {
     let text = std::env::var(RDMA_VARIABLE).unwrap_or_default();
     text.parse().map_err(|error| format!("{RDMA_VARIABLE}: {error}"))
+}
+
+/// The same where other nodes reach this one at an address, unless they name another.
+fn rdma_options_at(address: IpAddr) -> Result<VerbsOptions, String> {
+    let options = rdma_options()?;
+    let unsaid = options.bind == VerbsOptions::default().bind;
+    let bind = if unsaid { address } else { options.bind };
+    Ok(VerbsOptions { bind, ..options })
+}
+
+/// What the RDMA device speaks that [`FabricKind::Verbs`] would use at this address, as `RoCE v2`:
+/// it reaches those that speak the same.
+///
+/// # Errors
+/// Why there is none that reaches even itself, in words.
+pub(crate) fn rdma_network(address: IpAddr) -> Result<String, String> {
+    let options = rdma_options_at(address)?;
+    let network = survey(&options).choice?.gid.kind.to_string();
+    probe(&options).map_err(|error| error.to_string())?;
+    Ok(network)
 }
 
 /// The RDMA devices of this machine, what of them [`FabricKind::Verbs`] would use, and why; and, if

@@ -34,7 +34,7 @@ use crate::groups::join_groups;
 use crate::links::{Layout, join};
 use crate::pairs::Pairs;
 use crate::progress::Watch;
-use crate::report::{Counters, NodeCounters, Report, decode_end, encode_end};
+use crate::report::{NodeCounters, Report, decode_end, encode_end};
 use crate::script::RunOptions;
 use crate::spill::Folder;
 
@@ -128,7 +128,8 @@ impl Node<'_> {
             // Without a gate, workers that wait at it end.
             started?;
             self.open(gates, &received, &shared)?;
-            self.watch(&received, &shared, watch, options)
+            let report = self.watch(&received, &shared, watch, options)?;
+            Ok(Report { joined: pairs.joined().to_vec(), ..report })
         })
     }
 
@@ -229,14 +230,8 @@ impl Node<'_> {
         let own = encode_end(&self.counters(shared), &shared.bad.kept());
         let all = self.control.all_gather("end", own)?;
         let elapsed = start.elapsed();
-        let mut report = Report {
-            elapsed,
-            total: Counters::default(),
-            nodes: Vec::new(),
-            workers: Vec::new(),
-            bad_rows: Vec::new(),
-            cancelled: self.control.cancelled(),
-        };
+        let mut report =
+            Report { elapsed, cancelled: self.control.cancelled(), ..Report::default() };
         for (rank, bytes) in all.iter().enumerate() {
             let unlike = Error::Unlike { rank: rank as u32, what: "report" };
             let (node, bad) = decode_end(bytes).ok_or(unlike)?;

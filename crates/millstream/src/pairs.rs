@@ -1,9 +1,9 @@
 //! Which transport joins which two nodes.
 //!
 //! With [`FabricKind::Auto`] each pair of nodes chooses for itself: shared memory where both are on
-//! one machine, RDMA where both have a device that can be used, else TCP. Both ends see the same
-//! descriptions of all nodes, and so choose the same. The workers of two nodes share a connection
-//! where that is wanted ([`Wires`]).
+//! one machine, RDMA where both have a device that can be used and the two speak the same, else
+//! TCP. Both ends see the same descriptions of all nodes, and so choose the same. The workers of
+//! two nodes share a connection where that is wanted ([`Wires`]).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use fabric::shared::{Network, SharedFabric};
 use fabric::{Fabric, FabricError};
 
 use crate::error::Error;
-use crate::fabric_kind::{FabricKind, rdma_survey};
+use crate::fabric_kind::{FabricKind, rdma_network};
 use crate::links::Layout;
 
 /// The transports of a node, opened, and which joins it with each other node.
@@ -24,6 +24,8 @@ pub(crate) struct Pairs {
     /// By rank.
     kinds: Vec<FabricKind>,
     open: Vec<(FabricKind, Arc<dyn Fabric>)>,
+    /// Pairs of nodes of the whole job, by what joins them.
+    joined: Vec<(FabricKind, u64)>,
 }
 
 impl Pairs {
@@ -45,20 +47,28 @@ impl Pairs {
         let machines = control.all_gather("machines", machine().into_bytes())?;
         let own = &machines[control.rank() as usize];
         let stranger = machines.iter().position(|machine| machine != own);
-        let kinds = match (kind, stranger) {
+        let networks = match (kind, stranger) {
             (FabricKind::Shm, Some(rank)) => return Err(apart(rank)),
             (FabricKind::Auto, Some(_)) => {
-                let found = rdma_survey().is_ok_and(|(found, _)| found.choice.is_ok());
-                let devices = control.all_gather("devices", vec![found.into()])?;
-                let has = |rank: usize| devices[rank] == [1];
-                let rank = control.rank() as usize;
-                let choose = |other| choose(machines[other] == *own, has(rank) && has(other));
-                (0..machines.len()).map(choose).collect()
+                let network = rdma_network(control.address());
+                let network = network.inspect_err(|reason| tracing::debug!(%reason, "no RDMA"));
+                control.all_gather("devices", network.unwrap_or_default().into_bytes())?
             }
-            (FabricKind::Auto, None) => vec![FabricKind::Shm; machines.len()],
-            (kind, _) => vec![kind; machines.len()],
+            _ => vec![Vec::new(); machines.len()],
         };
-        Self::open(kinds, control.address(), layout.per_node, settings)
+        let nodes: Vec<_> = machines.into_iter().zip(networks).collect();
+        let choose = |a: usize, b: usize| match kind {
+            FabricKind::Auto => choose(&nodes[a], &nodes[b]),
+            kind => kind,
+        };
+        let own = control.rank() as usize;
+        let kinds: Vec<_> = (0..nodes.len()).map(|other| choose(own, other)).collect();
+        for (rank, kind) in kinds.iter().enumerate().filter(|(rank, _)| *rank != own) {
+            tracing::debug!("joined with node {rank} by {kind}");
+        }
+        let joined = count(nodes.len(), choose);
+        let pairs = Self::open(kinds, control.address(), layout.per_node, settings)?;
+        Ok(Self { joined, ..pairs })
     }
 
     fn open(
@@ -85,10 +95,12 @@ impl Pairs {
             }
             open.push((kind, fabric));
         }
-        for (rank, kind) in kinds.iter().enumerate() {
-            tracing::debug!(rank, %kind, "joined with this node");
-        }
-        Ok(Self { kinds, open })
+        Ok(Self { kinds, open, joined: Vec::new() })
+    }
+
+    /// How many pairs of nodes of the job are joined by what.
+    pub(crate) fn joined(&self) -> &[(FabricKind, u64)] {
+        &self.joined
     }
 
     /// What joins this node with another.
@@ -108,12 +120,30 @@ impl Pairs {
     }
 }
 
-fn choose(same_machine: bool, devices: bool) -> FabricKind {
-    match (same_machine, devices) {
-        (true, _) => FabricKind::Shm,
-        (false, true) => FabricKind::Verbs,
-        (false, false) => FabricKind::Tcp,
+/// A node: its machine, and what its RDMA device speaks; empty where it has none.
+type Place = (Vec<u8>, Vec<u8>);
+
+fn choose((machine, network): &Place, other: &Place) -> FabricKind {
+    if *machine == other.0 {
+        FabricKind::Shm
+    } else if !network.is_empty() && *network == other.1 {
+        FabricKind::Verbs
+    } else {
+        FabricKind::Tcp
     }
+}
+
+/// How often each transport was chosen for a pair of so many nodes.
+fn count(nodes: usize, choose: impl Fn(usize, usize) -> FabricKind) -> Vec<(FabricKind, u64)> {
+    let mut joined: Vec<(FabricKind, u64)> = Vec::new();
+    for (a, b) in (0..nodes).flat_map(|a| (a + 1..nodes).map(move |b| (a, b))) {
+        let kind = choose(a, b);
+        match joined.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, pairs)) => *pairs += 1,
+            None => joined.push((kind, 1)),
+        }
+    }
+    joined
 }
 
 /// Whether the workers of two nodes share a connection.
@@ -162,10 +192,20 @@ mod tests {
 
     #[test]
     fn a_pair_takes_the_nearest_that_reaches() {
-        assert_eq!(choose(true, true), FabricKind::Shm);
-        assert_eq!(choose(true, false), FabricKind::Shm);
-        assert_eq!(choose(false, true), FabricKind::Verbs);
-        assert_eq!(choose(false, false), FabricKind::Tcp);
+        let place = |machine: &str, network: &str| (machine.into(), network.into());
+        let nodes = [
+            place("a", "RoCE v2"),
+            place("a", ""),
+            place("b", "RoCE v2"),
+            place("c", ""),
+            place("d", "iWARP"),
+        ];
+        let chosen = |a: usize, b: usize| choose(&nodes[a], &nodes[b]);
+        let from_first: Vec<_> = (1..5).map(|other| chosen(0, other)).collect();
+        let [shm, tcp, verbs] = [FabricKind::Shm, FabricKind::Tcp, FabricKind::Verbs];
+        assert_eq!(from_first, [shm, verbs, tcp, tcp]);
+        assert_eq!([chosen(1, 2), chosen(1, 3), chosen(3, 1)], [tcp; 3], "without a device");
+        assert_eq!(count(5, chosen), [(shm, 1), (verbs, 1), (tcp, 8)]);
         let error = apart(3);
         assert!(error.to_string().contains("node 3") && error.hint().unwrap().contains("auto"));
     }

@@ -13,6 +13,8 @@ use plan::{Ran, RanOperator, RanWorker};
 
 pub use self::counters::Counters;
 
+use crate::FabricKind;
+
 /// Workers of a node that are told of one by one at most; the sum holds all.
 pub(crate) const WORKERS_TOLD_MAX: usize = 256;
 
@@ -231,6 +233,8 @@ pub struct Report {
     pub nodes: Vec<Counters>,
     /// The first 256 workers of each node, in their last job.
     pub workers: Vec<WorkerCounters>,
+    /// How many pairs of nodes were joined by which transport, in their last job.
+    pub joined: Vec<(FabricKind, u64)>,
     /// The first bad rows of each node.
     pub bad_rows: Vec<BadRow>,
     /// The job ended because it was asked to.
@@ -286,6 +290,7 @@ impl Report {
             clock_ms: None,
             workers: self.workers.iter().map(worker).collect(),
             operators: operators.collect(),
+            joined: self.joined.iter().map(|(kind, pairs)| (kind.to_string(), *pairs)).collect(),
         }
     }
 
@@ -298,6 +303,7 @@ impl Report {
         }
         self.total.then(&next.total);
         self.workers = next.workers;
+        self.joined = next.joined;
         self.bad_rows.extend(next.bad_rows);
         self.cancelled |= next.cancelled;
     }

@@ -1,5 +1,6 @@
 //! What workers and operators did: in a run that has ended, or in an interval of one that goes on.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ pub struct Ran {
     pub workers: Vec<RanWorker>,
     /// By worker and operator.
     pub operators: Vec<RanOperator>,
+    /// How many pairs of nodes were joined by which transport; empty where there is one node.
+    pub joined: Vec<(String, u64)>,
 }
 
 /// What a worker did.
@@ -181,6 +184,11 @@ impl Ran {
             "  skew {:.2}: rows of the worker that read most, over the mean",
             skew(&rows)
         );
+        if !self.joined.is_empty() {
+            let joined = self.joined.iter().map(|(by, pairs)| format!("{pairs} by {by}"));
+            let joined: Vec<_> = joined.collect();
+            let _ = writeln!(out, "  pairs of nodes: {}", joined.join(", "));
+        }
         for (at, name) in names.iter().enumerate().filter(|_| self.clock_ms.is_none()) {
             self.sent_text(&mut out, at, name);
         }
@@ -326,6 +334,7 @@ impl Ran {
             "elapsed_seconds": self.elapsed.as_secs_f64(),
             "clock_ms": self.clock_ms,
             "skew": skew(&rows),
+            "pairs_of_nodes": self.joined.iter().cloned().collect::<BTreeMap<_, _>>(),
             "workers": self.workers.iter().map(worker).collect::<Vec<_>>(),
             "operators": self.operators.iter().map(operator).collect::<Vec<_>>(),
         })
@@ -381,6 +390,7 @@ mod tests {
                 operator(1, 0, 4_000),
                 operator(1, 1, 100),
             ],
+            joined: Vec::new(),
         }
     }
 
@@ -404,14 +414,17 @@ mod tests {
             (operator.spilled_runs, operator.spilled_bytes) = (2, 1 << 10);
         }
         ran.operators[1].rows_handed = 7;
+        ran.joined = vec![("shm".into(), 2), ("tcp".into(), 4)];
         let text = ran.text(&["source t".into(), "join".into()]);
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         let expected = [
+            "pairs of nodes: 2 by shm, 4 by tcp",
             "join: 400 rows came, 400 sent to other processes in 4.9 KiB, 12.5 B each",
             "join: 400 rows came, 7 handed over within a process",
             "join: spilled 2.0 KiB in 4 runs",
         ];
-        assert_eq!(lines[lines.len() - 3..], expected);
+        assert_eq!(lines[lines.len() - 4..], expected);
+        assert_eq!(ran.json(&[])["pairs_of_nodes"]["tcp"], 4);
     }
 
     #[test]
