@@ -16,7 +16,7 @@ use channel::{Link, RingConfig, Transfer};
 use ends::small;
 use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::tcp::{TcpFabric, TcpOptions};
-use fabric::verbs::{VerbsFabric, VerbsOptions};
+use fabric::verbs::{Connect, VerbsFabric, VerbsOptions, survey};
 use fabric::{Armed, Fabric, Publish, wait};
 use load::{Load, Side, links};
 use questions::questions;
@@ -45,8 +45,11 @@ fn fabrics() -> Vec<[Arc<dyn Fabric>; 2]> {
 fn verbs(devices: &str, publish: Publish) -> [Arc<dyn Fabric>; 2] {
     let names: Vec<&str> = devices.split(',').collect();
     [names[0], names[names.len() - 1]].map(|device| -> Arc<dyn Fabric> {
+        let known = survey(&VerbsOptions::default()).devices.unwrap_or_default();
+        let iwarp = known.iter().any(|known| known.iwarp && known.name == device);
+        let connect = if iwarp { Connect::RdmaCm } else { Connect::Tcp };
         let (device, publish) = (Some(device.to_string()), Some(publish));
-        let options = VerbsOptions { device, publish, ..VerbsOptions::default() };
+        let options = VerbsOptions { device, publish, connect, ..VerbsOptions::default() };
         VerbsFabric::new(options).expect("the device opens")
     })
 }

@@ -348,6 +348,9 @@ pub struct Caps {
     pub atomics: Atomics,
     /// Whether one `Local` retires all earlier operations.
     pub ordered_completions: bool,
+    /// Whether the error of an operation that the peer refused names it. Over iWARP a write is done
+    /// when it is on its way, and a refusal is the end of the connection.
+    pub names_refused: bool,
     /// Bytes of [`Src::Inline`].
     pub max_inline: usize,
     /// Bytes of one write or read.

@@ -42,7 +42,7 @@ impl VerbsBed {
     /// `None` where there is no device, after saying so.
     fn new(options: &VerbsOptions) -> Option<Self> {
         let [a, b] = devices()?;
-        let fabric = |device| VerbsFabric::new(VerbsOptions { device, ..options.clone() });
+        let fabric = |device| VerbsFabric::new(VerbsOptions { device, ..fitting(options) });
         Some(Self([fabric(a).expect("the device opens"), fabric(b).expect("the device opens")]))
     }
 
@@ -71,6 +71,19 @@ fn devices() -> Option<[Option<String>; 2]> {
             None
         }
     }
+}
+
+/// Whether the devices are of iWARP, which connects by rdma_cm alone.
+fn iwarp() -> bool {
+    let asked = devices().and_then(|[first, _]| first);
+    let known = survey(&VerbsOptions::default()).devices.unwrap_or_default();
+    known.iter().any(|device| device.iwarp && Some(&device.name) == asked.as_ref())
+}
+
+/// The options, with the way to connect that the devices have.
+fn fitting(options: &VerbsOptions) -> VerbsOptions {
+    let connect = if iwarp() { Connect::RdmaCm } else { options.connect };
+    VerbsOptions { connect, ..options.clone() }
 }
 
 fn conforms(options: &VerbsOptions) {
@@ -153,7 +166,7 @@ fn shares(options: &VerbsOptions) {
 
 #[test]
 fn the_survey_says_what_would_be_used() {
-    let options = VerbsOptions::default();
+    let options = fitting(&VerbsOptions::default());
     let found = survey(&options);
     let text = found.to_string();
     println!("{text}");
@@ -179,7 +192,7 @@ fn the_survey_says_what_would_be_used() {
 
 #[test]
 fn what_does_not_exist_is_named() {
-    let refusal = |options| match VerbsFabric::new(options).map(|_| ()) {
+    let refusal = |options| match VerbsFabric::new(fitting(&options)).map(|_| ()) {
         Err(FabricError::Device { detail }) => detail,
         other => panic!("{other:?}"),
     };
@@ -207,7 +220,8 @@ fn process_that_may_pin_little() {
     let limit = Rlimit { current: Some(64 << 10), maximum };
     setrlimit(Resource::Memlock, limit).expect("less is always allowed");
     let Some([device, _]) = devices() else { return };
-    let opened = VerbsFabric::new(VerbsOptions { device, ..Default::default() }).map(|_| ());
+    let options = fitting(&VerbsOptions { device, ..Default::default() });
+    let opened = VerbsFabric::new(options).map(|_| ());
     let Err(FabricError::Memory { bytes, source }) = opened else { panic!("{opened:?}") };
     let (text, bytes) = (source.to_string(), bytes / 1024);
     assert!(text.contains("locked memory is 64 KiB") && text.contains("ulimit -l"), "{text}");
@@ -231,7 +245,7 @@ fn memory_that_cannot_be_pinned_is_explained() {
 
 fn fabric(options: &VerbsOptions) -> Arc<VerbsFabric> {
     let [device, _] = devices().expect("asked before");
-    VerbsFabric::new(VerbsOptions { device, ..options.clone() }).expect("the device opens")
+    VerbsFabric::new(VerbsOptions { device, ..fitting(options) }).expect("the device opens")
 }
 
 #[test]
@@ -322,6 +336,10 @@ fn what_is_not_of_this_transport_is_refused() {
 #[test]
 fn strangers_do_no_harm_at_any_step_of_the_handshake() {
     let Some([device, _]) = devices() else { return };
+    if iwarp() {
+        println!("NOT RUN: iWARP has no handshake by TCP");
+        return;
+    }
     let patience = Duration::from_millis(300);
     let options = VerbsOptions { device, connect_timeout: patience, ..Default::default() };
     let fabric = VerbsFabric::new(options).expect("the device opens");
@@ -445,7 +463,7 @@ fn who_waits_in_vain_is_told() {
     for (options, _) in both_ways() {
         let connect_timeout = Duration::from_millis(50);
         let options = VerbsOptions { device: device.clone(), connect_timeout, ..options };
-        let fabric = VerbsFabric::new(options).expect("the device opens");
+        let fabric = VerbsFabric::new(fitting(&options)).expect("the device opens");
         conformance::waits_in_vain(&*fabric);
     }
 }
@@ -476,7 +494,8 @@ fn a_stranger_is_refused_by_rdma_cm() {
 
 #[test]
 fn one_side_by_tcp_and_the_other_by_rdma_cm_is_said() {
-    if devices().is_none() {
+    if devices().is_none() || iwarp() {
+        println!("NOT RUN: there are no devices that connect both ways");
         return;
     }
     let [a, b] = both_ways().map(|(options, _)| fabric(&options));

@@ -182,10 +182,9 @@ fn one_culprit(rig: &mut Rig<'_>) {
     for i in 0..3 {
         ids.extend(rig.a.write(0, i * 64, 64));
     }
-    rig.until("the error", |rig| rig.a.settled(culprit));
+    rig.until("the error", |rig| rig.a.settled(culprit) && !rig.a.errors().is_empty());
     all_end(rig, &ids, |rig| &rig.a);
-    let first = (Some(culprit), ErrorKind::RemoteAccess);
-    assert_eq!(rig.a.errors().first(), Some(&first));
+    assert_eq!(rig.a.errors().first(), Some(&rig.refusal(culprit)));
     refuses(rig);
     rig.until("the peer notices", |rig| !rig.b.errors().is_empty());
 }

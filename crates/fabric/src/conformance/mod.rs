@@ -68,7 +68,11 @@ pub trait Bed {
             let a = scope.spawn(move || a.connect(&of_b));
             let b = b.connect(&of_a);
             let a = a.join().expect("connect does not panic");
-            [a.expect("side a connects"), b.expect("side b connects")]
+            match (a, b) {
+                (Ok(a), Ok(b)) => [a, b],
+                // The one side's reason may be the other's.
+                (a, b) => panic!("they do not connect: {:?}", [a.err(), b.err()]),
+            }
         })
     }
 }

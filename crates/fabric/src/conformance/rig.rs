@@ -153,8 +153,16 @@ impl<'b> Rig<'b> {
             Err(other) => panic!("refused with the wrong error: {other}"),
             Ok(id) => {
                 self.until("the peer refuses", |rig| !rig.a.errors().is_empty());
-                assert_eq!(self.a.errors()[0], (Some(id), ErrorKind::RemoteAccess));
+                assert_eq!(self.a.errors()[0], self.refusal(id));
             }
+        }
+    }
+
+    /// The first error that `a` sees when the peer has refused an operation.
+    pub fn refusal(&self, id: OpId) -> (Option<OpId>, ErrorKind) {
+        match self.caps().names_refused {
+            true => (Some(id), ErrorKind::RemoteAccess),
+            false => (None, ErrorKind::Disconnected),
         }
     }
 }

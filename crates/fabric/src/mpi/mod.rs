@@ -74,6 +74,7 @@ impl Fabric for MpiFabric {
             publish: self.publish,
             atomics: Atomics::Global,
             ordered_completions: true,
+            names_refused: true,
             max_inline: 256,
             max_msg: 1 << 30,
             max_send: MESSAGE_MAX,

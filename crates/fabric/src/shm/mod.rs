@@ -108,6 +108,7 @@ impl Fabric for ShmFabric {
             publish: self.options.publish,
             atomics: Atomics::Global,
             ordered_completions: true,
+            names_refused: true,
             max_inline: 256,
             max_msg: 1 << 30,
             max_send: inbox::MESSAGE_MAX,

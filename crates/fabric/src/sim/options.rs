@@ -129,6 +129,7 @@ impl SimOptions {
             publish: self.publish,
             atomics: self.atomics,
             ordered_completions: self.ordered_completions,
+            names_refused: true,
             max_inline: self.max_inline,
             max_msg: self.max_msg,
             max_send: self.max_send,

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::interface;
 use super::library::Library;
 use super::objects::Domain;
 use super::sys;
@@ -14,8 +15,8 @@ use super::{Connect, VerbsOptions};
 
 /// Entries of a port's address table that are looked at.
 const GIDS_MAX: usize = 1024;
-/// What Soft-RoCE says its vendor is.
-const VENDOR_SOFTWARE: u32 = 0xff_ffff;
+/// What Soft-RoCE and Soft-iWARP say their vendor is.
+const VENDORS_SOFTWARE: [u32; 2] = [0xff_ffff, 0x62_6d74];
 
 /// A device as the library describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +79,8 @@ pub enum GidKind {
     Infiniband,
     /// RoCE in UDP.
     RoceV2,
+    /// iWARP: the address is one of the port's network interface.
+    Iwarp,
 }
 
 /// An address of a port.
@@ -97,6 +100,7 @@ impl fmt::Display for GidKind {
             GidKind::RoceV1 => "RoCE v1",
             GidKind::Infiniband => "InfiniBand",
             GidKind::RoceV2 => "RoCE v2",
+            GidKind::Iwarp => "iWARP",
         })
     }
 }
@@ -200,7 +204,10 @@ fn describe(
         return Err(format!("{name} says nothing of itself: error {code}"));
     }
     let count = |n: c_int| u32::try_from(n).unwrap_or(0);
-    let gids = gids(library, context);
+    let mut gids = gids(library, context);
+    if transport == sys::TRANSPORT_IWARP {
+        gids = gids.into_iter().flat_map(by_interface).collect();
+    }
     let ports = (1..=attr.phys_port_cnt)
         .filter_map(|number| port(library, context, number, &gids))
         .collect();
@@ -209,7 +216,7 @@ fn describe(
         name,
         infiniband: transport == sys::TRANSPORT_IB,
         iwarp: transport == sys::TRANSPORT_IWARP,
-        software: attr.vendor_id == VENDOR_SOFTWARE,
+        software: VENDORS_SOFTWARE.contains(&attr.vendor_id),
         firmware: String::from_utf8_lossy(&firmware).into_owned(),
         queue_pairs_max: count(attr.max_qp),
         requests_max: count(attr.max_qp_wr),
@@ -273,6 +280,14 @@ fn gids(library: &Library, context: NonNull<sys::Context>) -> Vec<(u8, GidInfo)>
         Some((port, GidInfo { index: entry.gid_index, kind, address }))
     };
     table.iter().filter_map(info).collect()
+}
+
+/// The addresses of an iWARP port, which names itself by that of its hardware.
+fn by_interface((port, gid): (u8, GidInfo)) -> Vec<(u8, GidInfo)> {
+    let octets = gid.address.octets();
+    let found = interface::addresses(std::array::from_fn(|at| octets[at])).unwrap_or_default();
+    let as_gid = |address| (port, GidInfo { kind: GidKind::Iwarp, address, ..gid });
+    found.into_iter().map(as_gid).collect()
 }
 
 /// Gbit/s of a link, by the library's codes for lanes and for the rate of a lane.
@@ -379,11 +394,11 @@ fn is_same(gid: Ipv6Addr, wanted: IpAddr) -> bool {
 fn preference(gid: &GidInfo) -> u32 {
     let local = gid.address.segments()[0] == 0xfe80;
     match (gid.kind, gid.address.to_ipv4_mapped().is_some(), local) {
-        (GidKind::RoceV2, true, _) => 5,
-        (GidKind::RoceV2, false, false) => 4,
+        (GidKind::RoceV2 | GidKind::Iwarp, true, _) => 5,
+        (GidKind::RoceV2 | GidKind::Iwarp, false, false) => 4,
         (GidKind::Infiniband, ..) => 3,
         (GidKind::RoceV1, true, _) => 2,
-        (GidKind::RoceV2, false, true) => 1,
+        (GidKind::RoceV2 | GidKind::Iwarp, false, true) => 1,
         (GidKind::RoceV1, false, _) => 0,
     }
 }

@@ -41,6 +41,7 @@ mod endpoint;
 mod events;
 mod group;
 mod handshake;
+mod interface;
 mod library;
 mod line;
 mod memory;
@@ -146,6 +147,7 @@ impl Limits {
             publish: Publish::Notify,
             atomics: atomics(self.atomics),
             ordered_completions: true,
+            names_refused: !self.iwarp,
             max_inline: INLINE_MAX,
             max_msg: self.message_max,
             max_send: MESSAGE_BYTES - head,

@@ -27,8 +27,7 @@ pub(super) struct Domain {
     pub(super) library: Arc<Library>,
     context: NonNull<sys::Context>,
     pd: NonNull<sys::Pd>,
-    /// What the device may do with memory of ours at our own requests.
-    local_access: c_int,
+    iwarp: bool,
 }
 
 // SAFETY: libibverbs allows any thread to call any function on an object; the table of the context
@@ -50,11 +49,6 @@ impl Domain {
         context: NonNull<sys::Context>,
         iwarp: bool,
     ) -> io::Result<Self> {
-        // What a read of ours brings is to iWARP a write of the peer.
-        let local_access = match iwarp {
-            true => sys::ACCESS_LOCAL_WRITE | sys::ACCESS_REMOTE_WRITE,
-            false => sys::ACCESS_LOCAL_WRITE,
-        };
         // SAFETY: the context is open.
         let pd = unsafe { (library.ibv_alloc_pd)(context.as_ptr()) };
         let Some(pd) = NonNull::new(pd) else {
@@ -63,7 +57,7 @@ impl Domain {
             unsafe { (library.ibv_close_device)(context.as_ptr()) };
             return Err(error);
         };
-        Ok(Self { library, context, pd, local_access })
+        Ok(Self { library, context, pd, iwarp })
     }
 
     pub(super) fn context(&self) -> *mut sys::Context {
@@ -72,7 +66,16 @@ impl Domain {
 
     /// What the device may do with memory of ours at our own requests.
     pub(super) fn local_access(&self) -> c_int {
-        self.local_access
+        match self.iwarp {
+            // What a read of ours brings is to iWARP a write of the peer.
+            true => sys::ACCESS_LOCAL_WRITE | sys::ACCESS_REMOTE_WRITE,
+            false => sys::ACCESS_LOCAL_WRITE,
+        }
+    }
+
+    /// Whether the device is of iWARP.
+    pub(super) fn is_iwarp(&self) -> bool {
+        self.iwarp
     }
 
     pub(super) fn pd(&self) -> *mut sys::Pd {

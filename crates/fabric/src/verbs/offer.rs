@@ -7,7 +7,8 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::cm::{self, Call, CmPlace, Part, Way, ready};
+use super::cm::ready::{self, Speaker};
+use super::cm::{self, Call, CmPlace, Part, Way};
 use super::endpoint::{CONTROL_OPS, CONTROL_RECEIVES, Terms, VerbsEndpoint};
 use super::events::Events;
 use super::handshake::{Card, Hello, MAGIC, Promise, swap};
@@ -174,9 +175,9 @@ impl VerbsOffer {
             }
         };
         let ours = self.promise(wire);
-        let calls = matches!(part, Part::Calls(_));
+        let speaker = Speaker { calls: matches!(part, Part::Calls(_)), iwarp: self.limits.iwarp };
         let theirs =
-            ready::swap(&mut made.wire, &mut made.queue, &mut call, (ours, calls), deadline)?;
+            ready::swap(&mut made.wire, &mut made.queue, &mut call, (ours, speaker), deadline)?;
         self.finish(Line::Cm(call), made, [own, peer], (ours, theirs))
     }
 

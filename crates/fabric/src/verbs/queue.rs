@@ -69,6 +69,9 @@ pub(super) struct SendQueue {
     /// Requests after which a completion is asked for.
     signal_every: u32,
     unsignalled: u32,
+    iwarp: bool,
+    /// The last request was a read.
+    reads: bool,
     inline_max: usize,
     ops: VecDeque<Posted>,
     /// Position of the first of `ops`.
@@ -102,6 +105,8 @@ impl SendQueue {
             depth,
             signal_every: (depth / 4).max(1),
             unsignalled: 0,
+            iwarp: domain.is_iwarp(),
+            reads: false,
             inline_max: inline_max as usize,
             ops: VecDeque::with_capacity(depth as usize),
             first: 0,
@@ -196,6 +201,9 @@ impl SendQueue {
             self.unsignalled = 0;
             wr.send_flags |= sys::SEND_SIGNALED;
         }
+        if self.iwarp {
+            self.keep_order(&mut wr);
+        }
         wr.wr_id = seq;
         wr.num_sge = i32::from(sge.length > 0);
         self.users += u32::from(matches!(origin, Origin::User { .. }));
@@ -203,6 +211,18 @@ impl SendQueue {
         self.ops.push_back(Posted { origin, _memory: memory });
         self.wrs.push(wr);
         self.sges.push(sge);
+    }
+
+    /// Sets the fences of iWARP. There a read is answered behind the writes before it, and a fenced
+    /// one may be refused; but what is posted behind it may be done before it, unless it is fenced.
+    fn keep_order(&mut self, wr: &mut sys::SendWr) {
+        let read = wr.opcode == sys::WR_RDMA_READ;
+        match (read, self.reads) {
+            (true, _) => wr.send_flags &= !sys::SEND_FENCE,
+            (false, true) => wr.send_flags |= sys::SEND_FENCE,
+            (false, false) => {}
+        }
+        self.reads = read;
     }
 
     /// Whether the batch has to go before another request is pushed.

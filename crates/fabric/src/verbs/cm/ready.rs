@@ -4,10 +4,14 @@
 //! The caller speaks first, and is heard: the called side was up before it answered. It speaks when
 //! it has heard, since the caller is up by then; a word that came too early would be lost, and said
 //! again only after the time of an acknowledgement.
+//!
+//! Over iWARP the called side is up in the instant in which it answers, and Soft-iWARP of Linux was
+//! seen to leave a word that comes then in its socket, until more comes. So the caller sends writes
+//! of nothing behind its word until it is answered.
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -19,6 +23,18 @@ use super::super::sys;
 use super::Call;
 use crate::lobby::{broken, time_left};
 
+/// How long a caller over iWARP waits before it sends something behind its word.
+const NUDGE: Duration = Duration::from_millis(50);
+
+/// Who speaks.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::verbs) struct Speaker {
+    /// The caller: speaks first.
+    pub(in crate::verbs) calls: bool,
+    /// The connection is of iWARP.
+    pub(in crate::verbs) iwarp: bool,
+}
+
 /// Says what we promise and hears what the peer promises, as a byte.
 ///
 /// # Errors
@@ -27,14 +43,14 @@ pub(in crate::verbs) fn swap(
     wire: &mut Wire,
     queue: &mut SendQueue,
     call: &mut Call,
-    (ours, calls): (Promise, bool),
+    (ours, speaker): (Promise, Speaker),
     deadline: Instant,
 ) -> io::Result<u8> {
-    if calls {
+    if speaker.calls {
         say(wire, queue, ours)?;
     }
-    let theirs = hear(wire, queue, call, deadline)?;
-    if !calls {
+    let theirs = hear(wire, queue, call, speaker, deadline)?;
+    if !speaker.calls {
         call.heard();
         say(wire, queue, ours)?;
     }
@@ -50,8 +66,10 @@ fn hear(
     wire: &mut Wire,
     queue: &mut SendQueue,
     call: &mut Call,
+    speaker: Speaker,
     deadline: Instant,
 ) -> io::Result<u8> {
+    let nudges = speaker.calls && speaker.iwarp;
     let (mut asked, mut ended) = (false, false);
     loop {
         // One at a time: what follows the peer's word belongs to the endpoint.
@@ -68,7 +86,16 @@ fn hear(
                 return Err(broken("the peer left in the middle of the handshake"));
             }
             asked = false;
-            ended = wait(wire, call, deadline)?;
+            let most = time_left(deadline)?;
+            let most = if nudges { most.min(NUDGE) } else { most };
+            match wait(wire, call, most)? {
+                News::None if nudges => {
+                    let write = request(sys::WR_RDMA_WRITE, 0);
+                    queue.push(write, Payload::Empty, Origin::Ready);
+                    queue.ring(wire)?;
+                }
+                news => ended = news == News::End,
+            }
             continue;
         }
         let [wc] = &wcs;
@@ -88,21 +115,35 @@ fn hear(
     }
 }
 
-/// Waits for a completion, or for the end of the call: whether that has come.
-fn wait(wire: &Wire, call: &mut Call, deadline: Instant) -> io::Result<bool> {
-    let left = Timespec::try_from(time_left(deadline)?).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let news = {
+/// What was waited for.
+#[derive(Debug, PartialEq, Eq)]
+enum News {
+    None,
+    /// Maybe a completion.
+    Some,
+    /// The call has ended.
+    End,
+}
+
+/// Waits for a completion, or for the end of the call.
+fn wait(wire: &Wire, call: &mut Call, most: Duration) -> io::Result<News> {
+    let most = Timespec::try_from(most).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let [completed, called] = {
         // SAFETY: the descriptor belongs to the channel of `wire`.
         let completions = unsafe { BorrowedFd::borrow_raw(wire.channel_fd()) };
         let mut fds = [
             PollFd::from_borrowed_fd(completions, PollFlags::IN),
             PollFd::from_borrowed_fd(call.fd(), PollFlags::IN),
         ];
-        match poll(&mut fds, Some(&left)) {
+        match poll(&mut fds, Some(&most)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        !fds[1].revents().is_empty()
+        fds.map(|fd| !fd.revents().is_empty())
     };
-    Ok(news && call.has_ended())
+    Ok(match (called && call.has_ended(), completed || called) {
+        (true, _) => News::End,
+        (false, true) => News::Some,
+        (false, false) => News::None,
+    })
 }
