@@ -1,6 +1,12 @@
-"""Writes rows of a workload as Flink's program reads them: 32 bytes each, little-endian. Usage: pack.py WORKLOAD FROM TO"""
+"""Writes rows of a workload as other programs read them. Usage: pack.py WORKLOAD FROM TO
 
+Of groups 32 bytes each, little-endian (flink/…/Rows.java). Of joins a file for each table: time, key and value of 8 bytes,
+the length of the other columns as one text in 4 bytes, and the text, little-endian (flink/…/Events.java).
+"""
+
+import struct
 import sys
+from pathlib import Path
 
 import numpy as np
 import peer
@@ -30,4 +36,20 @@ def main(name, source, target):
             out.write(rows.tobytes())
 
 
-main(*sys.argv[1:])
+def join(name, source, target):
+    for side in peer.JOINS[name]:
+        table = Path(source).with_suffix(f".{side.table}.parquet")
+        with open(Path(target).with_suffix(f".{side.table}.rows"), "wb") as out:
+            for batch in pq.ParquetFile(table).iter_batches(1 << 16):
+                known = {"date_time", side.key, side.value}
+                others = [name for name in batch.schema.names if name not in known]
+                texts = [batch.column(name).cast(pa.string()) for name in others]
+                text = pc.binary_join_element_wise(*texts, ",").to_pylist()
+                times = batch.column("date_time").cast(pa.timestamp("ms")).cast(pa.int64()).to_pylist()
+                values = batch.column(side.value).to_pylist() if side.value else [0] * batch.num_rows
+                for row in zip(times, batch.column(side.key).to_pylist(), values, text):
+                    encoded = row[3].encode()
+                    out.write(struct.pack("<qqqi", *row[:3], len(encoded)) + encoded)
+
+
+(join if sys.argv[1] in peer.JOINS else main)(*sys.argv[1:])

@@ -39,6 +39,22 @@ WORKLOADS = {
 }
 
 
+@dataclass(frozen=True)
+class Side:
+    """A table that is joined; its other columns are one text."""
+
+    table: str
+    key: str
+    value: str | None = None
+
+
+# Joins of two tables by `date_time`, for streaming engines: windows of so many milliseconds, or sessions with such a gap.
+JOINS = {
+    "nb8": (Side("auctions", "seller", "id"), Side("persons", "id")),
+    "nb11": (Side("bids", "bidder", "price"), Side("persons", "id")),
+}
+
+
 def sql(workload, quotient):
     """The query in SQL: sums over the groups, so that no engine has to hand over millions of rows.
 

@@ -19,6 +19,10 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 STREAMING = {"timely", "flink", "flink-combine"}
+# Rows of joins are longer: so many times fewer of them.
+FEWER = {"nb8": 8, "nb11": 8}
+# Who joins.
+JOINERS = {"nb8": {"timely", "flink"}, "nb11": {"flink"}}
 
 
 class Peer:
@@ -63,17 +67,20 @@ def compare(arguments, workload, peers, directory):
     rows = directory / f"{workload}.parquet"
     named = ["ysb", "--keys", "10000000"] if workload == "ysb-keys" else [workload]
     ours = [arguments.millstream, "bench", *named, "--json"]
-    ours += ["--rows", str(arguments.rows // arguments.threads), "--workers", str(arguments.threads)]
-    say(f"{workload}: {arguments.rows:,} rows, {arguments.threads} thread(s)")
+    count = arguments.rows // FEWER.get(workload, 1)
+    ours += ["--rows", str(count // arguments.threads), "--workers", str(arguments.threads)]
+    say(f"{workload}: {count:,} rows, {arguments.threads} thread(s)")
     expected = json.loads(subprocess.check_output([*ours, "--write", str(rows)], text=True))
-    if expected["rows"] != arguments.rows:
-        raise SystemExit(f"{expected['rows']} rows were written, not {arguments.rows}")
+    if expected["rows"] != count:
+        raise SystemExit(f"{expected['rows']} rows were written, not {count}")
+    peers = [name for name in peers if name in JOINERS.get(workload, peers)]
     started = [Peer(name, command(arguments, name, workload, rows)) for name in peers]
     refused = []
     rates = []
     # The first round warms up: caches of plans, compilers of Java.
     for round_ in range(arguments.runs + 1):
-        line = subprocess.check_output([*ours, "--runs", "1"], text=True)
+        # Of a process that has just begun the first run waits for memory; the others keep theirs.
+        line = subprocess.check_output([*ours, "--runs", "3"], text=True)
         rates.append(json.loads(line)["rows_per_s"]["median"])
         for peer in started:
             if peer in refused:
@@ -86,9 +93,11 @@ def compare(arguments, workload, peers, directory):
         peer.close()
     for file in directory.iterdir():
         file.unlink()
-    figures = [("millstream", "", [arguments.rows / rate for rate in rates[1:]])]
-    figures += [(p.name, p.version, p.seconds[1:]) for p in started if p not in refused]
-    return [(workload, *figure) for figure in figures]
+    figures = [("millstream", "", rates[1:])]
+    for peer in started:
+        if peer not in refused:
+            figures.append((peer.name, peer.version, [count / seconds for seconds in peer.seconds[1:]]))
+    return [(workload, count, *figure) for figure in figures]
 
 
 def same(result, expected):
@@ -98,20 +107,21 @@ def same(result, expected):
 
 def command(arguments, name, workload, rows):
     options = ["--workload", workload, "--rows", str(rows), "--threads", str(arguments.threads)]
+    if workload in JOINERS:
+        options[3] = str(pack(arguments, workload, rows))
     if name == "timely":
         return [arguments.timely, "--version", arguments.timely_version, *options]
     if name in ("flink", "flink-combine"):
-        packed = pack(arguments, workload, rows)
-        options[3] = str(packed)
+        options[3] = str(pack(arguments, workload, rows))
         combine = ["--combine"] if name == "flink-combine" else []
         return [*shlex.split(arguments.flink), "peer.Main", *options, *combine]
     return [arguments.python, str(HERE / f"{name}_peer.py"), *options]
 
 
 def pack(arguments, workload, rows):
-    """Rows for Java: see flink/…/Rows.java."""
+    """Rows as pack.py writes them."""
     packed = rows.with_suffix(".rows")
-    if not packed.exists():
+    if not any(rows.parent.glob("*.rows")):
         subprocess.check_call([arguments.python, str(HERE / "pack.py"), workload, str(rows), str(packed)])
     return packed
 
@@ -121,8 +131,8 @@ def report(table, arguments):
     print(f"\n{'workload':<10}{'engine':<28}{'M records/s':>12}{'least':>9}{'greatest':>9}{'times slower':>14}")
     for workload in dict.fromkeys(row[0] for row in table):
         ours = None
-        for _, name, version, seconds in [row for row in table if row[0] == workload]:
-            rates = sorted(arguments.rows / s / 1e6 for s in seconds)
+        for _, count, name, version, per_second in [row for row in table if row[0] == workload]:
+            rates = sorted(rate / 1e6 for rate in per_second)
             median = statistics.median(rates)
             ours = ours or median
             ratio = "" if name == "millstream" else f"{ours / median:.1f}"
@@ -131,7 +141,7 @@ def report(table, arguments):
             print(f"{workload:<10}{label:<28}{median:>12.1f}{rates[0]:>9.1f}{rates[-1]:>9.1f}{ratio:>14}")
             lines.append({
                 "workload": workload, "engine": name, "version": version, "threads": arguments.threads,
-                "rows": arguments.rows, "rows_per_s": [arguments.rows / s for s in seconds],
+                "rows": count, "rows_per_s": per_second,
                 "times_slower": ours / median,
             })
     if arguments.json:
@@ -145,7 +155,7 @@ def say(text):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--workloads", default="ysb,ysb-keys,ro,cm,nb7")
+    add("--workloads", default="ysb,ysb-keys,ro,cm,nb7,nb8,nb11")
     add("--peers", default="duckdb,polars,datafusion,clickhouse,timely,flink,flink-combine")
     add("--threads", type=int, default=1)
     add("--rows", type=int, default=32_000_000)

@@ -83,9 +83,6 @@ pub enum BenchError {
         /// What is right.
         right: Sums,
     },
-    /// The workload reads several tables, and a file holds one. The caller is at fault.
-    #[error("the rows of {0} are those of two tables: they do not fit one file")]
-    Tables(Workload),
     /// The workload cannot run by the clock. The caller is at fault.
     #[error("{0} has no windows of one table, by whose ends latency is measured")]
     NoLatency(Workload),

@@ -89,6 +89,8 @@ pub struct Side {
     pub key: &'static str,
     /// The column of event time.
     pub time: &'static str,
+    /// The other columns that are read.
+    pub others: &'static [&'static str],
 }
 
 /// When rows of one key are together.
@@ -99,6 +101,13 @@ pub enum Span {
     /// With no pause of more milliseconds between them, in both tables together.
     Session(i64),
 }
+
+/// What NB8 reads of an auction, beside its key and the value.
+const AUCTION: [&str; 7] =
+    ["item_name", "description", "initial_bid", "reserve", "expires", "category", "extra"];
+
+/// What NB8 reads of a person, beside the key.
+const PERSON: [&str; 6] = ["name", "email_address", "credit_card", "city", "state", "extra"];
 
 impl Window {
     fn tumble(time: &'static str, size_ms: i64) -> Self {
@@ -134,8 +143,7 @@ impl Workload {
             filter: None,
             answer: Answer::Max,
         };
-        let side = |table, key| Side { table, key, time: "date_time" };
-        let persons = side("persons", "id");
+        let side = |table, key, others| Side { table, key, time: "date_time", others };
         match self {
             Workload::Ysb => Task::Groups(ysb),
             Workload::YsbKeys => Task::Groups(Shape {
@@ -169,15 +177,15 @@ impl Workload {
                 ..bids
             }),
             Workload::Nb8 => Task::Meeting(Meeting {
-                left: side("auctions", "seller"),
+                left: side("auctions", "seller", &AUCTION),
                 value: "id",
-                right: persons,
+                right: side("persons", "id", &PERSON),
                 span: Span::Tumble(12 * 3_600_000),
             }),
             Workload::Nb11 => Task::Meeting(Meeting {
-                left: side("bids", "bidder"),
+                left: side("bids", "bidder", &["auction"]),
                 value: "price",
-                right: persons,
+                right: side("persons", "id", &["name"]),
                 span: Span::Session(10_000),
             }),
         }

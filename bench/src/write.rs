@@ -8,41 +8,56 @@ use millstream::{RowTarget, RunOptions, Session};
 use crate::reference;
 use crate::run::BenchError;
 use crate::tally::Sums;
-use crate::task::Task;
+use crate::task::{Side, Task};
 use crate::workload::{Size, Workload};
 
-/// What a file of rows holds, and what is to come out of it.
+/// What files of rows hold, and what is to come out of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Written {
-    /// Rows in the file.
+    /// Rows in the files.
     pub rows: u64,
     /// Sums over the workload's result.
     pub result: Sums,
 }
 
 /// Writes the columns that a workload reads to `path`, in the order of event time. The extension
-/// says how: `parquet`, `arrow`, `csv`, ….
+/// says how: `parquet`, `arrow`, `csv`, …. Where a workload reads two tables there is a file for
+/// each, with the table's name in front of the extension: `rows.bids.parquet`.
 ///
 /// # Errors
-/// [`BenchError::Tables`] for joins of two tables; when the size is refused or the file cannot be
-/// written.
+/// When the size is refused or a file cannot be written.
 pub fn write(workload: Workload, size: &Size, path: &Path) -> Result<Written, BenchError> {
-    let target = RowTarget::File { path: path.display().to_string(), format: None };
-    let mut session = Session::builder().workers(1).rows_to(target).build()?;
-    let report = session.sql(&rows_sql(workload, size)?)?.run(&RunOptions::default())?;
-    Ok(Written { rows: report.total.rows_out, result: reference::sums(workload, size)? })
+    let sql = workload.sql(size).replace("'preload' = 'true'", "'preload' = 'false'");
+    let tables = tables(workload);
+    let mut rows = 0;
+    for ((table, columns), made) in tables.iter().zip(sql.split_inclusive(';')) {
+        let path = match (tables.len(), path.extension()) {
+            (2.., Some(extension)) => {
+                path.with_extension(format!("{table}.{}", extension.display()))
+            }
+            _ => path.to_owned(),
+        };
+        let target = RowTarget::File { path: path.display().to_string(), format: None };
+        let mut session = Session::builder().workers(1).rows_to(target).build()?;
+        let script = format!("{made}\nSELECT {} FROM {table};", columns.join(", "));
+        rows += session.sql(&script)?.run(&RunOptions::default())?.total.rows_out;
+    }
+    Ok(Written { rows, result: reference::sums(workload, size)? })
 }
 
-/// SQL that gives out the columns that a workload reads.
-fn rows_sql(workload: Workload, size: &Size) -> Result<String, BenchError> {
-    let (table, columns) = match workload.task() {
-        Task::Groups(shape) => (shape.table, shape.columns()),
-        Task::Ratio(ratio) => (ratio.table, vec![ratio.key.0, ratio.window.time, ratio.kind]),
-        Task::Meeting(_) => return Err(BenchError::Tables(workload)),
-    };
-    let sql = workload.sql(size).replace("'preload' = 'true'", "'preload' = 'false'");
-    let made = sql.split_inclusive(';').next().unwrap_or_default();
-    Ok(format!("{made}\nSELECT {} FROM {table};", columns.join(", ")))
+/// The tables that a workload reads, as its SQL makes them, with the columns that it reads.
+fn tables(workload: Workload) -> Vec<(&'static str, Vec<&'static str>)> {
+    match workload.task() {
+        Task::Groups(shape) => vec![(shape.table, shape.columns())],
+        Task::Ratio(ratio) => vec![(ratio.table, vec![ratio.key.0, ratio.window.time, ratio.kind])],
+        Task::Meeting(meeting) => {
+            let columns = |side: Side, value: Option<&'static str>| {
+                let known = [side.key, side.time].into_iter().chain(value);
+                (side.table, known.chain(side.others.iter().copied()).collect())
+            };
+            vec![columns(meeting.left, Some(meeting.value)), columns(meeting.right, None)]
+        }
+    }
 }
 
 impl Written {

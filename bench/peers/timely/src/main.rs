@@ -4,6 +4,8 @@
 //! `../peer.py` says.
 #![forbid(unsafe_code)]
 
+mod join;
+
 use std::error::Error;
 use std::fs::File;
 use std::io::BufRead;
@@ -112,14 +114,25 @@ fn main() -> Result<(), Box<dyn Error>> {
         arguments.nth(1).ok_or_else(|| format!("{name} is missing"))
     };
     let name = option("--workload")?;
-    let workload = workload(&name).ok_or_else(|| format!("no workload {name}"))?;
     let threads: usize = option("--threads")?.parse()?;
-    let rows = Arc::new(read(&workload, &option("--rows")?, threads)?);
-    println!("{{\"version\":\"{}\"}}", option("--version")?);
+    let path = option("--rows")?;
+    let version = option("--version")?;
+    if let Some(workload) = join::workload(&name) {
+        let rows = Arc::new(join::read(&workload, &path)?);
+        return serve(&version, || join::run(workload, &rows, threads));
+    }
+    let workload = workload(&name).ok_or_else(|| format!("no workload {name}"))?;
+    let rows = Arc::new(read(&workload, &path, threads)?);
+    serve(&version, || run(workload, &rows, threads))
+}
+
+/// Runs when told, and says what came out.
+fn serve(version: &str, run: impl Fn() -> Result<Sums, String>) -> Result<(), Box<dyn Error>> {
+    println!("{{\"version\":\"{version}\"}}");
     for line in std::io::stdin().lock().lines() {
         line?;
         let begin = Instant::now();
-        let sums = run(workload, &rows, threads)?;
+        let sums = run()?;
         let seconds = begin.elapsed().as_secs_f64();
         let Sums { rows, whole, real } = sums;
         println!("{{\"seconds\":{seconds},\"rows\":{rows},\"whole\":{whole},\"real\":{real:e}}}");

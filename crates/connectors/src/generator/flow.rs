@@ -84,7 +84,7 @@ impl GeneratorSource {
     }
 }
 
-/// Blocks that are kept in one run.
+/// Blocks that are kept in one run, if rows have no strings.
 const RUN_BLOCKS: usize = 32;
 
 /// Rows of a block: fewer where 8192 would be long in coming, so that no flow waits for its turn.
@@ -254,25 +254,33 @@ fn later(values: &ArrayRef, by_ms: i64) -> ArrayRef {
     }
 }
 
-/// Blocks that were made in advance. Many lie one behind the other in the arrays of a run: who
-/// takes one up counts references to arrays that are in a cache, whereas each block's own would
-/// have to be fetched from memory one after the other.
+/// Blocks that were made in advance. Many lie one behind the other in the arrays of a run: who takes
+/// one up counts references to arrays that are in a cache, whereas each block's own would have to
+/// be fetched from memory one after the other. Strings would bring the buffers of all blocks along:
+/// with them each block is a run of its own.
 struct Kept {
     runs: Vec<RecordBatch>,
+    run_blocks: usize,
     block_rows: usize,
 }
 
 impl Kept {
     fn new(stream: &Stream, deal: Deal) -> Result<Self, ArrowError> {
-        let mut kept = Self { runs: vec![], block_rows: stream.block_rows as usize };
-        let mut run = Vec::with_capacity(RUN_BLOCKS);
+        let plain = |column: &Column| match column.field.data_type() {
+            DataType::Dictionary(..) => true,
+            other => other.is_primitive(),
+        };
+        let run_blocks = if stream.model.columns.iter().all(plain) { RUN_BLOCKS } else { 1 };
+        let block_rows = stream.block_rows as usize;
+        let mut kept = Self { runs: vec![], run_blocks, block_rows };
+        let mut run = Vec::with_capacity(run_blocks);
         let mut block = deal.flow;
         loop {
             let next = stream.block(block)?;
             let ended = next.is_none();
             run.extend(next);
             block += deal.flows;
-            if run.len() == RUN_BLOCKS || ended {
+            if run.len() == run_blocks || ended {
                 kept.runs.push(concat_batches(&stream.schema, &run)?);
                 run.clear();
             }
@@ -284,8 +292,8 @@ impl Kept {
 
     /// A block, by its number among those of the flow.
     fn get(&self, index: usize) -> Option<RecordBatch> {
-        let run = self.runs.get(index / RUN_BLOCKS)?;
-        let first = index % RUN_BLOCKS * self.block_rows;
+        let run = self.runs.get(index / self.run_blocks)?;
+        let first = index % self.run_blocks * self.block_rows;
         let rows = run.num_rows().checked_sub(first)?.min(self.block_rows);
         (rows > 0).then(|| run.slice(first, rows))
     }

@@ -29,7 +29,7 @@ import org.apache.flink.util.Collector;
 /**
  * A workload on Flink's DataStream API, in a local environment: rows in memory, a filter, an exchange by key, windows of
  * event time, an incremental aggregate. With {@code --combine} each task aggregates before the exchange, as somebody would
- * who needs it fast. Speaks as ../peer.py says.
+ * who needs it fast. Joins are in {@link Join}. Speaks as ../peer.py says.
  */
 public final class Main {
     enum Kind { COUNT, MAX, MEAN }
@@ -70,13 +70,18 @@ public final class Main {
             }
         }
         Workload workload = WORKLOADS.get(options.get("--workload"));
+        Join.Workload join = Join.WORKLOADS.get(options.get("--workload"));
         int threads = Integer.parseInt(options.get("--threads"));
-        Rows.shared = new Rows(Path.of(options.get("--rows")));
+        if (join == null) {
+            Rows.shared = new Rows(Path.of(options.get("--rows")));
+        } else {
+            Join.load(join, options.get("--rows"));
+        }
         System.out.printf("{\"version\":\"%s\"}%n", EnvironmentInformation.getVersion());
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         while (lines.readLine() != null) {
             TOTAL.set(new Sums());
-            double seconds = run(workload, threads, combine);
+            double seconds = join == null ? run(workload, threads, combine) : Join.run(join, threads);
             Sums sums = TOTAL.get();
             System.out.printf(Locale.ROOT, "{\"seconds\":%f,\"rows\":%d,\"whole\":%s,\"real\":%.17e}%n",
                     seconds, sums.rows, Long.toUnsignedString(sums.whole), sums.real);
