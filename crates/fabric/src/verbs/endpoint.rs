@@ -429,7 +429,9 @@ impl Endpoint for VerbsEndpoint {
         self.collect();
         self.look_around();
         let owed = self.wire.is_some() && self.credit.told != self.credit.limit;
-        if !requested || owed || !self.news.is_empty() {
+        // What came may have been awaited by requests.
+        let due = self.wire.is_some() && self.queue.due() > 0;
+        if !requested || owed || due || !self.news.is_empty() {
             return Armed::Ready;
         }
         self.armed = true;

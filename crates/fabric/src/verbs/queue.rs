@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::memory::Mapping;
 use super::objects::{Domain, Region, Wire};
 use super::receives::{HEAD_BYTES, Head, MESSAGE_BYTES};
-use super::sys;
+use super::{READS_MAX, sys};
 use crate::{Completion, ErrorKind, OpId, Slab};
 
 /// Requests of one doorbell.
@@ -44,6 +44,7 @@ pub(super) enum Origin {
 
 struct Posted {
     origin: Origin,
+    read: bool,
     /// Keeps source or destination registered until the device has done with it.
     _memory: Option<Slab>,
 }
@@ -70,8 +71,8 @@ pub(super) struct SendQueue {
     signal_every: u32,
     unsignalled: u32,
     iwarp: bool,
-    /// The last request was a read.
-    reads: bool,
+    /// Reads that the device has got.
+    reads: u32,
     inline_max: usize,
     ops: VecDeque<Posted>,
     /// Position of the first of `ops`.
@@ -106,7 +107,7 @@ impl SendQueue {
             signal_every: (depth / 4).max(1),
             unsignalled: 0,
             iwarp: domain.is_iwarp(),
-            reads: false,
+            reads: 0,
             inline_max: inline_max as usize,
             ops: VecDeque::with_capacity(depth as usize),
             first: 0,
@@ -201,28 +202,19 @@ impl SendQueue {
             self.unsignalled = 0;
             wr.send_flags |= sys::SEND_SIGNALED;
         }
+        let read = wr.opcode == sys::WR_RDMA_READ;
         if self.iwarp {
-            self.keep_order(&mut wr);
+            // `due` keeps the order, and has to hear of the end of reads.
+            wr.send_flags &= !sys::SEND_FENCE;
+            wr.send_flags |= if read { sys::SEND_SIGNALED } else { 0 };
         }
         wr.wr_id = seq;
         wr.num_sge = i32::from(sge.length > 0);
         self.users += u32::from(matches!(origin, Origin::User { .. }));
         self.parts += u32::from(matches!(origin, Origin::Part { .. }));
-        self.ops.push_back(Posted { origin, _memory: memory });
+        self.ops.push_back(Posted { origin, read, _memory: memory });
         self.wrs.push(wr);
         self.sges.push(sge);
-    }
-
-    /// Sets the fences of iWARP. There a read is answered behind the writes before it, and a fenced
-    /// one may be refused; but what is posted behind it may be done before it, unless it is fenced.
-    fn keep_order(&mut self, wr: &mut sys::SendWr) {
-        let read = wr.opcode == sys::WR_RDMA_READ;
-        match (read, self.reads) {
-            (true, _) => wr.send_flags &= !sys::SEND_FENCE,
-            (false, true) => wr.send_flags |= sys::SEND_FENCE,
-            (false, false) => {}
-        }
-        self.reads = read;
     }
 
     /// Whether the batch has to go before another request is pushed.
@@ -245,15 +237,37 @@ impl SendQueue {
         sys::Sge { addr, length: length as u32, lkey: self.staging_region.lkey() }
     }
 
-    /// Hands the batch to the device.
+    /// How many requests of the batch the device may have now.
+    ///
+    /// Over iWARP what is posted behind a read may be done before it, and a device that waits at a
+    /// fence may answer no read of the peer meanwhile, so that two that wait do so for ever. So what
+    /// is behind reads stays here until they are done. A read needs no fence to see earlier writes.
+    pub(super) fn due(&self) -> usize {
+        if !self.iwarp {
+            return self.wrs.len();
+        }
+        let mut reads = self.reads;
+        let goes = |wr: &&sys::SendWr| match wr.opcode {
+            sys::WR_RDMA_READ => {
+                reads += 1;
+                reads <= READS_MAX
+            }
+            _ => reads == 0,
+        };
+        self.wrs.iter().take_while(goes).count()
+    }
+
+    /// Hands what is due of the batch to the device.
     ///
     /// # Errors
     /// When the device refuses; what became of the batch is then unknown.
     pub(super) fn ring(&mut self, wire: &mut Wire) -> io::Result<()> {
-        let n = self.wrs.len();
+        let n = self.due();
         if n == 0 {
             return Ok(());
         }
+        let reads = self.wrs[..n].iter().filter(|wr| wr.opcode == sys::WR_RDMA_READ).count();
+        self.reads += reads as u32;
         let (wrs, sges) = (self.wrs.as_mut_ptr(), self.sges.as_mut_ptr());
         for i in 0..n {
             // SAFETY: `i < n`, the length of both vectors, which are not moved before the call
@@ -266,8 +280,8 @@ impl SendQueue {
         // SAFETY: linked above; the memory that the elements name is kept by `ops` and `staging`
         // until the requests have completed, or the queue pair is gone.
         let rung = unsafe { wire.post_send(wrs) };
-        self.wrs.clear();
-        self.sges.clear();
+        self.wrs.drain(..n);
+        self.sges.drain(..n);
         rung
     }
 
@@ -280,6 +294,7 @@ impl SendQueue {
             return None;
         }
         for op in self.ops.drain(..count as usize) {
+            self.reads -= u32::from(op.read);
             match op.origin {
                 Origin::User { id, signalled } => {
                     self.users -= 1;
