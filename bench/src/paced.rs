@@ -307,8 +307,8 @@ mod tests {
     fn flows_share_the_rows_of_the_stream_in_stripes() {
         let one = rows(1, 1, f64::INFINITY).remove(0);
         assert_eq!(one.len(), 10_000);
-        // 6.4 million rows a second: 128 in a stripe.
-        let three = rows(3, 1, 6.4e6);
+        // 12.8 million rows a second: 128 in a stripe.
+        let three = rows(3, 1, 12.8e6);
         let mut together = vec![];
         for stripe in 0..10_000usize.div_ceil(128) {
             let from = stripe / 3 * 128;

@@ -254,10 +254,10 @@ fn later(values: &ArrayRef, by_ms: i64) -> ArrayRef {
     }
 }
 
-/// Blocks that were made in advance. Many lie one behind the other in the arrays of a run: who takes
-/// one up counts references to arrays that are in a cache, whereas each block's own would have to
-/// be fetched from memory one after the other. Strings would bring the buffers of all blocks along:
-/// with them each block is a run of its own.
+/// Blocks that were made in advance. Many lie one behind the other in the arrays of a run: who
+/// takes one up counts references to arrays that are in a cache, whereas each block's own would
+/// have to be fetched from memory one after the other. Strings would bring the buffers of all
+/// blocks along: with them each block is a run of its own.
 struct Kept {
     runs: Vec<RecordBatch>,
     run_blocks: usize,

@@ -160,7 +160,7 @@ fn no_chance_makes_a_run_stand_still() {
             slots: of(&[3, 4, 8]) as u32,
             slot_bytes: of(&[512, 4_096]) as u32,
             text_bytes: of(&[5, 60, 900]) as usize,
-            rows: of(&[20, 80]) as i64,
+            rows: of(&[20, 80, 500]) as i64,
             flows: of(&[1, 3]) as usize,
             ticking: of(&[0, 1]) == 1,
             dozes: of(&[0, 5, 100]),
