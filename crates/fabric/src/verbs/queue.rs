@@ -240,8 +240,9 @@ impl SendQueue {
     /// How many requests of the batch the device may have now.
     ///
     /// Over iWARP what is posted behind a read may be done before it, and a device that waits at a
-    /// fence may answer no read of the peer meanwhile, so that two that wait do so for ever. So what
-    /// is behind reads stays here until they are done. A read needs no fence to see earlier writes.
+    /// fence may answer no read of the peer meanwhile, so that two that wait do so for ever. So
+    /// what is behind reads stays here until they are done. A read needs no fence to see earlier
+    /// writes.
     pub(super) fn due(&self) -> usize {
         if !self.iwarp {
             return self.wrs.len();
