@@ -5,9 +5,9 @@
 //! bits in one step. It is no defence against chosen keys: somebody who can choose keys can make
 //! one node or one bucket busy.
 
-const A: u64 = 0x9e37_79b9_7f4a_7c15;
-const B: u64 = 0xd6e8_feb8_6659_fd93;
-const C: u64 = 0xa076_1d64_78bd_642f;
+pub(crate) const A: u64 = 0x9e37_79b9_7f4a_7c15;
+pub(crate) const B: u64 = 0xd6e8_feb8_6659_fd93;
+pub(crate) const C: u64 = 0xa076_1d64_78bd_642f;
 
 /// The hash of a null.
 pub(crate) const NULL: u64 = 0x2545_f491_4f6c_dd1d;
@@ -19,15 +19,16 @@ fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// The same of products of halves, for vectors: they multiply no more than 32 bits by 32.
+/// The same of products of halves, for vectors: they multiply no more than 32 bits by 32. A product
+/// of halves has room for one half more, so that what is carried is added to the next product.
 #[inline(always)]
 fn fold_of_halves(a: u64, b: u64) -> u64 {
     const LOW: u64 = 0xffff_ffff;
-    let (low, high) = ((a & LOW) * (b & LOW), (a >> 32) * (b >> 32));
-    let (one, other) = ((a & LOW) * (b >> 32), (a >> 32) * (b & LOW));
-    let middle = (low >> 32) + (one & LOW) + (other & LOW);
-    let above = high + (one >> 32) + (other >> 32) + (middle >> 32);
-    (low & LOW | middle << 32) ^ above
+    let low = (a & LOW) * (b & LOW);
+    let one = (a & LOW) * (b >> 32) + (low >> 32);
+    let other = (a >> 32) * (b & LOW) + (one & LOW);
+    let above = (a >> 32) * (b >> 32) + (one >> 32) + (other >> 32);
+    (low & LOW | other << 32) ^ above
 }
 
 /// [`word`], where `HALVES` by products of halves.

@@ -188,7 +188,20 @@ pub fn prefetch<S>(table: &[S], at: usize) {
         // SAFETY: prefetching does not access memory; any address will do. SSE is part of x86-64.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(table.as_ptr().wrapping_add(at).cast()) };
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    {
+        let place = table.as_ptr().wrapping_add(at);
+        // SAFETY: as above; nothing that the program could notice is read or written. A load that
+        // will keep the line in all levels.
+        unsafe {
+            std::arch::asm!(
+                "prfm pldl1keep, [{place}]",
+                place = in(reg) place,
+                options(nomem, nostack, preserves_flags)
+            );
+        }
+    }
+    #[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", not(miri)))))]
     let _ = (table, at);
 }
 

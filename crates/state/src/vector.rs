@@ -9,6 +9,9 @@
 //! The macro that makes the versions calls them as `unsafe` functions, after it has asked the
 //! processor.
 //!
+//! Every 64-bit ARM has NEON, so that there the same loops are vectors without being asked for.
+//! Its hashes are the exception: see `neon`.
+//!
 //! No closures: one that is given to an iterator is compiled for the newer processor, the iterator
 //! is not, and so each of its calls remains a call.
 #![allow(unsafe_code)]
@@ -18,6 +21,9 @@ use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
 
 use crate::hash;
+
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 /// Whether no time lies before the one in front of it; false as well if some lie in the outer
 /// halves of the axis, whose differences might overflow.
@@ -61,6 +67,10 @@ pub(crate) fn any_all(ids: &[u32]) -> (u32, u32) {
 /// belongs.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub(crate) fn starts(words: &[u64], shift: u32, out: &mut [u32]) {
+    #[cfg(target_arch = "aarch64")]
+    if neon::is_faster() {
+        return neon::starts(words, shift, out);
+    }
     match target_cfg_f!(any(target_feature = "avx512f", target_feature = "avx2")) {
         true => starts_by::<true>(words, shift, out),
         false => starts_by::<false>(words, shift, out),
@@ -69,15 +79,34 @@ pub(crate) fn starts(words: &[u64], shift: u32, out: &mut [u32]) {
 
 #[inline(always)]
 fn starts_by<const HALVES: bool>(words: &[u64], shift: u32, out: &mut [u32]) {
-    for (&word, out) in words.iter().zip(out) {
+    let (fours, rest) = of_fours::<HALVES>(words);
+    let (outs, out) = out.split_at_mut(4 * fours.len());
+    for (four, out) in fours.iter().zip(outs.as_chunks_mut::<4>().0) {
+        for at in 0..4 {
+            out[at] = (hash::word_by::<HALVES>(four[at]) >> shift) as u32;
+        }
+    }
+    for (&word, out) in rest.iter().zip(out) {
         *out = (hash::word_by::<HALVES>(word) >> shift) as u32;
     }
+}
+
+/// Words in fours, and those that are left: all of them where the compiler is to make vectors. Of
+/// whole products it makes none that are worth it: NEON would have to move each word out of a
+/// vector and back. It does not try where four of them stand for themselves.
+#[inline(always)]
+fn of_fours<const HALVES: bool>(words: &[u64]) -> (&[[u64; 4]], &[u64]) {
+    if HALVES { (&[], words) } else { words.as_chunks() }
 }
 
 /// Writes the hash of each word, without its lowest `cut` bits, to `out`; where `next`, combined
 /// with what is there.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub(crate) fn hashes(words: &[u64], cut: u32, next: bool, out: &mut [u64]) {
+    #[cfg(target_arch = "aarch64")]
+    if neon::is_faster() {
+        return neon::hashes(words, cut, next, out);
+    }
     match target_cfg_f!(any(target_feature = "avx512f", target_feature = "avx2")) {
         true => hashes_by::<true>(words, cut, next, out),
         false => hashes_by::<false>(words, cut, next, out),
@@ -86,15 +115,30 @@ pub(crate) fn hashes(words: &[u64], cut: u32, next: bool, out: &mut [u64]) {
 
 #[inline(always)]
 fn hashes_by<const HALVES: bool>(words: &[u64], cut: u32, next: bool, out: &mut [u64]) {
-    if next {
-        for (&word, out) in words.iter().zip(out) {
-            *out = hash::combine_by::<HALVES>(*out, hash::word_by::<HALVES>(word >> cut));
-        }
-    } else {
-        for (&word, out) in words.iter().zip(out) {
-            *out = hash::word_by::<HALVES>(word >> cut);
+    match next {
+        true => hashes_on::<HALVES, true>(words, cut, out),
+        false => hashes_on::<HALVES, false>(words, cut, out),
+    }
+}
+
+#[inline(always)]
+fn hashes_on<const HALVES: bool, const NEXT: bool>(words: &[u64], cut: u32, out: &mut [u64]) {
+    let (fours, rest) = of_fours::<HALVES>(words);
+    let (outs, out) = out.split_at_mut(4 * fours.len());
+    for (four, out) in fours.iter().zip(outs.as_chunks_mut::<4>().0) {
+        for at in 0..4 {
+            out[at] = hash_on::<HALVES, NEXT>(out[at], four[at] >> cut);
         }
     }
+    for (&word, out) in rest.iter().zip(out) {
+        *out = hash_on::<HALVES, NEXT>(*out, word >> cut);
+    }
+}
+
+#[inline(always)]
+fn hash_on<const HALVES: bool, const NEXT: bool>(before: u64, word: u64) -> u64 {
+    let hash = hash::word_by::<HALVES>(word);
+    if NEXT { hash::combine_by::<HALVES>(before, hash) } else { hash }
 }
 
 /// The values whose bits are set.
@@ -259,6 +303,16 @@ mod tests {
         true
     );
 
+    #[cfg(target_arch = "aarch64")]
+    fn neon(words: &[u64]) -> Hashes {
+        let (mut starts, mut one) = (vec![0; words.len()], vec![0; words.len()]);
+        super::neon::starts(words, 47, &mut starts);
+        super::neon::hashes(words, 3, false, &mut one);
+        let mut two = one.clone();
+        super::neon::hashes(words, 0, true, &mut two);
+        (starts, [one, two])
+    }
+
     #[test]
     fn all_versions_hash_alike() {
         for len in lengths() {
@@ -283,6 +337,8 @@ mod tests {
                 // SAFETY: as above.
                 assert_eq!(unsafe { avx512(&words) }, expected);
             }
+            #[cfg(target_arch = "aarch64")]
+            assert_eq!(neon(&words), expected);
             let (mut chosen, mut each) = (vec![0; len], vec![0; len]);
             super::starts(&words, 47, &mut chosen);
             super::hashes(&words, 3, false, &mut each);

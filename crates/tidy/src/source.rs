@@ -22,6 +22,7 @@ pub const UNSAFE_ALLOWED: &[&str] = &[
     "crates/verbs-sim/",
     "crates/state/src/kernel.rs",
     "crates/state/src/vector.rs",
+    "crates/state/src/vector/neon.rs",
     "crates/state/examples/",
 ];
 
