@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use super::inbox::{EXPORTS_MAX, OwnInbox, PeerInbox};
@@ -399,6 +399,9 @@ impl Endpoint for ShmEndpoint {
             // `Local`. The peer may change the source meanwhile: the bytes are then torn, which a
             // read may be (G7).
             unsafe { std::ptr::copy(from.cast_const(), dst.as_ptr(), dst.len()) }
+            // Who reads a second time, to see whether the first reading was whole, reads later:
+            // some processors would load in another order.
+            fence(Ordering::Acquire);
         });
         let outcome = if self.is_retired(&src.key) { Ok(()) } else { outcome };
         self.settle(outcome, id, flags.has(Flags::SIGNAL));

@@ -29,7 +29,10 @@ impl Mapping {
     /// When the operating system refuses.
     pub(super) fn new(bytes: usize) -> io::Result<Self> {
         let huge = bytes.checked_next_multiple_of(HUGE_BYTES).filter(|_| bytes >= HUGE_BYTES);
-        if let Some(mapping) = huge.and_then(|bytes| Self::map(bytes, MapFlags::HUGETLB).ok()) {
+        // By size: the default one may be larger, 512 MiB on some ARM, and is not unmapped in
+        // parts.
+        let flags = MapFlags::HUGETLB | MapFlags::HUGE_2MB;
+        if let Some(mapping) = huge.and_then(|bytes| Self::map(bytes, flags).ok()) {
             return Ok(mapping);
         }
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE_BYTES);

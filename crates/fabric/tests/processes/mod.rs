@@ -2,7 +2,7 @@
 //! exchange addresses and keys over the pipes of the second one, which stand for the control plane.
 
 use std::io::{BufRead, BufReader, Lines, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ const MESSAGES: u32 = 4000;
 const SLOT: usize = 512;
 const PATIENCE: Duration = Duration::from_secs(10);
 
+mod again;
 #[allow(dead_code, reason = "tests/faults.rs goes through it, the others start nothing of it")]
 pub mod steps;
 
@@ -90,7 +91,7 @@ struct Second {
 
 impl Second {
     fn start(test: &str, role: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().expect("this binary has a path"))
+        let mut child = again::this_binary()
             .args(["--exact", test, "--nocapture"])
             .env(ROLE, role)
             .stdin(Stdio::piped())
