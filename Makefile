@@ -2,7 +2,7 @@
 #
 # Cargo builds into $CARGO_TARGET_DIR, else into ../target if that exists, else into ./target.
 
-.PHONY: help demo test cases test-rdma test-hosts test-mpi test-slurm miri bench instructions bench-peers lint format deny docs data clean
+.PHONY: help demo test cases test-rdma test-hosts test-mpi test-slurm test-arm miri bench instructions bench-peers lint format deny docs data clean
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,10 @@ test-mpi: ## jobs started by mpirun of Open MPI and of MPICH (installs them)
 test-slurm: ## jobs started by srun on a SLURM of this machine (installs it; needs root)
 	@scripts/install-deps.sh
 	@scripts/test-slurm.sh
+
+test-arm: ## the lower layers on 64-bit ARM, under QEMU on other machines (installs it and a compiler)
+	@scripts/install-deps.sh
+	@scripts/test-arm.sh $(NAME)
 
 miri: ## runs tests of unsafe code under Miri (needs a nightly toolchain)
 	@scripts/miri.sh
