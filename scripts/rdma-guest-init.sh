@@ -110,6 +110,72 @@ for devices in rxe0 rxe1,rxe2; do
   done
 done
 
+# Two hosts: this network namespace, and one whose processes take the second device. They know of each other by a
+# wire of their own; that of the devices stays here, since Soft-RoCE of kernel 6.1 sends in no other namespace.
+busybox unshare -n busybox sleep 100000 &
+other=$!
+until [ "$(busybox readlink /proc/$other/ns/net)" != "$(busybox readlink /proc/self/ns/net)" ]; do
+  busybox usleep 10000
+done
+there="busybox nsenter -t $other -n"
+$ip link add near type veth peer name far netns $other
+$ip addr add 10.79.0.1/24 dev near
+$ip link set near up
+$there $ip link set lo up
+$there $ip addr add 10.79.0.2/24 dev far
+$there $ip link set far up
+
+# four ARGUMENTS…: the flights as a job of four ranks, 0 and 1 on this host, 2 and 3 on the other. Those of a host
+# are joined by its memory, the others by the devices, and the rows are those of one process.
+four() {
+  echo "== two hosts: millstream run --fabric auto $*"
+  pids=
+  for rank in 0 1 2 3; do
+    host=$((rank / 2 + 1))
+    inside=
+    [ $host = 1 ] || inside=$there
+    MILLSTREAM_NODES=4 MILLSTREAM_RANK=$rank MILLSTREAM_JOB=hosts MILLSTREAM_RENDEZVOUS=/run \
+      MILLSTREAM_RDMA=device=rxe$host $inside millstream run $flights "$@" --listen 10.79.0.$host:0 --insecure \
+      --format csv --progress none --log millstream=debug >/dev/null 2>/run/said.$rank &
+    pids="$pids $!"
+  done
+  for pid in $pids; do wait $pid || rc=97; done
+  for rank in 0 1 2 3; do
+    joined=$(busybox sed -n 's/.*joined with node \([0-9]\) by \([a-z]*\).*/\1 \2/p' /run/said.$rank)
+    joined=$(echo $joined)
+    echo "rank $rank is joined with $joined"
+    case $rank in
+      0) [ "$joined" = "1 shm 2 verbs 3 verbs" ] ;;
+      1) [ "$joined" = "0 shm 2 verbs 3 verbs" ] ;;
+      2) [ "$joined" = "0 verbs 1 verbs 3 shm" ] ;;
+      3) [ "$joined" = "0 verbs 1 verbs 2 shm" ] ;;
+    esac || rc=99
+  done
+  busybox grep -h -A 1 '^error' /run/said.*
+  is_expected flights target/demo/flights.csv
+}
+
+# bytes INTERFACE…: what they have sent and received so far.
+bytes() {
+  total=0
+  for interface in "$@"; do
+    for direction in rx tx; do
+      read -r counted </sys/class/net/$interface/statistics/${direction}_bytes
+      total=$((total + counted))
+    done
+  done
+  echo $total
+}
+
+four --workers 1
+# Workers of which two share a process.
+devices_before=$(bytes va) others_before=$(bytes lo near)
+four --workers 2 --set millstream.exchange=shuffle
+by_devices=$(($(bytes va) - devices_before)) by_others=$(($(bytes lo near) - others_before))
+echo "bytes: $by_devices between the devices, $by_others by TCP"
+[ $by_devices -gt $by_others ] || rc=95
+kill $other
+
 # Groups come last: in kernel 6.1 a connection manager or queue pair of Soft-RoCE was seen to hang after them.
 for devices in rxe0 rxe1,rxe2; do
   echo "== $devices: groups"
