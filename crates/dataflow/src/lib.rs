@@ -8,6 +8,7 @@
 
 mod aggregate;
 pub mod bad;
+mod chunks;
 pub mod connector;
 pub mod cost;
 pub mod error;

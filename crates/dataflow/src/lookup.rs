@@ -174,7 +174,8 @@ impl LookupRun {
         self.clock_moved.wait_for(|| self.time().1.then_some(())).await;
         let rows = self.rows.take();
         let table = self.process.table(self.tag, || {
-            Hashed::new(concat_batches(&self.spec.kept(), &rows)?, &self.spec.keys[1])
+            let kept = self.spec.kept();
+            Hashed::new(vec![concat_batches(&kept, &rows)?], &kept, &self.spec.keys[1])
         })?;
         drop(rows);
         self.account(table.bytes())?;

@@ -11,14 +11,13 @@ use arrow::array::{
     Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt32Array, new_null_array,
 };
 use arrow::buffer::NullBuffer;
-use arrow::compute::take;
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::SchemaRef;
 use arrow::row::{RowConverter, Rows, SortField};
 use state::{KeyTable, NullKeys};
 
+use crate::chunks::{Chunks, taken};
 use crate::error::DataflowError;
 use crate::job::{Origin, Step};
-use crate::wire::bytes_of;
 
 /// Which rows of a join are given out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,8 +170,14 @@ impl Keys {
 /// Rows that are found by their keys.
 #[derive(Debug)]
 pub(crate) struct Hashed {
-    pub(crate) batch: RecordBatch,
+    pub(crate) rows: Chunks,
     table: KeyTable,
+    chains: Option<Chains>,
+}
+
+/// The rows of each key, where not each row has a key of its own, whose id is the row's number.
+#[derive(Debug)]
+struct Chains {
     /// By the id of a key its first row, + 1; the others follow in `next`, in the same way, which
     /// is empty where each key has one row.
     first: Vec<u32>,
@@ -180,13 +185,57 @@ pub(crate) struct Hashed {
 }
 
 impl Hashed {
-    pub(crate) fn new(batch: RecordBatch, keys: &[usize]) -> Result<Self, DataflowError> {
-        let columns = columns_of(&batch, keys);
-        let types: Vec<DataType> = columns.iter().map(|key| key.data_type().clone()).collect();
-        let mut table = KeyTable::new(&types, NullKeys::Nothing)?;
-        let (rows, mut ids) = (batch.num_rows(), vec![]);
-        table.intern(&columns, rows, &mut ids)?;
-        let (mut first, mut next) = (vec![0; table.len()], vec![0; rows]);
+    /// Rows of several batches, which have the columns `keys`.
+    pub(crate) fn new(
+        batches: Vec<RecordBatch>,
+        schema: &SchemaRef,
+        keys: &[usize],
+    ) -> Result<Self, DataflowError> {
+        let types = keys.iter().map(|&key| schema.field(key).data_type().clone());
+        let mut table = KeyTable::new(&types.collect::<Vec<_>>(), NullKeys::Nothing)?;
+        let rows = Chunks::new(batches);
+        let (mut ids, mut some) = (Vec::with_capacity(rows.rows()), vec![]);
+        for batch in rows.batches() {
+            if table.len() > ids.len() / 2 {
+                // Most rows have keys of their own.
+                table.reserve(rows.rows() - ids.len())?;
+            }
+            table.intern(&columns_of(batch, keys), batch.num_rows(), &mut some)?;
+            ids.extend_from_slice(&some);
+        }
+        let chains = (table.len() < ids.len()).then(|| Chains::new(table.len(), &ids));
+        Ok(Self { rows, table, chains })
+    }
+
+    /// The first row of a key, + 1; 0 if there is none.
+    #[inline]
+    fn first(&self, id: u32) -> u32 {
+        match &self.chains {
+            Some(chains) => chains.first.get(id as usize).copied().unwrap_or(0),
+            None if (id as usize) < self.table.len() => id + 1,
+            None => 0,
+        }
+    }
+
+    /// The row behind a row of the same key; both + 1.
+    #[inline]
+    fn next(&self, at: u32) -> u32 {
+        self.chains
+            .as_ref()
+            .map_or(0, |chains| chains.next.get(at as usize - 1).copied().unwrap_or(0))
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        let links = self.chains.as_ref().map_or(0, |chains| chains.first.len() + chains.next.len());
+        self.rows.bytes() + self.table.bytes() + links * size_of::<u32>()
+    }
+}
+
+impl Chains {
+    /// Of rows with keys of these ids, of which there are so many.
+    fn new(keys: usize, ids: &[u32]) -> Self {
+        let (mut first, mut next) = (vec![0; keys], vec![0; ids.len()]);
         let mut several = false;
         for (row, &id) in ids.iter().enumerate().rev() {
             if let Some(first) = first.get_mut(id as usize) {
@@ -194,26 +243,7 @@ impl Hashed {
                 several |= next[row] != 0;
             }
         }
-        let next = if several { next } else { vec![] };
-        Ok(Self { batch, table, first, next })
-    }
-
-    /// The first row of a key, + 1; 0 if there is none.
-    #[inline]
-    fn first(&self, id: u32) -> u32 {
-        self.first.get(id as usize).copied().unwrap_or(0)
-    }
-
-    /// The row behind a row of the same key; both + 1.
-    #[inline]
-    fn next(&self, at: u32) -> u32 {
-        self.next.get(at as usize - 1).copied().unwrap_or(0)
-    }
-
-    /// Bytes held.
-    pub(crate) fn bytes(&self) -> usize {
-        let links = (self.first.len() + self.next.len()) * size_of::<u32>();
-        bytes_of(&self.batch) + self.table.bytes() + links
+        Self { first, next: if several { next } else { vec![] } }
     }
 }
 
@@ -263,7 +293,7 @@ impl Pairing {
         hashed: Arc<Hashed>,
         kind: JoinKind,
     ) -> Self {
-        let met = Met::new(kind, 1 - side, hashed.batch.num_rows());
+        let met = Met::new(kind, 1 - side, hashed.rows.rows());
         Self { hashed, side, keys: keys.to_vec(), waiting: batches.into(), probing: None, met }
     }
 
@@ -287,7 +317,8 @@ impl Pairing {
             let met = Met::new(terms.kind, self.side, ids.len());
             self.probing = Some(Probing { batch, ids, row: 0, at: None, met });
         }
-        self.met.singles(terms, 1 - self.side, &self.hashed.batch, rows_max)
+        let Self { hashed, met, side, .. } = self;
+        met.singles(terms, 1 - *side, |rows| hashed.rows.take(rows), rows_max)
     }
 
     /// The next rows of a batch; `None` when it is through.
@@ -306,7 +337,8 @@ impl Pairing {
                 return Ok(Some(paired));
             }
         }
-        probing.met.singles(terms, self.side, &probing.batch, rows_max)
+        let Probing { batch, met, .. } = probing;
+        met.singles(terms, self.side, |rows| taken(batch, rows), rows_max)
     }
 
     /// Pairs that pass the filter, as rows, if pairs are given out.
@@ -360,7 +392,7 @@ impl Pairing {
             }
             _ => taken(&probing.batch, own)?,
         };
-        let other = taken(&self.hashed.batch, other)?;
+        let other = self.hashed.rows.take(other)?;
         Ok(match self.side {
             0 => own.into_iter().chain(other).collect(),
             _ => other.into_iter().chain(own).collect(),
@@ -417,7 +449,7 @@ impl Met {
         &mut self,
         terms: Terms<'_>,
         side: usize,
-        of: &RecordBatch,
+        take: impl FnOnce(&UInt32Array) -> Result<Vec<ArrayRef>, DataflowError>,
         rows_max: usize,
     ) -> Result<Option<Paired>, DataflowError> {
         let Some(with) = terms.kind.alone(side) else { return Ok(None) };
@@ -432,15 +464,11 @@ impl Met {
             return Ok(None);
         }
         let rows = UInt32Array::from(rows);
-        let batch = terms.single(side, &taken(of, &rows)?, rows.len())?;
+        let batch = terms.single(side, &take(&rows)?, rows.len())?;
         Ok(Some((batch, rows)))
     }
 }
 
 pub(crate) fn columns_of(batch: &RecordBatch, columns: &[usize]) -> Vec<ArrayRef> {
     columns.iter().map(|&column| batch.column(column).clone()).collect()
-}
-
-fn taken(batch: &RecordBatch, rows: &UInt32Array) -> Result<Vec<ArrayRef>, DataflowError> {
-    Ok(batch.columns().iter().map(|column| take(column, rows, None)).collect::<Result<_, _>>()?)
 }

@@ -59,6 +59,14 @@ impl KeyTable {
         Ok(Self { types, nulls, index, len: 0, words: vec![] })
     }
 
+    /// Makes room for so many more keys at once, where it would else be made step by step.
+    ///
+    /// # Errors
+    /// [`StateError::Growth`], [`StateError::Full`].
+    pub fn reserve(&mut self, more: usize) -> Result<(), StateError> {
+        self.index.reserve(more)
+    }
+
     /// Replaces `ids` by the id of each of `rows` rows, of which `keys` has a column per key. A key
     /// that has no id is given the next one.
     ///

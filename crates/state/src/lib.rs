@@ -36,6 +36,7 @@ mod aggregate;
 pub mod aggregates;
 pub mod epoch;
 mod error;
+mod gather;
 mod groups;
 mod hash;
 mod index;
@@ -61,6 +62,7 @@ mod words;
 
 pub use aggregate::{Accumulator, Aggregate, Holes};
 pub use error::StateError;
+pub use gather::gather;
 pub use groups::{Groups, Ids};
 pub use index::KeyMode;
 pub use kernel::prefetch;

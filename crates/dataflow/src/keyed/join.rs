@@ -7,7 +7,6 @@
 //! meeting ends and not where a window does: the end of the window is a key then. A batch is
 //! dropped with the last of its windows.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -218,11 +217,13 @@ impl Firing {
             let window = several.then_some(*window_end);
             (schema, keys.iter().copied().chain(window).collect::<Vec<_>>())
         };
+        let mut batches_of = |side: usize| {
+            gathered(&spec.sides[side].schema, std::mem::take(&mut sides[side]), rows_max)
+        };
         let (schema, keys) = of(1 - probed);
-        let whole = concat_batches(schema, &std::mem::take(&mut sides[1 - probed]))?;
-        let hashed = Arc::new(Hashed::new(whole, &keys)?);
-        let (schema, keys) = of(probed);
-        let batches = gathered(schema, std::mem::take(&mut sides[probed]), rows_max)?;
+        let hashed = Arc::new(Hashed::new(batches_of(1 - probed)?, schema, &keys)?);
+        let (_, keys) = of(probed);
+        let batches = batches_of(probed)?;
         let bytes = hashed.bytes() + batches.iter().map(bytes_of).sum::<usize>();
         Ok(Self { pairing: Pairing::new((probed, &keys), batches, hashed, spec.kind), bytes })
     }
@@ -237,21 +238,21 @@ fn gathered(
     schema: &SchemaRef,
     batches: Vec<RecordBatch>,
     rows_max: usize,
-) -> Result<VecDeque<RecordBatch>, DataflowError> {
-    let mut gathered = VecDeque::with_capacity(batches.len());
+) -> Result<Vec<RecordBatch>, DataflowError> {
+    let mut gathered = Vec::with_capacity(batches.len());
     let mut few: Vec<RecordBatch> = vec![];
     for batch in batches {
         let is_large = |rows: usize| rows >= rows_max / LARGE_PART;
         if is_large(batch.num_rows()) || rows_of(&few) + batch.num_rows() > rows_max {
-            gathered.push_back(concat_batches(schema, &few)?);
+            gathered.push(concat_batches(schema, &few)?);
             few.clear();
         }
         match is_large(batch.num_rows()) {
-            true => gathered.push_back(batch),
+            true => gathered.push(batch),
             false => few.push(batch),
         }
     }
-    gathered.push_back(concat_batches(schema, &few)?);
+    gathered.push(concat_batches(schema, &few)?);
     gathered.retain(|batch| batch.num_rows() > 0);
     Ok(gathered)
 }

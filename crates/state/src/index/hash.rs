@@ -360,6 +360,10 @@ impl WordIndex {
         spread(out, nulls, self.index.null.unwrap_or(UNKNOWN));
     }
 
+    pub(crate) fn reserve(&mut self, more: usize) -> Result<(), StateError> {
+        self.index.reserve(more)
+    }
+
     pub(crate) fn total(&self) -> usize {
         self.index.keys.len()
     }
@@ -425,6 +429,10 @@ impl<K: Packed> PackedIndex<K> {
         pack(keys, &mut vec![], &mut packed)?;
         self.index.find(&packed, out);
         Ok(())
+    }
+
+    pub(crate) fn reserve(&mut self, more: usize) -> Result<(), StateError> {
+        self.index.reserve(more)
     }
 
     pub(crate) fn total(&self) -> usize {

@@ -115,6 +115,16 @@ impl Index {
         }
     }
 
+    /// Makes room for `more` keys, in the modes that keep their words.
+    pub(crate) fn reserve(&mut self, more: usize) -> Result<(), StateError> {
+        match self {
+            Self::Hash(index) => index.reserve(more),
+            Self::Packed(index) => index.reserve(more),
+            Self::PackedWide(index) => index.reserve(more),
+            Self::One | Self::Refused(_) | Self::Array(_) | Self::Wide(_) => Ok(()),
+        }
+    }
+
     /// Replaces `ids` by the id of each of `rows` keys, [`UNKNOWN`] where it has none, in any mode
     /// but Array.
     pub(crate) fn find(
