@@ -16,7 +16,7 @@ mod quotient;
 mod words;
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{
     Array, ArrayData, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions, make_array,
@@ -28,11 +28,11 @@ use arrow::error::ArrowError;
 use dataflow::error::DataflowError;
 use dataflow::job::{Origin, Step, Stepped};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema};
+use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::execution::context::ExecutionProps;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
-use datafusion::logical_expr::{Expr, ExprSchemable, Operator};
+use datafusion::logical_expr::{ColumnarValue, Expr, ExprSchemable, Operator};
 use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
 use state::vector;
 
@@ -72,7 +72,7 @@ struct Fused {
     /// Schemas of the columns read, then with one more shared part each.
     working: Vec<SchemaRef>,
     /// Parts of several outputs, in the order in which they are computed.
-    shared: Vec<Arc<dyn PhysicalExpr>>,
+    shared: Vec<Computed>,
     outputs: Vec<Output>,
     schema: SchemaRef,
     text: String,
@@ -81,8 +81,43 @@ struct Fused {
 enum Output {
     /// A column read, or a shared part.
     Column(usize),
-    Computed(Arc<dyn PhysicalExpr>),
+    Computed(Computed),
     Quotient(Quotient),
+}
+
+/// An expression, with the column of one value that it gave last. The bounds of a window are the
+/// same for many batches: a column of them is made once, so that batches that are kept share it.
+struct Computed {
+    expr: Arc<dyn PhysicalExpr>,
+    constant: Mutex<Option<(ScalarValue, ArrayRef)>>,
+}
+
+impl Computed {
+    fn new(expr: Arc<dyn PhysicalExpr>) -> Self {
+        Self { expr, constant: Mutex::new(None) }
+    }
+
+    fn of(&self, batch: &RecordBatch) -> Result<ArrayRef, DataflowError> {
+        let column = match self.expr.evaluate(batch).map_err(failed)? {
+            ColumnarValue::Array(column) => return Ok(column),
+            ColumnarValue::Scalar(value) => self.column(value, batch.num_rows()),
+        };
+        column.map_err(failed)
+    }
+
+    /// A column of one value. It is no slice of a far longer one: who keeps it would hold that.
+    fn column(&self, value: ScalarValue, rows: usize) -> DfResult<ArrayRef> {
+        let mut last = self.constant.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, column)) = &*last
+            && (rows..=rows.saturating_mul(2)).contains(&column.len())
+            && *of == value
+        {
+            return Ok(column.slice(0, rows));
+        }
+        let column = value.to_array_of_size(rows)?;
+        *last = Some((value, column.clone()));
+        Ok(column)
+    }
 }
 
 impl Fused {
@@ -111,7 +146,7 @@ impl Fused {
             let last = &working[shared.len()];
             let scope = DFSchema::try_from(last.as_ref().clone())?;
             let field = Field::new(name, part.get_type(&scope)?, part.nullable(&scope)?);
-            shared.push(physical(&part, &scope)?);
+            shared.push(Computed::new(physical(&part, &scope)?));
             let fields: Vec<_> = last.fields().iter().cloned().chain([Arc::new(field)]).collect();
             working.push(Arc::new(Schema::new(fields)));
         }
@@ -125,7 +160,7 @@ impl Fused {
                     let computed = physical(expr, &scope)?;
                     Ok(match Quotient::of(expr, &full) {
                         Some(quotient) => Output::Quotient(quotient),
-                        None => Output::Computed(computed),
+                        None => Output::Computed(Computed::new(computed)),
                     })
                 }
             })
@@ -224,7 +259,7 @@ impl Step for Fused {
             RecordBatch::try_new_with_options(schema.clone(), columns.to_vec(), &options)
         };
         for (part, schema) in self.shared.iter().zip(&self.working) {
-            let computed = evaluate(part, &scope(&columns, schema)?)?;
+            let computed = part.of(&scope(&columns, schema)?)?;
             columns.push(computed);
         }
         let computes = self.outputs.iter().any(|output| matches!(output, Output::Computed(_)));
@@ -237,8 +272,10 @@ impl Step for Fused {
             (Output::Quotient(quotient), _) => quotient.evaluate(&columns).ok_or_else(|| {
                 DataflowError::Expression("a column is not of its declared type".into())
             }),
-            (Output::Computed(expr), Some(working)) => evaluate(expr, working),
-            (Output::Computed(expr), None) => Err(DataflowError::Expression(expr.to_string())),
+            (Output::Computed(computed), Some(working)) => computed.of(working),
+            (Output::Computed(computed), None) => {
+                Err(DataflowError::Expression(computed.expr.to_string()))
+            }
         });
         let outputs = outputs.collect::<Result<Vec<_>, _>>()?;
         let batch = RecordBatch::try_new_with_options(self.schema.clone(), outputs, &options)?;
@@ -267,8 +304,11 @@ fn physical(expr: &Expr, scope: &DFSchema) -> DfResult<Arc<dyn PhysicalExpr>> {
 }
 
 fn evaluate(expr: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Result<ArrayRef, DataflowError> {
-    let failed = |e: DataFusionError| DataflowError::Expression(crate::errors::message_of(&e));
     expr.evaluate(batch).and_then(|value| value.into_array(batch.num_rows())).map_err(failed)
+}
+
+fn failed(e: DataFusionError) -> DataflowError {
+    DataflowError::Expression(crate::errors::message_of(&e))
 }
 
 /// Parts by name, and expressions that use them.

@@ -13,6 +13,11 @@ use crate::groups::{Groups, Ids};
 const FAR_BYTES: usize = if cfg!(miri) { 1 << 9 } else { 1 << 19 };
 /// How many rows ahead to prefetch.
 const AHEAD: usize = 24;
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// How many bytes ahead memory is asked for where a column is read for the first time: two pages,
+/// since no processor does so across their ends.
+pub(crate) const COLUMN_AHEAD: usize = 8 << 10;
 /// Of 64 bits with fewer set, each one is searched for.
 const SPARSE_BITS: usize = 12;
 
@@ -34,21 +39,22 @@ pub(crate) fn scatter<S, V: Copy>(
             values.iter().for_each(|&value| f(slot, value));
         }
         Ids::Each(ids) => {
-            let near = if size_of_val(table) > FAR_BYTES {
-                let ahead = ids.get(AHEAD..).unwrap_or(&[]);
-                for ((&id, &value), &next) in ids.iter().zip(values).zip(ahead) {
-                    prefetch(table, next as usize);
+            let far = size_of_val(table) > FAR_BYTES;
+            let line = (LINE / size_of::<V>().max(1)).max(1);
+            for (at, (line_ids, line_values)) in
+                ids.chunks(line).zip(values.chunks(line)).enumerate()
+            {
+                let at = at * line;
+                prefetch(values, at + COLUMN_AHEAD / size_of::<V>().max(1));
+                if far {
+                    let ahead = ids.get(at + AHEAD..).unwrap_or(&[]);
+                    ahead.iter().take(line).for_each(|&next| prefetch(table, next as usize));
+                }
+                for (&id, &value) in line_ids.iter().zip(line_values) {
                     // SAFETY: `id <= groups.reach() < table.len()`: Groups' invariant and the
                     // assertion above.
                     f(unsafe { table.get_unchecked_mut(id as usize) }, value);
                 }
-                ahead.len()
-            } else {
-                0
-            };
-            for (&id, &value) in ids[near..].iter().zip(&values[near..]) {
-                // SAFETY: as above.
-                f(unsafe { table.get_unchecked_mut(id as usize) }, value);
             }
         }
     }

@@ -21,6 +21,10 @@ use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
 
 use crate::hash;
+use crate::kernel::{COLUMN_AHEAD, prefetch};
+
+/// How many words ahead memory is asked for where a column is read for the first time.
+const AHEAD: usize = COLUMN_AHEAD / 8;
 
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -31,19 +35,58 @@ mod neon;
 pub fn ascends(times: &[i64]) -> bool {
     // A sign tells, not a comparison: the oldest vector instructions compare no 64 bits.
     let Some((&first, rest)) = times.split_first() else { return true };
-    let mut sign = first ^ (first << 1);
-    for (&a, &b) in times.iter().zip(rest) {
+    let (befores, before) = times[..rest.len()].as_chunks::<8>();
+    let (eights, few) = rest.as_chunks::<8>();
+    let mut signs = [0; 8];
+    for (at, (before, eight)) in befores.iter().zip(eights).enumerate() {
+        prefetch(times, at * 8 + AHEAD);
+        for ((sign, &a), &b) in signs.iter_mut().zip(before).zip(eight) {
+            *sign |= b.wrapping_sub(a) | (b ^ (b << 1));
+        }
+    }
+    let mut sign = signs.iter().fold(first ^ (first << 1), |all, sign| all | sign);
+    for (&a, &b) in before.iter().zip(few) {
         sign |= b.wrapping_sub(a) | (b ^ (b << 1));
     }
     sign >= 0
 }
 
+/// The least and the greatest, if there are any.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+pub fn least_greatest(values: &[i64]) -> Option<(i64, i64)> {
+    let (mut least, mut greatest) = (i64::MAX, i64::MIN);
+    for &value in values {
+        least = if value < least { value } else { least };
+        greatest = if value > greatest { value } else { greatest };
+    }
+    (!values.is_empty()).then_some((least, greatest))
+}
+
 /// Writes the lower half of `word - base + 1` of each word to `out`. Gives the disjunctions of the
 /// distances from the base and of what was written.
+///
+/// # Panics
+/// When there is not room for all.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub(crate) fn distances(words: &[u64], base: u64, out: &mut [u32]) -> (u64, u32) {
+    let (eights, few) = words.as_chunks::<8>();
+    let (outs, out) = out[..words.len()].as_chunks_mut::<8>();
+    let (mut anys, mut tops) = ([0; 8], [0; 8]);
+    for (at, (eight, out)) in eights.iter().zip(outs).enumerate() {
+        prefetch(words, at * 8 + AHEAD);
+        for (lane, (&word, out)) in eight.iter().zip(out).enumerate() {
+            let distance = word.wrapping_sub(base);
+            anys[lane] |= distance;
+            *out = (distance as u32).wrapping_add(1);
+            tops[lane] |= *out;
+        }
+    }
     let (mut any, mut top) = (0, 0);
-    for (&word, out) in words.iter().zip(out) {
+    for (of_any, of_top) in anys.into_iter().zip(tops) {
+        any |= of_any;
+        top |= of_top;
+    }
+    for (&word, out) in few.iter().zip(out) {
         let distance = word.wrapping_sub(base);
         any |= distance;
         *out = (distance as u32).wrapping_add(1);
@@ -141,6 +184,41 @@ fn hash_on<const HALVES: bool, const NEXT: bool>(before: u64, word: u64) -> u64 
     if NEXT { hash::combine_by::<HALVES>(before, hash) } else { hash }
 }
 
+/// A bit for each key: whether it is `only`.
+pub fn equal(keys: &[i8], only: i8) -> BooleanBuffer {
+    let mut bits = Vec::with_capacity(keys.len().div_ceil(64) * 8);
+    let (chunks, rest) = keys.as_chunks::<16>();
+    for chunk in chunks {
+        bits.extend_from_slice(&equal_of(chunk, only).to_le_bytes());
+    }
+    if !rest.is_empty() {
+        let mut last = [0; 16];
+        last[..rest.len()].copy_from_slice(rest);
+        let of = equal_of(&last, only).to_le_bytes();
+        bits.extend_from_slice(&of[..rest.len().div_ceil(8)]);
+    }
+    BooleanBuffer::new(bits.into(), 0, keys.len())
+}
+
+/// The first key's bit is the lowest.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn equal_of(keys: &[i8; 16], only: i8) -> u16 {
+    use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
+    // SAFETY: sixteen bytes are read. Every x86-64 has the instructions.
+    unsafe {
+        let all = _mm_loadu_si128(keys.as_ptr().cast());
+        _mm_movemask_epi8(_mm_cmpeq_epi8(all, _mm_set1_epi8(only))) as u16
+    }
+}
+
+/// The first key's bit is the lowest.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+fn equal_of(keys: &[i8; 16], only: i8) -> u16 {
+    keys.iter().rev().fold(0, |bits, &key| bits << 1 | u16::from(key == only))
+}
+
 /// The values whose bits are set.
 ///
 /// # Panics
@@ -170,7 +248,8 @@ unsafe fn compress(values: &[u64], bits: &BooleanBuffer, out: &mut Vec<u64>) {
     let (eights, rest) = values.as_chunks::<8>();
     let mut next = out.len();
     let words = bits.bit_chunks();
-    for (word, eights) in words.iter_padded().zip(eights.chunks(8)) {
+    for (at, (word, eights)) in words.iter_padded().zip(eights.chunks(8)).enumerate() {
+        (0..8).for_each(|line| prefetch(values, at * 64 + line * 8 + AHEAD));
         for (mask, eight) in word.to_le_bytes().into_iter().zip(eights) {
             // SAFETY: eight values are read; eight are written, of which as many count as are set,
             // so fewer than the caller made room for lie before `next`.
@@ -214,6 +293,32 @@ mod tests {
         }
         assert!(!ascends(&[i64::MIN, i64::MAX]), "the difference overflows");
         assert!(!ascends(&[0, i64::MAX]), "in the outer half of the axis");
+    }
+
+    #[test]
+    fn least_and_greatest_are_found_wherever_they_are() {
+        for len in lengths() {
+            let values: Vec<i64> = (0..len as i64).map(|at| (at * 37) % 101 - 50).collect();
+            let expected = values.iter().min().copied().zip(values.iter().max().copied());
+            assert_eq!(least_greatest(&values), expected, "{len}");
+            for at in 0..len {
+                let mut values = vec![7; len];
+                values[at] = i64::MIN;
+                let greatest = if len == 1 { i64::MIN } else { 7 };
+                assert_eq!(least_greatest(&values), Some((i64::MIN, greatest)), "{at} of {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_bit_is_set_for_each_key_that_is_equal() {
+        for len in lengths() {
+            let keys: Vec<i8> = (0..len).map(|at| (at * 37 % 5) as i8 - 2).collect();
+            for only in -3..3 {
+                let expected: BooleanBuffer = keys.iter().map(|&key| key == only).collect();
+                assert_eq!(equal(&keys, only), expected, "{only} of {len}");
+            }
+        }
     }
 
     #[test]

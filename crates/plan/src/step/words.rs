@@ -16,6 +16,8 @@ use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::Expr;
 use datafusion::physical_expr::PhysicalExpr;
 
+use state::vector::equal;
+
 use super::physical;
 
 /// Keys of a byte: from 0 to 127.
@@ -70,12 +72,9 @@ impl WordPredicate {
         let answers = self.answers(column.values())?;
         let keys = column.keys().values();
         let bits = match answers.only {
-            Some(only) => pack(keys, |eight| equal(eight, only)),
-            None => pack(keys, |eight| {
-                gather(eight.map(|key| answers.passes[key as usize % WORDS_MAX]))
-            }),
+            Some(only) => equal(keys, only),
+            None => pack(keys, |key| answers.passes[key as usize % WORDS_MAX]),
         };
-        let bits = BooleanBuffer::new(bits, 0, keys.len());
         let bits = match column.keys().nulls().map(NullBuffer::inner) {
             None => bits,
             Some(valid) if answers.null_passes => &bits | &!valid,
@@ -117,27 +116,17 @@ impl WordPredicate {
     }
 }
 
-/// A bit for each key: `pass` gives those of eight keys, the first the lowest.
-fn pack(keys: &[i8], pass: impl Fn([i8; 8]) -> u8) -> Buffer {
+/// A bit for each key: what `pass` says, which is 0 or 1.
+fn pack(keys: &[i8], pass: impl Fn(i8) -> u8) -> BooleanBuffer {
     let (eights, rest) = keys.as_chunks::<8>();
     let mut bits = Vec::with_capacity(keys.len().div_ceil(64) * 8);
-    bits.extend(eights.iter().map(|&eight| pass(eight)));
+    bits.extend(eights.iter().map(|&eight| gather(eight.map(&pass))));
     if !rest.is_empty() {
         let mut last = [0; 8];
         last[..rest.len()].copy_from_slice(rest);
-        bits.push(pass(last));
+        bits.push(gather(last.map(&pass)));
     }
-    Buffer::from_vec(bits)
-}
-
-/// Which of eight keys are `only`, compared in one word.
-fn equal(eight: [i8; 8], only: i8) -> u8 {
-    const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
-    let word = u64::from_le_bytes(eight.map(|key| key as u8));
-    let other = word ^ u64::from_le_bytes([only as u8; 8]);
-    // The highest bit of each byte: whether any of its bits is set.
-    let differ = ((other & LOW) + LOW) | other;
-    gather(((!differ & !LOW) >> 7).to_le_bytes())
+    BooleanBuffer::new(Buffer::from_vec(bits), 0, keys.len())
 }
 
 /// The lowest bit of each of eight bytes, of which no other is set.

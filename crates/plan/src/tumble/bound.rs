@@ -16,6 +16,7 @@ use datafusion::logical_expr::{
     ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
     Volatility,
 };
+use state::vector::least_greatest;
 
 use super::{Bound, Shape, Site};
 use crate::errors::PlanError;
@@ -208,12 +209,12 @@ impl ScalarUDFImpl for BoundOf {
         let (Some(size), Some(offset)) = (nanos(size), nanos(offset)) else {
             return exec_err!("a window's size is a number");
         };
-        let scalar = matches!(time, ColumnarValue::Scalar(_));
+        let is_constant = matches!(time, ColumnarValue::Scalar(_));
         let time = time.to_array(args.number_rows)?;
         let DataType::Timestamp(unit, _) = time.data_type() else {
             return exec_err!("a window needs a time");
         };
-        let bounds = match unit {
+        let (bounds, is_same) = match unit {
             TimeUnit::Second => bounds::<TimestampSecondType>(&time, self.bound, size, offset),
             TimeUnit::Millisecond => {
                 bounds::<TimestampMillisecondType>(&time, self.bound, size, offset)
@@ -225,20 +226,20 @@ impl ScalarUDFImpl for BoundOf {
                 bounds::<TimestampNanosecondType>(&time, self.bound, size, offset)
             }
         }?;
-        Ok(match scalar {
+        Ok(match is_constant || is_same {
             true => ColumnarValue::Scalar(ScalarValue::try_from_array(&bounds, 0)?),
             false => ColumnarValue::Array(bounds),
         })
     }
 }
 
-/// Computes a bound for each time.
+/// Computes a bound for each time; if it is the same for all, which are not NULL, only one.
 fn bounds<T: ArrowTimestampType>(
     time: &ArrayRef,
     bound: Bound,
     size_ns: i64,
     offset_ns: i64,
-) -> Result<ArrayRef> {
+) -> Result<(ArrayRef, bool)> {
     let tick = tick_ns(T::UNIT);
     let (size, offset) = (size_ns / tick, offset_ns / tick);
     if size * tick != size_ns || offset * tick != offset_ns {
@@ -259,12 +260,18 @@ fn bounds<T: ArrowTimestampType>(
         start.get().wrapping_add(shift)
     };
     let ticks = arrow::compute::cast(time, &DataType::Int64)?;
-    let values = unary::<_, _, T>(ticks.as_primitive::<Int64Type>(), of);
+    let mut ticks = ticks.as_primitive::<Int64Type>().clone();
+    let range = least_greatest(ticks.values()).filter(|_| ticks.null_count() == 0);
+    let is_same = range.is_some_and(|(least, most)| start_of(least) == start_of(most));
+    if is_same {
+        ticks = ticks.slice(0, 1);
+    }
+    let values = unary::<_, _, T>(&ticks, of);
     let zone = match time.data_type() {
         DataType::Timestamp(_, zone) => zone.clone(),
         _ => None,
     };
-    Ok(Arc::new(values.with_timezone_opt(zone)) as ArrayRef)
+    Ok((Arc::new(values.with_timezone_opt(zone)) as ArrayRef, is_same))
 }
 
 #[cfg(test)]
@@ -278,8 +285,8 @@ mod tests {
         let of = |t: i64, bound, offset| {
             let time: ArrayRef = Arc::new(TimestampMillisecondArray::from(vec![Some(t), None]));
             let of = bounds::<TimestampMillisecondType>(&time, bound, 10_000_000, offset);
-            let of = of.expect("bounds");
-            assert!(of.is_null(1));
+            let (of, is_same) = of.expect("bounds");
+            assert!(of.is_null(1) && !is_same);
             of.as_primitive::<TimestampMillisecondType>().value(0)
         };
         assert_eq!(of(25, Bound::Start, 0), 20);
@@ -295,8 +302,24 @@ mod tests {
         let times = [25, 29, 30, 21, -1, -10, 0, 9, 8, 40, 19, 10, 12];
         let time: ArrayRef = Arc::new(TimestampMillisecondArray::from(times.to_vec()));
         let starts = bounds::<TimestampMillisecondType>(&time, Bound::Start, 10_000_000, 0);
-        let starts = starts.expect("bounds");
+        let (starts, is_same) = starts.expect("bounds");
+        assert!(!is_same);
         let expected = times.map(|time: i64| 10 * time.div_euclid(10));
         assert_eq!(starts.as_primitive::<TimestampMillisecondType>().values(), &expected);
+    }
+
+    #[test]
+    fn of_a_batch_in_one_window_there_is_one_bound() {
+        let of = |times: &[i64]| {
+            let time: ArrayRef = Arc::new(TimestampMillisecondArray::from(times.to_vec()));
+            let of = bounds::<TimestampMillisecondType>(&time, Bound::End, 10_000_000, 0);
+            let (of, is_same) = of.expect("bounds");
+            (of.as_primitive::<TimestampMillisecondType>().values().to_vec(), is_same)
+        };
+        assert_eq!(of(&[25, 20, 29]), (vec![30], true));
+        assert_eq!(of(&[-10, -1]), (vec![0], true));
+        assert_eq!(of(&[25, 19]), (vec![30, 20], false));
+        assert_eq!(of(&[25, 30]), (vec![30, 40], false));
+        assert_eq!(of(&[]), (vec![], false));
     }
 }
