@@ -13,8 +13,6 @@ use crate::groups::{Groups, Ids};
 const FAR_BYTES: usize = if cfg!(miri) { 1 << 9 } else { 1 << 19 };
 /// How many rows ahead to prefetch.
 const AHEAD: usize = 24;
-/// Bytes of a cache line.
-const LINE: usize = 64;
 /// How many bytes ahead memory is asked for where a column is read for the first time: two pages,
 /// since no processor does so across their ends.
 pub(crate) const COLUMN_AHEAD: usize = 8 << 10;
@@ -40,21 +38,22 @@ pub(crate) fn scatter<S, V: Copy>(
         }
         Ids::Each(ids) => {
             let far = size_of_val(table) > FAR_BYTES;
-            let line = (LINE / size_of::<V>().max(1)).max(1);
-            for (at, (line_ids, line_values)) in
-                ids.chunks(line).zip(values.chunks(line)).enumerate()
-            {
-                let at = at * line;
-                prefetch(values, at + COLUMN_AHEAD / size_of::<V>().max(1));
-                if far {
-                    let ahead = ids.get(at + AHEAD..).unwrap_or(&[]);
-                    ahead.iter().take(line).for_each(|&next| prefetch(table, next as usize));
+            let (eights, few) = ids.as_chunks::<8>();
+            let (of_eights, of_few) = values.as_chunks::<8>();
+            for (at, (eight, of_eight)) in eights.iter().zip(of_eights).enumerate() {
+                prefetch(values, at * 8 + COLUMN_AHEAD / size_of::<V>().max(1));
+                if far && let Some(next) = ids[at * 8..].get(AHEAD..AHEAD + 8) {
+                    next.iter().for_each(|&next| prefetch(table, next as usize));
                 }
-                for (&id, &value) in line_ids.iter().zip(line_values) {
+                for (&id, &value) in eight.iter().zip(of_eight) {
                     // SAFETY: `id <= groups.reach() < table.len()`: Groups' invariant and the
                     // assertion above.
                     f(unsafe { table.get_unchecked_mut(id as usize) }, value);
                 }
+            }
+            for (&id, &value) in few.iter().zip(of_few) {
+                // SAFETY: as above.
+                f(unsafe { table.get_unchecked_mut(id as usize) }, value);
             }
         }
     }
