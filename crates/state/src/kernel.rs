@@ -72,19 +72,19 @@ pub(crate) fn touch<S>(table: &mut [S], groups: &Groups, f: impl Fn(&mut S)) {
             (0..rows).for_each(|_| f(slot));
         }
         Ids::Each(ids) => {
-            let near = if size_of_val(table) > FAR_BYTES {
-                let ahead = ids.get(AHEAD..).unwrap_or(&[]);
-                for (&id, &next) in ids.iter().zip(ahead) {
-                    prefetch(table, next as usize);
+            let far = size_of_val(table) > FAR_BYTES;
+            let (eights, few) = ids.as_chunks::<8>();
+            for (at, eight) in eights.iter().enumerate() {
+                if far && let Some(next) = ids[at * 8..].get(AHEAD..AHEAD + 8) {
+                    next.iter().for_each(|&next| prefetch(table, next as usize));
+                }
+                for &id in eight {
                     // SAFETY: `id <= groups.reach() < table.len()`: Groups' invariant and the
                     // assertion above.
                     f(unsafe { table.get_unchecked_mut(id as usize) });
                 }
-                ahead.len()
-            } else {
-                0
-            };
-            for &id in &ids[near..] {
+            }
+            for &id in few {
                 // SAFETY: as above.
                 f(unsafe { table.get_unchecked_mut(id as usize) });
             }
