@@ -20,6 +20,7 @@ pub const UNSAFE_ALLOWED: &[&str] = &[
     "crates/fabric/",
     "crates/channel/",
     "crates/verbs-sim/",
+    "crates/state/src/gather.rs",
     "crates/state/src/kernel.rs",
     "crates/state/src/vector.rs",
     "crates/state/src/vector/neon.rs",
