@@ -2,8 +2,8 @@
 //!
 //! The program is built for every x86-64; each loop here is compiled for newer ones as well
 //! (AVX-512, AVX2) and chosen when it is first called. All versions are the same code, so results
-//! are equal; only [`filter`] is written twice, since no compiler finds the instruction that packs,
-//! and the product of hashes, which vectors make of four. What finds hashes in a table has no
+//! are equal; only [`filter`] and [`equal`] are written twice, since no compiler finds the
+//! instructions that pack, and the product of hashes, which vectors make of four. What finds hashes in a table has no
 //! versions: where it is in a cache, one slot after the other is faster than to gather eight, or to
 //! compare four that lie side by side.
 //! The macro that makes the versions calls them as `unsafe` functions, after it has asked the
@@ -249,7 +249,9 @@ unsafe fn compress(values: &[u64], bits: &BooleanBuffer, out: &mut Vec<u64>) {
     let mut next = out.len();
     let words = bits.bit_chunks();
     for (at, (word, eights)) in words.iter_padded().zip(eights.chunks(8)).enumerate() {
-        (0..8).for_each(|line| prefetch(values, at * 64 + line * 8 + AHEAD));
+        for line in 0..8 {
+            prefetch(values, at * 64 + line * 8 + AHEAD);
+        }
         for (mask, eight) in word.to_le_bytes().into_iter().zip(eights) {
             // SAFETY: eight values are read; eight are written, of which as many count as are set,
             // so fewer than the caller made room for lie before `next`.
