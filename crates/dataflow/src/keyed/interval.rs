@@ -14,8 +14,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, UInt32Array};
-use arrow::compute::{interleave, take};
+use arrow::compute::take;
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
+use state::gather;
 
 use super::{Given, Waits};
 use crate::error::DataflowError;
@@ -444,7 +445,7 @@ impl Meeting {
         let columns = columns.map(|column| {
             let arrays: Vec<&dyn Array> =
                 parts.iter().map(|part| part.column(column).as_ref()).collect();
-            interleave(&arrays, &rows)
+            gather(&arrays, &rows)
         });
         Ok(columns.collect::<Result<_, _>>()?)
     }

@@ -12,9 +12,10 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use arrow::array::{Array, BooleanArray, RecordBatch, UInt32Array, new_null_array};
-use arrow::compute::{concat_batches, filter_record_batch, interleave, not, take_record_batch};
+use arrow::compute::{concat_batches, filter_record_batch, not, take_record_batch};
 use arrow::datatypes::SchemaRef;
 use arrow::row::{OwnedRow, RowConverter, SortField};
+use state::gather;
 
 use super::{Given, TimedSide, Waits};
 use crate::error::DataflowError;
@@ -302,7 +303,7 @@ impl Versioned {
             let nothing = new_null_array(field.data_type(), 1);
             let arrays = parts.iter().map(|part| part.column(at).as_ref());
             let arrays: Vec<&dyn Array> = std::iter::once(nothing.as_ref()).chain(arrays).collect();
-            columns.push(interleave(&arrays, &versions)?);
+            columns.push(gather(&arrays, &versions)?);
         }
         Ok(Some(RecordBatch::try_new(self.spec.schema.clone(), columns)?))
     }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use arrow::array::{Array, ArrayRef};
-use arrow::compute::interleave;
 use arrow::error::ArrowError;
+use state::gather;
 
 /// An aggregate: a row of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,7 +107,7 @@ impl Parts {
         let column = |at: usize| {
             let arrays: Vec<&dyn Array> =
                 from.iter().map(|part| part.columns[at].as_ref()).collect();
-            interleave(&arrays, &places)
+            gather(&arrays, &places)
         };
         (0..columns).map(column).collect()
     }

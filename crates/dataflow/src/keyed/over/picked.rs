@@ -1,9 +1,8 @@
 //! Values that are named by the array and the row in which they came.
 
 use arrow::array::{Array, ArrayRef, new_null_array};
-use arrow::compute::interleave;
 use arrow::datatypes::DataType;
-use state::StateError;
+use state::{StateError, gather};
 
 /// The array and the row of a value.
 pub(super) type At = (u32, u32);
@@ -36,7 +35,7 @@ impl Values {
     pub(super) fn read(&self, picked: impl Iterator<Item = At>) -> Result<ArrayRef, StateError> {
         let picked: Vec<_> = picked.map(|(array, row)| (array as usize, row as usize)).collect();
         let arrays: Vec<&dyn Array> = self.arrays.iter().map(|array| array.as_ref()).collect();
-        Ok(interleave(&arrays, &picked)?)
+        Ok(gather(&arrays, &picked)?)
     }
 
     /// Forgets all but NULL.

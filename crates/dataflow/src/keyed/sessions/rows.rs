@@ -6,7 +6,8 @@
 //! these are copied out of them ([`Waiting::gathered`]).
 
 use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
-use arrow::compute::{interleave, interleave_record_batch, take};
+use arrow::compute::{interleave_record_batch, take};
+use state::gather;
 
 use crate::error::DataflowError;
 
@@ -224,7 +225,7 @@ impl Waiting {
         let column = |at: usize| {
             let arrays: Vec<&dyn Array> =
                 batches().map(|held| held.batch.column(at).as_ref()).collect();
-            Ok(interleave(&arrays, &self.indices)?)
+            Ok(gather(&arrays, &self.indices)?)
         };
         columns.map(column).collect()
     }
