@@ -3,11 +3,10 @@
 //! The program is built for every x86-64; each loop here is compiled for newer ones as well
 //! (AVX-512, AVX2) and chosen when it is first called. All versions are the same code, so results
 //! are equal; only [`filter`] and [`equal`] are written twice, since no compiler finds the
-//! instructions that pack, and the product of hashes, which vectors make of four. What finds hashes in a table has no
-//! versions: where it is in a cache, one slot after the other is faster than to gather eight, or to
-//! compare four that lie side by side.
-//! The macro that makes the versions calls them as `unsafe` functions, after it has asked the
-//! processor.
+//! instructions that pack, and the product of hashes, which vectors make of four. What finds hashes
+//! in a table has no versions: where it is in a cache, one slot after the other is faster than to
+//! gather eight, or to compare four that lie side by side. The macro that makes the versions calls
+//! them as `unsafe` functions, after it has asked the processor.
 //!
 //! Every 64-bit ARM has NEON, so that there the same loops are vectors without being asked for.
 //! Its hashes are the exception: see `neon`.
