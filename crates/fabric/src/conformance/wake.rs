@@ -2,7 +2,7 @@
 
 use super::rig::RECVS;
 use super::{Case, Rig};
-use crate::{Armed, Completion};
+use crate::{Armed, Budget, Completion};
 
 pub(super) const CASES: &[Case] = &[
     Case { name: "an armed end is woken by a notice", clause: "arm", check: woken },
@@ -38,13 +38,18 @@ fn woken(rig: &mut Rig<'_>) {
 
 fn none_lost(rig: &mut Rig<'_>) {
     for round in 0..100 {
+        // To wait for room with the end asleep would be to wake it.
+        rig.until("there is room", |rig| {
+            let Budget { ops, notices } = rig.a.end.budget();
+            ops > 0 && notices > 0
+        });
         let armed = lull(rig);
         if round % 2 == 0 {
-            rig.post(|rig| rig.a.notify(round));
+            rig.a.notify(round).expect("posts");
             sleep_until(rig, armed, |rig| rig.b.take(&Completion::Notify { imm: round }));
         } else {
             let bytes = round.to_le_bytes().to_vec();
-            rig.post(|rig| rig.a.send(&bytes));
+            rig.a.send(&bytes).expect("posts");
             sleep_until(rig, armed, |rig| rig.b.take(&Completion::Recv { bytes: bytes.clone() }));
         }
         rig.b.allow(1);

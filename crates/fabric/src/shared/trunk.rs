@@ -73,7 +73,7 @@ impl Trunk {
     /// # Errors
     /// When there are no descriptors left, or too many links.
     pub(super) fn port(&self, link: LinkId) -> Result<Option<Arc<Port>>, FabricError> {
-        let added = self.lock().add();
+        let added = self.with(Core::add);
         added.map_err(|source| FabricError::Connect { link: link.to_string(), source })
     }
 
