@@ -393,6 +393,7 @@ const LOW_LATENCY: [(&str, &str); 5] = [
     ("millstream.slots", "32"),
     ("millstream.epoch_bytes", "2 KiB"),
     ("millstream.epoch_stretch", "1"),
+    ("millstream.shuffle_wait", "0 s"),
 ];
 
 /// Rows a second.

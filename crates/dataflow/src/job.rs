@@ -525,6 +525,8 @@ pub struct Settings {
     pub spill: Option<String>,
     /// Bytes of rows for one worker that a shuffle sends together (Q5).
     pub shuffle_bytes: usize,
+    /// How long such rows may wait for others, in nanoseconds (W4).
+    pub shuffle_wait_ns: u64,
     /// Rings between workers of different processes (S1); queues between those of one hold as much.
     pub ring: channel::RingConfig,
     /// What an idle worker does.
@@ -544,6 +546,7 @@ impl Default for Settings {
             state_bytes_max: 4 << 30,
             spill: None,
             shuffle_bytes: 16 << 10,
+            shuffle_wait_ns: 10_000_000,
             ring: channel::RingConfig::default(),
             idle: Idle::Block,
             wires: Wires::default(),

@@ -19,7 +19,7 @@ use state::epoch::{Presence, Progress, VectorClock};
 
 use crate::aggregate::Grouping;
 use crate::error::DataflowError;
-use crate::exchange::said;
+use crate::exchange::{Member, Shuffle, said};
 use crate::frame::Kind;
 use crate::job::{Edge, Input, Job, OperatorKind, Step};
 use crate::keyed::KeyedRun;
@@ -211,6 +211,35 @@ impl Node {
             timers.sleep_until(timers.now_ns().saturating_add(every_ns.get())).await;
             let _turn = self.gate.enter().await;
             grouping.interval().await?;
+        }
+    }
+
+    /// Sends rows that have waited long enough for others (W4); for ever. What is given out by
+    /// nobody before all of it is there has no need of that.
+    pub(crate) async fn slice(self: Rc<Self>, timers: Rc<Timers>) -> Result<(), DataflowError> {
+        match &self.work {
+            Work::Grouping(grouping) => match grouping.shuffle() {
+                Some(shuffle) => self.slice_of(shuffle, &**grouping, timers).await,
+                None => Ok(()),
+            },
+            Work::Keyed(keyed) => match keyed.shuffle() {
+                Some(shuffle) => self.slice_of(shuffle, &**keyed, timers).await,
+                None => Ok(()),
+            },
+            Work::Lookup(_) | Work::Sink(_) => Ok(()),
+        }
+    }
+
+    async fn slice_of(
+        &self,
+        shuffle: &Shuffle,
+        member: &impl Member,
+        timers: Rc<Timers>,
+    ) -> Result<(), DataflowError> {
+        loop {
+            timers.sleep_until(shuffle.due_ns().await).await;
+            let _turn = self.gate.enter().await;
+            shuffle.send_due(member, timers.now_ns()).await?;
         }
     }
 

@@ -163,6 +163,7 @@ impl Worker {
             scheduler.spawn_of(at, node.clone().answer());
             scheduler.spawn_of(at, node.clone().broadcast());
             scheduler.spawn_of(at, node.clone().run());
+            scheduler.spawn_beside(at, node.clone().slice(timers.clone()));
             if let Some(every_ns) = node.interval_ns() {
                 scheduler.spawn_beside(at, node.clone().at_intervals(every_ns, timers.clone()));
             }

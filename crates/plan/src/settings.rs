@@ -165,6 +165,12 @@ const SETTINGS: &[SettingSpec] = &[
               watermark by which something may become complete sends what waits.",
     },
     SettingSpec {
+        name: "millstream.shuffle_wait",
+        values: "a time: 100 us, 1 ms, 1 s; 0 s to collect no longer than a batch",
+        default: "10 ms",
+        doc: "How long such rows wait for others, if they are fewer and no watermark sends them.",
+    },
+    SettingSpec {
         name: "millstream.slot_bytes",
         values: "bytes: a multiple of 64 from 128 to 16 MiB",
         default: "64 KiB",
@@ -284,6 +290,9 @@ impl InForce {
             "millstream.epoch_stretch" => job.epoch.stretch = number(1, 1024)?,
             "millstream.epochs_kept" => job.epochs_kept_max = number(1, 64)? as usize,
             "millstream.shuffle_bytes" => job.shuffle_bytes = number(1, 16 << 20)? as usize,
+            "millstream.shuffle_wait" => {
+                job.shuffle_wait_ns = nanos(&lower).ok_or(refused.clone())?;
+            }
             "millstream.ring_mode" => {
                 job.ring.transfer = transfer(&lower).ok_or(refused.clone())?;
             }
@@ -432,6 +441,7 @@ fn bytes(text: &str) -> Option<u64> {
 fn nanos(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit())?;
     let unit: u64 = match text[end..].trim() {
+        "us" => 1_000,
         "ms" => 1_000_000,
         "s" | "sec" | "second" | "seconds" => 1_000_000_000,
         "m" | "min" | "minute" | "minutes" => 60_000_000_000,

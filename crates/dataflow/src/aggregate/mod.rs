@@ -329,6 +329,14 @@ impl Grouping {
         }
     }
 
+    /// What leads rows to other workers, if that is how they meet.
+    pub(crate) fn shuffle(&self) -> Option<&Shuffle> {
+        match &self.exchange {
+            Meeting::Shuffle(shuffle) => Some(shuffle),
+            Meeting::Forward | Meeting::Merge(_) => None,
+        }
+    }
+
     /// Waits until no other worker needs anything that this one keeps.
     pub(crate) async fn settle(&self) {
         if let Meeting::Merge(merge) = &self.exchange {

@@ -10,6 +10,7 @@ mod answers;
 mod cast;
 pub(crate) mod halves;
 mod shuffle;
+mod waiting;
 
 use std::cell::RefCell;
 

@@ -1,9 +1,10 @@
 //! The shuffle exchange (Q): every row goes to the leader of its key. With `uppar` (S13) only half
 //! of the workers lead: see [`halves`].
 //!
-//! Rows for one leader are collected until they fill the batching threshold (Q5) or the watermark
-//! passes a point at which something may become complete. Links and queues are first in first out,
-//! so that a watermark arrives after the rows that it speaks of.
+//! Rows for one leader are collected until they fill the batching threshold (Q5), the oldest has
+//! waited long enough (W4) or the watermark passes a point at which something may become complete.
+//! Links and queues are first in first out, so that a watermark arrives after the rows that it
+//! speaks of.
 //!
 //! An operator may have several inputs; rows of each travel on a *lane* of their own, with one
 //! watermark for all. Rows of a lane for every worker go along a tree, and may be overtaken by a
@@ -15,14 +16,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use arrow::array::UInt32Array;
-use arrow::compute::{concat_batches, take_record_batch};
+use arrow::compute::take_record_batch;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use channel::{Class, Header};
+use fabric::Clock;
 use state::Partitioner;
 use state::epoch::Progress;
 
 use super::cast::Cast;
+use super::waiting::Waiting;
 use super::{Answers, Member, halves, said};
 use crate::detach;
 use crate::error::DataflowError;
@@ -52,6 +55,8 @@ pub(crate) struct Shuffle {
     unanswered: Cell<u32>,
     reached: Cell<i64>,
     answered: Event,
+    /// Rows have begun to wait.
+    began: Event,
     /// What is for every worker, if a lane has such rows.
     cast: Option<Box<Cast>>,
     /// By worker: what it said of its progress, behind broadcast frames that are not here yet.
@@ -72,16 +77,19 @@ pub(crate) struct Lane {
     /// Leads each row to several workers.
     spread: Option<Arc<dyn Spread>>,
     /// Rows that wait to be sent, by the workers that they are for.
-    listed: RefCell<BTreeMap<Arc<WorkerSet>, Vec<RecordBatch>>>,
+    listed: RefCell<BTreeMap<Arc<WorkerSet>, Waiting>>,
     keys: Vec<usize>,
     schema: SchemaRef,
     row_bytes: usize,
-    /// Bytes of rows for the same workers that are sent together (Q5).
+    /// Bytes of rows for the same workers that are sent together (Q5), and how long the oldest may
+    /// wait for others (W4).
     bytes_together: usize,
+    wait_ns: u64,
+    clock: Arc<dyn Clock>,
     encoder: RefCell<Encoder>,
     decoder: Decoder,
     /// Rows that wait to be sent, by leader.
-    waiting: RefCell<Vec<Vec<RecordBatch>>>,
+    waiting: RefCell<Vec<Waiting>>,
     scratch: RefCell<Scratch>,
 }
 
@@ -108,11 +116,13 @@ impl Lane {
             listed: RefCell::default(),
             keys: keys.to_vec(),
             bytes_together: place.settings.shuffle_bytes,
+            wait_ns: place.settings.shuffle_wait_ns,
+            clock: place.clock.clone(),
             row_bytes: schema.fields().iter().map(width).sum::<usize>().max(1),
             encoder: RefCell::new(Encoder::new(schema)),
             decoder: Decoder::new(schema),
             schema: schema.clone(),
-            waiting: RefCell::new(vec![Vec::new(); workers as usize]),
+            waiting: RefCell::new((0..workers).map(|_| Waiting::default()).collect()),
             scratch: RefCell::new(Scratch {
                 owners: Vec::new(),
                 rows: vec![Vec::new(); workers as usize],
@@ -214,18 +224,36 @@ impl Lane {
         }
         let mut listed = self.listed.borrow_mut();
         for (set, rows) in rows {
-            listed.entry(Arc::new(set)).or_default().push(take_rows(batch, &rows)?);
+            let waiting = listed.entry(Arc::new(set)).or_default();
+            waiting.put(take_rows(batch, &rows)?, self.clock.now_ns());
         }
-        let rows = |parts: &[RecordBatch]| parts.iter().map(RecordBatch::num_rows).sum::<usize>();
         let crowded = listed.len() > LISTS_MAX;
-        let full = |parts: &[RecordBatch]| rows(parts) * self.row_bytes >= self.bytes_together;
-        let full = listed.iter().filter(|(_, parts)| crowded || full(parts));
+        let full = listed.iter().filter(|(_, waiting)| crowded || self.is_full(waiting));
         Ok(full.map(|(set, _)| set.clone()).collect())
     }
 
-    fn waiting_bytes(&self, to: u32) -> usize {
-        let waiting = self.waiting.borrow();
-        waiting[to as usize].iter().map(RecordBatch::num_rows).sum::<usize>() * self.row_bytes
+    fn put(&self, to: usize, part: RecordBatch) {
+        self.waiting.borrow_mut()[to].put(part, self.clock.now_ns());
+    }
+
+    fn is_full(&self, waiting: &Waiting) -> bool {
+        waiting.rows() * self.row_bytes >= self.bytes_together
+    }
+
+    /// Whether so many rows wait for a leader that they leave.
+    fn is_full_for(&self, to: usize) -> bool {
+        self.is_full(&self.waiting.borrow()[to])
+    }
+
+    /// When some rows will have waited long enough.
+    fn due_ns(&self, waiting: &Waiting) -> Option<u64> {
+        Some(waiting.since_ns()?.saturating_add(self.wait_ns))
+    }
+
+    /// When the first of all will have waited long enough.
+    fn first_due_ns(&self) -> Option<u64> {
+        let (waiting, listed) = (self.waiting.borrow(), self.listed.borrow());
+        waiting.iter().chain(listed.values()).filter_map(|waiting| self.due_ns(waiting)).min()
     }
 }
 
@@ -238,6 +266,7 @@ impl Shuffle {
             unanswered: Cell::new(0),
             reached: Cell::new(i64::MIN),
             answered: Event::default(),
+            began: Event::default(),
             cast: None,
             held: RefCell::new(vec![VecDeque::new(); workers as usize]),
         }
@@ -290,16 +319,17 @@ impl Shuffle {
             for set in lane.list(spread.as_ref(), batch)? {
                 self.cast_listed(member, input, &set).await?;
             }
+            self.began.notify();
             return Ok(());
         }
         match lane.lead {
             Lead::Here => return member.keep(input, batch.clone(), key),
             Lead::ToAll => {
-                // They wait in memory of their own: a slot must not be held for so long.
-                lane.waiting.borrow_mut()[ALL].push(detach(batch));
-                if lane.waiting_bytes(ALL as u32) >= lane.bytes_together {
+                lane.put(ALL, detach(batch));
+                if lane.is_full_for(ALL) {
                     self.cast_waiting(member, input).await?;
                 }
+                self.began.notify();
                 return Ok(());
             }
             Lead::ByKey | Lead::InTurn => {}
@@ -307,7 +337,7 @@ impl Shuffle {
         for (owner, part) in lane.split(batch)? {
             match key {
                 _ if owner == member.worker() => member.keep(input, part, key)?,
-                None => lane.waiting.borrow_mut()[owner as usize].push(part),
+                None => lane.put(owner as usize, part),
                 Some(key) => {
                     self.send_waiting(member, input, owner).await?;
                     let header = Header {
@@ -320,10 +350,11 @@ impl Shuffle {
             }
         }
         for to in member.net().peers() {
-            if lane.waiting_bytes(to) >= lane.bytes_together {
+            if lane.is_full_for(to as usize) {
                 self.send_waiting(member, input, to).await?;
             }
         }
+        self.began.notify();
         Ok(())
     }
 
@@ -355,6 +386,41 @@ impl Shuffle {
         for to in member.net().peers() {
             for input in 0..self.lanes.len() {
                 self.send_waiting(member, input, to).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until rows wait; gives the time at which the first of them have done so for long
+    /// enough (W4).
+    pub(crate) async fn due_ns(&self) -> u64 {
+        self.began.wait_for(|| self.lanes.iter().filter_map(Lane::first_due_ns).min()).await
+    }
+
+    /// Sends the rows that have waited long enough. None must be pushed meanwhile.
+    ///
+    /// # Errors
+    /// When a column cannot travel.
+    pub(crate) async fn send_due(
+        &self,
+        member: &impl Member,
+        now_ns: u64,
+    ) -> Result<(), DataflowError> {
+        for (input, lane) in self.lanes.iter().enumerate() {
+            let due = |waiting: &Waiting| lane.due_ns(waiting).is_some_and(|due| due <= now_ns);
+            let places = lane.waiting.borrow().iter().map(due).collect::<Vec<_>>();
+            for (to, _) in places.into_iter().enumerate().filter(|(_, due)| *due) {
+                match lane.lead {
+                    Lead::ToAll => self.cast_waiting(member, input).await?,
+                    _ => self.send_waiting(member, input, to as u32).await?,
+                }
+            }
+            let listed = lane.listed.borrow();
+            let sets = listed.iter().filter(|(_, waiting)| due(waiting));
+            let sets: Vec<_> = sets.map(|(set, _)| set.clone()).collect();
+            drop(listed);
+            for set in sets {
+                self.cast_listed(member, input, &set).await?;
             }
         }
         Ok(())
@@ -516,11 +582,8 @@ impl Shuffle {
         if lane.lead != Lead::ToAll {
             return Ok(());
         }
-        let batches = std::mem::take(&mut lane.waiting.borrow_mut()[ALL]);
-        if batches.is_empty() {
-            return Ok(());
-        }
-        let batch = concat_batches(&lane.schema, &batches)?;
+        let batch = lane.waiting.borrow_mut()[ALL].take(&lane.schema)?;
+        let Some(batch) = batch else { return Ok(()) };
         // Beside rows for some workers there is no tree.
         let all = self.lanes.iter().any(|lane| lane.spread.is_some());
         let all = all.then(|| Arc::new(WorkerSet::all(0..lane.workers)));
@@ -535,8 +598,9 @@ impl Shuffle {
         to: &Arc<WorkerSet>,
     ) -> Result<(), DataflowError> {
         let (Some(cast), lane) = (&self.cast, &self.lanes[input]) else { return Ok(()) };
-        let Some(batches) = lane.listed.borrow_mut().remove(to) else { return Ok(()) };
-        let batch = concat_batches(&lane.schema, &batches)?;
+        let listed = lane.listed.borrow_mut().remove(to);
+        let batch = listed.map(|mut waiting| waiting.take(&lane.schema)).transpose()?.flatten();
+        let Some(batch) = batch else { return Ok(()) };
         cast.push(member, input, &lane.encoder, batch, Some(to)).await
     }
 
@@ -550,11 +614,8 @@ impl Shuffle {
         if lane.lead == Lead::ToAll {
             return Ok(());
         }
-        let batches = std::mem::take(&mut lane.waiting.borrow_mut()[to as usize]);
-        if batches.is_empty() {
-            return Ok(());
-        }
-        let batch = concat_batches(&lane.schema, &batches)?;
+        let batch = lane.waiting.borrow_mut()[to as usize].take(&lane.schema)?;
+        let Some(batch) = batch else { return Ok(()) };
         let header = Header { epoch: input as u64, ..header(member, Kind::Rows, 0, 0) };
         member.net().send_rows(to, header, &lane.encoder, &batch).await
     }

@@ -228,6 +228,11 @@ impl KeyedRun {
         }
     }
 
+    /// What leads rows to other workers, if there are any.
+    pub(crate) fn shuffle(&self) -> Option<&Shuffle> {
+        self.shuffle.as_ref()
+    }
+
     /// Until when another worker must have taken something, if it has been waited for.
     ///
     /// # Errors
