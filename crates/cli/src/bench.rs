@@ -387,7 +387,7 @@ fn write(report: &Report, path: &Path) -> Result<[PathBuf; 2], Failure> {
 
 /// What has little latency: workers that poll on, slots that are soon full, and epochs so short
 /// that little is left to be sent when a window is over, by code that was run just before.
-const LOW_LATENCY: [(&str, &str); 5] = [
+const LOW_LATENCY: [(&str, &str); 6] = [
     ("millstream.idle", "spin"),
     ("millstream.slot_bytes", "4 KiB"),
     ("millstream.slots", "32"),
