@@ -5,8 +5,8 @@
 //! Kept in every state: R1 each line that is read is of the accepted frame; R2 frames are accepted
 //! in order, each once; R3 no frame is posted into a slot that is in use; R4 no more in flight than
 //! slots; R5 nothing of an earlier incarnation is accepted; R6 there is always a step until all
-//! frames were consumed. No honest run makes the consumer refuse anything. Each deviation named in
-//! [`Flaw`] must be found.
+//! frames were consumed; R7 a frame that is posted again is still in its staging slot. No honest
+//! run makes the consumer refuse anything. Each deviation named in [`Flaw`] must be found.
 
 use channel::protocol::{Class, Consumer, Notice, Producer, commit_word};
 use fabric::Publish;
@@ -46,6 +46,13 @@ enum Flaw {
     NotRevoked,
     /// A notice overtakes the writes before it (G4 is off).
     NoticeOvertakes,
+    /// The consumer says what it has taken, and then closes the old connection.
+    TakenBeforeClose,
+    /// The producer goes on with the frames that it has no credit for, and not with those that were
+    /// not taken.
+    ResumesAtCredit,
+    /// The producer goes on behind the frames whose writes have completed.
+    ResumesBehindWrites,
 }
 
 struct Ring {
@@ -59,6 +66,8 @@ struct Ring {
     notices_max: usize,
     /// The link may be remade once, over memory that was not cleared.
     reconnect: bool,
+    /// So often the link may go on over a new connection and memory.
+    renewals: u32,
 }
 
 /// A line's content: which frame of which incarnation wrote it last.
@@ -86,6 +95,11 @@ struct State {
     reading: Option<(u64, usize)>,
     /// Frames read and not released.
     held: Vec<u64>,
+    /// Frames that were ever published: those from the producer's position to here are posted
+    /// again, from the staging slots.
+    again: u64,
+    /// What the consumer has said that it has taken, between its end of a renewal and the other.
+    taken: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -103,6 +117,8 @@ enum Step {
     CreditTwice(u64),
     Look(u64),
     Reconnect,
+    Close(u64),
+    Resume(u64),
 }
 
 type Steps = Vec<(Step, Result<State, String>)>;
@@ -117,6 +133,7 @@ impl Ring {
             duplicates: false,
             notices_max: 1,
             reconnect: false,
+            renewals: 0,
         }
     }
 
@@ -141,15 +158,20 @@ impl Ring {
             let mut next = s.clone();
             next.producer.publish();
             next.producer.retire(position);
-            next.writes.push(Write { incarnation: s.incarnation, position, landed: 0 });
-            if self.publish == Publish::NotifyCounted {
-                next.notices.push(Notice::Frame(position as u16));
+            // Over a connection that the peer has closed nothing gets there.
+            if s.taken.is_none() {
+                next.writes.push(Write { incarnation: s.incarnation, position, landed: 0 });
+                if self.publish == Publish::NotifyCounted {
+                    next.notices.push(Notice::Frame(position as u16));
+                }
             }
             let overwrites = position >= s.consumer.credit() + SLOTS as u64;
-            out.push((
-                Step::Post(position),
-                if overwrites { Err(format!("R3: frame {position} overwrites")) } else { Ok(next) },
-            ));
+            let outcome = match s.again.saturating_sub(position) {
+                _ if overwrites => Err(format!("R3: frame {position} overwrites")),
+                ahead if ahead > SLOTS as u64 => Err(format!("R7: {position} is staged no more")),
+                _ => Ok(next),
+            };
+            out.push((Step::Post(position), outcome));
         }
         if self.publish == Publish::Notify
             && s.notices.len() < self.notices_max
@@ -157,7 +179,7 @@ impl Ring {
         {
             let mut next = s.clone();
             next.producer.announce();
-            next.notices.push(Notice::Frames(count));
+            next.notices.extend(s.taken.is_none().then_some(Notice::Frames(count)));
             out.push((Step::Flush(Notice::Frames(count)), Ok(next)));
         }
     }
@@ -323,6 +345,49 @@ impl Ring {
     }
 }
 
+impl Ring {
+    /// The link goes on over a new connection. The consumer's end first: the old one is closed,
+    /// what was taken by then is said, and the ring is new; what was taken is read from the old
+    /// one. The producer goes on later, and until then posts into nothing.
+    fn renew(&self, s: &State, out: &mut Steps) {
+        if let Some(taken) = s.taken {
+            let mut next = s.clone();
+            let known = s.producer.published() - s.producer.in_flight();
+            next.taken = None;
+            next.again = s.again.max(s.producer.published());
+            next.credits.clear();
+            let renewed = match self.flaw {
+                Flaw::ResumesAtCredit => next.producer.renew(known),
+                Flaw::ResumesBehindWrites => next.producer.renew(s.producer.published()),
+                _ => next.producer.renew(taken),
+            };
+            let refused = |breach| format!("refused: {breach}");
+            out.push((Step::Resume(taken), renewed.map(|()| next).map_err(refused)));
+        } else if s.incarnation <= self.renewals && s.producer.published() > 0 {
+            let mut next = s.clone();
+            let taken = s.consumer.accepted();
+            if self.flaw == Flaw::TakenBeforeClose {
+                // One more comes in between.
+                let Some(position) = s.consumer.head() else { return };
+                let slot = (position % SLOTS as u64) as usize;
+                if s.consumer.is_there(self.commit(s.memory[slot][LINES - 1])) != Ok(true) {
+                    return;
+                }
+                next.consumer.accept();
+            }
+            next.incarnation += 1;
+            next.consumer.renew(next.incarnation);
+            next.memory = [[None; LINES]; SLOTS];
+            next.writes.clear();
+            next.notices.clear();
+            next.reading = None;
+            next.held.clear();
+            next.taken = Some(taken);
+            out.push((Step::Close(taken), Ok(next)));
+        }
+    }
+}
+
 impl Model for Ring {
     type State = State;
     type Step = Step;
@@ -340,6 +405,8 @@ impl Model for Ring {
             word: 0,
             reading: None,
             held: Vec::new(),
+            again: 0,
+            taken: None,
         }]
     }
 
@@ -351,6 +418,7 @@ impl Model for Ring {
         self.release(s, out);
         self.credit(s, out);
         self.remake(s, out);
+        self.renew(s, out);
     }
 
     fn check(&self, s: &State) -> Result<(), String> {
@@ -361,7 +429,10 @@ impl Model for Ring {
     }
 
     fn is_final(&self, s: &State) -> bool {
-        s.consumer.accepted() == self.frames && s.reading.is_none() && s.held.is_empty()
+        s.consumer.accepted() == self.frames
+            && s.reading.is_none()
+            && s.held.is_empty()
+            && s.taken.is_none()
     }
 }
 
@@ -419,6 +490,30 @@ fn a_new_incarnation_holds_over_memory_that_was_not_cleared() {
     for publish in [Publish::Notify, Publish::NotifyCounted] {
         let model = Ring { reconnect: true, ..Ring::honest(publish, Order::WithinFirst, 4) };
         holds(&model, 10_000);
+    }
+}
+
+#[test]
+fn a_link_that_goes_on_loses_nothing_and_doubles_nothing() {
+    for (publish, order) in [
+        (Publish::InOrderPoll, Order::Ascending),
+        (Publish::Notify, Order::WithinFirst),
+        (Publish::NotifyCounted, Order::WithinFirst),
+    ] {
+        holds(&Ring { renewals: 1, ..Ring::honest(publish, order, 5) }, 10_000);
+        holds(&Ring { renewals: 2, ..Ring::honest(publish, order, 4) }, 10_000);
+    }
+}
+
+#[test]
+fn a_link_that_goes_on_elsewhere_than_at_what_was_taken_fails() {
+    let polling = || Ring::honest(Publish::InOrderPoll, Order::Ascending, 5);
+    for (flaw, reason) in [
+        (Flaw::TakenBeforeClose, "commit word"),
+        (Flaw::ResumesAtCredit, "commit word"),
+        (Flaw::ResumesBehindWrites, "R3"),
+    ] {
+        fails(&Ring { flaw, renewals: 1, ..polling() }, reason);
     }
 }
 

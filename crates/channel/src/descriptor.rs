@@ -3,7 +3,7 @@
 //! ```text
 //!   0 "MSRING" | 6 version u16 | 8 slots u32 | 12 slot_bytes u32 | 16 control_slots u32
 //!  20 payload_crc u8 | 21 publish u8 | 22 transfer u8 | 23 zero u8 | 24 incarnation u32
-//!  28 key of the ring 24
+//!  28 frames taken u64 | 36 key of the ring 24
 //! ```
 
 use fabric::{Publish, RemoteKey};
@@ -12,8 +12,8 @@ use crate::{LinkError, RingConfig, Transfer};
 
 const MAGIC: &[u8; 6] = b"MSRING";
 /// Of this layout, of the trailer and of the notices together.
-const VERSION: u16 = 1;
-const BYTES: usize = 28 + RemoteKey::BYTES;
+const VERSION: u16 = 2;
+const BYTES: usize = 36 + RemoteKey::BYTES;
 
 /// One end of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub(crate) struct Descriptor {
     pub config: RingConfig,
     pub publish: Publish,
     pub incarnation: u32,
+    /// Frames that this end has taken in earlier incarnations.
+    pub taken: u64,
     pub ring: RemoteKey,
 }
 
@@ -28,12 +30,14 @@ impl Descriptor {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = self.common().to_vec();
         out.extend_from_slice(&self.incarnation.to_le_bytes());
+        out.extend_from_slice(&self.taken.to_le_bytes());
         out.extend_from_slice(&self.ring.encode());
         out
     }
 
-    /// Checks a peer's descriptor against ours and returns the key of its ring.
-    pub fn check(&self, peer: &[u8]) -> Result<RemoteKey, LinkError> {
+    /// Checks a peer's descriptor against ours; returns the frames that it has taken, and the key
+    /// of its ring.
+    pub fn check(&self, peer: &[u8]) -> Result<(u64, RemoteKey), LinkError> {
         let refuse = |detail: &str| Err(LinkError::Descriptor { detail: detail.into() });
         let (Some((theirs, rest)), BYTES) = (peer.split_first_chunk::<24>(), peer.len()) else {
             return refuse("its descriptor has another length");
@@ -53,8 +57,9 @@ impl Descriptor {
                 return refuse(what);
             }
         }
-        let (incarnation, key) = rest.split_at(4);
-        let theirs = incarnation.iter().rfold(0, |high, byte| high << 8 | u32::from(*byte));
+        let (incarnation, rest) = rest.split_at(4);
+        let (taken, key) = rest.split_at(8);
+        let theirs = number(incarnation) as u32;
         if theirs != self.incarnation {
             return Err(LinkError::Incarnation { ours: self.incarnation, theirs });
         }
@@ -62,7 +67,7 @@ impl Descriptor {
         if key.len < self.config.memory_bytes().ring as u64 {
             return refuse("its ring is too small");
         }
-        Ok(key)
+        Ok((number(taken), key))
     }
 
     /// The part that is the same at both ends.
@@ -87,6 +92,10 @@ impl Descriptor {
     }
 }
 
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rfold(0, |high, byte| high << 8 | u64::from(*byte))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,13 +104,13 @@ mod tests {
         let config = RingConfig::default();
         let len = config.memory_bytes().ring as u64;
         let ring = RemoteKey { key: 1, base: 2, len };
-        Descriptor { config, publish: Publish::Notify, incarnation: 5, ring }
+        Descriptor { config, publish: Publish::Notify, incarnation: 5, taken: 1 << 40, ring }
     }
 
     #[test]
     fn equal_ends_fit() {
         let ours = descriptor();
-        assert_eq!(ours.check(&ours.encode()).expect("equal"), ours.ring);
+        assert_eq!(ours.check(&ours.encode()).expect("equal"), (ours.taken, ours.ring));
     }
 
     #[test]

@@ -5,8 +5,8 @@ use thiserror::Error;
 
 use crate::protocol::Breach;
 
-/// A failure of a link. After `Protocol` or `Disconnected` the link is of no more use; make a new
-/// one with the next incarnation.
+/// A failure of a link. After `Disconnected` it can go on over another connection
+/// ([`Link::renew`](crate::Link::renew)); after `Protocol` it is of no more use.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LinkError {

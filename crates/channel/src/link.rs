@@ -21,6 +21,8 @@
 
 mod fetch;
 mod notices;
+mod receive;
+mod renew;
 mod stats;
 mod writer;
 
@@ -35,7 +37,7 @@ use fabric::{
 use crate::descriptor::Descriptor;
 use crate::memory::{Payload, Ring, Staging};
 use crate::protocol::{Breach, Class, Consumer, Notice, Producer, Stall, commit_word, slot_of};
-use crate::trailer::{self, Header, TRAILER_BYTES, Trailer};
+use crate::trailer::{Header, TRAILER_BYTES, Trailer};
 use crate::{LinkError, RingConfig, Transfer, Tuning};
 use fetch::Fetches;
 
@@ -60,7 +62,13 @@ pub struct Link {
     publish: Publish,
     config: RingConfig,
     incarnation: u32,
+    tuning: Tuning,
     staging: Staging,
+    /// Of the frame in each staging slot: what was said of it, and its bytes.
+    staged: Vec<(Header, usize)>,
+    /// Frames before this one were published before the connection was renewed, and have to be
+    /// posted again.
+    again: u64,
     ring: Arc<Ring>,
     key: RemoteKey,
     peer: Option<RemoteKey>,
@@ -140,21 +148,22 @@ impl Link {
         }
         let ring = Ring::new(fabric, &config)?;
         let staging = Staging::new(fabric, &config)?;
+        let key = open(&mut *endpoint, &config, &ring, &staging)?;
         let (slots, control_slots) = (config.slots, config.control_slots);
-        let (publish, open, consumer) = match config.transfer {
+        let (publish, consumer) = match config.transfer {
             Transfer::Write => {
                 let consumer = Consumer::new(slots, control_slots, incarnation, caps.publish);
-                (caps.publish, ring.range(&config)?, consumer)
+                (caps.publish, consumer)
             }
             Transfer::Read => {
-                let consumer = Consumer::reading(slots, control_slots, incarnation);
-                (Publish::Notify, staging.all(&config)?, consumer)
+                (Publish::Notify, Consumer::reading(slots, control_slots, incarnation))
             }
         };
-        let key = endpoint.export(&open)?;
-        endpoint.post_recvs(recvs(&config));
-        let link = Link {
+        let mut link = Link {
+            tuning: Tuning::default(),
             staging,
+            staged: vec![(Header::default(), 0); slots as usize],
+            again: 0,
             ring: Arc::new(ring),
             key,
             peer: None,
@@ -182,12 +191,21 @@ impl Link {
             config,
             incarnation,
         };
-        Ok(link.tuned(Tuning::default()))
+        link.tune();
+        Ok(link)
     }
 
     /// Takes other decisions for this end; before the first frame.
     #[must_use]
     pub fn tuned(mut self, tuning: Tuning) -> Link {
+        self.tuning = tuning;
+        self.tune();
+        self
+    }
+
+    /// Decides as far as the endpoint allows.
+    fn tune(&mut self) {
+        let tuning = self.tuning;
         self.inline_max = tuning.inline_bytes.min(self.caps.max_inline);
         // A quarter of the queue, and of the ring: a staging slot is retired before its next turn.
         let most = match self.caps.ordered_completions {
@@ -201,7 +219,6 @@ impl Link {
         if tuning.credit_slots > 0 {
             self.consumer.returning_every(tuning.credit_slots, self.config.control_slots);
         }
-        self
     }
 
     /// What the peer needs to attach. Goes over the control plane.
@@ -209,13 +226,20 @@ impl Link {
         self.own().encode()
     }
 
-    /// Takes the peer's descriptor; from now on frames can be sent.
+    /// Takes the peer's descriptor; from now on frames can be sent, behind those that were
+    /// published before a [`renew`](Self::renew) and that the peer had not taken.
     ///
     /// # Errors
     /// [`LinkError::Descriptor`] for another version or dimensions, [`LinkError::Incarnation`] for
-    /// one from before or after a reconnect.
+    /// one from before or after a reconnect, [`LinkError::Protocol`] when the peer cannot have
+    /// taken what it says.
     pub fn attach(&mut self, peer: &[u8]) -> Result<(), LinkError> {
-        self.peer = Some(self.own().check(peer)?);
+        let (taken, key) = self.own().check(peer)?;
+        let published = self.producer.published();
+        self.producer.renew(taken)?;
+        self.again = self.again.max(published);
+        self.peer = Some(key);
+        self.flush();
         Ok(())
     }
 
@@ -224,7 +248,7 @@ impl Link {
     /// before.
     pub fn reserve(&mut self, class: Class) -> Option<SlotWriter<'_>> {
         let peer = self.peer?;
-        if self.failure.is_some() {
+        if self.failure.is_some() || self.posts_again() {
             return None;
         }
         let position = match self.producer.reserve(class) {
@@ -247,6 +271,7 @@ impl Link {
 
     /// Tells the peer of everything published, and starts it.
     pub fn flush(&mut self) {
+        self.post_again();
         self.flushing = true;
         self.ring_doorbells();
         self.submit();
@@ -273,6 +298,7 @@ impl Link {
             progress = true;
         }
         progress |= self.collect();
+        self.post_again();
         self.post_recvs();
         self.ring_doorbells();
         self.submit();
@@ -333,7 +359,8 @@ impl Link {
             Transfer::Write => self.producer.all_retired(),
             Transfer::Read => self.producer.in_flight() == 0,
         };
-        announced && !self.wake_owed && self.notices_open == 0 && moved
+        let attached = self.peer.is_some() && !self.posts_again();
+        attached && announced && !self.wake_owed && self.notices_open == 0 && moved
     }
 
     /// Counters.
@@ -355,6 +382,7 @@ impl Link {
             config: self.config,
             publish: self.publish,
             incarnation: self.incarnation,
+            taken: self.consumer.accepted(),
             ring: self.key,
         }
     }
@@ -406,8 +434,7 @@ impl Link {
         let frame = self.staging.seal(slot, padded, &words);
         self.producer.publish();
         self.consumer.returned(credit);
-        self.stats.frames_sent += 1;
-        self.stats.payload_bytes_sent += len as u64;
+        self.staged[slot] = (header, len);
         if self.config.transfer == Transfer::Read {
             // It stays where it is until the peer has read it and returned credit.
             self.producer.retire(position);
@@ -495,62 +522,6 @@ impl Link {
         }
     }
 
-    /// Moves the frame at the head to the inbox, if it is there. True when it was.
-    fn take_in(&mut self) -> bool {
-        match self.accept() {
-            Ok(Some(frame)) => self.inbox.push_back(frame),
-            Ok(None) => return false,
-            Err(failure) => {
-                self.fail(failure);
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Accepts the frame at the head, if it is there.
-    fn accept(&mut self) -> Result<Option<Frame>, Failure> {
-        if matches!(self.failure, Some(Failure::Protocol(_))) {
-            return Ok(None);
-        }
-        let Some(position) = self.consumer.head() else { return Ok(None) };
-        let slot = slot_of(position, self.config.slots.into()) as u32;
-        if !self.consumer.is_there(self.ring.commit(slot as usize))? {
-            return Ok(None);
-        }
-        let at = |detail: String| Failure::Protocol(format!("frame {position}: {detail}"));
-        let words = self.ring.trailer(slot as usize);
-        let trailer = Trailer::decode(&words, self.config.payload_max()).map_err(at)?;
-        if !self.config.payload_crc && !trailer::is_intact(&words, &[]) {
-            return Err(at("the checksum of the trailer does not fit".into()));
-        }
-        if trailer.commit != commit_word(self.incarnation, position) {
-            return Err(at("the commit word changed while it was read".into()));
-        }
-        self.producer.credit(trailer.credit)?;
-        self.consumer.accept();
-        let payload = self.ring.payload(slot, trailer.len as usize);
-        if self.config.payload_crc && !trailer::is_intact(&words, &payload) {
-            return Err(at("the checksum of trailer and payload does not fit".into()));
-        }
-        self.stats.frames_received += 1;
-        self.stats.payload_bytes_received += u64::from(trailer.len);
-        Ok(Some(Frame { header: trailer.header, payload }))
-    }
-
-    /// Releases the slots whose payloads were dropped. True when there were any.
-    fn collect(&mut self) -> bool {
-        let mut slots = self.ring.collect();
-        let any = slots != 0;
-        // In the order of positions: a slot beyond the contiguous part is found from the first
-        // unreleased one.
-        while slots != 0 {
-            self.consumer.release_slot(slots.trailing_zeros());
-            slots &= slots - 1;
-        }
-        any
-    }
-
     fn post_recvs(&mut self) {
         if self.recvs_used >= recvs(&self.config) / 4 {
             self.endpoint.post_recvs(self.recvs_used);
@@ -570,6 +541,22 @@ impl Drop for Link {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// Opens to the peer what it writes or reads, and posts receives.
+fn open(
+    endpoint: &mut dyn Endpoint,
+    config: &RingConfig,
+    ring: &Ring,
+    staging: &Staging,
+) -> Result<RemoteKey, LinkError> {
+    let range = match config.transfer {
+        Transfer::Write => ring.range(config)?,
+        Transfer::Read => staging.all(config)?,
+    };
+    let key = endpoint.export(&range)?;
+    endpoint.post_recvs(recvs(config));
+    Ok(key)
 }
 
 /// Receives that a link keeps posted: a notice for each slot each way, and some for sleep and wake.

@@ -40,7 +40,7 @@ impl Attack {
         let fabric = net.fabric(0);
         let link =
             Link::new(&*fabric as &dyn Fabric, here, small(false), INCARNATION).expect("a link");
-        let ring = RemoteKey::decode(&link.descriptor()[28..]).expect("a key");
+        let ring = RemoteKey::decode(&link.descriptor()[36..]).expect("a key");
         net.settle();
         Self { net, endpoint, ring, link }
     }
@@ -199,4 +199,15 @@ fn descriptors_of_other_lengths_are_refused() {
     }
     attack.link.attach(&[descriptor.clone(), vec![0]].concat()).expect_err("too long");
     attack.link.attach(&descriptor).expect("itself");
+}
+
+#[test]
+fn frames_that_were_never_sent_were_not_taken() {
+    let mut attack = Attack::new(Publish::Notify);
+    let mut descriptor = attack.link.descriptor();
+    descriptor[28] = 1;
+    match attack.link.attach(&descriptor) {
+        Err(LinkError::Protocol { detail }) => assert!(detail.contains("taken"), "{detail}"),
+        other => panic!("{other:?}"),
+    }
 }

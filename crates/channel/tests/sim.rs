@@ -13,7 +13,7 @@ use ends::small;
 use fabric::Publish;
 use fabric::shared::{Network, SharedFabric};
 use fabric::sim::{Guarantees, SimNet, SimOptions};
-use load::{Load, Side, links};
+use load::{Load, Rng, Side, links};
 
 const MODES: [Publish; 3] = [Publish::InOrderPoll, Publish::Notify, Publish::NotifyCounted];
 const SEEDS: u64 = 20;
@@ -375,6 +375,91 @@ fn a_cut_link_gives_what_arrived_and_then_its_error() {
         assert!(b.reserve(Class::Control).is_none());
         a.close();
         assert!(a.poll().is_err());
+    }
+}
+
+/// Whether the link of an end still stands.
+fn stands(side: &mut Side) -> Result<bool, String> {
+    match side.act() {
+        Err(error) if error.starts_with("the link failed") => Ok(false),
+        other => other.map(|()| true),
+    }
+}
+
+/// Runs both ends to their end over connections that break; gives how many did.
+fn run_over_cuts(
+    net: &SimNet,
+    config: RingConfig,
+    [a, b]: &mut [Side; 2],
+    rng: &mut Rng,
+) -> Result<u32, String> {
+    let (mut cuts, mut patience) = (0, 0);
+    for _ in 0..200_000 {
+        let both = [stands(a)?, stands(b)?];
+        for _ in 0..rng.below(5) {
+            net.step();
+        }
+        if a.is_done(&b.load) && b.is_done(&a.load) {
+            return Ok(cuts);
+        }
+        if both == [true; 2] {
+            // Soon enough to break what was just made, at times.
+            if rng.below(60) == 0 {
+                net.cut(0, 1);
+                cuts += 1;
+                patience = rng.below(8);
+            }
+            continue;
+        }
+        // One end may notice before the other, and goes on meanwhile.
+        if patience > 0 {
+            patience -= 1;
+            continue;
+        }
+        net.heal(0, 1);
+        let (here, there) = ends::endpoints(&*net.fabric(0), &*net.fabric(1), false);
+        a.link.renew(&*net.fabric(0), here, 7 + cuts).map_err(|e| e.to_string())?;
+        for _ in 0..rng.below(3) {
+            stands(a)?;
+            stands(b)?;
+            net.step();
+        }
+        b.link.renew(&*net.fabric(1), there, 7 + cuts).map_err(|e| e.to_string())?;
+        let (of_a, of_b) = (a.link.descriptor(), b.link.descriptor());
+        a.link.attach(&of_b).map_err(|e| e.to_string())?;
+        for _ in 0..rng.below(3) {
+            stands(a)?;
+            stands(b)?;
+            net.step();
+        }
+        b.link.attach(&of_a).map_err(|e| e.to_string())?;
+        assert_eq!(config.slots, a.link.config().slots);
+    }
+    Err(format!("no end at {} ns: {:#?} {:#?}", net.now_ns(), a.link.stats(), b.link.stats()))
+}
+
+#[test]
+fn a_link_goes_on_over_another_connection_without_loss() {
+    for publish in MODES {
+        for config in [small(true), reading(true)] {
+            let (mut cuts, mut again, mut sent) = (0, 0, 0);
+            for seed in 0..SEEDS {
+                let net = SimNet::new(SimOptions { poison: true, ..options(publish, seed) });
+                let (a, b) = pair(&net, config);
+                let loads = both_ways(150);
+                let mut sides = [Side::new(a, loads[0], seed, 1), Side::new(b, loads[1], seed, 2)];
+                cuts += run_over_cuts(&net, config, &mut sides, &mut Rng(seed))
+                    .unwrap_or_else(|e| panic!("{publish:?} {:?} {seed}: {e}", config.transfer));
+                for (of, to) in [(0, 1), (1, 0)] {
+                    let (of, to) = (sides[of].link.stats(), sides[to].link.stats());
+                    assert_eq!(of.frames_sent, to.frames_received);
+                    again += of.frames_again;
+                    sent += of.frames_sent;
+                }
+            }
+            println!("{publish:?} {:?}: {cuts} cuts, {again} of {sent} again", config.transfer);
+            assert!(cuts > 20 && again > 20, "{cuts} cuts, {again} frames again");
+        }
     }
 }
 

@@ -5,6 +5,8 @@
 pub struct LinkStats {
     /// Frames published.
     pub frames_sent: u64,
+    /// Frames posted again over another connection.
+    pub frames_again: u64,
     /// Bytes of their payloads.
     pub payload_bytes_sent: u64,
     /// Bytes written into the peer's ring: payloads, padding, trailers.

@@ -35,6 +35,8 @@ impl SlotWriter<'_> {
         if self.class == Class::Control {
             self.link.signal_next();
         }
+        self.link.stats.frames_sent += 1;
+        self.link.stats.payload_bytes_sent += len as u64;
         self.link.post_frame(self.peer, self.position, header, len);
     }
 }

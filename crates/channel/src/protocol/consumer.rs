@@ -13,6 +13,8 @@ use super::{Breach, Contiguous, slot_of};
 pub struct Consumer {
     slots: u64,
     incarnation: u32,
+    /// The first position of this incarnation.
+    first: u64,
     credit_batch: u64,
     arrived: Arrived,
     accepted: u64,
@@ -40,6 +42,7 @@ impl Consumer {
         Self {
             slots: slots.into(),
             incarnation,
+            first: 0,
             // A quarter of the ring; never so much that the data slots could run dry before credit
             // is due.
             credit_batch: u64::from((slots / 4).clamp(1, slots - control_slots)),
@@ -66,6 +69,23 @@ impl Consumer {
             arrived: Arrived::Fetched { below: 0, asked: 0, fetched: Contiguous::default() },
             ..Self::new(slots, control_slots, incarnation, Publish::Notify)
         }
+    }
+
+    /// Goes on over a new connection and another ring, whose memory is zero: with the frame behind
+    /// those that were accepted.
+    pub fn renew(&mut self, incarnation: u32) {
+        let first = self.accepted;
+        (self.incarnation, self.first) = (incarnation, first);
+        let none = Contiguous::starting_at(first);
+        (self.released, self.returned) = (none, first);
+        self.arrived = match self.arrived {
+            Arrived::InSlot => Arrived::InSlot,
+            Arrived::Below(_) => Arrived::Below(first),
+            Arrived::Each(_) => Arrived::Each(none),
+            Arrived::Fetched { .. } => {
+                Arrived::Fetched { below: first, asked: first, fetched: none }
+            }
+        };
     }
 
     /// A notice that all frames below `count` were written (modes A and B, and where we read).
@@ -157,8 +177,10 @@ impl Consumer {
             return Ok(true);
         }
         let before = match position.checked_sub(self.slots) {
-            Some(lap_before) => commit_word(self.incarnation, lap_before),
-            None => 0,
+            Some(lap_before) if lap_before >= self.first => {
+                commit_word(self.incarnation, lap_before)
+            }
+            _ => 0,
         };
         if commit == before && matches!(self.arrived, Arrived::InSlot) {
             return Ok(false);

@@ -14,6 +14,11 @@ pub struct Contiguous {
 }
 
 impl Contiguous {
+    /// All positions below this one are done, and no other.
+    pub fn starting_at(below: u64) -> Self {
+        Self { below, ahead: 0 }
+    }
+
     /// All positions below this one are done, and this one is not.
     pub fn below(&self) -> u64 {
         self.below

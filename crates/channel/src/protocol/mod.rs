@@ -40,6 +40,17 @@ pub enum Breach {
         /// What we know.
         published: u64,
     },
+    /// A consumer that goes on over a new connection has taken less than it returned credit for,
+    /// or frames that were never published.
+    #[error("all below position {taken} was taken, of {published} frames with credit for {credit}")]
+    Taken {
+        /// What the peer said.
+        taken: u64,
+        /// What it said of it before.
+        credit: u64,
+        /// What we know.
+        published: u64,
+    },
     /// A notice of a frame for which the peer had no credit.
     #[error("a notice of position {position}, beyond the credit of {limit}")]
     Notice {

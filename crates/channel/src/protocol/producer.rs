@@ -120,6 +120,22 @@ impl Producer {
         self.retired.mark(position);
     }
 
+    /// Goes on over a new connection, to a ring in which all slots are free, of a consumer that has
+    /// taken all frames below `taken`. The others are published again: their staging slots still
+    /// hold them, for none is filled anew before there is credit for its last frame.
+    ///
+    /// # Errors
+    /// [`Breach::Taken`] when that cannot be.
+    pub fn renew(&mut self, taken: u64) -> Result<(), Breach> {
+        let Self { credit, published, .. } = *self;
+        if !(credit..=published).contains(&taken) {
+            return Err(Breach::Taken { taken, credit, published });
+        }
+        let retired = Contiguous::starting_at(taken);
+        *self = Self { published: taken, announced: taken, credit: taken, retired, ..*self };
+        Ok(())
+    }
+
     /// The writes of all positions below `end` have completed.
     pub fn retire_below(&mut self, end: u64) {
         self.retired.mark_below(end);

@@ -90,7 +90,7 @@ pub(crate) struct Grouping {
 enum Meeting {
     Forward,
     Merge(Box<Merge>),
-    Shuffle(Shuffle),
+    Shuffle(Box<Shuffle>),
 }
 
 impl Grouping {
@@ -114,7 +114,7 @@ impl Grouping {
             Exchange::Shuffle | Exchange::UpPar => {
                 let lane = Lane::new(&spec.input_schema, &spec.keys, place);
                 let lane = lane.halved(spec.exchange == Exchange::UpPar);
-                Meeting::Shuffle(Shuffle::new(vec![lane], place.workers))
+                Meeting::Shuffle(Box::new(Shuffle::new(vec![lane], place.workers)))
             }
         };
         let leader = leader_of(place, matches!(exchange, Meeting::Forward));

@@ -9,6 +9,7 @@
 mod answers;
 mod cast;
 pub(crate) mod halves;
+mod lane;
 mod shuffle;
 mod waiting;
 
@@ -18,7 +19,8 @@ use arrow::record_batch::RecordBatch;
 use state::epoch::{END_OF_STREAM, Leader, Presence, Progress};
 
 pub(crate) use self::answers::Answers;
-pub(crate) use self::shuffle::{Lane, Shuffle};
+pub(crate) use self::lane::Lane;
+pub(crate) use self::shuffle::Shuffle;
 use crate::detach;
 use crate::error::DataflowError;
 use crate::net::Net;
