@@ -11,17 +11,18 @@
 
 use std::error::Error;
 use std::hint::black_box;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow::array::{ArrayRef, Int64Array};
+use arrow::array::{Array, ArrayRef, Int64Array, StringArray};
 use arrow::datatypes::DataType;
 use channel::{Class, Header, Link, RingConfig};
 use dataflow::error;
 use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::{Fabric, LinkId};
 use state::aggregates::count;
-use state::{Columns, GroupBy, KeyMode, Slice, StateOptions};
+use state::{Columns, GroupBy, KeyMode, Slice, StateOptions, gather};
 
 // The worker's own, which is nobody else's to use.
 #[allow(dead_code, reason = "only its turns are measured")]
@@ -46,12 +47,19 @@ struct Loop {
     ready: fn() -> Outcome<Run>,
 }
 
-const LOOPS: [Loop; 6] = [
+const LOOPS: [Loop; 8] = [
     Loop { name: "ring", unit: "frame of 64 bytes", times: 1 << 18, ready: ring },
     Loop { name: "dense", unit: "record, 1,000 keys", times: 1 << 22, ready: dense },
     Loop { name: "hashed", unit: "record, 1,000 keys", times: 1 << 22, ready: hashed },
     Loop { name: "hashed-large", unit: "record, 1 M keys", times: 1 << 22, ready: hashed_large },
     Loop { name: "merge", unit: "group of a delta, 64 Ki keys", times: 1 << 20, ready: merge },
+    Loop { name: "gather", unit: "text of 4 to 32 bytes", times: 1 << 22, ready: gather_short },
+    Loop {
+        name: "gather-long",
+        unit: "text of 72 to 108 bytes",
+        times: 1 << 22,
+        ready: gather_long,
+    },
     Loop { name: "switch", unit: "turn of a coroutine", times: 1 << 20, ready: switch },
 ];
 
@@ -185,6 +193,32 @@ fn merge() -> Outcome<Run> {
             for part in &parts {
                 leader.merge(&part.keys, &part.states)?;
             }
+        }
+        Ok(())
+    }))
+}
+
+fn gather_short() -> Outcome<Run> {
+    gathered(4..33)
+}
+
+fn gather_long() -> Outcome<Run> {
+    gathered(72..109)
+}
+
+/// Texts of so many bytes, from several batches.
+fn gathered(lengths: Range<usize>) -> Outcome<Run> {
+    const BATCHES: usize = 4;
+    let mixed = |i: usize| (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 32;
+    let text = |i: usize| "x".repeat(lengths.start + mixed(i) % lengths.len());
+    let batch = |at: usize| StringArray::from_iter_values((0..ROWS).map(|i| text(at * ROWS + i)));
+    let batches: Vec<StringArray> = (0..BATCHES).map(batch).collect();
+    let place = |i: usize| (mixed(i) % BATCHES, mixed(i) / BATCHES % ROWS);
+    let places: Vec<(usize, usize)> = (0..ROWS).map(place).collect();
+    Ok(Box::new(move |texts| {
+        let parts: Vec<&dyn Array> = batches.iter().map(|batch| batch as &dyn Array).collect();
+        for _ in 0..texts.div_ceil(ROWS) {
+            black_box(gather(&parts, &places)?);
         }
         Ok(())
     }))

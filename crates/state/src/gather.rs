@@ -4,27 +4,29 @@
 //! is `unsafe` here.
 #![allow(unsafe_code)]
 
+use std::ptr;
 use std::sync::Arc;
 
-use arrow::array::types::{ArrowDictionaryKeyType, BinaryType, ByteArrayType, Utf8Type};
+use arrow::array::types::{
+    ArrowDictionaryKeyType, ArrowPrimitiveType, BinaryType, ByteArrayType, Utf8Type,
+};
 use arrow::array::{
-    Array, ArrayRef, AsArray, DictionaryArray, GenericByteArray, downcast_dictionary_array,
+    Array, ArrayRef, AsArray, DictionaryArray, GenericByteArray, PrimitiveArray,
+    downcast_dictionary_array, downcast_primitive_array,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::compute::interleave;
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
+use multiversion::multiversion;
 
-use crate::kernel::prefetch;
+use crate::kernel::prefetch_at;
 
-/// Bytes of a value that are copied at once, also where it has fewer.
-const SHORT: usize = 32;
+/// Bytes of a value that are copied at once, also where it has fewer: a cache line.
+const STRIDE: usize = 64;
 
 /// How many values ahead memory is asked for.
 const AHEAD: usize = 16;
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// The values at these places, each an array and a row of it, of arrays of one type.
 ///
@@ -35,12 +37,28 @@ const LINE: usize = 64;
 /// When there is no such place.
 pub fn gather(parts: &[&dyn Array], places: &[(usize, usize)]) -> Result<ArrayRef, ArrowError> {
     let Some(&first) = parts.first() else { return interleave(parts, places) };
-    downcast_dictionary_array! {
-        first => dictionary(first, parts, places),
+    downcast_primitive_array! {
+        first => Ok(Arc::new(numbers(first, parts, places))),
         DataType::Utf8 => texts::<Utf8Type>(parts, places),
         DataType::Binary => texts::<BinaryType>(parts, places),
+        DataType::Dictionary(..) => downcast_dictionary_array! {
+            first => dictionary(first, parts, places),
+            _ => interleave(parts, places),
+        },
         _ => interleave(parts, places),
     }
+}
+
+fn numbers<T: ArrowPrimitiveType>(
+    first: &PrimitiveArray<T>,
+    parts: &[&dyn Array],
+    places: &[(usize, usize)],
+) -> PrimitiveArray<T> {
+    let slices: Vec<&[T::Native]> =
+        parts.iter().map(|part| &part.as_primitive::<T>().values()[..]).collect();
+    let values: Vec<T::Native> = places.iter().map(|&(part, row)| slices[part][row]).collect();
+    PrimitiveArray::new(values.into(), nulls(parts, places))
+        .with_data_type(first.data_type().clone())
 }
 
 /// Values of a dictionary: where all parts have the same one, only their keys.
@@ -50,79 +68,112 @@ fn dictionary<K: ArrowDictionaryKeyType>(
     places: &[(usize, usize)],
 ) -> Result<ArrayRef, ArrowError> {
     let values = first.values();
-    let data = values.to_data();
     let mut keys: Vec<&dyn Array> = Vec::with_capacity(parts.len());
     for part in parts {
         match part.as_dictionary_opt::<K>() {
-            Some(part) if part.values().to_data().ptr_eq(&data) => keys.push(part.keys()),
+            Some(part) if is_same(part.values(), values) => keys.push(part.keys()),
             _ => return interleave(parts, places),
         }
     }
-    let keys = interleave(&keys, places)?.as_primitive::<K>().clone();
-    Ok(Arc::new(DictionaryArray::try_new(keys, values.clone())?))
+    let keys = numbers(first.keys(), &keys, places);
+    // SAFETY: the keys are those of arrays with these values.
+    let array = unsafe { DictionaryArray::new_unchecked(keys, values.clone()) };
+    Ok(Arc::new(array))
+}
+
+/// Whether two arrays lie at the same place.
+fn is_same(one: &ArrayRef, other: &ArrayRef) -> bool {
+    Arc::ptr_eq(one, other) || one.to_data().ptr_eq(&other.to_data())
+}
+
+/// Which of the values are there, if not all are.
+fn nulls(parts: &[&dyn Array], places: &[(usize, usize)]) -> Option<NullBuffer> {
+    let has_nulls = parts.iter().any(|part| part.null_count() > 0);
+    has_nulls.then(|| places.iter().map(|&(part, row)| parts[part].is_valid(row)).collect())
+}
+
+/// Where a value of several bytes lies.
+struct Value {
+    from: *const u8,
+    bytes: u32,
+    /// Whether it is copied in strides: it has at most two of them, and its array has as many bytes
+    /// from there on.
+    strides: bool,
 }
 
 /// Values of any lengths: many are short, and to call a function for each copy takes longer than to
-/// copy more than there is.
+/// copy more than there is. First is found where each lies, and how long all are together.
 fn texts<T: ByteArrayType<Offset = i32>>(
     parts: &[&dyn Array],
     places: &[(usize, usize)],
 ) -> Result<ArrayRef, ArrowError> {
-    let parts: Vec<&GenericByteArray<T>> = parts.iter().map(|part| part.as_bytes::<T>()).collect();
-    let slices: Vec<(&[i32], &[u8])> =
-        parts.iter().map(|part| (part.value_offsets(), part.value_data())).collect();
-    let (mut ends, mut starts) =
-        (Vec::with_capacity(places.len() + 1), Vec::with_capacity(places.len()));
-    ends.push(0);
-    let mut end = 0;
-    for (at, &(part, row)) in places.iter().enumerate() {
-        if let Some(&(part, row)) = places.get(at + AHEAD) {
-            prefetch(slices[part].0, row);
-        }
-        let (offsets, _) = slices[part];
-        let (from, to) = (offsets[row], offsets[row + 1]);
-        end += (to - from) as usize;
-        starts.push(from as usize);
-        ends.push(end as i32);
+    let slices: Vec<(&[i32], &[u8])> = parts
+        .iter()
+        .map(|part| part.as_bytes::<T>())
+        .map(|part| (part.value_offsets(), part.value_data()))
+        .collect();
+    let find = |&(part, row): &(usize, usize)| {
+        let (offsets, values): (&[i32], &[u8]) = slices[part];
+        assert!(row < offsets.len() - 1);
+        // SAFETY: there is one offset more than there are rows.
+        let (from, to) = unsafe { (*offsets.get_unchecked(row), *offsets.get_unchecked(row + 1)) };
+        let bytes = (to - from) as u32;
+        let strides = bytes as usize <= 2 * STRIDE && values.len() - from as usize >= 2 * STRIDE;
+        Value { from: values.as_ptr().wrapping_add(from as usize), bytes, strides }
+    };
+    let found: Vec<Value> = places.iter().map(find).collect();
+    let bytes = found.iter().map(|value| value.bytes as usize).sum();
+    if i32::try_from(bytes).is_err() {
+        return Err(ArrowError::OffsetOverflowError(bytes));
     }
-    if i32::try_from(end).is_err() {
-        return Err(ArrowError::OffsetOverflowError(end));
-    }
-    let mut values = Vec::with_capacity(end + SHORT);
-    for (at, (&(part, _), &start)) in places.iter().zip(&starts).enumerate() {
-        if let (Some(&(part, _)), Some(&start)) = (places.get(at + AHEAD), starts.get(at + AHEAD)) {
-            prefetch(slices[part].1, start);
-            prefetch(slices[part].1, start + LINE);
-        }
-        append(&mut values, slices[part].1, start, ends[at + 1] as usize);
-    }
-    let has_nulls = parts.iter().any(|part| part.null_count() > 0);
-    let nulls = has_nulls.then(|| {
-        places.iter().map(|&(part, row)| parts[part].is_valid(row)).collect::<NullBuffer>()
-    });
-    let offsets = OffsetBuffer::new(ScalarBuffer::from(ends));
-    // SAFETY: the values are whole values of arrays of this type, one behind the other, and each
-    // ends where the next begins.
-    let array = unsafe { GenericByteArray::<T>::new_unchecked(offsets, values.into(), nulls) };
+    let (mut values, mut offsets) = (Vec::with_capacity(bytes + STRIDE), vec![0; found.len() + 1]);
+    // SAFETY: the values lie in arrays that are still there; there is room for all and a stride,
+    // and so many bytes are written.
+    let array = unsafe {
+        copy(&found, values.as_mut_ptr(), &mut offsets[1..]);
+        values.set_len(bytes);
+        // They are whole values of arrays of this type, one behind the other, and each ends where
+        // the next begins.
+        let offsets = OffsetBuffer::new_unchecked(ScalarBuffer::from(offsets));
+        GenericByteArray::<T>::new_unchecked(offsets, values.into(), nulls(parts, places))
+    };
     Ok(Arc::new(array))
 }
 
-/// Appends what lies at `start`, until there are `end` bytes.
-#[inline(always)]
-fn append(values: &mut Vec<u8>, from: &[u8], start: usize, end: usize) {
-    let bytes = end - values.len();
-    match from[start..].first_chunk::<SHORT>().filter(|_| bytes <= SHORT) {
-        Some(short) => {
-            values.extend_from_slice(short);
-            values.truncate(end);
+/// Copies values to `out`, one behind the other, and where each ends to `ends`.
+///
+/// # Safety
+/// Each value may be read, and two strides where it is copied in strides. There is room for all and
+/// a stride.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+unsafe fn copy(values: &[Value], out: *mut u8, ends: &mut [i32]) {
+    let mut end = 0;
+    for (at, (&Value { from, bytes, strides }, to)) in values.iter().zip(ends).enumerate() {
+        if let Some(next) = values.get(at + AHEAD) {
+            prefetch_at(next.from);
+            prefetch_at(next.from.wrapping_add(STRIDE));
         }
-        None => values.extend_from_slice(&from[start..start + bytes]),
+        let bytes = bytes as usize;
+        // SAFETY: the caller's. The second stride begins within the value.
+        unsafe {
+            let out = out.add(end);
+            if strides {
+                ptr::copy_nonoverlapping(from, out, STRIDE);
+                if bytes > STRIDE {
+                    ptr::copy_nonoverlapping(from.add(STRIDE), out.add(STRIDE), STRIDE);
+                }
+            } else {
+                ptr::copy_nonoverlapping(from, out, bytes);
+            }
+        }
+        end += bytes;
+        *to = end as i32;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{BinaryArray, Int64Array, StringArray};
+    use arrow::array::{BinaryArray, Int64Array, StringArray, TimestampMicrosecondArray};
     use arrow::datatypes::{Int8Type, Int32Type};
     use proptest::prelude::*;
     use proptest::sample::Index;
@@ -177,6 +228,11 @@ mod tests {
             check(&of(&|part| {
                 let lengths = part.iter().map(|text| text.as_ref().map(|text| text.len() as i64));
                 Arc::new(Int64Array::from_iter(lengths))
+            }), &places);
+            check(&of(&|part| {
+                let lengths = part.iter().map(|text| text.as_ref().map(|text| text.len() as i64));
+                let times = TimestampMicrosecondArray::from_iter(lengths);
+                Arc::new(times.with_timezone("+02:00"))
             }), &places);
             // Each part has a dictionary of its own, then all have the same one.
             check(&of(&|part| {

@@ -187,27 +187,30 @@ pub(crate) fn deposit(mut low: u64, mut places: u64) -> u64 {
 /// Asks for the cache line of `table[at]`, which may be out of bounds.
 #[inline(always)]
 pub fn prefetch<S>(table: &[S], at: usize) {
+    prefetch_at(table.as_ptr().wrapping_add(at));
+}
+
+/// Asks for the cache line of what may lie there.
+#[inline(always)]
+pub(crate) fn prefetch_at<S>(place: *const S) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: prefetching does not access memory; any address will do. SSE is part of x86-64.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(table.as_ptr().wrapping_add(at).cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) };
     }
     #[cfg(all(target_arch = "aarch64", not(miri)))]
-    {
-        let place = table.as_ptr().wrapping_add(at);
-        // SAFETY: as above; nothing that the program could notice is read or written. A load that
-        // will keep the line in all levels.
-        unsafe {
-            std::arch::asm!(
-                "prfm pldl1keep, [{place}]",
-                place = in(reg) place,
-                options(nomem, nostack, preserves_flags)
-            );
-        }
+    // SAFETY: as above; nothing that the program could notice is read or written. A load that will
+    // keep the line in all levels.
+    unsafe {
+        std::arch::asm!(
+            "prfm pldl1keep, [{place}]",
+            place = in(reg) place,
+            options(nomem, nostack, preserves_flags)
+        );
     }
     #[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", not(miri)))))]
-    let _ = (table, at);
+    let _ = place;
 }
 
 #[cfg(test)]
