@@ -13,7 +13,7 @@ use arrow::array::{
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::SchemaRef;
 use arrow::row::{RowConverter, Rows, SortField};
-use state::{KeyTable, NullKeys};
+use state::{KeySpan, KeyTable, NullKeys, StateError};
 
 use crate::chunks::{Chunks, taken};
 use crate::error::DataflowError;
@@ -167,12 +167,24 @@ impl Keys {
     }
 }
 
+/// How many times as many keys as there are rows a span may have: four bytes each, where a hash
+/// table takes some thirty for a row.
+const SPAN_TIMES: usize = 4;
+
 /// Rows that are found by their keys.
 #[derive(Debug)]
 pub(crate) struct Hashed {
     pub(crate) rows: Chunks,
-    table: KeyTable,
+    ids: KeyIds,
     chains: Option<Chains>,
+}
+
+/// What knows the ids of keys.
+#[derive(Debug)]
+enum KeyIds {
+    Table(Box<KeyTable>),
+    /// Keys of one number, close together.
+    Span(KeySpan),
 }
 
 /// The rows of each key, where not each row has a key of its own, whose id is the row's number.
@@ -191,20 +203,15 @@ impl Hashed {
         schema: &SchemaRef,
         keys: &[usize],
     ) -> Result<Self, DataflowError> {
-        let types = keys.iter().map(|&key| schema.field(key).data_type().clone());
-        let mut table = KeyTable::new(&types.collect::<Vec<_>>(), NullKeys::Nothing)?;
         let rows = Chunks::new(batches);
-        let (mut ids, mut some) = (Vec::with_capacity(rows.rows()), vec![]);
-        for batch in rows.batches() {
-            if table.len() > ids.len() / 2 {
-                // Most rows have keys of their own.
-                table.reserve(rows.rows() - ids.len())?;
-            }
-            table.intern(&columns_of(batch, keys), batch.num_rows(), &mut some)?;
-            ids.extend_from_slice(&some);
-        }
-        let chains = (table.len() < ids.len()).then(|| Chains::new(table.len(), &ids));
-        Ok(Self { rows, table, chains })
+        let mut ids = Vec::with_capacity(rows.rows());
+        let (of_keys, end) = match KeyIds::span(&rows, keys, &mut ids)? {
+            Some(span) => span,
+            None => KeyIds::table(&rows, schema, keys, &mut ids)?,
+        };
+        let in_turn = ids.iter().copied().eq(0..rows.rows() as u32);
+        let chains = (!in_turn).then(|| Chains::new(end, &ids));
+        Ok(Self { rows, ids: of_keys, chains })
     }
 
     /// The first row of a key, + 1; 0 if there is none.
@@ -212,7 +219,7 @@ impl Hashed {
     fn first(&self, id: u32) -> u32 {
         match &self.chains {
             Some(chains) => chains.first.get(id as usize).copied().unwrap_or(0),
-            None if (id as usize) < self.table.len() => id + 1,
+            None if (id as usize) < self.rows.rows() => id + 1,
             None => 0,
         }
     }
@@ -228,7 +235,67 @@ impl Hashed {
     /// Bytes held.
     pub(crate) fn bytes(&self) -> usize {
         let links = self.chains.as_ref().map_or(0, |chains| chains.first.len() + chains.next.len());
-        self.rows.bytes() + self.table.bytes() + links * size_of::<u32>()
+        self.rows.bytes() + self.ids.bytes() + links * size_of::<u32>()
+    }
+}
+
+impl KeyIds {
+    /// A span, if the rows have such keys, and the end of its ids; those of the rows go to `ids`.
+    fn span(
+        rows: &Chunks,
+        keys: &[usize],
+        ids: &mut Vec<u32>,
+    ) -> Result<Option<(Self, usize)>, StateError> {
+        let &[key] = keys else { return Ok(None) };
+        let columns: Vec<&ArrayRef> =
+            rows.batches().iter().map(|batch| batch.column(key)).collect();
+        let Some(span) = KeySpan::of(&columns, SPAN_TIMES * rows.rows())? else { return Ok(None) };
+        let mut some = vec![];
+        for column in columns {
+            span.find(column, &mut some)?;
+            ids.extend_from_slice(&some);
+        }
+        let end = span.end();
+        Ok(Some((Self::Span(span), end)))
+    }
+
+    /// As [`KeyIds::span`], of any keys.
+    fn table(
+        rows: &Chunks,
+        schema: &SchemaRef,
+        keys: &[usize],
+        ids: &mut Vec<u32>,
+    ) -> Result<(Self, usize), StateError> {
+        let types = keys.iter().map(|&key| schema.field(key).data_type().clone());
+        let mut table = KeyTable::new(&types.collect::<Vec<_>>(), NullKeys::Nothing)?;
+        let mut some = vec![];
+        for batch in rows.batches() {
+            if table.len() > ids.len() / 2 {
+                // Most rows have keys of their own.
+                table.reserve(rows.rows() - ids.len())?;
+            }
+            table.intern(&columns_of(batch, keys), batch.num_rows(), &mut some)?;
+            ids.extend_from_slice(&some);
+        }
+        let end = table.len();
+        Ok((Self::Table(Box::new(table)), end))
+    }
+
+    /// The ids of the keys of a batch.
+    fn find(&self, batch: &RecordBatch, keys: &[usize]) -> Result<Vec<u32>, StateError> {
+        let (columns, mut ids) = (columns_of(batch, keys), vec![]);
+        match self {
+            Self::Table(table) => table.find(&columns, batch.num_rows(), &mut ids)?,
+            Self::Span(span) => span.find(&columns[0], &mut ids)?,
+        }
+        Ok(ids)
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Table(table) => table.bytes(),
+            Self::Span(_) => 0,
+        }
     }
 }
 
@@ -262,7 +329,7 @@ pub(crate) struct Pairing {
 /// A batch on its way past the table.
 struct Probing {
     batch: RecordBatch,
-    /// The id that the table has for the key of each row.
+    /// The id of the key of each row.
     ids: Vec<u32>,
     /// The row that is probed, and the row of the table to look at, + 1; before the first of a row,
     /// nothing.
@@ -312,8 +379,7 @@ impl Pairing {
                 }
             }
             let Some(batch) = self.waiting.pop_front() else { break };
-            let (columns, mut ids) = (columns_of(&batch, &self.keys), vec![]);
-            self.hashed.table.find(&columns, batch.num_rows(), &mut ids)?;
+            let ids = self.hashed.ids.find(&batch, &self.keys)?;
             let met = Met::new(terms.kind, self.side, ids.len());
             self.probing = Some(Probing { batch, ids, row: 0, at: None, met });
         }

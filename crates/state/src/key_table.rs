@@ -191,7 +191,7 @@ impl fmt::Debug for KeyTable {
 }
 
 /// A type as it is when dictionaries in it are unpacked.
-fn without_dictionary(data_type: &DataType) -> DataType {
+pub(crate) fn without_dictionary(data_type: &DataType) -> DataType {
     match data_type {
         DataType::Dictionary(_, values) => without_dictionary(values),
         plain => plain.clone(),

@@ -17,7 +17,8 @@
 //!   them by time, and [`Windowed`] makes windows of them.
 //! - [`epoch`] is the protocol by which deltas are merged exactly once, without I/O, clock or
 //!   randomness.
-//! - [`KeyTable`] gives keys of any types dense ids, for what keeps rows by key and folds none.
+//! - [`KeyTable`] gives keys of any types dense ids, for what keeps rows by key and folds none;
+//!   [`KeySpan`] those that lie close together, without a table.
 //! - [`Partitioner`] says which node leads a key.
 //!
 //! # Invariants
@@ -41,6 +42,7 @@ mod groups;
 mod hash;
 mod index;
 mod kernel;
+mod key_span;
 mod key_table;
 mod part;
 #[cfg(test)]
@@ -66,6 +68,7 @@ pub use gather::gather;
 pub use groups::{Groups, Ids};
 pub use index::KeyMode;
 pub use kernel::prefetch;
+pub use key_span::KeySpan;
 pub use key_table::{KeyTable, NullKeys};
 pub use part::Part;
 pub use partition::{Partitioner, Split};

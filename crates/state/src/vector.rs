@@ -94,6 +94,27 @@ pub(crate) fn distances(words: &[u64], base: u64, out: &mut [u32]) -> (u64, u32)
     (any, top)
 }
 
+/// Writes the distance of each word from `base` to `out`, [`u32::MAX`] where it is not below `len`.
+///
+/// # Panics
+/// When there is not room for all.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+pub(crate) fn near(words: &[u64], base: u64, len: u32, out: &mut [u32]) {
+    let (eights, few) = words.as_chunks::<8>();
+    let (outs, out) = out[..words.len()].as_chunks_mut::<8>();
+    for (at, (eight, out)) in eights.iter().zip(outs).enumerate() {
+        prefetch(words, at * 8 + AHEAD);
+        for (&word, out) in eight.iter().zip(out) {
+            let distance = word.wrapping_sub(base);
+            *out = if distance < u64::from(len) { distance as u32 } else { u32::MAX };
+        }
+    }
+    for (&word, out) in few.iter().zip(out) {
+        let distance = word.wrapping_sub(base);
+        *out = if distance < u64::from(len) { distance as u32 } else { u32::MAX };
+    }
+}
+
 /// The disjunction and the conjunction of all.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub(crate) fn any_all(ids: &[u32]) -> (u32, u32) {
