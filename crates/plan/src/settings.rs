@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use channel::Transfer;
 use channel::cast::Shape;
 use dataflow::job::{Exchange, Idle, Multicast, Settings, TreeChoice};
-use dataflow::wires::{Connection, Progress};
+use dataflow::wires::{Connection, Progress, Wires};
 
 /// One setting, for checks and for the reference page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -296,8 +296,6 @@ impl InForce {
             "millstream.ring_mode" => {
                 job.ring.transfer = transfer(&lower).ok_or(refused.clone())?;
             }
-            "millstream.credit_slots" if lower == "auto" => job.wires.credit_slots = 0,
-            "millstream.credit_slots" => job.wires.credit_slots = number(1, 64)? as u32,
             "millstream.slot_bytes" => job.ring.slot_bytes = number(128, 16 << 20)? as u32,
             "millstream.slots" => job.ring.slots = number(3, 64)? as u32,
             "millstream.state_bytes" => job.state_bytes_max = number(1 << 10, 1 << 50)? as usize,
@@ -323,11 +321,8 @@ impl InForce {
                 let waits = nanos(&lower).filter(|ns| *ns > 0);
                 job.casting.stall_ns = waits.ok_or(refused.clone())?;
             }
-            "millstream.connection" => {
-                job.wires.connection = connection(&lower).ok_or(refused.clone())?;
-            }
-            "millstream.progress" => {
-                job.wires.progress = progress(&lower).ok_or(refused.clone())?;
+            "millstream.connection" | "millstream.credit_slots" | "millstream.progress" => {
+                set_wires(&mut job.wires, name, &lower).ok_or(refused.clone())?;
             }
             "millstream.exchange" => changed.exchange = exchange(&lower).ok_or(refused.clone())?,
             _ => job.idle = idle(&lower).ok_or(refused.clone())?,
@@ -337,6 +332,17 @@ impl InForce {
         *self = changed;
         Ok(())
     }
+}
+
+/// Puts a value of how nodes are connected in force. Lower case.
+fn set_wires(wires: &mut Wires, name: &str, value: &str) -> Option<()> {
+    match name {
+        "millstream.connection" => wires.connection = connection(value)?,
+        "millstream.progress" => wires.progress = progress(value)?,
+        _ if value == "auto" => wires.credit_slots = 0,
+        _ => wires.credit_slots = bytes(value).filter(|slots| (1..=64).contains(slots))? as u32,
+    }
+    Some(())
 }
 
 /// How rows of different workers meet. Lower case.
