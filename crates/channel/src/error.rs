@@ -43,7 +43,7 @@ pub enum LinkError {
         detail: String,
     },
     /// The connection ended. Look at the peer.
-    #[error("the link failed: {kind:?}")]
+    #[error("the connection ended: {kind}")]
     Disconnected {
         /// As the fabric reports it.
         kind: ErrorKind,

@@ -377,6 +377,11 @@ impl Link {
         &self.config
     }
 
+    /// Which connection of the link this is: greater after each [`renew`](Self::renew).
+    pub fn incarnation(&self) -> u32 {
+        self.incarnation
+    }
+
     fn own(&self) -> Descriptor {
         Descriptor {
             config: self.config,

@@ -381,7 +381,7 @@ fn a_cut_link_gives_what_arrived_and_then_its_error() {
 /// Whether the link of an end still stands.
 fn stands(side: &mut Side) -> Result<bool, String> {
     match side.act() {
-        Err(error) if error.starts_with("the link failed") => Ok(false),
+        Err(error) if error.starts_with("the connection ended") => Ok(false),
         other => other.map(|()| true),
     }
 }

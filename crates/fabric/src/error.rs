@@ -1,5 +1,7 @@
 //! What can go wrong on a fabric, and whose fault it is.
 
+use std::fmt;
+
 use thiserror::Error;
 
 /// A failure while memory is registered or a connection is made.
@@ -93,4 +95,15 @@ pub enum ErrorKind {
     ReceiverNotReady,
     /// An earlier operation failed and took this one with it; its effect is unknown.
     Flushed,
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ErrorKind::Disconnected => "the other end is gone, or cannot be reached any more",
+            ErrorKind::RemoteAccess => "the other end refused a key or a range of memory",
+            ErrorKind::ReceiverNotReady => "the other end had posted no receive",
+            ErrorKind::Flushed => "an operation before this one failed",
+        })
+    }
 }

@@ -235,6 +235,35 @@ fn all_links_of_two_processes_are_one_connection() {
     assert_eq!(counted[0].1.load(Ordering::Relaxed), 2);
 }
 
+/// Two processes may offer their links one after the other, and not in the same order: whoever
+/// offers behind the first link knows of the connection already.
+#[test]
+fn offers_before_and_behind_the_first_link_meet() {
+    for order in [[0, 1], [1, 0]] {
+        let net = SimNet::new(SimOptions::seeded(3));
+        let counted = [0, 1].map(|node| Arc::new(Counted(net.fabric(node), AtomicU32::new(0))));
+        let fabrics =
+            counted.each_ref().map(|inner| SharedFabric::new(inner.clone(), by_threes(), None));
+        let ends = |worker: u32| [(worker, worker + WORKERS), (worker + WORKERS, worker)];
+        let offer = |(local, remote): (u32, u32)| {
+            let fabric = &fabrics[(local / WORKERS) as usize];
+            fabric.offer(LinkId { local, remote }).expect("an offer")
+        };
+        let [early, late] = order.map(|node| ends(1)[node]);
+        let early = offer(early);
+        let [here, there] = ends(0).map(offer);
+        let (of_here, of_there) = (here.address(), there.address());
+        let mut kept = vec![here.connect(&of_there).expect("connects")];
+        kept.push(there.connect(&of_here).expect("connects"));
+        let late = offer(late);
+        let (of_early, of_late) = (early.address(), late.address());
+        kept.push(early.connect(&of_late).expect("the first link's connection is taken"));
+        kept.push(late.connect(&of_early).expect("the first link's connection is taken"));
+        let offered = counted.each_ref().map(|inner| inner.1.load(Ordering::Relaxed));
+        assert_eq!(offered.iter().min(), Some(&1), "{offered:?} connections were offered");
+    }
+}
+
 #[test]
 fn a_trunk_has_a_number_of_links_and_says_so() {
     let net = SimNet::new(SimOptions::seeded(1));

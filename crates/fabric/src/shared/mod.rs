@@ -227,12 +227,10 @@ impl Offer for SharedOffer {
         if (link.local, link.remote) != (self.link.remote, self.link.local) {
             return Err(FabricError::Malformed { what: "address: it is of another link" });
         }
-        // Both sides see the same of both, and so decide the same.
-        let same = match (self.seat.joined, berth.joined) {
-            (None, None) => true,
-            (Some(theirs), Some(ours)) => theirs == berth.trunk && ours == self.seat.trunk.token,
-            _ => false,
-        };
+        // Both sides see the same of both, and so decide the same. A trunk that one of them knew to
+        // be joined is the one that the other has offered on, unless that has changed since.
+        let same = self.seat.joined.is_none_or(|theirs| theirs == berth.trunk)
+            && berth.joined.is_none_or(|ours| ours == self.seat.trunk.token);
         if same {
             return Ok(Box::new(self.seat.connect(&berth, self.link)?));
         }

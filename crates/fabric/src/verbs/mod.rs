@@ -83,8 +83,9 @@ const MESSAGE_MAX: usize = 1 << 30;
 const READS_MAX: u32 = 16;
 /// Receives that one connection can promise, where there are many.
 const PROMISE_MAX: u32 = 4096;
-/// Attempts to deliver a packet after the first.
-const RETRIES: u8 = 7;
+/// Attempts to deliver a packet after the first. Seven would be the most that a device counts, but
+/// Soft-RoCE takes it to be without end, as it is of [`RETRIES_NOT_READY`].
+const RETRIES: u8 = 6;
 /// Attempts while the peer has no receive: without end, although it must never happen (G9).
 const RETRIES_NOT_READY: u8 = 7;
 /// How long a peer waits then: code 13 is about a millisecond. Code 0 would be 655 ms.
