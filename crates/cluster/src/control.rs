@@ -2,8 +2,8 @@
 //!
 //! The handle only changes shared state and wakes the [`turn`](crate::turn) thread, which owns all
 //! sockets. Outboxes are bounded without a limit of their own: an exchange is sent only after the
-//! last one was answered, progress and beats are left out while anything waits, and every other
-//! frame is sent once.
+//! last one was answered, progress and beats are left out while anything waits, a note is told in
+//! answer to another or once in a while, and every other frame is sent once.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,6 +20,7 @@ use crate::error::{Cause, ClusterError, NodeFailure};
 use crate::frame::{FRAME_BYTES_MAX, Frame, TEXT_BYTES_MAX, clip};
 use crate::launch::Exits;
 use crate::mesh::{Invitation, Peer};
+use crate::notes::Notes;
 use crate::turn::Turn;
 
 /// Bytes of a progress report at most.
@@ -54,6 +55,10 @@ impl Control {
             .spawn(move || turn.run())
             .map_err(ClusterError::system("a thread"))?;
         Ok(Self { shared, gather: Mutex::new(0), turn: Mutex::new(Some(handle)) })
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     /// This node.
@@ -271,6 +276,7 @@ pub(crate) struct State {
     pub(crate) ending: Option<Ending>,
     /// The control thread is gone.
     pub(crate) ended: bool,
+    pub(crate) notes: Notes,
     gathers: BTreeMap<u64, Vec<Option<Contribution>>>,
     gathers_done: u64,
 }
@@ -295,6 +301,7 @@ impl Shared {
                 failure: None,
                 ending: None,
                 ended: false,
+                notes: Notes::default(),
                 gathers: BTreeMap::new(),
                 gathers_done: 0,
             }),
@@ -308,9 +315,14 @@ impl Shared {
     }
 
     /// Makes the control thread look at the state.
-    fn wake(&self) {
+    pub(crate) fn wake(&self) {
         // A full counter already wakes; nothing else can go wrong with a descriptor that we own.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// What callers wait at for a change.
+    pub(crate) fn changed(&self) -> &Condvar {
+        &self.changed
     }
 
     /// Wakes callers that wait for a change.
@@ -401,7 +413,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-fn wait<'a, T>(
+pub(crate) fn wait<'a, T>(
     condvar: &Condvar,
     guard: MutexGuard<'a, T>,
     limit: Option<Duration>,

@@ -36,6 +36,8 @@ pub(crate) enum Frame {
     Welcome { nodes: Vec<(u16, u32)> },
     /// The handshake failed.
     Refuse { reason: String },
+    /// What only this node needs to know.
+    Note { about: u64, bytes: Vec<u8> },
 }
 
 impl Frame {
@@ -76,6 +78,11 @@ impl Frame {
                 out.push(9);
                 put_text(out, reason);
             }
+            Frame::Note { about, bytes } => {
+                out.push(10);
+                out.extend_from_slice(&about.to_le_bytes());
+                out.extend_from_slice(bytes);
+            }
         }
         let len = out.len() - start - HEADER_BYTES;
         out[start..start + HEADER_BYTES].copy_from_slice(&(len as u32).to_le_bytes());
@@ -114,6 +121,7 @@ impl Frame {
                 Frame::Welcome { nodes }
             }
             9 => Frame::Refuse { reason: body.text()? },
+            10 => Frame::Note { about: body.u64()?, bytes: body.rest() },
             _ => return Err("its kind is unknown"),
         };
         if body.0.is_empty() { Ok(frame) } else { Err("it is too long") }
@@ -234,6 +242,7 @@ mod tests {
             Frame::Bye,
             Frame::Welcome { nodes: vec![(0, 1), (u16::MAX, u32::MAX)] },
             Frame::Refuse { reason: "no".into() },
+            Frame::Note { about: 1 << 40 | 3, bytes: vec![5, 6] },
         ];
         frames.extend(
             causes.map(|cause| Frame::Verdict(NodeFailure { rank: 2, process: 1234, cause })),
@@ -277,6 +286,7 @@ mod tests {
             match (&frame, Frame::decode(&bytes)) {
                 // An open tail may end anywhere.
                 (Frame::Gather { bytes, .. } | Frame::Progress { bytes }, _)
+                | (Frame::Note { bytes, .. }, _)
                     if !bytes.is_empty() => {}
                 (_, decoded) => assert!(decoded.is_err(), "{frame:?} as {decoded:?}"),
             }

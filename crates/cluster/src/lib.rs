@@ -2,8 +2,9 @@
 //!
 //! Starts the processes of a job on this machine, or meets those that a launcher started, connects
 //! each with each, and gives them the few
-//! things that a job needs beside its data: an exchange of small byte strings by step, a word about
-//! progress, a request to end, and one clear reason when a node dies. Rows never travel here.
+//! things that a job needs beside its data: an exchange of small byte strings by step, notes from
+//! one to another, a word about progress, a request to end, and one clear reason when a node dies.
+//! Rows never travel here.
 //!
 //! ```text
 //!   rank 0  listens ── starts ──▶ ranks 1..N          Invitation in the environment
@@ -50,6 +51,7 @@ mod launch;
 mod launcher;
 mod meet;
 mod mesh;
+mod notes;
 mod pmi;
 mod reception;
 mod rendezvous;
@@ -63,6 +65,7 @@ pub use launch::{Children, Launched, LocalLaunch, StderrLine, launch_local};
 pub use launcher::{Assignment, JOB_VARIABLE};
 pub use meet::Meeting;
 pub use mesh::{INVITATION_VARIABLE, Invitation, in_process};
+pub use notes::NOTE_BYTES_MAX;
 
 /// Nodes of a job at most: each keeps a connection with every other.
 pub const NODES_MAX: u32 = 256;

@@ -227,6 +227,10 @@ impl Turn {
                 self.shared.notify();
             }
             Frame::Progress { bytes } => state.latest[rank as usize] = Some(bytes),
+            Frame::Note { about, bytes } => {
+                state.notes.add(rank, about, bytes)?;
+                self.shared.notify();
+            }
             Frame::Cancel => self.shared.note_cancel(),
             Frame::Fail { reason } => {
                 drop(state);
