@@ -14,6 +14,8 @@ pub(crate) struct Knobs {
     pub(crate) inline_max: u32,
     /// The request, counted over the whole device from one, at which its queue pair breaks.
     pub(crate) fail_at: u64,
+    /// Every so many requests one breaks its queue pair; 0 for never.
+    pub(crate) fail_every: u64,
     /// Bytes that can be registered.
     pub(crate) pin_max: u64,
     /// Of a thousand copies of a datagram, how many get lost.
@@ -37,6 +39,7 @@ impl Knobs {
             immediate: true,
             inline_max: 220,
             fail_at: 0,
+            fail_every: 0,
             pin_max: u64::MAX,
             lost: 100,
             repeated: 50,
@@ -53,6 +56,7 @@ impl Knobs {
                 "immediate" => knobs.immediate = value != 0,
                 "inline" => knobs.inline_max = value as u32,
                 "fail_at" => knobs.fail_at = value,
+                "fail_every" => knobs.fail_every = value,
                 "pin_max" => knobs.pin_max = value,
                 "lost" => knobs.lost = value as u32,
                 "repeated" => knobs.repeated = value as u32,

@@ -342,12 +342,7 @@ impl Nic {
             self.pairs.entry(number).and_modify(|pair| pair.queue.insert(at, request));
             return true;
         }
-        let peer = pair.peer;
-        let there = |nic: &Self| {
-            let peer = nic.pairs.get(&peer);
-            peer.is_some_and(|p| p.peer == number && matches!(p.state, sys::QPS_RTR | sys::QPS_RTS))
-        };
-        if !there(self) {
+        if !self.reaches(number) {
             let Some(pair) = self.pairs.get_mut(&number) else { return false };
             let since = *pair.absent_since.get_or_insert_with(Instant::now);
             if since.elapsed() > RETRY_PATIENCE {
@@ -357,7 +352,9 @@ impl Nic {
             return false;
         }
         self.executed += 1;
-        if self.executed == self.knobs.fail_at {
+        let Knobs { fail_at, fail_every, .. } = self.knobs;
+        let breaks = fail_every > 0 && self.executed.is_multiple_of(fail_every);
+        if self.executed == fail_at || breaks {
             self.break_pair(number, at, WC_RETRY_EXC_ERR);
             return true;
         }
@@ -375,6 +372,12 @@ impl Nic {
                 true
             }
         }
+    }
+
+    /// Whether the other end of a queue pair is there to answer.
+    fn reaches(&self, number: u32) -> bool {
+        let peer = self.pairs.get(&number).and_then(|pair| self.pairs.get(&pair.peer));
+        peer.is_some_and(|p| p.peer == number && matches!(p.state, sys::QPS_RTR | sys::QPS_RTS))
     }
 
     /// What a request does at the peer. False when the peer has no receive.
@@ -561,7 +564,10 @@ impl Nic {
         // Reads that stand before are answered first: the peer executes in order.
         for before in 0..at {
             if self.pairs[&number].queue[before].progress == Progress::Late {
-                let answered = self.apply(number, before).err().unwrap_or(sys::WC_SUCCESS);
+                let answered = match self.reaches(number) {
+                    true => self.apply(number, before).err().unwrap_or(sys::WC_SUCCESS),
+                    false => WC_WR_FLUSH_ERR,
+                };
                 self.pairs.entry(number).and_modify(|pair| {
                     pair.queue[before].progress = Progress::Done(answered);
                 });

@@ -1,15 +1,12 @@
 //! The verbs transport on the simulated device: each test runs a second process that finds the
 //! library under the name of libibverbs, with the knobs that it wants.
 
-#[path = "../../fabric/tests/processes/again.rs"]
-mod again;
 #[path = "../../channel/tests/bed/ends.rs"]
 mod ends;
 #[path = "../../channel/tests/bed/questions.rs"]
 mod questions;
+mod second;
 
-use std::path::PathBuf;
-use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -20,47 +17,7 @@ use fabric::shared::{Network, SharedFabric};
 use fabric::verbs::{Connect, VerbsFabric, VerbsOptions, probe, survey};
 use fabric::{Completion, Endpoint, ErrorKind, Fabric, FabricError, Flags, LinkId, OpId};
 use fabric::{Publish, RemoteRange, Src};
-
-/// Names the part that the second process plays.
-const PART: &str = "MILLSTREAM_TEST_PART";
-
-/// Runs a part in a process of its own on a device with these knobs.
-fn play(part: &str, knobs: &str) -> Output {
-    let exe = std::env::current_exe().expect("a path");
-    let library = exe.parent().expect("a directory").join("libverbs_sim.so");
-    assert!(library.exists(), "{} is not built", library.display());
-    let dir: PathBuf = std::env::temp_dir()
-        .join(format!("millstream-verbs-sim-{}-{part}-{knobs}", std::process::id()));
-    std::fs::create_dir_all(&dir).expect("a directory");
-    let name = dir.join("libibverbs.so.1");
-    let _ = std::fs::remove_file(&name);
-    std::os::unix::fs::symlink(&library, &name).expect("a link");
-    // No connection manager knows the simulated device.
-    for name in ["librdmacm.so.1", "librdmacm.so"] {
-        std::fs::write(dir.join(name), "").expect("a file");
-    }
-    let output = again::this_binary()
-        .args(["--exact", "second_process", "--nocapture"])
-        .env(PART, part)
-        .env("LD_LIBRARY_PATH", &dir)
-        .env("MILLSTREAM_VERBS_SIM", knobs)
-        .output()
-        .expect("the test binary starts");
-    std::fs::remove_dir_all(&dir).expect("the directory goes");
-    output
-}
-
-fn plays_well(part: &str, knobs: &str) {
-    let output = play(part, knobs);
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(
-        output.status.success(),
-        "{part} with {knobs}: {}\n{}\n{}",
-        output.status,
-        text(&output.stdout),
-        text(&output.stderr)
-    );
-}
+use second::{PART, play, plays_well};
 
 #[test]
 fn the_conformance_suite_passes_whatever_the_device_does() {
