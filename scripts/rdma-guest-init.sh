@@ -79,11 +79,12 @@ millstream run /run/ysb.sql --nodes 1 --format csv --progress none | busybox sor
 busybox sort examples/expected/flights.csv >/run/flights.expected
 busybox grep -q , /run/ysb.expected || rc=96
 
-# rank N DEVICE QUERY: that rank of a job of two.
+# rank N DEVICE QUERY: that rank of a job of two, with $more of the device and $options of the run.
+more= options=
 rank() {
   MILLSTREAM_NODES=2 MILLSTREAM_RANK=$1 MILLSTREAM_JOB=guest MILLSTREAM_RENDEZVOUS=/run \
-    MILLSTREAM_RDMA=device=$2,connect=$connect \
-    millstream run $3 --workers 1 --fabric verbs --format csv --progress none
+    MILLSTREAM_RDMA=device=$2,connect=$connect$more \
+    millstream run $3 --workers 1 --fabric verbs --format csv --progress none $options
 }
 
 # both QUERY: on $devices. The rows go to standard output, as rank 0 has them.
@@ -109,6 +110,35 @@ for devices in rxe0 rxe1,rxe2; do
     is_expected ysb /run/ysb.csv
   done
 done
+
+# A queue pair that breaks: for a second no packet of the devices finds the other, which is longer than they try (33 ms, seven
+# times). The job goes on over another one, and the rows are those of one process.
+cut_wire() {
+  $ip neigh replace 10.78.0.2 lladdr 02:00:00:00:00:77 dev va nud permanent
+  $ip neigh replace 10.78.0.1 lladdr 02:00:00:00:00:77 dev vb nud permanent
+}
+mend_wire() {
+  $ip neigh del 10.78.0.2 dev va
+  $ip neigh del 10.78.0.1 dev vb
+}
+
+devices=rxe1,rxe2
+more=,ack_timeout=13 options='--set millstream.exchange=shuffle'
+busybox sed "s/'rows' *=/'rate' = '40000', &/" /run/ysb.sql >/run/ysb-rated.sql
+for connect in tcp rdma_cm; do
+  echo "== $devices: a queue pair that breaks, connect=$connect"
+  { both /run/ysb-rated.sql; exit $rc; } >/run/ysb.csv 2>/run/said &
+  job=$!
+  busybox sleep 2
+  cut_wire
+  busybox sleep 1
+  mend_wire
+  wait $job || rc=97
+  busybox cat /run/said
+  busybox grep -q 'its links go on over another' /run/said || rc=94
+  is_expected ysb /run/ysb.csv
+done
+more= options=
 
 # Two hosts: this network namespace, and one whose processes take the second device. They know of each other by a
 # wire of their own; that of the devices stays here, since Soft-RoCE of kernel 6.1 sends in no other namespace.
