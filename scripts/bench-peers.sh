@@ -39,5 +39,7 @@ export PEERS_PYTHON=$built/venv/bin/python
 export PEERS_TIMELY=$built/timely/release/millstream-peer-timely
 PEERS_TIMELY_VERSION=$(sed -n '/^name = "timely"$/{n;s/version = "\(.*\)"/\1/p}' bench/peers/timely/Cargo.lock)
 export PEERS_TIMELY_VERSION
-export PEERS_FLINK="java -Xmx6g $opens -cp $built/flink/peer-flink-0.1.0.jar:$built/flink/lib/*"
+# Ten million windows of keys are as many objects, several times over.
+heap=$(awk '/^MemTotal/ {print int($2 / 2097152)}' /proc/meminfo)
+export PEERS_FLINK="java -Xmx${heap}g $opens -cp $built/flink/peer-flink-0.1.0.jar:$built/flink/lib/*"
 exec "$PEERS_PYTHON" bench/peers/run.py --peers "${peers// /,}" --directory "$built" "$@"
