@@ -18,6 +18,8 @@ use fabric::{Fabric, LinkId};
 use state::Disk;
 use state::sim::SimDisk;
 
+use crate::mend::Repairs;
+
 /// Steps after which a run that does not end is given up.
 const STEPS_MAX: u64 = 20_000_000;
 
@@ -32,6 +34,9 @@ pub struct Cluster {
     pub network: SimOptions,
     /// A node that dies, and after how many rounds of turns.
     pub kill: Option<(u32, u64)>,
+    /// Rounds of turns after which connections between two nodes break, on the average, and are
+    /// made anew.
+    pub breaks: Option<u64>,
     /// Where groups go that do not fit memory.
     pub disk: Option<Arc<SimDisk>>,
 }
@@ -61,7 +66,8 @@ impl Run {
 impl Cluster {
     /// A hostile network with this seed.
     pub fn seeded(nodes: u32, workers: u32, seed: u64) -> Self {
-        Self { nodes, workers, network: SimOptions::seeded(seed), kill: None, disk: None }
+        let network = SimOptions::seeded(seed);
+        Self { nodes, workers, network, kill: None, breaks: None, disk: None }
     }
 
     /// Runs a job to its end.
@@ -79,6 +85,8 @@ impl Cluster {
         let signals = Arc::new(Signals::default());
         let process = |node| Process::new(node, self.workers).expect("there are descriptors");
         let processes: Vec<_> = (0..self.nodes).map(process).collect();
+        let size = (self.nodes, self.workers);
+        let repairs = self.breaks.map(|every| Repairs::new(every, size, self.network.seed));
         let mut workers = Vec::new();
         for (worker, links) in self.links(&net, job).into_iter().enumerate() {
             workers.push(Some(Worker::new(WorkerConfig {
@@ -92,10 +100,11 @@ impl Cluster {
                 metrics: metrics[worker].clone(),
                 signals: signals.clone(),
                 disk: self.disk.clone().map(|disk| disk as Arc<dyn Disk>),
+                mender: repairs.as_ref().map(|repairs| repairs.mender(worker as u32)),
                 multicast: self.member(&net, worker as u32),
             })?));
         }
-        let steps = self.drive(&net, &mut workers)?;
+        let steps = self.drive(&net, &mut workers, repairs)?;
         let (trace, elapsed_ns) = (net.trace_hash(), net.now_ns());
         Ok(Run { metrics, bad, trace, elapsed_ns, steps })
     }
@@ -144,7 +153,12 @@ impl Cluster {
     }
 
     /// Gives each worker a turn, then the network; moves time on when nobody has anything to do.
-    fn drive(&self, net: &SimNet, workers: &mut [Option<Worker>]) -> Result<u64, DataflowError> {
+    fn drive(
+        &self,
+        net: &SimNet,
+        workers: &mut [Option<Worker>],
+        mut repairs: Option<Repairs>,
+    ) -> Result<u64, DataflowError> {
         let (mut steps, mut rounds) = (0, 0);
         while workers.iter().any(Option::is_some) {
             rounds += 1;
@@ -152,7 +166,7 @@ impl Cluster {
                 net.kill(node);
             }
             let mut wake: Option<u64> = None;
-            let mut busy = false;
+            let mut busy = repairs.as_mut().is_some_and(|repairs| repairs.turn(net));
             for (number, slot) in workers.iter_mut().enumerate() {
                 let Some(worker) = slot else { continue };
                 if !net.runs(number as u32 / self.workers) {

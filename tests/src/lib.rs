@@ -8,6 +8,7 @@ pub mod cases;
 pub mod cluster;
 pub mod command;
 pub mod memory;
+mod mend;
 pub mod oracle;
 pub mod random;
 pub mod remainder;

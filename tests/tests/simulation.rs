@@ -66,3 +66,35 @@ fn a_node_that_dies_ends_the_job_with_an_error_that_names_its_worker() {
     let failed = scenario.run(&cluster, Exchange::Merge).expect_err("node 2 died");
     assert!(failed.to_string().contains("worker 2"), "{failed}");
 }
+
+/// Connections break all the time, and the rows are those of a run in which none does.
+#[test]
+fn connections_that_break_lose_and_double_nothing() {
+    let mut mended = 0;
+    let mut cases = cases(SEEDS);
+    for seed in &mut cases {
+        let scenario = Scenario::new(seed + 40_000);
+        let nodes = 2 + (seed % 3) as u32;
+        let exchange = if seed % 2 == 0 { Exchange::Merge } else { Exchange::Shuffle };
+        let ring = ["write", "read"][(seed / 2 % 2) as usize];
+        let more = format!(
+            "SET millstream.slots = 8; SET millstream.slot_bytes = '4 KiB';
+             SET millstream.ring_mode = '{ring}';"
+        );
+        let workers = 1 + (seed / 4 % 2) as u32;
+        let cluster =
+            Cluster { breaks: Some(20 + seed % 100), ..Cluster::seeded(nodes, workers, seed) };
+        let answer = scenario.run_with(&cluster, exchange, &more);
+        let answer =
+            answer.unwrap_or_else(|error| panic!("seed {seed}, {nodes}x{workers}: {error}"));
+        let (counted, late) = on_time(&scenario.stream.flows, &scenario.query);
+        if answer.late == late {
+            let expected = sequential(&counted, &scenario.query);
+            assert_eq!(answer.rows, expected, "seed {seed}: {}", scenario.query.ours());
+        } else {
+            assert!(scenario.stream.idle && answer.late > late, "seed {seed}: late rows");
+        }
+        mended += answer.run.sum(|metrics| &metrics.mended_links);
+    }
+    cases.met(mended > 500, &format!("only {mended} ends of links went on"));
+}

@@ -81,7 +81,7 @@ fn answer(
     let (nodes, workers) = if exchange == "forward" { (1, 1) } else { (2, 2) };
     let job = Arc::new(plan(&memory, &script, nodes, workers).job);
     let network = SimOptions::seeded(7);
-    let run = Cluster { nodes, workers, network, kill: None, disk }.run(&job)?;
+    let run = Cluster { nodes, workers, network, kill: None, breaks: None, disk }.run(&job)?;
     Ok((sorted(&memory.all_committed()), run))
 }
 

@@ -367,7 +367,8 @@ impl Link {
     pub fn stats(&self) -> LinkStats {
         LinkStats {
             held: self.consumer.held() - u64::from(self.ring.uncollected()),
-            in_flight: self.producer.in_flight(),
+            in_flight: self.producer.in_flight()
+                + self.again.saturating_sub(self.producer.published()),
             ..self.stats
         }
     }

@@ -53,6 +53,19 @@ pub enum DataflowError {
         /// What the link said.
         source: channel::LinkError,
     },
+    /// A connection to another worker broke, and there was no other in time. The network, or the
+    /// other node, is at fault.
+    #[error(
+        "the link to worker {worker} failed: {source}; no other connection could be made: {reason}"
+    )]
+    Unmended {
+        /// The worker at the other end.
+        worker: u32,
+        /// What the link said.
+        source: channel::LinkError,
+        /// What stood in the way of another connection.
+        reason: String,
+    },
     /// A peer sent something that the plan does not allow. The peer runs another plan or version,
     /// or memory was damaged.
     #[error("worker {worker} sent a malformed frame: {detail}")]

@@ -533,6 +533,9 @@ pub struct Settings {
     pub idle: Idle,
     /// How processes are connected.
     pub wires: Wires,
+    /// How long a connection between two processes that broke may take to be made anew, in
+    /// nanoseconds; with 0 it is not, and the job fails.
+    pub reconnect_ns: u64,
     /// How rows for every worker travel.
     pub casting: Casting,
 }
@@ -550,6 +553,7 @@ impl Default for Settings {
             ring: channel::RingConfig::default(),
             idle: Idle::Block,
             wires: Wires::default(),
+            reconnect_ns: 30_000_000_000,
             casting: Casting::default(),
         }
     }

@@ -22,6 +22,7 @@ pub mod keyed;
 pub mod known;
 mod ledger;
 pub mod lookup;
+pub mod mend;
 pub mod metrics;
 mod narrow;
 mod net;

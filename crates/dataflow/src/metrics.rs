@@ -22,6 +22,8 @@ pub struct Metrics {
     pub frames_out: AtomicU64,
     /// Bytes sent to workers of other processes.
     pub bytes_out: AtomicU64,
+    /// Links that went on over another connection because theirs broke.
+    pub mended_links: AtomicU64,
     /// Rows handed over, by reference, to other workers of this process.
     pub rows_handed: AtomicU64,
     /// Bytes handed over: of these rows, and of partial states.
@@ -148,6 +150,7 @@ impl Default for Metrics {
             late: zero(),
             frames_out: zero(),
             bytes_out: zero(),
+            mended_links: zero(),
             rows_handed: zero(),
             bytes_handed: zero(),
             epochs: zero(),

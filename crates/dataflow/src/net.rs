@@ -18,14 +18,15 @@ use std::sync::atomic::AtomicU64;
 
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use channel::{Class, Header, Link};
-use fabric::Armed;
+use channel::{Class, Header, Link, LinkError};
+use fabric::{Armed, ErrorKind};
 
 pub(crate) use self::aloft::{Aloft, Limits};
 use self::path::Path;
 use crate::error::DataflowError;
 use crate::frame::{Kind, MORE};
 use crate::handover::{Load, Sleeper};
+use crate::mend::{Mender, News};
 use crate::metrics::Metrics;
 use crate::scheduler::Event;
 use crate::wire::{Encoded, Encoder};
@@ -47,6 +48,8 @@ pub(crate) struct Net {
     waiting: RefCell<Vec<u32>>,
     /// Some path has moved, or somebody has something for several of them.
     stirred: Event,
+    /// Makes links whole whose connection broke.
+    mender: RefCell<Option<Box<dyn Mender>>>,
     /// What travels by the network's own multicast.
     aloft: Option<RefCell<Aloft>>,
     metrics: Arc<Metrics>,
@@ -83,9 +86,11 @@ enum Content<'a> {
 }
 
 impl Net {
-    /// Takes the links with workers of other processes, indexed by worker.
+    /// Takes the links with workers of other processes, indexed by worker, and who mends them; if
+    /// nobody does, a connection that breaks ends the job.
     pub(crate) fn new(
         links: Vec<Option<Link>>,
+        mender: Option<Box<dyn Mender>>,
         aloft: Option<Aloft>,
         place: &Place,
         metrics: Arc<Metrics>,
@@ -94,7 +99,7 @@ impl Net {
         let beside = |worker: u32| worker != *own && process.workers().contains(&worker);
         let path = |(worker, link): (u32, Option<Link>)| match link {
             _ if beside(worker) => Some(Path::Queue(process.end(*own, worker, settings.ring))),
-            Some(link) => Some(Path::Link(Box::new(RefCell::new(link)))),
+            Some(link) => Some(Path::of(link)),
             None => None,
         };
         let peer = |path| Peer {
@@ -112,6 +117,7 @@ impl Net {
             handed: Cell::new(false),
             waiting: RefCell::default(),
             stirred: Event::default(),
+            mender: RefCell::new(mender),
             aloft: aloft.map(RefCell::new),
             metrics,
         }
@@ -162,18 +168,66 @@ impl Net {
                     peer.moved.notify();
                 }
                 Ok(false) => {}
-                Err(_) if peer.heard_bye.get() => {
-                    peer.gone.set(true);
-                    peer.moved.notify();
-                }
-                Err(source) => return Err(DataflowError::Link { worker, source }),
+                Err(source) => self.part(worker, peer, source)?,
             }
         }
+        moved |= self.hear_news()?;
         moved |= self.aloft().is_some_and(|mut aloft| aloft.poll());
         if moved {
             self.stir();
         }
         Ok(moved)
+    }
+
+    /// What is to be done about a link that has failed.
+    fn part(&self, worker: u32, peer: &Peer, source: LinkError) -> Result<(), DataflowError> {
+        let mut mender = self.mender.borrow_mut();
+        if peer.heard_bye.get() {
+            peer.leave();
+            if let Some(mender) = &mut *mender {
+                mender.decline(worker);
+            }
+            return Ok(());
+        }
+        let of_link = matches!(peer.path, Path::Link(_));
+        match &mut *mender {
+            Some(mender) if of_link && matches!(source, LinkError::Disconnected { .. }) => {
+                if let Some(link) = peer.path.take() {
+                    mender.mend(worker, link, source);
+                }
+                Ok(())
+            }
+            _ => Err(DataflowError::Link { worker, source }),
+        }
+    }
+
+    /// Takes back links that go on over another connection. True if anything happened.
+    fn hear_news(&self) -> Result<bool, DataflowError> {
+        let next = || self.mender.borrow_mut().as_mut()?.news();
+        let mut heard = false;
+        while let Some(news) = next() {
+            heard = true;
+            match news {
+                News::Lost { worker } => {
+                    let peer = self.peer(worker);
+                    let kind = ErrorKind::Disconnected;
+                    if !peer.gone.get() {
+                        self.part(worker, peer, LinkError::Disconnected { kind })?;
+                    }
+                }
+                News::Mended { worker, link } => {
+                    Metrics::add(&self.metrics.mended_links, 1);
+                    self.peer(worker).path.restore(*link);
+                    self.peer(worker).moved.notify();
+                }
+                News::Declined { worker } => {
+                    self.peer(worker).heard_bye.set(true);
+                    self.peer(worker).leave();
+                }
+                News::Failed(error) => return Err(error),
+            }
+        }
+        Ok(heard)
     }
 
     /// What wakes who waits for anything to move.
@@ -208,12 +262,7 @@ impl Net {
             descriptors.push(self.sleeper.lie_down());
         }
         for (_, peer) in self.each().filter(|(_, peer)| !peer.gone.get()) {
-            let armed = match &peer.path {
-                Path::Link(link) => link.borrow_mut().arm(),
-                Path::Queue(end) if end.has_news() => Armed::Ready,
-                Path::Queue(_) => continue,
-            };
-            match armed {
+            match peer.path.arm() {
                 Armed::Fd(fd) => descriptors.push(fd),
                 Armed::Ready => {
                     ready = true;
@@ -405,13 +454,13 @@ impl Net {
     }
 
     fn try_post(&self, peer: &Peer, class: Class, header: Header, content: &Content<'_>) -> bool {
-        let Path::Link(link) = &peer.path else {
+        let Path::Link(joint) = &peer.path else {
             return self.try_give(peer, class, header, || Load::Own(content.payload()));
         };
         if peer.gone.get() {
             return true;
         }
-        let mut link = link.borrow_mut();
+        let Some(link) = &mut *joint.link.borrow_mut() else { return false };
         let Some(mut slot) = link.reserve(class) else { return false };
         let len = content.write_to(slot.payload_mut());
         slot.publish(header, len);
@@ -475,6 +524,12 @@ impl Peer {
     /// Whether both sides need nothing more of each other, and know it.
     fn parted(&self) -> bool {
         self.heard_bye.get() && (self.bye_heard.get() || self.gone.get())
+    }
+
+    /// The path has ended, and nothing more is needed of it.
+    fn leave(&self) {
+        self.gone.set(true);
+        self.moved.notify();
     }
 
     /// Collects the parts of a payload; gives it when it is whole.

@@ -22,6 +22,7 @@ use crate::error::DataflowError;
 use crate::feed::feed;
 use crate::job::{Idle, Job, readers};
 use crate::ledger::Ledger;
+use crate::mend::Mender;
 use crate::metrics::Metrics;
 use crate::net::{Aloft, Limits, Net};
 use crate::operator::{Graph, Node};
@@ -59,6 +60,8 @@ pub struct WorkerConfig {
     pub signals: Arc<Signals>,
     /// Where groups go that do not fit memory.
     pub disk: Option<Arc<dyn Disk>>,
+    /// Makes links whole whose connection broke; without it such a connection ends the job.
+    pub mender: Option<Box<dyn Mender>>,
     /// In the group of the workers that are the agents of the same sources: those with the same
     /// place in their process.
     pub multicast: Option<Box<dyn fabric::multicast::Member>>,
@@ -127,7 +130,7 @@ impl Worker {
     /// When a source or sink cannot be opened.
     pub fn new(config: WorkerConfig) -> Result<Self, DataflowError> {
         let WorkerConfig { worker, workers, process, job, links, clock, bad, metrics, .. } = config;
-        let WorkerConfig { signals, disk, multicast, .. } = config;
+        let WorkerConfig { signals, disk, mender, multicast, .. } = config;
         metrics.count_operators(job.operators.len());
         let timers = Rc::new(Timers::default());
         timers.advance(clock.now_ns());
@@ -145,7 +148,7 @@ impl Worker {
             };
             Aloft::new(member, limits)
         });
-        let net = Rc::new(Net::new(links, aloft, &place, metrics.clone()));
+        let net = Rc::new(Net::new(links, mender, aloft, &place, metrics.clone()));
         let context = FlowContext { clock: clock.clone(), bad };
         let Graph { nodes, sources } = Graph::new(&job, &place, &net, &metrics, &context, &timers)?;
         let mut paces = paces(&job.operators);

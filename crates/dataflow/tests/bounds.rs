@@ -143,6 +143,7 @@ fn tell(headers: impl Iterator<Item = Header>) -> Result<(), DataflowError> {
         metrics: Arc::new(Metrics::default()),
         signals: Arc::new(Signals::default()),
         disk: None,
+        mender: None,
         multicast: None,
     })?;
     let mut headers = headers.peekable();

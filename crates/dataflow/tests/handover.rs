@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex};
 use arrow::array::{ArrayRef, AsArray, Int64Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
-use channel::RingConfig;
+use channel::{Link, LinkError, RingConfig};
 use dataflow::bad::BadRows;
 use dataflow::error::ConnectorError;
 use dataflow::job::{Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings};
+use dataflow::mend::{Mender, News};
 use dataflow::metrics::Metrics;
 use dataflow::process::Process;
 use dataflow::sink::{Placement, Sink, SinkWriter};
@@ -97,6 +98,21 @@ impl SinkWriter for Counts {
     }
 }
 
+/// Between workers of a process there is nothing to mend.
+struct NoMender;
+
+impl Mender for NoMender {
+    fn mend(&mut self, worker: u32, _: Link, cause: LinkError) {
+        panic!("the link with worker {worker}, {cause}");
+    }
+
+    fn decline(&mut self, _: u32) {}
+
+    fn news(&mut self) -> Option<News> {
+        None
+    }
+}
+
 /// Two workers of one process that count by key.
 struct Pair {
     workers: Vec<Option<Worker>>,
@@ -125,6 +141,7 @@ impl Pair {
                 metrics: metrics[worker as usize].clone(),
                 signals: Arc::new(Signals::default()),
                 disk: None,
+                mender: Some(Box::new(NoMender)),
                 multicast: None,
             };
             Some(Worker::new(config).unwrap())

@@ -164,6 +164,7 @@ fn arrivals(lead: Lead, to: To, wait_ns: u64) -> Vec<(u64, i64)> {
             metrics: Arc::default(),
             signals: Arc::new(Signals::default()),
             disk: None,
+            mender: None,
             multicast: None,
         };
         Worker::new(config).unwrap()

@@ -40,6 +40,7 @@ mod fabric_kind;
 mod groups;
 mod links;
 mod memory;
+mod mend;
 mod metrics;
 mod node;
 mod pairs;

@@ -180,6 +180,12 @@ const METRICS: &[MetricSpec] = &[
     counter("millstream_late_rows", "Rows that came too late for their window.", |c| {
         Some(c.late as f64)
     }),
+    counter(
+        "millstream_mended_links",
+        "Links to workers of other processes that went on over another connection because theirs \
+         broke.",
+        |c| Some(c.mended_links as f64),
+    ),
     counter("millstream_output_rows", "Rows given to sinks.", |c| Some(c.rows_out as f64)),
     counter("millstream_sent_bytes", "Bytes sent to workers of other processes.", |c| {
         Some(c.bytes_sent as f64)

@@ -11,10 +11,10 @@
 //! anything.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
 use channel::Link;
@@ -22,16 +22,18 @@ use cluster::{ClusterError, Control};
 use dataflow::bad::BadRows;
 use dataflow::error::DataflowError;
 use dataflow::job::Job;
+use dataflow::mend::Mender;
 use dataflow::metrics::Metrics;
 use dataflow::process::Process;
 use dataflow::worker::{Signals, Worker, WorkerConfig};
-use fabric::{Clock, FabricError};
+use fabric::{Clock, FabricError, LinkId};
 use state::Disk;
 
 use crate::FabricKind;
 use crate::error::Error;
 use crate::groups::join_groups;
 use crate::links::{Layout, join};
+use crate::mend::{Broken, Counter, Workshop};
 use crate::pairs::Pairs;
 use crate::progress::Watch;
 use crate::report::{NodeCounters, Report, decode_end, encode_end};
@@ -57,9 +59,13 @@ pub(crate) struct Node<'a> {
 }
 
 /// What a worker's thread tells the node.
-enum Event {
+pub(crate) enum Event {
     Opened,
     Ended(Result<(), Error>),
+    /// A link has lost its connection.
+    Broken(Box<Broken>),
+    /// So has one that is not needed any more.
+    Declined(LinkId),
 }
 
 /// State that a node shares with its workers.
@@ -100,17 +106,33 @@ impl Node<'_> {
         };
         let watch = Watch::new(self.control, &self.job, self.layout);
         let disk = self.disk()?;
+        let (counters, news): (_, Vec<_>) = links.iter().map(|_| mpsc::channel()).unzip();
+        let shop = Workshop {
+            pairs: &pairs,
+            control: self.control,
+            layout: self.layout,
+            patience: Duration::from_nanos(settings.reconnect_ns),
+            signals: &shared.signals,
+            counters,
+            bench: Mutex::default(),
+        };
         thread::scope(|scope| {
             let (events, received) = mpsc::channel();
             let mut gates = Vec::new();
             let mut started = Ok(());
             let own = self.layout.own().zip(links).zip(&shared.metrics);
-            for (((worker, links), metrics), member) in own.zip(members) {
+            for (((worker, links), metrics), (member, news)) in
+                own.zip(members.into_iter().zip(news))
+            {
                 let (gate, opened) = mpsc::channel();
                 let mut config = self.config(worker, links, metrics, &shared);
                 config.disk = disk.clone();
                 config.multicast = member;
                 let events = events.clone();
+                config.mender = shop.mends().then(|| {
+                    let counter = Counter { worker, events: events.clone(), news };
+                    Box::new(counter) as Box<dyn Mender>
+                });
                 let span = tracing::info_span!("worker", worker);
                 let spawned = thread::Builder::new().name(format!("worker-{worker}")).spawn_scoped(
                     scope,
@@ -128,7 +150,7 @@ impl Node<'_> {
             // Without a gate, workers that wait at it end.
             started?;
             self.open(gates, &received, &shared)?;
-            let report = self.watch(&received, &shared, watch, options)?;
+            let report = self.watch(&received, (&shop, scope), &shared, watch, options)?;
             Ok(Report { joined: pairs.joined().to_vec(), ..report })
         })
     }
@@ -151,6 +173,7 @@ impl Node<'_> {
             metrics: Arc::clone(metrics),
             signals: Arc::clone(&shared.signals),
             disk: None,
+            mender: None,
             multicast: None,
         }
     }
@@ -190,9 +213,10 @@ impl Node<'_> {
     }
 
     /// Until all workers have ended here and everywhere.
-    fn watch(
+    fn watch<'scope>(
         &self,
         events: &Receiver<Event>,
+        (shop, scope): (&'scope Workshop<'scope>, &'scope Scope<'scope, '_>),
         shared: &Shared,
         mut watch: Watch<'_>,
         options: &RunOptions<'_>,
@@ -208,6 +232,8 @@ impl Node<'_> {
                     shared.signals.abort();
                     return Err(worst(Some(error), events));
                 }
+                Ok(Event::Broken(broken)) => shop.mend(scope, *broken),
+                Ok(Event::Declined(end)) => shop.decline(end),
                 Ok(Event::Opened) => {}
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -221,6 +247,7 @@ impl Node<'_> {
                 shared.signals.abort();
                 return Err(ClusterError::Node(failure).into());
             }
+            shop.answer();
             self.pass_on(&shared.signals, options.cancel);
             ticks += 1;
             if ticks % TICKS_PER_REPORT == 0 {
@@ -229,6 +256,8 @@ impl Node<'_> {
         }
         let own = encode_end(&self.counters(shared), &shared.bad.kept());
         let all = self.control.all_gather("end", own)?;
+        // About links of this job: the next one has others.
+        self.control.forget_notes();
         let elapsed = start.elapsed();
         let mut report =
             Report { elapsed, cancelled: self.control.cancelled(), ..Report::default() };
@@ -323,5 +352,7 @@ fn worst(first: Option<Error>, events: &Receiver<Event>) -> Error {
 }
 
 fn is_link(error: &Error) -> bool {
-    matches!(error, Error::Dataflow(DataflowError::Link { .. }) | Error::Link(_) | Error::Fabric(_))
+    use DataflowError::{Link, Unmended};
+    let of_worker = matches!(error, Error::Dataflow(Link { .. } | Unmended { .. }));
+    of_worker || matches!(error, Error::Link(_) | Error::Fabric(_))
 }

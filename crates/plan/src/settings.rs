@@ -151,6 +151,13 @@ const SETTINGS: &[SettingSpec] = &[
         doc: "In which rack each node stands: rows for every worker enter each rack once.",
     },
     SettingSpec {
+        name: "millstream.reconnect",
+        values: "a time: 100 ms, 30 s; 0 s for never",
+        default: "30 s",
+        doc: "How long a connection between two nodes that broke may take to be made anew. The job \
+              goes on where it was, and without one it fails; so it does when a node has died.",
+    },
+    SettingSpec {
         name: "millstream.ring_mode",
         values: "write, read",
         default: "write",
@@ -292,6 +299,9 @@ impl InForce {
             "millstream.shuffle_bytes" => job.shuffle_bytes = number(1, 16 << 20)? as usize,
             "millstream.shuffle_wait" => {
                 job.shuffle_wait_ns = nanos(&lower).ok_or(refused.clone())?;
+            }
+            "millstream.reconnect" => {
+                job.reconnect_ns = nanos(&lower).ok_or(refused.clone())?;
             }
             "millstream.ring_mode" => {
                 job.ring.transfer = transfer(&lower).ok_or(refused.clone())?;

@@ -23,6 +23,7 @@ pub fn run(job: Job) -> u64 {
         metrics: Arc::new(Metrics::default()),
         signals: Arc::new(Signals::default()),
         disk: None,
+        mender: None,
         multicast: None,
     })
     .unwrap();

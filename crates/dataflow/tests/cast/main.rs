@@ -299,6 +299,7 @@ impl Bed {
                 metrics: metrics[worker].clone(),
                 signals: Arc::new(Signals::default()),
                 disk: None,
+                mender: None,
                 multicast: self.member(&net, worker as u32),
             })?));
         }

@@ -21,6 +21,8 @@ pub struct Counters {
     pub frames_sent: u64,
     /// Bytes sent to workers of other processes.
     pub bytes_sent: u64,
+    /// Links that went on over another connection because theirs broke, each counted at both ends.
+    pub mended_links: u64,
     /// Rows handed over, by reference, to other workers of the same process.
     pub rows_handed: u64,
     /// Bytes handed over: of these rows, and of partial states.
@@ -84,6 +86,7 @@ impl Default for Counters {
             bad: 0,
             frames_sent: 0,
             bytes_sent: 0,
+            mended_links: 0,
             rows_handed: 0,
             bytes_handed: 0,
             tree_changes: 0,
@@ -113,7 +116,7 @@ impl Default for Counters {
 }
 
 impl Counters {
-    pub(super) const FIELDS: usize = 31;
+    pub(super) const FIELDS: usize = 32;
 
     /// Reads the counters of a worker. Bad rows are counted per node.
     pub(super) fn of_worker(worker: &Metrics) -> Self {
@@ -126,6 +129,7 @@ impl Counters {
             bad: 0,
             frames_sent: load(&worker.frames_out),
             bytes_sent: load(&worker.bytes_out),
+            mended_links: load(&worker.mended_links),
             rows_handed: load(&worker.rows_handed),
             bytes_handed: load(&worker.bytes_handed),
             tree_changes: load(&worker.tree_changes),
@@ -172,6 +176,7 @@ impl Counters {
             self.bad,
             self.frames_sent,
             self.bytes_sent,
+            self.mended_links,
             self.rows_handed,
             self.bytes_handed,
             self.tree_changes,
@@ -208,6 +213,7 @@ impl Counters {
             bad,
             frames_sent,
             bytes_sent,
+            mended_links,
             rows_handed,
             bytes_handed,
             tree_changes,
@@ -241,6 +247,7 @@ impl Counters {
             bad,
             frames_sent,
             bytes_sent,
+            mended_links,
             rows_handed,
             bytes_handed,
             tree_changes,
