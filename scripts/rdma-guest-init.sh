@@ -111,8 +111,8 @@ for devices in rxe0 rxe1,rxe2; do
   done
 done
 
-# A queue pair that breaks: for a second no packet of the devices finds the other, which is longer than they try (33 ms, seven
-# times). The job goes on over another one, and the rows are those of one process.
+# A queue pair that breaks: no packet of the devices finds the other for longer than they try (33 ms, seven times). The job
+# goes on over another one, and the rows are those of one process.
 cut_wire() {
   $ip neigh replace 10.78.0.2 lladdr 02:00:00:00:00:77 dev va nud permanent
   $ip neigh replace 10.78.0.1 lladdr 02:00:00:00:00:77 dev vb nud permanent
@@ -121,21 +121,32 @@ mend_wire() {
   $ip neigh del 10.78.0.2 dev va
   $ip neigh del 10.78.0.1 dev vb
 }
+packets() { busybox cat /sys/class/infiniband/rxe1/ports/1/hw_counters/sent_pkts; }
+is_sending() { [ $(($(packets) - before)) -gt 100 ]; }
+is_broken() { busybox grep -q 'its links go on over another' /run/said; }
+await() { # CONDITION, for 20 s
+  tries=0
+  until "$@" || [ $tries = 400 ]; do
+    busybox usleep 50000
+    tries=$((tries + 1))
+  done
+}
 
 devices=rxe1,rxe2
 more=,ack_timeout=13 options='--set millstream.exchange=shuffle'
 busybox sed "s/'rows' *=/'rate' = '40000', &/" /run/ysb.sql >/run/ysb-rated.sql
 for connect in tcp rdma_cm; do
   echo "== $devices: a queue pair that breaks, connect=$connect"
+  before=$(packets)
   { both /run/ysb-rated.sql; exit $rc; } >/run/ysb.csv 2>/run/said &
   job=$!
-  busybox sleep 2
+  await is_sending
   cut_wire
-  busybox sleep 1
+  await is_broken
   mend_wire
   wait $job || rc=97
   busybox cat /run/said
-  busybox grep -q 'its links go on over another' /run/said || rc=94
+  is_broken || rc=94
   is_expected ysb /run/ysb.csv
 done
 more= options=
