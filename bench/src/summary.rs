@@ -113,14 +113,22 @@ impl Summary {
         Some(self.each(|run| run.busy.as_secs_f64() * hertz / self.rows()))
     }
 
+    /// Bytes of all rows as they lie in memory: of columns those that are read, of records all.
+    fn bytes_read(&self) -> f64 {
+        match self.size.record_bytes {
+            Some(bytes) => (bytes * self.workload.reads()) as f64 * self.rows(),
+            None => self.total.bytes_in as f64,
+        }
+    }
+
     /// Bytes of a row as it is read.
     pub fn row_bytes(&self) -> f64 {
-        self.total.bytes_in as f64 / self.rows()
+        self.bytes_read() / self.rows()
     }
 
     /// Bytes of input a second.
     pub fn read_rate(&self) -> Spread {
-        self.each(|run| self.total.bytes_in as f64 / run.elapsed.as_secs_f64())
+        self.each(|run| self.bytes_read() / run.elapsed.as_secs_f64())
     }
 
     /// Bytes a second that memory gave as many threads.
@@ -130,7 +138,7 @@ impl Summary {
 
     /// The share of the bandwidth that input alone took.
     pub fn share(&self) -> Spread {
-        self.each(|run| self.total.bytes_in as f64 / run.elapsed.as_secs_f64() / run.bandwidth)
+        self.each(|run| self.bytes_read() / run.elapsed.as_secs_f64() / run.bandwidth)
     }
 
     /// As one JSON object.
@@ -145,6 +153,9 @@ impl Summary {
             format!("\"distribution\":\"{}\"", self.size.distribution),
             format!("\"rows_per_s\":{}", self.rate().json()),
         ];
+        if let Some(bytes) = self.size.record_bytes {
+            fields.push(format!("\"record_bytes\":{bytes}"));
+        }
         let cycles =
             [("cycles_per_row", self.cycles()), ("busy_cycles_per_row", self.cycles_busy())];
         for (name, spread) in cycles {
@@ -171,12 +182,15 @@ impl Summary {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Size { workers, keys, distribution, .. } = self.size;
+        let Size { workers, keys, distribution, record_bytes, .. } = self.size;
         let (rows, total) = (self.rows() / 1e6, &self.total);
         write!(f, "{}, {}: {workers} worker(s), {rows:.0} M rows", self.workload, self.variant)?;
-        match self.workload.has_keys() {
-            true => writeln!(f, ", {keys} keys, {distribution}")?,
-            false => writeln!(f)?,
+        if self.workload.has_keys() {
+            write!(f, ", {keys} keys, {distribution}")?;
+        }
+        match record_bytes {
+            Some(bytes) => writeln!(f, ", records of {bytes} bytes")?,
+            None => writeln!(f)?,
         }
         let mut line = |name: &str, unit: &str, spread: Spread, digits: usize| {
             let range = spread.range(digits);

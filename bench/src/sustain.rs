@@ -223,6 +223,7 @@ impl Stand<'_> {
             rows_per_worker: rows.lap_rows,
             workers: 1,
             interval_ns: Some(rows.interval_ns),
+            record_bytes: None,
             ..size
         };
         let repeat = format!("'repeat' = '{}', 'preload' = 'true'", rows.laps);

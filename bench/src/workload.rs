@@ -51,6 +51,8 @@ pub struct Size {
     pub distribution: Distribution,
     /// Nanoseconds of event time between two rows of the stream, if not as the workload has it.
     pub interval_ns: Option<u64>,
+    /// Bytes of a record, where rows lie in memory as records of fixed length and not in columns.
+    pub record_bytes: Option<u64>,
 }
 
 impl Size {
@@ -99,6 +101,12 @@ impl Workload {
             Distribution::Pareto => 1.16,
         };
         let mut sql = self.template().to_owned();
+        if let Some(bytes) = size.record_bytes {
+            let preload = "'preload' = 'true'";
+            let records =
+                format!("{preload}, 'layout' = 'fixed', 'fixed.record_bytes' = '{bytes}'");
+            sql = sql.replace(preload, &records);
+        }
         for (name, value) in [
             ("{rows}", rows.to_string()),
             ("{four_of_five}", four.to_string()),
@@ -134,6 +142,11 @@ impl Workload {
             Workload::YsbStar | Workload::Swa => 64_000_000,
             _ => 128_000_000,
         }
+    }
+
+    /// Whether all that is read of a row has a fixed length.
+    pub fn is_fixed(self) -> bool {
+        !matches!(self, Workload::Nb8 | Workload::Nb11)
     }
 
     /// How often each row is read: where the SQL names a table twice.
@@ -223,8 +236,14 @@ mod tests {
     #[test]
     fn options_are_those_of_the_sql() {
         let distribution = Distribution::Zipf(1.5);
-        let size =
-            Size { rows_per_worker: 50, workers: 2, keys: 7, distribution, interval_ns: None };
+        let size = Size {
+            rows_per_worker: 50,
+            workers: 2,
+            keys: 7,
+            distribution,
+            interval_ns: None,
+            record_bytes: None,
+        };
         let options = options_of(&Workload::Cm.sql(&size), "tasks");
         let of = |options: &Options, key: &str| options.get(key).cloned().unwrap_or_default();
         let zipf = [("keys", "7"), ("rows", "100"), ("distribution", "zipf"), ("exponent", "1.5")];

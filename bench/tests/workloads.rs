@@ -22,6 +22,7 @@ fn plan(workload: Workload, workers: u32, exchanges: &[&str]) -> Plan {
                 Workload::Nb11 => Some(5_000_000),
                 _ => None,
             },
+            record_bytes: None,
         },
         nodes: 1,
         workers,
@@ -49,6 +50,20 @@ fn results_are_right_on_every_exchange() {
         }
         for summary in &summaries[2..] {
             assert_eq!(summary.total.rows_out, summaries[1].total.rows_out, "{workload}");
+        }
+    }
+}
+
+#[test]
+fn records_of_fixed_length_give_the_same_results() {
+    use Workload::{Cm, Nb7, Ro, Swa, Ysb, YsbKeys, YsbStar};
+    for workload in [Ysb, YsbKeys, YsbStar, Ro, Cm, Nb7, Swa] {
+        let mut plan = plan(workload, 2, &["auto"]);
+        plan.size.record_bytes = Some(78);
+        // The results are checked against those of the columns.
+        let summaries = run(&plan, &Control::solo().unwrap()).unwrap();
+        for summary in &summaries {
+            assert_eq!(summary.row_bytes(), (78 * workload.reads()) as f64, "{workload}");
         }
     }
 }

@@ -50,7 +50,10 @@ impl Rows {
     /// Of a table that `sql` makes.
     pub(crate) fn open(sql: &str, table: &str, columns: &[&str]) -> Result<Self, ConnectorError> {
         let mut options = options_of(sql, table);
-        options.remove("connector");
+        // The rows are the same, however they lie in memory.
+        for key in ["connector", "layout", "fixed.record_bytes"] {
+            options.remove(key);
+        }
         // Rows that come again and again are better kept.
         if !options.contains_key("repeat") {
             options.remove("preload");

@@ -92,6 +92,16 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "Z", value_parser = exponent, conflicts_with = "distribution")]
     exponent: Option<f64>,
 
+    /// Keeps rows as records of so many bytes, as packed structures lie in memory, instead of in
+    /// columns; those that are read are decoded while the clock runs
+    #[arg(
+        long,
+        value_name = "BYTES",
+        value_parser = clap::value_parser!(u64).range(1..=1 << 20),
+        conflicts_with_all = ["latency", "sustainable", "write"]
+    )]
+    record_bytes: Option<u64>,
+
     /// Bytes of a slot of the rings between workers
     #[arg(long, value_name = "BYTES")]
     slot_bytes: Option<String>,
@@ -300,12 +310,19 @@ impl BenchArgs {
             (_, Some(KeysBy::Pareto)) => Distribution::Pareto,
             (None, None) => workload.distribution(),
         };
+        if self.record_bytes.is_some() && !workload.is_fixed() {
+            let why = format!("texts of {workload} have no fixed length");
+            return Err(Failure::usage(&why, Some("leave out --record-bytes")));
+        }
+        // Records of many bytes are fewer, so that as many bytes are kept as of columns.
+        let shorter = self.record_bytes.map_or(1, |bytes| bytes.div_ceil(24));
         let size = Size {
-            rows_per_worker: self.rows.unwrap_or(workload.rows_per_worker()),
+            rows_per_worker: self.rows.unwrap_or(workload.rows_per_worker() / shorter),
             workers: u64::from(self.nodes) * u64::from(self.workers),
             keys: self.keys.unwrap_or(workload.keys()),
             distribution,
             interval_ns: None,
+            record_bytes: self.record_bytes,
         };
         let profile: &[(&str, &str)] = if self.low_latency { &LOW_LATENCY } else { &[] };
         let profile = profile.iter().map(|(key, value)| (key.to_string(), value.to_string()));

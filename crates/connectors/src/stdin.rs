@@ -24,7 +24,7 @@ use dataflow::source::{Flow, FlowContext, FlowInfo, Source};
 use tokio::sync::mpsc::channel;
 
 use crate::format::rows::METADATA;
-use crate::format::{CSV_OPTIONS, Format, ON_BAD, Refuser, Target};
+use crate::format::{CSV_OPTIONS, Format, ON_BAD, Refuser, Target, fixed};
 use crate::options::refuse;
 use crate::remote::{PIECE_BYTES, Stream, StreamFlow, TaskStreams, decode, feed, stream_format};
 
@@ -55,15 +55,16 @@ impl fmt::Debug for Stdin {
     }
 }
 
-const OPTIONS: [OptionSpec; 7] = {
+const OPTIONS: [OptionSpec; 9] = {
     let [header, delimiter, quote, comment, null] = CSV_OPTIONS;
     let format = OptionSpec {
         key: "format",
-        values: "csv | json | arrow",
+        values: "csv | json | arrow | fixed",
         default: "csv",
-        doc: "CSV, one JSON object a line, or an Arrow IPC stream.",
+        doc: "CSV, one JSON object a line, an Arrow IPC stream, or records of fixed length.",
     };
-    [format, ON_BAD, header, delimiter, quote, comment, null]
+    let [lengths, record_bytes] = fixed::OPTIONS;
+    [format, ON_BAD, header, delimiter, quote, comment, null, lengths, record_bytes]
 };
 
 impl Connector for Stdin {
@@ -90,8 +91,8 @@ impl Connector for Stdin {
         projection: &[usize],
     ) -> Result<Arc<dyn Source>, ConnectorError> {
         let format = stream_format(&table.options)?;
-        format.check(&table.schema)?;
         let target = Arc::new(Target::new(table, projection)?);
+        format.check(&target.declared)?;
         Ok(Arc::new(StdinSource { stdin: self.clone(), format, target }))
     }
 

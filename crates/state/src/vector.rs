@@ -247,51 +247,126 @@ pub fn filter(values: &[u64], bits: &BooleanBuffer) -> Vec<u64> {
     assert_eq!(values.len(), bits.len());
     let count = bits.count_set_bits();
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx512f") {
+    if let Some(pack) = packing() {
+        let (eights, rest) = values.as_chunks();
         let mut out = Vec::with_capacity(count + 8);
         // SAFETY: the processor has the instructions, and there is room for eight more than are
         // set.
-        unsafe { compress(values, bits, &mut out) };
+        unsafe { pack(eights, bits, &mut out) };
+        let first = values.len() - rest.len();
+        out.extend((first..).zip(rest).filter(|(at, _)| bits.value(*at)).map(|(_, value)| value));
         return out;
     }
     crate::kernel::select(bits, count, |at| values.get(at).copied().unwrap_or(0))
 }
 
-/// Appends the values whose bits are set to `out`, eight at a time.
-///
-/// # Safety
-/// `out` must have room for eight more than are set.
+/// Appends those of eight values each whose bits are set.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-unsafe fn compress(values: &[u64], bits: &BooleanBuffer, out: &mut Vec<u64>) {
-    use std::arch::x86_64::{_mm512_loadu_epi64, _mm512_maskz_compress_epi64, _mm512_storeu_epi64};
-    let (eights, rest) = values.as_chunks::<8>();
-    let mut next = out.len();
-    let words = bits.bit_chunks();
-    for (at, (word, eights)) in words.iter_padded().zip(eights.chunks(8)).enumerate() {
-        for line in 0..8 {
-            prefetch(values, at * 64 + line * 8 + AHEAD);
-        }
-        for (mask, eight) in word.to_le_bytes().into_iter().zip(eights) {
-            // SAFETY: eight values are read; eight are written, of which as many count as are set,
-            // so fewer than the caller made room for lie before `next`.
-            unsafe {
-                let all = _mm512_loadu_epi64(eight.as_ptr().cast());
-                let some = _mm512_maskz_compress_epi64(mask, all);
-                _mm512_storeu_epi64(out.as_mut_ptr().add(next).cast(), some);
-            }
-            next += mask.count_ones() as usize;
-        }
-    }
-    // SAFETY: what lies before `next` was written.
-    unsafe { out.set_len(next) };
-    let first = values.len() - rest.len();
-    for (at, &value) in rest.iter().enumerate() {
-        if bits.value(first + at) {
-            out.push(value);
-        }
+type Pack = unsafe fn(&[[u64; 8]], &BooleanBuffer, &mut Vec<u64>);
+
+/// How this processor packs values, if it does so better than one by one.
+#[cfg(target_arch = "x86_64")]
+fn packing() -> Option<Pack> {
+    let counts = is_x86_feature_detected!("popcnt");
+    if counts && is_x86_feature_detected!("avx512f") {
+        Some(pack_eight)
+    } else if counts && is_x86_feature_detected!("avx2") {
+        Some(pack_four)
+    } else {
+        None
     }
 }
+
+/// Makes a [`Pack`] of what stores those of eight values that are in a mask. There must be room for
+/// eight more than are set.
+#[cfg(target_arch = "x86_64")]
+macro_rules! pack {
+    ($name:ident, $feature:literal, $store:ident) => {
+        #[target_feature(enable = $feature)]
+        unsafe fn $name(values: &[[u64; 8]], bits: &BooleanBuffer, out: &mut Vec<u64>) {
+            let mut next = out.len();
+            let words = bits.bit_chunks();
+            for (at, (word, eights)) in words.iter_padded().zip(values.chunks(8)).enumerate() {
+                for line in 0..8 {
+                    prefetch(values, at * 8 + line + AHEAD / 8);
+                }
+                for (mask, eight) in word.to_le_bytes().into_iter().zip(eights) {
+                    // SAFETY: at most eight values are written, of which as many count as are set,
+                    // so fewer than the caller made room for lie before `next`.
+                    unsafe { $store(eight, mask, out.as_mut_ptr().add(next)) };
+                    next += mask.count_ones() as usize;
+                }
+            }
+            // SAFETY: what lies before `next` was written.
+            unsafe { out.set_len(next) };
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pack!(pack_eight, "avx512f,popcnt", store_eight);
+#[cfg(target_arch = "x86_64")]
+pack!(pack_four, "avx2,popcnt", store_four);
+
+/// Stores the values in the mask, one behind the other, and something up to eight.
+///
+/// # Safety
+/// Eight values may be written.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f,popcnt")]
+unsafe fn store_eight(values: &[u64; 8], mask: u8, to: *mut u64) {
+    use std::arch::x86_64::{_mm512_loadu_epi64, _mm512_maskz_compress_epi64, _mm512_storeu_epi64};
+    // SAFETY: eight values are read, and eight are written.
+    unsafe {
+        let all = _mm512_loadu_epi64(values.as_ptr().cast());
+        _mm512_storeu_epi64(to.cast(), _mm512_maskz_compress_epi64(mask, all));
+    }
+}
+
+/// Stores the values in the mask, one behind the other, and something up to eight: four by four,
+/// whose halves change places.
+///
+/// # Safety
+/// Eight values may be written.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2,popcnt")]
+unsafe fn store_four(values: &[u64; 8], mask: u8, to: *mut u64) {
+    use std::arch::x86_64::{_mm256_loadu_si256, _mm256_permutevar8x32_epi32, _mm256_storeu_si256};
+    let (low, high) = (usize::from(mask & 15), usize::from(mask >> 4));
+    let [front, back] = [values.as_ptr(), values[4..].as_ptr()];
+    // SAFETY: four values and the places of their halves are read, and four are written, behind at
+    // most four.
+    unsafe {
+        let pack = |from: *const u64, mask: usize| {
+            let all = _mm256_loadu_si256(from.cast());
+            let places = _mm256_loadu_si256(HALVES[mask].as_ptr().cast());
+            _mm256_permutevar8x32_epi32(all, places)
+        };
+        _mm256_storeu_si256(to.cast(), pack(front, low));
+        _mm256_storeu_si256(to.add(low.count_ones() as usize).cast(), pack(back, high));
+    }
+}
+
+/// For each mask of four values the places of the halves of those that are in it.
+#[cfg(target_arch = "x86_64")]
+static HALVES: [[u32; 8]; 16] = {
+    let mut halves = [[0; 8]; 16];
+    let mut mask = 0;
+    while mask < 16 {
+        let (mut value, mut next) = (0, 0);
+        while value < 4 {
+            if mask >> value & 1 == 1 {
+                halves[mask][next] = 2 * value;
+                halves[mask][next + 1] = 2 * value + 1;
+                next += 2;
+            }
+            value += 1;
+        }
+        mask += 1;
+    }
+    halves
+};
 
 #[cfg(test)]
 mod tests {
@@ -362,6 +437,15 @@ mod tests {
                     .collect();
                 let mask = BooleanBuffer::from(bits).slice(skip, len);
                 assert_eq!(filter(&values, &mask), expected);
+                #[cfg(target_arch = "x86_64")]
+                if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") {
+                    let whole = len / 8 * 8;
+                    let mut packed = Vec::with_capacity(len + 8);
+                    // SAFETY: the processor has the instructions, and there is room for all.
+                    unsafe { pack_four(values.as_chunks().0, &mask, &mut packed) };
+                    let rest = mask.slice(whole, len - whole).count_set_bits();
+                    assert_eq!(packed, expected[..expected.len() - rest]);
+                }
             }
         }
     }

@@ -1,4 +1,4 @@
-//! `file`: tables in CSV, newline JSON, Parquet and Arrow IPC files.
+//! `file`: tables in files of CSV, newline JSON, Parquet, Arrow IPC and records of fixed length.
 //!
 //! ```text
 //! 'path'   a file, a directory, a glob or a URL, sorted ─▶ blobs ─▶ flows, equal on every node
@@ -37,7 +37,7 @@ pub use crate::format::csv::RECORD_BYTES_MAX;
 pub use crate::format::ipc::BODY_BYTES_MAX;
 pub use crate::format::json::LINE_BYTES_MAX;
 use crate::format::rows::METADATA;
-use crate::format::{CSV_OPTIONS, Kind, ON_BAD, Target};
+use crate::format::{CSV_OPTIONS, Kind, ON_BAD, Target, fixed};
 use crate::object::{self, S3_OPTIONS};
 use crate::options::Reader;
 use crate::remote::PATIENCE;
@@ -56,9 +56,10 @@ const OPTIONS: &[OptionSpec] = &[
     },
     OptionSpec {
         key: "format",
-        values: "csv | json | parquet | arrow",
+        values: "csv | json | parquet | arrow | fixed",
         default: "by extension",
-        doc: "CSV, one JSON object a line, Parquet, or Arrow IPC (files and streams).",
+        doc: "CSV, one JSON object a line, Parquet, Arrow IPC (files and streams), or records of \
+              fixed length.",
     },
     COMPRESSION,
     OptionSpec {
@@ -81,6 +82,8 @@ const OPTIONS: &[OptionSpec] = &[
     CSV_OPTIONS[2],
     CSV_OPTIONS[3],
     CSV_OPTIONS[4],
+    fixed::OPTIONS[0],
+    fixed::OPTIONS[1],
     OptionSpec {
         key: "parquet.compression",
         values: "snappy | zstd | gzip | brotli | lz4 | none",

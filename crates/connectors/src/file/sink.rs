@@ -24,13 +24,13 @@ use super::atomic::AtomicFile;
 use super::paths::{io_error, kind_of};
 use crate::format::compression::Packer;
 use crate::format::csv::Dialect;
-use crate::format::encode::{TextFormat, check_csv_columns};
-use crate::format::{Compression, Kind};
+use crate::format::encode::{RowFormat, check_csv_columns};
+use crate::format::{Compression, Kind, fixed};
 use crate::object::{self, Upload};
 use crate::options::{Reader, refuse};
 use crate::stored::not_packed;
 
-/// Bytes of text gathered before they are written.
+/// Bytes of rows gathered before they are written.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// Bytes that appear all at once under their name, or not at all where they are dropped.
@@ -60,7 +60,7 @@ pub(super) struct FileSink {
 }
 
 enum SinkFormat {
-    Text(TextFormat, Compression),
+    Rows(RowFormat, Compression),
     Parquet(ParquetCodec),
     Arrow { stream: bool, options: IpcWriteOptions, packed: Compression },
 }
@@ -73,7 +73,7 @@ impl FileSink {
             refuse(
                 "format",
                 format!("the name '{}' does not tell it", path.display()),
-                Some("write 'format' = 'csv', 'json', 'parquet' or 'arrow'".into()),
+                Some("write 'format' = 'csv', 'json', 'parquet', 'arrow' or 'fixed'".into()),
             )
         })?;
         let name = path.to_string_lossy();
@@ -82,9 +82,13 @@ impl FileSink {
         let format = match kind {
             Kind::Csv => {
                 check_csv_columns(&schema)?;
-                SinkFormat::Text(TextFormat::Csv(Dialect::new(options, &name)?.style()), packed)
+                SinkFormat::Rows(RowFormat::Csv(Dialect::new(options, &name)?.style()), packed)
             }
-            Kind::Json => SinkFormat::Text(TextFormat::Json, packed),
+            Kind::Json => SinkFormat::Rows(RowFormat::Json, packed),
+            Kind::Fixed => {
+                let layout = fixed::Layout::new(&schema, &fixed::Given::new(options)?)?;
+                SinkFormat::Rows(RowFormat::Fixed(layout), packed)
+            }
             Kind::Parquet if packed != Compression::None => return Err(not_packed()),
             Kind::Parquet => {
                 ArrowSchemaConverter::new().convert(&schema).map_err(|error| {
@@ -169,15 +173,10 @@ impl Sink for FileSink {
         let file = self.output()?;
         let schema = Arc::clone(&self.schema);
         Ok(match &self.format {
-            SinkFormat::Text(format, packed) => {
+            SinkFormat::Rows(format, packed) => {
                 let buffer = format.prologue(schema).map_err(|error| unfit(&self.path, &error))?;
                 let path = self.path.clone();
-                Box::new(TextWriter {
-                    path,
-                    to: packed.pack(file)?,
-                    format: format.clone(),
-                    buffer,
-                })
+                Box::new(RowWriter { path, to: packed.pack(file)?, format: format.clone(), buffer })
             }
             SinkFormat::Parquet(codec) => {
                 let properties = WriterProperties::builder().set_compression(*codec).build();
@@ -202,14 +201,14 @@ impl Sink for FileSink {
     }
 }
 
-struct TextWriter {
+struct RowWriter {
     path: PathBuf,
     to: Packer<Box<dyn Output>>,
-    format: TextFormat,
+    format: RowFormat,
     buffer: Vec<u8>,
 }
 
-impl TextWriter {
+impl RowWriter {
     fn send(&mut self) -> Result<(), ConnectorError> {
         let sent = self.to.write_all(&self.buffer);
         sent.map_err(|error| io_error(&self.path, &error))?;
@@ -218,7 +217,7 @@ impl TextWriter {
     }
 }
 
-impl SinkWriter for TextWriter {
+impl SinkWriter for RowWriter {
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
         self.format.encode(batch, &mut self.buffer).map_err(|error| unfit(&self.path, &error))?;
         if self.buffer.len() >= BUFFER_BYTES { self.send() } else { Ok(()) }

@@ -54,7 +54,7 @@ pub(crate) const COMPRESSION: OptionSpec = OptionSpec {
     key: "compression",
     values: "none | gzip | zstd | bzip2 | xz",
     default: "by extension",
-    doc: "How a CSV, JSON or Arrow stream is packed as a whole: by default as .gz, .zst, .bz2 or \
+    doc: "How CSV, JSON, records or an Arrow stream are packed as a whole: by default as .gz, .zst, .bz2 or \
           .xz behind the name say.",
 };
 

@@ -1,4 +1,5 @@
-//! Rows as text: CSV and newline JSON, for the terminal and for files.
+//! Rows one after the other: CSV and newline JSON, for the terminal and for files, and records of
+//! fixed length.
 
 use arrow::csv;
 use arrow::datatypes::{Schema, SchemaRef};
@@ -6,6 +7,8 @@ use arrow::error::ArrowError;
 use arrow::json;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
+
+use super::fixed::Layout;
 
 /// A point in time as text; the fraction only where there is one.
 pub(crate) const TIMESTAMP_FORMAT: &str = "%Y-%m-%d %H:%M:%S%.f";
@@ -25,15 +28,16 @@ impl Default for CsvStyle {
     }
 }
 
-/// A text format that can be written.
+/// A format in which each row is written by itself.
 #[derive(Debug, Clone)]
-pub(crate) enum TextFormat {
+pub(crate) enum RowFormat {
     Csv(CsvStyle),
     /// One object a line. Nulls are written out, so that every line has every key.
     Json,
+    Fixed(Layout),
 }
 
-impl TextFormat {
+impl RowFormat {
     /// What stands before the first row, so that a result without rows still names its columns.
     pub(crate) fn prologue(&self, schema: SchemaRef) -> Result<Vec<u8>, ArrowError> {
         let mut out = Vec::new();
@@ -42,22 +46,26 @@ impl TextFormat {
                 let mut writer = style.builder().with_header(style.header).build(&mut out);
                 writer.write(&RecordBatch::new_empty(schema))?;
             }
-            Self::Json => {}
+            Self::Json | Self::Fixed(_) => {}
         }
         Ok(out)
     }
 
     /// Appends the rows of `batch` to `out`.
-    pub(crate) fn encode(&self, batch: &RecordBatch, out: &mut Vec<u8>) -> Result<(), ArrowError> {
-        match self {
+    ///
+    /// # Errors
+    /// Why a value cannot be written.
+    pub(crate) fn encode(&self, batch: &RecordBatch, out: &mut Vec<u8>) -> Result<(), String> {
+        let written = match self {
             Self::Csv(style) => style.builder().with_header(false).build(out).write(batch),
             Self::Json => {
                 let builder = json::WriterBuilder::new().with_explicit_nulls(true);
                 let mut writer = builder.build::<_, json::writer::LineDelimited>(out);
-                writer.write(batch)?;
-                writer.finish()
+                writer.write(batch).and_then(|()| writer.finish())
             }
-        }
+            Self::Fixed(layout) => return layout.encode(batch.columns(), batch.num_rows(), out),
+        };
+        written.map_err(|error| error.to_string())
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! file · object · socket · … ─▶ Read ─▶ Input ─▶ Decoder ─▶ record batches
-//!                                         csv json arrow └──▶ bad rows, at name:record
+//!                                    csv json arrow fixed └──▶ bad rows, at name:record
 //! ```
 //!
 //! A [`Decoder`] takes bytes in whatever pieces they arrive in and gives the records that are
@@ -24,6 +24,7 @@ use fabric::Clock;
 pub(crate) mod compression;
 pub(crate) mod csv;
 pub(crate) mod encode;
+pub(crate) mod fixed;
 pub(crate) mod infer;
 pub(crate) mod input;
 pub(crate) mod ipc;
@@ -38,11 +39,16 @@ pub(crate) use compression::Compression;
 pub(crate) use input::Input;
 pub(crate) use rows::{Refuser, Target};
 
-use crate::options::Reader;
+use crate::options::{Reader, refuse};
 
 /// The names of all formats, as the option 'format' has them.
-const KINDS: [(&str, Kind); 4] =
-    [("csv", Kind::Csv), ("json", Kind::Json), ("parquet", Kind::Parquet), ("arrow", Kind::Arrow)];
+const KINDS: [(&str, Kind); 5] = [
+    ("csv", Kind::Csv),
+    ("json", Kind::Json),
+    ("parquet", Kind::Parquet),
+    ("arrow", Kind::Arrow),
+    ("fixed", Kind::Fixed),
+];
 
 /// What bytes are made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +57,7 @@ pub(crate) enum Kind {
     Json,
     Parquet,
     Arrow,
+    Fixed,
 }
 
 impl Kind {
@@ -129,6 +136,7 @@ pub(crate) enum Format {
     Csv(csv::Dialect),
     Json,
     Arrow,
+    Fixed(fixed::Given),
 }
 
 impl Format {
@@ -143,6 +151,7 @@ impl Format {
             Kind::Csv => Some(Self::Csv(csv::Dialect::new(options, name)?)),
             Kind::Json => Some(Self::Json),
             Kind::Arrow => Some(Self::Arrow),
+            Kind::Fixed => Some(Self::Fixed(fixed::Given::new(options)?)),
             Kind::Parquet => None,
         })
     }
@@ -154,6 +163,7 @@ impl Format {
                 .fields()
                 .iter()
                 .try_for_each(|field| rows::check_castable(field, &DataType::Utf8, "a CSV file")),
+            Self::Fixed(given) => fixed::Layout::new(declared, given).map(drop),
             Self::Json | Self::Arrow => Ok(()),
         }
     }
@@ -164,6 +174,7 @@ impl Format {
             Self::Csv(dialect) => Box::new(csv::CsvDecoder::new(input, dialect.clone(), refuser)),
             Self::Json => Box::new(json::JsonDecoder::new(input, refuser)),
             Self::Arrow => Box::new(ipc::IpcDecoder::new(input, refuser)),
+            Self::Fixed(given) => Box::new(fixed::FixedDecoder::new(input, given.clone(), refuser)),
         }
     }
 
@@ -173,6 +184,11 @@ impl Format {
             Self::Csv(dialect) => csv::infer(input, dialect.clone()),
             Self::Json => json::infer(input),
             Self::Arrow => ipc::infer(input),
+            Self::Fixed(_) => Err(refuse(
+                "format",
+                "records of fixed length do not name their columns",
+                Some("declare them: CREATE TABLE t (key BIGINT, …) WITH (…)".into()),
+            )),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! The stream, dealt out to flows, paced and kept in memory.
+//! The stream, dealt out to flows and paced.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use arrow::array::{Array, ArrayRef, AsArray, TimestampMillisecondArray};
-use arrow::compute::{cast, concat_batches};
+use arrow::compute::cast;
 use arrow::datatypes::{
     ArrowTimestampType, DataType, Int64Type, Schema, SchemaRef, TimeUnit, TimestampMicrosecondType,
     TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType,
@@ -16,6 +16,7 @@ use dataflow::source::{ColumnBounds, Flow, FlowContext, FlowInfo, Next, Source};
 use fabric::Clock;
 
 use super::columns::{Column, Timeline};
+use super::kept::{Keep, Kept};
 use super::{BLOCK_ROWS, Model};
 use crate::options::{Reader, refuse};
 
@@ -29,7 +30,8 @@ pub(super) struct GeneratorSource {
     /// anything is opened, by the thread that hands the flows on.
     cut: AtomicU32,
     flows: Option<u32>,
-    preload: bool,
+    /// How rows are kept that are made in advance, if they are.
+    keep: Option<Keep>,
 }
 
 /// The rows and when they are due.
@@ -54,8 +56,10 @@ impl GeneratorSource {
     ) -> Result<Self, ConnectorError> {
         let rows = options.integer("rows", 0)?;
         let laps = options.integer("repeat", 1)?;
-        let preload = options.bool("preload", false)?;
-        for (key, used) in [("preload", preload), ("repeat", laps.is_some())] {
+        let fields: Vec<_> = model.columns.iter().map(|column| column.field.clone()).collect();
+        let schema = Arc::new(Schema::new(fields));
+        let keep = Keep::new(options, &schema)?;
+        for (key, used) in [("preload", keep.is_some()), ("repeat", laps.is_some())] {
             if used && rows.is_none() {
                 let hint = Some("write 'rows' = '1000000'".to_owned());
                 return Err(refuse(key, "needs the number of rows", hint));
@@ -67,10 +71,9 @@ impl GeneratorSource {
             .map(u32::try_from)
             .transpose()
             .map_err(|_| refuse("flows", "are too many", Some("write 'flows' = '8'".into())))?;
-        let fields: Vec<_> = model.columns.iter().map(|column| column.field.clone()).collect();
         let events = rows.map_or(0, |rows| (model.event)(rows));
         let stream = Stream {
-            schema: Arc::new(Schema::new(fields)),
+            schema,
             model,
             timeline,
             rows,
@@ -80,12 +83,9 @@ impl GeneratorSource {
             block_rows: block_rows(rate),
         };
         let cut = AtomicU32::new(flows.unwrap_or(1));
-        Ok(Self { stream: Arc::new(stream), cut, flows, preload })
+        Ok(Self { stream: Arc::new(stream), cut, flows, keep })
     }
 }
-
-/// Blocks that are kept in one run, if rows have no strings.
-const RUN_BLOCKS: usize = 32;
 
 /// Rows of a block: fewer where 8192 would be long in coming, so that no flow waits for its turn.
 fn block_rows(rate: Option<u64>) -> u64 {
@@ -134,14 +134,11 @@ impl Source for GeneratorSource {
     fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
         let deal = Deal { flow: flow as u64, flows: self.cut.load(Ordering::Relaxed).into() };
         let stream = Arc::clone(&self.stream);
-        let kept = match self.preload {
-            true => Some(Kept::new(&stream, deal).map_err(unfit)?),
-            false => None,
-        };
+        let kept = self.keep.as_ref().map(|keep| stream.kept(keep, deal)).transpose();
         Ok(Box::new(GeneratorFlow {
             stream,
             deal,
-            kept,
+            kept: kept.map_err(unfit)?,
             opened_ns: context.clock.now_ns(),
             clock: Arc::clone(&context.clock),
             lap: 0,
@@ -168,6 +165,14 @@ impl Stream {
         }
         let columns = self.model.columns.iter().map(|column| (column.fill)(first..end)).collect();
         self.batch(columns, (end - first) as usize).map(Some)
+    }
+
+    /// The blocks of a flow, made in advance.
+    fn kept(&self, keep: &Keep, deal: Deal) -> Result<Kept, ArrowError> {
+        let blocks = (deal.flow..).step_by(deal.flows as usize);
+        let blocks = blocks.map_while(|block| self.block(block).transpose());
+        let rows = self.rows.map_or(0, |rows| self.rows_of(deal, rows) / self.laps.max(1));
+        Kept::new(keep, &self.schema, (self.block_rows as usize, rows), blocks)
     }
 
     fn batch(&self, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch, ArrowError> {
@@ -254,51 +259,6 @@ fn later(values: &ArrayRef, by_ms: i64) -> ArrayRef {
     }
 }
 
-/// Blocks that were made in advance. Many lie one behind the other in the arrays of a run: who
-/// takes one up counts references to arrays that are in a cache, whereas each block's own would
-/// have to be fetched from memory one after the other. Strings would bring the buffers of all
-/// blocks along: with them each block is a run of its own.
-struct Kept {
-    runs: Vec<RecordBatch>,
-    run_blocks: usize,
-    block_rows: usize,
-}
-
-impl Kept {
-    fn new(stream: &Stream, deal: Deal) -> Result<Self, ArrowError> {
-        let plain = |column: &Column| match column.field.data_type() {
-            DataType::Dictionary(..) => true,
-            other => other.is_primitive(),
-        };
-        let run_blocks = if stream.model.columns.iter().all(plain) { RUN_BLOCKS } else { 1 };
-        let block_rows = stream.block_rows as usize;
-        let mut kept = Self { runs: vec![], run_blocks, block_rows };
-        let mut run = Vec::with_capacity(run_blocks);
-        let mut block = deal.flow;
-        loop {
-            let next = stream.block(block)?;
-            let ended = next.is_none();
-            run.extend(next);
-            block += deal.flows;
-            if run.len() == run_blocks || ended {
-                kept.runs.push(concat_batches(&stream.schema, &run)?);
-                run.clear();
-            }
-            if ended {
-                return Ok(kept);
-            }
-        }
-    }
-
-    /// A block, by its number among those of the flow.
-    fn get(&self, index: usize) -> Option<RecordBatch> {
-        let run = self.runs.get(index / self.run_blocks)?;
-        let first = index % self.run_blocks * self.block_rows;
-        let rows = run.num_rows().checked_sub(first)?.min(self.block_rows);
-        (rows > 0).then(|| run.slice(first, rows))
-    }
-}
-
 struct GeneratorFlow {
     stream: Arc<Stream>,
     deal: Deal,
@@ -329,7 +289,7 @@ impl GeneratorFlow {
             let block = match &self.kept {
                 Some(kept) => {
                     let index = (self.block - self.deal.flow) / self.deal.flows;
-                    kept.get(index as usize)
+                    kept.get(index as usize).map_err(unfit)?
                 }
                 None => self.stream.block(self.block).map_err(unfit)?,
             };

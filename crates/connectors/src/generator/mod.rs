@@ -25,6 +25,7 @@ mod columns;
 mod distribution;
 mod fields;
 mod flow;
+mod kept;
 mod nexmark;
 mod random;
 mod ro;
@@ -109,6 +110,19 @@ const OPTIONS: &[OptionSpec] = &[
         values: "true | false",
         default: "false",
         doc: "Whether all rows are made when a flow is opened and kept in memory. Needs 'rows'.",
+    },
+    OptionSpec {
+        key: "layout",
+        values: "columns | fixed",
+        default: "columns",
+        doc: "How rows lie in memory that 'preload' keeps: in columns, or as records of fixed \
+              length, which are decoded when they are given out.",
+    },
+    OptionSpec {
+        key: "fixed.record_bytes",
+        values: "integer",
+        default: "the columns that are read and nothing else",
+        doc: "How long such a record is; bytes behind its columns are passed over.",
     },
     OptionSpec {
         key: "keys",

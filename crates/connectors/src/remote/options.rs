@@ -4,7 +4,7 @@ use arrow::datatypes::Schema;
 use dataflow::connector::{OptionSpec, Options};
 use dataflow::error::ConnectorError;
 
-use crate::format::encode::{TextFormat, check_csv_columns};
+use crate::format::encode::{RowFormat, check_csv_columns};
 use crate::format::{Format, Kind};
 use crate::options::{Reader, refuse};
 
@@ -32,14 +32,15 @@ pub(crate) fn line_format(options: &Options, header: bool) -> Result<Format, Con
 
 /// The format of a stream of bytes, CSV with a header unless said.
 pub(crate) fn stream_format(options: &Options) -> Result<Format, ConnectorError> {
-    format(options, &["csv", "json", "arrow"], true)
+    format(options, &["csv", "json", "arrow", "fixed"], true)
 }
 
 fn format(options: &Options, names: &[&str], header: bool) -> Result<Format, ConnectorError> {
     let kind = match Reader(options).choice("format", names)? {
         None | Some(0) => Kind::Csv,
         Some(1) => Kind::Json,
-        Some(_) => Kind::Arrow,
+        Some(2) => Kind::Arrow,
+        Some(_) => Kind::Fixed,
     };
     let mut options = options.clone();
     options.entry("csv.header".into()).or_insert_with(|| header.to_string());
@@ -48,13 +49,13 @@ fn format(options: &Options, names: &[&str], header: bool) -> Result<Format, Con
 }
 
 /// The same format, to be written.
-pub(crate) fn text_format(format: &Format, schema: &Schema) -> Result<TextFormat, ConnectorError> {
+pub(crate) fn text_format(format: &Format, schema: &Schema) -> Result<RowFormat, ConnectorError> {
     match format {
         Format::Csv(dialect) => {
             check_csv_columns(schema)?;
-            Ok(TextFormat::Csv(dialect.style()))
+            Ok(RowFormat::Csv(dialect.style()))
         }
-        Format::Json => Ok(TextFormat::Json),
-        Format::Arrow => Err(refuse("format", "it has no lines", None)),
+        Format::Json => Ok(RowFormat::Json),
+        Format::Arrow | Format::Fixed(_) => Err(refuse("format", "it has no lines", None)),
     }
 }

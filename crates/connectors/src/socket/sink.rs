@@ -12,7 +12,7 @@ use dataflow::sink::{Placement, Sink, SinkWriter};
 
 use super::Settings;
 use super::source::unreachable;
-use crate::format::encode::TextFormat;
+use crate::format::encode::RowFormat;
 use crate::options::refuse;
 use crate::remote::text_format;
 
@@ -28,7 +28,7 @@ const RETRY: Duration = Duration::from_millis(100);
 pub(super) struct SocketSink {
     address: String,
     patience: Duration,
-    format: TextFormat,
+    format: RowFormat,
     schema: SchemaRef,
 }
 
@@ -80,7 +80,7 @@ impl Sink for SocketSink {
 struct SocketWriter {
     place: String,
     socket: TcpStream,
-    format: TextFormat,
+    format: RowFormat,
     pending: Vec<u8>,
 }
 
@@ -116,6 +116,6 @@ fn broken(place: &str, error: &std::io::Error) -> ConnectorError {
     ConnectorError::Io { place: place.to_owned(), message, hint }
 }
 
-fn unfit(place: &str, error: &arrow::error::ArrowError) -> ConnectorError {
+fn unfit(place: &str, error: &dyn std::fmt::Display) -> ConnectorError {
     ConnectorError::Io { place: place.to_owned(), message: error.to_string(), hint: None }
 }

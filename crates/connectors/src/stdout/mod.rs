@@ -19,7 +19,7 @@ use dataflow::connector::{Connector, OptionSpec, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Placement, Sink, SinkWriter};
 
-use crate::format::encode::{CsvStyle, TextFormat, check_csv_columns};
+use crate::format::encode::{CsvStyle, RowFormat, check_csv_columns};
 use crate::options::Reader;
 
 mod table;
@@ -136,9 +136,9 @@ impl Connector for Stdout {
             None | Some(0) => Format::Table { rows_max },
             Some(1) => {
                 check_csv_columns(&table.schema)?;
-                Format::Stream(TextFormat::Csv(CsvStyle::default()))
+                Format::Stream(RowFormat::Csv(CsvStyle::default()))
             }
-            Some(_) => Format::Stream(TextFormat::Json),
+            Some(_) => Format::Stream(RowFormat::Json),
         };
         let schema = Arc::clone(&table.schema);
         Ok(Arc::new(StdoutSink { output: self.output.clone(), schema, format }))
@@ -147,7 +147,7 @@ impl Connector for Stdout {
 
 enum Format {
     Table { rows_max: u64 },
-    Stream(TextFormat),
+    Stream(RowFormat),
 }
 
 struct StdoutSink {
@@ -200,7 +200,7 @@ impl SinkWriter for TableWriter {
 /// Streams.
 struct StreamWriter {
     output: Output,
-    format: TextFormat,
+    format: RowFormat,
     pending: Vec<u8>,
 }
 
@@ -224,6 +224,6 @@ impl SinkWriter for StreamWriter {
 }
 
 /// A value that has no text: its type is at fault.
-fn unfit(error: arrow::error::ArrowError) -> ConnectorError {
+fn unfit(error: impl std::fmt::Display) -> ConnectorError {
     ConnectorError::Io { place: "stdout".into(), message: error.to_string(), hint: None }
 }

@@ -1,9 +1,9 @@
 //! Bytes that stay where they are and can be read again: files, objects of a store.
 //!
 //! ```text
-//! CSV, JSON   a blob is a flow: cut anywhere else, its rows would lose the order of their times
-//! Arrow       a record batch is a flow; a stream, or anything packed as a whole, is one
-//! Parquet     a row group is a flow
+//! CSV, JSON, fixed   a blob is a flow: cut anywhere else, its rows would lose the order of times
+//! Arrow              a record batch is a flow; a stream, or what is packed as a whole, is one
+//! Parquet            a row group is a flow
 //! ```
 //!
 //! Who lists the blobs — a directory, a bucket — gives them here in an order that is the same on

@@ -4,6 +4,7 @@
 mod bed;
 mod corpus;
 mod damaged;
+mod fixed;
 mod flight;
 mod generator;
 mod http;
