@@ -115,6 +115,19 @@ pub(crate) fn near(words: &[u64], base: u64, len: u32, out: &mut [u32]) {
     }
 }
 
+/// The products of the lower halves of numbers and of a factor, shifted to the right, and the
+/// disjunction of all numbers.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+pub fn scaled(numbers: &[i64], factor: u32, shift: u32) -> (Vec<i64>, i64) {
+    let mut out = vec![0; numbers.len()];
+    let mut any = 0;
+    for (&number, out) in numbers.iter().zip(&mut out) {
+        any |= number;
+        *out = ((u64::from(number as u32) * u64::from(factor)) >> shift) as i64;
+    }
+    (out, any)
+}
+
 /// The disjunction and the conjunction of all.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub(crate) fn any_all(ids: &[u32]) -> (u32, u32) {
@@ -473,6 +486,20 @@ mod tests {
             assert_eq!(conjunction, ids.iter().fold(u32::MAX, |all, id| all & id));
         }
     }
+
+    #[test]
+    fn numbers_are_scaled_by_their_lower_halves() {
+        for len in lengths() {
+            let numbers: Vec<i64> = (0..len as i64).map(|at| at << (at % 60)).collect();
+            let any = numbers.iter().fold(0, |any, number| any | number);
+            let expected: Vec<i64> = numbers
+                .iter()
+                .map(|&number| ((u128::from(number as u32) * 3_435_973_837) >> 35) as i64)
+                .collect();
+            assert_eq!(scaled(&numbers, 3_435_973_837, 35), (expected, any), "{len}");
+        }
+    }
+
     /// Words with few and with many bits, and of all lengths of them.
     fn words(len: usize) -> Vec<u64> {
         let mut word = 7u64;

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray};
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
 use arrow::datatypes::{DataType, Int64Type, Schema};
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{Expr, Operator};
+use state::vector::scaled;
 
 use super::column_index;
 
@@ -40,11 +41,13 @@ impl Quotient {
     /// The quotient of each row.
     pub(super) fn evaluate(&self, columns: &[ArrayRef]) -> Option<ArrayRef> {
         let values = columns.get(self.column)?.as_primitive_opt::<Int64Type>()?;
-        let bits = values.values().iter().fold(0, |bits, &value| bits | value as u64);
-        Some(Arc::new(match self.narrow.filter(|_| bits < 1 << 31) {
-            Some(narrow) => values.unary::<_, Int64Type>(|value| narrow.divide(value)),
-            None => values.unary::<_, Int64Type>(|value| self.by.divide(value)),
-        }))
+        if let Some(Narrow { factor, shift }) = self.narrow {
+            let (quotients, any) = scaled(values.values(), factor, shift);
+            if (0..1 << 31).contains(&any) {
+                return Some(Arc::new(Int64Array::new(quotients.into(), values.nulls().cloned())));
+            }
+        }
+        Some(Arc::new(values.unary::<_, Int64Type>(|value| self.by.divide(value))))
     }
 }
 
@@ -97,11 +100,6 @@ impl Narrow {
         let factor = (1u64 << shift).div_ceil(by.into());
         Some(Self { factor: u32::try_from(factor).ok()?, shift })
     }
-
-    #[inline(always)]
-    fn divide(self, value: i64) -> i64 {
-        ((u64::from(value as u32) * u64::from(self.factor)) >> self.shift) as i64
-    }
 }
 
 #[cfg(test)]
@@ -126,7 +124,8 @@ mod tests {
             for value in values.flat_map(near).flat_map(|value| [value, value.wrapping_neg()]) {
                 assert_eq!(divisor.divide(value), value / by, "{value} / {by}");
                 if let Some(narrow) = narrow.filter(|_| (0..1 << 31).contains(&value)) {
-                    assert_eq!(narrow.divide(value), value / by, "{value} / {by}");
+                    let (quotients, any) = scaled(&[value], narrow.factor, narrow.shift);
+                    assert_eq!((quotients[0], any), (value / by, value), "{value} / {by}");
                 }
             }
         }
