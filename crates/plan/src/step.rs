@@ -21,7 +21,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrow::array::{
     Array, ArrayData, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions, make_array,
 };
-use arrow::buffer::Buffer;
 use arrow::compute::{FilterBuilder, prep_null_mask_filter};
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
@@ -34,7 +33,7 @@ use datafusion::execution::context::ExecutionProps;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{ColumnarValue, Expr, ExprSchemable, Operator};
 use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
-use state::vector;
+use state::{spare, vector};
 
 use quotient::Quotient;
 use words::WordPredicate;
@@ -400,9 +399,10 @@ fn is_plain(column: &ArrayRef) -> bool {
 /// The values of such a column that pass.
 fn passing(column: &ArrayRef, mask: &BooleanArray) -> Result<ArrayRef, ArrowError> {
     let data = column.to_data();
-    let values = vector::filter(&data.buffer::<u64>(0)[..column.len()], mask.values());
+    let values = &data.buffer::<u64>(0)[..column.len()];
+    let values = vector::filter(values, mask.values(), spare::take());
     let kept = ArrayData::builder(column.data_type().clone()).len(values.len());
-    Ok(make_array(kept.add_buffer(Buffer::from_vec(values)).build()?))
+    Ok(make_array(kept.add_buffer(spare::give_out(values)).build()?))
 }
 
 fn describe(filter: Option<&Expr>, outputs: &[Expr]) -> String {

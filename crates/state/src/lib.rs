@@ -54,6 +54,7 @@ mod slice;
 #[cfg(test)]
 mod slice_tests;
 mod slices;
+pub mod spare;
 mod spec;
 mod spill;
 mod table;

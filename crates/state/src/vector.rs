@@ -116,16 +116,19 @@ pub(crate) fn near(words: &[u64], base: u64, len: u32, out: &mut [u32]) {
 }
 
 /// The products of the lower halves of numbers and of a factor, shifted to the right, and the
-/// disjunction of all numbers.
+/// disjunction of all numbers. The products are written to `out`, whatever was in it.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-pub fn scaled(numbers: &[i64], factor: u32, shift: u32) -> (Vec<i64>, i64) {
-    let mut out = vec![0; numbers.len()];
+pub fn scaled(numbers: &[i64], factor: u32, shift: u32, out: &mut Vec<i64>) -> i64 {
+    out.clear();
+    out.reserve(numbers.len());
     let mut any = 0;
-    for (&number, out) in numbers.iter().zip(&mut out) {
+    for (&number, out) in numbers.iter().zip(out.spare_capacity_mut()) {
         any |= number;
-        *out = ((u64::from(number as u32) * u64::from(factor)) >> shift) as i64;
+        out.write(((u64::from(number as u32) * u64::from(factor)) >> shift) as i64);
     }
-    (out, any)
+    // SAFETY: there is room for as many, and each was written.
+    unsafe { out.set_len(numbers.len()) };
+    any
 }
 
 /// The disjunction and the conjunction of all.
@@ -219,16 +222,15 @@ fn hash_on<const HALVES: bool, const NEXT: bool>(before: u64, word: u64) -> u64 
 
 /// A bit for each key: whether it is `only`.
 pub fn equal(keys: &[i8], only: i8) -> BooleanBuffer {
-    let mut bits = Vec::with_capacity(keys.len().div_ceil(64) * 8);
-    let (chunks, rest) = keys.as_chunks::<16>();
-    for chunk in chunks {
-        bits.extend_from_slice(&equal_of(chunk, only).to_le_bytes());
-    }
-    if !rest.is_empty() {
-        let mut last = [0; 16];
-        last[..rest.len()].copy_from_slice(rest);
-        let of = equal_of(&last, only).to_le_bytes();
-        bits.extend_from_slice(&of[..rest.len().div_ceil(8)]);
+    let (lines, rest) = keys.as_chunks::<64>();
+    let mut last = [0; 64];
+    last[..rest.len()].copy_from_slice(rest);
+    let mut bits = vec![0u64; lines.len() + 1];
+    for (at, (line, bits)) in lines.iter().chain([&last]).zip(&mut bits).enumerate() {
+        prefetch(keys, at * 64 + COLUMN_AHEAD);
+        for (at, keys) in line.as_chunks().0.iter().enumerate() {
+            *bits |= u64::from(equal_of(keys, only)) << (16 * at);
+        }
     }
     BooleanBuffer::new(bits.into(), 0, keys.len())
 }
@@ -252,17 +254,18 @@ fn equal_of(keys: &[i8; 16], only: i8) -> u16 {
     keys.iter().rev().fold(0, |bits, &key| bits << 1 | u16::from(key == only))
 }
 
-/// The values whose bits are set.
+/// The values whose bits are set, in the room of `out`, whatever was in it.
 ///
 /// # Panics
 /// When there is not one bit for each value.
-pub fn filter(values: &[u64], bits: &BooleanBuffer) -> Vec<u64> {
+pub fn filter(values: &[u64], bits: &BooleanBuffer, mut out: Vec<u64>) -> Vec<u64> {
     assert_eq!(values.len(), bits.len());
     let count = bits.count_set_bits();
     #[cfg(target_arch = "x86_64")]
     if let Some(pack) = packing() {
         let (eights, rest) = values.as_chunks();
-        let mut out = Vec::with_capacity(count + 8);
+        out.clear();
+        out.reserve(count + 8);
         // SAFETY: the processor has the instructions, and there is room for eight more than are
         // set.
         unsafe { pack(eights, bits, &mut out) };
@@ -270,7 +273,8 @@ pub fn filter(values: &[u64], bits: &BooleanBuffer) -> Vec<u64> {
         out.extend((first..).zip(rest).filter(|(at, _)| bits.value(*at)).map(|(_, value)| value));
         return out;
     }
-    crate::kernel::select(bits, count, |at| values.get(at).copied().unwrap_or(0))
+    out = crate::kernel::select(bits, count, |at| values.get(at).copied().unwrap_or(0));
+    out
 }
 
 /// Appends those of eight values each whose bits are set.
@@ -449,7 +453,7 @@ mod tests {
                     .map(|v| *v.0)
                     .collect();
                 let mask = BooleanBuffer::from(bits).slice(skip, len);
-                assert_eq!(filter(&values, &mask), expected);
+                assert_eq!(filter(&values, &mask, vec![7; 9]), expected);
                 #[cfg(target_arch = "x86_64")]
                 if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") {
                     let whole = len / 8 * 8;
@@ -496,7 +500,9 @@ mod tests {
                 .iter()
                 .map(|&number| ((u128::from(number as u32) * 3_435_973_837) >> 35) as i64)
                 .collect();
-            assert_eq!(scaled(&numbers, 3_435_973_837, 35), (expected, any), "{len}");
+            let mut out = vec![7; 3];
+            assert_eq!(scaled(&numbers, 3_435_973_837, 35, &mut out), any, "{len}");
+            assert_eq!(out, expected, "{len}");
         }
     }
 

@@ -4,9 +4,11 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
+use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::{DataType, Int64Type, Schema};
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{Expr, Operator};
+use state::spare;
 use state::vector::scaled;
 
 use super::column_index;
@@ -42,9 +44,10 @@ impl Quotient {
     pub(super) fn evaluate(&self, columns: &[ArrayRef]) -> Option<ArrayRef> {
         let values = columns.get(self.column)?.as_primitive_opt::<Int64Type>()?;
         if let Some(Narrow { factor, shift }) = self.narrow {
-            let (quotients, any) = scaled(values.values(), factor, shift);
-            if (0..1 << 31).contains(&any) {
-                return Some(Arc::new(Int64Array::new(quotients.into(), values.nulls().cloned())));
+            let mut quotients = spare::take();
+            if (0..1 << 31).contains(&scaled(values.values(), factor, shift, &mut quotients)) {
+                let quotients = ScalarBuffer::from(spare::give_out(quotients));
+                return Some(Arc::new(Int64Array::new(quotients, values.nulls().cloned())));
             }
         }
         Some(Arc::new(values.unary::<_, Int64Type>(|value| self.by.divide(value))))
@@ -124,8 +127,9 @@ mod tests {
             for value in values.flat_map(near).flat_map(|value| [value, value.wrapping_neg()]) {
                 assert_eq!(divisor.divide(value), value / by, "{value} / {by}");
                 if let Some(narrow) = narrow.filter(|_| (0..1 << 31).contains(&value)) {
-                    let (quotients, any) = scaled(&[value], narrow.factor, narrow.shift);
-                    assert_eq!((quotients[0], any), (value / by, value), "{value} / {by}");
+                    let mut quotients = vec![];
+                    scaled(&[value], narrow.factor, narrow.shift, &mut quotients);
+                    assert_eq!(quotients, [value / by], "{value} / {by}");
                 }
             }
         }

@@ -1,0 +1,89 @@
+//! Memory of columns that were given out, taken up again when nobody holds them any more.
+//!
+//! What is made for each batch and dropped with it then lies at the same place for every batch, and
+//! stays in a cache. An allocator gives each of them another place, of which all together fill one.
+//!
+//! Each thread has its own: who drops a column on another thread gives nothing back to that one.
+
+use std::cell::RefCell;
+
+use arrow::buffer::Buffer;
+use arrow::datatypes::ArrowNativeType;
+
+/// Columns of a thread that are remembered: those of a few steps, one behind the other.
+const COLUMNS_MAX: usize = 8;
+
+/// Bytes of a column that is remembered at most.
+const BYTES_MAX: usize = 1 << 20;
+
+thread_local! {
+    static GIVEN_OUT: RefCell<Vec<Buffer>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An empty vector, with the room of a column that was [given out](give_out) and dropped if there
+/// is one.
+pub fn take<T: ArrowNativeType>() -> Vec<T> {
+    GIVEN_OUT.with_borrow_mut(|columns| {
+        for at in 0..columns.len() {
+            match columns.swap_remove(at).into_vec::<T>() {
+                Ok(mut values) => {
+                    values.clear();
+                    return values;
+                }
+                // Somebody holds it.
+                Err(column) => {
+                    columns.push(column);
+                    let last = columns.len() - 1;
+                    columns.swap(at, last);
+                }
+            }
+        }
+        Vec::new()
+    })
+}
+
+/// Values as the memory of a column, which is remembered.
+pub fn give_out<T: ArrowNativeType>(values: Vec<T>) -> Buffer {
+    let remembered = values.capacity() * size_of::<T>() <= BYTES_MAX;
+    let column = Buffer::from_vec(values);
+    if remembered {
+        GIVEN_OUT.with_borrow_mut(|columns| {
+            if columns.len() == COLUMNS_MAX {
+                columns.remove(0);
+            }
+            columns.push(column.clone());
+        });
+    }
+    column
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_taken_up_again_when_nobody_holds_it() {
+        let mut values: Vec<u64> = take();
+        values.extend(0..1000);
+        let place = values.as_ptr();
+        let column = give_out(values);
+        let held = column.clone();
+        drop(column);
+        assert_ne!(take::<u64>().as_ptr(), place, "somebody holds it");
+        assert_eq!(held.typed_data::<u64>()[999], 999);
+        drop(held);
+        let again: Vec<i64> = take();
+        assert_eq!((again.as_ptr().cast(), again.len()), (place, 0));
+        assert!(again.capacity() >= 1000);
+    }
+
+    #[test]
+    fn a_few_columns_are_remembered_and_no_long_one() {
+        let columns: Vec<Buffer> = (0..20).map(|_| give_out(vec![0u64; 100])).collect();
+        drop(columns);
+        drop(give_out(vec![0u64; BYTES_MAX]));
+        let taken: Vec<Vec<u64>> = (0..20).map(|_| take()).collect();
+        assert_eq!(taken.iter().filter(|values| values.capacity() > 0).count(), COLUMNS_MAX);
+        assert!(taken.iter().all(|values| values.capacity() <= 100));
+    }
+}
