@@ -274,7 +274,8 @@ struct GeneratorFlow {
 }
 
 impl GeneratorFlow {
-    fn next_block(&mut self) -> Result<Next, ConnectorError> {
+    /// The next block; of kept ones as many as `rows_max` allows, unless each has its time.
+    fn next_block(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         loop {
             if self.lap == self.stream.laps {
                 return Ok(Next::End);
@@ -289,13 +290,18 @@ impl GeneratorFlow {
             let block = match &self.kept {
                 Some(kept) => {
                     let index = (self.block - self.deal.flow) / self.deal.flows;
-                    kept.get(index as usize).map_err(unfit)?
+                    let blocks = match self.stream.rate {
+                        Some(_) => 1,
+                        None => (rows_max / self.stream.block_rows as usize).max(1),
+                    };
+                    kept.get(index as usize, blocks).map_err(unfit)?
                 }
                 None => self.stream.block(self.block).map_err(unfit)?,
             };
             match block {
                 Some(batch) => {
-                    self.block += self.deal.flows;
+                    let blocks = (batch.num_rows() as u64).div_ceil(self.stream.block_rows);
+                    self.block += blocks * self.deal.flows;
                     let batch = self.stream.moved(batch, self.lap).map_err(unfit)?;
                     return Ok(Next::Batch(batch));
                 }
@@ -318,7 +324,7 @@ impl Flow for GeneratorFlow {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         let batch = match self.rest.take() {
             Some(rest) => rest,
-            None => match self.next_block()? {
+            None => match self.next_block(rows_max)? {
                 Next::Batch(batch) => batch,
                 other => return Ok(other),
             },

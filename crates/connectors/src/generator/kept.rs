@@ -85,11 +85,16 @@ impl Kept {
         })
     }
 
-    /// A block, by its number among those of the flow.
-    pub(super) fn get(&self, index: usize) -> Result<Option<RecordBatch>, ArrowError> {
+    /// A block, by its number among those of the flow, and some of those behind it, up to so many
+    /// together.
+    pub(super) fn get(
+        &self,
+        index: usize,
+        blocks: usize,
+    ) -> Result<Option<RecordBatch>, ArrowError> {
         match self {
-            Self::Columns(runs) => Ok(runs.get(index)),
-            Self::Records(records) => records.get(index),
+            Self::Columns(runs) => Ok(runs.get(index, blocks)),
+            Self::Records(records) => records.get(index, blocks),
         }
     }
 }
@@ -128,10 +133,10 @@ impl Runs {
         Ok(kept)
     }
 
-    fn get(&self, index: usize) -> Option<RecordBatch> {
+    fn get(&self, index: usize, blocks: usize) -> Option<RecordBatch> {
         let run = self.runs.get(index / self.run_blocks)?;
         let first = index % self.run_blocks * self.block_rows;
-        let rows = run.num_rows().checked_sub(first)?.min(self.block_rows);
+        let rows = run.num_rows().checked_sub(first)?.min(blocks * self.block_rows);
         (rows > 0).then(|| run.slice(first, rows))
     }
 }
@@ -177,10 +182,10 @@ impl Records {
         Ok(Self { layout, schema, block_rows, bytes, columns, words })
     }
 
-    fn get(&self, index: usize) -> Result<Option<RecordBatch>, ArrowError> {
+    fn get(&self, index: usize, blocks: usize) -> Result<Option<RecordBatch>, ArrowError> {
         let block_bytes = self.block_rows * self.layout.record_bytes();
         let begin = (index * block_bytes).min(self.bytes.len());
-        let block = &self.bytes[begin..self.bytes.len().min(begin + block_bytes)];
+        let block = &self.bytes[begin..self.bytes.len().min(begin + blocks * block_bytes)];
         if block.is_empty() {
             return Ok(None);
         }
