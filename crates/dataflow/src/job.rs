@@ -543,7 +543,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            batch_rows_max: 8192,
+            batch_rows_max: 16_384,
             epoch: LengthBounds { bytes: 64 << 20, stretch: 16, latency_ns: 1_000_000_000 },
             epochs_kept_max: 4,
             state_bytes_max: 4 << 30,

@@ -46,7 +46,7 @@ const SETTINGS: &[SettingSpec] = &[
     SettingSpec {
         name: "millstream.batch_rows",
         values: "1 to 1048576",
-        default: "8192",
+        default: "16384",
         doc: "Rows of a batch at most.",
     },
     SettingSpec {
