@@ -58,7 +58,7 @@ impl GeneratorSource {
         let laps = options.integer("repeat", 1)?;
         let fields: Vec<_> = model.columns.iter().map(|column| column.field.clone()).collect();
         let schema = Arc::new(Schema::new(fields));
-        let keep = Keep::new(options, &schema)?;
+        let keep = Keep::new(options)?;
         for (key, used) in [("preload", keep.is_some()), ("repeat", laps.is_some())] {
             if used && rows.is_none() {
                 let hint = Some("write 'rows' = '1000000'".to_owned());
@@ -134,11 +134,11 @@ impl Source for GeneratorSource {
     fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
         let deal = Deal { flow: flow as u64, flows: self.cut.load(Ordering::Relaxed).into() };
         let stream = Arc::clone(&self.stream);
-        let kept = self.keep.as_ref().map(|keep| stream.kept(keep, deal)).transpose();
+        let kept = self.keep.as_ref().map(|keep| stream.kept(keep, deal)).transpose()?;
         Ok(Box::new(GeneratorFlow {
             stream,
             deal,
-            kept: kept.map_err(unfit)?,
+            kept,
             opened_ns: context.clock.now_ns(),
             clock: Arc::clone(&context.clock),
             lap: 0,
@@ -168,7 +168,7 @@ impl Stream {
     }
 
     /// The blocks of a flow, made in advance.
-    fn kept(&self, keep: &Keep, deal: Deal) -> Result<Kept, ArrowError> {
+    fn kept(&self, keep: &Keep, deal: Deal) -> Result<Kept, ConnectorError> {
         let blocks = (deal.flow..).step_by(deal.flows as usize);
         let blocks = blocks.map_while(|block| self.block(block).transpose());
         let rows = self.rows.map_or(0, |rows| self.rows_of(deal, rows) / self.laps.max(1));
@@ -337,6 +337,6 @@ impl Flow for GeneratorFlow {
     }
 }
 
-fn unfit(error: ArrowError) -> ConnectorError {
+pub(super) fn unfit(error: ArrowError) -> ConnectorError {
     ConnectorError::Io { place: "generator".into(), message: error.to_string(), hint: None }
 }

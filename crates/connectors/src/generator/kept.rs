@@ -11,6 +11,7 @@ use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use dataflow::error::ConnectorError;
 
 use super::columns::word_type;
+use super::flow::unfit;
 use crate::format::fixed::{Given, Layout};
 use crate::options::{Reader, refuse};
 
@@ -21,15 +22,12 @@ const RUN_BLOCKS: usize = 32;
 #[derive(Debug, Clone)]
 pub(super) enum Keep {
     Columns,
-    Records(Layout),
+    Records(Given),
 }
 
 impl Keep {
     /// By the options; `None` where rows are not made in advance.
-    pub(super) fn new(
-        options: Reader<'_>,
-        schema: &Schema,
-    ) -> Result<Option<Self>, ConnectorError> {
+    pub(super) fn new(options: Reader<'_>) -> Result<Option<Self>, ConnectorError> {
         let preload = options.bool("preload", false)?;
         let is_fixed = options.choice("layout", &["columns", "fixed"])? == Some(1);
         let key = "fixed.record_bytes";
@@ -45,20 +43,25 @@ impl Keep {
         if !is_fixed {
             return Ok(Some(Self::Columns));
         }
-        let fields = schema.fields().iter().map(|field| match field.data_type() {
-            words if *words == word_type() => {
-                Ok(Arc::new(field.as_ref().clone().with_data_type(DataType::Int8)))
-            }
-            DataType::Utf8 => Err(ConnectorError::Column {
-                column: field.name().clone(),
-                message: "its texts have no fixed length".into(),
-                hint: Some("leave 'layout' out".into()),
-            }),
-            _ => Ok(Arc::clone(field)),
-        });
-        let fields: Vec<Arc<Field>> = fields.collect::<Result<_, _>>()?;
-        Layout::new(&Schema::new(fields), &Given::new(options)?).map(Self::Records).map(Some)
+        Given::new(options).map(Self::Records).map(Some)
     }
+}
+
+/// Where the columns that are read stand in a record. Words are their numbers.
+fn layout(schema: &Schema, given: &Given) -> Result<Layout, ConnectorError> {
+    let fields = schema.fields().iter().map(|field| match field.data_type() {
+        words if *words == word_type() => {
+            Ok(Arc::new(field.as_ref().clone().with_data_type(DataType::Int8)))
+        }
+        DataType::Utf8 => Err(ConnectorError::Column {
+            column: field.name().clone(),
+            message: "its texts have no fixed length".into(),
+            hint: Some("leave 'layout' out".into()),
+        }),
+        _ => Ok(Arc::clone(field)),
+    });
+    let fields: Vec<Arc<Field>> = fields.collect::<Result<_, _>>()?;
+    Layout::new(&Schema::new(fields), given)
 }
 
 /// Blocks of a flow that were made in advance.
@@ -69,20 +72,22 @@ pub(super) enum Kept {
 
 impl Kept {
     /// # Errors
-    /// When a value has no place in a record.
+    /// When a column or a value has no place in a record.
     pub(super) fn new(
         keep: &Keep,
         schema: &SchemaRef,
         (block_rows, rows): (usize, u64),
         blocks: impl Iterator<Item = Result<RecordBatch, ArrowError>>,
-    ) -> Result<Self, ArrowError> {
-        Ok(match keep {
-            Keep::Columns => Self::Columns(Runs::new(schema, block_rows, blocks)?),
-            Keep::Records(layout) => {
+    ) -> Result<Self, ConnectorError> {
+        match keep {
+            Keep::Columns => Runs::new(schema, block_rows, blocks).map(Self::Columns),
+            Keep::Records(given) => {
+                let layout = layout(schema, given)?;
                 let bytes = rows as usize * layout.record_bytes();
-                Self::Records(Records::new(layout, schema, block_rows, bytes, blocks)?)
+                Records::new(layout, schema, block_rows, bytes, blocks).map(Self::Records)
             }
-        })
+        }
+        .map_err(unfit)
     }
 
     /// A block, by its number among those of the flow, and some of those behind it, up to so many
@@ -156,7 +161,7 @@ pub(super) struct Records {
 impl Records {
     /// Room is made for so many bytes.
     fn new(
-        layout: &Layout,
+        layout: Layout,
         schema: &SchemaRef,
         block_rows: usize,
         bytes: usize,
@@ -178,7 +183,7 @@ impl Records {
                 .encode(&columns, block.num_rows(), &mut bytes)
                 .map_err(ArrowError::InvalidArgumentError)?;
         }
-        let (layout, schema, columns) = (layout.clone(), Arc::clone(schema), (0..fields).collect());
+        let (schema, columns) = (Arc::clone(schema), (0..fields).collect());
         Ok(Self { layout, schema, block_rows, bytes, columns, words })
     }
 

@@ -59,7 +59,7 @@ fn damaged_records_are_refused_by_their_numbers_and_the_others_read() {
         bad(&context).into_iter().map(|(place, reason, _)| (place, reason)).collect();
     assert_eq!(bad.len(), 2, "{bad:?}");
     assert_eq!(bad[0].0, "t.bin:1");
-    assert!(bad[0].1.ends_with("is not a valid STRING"), "{bad:?}");
+    assert!(bad[0].1.contains("is not a valid"), "{bad:?}");
     assert_eq!(bad[1], ("t.bin:4".into(), "cut off: 1 of 4 bytes".into()));
 
     let strict = [&options[..], &[("on_bad", "fail")]].concat();
@@ -109,7 +109,7 @@ fn generated_rows_are_kept_as_records_that_have_a_length() {
     let projection = [2, 4, 5, 6, 8];
     let of = |options: &[(&str, &str)]| {
         let source = Generator.source(&kept(options), &projection)?;
-        Ok::<_, dataflow::error::ConnectorError>(rows(&read(&*source, 2, &context())))
+        try_read_flow(&*source, 0, &context()).map(|batch| rows(&batch))
     };
     let fixed = ("layout", "fixed");
     let (preload, laps) = (("preload", "true"), ("repeat", "2"));
@@ -126,6 +126,7 @@ fn generated_rows_are_kept_as_records_that_have_a_length() {
         let error = refused(of(options)).to_string();
         assert!(error.contains(message), "{error}");
     }
-    let error = refused(source(&Generator, &kept(&[fixed, preload])));
+    let text = source(&Generator, &kept(&[fixed, preload])).unwrap();
+    let error = refused(try_read_flow(&*text, 0, &context()));
     assert!(error.to_string().contains("its texts have no fixed length"), "{error}");
 }
