@@ -295,7 +295,7 @@ fn packing() -> Option<Pack> {
 }
 
 /// Makes a [`Pack`] of what stores those of eight values that are in a mask. There must be room for
-/// eight more than are set. Memory is not asked for ahead as in the other loops: beside stores, that
+/// eight more than are set. Memory is not asked for ahead as in the other loops: beside stores that
 /// was measured to be slower.
 #[cfg(target_arch = "x86_64")]
 macro_rules! pack {

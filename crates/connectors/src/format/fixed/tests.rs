@@ -150,7 +150,10 @@ fn row() -> impl Strategy<Value = Row> {
 
 proptest! {
     #[test]
-    fn what_was_written_is_read(rows in prop::collection::vec(row(), 0..600), behind in 0usize..40) {
+    fn what_was_written_is_read(
+        rows in prop::collection::vec(row(), 0..600),
+        behind in 0usize..40,
+    ) {
         let columns: Vec<(&str, ArrayRef)> = vec![
             ("b", Arc::new(rows.iter().map(|row| Some(row.0)).collect::<BooleanArray>())),
             ("i", Arc::new(rows.iter().map(|row| row.1).collect::<Int64Array>())),
