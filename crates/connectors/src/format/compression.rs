@@ -54,8 +54,8 @@ pub(crate) const COMPRESSION: OptionSpec = OptionSpec {
     key: "compression",
     values: "none | gzip | zstd | bzip2 | xz",
     default: "by extension",
-    doc: "How CSV, JSON, records or an Arrow stream are packed as a whole: by default as .gz, .zst, \
-          .bz2 or .xz behind the name say.",
+    doc: "How CSV, JSON, records or an Arrow stream are packed as a whole: by default as .gz, \
+          .zst, .bz2 or .xz behind the name say.",
 };
 
 impl Compression {
