@@ -400,9 +400,10 @@ fn is_plain(column: &ArrayRef) -> bool {
 fn passing(column: &ArrayRef, mask: &BooleanArray) -> Result<ArrayRef, ArrowError> {
     let data = column.to_data();
     let values = &data.buffer::<u64>(0)[..column.len()];
-    let values = vector::filter(values, mask.values(), spare::take());
-    let kept = ArrayData::builder(column.data_type().clone()).len(values.len());
-    Ok(make_array(kept.add_buffer(spare::give_out(values)).build()?))
+    let mut kept = spare::take();
+    vector::filter(values, mask.values(), &mut kept);
+    let data = ArrayData::builder(column.data_type().clone()).len(kept.len());
+    Ok(make_array(data.add_buffer(spare::give_out(kept)).build()?))
 }
 
 fn describe(filter: Option<&Expr>, outputs: &[Expr]) -> String {

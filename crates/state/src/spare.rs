@@ -3,7 +3,9 @@
 //! What is made for each batch and dropped with it then lies at the same place for every batch, and
 //! stays in a cache. An allocator gives each of them another place, of which all together fill one.
 //!
-//! Each thread has its own: who drops a column on another thread gives nothing back to that one.
+//! Each thread has its own, as workers share the steps that fill columns: who drops a column on
+//! another thread gives nothing back to that one. A thread keeps `COLUMNS_MAX` times `BYTES_MAX` at
+//! most.
 
 use std::cell::RefCell;
 
@@ -23,23 +25,13 @@ thread_local! {
 /// An empty vector, with the room of a column that was [given out](give_out) and dropped if there
 /// is one.
 pub fn take<T: ArrowNativeType>() -> Vec<T> {
-    GIVEN_OUT.with_borrow_mut(|columns| {
-        for at in 0..columns.len() {
-            match columns.swap_remove(at).into_vec::<T>() {
-                Ok(mut values) => {
-                    values.clear();
-                    return values;
-                }
-                // Somebody holds it.
-                Err(column) => {
-                    columns.push(column);
-                    let last = columns.len() - 1;
-                    columns.swap(at, last);
-                }
-            }
-        }
-        Vec::new()
-    })
+    let mut values: Vec<T> = GIVEN_OUT.with_borrow_mut(|columns| {
+        let dropped = columns.iter().position(|column| column.strong_count() == 1);
+        let column = dropped.map(|at| columns.swap_remove(at));
+        column.and_then(|column| column.into_vec().ok()).unwrap_or_default()
+    });
+    values.clear();
+    values
 }
 
 /// Values as the memory of a column, which is remembered.

@@ -254,11 +254,11 @@ fn equal_of(keys: &[i8; 16], only: i8) -> u16 {
     keys.iter().rev().fold(0, |bits, &key| bits << 1 | u16::from(key == only))
 }
 
-/// The values whose bits are set, in the room of `out`, whatever was in it.
+/// Puts the values whose bits are set in place of what is in `out`.
 ///
 /// # Panics
 /// When there is not one bit for each value.
-pub fn filter(values: &[u64], bits: &BooleanBuffer, mut out: Vec<u64>) -> Vec<u64> {
+pub fn filter(values: &[u64], bits: &BooleanBuffer, out: &mut Vec<u64>) {
     assert_eq!(values.len(), bits.len());
     let count = bits.count_set_bits();
     #[cfg(target_arch = "x86_64")]
@@ -268,16 +268,18 @@ pub fn filter(values: &[u64], bits: &BooleanBuffer, mut out: Vec<u64>) -> Vec<u6
         out.reserve(count + 8);
         // SAFETY: the processor has the instructions, and there is room for eight more than are
         // set.
-        unsafe { pack(eights, bits, &mut out) };
+        unsafe { pack(eights, bits, out) };
         let first = values.len() - rest.len();
         out.extend((first..).zip(rest).filter(|(at, _)| bits.value(*at)).map(|(_, value)| value));
-        return out;
+        return;
     }
-    out = crate::kernel::select(bits, count, |at| values.get(at).copied().unwrap_or(0));
-    out
+    *out = crate::kernel::select(bits, count, |at| values.get(at).copied().unwrap_or(0));
 }
 
 /// Appends those of eight values each whose bits are set.
+///
+/// # Safety
+/// The processor must have the instructions, and `out` room for eight values more than are set.
 #[cfg(target_arch = "x86_64")]
 type Pack = unsafe fn(&[[u64; 8]], &BooleanBuffer, &mut Vec<u64>);
 
@@ -451,7 +453,9 @@ mod tests {
                     .map(|v| *v.0)
                     .collect();
                 let mask = BooleanBuffer::from(bits).slice(skip, len);
-                assert_eq!(filter(&values, &mask, vec![7; 9]), expected);
+                let mut kept = vec![7; 9];
+                filter(&values, &mask, &mut kept);
+                assert_eq!(kept, expected);
                 #[cfg(target_arch = "x86_64")]
                 if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") {
                     let whole = len / 8 * 8;

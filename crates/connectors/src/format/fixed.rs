@@ -123,8 +123,12 @@ impl Layout {
             places.push(Place { field: field.as_ref().clone(), bytes });
         }
         let needed = places.last().map_or(0, |place| place.bytes.end);
+        if needed > RECORD_BYTES_MAX {
+            let message = format!("the columns take {needed} bytes; {RECORD_BYTES_MAX} at most");
+            return Err(refuse(lengths, message, None));
+        }
         let bytes = given.record_bytes.unwrap_or(needed);
-        if bytes < needed || bytes == 0 || needed > RECORD_BYTES_MAX {
+        if bytes < needed || bytes == 0 {
             let message = format!("the columns take {needed} bytes, and a record has {bytes}");
             let hint = format!("write '{record_bytes}' = '{}'", needed.max(1));
             return Err(refuse(record_bytes, message, Some(hint)));

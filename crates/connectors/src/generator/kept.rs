@@ -83,7 +83,7 @@ impl Kept {
             Keep::Columns => Runs::new(schema, block_rows, blocks).map(Self::Columns),
             Keep::Records(given) => {
                 let layout = layout(schema, given)?;
-                let bytes = rows as usize * layout.record_bytes();
+                let bytes = (rows as usize).saturating_mul(layout.record_bytes());
                 Records::new(layout, schema, block_rows, bytes, blocks).map(Self::Records)
             }
         }
@@ -168,7 +168,10 @@ impl Records {
         blocks: impl Iterator<Item = Result<RecordBatch, ArrowError>>,
     ) -> Result<Self, ArrowError> {
         let fields = schema.fields().len();
-        let (mut bytes, mut words) = (Vec::with_capacity(bytes), vec![None; fields]);
+        let (mut kept, mut words) = (Vec::new(), vec![None; fields]);
+        kept.try_reserve_exact(bytes).map_err(|error| {
+            ArrowError::MemoryError(format!("{bytes} bytes of records: {error}"))
+        })?;
         for block in blocks {
             let block = block?;
             let columns = block.columns().iter().zip(&mut words).map(|(column, words)| {
@@ -180,11 +183,11 @@ impl Records {
             });
             let columns: Vec<ArrayRef> = columns.collect();
             layout
-                .encode(&columns, block.num_rows(), &mut bytes)
+                .encode(&columns, block.num_rows(), &mut kept)
                 .map_err(ArrowError::InvalidArgumentError)?;
         }
         let (schema, columns) = (Arc::clone(schema), (0..fields).collect());
-        Ok(Self { layout, schema, block_rows, bytes, columns, words })
+        Ok(Self { layout, schema, block_rows, bytes: kept, columns, words })
     }
 
     fn get(&self, index: usize, blocks: usize) -> Result<Option<RecordBatch>, ArrowError> {
