@@ -126,10 +126,7 @@ fn errors_of_options_name_them_and_say_what_to_write() {
             &[("fixed.lengths", "name:4"), ("fixed.record_bytes", "7")],
             "the columns take 8 bytes, and a record has 7",
         ),
-        (
-            &[("fixed.lengths", "name:1048576")],
-            "the columns take 1048580 bytes; 1048576 at most",
-        ),
+        (&[("fixed.lengths", "name:1048576")], "the columns take 1048580 bytes; 1048576 at most"),
         (&[("fixed.record_bytes", "9999999")], "a record has 1048576 bytes at most"),
     ] {
         let layout = given(texts).and_then(|given| Layout::new(&schema(&columns), &given));
