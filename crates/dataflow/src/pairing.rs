@@ -270,10 +270,9 @@ impl KeyIds {
         let mut table = KeyTable::new(&types.collect::<Vec<_>>(), NullKeys::Nothing)?;
         let mut some = vec![];
         for batch in rows.batches() {
-            if table.len() > ids.len() / 2 {
-                // Most rows have keys of their own.
-                table.reserve(rows.rows() - ids.len())?;
-            }
+            // Once most rows have keys of their own, that is expected of all that are left.
+            let own = table.len() > ids.len() / 2;
+            table.reserve(if own { rows.rows() - ids.len() } else { batch.num_rows() })?;
             table.intern(&columns_of(batch, keys), batch.num_rows(), &mut some)?;
             ids.extend_from_slice(&some);
         }

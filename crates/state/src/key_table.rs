@@ -141,6 +141,7 @@ impl KeyTable {
         let kept = UInt32Array::from(ids.to_vec());
         let keys = keys.iter().map(|key| take(key, &kept, None)).collect::<Result<Vec<_>, _>>()?;
         *self = Self::new(&self.types, self.nulls)?;
+        self.reserve(ids.len())?;
         self.intern(&keys, ids.len(), &mut vec![])
     }
 

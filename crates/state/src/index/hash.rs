@@ -114,10 +114,10 @@ impl Key for [u64; 4] {
 pub(crate) trait Packed: Key {
     const BITS: u32;
     const ZERO: Self;
-    /// Puts a cell, of at most 65 bits, where there is none.
-    fn put(&mut self, cell: u128, shift: u32);
-    /// The cell that begins there, below others.
-    fn cell(self, shift: u32) -> u128;
+    /// Puts a word where there is none.
+    fn put(&mut self, word: u64, shift: u32);
+    /// The word that begins there, and parts of others above it.
+    fn word(self, shift: u32) -> u64;
 }
 
 impl Packed for u128 {
@@ -125,13 +125,13 @@ impl Packed for u128 {
     const ZERO: Self = 0;
 
     #[inline(always)]
-    fn put(&mut self, cell: u128, shift: u32) {
-        *self |= cell << shift;
+    fn put(&mut self, word: u64, shift: u32) {
+        *self |= u128::from(word) << shift;
     }
 
     #[inline(always)]
-    fn cell(self, shift: u32) -> u128 {
-        self >> shift
+    fn word(self, shift: u32) -> u64 {
+        (self >> shift) as u64
     }
 }
 
@@ -140,20 +140,19 @@ impl Packed for [u64; 4] {
     const ZERO: Self = [0; 4];
 
     #[inline(always)]
-    fn put(&mut self, cell: u128, shift: u32) {
-        let at = shift as usize / 64;
-        let bits = cell << (shift % 64);
-        self[at] |= bits as u64;
-        if let Some(next) = self.get_mut(at + 1) {
-            *next |= (bits >> 64) as u64;
+    fn put(&mut self, word: u64, shift: u32) {
+        let (at, shift) = (shift as usize / 64, shift % 64);
+        self[at] |= word << shift;
+        if shift > 0 && at < 3 {
+            self[at + 1] |= word >> (64 - shift);
         }
     }
 
     #[inline(always)]
-    fn cell(self, shift: u32) -> u128 {
+    fn word(self, shift: u32) -> u64 {
         let at = shift as usize / 64;
         let next = self.get(at + 1).copied().unwrap_or(0);
-        (u128::from(next) << 64 | u128::from(self[at])) >> (shift % 64)
+        ((u128::from(next) << 64 | u128::from(self[at])) >> (shift % 64)) as u64
     }
 }
 
@@ -395,8 +394,8 @@ impl WordIndex {
     }
 }
 
-/// Several keys that fit one number together. Each has a bit that says whether it is null, and its
-/// word above that.
+/// Several keys that fit one number together: their words, and above these a bit of each that says
+/// whether it is null. So words of 64 bits need no shift.
 pub(crate) struct PackedIndex<K: Packed> {
     index: HashIndex<K>,
     scratch: Vec<u64>,
@@ -442,19 +441,16 @@ impl<K: Packed> PackedIndex<K> {
     /// The keys of a part.
     pub(crate) fn keys(&self, keys: &[DataType], part: &Part) -> Result<Vec<ArrayRef>, StateError> {
         let packed = &self.index.keys[part.ids()];
-        let mut shift = 0;
-        keys.iter()
-            .map(|key| {
-                let bits = words::bits(key).ok_or_else(|| StateError::Key(key.clone()))?;
-                let mask = u64::MAX >> (64 - bits);
-                let cells = packed.iter().map(|packed| packed.cell(shift));
-                let words = cells.map(|cell| (cell >> 1) as u64 & mask).collect();
-                let null = |packed: &K| packed.cell(shift) & 1 == 1;
+        let (shifts, null_at) = layout(keys.iter())?;
+        let columns = keys.iter().zip(shifts).zip(null_at..);
+        columns
+            .map(|((key, (shift, mask)), null_at)| {
+                let words = packed.iter().map(|packed| packed.word(shift) & mask).collect();
+                let null = |packed: &K| packed.word(null_at) & 1 == 1;
                 let nulls = packed.iter().any(null).then(|| {
                     let valid = packed.iter().map(|packed| !null(packed));
                     NullBuffer::new(valid.collect())
                 });
-                shift += bits + 1;
                 words::column(key, words, nulls)
             })
             .collect()
@@ -474,6 +470,19 @@ impl<K: Packed> PackedIndex<K> {
     }
 }
 
+/// Where the word of each key begins, with its bits, and where the bits of NULLs do.
+fn layout<'a>(
+    keys: impl Iterator<Item = &'a DataType>,
+) -> Result<(Vec<(u32, u64)>, u32), StateError> {
+    let mut end = 0;
+    let words = keys.map(|key| {
+        let bits = words::bits(key).ok_or_else(|| StateError::Key(key.clone()))?;
+        end += bits;
+        Ok((end - bits, u64::MAX >> (64 - bits)))
+    });
+    Ok((words.collect::<Result<_, StateError>>()?, end))
+}
+
 /// Replaces `packed` by the keys of each row in one number.
 fn pack<K: Packed>(
     keys: &[ArrayRef],
@@ -482,26 +491,22 @@ fn pack<K: Packed>(
 ) -> Result<(), StateError> {
     packed.clear();
     packed.resize(keys[0].len(), K::ZERO);
-    let mut shift = 0;
-    for key in keys {
-        let bits =
-            words::bits(key.data_type()).ok_or_else(|| StateError::Key(key.data_type().clone()))?;
-        let mask = u64::MAX >> (64 - bits);
+    let (shifts, null_at) = layout(keys.iter().map(|key| key.data_type()))?;
+    for ((key, (shift, mask)), null_at) in keys.iter().zip(shifts).zip(null_at..) {
         let words = words::words(key, scratch)?;
         match key.nulls().filter(|nulls| nulls.null_count() > 0) {
             None => {
                 for (packed, &word) in packed.iter_mut().zip(words) {
-                    packed.put(u128::from(word & mask) << 1, shift);
+                    packed.put(word & mask, shift);
                 }
             }
             Some(nulls) => {
                 for ((packed, &word), valid) in packed.iter_mut().zip(words).zip(nulls) {
-                    let cell = if valid { u128::from(word & mask) << 1 } else { 1 };
-                    packed.put(cell, shift);
+                    let (word, shift) = if valid { (word & mask, shift) } else { (1, null_at) };
+                    packed.put(word, shift);
                 }
             }
         }
-        shift += bits + 1;
     }
     Ok(())
 }

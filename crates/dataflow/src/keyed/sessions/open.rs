@@ -37,6 +37,22 @@ pub(super) struct Session {
 
 const _: () = assert!(size_of::<Session>() == 64);
 
+/// A session and its last time as one number, which is less the later it is: sorted without a
+/// branch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Due(i128);
+
+impl Due {
+    fn new(last: i64, at: u32) -> Self {
+        Self(!(i128::from(last) << 32 | i128::from(at)))
+    }
+
+    /// Its last time and its place.
+    fn session(self) -> (i64, u32) {
+        ((!self.0 >> 32) as i64, !self.0 as u32)
+    }
+}
+
 /// Sessions that may go on. No two of a key are close.
 pub(super) struct Open {
     gap: i64,
@@ -52,8 +68,8 @@ pub(super) struct Open {
     /// By how many bits. A bucket is not longer than the gap: when it has its turn, no row to come
     /// belongs there.
     shift: u32,
-    /// Those of the bucket that has its turn, with their last times, latest first.
-    due: Vec<(i64, u32)>,
+    /// Those of the bucket that has its turn, by their last times, latest first.
+    due: Vec<Due>,
     /// Keys with sessions.
     keys: usize,
 }
@@ -197,7 +213,7 @@ impl Open {
 
     fn first(&mut self, horizon: i64) -> Option<u32> {
         loop {
-            let Some(&(time, at)) = self.due.last() else {
+            let Some((time, at)) = self.due.last().map(|due| due.session()) else {
                 self.turn(horizon)?;
                 continue;
             };
@@ -239,10 +255,10 @@ impl Open {
             match key {
                 NONE => self.free.push(at),
                 _ if last >> self.shift > bucket => self.wait(last, at),
-                _ => self.due.push((last, at)),
+                _ => self.due.push(Due::new(last, at)),
             }
         }
-        self.due.sort_unstable_by(|a, b| b.cmp(a));
+        self.due.sort_unstable();
         Some(())
     }
 
@@ -278,6 +294,6 @@ impl Open {
             + (self.free.capacity() + self.newest.capacity()) * size_of::<u32>()
             + self.before.len() * BEFORE_BYTES
             + self.sessions.len() * size_of::<u32>()
-            + self.due.capacity() * size_of::<(i64, u32)>()
+            + self.due.capacity() * size_of::<Due>()
     }
 }

@@ -147,11 +147,20 @@ impl Chains {
 
 /// Moves the first of some places behind others, until these are `rows_max`.
 #[inline]
-fn taken(places: &mut [Place], len: &mut u32, rows_max: usize, to: &mut Vec<Place>) {
-    let all = *len as usize;
-    let some = all.min(rows_max.saturating_sub(to.len()));
-    to.extend_from_slice(&places[..some]);
-    places.copy_within(some..all, 0);
+fn taken<const N: usize>(
+    places: &mut [Place; N],
+    len: &mut u32,
+    rows_max: usize,
+    to: &mut Vec<Place>,
+) {
+    let (all, from) = (*len as usize, to.len());
+    let some = all.min(rows_max.saturating_sub(from));
+    // To copy more than there is takes less than to call what copies a few.
+    to.extend_from_slice(places);
+    to.truncate(from + some);
+    if some < all {
+        places.copy_within(some..all, 0);
+    }
     *len -= some as u32;
 }
 
