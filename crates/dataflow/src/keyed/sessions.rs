@@ -36,6 +36,9 @@ const SLACK_TIMES: usize = 2;
 /// Columns that are added to rows.
 const BOUNDS: usize = 3;
 
+/// Bounds are written for so many rows at a time.
+const STRIDE: usize = 8;
+
 /// What need not be in proportion to the rows that wait.
 #[derive(Debug, Clone, Copy)]
 struct Slack {
@@ -111,11 +114,33 @@ struct Sessions {
 }
 
 /// Rows of sessions that are over.
-#[derive(Default)]
 struct Over {
     places: Vec<Place>,
     starts: Vec<i64>,
     ends: Vec<i64>,
+}
+
+impl Over {
+    fn with_capacity(rows: usize) -> Self {
+        let ticks = || Vec::with_capacity(rows);
+        Self { places: Vec::with_capacity(rows), starts: ticks(), ends: ticks() }
+    }
+
+    /// The places that have come since are of a session with these bounds.
+    #[inline]
+    fn bound(&mut self, start: i64, end: i64) {
+        fill(&mut self.starts, start, self.places.len());
+        fill(&mut self.ends, end, self.places.len());
+    }
+}
+
+/// Grows to `len`, in strides: a few more and a cut take less than a loop of unknown length.
+#[inline]
+fn fill(ticks: &mut Vec<i64>, value: i64, len: usize) {
+    while ticks.len() < len {
+        ticks.extend_from_slice(&[value; STRIDE]);
+    }
+    ticks.truncate(len);
 }
 
 impl KeyedState for Sessions {
@@ -178,7 +203,7 @@ impl KeyedState for Sessions {
                 break;
             }
             all.extend(self.waiting.rows(&over.places)?.map(|rows| (0, rows)));
-            self.waiting.forget(&over.places);
+            self.waiting.forget();
         }
         *self = Self::new(self.spec.clone(), self.slack);
         Ok(Some(all))
@@ -273,13 +298,12 @@ impl Sessions {
 
     /// Takes the next rows of sessions that are over.
     fn over(&mut self, horizon: i64, rows_max: usize) -> Over {
-        let mut over = Over::default();
+        let mut over = Over::with_capacity(rows_max.min(self.waiting.len()) + STRIDE);
         while over.places.len() < rows_max
             && let Some(mut session) = self.ending.take().or_else(|| self.open.over(horizon))
         {
             self.chains.take(&mut session.rows, rows_max, &mut over.places);
-            over.starts.resize(over.places.len(), session.first);
-            over.ends.resize(over.places.len(), session.last.saturating_add(self.spec.gap));
+            over.bound(session.first, session.last.saturating_add(self.spec.gap));
             self.ending = (!session.rows.is_empty()).then_some(session);
         }
         over
@@ -305,7 +329,7 @@ impl Sessions {
                 self.out.push_back(self.bounded(columns, starts, ends)?);
             }
         }
-        self.waiting.forget(&places);
+        self.waiting.forget();
         Ok(())
     }
 

@@ -221,6 +221,9 @@ impl Open {
                 return None;
             }
             self.due.pop();
+            if let Some(ahead) = self.due.len().checked_sub(AHEAD) {
+                prefetch(&self.sessions, self.due[ahead].session().1 as usize);
+            }
             let Session { key, last, .. } = self.sessions[at as usize];
             match key {
                 NONE => self.free.push(at),

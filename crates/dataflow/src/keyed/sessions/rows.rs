@@ -18,8 +18,8 @@ pub(super) struct Place {
     pub(super) row: u32,
 }
 
-/// Places of a chain's own.
-const OWN: usize = 4;
+/// Places of a chain's own: with them a session has a cache line.
+const OWN: usize = 5;
 
 /// Places of a block: with them it has half a cache line.
 const PLACES: usize = 3;
@@ -30,24 +30,34 @@ const NONE: u32 = u32::MAX;
 /// Rows that hang together; no row is in two chains.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Chain {
-    /// Its first rows.
+    /// Its first rows. Where there are blocks, the last place is not of a row: it has the numbers
+    /// of the first and the last block.
     own: [Place; OWN],
-    len: u32,
-    /// Its first and last block, or none.
-    first: u32,
-    last: u32,
+    len: u16,
+    has_blocks: bool,
 }
 
 impl Chain {
     pub(super) const EMPTY: Self =
-        Self { own: [Place { batch: 0, row: 0 }; OWN], len: 0, first: NONE, last: NONE };
+        Self { own: [Place { batch: 0, row: 0 }; OWN], len: 0, has_blocks: false };
 
     pub(super) fn is_empty(&self) -> bool {
-        self.len == 0 && self.first == NONE
+        self.len == 0 && !self.has_blocks
     }
 
     fn own(&self) -> &[Place] {
         &self.own[..self.len as usize]
+    }
+
+    /// Its first and its last block.
+    fn blocks(&self) -> Option<(u32, u32)> {
+        let Place { batch: first, row: last } = self.own[OWN - 1];
+        self.has_blocks.then_some((first, last))
+    }
+
+    fn set_blocks(&mut self, first: u32, last: u32) {
+        self.own[OWN - 1] = Place { batch: first, row: last };
+        self.has_blocks = true;
     }
 }
 
@@ -56,7 +66,7 @@ impl Chain {
 struct Block {
     places: [Place; PLACES],
     /// How many they are, at least one.
-    len: u32,
+    len: u16,
     /// The one behind it, or none.
     next: u32,
 }
@@ -72,7 +82,7 @@ impl Chains {
     /// Hangs a row, which is in no chain, behind one.
     #[inline]
     pub(super) fn push(&mut self, chain: &mut Chain, place: Place) {
-        if chain.first == NONE
+        if !chain.has_blocks
             && let Some(room) = chain.own.get_mut(chain.len as usize)
         {
             *room = place;
@@ -83,15 +93,30 @@ impl Chains {
     }
 
     fn push_far(&mut self, chain: &mut Chain, place: Place) {
-        if let Some(block) = self.blocks.get_mut(chain.last as usize)
-            && let Some(room) = block.places.get_mut(block.len as usize)
-        {
+        let (first, last) = chain.blocks().unwrap_or_else(|| self.spill(chain));
+        let block = &mut self.blocks[last as usize];
+        if let Some(room) = block.places.get_mut(block.len as usize) {
             *room = place;
             block.len += 1;
-            return;
+        } else {
+            let at = self.block(place);
+            self.blocks[last as usize].next = at;
+            chain.set_blocks(first, at);
         }
+    }
+
+    /// Moves the last of a chain's own places, all of which are taken, into a block, its first.
+    fn spill(&mut self, chain: &mut Chain) -> (u32, u32) {
+        chain.len -= 1;
+        let at = self.block(chain.own[OWN - 1]);
+        chain.set_blocks(at, at);
+        (at, at)
+    }
+
+    /// A block of one row.
+    fn block(&mut self, place: Place) -> u32 {
         let block = Block { places: [place; PLACES], len: 1, next: NONE };
-        let at = match self.free.pop() {
+        match self.free.pop() {
             Some(at) => {
                 self.blocks[at as usize] = block;
                 at
@@ -100,24 +125,20 @@ impl Chains {
                 self.blocks.push(block);
                 self.blocks.len() as u32 - 1
             }
-        };
-        self.link(chain, at, at);
-    }
-
-    /// Hangs blocks behind a chain.
-    fn link(&mut self, chain: &mut Chain, first: u32, last: u32) {
-        match self.blocks.get_mut(chain.last as usize) {
-            Some(before) => before.next = first,
-            None => chain.first = first,
         }
-        chain.last = last;
     }
 
     /// Hangs a chain behind another.
     pub(super) fn append(&mut self, chain: &mut Chain, more: Chain) {
         more.own().iter().for_each(|&place| self.push(chain, place));
-        if more.first != NONE {
-            self.link(chain, more.first, more.last);
+        let Some((first, last)) = more.blocks() else { return };
+        let full = chain.len as usize == OWN;
+        match chain.blocks().or_else(|| full.then(|| self.spill(chain))) {
+            Some((start, end)) => {
+                self.blocks[end as usize].next = first;
+                chain.set_blocks(start, last);
+            }
+            None => chain.set_blocks(first, last),
         }
     }
 
@@ -126,16 +147,17 @@ impl Chains {
     pub(super) fn take(&mut self, chain: &mut Chain, rows_max: usize, places: &mut Vec<Place>) {
         taken(&mut chain.own, &mut chain.len, rows_max, places);
         while chain.len == 0
-            && let Some(block) = self.blocks.get_mut(chain.first as usize)
+            && let Some((first, last)) = chain.blocks()
         {
+            let block = &mut self.blocks[first as usize];
             taken(&mut block.places, &mut block.len, rows_max, places);
             if block.len > 0 {
                 return;
             }
-            self.free.push(chain.first);
+            self.free.push(first);
             match block.next {
                 NONE => *chain = Chain::EMPTY,
-                next => chain.first = next,
+                next => chain.set_blocks(next, last),
             }
         }
     }
@@ -149,7 +171,7 @@ impl Chains {
 #[inline]
 fn taken<const N: usize>(
     places: &mut [Place; N],
-    len: &mut u32,
+    len: &mut u16,
     rows_max: usize,
     to: &mut Vec<Place>,
 ) {
@@ -161,7 +183,7 @@ fn taken<const N: usize>(
     if some < all {
         places.copy_within(some..all, 0);
     }
-    *len -= some as u32;
+    *len -= some as u16;
 }
 
 /// Rows of a batch on the average that are worth a batch of their own.
@@ -186,9 +208,16 @@ pub(super) struct Waiting {
     waiting: usize,
     bytes: usize,
     /// Scratch: the batches of rows that are gathered, and by number which of them each is.
-    used: Vec<u32>,
+    used: Vec<Used>,
     local: Vec<u32>,
     indices: Vec<(usize, usize)>,
+}
+
+/// A batch of rows that are asked for.
+struct Used {
+    batch: u32,
+    /// How many of them are of it.
+    rows: usize,
 }
 
 struct Held {
@@ -230,7 +259,8 @@ impl Waiting {
         columns: impl Iterator<Item = usize>,
     ) -> Result<Vec<ArrayRef>, DataflowError> {
         self.find(places);
-        let batches = || self.used.iter().filter_map(|&at| self.batches[at as usize].as_ref());
+        let batches =
+            || self.used.iter().filter_map(|used| self.batches[used.batch as usize].as_ref());
         let column = |at: usize| {
             let arrays: Vec<&dyn Array> =
                 batches().map(|held| held.batch.column(at).as_ref()).collect();
@@ -242,7 +272,8 @@ impl Waiting {
     /// Rows, with all columns.
     pub(super) fn rows(&mut self, places: &[Place]) -> Result<Option<RecordBatch>, DataflowError> {
         self.find(places);
-        let batches = self.used.iter().filter_map(|&at| self.batches[at as usize].as_ref());
+        let batches =
+            self.used.iter().filter_map(|used| self.batches[used.batch as usize].as_ref());
         let batches: Vec<&RecordBatch> = batches.map(|held| &held.batch).collect();
         Ok((!batches.is_empty())
             .then(|| interleave_record_batch(&batches, &self.indices))
@@ -255,7 +286,7 @@ impl Waiting {
         if places.len() < self.used.len() * PART_ROWS {
             return None;
         }
-        let empty = |&batch: &u32| Part { batch, of: vec![] };
+        let empty = |used: &Used| Part { batch: used.batch, of: Vec::with_capacity(used.rows) };
         let mut parts: Vec<Part> = self.used.iter().map(empty).collect();
         for (at, &(local, _)) in self.indices.iter().enumerate() {
             parts[local].of.push(at as u32);
@@ -282,28 +313,31 @@ impl Waiting {
     fn find(&mut self, places: &[Place]) {
         self.used.clear();
         self.indices.clear();
+        self.indices.reserve(places.len());
         for place in places {
             let local = &mut self.local[place.batch as usize];
             if *local == u32::MAX {
                 *local = self.used.len() as u32;
-                self.used.push(place.batch);
+                self.used.push(Used { batch: place.batch, rows: 0 });
             }
-            self.indices.push((*local as usize, place.row as usize));
+            let local = *local as usize;
+            self.used[local].rows += 1;
+            self.indices.push((local, place.row as usize));
         }
-        self.used.iter().for_each(|&number| self.local[number as usize] = u32::MAX);
+        self.used.iter().for_each(|used| self.local[used.batch as usize] = u32::MAX);
     }
 
-    /// These rows wait no more.
-    pub(super) fn forget(&mut self, places: &[Place]) {
-        self.waiting -= places.len();
-        for run in places.chunk_by(|a, b| a.batch == b.batch) {
-            let slot = &mut self.batches[run[0].batch as usize];
+    /// The rows that were asked for last wait no more.
+    pub(super) fn forget(&mut self) {
+        for used in self.used.drain(..) {
+            let slot = &mut self.batches[used.batch as usize];
             let Some(held) = slot else { continue };
-            held.waiting -= run.len();
+            self.waiting -= used.rows;
+            held.waiting -= used.rows;
             if held.waiting == 0 {
                 self.rows -= held.batch.num_rows();
                 self.bytes -= held.bytes;
-                self.free.push(run[0].batch);
+                self.free.push(used.batch);
                 *slot = None;
             }
         }
@@ -334,7 +368,7 @@ impl Waiting {
         };
         for chain in of {
             gather(&mut chain.own[..chain.len as usize])?;
-            let mut at = chain.first;
+            let mut at = chain.blocks().map_or(NONE, |(first, _)| first);
             while let Some(block) = chains.blocks.get_mut(at as usize) {
                 gather(&mut block.places[..block.len as usize])?;
                 at = block.next;
@@ -369,8 +403,9 @@ impl Waiting {
 
     pub(super) fn bytes(&self) -> usize {
         let batches = self.batches.capacity() * size_of::<Option<Held>>();
-        let numbers = self.free.capacity() + self.local.capacity() + self.used.capacity();
-        let scratch = self.indices.capacity() * size_of::<(usize, usize)>();
+        let numbers = self.free.capacity() + self.local.capacity();
+        let scratch = self.indices.capacity() * size_of::<(usize, usize)>()
+            + self.used.capacity() * size_of::<Used>();
         self.bytes + batches + numbers * size_of::<u32>() + scratch
     }
 }
