@@ -22,7 +22,7 @@ use arrow::datatypes::{DataType, SchemaRef};
 use state::{KeyTable, NullKeys, Windows};
 
 use self::open::{AHEAD, Open, Session};
-use self::rows::{Chains, Part, Place, Waiting};
+use self::rows::{Chain, Chains, Part, Place, Waiting};
 use super::{Given, Waits};
 use crate::error::DataflowError;
 use crate::job::{Kept, KeyedOperator, KeyedState};
@@ -299,12 +299,22 @@ impl Sessions {
     /// Takes the next rows of sessions that are over.
     fn over(&mut self, horizon: i64, rows_max: usize) -> Over {
         let mut over = Over::with_capacity(rows_max.min(self.waiting.len()) + STRIDE);
-        while over.places.len() < rows_max
-            && let Some(mut session) = self.ending.take().or_else(|| self.open.over(horizon))
-        {
+        let mut take = |session: &mut Session| {
             self.chains.take(&mut session.rows, rows_max, &mut over.places);
             over.bound(session.first, session.last.saturating_add(self.spec.gap));
+            over.places.len() < rows_max
+        };
+        let mut room = rows_max > 0;
+        if let Some(mut session) = self.ending.take() {
+            room = take(&mut session);
             self.ending = (!session.rows.is_empty()).then_some(session);
+        }
+        while room && let Some(session) = self.open.over(horizon) {
+            room = take(session);
+            if !session.rows.is_empty() {
+                self.ending = Some(*session);
+                session.rows = Chain::EMPTY;
+            }
         }
         over
     }

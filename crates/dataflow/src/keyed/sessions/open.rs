@@ -192,21 +192,21 @@ impl Open {
         }
     }
 
-    /// Takes the session that ends first, if it is over when all rows to come are at `horizon` or
-    /// later.
-    pub(super) fn over(&mut self, horizon: i64) -> Option<Session> {
+    /// Ends the session that ends first, if it is over when all rows to come are at `horizon` or
+    /// later. Its rows are to be taken: its place is free.
+    #[inline]
+    pub(super) fn over(&mut self, horizon: i64) -> Option<&mut Session> {
         let at = self.first(horizon)?;
-        let session = self.sessions[at as usize];
-        self.sessions[at as usize].rows = Chain::EMPTY;
-        self.sessions[at as usize].key = NONE;
         self.free.push(at);
-        let newest = &mut self.newest[session.key as usize];
+        let session = &mut self.sessions[at as usize];
+        let key = std::mem::replace(&mut session.key, NONE);
+        let newest = &mut self.newest[key as usize];
         if *newest == at {
             // Those before it were over before.
             *newest = NONE;
             self.keys -= 1;
         } else {
-            self.before.remove(&(session.key, session.first));
+            self.before.remove(&(key, session.first));
         }
         Some(session)
     }
