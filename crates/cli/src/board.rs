@@ -453,18 +453,9 @@ mod tests {
             rows_in,
             rows_out: 1,
             busy_ns: 500_000_000,
-            backpressured_ns: 0,
             state_bytes: 5,
-            spilled_runs: 0,
-            spilled_bytes: 0,
-            rows_sent: 0,
-            row_bytes_sent: 0,
-            rows_handed: 0,
-            epochs: 0,
-            groups_sent: 0,
-            delta_bytes: 0,
-            epoch_bytes: 0,
             watermark_ms: 1500,
+            ..OperatorCounters::default()
         };
         let operators = vec![operator];
         let worker = |worker| {

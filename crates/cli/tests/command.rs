@@ -249,11 +249,13 @@ fn a_plan_is_shown_with_what_the_workers_did() {
     assert_eq!(of("0 of node 0")[10], "1000", "{shown}");
     assert_eq!(of("1 of node 1")[10], "0", "{shown}");
     assert_eq!(of("skew")[1], "2.00:", "{shown}");
-    let json = format!("{NUMBERS}EXPLAIN (ANALYZE, FORMAT JSON) {query}");
+    assert_eq!(of("aggregate:").join(" "), "aggregate: groups by array", "{shown}");
+    let hashed = "SET millstream.key_mode = 'hash';";
+    let json = format!("{NUMBERS}{hashed}EXPLAIN (ANALYZE, FORMAT JSON) {query}");
     dir.write("q.sql", &json);
     let output = run_in(&dir.0, &["run", "q.sql", "--format", "csv"]);
     assert_ends(&output, 0);
-    for part in ["\"\"busy_seconds\"\": ", "\"\"skew\"\": "] {
+    for part in ["\"\"busy_seconds\"\": ", "\"\"skew\"\": ", "\"\"hash\"\""] {
         assert!(text(&output.stdout).contains(part), "{}", text(&output.stdout));
     }
 }

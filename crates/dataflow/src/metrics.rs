@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use state::Spilled;
+use state::{KeyModes, Spilled};
 
 /// The counters of one worker. Written by that worker alone, with relaxed stores: each is right by
 /// itself, and a reader sees it late by microseconds.
@@ -95,6 +95,8 @@ pub struct OperatorMetrics {
     pub backpressured_ns: AtomicU64,
     /// Bytes of its state now.
     pub state_bytes: AtomicU64,
+    /// How it has found the groups of rows: [`state::KeyModes::bits`].
+    pub key_modes: AtomicU64,
     /// Runs of what it keeps that it wrote to disk.
     pub spilled_runs: AtomicU64,
     /// Their bytes.
@@ -126,6 +128,7 @@ impl Default for OperatorMetrics {
             busy_ns: zero(),
             backpressured_ns: zero(),
             state_bytes: zero(),
+            key_modes: zero(),
             spilled_runs: zero(),
             spilled_bytes: zero(),
             rows_sent: zero(),
@@ -206,6 +209,13 @@ impl Metrics {
         if let Some(operator) = self.operators().get(operator as usize) {
             Self::add(&operator.spilled_runs, runs);
             Self::add(&operator.spilled_bytes, bytes);
+        }
+    }
+
+    /// Tells how an operator has found groups.
+    pub(crate) fn set_key_modes(&self, operator: u32, modes: KeyModes) {
+        if let Some(operator) = self.operators().get(operator as usize) {
+            operator.key_modes.store(modes.bits(), Ordering::Relaxed);
         }
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use dataflow::bad::{BAD_ROWS_KEPT_MAX, BadRow, BadRows};
 use dataflow::metrics::{Metrics, OperatorMetrics};
 use plan::{Ran, RanOperator, RanWorker};
+use state::KeyModes;
 
 pub use self::counters::Counters;
 
@@ -35,7 +36,7 @@ pub struct WorkerCounters {
 }
 
 /// The counters of an operator on one worker; see [`dataflow::metrics::OperatorMetrics`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OperatorCounters {
     /// Rows that came to it on this worker.
     pub rows_in: u64,
@@ -47,6 +48,8 @@ pub struct OperatorCounters {
     pub backpressured_ns: u64,
     /// Bytes of its state now.
     pub state_bytes: u64,
+    /// How it has found the groups of rows.
+    pub key_modes: KeyModes,
     /// Runs of what it keeps that were written to disk because they did not fit memory.
     pub spilled_runs: u64,
     /// Their bytes.
@@ -71,7 +74,7 @@ pub struct OperatorCounters {
 }
 
 impl OperatorCounters {
-    const FIELDS: usize = 15;
+    const FIELDS: usize = 16;
 
     fn of(operator: &OperatorMetrics) -> Self {
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -81,6 +84,7 @@ impl OperatorCounters {
             busy_ns: load(&operator.busy_ns),
             backpressured_ns: load(&operator.backpressured_ns),
             state_bytes: load(&operator.state_bytes),
+            key_modes: KeyModes::from_bits(load(&operator.key_modes)),
             spilled_runs: load(&operator.spilled_runs),
             spilled_bytes: load(&operator.spilled_bytes),
             rows_sent: load(&operator.rows_sent),
@@ -101,6 +105,7 @@ impl OperatorCounters {
             self.busy_ns,
             self.backpressured_ns,
             self.state_bytes,
+            self.key_modes.bits(),
             self.spilled_runs,
             self.spilled_bytes,
             self.rows_sent,
@@ -127,6 +132,7 @@ impl OperatorCounters {
             busy_ns: word()?,
             backpressured_ns: word()?,
             state_bytes: word()?,
+            key_modes: KeyModes::from_bits(word()?),
             spilled_runs: word()?,
             spilled_bytes: word()?,
             rows_sent: word()?,
@@ -273,6 +279,7 @@ impl Report {
                 rows_in: counters.rows_in,
                 rows_out: counters.rows_out,
                 state_bytes: counters.state_bytes,
+                key_modes: counters.key_modes,
                 spilled_runs: counters.spilled_runs,
                 spilled_bytes: counters.spilled_bytes,
                 rows_sent: counters.rows_sent,
@@ -360,6 +367,7 @@ mod tests {
             busy_ns: 3,
             backpressured_ns: 4,
             state_bytes: 5,
+            key_modes: KeyModes::from_bits(16),
             spilled_runs: 6,
             spilled_bytes: 7,
             rows_sent: 8,

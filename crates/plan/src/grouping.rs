@@ -104,11 +104,12 @@ impl Weaver<'_> {
 
     /// What is kept of rows with `keys` among the columns of `before`.
     fn group_by(&self, grouping: &Grouping, keys: &[usize], before: &Schema) -> GroupBy {
-        let budget_bytes = self.lowering.settings.job.state_bytes_max;
+        let settings = &self.lowering.settings;
+        let (budget_bytes, key_mode) = (settings.job.state_bytes_max, settings.key_mode);
         GroupBy {
             keys: keys.iter().map(|&key| before.field(key).data_type().clone()).collect(),
             aggregates: grouping.calls.iter().map(|call| call.aggregate.clone()).collect(),
-            options: StateOptions { budget_bytes, ..StateOptions::default() },
+            options: StateOptions { budget_bytes, key_mode, ..StateOptions::default() },
         }
     }
 

@@ -9,6 +9,7 @@ use channel::Transfer;
 use channel::cast::Shape;
 use dataflow::job::{Exchange, Idle, Multicast, Settings, TreeChoice};
 use dataflow::wires::{Connection, Progress, Wires};
+use state::KeyMode;
 
 /// One setting, for checks and for the reference page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +113,14 @@ const SETTINGS: &[SettingSpec] = &[
         doc: "After so long a silence a flow of a table that never ends no longer holds the \
               watermark back, if the table has no IDLE TIMEOUT of its own. Tables that end \
               always hold it back.",
+    },
+    SettingSpec {
+        name: "millstream.key_mode",
+        values: "auto, array, ranges, hash, wide",
+        default: "auto",
+        doc: "How the group of a row is found, where the keys allow it: at its distance from the \
+              least key, at once or when many rows of neighbours have come; in a hash table of \
+              numbers; in one of bytes.",
     },
     SettingSpec {
         name: "millstream.multicast",
@@ -235,6 +244,8 @@ pub(crate) enum ExchangeChoice {
 pub(crate) struct InForce {
     pub(crate) job: Settings,
     pub(crate) exchange: ExchangeChoice,
+    /// How groups are found; `None` by what the data are like.
+    pub(crate) key_mode: Option<KeyMode>,
     pub(crate) batch_bytes: usize,
     pub(crate) table_bytes: usize,
     /// How long windows wait behind the watermark.
@@ -250,6 +261,7 @@ impl Default for InForce {
         Self {
             job: Settings::default(),
             exchange: ExchangeChoice::default(),
+            key_mode: None,
             batch_bytes: 2 << 30,
             table_bytes: 256 << 20,
             allowed_lateness_ns: 0,
@@ -334,6 +346,7 @@ impl InForce {
             "millstream.connection" | "millstream.credit_slots" | "millstream.progress" => {
                 set_wires(&mut job.wires, name, &lower).ok_or(refused.clone())?;
             }
+            "millstream.key_mode" => changed.key_mode = key_mode(&lower).ok_or(refused.clone())?,
             "millstream.exchange" => changed.exchange = exchange(&lower).ok_or(refused.clone())?,
             _ => job.idle = idle(&lower).ok_or(refused.clone())?,
         }
@@ -363,6 +376,18 @@ fn exchange(text: &str) -> Option<ExchangeChoice> {
         "shuffle" => ExchangeChoice::Fixed(Exchange::Shuffle),
         "uppar" => ExchangeChoice::Fixed(Exchange::UpPar),
         "forward" => ExchangeChoice::Fixed(Exchange::Forward),
+        _ => return None,
+    })
+}
+
+/// How groups are found, where that is not left open. Lower case.
+fn key_mode(text: &str) -> Option<Option<KeyMode>> {
+    Some(match text {
+        "auto" => None,
+        "array" => Some(KeyMode::Array),
+        "ranges" => Some(KeyMode::Ranges),
+        "hash" => Some(KeyMode::Hash),
+        "wide" => Some(KeyMode::Wide),
         _ => return None,
     })
 }

@@ -67,7 +67,7 @@ pub use aggregate::{Accumulator, Aggregate, Holes};
 pub use error::StateError;
 pub use gather::gather;
 pub use groups::{Groups, Ids};
-pub use index::KeyMode;
+pub use index::{KeyMode, KeyModes};
 pub use kernel::prefetch;
 pub use key_span::KeySpan;
 pub use key_table::{KeyTable, NullKeys};

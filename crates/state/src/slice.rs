@@ -21,13 +21,16 @@
 //! array that turned out sparse.
 
 mod cut;
+mod ranges;
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef};
 use arrow::buffer::{BooleanBuffer, NullBuffer};
 
+use self::ranges::Ranges;
 use crate::error::same;
 use crate::index::array::{ArrayIndex, Span};
 use crate::index::hash::WordIndex;
@@ -107,6 +110,8 @@ pub struct Slice {
     room: usize,
     /// Whether groups go to a disk where others would be refused.
     spills: bool,
+    /// Rows that are not folded in yet, of an array that is larger than caches.
+    ranges: Ranges,
     /// Scratch: the ids of a batch, and its words.
     ids: Vec<u32>,
     words: Vec<u64>,
@@ -130,6 +135,7 @@ impl Slice {
             array_bytes_max: spec.options.budget_bytes / ARRAY_PART,
             room: usize::MAX,
             spills: false,
+            ranges: Ranges::default(),
             ids: vec![],
             words: vec![],
         }
@@ -213,6 +219,7 @@ impl Slice {
         if other.giving.is_some() {
             return Err(StateError::GivenOut);
         }
+        other.settle()?;
         let mut cursor = Cursor::default();
         while let Some(part) =
             other.read(&mut cursor, |accumulator, part| accumulator.state(part))?
@@ -239,6 +246,10 @@ impl Slice {
     pub fn groups(&self) -> usize {
         match self.occupied(0..self.index.total()) {
             _ if !self.started => 0,
+            Some(occupied) if self.ranges.any() => {
+                let waiting = self.ranges.ids().filter(|id| !occupied.value(*id as usize));
+                occupied.count_set_bits() + waiting.collect::<HashSet<_>>().len()
+            }
             Some(occupied) => occupied.count_set_bits(),
             None => self.index.total(),
         }
@@ -258,12 +269,13 @@ impl Slice {
     pub fn bytes(&self) -> usize {
         let accumulators = self.accumulators.iter().map(|accumulator| accumulator.bytes());
         let scratch = self.ids.capacity() * 4 + self.words.capacity() * 8;
-        accumulators.sum::<usize>() + self.index.bytes() + self.marks.bytes() + scratch
+        let own = self.index.bytes() + self.marks.bytes() + self.ranges.bytes();
+        accumulators.sum::<usize>() + own + scratch
     }
 
     /// How groups are found at the moment.
     pub fn key_mode(&self) -> KeyMode {
-        self.index.mode()
+        if self.ranges.is_open() { KeyMode::Ranges } else { self.index.mode() }
     }
 
     fn apply(
@@ -291,13 +303,17 @@ impl Slice {
             self.go_dense()?;
         }
         let ids = std::mem::take(&mut self.ids);
+        let before = self.index.total();
         let (ids, interned) = self.intern(keys, ids);
+        let known = self.is_direct() && self.index.total() == before;
         let applied = interned.and_then(|()| {
-            let groups = match self.index {
-                Index::One => Groups::one(0, rows),
-                _ => Groups::each(&ids),
-            };
-            self.accumulate(input, &groups)
+            if matches!(self.index, Index::One) {
+                self.accumulate(input, &Groups::one(0, rows))
+            } else if known && self.may_wait(input) {
+                self.wait(&ids)
+            } else {
+                self.accumulate(input, &Groups::each(&ids))
+            }
         });
         self.ids = ids;
         applied
@@ -409,14 +425,15 @@ impl Slice {
 
     /// Makes an array cover `range` too, or gives it up for Hash.
     fn stretch(&mut self, range: Span, rows: usize) -> Result<(), StateError> {
+        self.settle()?;
         let Index::Array(index) = &mut self.index else { return Ok(()) };
         let covered = index.range();
         let dense = !index.is_direct();
         let range = range.union(covered);
         let downwards = covered.is_some_and(|covered| range.min < covered.min);
         let groups = self.groups() + rows;
-        let forced =
-            self.spec.options.key_mode == Some(KeyMode::Array) && range.len() <= self.range_max();
+        let forced = matches!(self.spec.options.key_mode, Some(KeyMode::Array | KeyMode::Ranges))
+            && range.len() <= self.range_max();
         if !forced && !self.worth_array(range, groups) {
             let ask_at = ASK_AT.max(groups + groups / 2);
             return self.move_to(Index::Hash(WordIndex::new(self.spec.keys[0].clone(), ask_at)));
@@ -470,6 +487,7 @@ impl Slice {
             self.index = index;
             return Ok(());
         }
+        self.settle()?;
         let mut moved = self.alike();
         (moved.index, moved.array_bytes_max) = (index, self.array_bytes_max);
         moved.touched = self.touched;
@@ -498,6 +516,7 @@ impl Slice {
     }
 
     fn take(&mut self, read: impl Fn(&mut dyn Accumulator, &Part) -> States) -> Taken {
+        self.settle()?;
         let mut cursor = self.giving.take().unwrap_or_default();
         let part = self.read(&mut cursor, read)?;
         if part.is_some() {
@@ -560,6 +579,7 @@ impl Slice {
     /// Makes room for new groups where old ones were given out.
     fn clear_spent(&mut self) {
         let Some(spent) = self.spent.take() else { return };
+        self.ranges.start_anew();
         self.accumulators.iter_mut().for_each(|accumulator| accumulator.clear(spent.used));
         self.marks.clear(spent.used);
         match &mut self.index {

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, BooleanArray, Float64Array, Int64Array, StringArray, UInt8Array, UInt32Array,
+    Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, StringArray, UInt8Array,
+    UInt32Array,
 };
 use arrow::compute::{cast, concat, take};
-use arrow::datatypes::{DataType, TimeUnit};
+use arrow::datatypes::{DataType, Int64Type, TimeUnit};
 use arrow::util::display::array_value_to_string;
 use proptest::prelude::*;
 
@@ -126,7 +127,10 @@ fn late_merge(spec: &Arc<GroupBy>, batches: &[Batch], workers: usize) -> Columns
     };
     for (at, batch) in batches.iter().enumerate() {
         let (keys, value) = columns(batch, &spec.keys[0]);
-        let args = vec![vec![value]; spec.aggregates.len()];
+        let args = match spec.aggregates.len() {
+            1 => vec![vec![]],
+            several => vec![vec![value]; several],
+        };
         states[at % workers].update(0, batch.len(), &[keys], &args).unwrap();
         if at % 2 == 1 {
             end_epoch(&mut states, at % workers);
@@ -203,6 +207,49 @@ proptest! {
             prop_assert_eq!(&text(&late_merge(&spec, &batches, workers)), &expected);
         }
     }
+
+    #[test]
+    fn rows_that_wait_are_counted(
+        keys in prop::collection::vec(
+            (1i64..3_000, prop::collection::vec(prop::option::weighted(0.99, 0i64..3_000), 0..600)),
+            1..10,
+        ),
+        workers in 1usize..3,
+    ) {
+        // Of some batches all keys are few.
+        let batch = |(few, keys): (i64, Vec<Option<i64>>)| {
+            keys.into_iter().map(|key| (key.map(|key| key % few), None)).collect()
+        };
+        let batches: Vec<Batch> = keys.into_iter().map(batch).collect();
+        let counts = |row: Vec<String>| row.into_iter().take(2).collect::<Vec<_>>();
+        let expected: Vec<_> = oracle(&batches).into_iter().map(counts).collect();
+        for mode in [None, Some(KeyMode::Array), Some(KeyMode::Ranges)] {
+            let spec = spec(vec![DataType::Int64], vec![count()], mode);
+            prop_assert_eq!(&text(&late_merge(&spec, &batches, workers)), &expected, "{:?}", mode);
+        }
+    }
+}
+
+#[test]
+fn rows_wait_until_they_come_unevenly() {
+    let spec = spec(vec![DataType::Int64], vec![count()], None);
+    let mut slice = Slice::new(&spec);
+    let update = |slice: &mut Slice, keys: &dyn Fn(i64) -> i64| {
+        let keys: ArrayRef = Arc::new(Int64Array::from_iter_values((0..4_000).map(keys)));
+        slice.update(&[keys], &[vec![]]).unwrap();
+        (slice.key_mode(), slice.groups())
+    };
+    assert_eq!(update(&mut slice, &|i| i), (KeyMode::Array, 4_000), "all keys are new");
+    assert_eq!(update(&mut slice, &|i| i * 1_237 % 4_000), (KeyMode::Ranges, 4_000));
+    assert_eq!(update(&mut slice, &|_| 77), (KeyMode::Array, 4_000));
+    assert_eq!(update(&mut slice, &|i| i * 1_237 % 4_000), (KeyMode::Array, 4_000));
+    let counts = values(&mut slice);
+    assert_eq!(counts.rows(), 4_000);
+    assert_eq!(counts.states[0].as_primitive::<Int64Type>().value(77), 4_003);
+    update(&mut slice, &|i| i);
+    let next = update(&mut slice, &|i| i * 1_237 % 4_000);
+    assert_eq!(next, (KeyMode::Ranges, 4_000), "of the next window");
+    assert_eq!(update(&mut slice, &|i| i), (KeyMode::Array, 4_000), "neighbours come together");
 }
 
 #[test]
@@ -378,7 +425,7 @@ fn a_dense_range_moves_from_hash_to_array() {
     slice.update(&[keys(0)], &[vec![]]).unwrap();
     assert_eq!(slice.key_mode(), KeyMode::Hash, "700,000 keys of 4,096 groups are sparse");
     (1..25).for_each(|i| slice.update(&[keys(i * 4096)], &[vec![]]).unwrap());
-    assert_eq!((slice.key_mode(), slice.groups()), (KeyMode::Array, 100_003));
+    assert_eq!((slice.key_mode(), slice.groups()), (KeyMode::Ranges, 100_003), "an array");
     let far: ArrayRef = Arc::new(Int64Array::from(vec![1 << 40]));
     slice.update(&[far], &[vec![]]).unwrap();
     assert_eq!((slice.key_mode(), slice.groups()), (KeyMode::Hash, 100_004));

@@ -12,7 +12,7 @@ use self::cold::Cold;
 use crate::partition::Split;
 use crate::spec::ARRAY_PART;
 use crate::spill::run::Run;
-use crate::{Columns, GroupBy, Partitioner, Slice, StateError};
+use crate::{Columns, GroupBy, KeyModes, Partitioner, Slice, StateError};
 
 /// The part of the budget that all slices may hold for one of them to get a sparse array.
 const ARRAYS_PART: usize = 4;
@@ -33,6 +33,8 @@ pub struct Slices {
     budget: usize,
     /// How often rows or deltas have come.
     changes: u64,
+    /// How groups have been found.
+    modes: KeyModes,
     /// Where groups go that do not fit.
     cold: Option<Cold>,
 }
@@ -53,7 +55,16 @@ impl Slices {
     pub fn new(spec: &Arc<GroupBy>) -> Self {
         let budget = spec.options.budget_bytes;
         let (spec, live) = (Arc::clone(spec), BTreeMap::new());
-        Self { spec, live, free: vec![], bytes: 0, budget, changes: 0, cold: None }
+        Self {
+            spec,
+            live,
+            free: vec![],
+            bytes: 0,
+            budget,
+            changes: 0,
+            modes: KeyModes::default(),
+            cold: None,
+        }
     }
 
     /// Bytes that all slices may hold from now on, where others share a budget with them. Arrays
@@ -211,6 +222,11 @@ impl Slices {
         self.live.values().flat_map(|live| &live.slice).map(Slice::groups_at_most).sum()
     }
 
+    /// The key modes that slices have been in.
+    pub fn key_modes(&self) -> KeyModes {
+        self.modes
+    }
+
     /// Bytes held, those of emptied slices included.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -268,6 +284,7 @@ impl Slices {
         slice.set_array_bytes_max((all / ARRAYS_PART).saturating_sub(others).min(all / ARRAY_PART));
         slice.set_room(budget.saturating_sub(self.bytes));
         let applied = apply(slice);
+        self.modes.insert(slice.key_mode());
         self.bytes = others + slice.bytes();
         applied
     }

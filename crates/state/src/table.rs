@@ -43,6 +43,12 @@ enum Store<T> {
     },
 }
 
+impl<T: Plain> Default for Table<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T: Plain> Table<T> {
     /// An empty table.
     pub(crate) fn new() -> Self {

@@ -424,6 +424,7 @@ impl Grouping {
         let mut merged = self.merged.borrow_mut();
         let spilled = merged.slices().spilled();
         self.metrics.count_spilled(self.tag, &self.spilled, spilled);
+        self.metrics.set_key_modes(self.tag, merged.slices().key_modes());
         let bytes = merged.bytes() + self.travelling_bytes();
         Ok(self.ledger.set(self.tag, bytes)?)
     }

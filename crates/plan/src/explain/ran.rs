@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use arrow::temporal_conversions::timestamp_ms_to_datetime;
 use serde_json::{Value, json};
+use state::KeyModes;
 
 use super::human;
 
@@ -75,6 +76,8 @@ pub struct RanOperator {
     pub rows_out: u64,
     /// Bytes of state at the end.
     pub state_bytes: u64,
+    /// How it has found the groups of rows.
+    pub key_modes: KeyModes,
     /// Runs of what it keeps that were written to disk because they did not fit memory.
     pub spilled_runs: u64,
     /// Their bytes.
@@ -200,8 +203,8 @@ impl Ran {
         self.operators.iter().filter(|one| one.operator == operator).map(of).sum()
     }
 
-    /// Lines of the rows of an operator that did not stay where they were: with another worker, or
-    /// on disk.
+    /// Lines of how an operator found the groups of its rows, and of those that did not stay where
+    /// they were: with another worker, or on disk.
     fn sent_text(&self, out: &mut String, operator: usize, name: &str) {
         let sum = |of| self.sum(operator, of);
         let all = sum(|one| one.rows_in);
@@ -220,6 +223,11 @@ impl Ran {
         if handed > 0 {
             let _ =
                 writeln!(out, "  {name}: {all} rows came, {handed} handed over within a process");
+        }
+        let of_this = self.operators.iter().filter(|one| one.operator == operator);
+        let modes = of_this.fold(KeyModes::default(), |all, one| all.union(one.key_modes));
+        if modes != KeyModes::default() {
+            let _ = writeln!(out, "  {name}: groups by {}", modes.names().join(", "));
         }
         let (runs, bytes) = (sum(|one| one.spilled_runs), sum(|one| one.spilled_bytes));
         if runs > 0 {
@@ -321,6 +329,7 @@ impl Ran {
                 "rows_in": operator.rows_in,
                 "rows_out": operator.rows_out,
                 "state_bytes": operator.state_bytes,
+                "key_modes": operator.key_modes.names(),
                 "spilled_runs": operator.spilled_runs,
                 "spilled_bytes": operator.spilled_bytes,
                 "rows_sent": operator.rows_sent,
@@ -354,6 +363,8 @@ fn per_second(number: u64, elapsed: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use state::KeyMode;
+
     use super::*;
 
     #[test]
@@ -412,6 +423,7 @@ mod tests {
             operator.rows_sent = 100 * at as u64;
             operator.row_bytes_sent = 1_250 * at as u64;
             (operator.spilled_runs, operator.spilled_bytes) = (2, 1 << 10);
+            operator.key_modes.insert([KeyMode::Array, KeyMode::Hash][at / 2]);
         }
         ran.operators[1].rows_handed = 7;
         ran.joined = vec![("shm".into(), 2), ("tcp".into(), 4)];
@@ -421,6 +433,7 @@ mod tests {
             "pairs of nodes: 2 by shm, 4 by tcp",
             "join: 400 rows came, 400 sent to other processes in 4.9 KiB, 12.5 B each",
             "join: 400 rows came, 7 handed over within a process",
+            "join: groups by array, hash",
             "join: spilled 2.0 KiB in 4 runs",
         ];
         assert_eq!(lines[lines.len() - 4..], expected);

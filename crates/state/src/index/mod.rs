@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | One | none | always 0 |
 //! | Array | an integer-like key in a small range | key − base, with holes; or dense by a table |
+//! | Ranges | the same, of more groups than a cache holds: rows wait for others of their range | the same |
 //! | Hash | one key of at most 64 bits | dense, in order of first appearance |
 //! | Packed | several keys that fit 128 or 256 bits with their null bits | dense |
 //! | Wide | anything else | dense |
@@ -34,12 +35,64 @@ pub enum KeyMode {
     One,
     /// One integer-like key; the group is its distance from a base.
     Array,
+    /// The same, and rows wait until many are of neighbouring groups (partition, then update).
+    Ranges,
     /// One key of at most 64 bits in a hash table.
     Hash,
     /// Several keys of together at most 256 bits in a hash table.
     Packed,
     /// Keys of any type, encoded as bytes, in a hash table over a log.
     Wide,
+}
+
+impl KeyMode {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::One, Self::Array, Self::Ranges, Self::Hash, Self::Packed, Self::Wide];
+
+    /// Its name, in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::One => "one",
+            Self::Array => "array",
+            Self::Ranges => "ranges",
+            Self::Hash => "hash",
+            Self::Packed => "packed",
+            Self::Wide => "wide",
+        }
+    }
+}
+
+/// Which key modes something has been in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KeyModes(u64);
+
+impl KeyModes {
+    /// The same as a number, of which each mode is a bit.
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// The modes that are bits of a number.
+    pub fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// Adds a mode.
+    pub fn insert(&mut self, mode: KeyMode) {
+        self.0 |= 1 << mode as u32;
+    }
+
+    /// These and others.
+    pub fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Their names.
+    pub fn names(self) -> Vec<&'static str> {
+        let here = KeyMode::ALL.into_iter().filter(|&mode| self.0 >> mode as u32 & 1 == 1);
+        here.map(KeyMode::name).collect()
+    }
 }
 
 /// An index in one of the modes.

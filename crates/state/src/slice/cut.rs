@@ -36,6 +36,7 @@ impl Slice {
         if self.giving.is_some() {
             return Err(StateError::GivenOut.into());
         }
+        self.settle()?;
         self.touched = false;
         if self.is_direct() {
             self.make_holes(own, partitioner, each)?;
