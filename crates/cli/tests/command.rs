@@ -249,7 +249,7 @@ fn a_plan_is_shown_with_what_the_workers_did() {
     assert_eq!(of("0 of node 0")[10], "1000", "{shown}");
     assert_eq!(of("1 of node 1")[10], "0", "{shown}");
     assert_eq!(of("skew")[1], "2.00:", "{shown}");
-    assert_eq!(of("aggregate:").join(" "), "aggregate: groups by array", "{shown}");
+    assert!(shown.contains("1 aggregate: groups by array\n"), "{shown}");
     let hashed = "SET millstream.key_mode = 'hash';";
     let json = format!("{NUMBERS}{hashed}EXPLAIN (ANALYZE, FORMAT JSON) {query}");
     dir.write("q.sql", &json);

@@ -436,7 +436,7 @@ mod tests {
             "join: groups by array, hash",
             "join: spilled 2.0 KiB in 4 runs",
         ];
-        assert_eq!(lines[lines.len() - 4..], expected);
+        assert_eq!(lines[lines.len() - expected.len()..], expected);
         assert_eq!(ran.json(&[])["pairs_of_nodes"]["tcp"], 4);
     }
 

@@ -25,6 +25,8 @@ const RANGE_BYTES: usize = if cfg!(test) { 1 << 9 } else { 512 << 10 };
 const RANGE_ROWS: usize = RANGE_BYTES / 16;
 /// Neighbours come together where one row in so many, or more, is of the same range.
 const TOGETHER: u32 = 4;
+/// The part of the memory left to the slice that rows may take to wait: groups come first.
+const ROOM_PART: usize = 8;
 
 /// Rows that wait.
 #[derive(Default)]
@@ -85,6 +87,7 @@ impl Slice {
         if self.ranges.together {
             self.settle()?;
             self.fold(ids)?;
+            self.ranges = Ranges { together: true, ..Ranges::default() };
         }
         Ok(())
     }
@@ -109,8 +112,8 @@ impl Slice {
 }
 
 impl Ranges {
-    /// Makes room for rows of `groups` groups of `group_bytes` to wait, if `room` bytes suffice and
-    /// neighbours do not come together.
+    /// Makes room for rows of `groups` groups of `group_bytes` to wait, if it takes little of `room`
+    /// bytes and neighbours do not come together.
     fn open(&mut self, groups: usize, group_bytes: usize, room: usize) -> bool {
         if self.together {
             return false;
@@ -118,7 +121,7 @@ impl Ranges {
         let shift = (RANGE_BYTES / group_bytes).max(1).ilog2();
         let ranges = groups.div_ceil(1 << shift);
         let more = Table::<u32>::bytes_of(ranges * RANGE_ROWS).saturating_sub(self.ids.bytes());
-        if more > room {
+        if more > room / ROOM_PART {
             return false;
         }
         self.shift = shift;
@@ -141,7 +144,6 @@ impl Ranges {
                 self.come = self.come.wrapping_add(row as u32);
                 let meanwhile = self.come.wrapping_sub(range.empty_at);
                 self.together = meanwhile < TOGETHER * RANGE_ROWS as u32;
-                self.is_open = !self.together;
                 return Some((row, at));
             }
             waiting[at * RANGE_ROWS + range.filled as usize] = id;
