@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | One | none | always 0 |
 //! | Array | an integer-like key in a small range | key − base, with holes; or dense by a table |
-//! | Ranges | the same, of more groups than a cache holds: rows wait for others of their range | the same |
+//! | Ranges | the same, of more groups than a cache holds | the same, of rows that wait |
 //! | Hash | one key of at most 64 bits | dense, in order of first appearance |
 //! | Packed | several keys that fit 128 or 256 bits with their null bits | dense |
 //! | Wide | anything else | dense |

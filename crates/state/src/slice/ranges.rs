@@ -112,8 +112,8 @@ impl Slice {
 }
 
 impl Ranges {
-    /// Makes room for rows of `groups` groups of `group_bytes` to wait, if it takes little of `room`
-    /// bytes and neighbours do not come together.
+    /// Makes room for rows of `groups` groups of `group_bytes` to wait, if it takes little of
+    /// `room` bytes and neighbours do not come together.
     fn open(&mut self, groups: usize, group_bytes: usize, room: usize) -> bool {
         if self.together {
             return false;
