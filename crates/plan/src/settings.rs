@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use channel::Transfer;
 use channel::cast::Shape;
-use dataflow::job::{Exchange, Idle, Multicast, Settings, TreeChoice};
+use dataflow::job::{Casting, Exchange, Idle, Multicast, Settings, TreeChoice};
 use dataflow::wires::{Connection, Progress, Wires};
 use state::KeyMode;
 
@@ -322,14 +322,11 @@ impl InForce {
             "millstream.slots" => job.ring.slots = number(3, 64)? as u32,
             "millstream.state_bytes" => job.state_bytes_max = number(1 << 10, 1 << 50)? as usize,
             "millstream.table_bytes" => changed.table_bytes = number(1, 1 << 30)? as usize,
-            "millstream.multicast" => {
-                job.casting.multicast = multicast(&lower).ok_or(refused.clone())?;
+            "millstream.multicast" | "millstream.multicast_tree" => {
+                set_casting(&mut job.casting, name, &lower).ok_or(refused.clone())?;
             }
             "millstream.multicast_queue" => {
                 job.casting.queue_frames = number(1, 1 << 16)? as u32;
-            }
-            "millstream.multicast_tree" => {
-                job.casting.tree = tree(&lower).ok_or(refused.clone())?
             }
             "millstream.spill_dir" => {
                 job.spill = match (value.trim(), lower.as_str()) {
@@ -355,6 +352,15 @@ impl InForce {
         *self = changed;
         Ok(())
     }
+}
+
+/// Puts a value of how rows reach every worker in force. Lower case.
+fn set_casting(casting: &mut Casting, name: &str, value: &str) -> Option<()> {
+    match name {
+        "millstream.multicast" => casting.multicast = multicast(value)?,
+        _ => casting.tree = tree(value)?,
+    }
+    Some(())
 }
 
 /// Puts a value of how nodes are connected in force. Lower case.
