@@ -322,11 +322,8 @@ impl InForce {
             "millstream.slots" => job.ring.slots = number(3, 64)? as u32,
             "millstream.state_bytes" => job.state_bytes_max = number(1 << 10, 1 << 50)? as usize,
             "millstream.table_bytes" => changed.table_bytes = number(1, 1 << 30)? as usize,
-            "millstream.multicast" | "millstream.multicast_tree" => {
+            "millstream.multicast" | "millstream.multicast_queue" | "millstream.multicast_tree" => {
                 set_casting(&mut job.casting, name, &lower).ok_or(refused.clone())?;
-            }
-            "millstream.multicast_queue" => {
-                job.casting.queue_frames = number(1, 1 << 16)? as u32;
             }
             "millstream.spill_dir" => {
                 job.spill = match (value.trim(), lower.as_str()) {
@@ -358,7 +355,11 @@ impl InForce {
 fn set_casting(casting: &mut Casting, name: &str, value: &str) -> Option<()> {
     match name {
         "millstream.multicast" => casting.multicast = multicast(value)?,
-        _ => casting.tree = tree(value)?,
+        "millstream.multicast_tree" => casting.tree = tree(value)?,
+        _ => {
+            let frames = bytes(value).filter(|frames| (1..=1 << 16).contains(frames))?;
+            casting.queue_frames = frames as u32;
+        }
     }
     Some(())
 }

@@ -103,7 +103,7 @@ impl Slice {
         Ok(())
     }
 
-    /// Folds in rows without arguments.
+    /// Folds in rows without arguments, of groups that an accumulator tells apart from holes.
     fn fold(&mut self, ids: &[u32]) -> Result<(), StateError> {
         let (groups, total) = (Groups::each(ids), self.index.total());
         let mut accumulators = self.accumulators.iter_mut();
