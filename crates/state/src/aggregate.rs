@@ -46,7 +46,8 @@ pub enum Holes {
     /// They cost a slot of so many bytes; what comes out for them is thrown away. Promised only
     /// while no argument has a null.
     Kept(usize),
-    /// As `Kept`, and [`Accumulator::occupied`] tells them apart from ids with rows.
+    /// As `Kept`, and [`Accumulator::occupied`] tells them apart from ids with rows, as long as
+    /// [`Accumulator::shows`] has said so of all that came.
     Told(usize),
 }
 
@@ -101,6 +102,13 @@ pub trait Accumulator: Send {
 
     /// Bytes held.
     fn bytes(&self) -> usize;
+
+    /// Whether [`Accumulator::occupied`] will tell the ids that get these rows, or these partial
+    /// states: the columns of `update` or `merge`, without nulls.
+    fn shows(&self, columns: &[ArrayRef]) -> bool {
+        let _ = columns;
+        true
+    }
 
     /// Which of `ids` had a row, if [`Aggregate::holes`] says [`Holes::Told`].
     fn occupied(&self, ids: Range<usize>) -> Option<BooleanBuffer> {

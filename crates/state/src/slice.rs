@@ -72,7 +72,7 @@ pub struct Slice {
     spec: Arc<GroupBy>,
     index: Index,
     accumulators: Vec<Box<dyn Accumulator>>,
-    /// The accumulator that knows which ids have rows, if there is one.
+    /// The accumulator that knows which ids have rows, if there is one, and as long as it does.
     teller: Option<usize>,
     /// Which ids have rows, where they may have holes and there is no teller.
     marks: Table<u8>,
@@ -102,12 +102,11 @@ impl Slice {
     /// An empty slice. Keys of types that cannot be grouped are refused with the first rows.
     pub fn new(spec: &Arc<GroupBy>) -> Self {
         let index = Index::new(&spec.keys, spec.options.key_mode, spec.hole_bytes().is_none());
-        let told = |aggregate: &Arc<dyn Aggregate>| matches!(aggregate.holes(), Holes::Told(_));
         Self {
             spec: Arc::clone(spec),
             index,
             accumulators: spec.aggregates.iter().map(|aggregate| aggregate.create()).collect(),
-            teller: spec.aggregates.iter().position(told),
+            teller: teller(spec),
             marks: Table::new(),
             started: false,
             touched: false,
@@ -280,12 +279,18 @@ impl Slice {
             return Err(StateError::GivenOut);
         }
         self.clear_spent();
-        if self.is_direct() && input.has_nulls() {
+        let nulls = input.has_nulls();
+        if nulls && self.is_direct() {
             self.go_dense()?;
         }
         let ids = std::mem::take(&mut self.ids);
         let before = self.index.total();
-        let (ids, interned) = self.intern(keys, ids);
+        let (mut ids, mut interned) = self.intern(keys, ids);
+        if nulls && self.is_direct() && interned.is_ok() {
+            // What was a hash table has just become an array.
+            self.go_dense()?;
+            (ids, interned) = self.intern(keys, ids);
+        }
         let known = self.is_direct() && self.index.total() == before;
         let applied = interned.and_then(|()| {
             if matches!(self.index, Index::One) {
@@ -301,9 +306,15 @@ impl Slice {
     }
 
     fn accumulate(&mut self, input: Input<'_>, groups: &Groups) -> Result<(), StateError> {
-        self.started = true;
         self.touched |= matches!(input, Input::Rows(_));
         let total = self.index.total();
+        if let Some(teller) = self.teller
+            && self.is_direct()
+            && !self.accumulators[teller].shows(input.of(teller, &self.spec))
+        {
+            self.mark_occupied();
+        }
+        self.started = true;
         if self.is_direct() && self.teller.is_none() {
             self.marks.grow(total.max(groups.reach() + 1));
             kernel::touch(self.marks.as_mut(), groups, |mark| *mark = 1);
@@ -383,6 +394,17 @@ impl Slice {
             Index::Hash(index) => index.intern(words, nulls, ids),
             _ => unreachable!("words are interned by Array and Hash"),
         }
+    }
+
+    /// From here on marks tell which ids have rows.
+    fn mark_occupied(&mut self) {
+        let total = if self.started { self.index.total() } else { 0 };
+        if let Some(occupied) = self.occupied(0..total) {
+            self.marks.grow(total);
+            let marks = self.marks.as_mut();
+            occupied.set_indices().for_each(|id| marks[id] = 1);
+        }
+        self.teller = None;
     }
 
     fn is_direct(&self) -> bool {
@@ -465,6 +487,7 @@ impl Slice {
         self.ranges.start_anew();
         self.accumulators.iter_mut().for_each(|accumulator| accumulator.clear(spent.used));
         self.marks.clear(spent.used);
+        self.teller = teller(&self.spec);
         match &mut self.index {
             // Its range was too large for its groups: the next ones may have a better.
             Index::Array(array) if array.is_sparse(spent.groups, SPARSE_MAX) => {
@@ -477,7 +500,30 @@ impl Slice {
     }
 }
 
-impl Input<'_> {
+/// Who is asked which ids have rows: whose answer takes the least memory to be read.
+fn teller(spec: &GroupBy) -> Option<usize> {
+    let bytes = |aggregate: &Arc<dyn Aggregate>| match aggregate.holes() {
+        Holes::Told(bytes) => Some(bytes),
+        Holes::Refused | Holes::Kept(_) => None,
+    };
+    let tellers = spec.aggregates.iter().enumerate();
+    let tellers = tellers.filter_map(|(at, aggregate)| Some((bytes(aggregate)?, at)));
+    tellers.min().map(|(_, at)| at)
+}
+
+impl<'a> Input<'a> {
+    /// The columns of an aggregate.
+    fn of(self, at: usize, spec: &GroupBy) -> &'a [ArrayRef] {
+        match self {
+            Self::Rows(args) => &args[at],
+            Self::States(states) => {
+                let of = |aggregate: &Arc<dyn Aggregate>| aggregate.state_types().len();
+                let begin = spec.aggregates[..at].iter().map(of).sum();
+                &states[begin..begin + of(&spec.aggregates[at])]
+            }
+        }
+    }
+
     fn has_nulls(&self) -> bool {
         let null = |column: &ArrayRef| column.logical_null_count() > 0;
         match self {

@@ -81,14 +81,14 @@ fn oracle(batches: &[Batch]) -> Vec<Vec<String>> {
     let mut rows: Vec<Vec<String>> = groups
         .into_iter()
         .map(|(key, (rows, values))| {
-            let total: i64 = values.iter().sum();
+            let total: i128 = values.iter().map(|&value| i128::from(value)).sum();
             let some = !values.is_empty();
             let mean = total as f64 / values.len() as f64;
             vec![
                 show(key),
                 rows.to_string(),
                 values.len().to_string(),
-                show(some.then_some(total)),
+                show(some.then_some(total as i64)),
                 show(values.iter().min().copied()),
                 show(values.iter().max().copied()),
                 if some { format!("{mean:?}") } else { String::new() },
@@ -205,6 +205,47 @@ proptest! {
         let spec = spec(vec![DataType::Int64], all(), None);
         for workers in 1..3 {
             prop_assert_eq!(&text(&late_merge(&spec, &batches, workers)), &expected);
+        }
+    }
+
+    #[test]
+    fn aggregates_tell_which_ids_have_rows(
+        batches in prop::collection::vec(
+            (0u32..4, prop::collection::vec((0i64..90, -9i64..9), 1..30)),
+            1..9,
+        ),
+        workers in 1usize..4,
+    ) {
+        // Of some batches there are nulls, so that states of no value meet arrays with holes; of
+        // others the worst value of its type, which looks like none.
+        let of = |end: i64| {
+            let batch = |(kind, rows): &(u32, Vec<(i64, i64)>)| {
+                let value = |value: i64| match (kind, value) {
+                    (0, 5..) => None,
+                    (1, 5..) => Some(end),
+                    _ => Some(value),
+                };
+                rows.iter().map(|&(key, v)| (Some(key), value(v))).collect()
+            };
+            batches.iter().map(batch).collect::<Vec<Batch>>()
+        };
+        let int = DataType::Int64;
+        let cases = [
+            (i64::MIN, [max(&int), min(&int)], [5, 4]),
+            (i64::MAX, [min(&int), max(&int)], [4, 5]),
+            (7, [avg(&int), sum(&int)], [6, 3]),
+        ];
+        for (end, aggregates, columns) in cases {
+            let batches = of(end);
+            let spec = spec(vec![int.clone()], aggregates.into_iter().flatten().collect(), None);
+            let row = |row: Vec<String>| vec![&row[0], &row[columns[0]], &row[columns[1]]]
+                .into_iter()
+                .cloned()
+                .collect::<Vec<_>>();
+            let expected: Vec<_> = oracle(&batches).into_iter().map(row).collect();
+            let mut merged = text(&late_merge(&spec, &batches, workers));
+            merged.sort();
+            prop_assert_eq!(&merged, &expected);
         }
     }
 
@@ -410,6 +451,24 @@ fn an_aggregate_that_stands_no_holes_sees_none() {
         assert_eq!(slice.key_mode(), KeyMode::Array);
     }
     assert_eq!(text(&delta(&mut slice)), [["", "1"], ["-9", "1"], ["50", "1"], ["70", "1"]]);
+}
+
+#[test]
+fn an_array_that_begins_with_nulls_has_no_holes() {
+    let spec = spec(vec![DataType::Int64], max(&DataType::Int64).into_iter().collect(), None);
+    let mut slice = Slice::new(&spec);
+    let mut update = |keys: Vec<i64>, value: Option<i64>| {
+        let values: Int64Array = keys.iter().map(|_| value).collect();
+        let keys: ArrayRef = Arc::new(Int64Array::from(keys));
+        slice.update(&[keys], &[vec![Arc::new(values)]]).unwrap();
+        slice.key_mode()
+    };
+    assert_eq!(update((0..1_000).map(|key| key * 130).collect(), Some(1)), KeyMode::Hash);
+    assert_eq!(update((0..9_000).map(|key| key * 14).collect(), Some(2)), KeyMode::Hash);
+    assert_eq!(update((128_960..128_963).collect(), None), KeyMode::Array);
+    let rows = text(&values(&mut slice));
+    let of = |key: &str| rows.iter().find(|row| row[0] == key).map(|row| row[1].as_str());
+    assert_eq!([of("128960"), of("128961"), of("128962")], [Some("1"), Some(""), Some("")]);
 }
 
 #[test]

@@ -117,13 +117,18 @@ impl<T: Plain> Table<T> {
     where
         T: PartialEq,
     {
-        let own = self.as_ref().get(ids.start..ids.end.min(self.len())).unwrap_or(&[]);
         let zero = T::new_zeroed();
+        self.which(ids, |entry| *entry != zero)
+    }
+
+    /// Of which of `ids` it is true; false behind the end.
+    pub(crate) fn which(&self, ids: Range<usize>, is: impl Fn(&T) -> bool) -> BooleanBuffer {
+        let own = self.as_ref().get(ids.start..ids.end.min(self.len())).unwrap_or(&[]);
         let mut words: Vec<u64> = Vec::with_capacity(ids.len().div_ceil(64));
         let (full, rest) = own.as_chunks::<64>();
-        words.extend(full.iter().map(|entries| kernel::bits(entries.map(|entry| entry != zero))));
+        words.extend(full.iter().map(|entries| kernel::bits(entries.each_ref().map(&is))));
         let mut last = [false; 64];
-        last.iter_mut().zip(rest).for_each(|(set, entry)| *set = *entry != zero);
+        last.iter_mut().zip(rest).for_each(|(set, entry)| *set = is(entry));
         words.push(kernel::bits(last));
         words.resize(ids.len().div_ceil(64), 0);
         BooleanBuffer::new(Buffer::from_vec(words), 0, ids.len())

@@ -50,6 +50,28 @@ pub fn ascends(times: &[i64]) -> bool {
     sign >= 0
 }
 
+/// Whether one of the values is `value`.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+pub(crate) fn any_is(values: &[i64], value: i64) -> bool {
+    // The sign of what is one less than nothing, and of no other difference that had none: see
+    // `ascends`.
+    let (eights, few) = values.as_chunks::<8>();
+    let mut signs = [0; 8];
+    for (at, eight) in eights.iter().enumerate() {
+        prefetch(values, at * 8 + AHEAD);
+        for (sign, &other) in signs.iter_mut().zip(eight) {
+            let apart = other ^ value;
+            *sign |= apart.wrapping_sub(1) & !apart;
+        }
+    }
+    let mut sign = signs.iter().fold(0, |all, sign| all | sign);
+    for &other in few {
+        let apart = other ^ value;
+        sign |= apart.wrapping_sub(1) & !apart;
+    }
+    sign < 0
+}
+
 /// The least and the greatest, if there are any.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub fn least_greatest(values: &[i64]) -> Option<(i64, i64)> {
@@ -407,6 +429,22 @@ mod tests {
         }
         assert!(!ascends(&[i64::MIN, i64::MAX]), "the difference overflows");
         assert!(!ascends(&[0, i64::MAX]), "in the outer half of the axis");
+    }
+
+    #[test]
+    fn a_value_is_found_wherever_it_is() {
+        for len in lengths() {
+            for value in [i64::MIN, -1, 0, 1, i64::MAX] {
+                let other = [value ^ 1, value ^ i64::MIN, !value];
+                let mut values: Vec<i64> = (0..len).map(|at| other[at % 3]).collect();
+                assert!(!any_is(&values, value), "{value} of {len}");
+                for at in (0..len).step_by(1 + len / 40) {
+                    let before = std::mem::replace(&mut values[at], value);
+                    assert!(any_is(&values, value), "{value} at {at} of {len}");
+                    values[at] = before;
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Averages as `Float64`, of a state of count (`UInt64`) and sum (`Float64`).
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, Float64Array, UInt64Array};
-use arrow::buffer::NullBuffer;
+use arrow::array::{Array, ArrayRef, AsArray, Float64Array, UInt64Array};
+use arrow::buffer::{BooleanBuffer, NullBuffer};
 use arrow::datatypes::{
     DataType, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type,
     UInt16Type, UInt32Type, UInt64Type,
@@ -71,7 +72,7 @@ impl<T: Number> Aggregate for Avg<T> {
     }
 
     fn holes(&self) -> Holes {
-        Holes::Kept(size_of::<Mean>())
+        Holes::Told(size_of::<Mean>())
     }
 }
 
@@ -177,5 +178,15 @@ impl<T: Number> Accumulator for Means<T> {
 
     fn bytes(&self) -> usize {
         self.means.bytes()
+    }
+
+    fn shows(&self, columns: &[ArrayRef]) -> bool {
+        // Rows count one each; a state may be of nulls alone, and counts nothing.
+        let [counts, _sums] = columns else { return true };
+        counts.as_primitive_opt::<UInt64Type>().is_none_or(|counts| !counts.values().contains(&0))
+    }
+
+    fn occupied(&self, ids: Range<usize>) -> Option<BooleanBuffer> {
+        Some(self.means.which(ids, |mean| mean.count != 0))
     }
 }

@@ -7,16 +7,19 @@
 //! merge does not have.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, PrimitiveArray};
+use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, PrimitiveArray};
+use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::DataType;
+use zerocopy::FromZeros;
 
 use super::valid::Valid;
 use super::{Values, column};
 use crate::table::{Plain, Table};
 use crate::words::with_fixed;
-use crate::{Accumulator, Aggregate, Groups, Holes, Part, StateError, kernel};
+use crate::{Accumulator, Aggregate, Groups, Holes, Part, StateError, kernel, vector};
 
 /// `max` of integers, floats, dates, times, timestamps and durations; `None` for other types.
 pub fn max(of: &DataType) -> Option<Arc<dyn Aggregate>> {
@@ -41,10 +44,14 @@ trait Ordered: Copy {
     type Code: Plain + Ord + Send + std::ops::Not<Output = Self::Code>;
     fn encode(self) -> Self::Code;
     fn decode(code: Self::Code) -> Self;
+    /// Whether one of `values` is the one whose code is `code`.
+    fn any_has(values: &[Self], code: Self::Code) -> bool {
+        values.iter().fold(false, |any, value| any | (value.encode() == code))
+    }
 }
 
 macro_rules! ordered_integer {
-    ($($signed:ty, $unsigned:ty);*) => {
+    ($($signed:ty, $unsigned:ty $(, $any_is:path)?);*) => {
         $(
             impl Ordered for $signed {
                 type Code = $unsigned;
@@ -55,6 +62,9 @@ macro_rules! ordered_integer {
                 fn decode(code: $unsigned) -> Self {
                     code as $signed ^ <$signed>::MIN
                 }
+                $(fn any_has(values: &[Self], code: $unsigned) -> bool {
+                    $any_is(values, Self::decode(code))
+                })?
             }
             impl Ordered for $unsigned {
                 type Code = $unsigned;
@@ -69,7 +79,7 @@ macro_rules! ordered_integer {
         )*
     };
 }
-ordered_integer!(i8, u8; i16, u16; i32, u32; i64, u64);
+ordered_integer!(i8, u8; i16, u16; i32, u32; i64, u64, vector::any_is);
 
 macro_rules! ordered_float {
     ($($float:ty, $signed:ty, $unsigned:ty);*) => {
@@ -123,7 +133,7 @@ where
     }
 
     fn holes(&self) -> Holes {
-        Holes::Kept(size_of::<<T::Native as Ordered>::Code>())
+        Holes::Told(size_of::<<T::Native as Ordered>::Code>())
     }
 }
 
@@ -208,5 +218,16 @@ impl<T: Values<Native: Ordered>, const MAX: bool> Accumulator for Extremes<T, MA
 
     fn bytes(&self) -> usize {
         self.codes.bytes() + self.valid.bytes()
+    }
+
+    fn shows(&self, columns: &[ArrayRef]) -> bool {
+        // What is worse than all others has the code of no value.
+        let Some(values) = columns[0].as_primitive_opt::<T>() else { return true };
+        let none = <T::Native as Ordered>::Code::new_zeroed();
+        !T::Native::any_has(values.values(), if MAX { none } else { !none })
+    }
+
+    fn occupied(&self, ids: Range<usize>) -> Option<BooleanBuffer> {
+        Some(self.codes.not_zero(ids))
     }
 }
