@@ -6,7 +6,7 @@ source "$(dirname "$0")/env.sh"
 source "$root/scripts/apt.sh"
 cd "$root"
 
-peers=${PEERS:-duckdb polars datafusion clickhouse timely flink flink-combine}
+peers=${PEERS:-duckdb polars datafusion clickhouse timely timely-numbers flink flink-combine}
 built=$CARGO_TARGET_DIR/peers
 mkdir -p "$built"
 
@@ -21,7 +21,7 @@ fi
 
 say "building"
 cargo build --release --workspace --bin millstream
-case " $peers " in *' timely '*)
+case " $peers " in *' timely'*)
   cargo build --release --locked --manifest-path bench/peers/timely/Cargo.toml --target-dir "$built/timely"
   ;;
 esac

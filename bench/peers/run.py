@@ -18,11 +18,12 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-STREAMING = {"timely", "flink", "flink-combine"}
+STREAMING = {"timely", "timely-numbers", "flink", "flink-combine"}
 # Rows of joins are longer: so many times fewer of them.
 FEWER = {"nb8": 8, "nb11": 8}
-# Who joins.
-JOINERS = {"nb8": {"timely", "flink"}, "nb11": {"flink"}}
+# Who joins, and who does nothing else.
+JOINERS = {"nb8": {"timely", "timely-numbers", "flink"}, "nb11": {"flink"}}
+JOINS_ONLY = {"timely-numbers"}
 
 
 class Peer:
@@ -73,7 +74,7 @@ def compare(arguments, workload, peers, directory):
     expected = json.loads(subprocess.check_output([*ours, "--write", str(rows)], text=True))
     if expected["rows"] != count:
         raise SystemExit(f"{expected['rows']} rows were written, not {count}")
-    peers = [name for name in peers if name in JOINERS.get(workload, peers)]
+    peers = [name for name in peers if name in JOINERS.get(workload, set(peers) - JOINS_ONLY)]
     started = [Peer(name, command(arguments, name, workload, rows)) for name in peers]
     refused = []
     rates = []
@@ -109,8 +110,9 @@ def command(arguments, name, workload, rows):
     options = ["--workload", workload, "--rows", str(rows), "--threads", str(arguments.threads)]
     if workload in JOINERS:
         options[3] = str(pack(arguments, workload, rows))
-    if name == "timely":
-        return [arguments.timely, "--version", arguments.timely_version, *options]
+    if name in ("timely", "timely-numbers"):
+        numbers = ["--numbers"] if name == "timely-numbers" else []
+        return [arguments.timely, "--version", arguments.timely_version, *options, *numbers]
     if name in ("flink", "flink-combine"):
         options[3] = str(pack(arguments, workload, rows))
         combine = ["--combine"] if name == "flink-combine" else []
@@ -156,7 +158,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
     add("--workloads", default="ysb,ysb-keys,ro,cm,nb7,nb8,nb11")
-    add("--peers", default="duckdb,polars,datafusion,clickhouse,timely,flink,flink-combine")
+    add("--peers", default="duckdb,polars,datafusion,clickhouse,timely,timely-numbers,flink,flink-combine")
     add("--threads", type=int, default=1)
     add("--rows", type=int, default=32_000_000)
     add("--runs", type=int, default=5)

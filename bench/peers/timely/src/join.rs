@@ -1,15 +1,21 @@
 //! Two tables that are joined by key in windows: two sources, an exchange by key, and for each
-//! window a hash table of both sides, in which each row looks for those that came before it. Rows
-//! stay where they are in memory, and their numbers travel: threads share it.
+//! window a hash table of both sides, in which each row looks for those that came before it.
+//!
+//! Rows travel whole, and what comes out are whole rows of both sides, as in a dataflow that runs
+//! in several processes and whose results somebody reads. Or they stay where they are in memory,
+//! and their numbers travel: threads of one process share it, and no row is put together.
 
 use std::error::Error;
 use std::fs::File;
+use std::hint::black_box;
 use std::io::{BufReader, Read};
 use std::sync::{Arc, Mutex};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use timely::dataflow::channels::pact::Exchange;
+use serde::{Deserialize, Serialize};
+use timely::ExchangeData;
+use timely::dataflow::channels::pact::{Exchange, Pipeline};
 use timely::dataflow::operators::Operator;
 use timely::dataflow::operators::generic::operator::source;
 use timely::dataflow::{Scope, Stream};
@@ -17,11 +23,12 @@ use timely::dataflow::{Scope, Stream};
 use crate::{ROWS_PER_TURN, Sums};
 
 /// A row; its other columns are one text.
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Event {
     time: i64,
     key: u64,
     value: i64,
-    _text: String,
+    text: String,
 }
 
 /// What is joined.
@@ -36,11 +43,14 @@ pub struct Workload {
 /// The rows of both tables, in the order of event time.
 pub type Tables = [Vec<Event>; 2];
 
-/// Of each key the numbers of its rows, of both sides.
-type Keys = HashMap<u64, [Vec<u64>; 2], FixedState>;
+/// Of each key its rows, or their numbers, of both sides.
+type Keys<T> = HashMap<u64, [Vec<T>; 2], FixedState>;
 
 /// The windows that are open.
-type Windows = HashMap<u64, Keys, FixedState>;
+type Windows<T> = HashMap<u64, Keys<T>, FixedState>;
+
+/// Pairs of rows, or of their numbers.
+type Pairs<'scope, T> = Stream<'scope, u64, Vec<(T, T)>>;
 
 /// The workload of that name, if it is one.
 pub fn workload(name: &str) -> Option<Workload> {
@@ -73,13 +83,18 @@ fn table_in(path: &str) -> Result<Vec<Event>, Box<dyn Error>> {
             let word = words[at..at + 8].try_into();
             word.map(i64::from_le_bytes).unwrap_or_default()
         });
-        rows.push(Event { time, key: key as u64, value, _text: String::from_utf8(text)? });
+        rows.push(Event { time, key: key as u64, value, text: String::from_utf8(text)? });
     }
     Ok(rows)
 }
 
-/// Joins, and adds up what came out.
-pub fn run(workload: Workload, rows: &Arc<Tables>, threads: usize) -> Result<Sums, String> {
+/// Joins, and adds up what came out; `numbers` is whether rows' numbers travel in their place.
+pub fn run(
+    workload: Workload,
+    rows: &Arc<Tables>,
+    threads: usize,
+    numbers: bool,
+) -> Result<Sums, String> {
     let rows = Arc::clone(rows);
     let total = Arc::new(Mutex::new(Sums::default()));
     let result = Arc::clone(&total);
@@ -88,48 +103,26 @@ pub fn run(workload: Workload, rows: &Arc<Tables>, threads: usize) -> Result<Sum
         let (rows, total) = (Arc::clone(&rows), Arc::clone(&total));
         let own = (worker.index(), threads);
         worker.dataflow::<u64, _, _>(move |scope| {
-            let left = table(scope, workload, &rows, 0, own);
-            let right = table(scope, workload, &rows, 1, own);
-            let by_key = || Exchange::new(|row: &(u64, u64)| row.0);
-            let met = left.binary_frontier(right, by_key(), by_key(), "join", |_, _| {
-                let mut windows = Windows::default();
-                move |(left, of_left), (right, of_right), output| {
-                    left.for_each_time(|time, batches| {
-                        let keys = windows.entry(*time.time()).or_default();
-                        let mut session = output.session(&time);
-                        for &(key, row) in batches.flat_map(|batch| batch.iter()) {
-                            let rows = keys.entry(key).or_default();
-                            rows[1].iter().for_each(|&other| session.give((row, other)));
-                            rows[0].push(row);
-                        }
-                    });
-                    right.for_each_time(|time, batches| {
-                        let keys = windows.entry(*time.time()).or_default();
-                        let mut session = output.session(&time);
-                        for &(key, row) in batches.flat_map(|batch| batch.iter()) {
-                            let rows = keys.entry(key).or_default();
-                            rows[0].iter().for_each(|&other| session.give((other, row)));
-                            rows[1].push(row);
-                        }
-                    });
-                    windows.retain(|time, _| of_left.less_equal(time) || of_right.less_equal(time));
-                }
-            });
-            let met: Stream<'_, u64, Vec<(u64, u64)>> = met;
-            met.sink(timely::dataflow::channels::pact::Pipeline, "sums", move |(input, _)| {
-                let mut sums = Sums::default();
-                input.for_each_time(|_, batches| {
-                    for &(left, right) in batches.flat_map(|batch| batch.iter()) {
-                        let [left, right] = [&rows[0][left as usize], &rows[1][right as usize]];
-                        let value = (right.key + 1).wrapping_mul(left.value as u64);
-                        sums.rows += 1;
-                        sums.whole = sums.whole.wrapping_add(value);
-                    }
-                });
-                let mut total = total.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                total.rows += sums.rows;
-                total.whole = total.whole.wrapping_add(sums.whole);
-            });
+            let table = |side| (Arc::clone(&rows), side, own);
+            if numbers {
+                let number = |_: &Event, number: usize| number as u64;
+                let left = source_of(scope, workload, table(0), number);
+                let right = source_of(scope, workload, table(1), number);
+                let pair = move |&(left, right): &(u64, u64)| {
+                    let [left, right] = [&rows[0][left as usize], &rows[1][right as usize]];
+                    (left.value, right.key)
+                };
+                add_up(meet(left, right), pair, total);
+            } else {
+                let whole = |row: &Event, _: usize| row.clone();
+                let left = source_of(scope, workload, table(0), whole);
+                let right = source_of(scope, workload, table(1), whole);
+                let pair = |(left, right): &(Event, Event)| {
+                    black_box((left.text.len(), right.text.len()));
+                    (left.value, right.key)
+                };
+                add_up(meet(left, right), pair, total);
+            }
         });
     })?;
     guards.join().into_iter().collect::<Result<Vec<()>, _>>()?;
@@ -137,15 +130,65 @@ pub fn run(workload: Workload, rows: &Arc<Tables>, threads: usize) -> Result<Sum
     Ok(sums)
 }
 
-/// Keys and numbers of every n-th row of a table.
-fn table<'scope>(
+/// The rows of both sides that have the same key and lie in the same window.
+fn meet<'scope, T: ExchangeData + Clone>(
+    left: Stream<'scope, u64, Vec<(u64, T)>>,
+    right: Stream<'scope, u64, Vec<(u64, T)>>,
+) -> Pairs<'scope, T> {
+    let by_key = || Exchange::new(|row: &(u64, T)| row.0);
+    left.binary_frontier(right, by_key(), by_key(), "join", |_, _| {
+        let mut windows = Windows::<T>::default();
+        move |(left, of_left), (right, of_right), output| {
+            left.for_each_time(|time, batches| {
+                let keys = windows.entry(*time.time()).or_default();
+                let mut session = output.session(&time);
+                for (key, row) in batches.flat_map(|batch| batch.drain(..)) {
+                    let rows = keys.entry(key).or_default();
+                    rows[1].iter().for_each(|other| session.give((row.clone(), other.clone())));
+                    rows[0].push(row);
+                }
+            });
+            right.for_each_time(|time, batches| {
+                let keys = windows.entry(*time.time()).or_default();
+                let mut session = output.session(&time);
+                for (key, row) in batches.flat_map(|batch| batch.drain(..)) {
+                    let rows = keys.entry(key).or_default();
+                    rows[0].iter().for_each(|other| session.give((other.clone(), row.clone())));
+                    rows[1].push(row);
+                }
+            });
+            windows.retain(|time, _| of_left.less_equal(time) || of_right.less_equal(time));
+        }
+    })
+}
+
+/// Adds up what `pair` says of each pair: the left one's value and the right one's key.
+fn add_up<T: ExchangeData>(
+    pairs: Pairs<'_, T>,
+    pair: impl Fn(&(T, T)) -> (i64, u64) + 'static,
+    total: Arc<Mutex<Sums>>,
+) {
+    pairs.sink(Pipeline, "sums", move |(input, _)| {
+        let mut sums = Sums::default();
+        input.for_each_time(|_, batches| {
+            for (value, key) in batches.flat_map(|batch| batch.iter()).map(&pair) {
+                sums.rows += 1;
+                sums.whole = sums.whole.wrapping_add((key + 1).wrapping_mul(value as u64));
+            }
+        });
+        let mut total = total.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        total.rows += sums.rows;
+        total.whole = total.whole.wrapping_add(sums.whole);
+    });
+}
+
+/// The key, and what `of` makes of a row and its number, of every n-th row of a table.
+fn source_of<'scope, T: ExchangeData>(
     scope: Scope<'scope, u64>,
     workload: Workload,
-    rows: &Arc<Tables>,
-    side: usize,
-    (own, threads): (usize, usize),
-) -> Stream<'scope, u64, Vec<(u64, u64)>> {
-    let rows = Arc::clone(rows);
+    (rows, side, (own, threads)): (Arc<Tables>, usize, (usize, usize)),
+    of: impl Fn(&Event, usize) -> T + 'static,
+) -> Stream<'scope, u64, Vec<(u64, T)>> {
     source(scope, "rows", |capability, info| {
         let activator = scope.activator_for(info.address);
         let mut capability = Some(capability);
@@ -160,7 +203,7 @@ fn table<'scope>(
                 let mut session = output.session(&held);
                 let before = (window + 1) * workload.window;
                 while at < turn && rows[at].time < before {
-                    session.give((rows[at].key, at as u64));
+                    session.give((rows[at].key, of(&rows[at], at)));
                     at += threads;
                 }
             }

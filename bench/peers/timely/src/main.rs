@@ -27,6 +27,10 @@ use timely::dataflow::operators::generic::operator::source;
 /// Rows that the source gives out in one turn.
 const ROWS_PER_TURN: usize = 64 << 10;
 
+/// The allocator that Millstream has too: rows that travel whole are allocated one by one.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[derive(Clone, Copy)]
 enum Aggregate {
     Count,
@@ -119,7 +123,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let version = option("--version")?;
     if let Some(workload) = join::workload(&name) {
         let rows = Arc::new(join::read(&workload, &path)?);
-        return serve(&version, || join::run(workload, &rows, threads));
+        let numbers = std::env::args().any(|argument| argument == "--numbers");
+        return serve(&version, || join::run(workload, &rows, threads, numbers));
     }
     let workload = workload(&name).ok_or_else(|| format!("no workload {name}"))?;
     let rows = Arc::new(read(&workload, &path, threads)?);
