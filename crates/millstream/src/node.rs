@@ -149,8 +149,8 @@ impl Node<'_> {
             drop(events);
             // Without a gate, workers that wait at it end.
             started?;
-            self.open(gates, &received, &shared)?;
-            let report = self.watch(&received, (&shop, scope), &shared, watch, options)?;
+            let start = self.open(gates, &received, &shared)?;
+            let report = self.watch(start, &received, (&shop, scope), &shared, watch, options)?;
             Ok(Report { joined: pairs.joined().to_vec(), ..report })
         })
     }
@@ -190,13 +190,14 @@ impl Node<'_> {
         }
     }
 
-    /// Waits until all workers of the job have opened, then lets this node's run.
+    /// Waits until all workers of the job have opened, then lets this node's run. Tells when: who
+    /// wakes another thread may wait for a processor itself.
     fn open(
         &self,
         gates: Vec<Sender<()>>,
         events: &Receiver<Event>,
         shared: &Shared,
-    ) -> Result<(), Error> {
+    ) -> Result<Instant, Error> {
         for _ in &gates {
             if let Ok(Event::Ended(result)) = events.recv() {
                 shared.signals.abort();
@@ -205,23 +206,24 @@ impl Node<'_> {
             }
         }
         self.control.all_gather("open", Vec::new())?;
+        let start = Instant::now();
         for gate in gates {
             // A worker that is gone says so by its event.
             let _ = gate.send(());
         }
-        Ok(())
+        Ok(start)
     }
 
     /// Until all workers have ended here and everywhere.
     fn watch<'scope>(
         &self,
+        start: Instant,
         events: &Receiver<Event>,
         (shop, scope): (&'scope Workshop<'scope>, &'scope Scope<'scope, '_>),
         shared: &Shared,
         mut watch: Watch<'_>,
         options: &RunOptions<'_>,
     ) -> Result<Report, Error> {
-        let start = Instant::now();
         let mut running = shared.metrics.len();
         let mut ticks = 0;
         while running > 0 {
