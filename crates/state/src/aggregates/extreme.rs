@@ -44,9 +44,9 @@ trait Ordered: Copy {
     type Code: Plain + Ord + Send + std::ops::Not<Output = Self::Code>;
     fn encode(self) -> Self::Code;
     fn decode(code: Self::Code) -> Self;
-    /// Whether one of `values` is the one whose code is `code`.
-    fn any_has(values: &[Self], code: Self::Code) -> bool {
-        values.iter().fold(false, |any, value| any | (value.encode() == code))
+    /// Whether one of `values` has the code `end`: the least that there is, or the greatest.
+    fn any_at_end(values: &[Self], end: Self::Code) -> bool {
+        values.iter().fold(false, |any, value| any | (value.encode() == end))
     }
 }
 
@@ -62,8 +62,8 @@ macro_rules! ordered_integer {
                 fn decode(code: $unsigned) -> Self {
                     code as $signed ^ <$signed>::MIN
                 }
-                $(fn any_has(values: &[Self], code: $unsigned) -> bool {
-                    $any_is(values, Self::decode(code))
+                $(fn any_at_end(values: &[Self], end: $unsigned) -> bool {
+                    $any_is(values, Self::decode(end))
                 })?
             }
             impl Ordered for $unsigned {
@@ -95,6 +95,10 @@ macro_rules! ordered_float {
             fn decode(code: $unsigned) -> Self {
                 let sign = (!code as $signed >> (<$signed>::BITS - 1)) as $unsigned;
                 Self::from_bits(code ^ (sign | 1 << (<$signed>::BITS - 1)))
+            }
+            fn any_at_end(_: &[Self], _: $unsigned) -> bool {
+                // Both ends would be NaNs other than the one that all are.
+                false
             }
         })*
     };
@@ -222,9 +226,11 @@ impl<T: Values<Native: Ordered>, const MAX: bool> Accumulator for Extremes<T, MA
 
     fn shows(&self, columns: &[ArrayRef]) -> bool {
         // What is worse than all others has the code of no value.
-        let Some(values) = columns[0].as_primitive_opt::<T>() else { return true };
+        let Some(values) = columns.first().and_then(|column| column.as_primitive_opt::<T>()) else {
+            return true;
+        };
         let none = <T::Native as Ordered>::Code::new_zeroed();
-        !T::Native::any_has(values.values(), if MAX { none } else { !none })
+        !T::Native::any_at_end(values.values(), if MAX { none } else { !none })
     }
 
     fn occupied(&self, ids: Range<usize>) -> Option<BooleanBuffer> {
