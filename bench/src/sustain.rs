@@ -167,14 +167,16 @@ impl Stand<'_> {
         Ok(trials)
     }
 
-    /// Rows a second if all are there at once.
+    /// Rows a second if all are there at once, as node 0 has seen it: what follows from it must be
+    /// the same everywhere.
     fn at_once(&mut self, interval_ns: u64) -> Result<f64, BenchError> {
         let workers = u64::from(self.timed.plan.nodes * self.timed.plan.workers);
         let rows = Rows { lap_rows: LAP_ROWS, laps: 8 * workers, interval_ns };
         self.warm(rows)?;
         let pace = Pace { start_ns: 0, rate: f64::INFINITY };
         let elapsed_s = self.run(rows, pace, None)?.elapsed_s;
-        Ok((rows.lap_rows * rows.laps) as f64 / elapsed_s)
+        let rate = (rows.lap_rows * rows.laps) as f64 / elapsed_s;
+        Ok(f64::from_bits(self.agreed(rate.to_bits())?))
     }
 
     /// A run at a rate. All nodes get the same answer to whether it was sustained.
