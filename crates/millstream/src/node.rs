@@ -340,21 +340,60 @@ fn cpu_ns() -> u64 {
     times.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0)
 }
 
-/// Of the errors of a node's workers the one that explains the others: a link that broke is a
-/// consequence.
+/// Of the errors of a node's workers the one that explains the others, whichever came first.
 fn worst(first: Option<Error>, events: &Receiver<Event>) -> Error {
-    let mut worst = first;
-    for event in events {
-        let Event::Ended(Err(error)) = event else { continue };
-        if worst.as_ref().is_none_or(is_link) {
-            worst = Some(error);
-        }
+    let others = events.iter().filter_map(|event| match event {
+        Event::Ended(Err(error)) => Some(error),
+        _ => None,
+    });
+    let errors = first.into_iter().chain(others);
+    errors.min_by_key(remoteness).unwrap_or(Error::Cluster(ClusterError::Closed))
+}
+
+/// How far an error is from its cause: a connection that broke is the consequence of something
+/// else, and a link that nobody mends says more of it than one that has only ended, as those within
+/// a process do when a worker ends.
+fn remoteness(error: &Error) -> u32 {
+    match error {
+        Error::Dataflow(DataflowError::Unmended { .. }) => 1,
+        error if is_link(error) => 2,
+        _ => 0,
     }
-    worst.unwrap_or(Error::Cluster(ClusterError::Closed))
 }
 
 fn is_link(error: &Error) -> bool {
     use DataflowError::{Link, Unmended};
     let of_worker = matches!(error, Error::Dataflow(Link { .. } | Unmended { .. }));
     of_worker || matches!(error, Error::Link(_) | Error::Fabric(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use channel::LinkError;
+
+    use super::*;
+
+    #[test]
+    fn of_several_errors_the_cause_is_told_whichever_comes_first() {
+        let link = || DataflowError::Link { worker: 3, source: LinkError::Closed };
+        let unmended = || {
+            let reason = "no device".into();
+            DataflowError::Unmended { worker: 1, source: LinkError::Closed, reason }
+        };
+        let own = || DataflowError::Expression("too large".into());
+        let told = |order: Vec<DataflowError>| {
+            let (ended, events) = mpsc::channel();
+            let mut errors = order.into_iter().map(Error::from);
+            let first = errors.next();
+            errors.for_each(|error| ended.send(Event::Ended(Err(error))).expect("it is heard"));
+            drop(ended);
+            worst(first, &events).to_string()
+        };
+        for order in [vec![link(), unmended()], vec![unmended(), link()]] {
+            assert_eq!(told(order), Error::from(unmended()).to_string());
+        }
+        for order in [vec![unmended(), own(), link()], vec![own(), unmended()]] {
+            assert_eq!(told(order), Error::from(own()).to_string());
+        }
+    }
 }
