@@ -47,7 +47,7 @@ pub enum Holes {
     /// while no argument has a null.
     Kept(usize),
     /// As `Kept`, and [`Accumulator::occupied`] tells them apart from ids with rows, as long as
-    /// [`Accumulator::shows`] has said so of all that came.
+    /// [`Accumulator::shows`] says so.
     Told(usize),
 }
 
@@ -103,10 +103,9 @@ pub trait Accumulator: Send {
     /// Bytes held.
     fn bytes(&self) -> usize;
 
-    /// Whether [`Accumulator::occupied`] will tell the ids that get these rows, or these partial
-    /// states: the columns of `update` or `merge`, without nulls.
-    fn shows(&self, columns: &[ArrayRef]) -> bool {
-        let _ = columns;
+    /// Whether [`Accumulator::occupied`] tells all ids that rows or partial states have come for
+    /// since the last [`Accumulator::clear`]. Asked after each batch.
+    fn shows(&self) -> bool {
         true
     }
 

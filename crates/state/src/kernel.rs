@@ -15,7 +15,7 @@ const FAR_BYTES: usize = if cfg!(miri) { 1 << 9 } else { 1 << 19 };
 const AHEAD: usize = 24;
 /// How many bytes ahead memory is asked for where a column is read for the first time: two pages,
 /// since no processor does so across their ends.
-pub(crate) const COLUMN_AHEAD: usize = 8 << 10;
+const COLUMN_AHEAD: usize = 8 << 10;
 /// Of 64 bits with fewer set, each one is searched for.
 const SPARSE_BITS: usize = 12;
 
@@ -28,7 +28,7 @@ pub(crate) fn scatter<S, V: Copy>(
     table: &mut [S],
     groups: &Groups,
     values: &[V],
-    f: impl Fn(&mut S, V),
+    mut f: impl FnMut(&mut S, V),
 ) {
     assert!(groups.reach() < table.len() && groups.rows() == values.len());
     match groups.ids() {
@@ -41,7 +41,7 @@ pub(crate) fn scatter<S, V: Copy>(
             let (eights, few) = ids.as_chunks::<8>();
             let (of_eights, of_few) = values.as_chunks::<8>();
             for (at, (eight, of_eight)) in eights.iter().zip(of_eights).enumerate() {
-                prefetch(values, at * 8 + COLUMN_AHEAD / size_of::<V>().max(1));
+                prefetch_column(values, at * 8);
                 if far && let Some(next) = ids[at * 8..].get(AHEAD..AHEAD + 8) {
                     next.iter().for_each(|&next| prefetch(table, next as usize));
                 }
@@ -188,6 +188,32 @@ pub(crate) fn deposit(mut low: u64, mut places: u64) -> u64 {
 #[inline(always)]
 pub fn prefetch<S>(table: &[S], at: usize) {
     prefetch_at(table.as_ptr().wrapping_add(at));
+}
+
+/// Asks for the cache line that lies [`COLUMN_AHEAD`] bytes behind `column[at]`, which may be out
+/// of bounds, into the second-level cache: the first one has few places for lines on their way, and
+/// what is read meanwhile would wait for one of them.
+#[inline(always)]
+pub(crate) fn prefetch_column<V>(column: &[V], at: usize) {
+    let place = column.as_ptr().wrapping_add(at).cast::<u8>().wrapping_add(COLUMN_AHEAD);
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: prefetching does not access memory; any address will do. SSE is part of x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(place.cast()) };
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: as above; nothing that the program could notice is read or written. A load that will
+    // keep the line from the second level on.
+    unsafe {
+        std::arch::asm!(
+            "prfm pldl2keep, [{place}]",
+            place = in(reg) place,
+            options(nomem, nostack, preserves_flags)
+        );
+    }
+    #[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", not(miri)))))]
+    let _ = place;
 }
 
 /// Asks for the cache line of what may lie there.

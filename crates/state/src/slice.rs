@@ -308,16 +308,9 @@ impl Slice {
     fn accumulate(&mut self, input: Input<'_>, groups: &Groups) -> Result<(), StateError> {
         self.touched |= matches!(input, Input::Rows(_));
         let total = self.index.total();
-        if let Some(teller) = self.teller
-            && self.is_direct()
-            && !self.accumulators[teller].shows(input.of(teller, &self.spec))
-        {
-            self.mark_occupied();
-        }
         self.started = true;
         if self.is_direct() && self.teller.is_none() {
-            self.marks.grow(total.max(groups.reach() + 1));
-            kernel::touch(self.marks.as_mut(), groups, |mark| *mark = 1);
+            self.mark(groups);
         }
         match input {
             Input::Rows(args) => {
@@ -335,6 +328,13 @@ impl Slice {
                     states = rest;
                 }
             }
+        }
+        if self.is_direct()
+            && let Some(teller) = self.teller
+            && !self.accumulators[teller].shows()
+        {
+            self.mark_occupied();
+            self.mark(groups);
         }
         Ok(())
     }
@@ -396,9 +396,15 @@ impl Slice {
         }
     }
 
+    /// Marks that these have rows.
+    fn mark(&mut self, groups: &Groups) {
+        self.marks.grow(self.index.total().max(groups.reach() + 1));
+        kernel::touch(self.marks.as_mut(), groups, |mark| *mark = 1);
+    }
+
     /// From here on marks tell which ids have rows.
     fn mark_occupied(&mut self) {
-        let total = if self.started { self.index.total() } else { 0 };
+        let total = self.index.total();
         if let Some(occupied) = self.occupied(0..total) {
             self.marks.grow(total);
             let marks = self.marks.as_mut();
@@ -511,19 +517,7 @@ fn teller(spec: &GroupBy) -> Option<usize> {
     tellers.min().map(|(_, at)| at)
 }
 
-impl<'a> Input<'a> {
-    /// The columns of an aggregate.
-    fn of(self, at: usize, spec: &GroupBy) -> &'a [ArrayRef] {
-        match self {
-            Self::Rows(args) => &args[at],
-            Self::States(states) => {
-                let of = |aggregate: &Arc<dyn Aggregate>| aggregate.state_types().len();
-                let begin = spec.aggregates[..at].iter().map(of).sum();
-                &states[begin..begin + of(&spec.aggregates[at])]
-            }
-        }
-    }
-
+impl Input<'_> {
     fn has_nulls(&self) -> bool {
         let null = |column: &ArrayRef| column.logical_null_count() > 0;
         match self {

@@ -20,10 +20,7 @@ use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
 
 use crate::hash;
-use crate::kernel::{COLUMN_AHEAD, prefetch};
-
-/// How many words ahead memory is asked for where a column is read for the first time.
-const AHEAD: usize = COLUMN_AHEAD / 8;
+use crate::kernel::prefetch_column;
 
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -38,7 +35,7 @@ pub fn ascends(times: &[i64]) -> bool {
     let (eights, few) = rest.as_chunks::<8>();
     let mut signs = [0; 8];
     for (at, (before, eight)) in befores.iter().zip(eights).enumerate() {
-        prefetch(times, at * 8 + AHEAD);
+        prefetch_column(times, at * 8);
         for ((sign, &a), &b) in signs.iter_mut().zip(before).zip(eight) {
             *sign |= b.wrapping_sub(a) | (b ^ (b << 1));
         }
@@ -48,28 +45,6 @@ pub fn ascends(times: &[i64]) -> bool {
         sign |= b.wrapping_sub(a) | (b ^ (b << 1));
     }
     sign >= 0
-}
-
-/// Whether one of the values is `value`.
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-pub(crate) fn any_is(values: &[i64], value: i64) -> bool {
-    // The sign of what is one less than nothing, and of no other difference that had none: see
-    // `ascends`.
-    let (eights, few) = values.as_chunks::<8>();
-    let mut signs = [0; 8];
-    for (at, eight) in eights.iter().enumerate() {
-        prefetch(values, at * 8 + AHEAD);
-        for (sign, &other) in signs.iter_mut().zip(eight) {
-            let apart = other ^ value;
-            *sign |= apart.wrapping_sub(1) & !apart;
-        }
-    }
-    let mut sign = signs.iter().fold(0, |all, sign| all | sign);
-    for &other in few {
-        let apart = other ^ value;
-        sign |= apart.wrapping_sub(1) & !apart;
-    }
-    sign < 0
 }
 
 /// The least and the greatest, if there are any.
@@ -94,7 +69,7 @@ pub(crate) fn distances(words: &[u64], base: u64, out: &mut [u32]) -> (u64, u32)
     let (outs, out) = out[..words.len()].as_chunks_mut::<8>();
     let (mut anys, mut tops) = ([0; 8], [0; 8]);
     for (at, (eight, out)) in eights.iter().zip(outs).enumerate() {
-        prefetch(words, at * 8 + AHEAD);
+        prefetch_column(words, at * 8);
         for (lane, (&word, out)) in eight.iter().zip(out).enumerate() {
             let distance = word.wrapping_sub(base);
             anys[lane] |= distance;
@@ -125,7 +100,7 @@ pub(crate) fn near(words: &[u64], base: u64, len: u32, out: &mut [u32]) {
     let (eights, few) = words.as_chunks::<8>();
     let (outs, out) = out[..words.len()].as_chunks_mut::<8>();
     for (at, (eight, out)) in eights.iter().zip(outs).enumerate() {
-        prefetch(words, at * 8 + AHEAD);
+        prefetch_column(words, at * 8);
         for (&word, out) in eight.iter().zip(out) {
             let distance = word.wrapping_sub(base);
             *out = if distance < u64::from(len) { distance as u32 } else { u32::MAX };
@@ -249,7 +224,7 @@ pub fn equal(keys: &[i8], only: i8) -> BooleanBuffer {
     last[..rest.len()].copy_from_slice(rest);
     let mut bits = vec![0u64; lines.len() + 1];
     for (at, (line, bits)) in lines.iter().chain([&last]).zip(&mut bits).enumerate() {
-        prefetch(keys, at * 64 + COLUMN_AHEAD);
+        prefetch_column(keys, at * 64);
         for (at, keys) in line.as_chunks().0.iter().enumerate() {
             *bits |= u64::from(equal_of(keys, only)) << (16 * at);
         }
@@ -319,8 +294,7 @@ fn packing() -> Option<Pack> {
 }
 
 /// Makes a [`Pack`] of what stores those of eight values that are in a mask. There must be room for
-/// eight more than are set. Memory is not asked for ahead as in the other loops: beside stores that
-/// was measured to be slower.
+/// eight more than are set.
 #[cfg(target_arch = "x86_64")]
 macro_rules! pack {
     ($name:ident, $feature:literal, $store:ident) => {
@@ -330,6 +304,7 @@ macro_rules! pack {
             let words = bits.bit_chunks();
             for (word, eights) in words.iter_padded().zip(values.chunks(8)) {
                 for (mask, eight) in word.to_le_bytes().into_iter().zip(eights) {
+                    prefetch_column(eight, 0);
                     // SAFETY: at most eight values are written, of which as many count as are set,
                     // so fewer than the caller made room for lie before `next`.
                     unsafe { $store(eight, mask, out.as_mut_ptr().add(next)) };
@@ -429,22 +404,6 @@ mod tests {
         }
         assert!(!ascends(&[i64::MIN, i64::MAX]), "the difference overflows");
         assert!(!ascends(&[0, i64::MAX]), "in the outer half of the axis");
-    }
-
-    #[test]
-    fn a_value_is_found_wherever_it_is() {
-        for len in lengths() {
-            for value in [i64::MIN, -1, 0, 1, i64::MAX] {
-                let other = [value ^ 1, value ^ i64::MIN, !value];
-                let mut values: Vec<i64> = (0..len).map(|at| other[at % 3]).collect();
-                assert!(!any_is(&values, value), "{value} of {len}");
-                for at in (0..len).step_by(1 + len / 40) {
-                    let before = std::mem::replace(&mut values[at], value);
-                    assert!(any_is(&values, value), "{value} at {at} of {len}");
-                    values[at] = before;
-                }
-            }
-        }
     }
 
     #[test]

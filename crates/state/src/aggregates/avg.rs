@@ -64,7 +64,7 @@ impl<T: Number> Aggregate for Avg<T> {
     }
 
     fn create(&self) -> Box<dyn Accumulator> {
-        Box::new(Means::<T> { means: Table::new(), of: PhantomData })
+        Box::new(Means::<T> { means: Table::new(), hidden: false, of: PhantomData })
     }
 
     fn keeps_arrays(&self) -> bool {
@@ -87,6 +87,8 @@ struct Mean {
 /// The averages of one slice.
 struct Means<T> {
     means: Table<Mean>,
+    /// Whether a state of nulls alone was merged, which counts nothing.
+    hidden: bool,
     of: PhantomData<fn(T)>,
 }
 
@@ -139,6 +141,7 @@ impl<T: Number> Accumulator for Means<T> {
         if groups.rows() == 0 {
             return Ok(());
         }
+        self.hidden |= counts.values().contains(&0);
         let means = self.reserve(groups, total);
         kernel::scatter(means, groups, counts.values(), |mean, count| {
             mean.count = mean.count.wrapping_add(count);
@@ -170,6 +173,7 @@ impl<T: Number> Accumulator for Means<T> {
 
     fn clear(&mut self, total: usize) {
         self.means.clear(total);
+        self.hidden = false;
     }
 
     fn forget(&mut self, part: &Part) {
@@ -180,10 +184,8 @@ impl<T: Number> Accumulator for Means<T> {
         self.means.bytes()
     }
 
-    fn shows(&self, columns: &[ArrayRef]) -> bool {
-        // Rows count one each; a state may be of nulls alone, and counts nothing.
-        let [counts, _sums] = columns else { return true };
-        counts.as_primitive_opt::<UInt64Type>().is_none_or(|counts| !counts.values().contains(&0))
+    fn shows(&self) -> bool {
+        !self.hidden
     }
 
     fn occupied(&self, ids: Range<usize>) -> Option<BooleanBuffer> {

@@ -19,7 +19,7 @@ use super::valid::Valid;
 use super::{Values, column};
 use crate::table::{Plain, Table};
 use crate::words::with_fixed;
-use crate::{Accumulator, Aggregate, Groups, Holes, Part, StateError, kernel, vector};
+use crate::{Accumulator, Aggregate, Groups, Holes, Part, StateError, kernel};
 
 /// `max` of integers, floats, dates, times, timestamps and durations; `None` for other types.
 pub fn max(of: &DataType) -> Option<Arc<dyn Aggregate>> {
@@ -44,14 +44,10 @@ trait Ordered: Copy {
     type Code: Plain + Ord + Send + std::ops::Not<Output = Self::Code>;
     fn encode(self) -> Self::Code;
     fn decode(code: Self::Code) -> Self;
-    /// Whether one of `values` has the code `end`: the least that there is, or the greatest.
-    fn any_at_end(values: &[Self], end: Self::Code) -> bool {
-        values.iter().fold(false, |any, value| any | (value.encode() == end))
-    }
 }
 
 macro_rules! ordered_integer {
-    ($($signed:ty, $unsigned:ty $(, $any_is:path)?);*) => {
+    ($($signed:ty, $unsigned:ty);*) => {
         $(
             impl Ordered for $signed {
                 type Code = $unsigned;
@@ -62,9 +58,6 @@ macro_rules! ordered_integer {
                 fn decode(code: $unsigned) -> Self {
                     code as $signed ^ <$signed>::MIN
                 }
-                $(fn any_at_end(values: &[Self], end: $unsigned) -> bool {
-                    $any_is(values, Self::decode(end))
-                })?
             }
             impl Ordered for $unsigned {
                 type Code = $unsigned;
@@ -79,7 +72,7 @@ macro_rules! ordered_integer {
         )*
     };
 }
-ordered_integer!(i8, u8; i16, u16; i32, u32; i64, u64, vector::any_is);
+ordered_integer!(i8, u8; i16, u16; i32, u32; i64, u64);
 
 macro_rules! ordered_float {
     ($($float:ty, $signed:ty, $unsigned:ty);*) => {
@@ -95,10 +88,6 @@ macro_rules! ordered_float {
             fn decode(code: $unsigned) -> Self {
                 let sign = (!code as $signed >> (<$signed>::BITS - 1)) as $unsigned;
                 Self::from_bits(code ^ (sign | 1 << (<$signed>::BITS - 1)))
-            }
-            fn any_at_end(_: &[Self], _: $unsigned) -> bool {
-                // Both ends would be NaNs other than the one that all are.
-                false
             }
         })*
     };
@@ -128,6 +117,7 @@ where
         Box::new(Extremes::<T, MAX> {
             data_type: self.data_type.clone(),
             codes: Table::new(),
+            worst: false,
             valid: Valid::default(),
         })
     }
@@ -145,6 +135,8 @@ where
 struct Extremes<T: ArrowPrimitiveType<Native: Ordered>, const MAX: bool> {
     data_type: DataType,
     codes: Table<<T::Native as Ordered>::Code>,
+    /// Whether there was a value that is worse than all others, whose code is that of no value.
+    worst: bool,
     valid: Valid,
 }
 
@@ -173,6 +165,7 @@ impl<T: Values<Native: Ordered>, const MAX: bool> Accumulator for Extremes<T, MA
         }
         self.codes.grow(total.max(groups.reach() + 1));
         let codes = self.codes.as_mut();
+        let mut least = !<T::Native as Ordered>::Code::new_zeroed();
         match values.nulls().filter(|nulls| nulls.null_count() > 0) {
             None => {
                 self.valid.all(groups, total);
@@ -180,15 +173,19 @@ impl<T: Values<Native: Ordered>, const MAX: bool> Accumulator for Extremes<T, MA
                     // Most values are not extreme; a store would have the next row of the group
                     // wait for it.
                     let code = Self::code(value);
+                    least = least.min(code);
                     if code > *slot {
                         *slot = code;
                     }
                 });
             }
             Some(nulls) => self.valid.some(groups, nulls, total, |row, group| {
-                codes[group] = codes[group].max(Self::code(values.values()[row]));
+                let code = Self::code(values.values()[row]);
+                least = least.min(code);
+                codes[group] = codes[group].max(code);
             }),
         }
+        self.worst |= least == <T::Native as Ordered>::Code::new_zeroed();
         Ok(())
     }
 
@@ -213,6 +210,7 @@ impl<T: Values<Native: Ordered>, const MAX: bool> Accumulator for Extremes<T, MA
 
     fn clear(&mut self, total: usize) {
         self.codes.clear(total);
+        self.worst = false;
         self.valid.clear();
     }
 
@@ -224,13 +222,8 @@ impl<T: Values<Native: Ordered>, const MAX: bool> Accumulator for Extremes<T, MA
         self.codes.bytes() + self.valid.bytes()
     }
 
-    fn shows(&self, columns: &[ArrayRef]) -> bool {
-        // What is worse than all others has the code of no value.
-        let Some(values) = columns.first().and_then(|column| column.as_primitive_opt::<T>()) else {
-            return true;
-        };
-        let none = <T::Native as Ordered>::Code::new_zeroed();
-        !T::Native::any_at_end(values.values(), if MAX { none } else { !none })
+    fn shows(&self) -> bool {
+        !self.worst
     }
 
     fn occupied(&self, ids: Range<usize>) -> Option<BooleanBuffer> {
