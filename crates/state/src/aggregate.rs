@@ -13,7 +13,7 @@ use arrow::array::ArrayRef;
 use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::DataType;
 
-use crate::{Groups, Part, StateError};
+use crate::{Groups, Near, Part, StateError};
 
 /// An aggregate function with its argument types: makes an [`Accumulator`] per slice.
 pub trait Aggregate: Send + Sync + Debug {
@@ -64,6 +64,14 @@ pub trait Accumulator: Send {
         groups: &Groups,
         total: usize,
     ) -> Result<(), StateError>;
+
+    /// Adds rows without nulls as [`Accumulator::update`] does, up to the first whose group `near`
+    /// does not tell, or some less: gives how many, and a bound on their groups. `None` where rows
+    /// are to come with their groups; then nothing has happened.
+    fn update_near(&mut self, args: &[ArrayRef], near: &Near<'_>) -> Option<(usize, u32)> {
+        let _ = (args, near);
+        None
+    }
 
     /// Merges partial states: row `i` of `states` into group `groups[i]`.
     ///

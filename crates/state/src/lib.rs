@@ -66,7 +66,7 @@ mod words;
 pub use aggregate::{Accumulator, Aggregate, Holes};
 pub use error::StateError;
 pub use gather::gather;
-pub use groups::{Groups, Ids};
+pub use groups::{Groups, Ids, Near};
 pub use index::{KeyMode, KeyModes};
 pub use kernel::prefetch;
 pub use key_span::KeySpan;

@@ -283,6 +283,16 @@ impl Slice {
         if nulls && self.is_direct() {
             self.go_dense()?;
         }
+        match self.fold_near(keys, input)? {
+            0 => {}
+            done if done == rows => return Ok(()),
+            done => {
+                let rest = |column: &ArrayRef| column.slice(done, rows - done);
+                let keys: Vec<ArrayRef> = keys.iter().map(rest).collect();
+                let args = input.args().iter().map(|args| args.iter().map(rest).collect());
+                return self.apply(rows - done, &keys, Input::Rows(&args.collect::<Vec<_>>()));
+            }
+        }
         let ids = std::mem::take(&mut self.ids);
         let before = self.index.total();
         let (mut ids, mut interned) = self.intern(keys, ids);
@@ -337,6 +347,37 @@ impl Slice {
             self.mark(groups);
         }
         Ok(())
+    }
+
+    /// Folds in rows whose groups need not be looked for, up to the first of which this cannot be
+    /// said: tells how many.
+    fn fold_near(&mut self, keys: &[ArrayRef], input: Input<'_>) -> Result<usize, StateError> {
+        let (Index::Array(index), [accumulator], [args]) =
+            (&mut self.index, &mut self.accumulators[..], input.args())
+        else {
+            return Ok(0);
+        };
+        if self.teller.is_none() || keys[0].null_count() > 0 {
+            return Ok(0);
+        }
+        let mut scratch = std::mem::take(&mut self.words);
+        let words = words::words(&keys[0], &mut scratch)?;
+        let near = index.near(words);
+        let (done, reach) =
+            near.and_then(|near| accumulator.update_near(args, &near)).unwrap_or_default();
+        if done > 0 {
+            (self.started, self.touched) = (true, true);
+            index.reached(reach);
+            if !accumulator.shows() {
+                let mut ids = std::mem::take(&mut self.ids);
+                index.intern(&words[..done], None, &mut ids)?;
+                self.mark_occupied();
+                self.mark(&Groups::each(&ids));
+                self.ids = ids;
+            }
+        }
+        self.words = scratch;
+        Ok(done)
     }
 
     /// The ids of a batch's keys.
@@ -517,7 +558,15 @@ fn teller(spec: &GroupBy) -> Option<usize> {
     tellers.min().map(|(_, at)| at)
 }
 
-impl Input<'_> {
+impl<'a> Input<'a> {
+    /// Arguments per aggregate, where rows come.
+    fn args(self) -> &'a [Vec<ArrayRef>] {
+        match self {
+            Self::Rows(args) => args,
+            Self::States(_) => &[],
+        }
+    }
+
     fn has_nulls(&self) -> bool {
         let null = |column: &ArrayRef| column.logical_null_count() > 0;
         match self {

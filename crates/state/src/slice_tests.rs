@@ -129,9 +129,10 @@ fn late_merge(spec: &Arc<GroupBy>, batches: &[Batch], workers: usize) -> Columns
     };
     for (at, batch) in batches.iter().enumerate() {
         let (keys, value) = columns(batch, &spec.keys[0]);
-        let args = match spec.aggregates.len() {
-            1 => vec![vec![]],
-            several => vec![vec![value]; several],
+        let rows_alone = matches!(&spec.aggregates[..], [only] if only.holes() == count().holes());
+        let args = match rows_alone {
+            true => vec![vec![]],
+            false => vec![vec![value]; spec.aggregates.len()],
         };
         states[at % workers].update(0, batch.len(), &[keys], &args).unwrap();
         if at % 2 == 1 {

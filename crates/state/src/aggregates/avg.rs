@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Float64Array, UInt64Array};
+use arrow::array::{Array, ArrayRef, Float64Array, UInt64Array};
 use arrow::buffer::{BooleanBuffer, NullBuffer};
 use arrow::datatypes::{
     DataType, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type,
@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{Values, column};
 use crate::table::Table;
-use crate::{Accumulator, Aggregate, Groups, Holes, Part, StateError, kernel};
+use crate::{Accumulator, Aggregate, Groups, Holes, Near, Part, StateError, kernel};
 
 /// `avg` of integers and floats of any width, `None` for other types.
 pub fn avg(of: &DataType) -> Option<Arc<dyn Aggregate>> {
@@ -84,6 +84,14 @@ struct Mean {
     count: u64,
 }
 
+impl Mean {
+    #[inline(always)]
+    fn add<T: Number>(&mut self, value: T::Native) {
+        self.sum += T::float(value);
+        self.count += 1;
+    }
+}
+
 /// The averages of one slice.
 struct Means<T> {
     means: Table<Mean>,
@@ -113,10 +121,7 @@ impl<T: Number> Accumulator for Means<T> {
         }
         let means = self.reserve(groups, total);
         match values.nulls().filter(|nulls| nulls.null_count() > 0) {
-            None => kernel::scatter(means, groups, values.values(), |mean, value| {
-                mean.sum += T::float(value);
-                mean.count += 1;
-            }),
+            None => kernel::scatter(means, groups, values.values(), Mean::add::<T>),
             Some(nulls) => {
                 for ((id, &value), valid) in groups.iter().zip(values.values()).zip(nulls.iter()) {
                     let mean = &mut means[id as usize];
@@ -126,6 +131,12 @@ impl<T: Number> Accumulator for Means<T> {
             }
         }
         Ok(())
+    }
+
+    fn update_near(&mut self, args: &[ArrayRef], near: &Near<'_>) -> Option<(usize, u32)> {
+        let values = near.values::<T>(args)?;
+        self.means.grow(near.total_of::<Mean>()?);
+        Some(kernel::scatter_near(self.means.as_mut(), near, values, Mean::add::<T>))
     }
 
     fn merge(

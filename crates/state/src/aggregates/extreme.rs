@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, PrimitiveArray};
+use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, PrimitiveArray};
 use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::DataType;
 use zerocopy::FromZeros;
@@ -19,7 +19,7 @@ use super::valid::Valid;
 use super::{Values, column};
 use crate::table::{Plain, Table};
 use crate::words::with_fixed;
-use crate::{Accumulator, Aggregate, Groups, Holes, Part, StateError, kernel};
+use crate::{Accumulator, Aggregate, Groups, Holes, Near, Part, StateError, kernel};
 
 /// `max` of integers, floats, dates, times, timestamps and durations; `None` for other types.
 pub fn max(of: &DataType) -> Option<Arc<dyn Aggregate>> {
@@ -146,6 +146,21 @@ impl<T: ArrowPrimitiveType<Native: Ordered>, const MAX: bool> Extremes<T, MAX> {
         if MAX { value.encode() } else { !value.encode() }
     }
 
+    /// Folds a value into a slot, and its code into the least.
+    #[inline(always)]
+    fn fold(
+        slot: &mut <T::Native as Ordered>::Code,
+        value: T::Native,
+        least: &mut <T::Native as Ordered>::Code,
+    ) {
+        let code = Self::code(value);
+        *least = (*least).min(code);
+        // Most values are not extreme; a store would have the next row of the group wait for it.
+        if code > *slot {
+            *slot = code;
+        }
+    }
+
     fn value(code: <T::Native as Ordered>::Code) -> T::Native {
         T::Native::decode(if MAX { code } else { !code })
     }
@@ -170,13 +185,7 @@ impl<T: Values<Native: Ordered>, const MAX: bool> Accumulator for Extremes<T, MA
             None => {
                 self.valid.all(groups, total);
                 kernel::scatter(codes, groups, values.values(), |slot, value| {
-                    // Most values are not extreme; a store would have the next row of the group
-                    // wait for it.
-                    let code = Self::code(value);
-                    least = least.min(code);
-                    if code > *slot {
-                        *slot = code;
-                    }
+                    Self::fold(slot, value, &mut least);
                 });
             }
             Some(nulls) => self.valid.some(groups, nulls, total, |row, group| {
@@ -187,6 +196,20 @@ impl<T: Values<Native: Ordered>, const MAX: bool> Accumulator for Extremes<T, MA
         }
         self.worst |= least == <T::Native as Ordered>::Code::new_zeroed();
         Ok(())
+    }
+
+    fn update_near(&mut self, args: &[ArrayRef], near: &Near<'_>) -> Option<(usize, u32)> {
+        let values = near.values::<T>(args)?;
+        let total = near.total_of::<<T::Native as Ordered>::Code>()?;
+        self.codes.grow(total);
+        self.valid.below(total);
+        let mut least = !<T::Native as Ordered>::Code::new_zeroed();
+        let codes = self.codes.as_mut();
+        let done = kernel::scatter_near(codes, near, values, |slot, value| {
+            Self::fold(slot, value, &mut least);
+        });
+        self.worst |= least == <T::Native as Ordered>::Code::new_zeroed();
+        Some(done)
     }
 
     fn merge(

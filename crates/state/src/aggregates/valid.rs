@@ -26,6 +26,12 @@ impl Valid {
         }
     }
 
+    /// Rows without nulls of groups below `total`, where ids may have holes.
+    pub(super) fn below(&mut self, total: usize) {
+        debug_assert!(self.marks.is_none(), "a null ends holes");
+        self.known = self.known.max(total);
+    }
+
     /// A batch with nulls. Calls `each(row, group)` for the rows that are not.
     pub(super) fn some(
         &mut self,

@@ -11,7 +11,7 @@ use arrow::datatypes::DataType;
 
 use super::room;
 use crate::table::Table;
-use crate::{Part, StateError, vector, words};
+use crate::{Near, Part, StateError, vector, words};
 
 /// Where fewer than one entry in so many is used, each is cleared on its own.
 const CLEAR_EACH: usize = 32;
@@ -154,6 +154,20 @@ impl ArrayIndex {
             Distances::Dense(dense) => dense.intern(out)?,
         }
         Ok(true)
+    }
+
+    /// How the groups of rows without nulls are told from their words, if ids may have holes and
+    /// anything is covered.
+    pub(crate) fn near<'a>(&self, words: &'a [u64]) -> Option<Near<'a>> {
+        let near = Near { words, base: self.base, limit: self.limit };
+        (self.is_direct() && self.limit > 0).then_some(near)
+    }
+
+    /// Rows have come for groups up to `reach`, which is covered.
+    pub(crate) fn reached(&mut self, reach: u32) {
+        if let Distances::Direct { top } = &mut self.ids {
+            *top = (*top).max(reach as usize + 1);
+        }
     }
 
     pub(crate) fn total(&self) -> usize {
