@@ -357,7 +357,8 @@ impl Slice {
         else {
             return Ok(0);
         };
-        if self.teller.is_none() || keys[0].null_count() > 0 {
+        // What may have to leave memory first is taken whole or not at all.
+        if self.spills || self.teller.is_none() || keys[0].null_count() > 0 {
             return Ok(0);
         }
         let mut scratch = std::mem::take(&mut self.words);
