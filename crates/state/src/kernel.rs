@@ -1,8 +1,8 @@
 //! The inner loops: random updates of a table by group id.
 //!
-//! Unsafe code: bounds are proved once per batch from [`Groups::reach`], or once for eight rows, and
-//! then not asked again; prefetching is a hint that may name any address. The tests compare each
-//! loop with checked indexing.
+//! Unsafe code: bounds are proved once per batch from [`Groups::reach`], or for eight rows at once,
+//! and then not asked again; prefetching is a hint that may name any address. The tests compare
+//! each loop with checked indexing.
 #![allow(unsafe_code)]
 
 use arrow::buffer::BooleanBuffer;
