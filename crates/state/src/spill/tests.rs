@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, DictionaryArray, Int64Array, StringViewArray};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Int32Type, Int64Type};
+use arrow::datatypes::{DataType, Float64Type, Int32Type, Int64Type};
 
-use crate::aggregates::{count, max, sum};
+use crate::aggregates::{avg, count, max, sum};
 use crate::sim::{SimDisk, SimDiskOptions};
 use crate::{
     Columns, GroupBy, KeyMode, Partitioner, Slice, Split, StateError, StateOptions, Windowed,
@@ -247,4 +247,31 @@ fn groups_of_others_stay_until_they_are_given_away() {
         }
         assert!(groups == all, "{keys:?}");
     }
+}
+
+#[test]
+fn a_batch_that_has_to_wait_for_the_disk_counts_once() {
+    let budget = 600 << 10;
+    let options = StateOptions { budget_bytes: budget, ..StateOptions::default() };
+    let aggregates = avg(&DataType::Int64).into_iter().collect();
+    let spec = Arc::new(GroupBy { keys: vec![DataType::Int64], aggregates, options });
+    let mut windowed = Windowed::new(&spec, None);
+    windowed.slices().spill_to(Arc::new(SimDisk::default()), None);
+    let mut update = |keys: Vec<i64>, value: i64| {
+        let values: ArrayRef = Arc::new(Int64Array::from(vec![value; keys.len()]));
+        let (rows, keys): (_, ArrayRef) = (keys.len(), Arc::new(Int64Array::from(keys)));
+        windowed.slices().update(0, rows, &[keys], &[vec![values]]).unwrap();
+    };
+    update((0..4_096).collect(), 0);
+    // The range grows in the middle of the batch, beyond what is left of the budget.
+    update((0..100).chain(60_000..60_100).collect(), 30);
+    assert!(windowed.slices().spilled().runs > 0, "it did not fit");
+    let mut means = BTreeMap::new();
+    while let Some(fired) = windowed.fire(i64::MAX).unwrap() {
+        let keys = fired.columns.keys[0].as_primitive::<Int64Type>().values();
+        let values = fired.columns.states[0].as_primitive::<Float64Type>().values();
+        means.extend(keys.iter().copied().zip(values.iter().copied()));
+    }
+    let expected = (0..4_096).map(|key| (key, if key < 100 { 15.0 } else { 0.0 }));
+    assert_eq!(means, expected.chain((60_000..60_100).map(|key| (key, 30.0))).collect());
 }
