@@ -8,9 +8,13 @@ use std::time::{Duration, Instant};
 use memmap2::{Advice, MmapMut};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Bytes that each thread reads over and over: beyond any cache. The third level of servers has up
-/// to half of it.
-const STREAM_BYTES: usize = 1 << 30;
+/// Bytes that all threads read over and over: beyond any cache. The third level of servers, which
+/// they share, has up to half of it.
+const STREAMS_BYTES: usize = 1 << 30;
+/// Bytes that each of many threads reads.
+const STREAM_BYTES_MIN: usize = 128 << 20;
+/// Words between two looks at the clock.
+const CHUNK_WORDS: usize = 1 << 18;
 /// How long a stream is read.
 const STREAM_SPAN: Duration = Duration::from_millis(60);
 /// Updates of a measurement.
@@ -35,7 +39,8 @@ impl Streams {
     /// # Errors
     /// When there is not so much memory.
     pub fn new(threads: usize) -> std::io::Result<Self> {
-        Ok(Self((0..threads).map(|_| mapped(STREAM_BYTES)).collect::<Result<_, _>>()?))
+        let bytes = (STREAMS_BYTES / threads.max(1)).max(STREAM_BYTES_MIN);
+        Ok(Self((0..threads).map(|_| mapped(bytes)).collect::<Result<_, _>>()?))
     }
 
     /// Bytes a second that `threads` threads (of those that there are buffers for) read together,
@@ -57,7 +62,7 @@ fn read_for(map: &MmapMut, barrier: &Barrier) -> f64 {
     barrier.wait();
     let (start, mut bytes) = (Instant::now(), 0);
     while start.elapsed() < STREAM_SPAN {
-        for part in words.chunks(STREAM_BYTES / 64) {
+        for part in words.chunks(CHUNK_WORDS) {
             // Several sums, so that none waits for its own last addition.
             let mut sums = [0u64; 16];
             for words in part.as_chunks::<16>().0 {
