@@ -249,42 +249,39 @@ pub fn prefetch<S>(table: &[S], at: usize) {
 /// what is read meanwhile would wait for one of them.
 #[inline(always)]
 pub(crate) fn prefetch_column<V>(column: &[V], at: usize) {
-    let place = column.as_ptr().wrapping_add(at).cast::<u8>().wrapping_add(COLUMN_AHEAD);
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: prefetching does not access memory; any address will do. SSE is part of x86-64.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(place.cast()) };
-    }
-    #[cfg(all(target_arch = "aarch64", not(miri)))]
-    // SAFETY: as above; nothing that the program could notice is read or written. A load that will
-    // keep the line from the second level on.
-    unsafe {
-        std::arch::asm!(
-            "prfm pldl2keep, [{place}]",
-            place = in(reg) place,
-            options(nomem, nostack, preserves_flags)
-        );
-    }
-    #[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", not(miri)))))]
-    let _ = place;
+    let place = column.as_ptr().wrapping_add(at).cast::<u8>();
+    prefetch_into::<2>(place.wrapping_add(COLUMN_AHEAD));
 }
 
 /// Asks for the cache line of what may lie there.
 #[inline(always)]
 pub(crate) fn prefetch_at<S>(place: *const S) {
+    prefetch_into::<1>(place.cast());
+}
+
+/// Asks for the cache line of what may lie there, into the caches from the first or second level
+/// on.
+#[inline(always)]
+fn prefetch_into<const LEVEL: u8>(place: *const u8) {
+    const { assert!(LEVEL == 1 || LEVEL == 2) };
     #[cfg(target_arch = "x86_64")]
     {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
         // SAFETY: prefetching does not access memory; any address will do. SSE is part of x86-64.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) };
+        unsafe {
+            match LEVEL {
+                1 => _mm_prefetch::<_MM_HINT_T0>(place.cast()),
+                _ => _mm_prefetch::<_MM_HINT_T1>(place.cast()),
+            }
+        }
     }
     #[cfg(all(target_arch = "aarch64", not(miri)))]
     // SAFETY: as above; nothing that the program could notice is read or written. A load that will
-    // keep the line in all levels.
+    // keep the line from that level on.
     unsafe {
         std::arch::asm!(
-            "prfm pldl1keep, [{place}]",
+            "prfm pldl{level}keep, [{place}]",
+            level = const LEVEL,
             place = in(reg) place,
             options(nomem, nostack, preserves_flags)
         );

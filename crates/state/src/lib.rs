@@ -13,7 +13,7 @@
 //! ```
 //!
 //! - [`Slice`] holds one slice of time: an index from keys to dense group ids ([`KeyMode`]) and one
-//!   columnar [`Accumulator`] per aggregate; a batch is two or three tight loops. [`Slices`] orders
+//!   columnar [`Accumulator`] per aggregate; a batch is one to three tight loops. [`Slices`] orders
 //!   them by time, and [`Windowed`] makes windows of them.
 //! - [`epoch`] is the protocol by which deltas are merged exactly once, without I/O, clock or
 //!   randomness.
