@@ -79,6 +79,7 @@ fn key_text(key: Key, row: &Row) -> String {
         Key::K => row.k.to_string(),
         Key::S => row.s.clone().unwrap_or_else(|| "NULL".into()),
         Key::KMod3 => (row.k % 3).to_string(),
+        Key::KDiv3 => (row.k / 3).to_string(),
     }
 }
 

@@ -188,6 +188,8 @@ pub enum Key {
     S,
     /// `k % 3`
     KMod3,
+    /// `k / 3`
+    KDiv3,
 }
 
 /// An aggregate.
@@ -231,6 +233,7 @@ impl Key {
             Key::K => "k",
             Key::S => "s",
             Key::KMod3 => "k % 3",
+            Key::KDiv3 => "k / 3",
         }
     }
 }
@@ -287,8 +290,15 @@ impl Filter {
 
 /// A random query.
 pub fn query(random: &mut Random, windowed: bool) -> Query {
-    let keys: &[&[Key]] =
-        &[&[], &[Key::K], &[Key::S], &[Key::K, Key::S], &[Key::KMod3], &[Key::S, Key::KMod3]];
+    let keys: &[&[Key]] = &[
+        &[],
+        &[Key::K],
+        &[Key::S],
+        &[Key::K, Key::S],
+        &[Key::KMod3],
+        &[Key::KDiv3],
+        &[Key::S, Key::KMod3],
+    ];
     let mut aggregates: Vec<Aggregate> =
         Aggregate::ALL.into_iter().filter(|_| random.chance(40)).collect();
     if aggregates.is_empty() {

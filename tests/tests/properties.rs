@@ -1,10 +1,13 @@
 //! P1 and P2 (S12): whatever the stream, the query, the number of workers and the exchange, the
 //! rows are those of a sequential oracle and of DataFusion in batch.
 
+use std::sync::atomic::Ordering;
+
 use dataflow::job::Exchange;
 use tests::cases::cases;
 use tests::cluster::Cluster;
 use tests::oracle::{by_datafusion, on_time, sequential};
+use tests::random::{Aggregate, Key, Query, Random};
 use tests::scenario::Scenario;
 
 /// Random streams with random queries, if nobody asks for more.
@@ -41,17 +44,46 @@ fn every_exchange_gives_the_rows_of_the_oracle_and_of_datafusion() {
     cases.met(met, &format!("{late_cases} late, {idle_cases} idle, {rows} rows"));
 }
 
+/// One loop looks whether times are in order, filters, computes keys and folds, until something is
+/// not as it should be.
+#[test]
+fn rows_that_one_loop_reads_and_folds_give_the_rows_of_the_oracle() {
+    let (mut fused, mut rows) = (0, 0);
+    let mut cases = cases(CASES);
+    for seed in &mut cases {
+        let mut scenario = Scenario::new(seed);
+        let mut random = Random::new(!seed);
+        let Query { keys, aggregates, filter, .. } = &mut scenario.query;
+        *keys = vec![*random.one_of(&[Key::K, Key::KDiv3])];
+        *aggregates = vec![Aggregate::Count];
+        if !scenario.stream.idle && random.chance(30) {
+            *aggregates = vec![*random.one_of(&[Aggregate::MinTs, Aggregate::MaxV])];
+            *filter = None;
+        }
+        let (counted, late) = on_time(&scenario.stream.flows, &scenario.query);
+        let expected = sequential(&counted, &scenario.query);
+        for size in [(1, 1), (2, 1)] {
+            fused += check(&scenario, size, Exchange::Merge, &expected, late);
+        }
+        rows += 2 * scenario.stream.flows.iter().map(|flow| flow.len() as u64).sum::<u64>();
+    }
+    cases.met(fused > rows / 20 && fused < rows, &format!("{fused} of {rows} rows"));
+}
+
+/// Gives how many rows were folded as they were read.
 fn check(
     scenario: &Scenario,
     (nodes, workers): (u32, u32),
     exchange: Exchange,
     expected: &[String],
     late: u64,
-) {
+) -> u64 {
     let seed = scenario.seed;
     let at = format!("seed {seed}, {nodes}x{workers}, {exchange}: {}", scenario.query.ours());
     let cluster = Cluster::seeded(nodes, workers, seed);
     let answer = scenario.run(&cluster, exchange).unwrap_or_else(|error| panic!("{at}: {error}"));
+    let operators = answer.run.metrics.iter().flat_map(|metrics| metrics.operators());
+    let fused = operators.map(|operator| operator.rows_fused.load(Ordering::Relaxed)).sum();
     if answer.late != late {
         // Who was idle may find that time went on without it: then more rows are late, but none is
         // lost.
@@ -63,7 +95,8 @@ fn check(
             total(expected) + late,
             "{at}: rows are lost"
         );
-        return;
+        return fused;
     }
     assert_eq!(answer.rows, expected, "{at}");
+    fused
 }

@@ -40,7 +40,17 @@ pub(crate) async fn feed(
                 if std::mem::take(&mut idle) {
                     reader.catch_up(routes.resume().await?);
                 }
-                let rows = reader.take(flow, batch)?;
+                let rest = match reader.ahead(flow, &batch) {
+                    Some(ahead) => {
+                        let rows = routes.fold(ahead).await?;
+                        reader.passed(flow, batch, rows)
+                    }
+                    None => Some(batch),
+                };
+                let rows = match rest {
+                    Some(batch) => reader.take(flow, batch)?,
+                    None => None,
+                };
                 if let Some(pace) = &pace {
                     pace.reached(Some(reader.reached_ms(flow)));
                 }

@@ -14,7 +14,6 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use arrow::array::{AsArray, BooleanArray, UInt32Array};
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use state::epoch::LengthBounds;
@@ -27,6 +26,7 @@ use crate::keyed::{Given, Waits};
 use crate::lookup::Lookup;
 use crate::sink::Sink;
 use crate::source::Source;
+pub use crate::step::{Origin, RawBatch, Step, Stepped};
 use crate::wires::Wires;
 use crate::worker_set::WorkerSet;
 
@@ -151,87 +151,6 @@ pub struct Watermark {
     /// Nanoseconds of silence after which a flow no longer holds the watermark back; `None` for
     /// never.
     pub idle_timeout_ns: Option<u64>,
-}
-
-/// Stateless work on a batch: filter, project, look up, unfold.
-pub trait Step: Send + Sync {
-    /// Columns of the result.
-    fn schema(&self) -> SchemaRef;
-
-    /// Does the work.
-    ///
-    /// # Errors
-    /// [`DataflowError::Expression`] when an expression fails on a row.
-    fn apply(&self, batch: &RecordBatch) -> Result<Stepped, DataflowError> {
-        self.apply_for(batch, None)
-    }
-
-    /// Does the work for who does not look at the column `unread` of the result: its values may be
-    /// any.
-    ///
-    /// # Errors
-    /// As [`Step::apply`].
-    fn apply_for(
-        &self,
-        batch: &RecordBatch,
-        unread: Option<usize>,
-    ) -> Result<Stepped, DataflowError>;
-
-    /// How many rows it makes of one at most, if that is known.
-    fn rows_of_one(&self) -> Option<u64> {
-        Some(1)
-    }
-
-    /// The column that the step is given which column `output` of the result is, row by row.
-    fn passes_on(&self, output: usize) -> Option<usize>;
-
-    /// For EXPLAIN.
-    fn describe(&self) -> String;
-}
-
-/// What a step made of a batch.
-pub struct Stepped {
-    /// The rows that remain.
-    pub batch: RecordBatch,
-    /// Which row of the input each of them was.
-    pub origin: Origin,
-}
-
-/// Which rows of a step's input its result is made of.
-pub enum Origin {
-    /// All, in order.
-    All,
-    /// Those, in order.
-    Kept(BooleanArray),
-    /// For each row of the result its number in the input: a row may come several times.
-    Taken(UInt32Array),
-}
-
-impl Origin {
-    /// The origin of rows that went through another step behind this one; `rows` is how many came
-    /// to the first.
-    ///
-    /// # Errors
-    /// [`DataflowError::Expression`] when a step has named rows that it was not given.
-    pub fn then(self, next: Origin, rows: usize) -> Result<Origin, DataflowError> {
-        let numbers = |origin: Origin| match origin {
-            Origin::All => UInt32Array::from_iter_values(0..rows as u32),
-            Origin::Taken(numbers) => numbers,
-            Origin::Kept(kept) => {
-                UInt32Array::from_iter_values(kept.values().set_indices().map(|row| row as u32))
-            }
-        };
-        Ok(match (self, next) {
-            (origin, Origin::All) | (Origin::All, origin) => origin,
-            (first, Origin::Kept(kept)) => Origin::Taken(
-                arrow::compute::filter(&numbers(first), &kept)?.as_primitive().clone(),
-            ),
-            (first, Origin::Taken(taken)) => {
-                let taken = arrow::compute::take(&numbers(first), &taken, None)?;
-                Origin::Taken(taken.as_primitive().clone())
-            }
-        })
-    }
 }
 
 /// Grouping by keys and, mostly, a window of event time.

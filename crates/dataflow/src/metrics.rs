@@ -97,6 +97,9 @@ pub struct OperatorMetrics {
     pub state_bytes: AtomicU64,
     /// How it has found the groups of rows: [`state::KeyModes::bits`].
     pub key_modes: AtomicU64,
+    /// Rows of a source that were filtered, found and folded in by one loop, by the row as it was
+    /// read.
+    pub rows_fused: AtomicU64,
     /// Runs of what it keeps that it wrote to disk.
     pub spilled_runs: AtomicU64,
     /// Their bytes.
@@ -129,6 +132,7 @@ impl Default for OperatorMetrics {
             backpressured_ns: zero(),
             state_bytes: zero(),
             key_modes: zero(),
+            rows_fused: zero(),
             spilled_runs: zero(),
             spilled_bytes: zero(),
             rows_sent: zero(),
@@ -193,6 +197,13 @@ impl Metrics {
         if let Some(operator) = self.operators().get(operator as usize) {
             Self::add(&operator.rows_sent, rows as u64);
             Self::add(&operator.row_bytes_sent, bytes as u64);
+        }
+    }
+
+    /// Adds rows that an operator has folded in as they were read.
+    pub(crate) fn count_fused(&self, operator: u32, rows: usize) {
+        if let Some(operator) = self.operators().get(operator as usize) {
+            Self::add(&operator.rows_fused, rows as u64);
         }
     }
 

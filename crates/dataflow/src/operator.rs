@@ -8,6 +8,8 @@
 //! An operator has one watermark on each worker: the least of the edges that lead to it, of all its
 //! inputs ([`Feeders`]).
 
+mod routes;
+
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroU64;
 use std::rc::Rc;
@@ -17,20 +19,22 @@ use std::sync::atomic::Ordering;
 use arrow::datatypes::{DataType, TimeUnit};
 use state::epoch::{Presence, Progress, VectorClock};
 
+use self::routes::Route;
+pub(crate) use self::routes::Routes;
 use crate::aggregate::Grouping;
 use crate::error::DataflowError;
 use crate::exchange::{Member, Shuffle, said};
 use crate::frame::Kind;
-use crate::job::{Edge, Input, Job, OperatorKind, Step};
+use crate::job::{Edge, Input, Job, OperatorKind};
 use crate::keyed::KeyedRun;
 use crate::lookup::LookupRun;
 use crate::metrics::{Metrics, OperatorMetrics};
 use crate::net::{Message, Net};
 use crate::output::Output;
-use crate::reader::Rows;
+use crate::reader::{Ahead, Rows};
 use crate::scheduler::{Event, Gate, Timers};
 use crate::source::FlowContext;
-use crate::time::{ticks_of, to_millis};
+use crate::time::to_millis;
 use crate::worker::Place;
 
 /// An operator with inputs, on one worker.
@@ -105,6 +109,16 @@ impl Node {
                 output.emit(&rows.batch).await
             }
         }
+    }
+
+    /// Folds in rows of a source as they were read, from the first on, as far as it can: gives how
+    /// many.
+    async fn fold(&self, route: &Route, ahead: Ahead<'_>) -> Result<usize, DataflowError> {
+        let Work::Grouping(grouping) = &self.work else { return Ok(0) };
+        let _turn = self.gate.enter().await;
+        let folded = grouping.fold_ahead(route.step.as_deref(), route.windows_event_time, ahead)?;
+        self.counted.add_in(folded.passed);
+        Ok(folded.rows)
     }
 
     /// The watermark of an edge has moved, or its rows have ceased for a while.
@@ -322,47 +336,6 @@ impl Node {
     }
 }
 
-/// An edge as the operator sees it that gives out rows.
-pub(crate) struct Route {
-    to: Rc<Node>,
-    input: usize,
-    feeder: u32,
-    step: Option<Arc<dyn Step>>,
-    timed: bool,
-    lateness: i64,
-    /// Whether windows are over the very column that a source's watermark is of.
-    windows_event_time: bool,
-}
-
-impl Route {
-    fn apply(&self, rows: Rows, unread: Option<usize>) -> Result<Rows, DataflowError> {
-        let met = rows.met.filter(|_| self.timed).map(|met| match self.lateness {
-            0 => met,
-            _ => met.unary(|watermark| self.behind(watermark)),
-        });
-        let Some(step) = &self.step else { return Ok(Rows { met, ..rows }) };
-        let stepped = step.apply_for(&rows.batch, unread)?;
-        let met = met.map(|met| ticks_of(&met, &stepped.origin)).transpose()?;
-        Ok(Rows { batch: stepped.batch, met, span: None })
-    }
-
-    /// What the operator is told of a watermark.
-    fn behind(&self, watermark: i64) -> i64 {
-        match watermark {
-            i64::MIN | i64::MAX => watermark,
-            _ => watermark.saturating_sub(self.lateness),
-        }
-    }
-
-    /// The watermark of which the operator was told so.
-    fn ahead(&self, told: i64) -> i64 {
-        match told {
-            i64::MIN | i64::MAX => told,
-            _ => told.saturating_add(self.lateness),
-        }
-    }
-}
-
 /// Where the rows of an operator are counted.
 #[derive(Clone)]
 struct Counted {
@@ -393,69 +366,6 @@ impl Counted {
         if let Some(operator) = self.operator() {
             operator.watermark_ms.store(to_millis(watermark, self.unit), Ordering::Relaxed);
         }
-    }
-}
-
-/// All edges that lead away from an operator.
-pub(crate) struct Routes {
-    to: Vec<Route>,
-    counted: Counted,
-}
-
-impl Routes {
-    /// Counts rows that were read, of a source.
-    pub(crate) fn read(&self, rows: usize) {
-        self.counted.add_in(rows);
-    }
-
-    /// Hands rows to all.
-    ///
-    /// # Errors
-    /// When a step, state or a sink fails.
-    pub(crate) async fn push(&self, rows: Rows) -> Result<(), DataflowError> {
-        self.counted.add_out(rows.batch.num_rows());
-        let Some((last, others)) = self.to.split_last() else { return Ok(()) };
-        for route in others {
-            route.to.push(route, rows.clone()).await?;
-        }
-        last.to.push(last, rows).await
-    }
-
-    /// No row before `watermark` will come.
-    ///
-    /// # Errors
-    /// As [`Routes::push`].
-    pub(crate) async fn progress(&self, watermark: i64, idle: bool) -> Result<(), DataflowError> {
-        self.counted.tell(watermark);
-        for route in self.to.iter().filter(|route| route.timed) {
-            route.to.progress(route.feeder, route.behind(watermark), idle).await?;
-        }
-        Ok(())
-    }
-
-    /// Rows come again after an idle time. Gives the watermark before which they are late anywhere.
-    ///
-    /// # Errors
-    /// As [`Routes::push`].
-    pub(crate) async fn resume(&self) -> Result<i64, DataflowError> {
-        let mut reached = i64::MIN;
-        for route in self.to.iter().filter(|route| route.timed) {
-            reached = reached.max(route.ahead(route.to.resume(route.feeder).await?));
-        }
-        Ok(reached)
-    }
-
-    /// No more rows will come.
-    ///
-    /// # Errors
-    /// As [`Routes::push`].
-    pub(crate) async fn end(&self, watermark: i64) -> Result<(), DataflowError> {
-        self.counted.tell(watermark);
-        for route in &self.to {
-            let told = if route.timed || watermark == i64::MAX { watermark } else { i64::MIN };
-            route.to.end(route.feeder, route.behind(told)).await?;
-        }
-        Ok(())
     }
 }
 

@@ -20,7 +20,7 @@ use arrow::compute::filter_record_batch;
 use arrow::datatypes::{DataType, TimeUnit};
 use arrow::record_batch::RecordBatch;
 
-use state::vector;
+use state::{Times, vector};
 
 use crate::bad::BadRow;
 use crate::error::DataflowError;
@@ -58,6 +58,17 @@ impl Rows {
     pub(crate) fn on_time(batch: RecordBatch) -> Self {
         Self { batch, met: None, span: None }
     }
+}
+
+/// A batch that may go to who folds rows as they were read, ahead of the looks that
+/// [`Reader::take`] has at it.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead<'a> {
+    /// The rows.
+    pub(crate) batch: &'a RecordBatch,
+    /// Their times, if there is a watermark. By the first and the last they may be in order: who
+    /// folds rows looks at all, and stops where they are not.
+    pub(crate) times: Option<Times<'a>>,
 }
 
 /// The flows of one worker.
@@ -220,6 +231,52 @@ impl Reader {
         Ok(())
     }
 
+    /// A batch of an open flow, if its rows may be in order.
+    pub(crate) fn ahead<'a>(&self, at: usize, batch: &'a RecordBatch) -> Option<Ahead<'a>> {
+        let Some(spec) = self.input.watermark else { return Some(Ahead { batch, times: None }) };
+        let column = batch.column(spec.column);
+        let each = ticks(column).filter(|_| column.null_count() == 0)?;
+        let (&first, &last) = (each.first()?, each.last()?);
+        let in_order = self.reached(at).saturating_sub(spec.delay) <= first && first <= last;
+        in_order.then_some(Ahead { batch, times: Some(Times { each, last }) })
+    }
+
+    /// The first `rows` of a batch went [ahead](Self::ahead): counts them and moves their flow's
+    /// watermark. Gives the others.
+    pub(crate) fn passed(
+        &mut self,
+        at: usize,
+        batch: RecordBatch,
+        rows: usize,
+    ) -> Option<RecordBatch> {
+        let Some(last) = rows.checked_sub(1) else { return Some(batch) };
+        let times = self.input.watermark.and_then(|spec| ticks(batch.column(spec.column)));
+        if let Some(times) = times {
+            self.open[at].greatest = self.reached(at).max(times[last]);
+        }
+        if rows == batch.num_rows() {
+            self.count(at, &batch);
+            return None;
+        }
+        self.count(at, &batch.slice(0, rows));
+        Some(batch.slice(rows, batch.num_rows() - rows))
+    }
+
+    /// The greatest event time that counts as read of an open flow.
+    fn reached(&self, at: usize) -> i64 {
+        let delay = self.input.watermark.map_or(0, |spec| spec.delay);
+        // After an idle time the worker may have announced more than the flow itself has reached.
+        self.open[at].greatest.max(self.announced.saturating_add(delay))
+    }
+
+    fn count(&mut self, at: usize, batch: &RecordBatch) {
+        let flow = &mut self.open[at];
+        (flow.last_row_ns, flow.silent_ns) = (self.context.clock.now_ns(), None);
+        flow.rows += batch.num_rows() as u64;
+        Metrics::add(&self.metrics.rows_in, batch.num_rows() as u64);
+        Metrics::add(&self.metrics.bytes_in, self.widths.bytes(batch));
+    }
+
     /// Counts a batch and moves its flow's watermark; `None` if no row is left.
     ///
     /// # Errors
@@ -229,11 +286,7 @@ impl Reader {
         at: usize,
         batch: RecordBatch,
     ) -> Result<Option<Rows>, DataflowError> {
-        let flow = &mut self.open[at];
-        (flow.last_row_ns, flow.silent_ns) = (self.context.clock.now_ns(), None);
-        flow.rows += batch.num_rows() as u64;
-        Metrics::add(&self.metrics.rows_in, batch.num_rows() as u64);
-        Metrics::add(&self.metrics.bytes_in, self.widths.bytes(&batch));
+        self.count(at, &batch);
         let Some(spec) = self.input.watermark else {
             return Ok(Some(Rows::on_time(batch)));
         };
@@ -248,9 +301,8 @@ impl Reader {
             let message = "the time column is not a timestamp";
             return Err(DataflowError::Expression(message.into()));
         };
+        let reached = self.reached(at);
         let flow = &mut self.open[at];
-        // After an idle time the worker may have announced more than the flow itself has reached.
-        let reached = flow.greatest.max(self.announced.saturating_add(spec.delay));
         if let Some((first, last)) = in_order(times, reached, spec.delay) {
             flow.greatest = reached.max(last);
             return Ok(Some(Rows { batch, met: None, span: Some((first, last)) }));

@@ -1,12 +1,136 @@
-//! Steps put together.
+//! Stateless work on batches.
 
 use std::sync::Arc;
 
+use arrow::array::{ArrayRef, AsArray, BooleanArray, UInt32Array};
+use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
+use state::{RawRows, Scale, Times};
 
 use crate::error::DataflowError;
-use crate::job::{Step, Stepped};
+
+/// Stateless work on a batch: filter, project, look up, unfold.
+pub trait Step: Send + Sync {
+    /// Columns of the result.
+    fn schema(&self) -> SchemaRef;
+
+    /// Does the work.
+    ///
+    /// # Errors
+    /// [`DataflowError::Expression`] when an expression fails on a row.
+    fn apply(&self, batch: &RecordBatch) -> Result<Stepped, DataflowError> {
+        self.apply_for(batch, None)
+    }
+
+    /// Does the work for who does not look at the column `unread` of the result: its values may be
+    /// any.
+    ///
+    /// # Errors
+    /// As [`Step::apply`].
+    fn apply_for(
+        &self,
+        batch: &RecordBatch,
+        unread: Option<usize>,
+    ) -> Result<Stepped, DataflowError>;
+
+    /// What the result is made of, for who needs of it the column `key` and the columns `args` and
+    /// does the rest itself; `None` where that takes more than a [`RawBatch`] says.
+    ///
+    /// # Errors
+    /// As [`Step::apply`].
+    fn raw(
+        &self,
+        batch: &RecordBatch,
+        key: usize,
+        args: &[usize],
+    ) -> Result<Option<RawBatch>, DataflowError> {
+        let _ = (batch, key, args);
+        Ok(None)
+    }
+
+    /// How many rows it makes of one at most, if that is known.
+    fn rows_of_one(&self) -> Option<u64> {
+        Some(1)
+    }
+
+    /// The column that the step is given which column `output` of the result is, row by row.
+    fn passes_on(&self, output: usize) -> Option<usize>;
+
+    /// For EXPLAIN.
+    fn describe(&self) -> String;
+}
+
+/// Rows of a batch before a step's work is done: see [`RawRows`].
+pub struct RawBatch {
+    /// Which rows pass, if not all.
+    pub passes: Option<BooleanBuffer>,
+    /// The column of which keys are made.
+    pub key: ArrayRef,
+    /// How, if they are not the column's own.
+    pub scale: Option<Scale>,
+    /// Columns of arguments; where there are any, all rows pass.
+    pub args: Vec<ArrayRef>,
+}
+
+impl RawBatch {
+    /// Rows that need no work.
+    pub(crate) fn of(batch: &RecordBatch, key: usize, args: &[usize]) -> Self {
+        let args = args.iter().map(|&arg| batch.column(arg).clone()).collect();
+        Self { passes: None, key: batch.column(key).clone(), scale: None, args }
+    }
+
+    /// The same for a loop, with the times of the rows; `None` if keys have nulls or no words.
+    pub(crate) fn rows<'a>(&'a self, times: Option<Times<'a>>) -> Option<RawRows<'a>> {
+        let (scale, passes) = (self.scale, self.passes.as_ref());
+        Some(RawRows { scale, passes, times, ..RawRows::of_column(&self.key)? })
+    }
+}
+
+/// What a step made of a batch.
+pub struct Stepped {
+    /// The rows that remain.
+    pub batch: RecordBatch,
+    /// Which row of the input each of them was.
+    pub origin: Origin,
+}
+
+/// Which rows of a step's input its result is made of.
+pub enum Origin {
+    /// All, in order.
+    All,
+    /// Those, in order.
+    Kept(BooleanArray),
+    /// For each row of the result its number in the input: a row may come several times.
+    Taken(UInt32Array),
+}
+
+impl Origin {
+    /// The origin of rows that went through another step behind this one; `rows` is how many came
+    /// to the first.
+    ///
+    /// # Errors
+    /// [`DataflowError::Expression`] when a step has named rows that it was not given.
+    pub fn then(self, next: Origin, rows: usize) -> Result<Origin, DataflowError> {
+        let numbers = |origin: Origin| match origin {
+            Origin::All => UInt32Array::from_iter_values(0..rows as u32),
+            Origin::Taken(numbers) => numbers,
+            Origin::Kept(kept) => {
+                UInt32Array::from_iter_values(kept.values().set_indices().map(|row| row as u32))
+            }
+        };
+        Ok(match (self, next) {
+            (origin, Origin::All) | (Origin::All, origin) => origin,
+            (first, Origin::Kept(kept)) => Origin::Taken(
+                arrow::compute::filter(&numbers(first), &kept)?.as_primitive().clone(),
+            ),
+            (first, Origin::Taken(taken)) => {
+                let taken = arrow::compute::take(&numbers(first), &taken, None)?;
+                Origin::Taken(taken.as_primitive().clone())
+            }
+        })
+    }
+}
 
 /// One step behind another.
 pub fn chain(first: Option<Arc<dyn Step>>, second: Option<Arc<dyn Step>>) -> Option<Arc<dyn Step>> {

@@ -25,7 +25,7 @@ use arrow::compute::{FilterBuilder, prep_null_mask_filter};
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use dataflow::error::DataflowError;
-use dataflow::job::{Origin, Step, Stepped};
+use dataflow::job::{Origin, RawBatch, Step, Stepped};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result as DfResult};
@@ -279,6 +279,32 @@ impl Step for Fused {
         let outputs = outputs.collect::<Result<Vec<_>, _>>()?;
         let batch = RecordBatch::try_new_with_options(self.schema.clone(), outputs, &options)?;
         Ok(Stepped { batch, origin: origin(kept) })
+    }
+
+    fn raw(
+        &self,
+        batch: &RecordBatch,
+        key: usize,
+        args: &[usize],
+    ) -> Result<Option<RawBatch>, DataflowError> {
+        let column = |at: usize| self.read.get(at).map(|&at| batch.column(at).clone());
+        let (key, scale) = match self.outputs.get(key) {
+            Some(Output::Column(at)) => (column(*at), None),
+            Some(Output::Quotient(quotient)) if quotient.scale.is_some() => {
+                (column(quotient.column), quotient.scale)
+            }
+            _ => return Ok(None),
+        };
+        let args = args.iter().map(|&arg| match self.outputs.get(arg) {
+            Some(Output::Column(at)) => column(*at),
+            _ => None,
+        });
+        let Some((key, args)) = key.zip(args.collect::<Option<Vec<_>>>()) else { return Ok(None) };
+        if self.predicate.is_some() && !args.is_empty() {
+            return Ok(None);
+        }
+        let passes = self.mask(batch)?.map(|mask| mask.values().clone());
+        Ok(Some(RawBatch { passes, key, scale, args }))
     }
 
     fn passes_on(&self, output: usize) -> Option<usize> {

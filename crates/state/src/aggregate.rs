@@ -13,7 +13,7 @@ use arrow::array::ArrayRef;
 use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::DataType;
 
-use crate::{Groups, Near, Part, StateError};
+use crate::{Folded, Groups, Near, Part, StateError};
 
 /// An aggregate function with its argument types: makes an [`Accumulator`] per slice.
 pub trait Aggregate: Send + Sync + Debug {
@@ -65,10 +65,10 @@ pub trait Accumulator: Send {
         total: usize,
     ) -> Result<(), StateError>;
 
-    /// Adds rows without nulls as [`Accumulator::update`] does, up to the first whose group `near`
-    /// does not tell, or some less: gives how many, and a bound on their groups. `None` where rows
-    /// are to come with their groups; then nothing has happened.
-    fn update_near(&mut self, args: &[ArrayRef], near: &Near<'_>) -> Option<(usize, u32)> {
+    /// Adds rows without nulls as [`Accumulator::update`] does, up to the first that is not as
+    /// `near` has it, or some less: gives how many. `None` where rows are to come with their
+    /// groups; then nothing has happened.
+    fn update_near(&mut self, args: &[ArrayRef], near: &Near<'_>) -> Option<Folded> {
         let _ = (args, near);
         None
     }

@@ -1,8 +1,5 @@
 //! Which group each row of a batch belongs to.
 
-use arrow::array::{ArrayRef, ArrowPrimitiveType, AsArray};
-
-use crate::kernel::NEAR_BYTES;
 use crate::vector;
 
 /// The group of each row of a batch.
@@ -27,36 +24,6 @@ pub enum Ids<'a> {
     },
     /// A group per row.
     Each(&'a [u32]),
-}
-
-/// Rows whose groups are not looked for first: each is the distance of its word from a base, plus
-/// one, if that distance is below a limit.
-#[derive(Debug, Clone, Copy)]
-pub struct Near<'a> {
-    /// The word of each row.
-    pub words: &'a [u64],
-    /// What distances are counted from.
-    pub base: u64,
-    /// A power of two.
-    pub limit: u64,
-}
-
-impl Near<'_> {
-    /// The values of the only argument, one for each row.
-    pub(crate) fn values<'b, T: ArrowPrimitiveType>(
-        &self,
-        args: &'b [ArrayRef],
-    ) -> Option<&'b [T::Native]> {
-        let [values] = args else { return None };
-        let values = values.as_primitive_opt::<T>()?.values();
-        (values.len() == self.words.len()).then_some(values)
-    }
-
-    /// How many groups a table of `S` has that covers all, if it is not too large.
-    pub(crate) fn total_of<S>(&self) -> Option<usize> {
-        let total = self.limit as usize + 1;
-        (total.saturating_mul(size_of::<S>()) <= NEAR_BYTES).then_some(total)
-    }
 }
 
 impl<'a> Groups<'a> {

@@ -7,17 +7,15 @@
 
 use arrow::buffer::BooleanBuffer;
 
-use crate::groups::{Groups, Ids, Near};
+use crate::groups::{Groups, Ids};
 
 /// A table beyond this many bytes is expected to miss the second-level cache, and is prefetched.
-const FAR_BYTES: usize = if cfg!(miri) { 1 << 9 } else { 1 << 19 };
+pub(crate) const FAR_BYTES: usize = if cfg!(miri) { 1 << 9 } else { 1 << 19 };
 /// How many rows ahead to prefetch.
 const AHEAD: usize = 24;
-/// Groups are found and updated in one loop where their table has no more bytes: more are asked for
-/// ahead.
-pub(crate) const NEAR_BYTES: usize = FAR_BYTES;
-/// How many bytes ahead they ask for the next words and values: with so much to do for each line,
-/// few are on their way at a time, and there is room for them in the first-level cache.
+/// How many bytes ahead one loop asks for what it reads that does all there is to do: with so much
+/// to do for each line, few are on their way at a time, and there is room for them in the
+/// first-level cache.
 const NEAR_AHEAD: usize = 2 << 10;
 /// How many bytes ahead memory is asked for where a column is read for the first time: two pages,
 /// since no processor does so across their ends.
@@ -63,54 +61,6 @@ pub(crate) fn scatter<S, V: Copy>(
             }
         }
     }
-}
-
-/// Applies `f(slot of the row's group, value of the row)` to each row up to the first whose group
-/// [`Near`] does not cover, or up to seven less: tells how many, and a bound on their groups.
-/// Groups are found and updated in one loop, so that words and values are on their way from memory
-/// together, while slots are updated.
-///
-/// # Panics
-/// If `table` does not cover what `near` does, or `values` has another length than its words.
-#[inline]
-pub(crate) fn scatter_near<S, V: Copy>(
-    table: &mut [S],
-    near: &Near<'_>,
-    values: &[V],
-    mut f: impl FnMut(&mut S, V),
-) -> (usize, u32) {
-    let &Near { words, base, limit } = near;
-    assert!(limit.is_power_of_two() && limit < table.len() as u64 && words.len() == values.len());
-    let (eights, few) = words.as_chunks::<8>();
-    let (of_eights, of_few) = values.as_chunks::<8>();
-    let (mut rows, mut any) = (0, 0);
-    for (eight, of_eight) in eights.iter().zip(of_eights) {
-        prefetch_at(eight.as_ptr().cast::<u8>().wrapping_add(NEAR_AHEAD));
-        prefetch_at(of_eight.as_ptr().cast::<u8>().wrapping_add(NEAR_AHEAD));
-        let distances = eight.map(|word| word.wrapping_sub(base));
-        let all = distances.iter().fold(0, |all, distance| all | distance);
-        // As the limit is a power of two, all are below it exactly if their disjunction is.
-        if all >= limit {
-            return (rows, any as u32 + 1);
-        }
-        any |= all;
-        for (&distance, &value) in distances.iter().zip(of_eight) {
-            // SAFETY: `distance + 1 <= limit < table.len()`: the comparison and the assertion
-            // above.
-            f(unsafe { table.get_unchecked_mut(distance as usize + 1) }, value);
-        }
-        rows += 8;
-    }
-    for (&word, &value) in few.iter().zip(of_few) {
-        let distance = word.wrapping_sub(base);
-        if distance >= limit {
-            break;
-        }
-        any |= distance;
-        f(&mut table[distance as usize + 1], value);
-        rows += 1;
-    }
-    (rows, any as u32 + 1)
 }
 
 /// Applies `f(slot of the row's group)` to each row.
@@ -253,6 +203,13 @@ pub(crate) fn prefetch_column<V>(column: &[V], at: usize) {
     prefetch_into::<2>(place.wrapping_add(COLUMN_AHEAD));
 }
 
+/// Asks for the cache line that lies [`NEAR_AHEAD`] bytes behind the beginning of `values`, which
+/// may be out of bounds.
+#[inline(always)]
+pub(crate) fn prefetch_near<V>(values: &[V]) {
+    prefetch_at(values.as_ptr().cast::<u8>().wrapping_add(NEAR_AHEAD));
+}
+
 /// Asks for the cache line of what may lie there.
 #[inline(always)]
 pub(crate) fn prefetch_at<S>(place: *const S) {
@@ -330,34 +287,6 @@ mod tests {
             let folded: Vec<u64> =
                 (0..len).map(|i| (0..4).map(|l| u64::from(lanes[l * len + i])).sum()).collect();
             assert_eq!(folded, counts_checked);
-        }
-    }
-
-    #[test]
-    fn groups_are_found_and_updated_up_to_the_first_that_is_not_covered() {
-        let base = u64::MAX - 5;
-        for rows in (0..40).chain([1000]) {
-            for out in (0..=rows).step_by(1 + rows / 30) {
-                let mut words: Vec<u64> =
-                    (0..rows as u64).map(|row| base.wrapping_add(row * row % 64)).collect();
-                if let Some(word) = words.get_mut(out) {
-                    *word = base.wrapping_add(64);
-                }
-                let values: Vec<u64> = (0..rows as u64).collect();
-                let near = Near { words: &words, base, limit: 64 };
-                let mut sums = vec![0u64; 65];
-                let (done, reach) =
-                    scatter_near(&mut sums, &near, &values, |slot, v| *slot += v + 1);
-                assert!(done <= out && done + 8 > out, "{done} of {out}");
-                let (mut expected, mut most) = (vec![0u64; 65], 0);
-                for (row, &value) in values[..done].iter().enumerate() {
-                    let id = row * row % 64 + 1;
-                    expected[id] += value + 1;
-                    most = most.max(id as u32);
-                }
-                assert_eq!(sums, expected, "{done} of {rows}");
-                assert!((most..=64).contains(&reach), "{most} of {reach}");
-            }
         }
     }
 

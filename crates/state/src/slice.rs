@@ -11,6 +11,7 @@
 
 mod cut;
 mod mode;
+mod near;
 mod ranges;
 
 use std::collections::HashSet;
@@ -283,7 +284,7 @@ impl Slice {
         if nulls && self.is_direct() {
             self.go_dense()?;
         }
-        match self.fold_near(keys, input)? {
+        match self.apply_near(keys, input)? {
             0 => {}
             done if done == rows => return Ok(()),
             done => {
@@ -347,38 +348,6 @@ impl Slice {
             self.mark(groups);
         }
         Ok(())
-    }
-
-    /// Folds in rows whose groups need not be looked for, up to the first of which this cannot be
-    /// said: tells how many.
-    fn fold_near(&mut self, keys: &[ArrayRef], input: Input<'_>) -> Result<usize, StateError> {
-        let (Index::Array(index), [accumulator], [args]) =
-            (&mut self.index, &mut self.accumulators[..], input.args())
-        else {
-            return Ok(0);
-        };
-        // What may have to leave memory first is taken whole or not at all.
-        if self.spills || self.teller.is_none() || keys[0].null_count() > 0 {
-            return Ok(0);
-        }
-        let mut scratch = std::mem::take(&mut self.words);
-        let words = words::words(&keys[0], &mut scratch)?;
-        let near = index.near(words);
-        let (done, reach) =
-            near.and_then(|near| accumulator.update_near(args, &near)).unwrap_or_default();
-        if done > 0 {
-            (self.started, self.touched) = (true, true);
-            index.reached(reach);
-            if !accumulator.shows() {
-                let mut ids = std::mem::take(&mut self.ids);
-                index.intern(&words[..done], None, &mut ids)?;
-                self.mark_occupied();
-                self.mark(&Groups::each(&ids));
-                self.ids = ids;
-            }
-        }
-        self.words = scratch;
-        Ok(done)
     }
 
     /// The ids of a batch's keys.

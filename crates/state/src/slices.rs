@@ -12,7 +12,7 @@ use self::cold::Cold;
 use crate::partition::Split;
 use crate::spec::ARRAY_PART;
 use crate::spill::run::Run;
-use crate::{Columns, GroupBy, KeyModes, Partitioner, Slice, StateError};
+use crate::{Columns, Folded, GroupBy, KeyModes, Partitioner, RawRows, Slice, StateError};
 
 /// The part of the budget that all slices may hold for one of them to get a sparse array.
 const ARRAYS_PART: usize = 4;
@@ -85,6 +85,30 @@ impl Slices {
         args: &[Vec<ArrayRef>],
     ) -> Result<(), StateError> {
         self.apply(start, |slice| slice.update_rows(rows, keys, args))
+    }
+
+    /// Whether rows that were read for the slice that starts at `start` are likely to be taken by
+    /// [`Slices::update_raw`].
+    pub fn takes_raw(&self, start: i64) -> bool {
+        self.get(start).is_some_and(Slice::takes_raw)
+    }
+
+    /// Adds rows as they were read to the slice that starts at `start`, up to the first that is not
+    /// as they have it, or some less: none where there is no such slice, or rows are to come in
+    /// columns. `args` are the argument columns of the only aggregate.
+    ///
+    /// # Errors
+    /// As [`Slices::update`].
+    pub fn update_raw(
+        &mut self,
+        start: i64,
+        rows: &RawRows<'_>,
+        args: &[ArrayRef],
+    ) -> Result<Folded, StateError> {
+        if !self.takes_raw(start) {
+            return Ok(Folded::default());
+        }
+        self.apply(start, |slice| slice.update_raw(rows, args))
     }
 
     /// Merges a delta into the slice that starts at `start`: see [`Slice::merge`].
@@ -232,11 +256,11 @@ impl Slices {
         self.bytes
     }
 
-    fn apply(
+    fn apply<T>(
         &mut self,
         start: i64,
-        apply: impl Fn(&mut Slice) -> Result<(), StateError>,
-    ) -> Result<(), StateError> {
+        apply: impl Fn(&mut Slice) -> Result<T, StateError>,
+    ) -> Result<T, StateError> {
         let budget = self.budget;
         if self.bytes >= budget {
             self.free.drain(..).for_each(|slice| self.bytes -= slice.bytes());
@@ -246,7 +270,7 @@ impl Slices {
             }
         }
         self.changes += 1;
-        match self.apply_in_memory(start, &apply) {
+        let applied = match self.apply_in_memory(start, &apply) {
             // An array would outgrow the budget, and nothing has happened yet.
             Err(StateError::Growth { .. }) if self.cold.is_some() => {
                 self.spill(start)?;
@@ -258,14 +282,17 @@ impl Slices {
         .map_err(|error| over_budget(error, self.bytes, budget))?;
         // The slice may double with the next rows.
         let next = self.get(start).map_or(0, Slice::bytes);
-        if self.bytes.saturating_add(next) > budget { self.spill_down() } else { Ok(()) }
+        if self.bytes.saturating_add(next) > budget {
+            self.spill_down()?;
+        }
+        Ok(applied)
     }
 
-    fn apply_in_memory(
+    fn apply_in_memory<T>(
         &mut self,
         start: i64,
-        apply: &impl Fn(&mut Slice) -> Result<(), StateError>,
-    ) -> Result<(), StateError> {
+        apply: &impl Fn(&mut Slice) -> Result<T, StateError>,
+    ) -> Result<T, StateError> {
         let (budget, all) = (self.budget, self.spec.options.budget_bytes);
         let Live { slice, changed, .. } = self.live.entry(start).or_default();
         *changed = self.changes;

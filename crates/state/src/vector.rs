@@ -19,23 +19,36 @@ use arrow::buffer::BooleanBuffer;
 use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
 
-use crate::hash;
-use crate::kernel::prefetch_column;
+use crate::kernel::{prefetch_column, prefetch_near};
+use crate::{Scale, hash};
 
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod pack;
+
+pub use pack::filter;
+pub(crate) use pack::{Each, Eight, Four, Store};
 
 /// Whether no time lies before the one in front of it; false as well if some lie in the outer
 /// halves of the axis, whose differences might overflow.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub fn ascends(times: &[i64]) -> bool {
+    ascend::<false>(times)
+}
+
+/// The same of few times, which are `near` what else is read at once.
+#[inline(always)]
+pub(crate) fn ascend<const NEAR: bool>(times: &[i64]) -> bool {
     // A sign tells, not a comparison: the oldest vector instructions compare no 64 bits.
     let Some((&first, rest)) = times.split_first() else { return true };
     let (befores, before) = times[..rest.len()].as_chunks::<8>();
     let (eights, few) = rest.as_chunks::<8>();
     let mut signs = [0; 8];
     for (at, (before, eight)) in befores.iter().zip(eights).enumerate() {
-        prefetch_column(times, at * 8);
+        match NEAR {
+            true => prefetch_near(before),
+            false => prefetch_column(times, at * 8),
+        }
         for ((sign, &a), &b) in signs.iter_mut().zip(before).zip(eight) {
             *sign |= b.wrapping_sub(a) | (b ^ (b << 1));
         }
@@ -112,16 +125,16 @@ pub(crate) fn near(words: &[u64], base: u64, len: u32, out: &mut [u32]) {
     }
 }
 
-/// The products of the lower halves of numbers and of a factor, shifted to the right, and the
-/// disjunction of all numbers. The products are written to `out`, whatever was in it.
+/// The disjunction of all numbers. The lower halves of them, scaled, are written to `out`, whatever
+/// was in it.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-pub fn scaled(numbers: &[i64], factor: u32, shift: u32, out: &mut Vec<i64>) -> i64 {
+pub fn scaled(numbers: &[i64], scale: Scale, out: &mut Vec<i64>) -> i64 {
     out.clear();
     out.reserve(numbers.len());
     let mut any = 0;
     for (&number, out) in numbers.iter().zip(out.spare_capacity_mut()) {
         any |= number;
-        out.write(((u64::from(number as u32) * u64::from(factor)) >> shift) as i64);
+        out.write(scale.of(number as u64) as i64);
     }
     // SAFETY: there is room for as many, and each was written.
     unsafe { out.set_len(numbers.len()) };
@@ -251,137 +264,6 @@ fn equal_of(keys: &[i8; 16], only: i8) -> u16 {
     keys.iter().rev().fold(0, |bits, &key| bits << 1 | u16::from(key == only))
 }
 
-/// Puts the values whose bits are set in place of what is in `out`.
-///
-/// # Panics
-/// When there is not one bit for each value.
-pub fn filter(values: &[u64], bits: &BooleanBuffer, out: &mut Vec<u64>) {
-    assert_eq!(values.len(), bits.len());
-    let count = bits.count_set_bits();
-    #[cfg(target_arch = "x86_64")]
-    if let Some(pack) = packing() {
-        let (eights, rest) = values.as_chunks();
-        out.clear();
-        out.reserve(count + 8);
-        // SAFETY: the processor has the instructions, and there is room for eight more than are
-        // set.
-        unsafe { pack(eights, bits, out) };
-        let first = values.len() - rest.len();
-        out.extend((first..).zip(rest).filter(|(at, _)| bits.value(*at)).map(|(_, value)| value));
-        return;
-    }
-    *out = crate::kernel::select(bits, count, |at| values.get(at).copied().unwrap_or(0));
-}
-
-/// Appends those of eight values each whose bits are set.
-///
-/// # Safety
-/// The processor must have the instructions, and `out` room for eight values more than are set.
-#[cfg(target_arch = "x86_64")]
-type Pack = unsafe fn(&[[u64; 8]], &BooleanBuffer, &mut Vec<u64>);
-
-/// How this processor packs values, if it does so better than one by one.
-#[cfg(target_arch = "x86_64")]
-fn packing() -> Option<Pack> {
-    let counts = is_x86_feature_detected!("popcnt");
-    if counts && is_x86_feature_detected!("avx512f") {
-        Some(pack_eight)
-    } else if counts && is_x86_feature_detected!("avx2") {
-        Some(pack_four)
-    } else {
-        None
-    }
-}
-
-/// Makes a [`Pack`] of what stores those of eight values that are in a mask. There must be room for
-/// eight more than are set.
-#[cfg(target_arch = "x86_64")]
-macro_rules! pack {
-    ($name:ident, $feature:literal, $store:ident) => {
-        #[target_feature(enable = $feature)]
-        unsafe fn $name(values: &[[u64; 8]], bits: &BooleanBuffer, out: &mut Vec<u64>) {
-            let mut next = out.len();
-            let words = bits.bit_chunks();
-            for (word, eights) in words.iter_padded().zip(values.chunks(8)) {
-                for (mask, eight) in word.to_le_bytes().into_iter().zip(eights) {
-                    prefetch_column(eight, 0);
-                    // SAFETY: at most eight values are written, of which as many count as are set,
-                    // so fewer than the caller made room for lie before `next`.
-                    unsafe { $store(eight, mask, out.as_mut_ptr().add(next)) };
-                    next += mask.count_ones() as usize;
-                }
-            }
-            // SAFETY: what lies before `next` was written.
-            unsafe { out.set_len(next) };
-        }
-    };
-}
-#[cfg(target_arch = "x86_64")]
-pack!(pack_eight, "avx512f,popcnt", store_eight);
-#[cfg(target_arch = "x86_64")]
-pack!(pack_four, "avx2,popcnt", store_four);
-
-/// Stores the values in the mask, one behind the other, and something up to eight.
-///
-/// # Safety
-/// Eight values may be written.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-#[target_feature(enable = "avx512f,popcnt")]
-unsafe fn store_eight(values: &[u64; 8], mask: u8, to: *mut u64) {
-    use std::arch::x86_64::{_mm512_loadu_epi64, _mm512_maskz_compress_epi64, _mm512_storeu_epi64};
-    // SAFETY: eight values are read, and eight are written.
-    unsafe {
-        let all = _mm512_loadu_epi64(values.as_ptr().cast());
-        _mm512_storeu_epi64(to.cast(), _mm512_maskz_compress_epi64(mask, all));
-    }
-}
-
-/// Stores the values in the mask, one behind the other, and something up to eight: four by four,
-/// whose halves change places.
-///
-/// # Safety
-/// Eight values may be written.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-#[target_feature(enable = "avx2,popcnt")]
-unsafe fn store_four(values: &[u64; 8], mask: u8, to: *mut u64) {
-    use std::arch::x86_64::{_mm256_loadu_si256, _mm256_permutevar8x32_epi32, _mm256_storeu_si256};
-    let (low, high) = (usize::from(mask & 15), usize::from(mask >> 4));
-    let [front, back] = [values.as_ptr(), values[4..].as_ptr()];
-    // SAFETY: four values and the places of their halves are read, and four are written, behind at
-    // most four.
-    unsafe {
-        let pack = |from: *const u64, mask: usize| {
-            let all = _mm256_loadu_si256(from.cast());
-            let places = _mm256_loadu_si256(HALVES[mask].as_ptr().cast());
-            _mm256_permutevar8x32_epi32(all, places)
-        };
-        _mm256_storeu_si256(to.cast(), pack(front, low));
-        _mm256_storeu_si256(to.add(low.count_ones() as usize).cast(), pack(back, high));
-    }
-}
-
-/// For each mask of four values the places of the halves of those that are in it.
-#[cfg(target_arch = "x86_64")]
-static HALVES: [[u32; 8]; 16] = {
-    let mut halves = [[0; 8]; 16];
-    let mut mask = 0;
-    while mask < 16 {
-        let (mut value, mut next) = (0, 0);
-        while value < 4 {
-            if mask >> value & 1 == 1 {
-                halves[mask][next] = 2 * value;
-                halves[mask][next + 1] = 2 * value + 1;
-                next += 2;
-            }
-            value += 1;
-        }
-        mask += 1;
-    }
-    halves
-};
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -433,40 +315,6 @@ mod tests {
     }
 
     #[test]
-    fn values_are_kept_whose_bits_are_set() {
-        let mut state = 1u64;
-        for (len, skip) in lengths().flat_map(|len| [(len, 0), (len, 3)]) {
-            for density in 0..5 {
-                let mut bit = || {
-                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    (state >> 60) < 4 * density
-                };
-                let bits: Vec<bool> = (0..len + skip).map(|_| bit()).collect();
-                let values: Vec<u64> = (0..len as u64).map(|at| at * at).collect();
-                let expected: Vec<u64> = values
-                    .iter()
-                    .zip(&bits[skip..])
-                    .filter(|(_, set)| **set)
-                    .map(|v| *v.0)
-                    .collect();
-                let mask = BooleanBuffer::from(bits).slice(skip, len);
-                let mut kept = vec![7; 9];
-                filter(&values, &mask, &mut kept);
-                assert_eq!(kept, expected);
-                #[cfg(target_arch = "x86_64")]
-                if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") {
-                    let whole = len / 8 * 8;
-                    let mut packed = Vec::with_capacity(len + 8);
-                    // SAFETY: the processor has the instructions, and there is room for all.
-                    unsafe { pack_four(values.as_chunks().0, &mask, &mut packed) };
-                    let rest = mask.slice(whole, len - whole).count_set_bits();
-                    assert_eq!(packed, expected[..expected.len() - rest]);
-                }
-            }
-        }
-    }
-
-    #[test]
     fn columns_are_read_as_one_by_one() {
         let mut word = 1u64;
         for len in lengths() {
@@ -500,7 +348,8 @@ mod tests {
                 .map(|&number| ((u128::from(number as u32) * 3_435_973_837) >> 35) as i64)
                 .collect();
             let mut out = vec![7; 3];
-            assert_eq!(scaled(&numbers, 3_435_973_837, 35, &mut out), any, "{len}");
+            let scale = Scale { factor: 3_435_973_837, shift: 35 };
+            assert_eq!(scaled(&numbers, scale, &mut out), any, "{len}");
             assert_eq!(out, expected, "{len}");
         }
     }

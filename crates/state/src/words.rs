@@ -130,6 +130,18 @@ pub(crate) fn words<'a>(
     )
 }
 
+/// The words of a column, if they are there already.
+pub(crate) fn same(column: &ArrayRef) -> Option<&[u64]> {
+    with_fixed!(
+        column.data_type(),
+        T => {
+            let words = || column.as_primitive::<T>().values().inner().typed_data();
+            <<T as ArrowPrimitiveType>::Native as Word>::SAME.then(words)
+        },
+        None
+    )
+}
+
 fn primitive<'a, T>(column: &'a PrimitiveArray<T>, scratch: &'a mut Vec<u64>) -> &'a [u64]
 where
     T: ArrowPrimitiveType<Native: Word>,

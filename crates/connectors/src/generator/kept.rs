@@ -16,7 +16,7 @@ use crate::format::fixed::{Given, Layout};
 use crate::options::{Reader, refuse};
 
 /// Blocks that are kept in one run, if rows have no strings.
-const RUN_BLOCKS: usize = 32;
+const RUN_BLOCKS: usize = 1024;
 
 /// How rows are kept.
 #[derive(Debug, Clone)]

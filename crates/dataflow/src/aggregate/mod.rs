@@ -23,6 +23,7 @@
 //! Late rows are counted here, before any exchange, so that they are the same rows whatever the
 //! exchange.
 
+mod ahead;
 mod delta;
 mod early;
 mod emit;
@@ -75,6 +76,8 @@ pub(crate) struct Grouping {
     emitted: Cell<bool>,
     /// Whether it is time to look at windows that have not ended.
     look: Cell<bool>,
+    /// How many batches are not to be folded as they were read.
+    pause: Cell<u32>,
     /// Whether this worker has no more rows.
     ended: Cell<bool>,
     /// Whether groups may go to a disk.
@@ -137,6 +140,7 @@ impl Grouping {
             clock_moved: Event::default(),
             emitted: Cell::new(false),
             look: Cell::new(false),
+            pause: Cell::new(0),
             ended: Cell::new(false),
             spills: place.disk.is_some(),
             spilled: Cell::default(),

@@ -222,3 +222,38 @@ fn rows_without_event_time_are_bad() {
     let kept = bench.bad.kept();
     assert_eq!((kept[0].place.as_str(), kept[1].place.as_str()), ("flow 0:2", "flow 0:4"));
 }
+
+#[test]
+fn rows_that_went_ahead_count_as_read_and_the_others_are_left() {
+    let flows = vec![(None, vec![some(&[1, 2, 9, 5, 3]), some(&[10, 12])])];
+    let mut bench = bench(Script { bounded: true, flows }, 1, None);
+    let Read::Batch(flow, batch) = bench.reader.next().unwrap() else { panic!("a batch is left") };
+    let times = bench.reader.ahead(flow, &batch).expect("by its ends it may be in order").times;
+    assert_eq!(times.and_then(|times| times.span()), Some((1, 3)));
+    let rest = bench.reader.passed(flow, batch, 2).expect("three rows are left");
+    assert_eq!(bench.reader.watermark(), 2 - 1);
+    let rows = bench.reader.take(flow, rest).unwrap().expect("nothing is bad");
+    assert_eq!(rows.met.expect("5 and 3 lag behind 9 - 1").values()[..], [1, 8, 8]);
+    let Read::Batch(flow, batch) = bench.reader.next().unwrap() else { panic!("a batch is left") };
+    assert!(bench.reader.passed(flow, batch, 2).is_none());
+    assert_eq!(bench.reader.watermark(), 12 - 1);
+    assert_eq!(bench.reader.metrics.rows_in.load(Ordering::Relaxed), 7);
+}
+
+#[test]
+fn rows_go_ahead_where_none_can_lag_or_lack_a_time() {
+    let may = |times: Vec<Option<i64>>, delay| {
+        let flows = vec![(None, vec![some(&[10]), times])];
+        let mut bench = bench(Script { bounded: true, flows }, delay, None);
+        rows(&mut bench.reader);
+        let Read::Batch(flow, batch) = bench.reader.next().unwrap() else { panic!("one is left") };
+        bench.reader.ahead(flow, &batch).is_some()
+    };
+    assert!(may(some(&[10, 11]), 0));
+    assert!(may(some(&[10, 99, 11]), 0), "who folds them finds out");
+    assert!(!may(some(&[9, 11]), 0), "the first lags");
+    assert!(may(some(&[9, 11]), 1));
+    assert!(!may(some(&[12, 11]), 1), "the last is before the first");
+    assert!(!may(vec![Some(10), None, Some(11)], 0));
+    assert!(!may(vec![], 0));
+}

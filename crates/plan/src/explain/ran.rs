@@ -78,6 +78,8 @@ pub struct RanOperator {
     pub state_bytes: u64,
     /// How it has found the groups of rows.
     pub key_modes: KeyModes,
+    /// Rows of a source that were filtered, found and folded in by one loop.
+    pub rows_fused: u64,
     /// Runs of what it keeps that were written to disk because they did not fit memory.
     pub spilled_runs: u64,
     /// Their bytes.
@@ -229,6 +231,10 @@ impl Ran {
         if modes != KeyModes::default() {
             let _ = writeln!(out, "  {name}: groups by {}", modes.names().join(", "));
         }
+        let fused = sum(|one| one.rows_fused);
+        if fused > 0 {
+            let _ = writeln!(out, "  {name}: {fused} rows read, filtered and folded in one loop");
+        }
         let (runs, bytes) = (sum(|one| one.spilled_runs), sum(|one| one.spilled_bytes));
         if runs > 0 {
             let _ = writeln!(out, "  {name}: spilled {} in {runs} runs", human(bytes));
@@ -330,6 +336,7 @@ impl Ran {
                 "rows_out": operator.rows_out,
                 "state_bytes": operator.state_bytes,
                 "key_modes": operator.key_modes.names(),
+                "rows_fused": operator.rows_fused,
                 "spilled_runs": operator.spilled_runs,
                 "spilled_bytes": operator.spilled_bytes,
                 "rows_sent": operator.rows_sent,
@@ -424,6 +431,7 @@ mod tests {
             operator.row_bytes_sent = 1_250 * at as u64;
             (operator.spilled_runs, operator.spilled_bytes) = (2, 1 << 10);
             operator.key_modes.insert([KeyMode::Array, KeyMode::Hash][at / 2]);
+            operator.rows_fused = 50;
         }
         ran.operators[1].rows_handed = 7;
         ran.joined = vec![("shm".into(), 2), ("tcp".into(), 4)];
@@ -434,6 +442,7 @@ mod tests {
             "join: 400 rows came, 400 sent to other processes in 4.9 KiB, 12.5 B each",
             "join: 400 rows came, 7 handed over within a process",
             "join: groups by array, hash",
+            "join: 100 rows read, filtered and folded in one loop",
             "join: spilled 2.0 KiB in 4 runs",
         ];
         assert_eq!(lines[lines.len() - expected.len()..], expected);

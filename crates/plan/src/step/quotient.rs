@@ -8,18 +8,18 @@ use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::{DataType, Int64Type, Schema};
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{Expr, Operator};
-use state::spare;
 use state::vector::scaled;
+use state::{Scale, spare};
 
 use super::column_index;
 
 /// A BIGINT column divided by a constant of two or more, rounded towards zero.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Quotient {
-    column: usize,
+    pub(super) column: usize,
     by: Divisor,
-    /// For numbers of 31 bits.
-    narrow: Option<Narrow>,
+    /// The same for numbers of 31 bits, whose products fit into 63: a loop of vectors.
+    pub(super) scale: Option<Scale>,
 }
 
 impl Quotient {
@@ -36,16 +36,16 @@ impl Quotient {
         (binary.op == Operator::Divide && whole && by >= 2).then(|| Self {
             column,
             by: Divisor::new(by),
-            narrow: Narrow::new(by),
+            scale: scale(by),
         })
     }
 
     /// The quotient of each row.
     pub(super) fn evaluate(&self, columns: &[ArrayRef]) -> Option<ArrayRef> {
         let values = columns.get(self.column)?.as_primitive_opt::<Int64Type>()?;
-        if let Some(Narrow { factor, shift }) = self.narrow {
+        if let Some(scale) = self.scale {
             let mut quotients = spare::take();
-            if (0..1 << 31).contains(&scaled(values.values(), factor, shift, &mut quotients)) {
+            if (0..1 << 31).contains(&scaled(values.values(), scale, &mut quotients)) {
                 let quotients = ScalarBuffer::from(spare::give_out(quotients));
                 return Some(Arc::new(Int64Array::new(quotients, values.nulls().cloned())));
             }
@@ -87,22 +87,13 @@ impl Divisor {
     }
 }
 
-/// The same for numbers of 31 bits, whose products fit into 63: a loop of vectors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Narrow {
-    /// 2³¹⁺ˡ / d, rounded up, where 2ˡ is d or the next power of two: at most 32 bits.
-    factor: u32,
-    shift: u32,
-}
-
-impl Narrow {
-    /// For `by` of two or more, and at most 31 bits.
-    fn new(by: i64) -> Option<Self> {
-        let by = u32::try_from(by).ok().filter(|by| *by < 1 << 31)?;
-        let shift = 31 + by.next_power_of_two().trailing_zeros();
-        let factor = (1u64 << shift).div_ceil(by.into());
-        Some(Self { factor: u32::try_from(factor).ok()?, shift })
-    }
+/// Divides numbers of 31 bits by one of two or more, and at most 31 bits: the factor is 2³¹⁺ˡ / d,
+/// rounded up, where 2ˡ is d or the next power of two.
+fn scale(by: i64) -> Option<Scale> {
+    let by = u32::try_from(by).ok().filter(|by| *by < 1 << 31)?;
+    let shift = 31 + by.next_power_of_two().trailing_zeros();
+    let factor = (1u64 << shift).div_ceil(by.into());
+    Some(Scale { factor: u32::try_from(factor).ok()?, shift })
 }
 
 #[cfg(test)]
@@ -118,17 +109,17 @@ mod tests {
         }
         divisors.extend([i64::MAX, i64::MAX - 1, 1_000_000_007, 3_600_000_000]);
         for &by in divisors.iter().filter(|&&by| by >= 2) {
-            let (divisor, narrow) = (Divisor::new(by), Narrow::new(by));
-            assert_eq!(narrow.is_some(), by < 1 << 31, "{by}");
+            let (divisor, scale) = (Divisor::new(by), scale(by));
+            assert_eq!(scale.is_some(), by < 1 << 31, "{by}");
             let near = |value: i64| (-2..=2).map(move |by| value.wrapping_add(by));
             let multiples = [1, 2, 3, 1 << 20, i64::MAX / by, ((1 << 31) - 1) / by];
             let around = multiples.into_iter().map(|times| by.wrapping_mul(times));
             let values = around.chain([0, i64::MIN, i64::MAX, i64::MIN / 2, 1 << 40]);
             for value in values.flat_map(near).flat_map(|value| [value, value.wrapping_neg()]) {
                 assert_eq!(divisor.divide(value), value / by, "{value} / {by}");
-                if let Some(narrow) = narrow.filter(|_| (0..1 << 31).contains(&value)) {
+                if let Some(scale) = scale.filter(|_| (0..1 << 31).contains(&value)) {
                     let mut quotients = vec![];
-                    scaled(&[value], narrow.factor, narrow.shift, &mut quotients);
+                    scaled(&[value], scale, &mut quotients);
                     assert_eq!(quotients, [value / by], "{value} / {by}");
                 }
             }

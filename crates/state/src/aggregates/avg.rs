@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{Values, column};
 use crate::table::Table;
-use crate::{Accumulator, Aggregate, Groups, Holes, Near, Part, StateError, kernel};
+use crate::{Accumulator, Aggregate, Folded, Groups, Holes, Near, Part, StateError, kernel, near};
 
 /// `avg` of integers and floats of any width, `None` for other types.
 pub fn avg(of: &DataType) -> Option<Arc<dyn Aggregate>> {
@@ -133,10 +133,10 @@ impl<T: Number> Accumulator for Means<T> {
         Ok(())
     }
 
-    fn update_near(&mut self, args: &[ArrayRef], near: &Near<'_>) -> Option<(usize, u32)> {
+    fn update_near(&mut self, args: &[ArrayRef], near: &Near<'_>) -> Option<Folded> {
         let values = near.values::<T>(args)?;
         self.means.grow(near.total_of::<Mean>()?);
-        Some(kernel::scatter_near(self.means.as_mut(), near, values, Mean::add::<T>))
+        Some(near::scatter(self.means.as_mut(), near, values, Mean::add::<T>))
     }
 
     fn merge(

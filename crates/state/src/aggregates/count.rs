@@ -14,7 +14,7 @@ use super::{any_column, column};
 use crate::groups::{Groups, Ids};
 use crate::kernel;
 use crate::table::Table;
-use crate::{Accumulator, Aggregate, Holes, Part, StateError};
+use crate::{Accumulator, Aggregate, Folded, Holes, Near, Part, StateError, near};
 
 /// What a group costs, as long as counters are narrow.
 const COUNTER_BYTES: usize = size_of::<u32>();
@@ -70,7 +70,10 @@ enum Counters {
 impl Counts {
     /// Makes room for groups, and for counters that grow by `more` in sum.
     fn reserve(&mut self, groups: &Groups, total: usize, more: u64) {
-        let len = total.max(groups.reach() + 1);
+        self.reserve_len(total.max(groups.reach() + 1), more);
+    }
+
+    fn reserve_len(&mut self, len: usize, more: u64) {
         self.counted = self.counted.saturating_add(more);
         if self.counted > u64::from(u32::MAX) {
             self.widen();
@@ -93,7 +96,7 @@ impl Counts {
     }
 
     fn count_rows(&mut self, groups: &Groups) {
-        let few = groups.reach() < LANE_GROUPS && groups.rows() > 2 * groups.reach();
+        let few = are_few(groups.reach(), groups.rows());
         match (groups.ids(), &mut self.counters) {
             (Ids::One { id, rows }, Counters::Narrow(table)) => {
                 // `counted` bounds each counter, so neither the cast nor the addition overflows.
@@ -103,16 +106,9 @@ impl Counts {
                 table.as_mut()[id as usize] += rows as u64;
             }
             (Ids::Each(_), counters) if few => {
-                let width = (groups.reach() + 1).next_power_of_two();
-                if self.lanes.len() < 4 * width {
-                    self.lanes.resize(4 * width, 0);
-                }
-                let lanes = &mut self.lanes[..4 * width];
+                let lanes = lanes(&mut self.lanes, groups.reach() + 1);
                 kernel::histogram(lanes, groups);
-                match counters {
-                    Counters::Narrow(table) => fold(lanes, table.as_mut(), |c, n| *c += n),
-                    Counters::Wide(table) => fold(lanes, table.as_mut(), |c, n| *c += u64::from(n)),
-                }
+                counters.add(lanes);
             }
             (Ids::Each(_), Counters::Narrow(table)) => {
                 kernel::touch(table.as_mut(), groups, |slot| *slot = slot.wrapping_add(1));
@@ -120,6 +116,30 @@ impl Counts {
             (Ids::Each(_), Counters::Wide(table)) => {
                 kernel::touch(table.as_mut(), groups, |slot| *slot = slot.wrapping_add(1));
             }
+        }
+    }
+}
+
+/// Whether rows of groups up to `reach` are counted in a small table of their own first.
+fn are_few(reach: usize, rows: usize) -> bool {
+    reach < LANE_GROUPS && rows > 2 * reach
+}
+
+/// Four tables of at least so many zeros side by side.
+fn lanes(lanes: &mut Vec<u32>, groups: usize) -> &mut [u32] {
+    let width = groups.next_power_of_two();
+    if lanes.len() < 4 * width {
+        lanes.resize(4 * width, 0);
+    }
+    &mut lanes[..4 * width]
+}
+
+impl Counters {
+    /// Adds the four tables of `lanes`, leaving zeros.
+    fn add(&mut self, lanes: &mut [u32]) {
+        match self {
+            Self::Narrow(table) => fold(lanes, table.as_mut(), |c, n| *c += n),
+            Self::Wide(table) => fold(lanes, table.as_mut(), |c, n| *c += u64::from(n)),
         }
     }
 }
@@ -164,6 +184,29 @@ impl Accumulator for Counts {
             }
         }
         Ok(())
+    }
+
+    fn update_near(&mut self, args: &[ArrayRef], near: &Near<'_>) -> Option<Folded> {
+        let (total, rows) = (near.total_of::<u32>()?, near.rows());
+        let few = are_few(total - 1, rows);
+        let is_wide = matches!(self.counters, Counters::Wide(_));
+        if !args.is_empty() || (is_wide && !few) {
+            return None;
+        }
+        self.reserve_len(total, rows as u64);
+        let folded = match &mut self.counters {
+            counters if few => {
+                let lanes = lanes(&mut self.lanes, total);
+                let folded = near::count(lanes, 4, near);
+                counters.add(lanes);
+                folded
+            }
+            Counters::Narrow(table) => near::count(table.as_mut(), 1, near),
+            // It has just become so.
+            Counters::Wide(_) => Folded::default(),
+        };
+        self.counted -= (rows - folded.passed) as u64;
+        Some(folded)
     }
 
     fn merge(

@@ -19,7 +19,7 @@ use super::valid::Valid;
 use super::{Values, column};
 use crate::table::{Plain, Table};
 use crate::words::with_fixed;
-use crate::{Accumulator, Aggregate, Groups, Holes, Near, Part, StateError, kernel};
+use crate::{Accumulator, Aggregate, Folded, Groups, Holes, Near, Part, StateError, kernel, near};
 
 /// `max` of integers, floats, dates, times, timestamps and durations; `None` for other types.
 pub fn max(of: &DataType) -> Option<Arc<dyn Aggregate>> {
@@ -198,18 +198,18 @@ impl<T: Values<Native: Ordered>, const MAX: bool> Accumulator for Extremes<T, MA
         Ok(())
     }
 
-    fn update_near(&mut self, args: &[ArrayRef], near: &Near<'_>) -> Option<(usize, u32)> {
+    fn update_near(&mut self, args: &[ArrayRef], near: &Near<'_>) -> Option<Folded> {
         let values = near.values::<T>(args)?;
         let total = near.total_of::<<T::Native as Ordered>::Code>()?;
         self.codes.grow(total);
         self.valid.below(total);
         let mut least = !<T::Native as Ordered>::Code::new_zeroed();
         let codes = self.codes.as_mut();
-        let done = kernel::scatter_near(codes, near, values, |slot, value| {
+        let folded = near::scatter(codes, near, values, |slot, value| {
             Self::fold(slot, value, &mut least);
         });
         self.worst |= least == <T::Native as Ordered>::Code::new_zeroed();
-        Some(done)
+        Some(folded)
     }
 
     fn merge(

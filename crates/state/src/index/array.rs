@@ -11,7 +11,7 @@ use arrow::datatypes::DataType;
 
 use super::room;
 use crate::table::Table;
-use crate::{Near, Part, StateError, vector, words};
+use crate::{Near, Part, RawRows, StateError, vector, words};
 
 /// Where fewer than one entry in so many is used, each is cleared on its own.
 const CLEAR_EACH: usize = 32;
@@ -156,10 +156,9 @@ impl ArrayIndex {
         Ok(true)
     }
 
-    /// How the groups of rows without nulls are told from their words, if ids may have holes and
-    /// anything is covered.
-    pub(crate) fn near<'a>(&self, words: &'a [u64]) -> Option<Near<'a>> {
-        let near = Near { words, base: self.base, limit: self.limit };
+    /// Rows whose groups are told from their words, if ids may have holes and anything is covered.
+    pub(crate) fn near<'a>(&self, rows: RawRows<'a>) -> Option<Near<'a>> {
+        let near = Near { rows, base: self.base, limit: self.limit };
         (self.is_direct() && self.limit > 0).then_some(near)
     }
 

@@ -58,18 +58,21 @@ impl Slice {
     /// Whether rows of groups that have been seen may wait.
     pub(super) fn may_wait(&mut self, input: Input<'_>) -> bool {
         let Input::Rows(args) = input else { return false };
-        let far_bytes = match self.spec.options.key_mode {
-            Some(KeyMode::Ranges) => {
-                self.ranges.start_anew();
-                0
-            }
-            Some(_) => return false,
-            None => FAR_BYTES,
-        };
+        if self.spec.options.key_mode == Some(KeyMode::Ranges) {
+            self.ranges.start_anew();
+        }
         let alone = self.teller.is_some() && args.iter().all(Vec::is_empty);
         let (groups, group_bytes) = (self.index.total(), self.spec.id_bytes());
-        let far = groups.saturating_mul(group_bytes) >= far_bytes;
-        alone && far && self.ranges.open(groups, group_bytes, self.room)
+        alone && self.is_far() && self.ranges.open(groups, group_bytes, self.room)
+    }
+
+    /// Whether so much memory is updated that it is better to wait.
+    pub(super) fn is_far(&self) -> bool {
+        let bytes = self.index.total().saturating_mul(self.spec.id_bytes());
+        match self.spec.options.key_mode {
+            Some(mode) => mode == KeyMode::Ranges,
+            None => bytes >= FAR_BYTES,
+        }
     }
 
     /// Lets rows wait for others of their ranges of ids, as far as they may.

@@ -1,0 +1,127 @@
+//! The edges of a job on one worker: where the rows of an operator go, and what is done to them on
+//! the way.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::{Counted, Node};
+use crate::error::DataflowError;
+use crate::job::Step;
+use crate::reader::{Ahead, Rows};
+use crate::time::ticks_of;
+
+/// An edge as the operator sees it that gives out rows.
+pub(super) struct Route {
+    pub(super) to: Rc<Node>,
+    pub(super) input: usize,
+    pub(super) feeder: u32,
+    pub(super) step: Option<Arc<dyn Step>>,
+    pub(super) timed: bool,
+    pub(super) lateness: i64,
+    /// Whether windows are over the very column that a source's watermark is of.
+    pub(super) windows_event_time: bool,
+}
+
+impl Route {
+    pub(super) fn apply(&self, rows: Rows, unread: Option<usize>) -> Result<Rows, DataflowError> {
+        let met = rows.met.filter(|_| self.timed).map(|met| match self.lateness {
+            0 => met,
+            _ => met.unary(|watermark| self.behind(watermark)),
+        });
+        let Some(step) = &self.step else { return Ok(Rows { met, ..rows }) };
+        let stepped = step.apply_for(&rows.batch, unread)?;
+        let met = met.map(|met| ticks_of(&met, &stepped.origin)).transpose()?;
+        Ok(Rows { batch: stepped.batch, met, span: None })
+    }
+
+    /// What the operator is told of a watermark.
+    fn behind(&self, watermark: i64) -> i64 {
+        match watermark {
+            i64::MIN | i64::MAX => watermark,
+            _ => watermark.saturating_sub(self.lateness),
+        }
+    }
+
+    /// The watermark of which the operator was told so.
+    fn ahead(&self, told: i64) -> i64 {
+        match told {
+            i64::MIN | i64::MAX => told,
+            _ => told.saturating_add(self.lateness),
+        }
+    }
+}
+
+/// All edges that lead away from an operator.
+pub(crate) struct Routes {
+    pub(super) to: Vec<Route>,
+    pub(super) counted: Counted,
+}
+
+impl Routes {
+    /// Counts rows that were read, of a source.
+    pub(crate) fn read(&self, rows: usize) {
+        self.counted.add_in(rows);
+    }
+
+    /// Hands rows to all.
+    ///
+    /// # Errors
+    /// When a step, state or a sink fails.
+    pub(crate) async fn push(&self, rows: Rows) -> Result<(), DataflowError> {
+        self.counted.add_out(rows.batch.num_rows());
+        let Some((last, others)) = self.to.split_last() else { return Ok(()) };
+        for route in others {
+            route.to.push(route, rows.clone()).await?;
+        }
+        last.to.push(last, rows).await
+    }
+
+    /// Has the operator behind fold in rows as they were read, from the first on, as far as it can,
+    /// if there is but one: gives how many. The others are to be pushed.
+    ///
+    /// # Errors
+    /// As [`Routes::push`].
+    pub(crate) async fn fold(&self, ahead: Ahead<'_>) -> Result<usize, DataflowError> {
+        let [route] = &self.to[..] else { return Ok(0) };
+        let rows = route.to.fold(route, ahead).await?;
+        self.counted.add_out(rows);
+        Ok(rows)
+    }
+
+    /// No row before `watermark` will come.
+    ///
+    /// # Errors
+    /// As [`Routes::push`].
+    pub(crate) async fn progress(&self, watermark: i64, idle: bool) -> Result<(), DataflowError> {
+        self.counted.tell(watermark);
+        for route in self.to.iter().filter(|route| route.timed) {
+            route.to.progress(route.feeder, route.behind(watermark), idle).await?;
+        }
+        Ok(())
+    }
+
+    /// Rows come again after an idle time. Gives the watermark before which they are late anywhere.
+    ///
+    /// # Errors
+    /// As [`Routes::push`].
+    pub(crate) async fn resume(&self) -> Result<i64, DataflowError> {
+        let mut reached = i64::MIN;
+        for route in self.to.iter().filter(|route| route.timed) {
+            reached = reached.max(route.ahead(route.to.resume(route.feeder).await?));
+        }
+        Ok(reached)
+    }
+
+    /// No more rows will come.
+    ///
+    /// # Errors
+    /// As [`Routes::push`].
+    pub(crate) async fn end(&self, watermark: i64) -> Result<(), DataflowError> {
+        self.counted.tell(watermark);
+        for route in &self.to {
+            let told = if route.timed || watermark == i64::MAX { watermark } else { i64::MIN };
+            route.to.end(route.feeder, route.behind(told)).await?;
+        }
+        Ok(())
+    }
+}
