@@ -16,13 +16,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::{Array, ArrayRef, Int64Array, StringArray};
+use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::DataType;
 use channel::{Class, Header, Link, RingConfig};
 use dataflow::error;
 use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::{Fabric, LinkId};
 use state::aggregates::count;
-use state::{Columns, GroupBy, KeyMode, Slice, StateOptions, gather};
+use state::{
+    Columns, GroupBy, KeyMode, RawRows, Scale, Slice, Slices, StateOptions, Times, gather,
+};
 
 // The worker's own, which is nobody else's to use.
 #[allow(dead_code, reason = "only its turns are measured")]
@@ -47,9 +50,10 @@ struct Loop {
     ready: fn() -> Outcome<Run>,
 }
 
-const LOOPS: [Loop; 8] = [
+const LOOPS: [Loop; 9] = [
     Loop { name: "ring", unit: "frame of 64 bytes", times: 1 << 18, ready: ring },
     Loop { name: "dense", unit: "record, 1,000 keys", times: 1 << 22, ready: dense },
+    Loop { name: "fused", unit: "record as it was read, 100 keys", times: 1 << 22, ready: fused },
     Loop { name: "hashed", unit: "record, 1,000 keys", times: 1 << 22, ready: hashed },
     Loop { name: "hashed-large", unit: "record, 1 M keys", times: 1 << 22, ready: hashed_large },
     Loop { name: "merge", unit: "group of a delta, 64 Ki keys", times: 1 << 20, ready: merge },
@@ -128,6 +132,31 @@ fn ring() -> Outcome<Run> {
 
 fn dense() -> Outcome<Run> {
     grouped(None, 1_000)
+}
+
+/// Records of which a third count, in order of time, by a tenth of a number.
+fn fused() -> Outcome<Run> {
+    let mut slices = Slices::new(&spec(None));
+    let groups: ArrayRef = Arc::new(Int64Array::from_iter_values(0..100));
+    slices.update(0, groups.len(), &[groups], &[vec![]])?;
+    let batches = keys(1_000);
+    let passes: BooleanBuffer = (0..ROWS).map(|row| row * 7 % 3 == 0).collect();
+    let times: Vec<i64> = (0..ROWS as i64).collect();
+    let scale = Some(Scale { factor: 3_435_973_837, shift: 35 });
+    let mut next = 0;
+    Ok(Box::new(move |records| {
+        for _ in 0..records.div_ceil(ROWS) {
+            let rows = RawRows::of_column(&batches[next % batches.len()]).ok_or("no words")?;
+            let times = Some(Times { each: &times, last: i64::MAX });
+            let rows = RawRows { scale, passes: Some(&passes), times, ..rows };
+            let folded = slices.update_raw(0, &rows, &[])?;
+            if folded.rows < ROWS {
+                return Err("not all rows were folded".into());
+            }
+            next += 1;
+        }
+        Ok(())
+    }))
 }
 
 fn hashed() -> Outcome<Run> {
