@@ -6,13 +6,15 @@
 //! that a simulated run repeats itself.
 //!
 //! It has no threads, no input or output and no clock: the worker polls its links, asks its clock,
-//! and wakes.
+//! and wakes. A waker may be given to another thread all the same; one that stays here takes no lock
+//! and no atomic read-modify-write, each of which would cost as much as the rest of a turn.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -21,16 +23,20 @@ use crate::error::DataflowError;
 /// What a coroutine comes to.
 pub(crate) type Outcome = Result<(), DataflowError>;
 
-/// A coroutine that was spawned and has not ended; `None` while it runs and after it ended.
+/// A coroutine that was spawned; `None` after it ended.
 type Task = Option<Pin<Box<dyn Future<Output = Outcome>>>>;
 
 /// Runs coroutines of one worker.
 pub(crate) struct Scheduler {
     tasks: Vec<Task>,
-    wakers: Vec<Arc<TaskWaker>>,
+    links: Vec<Arc<TaskWaker>>,
+    /// The same as the coroutines get them.
+    wakers: Vec<Waker>,
     /// The operator that a coroutine is of.
     owners: Vec<Option<usize>>,
-    queue: Arc<Mutex<VecDeque<usize>>>,
+    queue: Arc<Queue>,
+    /// What was taken out of the queue for this turn; the last is the next.
+    ready: Vec<usize>,
     /// Whether each is waited for.
     counted: Vec<bool>,
     running: usize,
@@ -38,12 +44,13 @@ pub(crate) struct Scheduler {
 
 impl Scheduler {
     pub(crate) fn new() -> Self {
-        let queue = Arc::new(Mutex::new(VecDeque::new()));
         Self {
             tasks: Vec::new(),
+            links: Vec::new(),
             wakers: Vec::new(),
             owners: Vec::new(),
-            queue,
+            queue: Arc::new(Queue::new()),
+            ready: Vec::new(),
             counted: Vec::new(),
             running: 0,
         }
@@ -81,12 +88,11 @@ impl Scheduler {
         let id = self.tasks.len();
         self.owners.push(owner);
         self.tasks.push(Some(Box::pin(future)));
-        self.wakers.push(Arc::new(TaskWaker {
-            id,
-            queued: Mutex::new(false),
-            queue: self.queue.clone(),
-        }));
-        self.wakers[id].wake_by_ref();
+        let queue = self.queue.clone();
+        let link = Arc::new(TaskWaker { id, next: AtomicUsize::new(IDLE), queue });
+        link.wake_by_ref();
+        self.wakers.push(Waker::from(link.clone()));
+        self.links.push(link);
         self.counted.push(counted);
         self.running += usize::from(counted);
     }
@@ -98,7 +104,10 @@ impl Scheduler {
 
     /// True when a coroutine is ready to run.
     pub(crate) fn has_ready(&self) -> bool {
-        !lock(&self.queue).is_empty()
+        let queue = &self.queue;
+        !self.ready.is_empty()
+            || queue.newest.load(Ordering::Relaxed) != LAST
+            || queue.woken_elsewhere.load(Ordering::Acquire)
     }
 
     /// Gives one turn to each coroutine that is ready now, and tells whose each was when it is
@@ -107,31 +116,92 @@ impl Scheduler {
     /// # Errors
     /// The first failure of a coroutine; the others stay as they are.
     pub(crate) fn turn(&mut self, mut over: impl FnMut(Option<usize>)) -> Outcome {
-        let ready = lock(&self.queue).len();
-        for _ in 0..ready {
-            let Some(id) = lock(&self.queue).pop_front() else { break };
-            *lock(&self.wakers[id].queued) = false;
-            let Some(mut task) = self.tasks[id].take() else { continue };
-            let waker = Waker::from(self.wakers[id].clone());
-            let polled = task.as_mut().poll(&mut Context::from_waker(&waker));
+        self.take_ready();
+        while let Some(id) = self.ready.pop() {
+            // From here on who wakes it has it run once more.
+            self.links[id].next.store(IDLE, Ordering::Relaxed);
+            let Some(task) = &mut self.tasks[id] else { continue };
+            let polled = task.as_mut().poll(&mut Context::from_waker(&self.wakers[id]));
             over(self.owners[id]);
-            match polled {
-                Poll::Pending => self.tasks[id] = Some(task),
-                Poll::Ready(outcome) => {
-                    self.running -= usize::from(self.counted[id]);
-                    outcome?;
-                }
+            if let Poll::Ready(outcome) = polled {
+                self.tasks[id] = None;
+                self.running -= usize::from(self.counted[id]);
+                outcome?;
             }
         }
         Ok(())
     }
+
+    /// Empties the queue, behind what a failure may have left of the turn before.
+    fn take_ready(&mut self) {
+        let queue = &self.queue;
+        if queue.woken_elsewhere.swap(false, Ordering::Acquire) {
+            for id in std::mem::take(&mut *lock(&queue.elsewhere)) {
+                self.links[id].enqueue();
+            }
+        }
+        let left = std::mem::take(&mut self.ready);
+        let mut id = queue.newest.load(Ordering::Relaxed);
+        queue.newest.store(LAST, Ordering::Relaxed);
+        while id != LAST {
+            self.ready.push(id);
+            id = self.links[id].next.load(Ordering::Relaxed);
+        }
+        self.ready.extend(left);
+    }
+}
+
+/// Says of a coroutine that it is not in the run queue.
+const IDLE: usize = usize::MAX;
+/// Behind the oldest in the run queue.
+const LAST: usize = usize::MAX - 1;
+
+/// The run queue: a list that leads from who was woken last to who was woken first. Only the thread
+/// of the scheduler goes along it, so that its links need no ordering; wakes by other threads go
+/// through a lock, and are put behind the others at the next turn.
+struct Queue {
+    home: usize,
+    newest: AtomicUsize,
+    /// Whether there is something in `elsewhere`.
+    woken_elsewhere: AtomicBool,
+    elsewhere: Mutex<Vec<usize>>,
+}
+
+impl Queue {
+    /// The queue of a scheduler of this thread.
+    fn new() -> Self {
+        let newest = AtomicUsize::new(LAST);
+        let woken_elsewhere = AtomicBool::new(false);
+        Self { home: here(), newest, woken_elsewhere, elsewhere: Mutex::new(Vec::new()) }
+    }
+}
+
+/// Something that tells this thread from all others that are there.
+fn here() -> usize {
+    thread_local! {
+        static HERE: u8 = const { 0 };
+    }
+    HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
 /// Puts its coroutine into the run queue, once however often it is called.
 struct TaskWaker {
     id: usize,
-    queued: Mutex<bool>,
-    queue: Arc<Mutex<VecDeque<usize>>>,
+    /// Who was woken before it: an id, [`LAST`], or [`IDLE`] where it is not in the queue. It stays
+    /// until its turn.
+    next: AtomicUsize,
+    queue: Arc<Queue>,
+}
+
+impl TaskWaker {
+    /// Done by the thread of the scheduler alone.
+    fn enqueue(&self) {
+        if self.next.load(Ordering::Relaxed) == IDLE {
+            let newest = &self.queue.newest;
+            self.next.store(newest.load(Ordering::Relaxed), Ordering::Relaxed);
+            newest.store(self.id, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Wake for TaskWaker {
@@ -140,11 +210,12 @@ impl Wake for TaskWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let mut queued = lock(&self.queued);
-        if !*queued {
-            *queued = true;
-            lock(&self.queue).push_back(self.id);
+        if self.queue.home == here() {
+            return self.enqueue();
         }
+        // The flag is set behind what it speaks of, and taken down before that is taken.
+        lock(&self.queue.elsewhere).push(self.id);
+        self.queue.woken_elsewhere.store(true, Ordering::Release);
     }
 }
 
@@ -338,6 +409,64 @@ mod tests {
         event.notify();
         scheduler.turn(|_| ()).unwrap();
         assert_eq!(scheduler.running(), 0);
+    }
+
+    #[test]
+    fn who_is_woken_by_another_thread_runs_behind_those_that_were_woken_here() {
+        let (mut scheduler, ran) = (Scheduler::new(), Rc::new(RefCell::new(Vec::new())));
+        let wakers = Arc::new(Mutex::new(Vec::new()));
+        for name in 0..3 {
+            let (ran, wakers) = (ran.clone(), wakers.clone());
+            scheduler.spawn(std::future::poll_fn(move |cx| {
+                ran.borrow_mut().push(name);
+                lock(&wakers).push(cx.waker().clone());
+                Poll::Pending
+            }));
+        }
+        scheduler.turn(|_| {}).unwrap();
+        assert!(!scheduler.has_ready(), "all are parked");
+        let own = lock(&wakers).clone();
+        let theirs = own.clone();
+        let woken = std::thread::spawn(move || {
+            // Twice is once.
+            [1, 0, 0].map(|at: usize| theirs[at].wake_by_ref())
+        });
+        woken.join().unwrap();
+        assert!(scheduler.has_ready());
+        own[2].wake_by_ref();
+        own[0].wake_by_ref();
+        ran.borrow_mut().clear();
+        scheduler.turn(|_| {}).unwrap();
+        assert_eq!(*ran.borrow(), [2, 0, 1]);
+        assert!(!scheduler.has_ready());
+    }
+
+    #[test]
+    fn none_is_lost_that_another_thread_wakes() {
+        let (mut scheduler, turns) = (Scheduler::new(), Rc::new(Cell::new(0)));
+        let given = Arc::new(AtomicUsize::new(0));
+        let (counted, seen) = (turns.clone(), given.clone());
+        let (tell, told) = std::sync::mpsc::channel();
+        scheduler.spawn(std::future::poll_fn(move |cx| {
+            counted.set(seen.load(Ordering::Relaxed));
+            let _ = tell.send(cx.waker().clone());
+            Poll::Pending
+        }));
+        scheduler.turn(|_| {}).unwrap();
+        let waker = told.recv().unwrap();
+        let number = if cfg!(miri) { 20 } else { 10_000 };
+        let thread = std::thread::spawn(move || {
+            for n in 1..=number {
+                given.store(n, Ordering::Relaxed);
+                waker.wake_by_ref();
+            }
+        });
+        while !thread.is_finished() {
+            scheduler.turn(|_| {}).unwrap();
+        }
+        thread.join().unwrap();
+        scheduler.turn(|_| {}).unwrap();
+        assert_eq!(turns.get(), number, "the last wake was seen");
     }
 
     #[test]
