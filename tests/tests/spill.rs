@@ -201,3 +201,33 @@ fn a_command_with_a_folder_needs_no_more_memory() {
     let outcome = run_sql(&dir, TWICE, &["--workers", "1"]);
     assert!(outcome.err.contains("millstream.spill_dir"), "{}", outcome.err);
 }
+
+/// Keys of 240 bytes, of which some come twice: 4.0 GiB of keys alone.
+const FOUR_GIB: &str = "
+    SET millstream.state_bytes = '1 GiB';
+    CREATE TABLE numbers (n BIGINT) WITH (
+        'connector' = 'generator', 'rows' = '20000000',
+        'fields.n.kind' = 'sequence', 'fields.n.max' = '17999999');
+    CREATE TABLE totals (keys BIGINT, bytes BIGINT, rows_in BIGINT, least BIGINT, most BIGINT)
+        WITH ('connector' = 'file', 'path' = 'totals.csv');
+    INSERT INTO totals
+        SELECT count(*), sum(octet_length(k)), sum(c), min(c), max(c) FROM (
+            SELECT k, count(*) AS c
+            FROM (SELECT repeat('x', 232) || CAST(n + 10000000 AS STRING) AS k FROM numbers)
+            GROUP BY k);";
+
+#[test]
+fn four_gibibytes_of_state_need_one() {
+    let dir = Dir::new("four-gib");
+    // Not where other files of tests are: that may be memory.
+    let cold = format!("{}/four-gib", env!("CARGO_TARGET_TMPDIR"));
+    let spill = format!("millstream.spill_dir={cold}");
+    let outcome = run_sql(&dir, FOUR_GIB, &["--workers", "1", "--set", &spill]).ended(0);
+    assert_eq!(std::fs::read_dir(&cold).expect("it is there").count(), 0, "files go with the job");
+    let spilled = outcome.err.split("; spilled ").nth(1).expect(&outcome.err);
+    let (gib, _) = spilled.split_once(" GiB").expect(spilled);
+    assert!(gib.parse::<f64>().expect(gib) > 3.0, "at most one of four stays: {spilled}");
+    // 18 million keys of 232 letters and eight digits, the first two million of them twice.
+    let totals = dir.read("totals.csv");
+    assert_eq!(totals.lines().nth(1), Some("18000000,4320000000,20000000,1,2"), "{totals}");
+}

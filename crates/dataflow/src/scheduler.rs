@@ -6,8 +6,8 @@
 //! that a simulated run repeats itself.
 //!
 //! It has no threads, no input or output and no clock: the worker polls its links, asks its clock,
-//! and wakes. A waker may be given to another thread all the same; one that stays here takes no lock
-//! and no atomic read-modify-write, each of which would cost as much as the rest of a turn.
+//! and wakes. A waker may be given to another thread all the same; one that stays here takes no
+//! lock and no atomic read-modify-write, each of which would cost as much as the rest of a turn.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BinaryHeap;
