@@ -230,7 +230,9 @@ pub(crate) fn count(tables: &mut [u32], lanes: usize, near: &Near<'_>) -> Folded
     #[cfg(target_arch = "x86_64")]
     if target_cfg_f!(target_feature = "avx512f") {
         return count_by::<Eight>(tables, lanes, near);
-    } else if target_cfg_f!(target_feature = "avx2") {
+    }
+    #[cfg(target_arch = "x86_64")]
+    if target_cfg_f!(target_feature = "avx2") {
         return count_by::<Four>(tables, lanes, near);
     }
     count_by::<Each>(tables, lanes, near)
@@ -425,7 +427,8 @@ mod tests {
         let mut random = Random(1);
         for (rows, odd) in lengths().flat_map(|rows| Odd::all(rows).map(move |odd| (rows, odd))) {
             for (scale, sieve) in [(None, 1), (None, 2), (Some(ten), 1), (Some(ten), 3)] {
-                let mut pass = |row| sieve == 1 || odd.row() == row || random.next() % sieve == 0;
+                let mut pass =
+                    |row| sieve == 1 || odd.row() == row || random.next().is_multiple_of(sieve);
                 let passes: Vec<bool> = (0..rows).map(&mut pass).collect();
                 let words = words(&mut random, &passes, scale, odd);
                 let base = if scale.is_some() { 0 } else { BASE };

@@ -17,7 +17,9 @@ pub fn filter(values: &[u64], bits: &BooleanBuffer, out: &mut Vec<u64>) {
     #[cfg(target_arch = "x86_64")]
     if target_cfg_f!(target_feature = "avx512f") {
         return filter_by::<Eight>(values, bits, count, out);
-    } else if target_cfg_f!(target_feature = "avx2") {
+    }
+    #[cfg(target_arch = "x86_64")]
+    if target_cfg_f!(target_feature = "avx2") {
         return filter_by::<Four>(values, bits, count, out);
     }
     *out = select(bits, count, |at| values.get(at).copied().unwrap_or(0));
