@@ -33,7 +33,7 @@ use datafusion::execution::context::ExecutionProps;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{ColumnarValue, Expr, ExprSchemable, Operator};
 use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
-use state::{spare, vector};
+use state::{RawRows, spare, vector};
 
 use quotient::Quotient;
 use words::WordPredicate;
@@ -300,7 +300,9 @@ impl Step for Fused {
             _ => None,
         });
         let Some((key, args)) = key.zip(args.collect::<Option<Vec<_>>>()) else { return Ok(None) };
-        if self.predicate.is_some() && !args.is_empty() {
+        // What a filter says is found for nothing where nobody can fold rows so.
+        let filters_args = self.predicate.is_some() && !args.is_empty();
+        if filters_args || RawRows::of_column(&key).is_none() {
             return Ok(None);
         }
         let passes = self.mask(batch)?.map(|mask| mask.values().clone());

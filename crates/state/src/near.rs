@@ -156,7 +156,7 @@ impl<'a> Near<'a> {
         (total.saturating_mul(size_of::<S>()) <= FAR_BYTES).then_some(total)
     }
 
-    /// What to subtract of a key, and what a row is then if it has no group here.
+    /// How far the key of a word is from the base: beyond every limit where there is no key.
     #[inline(always)]
     fn distance<const SCALED: bool>(&self, word: u64, scale: Scale) -> u64 {
         if !SCALED {

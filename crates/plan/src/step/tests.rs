@@ -6,6 +6,7 @@ use arrow::array::{
     ArrayRef, Float64Array, Int32Array, Int64Array, StringArray, TimestampMillisecondArray,
 };
 use arrow::compute::concat_batches;
+use arrow::datatypes::Int64Type;
 use datafusion::datasource::{MemTable, provider_as_source};
 use datafusion::logical_expr::LogicalPlanBuilder;
 use datafusion::prelude::{SessionContext, col, lit};
@@ -157,4 +158,35 @@ fn a_column_that_nobody_reads_has_the_right_length() {
             assert_eq!(part.column(other), whole.column(other), "without {unread}");
         }
     }
+}
+
+#[test]
+fn what_a_result_is_made_of_is_told_where_one_loop_can_make_it() {
+    let column = |by: i64| Arc::new(Int64Array::from_iter_values((0..100).map(|i| i * by)));
+    let small: ArrayRef = Arc::new(Int32Array::from_iter_values(0..100));
+    let columns: [(&str, ArrayRef); 3] = [("a", column(7)), ("v", column(3)), ("b", small)];
+    let batch = RecordBatch::try_from_iter(columns).expect("rows");
+    let step = |filter: Option<Expr>, outputs: &[Expr], batch: &RecordBatch| {
+        let types = expected(batch, filter.clone(), outputs.to_vec()).schema();
+        compile(&batch.schema(), filter.as_ref(), outputs, types)
+            .expect("compiles")
+            .expect("a step")
+    };
+    let outputs = [col("a") / lit(10_i64), col("v"), col("b"), col("a") + lit(1_i64)];
+    let filtered = step(Some(col("v").gt(lit(30_i64))), &outputs, &batch);
+    let raw = filtered.raw(&batch, 0, &[]).expect("nothing fails").expect("a division");
+    let (passes, scale) = (raw.passes.expect("a filter"), raw.scale.expect("a division"));
+    let words = raw.key.as_primitive::<Int64Type>().values();
+    let keys = passes.set_indices().map(|row| scale.of(words[row] as u64) as i64);
+    let keys: ArrayRef = Arc::new(Int64Array::from_iter_values(keys));
+    assert_eq!(filtered.apply(&batch).expect("runs").batch.column(0), &keys);
+    // Arguments behind a filter, a key of four bytes, one that is computed otherwise, NULL.
+    for (key, args) in [(0, &[1][..]), (2, &[]), (3, &[])] {
+        assert!(filtered.raw(&batch, key, args).expect("nothing fails").is_none(), "{key}");
+    }
+    let plain = step(None, &outputs, &batch);
+    assert!(plain.raw(&batch, 0, &[1]).expect("nothing fails").is_some());
+    let outputs = [col("a") / lit(10_i64)];
+    let of_nulls = step(None, &outputs, &rows(100));
+    assert!(of_nulls.raw(&rows(100), 0, &[]).expect("nothing fails").is_none());
 }
