@@ -24,6 +24,11 @@ def load(workload, path, threads):
     connection.query(
         f"CREATE TABLE input ENGINE = Memory AS SELECT {', '.join(columns)} FROM file('{path}', Parquet)"
     )
+    if workload.lookup:
+        table, names = workload.lookup.table, (workload.lookup.key, workload.lookup.column)
+        columns = ", ".join(f"assumeNotNull({name}) AS {name}" for name in names)
+        file = f"file('{peer.beside(path, table)}', Parquet)"
+        connection.query(f"CREATE TABLE {table} ENGINE = Memory AS SELECT {columns} FROM {file}")
     query = peer.sql(workload, "intDiv({0}, {1})") + f" SETTINGS max_threads = {threads}"
 
     def run():

@@ -19,6 +19,9 @@ def load(workload, path, threads):
     config = datafusion.SessionConfig().with_target_partitions(threads)
     context = datafusion.SessionContext(config)
     context.register_record_batches("input", partitions)
+    if workload.lookup:
+        beside = pq.read_table(peer.beside(path, workload.lookup.table))
+        context.register_record_batches(workload.lookup.table, [beside.combine_chunks().to_batches()])
     query = peer.sql(workload, "{0} / {1}")
 
     def run():

@@ -19,6 +19,9 @@ def load(workload, path, threads):
         else:
             columns.append(name)
     connection.execute(f"CREATE TABLE input AS SELECT {', '.join(columns)} FROM read_parquet('{path}')")
+    if workload.lookup:
+        table = workload.lookup.table
+        connection.execute(f"CREATE TABLE {table} AS SELECT * FROM read_parquet('{peer.beside(path, table)}')")
     query = peer.sql(workload, "{0} // {1}")
     return duckdb.__version__, lambda: connection.execute(query).fetchone()
 

@@ -1,6 +1,7 @@
 """Writes rows of a workload as other programs read them. Usage: pack.py WORKLOAD FROM TO
 
-Of groups 32 bytes each, little-endian (flink/…/Rows.java). Of joins a file for each table: time, key and value of 8 bytes,
+Of groups 32 bytes each, little-endian (flink/…/Rows.java), and of a table that they are joined with both columns, 8 bytes
+each, in a file of its own. Of joins a file for each table: time, key and value of 8 bytes,
 the length of the other columns as one text in 4 bytes, and the text, little-endian (flink/…/Events.java).
 """
 
@@ -23,7 +24,7 @@ def main(name, source, target):
             if workload.time:
                 times = batch.column(workload.time).cast(pa.timestamp("ms")).cast(pa.int64())
                 rows["f0"] = times.to_numpy(zero_copy_only=False)
-            rows["f1"] = batch.column(workload.key).to_numpy(zero_copy_only=False) // workload.divisor
+            rows["f1"] = batch.column(workload.key).to_numpy(zero_copy_only=False)
             if workload.value:
                 values = batch.column(workload.value).to_numpy(zero_copy_only=False)
                 mean = workload.aggregate == "mean"
@@ -34,6 +35,11 @@ def main(name, source, target):
                 kept = pc.equal(batch.column(column).cast(pa.string()), word)
                 rows["f3"] = kept.to_numpy(zero_copy_only=False)
             out.write(rows.tobytes())
+    if workload.lookup:
+        lookup = workload.lookup
+        table = pq.read_table(peer.beside(source, lookup.table))
+        pairs = np.stack([table.column(name).to_numpy() for name in (lookup.key, lookup.column)], axis=1)
+        peer.beside(target, lookup.table).write_bytes(pairs.astype("<i8").tobytes())
 
 
 def join(name, source, target):

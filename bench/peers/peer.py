@@ -10,6 +10,16 @@ import json
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """A small table that rows are joined with: it has a key once, and beside it the key of the group."""
+
+    table: str
+    key: str
+    column: str
 
 
 @dataclass(frozen=True)
@@ -17,12 +27,12 @@ class Workload:
     """A group-by over rows in memory; the columns' names are those of the file."""
 
     key: str
-    divisor: int  # of the key
     aggregate: str  # count, max or mean
     value: str | None = None
     time: str | None = None  # milliseconds
     window: int = 0  # milliseconds
     filter: tuple[str, str] | None = None  # a column and its word
+    lookup: Lookup | None = None  # by the key
 
     @property
     def columns(self):
@@ -31,12 +41,20 @@ class Workload:
 
 
 WORKLOADS = {
-    "ysb": Workload("ad_id", 10, "count", None, "event_time", 10_000, ("event_type", "view")),
-    "ysb-keys": Workload("key", 1, "count", None, "event_time", 600_000),
-    "ro": Workload("key", 1, "count"),
-    "cm": Workload("job_id", 1, "mean", "cpu", "event_time", 2_000),
-    "nb7": Workload("auction", 1, "max", "price", "date_time", 60_000),
+    "ysb": Workload(
+        "ad_id", "count", None, "event_time", 10_000, ("event_type", "view"), Lookup("ads", "ad_id", "campaign_id")
+    ),
+    "ysb-keys": Workload("key", "count", None, "event_time", 600_000),
+    "ro": Workload("key", "count"),
+    "cm": Workload("job_id", "mean", "cpu", "event_time", 2_000),
+    "nb7": Workload("auction", "max", "price", "date_time", 60_000),
 }
+
+
+def beside(path, table):
+    """The file of another table of a workload."""
+    path = Path(path)
+    return path.with_suffix(f".{table}{path.suffix}")
 
 
 @dataclass(frozen=True)
@@ -63,8 +81,9 @@ def sql(workload, quotient):
     groups = []
     if workload.time:
         groups.append(quotient.format(workload.time, workload.window) + " AS w")
-    key = quotient.format(workload.key, workload.divisor) if workload.divisor > 1 else workload.key
-    groups.append(f"{key} AS k")
+    lookup = workload.lookup
+    groups.append(f"{lookup.table}.{lookup.column} AS k" if lookup else f"{workload.key} AS k")
+    join = f"JOIN {lookup.table} ON input.{workload.key} = {lookup.table}.{lookup.key}" if lookup else ""
     value = {
         "count": "count(*)",
         "max": f"max({workload.value})",
@@ -72,7 +91,7 @@ def sql(workload, quotient):
     }[workload.aggregate]
     where = "WHERE {} = '{}'".format(*workload.filter) if workload.filter else ""
     by = ", ".join(name.split(" AS ")[1] for name in groups)
-    inner = f"SELECT {', '.join(groups)}, {value} AS v FROM input {where} GROUP BY {by}"
+    inner = f"SELECT {', '.join(groups)}, {value} AS v FROM input {join} {where} GROUP BY {by}"
     return f"SELECT count(*), sum((k + 1) * v) FROM ({inner}) AS t"
 
 

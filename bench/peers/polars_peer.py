@@ -22,7 +22,11 @@ def load(workload, path, _threads):
     if workload.filter:
         column, word = workload.filter
         rows = rows.filter(pl.col(column) == word)
-    by = [(pl.col(workload.key) // workload.divisor if workload.divisor > 1 else pl.col(workload.key)).alias("k")]
+    lookup = workload.lookup
+    if lookup:
+        table = pl.read_parquet(peer.beside(path, lookup.table))
+        rows = rows.join(table.lazy(), left_on=workload.key, right_on=lookup.key)
+    by = [pl.col(lookup.column if lookup else workload.key).alias("k")]
     if workload.time:
         by.append((pl.col(workload.time) // workload.window).alias("w"))
     value = {

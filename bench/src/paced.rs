@@ -105,6 +105,10 @@ impl Connector for Paced {
         once.options.remove("preload");
         let name = format!("{}{:?}{projection:?}", once.name, once.options);
         let source = Generator.source(&once, projection)?;
+        if !once.options.contains_key("interval") {
+            // A table that is no stream is there from the first.
+            return Ok(source);
+        }
         let interval = once.options.get("interval").and_then(|text| text.strip_suffix("ns"));
         Ok(Arc::new(PacedSource {
             name,
@@ -330,18 +334,22 @@ mod tests {
     fn a_row_is_not_given_out_before_it_is_due() {
         let pace = Pace { start_ns: 5_000, rate: 2e9 };
         assert_eq!((pace.due_ns(0), pace.due_ns(100)), (5_000, 5_050));
-        let options: Options = [("kind", "ro"), ("rows", "10")]
-            .into_iter()
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .collect();
-        let schema = Generator.infer(&options).unwrap().unwrap();
-        let table = TableDef { name: "t".into(), schema, options, metadata: Default::default() };
         let paced = Paced::default();
         paced.set(Pace { start_ns: now_ns() + 3_600_000_000_000, rate: 1.0 });
-        let source = paced.source(&table, &[0]).unwrap();
-        let clock = Arc::new(MonotonicClock::new());
-        let context = FlowContext { clock, bad: Arc::default() };
-        let mut flow = source.open(0, &context).unwrap();
-        assert!(matches!(flow.next(100).unwrap(), Next::Wait { .. }));
+        let next = |options: [(&str, &str); 3]| {
+            let options = options.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            let options: Options = options.into_iter().collect();
+            let schema = Generator.infer(&options).unwrap().unwrap();
+            let table =
+                TableDef { name: "t".into(), schema, options, metadata: Default::default() };
+            let source = paced.source(&table, &[0]).unwrap();
+            let clock = Arc::new(MonotonicClock::new());
+            let context = FlowContext { clock, bad: Arc::default() };
+            source.open(0, &context).unwrap().next(100).unwrap()
+        };
+        let stream = next([("kind", "ro"), ("rows", "10"), ("interval", "1000ns")]);
+        assert!(matches!(stream, Next::Wait { .. }));
+        let no_stream = next([("kind", "ysb"), ("table", "ad"), ("rows", "10")]);
+        assert!(matches!(no_stream, Next::Batch(batch) if batch.num_rows() == 10));
     }
 }

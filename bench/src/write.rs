@@ -21,18 +21,21 @@ pub struct Written {
 }
 
 /// Writes the columns that a workload reads to `path`, in the order of event time. The extension
-/// says how: `parquet`, `arrow`, `csv`, …. Where a workload reads two tables there is a file for
-/// each, with the table's name in front of the extension: `rows.bids.parquet`.
+/// says how: `parquet`, `arrow`, `csv`, …. Where a workload reads two streams there is a file for
+/// each, with the table's name in front of the extension: `rows.bids.parquet`; so there is for a
+/// table that a stream is joined with, whose rows are not counted.
 ///
 /// # Errors
 /// When the size is refused or a file cannot be written.
 pub fn write(workload: Workload, size: &Size, path: &Path) -> Result<Written, BenchError> {
     let sql = workload.sql(size).replace("'preload' = 'true'", "'preload' = 'false'");
-    let tables = tables(workload);
+    let streams = streams(workload);
+    let tables = streams.iter().chain(&table_beside(workload)).cloned().collect::<Vec<_>>();
     let mut rows = 0;
-    for ((table, columns), made) in tables.iter().zip(sql.split_inclusive(';')) {
-        let path = match (tables.len(), path.extension()) {
-            (2.., Some(extension)) => {
+    for (at, ((table, columns), made)) in tables.iter().zip(sql.split_inclusive(';')).enumerate() {
+        let is_stream = at < streams.len();
+        let path = match path.extension() {
+            Some(extension) if streams.len() > 1 || !is_stream => {
                 path.with_extension(format!("{table}.{}", extension.display()))
             }
             _ => path.to_owned(),
@@ -40,13 +43,22 @@ pub fn write(workload: Workload, size: &Size, path: &Path) -> Result<Written, Be
         let target = RowTarget::File { path: path.display().to_string(), format: None };
         let mut session = Session::builder().workers(1).rows_to(target).build()?;
         let script = format!("{made}\nSELECT {} FROM {table};", columns.join(", "));
-        rows += session.sql(&script)?.run(&RunOptions::default())?.total.rows_out;
+        let written = session.sql(&script)?.run(&RunOptions::default())?.total.rows_out;
+        rows += if is_stream { written } else { 0 };
     }
     Ok(Written { rows, result: reference::sums(workload, size)? })
 }
 
-/// The tables that a workload reads, as its SQL makes them, with the columns that it reads.
-fn tables(workload: Workload) -> Vec<(&'static str, Vec<&'static str>)> {
+/// A table with the columns that are read.
+type Table = (&'static str, Vec<&'static str>);
+
+/// The table that a workload joins its stream with, which its SQL makes behind that.
+fn table_beside(workload: Workload) -> Option<Table> {
+    (workload == Workload::Ysb).then(|| ("ads", vec!["ad_id", "campaign_id"]))
+}
+
+/// The streams that a workload reads, as its SQL makes them.
+fn streams(workload: Workload) -> Vec<Table> {
     match workload.task() {
         Task::Groups(shape) => vec![(shape.table, shape.columns())],
         Task::Ratio(ratio) => vec![(ratio.table, vec![ratio.key.0, ratio.window.time, ratio.kind])],

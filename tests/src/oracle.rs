@@ -8,7 +8,7 @@ use arrow::record_batch::RecordBatch;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 
-use crate::random::{Aggregate, DELAY_MS, Key, Query, Row, batch, schema};
+use crate::random::{Aggregate, DELAY_MS, Key, Query, Row, batch, of_b, schema};
 use crate::rows::sorted;
 
 /// Rows that count, and how many do not because they are late: a row is late when the watermark of
@@ -20,7 +20,7 @@ pub fn on_time(flows: &[Vec<Row>], query: &Query) -> (Vec<Row>, u64) {
         for row in flow {
             let met = watermark;
             watermark = watermark.max(row.ts - DELAY_MS);
-            if query.filter.is_some_and(|filter| !filter.keeps(row)) {
+            if !query.keeps(row) {
                 continue;
             }
             match query.window_s {
@@ -80,6 +80,7 @@ fn key_text(key: Key, row: &Row) -> String {
         Key::S => row.s.clone().unwrap_or_else(|| "NULL".into()),
         Key::KMod3 => (row.k % 3).to_string(),
         Key::KDiv3 => (row.k / 3).to_string(),
+        Key::OfB => of_b(row.k).map_or("NULL".into(), |g| g.to_string()),
     }
 }
 

@@ -164,6 +164,28 @@ fn cut(random: &mut Random, rows: &[Row], idle: bool) -> Vec<Event> {
     events
 }
 
+/// The columns of the table `b`, which is no stream.
+pub const BESIDE_COLUMNS: &str = "id BIGINT, g BIGINT";
+
+/// The `g` that the table `b` has for a `k`, if it has one.
+pub fn of_b(k: i64) -> Option<i64> {
+    (k % 5 != 4).then_some(k * 7 % 31 - 10)
+}
+
+/// The table `b`, in two flows.
+pub fn beside() -> Table {
+    let column = |name: &str| Field::new(name, DataType::Int64, true);
+    let schema = Arc::new(Schema::new(vec![column("id"), column("g")]));
+    let flow = |keys: std::ops::Range<i64>| {
+        let rows = || keys.clone().rev().filter_map(|k| Some((k, of_b(k)?)));
+        let ids = rows().map(|(id, _)| id).collect::<Int64Array>();
+        let of_ids = rows().map(|(_, g)| g).collect::<Int64Array>();
+        let batch = RecordBatch::try_new(schema.clone(), vec![Arc::new(ids), Arc::new(of_ids)]);
+        vec![Event::Rows(batch.expect("the columns fit"))]
+    };
+    Table { schema: schema.clone(), bounded: true, flows: vec![flow(0..300), flow(300..1_000)] }
+}
+
 /// A random query, in parts, so that several dialects and an oracle can read it.
 #[derive(Debug, Clone)]
 pub struct Query {
@@ -190,6 +212,8 @@ pub enum Key {
     KMod3,
     /// `k / 3`
     KDiv3,
+    /// `g` of the row of the table `b` whose `id` is `k`.
+    OfB,
 }
 
 /// An aggregate.
@@ -234,6 +258,7 @@ impl Key {
             Key::S => "s",
             Key::KMod3 => "k % 3",
             Key::KDiv3 => "k / 3",
+            Key::OfB => "g",
         }
     }
 }
@@ -315,6 +340,12 @@ pub fn query(random: &mut Random, windowed: bool) -> Query {
 }
 
 impl Query {
+    /// Whether it asks for a row.
+    pub fn keeps(&self, row: &Row) -> bool {
+        let is_met = !self.keys.contains(&Key::OfB) || of_b(row.k).is_some();
+        is_met && self.filter.is_none_or(|filter| filter.keeps(row))
+    }
+
     /// The query in our dialect, over table `t`.
     pub fn ours(&self) -> String {
         let from = match self.window_s {
@@ -341,6 +372,9 @@ impl Query {
         let select: Vec<&str> =
             keys.iter().copied().chain(window.map(|(start, _)| start)).chain(aggregates).collect();
         let mut sql = format!("SELECT {} FROM {from}", select.join(", "));
+        if self.keys.contains(&Key::OfB) {
+            sql.push_str(" JOIN b ON k = id");
+        }
         if let Some(filter) = self.filter {
             write!(sql, " WHERE {}", filter.sql()).expect("a string takes all");
         }

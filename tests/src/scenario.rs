@@ -8,7 +8,10 @@ use plan::{Planner, Stage, Workers};
 
 use crate::cluster::{Cluster, Run};
 use crate::memory::Memory;
-use crate::random::{Aggregate, COLUMNS, DELAY_MS, IDLE_MS, Query, Random, Stream, query, stream};
+use crate::random::{
+    Aggregate, BESIDE_COLUMNS, COLUMNS, DELAY_MS, IDLE_MS, Key, Query, Random, Stream, beside,
+    query, stream,
+};
 use crate::rows::sorted;
 
 /// A stream and a query.
@@ -57,6 +60,10 @@ impl Scenario {
             true => format!("IDLE TIMEOUT INTERVAL '{}' SECOND", IDLE_MS / 1_000),
             false => String::new(),
         };
+        let beside = match self.query.keys.contains(&Key::OfB) {
+            true => format!("CREATE TABLE b ({BESIDE_COLUMNS}) WITH ('connector' = 'memory');"),
+            false => String::new(),
+        };
         format!(
             "SET millstream.exchange = {exchange};
              SET millstream.epoch_bytes = {epoch_bytes};
@@ -64,7 +71,7 @@ impl Scenario {
              SET millstream.epoch_latency = '{} ms';
              CREATE TABLE t ({COLUMNS},
                WATERMARK FOR ts AS ts - INTERVAL '{}' SECOND {idle}) WITH ('connector' = 'memory');
-             {};",
+             {beside} {};",
             [1, 4, 64][(self.seed % 3) as usize],
             [1, 1_000][(self.seed / 3 % 2) as usize],
             DELAY_MS / 1_000,
@@ -98,6 +105,7 @@ impl Scenario {
     ) -> Result<Answer, DataflowError> {
         let memory = Memory::new(None);
         memory.add("t", self.stream.table.clone());
+        memory.add("b", beside());
         // Small epochs, so that there are many.
         let script = format!("{more} {}", self.script(exchange, 4_096));
         let stage = plan(&memory, &script, cluster.nodes, cluster.workers);

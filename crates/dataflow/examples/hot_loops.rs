@@ -24,7 +24,7 @@ use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::{Fabric, LinkId};
 use state::aggregates::count;
 use state::{
-    Columns, GroupBy, KeyMode, RawRows, Scale, Slice, Slices, StateOptions, Times, gather,
+    Columns, GroupBy, KeyMode, KeyOf, RawRows, Scale, Slice, Slices, StateOptions, Times, gather,
 };
 
 // The worker's own, which is nobody else's to use.
@@ -142,13 +142,13 @@ fn fused() -> Outcome<Run> {
     let batches = keys(1_000);
     let passes: BooleanBuffer = (0..ROWS).map(|row| row * 7 % 3 == 0).collect();
     let times: Vec<i64> = (0..ROWS as i64).collect();
-    let scale = Some(Scale { factor: 3_435_973_837, shift: 35 });
+    let key = KeyOf::Scaled(Scale { factor: 3_435_973_837, shift: 35 });
     let mut next = 0;
     Ok(Box::new(move |records| {
         for _ in 0..records.div_ceil(ROWS) {
             let rows = RawRows::of_column(&batches[next % batches.len()]).ok_or("no words")?;
             let times = Some(Times { each: &times, last: i64::MAX });
-            let rows = RawRows { scale, passes: Some(&passes), times, ..rows };
+            let rows = RawRows { key: &key, passes: Some(&passes), times, ..rows };
             let folded = slices.update_raw(0, &rows, &[])?;
             if folded.rows < ROWS {
                 return Err("not all rows were folded".into());

@@ -26,6 +26,7 @@ use crate::keyed::{Given, Waits};
 use crate::lookup::Lookup;
 use crate::sink::Sink;
 use crate::source::Source;
+pub(crate) use crate::step::RawColumns;
 pub use crate::step::{Origin, RawBatch, Step, Stepped};
 use crate::wires::Wires;
 use crate::worker_set::WorkerSet;

@@ -9,7 +9,7 @@
 //! from one operator to the next: no row travels, none waits, and times and watermarks go along
 //! unchanged.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,17 +17,18 @@ use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 use state::epoch::{END_OF_STREAM, Leader, Progress};
+use state::{Folded, KeyMap, KeyOf};
 
 use crate::error::DataflowError;
 use crate::exchange::{Lane, Member, Shuffle, leader_of};
-use crate::job::{Input, Lead, Origin, Step};
+use crate::job::{Input, Lead, Origin, RawBatch, RawColumns, Step};
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::net::{Message, Net};
 use crate::operator::Routes;
 use crate::pairing::{Hashed, JoinKind, Pairing, Terms, names};
 use crate::process::Process;
-use crate::reader::{Read, Reader, Rows};
+use crate::reader::{Ahead, Read, Reader, Rows};
 use crate::scheduler::{Event, Timers, yield_now};
 use crate::source::FlowContext;
 use crate::time::ticks_of;
@@ -62,6 +63,16 @@ impl Lookup {
     pub fn describe(&self) -> String {
         let [stream, table] = &self.keys;
         self.terms().describe("", [names(&self.both, stream), names(&self.kept(), table)])
+    }
+
+    /// How many of the columns that are given out are the stream's, which come first.
+    fn width(&self) -> usize {
+        self.both.fields().len() - self.kept().fields().len()
+    }
+
+    /// Whether a column that is given out is the stream's, of the same number.
+    pub(crate) fn passes_on(&self, column: usize) -> bool {
+        column < self.width()
     }
 
     /// What is kept of the table.
@@ -99,6 +110,9 @@ pub(crate) struct LookupRun {
     bytes: Cell<usize>,
     table: RefCell<Option<Arc<Hashed>>>,
     read: Event,
+    /// What the table has beside its key for who groups by a column of it, if that is so simple;
+    /// there is one who does so, or none.
+    map: OnceCell<Option<Arc<KeyMap>>>,
     net: Rc<Net>,
     pub(crate) routes: Routes,
 }
@@ -139,6 +153,7 @@ impl LookupRun {
             bytes: Cell::new(0),
             table: RefCell::new(None),
             read: Event::default(),
+            map: OnceCell::new(),
             net,
             routes,
         })
@@ -234,6 +249,59 @@ impl LookupRun {
             Box::pin(self.routes.push(rows)).await?;
         }
         Ok(())
+    }
+
+    /// Has a grouping behind it fold in rows as they were read, from the first on, as far as it
+    /// can: `of_stream` says what the stream's columns are made of. Waits until the table is read.
+    ///
+    /// # Errors
+    /// As [`LookupRun::push`].
+    pub(crate) async fn fold(
+        &self,
+        ahead: Ahead<'_>,
+        of_stream: RawColumns<'_>,
+    ) -> Result<Folded, DataflowError> {
+        let table = self.read.wait_for(|| self.table.borrow().clone()).await;
+        let raw = |step: Option<&dyn Step>, key: usize, args: &[usize]| {
+            let column = match step {
+                Some(step) if step.keeps_rows() => step.passes_on(key),
+                Some(_) => None,
+                None => Some(key),
+            };
+            match column.filter(|_| args.is_empty()) {
+                Some(column) => self.raw(&table, of_stream, column),
+                None => Ok(None),
+            }
+        };
+        self.routes.fold_looked(ahead, raw).await
+    }
+
+    /// What a column is made of that is given out, if it is one of the table that a [`KeyMap`] has.
+    fn raw(
+        &self,
+        table: &Hashed,
+        of_stream: RawColumns<'_>,
+        column: usize,
+    ) -> Result<Option<RawBatch>, DataflowError> {
+        let Lookup { kind: JoinKind::Inner, on: None, keys: [stream, own], .. } = &self.spec else {
+            return Ok(None);
+        };
+        let column = column.checked_sub(self.spec.width());
+        let (Some(column), [stream], [own]) = (column, &stream[..], &own[..]) else {
+            return Ok(None);
+        };
+        let map = match self.map.get() {
+            Some(map) => map,
+            None => {
+                let map = table.map(*own, column)?;
+                self.account(table.bytes() + map.as_ref().map_or(0, KeyMap::bytes))?;
+                self.map.get_or_init(|| map.map(Arc::new))
+            }
+        };
+        let Some(map) = map else { return Ok(None) };
+        let raw = of_stream(*stream, &[])?.filter(|raw| matches!(raw.by, KeyOf::Word));
+        let raw = raw.filter(|raw| raw.key.data_type() == map.word());
+        Ok(raw.map(|raw| RawBatch { by: KeyOf::Looked(map.clone()), ..raw }))
     }
 }
 

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arrow::datatypes::{DataType, TimeUnit};
+use state::Folded;
 use state::epoch::{Presence, Progress, VectorClock};
 
 use self::routes::Route;
@@ -25,7 +26,7 @@ use crate::aggregate::Grouping;
 use crate::error::DataflowError;
 use crate::exchange::{Member, Shuffle, said};
 use crate::frame::Kind;
-use crate::job::{Edge, Input, Job, OperatorKind};
+use crate::job::{Edge, Input, Job, OperatorKind, RawColumns};
 use crate::keyed::KeyedRun;
 use crate::lookup::LookupRun;
 use crate::metrics::{Metrics, OperatorMetrics};
@@ -114,11 +115,28 @@ impl Node {
     /// Folds in rows of a source as they were read, from the first on, as far as it can: gives how
     /// many.
     async fn fold(&self, route: &Route, ahead: Ahead<'_>) -> Result<usize, DataflowError> {
-        let Work::Grouping(grouping) = &self.work else { return Ok(0) };
+        let raw = |key: usize, args: &[usize]| route.raw(ahead.batch, key, args);
+        let Work::Lookup(lookup) = &self.work else {
+            return Ok(self.fold_raw(route, ahead, &raw).await?.rows);
+        };
         let _turn = self.gate.enter().await;
-        let folded = grouping.fold_ahead(route.step.as_deref(), route.windows_event_time, ahead)?;
-        self.counted.add_in(folded.passed);
+        let folded = lookup.fold(ahead, &raw).await?;
+        self.counted.add_in(folded.passed + folded.missed);
         Ok(folded.rows)
+    }
+
+    /// The same where `raw` says what the operator is given of the rows.
+    async fn fold_raw(
+        &self,
+        route: &Route,
+        ahead: Ahead<'_>,
+        raw: RawColumns<'_>,
+    ) -> Result<Folded, DataflowError> {
+        let Work::Grouping(grouping) = &self.work else { return Ok(Folded::default()) };
+        let _turn = self.gate.enter().await;
+        let folded = grouping.fold_ahead(raw, route.windows_event_time, ahead)?;
+        self.counted.add_in(folded.passed);
+        Ok(folded)
     }
 
     /// The watermark of an edge has moved, or its rows have ceased for a while.
@@ -493,14 +511,24 @@ fn unit_of(job: &Job, at: usize) -> TimeUnit {
 }
 
 fn windows_event_time(job: &Job, edge: &Edge, to: &OperatorKind) -> bool {
-    let OperatorKind::Source(input) = &job.operators[edge.from].kind else { return false };
     let OperatorKind::Aggregate(aggregate) = to else { return false };
-    let (Some(window), Some(watermark)) = (&aggregate.window, input.watermark) else {
-        return false;
-    };
+    aggregate.window.as_ref().is_some_and(|window| is_event_time(job, edge, window.column))
+}
+
+/// Whether a column of what an edge gives is the one that a source's watermark is of.
+fn is_event_time(job: &Job, edge: &Edge, column: usize) -> bool {
     let column = match &edge.step {
-        Some(step) => step.passes_on(window.column),
-        None => Some(window.column),
+        Some(step) => step.passes_on(column),
+        None => Some(column),
     };
-    edge.timed && column == Some(watermark.column)
+    let Some(column) = column.filter(|_| edge.timed) else { return false };
+    let from = &job.operators[edge.from];
+    match &from.kind {
+        OperatorKind::Source(input) => input.watermark.is_some_and(|of| of.column == column),
+        OperatorKind::Lookup(lookup) => {
+            let mut edges = from.inputs.iter().flatten();
+            lookup.passes_on(column) && edges.all(|edge| is_event_time(job, edge, column))
+        }
+        _ => false,
+    }
 }

@@ -13,7 +13,7 @@ use arrow::array::{
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::SchemaRef;
 use arrow::row::{RowConverter, Rows, SortField};
-use state::{KeySpan, KeyTable, NullKeys, StateError};
+use state::{KeyMap, KeySpan, KeyTable, NullKeys, StateError};
 
 use crate::chunks::{Chunks, taken};
 use crate::error::DataflowError;
@@ -230,6 +230,14 @@ impl Hashed {
         self.chains
             .as_ref()
             .map_or(0, |chains| chains.next.get(at as usize - 1).copied().unwrap_or(0))
+    }
+
+    /// What stands in `column` beside the column `key`, as a map, if the rows have one.
+    pub(crate) fn map(&self, key: usize, column: usize) -> Result<Option<KeyMap>, StateError> {
+        match self.rows.batches() {
+            [rows] => KeyMap::of(rows.column(key), rows.column(column)),
+            _ => Ok(None),
+        }
     }
 
     /// Bytes held.

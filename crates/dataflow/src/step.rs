@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, BooleanArray, UInt32Array};
 use arrow::buffer::BooleanBuffer;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef};
 use arrow::record_batch::RecordBatch;
-use state::{RawRows, Scale, Times};
+use state::{KeyOf, RawRows, Times};
 
 use crate::error::DataflowError;
 
@@ -49,6 +49,12 @@ pub trait Step: Send + Sync {
         Ok(None)
     }
 
+    /// Whether it is known that each row of the result is made of the same row of the input, and
+    /// none is left out.
+    fn keeps_rows(&self) -> bool {
+        false
+    }
+
     /// How many rows it makes of one at most, if that is known.
     fn rows_of_one(&self) -> Option<u64> {
         Some(1)
@@ -67,8 +73,8 @@ pub struct RawBatch {
     pub passes: Option<BooleanBuffer>,
     /// The column of which keys are made.
     pub key: ArrayRef,
-    /// How, if they are not the column's own.
-    pub scale: Option<Scale>,
+    /// How.
+    pub by: KeyOf,
     /// Columns of arguments; where there are any, all rows pass.
     pub args: Vec<ArrayRef>,
 }
@@ -77,15 +83,27 @@ impl RawBatch {
     /// Rows that need no work.
     pub(crate) fn of(batch: &RecordBatch, key: usize, args: &[usize]) -> Self {
         let args = args.iter().map(|&arg| batch.column(arg).clone()).collect();
-        Self { passes: None, key: batch.column(key).clone(), scale: None, args }
+        Self { passes: None, key: batch.column(key).clone(), by: KeyOf::Word, args }
+    }
+
+    /// The type of keys.
+    pub(crate) fn key_type(&self) -> &DataType {
+        match &self.by {
+            KeyOf::Looked(map) => map.key(),
+            KeyOf::Word | KeyOf::Scaled(_) => self.key.data_type(),
+        }
     }
 
     /// The same for a loop, with the times of the rows; `None` if keys have nulls or no words.
     pub(crate) fn rows<'a>(&'a self, times: Option<Times<'a>>) -> Option<RawRows<'a>> {
-        let (scale, passes) = (self.scale, self.passes.as_ref());
-        Some(RawRows { scale, passes, times, ..RawRows::of_column(&self.key)? })
+        let (key, passes) = (&self.by, self.passes.as_ref());
+        Some(RawRows { key, passes, times, ..RawRows::of_column(&self.key)? })
     }
 }
+
+/// What the column of keys and those of arguments of a batch are made of: see [`Step::raw`].
+pub(crate) type RawColumns<'a> =
+    &'a dyn Fn(usize, &[usize]) -> Result<Option<RawBatch>, DataflowError>;
 
 /// What a step made of a batch.
 pub struct Stepped {
@@ -160,6 +178,10 @@ impl Step for Chain {
         let second = self.second.apply_for(&first.batch, unread)?;
         let origin = first.origin.then(second.origin, batch.num_rows())?;
         Ok(Stepped { batch: second.batch, origin })
+    }
+
+    fn keeps_rows(&self) -> bool {
+        self.first.keeps_rows() && self.second.keeps_rows()
     }
 
     fn rows_of_one(&self) -> Option<u64> {

@@ -33,7 +33,7 @@ use datafusion::execution::context::ExecutionProps;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{ColumnarValue, Expr, ExprSchemable, Operator};
 use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
-use state::{RawRows, spare, vector};
+use state::{KeyOf, RawRows, spare, vector};
 
 use quotient::Quotient;
 use words::WordPredicate;
@@ -288,10 +288,10 @@ impl Step for Fused {
         args: &[usize],
     ) -> Result<Option<RawBatch>, DataflowError> {
         let column = |at: usize| self.read.get(at).map(|&at| batch.column(at).clone());
-        let (key, scale) = match self.outputs.get(key) {
-            Some(Output::Column(at)) => (column(*at), None),
-            Some(Output::Quotient(quotient)) if quotient.scale.is_some() => {
-                (column(quotient.column), quotient.scale)
+        let (key, by) = match self.outputs.get(key) {
+            Some(Output::Column(at)) => (column(*at), KeyOf::Word),
+            Some(Output::Quotient(Quotient { column: at, scale: Some(scale), .. })) => {
+                (column(*at), KeyOf::Scaled(*scale))
             }
             _ => return Ok(None),
         };
@@ -306,7 +306,11 @@ impl Step for Fused {
             return Ok(None);
         }
         let passes = self.mask(batch)?.map(|mask| mask.values().clone());
-        Ok(Some(RawBatch { passes, key, scale, args }))
+        Ok(Some(RawBatch { passes, key, by, args }))
+    }
+
+    fn keeps_rows(&self) -> bool {
+        self.predicate.is_none()
     }
 
     fn passes_on(&self, output: usize) -> Option<usize> {

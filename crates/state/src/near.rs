@@ -12,7 +12,9 @@
 //! predecessor, a key that the table does not cover): from there on rows go the way of all others.
 #![allow(unsafe_code)]
 
+use std::array;
 use std::ops::Range;
+use std::sync::Arc;
 
 use arrow::array::{ArrayRef, ArrowPrimitiveType, AsArray};
 use arrow::buffer::BooleanBuffer;
@@ -20,6 +22,7 @@ use arrow::util::bit_chunk_iterator::BitChunks;
 use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
 
+use crate::KeyMap;
 use crate::kernel::{FAR_BYTES, prefetch_near};
 use crate::vector::{Each, Eight, Four, Store, ascend};
 use crate::words;
@@ -32,12 +35,23 @@ const BLOCK: usize = 64;
 pub struct RawRows<'a> {
     /// A word for each row, of which its key is made.
     pub words: &'a [u64],
-    /// How: without it the word is the key.
-    pub scale: Option<Scale>,
+    /// How.
+    pub key: &'a KeyOf,
     /// Which rows count, if not all.
     pub passes: Option<&'a BooleanBuffer>,
     /// The time of each row, if it is not known that they are in order.
     pub times: Option<Times<'a>>,
+}
+
+/// How the key of a row is made of its word.
+#[derive(Debug, Clone)]
+pub enum KeyOf {
+    /// It is the word.
+    Word,
+    /// It is a quotient of the word.
+    Scaled(Scale),
+    /// A table has it beside the word, and a row whose word it does not have does not count.
+    Looked(Arc<KeyMap>),
 }
 
 /// A key from a word: `word * factor >> shift`, of words below 2³¹ only. So a column is divided by
@@ -66,6 +80,8 @@ pub struct Folded {
     pub rows: usize,
     /// Those of them that count.
     pub passed: usize,
+    /// Those that do not only because a table does not have their words.
+    pub missed: usize,
     /// A bound on their groups.
     pub(crate) reach: u32,
 }
@@ -84,7 +100,7 @@ pub struct Near<'a> {
 impl<'a> RawRows<'a> {
     /// Rows in order that all count, by their keys.
     pub(crate) fn of(words: &'a [u64]) -> Self {
-        Self { words, scale: None, passes: None, times: None }
+        Self { words, key: &KeyOf::Word, passes: None, times: None }
     }
 
     /// The same, of a column of keys; `None` if it has nulls or is not one of words as it stands.
@@ -94,7 +110,7 @@ impl<'a> RawRows<'a> {
 
     /// Whether words are keys, and all rows count.
     pub(crate) fn are_plain(&self) -> bool {
-        self.scale.is_none() && self.passes.is_none()
+        matches!(self.key, KeyOf::Word) && self.passes.is_none()
     }
 
     fn are_even(&self) -> bool {
@@ -155,15 +171,96 @@ impl<'a> Near<'a> {
         let total = self.limit as usize + 1;
         (total.saturating_mul(size_of::<S>()) <= FAR_BYTES).then_some(total)
     }
+}
 
-    /// How far the key of a word is from the base: beyond every limit where there is no key.
+/// How a loop comes from a word to the slot of its group: by a number, which is computed of eight
+/// words at once.
+trait Find: Copy {
+    fn number(self, word: u64) -> u64;
+    /// A power of two, which the numbers of rows that count have to be below.
+    fn limit(self) -> u64;
+    /// Of a number below the limit the slot, which is at most [`Near::limit`].
+    fn slot(self, number: u64) -> usize;
+}
+
+/// By the distance from this base.
+#[derive(Clone, Copy)]
+struct ByWord<'a>(&'a Near<'a>);
+
+/// By the distance of a quotient.
+#[derive(Clone, Copy)]
+struct ByQuotient<'a>(&'a Near<'a>, Scale);
+
+/// By what a table has beside the word: behind a slot for words that it does not have.
+#[derive(Clone, Copy)]
+struct ByMap<'a> {
+    /// The fields of the map.
+    first: u64,
+    keys: &'a [u32],
+    /// The slot for words that it does not have.
+    miss: usize,
+}
+
+impl Find for ByWord<'_> {
     #[inline(always)]
-    fn distance<const SCALED: bool>(&self, word: u64, scale: Scale) -> u64 {
-        if !SCALED {
-            return word.wrapping_sub(self.base);
-        }
-        let distance = scale.of(word).wrapping_sub(self.base);
+    fn number(self, word: u64) -> u64 {
+        word.wrapping_sub(self.0.base)
+    }
+
+    #[inline(always)]
+    fn limit(self) -> u64 {
+        self.0.limit
+    }
+
+    #[inline(always)]
+    fn slot(self, number: u64) -> usize {
+        number as usize + 1
+    }
+}
+
+impl Find for ByQuotient<'_> {
+    #[inline(always)]
+    fn number(self, word: u64) -> u64 {
+        let distance = self.1.of(word).wrapping_sub(self.0.base);
+        // Beyond every limit where there is no quotient.
         if word < 1 << 31 { distance } else { u64::MAX }
+    }
+
+    #[inline(always)]
+    fn limit(self) -> u64 {
+        self.0.limit
+    }
+
+    #[inline(always)]
+    fn slot(self, number: u64) -> usize {
+        number as usize + 1
+    }
+}
+
+impl<'a> ByMap<'a> {
+    /// `None` if not all keys of the map have slots.
+    fn new(map: &'a KeyMap, near: &Near<'_>) -> Option<Self> {
+        let miss = map.shift(near.base, near.limit)? as usize;
+        Some(Self { first: map.first, keys: &map.keys, miss })
+    }
+}
+
+impl Find for ByMap<'_> {
+    #[inline(always)]
+    fn number(self, word: u64) -> u64 {
+        // The last is that of no word.
+        word.wrapping_sub(self.first).min(self.keys.len() as u64 - 1)
+    }
+
+    #[inline(always)]
+    fn limit(self) -> u64 {
+        // All have a slot.
+        1 << 63
+    }
+
+    #[inline(always)]
+    fn slot(self, number: u64) -> usize {
+        self.miss + self.keys[number as usize] as usize
     }
 }
 
@@ -216,7 +313,7 @@ pub(crate) fn scatter<S, V: Copy>(
             taken += 1;
         }
     }
-    Folded { rows: taken, passed: taken, reach: any as u32 + 1 }
+    Folded { rows: taken, passed: taken, missed: 0, reach: any as u32 + 1 }
 }
 
 /// Counts the rows that count, `lanes` tables side by side in `tables` (one or four, in turns): a
@@ -240,23 +337,51 @@ pub(crate) fn count(tables: &mut [u32], lanes: usize, near: &Near<'_>) -> Folded
 
 #[inline(always)]
 fn count_by<S: Store>(tables: &mut [u32], lanes: usize, near: &Near<'_>) -> Folded {
-    match near.rows.scale {
-        None => count_of::<S, false>(tables, lanes, near, Scale { factor: 1, shift: 0 }),
-        Some(scale) => count_of::<S, true>(tables, lanes, near, scale),
+    match near.rows.key {
+        KeyOf::Word => count_of::<S, _>(tables, lanes, near, ByWord(near)),
+        KeyOf::Scaled(scale) => count_of::<S, _>(tables, lanes, near, ByQuotient(near, *scale)),
+        KeyOf::Looked(map) => match ByMap::new(map, near) {
+            Some(find) => {
+                let reach = find.miss as u32 + map.reach;
+                Folded { reach, ..count_found::<S>(tables, lanes, near, find) }
+            }
+            None => Folded::default(),
+        },
     }
 }
 
+/// [`count_of`] rows of which some may have no group: a slot counts them that belongs to the key
+/// below all that the map has, and is as it was afterwards.
 #[inline(always)]
-fn count_of<S: Store, const SCALED: bool>(
+fn count_found<S: Store>(
     tables: &mut [u32],
     lanes: usize,
     near: &Near<'_>,
-    scale: Scale,
+    find: ByMap<'_>,
+) -> Folded {
+    let width = tables.len() / lanes;
+    let before: [u32; 4] = array::from_fn(|lane| tables[lane % lanes * width + find.miss]);
+    let folded = count_of::<S, _>(tables, lanes, near, find);
+    let mut missed = 0;
+    for (lane, before) in before.into_iter().enumerate().take(lanes) {
+        let slot = &mut tables[lane * width + find.miss];
+        missed += slot.wrapping_sub(before) as usize;
+        *slot = before;
+    }
+    Folded { passed: folded.passed - missed, missed, ..folded }
+}
+
+#[inline(always)]
+fn count_of<S: Store, F: Find>(
+    tables: &mut [u32],
+    lanes: usize,
+    near: &Near<'_>,
+    find: F,
 ) -> Folded {
     let &Near { rows: RawRows { words, passes, times, .. }, limit, .. } = near;
     let width = tables.len() / lanes;
     assert!(lanes == 1 || lanes == 4);
-    assert!(limit.is_power_of_two() && limit < width as u64 && near.rows.are_even());
+    assert!(find.limit().is_power_of_two() && limit < width as u64 && near.rows.are_even());
     let step = if lanes == 4 { width } else { 0 };
     let bits = passes.map(BooleanBuffer::bit_chunks);
     let mut bits = bits.as_ref().map(BitChunks::iter_padded);
@@ -277,195 +402,35 @@ fn count_of<S: Store, const SCALED: bool>(
         let (mut count, mut alls) = (0, [0; 8]);
         for (mask, eight) in mask.to_le_bytes().into_iter().zip(block.as_chunks::<8>().0) {
             prefetch_near(eight);
-            let distances = eight.map(|word| near.distance::<SCALED>(word, scale));
-            for (lane, (all, &distance)) in alls.iter_mut().zip(&distances).enumerate() {
-                *all |= if mask >> lane & 1 == 1 { distance } else { 0 };
+            let numbers = eight.map(|word| find.number(word));
+            for (lane, (all, &number)) in alls.iter_mut().zip(&numbers).enumerate() {
+                *all |= if mask >> lane & 1 == 1 { number } else { 0 };
             }
             // SAFETY: who calls has asked for the processor. Each time at most eight are written,
             // of which as many stay as are in the mask: at most 64 together.
-            unsafe { S::store(&distances, mask, ids.as_mut_ptr().add(count)) };
+            unsafe { S::store(&numbers, mask, ids.as_mut_ptr().add(count)) };
             count += mask.count_ones() as usize;
         }
         let all = alls.iter().fold(0, |all, lane| all | lane);
         // As the limit is a power of two, all are below it exactly if their disjunction is.
-        if all >= limit {
+        if all >= find.limit() {
             break;
         }
         let (fours, rest) = ids[..count].as_chunks::<4>();
         for four in fours {
             for (lane, &id) in four.iter().enumerate() {
-                // SAFETY: `lane * step + id + 1 <= (lanes - 1) * width + limit < tables.len()`.
-                unsafe { *tables.get_unchecked_mut(lane * step + id as usize + 1) += 1 };
+                // SAFETY: a slot is at most `limit`, and `(lanes - 1) * width + limit` is less than
+                // `tables.len()`.
+                unsafe { *tables.get_unchecked_mut(lane * step + find.slot(id)) += 1 };
             }
         }
         for &id in rest {
-            tables[id as usize + 1] += 1;
+            tables[find.slot(id)] += 1;
         }
         (rows, passed, any) = (end, passed + count, any | all);
     }
-    Folded { rows, passed, reach: any as u32 + 1 }
+    Folded { rows, passed, missed: 0, reach: any as u32 + 1 }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LIMIT: u64 = 64;
-    const BASE: u64 = u64::MAX - 5;
-
-    /// Where something is not as expected: the row, and what of it.
-    #[derive(Debug, Clone, Copy, PartialEq)]
-    enum Odd {
-        Nothing,
-        Key(usize),
-        Time(usize),
-        Late(usize),
-    }
-
-    impl Odd {
-        fn all(rows: usize) -> impl Iterator<Item = Self> {
-            let each = (0..rows).step_by(1 + rows / 30);
-            let odd = each.flat_map(|row| [Self::Key(row), Self::Time(row), Self::Late(row)]);
-            odd.chain([Self::Nothing])
-        }
-
-        /// From which row on none may be taken.
-        fn row(self) -> usize {
-            match self {
-                Self::Nothing => usize::MAX,
-                Self::Key(row) | Self::Time(row) | Self::Late(row) => row,
-            }
-        }
-
-        fn times(self, rows: usize) -> Vec<i64> {
-            let mut times: Vec<i64> = (0..rows as i64).map(|row| row / 3).collect();
-            match self {
-                // The one behind the first row of a time is before it.
-                Self::Time(row) => times[row] = -1,
-                Self::Late(row) => times[row..].fill(i64::from(i32::MAX) + 1),
-                Self::Nothing | Self::Key(_) => {}
-            }
-            times
-        }
-    }
-
-    /// Numbers without a pattern.
-    struct Random(u64);
-
-    impl Random {
-        fn next(&mut self) -> u64 {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            self.0 >> 33
-        }
-    }
-
-    fn lengths() -> impl Iterator<Item = usize> {
-        (0..20).chain([63, 64, 65, 127, 128, 130, 333])
-    }
-
-    #[test]
-    fn groups_are_found_and_updated_up_to_the_first_row_that_is_odd() {
-        for (rows, odd) in lengths().flat_map(|rows| Odd::all(rows).map(move |odd| (rows, odd))) {
-            let key = |row: u64| BASE.wrapping_add(row * row % LIMIT);
-            let mut words: Vec<u64> = (0..rows as u64).map(key).collect();
-            if let Odd::Key(row) = odd {
-                words[row] = BASE.wrapping_add(LIMIT);
-            }
-            let (values, times): (Vec<u64>, _) = ((0..rows as u64).collect(), odd.times(rows));
-            let times = Some(Times { each: &times, last: i32::MAX.into() });
-            // Nobody has to know of a first time that it is early.
-            let (odd, times) =
-                if odd == Odd::Time(0) { (Odd::Nothing, None) } else { (odd, times) };
-            let rows_raw = RawRows { times, ..RawRows::of(&words) };
-            let near = Near { rows: rows_raw, base: BASE, limit: LIMIT };
-            let mut sums = [0u64; LIMIT as usize + 1];
-            let folded = scatter(&mut sums, &near, &values, |slot, v| *slot += v + 1);
-            let done = folded.rows;
-            assert!(done <= rows.min(odd.row()) && done + 65 > rows.min(odd.row()), "{odd:?}");
-            assert_eq!(folded.passed, done);
-            let (mut expected, mut most) = ([0u64; LIMIT as usize + 1], 0);
-            for (row, &value) in values[..done].iter().enumerate() {
-                let id = row * row % LIMIT as usize + 1;
-                expected[id] += value + 1;
-                most = most.max(id as u32);
-            }
-            assert_eq!(sums, expected, "{done} of {rows}, {odd:?}");
-            assert!((most..=LIMIT as u32).contains(&folded.reach), "{most} of {}", folded.reach);
-        }
-    }
-
-    /// What is counted of rows, and how many, by a version.
-    fn counted(
-        near: &Near<'_>,
-        count: fn(&mut [u32], usize, &Near<'_>) -> Folded,
-    ) -> (Vec<u32>, Folded) {
-        let width = 2 * LIMIT as usize;
-        let mut one = vec![0; width];
-        let folded = count(&mut one, 1, near);
-        let mut four = vec![0; 4 * width];
-        assert_eq!(count(&mut four, 4, near), folded);
-        let sum = |id: usize| (0..4).map(|lane| four[lane * width + id]).sum::<u32>();
-        assert_eq!((0..width).map(sum).collect::<Vec<_>>(), one);
-        (one, folded)
-    }
-
-    /// Words of which keys are in reach, but for the odd one and those of rows that do not count.
-    fn words(random: &mut Random, passes: &[bool], scale: Option<Scale>, odd: Odd) -> Vec<u64> {
-        let mut word = |(row, &passes): (usize, &bool)| match (scale, passes) {
-            (Some(_), _) if odd == Odd::Key(row) => [1 << 31, u64::MAX, 10 * LIMIT][row % 3],
-            (None, _) if odd == Odd::Key(row) => BASE.wrapping_add(LIMIT << (row % 40)),
-            (_, false) => random.next() << (row % 31),
-            (None, true) => BASE.wrapping_add(random.next() % LIMIT),
-            (Some(_), true) => random.next() % (10 * LIMIT),
-        };
-        passes.iter().enumerate().map(&mut word).collect()
-    }
-
-    #[test]
-    fn rows_that_pass_are_counted_up_to_the_first_that_is_odd() {
-        let ten = Scale { factor: 3_435_973_837, shift: 35 };
-        let mut random = Random(1);
-        for (rows, odd) in lengths().flat_map(|rows| Odd::all(rows).map(move |odd| (rows, odd))) {
-            for (scale, sieve) in [(None, 1), (None, 2), (Some(ten), 1), (Some(ten), 3)] {
-                let mut pass =
-                    |row| sieve == 1 || odd.row() == row || random.next().is_multiple_of(sieve);
-                let passes: Vec<bool> = (0..rows).map(&mut pass).collect();
-                let words = words(&mut random, &passes, scale, odd);
-                let base = if scale.is_some() { 0 } else { BASE };
-                let times = odd.times(rows);
-                // A mask that begins within a byte.
-                let mask = [&[true; 3], &passes[..]].concat();
-                let mask = BooleanBuffer::from(mask).slice(3, rows);
-                let times = Times { each: &times, last: i32::MAX.into() };
-                let checked = odd != Odd::Time(0);
-                let near = Near {
-                    rows: RawRows {
-                        words: &words,
-                        scale,
-                        passes: (sieve > 1).then_some(&mask),
-                        times: checked.then_some(times),
-                    },
-                    base,
-                    limit: LIMIT,
-                };
-                let (counts, folded) = counted(&near, count);
-                let end = if checked { rows.min(odd.row()) } else { rows };
-                assert!(folded.rows <= end && folded.rows + 65 > end, "{} of {end}", folded.rows);
-                let (mut expected, mut most) = (vec![0; counts.len()], 0);
-                let key = |word: u64| scale.map_or(word, |scale| scale.of(word));
-                for (&word, _) in words[..folded.rows].iter().zip(&passes).filter(|row| *row.1) {
-                    let id = key(word).wrapping_sub(base) + 1;
-                    (expected[id as usize], most) = (expected[id as usize] + 1, most.max(id));
-                }
-                assert_eq!(counts, expected, "{odd:?} of {rows}, {scale:?}, {sieve}");
-                assert_eq!(folded.passed, counts.iter().sum::<u32>() as usize);
-                assert!(most <= folded.reach.into() && u64::from(folded.reach) <= LIMIT);
-                assert_eq!(counted(&near, count_by::<Each>), (counts.clone(), folded));
-                #[cfg(target_arch = "x86_64")]
-                if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") {
-                    assert_eq!(counted(&near, count_by::<Four>), (counts, folded));
-                }
-            }
-        }
-    }
-}
+mod tests;

@@ -1,6 +1,6 @@
 //! A workload as somebody would write it by hand on timely dataflow: a source that filters and
-//! maps, an exchange by key, a hash table for each window, given out when the frontier has passed
-//! it. Rows are structures in memory, those of worker `i` of `n` every `n`-th. Speaks as
+//! looks up keys, an exchange by key, a hash table for each window, given out when the frontier has
+//! passed it. Rows are structures in memory, those of worker `i` of `n` every `n`-th. Speaks as
 //! `../peer.py` says.
 #![forbid(unsafe_code)]
 
@@ -9,6 +9,7 @@ mod join;
 use std::error::Error;
 use std::fs::File;
 use std::io::BufRead;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -42,13 +43,16 @@ enum Aggregate {
 #[derive(Clone, Copy)]
 struct Workload {
     key: &'static str,
-    divisor: u64,
+    lookup: Option<Lookup>,
     aggregate: Aggregate,
     value: Option<&'static str>,
     time: Option<&'static str>,
     window: i64,
     filter: Option<(&'static str, &'static str)>,
 }
+
+/// A table that rows are joined with: its name, key, and the column of the group's key.
+type Lookup = (&'static str, &'static str, &'static str);
 
 /// A row as the program keeps it.
 #[derive(Clone, Copy)]
@@ -74,12 +78,18 @@ struct Sums {
     real: f64,
 }
 
+/// Rows of each thread, and the keys of groups by those of rows, if there is a table of them.
+struct Input {
+    rows: Vec<Vec<Row>>,
+    beside: Option<HashMap<u64, u64, FixedState>>,
+}
+
 type Groups = HashMap<u64, Group, FixedState>;
 
 fn workload(name: &str) -> Option<Workload> {
     let ysb = Workload {
         key: "ad_id",
-        divisor: 10,
+        lookup: Some(("ads", "ad_id", "campaign_id")),
         aggregate: Aggregate::Count,
         value: None,
         time: Some("event_time"),
@@ -88,11 +98,11 @@ fn workload(name: &str) -> Option<Workload> {
     };
     Some(match name {
         "ysb" => ysb,
-        "ysb-keys" => Workload { key: "key", divisor: 1, window: 600_000, filter: None, ..ysb },
-        "ro" => Workload { key: "key", divisor: 1, time: None, window: 1, filter: None, ..ysb },
+        "ysb-keys" => Workload { key: "key", lookup: None, window: 600_000, filter: None, ..ysb },
+        "ro" => Workload { key: "key", lookup: None, time: None, window: 1, filter: None, ..ysb },
         "cm" => Workload {
             key: "job_id",
-            divisor: 1,
+            lookup: None,
             aggregate: Aggregate::Mean,
             value: Some("cpu"),
             window: 2_000,
@@ -101,7 +111,7 @@ fn workload(name: &str) -> Option<Workload> {
         },
         "nb7" => Workload {
             key: "auction",
-            divisor: 1,
+            lookup: None,
             aggregate: Aggregate::Max,
             value: Some("price"),
             time: Some("date_time"),
@@ -127,8 +137,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         return serve(&version, || join::run(workload, &rows, threads, numbers));
     }
     let workload = workload(&name).ok_or_else(|| format!("no workload {name}"))?;
-    let rows = Arc::new(read(&workload, &path, threads)?);
-    serve(&version, || run(workload, &rows, threads))
+    let rows = read(&workload, &path, threads)?;
+    let beside = workload.lookup.map(|lookup| table(lookup, &path)).transpose()?;
+    let input = Arc::new(Input { rows, beside });
+    serve(&version, || run(workload, &input, threads))
 }
 
 /// Runs when told, and says what came out.
@@ -192,21 +204,40 @@ fn read(workload: &Workload, path: &str, threads: usize) -> Result<Vec<Vec<Row>>
     Ok(rows)
 }
 
-fn run(workload: Workload, rows: &Arc<Vec<Vec<Row>>>, threads: usize) -> Result<Sums, String> {
-    let rows = Arc::clone(rows);
+/// The keys of groups by those of rows, of the table beside those in `path`.
+fn table(
+    (table, key, column): Lookup,
+    path: &str,
+) -> Result<HashMap<u64, u64, FixedState>, Box<dyn Error>> {
+    let path = Path::new(path).with_extension(format!("{table}.parquet"));
+    let mut keys = HashMap::default();
+    for batch in ParquetRecordBatchReaderBuilder::try_new(File::open(path)?)?.build()? {
+        let batch = batch?;
+        let numbers = |name: &str| {
+            let column = batch.column_by_name(name).ok_or_else(|| format!("no column {name}"))?;
+            Ok::<_, String>(column.as_primitive::<Int64Type>().values())
+        };
+        let pairs = numbers(key)?.iter().zip(numbers(column)?);
+        keys.extend(pairs.map(|(&key, &of)| (key as u64, of as u64)));
+    }
+    Ok(keys)
+}
+
+fn run(workload: Workload, input: &Arc<Input>, threads: usize) -> Result<Sums, String> {
+    let input = Arc::clone(input);
     let total = Arc::new(Mutex::new(Sums::default()));
     let result = Arc::clone(&total);
     let config = timely::Config::process(threads);
     let guards = timely::execute(config, move |worker| {
-        let (rows, total) = (Arc::clone(&rows), Arc::clone(&total));
+        let (input, total) = (Arc::clone(&input), Arc::clone(&total));
         let own = worker.index();
         worker.dataflow::<u64, _, _>(move |scope| {
-            let input = source(scope, "rows", |capability, info| {
+            let rows = source(scope, "rows", |capability, info| {
                 let activator = scope.activator_for(info.address);
                 let mut capability = Some(capability);
                 let mut at = 0;
                 move |output| {
-                    let rows = &rows[own];
+                    let rows = &input.rows[own];
                     let Some(held) = capability.as_mut() else { return };
                     let turn = (at + ROWS_PER_TURN).min(rows.len());
                     while at < turn {
@@ -216,8 +247,15 @@ fn run(workload: Workload, rows: &Arc<Vec<Vec<Row>>>, threads: usize) -> Result<
                         let same = rows[at..turn].partition_point(|row| row.time < before);
                         held.downgrade(&(window as u64));
                         let mut session = output.session(&held);
-                        for row in rows[at..at + same].iter().filter(|row| row.keep) {
-                            session.give((row.key / workload.divisor, row.value));
+                        let kept = rows[at..at + same].iter().filter(|row| row.keep);
+                        match &input.beside {
+                            None => kept.for_each(|row| session.give((row.key, row.value))),
+                            Some(keys) => {
+                                let looked = kept.filter_map(|row| {
+                                    keys.get(&row.key).map(|&key| (key, row.value))
+                                });
+                                looked.for_each(|row| session.give(row));
+                            }
                         }
                         at += same;
                     }
@@ -230,8 +268,7 @@ fn run(workload: Workload, rows: &Arc<Vec<Vec<Row>>>, threads: usize) -> Result<
             })
             .container::<Vec<(u64, i64)>>();
             let by_key = Exchange::new(|row: &(u64, i64)| row.0);
-            input
-                .unary_frontier(by_key, "groups", move |_, _| {
+            rows.unary_frontier(by_key, "groups", move |_, _| {
                     let mut windows = Vec::new();
                     move |(input, frontier), output| {
                         input.for_each_time(|time, batches| {

@@ -54,7 +54,8 @@ impl GeneratorSource {
         timeline: Timeline,
         model: Model,
     ) -> Result<Self, ConnectorError> {
-        let rows = options.integer("rows", 0)?;
+        let asked = options.integer("rows", 0)?;
+        let rows = asked.into_iter().chain(model.rows_max).min();
         let laps = options.integer("repeat", 1)?;
         let fields: Vec<_> = model.columns.iter().map(|column| column.field.clone()).collect();
         let schema = Arc::new(Schema::new(fields));

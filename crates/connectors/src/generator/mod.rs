@@ -65,7 +65,7 @@ const OPTIONS: &[OptionSpec] = &[
     OptionSpec {
         key: "rows",
         values: "integer",
-        default: "unbounded",
+        default: "unbounded; the table ad of ysb has 1000",
         doc: "Rows of the stream, over all flows.",
     },
     OptionSpec {
@@ -144,9 +144,9 @@ const OPTIONS: &[OptionSpec] = &[
     },
     OptionSpec {
         key: "table",
-        values: "bid | auction | person",
-        default: "bid",
-        doc: "The table of nexmark.",
+        values: "event | ad for ysb; bid | auction | person for nexmark",
+        default: "event, bid",
+        doc: "Which of the tables of a ready-made workload.",
     },
     OptionSpec {
         key: "proportions",
@@ -264,7 +264,11 @@ fn ready_made(
 fn check_kind(options: Reader<'_>, kind: Option<&str>) -> Result<(), ConnectorError> {
     for key in options.0.keys() {
         match (key.as_str(), kind) {
-            ("table" | "proportions", None | Some("ysb" | "cluster-monitoring" | "ro")) => {
+            ("table", None | Some("cluster-monitoring" | "ro")) => {
+                let hint = Some("write 'kind' = 'nexmark' or 'kind' = 'ysb'".into());
+                return Err(refuse(key, "speaks of the tables of nexmark and of ysb", hint));
+            }
+            ("proportions", None | Some("ysb" | "cluster-monitoring" | "ro")) => {
                 let hint = Some("write 'kind' = 'nexmark'".into());
                 return Err(refuse(key, "speaks of the tables of nexmark", hint));
             }
@@ -287,12 +291,14 @@ struct Model {
     columns: Vec<Column>,
     /// The event, counted over the whole timeline, that a row is.
     event: Box<dyn Fn(u64) -> u64 + Send + Sync>,
+    /// How many rows there are at most, if the table is no stream.
+    rows_max: Option<u64>,
 }
 
 impl Model {
     /// A table whose row `i` is event `i`.
     fn rows(columns: Vec<Column>) -> Self {
-        Self { columns, event: Box::new(|row| row) }
+        Self { columns, event: Box::new(|row| row), rows_max: None }
     }
 
     /// The columns that a table declares, in its order and types. A name may be written in another
@@ -321,8 +327,9 @@ impl Model {
     }
 
     /// The columns of a query.
-    fn project(self, projection: &[usize]) -> Result<Self, ConnectorError> {
-        let mut columns: Vec<Option<Column>> = self.columns.into_iter().map(Some).collect();
+    fn project(mut self, projection: &[usize]) -> Result<Self, ConnectorError> {
+        let columns = std::mem::take(&mut self.columns);
+        let mut columns: Vec<Option<Column>> = columns.into_iter().map(Some).collect();
         let chosen = projection.iter().map(|index| {
             columns.get_mut(*index).and_then(Option::take).ok_or_else(|| ConnectorError::Column {
                 column: index.to_string(),
@@ -330,7 +337,7 @@ impl Model {
                 hint: None,
             })
         });
-        Ok(Self { columns: chosen.collect::<Result<_, _>>()?, event: self.event })
+        Ok(Self { columns: chosen.collect::<Result<_, _>>()?, ..self })
     }
 }
 

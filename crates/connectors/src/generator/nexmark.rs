@@ -113,7 +113,7 @@ pub(super) fn model(
         1 => auction(seed, timeline, cycle, event),
         _ => person(seed, timeline, event),
     };
-    Ok(Model { columns, event: Box::new(event) })
+    Ok(Model { event: Box::new(event), ..Model::rows(columns) })
 }
 
 fn bid(

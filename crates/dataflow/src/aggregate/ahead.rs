@@ -7,7 +7,7 @@ use state::Folded;
 use super::fold::NO_WINDOW;
 use super::{Grouping, Meeting};
 use crate::error::DataflowError;
-use crate::job::{RawBatch, Step};
+use crate::job::{RawBatch, RawColumns};
 use crate::reader::Ahead;
 
 /// When not all rows of a batch can be folded so, as many go the way of all others at once: what a
@@ -15,15 +15,15 @@ use crate::reader::Ahead;
 const PAUSE: u32 = 16;
 
 impl Grouping {
-    /// Folds in rows of a source as they were read, from the first on, as far as it can; `timed` if
-    /// windows are over the source's own times. What is said of the rest comes with
-    /// [`Grouping::push`].
+    /// Folds in rows of a source as they were read, from the first on, as far as it can: `raw` says
+    /// what is to be done to them, and `timed` that windows are over the source's own times. What
+    /// is said of the rest comes with [`Grouping::push`].
     ///
     /// # Errors
     /// When a filter or state fails.
     pub(crate) fn fold_ahead(
         &self,
-        step: Option<&dyn Step>,
+        raw: RawColumns<'_>,
         timed: bool,
         Ahead { batch, times }: Ahead<'_>,
     ) -> Result<Folded, DataflowError> {
@@ -44,12 +44,8 @@ impl Grouping {
         if !self.bounded().slices().takes_raw(slice) {
             return Ok(Folded::default());
         }
-        let raw = match step {
-            Some(step) => step.raw(batch, *key, args)?,
-            None => Some(RawBatch::of(batch, *key, args)),
-        };
-        let of_type = |raw: &RawBatch| *raw.key.data_type() == self.spec.group_by.keys[0];
-        let raw = raw.filter(of_type);
+        let of_type = |raw: &RawBatch| *raw.key_type() == self.spec.group_by.keys[0];
+        let raw = raw(*key, args)?.filter(of_type);
         let Some((rows, args)) = raw.as_ref().and_then(|raw| Some((raw.rows(times)?, &raw.args)))
         else {
             return Ok(Folded::default());

@@ -4,9 +4,12 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
+use state::Folded;
+
 use super::{Counted, Node};
 use crate::error::DataflowError;
-use crate::job::Step;
+use crate::job::{RawBatch, Step};
 use crate::reader::{Ahead, Rows};
 use crate::time::ticks_of;
 
@@ -32,6 +35,19 @@ impl Route {
         let stepped = step.apply_for(&rows.batch, unread)?;
         let met = met.map(|met| ticks_of(&met, &stepped.origin)).transpose()?;
         Ok(Rows { batch: stepped.batch, met, span: None })
+    }
+
+    /// What the columns are made of that the operator is given of a batch.
+    pub(super) fn raw(
+        &self,
+        batch: &RecordBatch,
+        key: usize,
+        args: &[usize],
+    ) -> Result<Option<RawBatch>, DataflowError> {
+        match &self.step {
+            Some(step) => step.raw(batch, key, args),
+            None => Ok(Some(RawBatch::of(batch, key, args))),
+        }
     }
 
     /// What the operator is told of a watermark.
@@ -86,6 +102,20 @@ impl Routes {
         let rows = route.to.fold(route, ahead).await?;
         self.counted.add_out(rows);
         Ok(rows)
+    }
+
+    /// The same for rows that a lookup has been given, which makes `raw` of them if the step behind
+    /// it is the one that it is given.
+    pub(crate) async fn fold_looked(
+        &self,
+        ahead: Ahead<'_>,
+        raw: impl Fn(Option<&dyn Step>, usize, &[usize]) -> Result<Option<RawBatch>, DataflowError>,
+    ) -> Result<Folded, DataflowError> {
+        let [route] = &self.to[..] else { return Ok(Folded::default()) };
+        let raw = |key: usize, args: &[usize]| raw(route.step.as_deref(), key, args);
+        let folded = route.to.fold_raw(route, ahead, &raw).await?;
+        self.counted.add_out(folded.passed);
+        Ok(folded)
     }
 
     /// No row before `watermark` will come.

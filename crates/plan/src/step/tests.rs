@@ -175,7 +175,8 @@ fn what_a_result_is_made_of_is_told_where_one_loop_can_make_it() {
     let outputs = [col("a") / lit(10_i64), col("v"), col("b"), col("a") + lit(1_i64)];
     let filtered = step(Some(col("v").gt(lit(30_i64))), &outputs, &batch);
     let raw = filtered.raw(&batch, 0, &[]).expect("nothing fails").expect("a division");
-    let (passes, scale) = (raw.passes.expect("a filter"), raw.scale.expect("a division"));
+    let KeyOf::Scaled(scale) = raw.by else { panic!("a division") };
+    let passes = raw.passes.expect("a filter");
     let words = raw.key.as_primitive::<Int64Type>().values();
     let keys = passes.set_indices().map(|row| scale.of(words[row] as u64) as i64);
     let keys: ArrayRef = Arc::new(Int64Array::from_iter_values(keys));

@@ -1,7 +1,11 @@
 package peer;
 
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStreamReader;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.HashMap;
 import java.util.Locale;
@@ -9,6 +13,8 @@ import java.util.Map;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.functions.AggregateFunction;
+import org.apache.flink.api.common.functions.OpenContext;
+import org.apache.flink.api.common.functions.RichFlatMapFunction;
 import org.apache.flink.api.common.typeinfo.TypeInformation;
 import org.apache.flink.api.connector.sink2.Sink;
 import org.apache.flink.api.connector.sink2.SinkWriter;
@@ -27,18 +33,22 @@ import org.apache.flink.streaming.api.windowing.windows.Window;
 import org.apache.flink.util.Collector;
 
 /**
- * A workload on Flink's DataStream API, in a local environment: rows in memory, a filter, an exchange by key, windows of
- * event time, an incremental aggregate. With {@code --combine} each task aggregates before the exchange, as somebody would
+ * A workload on Flink's DataStream API, in a local environment: rows in memory, a filter, keys of groups
+ * from a table that each task has (as the program of the benchmark does), an exchange by key, windows of event time, an incremental aggregate. With {@code --combine} each task aggregates before the exchange, as somebody would
  * who needs it fast. Joins are in {@link Join}. Speaks as ../peer.py says.
  */
 public final class Main {
     enum Kind { COUNT, MAX, MEAN }
 
-    /** What a workload computes of rows that are packed with its own key. */
-    record Workload(Kind kind, long window) {}
+    /** What a workload computes of rows that are packed with its own key, and the table that has the groups' keys, if any. */
+    record Workload(Kind kind, long window, String table) {
+        Workload(Kind kind, long window) {
+            this(kind, window, null);
+        }
+    }
 
     static final Map<String, Workload> WORKLOADS = Map.of(
-            "ysb", new Workload(Kind.COUNT, 10_000),
+            "ysb", new Workload(Kind.COUNT, 10_000, "ads"),
             "ysb-keys", new Workload(Kind.COUNT, 600_000),
             "ro", new Workload(Kind.COUNT, 0),
             "cm", new Workload(Kind.MEAN, 2_000),
@@ -73,7 +83,12 @@ public final class Main {
         Join.Workload join = Join.WORKLOADS.get(options.get("--workload"));
         int threads = Integer.parseInt(options.get("--threads"));
         if (join == null) {
-            Rows.shared = new Rows(Path.of(options.get("--rows")));
+            String rows = options.get("--rows");
+            Rows.shared = new Rows(Path.of(rows));
+            if (workload.table() != null) {
+                Path table = Path.of(rows.replaceFirst("rows$", workload.table() + ".rows"));
+                Look.keys = Look.read(table);
+            }
         } else {
             Join.load(join, options.get("--rows"));
         }
@@ -99,6 +114,9 @@ public final class Main {
         DataGeneratorSource<Row> source = new DataGeneratorSource<>(
                 new Read(Rows.shared.length, threads), Rows.shared.length, TypeInformation.of(Row.class));
         DataStream<Row> rows = env.fromSource(source, times, "rows").filter(row -> row.count != 0);
+        if (workload.table() != null) {
+            rows = rows.flatMap(new Look());
+        }
         if (combine) {
             rows = rows.transform("combine", rows.getType(), new Combiner(kind, workload.window()));
         }
@@ -110,6 +128,37 @@ public final class Main {
                 .aggregate(new Fold(kind), new WithKey<>())
                 .sinkTo(new Tally(kind));
         return env.execute().getNetRuntime() / 1e3;
+    }
+
+    /** A join with a table: the key of a row becomes that of its group; a row that the table does not have is left out. */
+    static final class Look extends RichFlatMapFunction<Row, Row> {
+        /** What the file has; tasks of a local environment are threads of this process. */
+        static Map<Long, Long> keys;
+
+        private transient Map<Long, Long> own;
+
+        static Map<Long, Long> read(Path table) throws IOException {
+            ByteBuffer words = ByteBuffer.wrap(Files.readAllBytes(table)).order(ByteOrder.LITTLE_ENDIAN);
+            Map<Long, Long> keys = new HashMap<>();
+            while (words.hasRemaining()) {
+                keys.put(words.getLong(), words.getLong());
+            }
+            return keys;
+        }
+
+        @Override
+        public void open(OpenContext context) {
+            own = new HashMap<>(keys);
+        }
+
+        @Override
+        public void flatMap(Row row, Collector<Row> out) {
+            Long key = own.get(row.key);
+            if (key != null) {
+                row.key = key;
+                out.collect(row);
+            }
+        }
     }
 
     /** Rows of a task are every n-th, as of Millstream's workers, so that all tasks see the same event time. */
