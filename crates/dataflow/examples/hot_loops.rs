@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::{Array, ArrayRef, Int64Array, StringArray};
-use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::DataType;
 use channel::{Class, Header, Link, RingConfig};
 use dataflow::error;
@@ -140,7 +139,9 @@ fn fused() -> Outcome<Run> {
     let groups: ArrayRef = Arc::new(Int64Array::from_iter_values(0..100));
     slices.update(0, groups.len(), &[groups], &[vec![]])?;
     let batches = keys(1_000);
-    let passes: BooleanBuffer = (0..ROWS).map(|row| row * 7 % 3 == 0).collect();
+    let pass = |row: usize| u64::from((row * 7).is_multiple_of(3));
+    let word = |word: usize| (0..64).fold(0, |bits, bit| bits | pass(64 * word + bit) << bit);
+    let passes: Vec<u64> = (0..ROWS / 64).map(word).collect();
     let times: Vec<i64> = (0..ROWS as i64).collect();
     let key = KeyOf::Scaled(Scale { factor: 3_435_973_837, shift: 35 });
     let mut next = 0;

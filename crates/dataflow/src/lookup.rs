@@ -262,13 +262,13 @@ impl LookupRun {
         of_stream: RawColumns<'_>,
     ) -> Result<Folded, DataflowError> {
         let table = self.read.wait_for(|| self.table.borrow().clone()).await;
-        let raw = |step: Option<&dyn Step>, key: usize, args: &[usize]| {
+        let raw = |step: Option<&dyn Step>, key: usize, arg: Option<usize>| {
             let column = match step {
                 Some(step) if step.keeps_rows() => step.passes_on(key),
                 Some(_) => None,
                 None => Some(key),
             };
-            match column.filter(|_| args.is_empty()) {
+            match column.filter(|_| arg.is_none()) {
                 Some(column) => self.raw(&table, of_stream, column),
                 None => Ok(None),
             }
@@ -299,7 +299,7 @@ impl LookupRun {
             }
         };
         let Some(map) = map else { return Ok(None) };
-        let raw = of_stream(*stream, &[])?.filter(|raw| matches!(raw.by, KeyOf::Word));
+        let raw = of_stream(*stream, None)?.filter(|raw| matches!(raw.by, KeyOf::Word));
         let raw = raw.filter(|raw| raw.key.data_type() == map.word());
         Ok(raw.map(|raw| RawBatch { by: KeyOf::Looked(map.clone()), ..raw }))
     }

@@ -20,8 +20,8 @@ use arrow::datatypes::{DataType, TimeUnit};
 use state::Folded;
 use state::epoch::{Presence, Progress, VectorClock};
 
-use self::routes::Route;
 pub(crate) use self::routes::Routes;
+use self::routes::{Onward, Route};
 use crate::aggregate::Grouping;
 use crate::error::DataflowError;
 use crate::exchange::{Member, Shuffle, said};
@@ -33,7 +33,7 @@ use crate::metrics::{Metrics, OperatorMetrics};
 use crate::net::{Message, Net};
 use crate::output::Output;
 use crate::reader::{Ahead, Rows};
-use crate::scheduler::{Event, Gate, Timers};
+use crate::scheduler::{Event, Gate, Timers, Turn};
 use crate::source::FlowContext;
 use crate::time::to_millis;
 use crate::worker::Place;
@@ -115,7 +115,7 @@ impl Node {
     /// Folds in rows of a source as they were read, from the first on, as far as it can: gives how
     /// many.
     async fn fold(&self, route: &Route, ahead: Ahead<'_>) -> Result<usize, DataflowError> {
-        let raw = |key: usize, args: &[usize]| route.raw(ahead.batch, key, args);
+        let raw = |key: usize, arg: Option<usize>| route.raw(ahead.batch, key, arg);
         let Work::Lookup(lookup) = &self.work else {
             return Ok(self.fold_raw(route, ahead, &raw).await?.rows);
         };
@@ -139,14 +139,20 @@ impl Node {
         Ok(folded)
     }
 
-    /// The watermark of an edge has moved, or its rows have ceased for a while.
-    async fn progress(&self, feeder: u32, watermark: i64, idle: bool) -> Result<(), DataflowError> {
+    /// The watermark of an edge has moved, or its rows have ceased for a while. Gives what is to be
+    /// told further on.
+    async fn progress(
+        &self,
+        feeder: u32,
+        watermark: i64,
+        idle: bool,
+    ) -> Result<Option<Onward<'_>>, DataflowError> {
         if matches!(self.work, Work::Sink(_)) {
-            return Ok(());
+            return Ok(None);
         }
-        let _turn = self.gate.enter().await;
+        let turn = self.gate.enter().await;
         self.feeders.borrow_mut().clock.advance(feeder, said(watermark, idle));
-        self.tell().await
+        self.tell(turn).await
     }
 
     /// An edge that was idle has rows again. Gives the watermark before which they are late.
@@ -165,10 +171,13 @@ impl Node {
 
     /// An edge has no more rows. `watermark` is `i64::MAX` if they are complete.
     async fn end(&self, feeder: u32, watermark: i64) -> Result<(), DataflowError> {
-        let _turn = self.gate.enter().await;
+        let turn = self.gate.enter().await;
         self.feeders.borrow_mut().clock.advance(feeder, Progress::ended(watermark));
         if !self.feeders.borrow().clock.ended() {
-            return self.tell().await;
+            return match self.tell(turn).await? {
+                Some(onward) => Box::pin(onward.go()).await,
+                None => Ok(()),
+            };
         }
         let watermark = self.feeders.borrow().clock.least();
         match &self.work {
@@ -182,17 +191,20 @@ impl Node {
         }
     }
 
-    async fn tell(&self) -> Result<(), DataflowError> {
+    async fn tell<'a>(&'a self, turn: Turn<'a>) -> Result<Option<Onward<'a>>, DataflowError> {
         let (watermark, idle) = {
             let feeders = self.feeders.borrow();
             (feeders.clock.least(), feeders.is_idle())
         };
         match &self.work {
-            Work::Grouping(grouping) => grouping.progress(watermark, idle).await,
-            Work::Keyed(keyed) => keyed.progress(watermark, idle).await,
-            Work::Lookup(lookup) => Box::pin(lookup.routes.progress(watermark, idle)).await,
-            Work::Sink(_) => Ok(()),
+            Work::Grouping(grouping) => grouping.progress(watermark, idle).await?,
+            Work::Keyed(keyed) => keyed.progress(watermark, idle).await?,
+            Work::Lookup(lookup) => {
+                return Ok(Some(Onward { routes: &lookup.routes, watermark, idle, turn }));
+            }
+            Work::Sink(_) => {}
         }
+        Ok(None)
     }
 
     /// Gives out results until there will be no more, here or for anybody else.

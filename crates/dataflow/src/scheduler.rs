@@ -136,18 +136,18 @@ impl Scheduler {
     fn take_ready(&mut self) {
         let queue = &self.queue;
         if queue.woken_elsewhere.swap(false, Ordering::Acquire) {
-            for id in std::mem::take(&mut *lock(&queue.elsewhere)) {
+            for id in lock(&queue.elsewhere).drain(..) {
                 self.links[id].enqueue();
             }
         }
-        let left = std::mem::take(&mut self.ready);
+        let left = self.ready.len();
         let mut id = queue.newest.load(Ordering::Relaxed);
         queue.newest.store(LAST, Ordering::Relaxed);
         while id != LAST {
             self.ready.push(id);
             id = self.links[id].next.load(Ordering::Relaxed);
         }
-        self.ready.extend(left);
+        self.ready.rotate_left(left);
     }
 }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, BooleanArray, UInt32Array};
-use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::record_batch::RecordBatch;
+use state::spare::Words;
 use state::{KeyOf, RawRows, Times};
 
 use crate::error::DataflowError;
@@ -34,7 +34,7 @@ pub trait Step: Send + Sync {
         unread: Option<usize>,
     ) -> Result<Stepped, DataflowError>;
 
-    /// What the result is made of, for who needs of it the column `key` and the columns `args` and
+    /// What the result is made of, for who needs of it the column `key` and the column `arg` and
     /// does the rest itself; `None` where that takes more than a [`RawBatch`] says.
     ///
     /// # Errors
@@ -43,9 +43,9 @@ pub trait Step: Send + Sync {
         &self,
         batch: &RecordBatch,
         key: usize,
-        args: &[usize],
+        arg: Option<usize>,
     ) -> Result<Option<RawBatch>, DataflowError> {
-        let _ = (batch, key, args);
+        let _ = (batch, key, arg);
         Ok(None)
     }
 
@@ -69,21 +69,21 @@ pub trait Step: Send + Sync {
 
 /// Rows of a batch before a step's work is done: see [`RawRows`].
 pub struct RawBatch {
-    /// Which rows pass, if not all.
-    pub passes: Option<BooleanBuffer>,
+    /// Which rows pass, if not all: see [`RawRows::passes`].
+    pub passes: Option<Words>,
     /// The column of which keys are made.
     pub key: ArrayRef,
     /// How.
     pub by: KeyOf,
-    /// Columns of arguments; where there are any, all rows pass.
-    pub args: Vec<ArrayRef>,
+    /// The column of the argument; where there is one, all rows pass.
+    pub arg: Option<ArrayRef>,
 }
 
 impl RawBatch {
     /// Rows that need no work.
-    pub(crate) fn of(batch: &RecordBatch, key: usize, args: &[usize]) -> Self {
-        let args = args.iter().map(|&arg| batch.column(arg).clone()).collect();
-        Self { passes: None, key: batch.column(key).clone(), by: KeyOf::Word, args }
+    pub(crate) fn of(batch: &RecordBatch, key: usize, arg: Option<usize>) -> Self {
+        let arg = arg.map(|arg| batch.column(arg).clone());
+        Self { passes: None, key: batch.column(key).clone(), by: KeyOf::Word, arg }
     }
 
     /// The type of keys.
@@ -96,14 +96,14 @@ impl RawBatch {
 
     /// The same for a loop, with the times of the rows; `None` if keys have nulls or no words.
     pub(crate) fn rows<'a>(&'a self, times: Option<Times<'a>>) -> Option<RawRows<'a>> {
-        let (key, passes) = (&self.by, self.passes.as_ref());
+        let (key, passes) = (&self.by, self.passes.as_ref().map(|passes| passes.as_slice()));
         Some(RawRows { key, passes, times, ..RawRows::of_column(&self.key)? })
     }
 }
 
-/// What the column of keys and those of arguments of a batch are made of: see [`Step::raw`].
+/// What the columns of a key and of an argument are made of: see [`Step::raw`].
 pub(crate) type RawColumns<'a> =
-    &'a dyn Fn(usize, &[usize]) -> Result<Option<RawBatch>, DataflowError>;
+    &'a dyn Fn(usize, Option<usize>) -> Result<Option<RawBatch>, DataflowError>;
 
 /// What a step made of a batch.
 pub struct Stepped {

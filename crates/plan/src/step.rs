@@ -33,6 +33,7 @@ use datafusion::execution::context::ExecutionProps;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{ColumnarValue, Expr, ExprSchemable, Operator};
 use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
+use state::spare::Words;
 use state::{KeyOf, RawRows, spare, vector};
 
 use quotient::Quotient;
@@ -207,6 +208,19 @@ impl Fused {
         Ok((mask.true_count() < mask.len()).then_some(mask))
     }
 
+    /// The same as bits.
+    fn bits(&self, batch: &RecordBatch) -> Result<Option<Words>, DataflowError> {
+        let mut bits = Words::default();
+        if !self.words.as_ref().is_some_and(|words| words.bits(batch, &mut bits)) {
+            let Some(mask) = self.mask(batch)? else { return Ok(None) };
+            bits.extend(mask.values().bit_chunks().iter_padded());
+            bits.truncate(batch.num_rows().div_ceil(64));
+            return Ok(Some(bits));
+        }
+        let passing = bits.iter().map(|bits| bits.count_ones() as usize).sum::<usize>();
+        Ok((passing < batch.num_rows()).then_some(bits))
+    }
+
     /// The columns that outputs read, of the rows that pass. One that only the output `unread`
     /// reads is not filtered: it has the length and nothing else.
     fn keep(
@@ -285,7 +299,7 @@ impl Step for Fused {
         &self,
         batch: &RecordBatch,
         key: usize,
-        args: &[usize],
+        arg: Option<usize>,
     ) -> Result<Option<RawBatch>, DataflowError> {
         let column = |at: usize| self.read.get(at).map(|&at| batch.column(at).clone());
         let (key, by) = match self.outputs.get(key) {
@@ -295,18 +309,17 @@ impl Step for Fused {
             }
             _ => return Ok(None),
         };
-        let args = args.iter().map(|&arg| match self.outputs.get(arg) {
-            Some(Output::Column(at)) => column(*at),
-            _ => None,
-        });
-        let Some((key, args)) = key.zip(args.collect::<Option<Vec<_>>>()) else { return Ok(None) };
         // What a filter says is found for nothing where nobody can fold rows so.
-        let filters_args = self.predicate.is_some() && !args.is_empty();
-        if filters_args || RawRows::of_column(&key).is_none() {
+        let filters_arg = self.predicate.is_some() && arg.is_some();
+        let Some(key) = key.filter(|key| !filters_arg && RawRows::of_column(key).is_some()) else {
             return Ok(None);
-        }
-        let passes = self.mask(batch)?.map(|mask| mask.values().clone());
-        Ok(Some(RawBatch { passes, key, by, args }))
+        };
+        let arg = match arg.map(|arg| self.outputs.get(arg)) {
+            None => None,
+            Some(Some(Output::Column(at))) => column(*at),
+            Some(_) => return Ok(None),
+        };
+        Ok(Some(RawBatch { passes: self.bits(batch)?, key, by, arg }))
     }
 
     fn keeps_rows(&self) -> bool {

@@ -27,7 +27,8 @@
 //!   floats are the exception that they always are: their last digits depend on the order.
 //! - A slice is given out in parts that fit the cache: there is never a second copy of all groups.
 //! - Dropping a slice costs nothing per key; there are no timestamps per key.
-//! - In steady state a batch allocates nothing.
+//! - In steady state a batch allocates nothing, but where Arrow encodes wide keys of several
+//!   columns.
 //!
 //! It does not know SQL, where batches come from, how deltas travel, or what a disk is: groups that
 //! do not fit memory go to a [`Disk`] that somebody gives.

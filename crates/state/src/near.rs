@@ -17,8 +17,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, ArrowPrimitiveType, AsArray};
-use arrow::buffer::BooleanBuffer;
-use arrow::util::bit_chunk_iterator::BitChunks;
 use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
 
@@ -37,8 +35,9 @@ pub struct RawRows<'a> {
     pub words: &'a [u64],
     /// How.
     pub key: &'a KeyOf,
-    /// Which rows count, if not all.
-    pub passes: Option<&'a BooleanBuffer>,
+    /// A bit for each row, the lowest first: whether it counts. Without them all do; behind the
+    /// last row none is set.
+    pub passes: Option<&'a [u64]>,
     /// The time of each row, if it is not known that they are in order.
     pub times: Option<Times<'a>>,
 }
@@ -116,7 +115,7 @@ impl<'a> RawRows<'a> {
     fn are_even(&self) -> bool {
         let len = self.words.len();
         self.times.is_none_or(|times| times.each.len() == len)
-            && self.passes.is_none_or(|passes| passes.len() == len)
+            && self.passes.is_none_or(|passes| passes.len() == len.div_ceil(BLOCK))
     }
 }
 
@@ -383,8 +382,6 @@ fn count_of<S: Store, F: Find>(
     assert!(lanes == 1 || lanes == 4);
     assert!(find.limit().is_power_of_two() && limit < width as u64 && near.rows.are_even());
     let step = if lanes == 4 { width } else { 0 };
-    let bits = passes.map(BooleanBuffer::bit_chunks);
-    let mut bits = bits.as_ref().map(BitChunks::iter_padded);
     let mut ids = [0; BLOCK + 8];
     let (mut rows, mut passed, mut any) = (0, 0, 0);
     let (blocks, few) = words.as_chunks::<BLOCK>();
@@ -395,10 +392,8 @@ fn count_of<S: Store, F: Find>(
         if times.is_some_and(|times| !times.fit(rows..end)) {
             break;
         }
-        let mask = match &mut bits {
-            Some(bits) => bits.next().unwrap_or(0),
-            None => u64::MAX >> (rows + BLOCK - end),
-        };
+        let all_of_it = u64::MAX >> (rows + BLOCK - end);
+        let mask = passes.map_or(all_of_it, |passes| passes[rows / BLOCK] & all_of_it);
         let (mut count, mut alls) = (0, [0; 8]);
         for (mask, eight) in mask.to_le_bytes().into_iter().zip(block.as_chunks::<8>().0) {
             prefetch_near(eight);

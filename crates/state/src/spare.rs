@@ -3,11 +3,14 @@
 //! What is made for each batch and dropped with it then lies at the same place for every batch, and
 //! stays in a cache. An allocator gives each of them another place, of which all together fill one.
 //!
+//! So it is with words that are no column ([`Words`]), of which nothing is allocated at all.
+//!
 //! Each thread has its own, as workers share the steps that fill columns: who drops a column on
 //! another thread gives nothing back to that one. A thread keeps `COLUMNS_MAX` times `BYTES_MAX` at
 //! most.
 
 use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
 
 use arrow::buffer::Buffer;
 use arrow::datatypes::ArrowNativeType;
@@ -20,6 +23,7 @@ const BYTES_MAX: usize = 1 << 20;
 
 thread_local! {
     static GIVEN_OUT: RefCell<Vec<Buffer>> = const { RefCell::new(Vec::new()) };
+    static DROPPED: RefCell<Vec<Vec<u64>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// An empty vector, with the room of a column that was [given out](give_out) and dropped if there
@@ -49,9 +53,63 @@ pub fn give_out<T: ArrowNativeType>(values: Vec<T>) -> Buffer {
     column
 }
 
+/// Words for a while: none at first, in the memory of some that were dropped if there are any.
+#[derive(Debug)]
+pub struct Words(Vec<u64>);
+
+impl Default for Words {
+    fn default() -> Self {
+        let mut words = DROPPED.with_borrow_mut(Vec::pop).unwrap_or_default();
+        words.clear();
+        Self(words)
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        let words = std::mem::take(&mut self.0);
+        if words.capacity() * size_of::<u64>() <= BYTES_MAX {
+            DROPPED.with_borrow_mut(|dropped| {
+                if dropped.len() < COLUMNS_MAX {
+                    dropped.push(words);
+                }
+            });
+        }
+    }
+}
+
+impl Deref for Words {
+    type Target = Vec<u64>;
+
+    fn deref(&self) -> &Vec<u64> {
+        &self.0
+    }
+}
+
+impl DerefMut for Words {
+    fn deref_mut(&mut self) -> &mut Vec<u64> {
+        &mut self.0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_are_taken_up_again_when_they_are_dropped() {
+        let mut words = Words::default();
+        words.extend(0..1000);
+        let other = Words::default();
+        let place = words.as_ptr();
+        drop(words);
+        let again = Words::default();
+        assert_eq!((again.as_ptr(), again.len()), (place, 0));
+        drop((again, other));
+        let many: Vec<Words> = (0..20).map(|_| Words::default()).collect();
+        drop(many);
+        DROPPED.with_borrow(|dropped| assert_eq!(dropped.len(), COLUMNS_MAX));
+    }
 
     #[test]
     fn memory_is_taken_up_again_when_nobody_holds_it() {

@@ -15,7 +15,6 @@
 //! is not, and so each of its calls remains a call.
 #![allow(unsafe_code)]
 
-use arrow::buffer::BooleanBuffer;
 use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
 
@@ -230,19 +229,26 @@ fn hash_on<const HALVES: bool, const NEXT: bool>(before: u64, word: u64) -> u64 
     if NEXT { hash::combine_by::<HALVES>(before, hash) } else { hash }
 }
 
-/// A bit for each key: whether it is `only`.
-pub fn equal(keys: &[i8], only: i8) -> BooleanBuffer {
+/// Replaces `bits` by a bit for each key, the lowest first: whether it is `only`. Behind the last
+/// none is set.
+pub fn equal(keys: &[i8], only: i8, bits: &mut Vec<u64>) {
     let (lines, rest) = keys.as_chunks::<64>();
-    let mut last = [0; 64];
-    last[..rest.len()].copy_from_slice(rest);
-    let mut bits = vec![0u64; lines.len() + 1];
-    for (at, (line, bits)) in lines.iter().chain([&last]).zip(&mut bits).enumerate() {
+    bits.clear();
+    bits.extend(lines.iter().enumerate().map(|(at, line)| {
         prefetch_column(keys, at * 64);
-        for (at, keys) in line.as_chunks().0.iter().enumerate() {
-            *bits |= u64::from(equal_of(keys, only)) << (16 * at);
-        }
+        equal_in(line, only)
+    }));
+    if !rest.is_empty() {
+        let mut last = [0; 64];
+        last[..rest.len()].copy_from_slice(rest);
+        bits.push(equal_in(&last, only) & ((1 << rest.len()) - 1));
     }
-    BooleanBuffer::new(bits.into(), 0, keys.len())
+}
+
+#[inline(always)]
+fn equal_in(line: &[i8; 64], only: i8) -> u64 {
+    let sixteens = line.as_chunks().0.iter().enumerate();
+    sixteens.fold(0, |bits, (at, keys)| bits | u64::from(equal_of(keys, only)) << (16 * at))
 }
 
 /// The first key's bit is the lowest.
@@ -307,9 +313,15 @@ mod tests {
     fn a_bit_is_set_for_each_key_that_is_equal() {
         for len in lengths() {
             let keys: Vec<i8> = (0..len).map(|at| (at * 37 % 5) as i8 - 2).collect();
+            let mut bits = vec![7; 3];
             for only in -3..3 {
-                let expected: BooleanBuffer = keys.iter().map(|&key| key == only).collect();
-                assert_eq!(equal(&keys, only), expected, "{only} of {len}");
+                let word = |keys: &[i8]| {
+                    let keys = keys.iter().enumerate();
+                    keys.fold(0, |bits, (at, &key)| bits | u64::from(key == only) << at)
+                };
+                let expected: Vec<u64> = keys.chunks(64).map(word).collect();
+                equal(&keys, only, &mut bits);
+                assert_eq!(bits, expected, "{only} of {len}");
             }
         }
     }

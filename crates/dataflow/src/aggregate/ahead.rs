@@ -31,8 +31,9 @@ impl Grouping {
             self.pause.set(left);
             return Ok(Folded::default());
         }
-        let ([key], [args]) = (&self.spec.keys[..], &self.spec.args[..]) else {
-            return Ok(Folded::default());
+        let (key, arg) = match (&self.spec.keys[..], &self.spec.args[..]) {
+            ([key], [args]) if args.len() < 2 => (*key, args.first().copied()),
+            _ => return Ok(Folded::default()),
         };
         let slice = match &self.spec.window {
             None => Some(NO_WINDOW),
@@ -45,11 +46,9 @@ impl Grouping {
             return Ok(Folded::default());
         }
         let of_type = |raw: &RawBatch| *raw.key_type() == self.spec.group_by.keys[0];
-        let raw = raw(*key, args)?.filter(of_type);
-        let Some((rows, args)) = raw.as_ref().and_then(|raw| Some((raw.rows(times)?, &raw.args)))
-        else {
-            return Ok(Folded::default());
-        };
+        let raw = raw(key, arg)?.filter(of_type);
+        let rows = raw.as_ref().and_then(|raw| Some((raw.rows(times)?, raw.arg.as_slice())));
+        let Some((rows, args)) = rows else { return Ok(Folded::default()) };
         let folded = self.bounded().slices().update_raw(slice, &rows, args)?;
         if folded.rows < batch.num_rows() {
             self.pause.set(PAUSE);

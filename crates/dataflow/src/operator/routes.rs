@@ -11,7 +11,11 @@ use super::{Counted, Node};
 use crate::error::DataflowError;
 use crate::job::{RawBatch, Step};
 use crate::reader::{Ahead, Rows};
+use crate::scheduler::Turn;
 use crate::time::ticks_of;
+
+/// What columns are made of, if that can be said.
+type Raw = Result<Option<RawBatch>, DataflowError>;
 
 /// An edge as the operator sees it that gives out rows.
 pub(super) struct Route {
@@ -38,15 +42,10 @@ impl Route {
     }
 
     /// What the columns are made of that the operator is given of a batch.
-    pub(super) fn raw(
-        &self,
-        batch: &RecordBatch,
-        key: usize,
-        args: &[usize],
-    ) -> Result<Option<RawBatch>, DataflowError> {
+    pub(super) fn raw(&self, batch: &RecordBatch, key: usize, arg: Option<usize>) -> Raw {
         match &self.step {
-            Some(step) => step.raw(batch, key, args),
-            None => Ok(Some(RawBatch::of(batch, key, args))),
+            Some(step) => step.raw(batch, key, arg),
+            None => Ok(Some(RawBatch::of(batch, key, arg))),
         }
     }
 
@@ -64,6 +63,28 @@ impl Route {
             i64::MIN | i64::MAX => told,
             _ => told.saturating_add(self.lateness),
         }
+    }
+}
+
+/// A watermark that a lookup hands on: a loop goes from lookup to lookup, since a function that
+/// called itself would have to allocate each time.
+pub(super) struct Onward<'a> {
+    pub(super) routes: &'a Routes,
+    pub(super) watermark: i64,
+    pub(super) idle: bool,
+    /// The lookup's: nobody overtakes before the operator behind it has its own.
+    pub(super) turn: Turn<'a>,
+}
+
+impl Onward<'_> {
+    /// Tells all operators behind.
+    pub(super) async fn go(self) -> Result<(), DataflowError> {
+        let mut next = Some(self);
+        while let Some(Onward { routes, watermark, idle, turn }) = next {
+            next = routes.tell(watermark, idle).await?;
+            drop(turn);
+        }
+        Ok(())
     }
 }
 
@@ -109,10 +130,10 @@ impl Routes {
     pub(crate) async fn fold_looked(
         &self,
         ahead: Ahead<'_>,
-        raw: impl Fn(Option<&dyn Step>, usize, &[usize]) -> Result<Option<RawBatch>, DataflowError>,
+        raw: impl Fn(Option<&dyn Step>, usize, Option<usize>) -> Raw,
     ) -> Result<Folded, DataflowError> {
         let [route] = &self.to[..] else { return Ok(Folded::default()) };
-        let raw = |key: usize, args: &[usize]| raw(route.step.as_deref(), key, args);
+        let raw = |key: usize, arg: Option<usize>| raw(route.step.as_deref(), key, arg);
         let folded = route.to.fold_raw(route, ahead, &raw).await?;
         self.counted.add_out(folded.passed);
         Ok(folded)
@@ -123,11 +144,25 @@ impl Routes {
     /// # Errors
     /// As [`Routes::push`].
     pub(crate) async fn progress(&self, watermark: i64, idle: bool) -> Result<(), DataflowError> {
-        self.counted.tell(watermark);
-        for route in self.to.iter().filter(|route| route.timed) {
-            route.to.progress(route.feeder, route.behind(watermark), idle).await?;
+        match self.tell(watermark, idle).await? {
+            Some(onward) => onward.go().await,
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// The same, without what is to be told behind the last of the operators.
+    async fn tell(&self, watermark: i64, idle: bool) -> Result<Option<Onward<'_>>, DataflowError> {
+        self.counted.tell(watermark);
+        let mut routes = self.to.iter().filter(|route| route.timed).peekable();
+        while let Some(route) = routes.next() {
+            let told = route.to.progress(route.feeder, route.behind(watermark), idle).await?;
+            match (told, routes.peek()) {
+                (onward, None) => return Ok(onward),
+                (Some(onward), Some(_)) => Box::pin(onward.go()).await?,
+                (None, Some(_)) => {}
+            }
+        }
+        Ok(None)
     }
 
     /// Rows come again after an idle time. Gives the watermark before which they are late anywhere.

@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex};
 use arrow::array::{
     Array, ArrayRef, AsArray, BooleanArray, DictionaryArray, PrimitiveArray, RecordBatch,
 };
-use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
+use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::{DataType, Int8Type, Schema, SchemaRef};
 use datafusion::common::DFSchema;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::Expr;
 use datafusion::physical_expr::PhysicalExpr;
 
+use state::spare;
 use state::vector::equal;
 
 use super::physical;
@@ -68,19 +69,37 @@ impl WordPredicate {
 
     /// The rows that pass; `None` if that has to be asked row by row.
     pub(super) fn mask(&self, batch: &RecordBatch) -> Option<BooleanArray> {
-        let column = batch.column(self.column).as_dictionary_opt::<Int8Type>()?;
-        let answers = self.answers(column.values())?;
+        let mut bits = spare::take();
+        self.bits(batch, &mut bits).then(|| {
+            let bits = BooleanBuffer::new(spare::give_out(bits), 0, batch.num_rows());
+            BooleanArray::new(bits, None)
+        })
+    }
+
+    /// Replaces `bits` by one for each row, the lowest first: whether it passes; behind the last
+    /// none is set. False if that has to be asked row by row.
+    pub(super) fn bits(&self, batch: &RecordBatch, bits: &mut Vec<u64>) -> bool {
+        let Some(column) = batch.column(self.column).as_dictionary_opt::<Int8Type>() else {
+            return false;
+        };
+        let Some(answers) = self.answers(column.values()) else { return false };
         let keys = column.keys().values();
-        let bits = match answers.only {
-            Some(only) => equal(keys, only),
-            None => pack(keys, |key| answers.passes[key as usize % WORDS_MAX]),
-        };
-        let bits = match column.keys().nulls().map(NullBuffer::inner) {
-            None => bits,
-            Some(valid) if answers.null_passes => &bits | &!valid,
-            Some(valid) => &bits & valid,
-        };
-        Some(BooleanArray::new(bits, None))
+        match answers.only {
+            Some(only) => equal(keys, only, bits),
+            None => pack(keys, |key| answers.passes[key as usize % WORDS_MAX], bits),
+        }
+        if let Some(nulls) = column.keys().nulls() {
+            // A NULL has any key, and bits behind the last row stay as they are.
+            let last = u64::MAX >> ((64 - keys.len() % 64) % 64);
+            let words = keys.len().div_ceil(64);
+            for (at, (bits, valid)) in
+                bits.iter_mut().zip(nulls.inner().bit_chunks().iter_padded()).enumerate()
+            {
+                let rows = if at + 1 == words { last } else { u64::MAX };
+                *bits = if answers.null_passes { *bits | (!valid & rows) } else { *bits & valid };
+            }
+        }
+        true
     }
 
     fn answers(&self, words: &ArrayRef) -> Option<Answers> {
@@ -116,17 +135,20 @@ impl WordPredicate {
     }
 }
 
-/// A bit for each key: what `pass` says, which is 0 or 1.
-fn pack(keys: &[i8], pass: impl Fn(i8) -> u8) -> BooleanBuffer {
-    let (eights, rest) = keys.as_chunks::<8>();
-    let mut bits = Vec::with_capacity(keys.len().div_ceil(64) * 8);
-    bits.extend(eights.iter().map(|&eight| gather(eight.map(&pass))));
+/// Replaces `bits` by one for each key: what `pass` says, which is 0 or 1.
+fn pack(keys: &[i8], pass: impl Fn(i8) -> u8, bits: &mut Vec<u64>) {
+    let (lines, rest) = keys.as_chunks::<64>();
+    let word = |line: &[i8; 64]| {
+        let eights = line.as_chunks::<8>().0.iter().enumerate();
+        eights.fold(0, |bits, (at, &eight)| bits | u64::from(gather(eight.map(&pass))) << (8 * at))
+    };
+    bits.clear();
+    bits.extend(lines.iter().map(word));
     if !rest.is_empty() {
-        let mut last = [0; 8];
+        let mut last = [0; 64];
         last[..rest.len()].copy_from_slice(rest);
-        bits.push(gather(last.map(&pass)));
+        bits.push(word(&last) & ((1 << rest.len()) - 1));
     }
-    BooleanBuffer::new(Buffer::from_vec(bits), 0, keys.len())
 }
 
 /// The lowest bit of each of eight bytes, of which no other is set.
@@ -176,6 +198,11 @@ mod tests {
                 // A part that begins within a byte.
                 let part = batch(keys.clone(), words).slice(5, 90);
                 assert_eq!(compiled.mask(&part).unwrap(), mask.slice(5, 90));
+                let mut bits = vec![7; 9];
+                assert!(compiled.bits(&part, &mut bits));
+                let set: u32 = bits.iter().map(|bits| bits.count_ones()).sum();
+                let passing = mask.slice(5, 90).true_count();
+                assert_eq!((bits.len(), set as usize), (2, passing), "none behind the last row");
             }
         }
     }

@@ -441,10 +441,9 @@ impl<K: Packed> PackedIndex<K> {
     /// The keys of a part.
     pub(crate) fn keys(&self, keys: &[DataType], part: &Part) -> Result<Vec<ArrayRef>, StateError> {
         let packed = &self.index.keys[part.ids()];
-        let (shifts, null_at) = layout(keys.iter())?;
-        let columns = keys.iter().zip(shifts).zip(null_at..);
-        columns
-            .map(|((key, (shift, mask)), null_at)| {
+        keys.iter()
+            .zip(layout(keys.iter())?)
+            .map(|(key, Field { shift, mask, null_at })| {
                 let words = packed.iter().map(|packed| packed.word(shift) & mask).collect();
                 let null = |packed: &K| packed.word(null_at) & 1 == 1;
                 let nulls = packed.iter().any(null).then(|| {
@@ -470,17 +469,25 @@ impl<K: Packed> PackedIndex<K> {
     }
 }
 
-/// Where the word of each key begins, with its bits, and where the bits of NULLs do.
+/// Where the word of a key begins and which bits it has, and where its bit for NULL is.
+struct Field {
+    shift: u32,
+    mask: u64,
+    null_at: u32,
+}
+
+/// The fields of keys: words one behind the other, then a bit for each.
 fn layout<'a>(
-    keys: impl Iterator<Item = &'a DataType>,
-) -> Result<(Vec<(u32, u64)>, u32), StateError> {
-    let mut end = 0;
-    let words = keys.map(|key| {
-        let bits = words::bits(key).ok_or_else(|| StateError::Key(key.clone()))?;
-        end += bits;
-        Ok((end - bits, u64::MAX >> (64 - bits)))
-    });
-    Ok((words.collect::<Result<_, StateError>>()?, end))
+    keys: impl Iterator<Item = &'a DataType> + Clone,
+) -> Result<impl Iterator<Item = Field>, StateError> {
+    let bits = |key: &DataType| words::bits(key).ok_or_else(|| StateError::Key(key.clone()));
+    let end = keys.clone().try_fold(0, |end, key| Ok::<_, StateError>(end + bits(key)?))?;
+    let mut shift = 0;
+    Ok(keys.zip(end..).map(move |(key, null_at)| {
+        let bits = words::bits(key).unwrap_or(1);
+        shift += bits;
+        Field { shift: shift - bits, mask: u64::MAX >> (64 - bits), null_at }
+    }))
 }
 
 /// Replaces `packed` by the keys of each row in one number.
@@ -491,8 +498,8 @@ fn pack<K: Packed>(
 ) -> Result<(), StateError> {
     packed.clear();
     packed.resize(keys[0].len(), K::ZERO);
-    let (shifts, null_at) = layout(keys.iter().map(|key| key.data_type()))?;
-    for ((key, (shift, mask)), null_at) in keys.iter().zip(shifts).zip(null_at..) {
+    let fields = layout(keys.iter().map(|key| key.data_type()))?;
+    for (key, Field { shift, mask, null_at }) in keys.iter().zip(fields) {
         let words = words::words(key, scratch)?;
         match key.nulls().filter(|nulls| nulls.null_count() > 0) {
             None => {

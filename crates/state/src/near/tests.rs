@@ -109,6 +109,15 @@ fn all_count_so(near: &Near<'_>, expected: (Vec<u32>, Folded)) {
     }
 }
 
+/// A bit for each row.
+fn bits(passes: &[bool]) -> Vec<u64> {
+    let word = |passes: &[bool]| {
+        let passes = passes.iter().enumerate();
+        passes.fold(0, |bits, (at, &passes)| bits | u64::from(passes) << at)
+    };
+    passes.chunks(64).map(word).collect()
+}
+
 /// Words of which keys are in reach, but for the odd one and those of rows that do not count.
 fn words(random: &mut Random, passes: &[bool], scale: Option<Scale>, odd: Odd) -> Vec<u64> {
     let mut word = |(row, &passes): (usize, &bool)| match (scale, passes) {
@@ -133,9 +142,7 @@ fn rows_that_pass_are_counted_up_to_the_first_that_is_odd() {
             let words = words(&mut random, &passes, scale, odd);
             let base = if scale.is_some() { 0 } else { BASE };
             let times = odd.times(rows);
-            // A mask that begins within a byte.
-            let mask = [&[true; 3], &passes[..]].concat();
-            let mask = BooleanBuffer::from(mask).slice(3, rows);
+            let mask = bits(&passes);
             let times = Times { each: &times, last: i32::MAX.into() };
             let checked = odd != Odd::Time(0);
             let near = Near {
@@ -190,7 +197,7 @@ fn rows_count_by_the_key_that_a_table_has_beside_their_word() {
         let drawn: Vec<u64> = (0..rows).map(|_| random.next() % (2 * WORDS)).collect();
         let words: Vec<u64> = drawn.iter().map(|&number| word(number)).collect();
         let passes: Vec<bool> = (0..rows).map(|_| random.next().is_multiple_of(sieve)).collect();
-        let mask = BooleanBuffer::from(&passes[..]);
+        let mask = bits(&passes);
         let times = odd.times(rows);
         let times = Times { each: &times, last: i32::MAX.into() };
         let rows_raw = RawRows {
