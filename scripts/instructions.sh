@@ -26,7 +26,7 @@ count() {
 
 failed=0
 table="# Instructions of each of the innermost loops, by scripts/instructions.sh: for one frame, record, group or turn."
-for loop in ring:16384 dense:1048576 fused:1048576 hashed:1048576 hashed-large:1048576 merge:262144 \
+for loop in ring:16384 dense:1048576 fused:1048576 looked:1048576 hashed:1048576 hashed-large:1048576 merge:262144 \
   gather:1048576 gather-long:1048576 switch:65536; do
   name=${loop%%:*} times=${loop##*:}
   each=$(awk -v all="$(count "$name" "$times")" -v times="$times" 'BEGIN { printf "%.2f", all / times }')

@@ -23,7 +23,8 @@ use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::{Fabric, LinkId};
 use state::aggregates::count;
 use state::{
-    Columns, GroupBy, KeyMode, KeyOf, RawRows, Scale, Slice, Slices, StateOptions, Times, gather,
+    Columns, GroupBy, KeyMap, KeyMode, KeyOf, RawRows, Scale, Slice, Slices, StateOptions, Times,
+    gather,
 };
 
 // The worker's own, which is nobody else's to use.
@@ -49,10 +50,11 @@ struct Loop {
     ready: fn() -> Outcome<Run>,
 }
 
-const LOOPS: [Loop; 9] = [
+const LOOPS: [Loop; 10] = [
     Loop { name: "ring", unit: "frame of 64 bytes", times: 1 << 18, ready: ring },
     Loop { name: "dense", unit: "record, 1,000 keys", times: 1 << 22, ready: dense },
     Loop { name: "fused", unit: "record as it was read, 100 keys", times: 1 << 22, ready: fused },
+    Loop { name: "looked", unit: "the same, by a table of keys", times: 1 << 22, ready: looked },
     Loop { name: "hashed", unit: "record, 1,000 keys", times: 1 << 22, ready: hashed },
     Loop { name: "hashed-large", unit: "record, 1 M keys", times: 1 << 22, ready: hashed_large },
     Loop { name: "merge", unit: "group of a delta, 64 Ki keys", times: 1 << 20, ready: merge },
@@ -135,6 +137,18 @@ fn dense() -> Outcome<Run> {
 
 /// Records of which a third count, in order of time, by a tenth of a number.
 fn fused() -> Outcome<Run> {
+    folded(KeyOf::Scaled(Scale { factor: 3_435_973_837, shift: 35 }))
+}
+
+/// The same, by what a table has beside each number.
+fn looked() -> Outcome<Run> {
+    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1_000));
+    let beside: ArrayRef = Arc::new(Int64Array::from_iter_values((0..1_000).map(|n| n / 10)));
+    let map = KeyMap::of(&numbers, &beside)?.ok_or("numbers lie close together")?;
+    folded(KeyOf::Looked(Arc::new(map)))
+}
+
+fn folded(key: KeyOf) -> Outcome<Run> {
     let mut slices = Slices::new(&spec(None));
     let groups: ArrayRef = Arc::new(Int64Array::from_iter_values(0..100));
     slices.update(0, groups.len(), &[groups], &[vec![]])?;
@@ -143,7 +157,6 @@ fn fused() -> Outcome<Run> {
     let word = |word: usize| (0..64).fold(0, |bits, bit| bits | pass(64 * word + bit) << bit);
     let passes: Vec<u64> = (0..ROWS / 64).map(word).collect();
     let times: Vec<i64> = (0..ROWS as i64).collect();
-    let key = KeyOf::Scaled(Scale { factor: 3_435_973_837, shift: 35 });
     let mut next = 0;
     Ok(Box::new(move |records| {
         for _ in 0..records.div_ceil(ROWS) {

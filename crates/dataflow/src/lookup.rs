@@ -7,7 +7,8 @@
 //!
 //! No row of the stream is let through before. Then batches are probed where they are, on their way
 //! from one operator to the next: no row travels, none waits, and times and watermarks go along
-//! unchanged.
+//! unchanged. Where the next counts rows by a column of the table, its loop looks keys up itself
+//! ([`LookupRun::fold`]).
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
