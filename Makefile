@@ -2,7 +2,7 @@
 #
 # Cargo builds into $CARGO_TARGET_DIR, else into ../target if that exists, else into ./target.
 
-.PHONY: help demo test cases test-rdma test-hosts test-mpi test-slurm test-arm miri bench instructions bench-peers lint format deny docs data clean
+.PHONY: help demo test cases test-rdma test-hosts test-mpi test-slurm test-arm miri bench bench-loops instructions bench-peers lint format deny docs data clean
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,10 @@ miri: ## runs tests of unsafe code under Miri (needs a nightly toolchain)
 bench: ## measures every workload (WORKLOADS="ysb ro" for some)
 	@scripts/install-deps.sh
 	@scripts/bench.sh $(WORKLOADS)
+
+bench-loops: ## times the innermost loops, each by itself (LOOP=switch for one)
+	@scripts/install-deps.sh
+	@scripts/bench-loops.sh $(LOOP)
 
 instructions: ## counts instructions of the innermost loops, held to scripts/instructions.txt (needs valgrind)
 	@scripts/instructions.sh

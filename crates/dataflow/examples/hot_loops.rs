@@ -2,23 +2,25 @@
 //! into groups, a group of a delta into its leader's, a turn of a coroutine.
 //!
 //! ```text
-//! cargo run --release -p millstream-dataflow --example hot_loops            time of each
-//! scripts/instructions.sh                                                   instructions of each
+//! make bench-loops                  time of 8,192 of each, and how many there are in a second
+//! make instructions                 instructions of each
 //! ```
 //!
 //! With a name and a count it runs that loop so often and nothing else, for who counts its
-//! instructions.
+//! instructions; else it takes the options of divan.
 
 use std::error::Error;
+use std::fmt;
 use std::hint::black_box;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
 
 use arrow::array::{Array, ArrayRef, Int64Array, StringArray};
 use arrow::datatypes::DataType;
 use channel::{Class, Header, Link, RingConfig};
 use dataflow::error;
+use divan::counter::ItemsCount;
+use divan::{Bencher, Divan};
 use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::{Fabric, LinkId};
 use state::aggregates::count;
@@ -39,54 +41,52 @@ type Run = Box<dyn FnMut(usize) -> Outcome<()>>;
 
 /// Rows of a batch.
 const ROWS: usize = 8192;
-/// Repetitions, of which the best counts: the machine may be shared.
-const REPEATS: usize = 7;
 
-/// A loop: its name, what it counts, how often it runs when it is timed, and how it is made ready.
+/// A loop: its name, what it counts, and how it is made ready.
+#[derive(Clone, Copy)]
 struct Loop {
     name: &'static str,
     unit: &'static str,
-    times: usize,
     ready: fn() -> Outcome<Run>,
 }
 
+impl fmt::Display for Loop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: a {}", self.name, self.unit)
+    }
+}
+
 const LOOPS: [Loop; 10] = [
-    Loop { name: "ring", unit: "frame of 64 bytes", times: 1 << 18, ready: ring },
-    Loop { name: "dense", unit: "record, 1,000 keys", times: 1 << 22, ready: dense },
-    Loop { name: "fused", unit: "record as it was read, 100 keys", times: 1 << 22, ready: fused },
-    Loop { name: "looked", unit: "the same, by a table of keys", times: 1 << 22, ready: looked },
-    Loop { name: "hashed", unit: "record, 1,000 keys", times: 1 << 22, ready: hashed },
-    Loop { name: "hashed-large", unit: "record, 1 M keys", times: 1 << 22, ready: hashed_large },
-    Loop { name: "merge", unit: "group of a delta, 64 Ki keys", times: 1 << 20, ready: merge },
-    Loop { name: "gather", unit: "text of 4 to 32 bytes", times: 1 << 22, ready: gather_short },
-    Loop {
-        name: "gather-long",
-        unit: "text of 72 to 108 bytes",
-        times: 1 << 22,
-        ready: gather_long,
-    },
-    Loop { name: "switch", unit: "turn of a coroutine", times: 1 << 20, ready: switch },
+    Loop { name: "ring", unit: "frame of 64 bytes", ready: ring },
+    Loop { name: "dense", unit: "record, 1,000 keys", ready: dense },
+    Loop { name: "fused", unit: "record as it was read, 100 keys", ready: fused },
+    Loop { name: "looked", unit: "record as it was read, by a table of keys", ready: looked },
+    Loop { name: "hashed", unit: "record, 1,000 keys", ready: hashed },
+    Loop { name: "hashed-large", unit: "record, 1 M keys", ready: hashed_large },
+    Loop { name: "merge", unit: "group of a delta, 64 Ki keys", ready: merge },
+    Loop { name: "gather", unit: "text of 4 to 32 bytes", ready: gather_short },
+    Loop { name: "gather-long", unit: "text of 72 to 108 bytes", ready: gather_long },
+    Loop { name: "switch", unit: "turn of a coroutine", ready: switch },
 ];
 
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [name, times] = arguments.as_slice() {
-        let one = LOOPS.iter().find(|one| one.name == name).ok_or("there is no such loop")?;
+    if let [name, times] = arguments.as_slice()
+        && let Some(one) = LOOPS.iter().find(|one| one.name == name)
+    {
         let mut run = (one.ready)()?;
         return measured(&mut run, times.parse()?);
     }
-    for Loop { name, unit, times, ready } in LOOPS {
-        let mut run = ready()?;
-        measured(&mut run, times)?;
-        let mut best = f64::INFINITY;
-        for _ in 0..REPEATS {
-            let start = Instant::now();
-            measured(&mut run, times)?;
-            best = best.min(start.elapsed().as_secs_f64() * 1e9 / times as f64);
-        }
-        println!("{name:<14} {best:>8.2} ns for a {unit}");
-    }
+    Divan::from_args().run_benches();
     Ok(())
+}
+
+/// As many as a batch has rows.
+#[divan::bench(args = LOOPS)]
+fn time(bencher: Bencher<'_, '_>, one: Loop) {
+    let mut run = (one.ready)().expect("the loop is made ready");
+    let bencher = bencher.counter(ItemsCount::new(ROWS));
+    bencher.bench_local(|| measured(&mut run, ROWS).expect("nothing fails"));
 }
 
 /// What is inside is counted.
