@@ -295,7 +295,9 @@ impl LookupRun {
             Some(map) => map,
             None => {
                 let map = table.map(*own, column)?;
-                self.account(table.bytes() + map.as_ref().map_or(0, KeyMap::bytes))?;
+                // Each worker has one.
+                let maps = map.as_ref().map_or(0, KeyMap::bytes) * self.process.workers().len();
+                self.account(table.bytes() + maps)?;
                 self.map.get_or_init(|| map.map(Arc::new))
             }
         };

@@ -175,11 +175,16 @@ impl<'a> Near<'a> {
 /// How a loop comes from a word to the slot of its group: by a number, which is computed of eight
 /// words at once.
 trait Find: Copy {
+    /// Whether each number has a slot, and not only one below [`Near::limit`].
+    const IS_TOTAL: bool = false;
+
     fn number(self, word: u64) -> u64;
-    /// A power of two, which the numbers of rows that count have to be below.
-    fn limit(self) -> u64;
-    /// Of a number below the limit the slot, which is at most [`Near::limit`].
-    fn slot(self, number: u64) -> usize;
+
+    /// Of a number that has one its slot, which is at most [`Near::limit`].
+    #[inline(always)]
+    fn slot(self, number: u64) -> usize {
+        number as usize + 1
+    }
 }
 
 /// By the distance from this base.
@@ -205,16 +210,6 @@ impl Find for ByWord<'_> {
     fn number(self, word: u64) -> u64 {
         word.wrapping_sub(self.0.base)
     }
-
-    #[inline(always)]
-    fn limit(self) -> u64 {
-        self.0.limit
-    }
-
-    #[inline(always)]
-    fn slot(self, number: u64) -> usize {
-        number as usize + 1
-    }
 }
 
 impl Find for ByQuotient<'_> {
@@ -223,16 +218,6 @@ impl Find for ByQuotient<'_> {
         let distance = self.1.of(word).wrapping_sub(self.0.base);
         // Beyond every limit where there is no quotient.
         if word < 1 << 31 { distance } else { u64::MAX }
-    }
-
-    #[inline(always)]
-    fn limit(self) -> u64 {
-        self.0.limit
-    }
-
-    #[inline(always)]
-    fn slot(self, number: u64) -> usize {
-        number as usize + 1
     }
 }
 
@@ -245,18 +230,15 @@ impl<'a> ByMap<'a> {
 }
 
 impl Find for ByMap<'_> {
+    const IS_TOTAL: bool = true;
+
     #[inline(always)]
     fn number(self, word: u64) -> u64 {
         // The last is that of no word.
         word.wrapping_sub(self.first).min(self.keys.len() as u64 - 1)
     }
 
-    #[inline(always)]
-    fn limit(self) -> u64 {
-        // All have a slot.
-        1 << 63
-    }
-
+    /// At most the limit, as [`KeyMap::shift`] has looked.
     #[inline(always)]
     fn slot(self, number: u64) -> usize {
         self.miss + self.keys[number as usize] as usize
@@ -380,7 +362,7 @@ fn count_of<S: Store, F: Find>(
     let &Near { rows: RawRows { words, passes, times, .. }, limit, .. } = near;
     let width = tables.len() / lanes;
     assert!(lanes == 1 || lanes == 4);
-    assert!(find.limit().is_power_of_two() && limit < width as u64 && near.rows.are_even());
+    assert!(limit.is_power_of_two() && limit < width as u64 && near.rows.are_even());
     let step = if lanes == 4 { width } else { 0 };
     let mut ids = [0; BLOCK + 8];
     let (mut rows, mut passed, mut any) = (0, 0, 0);
@@ -408,7 +390,7 @@ fn count_of<S: Store, F: Find>(
         }
         let all = alls.iter().fold(0, |all, lane| all | lane);
         // As the limit is a power of two, all are below it exactly if their disjunction is.
-        if all >= find.limit() {
+        if !F::IS_TOTAL && all >= limit {
             break;
         }
         let (fours, rest) = ids[..count].as_chunks::<4>();
