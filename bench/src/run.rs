@@ -224,6 +224,7 @@ pub(crate) fn session(
     exchange: Option<&str>,
 ) -> SessionBuilder {
     let builder = Session::builder().nodes(nodes).workers(workers).fabric(plan.fabric);
+    let builder = builder.set("millstream.hardware_counters", "on");
     let set = |builder: SessionBuilder, (key, value): &(String, String)| builder.set(key, value);
     let builder = plan.settings.iter().fold(builder, set);
     match exchange {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use millstream::Counters;
+use millstream::{Counters, ProcessorCounters};
 
 use crate::workload::{Size, Workload};
 
@@ -113,6 +113,22 @@ impl Summary {
         Some(self.each(|run| run.busy.as_secs_f64() * hertz / self.rows()))
     }
 
+    /// What processors have counted of all workers for each row, and what it is called; nothing
+    /// where the kernel gives no such counters.
+    fn counted(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        let ProcessorCounters { cycles, instructions, l1_misses, llc_misses, branch_misses } =
+            self.total.processor;
+        let each = [
+            ("processor_cycles", cycles),
+            ("instructions", instructions),
+            ("l1_misses", l1_misses),
+            ("llc_misses", llc_misses),
+            ("branch_misses", branch_misses),
+        ];
+        let rows = self.rows();
+        each.into_iter().filter(|of| of.1 > 0).map(move |(name, count)| (name, count as f64 / rows))
+    }
+
     /// Bytes of all rows as they lie in memory: of columns those that are read, of records all.
     fn bytes_read(&self) -> f64 {
         match self.size.record_bytes {
@@ -161,6 +177,9 @@ impl Summary {
         for (name, spread) in cycles {
             fields.extend(spread.map(|spread| format!("\"{name}\":{}", spread.json())));
         }
+        for (name, count) in self.counted() {
+            fields.push(format!("\"{name}_per_row\":{count:.4}"));
+        }
         fields.push(format!("\"bytes_per_row\":{:.3}", self.row_bytes()));
         fields.push(format!("\"bandwidth_bytes_per_s\":{}", self.bandwidth().json()));
         fields.push(format!("\"share_of_bandwidth\":{}", self.share().json()));
@@ -206,6 +225,13 @@ impl fmt::Display for Summary {
         line("input read", "GB/s", self.read_rate().times(1e-9), 2)?;
         line("memory gives", "GB/s", self.bandwidth().times(1e-9), 2)?;
         line("  share taken by input", "%", self.share().times(100.0), 0)?;
+        let counted = self.counted().map(|(name, count)| {
+            format!("{count:.*} {}", if count < 10.0 { 4 } else { 1 }, name.replace('_', " "))
+        });
+        let counted: Vec<String> = counted.collect();
+        if !counted.is_empty() {
+            writeln!(f, "  the processor counts for a record: {}", counted.join(", "))?;
+        }
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         writeln!(
             f,
@@ -234,6 +260,7 @@ pub fn speedups(summaries: &[Summary]) -> Vec<(String, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::Distribution;
 
     #[test]
     fn the_median_of_an_even_number_is_the_lower_one() {
@@ -241,5 +268,32 @@ mod tests {
         assert_eq!((spread.median, spread.least, spread.greatest), (2.0, 1.0, 4.0));
         assert_eq!(Spread::of(&vec![7.0]).median, 7.0);
         assert_eq!(Spread::of(&Vec::new()), Spread::default());
+    }
+
+    #[test]
+    fn what_processors_count_is_told_for_each_row_where_they_do() {
+        let (none, second) = (ProcessorCounters::default(), Duration::from_secs(1));
+        let size = Size {
+            rows_per_worker: 1_000,
+            workers: 1,
+            keys: 10,
+            distribution: Distribution::Uniform,
+            interval_ns: None,
+            record_bytes: None,
+        };
+        let counted = ProcessorCounters { cycles: 4_000, instructions: 10_000, ..none };
+        let summary = |processor| Summary {
+            workload: Workload::Ro,
+            variant: "auto".into(),
+            size,
+            runs: vec![Run { elapsed: second, busy: second, bandwidth: 1e10 }],
+            total: Counters { processor, ..Counters::default() },
+            hertz: None,
+        };
+        let [told, silent] = [counted, none].map(|of| summary(of).json());
+        assert!(told.contains("\"instructions_per_row\":10.0000"), "{told}");
+        assert!(told.contains("\"processor_cycles_per_row\":4.0000"), "{told}");
+        assert!(!silent.contains("instructions") && !silent.contains("misses"), "{silent}");
+        assert!(summary(counted).to_string().contains("4.0000 processor cycles, 10.0 instr"));
     }
 }

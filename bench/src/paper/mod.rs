@@ -169,8 +169,7 @@ fn about(sweep: &mut Sweep<'_>, paper: &str) -> Vec<String> {
         ),
         format!(
             "Not measured, because it is not there: several machines and RDMA hardware, on which \
-             {paper} has its figures; counters of instructions and cache misses, which this \
-             program does not read. Cycles are those of the time stamp counter while a worker \
+             {paper} has its figures. Cycles are those of the time stamp counter while a worker \
              had a processor."
         ),
     ];
@@ -224,7 +223,9 @@ mod tests {
                         "variant": variant, "rows": 1000, "bytes_sent": 500, "work_requests": 10,
                         "rows_per_s": spread(1e8 * nodes * factor), "sustainable": 5e7,
                         "busy_cycles_per_row": spread(25.0), "bytes_per_row": 16.0,
-                        "share_of_bandwidth": spread(0.5),
+                        "share_of_bandwidth": spread(0.5), "processor_cycles_per_row": 20.0,
+                        "instructions_per_row": 40.0, "l1_misses_per_row": 2.0,
+                        "llc_misses_per_row": 0.5, "branch_misses_per_row": 0.1,
                         "latency": [trial.clone(), trial.clone()],
                     })
                 })

@@ -77,7 +77,7 @@ fn against_uppar(sweep: &mut Sweep<'_>) -> Section {
                 travel to the leader of their key. The paper has up to 25 times UpPar for \
                 aggregations and 8 for joins, 53 cycles a record against 274 in its sender.";
     let mut section = section("What a record costs", &[text]);
-    let mut rows = Vec::new();
+    let (mut rows, mut counted) = (Vec::new(), Vec::new());
     let exchanges = |joins| if joins { "shuffle,uppar" } else { "merge,shuffle,uppar" };
     let grouped = GROUPED.iter().map(|workload| (workload, false));
     for ((workload, name), joins) in grouped.chain(JOINED.iter().map(|w| (w, true))) {
@@ -94,6 +94,7 @@ fn against_uppar(sweep: &mut Sweep<'_>) -> Section {
                 cell(figures.per_row("bytes_sent"), 3),
                 cell(figures.per_row("work_requests"), 6),
             ]);
+            counted.extend(counted_of(name, variant, &figures));
         }
     }
     let columns = [
@@ -106,8 +107,35 @@ fn against_uppar(sweep: &mut Sweep<'_>) -> Section {
         "work requests",
     ];
     section.tables.push(table("For each record", &columns, rows));
+    let columns = [
+        "workload",
+        "exchange",
+        "instructions",
+        "instructions a cycle",
+        "L1 misses",
+        "LLC misses",
+        "branch misses",
+    ];
+    match counted.is_empty() {
+        true => section.text.push(
+            "The kernel gives no counters of instructions and misses here (perf), as on most \
+             virtual machines."
+                .into(),
+        ),
+        false => section.tables.push(table("What the processor counts for it", &columns, counted)),
+    }
     section.text.append(&mut sweep.failures());
     section
+}
+
+/// What the processor has counted for a record, where it was to be had.
+fn counted_of(name: &str, variant: &str, figures: &Figures<'_>) -> Option<Vec<String>> {
+    let of = |what: &str| figures.number(&format!("{what}_per_row"));
+    let instructions = of("instructions")?;
+    let each_cycle = of("processor_cycles").map(|cycles| instructions / cycles);
+    let misses = ["l1_misses", "llc_misses", "branch_misses"].map(|what| cell(of(what), 4));
+    let counts = [cell(Some(instructions), 1), cell(each_cycle, 2)].into_iter().chain(misses);
+    Some([name, variant].map(str::to_owned).into_iter().chain(counts).collect())
 }
 
 /// The bytes of a slot against throughput and latency.

@@ -458,6 +458,8 @@ pub struct Settings {
     pub reconnect_ns: u64,
     /// How rows for every worker travel.
     pub casting: Casting,
+    /// Whether who runs a worker asks what its processor counts.
+    pub hardware_counters: bool,
 }
 
 impl Default for Settings {
@@ -475,6 +477,7 @@ impl Default for Settings {
             wires: Wires::default(),
             reconnect_ns: 30_000_000_000,
             casting: Casting::default(),
+            hardware_counters: false,
         }
     }
 }

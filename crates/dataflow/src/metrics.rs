@@ -65,6 +65,17 @@ pub struct Metrics {
     /// Processor time that the worker's thread has used, in nanoseconds; set by who runs the
     /// worker, where the system tells.
     pub cpu_ns: AtomicU64,
+    /// What the processor has counted of that thread outside the kernel; set as `cpu_ns` is, 0
+    /// where that is not asked for or not to be had: cycles.
+    pub cycles: AtomicU64,
+    /// Instructions that were retired.
+    pub instructions: AtomicU64,
+    /// Reads that the first-level data cache did not have.
+    pub l1_misses: AtomicU64,
+    /// Misses of the last level of the caches.
+    pub llc_misses: AtomicU64,
+    /// Branches that were foretold wrongly.
+    pub branch_misses: AtomicU64,
     /// Time of the worker's thread with work, in nanoseconds.
     pub busy_ns: AtomicU64,
     /// Time in which nothing was ready, in nanoseconds.
@@ -177,6 +188,11 @@ impl Default for Metrics {
             unspilled_bytes: zero(),
             watermark_ms: AtomicI64::new(i64::MIN),
             cpu_ns: zero(),
+            cycles: zero(),
+            instructions: zero(),
+            l1_misses: zero(),
+            llc_misses: zero(),
+            branch_misses: zero(),
             busy_ns: zero(),
             idle_ns: zero(),
             backpressured_ns: zero(),

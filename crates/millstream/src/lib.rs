@@ -50,6 +50,7 @@ mod script;
 mod session;
 mod spill;
 mod streams;
+mod usage;
 
 pub use cluster;
 pub use cluster::NODES_MAX;
@@ -67,6 +68,6 @@ pub use fabric_kind::{FabricKind, RDMA_VARIABLE, finish_fabrics, rdma_groups, rd
 pub use memory::{Memory, MemoryNeed};
 pub use metrics::{JobMetricSpec, MetricKind, MetricSpec, job_metrics, metrics};
 pub use progress::Observer;
-pub use report::{Counters, OperatorCounters, Progress, Report, WorkerCounters};
+pub use report::{Counters, OperatorCounters, ProcessorCounters, Progress, Report, WorkerCounters};
 pub use script::{Job, RunOptions, Script};
 pub use session::{RowFormat, RowTarget, Session, SessionBuilder, WORKERS_MAX};

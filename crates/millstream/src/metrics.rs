@@ -95,6 +95,11 @@ const fn gauge(
     MetricSpec { name, kind: MetricKind::Gauge, doc, read }
 }
 
+/// What a processor has counted: nothing where it was not asked.
+fn counted(count: u64) -> Option<f64> {
+    (count > 0).then_some(count as f64)
+}
+
 const METRICS: &[MetricSpec] = &[
     counter(
         "millstream_backpressured_seconds",
@@ -187,6 +192,36 @@ const METRICS: &[MetricSpec] = &[
         |c| Some(c.mended_links as f64),
     ),
     counter("millstream_output_rows", "Rows given to sinks.", |c| Some(c.rows_out as f64)),
+    counter(
+        "millstream_processor_branch_misses",
+        "Branches that the processor foretold wrongly. Known when it has ended; absent \
+         without millstream.hardware_counters.",
+        |c| counted(c.processor.branch_misses),
+    ),
+    counter(
+        "millstream_processor_cycles",
+        "Cycles of the processor outside the kernel. Known when it has ended; absent \
+         without millstream.hardware_counters.",
+        |c| counted(c.processor.cycles),
+    ),
+    counter(
+        "millstream_processor_instructions",
+        "Instructions of the worker outside the kernel. Known when it has ended; absent \
+         without millstream.hardware_counters.",
+        |c| counted(c.processor.instructions),
+    ),
+    counter(
+        "millstream_processor_l1_misses",
+        "Reads that the first-level data cache did not have. Known when it has ended; absent \
+         without millstream.hardware_counters.",
+        |c| counted(c.processor.l1_misses),
+    ),
+    counter(
+        "millstream_processor_llc_misses",
+        "Misses of the last level of the caches. Known when it has ended; absent \
+         without millstream.hardware_counters.",
+        |c| counted(c.processor.llc_misses),
+    ),
     counter("millstream_sent_bytes", "Bytes sent to workers of other processes.", |c| {
         Some(c.bytes_sent as f64)
     }),

@@ -39,6 +39,7 @@ use crate::progress::Watch;
 use crate::report::{NodeCounters, Report, decode_end, encode_end};
 use crate::script::RunOptions;
 use crate::spill::Folder;
+use crate::usage::Usage;
 
 /// How often a node looks for requests, failures and progress.
 const TICK: Duration = Duration::from_millis(50);
@@ -308,11 +309,12 @@ fn run_worker(config: WorkerConfig, gate: &Receiver<()>, events: &Sender<Event>)
     let number = config.worker;
     let run = || -> Result<(), Error> {
         let metrics = Arc::clone(&config.metrics);
+        let hardware = config.job.settings.hardware_counters;
         let worker = Worker::new(config)?;
         if events.send(Event::Opened).is_ok() && gate.recv().is_ok() {
-            let before_ns = cpu_ns();
+            let usage = Usage::begin(hardware);
             worker.run()?;
-            metrics.cpu_ns.store(cpu_ns().saturating_sub(before_ns), Ordering::Relaxed);
+            usage.end(&metrics);
         }
         Ok(())
     };
@@ -331,13 +333,6 @@ fn no_bells(source: std::io::Error) -> Error {
 
 fn is_set(flag: Option<&AtomicBool>) -> bool {
     flag.is_some_and(|flag| flag.load(Ordering::Relaxed))
-}
-
-/// Processor time of the calling thread so far; 0 where the system does not tell.
-fn cpu_ns() -> u64 {
-    // Its first number, on Linux. Read twice in a worker's life.
-    let times = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    times.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0)
 }
 
 /// Of the errors of a node's workers the one that explains the others, whichever came first.

@@ -12,7 +12,7 @@ use dataflow::metrics::{Metrics, OperatorMetrics};
 use plan::{Ran, RanOperator, RanWorker};
 use state::KeyModes;
 
-pub use self::counters::Counters;
+pub use self::counters::{Counters, ProcessorCounters};
 
 use crate::FabricKind;
 

@@ -101,6 +101,13 @@ const SETTINGS: &[SettingSpec] = &[
               workers read and send rows on, the others group them.",
     },
     SettingSpec {
+        name: "millstream.hardware_counters",
+        values: "on, off",
+        default: "off",
+        doc: "Whether each worker has its processor count cycles, instructions and misses, for the \
+              metrics of a worker that has ended, where the kernel gives such counters (perf).",
+    },
+    SettingSpec {
         name: "millstream.idle",
         values: "block, spin",
         default: "block",
@@ -342,6 +349,9 @@ impl InForce {
             }
             "millstream.key_mode" => changed.key_mode = key_mode(&lower).ok_or(refused.clone())?,
             "millstream.exchange" => changed.exchange = exchange(&lower).ok_or(refused.clone())?,
+            "millstream.hardware_counters" => {
+                job.hardware_counters = on(&lower).ok_or(refused.clone())?;
+            }
             _ => job.idle = idle(&lower).ok_or(refused.clone())?,
         }
         job.ring.validate().map_err(|_| refused)?;
@@ -397,6 +407,15 @@ fn key_mode(text: &str) -> Option<Option<KeyMode>> {
         "wide" => Some(KeyMode::Wide),
         _ => return None,
     })
+}
+
+/// Whether something is done. Lower case.
+fn on(text: &str) -> Option<bool> {
+    match text {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
 }
 
 /// What an idle worker does. Lower case.

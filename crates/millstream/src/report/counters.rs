@@ -1,8 +1,49 @@
 //! What a worker counts, as numbers that nodes tell each other.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dataflow::metrics::Metrics;
+
+/// What processors have counted of workers outside the kernel, from when all had opened: known when
+/// they have ended, where it was asked for and is to be had, else 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ProcessorCounters {
+    /// Cycles.
+    pub cycles: u64,
+    /// Instructions that were retired.
+    pub instructions: u64,
+    /// Reads that the first-level data cache did not have.
+    pub l1_misses: u64,
+    /// Misses of the last level of the caches.
+    pub llc_misses: u64,
+    /// Branches that were foretold wrongly.
+    pub branch_misses: u64,
+}
+
+impl ProcessorCounters {
+    const FIELDS: usize = 5;
+
+    fn of_worker(worker: &Metrics) -> Self {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Self {
+            cycles: load(&worker.cycles),
+            instructions: load(&worker.instructions),
+            l1_misses: load(&worker.l1_misses),
+            llc_misses: load(&worker.llc_misses),
+            branch_misses: load(&worker.branch_misses),
+        }
+    }
+
+    fn fields(self) -> [u64; Self::FIELDS] {
+        let Self { cycles, instructions, l1_misses, llc_misses, branch_misses } = self;
+        [cycles, instructions, l1_misses, llc_misses, branch_misses]
+    }
+
+    fn from_fields(fields: [u64; Self::FIELDS]) -> Self {
+        let [cycles, instructions, l1_misses, llc_misses, branch_misses] = fields;
+        Self { cycles, instructions, l1_misses, llc_misses, branch_misses }
+    }
+}
 
 /// The sum of the counters of some workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +103,8 @@ pub struct Counters {
     /// Processor time of the workers from when all had opened, in nanoseconds; known when they have
     /// ended, 0 where the system does not tell.
     pub cpu_ns: u64,
+    /// What processors have counted meanwhile.
+    pub processor: ProcessorCounters,
     /// Time of the workers' threads with work, in nanoseconds.
     pub busy_ns: u64,
     /// Time in which workers had nothing to do, in nanoseconds.
@@ -106,6 +149,7 @@ impl Default for Counters {
             spilled_bytes: 0,
             unspilled_bytes: 0,
             cpu_ns: 0,
+            processor: ProcessorCounters::default(),
             busy_ns: 0,
             idle_ns: 0,
             backpressured_ns: 0,
@@ -116,11 +160,11 @@ impl Default for Counters {
 }
 
 impl Counters {
-    pub(super) const FIELDS: usize = 32;
+    pub(super) const FIELDS: usize = 32 + ProcessorCounters::FIELDS;
 
     /// Reads the counters of a worker. Bad rows are counted per node.
     pub(super) fn of_worker(worker: &Metrics) -> Self {
-        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Self {
             rows_in: load(&worker.rows_in),
             bytes_in: load(&worker.bytes_in),
@@ -149,6 +193,7 @@ impl Counters {
             spilled_bytes: load(&worker.spilled_bytes),
             unspilled_bytes: load(&worker.unspilled_bytes),
             cpu_ns: load(&worker.cpu_ns),
+            processor: ProcessorCounters::of_worker(worker),
             busy_ns: load(&worker.busy_ns),
             idle_ns: load(&worker.idle_ns),
             backpressured_ns: load(&worker.backpressured_ns),
@@ -168,6 +213,7 @@ impl Counters {
     }
 
     pub(super) fn fields(&self) -> [u64; Self::FIELDS] {
+        let [cycles, instructions, l1_misses, llc_misses, branch_misses] = self.processor.fields();
         [
             self.rows_in,
             self.bytes_in,
@@ -201,6 +247,11 @@ impl Counters {
             self.backpressured_ns,
             self.flows_done,
             self.watermark_ms as u64,
+            cycles,
+            instructions,
+            l1_misses,
+            llc_misses,
+            branch_misses,
         ]
     }
 
@@ -238,6 +289,7 @@ impl Counters {
             backpressured_ns,
             flows_done,
             watermark,
+            processor @ ..,
         ] = fields;
         Self {
             rows_in,
@@ -267,6 +319,7 @@ impl Counters {
             spilled_bytes,
             unspilled_bytes,
             cpu_ns,
+            processor: ProcessorCounters::from_fields(processor),
             busy_ns,
             idle_ns,
             backpressured_ns,
