@@ -3,6 +3,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use arrow::record_batch::RecordBatch;
+
 use crate::error::DataflowError;
 use crate::operator::Routes;
 use crate::pace::Pace;
@@ -36,28 +38,17 @@ pub(crate) async fn feed(
         }
         match reader.next()? {
             Read::Batch(flow, batch) => {
-                routes.read(batch.num_rows());
                 if std::mem::take(&mut idle) {
                     reader.catch_up(routes.resume().await?);
                 }
-                let rest = match reader.ahead(flow, &batch) {
-                    Some(ahead) => {
-                        let rows = routes.fold(ahead).await?;
-                        reader.passed(flow, batch, rows)
-                    }
-                    None => Some(batch),
-                };
-                let rows = match rest {
-                    Some(batch) => reader.take(flow, batch)?,
-                    None => None,
-                };
-                if let Some(pace) = &pace {
-                    pace.reached(Some(reader.reached_ms(flow)));
+                let awaited = |watermark| routes.awaits(watermark);
+                let mut rest = batch;
+                if let Some(rows) = reader.rows_before(flow, &rest, awaited) {
+                    let first = rest.slice(0, rows);
+                    rest = rest.slice(rows, rest.num_rows() - rows);
+                    take(&mut reader, (flow, first), &routes, pace.as_ref()).await?;
                 }
-                if let Some(rows) = rows {
-                    routes.push(rows).await?;
-                }
-                routes.progress(reader.watermark(), false).await?;
+                take(&mut reader, (flow, rest), &routes, pace.as_ref()).await?;
                 yield_now().await;
             }
             Read::Wait(until_ns) => {
@@ -76,4 +67,38 @@ pub(crate) async fn feed(
             }
         }
     }
+}
+
+/// Takes rows of a flow to where they belong.
+async fn take(
+    reader: &mut Reader,
+    (flow, batch): (usize, RecordBatch),
+    routes: &Routes,
+    pace: Option<&Pace>,
+) -> Result<(), DataflowError> {
+    routes.read(batch.num_rows());
+    let awaited = |watermark| routes.awaits(watermark);
+    if let Some(watermark) = reader.watermark_before(flow, &batch, awaited) {
+        // Who waits for the end of a window does not wait for what is behind it.
+        routes.progress(watermark, false).await?;
+        yield_now().await;
+    }
+    let rest = match reader.ahead(flow, &batch) {
+        Some(ahead) => {
+            let rows = routes.fold(ahead).await?;
+            reader.passed(flow, batch, rows)
+        }
+        None => Some(batch),
+    };
+    let rows = match rest {
+        Some(batch) => reader.take(flow, batch)?,
+        None => None,
+    };
+    if let Some(pace) = pace {
+        pace.reached(Some(reader.reached_ms(flow)));
+    }
+    if let Some(rows) = rows {
+        routes.push(rows).await?;
+    }
+    routes.progress(reader.watermark(), false).await
 }

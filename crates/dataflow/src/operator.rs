@@ -139,6 +139,15 @@ impl Node {
         Ok(folded)
     }
 
+    /// Whether this watermark ends a window here, or behind a lookup.
+    fn awaits(&self, watermark: i64) -> bool {
+        match &self.work {
+            Work::Grouping(grouping) => grouping.awaits(watermark),
+            Work::Lookup(lookup) => lookup.routes.awaits(watermark),
+            Work::Keyed(_) | Work::Sink(_) => false,
+        }
+    }
+
     /// The watermark of an edge has moved, or its rows have ceased for a while. Gives what is to be
     /// told further on.
     async fn progress(

@@ -167,24 +167,77 @@ impl Reader {
     /// The worker's watermark: no row that is read from now on counts if it belongs before it.
     /// `i64::MAX` when all flows have ended.
     pub(crate) fn watermark(&mut self) -> i64 {
-        let Some(spec) = self.input.watermark else {
+        if self.input.watermark.is_none() {
             let ended = self.open.is_empty() && self.pending.is_empty();
             return if ended { i64::MAX } else { i64::MIN };
-        };
-        let active = self.open.iter().filter(|flow| !is_idle(flow, spec.idle_timeout_ns));
-        let read = active.map(|flow| flow.greatest.saturating_sub(spec.delay));
+        }
+        self.announced = self.reachable(None);
+        let millis = to_millis(self.announced, self.time_unit());
+        self.metrics.watermark_ms.store(millis, Ordering::Relaxed);
+        self.announced
+    }
+
+    /// How many rows of a batch of an open flow, if they are in order, come before the first that
+    /// brings a watermark that is `awaited`; `None` if there is no such row or it is the first.
+    pub(crate) fn rows_before(
+        &self,
+        at: usize,
+        batch: &RecordBatch,
+        awaited: impl Fn(i64) -> bool,
+    ) -> Option<usize> {
+        let times = self.times(batch)?;
+        let last = *times.last()?;
+        if !awaited(self.reachable(Some((at, last)))) {
+            return None;
+        }
+        let rows = times.partition_point(|&time| !awaited(self.reachable(Some((at, time)))));
+        (0 < rows && rows < times.len()).then_some(rows)
+    }
+
+    /// The watermark in front of a batch of an open flow, if it is `awaited` and the rows are in
+    /// order: what ends with them need not wait until they are where they belong.
+    pub(crate) fn watermark_before(
+        &mut self,
+        at: usize,
+        batch: &RecordBatch,
+        awaited: impl Fn(i64) -> bool,
+    ) -> Option<i64> {
+        let spec = self.input.watermark?;
+        let times = self.times(batch)?;
+        let (first, reached) = (*times.first()?, self.reached(at));
+        if !awaited(self.reachable(Some((at, first)))) {
+            return None;
+        }
+        in_order(times, reached, spec.delay)?;
+        self.open[at].greatest = reached.max(first);
+        Some(self.watermark())
+    }
+
+    /// The event times of a batch, if all are there.
+    fn times<'a>(&self, batch: &'a RecordBatch) -> Option<&'a [i64]> {
+        let column = batch.column(self.input.watermark?.column);
+        ticks(column).filter(|_| column.null_count() == 0).map(|times| &times[..])
+    }
+
+    /// The watermark by what was read; of an open flow also by a row of this time.
+    fn reachable(&self, row: Option<(usize, i64)>) -> i64 {
+        let Some(spec) = self.input.watermark else { return self.announced };
+        let flows = self.open.iter().enumerate();
+        let active = flows.filter(|(_, flow)| !is_idle(flow, spec.idle_timeout_ns));
+        let greatest = active.map(|(at, flow)| match row {
+            Some((of, time)) if of == at => flow.greatest.max(time),
+            _ => flow.greatest,
+        });
+        let read = greatest.map(|greatest| greatest.saturating_sub(spec.delay));
         let unread = self.pending.iter().map(|&i| {
             self.infos[i].event_time_min.map_or(i64::MIN, |min| min.saturating_sub(spec.delay))
         });
         let ended = self.open.is_empty() && self.pending.is_empty();
         match read.chain(unread).min() {
-            Some(least) => self.announced = self.announced.max(least),
-            None if ended => self.announced = i64::MAX,
-            None => {}
+            Some(least) => self.announced.max(least),
+            None if ended => i64::MAX,
+            None => self.announced,
         }
-        let millis = to_millis(self.announced, self.time_unit());
-        self.metrics.watermark_ms.store(millis, Ordering::Relaxed);
-        self.announced
     }
 
     /// The greatest event time that was read of an open flow, in milliseconds.

@@ -1,4 +1,5 @@
-//! Windows that are looked at before they end: one worker, in virtual time, against rows by hand.
+//! When the rows of a window are given out, before it ends and when it does: one worker, in virtual
+//! time, against rows by hand.
 #![allow(missing_docs)]
 
 mod alone;
@@ -11,9 +12,10 @@ use arrow::array::{ArrayRef, AsArray, Int64Array, TimestampMillisecondArray};
 use arrow::datatypes::TimestampMillisecondType;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
 use arrow::record_batch::RecordBatch;
-use dataflow::error::ConnectorError;
+use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::job::{
-    Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings, Watermark, Window,
+    Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Origin, Settings, Step,
+    Stepped, Watermark, Window,
 };
 use dataflow::sink::{Placement, Sink, SinkWriter};
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
@@ -198,4 +200,58 @@ fn a_window_that_does_not_change_is_told_once() {
     let script = Script(vec![(5, vec![(1, 7)]), (995, vec![(1, 8)])]);
     let (rows, _) = run(&script, Windows::tumbling(10, 0).unwrap(), 10);
     assert_eq!(rows, ["1 1 0 early", "1 2 0 final"]);
+}
+
+/// Writes down that rows are on their way to the windows.
+struct Passing(SchemaRef, Written);
+
+impl Step for Passing {
+    fn schema(&self) -> SchemaRef {
+        self.0.clone()
+    }
+
+    fn apply_for(&self, batch: &RecordBatch, _: Option<usize>) -> Result<Stepped, DataflowError> {
+        let times = batch.column(1).as_primitive::<TimestampMillisecondType>();
+        self.1.0.lock().unwrap().push(format!("rows from {} on", times.value(0)));
+        Ok(Stepped { batch: batch.clone(), origin: Origin::All })
+    }
+
+    fn passes_on(&self, output: usize) -> Option<usize> {
+        Some(output)
+    }
+
+    fn describe(&self) -> String {
+        "passing".into()
+    }
+}
+
+#[test]
+fn a_window_does_not_wait_for_the_rows_that_end_it() {
+    let script = Script(vec![
+        (5, vec![(1, 0), (2, 3)]),
+        (6, vec![(1, 12), (1, 13)]),
+        // Not in order: until it was folded nobody knows what it holds.
+        (7, vec![(1, 25), (1, 24), (1, 31)]),
+        (8, vec![(1, 32), (1, 38), (1, 41), (1, 52)]),
+    ]);
+    let written = Written::default();
+    let mut job = job(&script, Windows::tumbling(10, 0).unwrap(), 1_000, &written);
+    let passing = Passing(script.schema(), written.clone());
+    job.operators[1].inputs[0][0].step = Some(Arc::new(passing));
+    alone::run(job);
+    let expected = [
+        "rows from 0 on",
+        "1 1 0 final",
+        "2 1 0 final",
+        "rows from 12 on",
+        "rows from 25 on",
+        "1 2 10 final",
+        "1 2 20 final",
+        "rows from 32 on",
+        "1 3 30 final",
+        "rows from 41 on",
+        "1 1 40 final",
+        "1 1 50 final",
+    ];
+    assert_eq!(*written.0.lock().unwrap(), expected);
 }

@@ -19,6 +19,7 @@ use crate::{
 };
 
 mod holes;
+mod raw;
 
 fn spec(
     keys: Vec<DataType>,

@@ -88,14 +88,18 @@ impl Slices {
     }
 
     /// Whether rows that were read for the slice that starts at `start` are likely to be taken by
-    /// [`Slices::update_raw`].
+    /// [`Slices::update_raw`]: by a new one, if it has memory of one that was emptied.
     pub fn takes_raw(&self, start: i64) -> bool {
-        self.get(start).is_some_and(Slice::takes_raw)
+        let slice = match self.live.get(&start) {
+            Some(live) => live.slice.as_ref(),
+            None => self.free.last(),
+        };
+        slice.is_some_and(Slice::takes_raw)
     }
 
     /// Adds rows as they were read to the slice that starts at `start`, up to the first that is not
-    /// as they have it, or some less: none where there is no such slice, or rows are to come in
-    /// columns. `args` are the argument columns of the only aggregate.
+    /// as they have it, or some less: none where rows are to come in columns. `args` are the
+    /// argument columns of the only aggregate.
     ///
     /// # Errors
     /// As [`Slices::update`].
@@ -108,7 +112,11 @@ impl Slices {
         if !self.takes_raw(start) {
             return Ok(Folded::default());
         }
-        self.apply(start, |slice| slice.update_raw(rows, args))
+        let folded = self.apply(start, |slice| slice.update_raw(rows, args))?;
+        if folded.passed == 0 && self.get(start).is_some_and(Slice::is_empty) {
+            self.release(start);
+        }
+        Ok(folded)
     }
 
     /// Merges a delta into the slice that starts at `start`: see [`Slice::merge`].
@@ -325,15 +333,19 @@ impl Slices {
         let others = self.bytes - slice.bytes();
         let part = take(slice)?;
         self.bytes = others + slice.bytes();
-        if part.is_none()
-            && let Some(Live { slice: Some(slice), .. }) = self.live.remove(&start)
-        {
-            match self.free.len() < FREE_MAX {
-                true => self.free.push(slice),
-                false => self.bytes = others,
-            }
+        if part.is_none() {
+            self.release(start);
         }
         Ok(part)
+    }
+
+    /// The slice that starts at `start` has no groups: it is gone, and its memory is for others.
+    fn release(&mut self, start: i64) {
+        let Some(Live { slice: Some(slice), .. }) = self.live.remove(&start) else { return };
+        match self.free.len() < FREE_MAX {
+            true => self.free.push(slice),
+            false => self.bytes -= slice.bytes(),
+        }
     }
 }
 

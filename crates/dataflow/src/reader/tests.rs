@@ -123,6 +123,41 @@ fn a_flow_in_order_carries_no_watermarks() {
 }
 
 #[test]
+fn in_front_of_rows_the_watermark_is_that_of_the_first() {
+    let flows = vec![
+        (None, vec![some(&[10, 20]), some(&[30, 40]), some(&[50, 60]), some(&[80, 70])]),
+        (None, vec![some(&[95])]),
+    ];
+    let mut bench = bench(Script { bounded: false, flows }, 5, None);
+    let reader = &mut bench.reader;
+    let mut before = |awaited: i64| {
+        let Read::Batch(flow, batch) = reader.next().unwrap() else { panic!("there are rows") };
+        let told = reader.watermark_before(flow, &batch, |watermark| watermark >= awaited);
+        reader.take(flow, batch).unwrap();
+        (told, reader.watermark())
+    };
+    assert_eq!(before(0), (None, i64::MIN), "another flow has said nothing");
+    assert_eq!(before(15), (Some(15), 15), "the other has said 90");
+    assert_eq!(before(25), (Some(25), 35));
+    assert_eq!(before(46), (None, 55), "45 is not awaited");
+    assert_eq!(before(60), (None, 75), "80 and 70 are not in order");
+}
+
+#[test]
+fn a_batch_is_cut_where_its_watermark_is_awaited() {
+    let flows = vec![(None, vec![some(&[10, 20, 20, 30]), vec![Some(40), None]])];
+    let mut bench = bench(Script { bounded: true, flows }, 5, None);
+    let mut next = || match bench.reader.next().unwrap() {
+        Read::Batch(flow, batch) => (flow, batch),
+        _ => panic!("there are rows"),
+    };
+    let [(flow, batch), (_, nulls)] = [next(), next()];
+    let cut = |from: i64| bench.reader.rows_before(flow, &batch, |watermark| watermark >= from);
+    assert_eq!([5, 6, 15, 16, 25, 26].map(cut), [None, Some(1), Some(1), Some(3), Some(3), None]);
+    assert_eq!(bench.reader.rows_before(flow, &nulls, |_| true), None, "times are missing");
+}
+
+#[test]
 fn rows_that_lag_beyond_the_delay_carry_what_they_met() {
     let flows = vec![(None, vec![some(&[100, 95, 110, 99, 100])])];
     let mut bench = bench(Script { bounded: true, flows }, 10, None);
