@@ -1,4 +1,7 @@
 //! Reads a source on one worker and pushes its rows.
+//!
+//! Who waits for the end of a window does not wait for the rows behind it: a batch that reaches
+//! there is cut, once, and the watermark in front of its second part goes ahead of that.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -79,7 +82,6 @@ async fn take(
     routes.read(batch.num_rows());
     let awaited = |watermark| routes.awaits(watermark);
     if let Some(watermark) = reader.watermark_before(flow, &batch, awaited) {
-        // Who waits for the end of a window does not wait for what is behind it.
         routes.progress(watermark, false).await?;
         yield_now().await;
     }

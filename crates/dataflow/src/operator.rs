@@ -139,11 +139,12 @@ impl Node {
         Ok(folded)
     }
 
-    /// Whether this watermark ends a window here, or behind a lookup.
-    fn awaits(&self, watermark: i64) -> bool {
+    /// Whether a window ends here, or behind a lookup, when an edge has this watermark.
+    fn awaits(&self, feeder: u32, watermark: i64) -> bool {
+        let least = self.feeders.borrow().clock.least_with(feeder, watermark);
         match &self.work {
-            Work::Grouping(grouping) => grouping.awaits(watermark),
-            Work::Lookup(lookup) => lookup.routes.awaits(watermark),
+            Work::Grouping(grouping) => grouping.awaits(least),
+            Work::Lookup(lookup) => lookup.routes.awaits(least),
             Work::Keyed(_) | Work::Sink(_) => false,
         }
     }

@@ -287,8 +287,7 @@ impl Reader {
     /// A batch of an open flow, if its rows may be in order.
     pub(crate) fn ahead<'a>(&self, at: usize, batch: &'a RecordBatch) -> Option<Ahead<'a>> {
         let Some(spec) = self.input.watermark else { return Some(Ahead { batch, times: None }) };
-        let column = batch.column(spec.column);
-        let each = ticks(column).filter(|_| column.null_count() == 0)?;
+        let each = self.times(batch)?;
         let (&first, &last) = (each.first()?, each.last()?);
         let in_order = self.reached(at).saturating_sub(spec.delay) <= first && first <= last;
         in_order.then_some(Ahead { batch, times: Some(Times { each, last }) })

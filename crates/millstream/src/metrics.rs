@@ -194,32 +194,32 @@ const METRICS: &[MetricSpec] = &[
     counter("millstream_output_rows", "Rows given to sinks.", |c| Some(c.rows_out as f64)),
     counter(
         "millstream_processor_branch_misses",
-        "Branches that the processor foretold wrongly. Known when it has ended; absent \
-         without millstream.hardware_counters.",
+        "Branches that the processor foretold wrongly, known when the \
+         worker has ended; absent without millstream.hardware_counters.",
         |c| counted(c.processor.branch_misses),
     ),
     counter(
         "millstream_processor_cycles",
-        "Cycles of the processor outside the kernel. Known when it has ended; absent \
-         without millstream.hardware_counters.",
+        "Cycles of the processor outside the kernel, known when the \
+         worker has ended; absent without millstream.hardware_counters.",
         |c| counted(c.processor.cycles),
     ),
     counter(
         "millstream_processor_instructions",
-        "Instructions of the worker outside the kernel. Known when it has ended; absent \
-         without millstream.hardware_counters.",
+        "Instructions of the worker outside the kernel, known when the \
+         worker has ended; absent without millstream.hardware_counters.",
         |c| counted(c.processor.instructions),
     ),
     counter(
         "millstream_processor_l1_misses",
-        "Reads that the first-level data cache did not have. Known when it has ended; absent \
-         without millstream.hardware_counters.",
+        "Reads that the first-level data cache did not have, known when the \
+         worker has ended; absent without millstream.hardware_counters.",
         |c| counted(c.processor.l1_misses),
     ),
     counter(
         "millstream_processor_llc_misses",
-        "Misses of the last level of the caches. Known when it has ended; absent \
-         without millstream.hardware_counters.",
+        "Misses of the last level of the caches, known when the \
+         worker has ended; absent without millstream.hardware_counters.",
         |c| counted(c.processor.llc_misses),
     ),
     counter("millstream_sent_bytes", "Bytes sent to workers of other processes.", |c| {

@@ -76,8 +76,6 @@ pub(crate) struct Grouping {
     emitted: Cell<bool>,
     /// Whether it is time to look at windows that have not ended.
     look: Cell<bool>,
-    /// The watermark that this worker has reached.
-    told: Cell<i64>,
     /// How many batches are not to be folded as they were read.
     pause: Cell<u32>,
     /// Whether this worker has no more rows.
@@ -142,7 +140,6 @@ impl Grouping {
             clock_moved: Event::default(),
             emitted: Cell::new(false),
             look: Cell::new(false),
-            told: Cell::new(i64::MIN),
             pause: Cell::new(0),
             ended: Cell::new(false),
             spills: place.disk.is_some(),
@@ -221,9 +218,11 @@ impl Grouping {
         }
     }
 
-    /// Whether a window ends at or before this watermark that had not.
+    /// Whether a window ends between what this worker has told and this watermark.
     pub(crate) fn awaits(&self, watermark: i64) -> bool {
-        self.spec.window.is_some() && self.crosses(self.told.get(), watermark)
+        let told = self.leader.borrow().clock().of(self.worker);
+        let told = told.map_or(i64::MIN, |told| told.watermark);
+        self.spec.window.is_some() && self.crosses(told, watermark)
     }
 
     /// This worker's watermark has moved, or it fell idle.
@@ -231,7 +230,6 @@ impl Grouping {
     /// # Errors
     /// When state cannot be merged or cannot travel.
     pub(crate) async fn progress(&self, watermark: i64, idle: bool) -> Result<(), DataflowError> {
-        self.told.set(watermark);
         match &self.exchange {
             Meeting::Forward => self.move_clock(self.worker, said(watermark, idle)),
             Meeting::Merge(merge) => merge.progress(self, watermark, idle).await?,

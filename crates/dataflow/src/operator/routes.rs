@@ -142,7 +142,7 @@ impl Routes {
     /// Whether this watermark ends a window somewhere.
     pub(crate) fn awaits(&self, watermark: i64) -> bool {
         let mut timed = self.to.iter().filter(|route| route.timed);
-        timed.any(|route| route.to.awaits(route.behind(watermark)))
+        timed.any(|route| route.to.awaits(route.feeder, route.behind(watermark)))
     }
 
     /// No row before `watermark` will come.

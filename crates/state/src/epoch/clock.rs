@@ -84,6 +84,11 @@ impl VectorClock {
         self.least
     }
 
+    /// What [`least`](Self::least) would be if an active helper said this watermark.
+    pub fn least_with(&self, helper: u32, watermark: i64) -> i64 {
+        self.least_if(Some((helper as usize, watermark)))
+    }
+
     /// True when no helper has rows any more.
     pub fn ended(&self) -> bool {
         self.helpers.iter().all(|own| own.presence == Presence::Ended)
@@ -95,13 +100,21 @@ impl VectorClock {
     }
 
     fn refresh(&mut self) {
-        let holding = |own: &&Progress| own.presence != Presence::Idle && !own.is_complete();
-        let holding = self.helpers.iter().filter(holding).map(|own| own.watermark);
-        match holding.min() {
-            Some(least) => self.least = self.least.max(least),
-            None if self.helpers.iter().all(Progress::is_complete) => self.least = END_OF_STREAM,
+        self.least = self.least_if(None);
+    }
+
+    fn least_if(&self, said: Option<(usize, i64)>) -> i64 {
+        let holds = |own: &Progress| own.presence != Presence::Idle && !own.is_complete();
+        let holding = self.helpers.iter().enumerate().filter(|(_, own)| holds(own));
+        let watermarks = holding.map(|(at, own)| match said {
+            Some((helper, watermark)) if helper == at => own.watermark.max(watermark),
+            _ => own.watermark,
+        });
+        match watermarks.min() {
+            Some(least) => self.least.max(least),
+            None if self.helpers.iter().all(Progress::is_complete) => END_OF_STREAM,
             // Only idle helpers are left: time stands still, for they may come back.
-            None => {}
+            None => self.least,
         }
     }
 }
@@ -117,6 +130,9 @@ mod tests {
         assert!(!clock.advance(1, Progress::active(20)));
         assert!(clock.advance(2, Progress::active(30)));
         assert_eq!(clock.least(), 10);
+        let with = [5, 15, 25].map(|watermark| clock.least_with(0, watermark));
+        assert_eq!((with, clock.least_with(1, 25)), ([10, 15, 20], 10), "it would be");
+        assert_eq!(clock.least(), 10, "but is not");
         assert!(clock.advance(0, Progress::idle(10)), "an idle helper holds nothing back");
         assert_eq!(clock.least(), 20);
         assert!(!clock.advance(0, Progress::active(15)));
