@@ -66,12 +66,14 @@ impl Scenario {
         };
         format!(
             "SET millstream.exchange = {exchange};
+             SET millstream.frequent_keys = '{}';
              SET millstream.epoch_bytes = {epoch_bytes};
              SET millstream.epoch_stretch = {};
              SET millstream.epoch_latency = '{} ms';
              CREATE TABLE t ({COLUMNS},
                WATERMARK FOR ts AS ts - INTERVAL '{}' SECOND {idle}) WITH ('connector' = 'memory');
              {beside} {};",
+            ["on", "off"][(self.seed % 2) as usize],
             [1, 4, 64][(self.seed % 3) as usize],
             [1, 1_000][(self.seed / 3 % 2) as usize],
             DELAY_MS / 1_000,

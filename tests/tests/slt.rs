@@ -172,7 +172,8 @@ fn two_nodes_over_tcp() {
 
 #[test]
 fn two_nodes_whose_workers_share_a_connection() {
-    run_all(2, 2, FabricKind::Tcp, "shuffle");
+    let settings = [("millstream.exchange", "shuffle"), ("millstream.frequent_keys", "on")];
+    run_with(2, 2, FabricKind::Tcp, &settings);
 }
 
 #[test]

@@ -261,6 +261,33 @@ fn a_plan_is_shown_with_what_the_workers_did() {
 }
 
 #[test]
+fn rows_of_frequent_keys_are_grouped_in_front_of_a_shuffle() {
+    let dir = Dir::new("frequent");
+    let ask = |kind: &str, choice: &str, explain: &str| {
+        let script = format!(
+            "CREATE TABLE t (k BIGINT) WITH ('connector' = 'generator', 'rows' = '1000000',
+               'fields.k.kind' = '{kind}', 'fields.k.max' = '999999');
+             SET millstream.exchange = 'shuffle'; SET millstream.frequent_keys = '{choice}';
+             {explain} SELECT count(*), sum(n), sum(k * n), max(n)
+             FROM (SELECT k, count(*) AS n FROM t GROUP BY k)"
+        );
+        dir.write("q.sql", &script);
+        let layout = ["--nodes", "2", "--workers", "1", "--format", "csv"];
+        let output = run_in(&dir.0, &[&["run", "q.sql"][..], &layout].concat());
+        assert_ends(&output, 0);
+        text(&output.stdout).to_owned()
+    };
+    assert_eq!(ask("zipf", "auto", ""), ask("zipf", "off", ""));
+    for (kind, choice, expected) in
+        [("zipf", "auto", true), ("zipf", "off", false), ("uniform", "auto", false)]
+    {
+        let shown = ask(kind, choice, "EXPLAIN ANALYZE");
+        let told = shown.contains(" rows of frequent keys grouped where they were read, ");
+        assert_eq!(told, expected, "{kind}, {choice}: {shown}");
+    }
+}
+
+#[test]
 fn output_appears_under_its_name_when_all_is_well() {
     let dir = Dir::new("output");
     dir.write("q.sql", "SELECT 7 AS seven");

@@ -6,6 +6,7 @@
 //! | `Rows` | operator | input | – | – or key | a batch |
 //! | `Progress` | operator | – | sender's watermark | frames broadcast before | – |
 //! | `Delta` | operator | epoch | sender's watermark | chunk | runs, and groups |
+//! | `Delta` of frequent keys | operator | – | – | – | the same |
 //! | `Ack` | operator | last epoch merged | all clocks' least | – | – |
 //! | `Gather` | operator | – | – | – | result rows |
 //! | `GatherEnd` | operator | – | – | – | – |
@@ -78,7 +79,7 @@ pub(crate) enum Kind {
     Rows = 1,
     /// The sender's watermark (shuffle).
     Progress = 2,
-    /// A part of an epoch's delta (merge, S9).
+    /// A part of an epoch's delta (merge, S9); groups of frequent keys, in front of a shuffle.
     Delta = 3,
     /// Epochs up to this one are merged; the helper may forget them.
     Ack = 4,

@@ -447,6 +447,8 @@ pub struct Settings {
     pub shuffle_bytes: usize,
     /// How long such rows may wait for others, in nanoseconds (W4).
     pub shuffle_wait_ns: u64,
+    /// Whether rows of frequent keys are folded in front of a shuffle.
+    pub frequent_keys: FrequentKeys,
     /// Rings between workers of different processes (S1); queues between those of one hold as much.
     pub ring: channel::RingConfig,
     /// What an idle worker does.
@@ -472,6 +474,7 @@ impl Default for Settings {
             spill: None,
             shuffle_bytes: 16 << 10,
             shuffle_wait_ns: 10_000_000,
+            frequent_keys: FrequentKeys::Auto,
             ring: channel::RingConfig::default(),
             idle: Idle::Block,
             wires: Wires::default(),
@@ -480,6 +483,17 @@ impl Default for Settings {
             hardware_counters: false,
         }
     }
+}
+
+/// What happens to rows of frequent keys that would be shuffled to be grouped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FrequentKeys {
+    /// They are folded where they are read, if a sample says that it pays; groups travel.
+    Auto,
+    /// They are, and any key is frequent that came just before.
+    On,
+    /// They are shuffled as all others.
+    Off,
 }
 
 /// What a worker does when nothing is ready (S4, Q4).

@@ -121,9 +121,11 @@ pub struct OperatorMetrics {
     pub row_bytes_sent: AtomicU64,
     /// Rows that it handed over, by reference, to other workers of this process.
     pub rows_handed: AtomicU64,
+    /// Rows of frequent keys that it folded in front of a shuffle, where they were read.
+    pub rows_combined: AtomicU64,
     /// Epochs that it closed, where its workers meet by merge.
     pub epochs: AtomicU64,
-    /// Groups in the deltas of these epochs.
+    /// Groups in the deltas of these epochs, or of frequent keys.
     pub groups_sent: AtomicU64,
     /// Bytes of these deltas.
     pub delta_bytes: AtomicU64,
@@ -149,6 +151,7 @@ impl Default for OperatorMetrics {
             rows_sent: zero(),
             row_bytes_sent: zero(),
             rows_handed: zero(),
+            rows_combined: zero(),
             epochs: zero(),
             groups_sent: zero(),
             delta_bytes: zero(),

@@ -62,9 +62,11 @@ pub struct OperatorCounters {
     pub row_bytes_sent: u64,
     /// Rows that it handed over, by reference, to other workers of the same process.
     pub rows_handed: u64,
+    /// Rows of frequent keys that it folded in front of a shuffle, where they were read.
+    pub rows_combined: u64,
     /// Epochs that it closed, if it groups and its rows meet by merge.
     pub epochs: u64,
-    /// Groups in their deltas.
+    /// Groups in their deltas, or of frequent keys.
     pub groups_sent: u64,
     /// Bytes of these deltas.
     pub delta_bytes: u64,
@@ -76,7 +78,7 @@ pub struct OperatorCounters {
 }
 
 impl OperatorCounters {
-    const FIELDS: usize = 17;
+    const FIELDS: usize = 18;
 
     fn of(operator: &OperatorMetrics) -> Self {
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -93,6 +95,7 @@ impl OperatorCounters {
             rows_sent: load(&operator.rows_sent),
             row_bytes_sent: load(&operator.row_bytes_sent),
             rows_handed: load(&operator.rows_handed),
+            rows_combined: load(&operator.rows_combined),
             epochs: load(&operator.epochs),
             groups_sent: load(&operator.groups_sent),
             delta_bytes: load(&operator.delta_bytes),
@@ -115,6 +118,7 @@ impl OperatorCounters {
             self.rows_sent,
             self.row_bytes_sent,
             self.rows_handed,
+            self.rows_combined,
             self.epochs,
             self.groups_sent,
             self.delta_bytes,
@@ -143,6 +147,7 @@ impl OperatorCounters {
             rows_sent: word()?,
             row_bytes_sent: word()?,
             rows_handed: word()?,
+            rows_combined: word()?,
             epochs: word()?,
             groups_sent: word()?,
             delta_bytes: word()?,
@@ -291,6 +296,7 @@ impl Report {
                 rows_sent: counters.rows_sent,
                 row_bytes_sent: counters.row_bytes_sent,
                 rows_handed: counters.rows_handed,
+                rows_combined: counters.rows_combined,
                 epochs: counters.epochs,
                 groups_sent: counters.groups_sent,
                 delta_bytes: counters.delta_bytes,
@@ -380,6 +386,7 @@ mod tests {
             rows_sent: 8,
             row_bytes_sent: 9,
             rows_handed: 10,
+            rows_combined: 18,
             epochs: 11,
             groups_sent: 12,
             delta_bytes: 13,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use channel::Transfer;
 use channel::cast::Shape;
-use dataflow::job::{Casting, Exchange, Idle, Multicast, Settings, TreeChoice};
+use dataflow::job::{Casting, Exchange, FrequentKeys, Idle, Multicast, Settings, TreeChoice};
 use dataflow::wires::{Connection, Progress, Wires};
 use state::KeyMode;
 
@@ -99,6 +99,14 @@ const SETTINGS: &[SettingSpec] = &[
         default: "auto",
         doc: "How rows of different workers meet when they are grouped; with uppar half of the \
               workers read and send rows on, the others group them.",
+    },
+    SettingSpec {
+        name: "millstream.frequent_keys",
+        values: "auto, on, off",
+        default: "auto",
+        doc: "Whether rows of frequent keys are grouped where they are read and their groups sent, \
+              where the exchange is shuffle: with auto if a sample shows that enough rows have \
+              such keys.",
     },
     SettingSpec {
         name: "millstream.hardware_counters",
@@ -349,6 +357,9 @@ impl InForce {
             }
             "millstream.key_mode" => changed.key_mode = key_mode(&lower).ok_or(refused.clone())?,
             "millstream.exchange" => changed.exchange = exchange(&lower).ok_or(refused.clone())?,
+            "millstream.frequent_keys" => {
+                job.frequent_keys = frequent_keys(&lower).ok_or(refused.clone())?;
+            }
             "millstream.hardware_counters" => {
                 job.hardware_counters = on(&lower).ok_or(refused.clone())?;
             }
@@ -405,6 +416,16 @@ fn key_mode(text: &str) -> Option<Option<KeyMode>> {
         "ranges" => Some(KeyMode::Ranges),
         "hash" => Some(KeyMode::Hash),
         "wide" => Some(KeyMode::Wide),
+        _ => return None,
+    })
+}
+
+/// What happens to rows of frequent keys. Lower case.
+fn frequent_keys(text: &str) -> Option<FrequentKeys> {
+    Some(match text {
+        "auto" => FrequentKeys::Auto,
+        "on" => FrequentKeys::On,
+        "off" => FrequentKeys::Off,
         _ => return None,
     })
 }

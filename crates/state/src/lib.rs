@@ -38,6 +38,7 @@ mod aggregate;
 pub mod aggregates;
 pub mod epoch;
 mod error;
+mod frequent;
 mod gather;
 mod groups;
 mod hash;
@@ -68,6 +69,7 @@ mod words;
 
 pub use aggregate::{Accumulator, Aggregate, Holes};
 pub use error::StateError;
+pub use frequent::Frequent;
 pub use gather::gather;
 pub use groups::{Groups, Ids};
 pub use index::{KeyMode, KeyModes};

@@ -195,6 +195,12 @@ impl Partitioner {
         Ok(())
     }
 
+    /// The hash of each row that [`Partitioner::owners_of`] was last asked of, if there is more
+    /// than one owner.
+    pub fn hashes(&self) -> &[u64] {
+        &self.hashes
+    }
+
     /// Sorts the rows of a delta by owner. Without keys all rows are owner 0's.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ mod cut;
 mod mode;
 mod near;
 mod ranges;
+mod touched;
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -22,13 +23,14 @@ use arrow::array::{Array, ArrayRef};
 use arrow::buffer::{BooleanBuffer, NullBuffer};
 
 use self::ranges::Ranges;
+use self::touched::Touched;
 use crate::error::same;
 use crate::index::array::Span;
 use crate::index::{Index, KeyMode};
 use crate::spec::ARRAY_PART;
 use crate::table::Table;
 use crate::{
-    Accumulator, Aggregate, Columns, GroupBy, Groups, Holes, Part, StateError, kernel, words,
+    Accumulator, Aggregate, Columns, GroupBy, Groups, Holes, Ids, Part, StateError, kernel, words,
 };
 
 /// How many times the range of an array may exceed the number of its groups whatever it takes: at
@@ -79,8 +81,8 @@ pub struct Slice {
     marks: Table<u8>,
     /// False before the first row, and again when all is given out.
     started: bool,
-    /// Whether rows have come since groups were given away or out.
-    touched: bool,
+    /// For which groups rows have come since groups were given away or out.
+    touched: Touched,
     /// How far groups are given out, from the first part until all are.
     giving: Option<Cursor>,
     /// What was given out is still there: it is cleared when it turns out that the memory is
@@ -110,7 +112,7 @@ impl Slice {
             teller: teller(spec),
             marks: Table::new(),
             started: false,
-            touched: false,
+            touched: Touched::default(),
             giving: None,
             spent: None,
             array_bytes_max: spec.options.budget_bytes / ARRAY_PART,
@@ -317,7 +319,12 @@ impl Slice {
     }
 
     fn accumulate(&mut self, input: Input<'_>, groups: &Groups) -> Result<(), StateError> {
-        self.touched |= matches!(input, Input::Rows(_));
+        match (input, groups.ids()) {
+            (Input::States(_), _) => {}
+            (Input::Rows(_), Ids::Each(ids)) if self.is_direct() => self.touched.add(ids),
+            (Input::Rows(_), Ids::One { id, .. }) if self.is_direct() => self.touched.add(&[id]),
+            (Input::Rows(_), _) => self.touched.add_any(),
+        }
         let total = self.index.total();
         self.started = true;
         if self.is_direct() && self.teller.is_none() {
@@ -444,7 +451,7 @@ impl Slice {
         if part.is_some() {
             self.giving = Some(cursor);
         } else if std::mem::take(&mut self.started) {
-            self.touched = false;
+            self.touched.clear();
             self.spent = Some(cursor);
         }
         Ok(part)

@@ -213,6 +213,29 @@ proptest! {
     }
 
     #[test]
+    fn short_epochs_give_away_what_they_touched(
+        first in prop::collection::vec(0i64..3_000, 500..600),
+        more in prop::collection::vec(prop::collection::vec(0i64..3_000, 0..6), 1..12),
+        workers in 2usize..4,
+    ) {
+        let row = |key: i64| (Some(key), Some(key % 7));
+        let batch = |keys: Vec<i64>| keys.into_iter().map(row).collect();
+        let batches: Vec<Batch> = std::iter::once(first).chain(more).map(batch).collect();
+        let expected = oracle(&batches);
+        let of = DataType::Int64;
+        // By the column of what is expected.
+        let alone = [Some(count()), max(&of), avg(&of)].into_iter().flatten().zip([1, 5, 6]);
+        for (aggregate, column) in alone {
+            let spec = spec(vec![of.clone()], vec![aggregate], Some(KeyMode::Array));
+            let expected: Vec<_> =
+                expected.iter().map(|row| vec![row[0].clone(), row[column].clone()]).collect();
+            prop_assert_eq!(&text(&late_merge(&spec, &batches, workers)), &expected);
+        }
+        let spec = spec(vec![of], all(), None);
+        prop_assert_eq!(&text(&late_merge(&spec, &batches, workers)), &expected);
+    }
+
+    #[test]
     fn rows_that_wait_are_counted(
         keys in prop::collection::vec(
             (1i64..3_000, prop::collection::vec(prop::option::weighted(0.99, 0i64..3_000), 0..600)),

@@ -39,7 +39,7 @@ impl Grouping {
             None => Some(NO_WINDOW),
             Some(_) => times.filter(|_| timed).and_then(|times| self.slice_of(times.span()?)),
         };
-        let Some(slice) = slice.filter(|_| !matches!(self.exchange, Meeting::Shuffle(_))) else {
+        let Some(slice) = slice.filter(|_| !matches!(self.exchange, Meeting::Shuffle(..))) else {
             return Ok(Folded::default());
         };
         if !self.bounded().slices().takes_raw(slice) {

@@ -11,13 +11,14 @@
 //! epoch is whole. Large slices are cut, small ones put together.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 use arrow::compute::concat_batches;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use bytes::Bytes;
-use state::Columns;
+use state::{Columns, GroupBy};
 
 use crate::error::DataflowError;
 use crate::narrow::Narrow;
@@ -32,10 +33,47 @@ const WIDE_SLOTS: usize = 4;
 /// How many groups of a slice follow one another: the slice's start, and the groups.
 type Run = (i64, u32);
 
+/// How the partial states of a grouping travel.
+pub(super) struct Deltas {
+    keys: usize,
+    /// Keys, then states.
+    schema: SchemaRef,
+    encoder: RefCell<Encoder>,
+    decoder: Decoder,
+}
+
+impl Deltas {
+    pub(super) fn new(group_by: &GroupBy) -> Self {
+        let types = group_by.keys.iter().cloned().chain(group_by.state_types());
+        let field = |(i, data_type): (usize, DataType)| Field::new(format!("{i}"), data_type, true);
+        let schema = Arc::new(Schema::new(types.enumerate().map(field).collect::<Vec<_>>()));
+        Self::of(schema, group_by.keys.len())
+    }
+
+    fn of(schema: SchemaRef, keys: usize) -> Self {
+        let (encoder, decoder) = (RefCell::new(Encoder::new(&schema)), Decoder::new(&schema));
+        Self { keys, schema, encoder, decoder }
+    }
+
+    /// What packs the groups of a leader, for payloads of at most `room` bytes, or one group.
+    pub(super) fn packer(&self, room: usize) -> Packer<'_> {
+        let (payloads, gathered, runs) = (vec![], vec![], vec![]);
+        Packer { deltas: self, payloads, room, gathered, gathered_bytes: 0, runs }
+    }
+
+    /// Reads a payload; its columns may lie in it.
+    ///
+    /// # Errors
+    /// What is malformed.
+    pub(super) fn read(&self, payload: &Bytes) -> Result<Landed, String> {
+        let (groups, runs) = self.decoder.decode_narrow(payload)?;
+        Landed::new(groups, &runs, self.keys)
+    }
+}
+
 /// Packs the groups of one leader.
 pub(super) struct Packer<'a> {
-    encoder: &'a RefCell<Encoder>,
-    schema: &'a SchemaRef,
+    deltas: &'a Deltas,
     payloads: Vec<Bytes>,
     room: usize,
     gathered: Vec<RecordBatch>,
@@ -43,13 +81,7 @@ pub(super) struct Packer<'a> {
     runs: Vec<Run>,
 }
 
-impl<'a> Packer<'a> {
-    /// For payloads of at most `room` bytes, or one group.
-    pub(super) fn new(encoder: &'a RefCell<Encoder>, schema: &'a SchemaRef, room: usize) -> Self {
-        let (payloads, gathered, runs) = (vec![], vec![], vec![]);
-        Self { encoder, schema, payloads, room, gathered, gathered_bytes: 0, runs }
-    }
-
+impl Packer<'_> {
     /// Adds groups of the slice that starts at `start`.
     ///
     /// # Errors
@@ -58,8 +90,9 @@ impl<'a> Packer<'a> {
         let rows = groups.rows();
         let columns: Vec<ArrayRef> = groups.keys.into_iter().chain(groups.states).collect();
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        let groups = RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)?;
-        let groups = self.encoder.borrow().prepare(&groups)?;
+        let schema = self.deltas.schema.clone();
+        let groups = RecordBatch::try_new_with_options(schema, columns, &options)?;
+        let groups = self.deltas.encoder.borrow().prepare(&groups)?;
         self.gathered_bytes += RUN_BYTES + Encoder::bytes(&groups);
         self.gathered.push(groups);
         match self.runs.last_mut() {
@@ -97,7 +130,7 @@ impl<'a> Packer<'a> {
             let before = cutter;
             let (head, columns) = narrow.part(done, rows)?;
             let extra = [&head[..], &encode_runs(&cutter.cut(rows as u32))].concat();
-            let encoded = self.encoder.borrow_mut().encode(&columns)?;
+            let encoded = self.deltas.encoder.borrow_mut().encode(&columns)?;
             let encoded = encoded.with_extra(&extra);
             if encoded.len() > self.room && rows > 1 {
                 (fitting, cutter) = (rows / 2, before);
@@ -153,12 +186,7 @@ pub(super) struct Landed {
 }
 
 impl Landed {
-    /// Reads a payload whose first `keys` columns are keys; its columns may lie in the payload.
-    ///
-    /// # Errors
-    /// What is malformed.
-    pub(super) fn read(decoder: &Decoder, keys: usize, payload: &Bytes) -> Result<Self, String> {
-        let (groups, runs) = decoder.decode_narrow(payload)?;
+    fn new(groups: RecordBatch, runs: &[u8], keys: usize) -> Result<Self, String> {
         let run = |run: &[u8]| {
             let (start, groups) = run.split_at_checked(8)?;
             Some((
@@ -194,20 +222,19 @@ impl Landed {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use arrow::array::{Int64Array, StringArray};
-    use arrow::datatypes::{DataType, Field, Schema};
 
     use super::*;
 
-    fn schema() -> SchemaRef {
+    /// Of a text and a number as keys, with a number as state.
+    fn deltas() -> Deltas {
         let field = |name: &str, data_type| Field::new(name, data_type, true);
-        Arc::new(Schema::new(vec![
+        let schema = Schema::new(vec![
             field("0", DataType::Utf8View),
             field("1", DataType::Int64),
             field("2", DataType::Int64),
-        ]))
+        ]);
+        Deltas::of(Arc::new(schema), 2)
     }
 
     fn groups(first: i64, rows: i64, text: usize) -> Columns {
@@ -221,17 +248,15 @@ mod tests {
 
     /// Packs groups of slices, reads them back, and gives the number of payloads.
     fn travel(parts: &[(i64, Columns)], room: usize) -> usize {
-        let schema = schema();
-        let encoder = RefCell::new(Encoder::new(&schema));
-        let mut packer = Packer::new(&encoder, &schema, room);
+        let deltas = deltas();
+        let mut packer = deltas.packer(room);
         for (start, columns) in parts {
             packer.add(*start, columns.clone()).unwrap();
         }
         let payloads = packer.finish().unwrap();
-        let decoder = Decoder::new(&schema);
         let mut all: Vec<(i64, Columns)> = vec![];
         for payload in &payloads {
-            let landed = Landed::read(&decoder, 2, payload).unwrap();
+            let landed = deltas.read(payload).unwrap();
             assert!(payload.len() <= room || landed.groups.num_rows() == 1);
             all.extend(landed.runs());
         }
@@ -269,9 +294,8 @@ mod tests {
 
     #[test]
     fn numbers_travel_narrow() {
-        let schema = schema();
-        let encoder = RefCell::new(Encoder::new(&schema));
-        let mut packer = Packer::new(&encoder, &schema, 1 << 20);
+        let deltas = deltas();
+        let mut packer = deltas.packer(1 << 20);
         packer.add(0, groups(1 << 40, 10_000, 0)).unwrap();
         let payloads = packer.finish().unwrap();
         let bytes: usize = payloads.iter().map(Bytes::len).sum();
@@ -284,8 +308,8 @@ mod tests {
         let field = |name: &str| Field::new(name, DataType::Int64, true);
         let schema = Arc::new(Schema::new(vec![field("0"), field("1")]));
         let bytes = |step: i64| -> usize {
-            let encoder = RefCell::new(Encoder::new(&schema));
-            let mut packer = Packer::new(&encoder, &schema, 64 << 10);
+            let deltas = Deltas::of(schema.clone(), 1);
+            let mut packer = deltas.packer(64 << 10);
             let keys: ArrayRef =
                 Arc::new(Int64Array::from_iter_values((0..400_000).map(|i| i * step)));
             let states: ArrayRef =
@@ -301,18 +325,16 @@ mod tests {
 
     #[test]
     fn damaged_runs_are_refused() {
-        let schema = schema();
-        let encoder = RefCell::new(Encoder::new(&schema));
-        let mut packer = Packer::new(&encoder, &schema, 4096);
+        let deltas = deltas();
+        let mut packer = deltas.packer(4096);
         packer.add(7, groups(0, 3, 1)).unwrap();
         let payload = packer.finish().unwrap().remove(0);
-        let decoder = Decoder::new(&schema);
         let at = payload
             .windows(12)
             .position(|w| w == [&7i64.to_le_bytes()[..], &[3, 0, 0, 0]].concat());
         let mut damaged = payload.to_vec();
         damaged[at.unwrap() + 8] = 4;
-        let read = |payload: Vec<u8>| Landed::read(&decoder, 2, &payload.into()).err();
+        let read = |payload: Vec<u8>| deltas.read(&payload.into()).err();
         assert!(read(damaged).unwrap().contains("its runs have 4 groups, not 3"));
         assert!(read(payload[..40].to_vec()).is_some());
     }

@@ -1,11 +1,12 @@
 //! Windows that have not ended, looked at every so often.
 //!
 //! Every interval of the worker's clock, a worker lets the others have what it keeps for them (with
-//! `merge` the epoch ends, with `shuffle` rows that wait are sent), and gives out what it knows of
-//! the windows of the keys that it leads. Nothing is taken out of the state. What it knows is of
-//! each flow the rows up to some row, so that an early row is the aggregate of such rows, and later
-//! ones are of more; how far each flow is depends on when its worker's news came. (With `shuffle`,
-//! rows that are late for some of their windows travel behind the others of their batch.)
+//! `merge` the epoch ends, with `shuffle` rows that wait are sent, and groups of frequent keys),
+//! and gives out what it knows of the windows of the keys that it leads. Nothing is taken out of
+//! the state. What it knows is of each flow the rows up to some row, so that an early row is the
+//! aggregate of such rows, and later ones are of more; how far each flow is depends on when its
+//! worker's news came. (With `shuffle`, rows that are late for some of their windows travel behind
+//! the others of their batch.)
 //!
 //! Early rows and those of windows that have fired are given out by one coroutine: the last row of
 //! a key and window is the final one.
@@ -34,7 +35,10 @@ impl Grouping {
             match &self.exchange {
                 Meeting::Forward => {}
                 Meeting::Merge(merge) => merge.share(self).await?,
-                Meeting::Shuffle(shuffle) => shuffle.share(self).await?,
+                Meeting::Shuffle(shuffle, _) => {
+                    self.deliver().await?;
+                    shuffle.share(self).await?;
+                }
             }
         }
         self.look.set(true);

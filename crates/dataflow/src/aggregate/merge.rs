@@ -18,7 +18,6 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use bytes::Bytes;
 use channel::{Class, Header};
 use fabric::Clock;
@@ -26,7 +25,7 @@ use state::epoch::{Ended, EpochLength, Helper, Presence, Progress, Tag, Verdict}
 use state::{Columns, Partitioner, Split};
 
 use super::Grouping;
-use super::delta::{Landed, Packer};
+use super::delta::{Deltas, Packer};
 use crate::error::DataflowError;
 use crate::exchange::{Answers, Member, said};
 use crate::frame::{EPOCH_END, Kind, flags_of, said_in};
@@ -34,7 +33,6 @@ use crate::job::Aggregation;
 use crate::metrics::Metrics;
 use crate::net::Message;
 use crate::scheduler::Event;
-use crate::wire::{Decoder, Encoder};
 use crate::worker::Place;
 
 /// Workers do not come back from death yet: each lives its first life.
@@ -50,16 +48,13 @@ const KEPT_BYTES: usize = size_of::<Bytes>();
 /// The helper's and the leader's side of a merge on one worker.
 pub(super) struct Merge {
     partitioner: RefCell<Partitioner>,
-    keys: usize,
+    deltas: Deltas,
     /// This worker as the helper of each leader; its own place stays unused.
     helpers: RefCell<Vec<Helper<Bytes>>>,
     /// Bytes of the chunks in `helpers`.
     kept_bytes: Cell<usize>,
     acknowledged: Event,
     staged: RefCell<Staged>,
-    encoder: RefCell<Encoder>,
-    decoder: Decoder,
-    schema: SchemaRef,
     answers: Answers,
     announced: Cell<(i64, bool)>,
     length: RefCell<EpochLength>,
@@ -107,21 +102,15 @@ struct Cut {
 
 impl Merge {
     pub(super) fn new(spec: &Aggregation, place: &Place, partitioner: Partitioner) -> Self {
-        let types = spec.group_by.keys.iter().cloned().chain(spec.group_by.state_types());
-        let field = |(i, data_type): (usize, DataType)| Field::new(format!("{i}"), data_type, true);
-        let schema = Arc::new(Schema::new(types.enumerate().map(field).collect::<Vec<_>>()));
         let kept_max = place.settings.epochs_kept_max;
         let helper = |_| Helper::new(place.worker, INCARNATION, 0, kept_max);
         Self {
             partitioner: RefCell::new(partitioner),
-            keys: spec.group_by.keys.len(),
+            deltas: Deltas::new(&spec.group_by),
             helpers: RefCell::new((0..place.workers).map(helper).collect()),
             kept_bytes: Cell::new(0),
             acknowledged: Event::default(),
             staged: RefCell::new(Staged::new(place.workers)),
-            encoder: RefCell::new(Encoder::new(&schema)),
-            decoder: Decoder::new(&schema),
-            schema,
             answers: Answers::new(place.workers),
             announced: Cell::new((i64::MIN, false)),
             length: RefCell::new(EpochLength::new(place.settings.epoch)),
@@ -240,7 +229,7 @@ impl Merge {
                 let staged = self.staged.borrow_mut().take(from);
                 // The last one is merged from where it landed.
                 for payload in staged.iter().chain([&message.load.bytes()]) {
-                    self.merge(grouping, from, payload)?;
+                    grouping.merge_landed(&self.deltas, from, payload)?;
                 }
                 self.commit(grouping, from);
             }
@@ -274,19 +263,6 @@ impl Merge {
             let kept = helpers.iter().flat_map(Helper::chunks);
             self.kept_bytes.set(kept.map(Bytes::len).sum());
             self.acknowledged.notify();
-        }
-        Ok(())
-    }
-
-    fn merge(&self, grouping: &Grouping, from: u32, payload: &Bytes) -> Result<(), DataflowError> {
-        if payload.is_empty() {
-            return Ok(());
-        }
-        let landed = Landed::read(&self.decoder, self.keys, payload)
-            .map_err(|detail| DataflowError::Frame { worker: from, detail })?
-            .map(|groups| grouping.owned(groups));
-        for (start, groups) in landed.runs() {
-            grouping.merge_columns(start, &groups.keys, &groups.states)?;
         }
         Ok(())
     }
@@ -370,7 +346,7 @@ impl Merge {
         let packer = |leader: u32| {
             let own = leader == grouping.worker;
             let room = if own { 0 } else { grouping.net.payload_max(leader) };
-            Packer::new(&self.encoder, &self.schema, room)
+            self.deltas.packer(room)
         };
         let mut packers: Vec<_> = (0..grouping.net.size() as u32).map(packer).collect();
         let mut partitioner = self.partitioner.borrow_mut();

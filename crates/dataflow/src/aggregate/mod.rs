@@ -9,6 +9,7 @@
 //! | `forward` | here, by the only worker | nothing |
 //! | `merge` | here | one delta per epoch and leader, of the groups that others lead ([`merge`]) |
 //! | `shuffle` | at its key's leader | each row ([`Shuffle`]) |
+//! | `shuffle`, frequent keys | here | their groups, when a window may fire ([`frequent`]) |
 //! | `uppar` | at its key's leader, one of half of the workers | each row; the others read |
 //!
 //! Sessions are windows too: see [`sessions`]. Windows may be looked at before they end: see
@@ -28,6 +29,7 @@ mod delta;
 mod early;
 mod emit;
 mod fold;
+mod frequent;
 mod late;
 mod merge;
 mod sessions;
@@ -36,13 +38,16 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array};
+use arrow::array::Int64Array;
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
 use state::epoch::{Leader, Progress};
 use state::{Fired, Partitioner, Slices, Spilled, Windowed};
 
+use crate::aggregate::delta::Deltas;
 use crate::aggregate::fold::Folder;
+use crate::aggregate::frequent::Front;
 use crate::aggregate::late::Sorted;
 use crate::aggregate::merge::Merge;
 use crate::error::DataflowError;
@@ -93,7 +98,8 @@ pub(crate) struct Grouping {
 enum Meeting {
     Forward,
     Merge(Box<Merge>),
-    Shuffle(Box<Shuffle>),
+    /// With what is in front of it, if rows of frequent keys are folded where they are read.
+    Shuffle(Box<Shuffle>, Option<Box<Front>>),
 }
 
 impl Grouping {
@@ -117,7 +123,10 @@ impl Grouping {
             Exchange::Shuffle | Exchange::UpPar => {
                 let lane = Lane::new(&spec.input_schema, &spec.keys, place);
                 let lane = lane.halved(spec.exchange == Exchange::UpPar);
-                Meeting::Shuffle(Box::new(Shuffle::new(vec![lane], place.workers)))
+                let front = Front::of(spec, place);
+                let lane = lane.apart(front.as_ref().map(Front::tells));
+                let shuffle = Shuffle::new(vec![lane], place.workers);
+                Meeting::Shuffle(Box::new(shuffle), front.map(Box::new))
             }
         };
         let leader = leader_of(place, matches!(exchange, Meeting::Forward));
@@ -162,7 +171,7 @@ impl Grouping {
         let column = self.spec.window.as_ref()?.column;
         let read = self.spec.keys.contains(&column)
             || self.spec.args.iter().flatten().any(|&arg| arg == column);
-        let sent = matches!(self.exchange, Meeting::Shuffle(_));
+        let sent = matches!(self.exchange, Meeting::Shuffle(..));
         (!read && !sent).then_some(column)
     }
 
@@ -185,7 +194,7 @@ impl Grouping {
         }
         let sorted = met.map(|met| self.sort_out(batch, met)).transpose()?;
         // Rows that travel are told apart by their time.
-        let slice = slice.filter(|_| !matches!(self.exchange, Meeting::Shuffle(_)));
+        let slice = slice.filter(|_| !matches!(self.exchange, Meeting::Shuffle(..)));
         if let Some(Sorted { on_time, rest, .. }) = sorted {
             self.push_on(&on_time, slice).await?;
             for (key, batch) in &rest {
@@ -214,7 +223,13 @@ impl Grouping {
         }
         match &self.exchange {
             Meeting::Forward | Meeting::Merge(_) => self.fold(batch, key, self.bounded().slices()),
-            Meeting::Shuffle(shuffle) => shuffle.push(self, 0, batch, key).await,
+            Meeting::Shuffle(shuffle, front) => {
+                let apart = shuffle.push(self, 0, batch, key).await?;
+                match (front, apart) {
+                    (Some(front), Some(rows)) => front.push(self, shuffle, &rows).await,
+                    _ => Ok(()),
+                }
+            }
         }
     }
 
@@ -233,7 +248,11 @@ impl Grouping {
         match &self.exchange {
             Meeting::Forward => self.move_clock(self.worker, said(watermark, idle)),
             Meeting::Merge(merge) => merge.progress(self, watermark, idle).await?,
-            Meeting::Shuffle(shuffle) => shuffle.progress(self, watermark, idle).await?,
+            Meeting::Shuffle(shuffle, _) if shuffle.announces(self, watermark, idle) => {
+                self.deliver().await?;
+                shuffle.progress(self, watermark, idle).await?;
+            }
+            Meeting::Shuffle(..) => {}
         }
         Ok(())
     }
@@ -247,7 +266,7 @@ impl Grouping {
         match &self.exchange {
             Meeting::Forward => Ok(self.least()),
             Meeting::Merge(merge) => merge.resume(self).await,
-            Meeting::Shuffle(shuffle) => Ok(shuffle.resume(self).await),
+            Meeting::Shuffle(shuffle, _) => Ok(shuffle.resume(self).await),
         }
     }
 
@@ -260,7 +279,10 @@ impl Grouping {
         match &self.exchange {
             Meeting::Forward => {}
             Meeting::Merge(merge) => merge.end(self, watermark).await?,
-            Meeting::Shuffle(shuffle) => shuffle.end(self, watermark).await?,
+            Meeting::Shuffle(shuffle, _) => {
+                self.deliver().await?;
+                shuffle.end(self, watermark).await?;
+            }
         }
         self.move_clock(self.worker, Progress::ended(watermark));
         Ok(())
@@ -273,9 +295,10 @@ impl Grouping {
     pub(crate) fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
         match (&self.exchange, message.kind) {
             (Meeting::Merge(merge), Kind::Delta | Kind::Ack) => merge.receive(self, from, message),
-            (Meeting::Shuffle(shuffle), Kind::Rows | Kind::Progress | Kind::Ack) => {
+            (Meeting::Shuffle(shuffle, _), Kind::Rows | Kind::Progress | Kind::Ack) => {
                 shuffle.receive(self, from, message)
             }
+            (Meeting::Shuffle(_, Some(front)), Kind::Delta) => front.receive(self, from, message),
             (_, kind) => {
                 let detail = format!("a frame of kind {kind:?} does not belong to the exchange");
                 Err(DataflowError::Frame { worker: from, detail })
@@ -336,14 +359,14 @@ impl Grouping {
         match &self.exchange {
             Meeting::Forward => {}
             Meeting::Merge(merge) => merge.answers().run(self).await,
-            Meeting::Shuffle(shuffle) => shuffle.answers().run(self).await,
+            Meeting::Shuffle(shuffle, _) => shuffle.answers().run(self).await,
         }
     }
 
     /// What leads rows to other workers, if that is how they meet.
     pub(crate) fn shuffle(&self) -> Option<&Shuffle> {
         match &self.exchange {
-            Meeting::Shuffle(shuffle) => Some(shuffle),
+            Meeting::Shuffle(shuffle, _) => Some(shuffle),
             Meeting::Forward | Meeting::Merge(_) => None,
         }
     }
@@ -402,14 +425,23 @@ impl Grouping {
         if self.spec.group_by.keeps_arrays() { crate::detach(&landed) } else { landed }
     }
 
-    fn merge_columns(
+    /// Merges groups of another worker.
+    fn merge_landed(
         &self,
-        key: i64,
-        keys: &[ArrayRef],
-        states: &[ArrayRef],
+        deltas: &Deltas,
+        from: u32,
+        payload: &Bytes,
     ) -> Result<(), DataflowError> {
-        self.bounded().slices().merge(key, keys, states)?;
-        self.account()
+        if payload.is_empty() {
+            return Ok(());
+        }
+        let landed = deltas.read(payload);
+        let landed = landed.map_err(|detail| DataflowError::Frame { worker: from, detail })?;
+        for (start, groups) in landed.map(|groups| self.owned(groups)).runs() {
+            self.bounded().slices().merge(start, &groups.keys, &groups.states)?;
+            self.account()?;
+        }
+        Ok(())
     }
 
     /// The merged state, held to what the budget leaves for it.
@@ -422,11 +454,12 @@ impl Grouping {
         merged
     }
 
-    /// Bytes of state on its way from one worker to another.
+    /// Bytes of state on its way from one worker to another, or still to go it.
     fn travelling_bytes(&self) -> usize {
         match &self.exchange {
             Meeting::Merge(merge) => merge.bytes(),
-            _ => 0,
+            Meeting::Shuffle(_, Some(front)) => front.bytes(),
+            Meeting::Forward | Meeting::Shuffle(_, None) => 0,
         }
     }
 

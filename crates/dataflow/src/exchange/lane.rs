@@ -9,7 +9,7 @@ use arrow::compute::take_record_batch;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use fabric::Clock;
-use state::Partitioner;
+use state::{Frequent, Partitioner};
 
 use super::halves;
 use super::waiting::Waiting;
@@ -30,7 +30,10 @@ const KEYLESS_LEADER: u32 = 0;
 
 /// The rows of one input.
 pub(crate) struct Lane {
+    worker: u32,
     partitioner: RefCell<Partitioner>,
+    /// Tells the rows of other leaders that are set apart.
+    frequent: Option<RefCell<Frequent>>,
     pub(super) workers: u32,
     /// Whether half of the workers lead keys, and not all.
     halved: bool,
@@ -71,7 +74,9 @@ impl Lane {
         let width =
             |field: &arrow::datatypes::FieldRef| field.data_type().primitive_width().unwrap_or(16);
         Self {
+            worker: place.worker,
             partitioner: RefCell::new(Partitioner::new(workers)),
+            frequent: None,
             workers,
             halved: false,
             lead: Lead::ByKey,
@@ -90,7 +95,7 @@ impl Lane {
             waiting: RefCell::new((0..workers).map(|_| Waiting::default()).collect()),
             scratch: RefCell::new(Scratch {
                 owners: Vec::new(),
-                rows: vec![Vec::new(); workers as usize],
+                rows: vec![Vec::new(); workers as usize + 1],
             }),
         }
     }
@@ -100,6 +105,17 @@ impl Lane {
     pub(crate) fn halved(self, halved: bool) -> Self {
         let leaders = if halved { halves::leaders(self.workers) } else { self.workers };
         Self { halved, partitioner: RefCell::new(Partitioner::new(leaders)), ..self }
+    }
+
+    /// The same rows, led by key, of which those with frequent keys are set apart if `frequent`
+    /// tells them.
+    pub(crate) fn apart(self, frequent: Option<Frequent>) -> Self {
+        Self { frequent: frequent.map(RefCell::new), ..self }
+    }
+
+    /// It was not worth it to set apart rows with the keys that are taken to be frequent now.
+    pub(crate) fn forget_frequent(&self) {
+        self.frequent.iter().for_each(|frequent| frequent.borrow_mut().forget());
     }
 
     /// The same rows, led by a function if there is one.
@@ -154,13 +170,20 @@ impl Lane {
         Ok(())
     }
 
-    /// The rows of each leader.
+    /// The rows of each leader, and as those of the worker behind the last one, if `apart`, the
+    /// rows of others with frequent keys.
     pub(super) fn split(
         &self,
         batch: &RecordBatch,
+        apart: bool,
     ) -> Result<Vec<(u32, RecordBatch)>, DataflowError> {
         let Scratch { owners, rows } = &mut *self.scratch.borrow_mut();
         self.owners(batch, owners)?;
+        if let Some(frequent) = self.frequent.as_ref().filter(|_| apart) {
+            let partitioner = self.partitioner.borrow();
+            let mut frequent = frequent.borrow_mut();
+            frequent.redirect(partitioner.hashes(), owners, self.worker, self.workers);
+        }
         rows.iter_mut().for_each(Vec::clear);
         for (row, &owner) in owners.iter().enumerate() {
             rows[owner as usize].push(row as u32);

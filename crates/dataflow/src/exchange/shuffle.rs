@@ -94,7 +94,8 @@ impl Shuffle {
     }
 
     /// Takes the rows that this worker leads and passes the others on; those of `key` at once
-    /// behind what waits, with the key.
+    /// behind what waits, with the key. Gives the others with frequent keys, if the lane sets them
+    /// apart and there is no `key`.
     ///
     /// # Errors
     /// When a key cannot be hashed or a column cannot travel.
@@ -104,29 +105,34 @@ impl Shuffle {
         input: usize,
         batch: &RecordBatch,
         key: Option<i64>,
-    ) -> Result<(), DataflowError> {
+    ) -> Result<Option<RecordBatch>, DataflowError> {
         let lane = &self.lanes[input];
         if let Some(spread) = &lane.spread {
             for set in lane.list(spread.as_ref(), batch)? {
                 self.cast_listed(member, input, &set).await?;
             }
             self.began.notify();
-            return Ok(());
+            return Ok(None);
         }
         match lane.lead {
-            Lead::Here => return member.keep(input, batch.clone(), key),
+            Lead::Here => {
+                member.keep(input, batch.clone(), key)?;
+                return Ok(None);
+            }
             Lead::ToAll => {
                 lane.put(ALL, detach(batch));
                 if lane.is_full_for(ALL) {
                     self.cast_waiting(member, input).await?;
                 }
                 self.began.notify();
-                return Ok(());
+                return Ok(None);
             }
             Lead::ByKey | Lead::InTurn => {}
         }
-        for (owner, part) in lane.split(batch)? {
+        let mut apart = None;
+        for (owner, part) in lane.split(batch, key.is_none())? {
             match key {
+                _ if owner == lane.workers => apart = Some(part),
                 _ if owner == member.worker() => member.keep(input, part, key)?,
                 None => lane.put(owner as usize, part),
                 Some(key) => {
@@ -146,10 +152,22 @@ impl Shuffle {
             }
         }
         self.began.notify();
-        Ok(())
+        Ok(apart)
     }
 
-    /// Tells the leaders, when something may become complete.
+    /// What was pushed was not worth it to set rows with frequent keys apart.
+    pub(crate) fn forget_frequent(&self) {
+        self.lanes.iter().for_each(Lane::forget_frequent);
+    }
+
+    /// Whether it is time to tell the leaders how far this worker is: something may become
+    /// complete, or it falls idle.
+    pub(crate) fn announces(&self, member: &impl Member, watermark: i64, idle: bool) -> bool {
+        let (announced, was_idle) = self.announced.get();
+        idle != was_idle || member.crosses(announced, watermark)
+    }
+
+    /// Tells the leaders, when it is time.
     ///
     /// # Errors
     /// When a column cannot travel.
@@ -159,8 +177,7 @@ impl Shuffle {
         watermark: i64,
         idle: bool,
     ) -> Result<(), DataflowError> {
-        let (announced, was_idle) = self.announced.get();
-        if idle == was_idle && !member.crosses(announced, watermark) {
+        if !self.announces(member, watermark, idle) {
             return Ok(());
         }
         self.announced.set((watermark, idle));

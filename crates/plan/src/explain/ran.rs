@@ -90,9 +90,11 @@ pub struct RanOperator {
     pub row_bytes_sent: u64,
     /// Rows that it handed over, by reference, to other workers of the same process.
     pub rows_handed: u64,
+    /// Rows of frequent keys that it folded in front of a shuffle, where they were read.
+    pub rows_combined: u64,
     /// Epochs that it closed, if it groups and its rows meet by merge.
     pub epochs: u64,
-    /// Groups in their deltas.
+    /// Groups in their deltas, or of frequent keys.
     pub groups_sent: u64,
     /// Bytes of these deltas.
     pub delta_bytes: u64,
@@ -235,6 +237,14 @@ impl Ran {
         if fused > 0 {
             let _ = writeln!(out, "  {name}: {fused} rows read, filtered and folded in one loop");
         }
+        let (combined, groups) = (sum(|one| one.rows_combined), sum(|one| one.groups_sent));
+        if combined > 0 {
+            let _ = writeln!(
+                out,
+                "  {name}: {combined} rows of frequent keys grouped where they were read, \
+                 {groups} groups of them sent"
+            );
+        }
         let (runs, bytes) = (sum(|one| one.spilled_runs), sum(|one| one.spilled_bytes));
         if runs > 0 {
             let _ = writeln!(out, "  {name}: spilled {} in {runs} runs", human(bytes));
@@ -342,6 +352,7 @@ impl Ran {
                 "rows_sent": operator.rows_sent,
                 "row_bytes_sent": operator.row_bytes_sent,
                 "rows_handed": operator.rows_handed,
+                "rows_combined": operator.rows_combined,
                 "watermark_ms": operator.watermark_ms,
             })
         };
@@ -432,6 +443,7 @@ mod tests {
             (operator.spilled_runs, operator.spilled_bytes) = (2, 1 << 10);
             operator.key_modes.insert([KeyMode::Array, KeyMode::Hash][at / 2]);
             operator.rows_fused = 50;
+            (operator.rows_combined, operator.groups_sent) = (40, 3);
         }
         ran.operators[1].rows_handed = 7;
         ran.joined = vec![("shm".into(), 2), ("tcp".into(), 4)];
@@ -443,6 +455,7 @@ mod tests {
             "join: 400 rows came, 7 handed over within a process",
             "join: groups by array, hash",
             "join: 100 rows read, filtered and folded in one loop",
+            "join: 80 rows of frequent keys grouped where they were read, 6 groups of them sent",
             "join: spilled 2.0 KiB in 4 runs",
         ];
         assert_eq!(lines[lines.len() - expected.len()..], expected);

@@ -30,18 +30,17 @@ impl Slice {
         each: impl FnMut(&Split, &Columns) -> Result<(), E>,
         error: impl Fn(StateError) -> StateError,
     ) -> Result<usize, E> {
-        if !self.touched {
+        if !self.touched.is_any() {
             return Ok(0);
         }
         if self.giving.is_some() {
             return Err(StateError::GivenOut.into());
         }
         self.settle()?;
-        self.touched = false;
         if self.is_direct() {
-            self.make_holes(own, partitioner, each)?;
-            return Ok(self.groups_at_most());
+            return self.make_holes(own, partitioner, each);
         }
+        self.touched.clear();
         let mut kept = spare.take().unwrap_or_else(|| self.alike());
         kept.set_room(self.room);
         kept.set_array_bytes_max(self.array_bytes_max);
@@ -61,7 +60,7 @@ impl Slice {
         own: Option<&mut (u32, Partitioner)>,
         writer: &mut Writer<'_>,
     ) -> Result<Option<Self>, StateError> {
-        let Some((own, partitioner)) = own.filter(|_| self.touched) else {
+        let Some((own, partitioner)) = own.filter(|_| self.touched.is_any()) else {
             while let Some(part) = self.take_delta()? {
                 writer.add(&part)?;
             }
@@ -79,7 +78,9 @@ impl Slice {
             }
         }
         // They are as rows are: not given away yet.
-        others.touched = others.started;
+        if others.started {
+            others.touched.add_any();
+        }
         Ok(Some(others).filter(|others| others.started))
     }
 
@@ -93,11 +94,17 @@ impl Slice {
         own: u32,
         partitioner: &mut Partitioner,
         mut each: impl FnMut(&Split, &Columns) -> Result<(), E>,
-    ) -> Result<(), E> {
+    ) -> Result<usize, E> {
         let total = self.index.total();
+        let mut few = self.touched.few_of(total);
+        let looked = few.as_ref().map_or(self.groups_at_most(), |(ids, marks)| {
+            marks.as_ref().map_or(ids.len(), BooleanBuffer::count_set_bits)
+        });
+        self.touched.clear();
         let mut split = Split::default();
-        let mut cursor = Cursor::default();
-        while let Some((ids, occupied)) = self.next_part(&mut cursor) {
+        let mut cursor =
+            Cursor { next: if few.is_some() { total } else { 0 }, ..Cursor::default() };
+        while let Some((ids, occupied)) = few.take().or_else(|| self.next_part(&mut cursor)) {
             let part = match &occupied {
                 Some(marks) => Part::marked(ids.clone(), total, marks),
                 None => Part::all(ids.clone(), total),
@@ -115,7 +122,7 @@ impl Slice {
             self.accumulators.iter_mut().for_each(|accumulator| accumulator.forget(&part));
             self.marks.forget(&part);
         }
-        Ok(())
+        Ok(looked)
     }
 
     fn keep_own<E: From<StateError>>(

@@ -112,7 +112,7 @@ impl Slice {
         self.settle()?;
         let mut moved = self.alike();
         (moved.index, moved.array_bytes_max) = (index, self.array_bytes_max);
-        moved.touched = self.touched;
+        moved.touched = self.touched.renumbered();
         moved.set_room(self.room);
         let mut cursor = Cursor::default();
         while let Some(part) =

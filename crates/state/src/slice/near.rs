@@ -62,15 +62,21 @@ impl Slice {
         let near = index.near(*rows).filter(|_| !waits);
         let folded = near.and_then(|near| accumulator.update_near(args, &near)).unwrap_or_default();
         if folded.passed > 0 {
-            (self.started, self.touched) = (true, true);
+            self.started = true;
             index.reached(folded.reach);
-            if !accumulator.shows() {
+            let shows = accumulator.shows();
+            if !shows || (rows.are_plain() && self.touched.remembers(folded.rows)) {
                 let mut ids = std::mem::take(&mut self.ids);
                 debug_assert!(rows.are_plain(), "words are keys, and all count");
                 index.intern(&rows.words[..folded.rows], None, &mut ids)?;
-                self.mark_occupied();
-                self.mark(&Groups::each(&ids));
+                self.touched.add(&ids);
+                if !shows {
+                    self.mark_occupied();
+                    self.mark(&Groups::each(&ids));
+                }
                 self.ids = ids;
+            } else {
+                self.touched.add_any();
             }
         }
         Ok(folded)

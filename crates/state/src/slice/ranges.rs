@@ -77,7 +77,8 @@ impl Slice {
 
     /// Lets rows wait for others of their ranges of ids, as far as they may.
     pub(super) fn wait(&mut self, mut ids: &[u32]) -> Result<(), StateError> {
-        (self.started, self.touched) = (true, true);
+        self.started = true;
+        self.touched.add_any();
         let mut ranges = std::mem::take(&mut self.ranges);
         while let Some((row, full)) = ranges.push(ids) {
             self.fold(ranges.take(full))?;

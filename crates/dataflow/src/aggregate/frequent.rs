@@ -1,0 +1,200 @@
+//! Frequent keys in front of a shuffle: a row of a key that is frequent is folded where it was
+//! read, and what came together is sent to the key's leader when a window may fire.
+//!
+//! By `shuffle` alone each row of a frequent key travels, all of them to one leader, which then has
+//! more to do than the others. By `merge` alone the rows of rare keys are folded twice, for hardly
+//! two of them meet. Here each kind of key goes the way that is cheaper for it. Which are frequent
+//! a sample tells ([`state::Frequent`]), whether it was worth it the groups that were sent.
+//!
+//! Groups go before the watermark on the same link, as rows do: a leader that knows how far a
+//! worker is has its groups.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
+use channel::Header;
+use state::{Frequent, GroupBy, Partitioner, Slices, Split, StateOptions};
+
+use super::delta::Deltas;
+use super::fold::Folder;
+use super::{Grouping, Meeting};
+use crate::error::DataflowError;
+use crate::exchange::Shuffle;
+use crate::frame::Kind;
+use crate::job::{Aggregation, Exchange, FrequentKeys};
+use crate::metrics::Metrics;
+use crate::net::Message;
+use crate::worker::Place;
+
+/// Bytes of groups after which they are delivered at the latest: some caches full.
+const BYTES_MAX: usize = 4 << 20;
+/// And the part of the budget that they have at most; if that is less than a cache, none are kept.
+const BUDGET_PART: usize = 16;
+/// See `BUDGET_PART`.
+const BYTES_MIN: usize = 1 << 20;
+
+/// Of a larger range of keys, frequent ones are few: an array would be given out with its holes.
+const RANGE_MAX: usize = 1 << 17;
+
+/// So many rows of a group must meet, or it is cheaper to send them: a group costs as much as
+/// several.
+const ROWS_MIN: u64 = 4;
+
+/// Groups of frequent keys that others lead.
+pub(super) struct Front {
+    choice: FrequentKeys,
+    slices: RefCell<Slices>,
+    folder: RefCell<Folder>,
+    /// Rows in them.
+    rows: Cell<u64>,
+    bytes_max: usize,
+    /// Tells leaders as the shuffle does.
+    partitioner: RefCell<Partitioner>,
+    deltas: Deltas,
+}
+
+impl Front {
+    /// For a grouping that gains by it: one whose groups have a bound, however many rows there are.
+    pub(super) fn of(spec: &Aggregation, place: &Place) -> Option<Self> {
+        let choice = place.settings.frequent_keys;
+        let bytes_max = (place.settings.state_bytes_max / BUDGET_PART).min(BYTES_MAX);
+        let sessions = spec.window.as_ref().is_some_and(|window| window.windows.gap().is_some());
+        let fits = spec.exchange == Exchange::Shuffle && !spec.keys.is_empty() && !sessions;
+        let small = spec.group_by.state_types().iter().all(is_small);
+        if choice == FrequentKeys::Off || !fits || !small || bytes_max < BYTES_MIN {
+            return None;
+        }
+        let options = &spec.group_by.options;
+        let array_range_max = options.array_range_max.min(RANGE_MAX);
+        let group_by = GroupBy {
+            keys: spec.group_by.keys.clone(),
+            aggregates: spec.group_by.aggregates.clone(),
+            options: StateOptions { array_range_max, ..options.clone() },
+        };
+        Some(Self {
+            choice,
+            folder: RefCell::new(Folder::new(spec)),
+            rows: Cell::new(0),
+            bytes_max,
+            partitioner: RefCell::new(Partitioner::new(place.workers)),
+            deltas: Deltas::new(&group_by),
+            slices: RefCell::new(Slices::new(&Arc::new(group_by))),
+        })
+    }
+
+    /// What tells the rows.
+    pub(super) fn tells(&self) -> Frequent {
+        Frequent::new(self.choice == FrequentKeys::On)
+    }
+
+    /// Bytes of the groups.
+    pub(super) fn bytes(&self) -> usize {
+        self.slices.borrow().bytes()
+    }
+
+    /// Takes rows of frequent keys.
+    ///
+    /// # Errors
+    /// When state cannot be updated or cannot travel.
+    pub(super) async fn push(
+        &self,
+        grouping: &Grouping,
+        shuffle: &Shuffle,
+        rows: &RecordBatch,
+    ) -> Result<(), DataflowError> {
+        self.folder.borrow_mut().fold(rows, None, &mut self.slices.borrow_mut())?;
+        self.rows.set(self.rows.get() + rows.num_rows() as u64);
+        if let Some(operator) = grouping.metrics.operators().get(grouping.tag as usize) {
+            Metrics::add(&operator.rows_combined, rows.num_rows() as u64);
+        }
+        match self.bytes() > self.bytes_max {
+            true => self.deliver(grouping, shuffle).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Sends the groups to their leaders. No rows must be pushed meanwhile.
+    async fn deliver(&self, grouping: &Grouping, shuffle: &Shuffle) -> Result<(), DataflowError> {
+        let rows = self.rows.take();
+        if rows == 0 {
+            return Ok(());
+        }
+        let (groups, payloads) = self.pack(grouping)?;
+        if rows < ROWS_MIN * groups && self.choice == FrequentKeys::Auto {
+            shuffle.forget_frequent();
+        }
+        let tag = grouping.tag;
+        let header = Header { kind: Kind::Delta as u8, tag, ..Header::default() };
+        let mut bytes = 0;
+        for (leader, payload) in payloads {
+            bytes += payload.len() as u64;
+            grouping.net.send_payload(leader, header, &payload).await;
+        }
+        if let Some(operator) = grouping.metrics.operators().get(tag as usize) {
+            Metrics::add(&operator.groups_sent, groups);
+            Metrics::add(&operator.delta_bytes, bytes);
+        }
+        grouping.account()
+    }
+
+    /// Takes out all groups: how many they are, and payloads with their leaders.
+    fn pack(&self, grouping: &Grouping) -> Result<(u64, Vec<(u32, Bytes)>), DataflowError> {
+        let mut slices = self.slices.borrow_mut();
+        let mut partitioner = self.partitioner.borrow_mut();
+        let packer = |leader| (leader, self.deltas.packer(grouping.net.payload_max(leader)));
+        let mut packers: Vec<_> = grouping.net.peers().map(packer).collect();
+        let (mut split, mut groups) = (Split::default(), 0);
+        while let Some(start) = slices.first() {
+            while let Some(part) = slices.take_delta(start)? {
+                partitioner.split(&part, &mut split)?;
+                debug_assert_eq!(split.rows(grouping.worker), 0, "the own are not set apart");
+                groups += part.rows() as u64;
+                for (leader, packer) in &mut packers {
+                    if split.rows(*leader) > 0 {
+                        packer.add(start, split.select(*leader, &part)?)?;
+                    }
+                }
+            }
+        }
+        let mut payloads = vec![];
+        for (leader, packer) in packers {
+            payloads.extend(packer.finish()?.into_iter().map(|payload| (leader, payload)));
+        }
+        Ok((groups, payloads))
+    }
+
+    /// Takes groups that another worker delivers.
+    ///
+    /// # Errors
+    /// When they are malformed, or state cannot be updated.
+    pub(super) fn receive(
+        &self,
+        grouping: &Grouping,
+        from: u32,
+        message: Message,
+    ) -> Result<(), DataflowError> {
+        grouping.merge_landed(&self.deltas, from, &message.load.bytes())
+    }
+}
+
+/// Whether a state has about the size of an argument.
+fn is_small(state: &DataType) -> bool {
+    let text = matches!(state, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
+    text || *state == DataType::Boolean || state.primitive_width().is_some()
+}
+
+impl Grouping {
+    /// Sends what is in front of a shuffle, if there is one. No rows must be pushed meanwhile.
+    ///
+    /// # Errors
+    /// When state cannot travel.
+    pub(super) async fn deliver(&self) -> Result<(), DataflowError> {
+        match &self.exchange {
+            Meeting::Shuffle(shuffle, Some(front)) => front.deliver(self, shuffle).await,
+            _ => Ok(()),
+        }
+    }
+}
