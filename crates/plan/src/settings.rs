@@ -323,9 +323,8 @@ impl InForce {
             }
             "millstream.epoch_stretch" => job.epoch.stretch = number(1, 1024)?,
             "millstream.epochs_kept" => job.epochs_kept_max = number(1, 64)? as usize,
-            "millstream.shuffle_bytes" => job.shuffle_bytes = number(1, 16 << 20)? as usize,
-            "millstream.shuffle_wait" => {
-                job.shuffle_wait_ns = nanos(&lower).ok_or(refused.clone())?;
+            "millstream.frequent_keys" | "millstream.shuffle_bytes" | "millstream.shuffle_wait" => {
+                set_shuffle(job, name, &lower).ok_or(refused.clone())?;
             }
             "millstream.reconnect" => {
                 job.reconnect_ns = nanos(&lower).ok_or(refused.clone())?;
@@ -357,9 +356,6 @@ impl InForce {
             }
             "millstream.key_mode" => changed.key_mode = key_mode(&lower).ok_or(refused.clone())?,
             "millstream.exchange" => changed.exchange = exchange(&lower).ok_or(refused.clone())?,
-            "millstream.frequent_keys" => {
-                job.frequent_keys = frequent_keys(&lower).ok_or(refused.clone())?;
-            }
             "millstream.hardware_counters" => {
                 job.hardware_counters = on(&lower).ok_or(refused.clone())?;
             }
@@ -370,6 +366,16 @@ impl InForce {
         *self = changed;
         Ok(())
     }
+}
+
+/// Puts a value of how rows are shuffled in force. Lower case.
+fn set_shuffle(job: &mut Settings, name: &str, value: &str) -> Option<()> {
+    match name {
+        "millstream.frequent_keys" => job.frequent_keys = frequent_keys(value)?,
+        "millstream.shuffle_wait" => job.shuffle_wait_ns = nanos(value)?,
+        _ => job.shuffle_bytes = bytes(value).filter(|n| (1..=16 << 20).contains(n))? as usize,
+    }
+    Some(())
 }
 
 /// Puts a value of how rows reach every worker in force. Lower case.
