@@ -46,6 +46,7 @@ const ROWS_MIN: u64 = 4;
 /// Groups of frequent keys that others lead.
 pub(super) struct Front {
     choice: FrequentKeys,
+    group_by: Arc<GroupBy>,
     slices: RefCell<Slices>,
     folder: RefCell<Folder>,
     /// Rows in them.
@@ -69,11 +70,11 @@ impl Front {
         }
         let options = &spec.group_by.options;
         let array_range_max = options.array_range_max.min(RANGE_MAX);
-        let group_by = GroupBy {
+        let group_by = Arc::new(GroupBy {
             keys: spec.group_by.keys.clone(),
             aggregates: spec.group_by.aggregates.clone(),
             options: StateOptions { array_range_max, ..options.clone() },
-        };
+        });
         Some(Self {
             choice,
             folder: RefCell::new(Folder::new(spec)),
@@ -81,7 +82,8 @@ impl Front {
             bytes_max,
             partitioner: RefCell::new(Partitioner::new(place.workers)),
             deltas: Deltas::new(&group_by),
-            slices: RefCell::new(Slices::new(&Arc::new(group_by))),
+            slices: RefCell::new(Slices::new(&group_by)),
+            group_by,
         })
     }
 
@@ -160,6 +162,10 @@ impl Front {
             }
         }
         let mut payloads = vec![];
+        // Memory of emptied slices is for the next ones, but not that of many.
+        if slices.bytes() > self.bytes_max / 2 {
+            *slices = Slices::new(&self.group_by);
+        }
         for (leader, packer) in packers {
             payloads.extend(packer.finish()?.into_iter().map(|payload| (leader, payload)));
         }
