@@ -2,10 +2,12 @@
 //! in the simulator and as processes; and what a bad disk does.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use arrow::array::{Int64Array, StringArray, TimestampMillisecondArray};
 use arrow::record_batch::RecordBatch;
 use dataflow::error::DataflowError;
+use dataflow::metrics::OperatorMetrics;
 use fabric::sim::SimOptions;
 use state::StateError;
 use state::sim::{SimDisk, SimDiskOptions};
@@ -46,7 +48,7 @@ fn table() -> Table {
     Table { schema: schema(), bounded: true, flows: (0..FLOWS).map(flow).collect() }
 }
 
-const QUERIES: [&str; 4] = [
+const QUERIES: [&str; 5] = [
     "SELECT k, count(*), sum(v), max(w) FROM t GROUP BY k",
     "SELECT window_start, k, count(*), min(v) FROM TUMBLE(TABLE t, DESCRIPTOR(ts), \
      INTERVAL '20' MINUTE) GROUP BY window_start, window_end, k",
@@ -54,7 +56,13 @@ const QUERIES: [&str; 4] = [
      INTERVAL '10' MINUTE, INTERVAL '20' MINUTE) GROUP BY window_start, window_end, k",
     "SELECT window_end, k, count(*), sum(v) FROM CUMULATE(TABLE t, DESCRIPTOR(ts), \
      INTERVAL '15' MINUTE, INTERVAL '30' MINUTE) GROUP BY window_start, window_end, k",
+    FREQUENT,
 ];
+
+/// Every other row has one of 40 keys.
+const FREQUENT: &str = "SELECT window_start, CASE WHEN v % 2 = 0 THEN v % 40 ELSE k END AS key, \
+     count(*), avg(w) FROM HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTE, INTERVAL '20' MINUTE) \
+     GROUP BY window_start, window_end, CASE WHEN v % 2 = 0 THEN v % 40 ELSE k END";
 
 /// Runs a query on two nodes of two workers, or on one worker; with a budget if there is a disk.
 fn answer(
@@ -68,6 +76,7 @@ fn answer(
     let budget = if disk.is_some() { budget } else { "1 GiB" };
     let script = format!(
         "SET millstream.exchange = {exchange};
+         SET millstream.frequent_keys = 'on';
          SET millstream.epoch_bytes = '1 MiB';
          SET millstream.batch_rows = 512;
          SET millstream.state_bytes = '{budget}';
@@ -98,6 +107,11 @@ fn rows_do_not_depend_on_whether_state_fits() {
             assert!(spilled > 0, "{exchange}: {query}: nothing was spilled");
             assert!(run.sum(|metrics| &metrics.unspilled_bytes) > 0, "{exchange}: {query}");
             assert_eq!(disk.files(), 0, "{exchange}: {query}");
+            let operators = run.metrics.iter().flat_map(|metrics| metrics.operators());
+            let combined = |one: &OperatorMetrics| one.rows_combined.load(Ordering::Relaxed);
+            let combined: u64 = operators.map(combined).sum();
+            let expected = exchange == "shuffle" && query == FREQUENT;
+            assert_eq!(combined > 0, expected, "{query}: {combined} rows of frequent keys");
         }
     }
 }

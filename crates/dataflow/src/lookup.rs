@@ -204,7 +204,7 @@ impl LookupRun {
     async fn give(&self, batch: &RecordBatch) -> Result<(), DataflowError> {
         match &self.shuffle {
             _ if batch.num_rows() == 0 => Ok(()),
-            Some(shuffle) => shuffle.push(self, 0, batch, None).await.map(drop),
+            Some(shuffle) => shuffle.push(self, 0, batch, None, None).await.map(drop),
             None => self.keep(0, batch.clone(), None),
         }
     }

@@ -158,9 +158,11 @@ const METRICS: &[MetricSpec] = &[
         "Processor time of the worker, known when it has ended.",
         |c| Some(c.cpu_ns as f64 / 1e9),
     ),
-    counter("millstream_delta_groups", "Groups sent to their leaders when epochs ended.", |c| {
-        Some(c.groups_sent as f64)
-    }),
+    counter(
+        "millstream_delta_groups",
+        "Groups sent to their leaders, when epochs ended or of frequent keys.",
+        |c| Some(c.groups_sent as f64),
+    ),
     counter("millstream_epochs", "Epochs closed.", |c| Some(c.epochs as f64)),
     counter("millstream_flows_done", "Flows of bounded input read to their end.", |c| {
         Some(c.flows_done as f64)

@@ -52,11 +52,14 @@ pub struct Frequent {
 }
 
 impl Frequent {
-    /// With keys that a sample shows to be frequent, if they have enough of its rows; `always`
-    /// with whatever keys the batch before had.
-    pub fn new(always: bool) -> Self {
+    /// With keys that a sample shows to be frequent, if they have enough of its rows for so many
+    /// owners; `always` with whatever keys the batch before had.
+    pub fn new(owners: u32, always: bool) -> Self {
+        // Half as many rows more than the others have are a burden to one owner.
+        let worth_part = BY_SAMPLE.worth_part.max(2 * owners as usize);
+        let by_sample = Learning { worth_part, ..BY_SAMPLE };
         Self {
-            learning: if always { ALWAYS } else { BY_SAMPLE },
+            learning: if always { ALWAYS } else { by_sample },
             tags: vec![0; 1 << PLACE_BITS].into(),
             any: false,
             candidates: vec![Candidate::default(); 1 << PLACE_BITS].into(),
@@ -160,7 +163,7 @@ mod tests {
 
     #[test]
     fn keys_that_a_sample_shows_are_frequent_behind_it() {
-        let mut frequent = Frequent::new(false);
+        let mut frequent = Frequent::new(2, false);
         let (sample, batch) = (BY_SAMPLE.sample_rows as u64, 8_192);
         for from in (0..sample).step_by(batch) {
             assert_eq!(redirect(&mut frequent, half_frequent(from)).1, 0, "at {from}");
@@ -182,7 +185,7 @@ mod tests {
 
     #[test]
     fn where_all_keys_are_as_frequent_none_is() {
-        let mut frequent = Frequent::new(false);
+        let mut frequent = Frequent::new(2, false);
         let mut key = 1u64;
         let mut next = || {
             key = key.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -195,8 +198,21 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_burdens_one_of_many_owners_is_frequent() {
+        let of = |owners| {
+            let mut frequent = Frequent::new(owners, false);
+            let one_of_twenty = |n: u64| if n.is_multiple_of(20) { 1 } else { n };
+            for from in (0..=BY_SAMPLE.sample_rows as u64).step_by(8_192) {
+                redirect(&mut frequent, (from..from + 8_192).map(one_of_twenty));
+            }
+            redirect(&mut frequent, (1_000..1_200).map(one_of_twenty)).1
+        };
+        assert_eq!((of(2), of(64)), (0, 10));
+    }
+
+    #[test]
     fn when_asked_for_the_keys_of_the_batch_before_are() {
-        let mut frequent = Frequent::new(true);
+        let mut frequent = Frequent::new(2, true);
         assert_eq!(redirect(&mut frequent, 0..50).1, 0);
         assert_eq!(redirect(&mut frequent, 0..100).1, 40);
         assert_eq!(redirect(&mut frequent, 100..150).1, 0);

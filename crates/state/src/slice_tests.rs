@@ -215,11 +215,15 @@ proptest! {
     #[test]
     fn short_epochs_give_away_what_they_touched(
         first in prop::collection::vec(0i64..3_000, 500..600),
-        more in prop::collection::vec(prop::collection::vec(0i64..3_000, 0..6), 1..12),
+        more in prop::collection::vec(
+            prop::collection::vec(prop::option::weighted(0.9, -200i64..20_000), 0..6),
+            1..12,
+        ),
         workers in 2usize..4,
     ) {
-        let row = |key: i64| (Some(key), Some(key % 7));
-        let batch = |keys: Vec<i64>| keys.into_iter().map(row).collect();
+        let row = |key: Option<i64>| (key, Some(key.unwrap_or(0) % 7));
+        let batch = |keys: Vec<Option<i64>>| keys.into_iter().map(row).collect();
+        let first = first.into_iter().map(Some).collect();
         let batches: Vec<Batch> = std::iter::once(first).chain(more).map(batch).collect();
         let expected = oracle(&batches);
         let of = DataType::Int64;

@@ -16,13 +16,12 @@ use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use channel::Header;
-use state::{Frequent, GroupBy, Partitioner, Slices, Split, StateOptions};
+use state::{Frequent, GroupBy, KeyMode, Partitioner, Slices, Split, StateOptions};
 
 use super::delta::Deltas;
 use super::fold::Folder;
 use super::{Grouping, Meeting};
 use crate::error::DataflowError;
-use crate::exchange::Shuffle;
 use crate::frame::Kind;
 use crate::job::{Aggregation, Exchange, FrequentKeys};
 use crate::metrics::Metrics;
@@ -31,27 +30,26 @@ use crate::worker::Place;
 
 /// Bytes of groups after which they are delivered at the latest: some caches full.
 const BYTES_MAX: usize = 4 << 20;
-/// And the part of the budget that they have at most; if that is less than a cache, none are kept.
+/// And the part of the operator's share of the budget.
 const BUDGET_PART: usize = 16;
-/// See `BUDGET_PART`.
-const BYTES_MIN: usize = 1 << 20;
-
-/// Of a larger range of keys, frequent ones are few: an array would be given out with its holes.
-const RANGE_MAX: usize = 1 << 17;
 
 /// So many rows of a group must meet, or it is cheaper to send them: a group costs as much as
 /// several.
 const ROWS_MIN: u64 = 4;
+/// Rows after which that is judged: a single delivery may come right behind another.
+const JUDGED_ROWS: u64 = 1 << 16;
 
 /// Groups of frequent keys that others lead.
 pub(super) struct Front {
     choice: FrequentKeys,
+    frequent: RefCell<Frequent>,
     group_by: Arc<GroupBy>,
     slices: RefCell<Slices>,
     folder: RefCell<Folder>,
     /// Rows in them.
     rows: Cell<u64>,
-    bytes_max: usize,
+    /// Rows and groups of deliveries that were not judged yet.
+    delivered: Cell<(u64, u64)>,
     /// Tells leaders as the shuffle does.
     partitioner: RefCell<Partitioner>,
     deltas: Deltas,
@@ -61,25 +59,27 @@ impl Front {
     /// For a grouping that gains by it: one whose groups have a bound, however many rows there are.
     pub(super) fn of(spec: &Aggregation, place: &Place) -> Option<Self> {
         let choice = place.settings.frequent_keys;
-        let bytes_max = (place.settings.state_bytes_max / BUDGET_PART).min(BYTES_MAX);
         let sessions = spec.window.as_ref().is_some_and(|window| window.windows.gap().is_some());
         let fits = spec.exchange == Exchange::Shuffle && !spec.keys.is_empty() && !sessions;
-        let small = spec.group_by.state_types().iter().all(is_small);
-        if choice == FrequentKeys::Off || !fits || !small || bytes_max < BYTES_MIN {
+        let states = spec.group_by.state_types();
+        let bounded =
+            states.iter().all(|of| of.primitive_width().is_some() || *of == DataType::Boolean);
+        if choice == FrequentKeys::Off || !fits || !bounded {
             return None;
         }
-        let options = &spec.group_by.options;
-        let array_range_max = options.array_range_max.min(RANGE_MAX);
+        // An array of all keys between the frequent ones would be given out with its holes.
+        let key_mode = Some(KeyMode::Hash);
         let group_by = Arc::new(GroupBy {
             keys: spec.group_by.keys.clone(),
             aggregates: spec.group_by.aggregates.clone(),
-            options: StateOptions { array_range_max, ..options.clone() },
+            options: StateOptions { key_mode, ..spec.group_by.options.clone() },
         });
         Some(Self {
             choice,
+            frequent: RefCell::new(Frequent::new(place.workers, choice == FrequentKeys::On)),
             folder: RefCell::new(Folder::new(spec)),
             rows: Cell::new(0),
-            bytes_max,
+            delivered: Cell::new((0, 0)),
             partitioner: RefCell::new(Partitioner::new(place.workers)),
             deltas: Deltas::new(&group_by),
             slices: RefCell::new(Slices::new(&group_by)),
@@ -88,13 +88,18 @@ impl Front {
     }
 
     /// What tells the rows.
-    pub(super) fn tells(&self) -> Frequent {
-        Frequent::new(self.choice == FrequentKeys::On)
+    pub(super) fn frequent(&self) -> &RefCell<Frequent> {
+        &self.frequent
     }
 
     /// Bytes of the groups.
     pub(super) fn bytes(&self) -> usize {
         self.slices.borrow().bytes()
+    }
+
+    /// Bytes that the groups have, or may come to, of so many for all state of the operator.
+    pub(super) fn reserved(&self, share: usize) -> usize {
+        self.bytes().max(bytes_max(share))
     }
 
     /// Takes rows of frequent keys.
@@ -104,7 +109,6 @@ impl Front {
     pub(super) async fn push(
         &self,
         grouping: &Grouping,
-        shuffle: &Shuffle,
         rows: &RecordBatch,
     ) -> Result<(), DataflowError> {
         self.folder.borrow_mut().fold(rows, None, &mut self.slices.borrow_mut())?;
@@ -112,22 +116,22 @@ impl Front {
         if let Some(operator) = grouping.metrics.operators().get(grouping.tag as usize) {
             Metrics::add(&operator.rows_combined, rows.num_rows() as u64);
         }
-        match self.bytes() > self.bytes_max {
-            true => self.deliver(grouping, shuffle).await,
+        let share = grouping.ledger.share(grouping.tag);
+        let (bytes, merged) = (self.bytes(), grouping.merged.borrow().bytes());
+        match bytes > bytes_max(share) || bytes + merged > share {
+            true => self.deliver(grouping).await,
             false => Ok(()),
         }
     }
 
     /// Sends the groups to their leaders. No rows must be pushed meanwhile.
-    async fn deliver(&self, grouping: &Grouping, shuffle: &Shuffle) -> Result<(), DataflowError> {
+    async fn deliver(&self, grouping: &Grouping) -> Result<(), DataflowError> {
         let rows = self.rows.take();
         if rows == 0 {
             return Ok(());
         }
         let (groups, payloads) = self.pack(grouping)?;
-        if rows < ROWS_MIN * groups && self.choice == FrequentKeys::Auto {
-            shuffle.forget_frequent();
-        }
+        self.judge(rows, groups);
         let tag = grouping.tag;
         let header = Header { kind: Kind::Delta as u8, tag, ..Header::default() };
         let mut bytes = 0;
@@ -142,6 +146,19 @@ impl Front {
         grouping.account()
     }
 
+    /// Learns from a delivery whether it is worth it.
+    fn judge(&self, rows: u64, groups: u64) {
+        let (before, of_these) = self.delivered.get();
+        let (rows, groups) = (before + rows, of_these + groups);
+        if rows < JUDGED_ROWS {
+            return self.delivered.set((rows, groups));
+        }
+        self.delivered.set((0, 0));
+        if rows < ROWS_MIN * groups && self.choice == FrequentKeys::Auto {
+            self.frequent.borrow_mut().forget();
+        }
+    }
+
     /// Takes out all groups: how many they are, and payloads with their leaders.
     fn pack(&self, grouping: &Grouping) -> Result<(u64, Vec<(u32, Bytes)>), DataflowError> {
         let mut slices = self.slices.borrow_mut();
@@ -152,7 +169,7 @@ impl Front {
         while let Some(start) = slices.first() {
             while let Some(part) = slices.take_delta(start)? {
                 partitioner.split(&part, &mut split)?;
-                debug_assert_eq!(split.rows(grouping.worker), 0, "the own are not set apart");
+                assert_eq!(split.rows(grouping.worker), 0, "the own are not set apart");
                 groups += part.rows() as u64;
                 for (leader, packer) in &mut packers {
                     if split.rows(*leader) > 0 {
@@ -163,7 +180,7 @@ impl Front {
         }
         let mut payloads = vec![];
         // Memory of emptied slices is for the next ones, but not that of many.
-        if slices.bytes() > self.bytes_max / 2 {
+        if slices.bytes() > bytes_max(grouping.ledger.share(grouping.tag)) / 2 {
             *slices = Slices::new(&self.group_by);
         }
         for (leader, packer) in packers {
@@ -186,10 +203,9 @@ impl Front {
     }
 }
 
-/// Whether a state has about the size of an argument.
-fn is_small(state: &DataType) -> bool {
-    let text = matches!(state, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
-    text || *state == DataType::Boolean || state.primitive_width().is_some()
+/// Bytes that groups have at most, of so many for all state of the operator.
+fn bytes_max(share: usize) -> usize {
+    (share / BUDGET_PART).min(BYTES_MAX)
 }
 
 impl Grouping {
@@ -199,7 +215,7 @@ impl Grouping {
     /// When state cannot travel.
     pub(super) async fn deliver(&self) -> Result<(), DataflowError> {
         match &self.exchange {
-            Meeting::Shuffle(shuffle, Some(front)) => front.deliver(self, shuffle).await,
+            Meeting::Shuffle(_, Some(front)) => front.deliver(self).await,
             _ => Ok(()),
         }
     }

@@ -123,10 +123,8 @@ impl Grouping {
             Exchange::Shuffle | Exchange::UpPar => {
                 let lane = Lane::new(&spec.input_schema, &spec.keys, place);
                 let lane = lane.halved(spec.exchange == Exchange::UpPar);
-                let front = Front::of(spec, place);
-                let lane = lane.apart(front.as_ref().map(Front::tells));
                 let shuffle = Shuffle::new(vec![lane], place.workers);
-                Meeting::Shuffle(Box::new(shuffle), front.map(Box::new))
+                Meeting::Shuffle(Box::new(shuffle), Front::of(spec, place).map(Box::new))
             }
         };
         let leader = leader_of(place, matches!(exchange, Meeting::Forward));
@@ -224,9 +222,11 @@ impl Grouping {
         match &self.exchange {
             Meeting::Forward | Meeting::Merge(_) => self.fold(batch, key, self.bounded().slices()),
             Meeting::Shuffle(shuffle, front) => {
-                let apart = shuffle.push(self, 0, batch, key).await?;
+                let front = front.as_ref().filter(|_| key.is_none());
+                let frequent = front.map(|front| front.frequent());
+                let apart = shuffle.push(self, 0, batch, key, frequent).await?;
                 match (front, apart) {
-                    (Some(front), Some(rows)) => front.push(self, shuffle, &rows).await,
+                    (Some(front), Some(rows)) => front.push(self, &rows).await,
                     _ => Ok(()),
                 }
             }
@@ -447,7 +447,13 @@ impl Grouping {
     /// The merged state, held to what the budget leaves for it.
     fn bounded(&self) -> RefMut<'_, Windowed> {
         let mut merged = self.merged.borrow_mut();
-        let left = self.ledger.share(self.tag).saturating_sub(self.travelling_bytes());
+        let share = self.ledger.share(self.tag);
+        let beside = match &self.exchange {
+            // It grows between two looks at the state, which can make room for it.
+            Meeting::Shuffle(_, Some(front)) if self.spills => front.reserved(share),
+            _ => self.travelling_bytes(),
+        };
+        let left = share.saturating_sub(beside);
         // What is given away is copied, and travels while more comes.
         let copies = if self.spills && matches!(self.exchange, Meeting::Merge(_)) { 2 } else { 1 };
         merged.set_budget(left / copies);

@@ -32,8 +32,6 @@ const KEYLESS_LEADER: u32 = 0;
 pub(crate) struct Lane {
     worker: u32,
     partitioner: RefCell<Partitioner>,
-    /// Tells the rows of other leaders that are set apart.
-    frequent: Option<RefCell<Frequent>>,
     pub(super) workers: u32,
     /// Whether half of the workers lead keys, and not all.
     halved: bool,
@@ -76,7 +74,6 @@ impl Lane {
         Self {
             worker: place.worker,
             partitioner: RefCell::new(Partitioner::new(workers)),
-            frequent: None,
             workers,
             halved: false,
             lead: Lead::ByKey,
@@ -105,17 +102,6 @@ impl Lane {
     pub(crate) fn halved(self, halved: bool) -> Self {
         let leaders = if halved { halves::leaders(self.workers) } else { self.workers };
         Self { halved, partitioner: RefCell::new(Partitioner::new(leaders)), ..self }
-    }
-
-    /// The same rows, led by key, of which those with frequent keys are set apart if `frequent`
-    /// tells them.
-    pub(crate) fn apart(self, frequent: Option<Frequent>) -> Self {
-        Self { frequent: frequent.map(RefCell::new), ..self }
-    }
-
-    /// It was not worth it to set apart rows with the keys that are taken to be frequent now.
-    pub(crate) fn forget_frequent(&self) {
-        self.frequent.iter().for_each(|frequent| frequent.borrow_mut().forget());
     }
 
     /// The same rows, led by a function if there is one.
@@ -170,16 +156,16 @@ impl Lane {
         Ok(())
     }
 
-    /// The rows of each leader, and as those of the worker behind the last one, if `apart`, the
-    /// rows of others with frequent keys.
+    /// The rows of each leader, and as those of the worker behind the last one the rows of others
+    /// that `frequent` tells.
     pub(super) fn split(
         &self,
         batch: &RecordBatch,
-        apart: bool,
+        frequent: Option<&RefCell<Frequent>>,
     ) -> Result<Vec<(u32, RecordBatch)>, DataflowError> {
         let Scratch { owners, rows } = &mut *self.scratch.borrow_mut();
         self.owners(batch, owners)?;
-        if let Some(frequent) = self.frequent.as_ref().filter(|_| apart) {
+        if let Some(frequent) = frequent {
             let partitioner = self.partitioner.borrow();
             let mut frequent = frequent.borrow_mut();
             frequent.redirect(partitioner.hashes(), owners, self.worker, self.workers);

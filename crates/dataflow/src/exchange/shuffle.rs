@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
 use channel::{Class, Header};
+use state::Frequent;
 use state::epoch::Progress;
 
 use super::cast::Cast;
@@ -94,8 +95,8 @@ impl Shuffle {
     }
 
     /// Takes the rows that this worker leads and passes the others on; those of `key` at once
-    /// behind what waits, with the key. Gives the others with frequent keys, if the lane sets them
-    /// apart and there is no `key`.
+    /// behind what waits, with the key. Gives the others that `frequent` tells, where rows are led
+    /// by key.
     ///
     /// # Errors
     /// When a key cannot be hashed or a column cannot travel.
@@ -105,6 +106,7 @@ impl Shuffle {
         input: usize,
         batch: &RecordBatch,
         key: Option<i64>,
+        frequent: Option<&RefCell<Frequent>>,
     ) -> Result<Option<RecordBatch>, DataflowError> {
         let lane = &self.lanes[input];
         if let Some(spread) = &lane.spread {
@@ -130,7 +132,7 @@ impl Shuffle {
             Lead::ByKey | Lead::InTurn => {}
         }
         let mut apart = None;
-        for (owner, part) in lane.split(batch, key.is_none())? {
+        for (owner, part) in lane.split(batch, frequent)? {
             match key {
                 _ if owner == lane.workers => apart = Some(part),
                 _ if owner == member.worker() => member.keep(input, part, key)?,
@@ -153,11 +155,6 @@ impl Shuffle {
         }
         self.began.notify();
         Ok(apart)
-    }
-
-    /// What was pushed was not worth it to set rows with frequent keys apart.
-    pub(crate) fn forget_frequent(&self) {
-        self.lanes.iter().for_each(Lane::forget_frequent);
     }
 
     /// Whether it is time to tell the leaders how far this worker is: something may become

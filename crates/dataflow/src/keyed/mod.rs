@@ -132,7 +132,7 @@ impl KeyedRun {
         let batch = on_time.as_ref().unwrap_or(batch);
         match &self.shuffle {
             _ if batch.num_rows() == 0 => Ok(()),
-            Some(shuffle) => shuffle.push(self, input, batch, None).await.map(drop),
+            Some(shuffle) => shuffle.push(self, input, batch, None, None).await.map(drop),
             None => self.keep(input, batch.clone(), None),
         }
     }

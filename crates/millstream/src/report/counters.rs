@@ -86,7 +86,7 @@ pub struct Counters {
     pub cast_send_ns: u64,
     /// Epochs closed.
     pub epochs: u64,
-    /// Groups in their deltas.
+    /// Groups in their deltas, or of frequent keys.
     pub groups_sent: u64,
     /// Windows fired, counted once per leader.
     pub windows: u64,

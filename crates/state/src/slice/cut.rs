@@ -96,19 +96,23 @@ impl Slice {
         mut each: impl FnMut(&Split, &Columns) -> Result<(), E>,
     ) -> Result<usize, E> {
         let total = self.index.total();
-        let mut few = self.touched.few_of(total);
-        let looked = few.as_ref().map_or(self.groups_at_most(), |(ids, marks)| {
-            marks.as_ref().map_or(ids.len(), BooleanBuffer::count_set_bits)
-        });
+        let mut few = self.touched.few_of(total).map(Vec::into_iter);
         self.touched.clear();
+        let is_few = few.is_some();
+        // To find those that have rows, each place of the array is looked at.
+        let mut looked = if is_few { 0 } else { self.groups_at_most() };
         let mut split = Split::default();
-        let mut cursor =
-            Cursor { next: if few.is_some() { total } else { 0 }, ..Cursor::default() };
-        while let Some((ids, occupied)) = few.take().or_else(|| self.next_part(&mut cursor)) {
+        let mut cursor = Cursor::default();
+        let mut next = |slice: &Self| match &mut few {
+            Some(few) => few.next(),
+            None => slice.next_part(&mut cursor),
+        };
+        while let Some((ids, occupied)) = next(self) {
             let part = match &occupied {
                 Some(marks) => Part::marked(ids.clone(), total, marks),
                 None => Part::all(ids.clone(), total),
             };
+            looked += if is_few { part.rows() } else { 0 };
             let keys = self.index.keys(&self.spec.keys, &part)?;
             partitioner.split(&Columns { keys, states: vec![] }, &mut split)?;
             if split.rows(own) == part.rows() {

@@ -5,10 +5,15 @@ use std::ops::Range;
 
 use arrow::buffer::{BooleanBuffer, Buffer};
 
+use super::PART_IDS;
+
 /// Ids that are remembered; with more, or with larger batches, any group may have been touched.
 const IDS_MAX: usize = 1 << 10;
 /// One id in so many must have been touched at most for it to be worth anything.
 const FEW_PART: usize = 8;
+
+/// A range of ids, and which of them are meant if not all.
+type Few = (Range<usize>, Option<BooleanBuffer>);
 
 /// What is known of it.
 #[derive(Debug, Default)]
@@ -53,22 +58,35 @@ impl Touched {
         Self { ids: vec![], others: self.is_any() }
     }
 
-    /// A range of ids, and which of them were touched if not all, where these are few of `total`.
-    pub(super) fn few_of(&self, total: usize) -> Option<(Range<usize>, Option<BooleanBuffer>)> {
-        if self.others || self.ids.len() > total / FEW_PART {
+    /// Ranges of ids, ascending, and which of them were touched if not all, where these are few of
+    /// `total`.
+    pub(super) fn few_of(&self, total: usize) -> Option<Vec<Few>> {
+        if self.others || self.ids.is_empty() || self.ids.len() > total / FEW_PART {
             return None;
         }
-        let (&first, &last) = (self.ids.iter().min()?, self.ids.iter().max()?);
-        let ids = first as usize..last as usize + 1;
-        let mut words = vec![0u64; ids.len().div_ceil(64)];
-        for id in &self.ids {
-            let at = (id - first) as usize;
-            words[at / 64] |= 1 << (at % 64);
-        }
-        let marks = BooleanBuffer::new(Buffer::from_vec(words), 0, ids.len());
-        let all = marks.count_set_bits() == ids.len();
-        Some((ids, Some(marks).filter(|_| !all)))
+        let mut ids = self.ids.clone();
+        ids.sort_unstable();
+        ids.dedup();
+        // What lies far apart is not of one range: that would be as long as the array.
+        let near = |a: &u32, b: &u32| *a as usize / PART_IDS == *b as usize / PART_IDS;
+        Some(ids.chunk_by(near).map(few).collect())
     }
+}
+
+/// These ids, ascending, as a range.
+fn few(ids: &[u32]) -> Few {
+    let (first, last) = (ids[0] as usize, ids[ids.len() - 1] as usize);
+    let range = first..last + 1;
+    if range.len() == ids.len() {
+        return (range, None);
+    }
+    let mut words = vec![0u64; range.len().div_ceil(64)];
+    for &id in ids {
+        let at = id as usize - first;
+        words[at / 64] |= 1 << (at % 64);
+    }
+    let marks = BooleanBuffer::new(Buffer::from_vec(words), 0, range.len());
+    (range, Some(marks))
 }
 
 #[cfg(test)]
@@ -81,11 +99,15 @@ mod tests {
         assert!(!touched.is_any() && touched.few_of(1_000).is_none());
         touched.add(&[70, 7, 70]);
         assert!(touched.is_any() && touched.few_of(20).is_none(), "not few of 20");
-        let (ids, marks) = touched.few_of(1_000).unwrap();
-        assert_eq!((ids, marks.unwrap().set_indices().collect()), (7..71, vec![0, 63]));
+        let marks = |few: &Few| few.1.as_ref().map(|marks| marks.set_indices().collect::<Vec<_>>());
+        let few = touched.few_of(1_000).unwrap();
+        assert_eq!((few.len(), &few[0].0, marks(&few[0])), (1, &(7..71), Some(vec![0, 63])));
+        touched.add(&[90_000_000]);
+        let few = touched.few_of(100_000_000).unwrap();
+        assert_eq!((few.len(), &few[1]), (2, &(90_000_000..90_000_001, None)));
         touched.clear();
         touched.add(&[8, 9]);
-        assert_eq!(touched.few_of(1_000), Some((8..10, None)));
+        assert_eq!(touched.few_of(1_000), Some(vec![(8..10, None)]));
         let moved = touched.renumbered();
         assert!(moved.is_any() && moved.few_of(1_000).is_none());
         touched.add(&[0; IDS_MAX]);
