@@ -59,10 +59,10 @@ const QUERIES: [&str; 5] = [
     FREQUENT,
 ];
 
-/// Every other row has one of 40 keys.
-const FREQUENT: &str = "SELECT window_start, CASE WHEN v % 2 = 0 THEN v % 40 ELSE k END AS key, \
+/// Every other row has one of 300 keys.
+const FREQUENT: &str = "SELECT window_start, CASE WHEN v % 2 = 0 THEN k / 1000003 % 300 ELSE k END AS key, \
      count(*), avg(w) FROM HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTE, INTERVAL '20' MINUTE) \
-     GROUP BY window_start, window_end, CASE WHEN v % 2 = 0 THEN v % 40 ELSE k END";
+     GROUP BY window_start, window_end, CASE WHEN v % 2 = 0 THEN k / 1000003 % 300 ELSE k END";
 
 /// Runs a query on two nodes of two workers, or on one worker; with a budget if there is a disk.
 fn answer(
