@@ -60,8 +60,9 @@ const QUERIES: [&str; 5] = [
 ];
 
 /// Every other row has one of 300 keys.
-const FREQUENT: &str = "SELECT window_start, CASE WHEN v % 2 = 0 THEN k / 1000003 % 300 ELSE k END AS key, \
-     count(*), avg(w) FROM HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTE, INTERVAL '20' MINUTE) \
+const FREQUENT: &str = "SELECT window_start, \
+     CASE WHEN v % 2 = 0 THEN k / 1000003 % 300 ELSE k END AS key, count(*), avg(w) \
+     FROM HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTE, INTERVAL '20' MINUTE) \
      GROUP BY window_start, window_end, CASE WHEN v % 2 = 0 THEN k / 1000003 % 300 ELSE k END";
 
 /// Runs a query on two nodes of two workers, or on one worker; with a budget if there is a disk.
