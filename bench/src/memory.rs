@@ -11,6 +11,8 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Bytes that all threads read over and over: beyond any cache. The third level of servers, which
 /// they share, has up to half of it.
 const STREAMS_BYTES: usize = 1 << 30;
+/// Bytes of a page, which buffers have whole ones of.
+const PAGE_BYTES: usize = 4096;
 /// Bytes that each of many threads reads.
 const STREAM_BYTES_MIN: usize = 128 << 20;
 /// Words between two looks at the clock.
@@ -26,7 +28,7 @@ fn mapped(bytes: usize) -> std::io::Result<MmapMut> {
     #[cfg(target_os = "linux")]
     let _ = map.advise(Advice::HugePage);
     // Pages that were never written are one page of zeros.
-    map.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    map.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 1);
     Ok(map)
 }
 
@@ -40,6 +42,7 @@ impl Streams {
     /// When there is not so much memory.
     pub fn new(threads: usize) -> std::io::Result<Self> {
         let bytes = (STREAMS_BYTES / threads.max(1)).max(STREAM_BYTES_MIN);
+        let bytes = bytes.next_multiple_of(PAGE_BYTES);
         Ok(Self((0..threads).map(|_| mapped(bytes)).collect::<Result<_, _>>()?))
     }
 
@@ -94,4 +97,24 @@ pub fn random_updates(bytes: usize) -> std::io::Result<f64> {
     let rate = UPDATES as f64 / start.elapsed().as_secs_f64();
     black_box(&words);
     Ok(rate)
+}
+
+/// Bytes of memory that are free or can be made so; `None` where the system does not tell.
+pub(crate) fn available() -> Option<u64> {
+    let told = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = told.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_number_of_threads_reads_memory() {
+        // By three a gibibyte cannot be divided.
+        let rate = Streams::new(3).unwrap().read(3);
+        assert!(rate.is_finite() && rate > 0.0, "{rate}");
+    }
 }

@@ -3,7 +3,8 @@
 //! Rows come when they are due, whether or not anybody is ready for them. A rate is sustained if
 //! the last rows are not given out long after they were due, and windows of the second half of a
 //! run take no longer than those of the first. The search tries rates by halves of what is left
-//! between the highest that was sustained and the lowest that was not.
+//! between the highest that was sustained and the lowest that was not. If then nine tenths of what
+//! was found are too much, a lucky run had been believed, and the search goes on below.
 //!
 //! The event time of the rows passes such that a window ends every so often by the clock.
 
@@ -27,6 +28,10 @@ const LAP_ROWS: u64 = 4_000_000;
 const LEAD_NS: u64 = 400_000_000;
 /// Halvings of a search: to one and a half hundredths of the rate.
 const HALVINGS: u32 = 5;
+/// Searches at most, the first among them.
+const SEARCHES: u32 = 4;
+/// Parts of what was found at which latency is measured.
+const PARTS: [f64; 2] = [0.5, 0.9];
 /// Seconds that the end of a run may be behind its last row, beside a twentieth of the run.
 const BEHIND_S: f64 = 0.1;
 /// Seconds by which later windows may take longer than twice the earlier ones.
@@ -124,23 +129,17 @@ struct Stand<'a> {
 
 impl Stand<'_> {
     fn outcome(&mut self) -> Result<Outcome, BenchError> {
-        let (search, rates) = match self.timed.rate {
-            Some(rate) => (None, vec![(rate, self.interval_ns(rate))]),
+        let (search, at) = match self.timed.rate {
+            Some(rate) => (None, vec![self.trial(rate, self.interval_ns(rate))?]),
             None => {
                 // The first run tells how long windows are to be for the second.
                 let guessed = self.at_once(self.interval_ns(1e8))?;
                 let interval_ns = self.interval_ns(guessed);
                 let most = self.at_once(interval_ns)?;
-                let trials = self.search(most, interval_ns)?;
-                let best = best(&trials);
-                let rates = [0.5, 0.9].map(|share| (share * best, interval_ns));
-                (Some((most, trials)), rates.to_vec())
+                let (trials, at) = self.found(most, interval_ns)?;
+                (Some((most, trials)), at)
             }
         };
-        let mut at = Vec::new();
-        for (rate, interval_ns) in rates.into_iter().filter(|(rate, _)| *rate > 0.0) {
-            at.push(self.trial(rate, interval_ns)?);
-        }
         let (timed, exchange) = (self.timed.clone(), self.exchange.to_owned());
         Ok(Outcome { timed, exchange, search, at })
     }
@@ -151,9 +150,37 @@ impl Stand<'_> {
         (self.window.slide_ms as f64 * 1e6 / rows).max(1.0) as u64
     }
 
-    fn search(&mut self, most: f64, interval_ns: u64) -> Result<Vec<Trial>, BenchError> {
-        let (mut least, mut most, mut rate) = (0.0, 1.25 * most, 0.8 * most);
-        let mut trials = Vec::new();
+    /// The trials of the search, and those at [`PARTS`] of what was found: none if nothing was.
+    fn found(
+        &mut self,
+        at_once: f64,
+        interval_ns: u64,
+    ) -> Result<(Vec<Trial>, Vec<Trial>), BenchError> {
+        let (mut trials, mut at) = (Vec::new(), Vec::new());
+        self.search(0.8 * at_once, 1.25 * at_once, interval_ns, &mut trials)?;
+        for searches in 1..=SEARCHES {
+            let found = best(&trials);
+            let rates = PARTS.iter().map(|part| part * found).filter(|rate| *rate > 0.0);
+            at = rates.map(|rate| self.trial(rate, interval_ns)).collect::<Result<_, _>>()?;
+            let Some(failed) = at.last().filter(|trial| !trial.sustained) else { break };
+            trials.push(failed.clone());
+            if searches < SEARCHES {
+                let most = failed.rate;
+                self.search((best(&trials) + most) / 2.0, most, interval_ns, &mut trials)?;
+            }
+        }
+        Ok((trials, at))
+    }
+
+    /// Tries rates below the highest, this one first.
+    fn search(
+        &mut self,
+        mut rate: f64,
+        mut most: f64,
+        interval_ns: u64,
+        trials: &mut Vec<Trial>,
+    ) -> Result<(), BenchError> {
+        let mut least = best(trials);
         for _ in 0..=HALVINGS {
             let trial = self.trial(rate, interval_ns)?;
             if trial.sustained {
@@ -164,7 +191,7 @@ impl Stand<'_> {
             trials.push(trial);
             rate = (least + most) / 2.0;
         }
-        Ok(trials)
+        Ok(())
     }
 
     /// Rows a second if all are there at once, as node 0 has seen it: what follows from it must be
@@ -260,10 +287,11 @@ impl Stand<'_> {
     }
 }
 
-/// The highest rate that was sustained; zero if none was.
+/// The highest rate that was sustained, as was each below it; zero if none was.
 fn best(trials: &[Trial]) -> f64 {
-    let sustained = trials.iter().filter(|trial| trial.sustained);
-    sustained.map(|trial| trial.rate).fold(0.0, f64::max)
+    let of = |sustained| trials.iter().filter(move |trial| trial.sustained == sustained);
+    let lowest = of(false).map(|trial| trial.rate).fold(f64::INFINITY, f64::min);
+    of(true).map(|trial| trial.rate).filter(|rate| *rate < lowest).fold(0.0, f64::max)
 }
 
 impl Outcome {
@@ -342,5 +370,30 @@ impl fmt::Display for Outcome {
             )?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_found_is_below_every_rate_that_was_too_much() {
+        let trial = |(rate, sustained)| Trial {
+            rate,
+            behind_s: 0.0,
+            latencies: Latencies::default(),
+            sustained,
+        };
+        let best_of =
+            |rates: &[(f64, bool)]| best(&rates.iter().copied().map(trial).collect::<Vec<_>>());
+        assert_eq!(best_of(&[]), 0.0);
+        assert_eq!(best_of(&[(8.0, false), (4.0, false)]), 0.0);
+        let mut rates = vec![(8.0, true), (10.0, false), (9.0, true)];
+        assert_eq!(best_of(&rates), 9.0);
+        rates.push((0.9 * 9.0, false));
+        assert_eq!(best_of(&rates), 8.0, "a lucky run");
+        rates.push((7.0, false));
+        assert_eq!(best_of(&rates), 0.0);
     }
 }

@@ -15,10 +15,13 @@ mod cluster;
 use dataflow::cost::Costs;
 
 use crate::paper::Bench;
-use crate::report::{Report, Section, Table};
+use crate::report::{Bar, Report, Section, Table};
 
 pub use calibrate::{Calibrated, Validated, calibrate};
 pub use cluster::{Cluster, Foretold, foretell};
+
+/// The factor by which the model may err.
+const ERRS: f64 = 2.0;
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq)]
@@ -184,7 +187,24 @@ fn validated(all: &[Validated]) -> Section {
                 of all processes for a record, and counted on the processor: on a machine that \
                 does other work, they are what to compare.";
     let rows = all.iter().map(row).collect();
-    section("Predicted and measured", text, vec![table("Runs", &columns, rows)])
+    let tables = vec![table("Runs", &columns, rows)];
+    Section { bars: vec![held(all)], ..section("Predicted and measured", text, tables) }
+}
+
+/// Whether the model errs by less than a factor in the runs that it has foretold: by their cycles,
+/// which other work on the machine does not change.
+fn held(all: &[Validated]) -> Bar {
+    let foretold = all.iter().filter(|one| !one.taken_from);
+    let ratios = foretold.filter_map(|one| one.cycles.map(|[of, measured]| of / measured));
+    let range = ratios
+        .map(|ratio| (ratio, ratio))
+        .reduce(|(least, most), (ratio, _)| (least.min(ratio), most.max(ratio)));
+    Bar {
+        what: "cycles of the runs that were foretold, to those measured".into(),
+        needed: format!("{:.2} to {ERRS:.2} times", 1.0 / ERRS),
+        got: range.map_or("–".into(), |(least, most)| format!("{least:.2} to {most:.2} times")),
+        met: range.map(|(least, most)| least >= 1.0 / ERRS && most <= ERRS),
+    }
 }
 
 fn clusters(asked: &Asked, constants: &Constants) -> Section {

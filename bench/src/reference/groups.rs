@@ -20,6 +20,17 @@ pub(super) fn sums(shape: Shape, rows: &mut Rows) -> Result<Sums, ConnectorError
     Ok(oracle.finish())
 }
 
+/// Bytes of the sums of so many keys, at most.
+pub(super) fn bytes(shape: Shape, keys: u64) -> u64 {
+    let groups = keys.div_ceil(shape.key.1 as u64).next_power_of_two();
+    groups * size_of::<Group>() as u64 * slides(shape) as u64
+}
+
+/// Slides of a window.
+fn slides(shape: Shape) -> usize {
+    shape.window.map_or(1, |window| (window.size_ms / window.slide_ms) as usize)
+}
+
 /// What is known of a key in a slide.
 #[derive(Debug, Clone, Copy, Default)]
 struct Group {
@@ -43,7 +54,7 @@ pub(crate) struct Oracle {
 
 impl Oracle {
     pub(crate) fn new(shape: Shape) -> Self {
-        let slides = shape.window.map_or(1, |window| (window.size_ms / window.slide_ms) as usize);
+        let slides = slides(shape);
         let recent = std::iter::repeat_with(Vec::new).take(slides).collect();
         Self { shape, slides, now: i64::MIN, recent, sums: Sums::default() }
     }

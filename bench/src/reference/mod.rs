@@ -12,6 +12,7 @@ use dataflow::error::ConnectorError;
 use dataflow::source::{Flow, FlowContext, Next};
 use fabric::clock::MonotonicClock;
 
+use crate::memory;
 use crate::tally::Sums;
 use crate::task::Task;
 use crate::workload::{Size, Workload, options_of};
@@ -29,6 +30,14 @@ const BATCH_ROWS: usize = 8192;
 /// When the generator refuses the size.
 pub fn sums(workload: Workload, size: &Size) -> Result<Sums, ConnectorError> {
     sums_of(workload, &workload.sql(size))
+}
+
+/// Bytes that the sums of a workload take at most, and those that this machine has free, if that is
+/// too few.
+pub fn beyond_memory(workload: Workload, size: &Size) -> Option<[u64; 2]> {
+    let Task::Groups(shape) = workload.task() else { return None };
+    let (needed, free) = (groups::bytes(shape, size.keys), memory::available()?);
+    (needed > free).then_some([needed, free])
 }
 
 /// Sums over the result of a workload whose tables are those of `sql`.

@@ -159,19 +159,40 @@ impl Report {
         json!({ "title": self.title, "about": self.about, "sections": sections })
     }
 
+    /// Makes the folder of a report, and sees that its files can be written.
+    ///
+    /// # Errors
+    /// When one cannot.
+    pub fn ready(path: &Path) -> io::Result<()> {
+        if let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            fs::create_dir_all(directory)?;
+        }
+        for path in names(path) {
+            let new = !path.exists();
+            fs::OpenOptions::new().append(true).create(true).open(&path)?;
+            if new {
+                fs::remove_file(path)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Writes `path` with the extension `html`, and beside it `json`; gives both paths.
     ///
     /// # Errors
     /// When a file cannot be written.
     pub fn write(&self, path: &Path) -> io::Result<[PathBuf; 2]> {
-        let paths = ["html", "json"].map(|extension| path.with_extension(extension));
-        if let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            fs::create_dir_all(directory)?;
-        }
+        Self::ready(path)?;
+        let paths = names(path);
         fs::write(&paths[0], self.html())?;
         fs::write(&paths[1], format!("{:#}\n", self.json()))?;
         Ok(paths)
     }
+}
+
+/// The page of a report, and its JSON.
+fn names(path: &Path) -> [PathBuf; 2] {
+    ["html", "json"].map(|extension| path.with_extension(extension))
 }
 
 impl Section {

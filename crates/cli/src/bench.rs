@@ -13,7 +13,7 @@ use bench::report::Report;
 use bench::summary::speedups;
 use bench::sustain::Outcome;
 use bench::workload::Size;
-use bench::{BenchError, Distribution, Plan, Summary, Timed, Workload};
+use bench::{BenchError, Distribution, Plan, Summary, Timed, Workload, reference};
 use clap::{Args, Subcommand, ValueEnum};
 use millstream::FabricKind;
 use millstream::cluster::{Control, Invitation, LocalLaunch, launch_local};
@@ -324,6 +324,11 @@ impl BenchArgs {
             interval_ns: None,
             record_bytes: self.record_bytes,
         };
+        if let Some([needed, free]) = reference::beyond_memory(workload, &size) {
+            let [needed, free] = [needed, free].map(|bytes| bytes >> 20);
+            let why = format!("to check {workload} takes {needed} MiB, and {free} MiB are free");
+            return Err(Failure::usage(&why, Some("use fewer --keys")));
+        }
         let profile: &[(&str, &str)] = if self.low_latency { &LOW_LATENCY } else { &[] };
         let profile = profile.iter().map(|(key, value)| (key.to_string(), value.to_string()));
         let rings = [
@@ -395,11 +400,18 @@ fn tell(report: &Report, json: bool, path: Option<&Path>) -> Result<ExitCode, Fa
     Ok(ExitCode::SUCCESS)
 }
 
+/// Sees to it that a report can be written when all has been measured, which takes long.
+fn writable(path: Option<&Path>) -> Result<(), Failure> {
+    path.map_or(Ok(()), |path| Report::ready(path).map_err(|error| unwritten(path, &error)))
+}
+
+fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::runtime(&format!("{} cannot be written: {error}", path.display()), None)
+}
+
 /// Writes a report as a page, with JSON beside it; gives both names.
 fn write(report: &Report, path: &Path) -> Result<[PathBuf; 2], Failure> {
-    report.write(path).map_err(|error| {
-        Failure::runtime(&format!("{} cannot be written: {error}", path.display()), None)
-    })
+    report.write(path).map_err(|error| unwritten(path, &error))
 }
 
 /// What has little latency: workers that poll on, slots that are soon full, and epochs so short

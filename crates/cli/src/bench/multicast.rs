@@ -8,7 +8,7 @@ use clap::{Args, Command, FromArgMatches};
 use millstream::FabricKind;
 use millstream::cluster::{Invitation, LocalLaunch, launch_local};
 
-use super::{PATIENCE, failed, tell, told};
+use super::{PATIENCE, failed, tell, told, writable};
 use crate::args::{nodes, workers};
 use crate::failure::Failure;
 use crate::signals;
@@ -114,6 +114,7 @@ pub(crate) fn multicast(args: &MulticastArgs) -> Result<ExitCode, Failure> {
             Err(_) => Err(Failure::silent()),
         };
     }
+    writable(args.report.as_deref())?;
     let launched = launch_local(LocalLaunch::new(args.nodes).map_err(cluster)?).map_err(cluster)?;
     let result = told(multicast::run(&plan, &launched.control), &launched.control);
     drop(launched.control);

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
 use bench::paper::{self, Bench, Scale};
+use bench::report::Report;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use super::multicast::{MulticastArgs, multicast};
-use super::write;
+use super::{writable, write};
 use crate::args::nodes;
 use crate::failure::Failure;
 use crate::run::print;
@@ -56,9 +57,9 @@ pub(crate) fn paper(args: &PaperArgs) -> Result<ExitCode, Failure> {
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let nodes = args.nodes.unwrap_or(4);
     let scale = Scale { rows: args.rows, runs: args.runs, nodes, processors };
-    let (report, name) = match args.paper {
-        Paper::Slash => (paper::slash(&mut Processes, scale), "paper-slash.html"),
-        Paper::Air => (paper::air(&mut Processes, scale), "paper-air.html"),
+    let (sweep, name): (fn(&mut dyn Bench, Scale) -> Report, _) = match args.paper {
+        Paper::Slash => (paper::slash, "paper-slash.html"),
+        Paper::Air => (paper::air, "paper-air.html"),
         // Its processes are started once, and each of them comes here.
         Paper::Whale => {
             let out = args.out.clone().unwrap_or_else(|| "paper-whale.html".into());
@@ -66,6 +67,8 @@ pub(crate) fn paper(args: &PaperArgs) -> Result<ExitCode, Failure> {
         }
     };
     let path = args.out.clone().unwrap_or_else(|| name.into());
+    writable(Some(&path))?;
+    let report = sweep(&mut Processes, scale);
     let written = write(&report, &path)?;
     let mut text = String::new();
     for bar in report.bars() {

@@ -7,7 +7,7 @@ use bench::predict::{self, Asked, Constants};
 use clap::Args;
 
 use super::paper::Processes;
-use super::tell;
+use super::{tell, writable};
 use crate::args::workers;
 use crate::failure::Failure;
 
@@ -78,6 +78,7 @@ pub(crate) struct PredictArgs {
 
 /// Runs the command.
 pub(crate) fn predict(args: &PredictArgs) -> Result<ExitCode, Failure> {
+    writable(args.report.as_deref())?;
     let asked = Asked {
         keys: args.keys.clone(),
         gigabits: args.gigabits.clone(),

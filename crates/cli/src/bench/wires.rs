@@ -8,7 +8,7 @@ use bench::wire::{Effort, Transport, open};
 use millstream::FabricKind;
 use millstream::cluster::{ClusterError, Control, Invitation, LocalLaunch, launch_local};
 
-use super::{BenchArgs, PATIENCE, failed, tell};
+use super::{BenchArgs, PATIENCE, failed, tell, writable};
 use crate::failure::Failure;
 use crate::signals;
 
@@ -19,6 +19,7 @@ const NODES: [u32; 3] = [2, 4, 8];
 
 /// Measures transports.
 pub(super) fn wire(args: &BenchArgs) -> Result<ExitCode, Failure> {
+    writable(args.report.as_deref())?;
     let usual = [FabricKind::Shm, FabricKind::Tcp, FabricKind::Verbs];
     let kinds = args.fabric.map_or(usual.to_vec(), |kind| vec![kind]);
     let transports: Vec<Transport> = kinds.into_iter().map(Transport::of).collect();
@@ -38,6 +39,7 @@ pub(super) fn shuffle(args: &BenchArgs) -> Result<ExitCode, Failure> {
         let section = section(args, &control);
         return section.map(|_| ExitCode::SUCCESS).map_err(|_| Failure::silent());
     }
+    writable(args.report.as_deref())?;
     let nodes = if args.nodes > 1 { vec![args.nodes] } else { NODES.to_vec() };
     let mut sections = Vec::new();
     for nodes in nodes {
