@@ -119,6 +119,16 @@ fn the_reference_depends_on_what_it_should() {
     assert!(right.agrees(&reference::sums(Workload::Ro, &dealt).unwrap()), "the same rows");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn keys_that_no_memory_holds_are_known_beforehand() {
+    let size = plan(Workload::Ro, 1, &[]).size;
+    assert_eq!(reference::beyond_memory(Workload::Ro, &size), None);
+    let size = Size { keys: 1 << 48, ..size };
+    let [needed, free] = reference::beyond_memory(Workload::Ro, &size).unwrap();
+    assert!(needed >= size.keys && free < needed, "{needed} {free}");
+}
+
 #[test]
 fn rows_are_written_as_they_are_measured() {
     let directory = std::env::temp_dir().join(format!("millstream-bench-{}", std::process::id()));
