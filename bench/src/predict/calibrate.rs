@@ -99,7 +99,7 @@ pub fn calibrate(bench: &mut dyn Bench, asked: &Asked) -> Calibrated {
 }
 
 /// Processors that so many processes have.
-fn processors(processes: u32) -> f64 {
+pub(super) fn processors(processes: u32) -> f64 {
     let all = std::thread::available_parallelism().map_or(1, |all| all.get() as u32);
     f64::from(processes.min(all))
 }

@@ -46,7 +46,8 @@ fn what_is_foretold_is_held_to_runs() {
     assert_eq!(report["about"].as_array().unwrap().len(), 1, "every run came about: {report}");
     let sections = report["sections"].as_array().unwrap();
     let runs = sections.iter().find(|one| one["title"] == "Predicted and measured").unwrap();
-    assert!(runs["bars"][0]["met"].is_boolean(), "{runs}");
+    let bars = runs["bars"].as_array().unwrap();
+    assert!(bars.iter().any(|bar| bar["met"].is_boolean()), "{runs}");
     let rows = runs["tables"][0]["rows"].as_array().unwrap();
     let count = |name: &str, nodes: &str| {
         rows.iter().filter(|row| row[0] == name && row[2] == nodes).count()
