@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Bytes that all threads read over and over: beyond any cache. The third level of servers, which
 /// they share, has up to half of it.
 const STREAMS_BYTES: usize = 1 << 30;
-/// Bytes of a page, which buffers have whole ones of.
+/// Bytes of a page: buffers are whole pages, and so whole words.
 const PAGE_BYTES: usize = 4096;
 /// Bytes that each of many threads reads.
 const STREAM_BYTES_MIN: usize = 128 << 20;
@@ -22,9 +22,9 @@ const STREAM_SPAN: Duration = Duration::from_millis(60);
 /// Updates of a measurement.
 const UPDATES: u64 = 1 << 24;
 
-/// Memory on large pages where the system gives them.
+/// Memory of at least so many bytes, whole pages: large ones where the system gives them.
 fn mapped(bytes: usize) -> std::io::Result<MmapMut> {
-    let mut map = MmapMut::map_anon(bytes)?;
+    let mut map = MmapMut::map_anon(bytes.next_multiple_of(PAGE_BYTES))?;
     #[cfg(target_os = "linux")]
     let _ = map.advise(Advice::HugePage);
     // Pages that were never written are one page of zeros.
@@ -42,7 +42,6 @@ impl Streams {
     /// When there is not so much memory.
     pub fn new(threads: usize) -> std::io::Result<Self> {
         let bytes = (STREAMS_BYTES / threads.max(1)).max(STREAM_BYTES_MIN);
-        let bytes = bytes.next_multiple_of(PAGE_BYTES);
         Ok(Self((0..threads).map(|_| mapped(bytes)).collect::<Result<_, _>>()?))
     }
 
