@@ -49,6 +49,7 @@ pub(super) fn grouped((workers, beside): (u32, u32), keys: u64, constants: &Cons
         groups,
         epoch_rows: epoch_rows(Settings::default().epoch, READ_BYTES, groups),
         window_rows: f64::INFINITY,
+        frequent: 0.0,
     }
 }
 

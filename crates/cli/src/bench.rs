@@ -1,5 +1,6 @@
 //! `millstream bench`: the workloads of the papers, and the limits of the machine.
 
+mod flags;
 mod multicast;
 mod paper;
 mod predict;
@@ -63,13 +64,13 @@ pub(crate) struct BenchArgs {
     #[arg(value_enum, required = true)]
     workload: Option<Name>,
 
-    /// Processes that share the work
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = nodes)]
-    nodes: u32,
+    /// Processes that share the work [default: 1; with shuffle, 2, 4 and 8]
+    #[arg(long, value_name = "N", value_parser = nodes)]
+    nodes: Option<u32>,
 
-    /// Threads of each process
-    #[arg(long, value_name = "W", default_value_t = 1, value_parser = workers)]
-    workers: u32,
+    /// Threads of each process [default: 1; with limits, 2]
+    #[arg(long, value_name = "W", value_parser = workers)]
+    workers: Option<u32>,
 
     /// What carries rows between workers: shm or tcp [default: shm; with wire, all that there are]
     #[arg(long, value_name = "FABRIC")]
@@ -77,11 +78,11 @@ pub(crate) struct BenchArgs {
 
     /// Rows of each worker [default: 128 million; fewer where rows are long; with shuffle, 5
     /// million]
-    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    #[arg(long, value_name = "R", value_parser = |text: &str| number(text, 1 << 40))]
     rows: Option<u64>,
 
     /// Different keys; with ysb, counts them instead of campaigns
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    #[arg(long, value_name = "K", value_parser = |text: &str| number(text, 1 << 32))]
     keys: Option<u64>,
 
     /// How often each key comes [default: as the paper has it]
@@ -127,14 +128,9 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     against_loop: bool,
 
-    /// How often each thing is measured
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 5,
-        value_parser = clap::value_parser!(u32).range(1..=1000)
-    )]
-    runs: u32,
+    /// How often each thing is measured [default: 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: Option<u32>,
 
     /// Measures latency at so many rows a second, of all workers together, which come by the clock
     #[arg(long, value_name = "RATE", value_parser = rate)]
@@ -145,13 +141,14 @@ pub(crate) struct BenchArgs {
     #[arg(long, conflicts_with = "latency")]
     sustainable: bool,
 
-    /// Seconds of each run by the clock
-    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds)]
-    seconds: f64,
+    /// Seconds of each run by the clock [default: 2]
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    seconds: Option<f64>,
 
-    /// Milliseconds by the clock between the ends of two windows, in runs by the clock
-    #[arg(long, value_name = "MS", default_value_t = 100.0, value_parser = seconds)]
-    window_every: f64,
+    /// Milliseconds by the clock between the ends of two windows, in runs by the clock [default:
+    /// 100]
+    #[arg(long, value_name = "MS", value_parser = seconds)]
+    window_every: Option<f64>,
 
     /// Workers that never sleep, small slots and short epochs
     #[arg(long)]
@@ -162,11 +159,7 @@ pub(crate) struct BenchArgs {
     set: Vec<(String, String)>,
 
     /// Writes the rows that are read to a file, for other programs, instead of measuring
-    #[arg(
-        long,
-        value_name = "FILE",
-        conflicts_with_all = ["exchange", "against_one", "runs", "latency", "sustainable"]
-    )]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["latency", "sustainable"])]
     write: Option<PathBuf>,
 
     /// With wire and shuffle: writes the report as a page with plots, and as JSON beside it
@@ -239,20 +232,14 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
     if let Some(Sweep::Predict(args)) = &args.sweep {
         return predict(args);
     }
-    let reports = matches!(args.workload, Some(Name::Wire | Name::Shuffle));
-    if args.report.is_some() && !reports {
-        return Err(Failure::usage("--report is of 'bench wire' and 'bench shuffle'", None));
-    }
+    args.check()?;
     let Some(plan) = args.plan()? else {
-        if args.write.is_some() {
-            return Err(Failure::usage("the limits of the machine have no rows to write", None));
-        }
         match args.workload {
             Some(Name::Wire) => return wires::wire(args),
             Some(Name::Shuffle) => return wires::shuffle(args),
             _ => {}
         }
-        let limits = bench::limits::limits(args.workers.max(2), args.runs as usize);
+        let limits = bench::limits::limits(args.workers().max(2), args.runs() as usize);
         let limits = limits.map_err(|error| failed(&error))?;
         print(&if args.json { limits.json() + "\n" } else { limits.to_string() });
         return Ok(ExitCode::SUCCESS);
@@ -273,7 +260,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
             Err(_) => Err(Failure::silent()),
         };
     }
-    let launch = LocalLaunch::new(args.nodes).map_err(cluster)?;
+    let launch = LocalLaunch::new(args.nodes()).map_err(cluster)?;
     let launched = launch_local(launch).map_err(cluster)?;
     let result = args.measured(&plan, &launched.control);
     drop(launched.control);
@@ -283,6 +270,23 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
 }
 
 impl BenchArgs {
+    fn nodes(&self) -> u32 {
+        self.nodes.unwrap_or(1)
+    }
+
+    fn workers(&self) -> u32 {
+        self.workers.unwrap_or(1)
+    }
+
+    fn runs(&self) -> u32 {
+        self.runs.unwrap_or(5)
+    }
+
+    /// Whether rows come when they are due.
+    fn by_clock(&self) -> bool {
+        self.latency.is_some() || self.sustainable
+    }
+
     /// What is measured; `None` for the limits.
     fn plan(&self) -> Result<Option<Plan>, Failure> {
         let skewed = self.exponent.is_some() || self.distribution.is_some();
@@ -318,7 +322,7 @@ impl BenchArgs {
         let shorter = self.record_bytes.map_or(1, |bytes| bytes.div_ceil(24));
         let size = Size {
             rows_per_worker: self.rows.unwrap_or(workload.rows_per_worker() / shorter),
-            workers: u64::from(self.nodes) * u64::from(self.workers),
+            workers: u64::from(self.nodes()) * u64::from(self.workers()),
             keys: self.keys.unwrap_or(workload.keys()),
             distribution,
             interval_ns: None,
@@ -340,26 +344,26 @@ impl BenchArgs {
         Ok(Some(Plan {
             workload,
             size,
-            nodes: self.nodes,
-            workers: self.workers,
+            nodes: self.nodes(),
+            workers: self.workers(),
             fabric: self.fabric.unwrap_or_default(),
             exchanges: self.exchange.clone(),
             against_one: self.against_one,
             against_loop: self.against_loop,
-            runs: self.runs,
+            runs: self.runs(),
             settings: profile.into_iter().chain(rings).chain(self.set.iter().cloned()).collect(),
         }))
     }
 
     /// Measures, and tells the other nodes how it ended; gives what is to be printed.
     fn measured(&self, plan: &Plan, control: &Control) -> Result<String, BenchError> {
-        let result = match self.latency.is_some() || self.sustainable {
+        let result = match self.by_clock() {
             true => {
                 let timed = Timed {
                     plan: plan.clone(),
                     rate: self.latency,
-                    seconds: self.seconds,
-                    every_s: self.window_every / 1e3,
+                    seconds: self.seconds.unwrap_or(2.0),
+                    every_s: self.window_every.unwrap_or(100.0) / 1e3,
                 };
                 bench::sustain::run(&timed, control).map(|outcomes| match self.json {
                     true => outcomes.iter().map(|outcome| outcome.json() + "\n").collect(),
@@ -424,6 +428,15 @@ const LOW_LATENCY: [(&str, &str); 6] = [
     ("millstream.epoch_stretch", "1"),
     ("millstream.shuffle_wait", "0 s"),
 ];
+
+/// A whole number from one on, which may be written as a power of ten is.
+fn number(text: &str, most: u64) -> Result<u64, String> {
+    let whole = |number: &f64| number.fract() == 0.0 && *number < 2f64.powi(53);
+    let number = text.parse().ok();
+    let number = number.or_else(|| text.parse().ok().filter(whole).map(|number| number as u64));
+    let number = number.filter(|number| (1..=most).contains(number));
+    number.ok_or_else(|| format!("write a number from 1 to {most}, such as 1000000 or 1e6"))
+}
 
 /// Rows a second.
 fn rate(text: &str) -> Result<f64, String> {

@@ -18,10 +18,10 @@ fn values(args: &[&str]) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn assert_refused(args: &[&str], why: &str) {
+fn assert_refused(args: &[&str], code: i32, why: &str) {
     let output = bench(args);
     let error = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert_eq!(output.status.code(), Some(code), "{error}");
     assert!(error.contains(why) && output.stdout.is_empty(), "{error}");
 }
 
@@ -61,7 +61,31 @@ fn what_is_foretold_is_held_to_runs() {
 #[test]
 fn a_page_that_cannot_be_written_is_told_before_anything_is_measured() {
     let page = "/dev/null/page.html";
-    assert_refused(&["predict", "--report", page], "cannot be written");
-    assert_refused(&["paper", "air", "--out", page], "cannot be written");
-    assert_refused(&["wire", "--report", page], "cannot be written");
+    assert_refused(&["predict", "--report", page], 1, "cannot be written");
+    assert_refused(&["paper", "air", "--out", page], 1, "cannot be written");
+    assert_refused(&["wire", "--report", page], 1, "cannot be written");
+}
+
+#[test]
+fn a_flag_that_would_change_nothing_is_refused() {
+    for (args, why) in [
+        ("limits --nodes 2", "--nodes is not of 'bench limits'"),
+        ("wire --keys 7", "it takes --fabric, --runs, --report"),
+        ("ysb --report a.html", "--report is of 'bench wire' and 'bench shuffle'"),
+        ("cm --latency 1e6 --runs 3", "--runs is not of runs by the clock"),
+        ("cm --sustainable --rows 1e6", "--rows is not of runs by the clock"),
+        ("cm --seconds 3", "--seconds is of runs by the clock"),
+        ("cm --write a.parquet --set a=b", "--set is not of the rows that --write writes"),
+        ("cm --exchange merge --set millstream.exchange=shuffle", "say the same"),
+        ("cm --exchange merge,uppar", "use --workers 2 or --nodes 2"),
+        ("cm --rows 1.5", "such as 1000000 or 1e6"),
+    ] {
+        assert_refused(&args.split(' ').collect::<Vec<_>>(), 2, why);
+    }
+}
+
+#[test]
+fn rows_are_written_as_powers_of_ten_too() {
+    let found = values(&["ro", "--rows", "1e5", "--keys", "2e3", "--runs", "1", "--json"]);
+    assert_eq!((&found[0]["rows"], &found[0]["keys"]), (&100_000.into(), &2_000.into()));
 }

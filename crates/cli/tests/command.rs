@@ -229,6 +229,54 @@ fn a_plan_is_shown_to_programs_too() {
     assert!(dot.contains("  o1 -> o2 [label="), "{dot}");
 }
 
+/// What EXPLAIN ANALYZE says of a query over a table of a million rows.
+fn analyzed(settings: &str, query: &str) -> String {
+    let table = "CREATE TABLE t (n BIGINT) WITH (
+        'connector' = 'generator', 'rows' = '1000000', 'fields.n.kind' = 'sequence');\n";
+    let layout = ["--nodes", "1", "--workers", "2", "--format", "csv"];
+    let output = run_sql(&format!("{table}{settings}EXPLAIN ANALYZE {query}"), &layout);
+    assert_ends(&output, 0);
+    text(&output.stdout).to_owned()
+}
+
+#[test]
+fn the_other_exchange_is_proposed_if_it_would_have_been_much_cheaper() {
+    let all = "SELECT n, count(*) AS c FROM t GROUP BY n";
+    let few = "SELECT n % 100 AS k, count(*) AS c FROM t GROUP BY n % 100";
+    let proposes = |exchange: &str, query: &str| {
+        let shown = analyzed(&format!("SET millstream.exchange = '{exchange}';"), query);
+        assert!(shown.contains(" rows of a group meet in a delta"), "{shown}");
+        let other = if exchange == "merge" { "shuffle" } else { "merge" };
+        let proposed =
+            format!("{other} is likely to be cheaper: SET millstream.exchange = '{other}'");
+        shown.contains(&proposed)
+    };
+    assert!(proposes("merge", all), "no two rows of a group");
+    assert!(!proposes("shuffle", all));
+    assert!(proposes("shuffle", few), "ten thousand rows of each");
+    assert!(!proposes("merge", few));
+}
+
+#[test]
+fn a_key_mode_that_is_forced_is_told_and_so_is_one_that_does_not_fit() {
+    let by = |mode: &str, key: &str| {
+        let query = format!("SELECT {key} AS k, count(*) AS c FROM t GROUP BY {key}");
+        analyzed(&format!("SET millstream.key_mode = '{mode}';"), &query)
+    };
+    let has = |shown: &str, line: &str| assert!(shown.contains(line), "{line}: {shown}");
+    let shown = by("packed", "n % 100");
+    has(&shown, "key mode     packed: SET millstream.key_mode\n");
+    has(&shown, "aggregate: groups by packed\n");
+    assert!(!shown.contains("never"), "{shown}");
+    let shown = by("array", "CAST(n % 100 AS STRING)");
+    has(&shown, "any, for array needs one key of whole numbers, dates or times");
+    has(&shown, "aggregate: groups by wide\n");
+    has(&shown, "never by array as SET millstream.key_mode asks, which needs one key of whole");
+    let shown = by("tiny", "n % 100 * 1000");
+    has(&shown, "tiny, if the keys have a range below 1,024: SET millstream.key_mode");
+    has(&shown, "never by tiny as SET millstream.key_mode asks, which needs a range below 1,024");
+}
+
 #[test]
 fn a_plan_is_shown_with_what_the_workers_did() {
     let dir = Dir::new("analyze");
@@ -249,7 +297,7 @@ fn a_plan_is_shown_with_what_the_workers_did() {
     assert_eq!(of("0 of node 0")[10], "1000", "{shown}");
     assert_eq!(of("1 of node 1")[10], "0", "{shown}");
     assert_eq!(of("skew")[1], "2.00:", "{shown}");
-    assert!(shown.contains("1 aggregate: groups by array\n"), "{shown}");
+    assert!(shown.contains("1 aggregate: groups by tiny\n"), "{shown}");
     let hashed = "SET millstream.key_mode = 'hash';";
     let json = format!("{NUMBERS}{hashed}EXPLAIN (ANALYZE, FORMAT JSON) {query}");
     dir.write("q.sql", &json);

@@ -79,6 +79,8 @@ pub struct Grouped {
     pub epoch_rows: f64,
     /// Rows that a worker folds in a window; infinite where that is not known.
     pub window_rows: f64,
+    /// The part of the rows whose keys are so frequent that their groups travel in a shuffle too.
+    pub frequent: f64,
 }
 
 impl Grouped {
@@ -90,25 +92,35 @@ impl Grouped {
         (workers, beside): (u32, u32),
         epoch: LengthBounds,
     ) -> Option<Self> {
-        let keys = rows.values(&aggregation.keys)?;
-        let group_by = &aggregation.group_by;
-        let (lists, states): (Vec<_>, Vec<_>) =
-            group_by.state_types().into_iter().partition(DataType::is_nested);
-        let key = |(&at, of): (&usize, &DataType)| {
-            let distinct = rows.column(at).distinct_max.unwrap_or(u64::MAX);
-            travelling(of, f64::from(u64::BITS - distinct.leading_zeros()) / 8.0)
-        };
-        let keys_bytes: f64 = aggregation.keys.iter().zip(&group_by.keys).map(key).sum();
-        let row_bytes = row_bytes(&aggregation.input_schema) as f64;
-        let held = group_by.keys.iter().chain(&states).map(value_bytes).sum::<u64>();
+        let groups = rows.values(&aggregation.keys)?.max(1) as f64;
         // The rows of a window end an epoch, if they are all read before its bytes are.
         let windows = rows.windows_max(aggregation).map(|windows| windows.saturating_sub(1).max(1));
         let of_window = rows.rows_max.zip(windows).map_or(f64::INFINITY, |(rows, windows)| {
             rows as f64 / windows as f64 / f64::from(workers)
         });
-        let groups = keys.max(1) as f64;
-        let epoch_rows = epoch_rows(epoch, row_bytes, groups).min(of_window).max(1.0);
-        Some(Self {
+        Some(Self::sized(aggregation, rows, (workers, beside), epoch, (groups, of_window)))
+    }
+
+    /// The same of so many groups in each window, and so many rows of it on each worker.
+    pub fn sized(
+        aggregation: &Aggregation,
+        rows: &Known,
+        (workers, beside): (u32, u32),
+        epoch: LengthBounds,
+        (groups, window_rows): (f64, f64),
+    ) -> Self {
+        let group_by = &aggregation.group_by;
+        let (lists, states): (Vec<_>, Vec<_>) =
+            group_by.state_types().into_iter().partition(DataType::is_nested);
+        let key = |(&at, of): (&usize, &DataType)| {
+            let distinct = rows.column(at).distinct_max.unwrap_or(groups as u64);
+            travelling(of, f64::from(u64::BITS - distinct.leading_zeros()) / 8.0)
+        };
+        let keys_bytes: f64 = aggregation.keys.iter().zip(&group_by.keys).map(key).sum();
+        let row_bytes = row_bytes(&aggregation.input_schema) as f64;
+        let held = group_by.keys.iter().chain(&states).map(value_bytes).sum::<u64>();
+        let epoch_rows = epoch_rows(epoch, row_bytes, groups).min(window_rows).max(1.0);
+        Self {
             workers,
             beside,
             row_bytes,
@@ -118,8 +130,9 @@ impl Grouped {
             held_bytes: (INDEX_BYTES + held) as f64,
             groups,
             epoch_rows,
-            window_rows: of_window,
-        })
+            window_rows,
+            frequent: 0.0,
+        }
     }
 
     /// Groups in a delta of so many rows, for all leaders together.
@@ -163,19 +176,27 @@ impl Grouped {
             let rows = self.window_rows * f64::from(self.workers);
             price.cycles += costs.open * distinct(self.groups, rows) / rows.max(1.0);
         }
+        // What a row costs whose group travels, and one that travels itself.
+        let combined = || {
+            let (groups, sent) = (others / self.combine_factor(), away / self.combine_factor());
+            let bytes = sent * self.group_bytes + away * self.kept_bytes;
+            let kept = if self.kept_bytes > 0.0 { costs.row_of(self.kept_bytes) } else { 0.0 };
+            Price { bytes, cycles: groups * (costs.group + 2.0 * touch) + others * kept }
+        };
+        let alone = || Price {
+            bytes: away * self.row_bytes,
+            cycles: others * costs.row_of(self.row_bytes),
+        };
+        let mut add = |more: Price, part: f64| {
+            price.bytes += part * more.bytes;
+            price.cycles += part * more.cycles;
+        };
         match exchange {
-            Exchange::Merge => {
-                let groups = others / self.combine_factor();
-                let sent = away / self.combine_factor();
-                price.bytes = sent * self.group_bytes + away * self.kept_bytes;
-                price.cycles += groups * (costs.group + 2.0 * touch);
-                if self.kept_bytes > 0.0 {
-                    price.cycles += others * costs.row_of(self.kept_bytes);
-                }
-            }
+            Exchange::Merge => add(combined(), 1.0),
             Exchange::Shuffle if self.workers > 1 => {
-                price.bytes = away * self.row_bytes;
-                price.cycles += costs.route + others * costs.row_of(self.row_bytes);
+                add(combined(), self.frequent);
+                add(alone(), 1.0 - self.frequent);
+                price.cycles += costs.route;
             }
             _ => {}
         }
@@ -326,6 +347,7 @@ mod tests {
             groups: groups as f64,
             epoch_rows: epoch_rows as f64,
             window_rows: epoch_rows as f64,
+            frequent: 0.0,
         }
     }
 

@@ -108,6 +108,8 @@ pub struct OperatorMetrics {
     pub state_bytes: AtomicU64,
     /// How it has found the groups of rows: [`state::KeyModes::bits`].
     pub key_modes: AtomicU64,
+    /// Windows of which it gave out groups.
+    pub windows: AtomicU64,
     /// Rows of a source that were filtered, found and folded in by one loop, by the row as it was
     /// read.
     pub rows_fused: AtomicU64,
@@ -145,6 +147,7 @@ impl Default for OperatorMetrics {
             backpressured_ns: zero(),
             state_bytes: zero(),
             key_modes: zero(),
+            windows: zero(),
             rows_fused: zero(),
             spilled_runs: zero(),
             spilled_bytes: zero(),
@@ -246,6 +249,14 @@ impl Metrics {
     pub(crate) fn set_key_modes(&self, operator: u32, modes: KeyModes) {
         if let Some(operator) = self.operators().get(operator as usize) {
             operator.key_modes.store(modes.bits(), Ordering::Relaxed);
+        }
+    }
+
+    /// Adds windows of which an operator gives out groups.
+    pub(crate) fn count_windows(&self, operator: u32, windows: usize) {
+        Self::add(&self.windows, windows as u64);
+        if let Some(operator) = self.operators().get(operator as usize) {
+            Self::add(&operator.windows, windows as u64);
         }
     }
 

@@ -50,6 +50,8 @@ pub struct OperatorCounters {
     pub state_bytes: u64,
     /// How it has found the groups of rows.
     pub key_modes: KeyModes,
+    /// Windows of which it gave out groups.
+    pub windows: u64,
     /// Rows of a source that were filtered, found and folded in by one loop.
     pub rows_fused: u64,
     /// Runs of what it keeps that were written to disk because they did not fit memory.
@@ -78,7 +80,7 @@ pub struct OperatorCounters {
 }
 
 impl OperatorCounters {
-    const FIELDS: usize = 18;
+    const FIELDS: usize = 19;
 
     fn of(operator: &OperatorMetrics) -> Self {
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -89,6 +91,7 @@ impl OperatorCounters {
             backpressured_ns: load(&operator.backpressured_ns),
             state_bytes: load(&operator.state_bytes),
             key_modes: KeyModes::from_bits(load(&operator.key_modes)),
+            windows: load(&operator.windows),
             rows_fused: load(&operator.rows_fused),
             spilled_runs: load(&operator.spilled_runs),
             spilled_bytes: load(&operator.spilled_bytes),
@@ -112,6 +115,7 @@ impl OperatorCounters {
             self.backpressured_ns,
             self.state_bytes,
             self.key_modes.bits(),
+            self.windows,
             self.rows_fused,
             self.spilled_runs,
             self.spilled_bytes,
@@ -141,6 +145,7 @@ impl OperatorCounters {
             backpressured_ns: word()?,
             state_bytes: word()?,
             key_modes: KeyModes::from_bits(word()?),
+            windows: word()?,
             rows_fused: word()?,
             spilled_runs: word()?,
             spilled_bytes: word()?,
@@ -290,6 +295,7 @@ impl Report {
                 rows_out: counters.rows_out,
                 state_bytes: counters.state_bytes,
                 key_modes: counters.key_modes,
+                windows: counters.windows,
                 rows_fused: counters.rows_fused,
                 spilled_runs: counters.spilled_runs,
                 spilled_bytes: counters.spilled_bytes,
@@ -380,6 +386,7 @@ mod tests {
             backpressured_ns: 4,
             state_bytes: 5,
             key_modes: KeyModes::from_bits(16),
+            windows: 19,
             rows_fused: 17,
             spilled_runs: 6,
             spilled_bytes: 7,

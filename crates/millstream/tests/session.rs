@@ -120,6 +120,8 @@ fn a_session_that_cannot_be_is_refused_with_a_way_out() {
     refused(Session::builder().workers(0), "a node cannot have 0 workers", "1 to 1024");
     let exchang = Session::builder().set("millstream.exchang", "merge");
     refused(exchang, "unknown setting 'millstream.exchang'", "millstream.exchange");
+    let short = Session::builder().set("exchange", "merge");
+    refused(short, "unknown setting 'exchange'", "did you mean 'millstream.exchange'?");
     let quoted = Session::builder().set("millstream.exchange", "it's");
     refused(quoted, "it's", "merge");
 }

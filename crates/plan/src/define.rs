@@ -8,7 +8,7 @@ use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 use crate::catalog::{Entry, Table};
 use crate::computed::Computed;
 use crate::ddl::{ColumnDecl, CreateTable, Origin};
-use crate::diagnostics::Diagnostic;
+use crate::diagnostics::{Diagnostic, nearest};
 use crate::names::with_plain_names;
 use crate::planner::{Failed, Planner, nullable};
 use crate::settings::{Refused, settings};
@@ -127,7 +127,12 @@ impl Planner {
                 Refused::Unknown => {
                     let names = settings().iter().map(|spec| spec.name);
                     let message = format!("unknown setting '{}'", key.text);
-                    Diagnostic::at(key.place, message).nearest("settings", &key.text, names)
+                    let short = names.clone().filter_map(|name| name.strip_prefix("millstream."));
+                    let sought = match nearest(&key.text, &short.collect::<Vec<_>>()) {
+                        Some(near) => format!("millstream.{near}"),
+                        None => key.text.clone(),
+                    };
+                    Diagnostic::at(key.place, message).nearest("settings", &sought, names)
                 }
                 Refused::Value(values) => {
                     let message = format!("'{}' is no value of '{}'", value.text, key.text);

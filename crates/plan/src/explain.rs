@@ -4,6 +4,7 @@ mod analyze;
 pub(crate) mod cost;
 mod estimate;
 mod graph;
+pub(crate) mod modes;
 mod plain;
 mod ran;
 
@@ -14,6 +15,7 @@ use arrow::datatypes::{DataType, Schema, SchemaRef, TimeUnit};
 use channel::cast::Flight;
 use dataflow::job::{Input, Operator, Step, readers};
 use dataflow::source::Source;
+use state::epoch::LengthBounds;
 
 use crate::Workers;
 use crate::catalog::Table;
@@ -36,6 +38,8 @@ pub struct Explain {
     pub(crate) operators: Vec<Operator>,
     pub(crate) needs: Vec<Need>,
     pub(crate) workers: Workers,
+    /// How long epochs may be.
+    pub(crate) epoch: LengthBounds,
 }
 
 /// A query of the plan.
@@ -455,7 +459,9 @@ mod tests {
         assert_eq!(names(2, 9), [("broadcast", (64 + 8) * frame)], "too few for the network");
         assert_eq!(names(4, 0), [("broadcast", (64 + 24) * frame)], "there are no groups");
         assert_eq!(names(4, 9)[1], ("multicast", 9 + 4 * 16 * frame));
-        let explain = Explain { sections: vec![], operators: vec![], needs, workers };
+        let (sections, operators) = (vec![], vec![]);
+        let epoch = InForce::default().job.epoch;
+        let explain = Explain { sections, operators, needs, workers, epoch };
         assert!(explain.text().contains("node 0       8.0 GiB + 2.0 GiB"), "{}", explain.text());
     }
 }

@@ -13,7 +13,7 @@ use state::{GroupBy, StateOptions, Windows};
 use crate::aggregates::{self, AggregateCall};
 use crate::diagnostics::Diagnostic;
 use crate::emit;
-use crate::explain::plain;
+use crate::explain::{modes, plain};
 use crate::relation::{Bounds, Refusal, Relation, Stop, check_key, own};
 use crate::session;
 use crate::several::{groups_several, windows_of};
@@ -76,6 +76,9 @@ impl Weaver<'_> {
             early_ns,
             schema: schema.clone(),
         };
+        if let Some(mode) = modes::forced(&spec.group_by) {
+            self.section.text("key mode", mode);
+        }
         let (exchange, why) = self.lowering.exchange(together, || self.costs(&spec, &edges[0]))?;
         spec.exchange = exchange;
         self.section.text("exchange", format!("{exchange}: {why}"));

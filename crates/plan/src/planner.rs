@@ -482,6 +482,7 @@ impl Planner {
                 operators,
                 needs,
                 workers: self.workers,
+                epoch: self.settings.job.epoch,
             },
             analyzed: None,
             interrupt: self.engine.interrupt.clone(),

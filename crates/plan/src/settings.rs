@@ -131,11 +131,11 @@ const SETTINGS: &[SettingSpec] = &[
     },
     SettingSpec {
         name: "millstream.key_mode",
-        values: "auto, array, ranges, hash, wide",
+        values: "auto, tiny, array, ranges, hash, packed, wide",
         default: "auto",
         doc: "How the group of a row is found, where the keys allow it: at its distance from the \
-              least key, at once or when many rows of neighbours have come; in a hash table of \
-              numbers; in one of bytes.",
+              least key, of few keys, of many, or of many when rows of neighbours have come; in a \
+              hash table of numbers; of several packed into one; of bytes.",
     },
     SettingSpec {
         name: "millstream.multicast",
@@ -416,14 +416,8 @@ fn exchange(text: &str) -> Option<ExchangeChoice> {
 
 /// How groups are found, where that is not left open. Lower case.
 fn key_mode(text: &str) -> Option<Option<KeyMode>> {
-    Some(match text {
-        "auto" => None,
-        "array" => Some(KeyMode::Array),
-        "ranges" => Some(KeyMode::Ranges),
-        "hash" => Some(KeyMode::Hash),
-        "wide" => Some(KeyMode::Wide),
-        _ => return None,
-    })
+    let mut modes = KeyMode::ALL.into_iter().filter(|&mode| mode != KeyMode::One);
+    if text == "auto" { Some(None) } else { modes.find(|mode| mode.name() == text).map(Some) }
 }
 
 /// What happens to rows of frequent keys. Lower case.

@@ -108,6 +108,10 @@ pub trait Accumulator: Send {
         let _ = part;
     }
 
+    /// Says that few groups are to be kept as many are, of which no row takes turns with another
+    /// ([`crate::KeyMode::Tiny`]).
+    fn take_no_turns(&mut self) {}
+
     /// Bytes held.
     fn bytes(&self) -> usize;
 

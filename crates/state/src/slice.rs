@@ -105,10 +105,15 @@ impl Slice {
     /// An empty slice. Keys of types that cannot be grouped are refused with the first rows.
     pub fn new(spec: &Arc<GroupBy>) -> Self {
         let index = Index::new(&spec.keys, spec.options.key_mode, spec.hole_bytes().is_none());
+        let mut accumulators: Vec<_> =
+            spec.aggregates.iter().map(|aggregate| aggregate.create()).collect();
+        if spec.forced_mode() == Some(KeyMode::Array) {
+            accumulators.iter_mut().for_each(|accumulator| accumulator.take_no_turns());
+        }
         Self {
             spec: Arc::clone(spec),
             index,
-            accumulators: spec.aggregates.iter().map(|aggregate| aggregate.create()).collect(),
+            accumulators,
             teller: teller(spec),
             marks: Table::new(),
             started: false,
@@ -258,7 +263,11 @@ impl Slice {
 
     /// How groups are found at the moment.
     pub fn key_mode(&self) -> KeyMode {
-        if self.ranges.is_open() { KeyMode::Ranges } else { self.index.mode() }
+        match self.index.mode() {
+            _ if self.ranges.is_open() => KeyMode::Ranges,
+            KeyMode::Tiny if self.spec.forced_mode() == Some(KeyMode::Array) => KeyMode::Array,
+            mode => mode,
+        }
     }
 
     fn apply(

@@ -179,10 +179,10 @@ proptest! {
         without in batches(0),
         workers in 1usize..4,
     ) {
-        let modes = [None, Some(KeyMode::Array), Some(KeyMode::Hash), Some(KeyMode::Wide)];
+        let modes = [None].into_iter().chain(KeyMode::ALL.map(Some));
         for batches in [with, without] {
             let expected = oracle(&batches);
-            for mode in modes {
+            for mode in modes.clone() {
                 let spec = spec(vec![DataType::Int64], all(), mode);
                 let merged = text(&late_merge(&spec, &batches, workers));
                 prop_assert_eq!(&merged, &expected, "{:?}", mode);
@@ -254,9 +254,43 @@ proptest! {
         let batches: Vec<Batch> = keys.into_iter().map(batch).collect();
         let counts = |row: Vec<String>| row.into_iter().take(2).collect::<Vec<_>>();
         let expected: Vec<_> = oracle(&batches).into_iter().map(counts).collect();
-        for mode in [None, Some(KeyMode::Array), Some(KeyMode::Ranges)] {
+        for mode in [None].into_iter().chain(KeyMode::ALL.map(Some)) {
             let spec = spec(vec![DataType::Int64], vec![count()], mode);
             prop_assert_eq!(&text(&late_merge(&spec, &batches, workers)), &expected, "{:?}", mode);
+        }
+    }
+}
+
+#[test]
+fn a_mode_is_forced_where_it_suits() {
+    use KeyMode::*;
+    let number = |range: i64| -> ArrayRef {
+        Arc::new(Int64Array::from_iter_values((0..4_000).map(|row| row * 7 % range)))
+    };
+    let real = |range| cast(&number(range), &DataType::Float64).unwrap();
+    let text = |range| cast(&number(range), &DataType::Utf8).unwrap();
+    let mode = |keys: &[ArrayRef], force| {
+        let types = keys.iter().map(|key| key.data_type().clone()).collect();
+        let mut slice = Slice::new(&spec(types, vec![count()], force));
+        slice.update_rows(4_000, keys, &[vec![]]).unwrap();
+        slice.update_rows(4_000, keys, &[vec![]]).unwrap();
+        slice.key_mode()
+    };
+    for (keys, by_itself, forced) in [
+        (vec![], One, [One; 7]),
+        (vec![number(100)], Tiny, [Tiny, Tiny, Array, Tiny, Hash, Packed, Wide]),
+        (vec![number(2_000)], Ranges, [Ranges, Ranges, Array, Ranges, Hash, Packed, Wide]),
+        (vec![real(100)], Hash, [Hash, Hash, Hash, Hash, Hash, Packed, Wide]),
+        (
+            vec![number(100), real(100)],
+            Packed,
+            [Packed, Packed, Packed, Packed, Packed, Packed, Wide],
+        ),
+        (vec![text(100), number(100)], Wide, [Wide; 7]),
+    ] {
+        assert_eq!(mode(&keys, None), by_itself, "{keys:?}");
+        for (force, expected) in KeyMode::ALL.into_iter().zip(forced) {
+            assert_eq!(mode(&keys, Some(force)), expected, "{force:?} {keys:?}");
         }
     }
 }
@@ -288,12 +322,12 @@ fn keys_come_back_in_their_types() {
     use DataType::*;
     let dictionary = Dictionary(Box::new(Int32), Box::new(Utf8));
     let single = [
-        (Boolean, KeyMode::Array),
-        (UInt8, KeyMode::Array),
-        (Int16, KeyMode::Array),
-        (Date32, KeyMode::Array),
-        (UInt64, KeyMode::Array),
-        (Timestamp(TimeUnit::Millisecond, Some("+00:00".into())), KeyMode::Array),
+        (Boolean, KeyMode::Tiny),
+        (UInt8, KeyMode::Tiny),
+        (Int16, KeyMode::Tiny),
+        (Date32, KeyMode::Tiny),
+        (UInt64, KeyMode::Tiny),
+        (Timestamp(TimeUnit::Millisecond, Some("+00:00".into())), KeyMode::Tiny),
         (Float64, KeyMode::Hash),
         (Utf8, KeyMode::Wide),
         (LargeUtf8, KeyMode::Wide),

@@ -319,7 +319,9 @@ impl Slices {
         slice.set_array_bytes_max((all / ARRAYS_PART).saturating_sub(others).min(all / ARRAY_PART));
         slice.set_room(budget.saturating_sub(self.bytes));
         let applied = apply(slice);
-        self.modes.insert(slice.key_mode());
+        if !slice.is_empty() {
+            self.modes.insert(slice.key_mode());
+        }
         self.bytes = others + slice.bytes();
         applied
     }

@@ -57,6 +57,11 @@ impl Columns {
 }
 
 impl GroupBy {
+    /// The key mode to use, if one is forced that keys of these types can be found by.
+    pub fn forced_mode(&self) -> Option<KeyMode> {
+        self.options.key_mode.filter(|mode| mode.suits(&self.keys))
+    }
+
     /// The types of the columns of a delta's `states`.
     pub fn state_types(&self) -> Vec<DataType> {
         self.aggregates.iter().flat_map(|aggregate| aggregate.state_types()).collect()

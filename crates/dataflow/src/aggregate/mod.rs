@@ -388,7 +388,7 @@ impl Grouping {
         {
             let windows =
                 if self.has_sessions() { fired.columns.rows() } else { fired.first.into() };
-            Metrics::add(&self.metrics.windows, windows as u64);
+            self.metrics.count_windows(self.tag, windows);
             rows += fired.columns.rows();
             ripe.push(fired);
         }

@@ -15,13 +15,16 @@ impl Explain {
     pub fn analyzed(&self, format: ExplainFormat, ran: &Ran) -> String {
         match format {
             ExplainFormat::Text => {
-                let (ran_text, epochs) = (ran.text(&self.operators()), self.epochs_text(ran));
-                format!("{}\n{ran_text}{epochs}", self.text())
+                let (plan, ran_text) = (self.text(), ran.text(&self.operators()));
+                let (modes, met) = (self.modes_text(ran), self.exchanges_text(ran));
+                format!("{plan}\n{ran_text}{modes}{met}")
             }
             ExplainFormat::Json => {
                 let mut json = self.json();
                 json["ran"] = ran.json(&self.operators());
-                json["ran"]["epochs"] = self.epochs_json(ran);
+                let [epochs, shuffles] = self.exchanges_json(ran);
+                json["ran"]["epochs"] = epochs;
+                json["ran"]["shuffles"] = shuffles;
                 format!("{json:#}\n")
             }
             ExplainFormat::Dot => self.show(format),

@@ -78,6 +78,8 @@ pub struct RanOperator {
     pub state_bytes: u64,
     /// How it has found the groups of rows.
     pub key_modes: KeyModes,
+    /// Windows of which it gave out groups.
+    pub windows: u64,
     /// Rows of a source that were filtered, found and folded in by one loop.
     pub rows_fused: u64,
     /// Runs of what it keeps that were written to disk because they did not fit memory.
@@ -346,6 +348,7 @@ impl Ran {
                 "rows_out": operator.rows_out,
                 "state_bytes": operator.state_bytes,
                 "key_modes": operator.key_modes.names(),
+                "windows": operator.windows,
                 "rows_fused": operator.rows_fused,
                 "spilled_runs": operator.spilled_runs,
                 "spilled_bytes": operator.spilled_bytes,

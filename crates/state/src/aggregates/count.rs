@@ -12,15 +12,13 @@ use arrow::datatypes::{DataType, Int64Type};
 
 use super::{any_column, column};
 use crate::groups::{Groups, Ids};
+use crate::index::TINY_GROUPS;
 use crate::kernel;
 use crate::table::Table;
 use crate::{Accumulator, Aggregate, Folded, Holes, Near, Part, StateError, near};
 
 /// What a group costs, as long as counters are narrow.
 const COUNTER_BYTES: usize = size_of::<u32>();
-/// Up to this many groups a batch is counted in a small table of its own first.
-const LANE_GROUPS: usize = 1 << 10;
-
 #[derive(Debug)]
 pub(super) struct Count {
     /// Whether rows are counted by their argument being not null.
@@ -38,7 +36,13 @@ impl Aggregate for Count {
 
     fn create(&self) -> Box<dyn Accumulator> {
         let counters = Counters::Narrow(Table::new());
-        Box::new(Counts { argument: self.argument, counters, counted: 0, lanes: vec![] })
+        Box::new(Counts {
+            argument: self.argument,
+            counters,
+            counted: 0,
+            lanes: vec![],
+            turns: true,
+        })
     }
 
     fn keeps_arrays(&self) -> bool {
@@ -60,6 +64,8 @@ struct Counts {
     counted: u64,
     /// Scratch of [`kernel::histogram`]; zero between batches.
     lanes: Vec<u32>,
+    /// Whether there may be such.
+    turns: bool,
 }
 
 enum Counters {
@@ -95,8 +101,13 @@ impl Counts {
         }
     }
 
+    /// Whether rows of groups up to `reach` are counted in a small table of their own first.
+    fn are_few(&self, reach: usize, rows: usize) -> bool {
+        self.turns && reach < TINY_GROUPS && rows > 2 * reach
+    }
+
     fn count_rows(&mut self, groups: &Groups) {
-        let few = are_few(groups.reach(), groups.rows());
+        let few = self.are_few(groups.reach(), groups.rows());
         match (groups.ids(), &mut self.counters) {
             (Ids::One { id, rows }, Counters::Narrow(table)) => {
                 // `counted` bounds each counter, so neither the cast nor the addition overflows.
@@ -118,11 +129,6 @@ impl Counts {
             }
         }
     }
-}
-
-/// Whether rows of groups up to `reach` are counted in a small table of their own first.
-fn are_few(reach: usize, rows: usize) -> bool {
-    reach < LANE_GROUPS && rows > 2 * reach
 }
 
 /// Four tables of at least so many zeros side by side.
@@ -188,7 +194,7 @@ impl Accumulator for Counts {
 
     fn update_near(&mut self, args: &[ArrayRef], near: &Near<'_>) -> Option<Folded> {
         let (total, rows) = (near.total_of::<u32>()?, near.rows());
-        let few = are_few(total - 1, rows);
+        let few = self.are_few(total - 1, rows);
         let is_wide = matches!(self.counters, Counters::Wide(_));
         if !args.is_empty() || (is_wide && !few) {
             return None;
@@ -269,6 +275,10 @@ impl Accumulator for Counts {
             }),
             Counters::Wide(table) => table.forget(part),
         }
+    }
+
+    fn take_no_turns(&mut self) {
+        self.turns = false;
     }
 
     fn bytes(&self) -> usize {

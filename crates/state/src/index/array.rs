@@ -9,7 +9,7 @@ use arrow::array::ArrayRef;
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::DataType;
 
-use super::room;
+use super::{TINY_GROUPS, room};
 use crate::table::Table;
 use crate::{Near, Part, RawRows, StateError, vector, words};
 
@@ -99,6 +99,11 @@ impl ArrayIndex {
     /// Whether it covers more than `times` as many keys as there are groups.
     pub(crate) fn is_sparse(&self, groups: usize, times: u64) -> bool {
         self.limit > times.saturating_mul(groups as u64)
+    }
+
+    /// Whether it covers few keys, if any.
+    pub(crate) fn is_tiny(&self) -> bool {
+        self.limit < TINY_GROUPS as u64
     }
 
     /// Whether ids may have holes.

@@ -3,8 +3,9 @@
 //! | mode | keys | ids |
 //! |---|---|---|
 //! | One | none | always 0 |
-//! | Array | an integer-like key in a small range | key − base, with holes; or dense by a table |
-//! | Ranges | the same, of more groups than a cache holds | the same, of rows that wait |
+//! | Tiny | an integer-like key in a range below 1,024 | as Array |
+//! | Array | the same in a larger range | key − base, with holes; or dense by a table |
+//! | Ranges | the same, of more groups than a cache holds | as Array, of rows that wait |
 //! | Hash | one key of at most 64 bits | dense, in order of first appearance |
 //! | Packed | several keys that fit 128 or 256 bits with their null bits | dense |
 //! | Wide | anything else | dense |
@@ -25,6 +26,10 @@ use array::ArrayIndex;
 use hash::{PackedIndex, WordIndex};
 use wide::WideIndex;
 
+/// An array of a smaller range is tiny: a table of so many counters takes turns with three others,
+/// and a first-level cache has room for all four.
+pub(crate) const TINY_GROUPS: usize = 1 << 10;
+
 /// The id of a key that has none.
 pub(crate) const UNKNOWN: u32 = u32::MAX;
 
@@ -33,6 +38,9 @@ pub(crate) const UNKNOWN: u32 = u32::MAX;
 pub enum KeyMode {
     /// No keys: one group.
     One,
+    /// One integer-like key; the group is its distance from a base. There are so few that a
+    /// first-level cache holds four counters for each, at which rows take turns.
+    Tiny,
     /// One integer-like key; the group is its distance from a base.
     Array,
     /// The same, and rows wait until many are of neighbouring groups (partition, then update).
@@ -47,18 +55,33 @@ pub enum KeyMode {
 
 impl KeyMode {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::One, Self::Array, Self::Ranges, Self::Hash, Self::Packed, Self::Wide];
+    pub const ALL: [Self; 7] =
+        [Self::One, Self::Tiny, Self::Array, Self::Ranges, Self::Hash, Self::Packed, Self::Wide];
 
     /// Its name, in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Self::One => "one",
+            Self::Tiny => "tiny",
             Self::Array => "array",
             Self::Ranges => "ranges",
             Self::Hash => "hash",
             Self::Packed => "packed",
             Self::Wide => "wide",
+        }
+    }
+
+    /// Whether keys of these types can be found so, if their values allow it too.
+    pub fn suits(self, keys: &[DataType]) -> bool {
+        match (self, keys) {
+            (Self::One, keys) => keys.is_empty(),
+            (_, []) => false,
+            (Self::Tiny | Self::Array | Self::Ranges, keys) => {
+                matches!(keys, [key] if words::is_integer_like(key))
+            }
+            (Self::Hash, keys) => matches!(keys, [key] if words::bits(key).is_some()),
+            (Self::Packed, keys) => packed(keys).is_some(),
+            (Self::Wide, _) => true,
         }
     }
 }
@@ -108,35 +131,26 @@ pub(crate) enum Index {
 }
 
 impl Index {
-    /// The index that fits keys of these types before a row was seen; `dense` if ids must not have
-    /// holes.
+    /// The index that fits keys of these types before a row was seen, in the mode `force` if it
+    /// suits them; `dense` if ids must not have holes.
     pub(crate) fn new(keys: &[DataType], force: Option<KeyMode>, dense: bool) -> Self {
-        if keys.is_empty() {
-            return Self::One;
-        }
-        if force != Some(KeyMode::Wide) {
-            if let [key] = keys
-                && words::bits(key).is_some()
-            {
-                let array = words::is_integer_like(key) && force != Some(KeyMode::Hash);
-                return if array {
-                    Self::Array(ArrayIndex::new(dense))
-                } else {
-                    Self::Hash(WordIndex::new(key.clone(), 0))
-                };
+        let suits = |mode: KeyMode| mode.suits(keys);
+        let by_itself = [KeyMode::One, KeyMode::Array, KeyMode::Hash, KeyMode::Packed];
+        let mode = force.filter(|&mode| suits(mode));
+        let mode = mode.or_else(|| by_itself.into_iter().find(|&mode| suits(mode)));
+        match mode {
+            Some(KeyMode::One) => Self::One,
+            Some(KeyMode::Tiny | KeyMode::Array | KeyMode::Ranges) => {
+                Self::Array(ArrayIndex::new(dense))
             }
-            if let Some(packed) = PackedIndex::new(keys) {
-                return Self::Packed(packed);
-            }
-            if let Some(packed) = PackedIndex::new(keys) {
-                return Self::PackedWide(packed);
-            }
-        }
-        match WideIndex::new(keys) {
-            Ok(wide) => Self::Wide(wide),
-            Err(_) => Self::Refused(DataType::Struct(
-                keys.iter().map(|key| Field::new("key", key.clone(), true)).collect(),
-            )),
+            Some(KeyMode::Hash) => Self::Hash(WordIndex::new(keys[0].clone(), 0)),
+            Some(KeyMode::Packed) if let Some(packed) = packed(keys) => packed,
+            _ => match WideIndex::new(keys) {
+                Ok(wide) => Self::Wide(wide),
+                Err(_) => Self::Refused(DataType::Struct(
+                    keys.iter().map(|key| Field::new("key", key.clone(), true)).collect(),
+                )),
+            },
         }
     }
 
@@ -211,6 +225,7 @@ impl Index {
         match self {
             Self::One => KeyMode::One,
             Self::Refused(_) => KeyMode::Wide,
+            Self::Array(index) if index.is_tiny() => KeyMode::Tiny,
             Self::Array(_) => KeyMode::Array,
             Self::Hash(_) => KeyMode::Hash,
             Self::Packed(_) | Self::PackedWide(_) => KeyMode::Packed,
@@ -278,6 +293,12 @@ impl Index {
             Self::Wide(index) => index.bytes(),
         }
     }
+}
+
+/// The index of keys that fit 128 or 256 bits with their null bits; `None` of others.
+fn packed(keys: &[DataType]) -> Option<Index> {
+    let narrow = PackedIndex::new(keys).map(Index::Packed);
+    narrow.or_else(|| PackedIndex::new(keys).map(Index::PackedWide))
 }
 
 /// An error if a table of `slots` entries in the place of `table` would grow by more than `room`

@@ -12,9 +12,9 @@
 //! array that turned out sparse.
 
 use super::{ASK_AT, Cursor, SPARSE_MAX, Slice};
-use crate::index::Index;
 use crate::index::array::{ArrayIndex, Span};
 use crate::index::hash::WordIndex;
+use crate::index::{Index, TINY_GROUPS};
 use crate::{KeyMode, StateError, words};
 
 /// A range of so many keys is never too sparse for an array within its share.
@@ -32,7 +32,7 @@ impl Slice {
         match range {
             Some(range)
                 if integer
-                    && self.spec.options.key_mode != Some(KeyMode::Hash)
+                    && self.spec.forced_mode() != Some(KeyMode::Hash)
                     && self.worth_array(range, self.index.total())
                     && range.len().saturating_mul(self.spec.id_bytes() as u64)
                         <= self.room as u64 =>
@@ -54,8 +54,11 @@ impl Slice {
         let range = range.union(covered);
         let downwards = covered.is_some_and(|covered| range.min < covered.min);
         let groups = self.groups() + rows;
-        let forced = matches!(self.spec.options.key_mode, Some(KeyMode::Array | KeyMode::Ranges))
-            && range.len() <= self.range_max();
+        let forced = match self.spec.forced_mode() {
+            Some(KeyMode::Tiny) => range.len() < TINY_GROUPS as u64,
+            Some(KeyMode::Array | KeyMode::Ranges) => range.len() <= self.range_max(),
+            _ => false,
+        };
         if !forced && !self.worth_array(range, groups) {
             let ask_at = ASK_AT.max(groups + groups / 2);
             return self.move_to(Index::Hash(WordIndex::new(self.spec.keys[0].clone(), ask_at)));

@@ -58,7 +58,7 @@ impl Slice {
     /// Whether rows of groups that have been seen may wait.
     pub(super) fn may_wait(&mut self, input: Input<'_>) -> bool {
         let Input::Rows(args) = input else { return false };
-        if self.spec.options.key_mode == Some(KeyMode::Ranges) {
+        if self.spec.forced_mode() == Some(KeyMode::Ranges) {
             self.ranges.start_anew();
         }
         let alone = self.teller.is_some() && args.iter().all(Vec::is_empty);
@@ -69,9 +69,10 @@ impl Slice {
     /// Whether so much memory is updated that it is better to wait.
     pub(super) fn is_far(&self) -> bool {
         let bytes = self.index.total().saturating_mul(self.spec.id_bytes());
-        match self.spec.options.key_mode {
-            Some(mode) => mode == KeyMode::Ranges,
-            None => bytes >= FAR_BYTES,
+        match self.spec.forced_mode() {
+            Some(KeyMode::Ranges) => true,
+            Some(KeyMode::Array) => false,
+            _ => bytes >= FAR_BYTES,
         }
     }
 

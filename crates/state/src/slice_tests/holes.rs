@@ -61,7 +61,7 @@ fn an_aggregate_that_stands_no_holes_sees_none() {
     for keys in [vec![None, None], vec![Some(70), Some(50), None], vec![Some(-9), Some(70)]] {
         let keys: ArrayRef = Arc::new(Int64Array::from(keys));
         slice.update(&[keys], &[vec![]]).unwrap();
-        assert_eq!(slice.key_mode(), KeyMode::Array);
+        assert_eq!(slice.key_mode(), KeyMode::Tiny);
     }
     assert_eq!(text(&delta(&mut slice)), [["", "1"], ["-9", "1"], ["50", "1"], ["70", "1"]]);
 }
