@@ -156,7 +156,7 @@ impl Explain {
         let mut out = String::new();
         for Measured { operator, met, decision } in self.measured(ran) {
             let Decision { merge, shuffle, combine_factor, exchange, .. } = &decision;
-            let name = &self.operators[operator].name;
+            let name = &self.operators()[operator];
             // Writing to a String cannot fail.
             let (now, about) = match met {
                 Met::Merge { epochs, lengths, groups, delta_bytes } => {

@@ -47,13 +47,13 @@ impl Explain {
     /// Lines of groupings that never were in the mode that is forced.
     pub(super) fn modes_text(&self, ran: &Ran) -> String {
         let mut out = String::new();
-        for (at, operator) in self.operators.iter().enumerate() {
+        for ((at, operator), name) in self.operators.iter().enumerate().zip(self.operators()) {
             let OperatorKind::Aggregate(spec) = &operator.kind else { continue };
             let of_this = ran.operators.iter().filter(|one| one.operator == at);
             let modes = of_this.fold(KeyModes::default(), |all, one| all.union(one.key_modes));
             if let Some(missed) = missed(spec, modes) {
                 // Writing to a String cannot fail.
-                let _ = writeln!(out, "  {}: {missed}", operator.name);
+                let _ = writeln!(out, "  {name}: {missed}");
             }
         }
         out
