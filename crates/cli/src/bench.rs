@@ -429,7 +429,7 @@ const LOW_LATENCY: [(&str, &str); 6] = [
     ("millstream.shuffle_wait", "0 s"),
 ];
 
-/// A whole number from one on, which may be written as a power of ten is.
+/// A whole number from one on, also with an exponent: `1e6`.
 fn number(text: &str, most: u64) -> Result<u64, String> {
     let whole = |number: &f64| number.fract() == 0.0 && *number < 2f64.powi(53);
     let number = text.parse().ok();

@@ -76,7 +76,12 @@ fn a_flag_that_would_change_nothing_is_refused() {
         ("cm --sustainable --rows 1e6", "--rows is not of runs by the clock"),
         ("cm --seconds 3", "--seconds is of runs by the clock"),
         ("cm --write a.parquet --set a=b", "--set is not of the rows that --write writes"),
-        ("cm --exchange merge --set millstream.exchange=shuffle", "say the same"),
+        ("cm --set millstream.exchange=shuffle", "use --exchange"),
+        ("cm --credits 8 --set millstream.slots=4", "say the same"),
+        ("limits --write a.parquet", "--write is not of 'bench limits'"),
+        ("shuffle --latency 1e6", "--latency is not of 'bench shuffle'"),
+        ("shuffle --nodes 1", "use --nodes 2"),
+        ("cm --against-one", "use --workers 2 or --nodes 2"),
         ("cm --exchange merge,uppar", "use --workers 2 or --nodes 2"),
         ("cm --rows 1.5", "such as 1000000 or 1e6"),
     ] {

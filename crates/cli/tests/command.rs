@@ -231,7 +231,7 @@ fn a_plan_is_shown_to_programs_too() {
 
 /// What EXPLAIN ANALYZE says of a query over a table of a million rows.
 fn analyzed(settings: &str, query: &str) -> String {
-    let table = "CREATE TABLE t (n BIGINT) WITH (
+    let table = "CREATE TABLE t (n BIGINT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts) WITH (
         'connector' = 'generator', 'rows' = '1000000', 'fields.n.kind' = 'sequence');\n";
     let layout = ["--nodes", "1", "--workers", "2", "--format", "csv"];
     let output = run_sql(&format!("{table}{settings}EXPLAIN ANALYZE {query}"), &layout);
@@ -243,6 +243,8 @@ fn analyzed(settings: &str, query: &str) -> String {
 fn the_other_exchange_is_proposed_if_it_would_have_been_much_cheaper() {
     let all = "SELECT n, count(*) AS c FROM t GROUP BY n";
     let few = "SELECT n % 100 AS k, count(*) AS c FROM t GROUP BY n % 100";
+    let windows = "SELECT window_start, count(*) AS c FROM TUMBLE(TABLE t, DESCRIPTOR(ts),
+        INTERVAL '1' SECOND) GROUP BY window_start, window_end";
     let proposes = |exchange: &str, query: &str| {
         let shown = analyzed(&format!("SET millstream.exchange = '{exchange}';"), query);
         assert!(shown.contains(" rows of a group meet in a delta"), "{shown}");
@@ -255,6 +257,8 @@ fn the_other_exchange_is_proposed_if_it_would_have_been_much_cheaper() {
     assert!(!proposes("shuffle", all));
     assert!(proposes("shuffle", few), "ten thousand rows of each");
     assert!(!proposes("merge", few));
+    assert!(proposes("shuffle", windows), "windows of many rows");
+    assert!(!proposes("merge", windows));
 }
 
 #[test]
@@ -273,8 +277,11 @@ fn a_key_mode_that_is_forced_is_told_and_so_is_one_that_does_not_fit() {
     has(&shown, "aggregate: groups by wide\n");
     has(&shown, "never by array as SET millstream.key_mode asks, which needs one key of whole");
     let shown = by("tiny", "n % 100 * 1000");
-    has(&shown, "tiny, if the keys have a range below 1,024: SET millstream.key_mode");
-    has(&shown, "never by tiny as SET millstream.key_mode asks, which needs a range below 1,024");
+    has(&shown, "tiny, which needs a range of at most 512: SET millstream.key_mode");
+    has(
+        &shown,
+        "never by tiny as SET millstream.key_mode asks, which needs a range of at most 512",
+    );
 }
 
 #[test]

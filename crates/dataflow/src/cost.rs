@@ -9,7 +9,8 @@
 //! | `shuffle` | the rows of others | (n - p) / n × row |
 //! | broadcast | each row to all others | (n / p - 1) × row |
 //!
-//! Others are workers of other processes.
+//! Others are workers of other processes. Of a shuffle, rows of frequent keys that are grouped in
+//! front of it cost what they do by `merge`.
 //!
 //! Within a process nothing travels, but there are other workers all the same: groups are given
 //! away and merged, and rows picked out and copied for whoever takes them. Handing the copy over in
@@ -434,6 +435,19 @@ mod tests {
             }
         }
         assert_eq!(taken.len(), 2, "each is the cheaper one somewhere");
+    }
+
+    #[test]
+    fn rows_of_frequent_keys_cost_what_they_do_by_merge() {
+        let costs = Costs { route: 0.0, doubling: 0.0, ..Costs::default() };
+        let price = |exchange, frequent| {
+            let of = Grouped { frequent, ..grouped(4, 100, 1_000_000) };
+            of.price(exchange, &costs)
+        };
+        let [none, half, all] = [0.0, 0.5, 1.0].map(|part| price(Exchange::Shuffle, part));
+        assert_eq!(all, price(Exchange::Merge, 0.0));
+        assert!(all.cycles < half.cycles && half.cycles < none.cycles, "{all:?} {half:?} {none:?}");
+        assert_eq!(half.bytes, (none.bytes + all.bytes) / 2.0);
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl Weaver<'_> {
             early_ns,
             schema: schema.clone(),
         };
-        if let Some(mode) = modes::forced(&spec.group_by) {
+        if let Some(mode) = modes::text(&spec.group_by) {
             self.section.text("key mode", mode);
         }
         let (exchange, why) = self.lowering.exchange(together, || self.costs(&spec, &edges[0]))?;

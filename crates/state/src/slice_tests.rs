@@ -278,7 +278,9 @@ fn a_mode_is_forced_where_it_suits() {
     };
     for (keys, by_itself, forced) in [
         (vec![], One, [One; 7]),
-        (vec![number(100)], Tiny, [Tiny, Tiny, Array, Tiny, Hash, Packed, Wide]),
+        // Few ranges fill soon: neighbours come together.
+        (vec![number(500)], Tiny, [Tiny, Tiny, Array, Tiny, Hash, Packed, Wide]),
+        (vec![number(600)], Array, [Array, Array, Array, Array, Hash, Packed, Wide]),
         (vec![number(2_000)], Ranges, [Ranges, Ranges, Array, Ranges, Hash, Packed, Wide]),
         (vec![real(100)], Hash, [Hash, Hash, Hash, Hash, Hash, Packed, Wide]),
         (
@@ -292,6 +294,18 @@ fn a_mode_is_forced_where_it_suits() {
         for (force, expected) in KeyMode::ALL.into_iter().zip(forced) {
             assert_eq!(mode(&keys, Some(force)), expected, "{force:?} {keys:?}");
         }
+    }
+}
+
+#[test]
+fn a_mode_that_does_not_fit_the_memory_is_not_forced() {
+    let keys: ArrayRef = Arc::new(Int64Array::from_iter_values((0..1_000).map(|row| row * 100)));
+    for mode in [KeyMode::Array, KeyMode::Ranges] {
+        let mut slice = Slice::new(&spec(vec![DataType::Int64], vec![count()], Some(mode)));
+        slice.set_array_bytes_max(0);
+        slice.set_room(100_000);
+        slice.update(std::slice::from_ref(&keys), &[vec![]]).unwrap();
+        assert_eq!((slice.key_mode(), slice.groups()), (KeyMode::Hash, 1_000));
     }
 }
 

@@ -7,8 +7,7 @@ use crate::failure::Failure;
 const BY_CLOCK: [&str; 2] = ["--seconds", "--window-every"];
 
 /// What sets an option besides `--set`.
-const SETTINGS: [(&str, &str); 4] = [
-    ("--exchange", "millstream.exchange"),
+const SETTINGS: [(&str, &str); 3] = [
     ("--slot-bytes", "millstream.slot_bytes"),
     ("--credits", "millstream.slots"),
     ("--epoch", "millstream.epoch_bytes"),
@@ -19,35 +18,54 @@ impl BenchArgs {
     /// than another.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let given = self.given();
+        let refused = |why: &str, hint: &str| Err(Failure::usage(why, Some(hint)));
         let is_given = |flag: &str| given.contains(&flag);
-        if let Some((what, taken)) = self.taken()
-            && let Some(flag) = given.iter().find(|flag| !taken.contains(flag))
-        {
-            let hint = format!("it takes {}", taken.join(", "));
-            return Err(Failure::usage(&format!("{flag} is not of {what}"), Some(&hint)));
+        match self.taken() {
+            Some((what, taken)) => {
+                if let Some(flag) = given.iter().find(|flag| !taken.contains(flag)) {
+                    let hint = format!("it takes {}", taken.join(", "));
+                    return refused(&format!("{flag} is not of {what}"), &hint);
+                }
+            }
+            None if is_given("--report") => {
+                return refused("--report is of 'bench wire' and 'bench shuffle'", "use --json");
+            }
+            None => {
+                if let Some(flag) = BY_CLOCK.into_iter().find(|&flag| is_given(flag)) {
+                    let why = format!("{flag} is of runs by the clock");
+                    return refused(&why, "add --latency RATE or --sustainable");
+                }
+            }
         }
-        if is_given("--report") && self.taken().is_none() {
-            return Err(Failure::usage("--report is of 'bench wire' and 'bench shuffle'", None));
+        let sets = |key: &str| self.set.iter().any(|(set, _)| set.eq_ignore_ascii_case(key));
+        if sets("millstream.exchange") {
+            return refused("bench sets millstream.exchange itself", "use --exchange");
         }
-        if !self.by_clock()
-            && let Some(flag) = BY_CLOCK.into_iter().find(|&flag| is_given(flag))
-        {
-            let hint = "add --latency RATE or --sustainable";
-            return Err(Failure::usage(&format!("{flag} is of runs by the clock"), Some(hint)));
+        if let Some((flag, key)) = SETTINGS.iter().find(|(flag, key)| is_given(flag) && sets(key)) {
+            return refused(&format!("{flag} and --set {key} say the same"), "leave one out");
         }
-        let both = |(flag, key): &(&str, &str)| {
-            is_given(flag) && self.set.iter().any(|(set, _)| set.eq_ignore_ascii_case(key))
-        };
-        if let Some((flag, key)) = SETTINGS.iter().find(|one| both(one)) {
-            let why = format!("{flag} and --set {key} say the same");
-            return Err(Failure::usage(&why, Some("leave one of them out")));
+        self.check_number()
+    }
+
+    /// An error where there are too few processes or threads.
+    fn check_number(&self) -> Result<(), Failure> {
+        let refused = |why: &str, hint: &str| Err(Failure::usage(why, Some(hint)));
+        let more = "use --workers 2 or --nodes 2";
+        let is_uppar = |exchange: &String| exchange.eq_ignore_ascii_case("uppar");
+        match self.workload {
+            Some(Name::Shuffle) if self.nodes == Some(1) => {
+                refused("one process has nobody to shuffle to", "use --nodes 2")
+            }
+            Some(Name::Limits) if self.workers == Some(1) => {
+                refused("a link has a thread at each end", "use --workers 2")
+            }
+            _ if self.nodes() * self.workers() > 1 => Ok(()),
+            _ if self.exchange.iter().any(is_uppar) => {
+                refused("by uppar one half of the workers partitions, the other aggregates", more)
+            }
+            _ if self.against_one => refused("--against-one compares one worker with more", more),
+            _ => Ok(()),
         }
-        let alone = self.nodes() * self.workers() == 1;
-        if alone && self.exchange.iter().any(|exchange| exchange == "uppar") {
-            let why = "by uppar one half of the workers partitions and the other aggregates";
-            return Err(Failure::usage(why, Some("use --workers 2 or --nodes 2")));
-        }
-        Ok(())
     }
 
     /// What is measured, and all flags that it takes, where these are few.
@@ -60,7 +78,15 @@ impl BenchArgs {
             }
             _ if self.write.is_some() => (
                 "the rows that --write writes",
-                &["--nodes", "--workers", "--rows", "--keys", "--distribution", "--exponent"],
+                &[
+                    "--nodes",
+                    "--workers",
+                    "--rows",
+                    "--keys",
+                    "--distribution",
+                    "--exponent",
+                    "--write",
+                ],
             ),
             _ if self.by_clock() => (
                 "runs by the clock",
@@ -75,6 +101,8 @@ impl BenchArgs {
                     "--credits",
                     "--epoch",
                     "--exchange",
+                    "--latency",
+                    "--sustainable",
                     "--seconds",
                     "--window-every",
                     "--low-latency",
@@ -85,8 +113,7 @@ impl BenchArgs {
         })
     }
 
-    /// Those that were given, but not those by which what is measured is chosen, and how it is
-    /// printed.
+    /// Those that were given, but for how it is printed.
     fn given(&self) -> Vec<&'static str> {
         let all = [
             ("--nodes", self.nodes.is_some()),
@@ -104,10 +131,13 @@ impl BenchArgs {
             ("--against-one", self.against_one),
             ("--against-loop", self.against_loop),
             ("--runs", self.runs.is_some()),
+            ("--latency", self.latency.is_some()),
+            ("--sustainable", self.sustainable),
             ("--seconds", self.seconds.is_some()),
             ("--window-every", self.window_every.is_some()),
             ("--low-latency", self.low_latency),
             ("--set", !self.set.is_empty()),
+            ("--write", self.write.is_some()),
             ("--report", self.report.is_some()),
         ];
         all.into_iter().filter_map(|(flag, given)| given.then_some(flag)).collect()

@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use dataflow::cost::{Costs, Decision, Grouped, Price, decide, value_bytes};
+use dataflow::cost::{Costs, Decision, Grouped, Price, decide};
 use dataflow::job::{Aggregation, Exchange, OperatorKind};
-use dataflow::known::{Known, row_bytes};
+use dataflow::known::Known;
 use serde_json::{Value, json};
 use state::epoch::groups_behind;
 
-use super::{Explain, Ran, RanOperator, human};
+use super::{Explain, Ran, human};
 
 /// Why rows are merged of which nothing is known.
 pub(crate) const UNKNOWN: &str = "each worker aggregates what it reads, so rows do not travel; how \
@@ -65,8 +65,6 @@ enum Met {
         delta_bytes: u64,
     },
     Shuffle {
-        /// Those of the worker that gave out most.
-        windows: u64,
         groups: u64,
     },
 }
@@ -77,12 +75,10 @@ impl Explain {
         let given = Known::of(&self.operators, self.workers.total());
         let of = |(operator, kind): (usize, &OperatorKind)| {
             let OperatorKind::Aggregate(spec) = kind else { return None };
-            let all: Vec<&RanOperator> =
-                ran.operators.iter().filter(|one| one.operator == operator).collect();
             let known = Known::along(self.operators[operator].inputs.first()?, &given);
             let (met, decision) = match spec.exchange {
-                Exchange::Merge => self.merged(spec, &all, &known)?,
-                Exchange::Shuffle => self.shuffled(spec, &all, &known)?,
+                Exchange::Merge => self.merged(spec, ran, operator, &known)?,
+                Exchange::Shuffle => self.shuffled(spec, ran, operator, &known)?,
                 _ => return None,
             };
             Some(Measured { operator, met, decision })
@@ -94,32 +90,28 @@ impl Explain {
     fn merged(
         &self,
         spec: &Aggregation,
-        all: &[&RanOperator],
+        ran: &Ran,
+        operator: usize,
         known: &Known,
     ) -> Option<(Met, Decision)> {
-        let (epochs, groups) = (sum(all, |one| one.epochs), sum(all, |one| one.groups_sent));
+        let sum = |of| ran.sum(operator, of);
+        let (epochs, groups) = (sum(|one| one.epochs), sum(|one| one.groups_sent));
         if epochs == 0 || groups == 0 {
             return None;
         }
-        let delta_bytes = sum(all, |one| one.delta_bytes);
-        let workers = self.workers.total();
-        let others = 1.0 - 1.0 / f64::from(workers);
-        let epoch_rows = sum(all, |one| one.rows_in) as f64 / epochs as f64;
-        let seen = (groups as f64 / epochs as f64 / others).min(epoch_rows);
+        let delta_bytes = sum(|one| one.delta_bytes);
+        let epoch_rows = sum(|one| one.rows_in) as f64 / epochs as f64;
+        let seen = (groups as f64 / epochs as f64 / self.others()).min(epoch_rows);
         let groups_all = known.values(&spec.keys).map_or(f64::INFINITY, |groups| groups as f64);
+        let groups_each = groups_behind(seen, epoch_rows).min(groups_all).max(seen);
         let grouped = Grouped {
-            workers,
-            beside: self.workers.per_node,
-            row_bytes: row_bytes(&spec.input_schema) as f64,
             group_bytes: delta_bytes as f64 / groups as f64,
             kept_bytes: 0.0,
-            held_bytes: spec.group_by.keys.iter().map(value_bytes).sum::<u64>() as f64,
-            groups: groups_behind(seen, epoch_rows).min(groups_all).max(seen),
             epoch_rows,
-            window_rows: f64::INFINITY,
-            frequent: 0.0,
+            ..self.grouped(spec, ran, operator, known, groups_each)
         };
-        let lengths = all.iter().map(|one| one.epoch_bytes).filter(|&bytes| bytes > 0);
+        let of_this = ran.operators.iter().filter(|one| one.operator == operator);
+        let lengths = of_this.map(|one| one.epoch_bytes).filter(|&bytes| bytes > 0);
         let lengths = [lengths.clone().min()?, lengths.max()?];
         let decision = decide(Exchange::Merge, &grouped, &Costs::default(), usize::MAX);
         Some((Met::Merge { epochs, lengths, groups, delta_bytes }, decision))
@@ -130,33 +122,54 @@ impl Explain {
     fn shuffled(
         &self,
         spec: &Aggregation,
-        all: &[&RanOperator],
+        ran: &Ran,
+        operator: usize,
         known: &Known,
     ) -> Option<(Met, Decision)> {
-        let sessions = spec.window.as_ref().is_some_and(|window| window.windows.gap().is_some());
-        let (rows, groups) = (sum(all, |one| one.rows_in), sum(all, |one| one.rows_out));
-        let windows = all.iter().map(|one| one.windows).max()?;
-        if sessions || spec.early_ns.is_some() || rows == 0 || groups == 0 || windows == 0 {
+        let sum = |of| ran.sum(operator, of);
+        let (rows, groups) = (sum(|one| one.rows_in), sum(|one| one.rows_out));
+        if has_sessions(spec) || spec.early_ns.is_some() || self.workers.total() == 1 || rows == 0 {
             return None;
         }
-        let workers = (self.workers.total(), self.workers.per_node);
-        let groups_each = groups as f64 / windows as f64;
-        let rows_each = rows as f64 / windows as f64 / f64::from(workers.0);
-        let sizes = (groups_each, rows_each.max(1.0));
-        let frequent = sum(all, |one| one.rows_combined) as f64 / rows as f64;
-        let grouped =
-            Grouped { frequent, ..Grouped::sized(spec, known, workers, self.epoch, sizes) };
+        let groups_each = groups as f64 / ran.windows(operator)? as f64;
+        // Rows of a worker's own groups are not grouped in front.
+        let frequent = sum(|one| one.rows_combined) as f64 / rows as f64 / self.others();
+        let grouped = Grouped {
+            frequent: frequent.min(1.0),
+            ..self.grouped(spec, ran, operator, known, groups_each)
+        };
         let budget = spec.group_by.options.budget_bytes;
         let decision = decide(Exchange::Shuffle, &grouped, &Costs::default(), budget);
-        Some((Met::Shuffle { windows, groups }, decision))
+        Some((Met::Shuffle { groups }, decision))
+    }
+
+    /// The part of a worker's rows that belongs to others.
+    fn others(&self) -> f64 {
+        1.0 - 1.0 / f64::from(self.workers.total())
+    }
+
+    /// A grouping by its rows and windows, with so many groups in each.
+    fn grouped(
+        &self,
+        spec: &Aggregation,
+        ran: &Ran,
+        operator: usize,
+        known: &Known,
+        groups: f64,
+    ) -> Grouped {
+        let workers = (self.workers.total(), self.workers.per_node);
+        let rows = ran.sum(operator, |one| one.rows_in) as f64 / f64::from(workers.0);
+        let windows = ran.windows(operator).filter(|_| !has_sessions(spec));
+        let window_rows = windows.map_or(f64::INFINITY, |of| (rows / of as f64).max(1.0));
+        Grouped::sized(spec, known, workers, self.epoch, (groups, window_rows))
     }
 
     /// Lines of what groupings came to.
     pub(super) fn exchanges_text(&self, ran: &Ran) -> String {
-        let mut out = String::new();
+        let (mut out, names) = (String::new(), self.operators());
         for Measured { operator, met, decision } in self.measured(ran) {
             let Decision { merge, shuffle, combine_factor, exchange, .. } = &decision;
-            let name = &self.operators()[operator];
+            let name = &names[operator];
             // Writing to a String cannot fail.
             let (now, about) = match met {
                 Met::Merge { epochs, lengths, groups, delta_bytes } => {
@@ -170,9 +183,8 @@ impl Explain {
                     );
                     (Exchange::Merge, "")
                 }
-                Met::Shuffle { windows, groups } => {
-                    let of = if windows == 1 { "window" } else { "windows" };
-                    let _ = writeln!(out, "  {name}: {groups} groups of {windows} {of}");
+                Met::Shuffle { groups } => {
+                    let _ = writeln!(out, "  {name}: groups given out: {groups}");
                     (Exchange::Shuffle, "about ")
                 }
             };
@@ -208,8 +220,7 @@ impl Explain {
                     one["delta_bytes"] = delta_bytes.into();
                     merged.push(one);
                 }
-                Met::Shuffle { windows, groups } => {
-                    one["windows"] = windows.into();
+                Met::Shuffle { groups } => {
                     one["groups"] = groups.into();
                     shuffled.push(one);
                 }
@@ -219,6 +230,7 @@ impl Explain {
     }
 }
 
-fn sum(all: &[&RanOperator], of: fn(&RanOperator) -> u64) -> u64 {
-    all.iter().map(|one| of(one)).sum()
+/// Whether each group has a window of its own.
+fn has_sessions(spec: &Aggregation) -> bool {
+    spec.window.as_ref().is_some_and(|window| window.windows.gap().is_some())
 }

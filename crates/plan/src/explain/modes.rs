@@ -12,33 +12,40 @@ const SET: &str = "SET millstream.key_mode";
 /// What keys a mode is for.
 fn needs(mode: KeyMode) -> &'static str {
     match mode {
-        KeyMode::One => "a grouping without keys",
+        KeyMode::One | KeyMode::Wide => "any keys",
         KeyMode::Tiny | KeyMode::Array | KeyMode::Ranges => {
             "one key of whole numbers, dates or times"
         }
         KeyMode::Hash => "one key of at most 64 bits",
         KeyMode::Packed => "keys of at most 256 bits together, with a bit for the NULL of each",
-        KeyMode::Wide => "a key",
     }
 }
 
-/// What a mode asks of the values of keys that it is for.
-fn allows(mode: KeyMode) -> Option<&'static str> {
+/// What a mode asks beside that.
+fn asks(mode: KeyMode) -> Option<&'static str> {
     match mode {
-        KeyMode::Tiny => Some("a range below 1,024"),
-        KeyMode::Array => Some("a range that fits the memory for state"),
-        KeyMode::Ranges => Some("a range that fits the memory for state, and count(*) alone"),
+        KeyMode::Tiny => Some("a range of at most 512"),
+        KeyMode::Array => Some("a range of at most 128 Mi that fits the memory for state"),
+        KeyMode::Ranges => Some(
+            "count(*) alone, rows of groups that have come before, not of neighbours, and memory \
+             for their array and for rows that wait",
+        ),
         KeyMode::One | KeyMode::Hash | KeyMode::Packed | KeyMode::Wide => None,
     }
 }
 
+/// The mode that is forced, if there are keys.
+fn forced(group_by: &GroupBy) -> Option<KeyMode> {
+    group_by.options.key_mode.filter(|_| !group_by.keys.is_empty())
+}
+
 /// What EXPLAIN says of a mode that is forced.
-pub(crate) fn forced(group_by: &GroupBy) -> Option<String> {
-    let mode = group_by.options.key_mode.filter(|_| !group_by.keys.is_empty())?;
+pub(crate) fn text(group_by: &GroupBy) -> Option<String> {
+    let mode = forced(group_by)?;
     let name = mode.name();
-    Some(match (mode.suits(&group_by.keys), allows(mode)) {
+    Some(match (mode.suits(&group_by.keys), asks(mode)) {
         (true, None) => format!("{name}: {SET}"),
-        (true, Some(range)) => format!("{name}, if the keys have {range}: {SET}"),
+        (true, Some(asked)) => format!("{name}, which needs {asked}: {SET}"),
         (false, _) => format!("any, for {name} needs {}: {SET}", needs(mode)),
     })
 }
@@ -49,9 +56,7 @@ impl Explain {
         let mut out = String::new();
         for ((at, operator), name) in self.operators.iter().enumerate().zip(self.operators()) {
             let OperatorKind::Aggregate(spec) = &operator.kind else { continue };
-            let of_this = ran.operators.iter().filter(|one| one.operator == at);
-            let modes = of_this.fold(KeyModes::default(), |all, one| all.union(one.key_modes));
-            if let Some(missed) = missed(spec, modes) {
+            if let Some(missed) = missed(spec, ran.key_modes(at)) {
                 // Writing to a String cannot fail.
                 let _ = writeln!(out, "  {name}: {missed}");
             }
@@ -63,13 +68,13 @@ impl Explain {
 /// Why a grouping was not in the mode that is forced, if it was in others only.
 fn missed(spec: &Aggregation, modes: KeyModes) -> Option<String> {
     let group_by = &spec.group_by;
-    let mode = group_by.options.key_mode.filter(|_| !group_by.keys.is_empty())?;
+    let mode = forced(group_by)?;
     let name = mode.name();
     if modes == KeyModes::default() || modes.names().contains(&name) {
         return None;
     }
-    let asked = match (mode.suits(&group_by.keys), allows(mode)) {
-        (true, Some(range)) => range,
+    let asked = match (mode.suits(&group_by.keys), asks(mode)) {
+        (true, Some(asked)) => asked,
         _ => needs(mode),
     };
     Some(format!("never by {name} as {SET} asks, which needs {asked}"))

@@ -204,8 +204,21 @@ impl Ran {
         out
     }
 
+    /// Windows of an operator, by the worker that gave out groups of most; `None` if there are
+    /// none.
+    pub(super) fn windows(&self, operator: usize) -> Option<u64> {
+        let of_this = self.operators.iter().filter(|one| one.operator == operator);
+        of_this.map(|one| one.windows).max().filter(|&windows| windows > 0)
+    }
+
+    /// How an operator has found groups on any worker.
+    pub(super) fn key_modes(&self, operator: usize) -> KeyModes {
+        let of_this = self.operators.iter().filter(|one| one.operator == operator);
+        of_this.fold(KeyModes::default(), |all, one| all.union(one.key_modes))
+    }
+
     /// A sum over the workers of what an operator did.
-    fn sum(&self, operator: usize, of: fn(&RanOperator) -> u64) -> u64 {
+    pub(super) fn sum(&self, operator: usize, of: fn(&RanOperator) -> u64) -> u64 {
         self.operators.iter().filter(|one| one.operator == operator).map(of).sum()
     }
 
@@ -230,8 +243,7 @@ impl Ran {
             let _ =
                 writeln!(out, "  {name}: {all} rows came, {handed} handed over within a process");
         }
-        let of_this = self.operators.iter().filter(|one| one.operator == operator);
-        let modes = of_this.fold(KeyModes::default(), |all, one| all.union(one.key_modes));
+        let modes = self.key_modes(operator);
         if modes != KeyModes::default() {
             let _ = writeln!(out, "  {name}: groups by {}", modes.names().join(", "));
         }

@@ -12,13 +12,14 @@ use arrow::datatypes::{DataType, Int64Type};
 
 use super::{any_column, column};
 use crate::groups::{Groups, Ids};
-use crate::index::TINY_GROUPS;
 use crate::kernel;
 use crate::table::Table;
 use crate::{Accumulator, Aggregate, Folded, Holes, Near, Part, StateError, near};
 
 /// What a group costs, as long as counters are narrow.
 const COUNTER_BYTES: usize = size_of::<u32>();
+/// A batch of fewer groups is counted in a small table of its own first.
+const LANE_GROUPS: usize = 1 << 10;
 #[derive(Debug)]
 pub(super) struct Count {
     /// Whether rows are counted by their argument being not null.
@@ -64,7 +65,7 @@ struct Counts {
     counted: u64,
     /// Scratch of [`kernel::histogram`]; zero between batches.
     lanes: Vec<u32>,
-    /// Whether there may be such.
+    /// Whether rows of few groups may take turns at them.
     turns: bool,
 }
 
@@ -103,7 +104,7 @@ impl Counts {
 
     /// Whether rows of groups up to `reach` are counted in a small table of their own first.
     fn are_few(&self, reach: usize, rows: usize) -> bool {
-        self.turns && reach < TINY_GROUPS && rows > 2 * reach
+        self.turns && reach < LANE_GROUPS && rows > 2 * reach
     }
 
     fn count_rows(&mut self, groups: &Groups) {

@@ -9,7 +9,7 @@ use arrow::array::ArrayRef;
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::DataType;
 
-use super::{TINY_GROUPS, room};
+use super::{TINY_KEYS, room};
 use crate::table::Table;
 use crate::{Near, Part, RawRows, StateError, vector, words};
 
@@ -103,7 +103,7 @@ impl ArrayIndex {
 
     /// Whether it covers few keys, if any.
     pub(crate) fn is_tiny(&self) -> bool {
-        self.limit < TINY_GROUPS as u64
+        self.limit <= TINY_KEYS
     }
 
     /// Whether ids may have holes.

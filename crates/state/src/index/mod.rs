@@ -3,7 +3,7 @@
 //! | mode | keys | ids |
 //! |---|---|---|
 //! | One | none | always 0 |
-//! | Tiny | an integer-like key in a range below 1,024 | as Array |
+//! | Tiny | an integer-like key in a range of at most 512 | as Array |
 //! | Array | the same in a larger range | key − base, with holes; or dense by a table |
 //! | Ranges | the same, of more groups than a cache holds | as Array, of rows that wait |
 //! | Hash | one key of at most 64 bits | dense, in order of first appearance |
@@ -26,9 +26,9 @@ use array::ArrayIndex;
 use hash::{PackedIndex, WordIndex};
 use wide::WideIndex;
 
-/// An array of a smaller range is tiny: a table of so many counters takes turns with three others,
-/// and a first-level cache has room for all four.
-pub(crate) const TINY_GROUPS: usize = 1 << 10;
+/// An array of so many keys is tiny: with their NULL, four tables of counters for them fill a
+/// quarter or half of a first-level cache.
+pub(crate) const TINY_KEYS: u64 = 1 << 9;
 
 /// The id of a key that has none.
 pub(crate) const UNKNOWN: u32 = u32::MAX;
@@ -38,8 +38,8 @@ pub(crate) const UNKNOWN: u32 = u32::MAX;
 pub enum KeyMode {
     /// No keys: one group.
     One,
-    /// One integer-like key; the group is its distance from a base. There are so few that a
-    /// first-level cache holds four counters for each, at which rows take turns.
+    /// One integer-like key of few; the group is its distance from a base. Where rows are counted,
+    /// they take turns at four counters for each.
     Tiny,
     /// One integer-like key; the group is its distance from a base.
     Array,

@@ -7,14 +7,14 @@
 //!   the budget, which [`crate::Slices`] sets. Giving out reads all of the range, and beyond that
 //!   it would cost more than the rows that it serves.
 //!
-//! Moving is reading all state and merging it into new accumulators; it happens when sizes double,
-//! so that it costs a constant per group. An emptied slice keeps its mode and memory, but not an
+//! Moving is reading all state and merging it into new accumulators; it happens when there are half
+//! as many groups again, or a range doubles, so that it costs a constant per group. An emptied slice keeps its mode and memory, but not an
 //! array that turned out sparse.
 
 use super::{ASK_AT, Cursor, SPARSE_MAX, Slice};
 use crate::index::array::{ArrayIndex, Span};
 use crate::index::hash::WordIndex;
-use crate::index::{Index, TINY_GROUPS};
+use crate::index::{Index, TINY_KEYS};
 use crate::{KeyMode, StateError, words};
 
 /// A range of so many keys is never too sparse for an array within its share.
@@ -54,11 +54,15 @@ impl Slice {
         let range = range.union(covered);
         let downwards = covered.is_some_and(|covered| range.min < covered.min);
         let groups = self.groups() + rows;
-        let forced = match self.spec.forced_mode() {
-            Some(KeyMode::Tiny) => range.len() < TINY_GROUPS as u64,
-            Some(KeyMode::Array | KeyMode::Ranges) => range.len() <= self.range_max(),
-            _ => false,
+        let most = match self.spec.forced_mode() {
+            Some(KeyMode::Tiny) => TINY_KEYS,
+            Some(KeyMode::Array | KeyMode::Ranges) => self.range_max(),
+            _ => 0,
         };
+        let each = self.spec.id_bytes() as u64;
+        let bytes = range.len().checked_next_power_of_two().map(|len| len.saturating_mul(each));
+        let fits = bytes.is_some_and(|bytes| bytes <= self.room as u64);
+        let forced = range.len() <= most && fits;
         if !forced && !self.worth_array(range, groups) {
             let ask_at = ASK_AT.max(groups + groups / 2);
             return self.move_to(Index::Hash(WordIndex::new(self.spec.keys[0].clone(), ask_at)));
