@@ -8,8 +8,8 @@
 //!   it would cost more than the rows that it serves.
 //!
 //! Moving is reading all state and merging it into new accumulators; it happens when there are half
-//! as many groups again, or a range doubles, so that it costs a constant per group. An emptied slice keeps its mode and memory, but not an
-//! array that turned out sparse.
+//! as many groups again, or a range doubles, so that it costs a constant per group. An emptied
+//! slice keeps its mode and memory, but not an array that turned out sparse.
 
 use super::{ASK_AT, Cursor, SPARSE_MAX, Slice};
 use crate::index::array::{ArrayIndex, Span};
