@@ -19,6 +19,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use millstream::FabricKind;
 use millstream::cluster::{Control, Invitation, LocalLaunch, launch_local};
 
+use self::flags::Given;
 use self::multicast::{MulticastArgs, multicast};
 use self::paper::{PaperArgs, paper};
 use self::predict::{PredictArgs, predict};
@@ -57,6 +58,10 @@ computation. Figures are medians, with the least and the greatest behind.";
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct BenchArgs {
+    // First: each argument that is taken out of what was matched is not there any more.
+    #[command(flatten)]
+    given: Given,
+
     #[command(subcommand)]
     sweep: Option<Sweep>,
 
@@ -64,13 +69,13 @@ pub(crate) struct BenchArgs {
     #[arg(value_enum, required = true)]
     workload: Option<Name>,
 
-    /// Processes that share the work [default: 1; with shuffle, 2, 4 and 8]
-    #[arg(long, value_name = "N", value_parser = nodes)]
-    nodes: Option<u32>,
+    /// Processes that share the work; with shuffle 2, 4 and 8, if it is not said how many
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = nodes)]
+    nodes: u32,
 
-    /// Threads of each process [default: 1; with limits, 2]
-    #[arg(long, value_name = "W", value_parser = workers)]
-    workers: Option<u32>,
+    /// Threads of each process; with limits two
+    #[arg(long, value_name = "W", default_value_t = 1, value_parser = workers)]
+    workers: u32,
 
     /// What carries rows between workers: shm or tcp [default: shm; with wire, all that there are]
     #[arg(long, value_name = "FABRIC")]
@@ -98,8 +103,7 @@ pub(crate) struct BenchArgs {
     #[arg(
         long,
         value_name = "BYTES",
-        value_parser = clap::value_parser!(u64).range(1..=1 << 20),
-        conflicts_with_all = ["latency", "sustainable", "write"]
+        value_parser = clap::value_parser!(u64).range(1..=1 << 20)
     )]
     record_bytes: Option<u64>,
 
@@ -128,9 +132,14 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     against_loop: bool,
 
-    /// How often each thing is measured [default: 5]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    runs: Option<u32>,
+    /// How often each thing is measured
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
+    runs: u32,
 
     /// Measures latency at so many rows a second, of all workers together, which come by the clock
     #[arg(long, value_name = "RATE", value_parser = rate)]
@@ -141,14 +150,13 @@ pub(crate) struct BenchArgs {
     #[arg(long, conflicts_with = "latency")]
     sustainable: bool,
 
-    /// Seconds of each run by the clock [default: 2]
-    #[arg(long, value_name = "S", value_parser = seconds)]
-    seconds: Option<f64>,
+    /// Seconds of each run by the clock
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds)]
+    seconds: f64,
 
-    /// Milliseconds by the clock between the ends of two windows, in runs by the clock [default:
-    /// 100]
-    #[arg(long, value_name = "MS", value_parser = seconds)]
-    window_every: Option<f64>,
+    /// Milliseconds by the clock between the ends of two windows, in runs by the clock
+    #[arg(long, value_name = "MS", default_value_t = 100.0, value_parser = seconds)]
+    window_every: f64,
 
     /// Workers that never sleep, small slots and short epochs
     #[arg(long)]
@@ -159,7 +167,7 @@ pub(crate) struct BenchArgs {
     set: Vec<(String, String)>,
 
     /// Writes the rows that are read to a file, for other programs, instead of measuring
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["latency", "sustainable"])]
+    #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
 
     /// With wire and shuffle: writes the report as a page with plots, and as JSON beside it
@@ -239,7 +247,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
             Some(Name::Shuffle) => return wires::shuffle(args),
             _ => {}
         }
-        let limits = bench::limits::limits(args.workers().max(2), args.runs() as usize);
+        let limits = bench::limits::limits(args.workers.max(2), args.runs as usize);
         let limits = limits.map_err(|error| failed(&error))?;
         print(&if args.json { limits.json() + "\n" } else { limits.to_string() });
         return Ok(ExitCode::SUCCESS);
@@ -260,7 +268,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
             Err(_) => Err(Failure::silent()),
         };
     }
-    let launch = LocalLaunch::new(args.nodes()).map_err(cluster)?;
+    let launch = LocalLaunch::new(args.nodes).map_err(cluster)?;
     let launched = launch_local(launch).map_err(cluster)?;
     let result = args.measured(&plan, &launched.control);
     drop(launched.control);
@@ -270,18 +278,6 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
 }
 
 impl BenchArgs {
-    fn nodes(&self) -> u32 {
-        self.nodes.unwrap_or(1)
-    }
-
-    fn workers(&self) -> u32 {
-        self.workers.unwrap_or(1)
-    }
-
-    fn runs(&self) -> u32 {
-        self.runs.unwrap_or(5)
-    }
-
     /// Whether rows come when they are due.
     fn by_clock(&self) -> bool {
         self.latency.is_some() || self.sustainable
@@ -322,7 +318,7 @@ impl BenchArgs {
         let shorter = self.record_bytes.map_or(1, |bytes| bytes.div_ceil(24));
         let size = Size {
             rows_per_worker: self.rows.unwrap_or(workload.rows_per_worker() / shorter),
-            workers: u64::from(self.nodes()) * u64::from(self.workers()),
+            workers: u64::from(self.nodes) * u64::from(self.workers),
             keys: self.keys.unwrap_or(workload.keys()),
             distribution,
             interval_ns: None,
@@ -344,13 +340,13 @@ impl BenchArgs {
         Ok(Some(Plan {
             workload,
             size,
-            nodes: self.nodes(),
-            workers: self.workers(),
+            nodes: self.nodes,
+            workers: self.workers,
             fabric: self.fabric.unwrap_or_default(),
             exchanges: self.exchange.clone(),
             against_one: self.against_one,
             against_loop: self.against_loop,
-            runs: self.runs(),
+            runs: self.runs,
             settings: profile.into_iter().chain(rings).chain(self.set.iter().cloned()).collect(),
         }))
     }
@@ -362,8 +358,8 @@ impl BenchArgs {
                 let timed = Timed {
                     plan: plan.clone(),
                     rate: self.latency,
-                    seconds: self.seconds.unwrap_or(2.0),
-                    every_s: self.window_every.unwrap_or(100.0) / 1e3,
+                    seconds: self.seconds,
+                    every_s: self.window_every / 1e3,
                 };
                 bench::sustain::run(&timed, control).map(|outcomes| match self.json {
                     true => outcomes.iter().map(|outcome| outcome.json() + "\n").collect(),

@@ -229,12 +229,14 @@ fn a_plan_is_shown_to_programs_too() {
     assert!(dot.contains("  o1 -> o2 [label="), "{dot}");
 }
 
-/// What EXPLAIN ANALYZE says of a query over a table of a million rows.
+/// A table of a million rows.
+const MILLION: &str = "CREATE TABLE t (n BIGINT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts) WITH (
+    'connector' = 'generator', 'rows' = '1000000', 'fields.n.kind' = 'sequence');\n";
+
+/// What EXPLAIN ANALYZE says of a query over it.
 fn analyzed(settings: &str, query: &str) -> String {
-    let table = "CREATE TABLE t (n BIGINT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts) WITH (
-        'connector' = 'generator', 'rows' = '1000000', 'fields.n.kind' = 'sequence');\n";
     let layout = ["--nodes", "1", "--workers", "2", "--format", "csv"];
-    let output = run_sql(&format!("{table}{settings}EXPLAIN ANALYZE {query}"), &layout);
+    let output = run_sql(&format!("{MILLION}{settings}EXPLAIN ANALYZE {query}"), &layout);
     assert_ends(&output, 0);
     text(&output.stdout).to_owned()
 }
@@ -259,6 +261,16 @@ fn the_other_exchange_is_proposed_if_it_would_have_been_much_cheaper() {
     assert!(!proposes("merge", few));
     assert!(proposes("shuffle", windows), "windows of many rows");
     assert!(!proposes("merge", windows));
+    let json = run_sql(
+        &format!(
+            "{MILLION}SET millstream.exchange = 'shuffle';EXPLAIN (ANALYZE, FORMAT JSON) {few}"
+        ),
+        &["--nodes", "1", "--workers", "2", "--format", "csv"],
+    );
+    let json = text(&json.stdout).replace("\"\"", "\"");
+    for part in ["\"shuffles\": [", "\"cheaper\": \"merge\"", "\"groups\": 100"] {
+        assert!(json.contains(part), "{part}: {json}");
+    }
 }
 
 #[test]

@@ -148,7 +148,7 @@ impl Grouped {
 
     /// The part of what a worker reads that belongs to others.
     fn of_others(&self) -> f64 {
-        1.0 - 1.0 / f64::from(self.workers.max(1))
+        of_others(self.workers)
     }
 
     /// The part of what a worker reads that belongs to workers of other processes.
@@ -203,6 +203,11 @@ impl Grouped {
         }
         price
     }
+}
+
+/// The part of what one of so many workers reads that belongs to the others.
+pub fn of_others(workers: u32) -> f64 {
+    1.0 - 1.0 / f64::from(workers.max(1))
 }
 
 /// Rows of an epoch, whose length has settled, if a row has so many bytes and there are so many

@@ -179,6 +179,13 @@ pub struct Aggregation {
     pub schema: SchemaRef,
 }
 
+impl Aggregation {
+    /// Whether each group has a window of its own.
+    pub fn has_sessions(&self) -> bool {
+        self.window.as_ref().is_some_and(|window| window.windows.gap().is_some())
+    }
+}
+
 /// What is said of rows of a window that may change.
 pub const EARLY: &str = "early";
 

@@ -1,7 +1,44 @@
 //! Flags that were given and would change nothing, or say two things at once.
 
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+
 use super::{BenchArgs, Name};
 use crate::failure::Failure;
+
+/// How something is printed, which is asked of everything.
+const PRINTED: [&str; 2] = ["json", "log"];
+
+/// The flags that were given, but for those of printing.
+#[derive(Debug)]
+pub(super) struct Given(Vec<String>);
+
+impl Args for Given {
+    fn augment_args(command: Command) -> Command {
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        command
+    }
+}
+
+impl FromArgMatches for Given {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let all = BenchArgs::augment_args(Command::new("bench"));
+        let flags = all.get_arguments().filter_map(|argument| {
+            let flag = argument.get_long().filter(|flag| !PRINTED.contains(flag))?;
+            let source = matches.value_source(argument.get_id().as_str());
+            (source == Some(ValueSource::CommandLine)).then(|| format!("--{flag}"))
+        });
+        Ok(Self(flags.collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
 
 /// What only runs by the clock know.
 const BY_CLOCK: [&str; 2] = ["--seconds", "--window-every"];
@@ -13,16 +50,22 @@ const SETTINGS: [(&str, &str); 3] = [
     ("--epoch", "millstream.epoch_bytes"),
 ];
 
+impl Given {
+    fn has(&self, flag: &str) -> bool {
+        self.0.iter().any(|given| given == flag)
+    }
+}
+
 impl BenchArgs {
     /// An error for the first flag that what is measured does not take, or that says something else
     /// than another.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        let given = self.given();
         let refused = |why: &str, hint: &str| Err(Failure::usage(why, Some(hint)));
-        let is_given = |flag: &str| given.contains(&flag);
+        let is_given = |flag: &str| self.given.has(flag);
         match self.taken() {
             Some((what, taken)) => {
-                if let Some(flag) = given.iter().find(|flag| !taken.contains(flag)) {
+                if let Some(flag) = self.given.0.iter().find(|flag| !taken.contains(&flag.as_str()))
+                {
                     let hint = format!("it takes {}", taken.join(", "));
                     return refused(&format!("{flag} is not of {what}"), &hint);
                 }
@@ -53,13 +96,13 @@ impl BenchArgs {
         let more = "use --workers 2 or --nodes 2";
         let is_uppar = |exchange: &String| exchange.eq_ignore_ascii_case("uppar");
         match self.workload {
-            Some(Name::Shuffle) if self.nodes == Some(1) => {
+            Some(Name::Shuffle) if self.nodes == 1 && self.given.has("--nodes") => {
                 refused("one process has nobody to shuffle to", "use --nodes 2")
             }
-            Some(Name::Limits) if self.workers == Some(1) => {
+            Some(Name::Limits) if self.workers == 1 && self.given.has("--workers") => {
                 refused("a link has a thread at each end", "use --workers 2")
             }
-            _ if self.nodes() * self.workers() > 1 => Ok(()),
+            _ if self.nodes * self.workers > 1 => Ok(()),
             _ if self.exchange.iter().any(is_uppar) => {
                 refused("by uppar one half of the workers partitions, the other aggregates", more)
             }
@@ -111,35 +154,5 @@ impl BenchArgs {
             ),
             _ => return None,
         })
-    }
-
-    /// Those that were given, but for how it is printed.
-    fn given(&self) -> Vec<&'static str> {
-        let all = [
-            ("--nodes", self.nodes.is_some()),
-            ("--workers", self.workers.is_some()),
-            ("--fabric", self.fabric.is_some()),
-            ("--rows", self.rows.is_some()),
-            ("--keys", self.keys.is_some()),
-            ("--distribution", self.distribution.is_some()),
-            ("--exponent", self.exponent.is_some()),
-            ("--record-bytes", self.record_bytes.is_some()),
-            ("--slot-bytes", self.slot_bytes.is_some()),
-            ("--credits", self.credits.is_some()),
-            ("--epoch", self.epoch.is_some()),
-            ("--exchange", !self.exchange.is_empty()),
-            ("--against-one", self.against_one),
-            ("--against-loop", self.against_loop),
-            ("--runs", self.runs.is_some()),
-            ("--latency", self.latency.is_some()),
-            ("--sustainable", self.sustainable),
-            ("--seconds", self.seconds.is_some()),
-            ("--window-every", self.window_every.is_some()),
-            ("--low-latency", self.low_latency),
-            ("--set", !self.set.is_empty()),
-            ("--write", self.write.is_some()),
-            ("--report", self.report.is_some()),
-        ];
-        all.into_iter().filter_map(|(flag, given)| given.then_some(flag)).collect()
     }
 }

@@ -23,7 +23,7 @@ pub(super) fn wire(args: &BenchArgs) -> Result<ExitCode, Failure> {
     let usual = [FabricKind::Shm, FabricKind::Tcp, FabricKind::Verbs];
     let kinds = args.fabric.map_or(usual.to_vec(), |kind| vec![kind]);
     let transports: Vec<Transport> = kinds.into_iter().map(Transport::of).collect();
-    let effort = Effort { runs: args.runs() as usize, ..Effort::default() };
+    let effort = Effort { runs: args.runs as usize, ..Effort::default() };
     let report = bench::wire::measure(&transports, effort)
         .map_err(|error| Failure::runtime(&error.to_string(), None))?;
     tell(&report, args.json, args.report.as_deref())
@@ -40,7 +40,7 @@ pub(super) fn shuffle(args: &BenchArgs) -> Result<ExitCode, Failure> {
         return section.map(|_| ExitCode::SUCCESS).map_err(|_| Failure::silent());
     }
     writable(args.report.as_deref())?;
-    let nodes = args.nodes.map_or(NODES.to_vec(), |nodes| vec![nodes]);
+    let nodes = if args.nodes > 1 { vec![args.nodes] } else { NODES.to_vec() };
     let mut sections = Vec::new();
     for nodes in nodes {
         let launch = LocalLaunch::new(nodes).map_err(cluster)?;
@@ -79,7 +79,7 @@ fn section(args: &BenchArgs, control: &Control) -> Result<Section, Failure> {
         rank: control.rank() as usize,
         nodes: control.nodes() as usize,
         rows: args.rows.unwrap_or(ROWS),
-        runs: args.runs() as usize,
+        runs: args.runs as usize,
     };
     let gather = |step: &str, bytes| {
         control.all_gather(step, bytes).map_err(|error: ClusterError| error.to_string())

@@ -59,8 +59,8 @@ impl Front {
     /// For a grouping that gains by it: one whose groups have a bound, however many rows there are.
     pub(super) fn of(spec: &Aggregation, place: &Place) -> Option<Self> {
         let choice = place.settings.frequent_keys;
-        let sessions = spec.window.as_ref().is_some_and(|window| window.windows.gap().is_some());
-        let fits = spec.exchange == Exchange::Shuffle && !spec.keys.is_empty() && !sessions;
+        let fits =
+            spec.exchange == Exchange::Shuffle && !spec.keys.is_empty() && !spec.has_sessions();
         let states = spec.group_by.state_types();
         let bounded =
             states.iter().all(|of| of.primitive_width().is_some() || *of == DataType::Boolean);

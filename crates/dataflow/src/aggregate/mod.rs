@@ -387,17 +387,12 @@ impl Grouping {
             && let Some(fired) = merged.fire(watermark)?
         {
             let windows =
-                if self.has_sessions() { fired.columns.rows() } else { fired.first.into() };
+                if self.spec.has_sessions() { fired.columns.rows() } else { fired.first.into() };
             self.metrics.count_windows(self.tag, windows);
             rows += fired.columns.rows();
             ripe.push(fired);
         }
         Ok(ripe)
-    }
-
-    /// Whether each group has a window of its own.
-    fn has_sessions(&self) -> bool {
-        self.spec.window.as_ref().is_some_and(|window| window.windows.gap().is_some())
     }
 
     fn sort_out(&self, batch: &RecordBatch, met: &Int64Array) -> Result<Sorted, DataflowError> {

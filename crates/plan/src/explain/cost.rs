@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use dataflow::cost::{Costs, Decision, Grouped, Price, decide};
-use dataflow::job::{Aggregation, Exchange, OperatorKind};
+use dataflow::cost::{Costs, Decision, Grouped, Price, decide, of_others};
+use dataflow::job::{Aggregation, Exchange, Operator, OperatorKind};
 use dataflow::known::Known;
 use serde_json::{Value, json};
 use state::epoch::groups_behind;
 
-use super::{Explain, Ran, human};
+use super::{Explain, Ran, RanOperator, human};
 
 /// Why rows are merged of which nothing is known.
 pub(crate) const UNKNOWN: &str = "each worker aggregates what it reads, so rows do not travel; how \
@@ -69,49 +69,44 @@ enum Met {
     },
 }
 
-impl Explain {
-    /// What each grouping came to that merges, or shuffles its rows.
-    fn measured(&self, ran: &Ran) -> Vec<Measured> {
-        let given = Known::of(&self.operators, self.workers.total());
-        let of = |(operator, kind): (usize, &OperatorKind)| {
-            let OperatorKind::Aggregate(spec) = kind else { return None };
-            let known = Known::along(self.operators[operator].inputs.first()?, &given);
-            let (met, decision) = match spec.exchange {
-                Exchange::Merge => self.merged(spec, ran, operator, &known)?,
-                Exchange::Shuffle => self.shuffled(spec, ran, operator, &known)?,
-                _ => return None,
-            };
-            Some(Measured { operator, met, decision })
+/// A grouping that has run.
+struct Grouping<'a> {
+    explain: &'a Explain,
+    ran: &'a Ran,
+    operator: usize,
+    spec: &'a Aggregation,
+    /// What was known of its rows.
+    known: Known,
+}
+
+impl Grouping<'_> {
+    fn measured(&self) -> Option<Measured> {
+        let (met, decision) = match self.spec.exchange {
+            Exchange::Merge => self.merged()?,
+            Exchange::Shuffle => self.shuffled()?,
+            _ => return None,
         };
-        let kinds = self.operators.iter().map(|operator| &operator.kind);
-        kinds.enumerate().filter_map(of).collect()
+        Some(Measured { operator: self.operator, met, decision })
     }
 
-    fn merged(
-        &self,
-        spec: &Aggregation,
-        ran: &Ran,
-        operator: usize,
-        known: &Known,
-    ) -> Option<(Met, Decision)> {
-        let sum = |of| ran.sum(operator, of);
-        let (epochs, groups) = (sum(|one| one.epochs), sum(|one| one.groups_sent));
+    fn merged(&self) -> Option<(Met, Decision)> {
+        let (epochs, groups) = (self.sum(|one| one.epochs), self.sum(|one| one.groups_sent));
         if epochs == 0 || groups == 0 {
             return None;
         }
-        let delta_bytes = sum(|one| one.delta_bytes);
-        let epoch_rows = sum(|one| one.rows_in) as f64 / epochs as f64;
-        let seen = (groups as f64 / epochs as f64 / self.others()).min(epoch_rows);
-        let groups_all = known.values(&spec.keys).map_or(f64::INFINITY, |groups| groups as f64);
-        let groups_each = groups_behind(seen, epoch_rows).min(groups_all).max(seen);
+        let delta_bytes = self.sum(|one| one.delta_bytes);
+        let epoch_rows = self.sum(|one| one.rows_in) as f64 / epochs as f64;
+        let seen = (groups as f64 / epochs as f64 / self.of_others()).min(epoch_rows);
+        let known = self.known.values(&self.spec.keys);
+        let groups_all = known.map_or(f64::INFINITY, |groups| groups as f64);
         let grouped = Grouped {
             group_bytes: delta_bytes as f64 / groups as f64,
             kept_bytes: 0.0,
             epoch_rows,
-            ..self.grouped(spec, ran, operator, known, groups_each)
+            ..self.grouped(groups_behind(seen, epoch_rows).min(groups_all).max(seen))
         };
-        let of_this = ran.operators.iter().filter(|one| one.operator == operator);
-        let lengths = of_this.map(|one| one.epoch_bytes).filter(|&bytes| bytes > 0);
+        let lengths = self.ran.of(self.operator).map(|one| one.epoch_bytes);
+        let lengths = lengths.filter(|&bytes| bytes > 0);
         let lengths = [lengths.clone().min()?, lengths.max()?];
         let decision = decide(Exchange::Merge, &grouped, &Costs::default(), usize::MAX);
         Some((Met::Merge { epochs, lengths, groups, delta_bytes }, decision))
@@ -119,49 +114,53 @@ impl Explain {
 
     /// Nothing of sessions, of which each group has its own, nor of windows that are looked at
     /// before they end, whose groups come several times.
-    fn shuffled(
-        &self,
-        spec: &Aggregation,
-        ran: &Ran,
-        operator: usize,
-        known: &Known,
-    ) -> Option<(Met, Decision)> {
-        let sum = |of| ran.sum(operator, of);
-        let (rows, groups) = (sum(|one| one.rows_in), sum(|one| one.rows_out));
-        if has_sessions(spec) || spec.early_ns.is_some() || self.workers.total() == 1 || rows == 0 {
+    fn shuffled(&self) -> Option<(Met, Decision)> {
+        let Self { ran, spec, .. } = self;
+        let (rows, groups) = (self.sum(|one| one.rows_in), self.sum(|one| one.rows_out));
+        let alone = self.explain.workers.total() == 1;
+        if spec.has_sessions() || spec.early_ns.is_some() || alone || rows == 0 {
             return None;
         }
-        let groups_each = groups as f64 / ran.windows(operator)? as f64;
         // Rows of a worker's own groups are not grouped in front.
-        let frequent = sum(|one| one.rows_combined) as f64 / rows as f64 / self.others();
+        let frequent = self.sum(|one| one.rows_combined) as f64 / rows as f64 / self.of_others();
         let grouped = Grouped {
             frequent: frequent.min(1.0),
-            ..self.grouped(spec, ran, operator, known, groups_each)
+            ..self.grouped(groups as f64 / ran.windows(self.operator)? as f64)
         };
         let budget = spec.group_by.options.budget_bytes;
         let decision = decide(Exchange::Shuffle, &grouped, &Costs::default(), budget);
         Some((Met::Shuffle { groups }, decision))
     }
 
-    /// The part of a worker's rows that belongs to others.
-    fn others(&self) -> f64 {
-        1.0 - 1.0 / f64::from(self.workers.total())
+    fn sum(&self, of: fn(&RanOperator) -> u64) -> u64 {
+        self.ran.sum(self.operator, of)
     }
 
-    /// A grouping by its rows and windows, with so many groups in each.
-    fn grouped(
-        &self,
-        spec: &Aggregation,
-        ran: &Ran,
-        operator: usize,
-        known: &Known,
-        groups: f64,
-    ) -> Grouped {
-        let workers = (self.workers.total(), self.workers.per_node);
-        let rows = ran.sum(operator, |one| one.rows_in) as f64 / f64::from(workers.0);
-        let windows = ran.windows(operator).filter(|_| !has_sessions(spec));
+    fn of_others(&self) -> f64 {
+        of_others(self.explain.workers.total())
+    }
+
+    /// What its rows and windows say, with so many groups in each window.
+    fn grouped(&self, groups: f64) -> Grouped {
+        let Explain { workers, epoch, .. } = self.explain;
+        let rows = self.sum(|one| one.rows_in) as f64 / f64::from(workers.total());
+        let windows = self.ran.windows(self.operator).filter(|_| !self.spec.has_sessions());
         let window_rows = windows.map_or(f64::INFINITY, |of| (rows / of as f64).max(1.0));
-        Grouped::sized(spec, known, workers, self.epoch, (groups, window_rows))
+        let workers = (workers.total(), workers.per_node);
+        Grouped::sized(self.spec, &self.known, workers, *epoch, (groups, window_rows))
+    }
+}
+
+impl Explain {
+    /// What each grouping came to that merges, or shuffles its rows.
+    fn measured(&self, ran: &Ran) -> Vec<Measured> {
+        let given = Known::of(&self.operators, self.workers.total());
+        let of = |(operator, one): (usize, &Operator)| {
+            let OperatorKind::Aggregate(spec) = &one.kind else { return None };
+            let known = Known::along(one.inputs.first()?, &given);
+            Grouping { explain: self, ran, operator, spec, known }.measured()
+        };
+        self.operators.iter().enumerate().filter_map(of).collect()
     }
 
     /// Lines of what groupings came to.
@@ -228,9 +227,4 @@ impl Explain {
         }
         [merged.into(), shuffled.into()]
     }
-}
-
-/// Whether each group has a window of its own.
-fn has_sessions(spec: &Aggregation) -> bool {
-    spec.window.as_ref().is_some_and(|window| window.windows.gap().is_some())
 }

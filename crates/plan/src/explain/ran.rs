@@ -204,22 +204,25 @@ impl Ran {
         out
     }
 
+    /// What an operator did on each worker.
+    pub(super) fn of(&self, operator: usize) -> impl Iterator<Item = &RanOperator> + Clone {
+        self.operators.iter().filter(move |one| one.operator == operator)
+    }
+
     /// Windows of an operator, by the worker that gave out groups of most; `None` if there are
     /// none.
     pub(super) fn windows(&self, operator: usize) -> Option<u64> {
-        let of_this = self.operators.iter().filter(|one| one.operator == operator);
-        of_this.map(|one| one.windows).max().filter(|&windows| windows > 0)
+        self.of(operator).map(|one| one.windows).max().filter(|&windows| windows > 0)
     }
 
     /// How an operator has found groups on any worker.
     pub(super) fn key_modes(&self, operator: usize) -> KeyModes {
-        let of_this = self.operators.iter().filter(|one| one.operator == operator);
-        of_this.fold(KeyModes::default(), |all, one| all.union(one.key_modes))
+        self.of(operator).fold(KeyModes::default(), |all, one| all.union(one.key_modes))
     }
 
     /// A sum over the workers of what an operator did.
     pub(super) fn sum(&self, operator: usize, of: fn(&RanOperator) -> u64) -> u64 {
-        self.operators.iter().filter(|one| one.operator == operator).map(of).sum()
+        self.of(operator).map(of).sum()
     }
 
     /// Lines of how an operator found the groups of its rows, and of those that did not stay where
@@ -274,12 +277,10 @@ impl Ran {
         };
         titles.extend(if live { &["watermark", "lag"][..] } else { &[] });
         let line = |(at, name): (usize, &String)| {
-            let all: Vec<&RanOperator> =
-                self.operators.iter().filter(|operator| operator.operator == at).collect();
-            let sum = |of: fn(&RanOperator) -> u64| all.iter().map(|one| of(one)).sum::<u64>();
+            let sum = |of| self.sum(at, of);
             let (busy, waiting) = (sum(|one| one.busy_ns), sum(|one| one.backpressured_ns));
             let idle = all_ns.saturating_sub(busy + waiting);
-            let rows: Vec<u64> = all.iter().map(|one| one.rows_in).collect();
+            let rows: Vec<u64> = self.of(at).map(|one| one.rows_in).collect();
             let mut cells: Vec<String> =
                 [busy, waiting, idle].map(|ns| format!("{:.0} %", percent(ns, all_ns))).into();
             cells.push(self.number(sum(|one| one.rows_in)));
@@ -289,7 +290,7 @@ impl Ran {
                 cells.push(human(sum(|one| one.state_bytes)));
             }
             // Workers whose input has ended have none.
-            let least = all.iter().filter_map(|one| one.watermark_ms).min();
+            let least = self.of(at).filter_map(|one| one.watermark_ms).min();
             cells.extend(self.time(least).into_iter().flatten());
             (name.clone(), cells)
         };

@@ -402,12 +402,19 @@ pub(crate) struct PackedIndex<K: Packed> {
     packed: Vec<K>,
 }
 
+/// Bits of the widest number that keys are packed into.
+pub(crate) const PACKED_BITS_MAX: u32 = <[u64; 4] as Packed>::BITS;
+
+/// Bits of keys in one number, a bit of each for NULL; `None` if one has no fixed width.
+pub(crate) fn packed_bits(keys: &[DataType]) -> Option<u32> {
+    keys.iter().map(|key| words::bits(key).map(|bits| bits + 1)).sum()
+}
+
 impl<K: Packed> PackedIndex<K> {
     /// `None` if the keys do not fit.
     pub(crate) fn new(keys: &[DataType]) -> Option<Self> {
-        let bits = keys.iter().map(|key| words::bits(key).map(|bits| bits + 1));
-        let bits = bits.sum::<Option<u32>>()?;
-        (bits <= K::BITS).then(|| Self { index: HashIndex::new(), scratch: vec![], packed: vec![] })
+        let fits = packed_bits(keys)? <= K::BITS;
+        fits.then(|| Self { index: HashIndex::new(), scratch: vec![], packed: vec![] })
     }
 
     /// Appends the id of each row to `out`.

@@ -23,7 +23,7 @@ use arrow::datatypes::{DataType, Field};
 use crate::table::{Plain, Table};
 use crate::{Part, StateError, words};
 use array::ArrayIndex;
-use hash::{PackedIndex, WordIndex};
+use hash::{PACKED_BITS_MAX, PackedIndex, WordIndex, packed_bits};
 use wide::WideIndex;
 
 /// An array of so many keys is tiny: with their NULL, four tables of counters for them fill a
@@ -80,7 +80,7 @@ impl KeyMode {
                 matches!(keys, [key] if words::is_integer_like(key))
             }
             (Self::Hash, keys) => matches!(keys, [key] if words::bits(key).is_some()),
-            (Self::Packed, keys) => packed(keys).is_some(),
+            (Self::Packed, keys) => packed_bits(keys).is_some_and(|bits| bits <= PACKED_BITS_MAX),
             (Self::Wide, _) => true,
         }
     }

@@ -59,10 +59,7 @@ impl Slice {
             Some(KeyMode::Array | KeyMode::Ranges) => self.range_max(),
             _ => 0,
         };
-        let each = self.spec.id_bytes() as u64;
-        let bytes = range.len().checked_next_power_of_two().map(|len| len.saturating_mul(each));
-        let fits = bytes.is_some_and(|bytes| bytes <= self.room as u64);
-        let forced = range.len() <= most && fits;
+        let forced = range.len() <= most && self.array_bytes(range) <= self.room as u64;
         if !forced && !self.worth_array(range, groups) {
             let ask_at = ASK_AT.max(groups + groups / 2);
             return self.move_to(Index::Hash(WordIndex::new(self.spec.keys[0].clone(), ask_at)));
@@ -88,15 +85,18 @@ impl Slice {
         self.spec.options.array_range_max.min(1 << 30) as u64
     }
 
+    /// Bytes of an array for a range that is not beyond [`Slice::range_max`].
+    fn array_bytes(&self, range: Span) -> u64 {
+        (range.len() + 1).next_power_of_two().saturating_mul(self.spec.id_bytes() as u64)
+    }
+
     fn worth_array(&self, range: Span, groups: usize) -> bool {
         let len = range.len();
         let sparse = |times: u64| len > times.saturating_mul(groups as u64);
         if len > self.range_max() {
             return false;
         }
-        let each = self.spec.id_bytes() as u64;
-        let bytes = (len + 1).next_power_of_two().saturating_mul(each);
-        let affordable = bytes <= self.array_bytes_max as u64;
+        let affordable = self.array_bytes(range) <= self.array_bytes_max as u64;
         !sparse(SPARSE_MAX) || (affordable && (len <= RANGE_FREE || !sparse(SPARSER_MAX)))
     }
 
