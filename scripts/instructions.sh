@@ -29,7 +29,8 @@ table="# Instructions of each of the innermost loops, by scripts/instructions.sh
 for loop in ring:16384 dense:1048576 fused:1048576 looked:1048576 hashed:1048576 hashed-large:1048576 merge:262144 \
   gather:1048576 gather-long:1048576 switch:65536; do
   name=${loop%%:*} times=${loop##*:}
-  each=$(awk -v all="$(count "$name" "$times")" -v times="$times" 'BEGIN { printf "%.2f", all / times }')
+  all=$(count "$name" "$times")
+  each=$(awk -v all="$all" -v times="$times" 'BEGIN { printf "%.2f", all / times }')
   table+=$'\n'"$name $each"
   [ "${1:-}" = --accept ] && { echo "$name $each"; continue; }
   before=$(awk -v name="$name" '$1 == name { print $2 }' "$known")

@@ -6,8 +6,6 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, TimestampMillisecondArray};
 use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use arrow::record_batch::RecordBatch;
-use datafusion::datasource::MemTable;
-use datafusion::prelude::SessionContext;
 
 use crate::cluster::Cluster;
 use crate::memory::{Memory, Table};
@@ -64,20 +62,6 @@ pub fn in_windows(stream: &Stream, size_s: i64) -> Vec<Row> {
     on_time(stream, |row, met| (row.ts.div_euclid(size) + 1) * size <= met)
 }
 
-/// DataFusion's rows.
-fn by_datafusion(sql: &str, tables: &[(&str, RecordBatch)]) -> Vec<String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    let batches = runtime.block_on(async {
-        let context = SessionContext::new();
-        for (name, rows) in tables {
-            let table = MemTable::try_new(rows.schema(), vec![vec![rows.clone()]]);
-            context.register_table(*name, Arc::new(table.expect("a table"))).expect("a name");
-        }
-        context.sql(sql).await.expect("valid SQL").collect().await.expect("valid data")
-    });
-    sorted(&batches)
-}
-
 /// Our rows, on a cluster.
 fn by_us(
     sql: &str,
@@ -120,7 +104,7 @@ pub fn check(
     rows: &[(&str, RecordBatch)],
     seed: u64,
 ) -> usize {
-    let expected = by_datafusion(&asked.batch, rows);
+    let expected = sorted(&oracle::rows(&asked.batch, rows));
     let many = SIZES[1 + seed as usize % (SIZES.len() - 1)];
     for (size, exchange) in
         [(SIZES[0], "auto"), (many, "merge"), (many, "shuffle"), (many, "uppar")]

@@ -2,13 +2,8 @@
 //! in batch.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use arrow::record_batch::RecordBatch;
-use datafusion::datasource::MemTable;
-use datafusion::prelude::SessionContext;
-
-use crate::random::{Aggregate, DELAY_MS, Key, Query, Row, batch, of_b, schema};
+use crate::random::{Aggregate, DELAY_MS, Key, Query, Row, batch, of_b};
 use crate::rows::sorted;
 
 /// Rows that count, and how many do not because they are late: a row is late when the watermark of
@@ -38,15 +33,7 @@ fn window_start(ts: i64, size_s: i64) -> i64 {
 
 /// DataFusion's rows for the query over these rows.
 pub fn by_datafusion(rows: &[Row], query: &Query) -> Vec<String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    let batches: Vec<RecordBatch> = runtime.block_on(async {
-        let context = SessionContext::new();
-        let table = MemTable::try_new(schema(), vec![vec![batch(rows)]]).expect("a table");
-        context.register_table("t", Arc::new(table)).expect("a name");
-        let frame = context.sql(&query.batch()).await.expect("valid SQL");
-        frame.collect().await.expect("valid data")
-    });
-    sorted(&batches)
+    sorted(&::oracle::rows(&query.batch(), &[("t", batch(rows))]))
 }
 
 /// The rows of the query, folded one after another.

@@ -10,8 +10,6 @@ use connectors::Generator;
 use dataflow::bad::BadRows;
 use dataflow::connector::{Connector, Options, TableDef};
 use dataflow::source::{FlowContext, Next};
-use datafusion::datasource::MemTable;
-use datafusion::prelude::SessionContext;
 use fabric::Clock;
 use plan::{Planner, Stage, Workers};
 use tests::cluster::Cluster;
@@ -325,16 +323,7 @@ fn by_datafusion(query: &Query) -> Vec<String> {
         ("person", workload("person", bids / 46)),
         ("side_input", side_input()),
     ];
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    let batches = runtime.block_on(async {
-        let context = SessionContext::new();
-        for (name, rows) in tables {
-            let table = MemTable::try_new(rows.schema(), vec![vec![rows]]).expect("a table");
-            context.register_table(name, Arc::new(table)).expect("a name");
-        }
-        context.sql(query.batch).await.expect("valid SQL").collect().await.expect("valid data")
-    });
-    sorted(&batches)
+    sorted(&oracle::rows(query.batch, &tables))
 }
 
 /// The table that query 13 joins with.

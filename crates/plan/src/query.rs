@@ -17,7 +17,6 @@ use datafusion::logical_expr::{
     AggregateUDF, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF,
 };
 use datafusion::prelude::SessionConfig;
-use datafusion::sql::planner::{PlannerContext, SqlToRel};
 use datafusion::sql::sqlparser::ast::Statement;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
@@ -151,7 +150,7 @@ impl Engine {
         end.skip(parser.index());
         end.end().map_err(|error| misspelt_hint(error, &rewritten))?;
         let names = Names { engine: self, catalog };
-        let planned = SqlToRel::new(&names).sql_statement_to_plan(Statement::Query(query));
+        let planned = sql::statement(&names, Statement::Query(query));
         // Types are final only when they have been coerced: until then a CASE has that of its first
         // branch.
         let options = self.state.config_options();
@@ -175,8 +174,7 @@ impl Engine {
         let parsed = parser(tokens).parse_expr().map_err(|e| syntax_error(&e, tokens))?;
         let names = Names { engine: self, catalog };
         let planned = DFSchema::try_from(schema.clone()).and_then(|scope| {
-            let expr =
-                SqlToRel::new(&names).sql_to_expr(parsed, &scope, &mut PlannerContext::new())?;
+            let expr = sql::expression(&names, parsed, &scope)?;
             Computed::new(name, self.state.create_physical_expr(expr, &scope)?, schema)
         });
         planned.map_err(|error| self.surroundings(tokens, &[], catalog).report(&error))

@@ -18,6 +18,8 @@ pub struct Layer {
     pub never: &'static [&'static str],
 }
 
+/// Libraries of asynchronous runtimes.
+const ASYNC: &[&str] = &["tokio", "async-std", "smol"];
 /// Libraries of queries.
 const SQL: &[&str] = &["datafusion", "sqlparser"];
 /// Those, and libraries of asynchronous runtimes: the data plane has its own scheduler.
@@ -34,7 +36,8 @@ pub const LAYERS: &[Layer] = &[
     layer("channel", &["fabric"], ROWS_ASYNC),
     layer("state", &["fabric"], SQL_ASYNC),
     layer("dataflow", &["fabric", "channel", "state"], SQL_ASYNC),
-    layer("plan", &["fabric", "channel", "state", "dataflow"], &[]),
+    layer("sql", &[], ASYNC),
+    layer("plan", &["fabric", "channel", "state", "dataflow", "sql"], &[]),
     layer("stream", &["fabric", "channel", "state", "dataflow"], SQL_ASYNC),
     layer("connectors", &["fabric", "dataflow"], SQL),
     layer("cluster", &["fabric", "channel"], ROWS),
@@ -45,6 +48,7 @@ pub const LAYERS: &[Layer] = &[
     layer("models", &["fabric", "channel", "state"], ROWS),
     layer("tidy", &[], ROWS_ASYNC),
     layer("verbs-sim", &["fabric", "channel"], ROWS_ASYNC),
+    layer("oracle", &[], &[]),
     layer("tests", TESTS, &[]),
     layer("fuzz", &["fabric", "dataflow", "connectors", "plan"], SQL),
     // Another engine, to be compared with: it knows nothing of ours.
@@ -65,7 +69,7 @@ const EVERYTHING: &[&str] = &[
     "millstream",
 ];
 
-/// All, and the device that stands for a real one.
+/// All, the device that stands for a real one, and another engine.
 const TESTS: &[&str] = &[
     "fabric",
     "channel",
@@ -76,7 +80,11 @@ const TESTS: &[&str] = &[
     "connectors",
     "millstream",
     "verbs-sim",
+    "oracle",
 ];
+
+/// What tests of any crate may use.
+const IN_TESTS: &[&str] = &["oracle"];
 
 const fn layer(
     name: &'static str,
@@ -126,8 +134,9 @@ fn check_manifest(path: &str, manifest: &Table, layer: &Layer, findings: &mut Ve
     }
     for (dependency, in_tests) in dependencies(manifest) {
         let ours = LAYERS.iter().any(|other| other.name == dependency);
-        let itself = in_tests && layer.name == dependency;
-        let allowed = itself || layer.uses.contains(&dependency.as_str());
+        let name = dependency.as_str();
+        let allowed_in_tests = layer.name == name || IN_TESTS.contains(&name);
+        let allowed = layer.uses.contains(&name) || (in_tests && allowed_in_tests);
         if ours && !allowed {
             let message = format!("`{}` must not depend on `{dependency}`", layer.name);
             findings.push(Finding::new(path, 0, message));
@@ -192,6 +201,15 @@ mod tests {
             assert_eq!(found, ["`channel` must not depend on `state`"], "{edge}");
         }
         assert!(findings_of(&format!("{head}[dependencies]\nfabric.workspace = true")).is_empty());
+    }
+
+    #[test]
+    fn what_is_for_tests_is_used_by_tests_alone() {
+        let head = "[package]\nname = \"millstream-plan\"\n[lints]\nworkspace = true\n";
+        let found = findings_of(&format!("{head}[dependencies]\noracle.workspace = true"));
+        assert_eq!(found, ["`plan` must not depend on `oracle`"]);
+        let in_tests = format!("{head}[dev-dependencies]\noracle.workspace = true");
+        assert!(findings_of(&in_tests).is_empty());
     }
 
     #[test]

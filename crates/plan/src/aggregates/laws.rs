@@ -19,7 +19,6 @@ use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::StreamWriter;
 use arrow::util::display::array_value_to_string;
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::datasource::MemTable;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::{SessionContext, col};
 
@@ -230,14 +229,11 @@ struct Asked {
 
 fn asked(text: &str, batch: &RecordBatch) -> Result<Asked, String> {
     let context = SessionContext::new_with_state(Engine::new().state().clone());
-    let table = MemTable::try_new(batch.schema(), vec![vec![batch.clone()]]).expect("a table");
-    context.register_table("t", Arc::new(table)).expect("a name");
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    oracle::register(&context, "t", batch.clone());
     let sql = format!("SELECT g, {text} AS f FROM t GROUP BY g");
-    let frame = runtime.block_on(context.sql(&sql)).map_err(|error| error.to_string())?;
+    let plan = oracle::plan(&context, &sql).map_err(|error| error.to_string())?;
     // Not optimized: that makes two aggregates of one over distinct values.
     let state = context.state();
-    let plan = frame.into_unoptimized_plan();
     let plan = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {});
     let plan = plan.map_err(|error| error.to_string())?;
     let mut found = None;

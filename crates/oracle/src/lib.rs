@@ -1,0 +1,50 @@
+//! DataFusion as a batch engine, with its own front end: what tests hold results against.
+//!
+//! It knows nothing of ours. Who waits for its futures compiles its planner of SQL with them, so
+//! they are waited for here, once for all tests: nothing public is generic.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use arrow::record_batch::RecordBatch;
+use datafusion::common::Result;
+use datafusion::datasource::MemTable;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::prelude::{DataFrame, SessionContext};
+
+/// The rows of a query over tables of these names and rows.
+///
+/// # Panics
+/// If DataFusion refuses the query or a table, or fails.
+pub fn rows(sql: &str, tables: &[(&str, RecordBatch)]) -> Vec<RecordBatch> {
+    let context = SessionContext::new();
+    tables.iter().for_each(|(name, rows)| register(&context, name, rows.clone()));
+    waited_for(async { frame(&context, sql).await?.collect().await }).expect("a query")
+}
+
+/// The plan of a query, neither analyzed nor optimized.
+///
+/// # Errors
+/// DataFusion's.
+pub fn plan(context: &SessionContext, sql: &str) -> Result<LogicalPlan> {
+    waited_for(frame(context, sql)).map(DataFrame::into_unoptimized_plan)
+}
+
+/// Adds a table of these rows.
+///
+/// # Panics
+/// If there is one of that name.
+pub fn register(context: &SessionContext, name: &str, rows: RecordBatch) {
+    let table = MemTable::try_new(rows.schema(), vec![vec![rows]]).expect("a table");
+    context.register_table(name, Arc::new(table)).expect("a name");
+}
+
+async fn frame(context: &SessionContext, sql: &str) -> Result<DataFrame> {
+    context.sql(sql).await
+}
+
+/// What comes of a future. DataFusion's ask for tokio.
+fn waited_for<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(future)
+}
