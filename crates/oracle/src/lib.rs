@@ -19,7 +19,7 @@ use datafusion::prelude::{DataFrame, SessionContext};
 pub fn rows(sql: &str, tables: &[(&str, RecordBatch)]) -> Vec<RecordBatch> {
     let context = SessionContext::new();
     tables.iter().for_each(|(name, rows)| register(&context, name, rows.clone()));
-    waited_for(async { frame(&context, sql).await?.collect().await }).expect("a query")
+    waited_for(async { context.sql(sql).await?.collect().await }).expect("a query")
 }
 
 /// The plan of a query, neither analyzed nor optimized.
@@ -27,7 +27,7 @@ pub fn rows(sql: &str, tables: &[(&str, RecordBatch)]) -> Vec<RecordBatch> {
 /// # Errors
 /// DataFusion's.
 pub fn plan(context: &SessionContext, sql: &str) -> Result<LogicalPlan> {
-    waited_for(frame(context, sql)).map(DataFrame::into_unoptimized_plan)
+    waited_for(context.sql(sql)).map(DataFrame::into_unoptimized_plan)
 }
 
 /// Adds a table of these rows.
@@ -37,10 +37,6 @@ pub fn plan(context: &SessionContext, sql: &str) -> Result<LogicalPlan> {
 pub fn register(context: &SessionContext, name: &str, rows: RecordBatch) {
     let table = MemTable::try_new(rows.schema(), vec![vec![rows]]).expect("a table");
     context.register_table(name, Arc::new(table)).expect("a name");
-}
-
-async fn frame(context: &SessionContext, sql: &str) -> Result<DataFrame> {
-    context.sql(sql).await
 }
 
 /// What comes of a future. DataFusion's ask for tokio.
