@@ -133,14 +133,26 @@ impl Ring {
         order::uncollected(&self.released)
     }
 
-    /// Hands out the payload of an accepted frame of `len` bytes; `len` was checked to fit a slot.
-    pub fn payload(self: &Arc<Self>, slot: u32, len: usize) -> Payload {
+    /// Where a payload of `len` bytes begins, which was checked to fit a slot.
+    fn payload_at(&self, slot: u32, len: usize) -> usize {
         let trailer = self.trailer_at(slot as usize);
-        let start = match self.front {
+        match self.front {
             true => trailer + TRAILER_BYTES,
             false => trailer - len.next_multiple_of(64),
-        };
-        Payload { ring: self.clone(), slot, start, len }
+        }
+    }
+
+    /// The payload of a frame that is there and was not accepted; `len` was checked to fit a slot.
+    pub fn bytes(&self, slot: u32, len: usize) -> &[u8] {
+        let start = self.payload_at(slot, len);
+        // SAFETY: as in `Payload::as_ref`: the commit word was observed, so that the bytes are
+        // placed, and the peer has no credit for the slot.
+        unsafe { self.slab.bytes(start..start + len) }
+    }
+
+    /// Hands out the payload of an accepted frame of `len` bytes; `len` was checked to fit a slot.
+    pub fn payload(self: &Arc<Self>, slot: u32, len: usize) -> Payload {
+        Payload { ring: self.clone(), slot, start: self.payload_at(slot, len), len }
     }
 }
 

@@ -10,6 +10,21 @@ pub struct Wires {
     /// Slots of a ring that are freed before their credit is worth a notice of its own (Q2); 0
     /// leaves it to the link.
     pub credit_slots: u32,
+    /// Which rows carry checksums.
+    pub checksum: Checksum,
+}
+
+/// What carries checksums between two processes: what arrives otherwise than it was sent ends the
+/// connection, and is sent again over another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Checksum {
+    /// Whatever travels by TCP. Devices check what they carry, and shared memory carries nothing.
+    #[default]
+    Auto,
+    /// Rows over any transport.
+    On,
+    /// Nothing but the heads of frames.
+    Off,
 }
 
 /// Who has a connection with another process (Q3).

@@ -89,6 +89,8 @@ pub enum PostError {
 pub enum ErrorKind {
     /// The peer is gone or the connection broke.
     Disconnected,
+    /// What arrived is not what the peer sent: a checksum does not fit. The connection has ended.
+    Damaged,
     /// The peer refused the key or range: revoked, stale or out of bounds.
     RemoteAccess,
     /// The peer had no receive posted (a breach of G9).
@@ -101,6 +103,7 @@ impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             ErrorKind::Disconnected => "the other end is gone, or cannot be reached any more",
+            ErrorKind::Damaged => "what arrived is not what was sent",
             ErrorKind::RemoteAccess => "the other end refused a key or a range of memory",
             ErrorKind::ReceiverNotReady => "the other end had posted no receive",
             ErrorKind::Flushed => "an operation before this one failed",

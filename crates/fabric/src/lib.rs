@@ -58,6 +58,7 @@ mod memory;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 pub mod multicast;
+pub mod pulse;
 pub mod shared;
 pub mod shm;
 pub mod sim;

@@ -17,7 +17,9 @@ use crate::token::Token;
 use crate::{FabricError, LinkId};
 
 /// First bytes of a greeting: name and version of the protocol.
-const MAGIC: [u8; 8] = *b"MLSTCP\x00\x01";
+const MAGIC: [u8; 8] = *b"MLSTCP\x00\x02";
+/// The bit of a greeting that asks for checksums.
+const CHECKED: u32 = 1;
 /// Operations that a peer may announce to have outstanding.
 pub(crate) const PEER_OPS_MAX: u32 = 1 << 16;
 
@@ -37,11 +39,15 @@ pub(crate) struct Greeting {
     pub(crate) from: Token,
     /// Reads and atomics that the greeter may have outstanding.
     pub(crate) ops_max: u32,
+    /// The greeter wants checksums. They are there where one of both does.
+    pub(crate) checked: bool,
 }
 
 impl Greeting {
     /// Bytes on the wire.
-    pub(crate) const BYTES: usize = 52;
+    pub(crate) const BYTES: usize = 60;
+    /// Where its own checksum is.
+    const CHECK: usize = 56;
 
     pub(crate) fn encode(&self) -> [u8; Self::BYTES] {
         let mut out = [0; Self::BYTES];
@@ -50,19 +56,24 @@ impl Greeting {
         out[12..16].copy_from_slice(&self.link.remote.to_le_bytes());
         out[16..32].copy_from_slice(self.to.bytes());
         out[32..48].copy_from_slice(self.from.bytes());
-        out[48..].copy_from_slice(&self.ops_max.to_le_bytes());
+        out[48..52].copy_from_slice(&self.ops_max.to_le_bytes());
+        out[52..Self::CHECK].copy_from_slice(&(CHECKED * u32::from(self.checked)).to_le_bytes());
+        let check = crc32c::crc32c(&out[..Self::CHECK]);
+        out[Self::CHECK..].copy_from_slice(&check.to_le_bytes());
         out
     }
 
     pub(crate) fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let quad = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).ok();
         let token = |at: usize| bytes[at..at + 16].try_into().map(Token::from_bytes).ok();
-        (bytes[..8] == MAGIC).then_some(())?;
+        let intact = crc32c::crc32c(&bytes[..Self::CHECK]) == quad(Self::CHECK)?;
+        (bytes[..8] == MAGIC && intact).then_some(())?;
         Some(Self {
             link: LinkId { local: quad(8)?, remote: quad(12)? },
             to: token(16)?,
             from: token(32)?,
             ops_max: quad(48)?,
+            checked: quad(52)? & CHECKED != 0,
         })
     }
 }
@@ -75,11 +86,13 @@ pub(crate) struct Place {
     magic: [u8; 8],
     reachable: SocketAddr,
     ops_max: u32,
+    checked: bool,
     lobby: Arc<Lobby>,
 }
 
 impl Place {
-    /// Lets the peer of the link greet; `reachable` is what it gets told.
+    /// Lets the peer of the link greet; `reachable` is what it gets told. `checked` asks for
+    /// checksums.
     ///
     /// # Errors
     /// When the operating system gives no randomness.
@@ -89,10 +102,11 @@ impl Place {
         magic: [u8; 8],
         reachable: SocketAddr,
         ops_max: u32,
+        checked: bool,
     ) -> io::Result<Self> {
         let token = Token::random()?;
         lobby.lock().offers.insert(token, None);
-        Ok(Self { link, token, magic, reachable, ops_max, lobby: lobby.clone() })
+        Ok(Self { link, token, magic, reachable, ops_max, checked, lobby: lobby.clone() })
     }
 
     /// See [`address`].
@@ -120,6 +134,17 @@ impl Place {
             false => self.answer(&peer, deadline),
         };
         met.map_err(|source| self.failed(source))
+    }
+
+    /// The pair.
+    pub(crate) fn link(&self) -> LinkId {
+        self.link
+    }
+
+    /// What names the connection with who has greeted: the same at both ends.
+    pub(crate) fn name(&self, greeting: &Greeting) -> [u8; Token::BYTES] {
+        let theirs = greeting.from.bytes();
+        std::array::from_fn(|at| self.token.bytes()[at] ^ theirs[at])
     }
 
     /// An error that names the pair.
@@ -169,7 +194,8 @@ impl Place {
     }
 
     fn greeting(&self, peer: &Token) -> Greeting {
-        Greeting { link: self.link, to: *peer, from: self.token, ops_max: self.ops_max }
+        let &Self { link, token, ops_max, checked, .. } = self;
+        Greeting { link, to: *peer, from: token, ops_max, checked }
     }
 
     fn is_peer(&self, greeting: &Greeting, peer: &Token) -> bool {

@@ -226,6 +226,9 @@ impl fmt::Debug for Slab {
     }
 }
 
+/// Bytes that are copied at once for their checksum.
+const CHECKED_BYTES: usize = 4 << 10;
+
 /// A part of a slab, checked to lie inside of it.
 #[derive(Debug, Clone)]
 pub struct SlabRange {
@@ -276,6 +279,39 @@ impl SlabRange {
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         // SAFETY: the range lies inside of the backing.
         unsafe { self.slab.base.as_ptr().add(self.offset) }
+    }
+
+    /// Copies the first bytes of the range as they are now: each of its own moment (G7).
+    ///
+    /// # Panics
+    /// When the range is shorter.
+    pub(crate) fn snapshot(&self, out: &mut [u8]) {
+        self.copy_from(0, out);
+    }
+
+    /// The checksum of `len` bytes that begin `from` bytes into this range, behind those whose
+    /// checksum is `sum`.
+    ///
+    /// # Panics
+    /// When the bytes leave the range.
+    pub(crate) fn checksum(&self, mut sum: u32, from: usize, len: usize) -> u32 {
+        let mut chunk = [0; CHECKED_BYTES];
+        for at in (from..from + len).step_by(CHECKED_BYTES) {
+            let n = CHECKED_BYTES.min(from + len - at);
+            self.copy_from(at, &mut chunk[..n]);
+            sum = crc32c::crc32c_append(sum, &chunk[..n]);
+        }
+        sum
+    }
+
+    fn copy_from(&self, from: usize, out: &mut [u8]) {
+        assert!(from + out.len() <= self.len, "{} bytes at {from} of {}", out.len(), self.len);
+        // SAFETY: inside of the range as asserted; `out` is a live slice, which no memory of a slab
+        // is while a peer may write it. No reference into the slab is made: what somebody changes
+        // meanwhile is copied as it is.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.as_ptr().add(from), out.as_mut_ptr(), out.len());
+        }
     }
 
     /// Stores what a peer wrote, the last aligned word last. The range was exported, so that nobody

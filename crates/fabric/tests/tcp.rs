@@ -16,6 +16,7 @@ use fabric::{
 mod processes;
 
 const PATIENCE: Duration = Duration::from_secs(10);
+const GREETING_BYTES: usize = 60;
 
 struct TcpBed([Arc<TcpFabric>; 2]);
 
@@ -46,8 +47,10 @@ fn fabric(options: &TcpOptions) -> Arc<TcpFabric> {
 
 #[test]
 fn passes_the_conformance_suite_whatever_it_promises() {
-    for publish in [Publish::Notify, Publish::InOrderPoll] {
-        let options = TcpOptions { publish, ..TcpOptions::default() };
+    for (publish, checksum) in
+        [(Publish::Notify, true), (Publish::InOrderPoll, true), (Publish::Notify, false)]
+    {
+        let options = TcpOptions { publish, checksum, ..TcpOptions::default() };
         let report = conformance::run(&mut TcpBed::new(&options));
         assert_eq!(report.passed.len(), conformance::cases().len());
     }
@@ -137,7 +140,8 @@ struct Stranger {
 
 impl Stranger {
     fn connect() -> Self {
-        let fabric = fabric(&TcpOptions::default());
+        let options = TcpOptions { checksum: false, ..TcpOptions::default() };
+        let fabric = fabric(&options);
         let offer = fabric.offer(LinkId { local: 1, remote: 0 }).expect("an offer");
         let address = offer.address();
         let token = [7; 16];
@@ -146,7 +150,7 @@ impl Stranger {
         let connecting = std::thread::spawn(move || offer.connect(&own));
         let mut stream = TcpStream::connect(place(&address)).expect("it listens");
         stream.write_all(&greeting(0, 1, &address[8..24], &token)).expect("it listens");
-        stream.read_exact(&mut [0; 52]).expect("it answers");
+        stream.read_exact(&mut [0; GREETING_BYTES]).expect("it answers");
         stream.set_nonblocking(true).expect("a socket");
         let mut end = connecting.join().expect("no panic").expect("connects");
         let memory = fabric.slab(4096).expect("memory");
@@ -181,12 +185,15 @@ fn place(address: &[u8]) -> SocketAddr {
 }
 
 fn greeting(local: u32, remote: u32, to: &[u8], from: &[u8]) -> Vec<u8> {
-    let mut out = b"MLSTCP\x00\x01".to_vec();
+    let mut out = b"MLSTCP\x00\x02".to_vec();
     out.extend_from_slice(&local.to_le_bytes());
     out.extend_from_slice(&remote.to_le_bytes());
     out.extend_from_slice(to);
     out.extend_from_slice(from);
     out.extend_from_slice(&4_u32.to_le_bytes());
+    out.extend_from_slice(&0_u32.to_le_bytes());
+    out.extend_from_slice(&crc32c::crc32c(&out).to_le_bytes());
+    assert_eq!(out.len(), GREETING_BYTES);
     out
 }
 
@@ -198,6 +205,8 @@ fn frame(op: u8, imm: u32, len: u32, key: u64, offset: u64, id: u64) -> Vec<u8> 
     for word in [key, offset, id] {
         out.extend_from_slice(&word.to_le_bytes());
     }
+    // Without a checksum.
+    out.extend_from_slice(&[0; 4]);
     out
 }
 
@@ -241,7 +250,7 @@ fn a_refusal_names_the_operation() {
     assert_eq!(stranger.outcome(), ErrorKind::Disconnected);
     let mut said = Vec::new();
     let (start, mut chunk) = (Instant::now(), [0; 64]);
-    while said.len() < 40 {
+    while said.len() < 44 {
         match stranger.stream.read(&mut chunk) {
             Ok(0) => panic!("ended after {} bytes", said.len()),
             Ok(n) => said.extend_from_slice(&chunk[..n]),
@@ -281,7 +290,7 @@ fn strangers_do_not_keep_the_peer_away() {
         let mut stream = TcpStream::connect(place(&address)).expect("it listens");
         match i % 3 {
             0 => {}
-            1 => stream.write_all(&pattern(i, 52)).expect("it listens"),
+            1 => stream.write_all(&pattern(i, GREETING_BYTES)).expect("it listens"),
             _ => stream
                 .write_all(&greeting(0, 1, &address[8..24], &[i as u8; 16]))
                 .expect("it listens"),

@@ -78,23 +78,29 @@ impl FabricKind {
     /// # Errors
     /// As [`FabricKind::open_at`].
     pub fn open(self) -> Result<Arc<dyn Fabric>, FabricError> {
-        self.open_at(IpAddr::V4(Ipv4Addr::LOCALHOST), false)
+        self.open_at(IpAddr::V4(Ipv4Addr::LOCALHOST), false, true)
     }
 
     /// Opens it, with what suits a job, where other nodes reach this one at an address; see
     /// [`RDMA_VARIABLE`] for devices, which may name another. With `prefault` shared memory has its
-    /// pages before rows come, as memory of RDMA devices always has.
+    /// pages before rows come, as memory of RDMA devices always has; with `checksum` all that
+    /// travels by TCP carries checksums.
     ///
     /// # Errors
     /// When there is no such device, or the system gives no memory or socket.
-    pub fn open_at(self, address: IpAddr, prefault: bool) -> Result<Arc<dyn Fabric>, FabricError> {
+    pub fn open_at(
+        self,
+        address: IpAddr,
+        prefault: bool,
+        checksum: bool,
+    ) -> Result<Arc<dyn Fabric>, FabricError> {
         Ok(match self {
             // All that one call can open is this machine's.
             FabricKind::Auto | FabricKind::Shm => {
                 ShmFabric::new(ShmOptions { prefault, ..ShmOptions::default() })?
             }
             FabricKind::Tcp => {
-                TcpFabric::new(TcpOptions { bind: address, ..TcpOptions::default() })?
+                TcpFabric::new(TcpOptions { bind: address, checksum, ..TcpOptions::default() })?
             }
             FabricKind::Verbs => {
                 let options = rdma_options_at(address);

@@ -45,6 +45,7 @@ mod metrics;
 mod node;
 mod pairs;
 mod progress;
+mod pulse;
 mod report;
 mod script;
 mod session;

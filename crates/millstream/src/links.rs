@@ -69,7 +69,6 @@ pub(crate) fn join(
     layout: Layout,
     settings: &Settings,
 ) -> Result<Vec<Vec<Option<Link>>>, Error> {
-    let ring = settings.ring;
     let tuning = Tuning { credit_slots: settings.wires.credit_slots, ..Tuning::default() };
     let ends: Vec<LinkId> = layout.ends().collect();
     let fabric = |end: LinkId| pairs.with(end.remote / layout.per_node);
@@ -81,6 +80,7 @@ pub(crate) fn join(
         .into_iter()
         .zip(&ends)
         .map(|(endpoint, &end)| {
+            let ring = pairs.ring(end.remote / layout.per_node, settings);
             let link = Link::new(fabric(end), endpoint, ring, control.generation())?;
             Ok(link.tuned(tuning))
         })

@@ -36,6 +36,7 @@ use crate::links::{Layout, join};
 use crate::mend::{Broken, Counter, Workshop};
 use crate::pairs::Pairs;
 use crate::progress::Watch;
+use crate::pulse::Vigil;
 use crate::report::{NodeCounters, Report, decode_end, encode_end};
 use crate::script::RunOptions;
 use crate::spill::Folder;
@@ -226,6 +227,7 @@ impl Node<'_> {
         options: &RunOptions<'_>,
     ) -> Result<Report, Error> {
         let mut running = shared.metrics.len();
+        let mut vigil = Vigil::new(self.control, shop.pairs);
         let mut ticks = 0;
         while running > 0 {
             match events.recv_timeout(TICK) {
@@ -251,6 +253,7 @@ impl Node<'_> {
                 return Err(ClusterError::Node(failure).into());
             }
             shop.answer();
+            vigil.turn(self.clock.now_ns());
             self.pass_on(&shared.signals, options.cancel);
             ticks += 1;
             if ticks % TICKS_PER_REPORT == 0 {

@@ -8,10 +8,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use channel::RingConfig;
 use cluster::Control;
 use dataflow::job::{Idle, Settings};
-use dataflow::wires::{Connection, Progress, Wires};
+use dataflow::wires::{Checksum, Connection, Progress, Wires};
 use fabric::multicast::Multicast;
+use fabric::pulse::Pulse;
 use fabric::shared::{Network, SharedFabric};
 use fabric::{Fabric, FabricError};
 
@@ -23,9 +25,17 @@ use crate::links::Layout;
 pub(crate) struct Pairs {
     /// By rank.
     kinds: Vec<FabricKind>,
-    open: Vec<(FabricKind, Arc<dyn Fabric>)>,
+    open: Vec<Open>,
     /// Pairs of nodes of the whole job, by what joins them.
     joined: Vec<(FabricKind, u64)>,
+}
+
+/// A transport in use.
+struct Open {
+    kind: FabricKind,
+    fabric: Arc<dyn Fabric>,
+    /// How many ends of its connections a node has: its workers, or itself where they share.
+    per_node: u32,
 }
 
 impl Pairs {
@@ -79,21 +89,23 @@ impl Pairs {
     ) -> Result<Self, Error> {
         // Who spins does not want the first rows of each slot to wait for the kernel.
         let (wires, prefault) = (settings.wires, settings.idle == Idle::Spin);
-        let mut open: Vec<(FabricKind, Arc<dyn Fabric>)> = Vec::new();
+        let checksum = wires.checksum != Checksum::Off;
+        let mut open: Vec<Open> = Vec::new();
         let mut network = None;
         for &kind in &kinds {
-            if open.iter().any(|(known, _)| *known == kind) {
+            if open.iter().any(|known| known.kind == kind) {
                 continue;
             }
-            let mut fabric = kind.open_at(address, prefault)?;
-            if shares(kind, per_node, wires) {
+            let mut fabric = kind.open_at(address, prefault, checksum)?;
+            let shared = shares(kind, per_node, wires);
+            if shared {
                 if wires.progress == Progress::Thread && network.is_none() {
                     network = Some(Network::thread().map_err(no_thread)?);
                 }
                 let process_of = Arc::new(move |worker| worker / per_node);
                 fabric = SharedFabric::new(fabric, process_of, network.clone());
             }
-            open.push((kind, fabric));
+            open.push(Open { kind, fabric, per_node: if shared { 1 } else { per_node } });
         }
         Ok(Self { kinds, open, joined: Vec::new() })
     }
@@ -106,8 +118,26 @@ impl Pairs {
     /// What joins this node with another.
     pub(crate) fn with(&self, rank: u32) -> &dyn Fabric {
         let kind = self.kinds[rank as usize];
-        let found = self.open.iter().find(|(known, _)| *known == kind);
-        &*found.expect("each kind was opened").1
+        let found = self.open.iter().find(|known| known.kind == kind);
+        &*found.expect("each kind was opened").fabric
+    }
+
+    /// The connections of this node that are watched, and the node at the other end of each.
+    pub(crate) fn pulses(&self) -> Vec<(u32, Arc<Pulse>)> {
+        let of = |open: &Open| {
+            let per_node = open.per_node;
+            let pulses = open.fabric.pulses().into_iter();
+            pulses.map(move |pulse| (pulse.link().remote / per_node, pulse))
+        };
+        self.open.iter().flat_map(of).collect()
+    }
+
+    /// The dimensions of the rings between this node and another. Over TCP whole frames carry
+    /// checksums, and payloads need none of their own.
+    pub(crate) fn ring(&self, rank: u32, settings: &Settings) -> RingConfig {
+        let by_tcp = self.kinds[rank as usize] == FabricKind::Tcp;
+        let payload_crc = settings.wires.checksum == Checksum::On && !by_tcp;
+        RingConfig { payload_crc, ..settings.ring }
     }
 
     /// The multicast of the network, if it reaches all other nodes.
@@ -115,8 +145,8 @@ impl Pairs {
         let mut others = (0..self.kinds.len() as u32).filter(|&rank| rank != own);
         let first = self.kinds[others.next()? as usize];
         let alike = others.all(|rank| self.kinds[rank as usize] == first);
-        let (_, fabric) = self.open.iter().find(|(kind, _)| *kind == first)?;
-        fabric.multicast().filter(|_| alike)
+        let open = self.open.iter().find(|known| known.kind == first)?;
+        open.fabric.multicast().filter(|_| alike)
     }
 }
 

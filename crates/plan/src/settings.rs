@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use channel::Transfer;
 use channel::cast::Shape;
 use dataflow::job::{Casting, Exchange, FrequentKeys, Idle, Multicast, Settings, TreeChoice};
-use dataflow::wires::{Connection, Progress, Wires};
+use dataflow::wires::{Checksum, Connection, Progress, Wires};
 use state::KeyMode;
 
 /// One setting, for checks and for the reference page.
@@ -49,6 +49,14 @@ const SETTINGS: &[SettingSpec] = &[
         values: "1 to 1048576",
         default: "16384",
         doc: "Rows of a batch at most.",
+    },
+    SettingSpec {
+        name: "millstream.checksum",
+        values: "auto, on, off",
+        default: "auto",
+        doc: "Which rows carry checksums from one node to another: with auto those over tcp, with \
+              on those over any transport. Where one does not fit, the connection is made anew \
+              and the rows are sent again.",
     },
     SettingSpec {
         name: "millstream.connection",
@@ -351,7 +359,10 @@ impl InForce {
                 let waits = nanos(&lower).filter(|ns| *ns > 0);
                 job.casting.stall_ns = waits.ok_or(refused.clone())?;
             }
-            "millstream.connection" | "millstream.credit_slots" | "millstream.progress" => {
+            "millstream.checksum"
+            | "millstream.connection"
+            | "millstream.credit_slots"
+            | "millstream.progress" => {
                 set_wires(&mut job.wires, name, &lower).ok_or(refused.clone())?;
             }
             "millstream.key_mode" => changed.key_mode = key_mode(&lower).ok_or(refused.clone())?,
@@ -394,12 +405,23 @@ fn set_casting(casting: &mut Casting, name: &str, value: &str) -> Option<()> {
 /// Puts a value of how nodes are connected in force. Lower case.
 fn set_wires(wires: &mut Wires, name: &str, value: &str) -> Option<()> {
     match name {
+        "millstream.checksum" => wires.checksum = checksum(value)?,
         "millstream.connection" => wires.connection = connection(value)?,
         "millstream.progress" => wires.progress = progress(value)?,
         _ if value == "auto" => wires.credit_slots = 0,
         _ => wires.credit_slots = bytes(value).filter(|slots| (1..=64).contains(slots))? as u32,
     }
     Some(())
+}
+
+/// Which rows carry checksums. Lower case.
+fn checksum(text: &str) -> Option<Checksum> {
+    Some(match text {
+        "auto" => Checksum::Auto,
+        "on" => Checksum::On,
+        "off" => Checksum::Off,
+        _ => return None,
+    })
 }
 
 /// How rows of different workers meet. Lower case.

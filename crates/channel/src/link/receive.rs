@@ -20,7 +20,8 @@ impl Link {
 
     /// Accepts the frame at the head, if it is there.
     pub(super) fn accept(&mut self) -> Result<Option<Frame>, Failure> {
-        if matches!(self.failure, Some(Failure::Protocol(_))) {
+        use fabric::ErrorKind::Damaged;
+        if matches!(self.failure, Some(Failure::Protocol(_) | Failure::Disconnected(Damaged))) {
             return Ok(None);
         }
         let Some(position) = self.consumer.head() else { return Ok(None) };
@@ -30,7 +31,15 @@ impl Link {
         }
         let at = |detail: String| Failure::Protocol(format!("frame {position}: {detail}"));
         let words = self.ring.trailer(slot as usize);
-        let trailer = Trailer::decode(&words, self.config.payload_max()).map_err(at)?;
+        let payload_max = self.config.payload_max();
+        if self.config.payload_crc {
+            // Nothing is believed before: a length that does not fit is damage, too.
+            let len = Trailer::decode(&words, payload_max).map_or(0, |trailer| trailer.len);
+            if !trailer::is_intact(&words, self.ring.bytes(slot, len as usize)) {
+                return Err(Failure::Disconnected(Damaged));
+            }
+        }
+        let trailer = Trailer::decode(&words, payload_max).map_err(at)?;
         if !self.config.payload_crc && !trailer::is_intact(&words, &[]) {
             return Err(at("the checksum of the trailer does not fit".into()));
         }
@@ -40,9 +49,6 @@ impl Link {
         self.producer.credit(trailer.credit)?;
         self.consumer.accept();
         let payload = self.ring.payload(slot, trailer.len as usize);
-        if self.config.payload_crc && !trailer::is_intact(&words, &payload) {
-            return Err(at("the checksum of trailer and payload does not fit".into()));
-        }
         self.stats.frames_received += 1;
         self.stats.payload_bytes_received += u64::from(trailer.len);
         Ok(Some(Frame { header: trailer.header, payload }))

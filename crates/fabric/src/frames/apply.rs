@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::endpoint::{Export, FrameEndpoint};
-use super::frame::{Header, Op};
+use super::frame::{Header, Op, Unfit};
 use super::parser::Next;
 use super::wire::Wire;
 use crate::{Completion, ErrorKind, OpId, SlabRange};
@@ -17,6 +17,8 @@ pub(super) enum Breach {
     NotReady,
     /// Not what the protocol allows.
     Malformed,
+    /// Not what the peer has sent.
+    Damaged,
     /// The peer refused this operation of ours.
     Nak { id: u64 },
 }
@@ -29,7 +31,8 @@ impl<W: Wire> FrameEndpoint<W> {
                 Next::Frame(header) => self.apply(header)?,
                 Next::Placed(header) => self.placed(&header)?,
                 Next::Starved => return Ok(()),
-                Next::Malformed => return Err(Breach::Malformed),
+                Next::Unfit(Unfit::Malformed) => return Err(Breach::Malformed),
+                Next::Unfit(Unfit::Damaged) => return Err(Breach::Damaged),
             }
         }
     }
@@ -176,6 +179,7 @@ impl<W: Wire> FrameEndpoint<W> {
             }
             Breach::NotReady => self.fail(None, ErrorKind::ReceiverNotReady),
             Breach::Malformed => self.fail(None, ErrorKind::Disconnected),
+            Breach::Damaged => self.fail(None, ErrorKind::Damaged),
             Breach::Nak { id } => self.fail(Some(OpId(id)), ErrorKind::RemoteAccess),
         }
     }

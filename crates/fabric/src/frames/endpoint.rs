@@ -82,15 +82,16 @@ enum Body<'a> {
 }
 
 impl<W: Wire> FrameEndpoint<W> {
-    /// `replies_max` bounds the reads and atomics of the peer that wait for their answers.
-    pub(crate) fn new(caps: Caps, wire: W, replies_max: u32) -> Self {
+    /// `replies_max` bounds the reads and atomics of the peer that wait for their answers. Both ends
+    /// carry checksums, or none does.
+    pub(crate) fn new(caps: Caps, wire: W, replies_max: u32, checked: bool) -> Self {
         Self {
             caps,
             wire,
             open: true,
             deaf_peer: false,
-            outbox: Outbox::default(),
-            parser: Parser::new(),
+            outbox: Outbox::new(checked),
+            parser: Parser::new(checked),
             ledger: Ledger::default(),
             unacked: VecDeque::new(),
             acked: 0,
@@ -157,7 +158,7 @@ impl<W: Wire> FrameEndpoint<W> {
 
     pub(super) fn push_reply(&mut self, header: Header, body: Option<SlabRange>) {
         match body {
-            Some(range) => self.outbox.push_slab(&header, range),
+            Some(range) => self.outbox.push_changing(&header, range),
             None => self.outbox.push(&header, &[]),
         }
         self.answers.push_back(self.outbox.queued());
@@ -263,7 +264,8 @@ impl<W: Wire> FrameEndpoint<W> {
         };
         self.used += u64::from(notifies);
         let (key, offset) = (dst.key.key, wire_offset(&dst));
-        let header = Header { op, imm, len: src.len() as u32, key, offset, id: id.0 };
+        let len = src.len() as u32;
+        let header = Header { imm, len, key, offset, ..Header::new(op, id.0) };
         self.post(header, body, None, flags);
         Ok(())
     }
@@ -278,7 +280,7 @@ impl<W: Wire> FrameEndpoint<W> {
     ) -> Result<(), PostError> {
         self.admit(Asked::Atomic { dst, old })?;
         let (key, offset, len) = (dst.key.key, wire_offset(&dst), operands.len() as u32);
-        let header = Header { op, imm: 0, len, key, offset, id: id.0 };
+        let header = Header { len, key, offset, ..Header::new(op, id.0) };
         self.post(header, Body::Copied(operands), Some(old.clone()), Flags::SIGNAL);
         Ok(())
     }
@@ -344,7 +346,7 @@ impl<W: Wire> Endpoint for FrameEndpoint<W> {
     ) -> Result<(), PostError> {
         self.admit(Asked::Read { len: dst.len(), src })?;
         let (key, offset, len) = (src.key.key, wire_offset(&src), dst.len() as u32);
-        let header = Header { op: Op::Read, imm: 0, len, key, offset, id: id.0 };
+        let header = Header { len, key, offset, ..Header::new(Op::Read, id.0) };
         self.post(header, Body::Copied(&[]), Some(dst.clone()), flags);
         Ok(())
     }

@@ -1,4 +1,10 @@
 //! Frames: a header of fixed size, and for some operations a body.
+//!
+//! On a connection that is checked a header ends with the checksum (CRC-32C) of the frame's number
+//! and of the header, in which that of the body stands. The number itself does not travel: frames
+//! that are missing, repeated or in another order do not fit.
+
+use crc32c::{crc32c, crc32c_append};
 
 /// What a frame asks or answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,32 +46,50 @@ pub(super) struct Header {
     pub(super) offset: u64,
     /// The poster's name of the operation.
     pub(super) id: u64,
+    /// The checksum of the body; 0 where nothing is checked, and without a body.
+    pub(super) sum: u32,
 }
 
 impl Header {
     /// Bytes on the wire.
-    pub(super) const BYTES: usize = 40;
+    pub(super) const BYTES: usize = 44;
+    /// Where the checksum of the header is.
+    const CHECK: usize = 40;
 
     /// A header of which nothing else is used.
     pub(super) fn new(op: Op, id: u64) -> Self {
-        Self { op, imm: 0, len: 0, key: 0, offset: 0, id }
+        Self { op, imm: 0, len: 0, key: 0, offset: 0, id, sum: 0 }
     }
 
-    /// Little-endian: op and padding to 4, imm, len, padding to 16, key, offset, id.
-    pub(super) fn encode(&self) -> [u8; Self::BYTES] {
+    /// Little-endian: op and padding to 4, imm, len, sum, key, offset, id, and the checksum of all
+    /// this for the frame of this number, or 0 without one.
+    pub(super) fn encode(&self, number: Option<u64>) -> [u8; Self::BYTES] {
         let mut out = [0; Self::BYTES];
         out[0] = self.op as u8;
         out[4..8].copy_from_slice(&self.imm.to_le_bytes());
         out[8..12].copy_from_slice(&self.len.to_le_bytes());
+        out[12..16].copy_from_slice(&self.sum.to_le_bytes());
         out[16..24].copy_from_slice(&self.key.to_le_bytes());
         out[24..32].copy_from_slice(&self.offset.to_le_bytes());
-        out[32..].copy_from_slice(&self.id.to_le_bytes());
+        out[32..Self::CHECK].copy_from_slice(&self.id.to_le_bytes());
+        let check = check(number, &out[..Self::CHECK]);
+        out[Self::CHECK..].copy_from_slice(&check.to_le_bytes());
         out
     }
 
-    /// The inverse of [`Header::encode`]; `None` for an unknown operation or padding that is not
-    /// zero.
-    pub(super) fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
+    /// The inverse of [`Header::encode`].
+    ///
+    /// # Errors
+    /// [`Unfit::Damaged`] where the checksum does not fit, [`Unfit::Malformed`] for an unknown
+    /// operation or padding that is not zero.
+    pub(super) fn decode(bytes: &[u8; Self::BYTES], number: Option<u64>) -> Result<Self, Unfit> {
+        if bytes[Self::CHECK..] != check(number, &bytes[..Self::CHECK]).to_le_bytes() {
+            return Err(Unfit::Damaged);
+        }
+        Self::fields(bytes).ok_or(Unfit::Malformed)
+    }
+
+    fn fields(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let op = match bytes[0] {
             1 => Op::Write,
             2 => Op::WriteNotify,
@@ -79,7 +103,7 @@ impl Header {
             10 => Op::Nak,
             _ => return None,
         };
-        if bytes[1..4] != [0; 3] || bytes[12..16] != [0; 4] {
+        if bytes[1..4] != [0; 3] {
             return None;
         }
         let quad = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).ok();
@@ -88,6 +112,7 @@ impl Header {
             op,
             imm: quad(4)?,
             len: quad(8)?,
+            sum: quad(12)?,
             key: word(16)?,
             offset: word(24)?,
             id: word(32)?,
@@ -103,29 +128,68 @@ impl Header {
     }
 }
 
+/// Why bytes are no header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unfit {
+    /// They are not those that were sent.
+    Damaged,
+    /// The peer does not speak the protocol.
+    Malformed,
+}
+
+/// The checksum of a header's fields in the frame of this number; 0 without one.
+fn check(number: Option<u64>, fields: &[u8]) -> u32 {
+    number.map_or(0, |number| crc32c_append(crc32c(&number.to_le_bytes()), fields))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const ALL: [Op; 10] = [
+        Op::Write,
+        Op::WriteNotify,
+        Op::Read,
+        Op::FetchAdd,
+        Op::CompareSwap,
+        Op::Send,
+        Op::Credit,
+        Op::ReadData,
+        Op::Word,
+        Op::Nak,
+    ];
+
     #[test]
     fn a_header_survives_the_wire() {
-        for op in [Op::Write, Op::WriteNotify, Op::Read, Op::FetchAdd, Op::CompareSwap]
-            .into_iter()
-            .chain([Op::Send, Op::Credit, Op::ReadData, Op::Word, Op::Nak])
-        {
-            let header =
-                Header { op, imm: 1 << 31, len: 77, key: u64::MAX, offset: 5, id: 1 << 63 };
-            assert_eq!(Header::decode(&header.encode()), Some(header));
+        for op in ALL {
+            let (key, offset, id) = (u64::MAX, 5, 1 << 63);
+            let header = Header { op, imm: 1 << 31, len: 77, key, offset, id, sum: 9 };
+            for number in [None, Some(0), Some(u64::MAX)] {
+                assert_eq!(Header::decode(&header.encode(number), number), Ok(header));
+            }
         }
     }
 
     #[test]
     fn unknown_operations_and_padding_are_refused() {
-        let good = Header::new(Op::Send, 9).encode();
-        for (at, value) in [(0, 0), (0, 11), (0, 255), (1, 1), (3, 1), (12, 1), (15, 8)] {
+        let good = Header::new(Op::Send, 9).encode(None);
+        for (at, value) in [(0, 0), (0, 11), (0, 255), (1, 1), (3, 1)] {
             let mut bad = good;
             bad[at] = value;
-            assert_eq!(Header::decode(&bad), None, "byte {at} = {value}");
+            assert_eq!(Header::decode(&bad, None), Err(Unfit::Malformed), "byte {at} = {value}");
+        }
+    }
+
+    #[test]
+    fn each_flipped_bit_and_each_other_number_is_damage() {
+        let good = Header { len: 3, sum: 8, ..Header::new(Op::Write, 9) }.encode(Some(4));
+        for bit in 0..8 * Header::BYTES {
+            let mut bad = good;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Header::decode(&bad, Some(4)), Err(Unfit::Damaged), "bit {bit}");
+        }
+        for number in [Some(3), Some(5), None] {
+            assert_eq!(Header::decode(&good, number), Err(Unfit::Damaged), "{number:?}");
         }
     }
 }

@@ -15,6 +15,8 @@ pub(crate) const COMPACT_BYTES: usize = 64 << 10;
 /// The bytes of a connection in sending order.
 #[derive(Default)]
 pub(super) struct Outbox {
+    /// The number of the next frame, where frames are checked.
+    number: Option<u64>,
     staged: Vec<u8>,
     /// Bytes at the front of `staged` that were sent.
     staged_sent: usize,
@@ -31,6 +33,11 @@ enum Segment {
     /// So many bytes of the staging buffer.
     Staged(usize),
     Slab(SlabRange),
+    /// A frame whose body may change until it is sent: it is copied, and its checksum made, when
+    /// it is the first.
+    Late(Header, Option<u64>, SlabRange),
+    /// Such a frame.
+    Copied(Vec<u8>),
 }
 
 impl Segment {
@@ -38,30 +45,65 @@ impl Segment {
         match self {
             Segment::Staged(len) => *len,
             Segment::Slab(range) => range.len(),
+            Segment::Late(_, _, range) => Header::BYTES + range.len(),
+            Segment::Copied(bytes) => bytes.len(),
         }
     }
 }
 
 impl Outbox {
+    /// An outbox whose frames carry checksums, or not.
+    pub(super) fn new(checked: bool) -> Self {
+        Self { number: checked.then_some(0), ..Self::default() }
+    }
+
+    /// The number of a frame that is queued now.
+    fn count(&mut self) -> Option<u64> {
+        let number = self.number?;
+        self.number = Some(number + 1);
+        Some(number)
+    }
+
     /// Queues a header with its body copied.
     pub(super) fn push(&mut self, header: &Header, body: &[u8]) {
-        self.staged.extend_from_slice(&header.encode());
+        let number = self.count();
+        let sum = if number.is_some() { crc32c::crc32c(body) } else { 0 };
+        self.stage(&Header { sum, ..*header }, number, body);
+    }
+
+    /// Queues a header with a body that is read when it is sent, and does not change until then.
+    pub(super) fn push_slab(&mut self, header: &Header, body: SlabRange) {
+        let number = self.count();
+        let sum = if number.is_some() { body.checksum(0, 0, body.len()) } else { 0 };
+        self.stage(&Header { sum, ..*header }, number, &[]);
+        self.queue(body.len(), (!body.is_empty()).then(|| Segment::Slab(body)));
+    }
+
+    /// As [`Outbox::push_slab`], of a body that may change at any time.
+    pub(super) fn push_changing(&mut self, header: &Header, body: SlabRange) {
+        if self.number.is_none() {
+            return self.push_slab(header, body);
+        }
+        let (len, number) = (Header::BYTES + body.len(), self.count());
+        self.queue(len, Some(Segment::Late(*header, number, body)));
+    }
+
+    fn stage(&mut self, header: &Header, number: Option<u64>, body: &[u8]) {
+        self.staged.extend_from_slice(&header.encode(number));
         self.staged.extend_from_slice(body);
         let added = Header::BYTES + body.len();
-        self.queued += added as u64;
         match self.segments.back_mut() {
-            Some(Segment::Staged(len)) => *len += added,
-            _ => self.segments.push_back(Segment::Staged(added)),
+            Some(Segment::Staged(len)) => {
+                *len += added;
+                self.queue(added, None);
+            }
+            _ => self.queue(added, Some(Segment::Staged(added))),
         }
     }
 
-    /// Queues a header with a body that is read when it is sent.
-    pub(super) fn push_slab(&mut self, header: &Header, body: SlabRange) {
-        self.push(header, &[]);
-        self.queued += body.len() as u64;
-        if !body.is_empty() {
-            self.segments.push_back(Segment::Slab(body));
-        }
+    fn queue(&mut self, bytes: usize, segment: Option<Segment>) {
+        self.queued += bytes as u64;
+        self.segments.extend(segment);
     }
 
     /// Bytes ever queued: the position at which what was pushed last ends.
@@ -84,6 +126,7 @@ impl Outbox {
     /// When the connection is broken.
     pub(super) fn flush(&mut self, wire: &mut impl Wire) -> io::Result<()> {
         while !self.segments.is_empty() {
+            self.copy_first();
             let Some(n) = wire.write(self.pieces())? else { return Ok(()) };
             let offered: usize =
                 self.pieces().take(crate::memory::PIECES_MAX).map(|p| p.len()).sum();
@@ -95,18 +138,35 @@ impl Outbox {
         Ok(())
     }
 
+    /// Copies the first frame, where its body may change.
+    fn copy_first(&mut self) {
+        if let Some(first) = self.segments.front_mut()
+            && let Segment::Late(header, number, range) = first
+        {
+            let mut bytes = vec![0; Header::BYTES + range.len()];
+            let body = &mut bytes[Header::BYTES..];
+            range.snapshot(body);
+            let header = Header { sum: crc32c::crc32c(body), ..*header };
+            bytes[..Header::BYTES].copy_from_slice(&header.encode(*number));
+            *first = Segment::Copied(bytes);
+        }
+    }
+
+    /// What can be sent: up to a frame that has to be copied first.
     fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
         let mut skip = self.front_sent;
         let mut staged = &self.staged[self.staged_sent..];
-        self.segments.iter().map(move |segment| {
+        self.segments.iter().map_while(move |segment| {
             let skipped = std::mem::take(&mut skip);
             match segment {
                 Segment::Staged(len) => {
                     let (piece, rest) = staged.split_at(len - skipped);
                     staged = rest;
-                    Piece::Bytes(piece)
+                    Some(Piece::Bytes(piece))
                 }
-                Segment::Slab(range) => Piece::Slab(range, skipped),
+                Segment::Slab(range) => Some(Piece::Slab(range, skipped)),
+                Segment::Late(..) => None,
+                Segment::Copied(bytes) => Some(Piece::Bytes(&bytes[skipped..])),
             }
         })
     }

@@ -2,12 +2,12 @@
 //!
 //! Headers and small frames are read through a buffer. Of a large body all but the last bytes go
 //! from a socket into the slab; the last ones pass the buffer, so that the last aligned word is
-//! stored at once and after the rest (G2).
+//! stored at once and after the rest (G2), and only when the checksum of the whole body fits.
 
 use std::io;
 
 use super::MESSAGE_MAX;
-use super::frame::{Header, Op};
+use super::frame::{Header, Op, Unfit};
 use super::wire::Wire;
 use crate::SlabRange;
 
@@ -29,6 +29,8 @@ pub(super) struct Parser {
     start: usize,
     end: usize,
     body: Option<Body>,
+    /// The number of the next frame, where frames are checked.
+    number: Option<u64>,
     /// The last body was large, and so the next one probably is.
     large: bool,
 }
@@ -39,6 +41,8 @@ struct Body {
     /// Bytes that are in place.
     at: usize,
     header: Header,
+    /// The checksum of those that have come, where bodies are checked.
+    sum: u32,
     /// Its bytes are read and go nowhere.
     lost: bool,
 }
@@ -52,8 +56,8 @@ pub(super) enum Next {
     Placed(Header),
     /// Nothing without reading on.
     Starved,
-    /// Not a frame.
-    Malformed,
+    /// Not a frame, or not the one that was sent.
+    Unfit(Unfit),
 }
 
 /// What a read brought.
@@ -68,9 +72,11 @@ pub(super) enum Fill {
 }
 
 impl Parser {
-    pub(super) fn new() -> Self {
+    /// A parser of frames that carry checksums, or do not.
+    pub(super) fn new(checked: bool) -> Self {
         let buffer = vec![0; BUFFER_BYTES].into_boxed_slice();
-        Self { buffer, start: 0, end: 0, body: None, large: false }
+        let number = checked.then_some(0);
+        Self { buffer, start: 0, end: 0, body: None, number, large: false }
     }
 
     /// Reads by one call.
@@ -96,7 +102,11 @@ impl Parser {
             Some(n) => n,
         };
         if let Some(body) = &mut self.body {
-            body.at += n.min(in_place);
+            let direct = n.min(in_place);
+            if direct > 0 && self.number.is_some() {
+                body.sum = body.range.checksum(body.sum, body.at, direct);
+            }
+            body.at += direct;
         }
         self.end += n.saturating_sub(in_place);
         Ok(if n == in_place + room { Fill::More } else { Fill::Dry })
@@ -109,8 +119,15 @@ impl Parser {
             let there = self.end - self.start;
             // The tail is placed at once.
             let n = if there >= left { left } else { there.min(left.saturating_sub(TAIL_BYTES)) };
+            let bytes = &self.buffer[self.start..self.start + n];
+            if self.number.is_some() {
+                body.sum = crc32c::crc32c_append(body.sum, bytes);
+                if n == left && body.sum != body.header.sum {
+                    return Next::Unfit(Unfit::Damaged);
+                }
+            }
             if !body.lost {
-                body.range.place(body.at, &self.buffer[self.start..self.start + n]);
+                body.range.place(body.at, bytes);
             }
             self.start += n;
             body.at += n;
@@ -122,14 +139,22 @@ impl Parser {
         }
         let there = &self.buffer[self.start..self.end];
         let Some(bytes) = there.first_chunk() else { return Next::Starved };
-        let Some(header) = Header::decode(bytes) else { return Next::Malformed };
-        let small = matches!(header.op, Op::Send | Op::FetchAdd | Op::CompareSwap);
-        if small && header.body() > MESSAGE_MAX {
-            return Next::Malformed;
+        let header = match Header::decode(bytes, self.number) {
+            Ok(header) => header,
+            Err(unfit) => return Next::Unfit(unfit),
+        };
+        if matches!(header.op, Op::Send | Op::FetchAdd | Op::CompareSwap) {
+            if header.body() > MESSAGE_MAX {
+                return Next::Unfit(Unfit::Malformed);
+            }
+            let Some(body) = there.get(Header::BYTES..Header::BYTES + header.body()) else {
+                return Next::Starved;
+            };
+            if self.number.is_some() && crc32c::crc32c(body) != header.sum {
+                return Next::Unfit(Unfit::Damaged);
+            }
         }
-        if small && there.len() < Header::BYTES + header.body() {
-            return Next::Starved;
-        }
+        self.number = self.number.map(|number| number + 1);
         self.start += Header::BYTES;
         Next::Frame(header)
     }
@@ -144,7 +169,7 @@ impl Parser {
     /// The body of this header goes to `range`, whose length it is.
     pub(super) fn begin(&mut self, header: Header, range: SlabRange) {
         self.large = range.len() >= LARGE_BYTES;
-        self.body = Some(Body { range, at: 0, header, lost: false });
+        self.body = Some(Body { range, at: 0, header, sum: 0, lost: false });
     }
 
     /// The body that is arriving goes nowhere from now on, if it is of such a header.

@@ -128,6 +128,6 @@ impl Offer for MpiOffer {
         let pair = Pair { peer, ours: self.channel, theirs };
         let wire = MpiWire::new(self.world, pair)
             .map_err(|source| FabricError::Connect { link: self.link.to_string(), source })?;
-        Ok(Box::new(FrameEndpoint::new(self.caps, wire, ops_max)))
+        Ok(Box::new(FrameEndpoint::new(self.caps, wire, ops_max, false)))
     }
 }

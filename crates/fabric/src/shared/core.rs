@@ -215,6 +215,7 @@ impl Core {
         for port in self.ports.iter().filter_map(|slot| slot.port.as_ref()) {
             let event = match blamed.filter(|sent| sent.port == port.number) {
                 Some(sent) => Event::Broken(Some(sent.seq), kind),
+                None if kind == ErrorKind::Damaged => Event::Broken(None, kind),
                 None => Event::Broken(None, ErrorKind::Disconnected),
             };
             tell(trunk, port, |inbox| inbox.push(event));

@@ -36,6 +36,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::multicast::Multicast;
+use crate::pulse::Pulse;
 use crate::token::Token;
 use crate::{Caps, Endpoint, Fabric, FabricError, LinkId, Offer, Slab};
 use endpoint::SharedEndpoint;
@@ -144,6 +145,10 @@ impl Fabric for SharedFabric {
 
     fn slab(&self, bytes: usize) -> Result<Slab, FabricError> {
         self.inner.slab(bytes)
+    }
+
+    fn pulses(&self) -> Vec<Arc<Pulse>> {
+        self.inner.pulses()
     }
 
     fn multicast(&self) -> Option<&dyn Multicast> {

@@ -23,13 +23,23 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt;
+
 use crate::frames::{BUFFER_BYTES, COMPACT_BYTES, FrameEndpoint, MESSAGE_MAX};
 use crate::lobby::{Lobby, PEER_OPS_MAX, Place};
+use crate::pulse::{Pulse, Pulses};
 use crate::{Atomics, Caps, Endpoint, Fabric, FabricError, LinkId, Offer, Publish, Slab};
 use wire::Socket;
 
 /// First bytes of an address: name and version of the protocol.
 const MAGIC: [u8; 8] = *b"MLSTCP\x00\x01";
+
+/// After so long without a byte the system asks whether the other end is there, …
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+/// … again after each of these, …
+const KEEPALIVE_BETWEEN: Duration = Duration::from_secs(5);
+/// … and gives the connection up when it was asked so often in vain.
+const KEEPALIVE_PROBES: u32 = 4;
 
 /// How a [`TcpFabric`] behaves.
 #[derive(Debug, Clone)]
@@ -47,6 +57,11 @@ pub struct TcpOptions {
     /// Bytes of the socket's send and receive buffers; `None` leaves them to the system, which
     /// adapts them.
     pub socket_bytes: Option<usize>,
+    /// Whether frames carry checksums (CRC-32C), header and body. They do where one end wants it.
+    /// What arrives otherwise than it was sent ends the connection ([`ErrorKind::Damaged`]).
+    ///
+    /// [`ErrorKind::Damaged`]: crate::ErrorKind::Damaged
+    pub checksum: bool,
 }
 
 impl Default for TcpOptions {
@@ -58,6 +73,7 @@ impl Default for TcpOptions {
             connect_timeout: Duration::from_secs(10),
             ops_max: 1024,
             socket_bytes: None,
+            checksum: true,
         }
     }
 }
@@ -67,6 +83,7 @@ pub struct TcpFabric {
     options: TcpOptions,
     reachable: SocketAddr,
     lobby: Arc<Lobby>,
+    pulses: Arc<Pulses>,
 }
 
 impl TcpFabric {
@@ -85,7 +102,7 @@ impl TcpFabric {
         let port = listener.local_addr().map_err(failed)?.port();
         let reachable = SocketAddr::new(options.advertise.unwrap_or(options.bind), port);
         let lobby = Arc::new(Lobby::new(listener).map_err(failed)?);
-        Ok(Arc::new(Self { options, reachable, lobby }))
+        Ok(Arc::new(Self { options, reachable, lobby, pulses: Arc::default() }))
     }
 }
 
@@ -111,14 +128,21 @@ impl Fabric for TcpFabric {
         Slab::heap(bytes)
     }
 
+    fn pulses(&self) -> Vec<Arc<Pulse>> {
+        self.pulses.all()
+    }
+
     fn offer(&self, link: LinkId) -> Result<Box<dyn Offer>, FabricError> {
         let caps = self.caps();
-        let place = Place::new(&self.lobby, link, MAGIC, self.reachable, caps.max_ops);
+        let checked = self.options.checksum;
+        let place = Place::new(&self.lobby, link, MAGIC, self.reachable, caps.max_ops, checked);
         let place =
             place.map_err(|source| FabricError::Connect { link: link.to_string(), source })?;
         Ok(Box::new(TcpOffer {
             place,
             caps,
+            checked,
+            pulses: Arc::clone(&self.pulses),
             timeout: self.options.connect_timeout,
             socket_bytes: self.options.socket_bytes,
         }))
@@ -129,6 +153,8 @@ impl Fabric for TcpFabric {
 struct TcpOffer {
     place: Place,
     caps: Caps,
+    checked: bool,
+    pulses: Arc<Pulses>,
     timeout: Duration,
     socket_bytes: Option<usize>,
 }
@@ -141,7 +167,11 @@ impl Offer for TcpOffer {
     fn connect(self: Box<Self>, peer: &[u8]) -> Result<Box<dyn Endpoint>, FabricError> {
         let (stream, greeting) = self.place.meet(peer, Instant::now() + self.timeout)?;
         self.prepare(&stream).map_err(|source| self.place.failed(source))?;
-        Ok(Box::new(FrameEndpoint::new(self.caps, Socket::new(stream), greeting.ops_max)))
+        let checked = self.checked || greeting.checked;
+        let pulse = Pulse::new(self.place.name(&greeting), self.place.link(), stream);
+        self.pulses.add(&pulse);
+        let wire = Socket::new(pulse);
+        Ok(Box::new(FrameEndpoint::new(self.caps, wire, greeting.ops_max, checked)))
     }
 }
 
@@ -149,9 +179,16 @@ impl TcpOffer {
     fn prepare(&self, stream: &TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
+        // What stands between keeps a connection only as long as it hears of it. There is no limit
+        // for what is sent and not acknowledged (TCP_USER_TIMEOUT): it would also end connections
+        // whose other end is busy and reads nothing; see `pulse`.
+        sockopt::set_socket_keepalive(stream, true)?;
+        sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+        sockopt::set_tcp_keepintvl(stream, KEEPALIVE_BETWEEN)?;
+        sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
         if let Some(bytes) = self.socket_bytes {
-            rustix::net::sockopt::set_socket_send_buffer_size(stream, bytes)?;
-            rustix::net::sockopt::set_socket_recv_buffer_size(stream, bytes)?;
+            sockopt::set_socket_send_buffer_size(stream, bytes)?;
+            sockopt::set_socket_recv_buffer_size(stream, bytes)?;
         }
         Ok(())
     }

@@ -1,18 +1,20 @@
 //! A socket as a wire.
 
 use std::io;
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use crate::frames::Wire;
 use crate::memory::{Piece, gather, scatter};
+use crate::pulse::Pulse;
 use crate::{Armed, SlabRange};
 
 /// A connected socket that never blocks.
 pub(super) struct Socket {
-    stream: TcpStream,
+    pulse: Arc<Pulse>,
     sleep: Option<Sleep>,
 }
 
@@ -23,8 +25,8 @@ struct Sleep {
 }
 
 impl Socket {
-    pub(super) fn new(stream: TcpStream) -> Self {
-        Self { stream, sleep: None }
+    pub(super) fn new(pulse: Arc<Pulse>) -> Self {
+        Self { pulse, sleep: None }
     }
 
     /// The descriptor to sleep on, told what to wait for.
@@ -35,12 +37,12 @@ impl Socket {
         let sleep = match self.sleep.take() {
             Some(sleep) if sleep.interest == interest => sleep,
             Some(Sleep { epoll, .. }) => {
-                epoll::modify(&epoll, &self.stream, data, interest)?;
+                epoll::modify(&epoll, self.pulse.stream(), data, interest)?;
                 Sleep { epoll, interest }
             }
             None => {
                 let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-                epoll::add(&epoll, &self.stream, data, interest)?;
+                epoll::add(&epoll, self.pulse.stream(), data, interest)?;
                 Sleep { epoll, interest }
             }
         };
@@ -50,7 +52,9 @@ impl Socket {
 
 impl Wire for Socket {
     fn write<'a>(&mut self, pieces: impl Iterator<Item = Piece<'a>>) -> io::Result<Option<usize>> {
-        gather(self.stream.as_fd(), pieces)
+        let written = gather(self.pulse.stream().as_fd(), pieces)?;
+        self.pulse.has_sent(written.unwrap_or(0));
+        Ok(written)
     }
 
     fn read(
@@ -58,11 +62,13 @@ impl Wire for Socket {
         head: Option<(&SlabRange, usize)>,
         rest: &mut [u8],
     ) -> io::Result<Option<usize>> {
-        scatter(self.stream.as_fd(), head, rest)
+        let read = scatter(self.pulse.stream().as_fd(), head, rest)?;
+        self.pulse.has_received(read.unwrap_or(0));
+        Ok(read)
     }
 
     fn end(&mut self) {
-        let _ = self.stream.shutdown(Shutdown::Write);
+        let _ = self.pulse.stream().shutdown(Shutdown::Write);
     }
 
     fn arm(&mut self, awaits_room: bool) -> Armed {

@@ -116,7 +116,7 @@ impl Door {
     fn place(&self, link: LinkId, ops_max: u32) -> io::Result<Meeting> {
         Ok(match self {
             Door::Socket { reachable, lobby } => {
-                Meeting::Socket(Place::new(lobby, link, MAGIC, *reachable, ops_max)?)
+                Meeting::Socket(Place::new(lobby, link, MAGIC, *reachable, ops_max, false)?)
             }
             Door::Cm { library, at } => Meeting::Cm(CmPlace::new(library, link, *at)?),
         })
