@@ -5,6 +5,9 @@ use std::path::Path;
 
 use crate::failure::Failure;
 
+/// Bytes of a script at most: node 0 hands it to the others as one message.
+const SCRIPT_BYTES_MAX: u64 = 8 << 20;
+
 /// A script and the name that messages give it.
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
@@ -15,11 +18,9 @@ pub(crate) struct Script {
 /// Reads a file, or standard input for `-`.
 pub(crate) fn read(file: &Path) -> Result<Script, Failure> {
     let (name, bytes) = if file.as_os_str() == "-" {
-        let mut bytes = Vec::new();
-        let read = std::io::stdin().lock().read_to_end(&mut bytes);
-        ("<stdin>".to_owned(), read.map(|_| bytes))
+        ("<stdin>".to_owned(), read_bounded(std::io::stdin().lock()))
     } else {
-        (file.display().to_string(), std::fs::read(file))
+        (file.display().to_string(), std::fs::File::open(file).and_then(read_bounded))
     };
     let bytes = bytes.map_err(|error| {
         let hint = format!("paths are relative to the current directory, {}", current_dir());
@@ -32,6 +33,16 @@ pub(crate) fn read(file: &Path) -> Result<Script, Failure> {
         Failure::usage(&message, Some("save the file as UTF-8"))
     })?;
     Ok(Script { name, sql })
+}
+
+fn read_bounded(from: impl Read) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(SCRIPT_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > SCRIPT_BYTES_MAX {
+        let message = format!("it has more than {} MiB", SCRIPT_BYTES_MAX >> 20);
+        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, message));
+    }
+    Ok(bytes)
 }
 
 fn current_dir() -> String {

@@ -9,7 +9,7 @@
 //! any rank. Keys are readable by their owner alone.
 
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,9 +18,12 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
+use rustix::fs::OFlags;
 
 use crate::error::ClusterError;
 
+/// Bytes of a certificate or a key at most.
+const PEM_BYTES_MAX: u64 = 1 << 20;
 /// The name that the certificate of every node is made out to.
 pub(crate) const NODE_NAME: &str = "node.millstream";
 /// The name of every authority: they differ in their keys.
@@ -102,8 +105,22 @@ fn unwritten(file: &Path, error: &std::io::Error) -> ClusterError {
     ClusterError::Certificate { file: file.to_owned(), detail: error.to_string() }
 }
 
+/// Reads a certificate or a key; a pipe or a device in its place is not waited for.
 pub(crate) fn read(file: &Path) -> Result<String, ClusterError> {
-    std::fs::read_to_string(file).map_err(|error| unwritten(file, &error))
+    read_bounded(file).map_err(|error| unwritten(file, &error))
+}
+
+fn read_bounded(file: &Path) -> io::Result<String> {
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(file)?;
+    let metadata = opened.metadata()?;
+    if !metadata.is_file() || metadata.len() > PEM_BYTES_MAX {
+        let message = format!("is no file of at most {PEM_BYTES_MAX} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+    }
+    let mut text = String::new();
+    opened.take(PEM_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 fn failed(error: rcgen::Error) -> ClusterError {

@@ -23,8 +23,9 @@ use crate::mesh::{Invitation, Peer};
 use crate::notes::Notes;
 use crate::turn::Turn;
 
-/// Bytes of a progress report at most.
-const PROGRESS_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a progress report at most: of as many workers and operators as a node tells of, however
+/// much they have counted.
+pub const PROGRESS_BYTES_MAX: usize = 4 << 20;
 
 /// A node's connection with all others. Dropping it without [`close`](Control::close) or
 /// [`fail`](Control::fail) looks to them like a death.
@@ -176,10 +177,12 @@ impl Control {
         self.shared.wake();
     }
 
-    /// Leaves `bytes` (at most 64 KiB) for rank 0 to read with [`latest`](Control::latest). A
-    /// report is skipped while an earlier one is on its way, or when it is too long.
+    /// Leaves `bytes` (at most [`PROGRESS_BYTES_MAX`]) for rank 0 to read with
+    /// [`latest`](Control::latest). A report is skipped while an earlier one is on its way, or when
+    /// it is too long.
     pub fn publish(&self, bytes: &[u8]) {
         if bytes.len() > PROGRESS_BYTES_MAX {
+            tracing::warn!(bytes = bytes.len(), "a report of progress is too long");
             return;
         }
         let mut state = self.shared.lock();

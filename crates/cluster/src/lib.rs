@@ -58,7 +58,7 @@ mod rendezvous;
 mod secure;
 mod turn;
 
-pub use control::Control;
+pub use control::{Control, PROGRESS_BYTES_MAX};
 pub use error::{Cause, ClusterError, NodeFailure};
 pub use frame::FRAME_BYTES_MAX;
 pub use launch::{Children, Launched, LocalLaunch, StderrLine, launch_local};

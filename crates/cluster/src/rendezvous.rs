@@ -6,10 +6,10 @@
 //! What a killed job left behind is told from a job that runs by asking at its address; and a card
 //! is believed only as far as the node there knows the token of the card.
 
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -231,20 +231,54 @@ fn write_new(path: &Path, text: &str) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// The card in a file; `None` where there is no file, or no card in it.
+/// The card in a file; `None` where there is no file, or no card in it. What stands under the name
+/// may be anybody's and anything: opening it neither waits nor follows a link.
 fn read_card(path: &Path) -> std::io::Result<Option<Card>> {
-    let opened =
-        OpenOptions::new().read(true).custom_flags(OFlags::NOFOLLOW.bits() as i32).open(path);
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let opened = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
+    let strange = |kind: FileType| {
+        let message = format!("it is {}, not a file that a node has left", kind_of(kind));
+        named(path, &std::io::Error::new(ErrorKind::InvalidData, message))
+    };
     let file = match opened {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(named(path, &error)),
+        Err(error) => {
+            let found = std::fs::symlink_metadata(path).map(|metadata| metadata.file_type());
+            return Err(match found {
+                Ok(kind) if !kind.is_file() => strange(kind),
+                _ => named(path, &error),
+            });
+        }
     };
-    if !is_ours(&file.metadata()?) {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(strange(metadata.file_type()));
+    }
+    if !is_ours(&metadata) {
         let error = std::io::Error::new(ErrorKind::PermissionDenied, "it is another user's");
         return Err(named(path, &error));
     }
+    if metadata.len() > CARD_BYTES_MAX {
+        let message = format!("it has {} bytes, and no node writes so many", metadata.len());
+        return Err(named(path, &std::io::Error::new(ErrorKind::InvalidData, message)));
+    }
     Ok(read_text(file).and_then(|text| Card::decode(&text)))
+}
+
+/// What is no regular file, in words.
+fn kind_of(kind: FileType) -> &'static str {
+    if kind.is_symlink() {
+        "a symbolic link"
+    } else if kind.is_dir() {
+        "a directory"
+    } else if kind.is_fifo() {
+        "a named pipe"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "a device"
+    }
 }
 
 fn read_text(file: File) -> Option<String> {
@@ -258,9 +292,7 @@ fn named(path: &Path, error: &std::io::Error) -> std::io::Error {
 
 /// Whether this user alone can have written a file.
 fn is_ours(metadata: &Metadata) -> bool {
-    metadata.is_file()
-        && metadata.uid() == rustix::process::geteuid().as_raw()
-        && metadata.mode() & 0o022 == 0
+    metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0
 }
 
 /// Time that is left until `patience` ends.
@@ -384,5 +416,27 @@ mod tests {
         assert!(error.contains(".millstream-job-1"), "{error}");
         std::os::unix::fs::symlink(&file, temporary.0.join(".millstream-job-2")).unwrap();
         assert!(directory.read(2).is_err());
+    }
+
+    #[test]
+    fn what_is_no_file_of_a_node_is_named_and_nobody_waits_for_it() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let temporary = Temporary::new("strange");
+        let path = |rank: u32| temporary.0.join(format!(".millstream-job-{rank}"));
+        mknodat(CWD, path(0), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        std::fs::create_dir(path(1)).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(path(2)).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", path(3)).unwrap();
+        File::create(path(4)).unwrap().set_len(1 << 40).unwrap();
+        let kinds = ["a named pipe", "a directory", "a socket", "a symbolic link", "1099511627776"];
+        for (rank, kind) in (0..).zip(kinds) {
+            let own = Card { rank, ..card("127.0.0.1:1".parse().unwrap()) };
+            let read = temporary.directory().read(rank).unwrap_err().to_string();
+            let published = temporary.directory().publish(&own).unwrap_err().to_string();
+            for error in [read, published] {
+                assert!(error.contains(kind) && error.contains(".millstream-job-"), "{error}");
+            }
+            assert!(std::fs::symlink_metadata(path(rank)).is_ok(), "it is still there");
+        }
     }
 }

@@ -32,7 +32,7 @@ pub mod stdout;
 mod stored;
 
 pub use blackhole::Blackhole;
-pub use file::FileConnector;
+pub use file::{AtomicFile, FileConnector};
 pub use flight::FlightConnector;
 pub use generator::Generator;
 pub use http::Http;

@@ -2,6 +2,7 @@
 //! nodes.
 
 mod counters;
+mod packed;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,6 +15,7 @@ use state::KeyModes;
 
 pub use self::counters::{Counters, ProcessorCounters};
 
+use self::packed::{put_number, take_number};
 use crate::FabricKind;
 
 /// Workers of a node that are told of one by one at most; the sum holds all.
@@ -129,15 +131,11 @@ impl OperatorCounters {
             self.epoch_bytes,
             self.watermark_ms as u64,
         ];
-        out.extend(fields.iter().flat_map(|field| field.to_le_bytes()));
+        fields.iter().for_each(|field| put_number(out, *field));
     }
 
     fn decode(bytes: &mut &[u8]) -> Option<Self> {
-        let mut word = || {
-            let (word, rest) = bytes.split_first_chunk()?;
-            *bytes = rest;
-            Some(u64::from_le_bytes(*word))
-        };
+        let mut word = || take_number(bytes);
         Some(Self {
             rows_in: word()?,
             rows_out: word()?,
@@ -162,8 +160,8 @@ impl OperatorCounters {
     }
 }
 
-/// What a node tells of itself: `total | number of workers u32 | each worker`, and of a worker
-/// `counters | number of operators u32 | each operator`.
+/// What a node tells of itself: `total | number of workers | each worker`, and of a worker
+/// `counters | number of operators | each operator`. All numbers are [`packed`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct NodeCounters {
     pub(crate) total: Counters,
@@ -197,10 +195,10 @@ impl NodeCounters {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = self.total.encode();
-        out.extend_from_slice(&(self.workers.len() as u32).to_le_bytes());
+        put_number(&mut out, self.workers.len() as u64);
         for (worker, operators) in &self.workers {
             out.extend(worker.encode());
-            out.extend_from_slice(&(operators.len() as u32).to_le_bytes());
+            put_number(&mut out, operators.len() as u64);
             operators.iter().for_each(|operator| operator.encode(&mut out));
         }
         out
@@ -223,9 +221,7 @@ impl NodeCounters {
 
 /// A count of at most `most`, off the front of what a node sent.
 fn decode_count(bytes: &mut &[u8], most: usize) -> Option<usize> {
-    let (count, rest) = bytes.split_first_chunk()?;
-    *bytes = rest;
-    Some(u32::from_le_bytes(*count) as usize).filter(|count| *count <= most)
+    usize::try_from(take_number(bytes)?).ok().filter(|count| *count <= most)
 }
 
 /// What a running job has done so far.
@@ -413,6 +409,22 @@ mod tests {
         assert_eq!(decode_end(&bytes), Some((counters, bad)));
         assert_eq!(decode_end(&bytes[..20]), None);
         assert_eq!(decode_end(&bytes[..bytes.len() - 1]), None);
+    }
+
+    #[test]
+    fn the_longest_report_is_not_left_out() {
+        let most = Counters::from_fields([u64::MAX; Counters::FIELDS]);
+        let worker = (most, vec![of_all(u64::MAX); OPERATORS_TOLD_MAX]);
+        let report = NodeCounters { total: most, workers: vec![worker; WORKERS_TOLD_MAX] };
+        let bytes = report.encode();
+        assert!(bytes.len() <= cluster::PROGRESS_BYTES_MAX, "{} bytes", bytes.len());
+        assert_eq!(NodeCounters::decode(&mut &bytes[..]), Some(report));
+    }
+
+    fn of_all(number: u64) -> OperatorCounters {
+        let mut bytes = Vec::new();
+        (0..OperatorCounters::FIELDS).for_each(|_| put_number(&mut bytes, number));
+        OperatorCounters::decode(&mut &bytes[..]).expect("as many as there are")
     }
 
     #[test]

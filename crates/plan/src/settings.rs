@@ -227,7 +227,8 @@ const SETTINGS: &[SettingSpec] = &[
         values: "a folder, with a slash in its name: /var/tmp, ./spill; none",
         default: "none",
         doc: "Where groups go, and rows that wait, that do not fit millstream.state_bytes, in \
-              files that are gone when the job ends. Without it such a job ends with an error.",
+              files that have no name, that only this user can read, and that are gone when the \
+              job ends, however it ends. Without it such a job ends with an error.",
     },
     SettingSpec {
         name: "millstream.stall_timeout",

@@ -1,54 +1,78 @@
 //! A file that appears whole or not at all.
 //!
-//! Bytes go to a hidden name in the same directory; [`commit`](AtomicFile::commit) brings them to
-//! the disk and renames. Dropped before, the hidden file is removed. What stands under the name
-//! until then is not touched. A device or pipe under the name cannot be replaced: it is written
-//! directly.
+//! Bytes go to a file of the same directory that has no name, and so is gone with the process,
+//! whatever ends that; [`commit`](AtomicFile::commit) brings them to the disk and gives them the
+//! name. What stands under the name until then is not touched, and what replaces it may be read by
+//! the same users: owner and permissions are kept. A link stays a link: the file that it points to
+//! is replaced. A device or pipe cannot be replaced: it is written directly.
+//!
+//! Some file systems know no files without a name, and on none can one replace another without
+//! getting a hidden name first, `.NAME.tmp-…`. Its writer holds a lock on it, by which the next
+//! writer of NAME tells what a killed one left behind, and removes that.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use dataflow::error::ConnectorError;
+use rustix::fs::{AtFlags, CWD, OFlags, linkat};
 
 use super::paths::io_error;
 
 /// Names that are tried before giving up on finding a free one.
 const NAMES_TRIED_MAX: u32 = 16;
+/// Links that are followed from one to the next; as many as the kernel does.
+const LINKS_MAX: u32 = 40;
 
+/// A file that appears under its name when it is committed; dropped before, it never was.
 #[derive(Debug)]
-pub(super) struct AtomicFile {
+pub struct AtomicFile {
     path: PathBuf,
     file: File,
-    /// The hidden name, until it was given its own.
-    hidden: Option<PathBuf>,
+    standing: Standing,
+}
+
+#[derive(Debug)]
+enum Standing {
+    /// It is what the name stands for.
+    Named,
+    Unnamed,
+    Hidden(PathBuf),
 }
 
 impl AtomicFile {
-    pub(super) fn create(path: &Path) -> Result<Self, ConnectorError> {
-        match fs::metadata(path) {
-            Ok(metadata) if metadata.is_dir() => Err(ConnectorError::Io {
-                place: path.display().to_string(),
-                message: "is a directory".into(),
-                hint: Some("a sink writes a single file: add its name".into()),
-            }),
-            Ok(metadata) if !metadata.is_file() => {
-                let file = OpenOptions::new().write(true).open(path);
-                let file = file.map_err(|error| io_error(path, &error))?;
-                Ok(Self { path: path.to_path_buf(), file, hidden: None })
+    /// Begins the file that `path` will be.
+    ///
+    /// # Errors
+    /// Where no file can be made.
+    pub fn create(path: &Path) -> Result<Self, ConnectorError> {
+        let refused = |error: io::Error| io_error(path, &error);
+        let replaced = match fs::metadata(path) {
+            Ok(metadata) if metadata.is_dir() => {
+                return Err(ConnectorError::Io {
+                    place: path.display().to_string(),
+                    message: "is a directory".into(),
+                    hint: Some("a sink writes a single file: add its name".into()),
+                });
             }
-            _ => Self::create_hidden(path),
-        }
-    }
-
-    fn create_hidden(path: &Path) -> Result<Self, ConnectorError> {
+            Ok(metadata) if !metadata.is_file() => {
+                let file = OpenOptions::new().write(true).open(path).map_err(refused)?;
+                return Ok(Self { path: path.to_owned(), file, standing: Standing::Named });
+            }
+            Ok(metadata) => Some(metadata),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(refused(error)),
+        };
+        let path = resolve(path).map_err(refused)?;
         let name = path.file_name().ok_or_else(|| ConnectorError::Io {
             place: path.display().to_string(),
             message: "is not the name of a file".into(),
             hint: None,
         })?;
-        let parent = directory_of(path);
+        let parent = directory_of(&path);
         if !parent.is_dir() {
             return Err(ConnectorError::Io {
                 place: path.display().to_string(),
@@ -56,34 +80,58 @@ impl AtomicFile {
                 hint: Some(format!("make it first: mkdir -p '{}'", parent.display())),
             });
         }
-        let mut error = io::Error::from(ErrorKind::AlreadyExists);
-        for _ in 0..NAMES_TRIED_MAX {
-            let random = RandomState::new().hash_one(std::process::id());
-            let hidden = parent.join(format!(".{}.tmp-{random:016x}", name.to_string_lossy()));
-            match OpenOptions::new().write(true).create_new(true).open(&hidden) {
-                Ok(file) => {
-                    return Ok(Self { path: path.to_path_buf(), file, hidden: Some(hidden) });
-                }
-                Err(refused) => error = refused,
+        let hidden = Hidden { parent, prefix: format!(".{}.tmp-", name.to_string_lossy()) };
+        hidden.remove_left();
+        let mode = if replaced.is_some() { 0o600 } else { 0o666 };
+        let (file, standing) = match unnamed(parent, mode) {
+            Some(file) => (file, Standing::Unnamed),
+            None => {
+                let (file, name) = hidden.create(mode).map_err(|error| io_error(&path, &error))?;
+                (file, Standing::Hidden(name))
             }
-            if error.kind() != ErrorKind::AlreadyExists {
-                break;
-            }
+        };
+        let made = Self { path: path.clone(), file, standing };
+        if let Some(replaced) = replaced {
+            belong_as(&made.file, &replaced).map_err(|error| io_error(&path, &error))?;
         }
-        Err(io_error(path, &error))
+        Ok(made)
     }
 
     /// Makes the bytes durable and gives the file its name.
-    pub(super) fn commit(mut self) -> Result<(), ConnectorError> {
-        let Some(hidden) = &self.hidden else { return Ok(()) };
-        self.file
-            .sync_all()
-            .and_then(|()| fs::rename(hidden, &self.path))
-            .map_err(|error| io_error(&self.path, &error))?;
-        self.hidden = None;
+    ///
+    /// # Errors
+    /// Where they are not durable, or the name cannot be given.
+    pub fn commit(mut self) -> Result<(), ConnectorError> {
+        if matches!(self.standing, Standing::Named) {
+            return Ok(());
+        }
+        let named = self.file.sync_all().and_then(|()| self.name());
+        named.map_err(|error| io_error(&self.path, &error))?;
         // The rename has happened; that it survives a loss of power is as good as we can make it.
         if let Ok(directory) = File::open(directory_of(&self.path)) {
             let _ = directory.sync_all();
+        }
+        Ok(())
+    }
+
+    fn name(&mut self) -> io::Result<()> {
+        if matches!(self.standing, Standing::Unnamed) {
+            match link(&self.file, &self.path) {
+                Ok(()) => {
+                    self.standing = Standing::Named;
+                    return Ok(());
+                }
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+                Err(_) => {}
+            }
+            let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+            let prefix = format!(".{name}.tmp-");
+            let hidden = Hidden { parent: directory_of(&self.path), prefix };
+            self.standing = Standing::Hidden(hidden.link(&self.file)?);
+        }
+        if let Standing::Hidden(hidden) = &self.standing {
+            fs::rename(hidden, &self.path)?;
+            self.standing = Standing::Named;
         }
         Ok(())
     }
@@ -101,12 +149,121 @@ impl Write for AtomicFile {
 
 impl Drop for AtomicFile {
     fn drop(&mut self) {
-        if let Some(hidden) = &self.hidden
+        if let Standing::Hidden(hidden) = &self.standing
             && let Err(error) = fs::remove_file(hidden)
         {
             tracing::warn!(file = %hidden.display(), %error, "a temporary file stays behind");
         }
     }
+}
+
+/// Names of a directory that only writers of one file give.
+struct Hidden<'a> {
+    parent: &'a Path,
+    prefix: String,
+}
+
+impl Hidden<'_> {
+    fn path(&self) -> PathBuf {
+        let random = RandomState::new().hash_one(std::process::id());
+        self.parent.join(format!("{}{random:016x}", self.prefix))
+    }
+
+    fn create(&self, mode: u32) -> io::Result<(File, PathBuf)> {
+        self.tried(|path| {
+            let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+            // Another writer may have taken it for left behind before it was locked.
+            let ours = !matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+            match ours && file.metadata()?.nlink() > 0 {
+                true => Ok(file),
+                false => Err(ErrorKind::AlreadyExists.into()),
+            }
+        })
+    }
+
+    fn link(&self, file: &File) -> io::Result<PathBuf> {
+        // Locked before it can be found. Where there are no locks nothing is removed either.
+        let _ = file.try_lock();
+        self.tried(|path| link(file, path)).map(|((), path)| path)
+    }
+
+    /// Tries names until one is free.
+    fn tried<T>(&self, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(T, PathBuf)> {
+        let mut last = io::Error::from(ErrorKind::AlreadyExists);
+        for _ in 0..NAMES_TRIED_MAX {
+            let path = self.path();
+            match make(&path) {
+                Ok(made) => return Ok((made, path)),
+                Err(error) => last = error,
+            }
+            if last.kind() != ErrorKind::AlreadyExists {
+                break;
+            }
+        }
+        Err(last)
+    }
+
+    /// Removes what writers have left behind that do not live any more.
+    fn remove_left(&self) {
+        let Ok(entries) = fs::read_dir(self.parent) else { return };
+        let of_a_writer = |name: &str| {
+            let random = name.strip_prefix(&self.prefix);
+            random.is_some_and(|r| r.len() == 16 && r.bytes().all(|b| b.is_ascii_hexdigit()))
+        };
+        for entry in entries.flatten() {
+            if !entry.file_name().to_str().is_some_and(of_a_writer) {
+                continue;
+            }
+            let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+            let opened = OpenOptions::new().read(true).custom_flags(flags).open(entry.path());
+            let Ok(file) = opened else { continue };
+            let regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
+            if regular && file.try_lock().is_ok() && fs::remove_file(entry.path()).is_ok() {
+                tracing::info!(file = %entry.path().display(), "removed what a killed job left");
+            }
+        }
+    }
+}
+
+/// A file of a directory that has no name, where there can be one that is named later.
+fn unnamed(parent: &Path, mode: u32) -> Option<File> {
+    let flags = OFlags::TMPFILE.bits() as i32;
+    let file = OpenOptions::new().write(true).mode(mode).custom_flags(flags).open(parent).ok()?;
+    of_process(&file).exists().then_some(file)
+}
+
+/// The name by which an open file can be linked.
+fn of_process(file: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+}
+
+fn link(file: &File, path: &Path) -> io::Result<()> {
+    Ok(linkat(CWD, of_process(file), CWD, path, AtFlags::SYMLINK_FOLLOW)?)
+}
+
+/// Gives a file the owner and the permissions of the one that it will replace. Where it cannot
+/// have the owner or the group, these may do no more than everybody.
+fn belong_as(file: &File, replaced: &Metadata) -> io::Result<()> {
+    let _ = fchown(file, Some(replaced.uid()), None);
+    let _ = fchown(file, None, Some(replaced.gid()));
+    let kept = file.metadata()?;
+    let mut mode = replaced.mode() & 0o777;
+    if kept.gid() != replaced.gid() {
+        mode &= 0o707 | ((mode & 0o007) << 3);
+    }
+    file.set_permissions(Permissions::from_mode(mode))
+}
+
+/// Where a path leads by links, whether there is a file or not.
+fn resolve(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        match fs::read_link(&path) {
+            Ok(to) => path = directory_of(&path).join(to),
+            Err(_) => return Ok(path),
+        }
+    }
+    Err(io::Error::other("is a link that leads to itself"))
 }
 
 fn directory_of(path: &Path) -> &Path {

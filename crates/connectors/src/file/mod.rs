@@ -29,6 +29,7 @@ mod paths;
 mod sink;
 mod watch;
 
+pub use atomic::AtomicFile;
 use blob::FileBlob;
 use watch::{WatchSource, Watched};
 

@@ -1,6 +1,7 @@
 //! Files, written.
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, StringArray, TimestampMillisecondArray};
@@ -55,7 +56,7 @@ fn a_writer_that_is_dropped_leaves_what_was_there() {
         let sink = FileConnector.sink(&table(&sample().schema(), &[("path", &path)])).unwrap();
         let mut writer = sink.open(0).unwrap();
         writer.write(&sample()).unwrap();
-        assert_eq!(scratch.names().len(), 2, "the temporary name");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old", "until it is whole");
         drop(writer);
         assert_eq!(scratch.names(), [name]);
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
@@ -66,6 +67,77 @@ fn a_writer_that_is_dropped_leaves_what_was_there() {
         assert_eq!(scratch.names(), [name]);
         fs::remove_file(path).unwrap();
     }
+}
+
+fn written(path: &str) {
+    let sink = FileConnector.sink(&table(&sample().schema(), &[("path", path)])).unwrap();
+    let mut writer = sink.open(0).unwrap();
+    writer.write(&sample()).unwrap();
+    writer.commit().unwrap();
+}
+
+#[test]
+fn a_file_that_is_replaced_keeps_its_permissions() {
+    let scratch = Scratch::new("sink-mode");
+    for mode in [0o600, 0o640, 0o666, 0o755] {
+        let path = scratch.write("t.csv", "old");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let before = fs::metadata(&path).unwrap();
+        written(&path);
+        let after = fs::metadata(&path).unwrap();
+        assert_ne!(after.ino(), before.ino(), "readers of the old one keep it");
+        assert_eq!(after.mode() & 0o777, mode);
+        assert_eq!((after.uid(), after.gid()), (before.uid(), before.gid()));
+    }
+}
+
+#[test]
+fn a_link_stays_and_the_file_that_it_points_to_is_replaced() {
+    let scratch = Scratch::new("sink-link");
+    fs::create_dir(scratch.path("far")).unwrap();
+    let links = [("to-old.csv", "far/old.csv"), ("to-new.csv", "far/new.csv")];
+    scratch.write("far/old.csv", "old");
+    for (link, to) in links {
+        let path = scratch.path(link);
+        symlink(to, &path).unwrap();
+        symlink(link, scratch.path("again.csv")).unwrap();
+        written(&scratch.path("again.csv"));
+        fs::remove_file(scratch.path("again.csv")).unwrap();
+        assert_eq!(fs::read_link(&path).unwrap().to_str(), Some(to));
+        let text = fs::read_to_string(scratch.path(to)).unwrap();
+        assert!(text.starts_with("name,value,at\n"), "{text}");
+    }
+    let circle = scratch.path("circle.csv");
+    symlink("circle.csv", &circle).unwrap();
+    let sink = FileConnector.sink(&table(&sample().schema(), &[("path", &circle)])).unwrap();
+    assert!(refused(sink.open(0).map(drop)).to_string().contains("circle.csv"));
+}
+
+#[test]
+fn what_a_killed_writer_left_is_removed_and_that_of_a_living_one_is_not() {
+    let scratch = Scratch::new("sink-left");
+    let name = |number| format!(".t.csv.tmp-{number:016x}");
+    let (left, others) =
+        (name(1), [".t.csv.tmp-x".to_owned(), ".u.csv.tmp-0000000000000001".to_owned()]);
+    scratch.write(&left, "half of a");
+    for other in &others {
+        scratch.write(other, "of somebody else");
+    }
+    let lives = fs::File::create(scratch.path(&name(2))).unwrap();
+    lives.lock().unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        scratch.path(&name(3)),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    written(&scratch.path("t.csv"));
+    let mut expected = vec![name(2), name(3), others[0].clone(), others[1].clone()];
+    expected.push("t.csv".into());
+    expected.sort();
+    assert_eq!(scratch.names(), expected);
 }
 
 #[test]

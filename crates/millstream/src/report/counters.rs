@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dataflow::metrics::Metrics;
 
+use super::packed::{put_number, take_number};
+
 /// What processors have counted of workers outside the kernel, from when all had opened: known when
 /// they have ended, where it was asked for and is to be had, else 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -329,16 +331,16 @@ impl Counters {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        self.fields().iter().flat_map(|field| field.to_le_bytes()).collect()
+        let mut out = Vec::new();
+        self.fields().iter().for_each(|field| put_number(&mut out, *field));
+        out
     }
 
     /// Takes counters off the front of what a node sent.
     pub(crate) fn decode(bytes: &mut &[u8]) -> Option<Self> {
         let mut fields = [0; Self::FIELDS];
         for field in &mut fields {
-            let (word, rest) = bytes.split_first_chunk()?;
-            *field = u64::from_le_bytes(*word);
-            *bytes = rest;
+            *field = take_number(bytes)?;
         }
         Some(Self::from_fields(fields))
     }
