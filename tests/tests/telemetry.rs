@@ -30,7 +30,8 @@ const ENDLESS: &str = "
 fn page(address: &str, path: &str, wanted: impl Fn(&str) -> bool) -> String {
     loop {
         let mut stream = TcpStream::connect(address).expect("the server");
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).expect("a request");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");

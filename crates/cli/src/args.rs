@@ -320,6 +320,10 @@ pub(crate) struct TelemetryArgs {
     )]
     pub(crate) metrics: Option<SocketAddr>,
 
+    /// A name by which the metrics are asked for, beside addresses and localhost
+    #[arg(long, value_name = "HOST", requires = "metrics")]
+    pub(crate) metrics_name: Vec<String>,
+
     /// Sends spans of jobs, epochs and windows to an OpenTelemetry collector, by gRPC
     #[arg(long, value_name = "URL")]
     pub(crate) otlp: Option<String>,

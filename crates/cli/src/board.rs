@@ -1,20 +1,16 @@
 //! How the jobs of this process are doing, for Prometheus and as JSON: `--metrics`.
 //! `millstream top` reads the latter.
 //!
-//! A [`Board`] is told by the jobs and read by the [`Server`]. Counters of jobs that have ended are
+//! A [`Board`] is told by the jobs and read by the [`Server`](crate::serve::Server). Counters of jobs that have ended are
 //! kept, so that they only grow while the process lives. The number of series is bounded: workers
 //! beyond [`WORKERS_SHOWN_MAX`] are added up as `other`, statements beyond [`STATEMENTS_SHOWN_MAX`]
 //! are left out, and nothing that comes from data is a label.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use axum::Router;
-use axum::http::header::CONTENT_TYPE;
-use axum::routing::get;
 use millstream::{
     Error, ExplainFormat, Job, MetricKind, Observer, OperatorCounters, Progress, Report,
     WorkerCounters, job_metrics, metrics,
@@ -23,9 +19,6 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
-use tokio::runtime::Runtime;
-
-use crate::failure::Failure;
 
 /// Workers that have a series of their own.
 const WORKERS_SHOWN_MAX: u32 = 256;
@@ -33,8 +26,6 @@ const WORKERS_SHOWN_MAX: u32 = 256;
 const STATEMENTS_SHOWN_MAX: usize = 64;
 /// Characters of a statement's name that are shown.
 const NAME_CHARS_MAX: usize = 80;
-
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What is known of the jobs of this process. Clones are the same board.
 #[derive(Debug, Clone, Default)]
@@ -162,7 +153,7 @@ impl Board {
     }
 
     /// The page for Prometheus.
-    fn page(&self) -> String {
+    pub(crate) fn page(&self) -> String {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self.clone()));
         let mut page = String::new();
@@ -172,7 +163,7 @@ impl Board {
     }
 
     /// The same in short, as JSON.
-    fn status(&self) -> String {
+    pub(crate) fn status(&self) -> String {
         let state = self.lock();
         let workers: Vec<String> = state
             .workers()
@@ -221,7 +212,7 @@ impl Board {
     }
 
     /// The plan of the running job, as JSON with the text that EXPLAIN shows.
-    fn plan(&self) -> String {
+    pub(crate) fn plan(&self) -> String {
         match &self.lock().job {
             Some(Running { plan: (text, json), .. }) => {
                 format!("{{\"text\":{},\"plan\":{}}}\n", json_text(text), json.trim_end())
@@ -385,57 +376,6 @@ fn json_text(text: &str) -> String {
     }
     out.push('"');
     out
-}
-
-/// Answers HTTP requests until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Server {
-    /// Its threads end with it.
-    _runtime: Runtime,
-}
-
-impl Server {
-    /// Serves `/metrics`, `/status` and `/plan` of a board.
-    ///
-    /// # Errors
-    /// When the address cannot be listened on.
-    pub(crate) fn start(address: SocketAddr, board: &Board) -> Result<Self, Failure> {
-        let refused = |error: std::io::Error| {
-            let hint = "choose another with --metrics=ADDR:PORT; port 0 takes a free one";
-            Failure::runtime(&format!("cannot listen on {address}: {error}"), Some(hint))
-        };
-        let mut builder = tokio::runtime::Builder::new_multi_thread();
-        let runtime = builder.worker_threads(1).thread_name("metrics").enable_all().build();
-        let runtime = runtime.map_err(refused)?;
-        let listener = runtime.block_on(tokio::net::TcpListener::bind(address)).map_err(refused)?;
-        let bound = listener.local_addr().unwrap_or(address);
-        tracing::info!("metrics on http://{bound}/metrics");
-        if address.port() == 0 {
-            eprintln!("metrics on http://{bound}/metrics");
-        }
-        let (of_page, of_status, of_plan) = (board.clone(), board.clone(), board.clone());
-        let json = [(CONTENT_TYPE, "application/json")];
-        let router = Router::new()
-            .route("/", get(|| async { "/metrics for Prometheus; /status and /plan as JSON\n" }))
-            .route(
-                "/metrics",
-                get(|| async move { ([(CONTENT_TYPE, OPEN_METRICS)], of_page.page()) }),
-            )
-            .route(
-                "/status",
-                get({
-                    let json = json.clone();
-                    move || async move { (json, of_status.status()) }
-                }),
-            )
-            .route("/plan", get(move || async move { (json, of_plan.plan()) }));
-        runtime.spawn(async move {
-            if let Err(error) = axum::serve(listener, router).await {
-                tracing::warn!(%error, "metrics are no longer served");
-            }
-        });
-        Ok(Self { _runtime: runtime })
-    }
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ mod rows;
 mod run;
 mod screen;
 mod script;
+mod serve;
 mod signals;
 mod sql;
 mod summary;

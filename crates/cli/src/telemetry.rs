@@ -3,10 +3,11 @@
 use millstream::{Error, Job, Observer, Progress, Report};
 
 use crate::args::{LogArgs, TelemetryArgs};
-use crate::board::{Board, Server};
+use crate::board::Board;
 use crate::failure::Failure;
 use crate::log;
 use crate::screen::Screen;
+use crate::serve::Server;
 use crate::trace::Traces;
 
 /// Started at the beginning of a command, ended at its end.
@@ -28,8 +29,10 @@ impl Telemetry {
         let traces = args.otlp.as_deref().map(Traces::start).transpose()?;
         log::start(&log.log, screen, traces.as_ref());
         let board = args.metrics.filter(|_| serve).map(|address| (address, Board::default()));
-        let server = board.as_ref().map(|(address, board)| Server::start(*address, board));
-        let server = server.transpose()?;
+        let server = match &board {
+            Some((address, board)) => Some(Server::start(*address, &args.metrics_name, board)?),
+            None => None,
+        };
         let board = board.map(|(_, board)| board);
         Ok(Self { screen: screen.clone(), board, traces, _server: server })
     }
