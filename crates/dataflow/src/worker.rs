@@ -75,8 +75,9 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Ends the input: what was read is finished, windows that are still open are dropped, sinks
-    /// are published.
+    /// Ends the input: what was read is finished, windows that are still open are dropped, and so
+    /// are complete ones where a grouping has more than a million rows of them; sinks are
+    /// published.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }
@@ -137,7 +138,16 @@ impl Worker {
         let mut scheduler = Scheduler::new();
         let ledger = Rc::new(Ledger::of(&job, disk.is_some(), metrics.clone()));
         let (clock_here, settings) = (clock.clone(), job.settings.clone());
-        let place = Place { worker, workers, process, clock: clock_here, settings, ledger, disk };
+        let place = Place {
+            worker,
+            workers,
+            process,
+            clock: clock_here,
+            settings,
+            ledger,
+            disk,
+            signals: signals.clone(),
+        };
         let aloft = multicast.map(|member| {
             let ring = &job.settings.ring;
             let limits = Limits {
@@ -285,6 +295,7 @@ pub(crate) struct Place {
     pub(crate) settings: crate::job::Settings,
     pub(crate) ledger: Rc<Ledger>,
     pub(crate) disk: Option<Arc<dyn Disk>>,
+    pub(crate) signals: Arc<Signals>,
 }
 
 /// Hands the frames of one other worker to their operators, at whose cost they are taken.

@@ -6,6 +6,7 @@ mod alone;
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arrow::array::{ArrayRef, AsArray, Int64Array, TimestampMillisecondArray};
@@ -19,6 +20,7 @@ use dataflow::job::{
 };
 use dataflow::sink::{Placement, Sink, SinkWriter};
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::worker::Signals;
 use state::{GroupBy, StateOptions, Windows};
 
 const TIME: DataType = DataType::Timestamp(TimeUnit::Millisecond, None);
@@ -200,6 +202,52 @@ fn a_window_that_does_not_change_is_told_once() {
     let script = Script(vec![(5, vec![(1, 7)]), (995, vec![(1, 8)])]);
     let (rows, _) = run(&script, Windows::tumbling(10, 0).unwrap(), 10);
     assert_eq!(rows, ["1 1 0 early", "1 2 0 final"]);
+}
+
+/// Asks for the end with the first rows, and counts all.
+#[derive(Clone, Default)]
+struct Stopping(Arc<Signals>, Arc<AtomicUsize>);
+
+impl Sink for Stopping {
+    fn placement(&self) -> Placement {
+        Placement::Everywhere
+    }
+
+    fn open(&self, _: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl SinkWriter for Stopping {
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        self.0.stop();
+        self.1.fetch_add(batch.num_rows(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), ConnectorError> {
+        Ok(())
+    }
+
+    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_stop_ends_a_row_of_a_million_windows_and_few_windows_are_finished() {
+    let script = Script(vec![(5, vec![(1, 7)])]);
+    for (windows, all) in [(20_000, true), (1_500_000, false)] {
+        let hops = Windows::hopping(windows, 1, 0).unwrap();
+        let mut job = job(&script, hops, 1 << 40, &Written::default());
+        let stopping = Stopping::default();
+        let OperatorKind::Sink { sink, .. } = &mut job.operators[2].kind else { panic!("a sink") };
+        *sink = Arc::new(stopping.clone());
+        alone::run_until(job, stopping.0);
+        let written = stopping.1.load(Ordering::Relaxed) as i64;
+        assert_eq!(written == windows, all, "{written} of {windows}");
+        assert!(written >= windows.min(1 << 20), "{written} of {windows}");
+    }
 }
 
 /// Writes down that rows are on their way to the windows.

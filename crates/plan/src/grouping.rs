@@ -133,6 +133,7 @@ impl Weaver<'_> {
                 if !self.bounded && !relation.tells(&call.time) {
                     return Err(self.lowering.no_watermark(relation, call).into());
                 }
+                self.few_windows(call)?;
                 Ok(Some((call.time.clone(), WindowKind::Call(call.clone()))))
             }
         }

@@ -52,6 +52,10 @@ use crate::weave::Weaver;
 /// How many windows a row may come out of a step with: a batch grows by as much.
 pub(crate) const WINDOWS_OF_ROW_MAX: i64 = 1_000;
 
+/// How many windows a row that is grouped may be in: they are all given out, and of a late row each
+/// that has not fired is kept by itself.
+const WINDOWS_OF_GROUPED_ROW_MAX: i64 = 100_000;
+
 /// The grid of windows that are not sessions, in ticks of `unit`; `None` if a length is no whole
 /// number of them.
 pub(crate) fn windows_of(shape: Shape, lengths: Lengths, unit: TimeUnit) -> Option<Windows> {
@@ -63,6 +67,12 @@ pub(crate) fn windows_of(shape: Shape, lengths: Lengths, unit: TimeUnit) -> Opti
         Shape::Cumulate => Windows::cumulating(size, slide, offset),
         Shape::Session => Windows::sessions(size),
     }
+}
+
+/// How many windows a row is in, where they are not sessions.
+fn windows_of_row(call: &WindowCall) -> i64 {
+    let Lengths { slide_ns, size_ns, .. } = call.lengths;
+    if call.shape == Shape::Session { 1 } else { size_ns.div_euclid(slide_ns) }
 }
 
 impl Weaver<'_> {
@@ -95,22 +105,38 @@ impl Weaver<'_> {
         Ok(relation)
     }
 
+    /// Refuses to group by windows of which a row is in too many.
+    pub(crate) fn few_windows(&self, call: &WindowCall) -> Result<(), Stop> {
+        let most = windows_of_row(call);
+        if most <= WINDOWS_OF_GROUPED_ROW_MAX {
+            return Ok(());
+        }
+        Err(self
+            .many_windows(call, format!("each row would be in {most} windows"))
+            .detail(format!("{WINDOWS_OF_GROUPED_ROW_MAX} are the most, and each is given out"))
+            .hint("make the slide or step longer")
+            .into())
+    }
+
+    fn many_windows(&self, call: &WindowCall, message: String) -> Diagnostic {
+        let around = &self.lowering.around;
+        let site = call.site(around.sites);
+        let place = site.and_then(|site| site.slide).map(|slide| slide.place);
+        Diagnostic::at(place.unwrap_or_else(|| around.start()), message)
+    }
+
     /// The relation, each of its rows once for each of its windows, with the bounds as columns.
     pub(crate) fn in_windows(
         &mut self,
         mut relation: Relation,
         call: &WindowCall,
     ) -> Result<Relation, Stop> {
-        let Lengths { slide_ns, size_ns, .. } = call.lengths;
-        let most = size_ns.div_euclid(slide_ns);
+        let most = windows_of_row(call);
         if most > WINDOWS_OF_ROW_MAX {
-            let around = &self.lowering.around;
-            let site = call.site(around.sites);
-            let place = site.and_then(|site| site.slide).map(|slide| slide.place);
             let message = format!("each row would come once for each of its {most} windows");
-            let error = Diagnostic::at(place.unwrap_or_else(|| around.start()), message)
-                .detail(format!("{WINDOWS_OF_ROW_MAX} are the most of a row that is not grouped"));
-            return Err(error
+            return Err(self
+                .many_windows(call, message)
+                .detail(format!("{WINDOWS_OF_ROW_MAX} are the most of a row that is not grouped"))
                 .hint("GROUP BY window_start, window_end, or make the slide longer")
                 .into());
         }

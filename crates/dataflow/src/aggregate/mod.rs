@@ -60,7 +60,11 @@ use crate::net::{Message, Net};
 use crate::operator::Routes;
 use crate::scheduler::Event;
 use crate::time::{last_tick, ticks};
-use crate::worker::Place;
+use crate::worker::{Place, Signals};
+
+/// Rows of complete windows that a grouping gives out after a stop. A row may be in so many windows
+/// that giving out all of them would take longer than who asked for the end would wait.
+const ROWS_AFTER_STOP_MAX: usize = 1 << 20;
 
 /// A grouping on one worker.
 pub(crate) struct Grouping {
@@ -89,6 +93,7 @@ pub(crate) struct Grouping {
     spills: bool,
     /// What went to the disk, as far as it was published.
     spilled: Cell<Spilled>,
+    signals: Arc<Signals>,
     net: Rc<Net>,
     routes: Routes,
     metrics: Arc<Metrics>,
@@ -151,6 +156,7 @@ impl Grouping {
             ended: Cell::new(false),
             spills: place.disk.is_some(),
             spilled: Cell::default(),
+            signals: place.signals.clone(),
             net,
             routes,
             metrics,
@@ -311,10 +317,17 @@ impl Grouping {
     /// # Errors
     /// When a window cannot be evaluated or its rows cannot be written.
     pub(crate) async fn fire(&self) -> Result<(), DataflowError> {
+        let mut left = ROWS_AFTER_STOP_MAX;
         loop {
             // Read before anything is awaited: the clock moves on while rows are written.
             let seen = self.time();
             loop {
+                if self.signals.is_stopped() {
+                    if left == 0 {
+                        break;
+                    }
+                    left = left.saturating_sub(self.rows_max);
+                }
                 let ripe = self.ripe(seen.0)?;
                 if ripe.is_empty() {
                     break;

@@ -11,6 +11,11 @@ use fabric::sim::{SimNet, SimOptions};
 
 /// Runs the job to its end; gives the nanoseconds that it took.
 pub fn run(job: Job) -> u64 {
+    run_until(job, Arc::default())
+}
+
+/// The same, where others may end it.
+pub fn run_until(job: Job, signals: Arc<Signals>) -> u64 {
     let net = SimNet::new(SimOptions::default());
     let mut worker = Worker::new(WorkerConfig {
         worker: 0,
@@ -21,7 +26,7 @@ pub fn run(job: Job) -> u64 {
         clock: net.clock(),
         bad: Arc::new(BadRows::default()),
         metrics: Arc::new(Metrics::default()),
-        signals: Arc::new(Signals::default()),
+        signals,
         disk: None,
         mender: None,
         multicast: None,
