@@ -169,7 +169,7 @@ fn commands_and_files_share_a_session() {
     dir.write("t.sql", TABLE);
     let pieces = ["-c", "SELECT 1 AS one", "-f", "t.sql", "-c", "SELECT max(item) AS m FROM bids"];
     let outcome = run(&dir, &[&["sql"][..], &pieces, &csv].concat());
-    assert_eq!(outcome.ended(0).out, "one\n1\nm\n2\n", "in the order of the command line");
+    assert_eq!(outcome.ended(0).out, "one\n1\n\nm\n2\n", "in the order of the command line");
     dir.write("q.sql", ".timer on\nSELECT max(price) AS m\nFROM bids;\n.quit\nSELECT 1;");
     let args = ["sql", "-f", "tables.sql", "-f", "q.sql", "--format", "csv"];
     let outcome = run(&dir, &args).ended(0);

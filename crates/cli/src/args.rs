@@ -292,7 +292,8 @@ impl FromArgMatches for Given {
 /// Where rows of a bare `SELECT` go, and how they look.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RowsArgs {
-    /// How rows of a bare SELECT are written [default: by the extension of --output, else table]
+    /// How rows of a bare SELECT are written [default: by the extension of --output, else table on
+    /// a terminal and csv elsewhere]
     #[arg(long, value_enum)]
     pub(crate) format: Option<Format>,
 

@@ -1,5 +1,6 @@
 //! Where the rows of a bare `SELECT` go, as the arguments say.
 
+use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ pub(crate) fn target(args: &RowsArgs, output: &Writer) -> Result<RowTarget, Fail
         return Ok(RowTarget::File { path: path.display().to_string(), format });
     }
     match args.format {
-        None | Some(Format::Table) => Ok(RowTarget::Output(RowFormat::Table)),
+        None => Ok(RowTarget::Output(unsaid(args))),
+        Some(Format::Table) => Ok(RowTarget::Output(RowFormat::Table)),
         Some(Format::Csv) => Ok(RowTarget::Output(RowFormat::Csv)),
         Some(Format::Json) => Ok(RowTarget::Output(RowFormat::Json)),
         Some(format) => {
@@ -32,6 +34,17 @@ pub(crate) fn target(args: &RowsArgs, output: &Writer) -> Result<RowTarget, Fail
             Err(Failure::usage(&message, Some(&hint)))
         }
     }
+}
+
+/// How rows are written where nobody says it: a table for a person before a terminal, all rows as
+/// CSV for the program at the other end of a pipe.
+pub(crate) fn unsaid(args: &RowsArgs) -> RowFormat {
+    if for_programs(args) { RowFormat::Csv } else { RowFormat::Table }
+}
+
+/// Whether programs read what is written.
+pub(crate) fn for_programs(args: &RowsArgs) -> bool {
+    args.format != Some(Format::Table) && !std::io::stdout().is_terminal()
 }
 
 /// The file that holds rows as data. A table in a file is text.

@@ -107,6 +107,7 @@ pub(crate) fn session(
     let file = rows::text_file(&args.rows);
     let name = file.map_or("stdout".into(), |path| path.display().to_string());
     let builder = millstream_session(&args.job.layout).started_at(started).rows_to(target);
+    let builder = builder.output_for_programs(rows::for_programs(&args.rows));
     Ok(builder.output(&name, output).build())
 }
 

@@ -87,6 +87,7 @@ pub struct SessionBuilder {
     settings: Vec<(String, String)>,
     rows: RowTarget,
     output: Output,
+    for_programs: bool,
     started_at: Option<SystemTime>,
     connectors: Vec<Arc<dyn Connector>>,
 }
@@ -101,6 +102,7 @@ impl Session {
             settings: Vec::new(),
             rows: RowTarget::default(),
             output: Output::stdout(),
+            for_programs: false,
             started_at: None,
             connectors: Vec::new(),
         }
@@ -247,6 +249,13 @@ impl SessionBuilder {
         self
     }
 
+    /// Whether programs read that output: then tables of the connector `stdout` that say no format
+    /// are written as CSV, with all of their rows, and not drawn.
+    pub fn output_for_programs(mut self, for_programs: bool) -> Self {
+        self.for_programs = for_programs;
+        self
+    }
+
     /// The instant that `now()` gives in every script; otherwise that at which each is planned.
     /// Nodes that are processes of their own have to agree on it.
     pub fn started_at(mut self, instant: SystemTime) -> Self {
@@ -265,7 +274,11 @@ impl SessionBuilder {
     /// # Errors
     /// [`Error::Usage`] when a number is out of bounds or a setting is unknown.
     pub fn build(self) -> Result<Session, Error> {
-        let Self { workers, fabric, settings, rows, output, started_at, mut connectors } = self;
+        let Self { workers, fabric, settings, rows, mut output, started_at, .. } = self;
+        let mut connectors = self.connectors;
+        if self.for_programs {
+            output = output.for_programs();
+        }
         bounded("job", "nodes", workers.nodes, cluster::NODES_MAX)?;
         bounded("node", "workers", workers.per_node, WORKERS_MAX)?;
         let ours = connectors::all_to(output.clone()).into_iter();

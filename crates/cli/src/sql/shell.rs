@@ -69,12 +69,13 @@ impl<'a> Shell<'a> {
         let output = Writer::stdout(&screen);
         let fail = |error: Error| Failure::of(&error, "", "");
         let builder = millstream_session(&args.layout).output("stdout", output.clone());
+        let builder = builder.output_for_programs(rows::for_programs(&args.rows));
         let mut session = builder.build().map_err(fail)?;
         let target = rows::target(&args.rows, &output)?;
         session.rows_to(target.clone()).map_err(fail)?;
         let mode = match target {
             RowTarget::Output(format) => format,
-            _ => RowFormat::Table,
+            _ => rows::unsaid(&args.rows),
         };
         let (shown, file) = match target {
             RowTarget::File { .. } => (RowTarget::Output(mode), Some(target)),

@@ -6,11 +6,16 @@
 //! json   ┘
 //! ```
 //!
+//! A table is for a person and leaves rows out; where a program reads the output, CSV is the
+//! default. Each result in CSV has its own header, and a blank line before it if it is not the
+//! first of its output.
+//!
 //! The rows go to an [`Output`] that the program hands in, never to the process's own standard
 //! output behind its back.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arrow::datatypes::SchemaRef;
@@ -19,11 +24,13 @@ use dataflow::connector::{Connector, OptionSpec, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Placement, Sink, SinkWriter};
 
-use crate::format::encode::{CsvStyle, RowFormat, check_csv_columns};
+use crate::format::encode::{CsvStyle, RowFormat};
 use crate::options::Reader;
 
+mod nested;
 mod table;
 
+use nested::Flat;
 use table::TablePicture;
 
 /// Rows of a table that are shown unless 'max_rows' says otherwise.
@@ -38,12 +45,26 @@ pub struct Output {
     /// For messages.
     name: Arc<str>,
     writer: Arc<Mutex<dyn Write + Send>>,
+    /// Who says no format gets all rows as CSV.
+    for_programs: bool,
+    /// Whether rows were written to it as a stream.
+    begun: Arc<AtomicBool>,
 }
 
 impl Output {
     /// Writes go to `writer`, which messages call `name`: a file's path, `stdout`.
     pub fn new(name: &str, writer: impl Write + Send + 'static) -> Self {
-        Self { name: name.into(), writer: Arc::new(Mutex::new(writer)) }
+        Self::of(name, Arc::new(Mutex::new(writer)))
+    }
+
+    fn of(name: &str, writer: Arc<Mutex<dyn Write + Send>>) -> Self {
+        Self { name: name.into(), writer, for_programs: false, begun: Arc::default() }
+    }
+
+    /// The same for programs that read it: a table that says no format is written as CSV, with all
+    /// of its rows, where it would otherwise be drawn for a person.
+    pub fn for_programs(self) -> Self {
+        Self { for_programs: true, ..self }
     }
 
     /// The standard output of this process.
@@ -54,7 +75,7 @@ impl Output {
     /// An output that is kept in memory, and the end from which to read it.
     pub fn captured() -> (Self, Capture) {
         let bytes = Arc::new(Mutex::new(Vec::new()));
-        (Self { name: "memory".into(), writer: bytes.clone() }, Capture(bytes))
+        (Self::of("memory", bytes.clone()), Capture(bytes))
     }
 
     fn write_all(&self, bytes: &[u8]) -> Result<(), ConnectorError> {
@@ -109,7 +130,7 @@ const OPTIONS: &[OptionSpec] = &[
     OptionSpec {
         key: "format",
         values: "table | csv | json",
-        default: "table",
+        default: "table on a terminal, else csv",
         doc: "A picture of the table at the end, or every row as it comes.",
     },
     OptionSpec {
@@ -133,11 +154,11 @@ impl Connector for Stdout {
         let options = Reader(&table.options);
         let rows_max = options.integer("max_rows", 1)?.unwrap_or(ROWS_SHOWN_MAX);
         let format = match options.choice("format", &["table", "csv", "json"])? {
-            None | Some(0) => Format::Table { rows_max },
-            Some(1) => {
-                check_csv_columns(&table.schema)?;
+            None if self.output.for_programs && !table.options.contains_key("max_rows") => {
                 Format::Stream(RowFormat::Csv(CsvStyle::default()))
             }
+            None | Some(0) => Format::Table { rows_max },
+            Some(1) => Format::Stream(RowFormat::Csv(CsvStyle::default())),
             Some(_) => Format::Stream(RowFormat::Json),
         };
         let schema = Arc::clone(&table.schema);
@@ -170,8 +191,12 @@ impl Sink for StdoutSink {
                 Box::new(TableWriter { output, picture })
             }
             Format::Stream(format) => {
-                let pending = format.prologue(schema).map_err(unfit)?;
-                Box::new(StreamWriter { output, format: format.clone(), pending })
+                let format = format.clone();
+                let flat = matches!(format, RowFormat::Csv(_)).then(|| Flat::new(&schema));
+                let flat = flat.flatten();
+                let written = flat.as_ref().map_or(schema, Flat::schema);
+                let pending = format.prologue(written).map_err(unfit)?;
+                Box::new(StreamWriter { output, format, flat, pending, begun: false })
             }
         })
     }
@@ -201,17 +226,31 @@ impl SinkWriter for TableWriter {
 struct StreamWriter {
     output: Output,
     format: RowFormat,
+    /// Gives texts for columns that CSV has none for.
+    flat: Option<Flat>,
     pending: Vec<u8>,
+    /// Whether something of it was written.
+    begun: bool,
 }
 
 impl SinkWriter for StreamWriter {
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
-        self.format.encode(batch, &mut self.pending).map_err(unfit)?;
+        let written = match &self.flat {
+            Some(flat) => flat.of(batch).map_err(unfit)?,
+            None => batch.clone(),
+        };
+        self.format.encode(&written, &mut self.pending).map_err(unfit)?;
         if self.pending.len() >= STREAM_BYTES_MAX { self.flush() } else { Ok(()) }
     }
 
     fn flush(&mut self) -> Result<(), ConnectorError> {
         if !self.pending.is_empty() {
+            if !std::mem::replace(&mut self.begun, true) {
+                let follows = self.output.begun.swap(true, Ordering::Relaxed);
+                if follows && matches!(self.format, RowFormat::Csv(_)) {
+                    self.pending.insert(0, b'\n');
+                }
+            }
             self.output.write_all(&self.pending)?;
             self.pending.clear();
         }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, StringArray};
+use arrow::array::{ArrayRef, Int64Array, ListArray, StringArray};
+use arrow::datatypes::Int64Type;
 use arrow::record_batch::RecordBatch;
 use connectors::{Output, Stdout};
 use dataflow::connector::Connector;
@@ -86,6 +87,45 @@ fn csv_and_json_stream_at_a_flush() {
         writer.commit().unwrap();
         assert_eq!(capture.take(), second);
     }
+}
+
+/// What a program reads is whole, and each result of it names its columns.
+#[test]
+fn programs_get_all_rows_of_each_result() {
+    let (output, capture) = Output::captured();
+    let stdout = Stdout::new(output.for_programs());
+    let write = |options: &[(&str, &str)], rows: i64| {
+        let sink = stdout.sink(&table(&sample(0, 0).schema(), options)).unwrap();
+        let mut writer = sink.open(0).unwrap();
+        writer.write(&sample(0, rows)).unwrap();
+        writer.commit().unwrap();
+        capture.take()
+    };
+    let whole = write(&[], 100);
+    assert_eq!(whole.lines().count(), 101);
+    assert!(whole.starts_with("id,name\n0,ä0\n1,\n") && whole.contains("\n99,"), "{whole}");
+    assert_eq!(write(&[], 1), "\nid,name\n0,ä0\n", "a blank line before the second result");
+    assert_eq!(write(&[], 0), "\nid,name\n", "no rows are a header");
+    assert_eq!(write(&[("format", "json")], 1), "{\"id\":0,\"name\":\"ä0\"}\n");
+    for asked in [("format", "table"), ("max_rows", "3")] {
+        assert!(write(&[asked], 1).starts_with('┌'), "{asked:?}");
+    }
+}
+
+#[test]
+fn lists_are_json_in_csv() {
+    let lists = ListArray::from_iter_primitive::<Int64Type, _, _>([
+        Some(vec![Some(1), None]),
+        None,
+        Some(vec![]),
+    ]);
+    let batch = batch(&[("list", Arc::new(lists))]);
+    let (output, capture) = Output::captured();
+    let table = table(&batch.schema(), &[("format", "csv")]);
+    let mut writer = Stdout::new(output).sink(&table).unwrap().open(0).unwrap();
+    writer.write(&batch).unwrap();
+    writer.commit().unwrap();
+    assert_eq!(capture.take(), "list\n\"[1,null]\"\n\"\"\n[]\n");
 }
 
 #[test]
