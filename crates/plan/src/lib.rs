@@ -32,6 +32,7 @@ mod batch;
 mod between;
 mod broadcast;
 mod catalog;
+mod clauses;
 mod computed;
 mod ddl;
 mod define;

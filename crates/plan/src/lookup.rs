@@ -187,7 +187,7 @@ impl Weaver<'_> {
         let table_keys: Vec<usize> = keys[1].iter().map(|key| kept.index(key)).collect();
         if kept.0.is_empty() {
             // Rows need a column to be counted by.
-            kept.index(&own(table.scan.field(0).name()));
+            kept.index(&table.counted_by());
         }
         let Base::Table(source) = &table.base else {
             return Err(Refusal::new(&["JOIN"], "a table is not read as it is").into());

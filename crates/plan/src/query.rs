@@ -22,6 +22,7 @@ use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::as_of::{self, AsOf};
 use crate::catalog::{Catalog, Entry, ScannedTable};
+use crate::clauses;
 use crate::computed::Computed;
 use crate::diagnostics::{Diagnostic, Place};
 use crate::emit::{self, Emit, EmitKind};
@@ -145,11 +146,12 @@ impl Engine {
         let (tokens, emit) = emit::split(tokens)?;
         let (rewritten, sites) = tumble::rewrite(&as_of::rewrite(tokens, catalog)?)?;
         let mut parser = parser(&rewritten);
-        let query = parser.parse_query().map_err(|e| syntax_error(&e, &rewritten))?;
+        let mut query = parser.parse_query().map_err(|e| syntax_error(&e, &rewritten))?;
         let mut end = Cursor::new(&rewritten);
         end.skip(parser.index());
         end.end().map_err(|error| misspelt_hint(error, &rewritten))?;
         let names = Names { engine: self, catalog };
+        clauses::check(&mut query, &names, &rewritten)?;
         let planned = sql::statement(&names, Statement::Query(query));
         // Types are final only when they have been coerced: until then a CASE has that of its first
         // branch.
@@ -171,8 +173,9 @@ impl Engine {
         schema: &Schema,
         catalog: &Catalog,
     ) -> std::result::Result<Computed, Option<Diagnostic>> {
-        let parsed = parser(tokens).parse_expr().map_err(|e| syntax_error(&e, tokens))?;
+        let mut parsed = parser(tokens).parse_expr().map_err(|e| syntax_error(&e, tokens))?;
         let names = Names { engine: self, catalog };
+        clauses::check_expr(&mut parsed, &names, tokens)?;
         let planned = DFSchema::try_from(schema.clone()).and_then(|scope| {
             let expr = sql::expression(&names, parsed, &scope)?;
             Computed::new(name, self.state.create_physical_expr(expr, &scope)?, schema)

@@ -18,7 +18,7 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, DFSchema};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::utils::conjunction;
-use datafusion::logical_expr::{self as logical, Expr, LogicalPlan};
+use datafusion::logical_expr::{self as logical, Expr, LogicalPlan, lit};
 
 use crate::aggregates;
 use crate::catalog::{ScannedTable, Table};
@@ -256,6 +256,12 @@ impl Relation {
     /// What the node's columns are.
     pub(crate) fn exprs(&self) -> Vec<Expr> {
         self.outputs.iter().map(|(_, expr)| expr.clone()).collect()
+    }
+
+    /// What rows are counted by of which nothing else is asked: a column of the base, if it has one.
+    pub(crate) fn counted_by(&self) -> Expr {
+        let first = self.scan.fields().first();
+        first.map_or_else(|| lit(true), |field| own(field.name()))
     }
 
     /// The filter over the base's columns.

@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{Schema, SchemaRef};
-use datafusion::common::DFSchema;
-use datafusion::logical_expr::{self as logical, Expr};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::common::{Column, DFSchema};
+use datafusion::logical_expr::{self as logical, Expr, lit};
 
 use crate::relation::{Base, Feeds, Refusal, Relation, Stop, own};
 use crate::step::column_index;
@@ -19,13 +19,20 @@ impl Weaver<'_> {
     pub(crate) fn union(&mut self, union: &logical::Union) -> Result<Relation, Stop> {
         let fields = union.schema.as_arrow().fields().iter().enumerate();
         let named = fields.map(|(at, field)| field.as_ref().clone().with_name(format!("c{at}")));
-        let schema: SchemaRef = Arc::new(Schema::new(named.collect::<Vec<_>>()));
+        let mut named: Vec<Field> = named.collect();
+        // Rows need a column to be counted by.
+        let counted = named.is_empty().then(|| Field::new("c0", DataType::Boolean, false));
+        named.extend(counted.clone());
+        let schema: SchemaRef = Arc::new(Schema::new(named));
         let mut parts = vec![];
         let emit = self.emit.take();
         for input in &union.inputs {
             self.emit.clone_from(&emit);
             let relation = self.relation(input)?;
-            parts.push(self.settled(relation)?);
+            let mut relation = self.settled(relation)?;
+            let column = counted.iter().map(|field| Column::new_unqualified(field.name()));
+            relation.outputs.extend(column.map(|column| (column, lit(true))));
+            parts.push(relation);
         }
         let is_time = |at: &usize| {
             let mut parts = parts.iter();

@@ -18,7 +18,7 @@ use crate::explain::Section;
 use crate::interval::tick_ns;
 use crate::lower::{HALVES, Lowering, TOGETHER};
 use crate::proctime::{self, ProcTimeSource};
-use crate::relation::{Base, Feeds, Relation, Stop, columns_read, own, refusal};
+use crate::relation::{Base, Feeds, Relation, Stop, columns_read, refusal};
 use crate::session;
 use crate::settings::ExchangeChoice;
 use crate::shared::SharedPart;
@@ -148,9 +148,7 @@ impl Weaver<'_> {
         let mut wanted = wanted.to_vec();
         let predicate = relation.predicate();
         if wanted.is_empty() {
-            // Rows need a column to be counted by.
-            let first = relation.scan.as_arrow().field(0).name().clone();
-            wanted.push(own(&first));
+            wanted.push(relation.counted_by());
         }
         let time = time.filter(|time| relation.tells(time));
         let (from, columns) = self.open(relation, wanted.iter().chain(&predicate), time)?;

@@ -1,0 +1,379 @@
+//! What stands in expressions.
+
+use datafusion::logical_expr::planner::ContextProvider;
+use datafusion::sql::sqlparser::ast::{
+    CastFormat, CastKind, CeilFloorKind, DateTimeField, DuplicateTreatment, Expr, Function,
+    FunctionArg, FunctionArgExpr, FunctionArgumentClause, FunctionArgumentList, FunctionArguments,
+    Ident, NamedWindowExpr, NullTreatment, Spanned, Value, ValueWithSpan, WindowFrame, WindowSpec,
+    WindowType,
+};
+use datafusion::sql::sqlparser::tokenizer::Span;
+
+use super::{At, Checked, Refused, order_by_exprs};
+
+/// Window functions that say which values they pass over.
+const NULLS: [&str; 5] = ["first_value", "lag", "last_value", "lead", "nth_value"];
+
+pub(super) fn expr(expr: &mut Expr, names: &dyn ContextProvider) -> Checked {
+    match expr {
+        Expr::Function(called) => function(called, names),
+        Expr::Like { negated: _, any, expr, pattern, escape_char }
+        | Expr::ILike { negated: _, any, expr, pattern, escape_char } => {
+            if *any {
+                let hint = "write one LIKE for each pattern, with OR";
+                return Refused::hinted("LIKE ANY", At::Behind(expr.span()), hint);
+            }
+            escape(pattern, escape_char)
+        }
+        Expr::SimilarTo { negated: _, expr: _, pattern, escape_char } => match escape_char {
+            Some(_) => Refused::new("ESCAPE", At::Behind(pattern.span())),
+            None => Ok(()),
+        },
+        Expr::Cast { kind, expr, data_type: _, array, format } => {
+            match kind {
+                CastKind::Cast | CastKind::TryCast | CastKind::SafeCast | CastKind::DoubleColon => {
+                }
+            }
+            let behind = At::Behind(expr.span());
+            match format {
+                Some(CastFormat::Value(_) | CastFormat::ValueAtTimeZone(_, _)) => {
+                    let hint = "write to_timestamp(text, format), or to_char(time, format)";
+                    Refused::hinted("FORMAT", behind, hint)
+                }
+                None if *array => Refused::new("ARRAY", behind),
+                None => Ok(()),
+            }
+        }
+        Expr::AtTimeZone { timestamp, time_zone } => match **time_zone {
+            Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(_), span: _ }) => Ok(()),
+            _ => Refused::said(
+                "AT",
+                At::Behind(timestamp.span()),
+                "the zone of AT TIME ZONE is no constant",
+                "write it in single quotes: AT TIME ZONE 'Europe/Zurich'",
+            ),
+        },
+        Expr::Ceil { expr, field } | Expr::Floor { expr, field } => match field {
+            CeilFloorKind::DateTimeField(DateTimeField::NoDateTime) => Ok(()),
+            CeilFloorKind::DateTimeField(_) => {
+                let message = "a time cannot be rounded so";
+                let hint = "write date_trunc('hour', time)";
+                Refused::said("TO", At::Behind(expr.span()), message, hint)
+            }
+            CeilFloorKind::Scale(_) => {
+                let message = "CEIL and FLOOR take one argument";
+                Refused::said(",", At::Behind(expr.span()), message, "write round(value, digits)")
+            }
+        },
+        Expr::Trim { trim_where: _, trim_what: _, expr, trim_characters } => {
+            match trim_characters.as_ref().map_or(0, Vec::len) {
+                0 | 1 => Ok(()),
+                _ => {
+                    let message = "TRIM takes one text of characters";
+                    let hint = "write them together: TRIM(text, 'ab')";
+                    Refused::said(",", At::Behind(expr.span()), message, hint)
+                }
+            }
+        }
+        other => unknown(other),
+    }
+}
+
+/// Expressions that nobody computes; those with nothing to decide are named too.
+fn unknown(expr: &Expr) -> Checked {
+    let behind = |expr: &Expr| At::Behind(expr.span());
+    match expr {
+        Expr::JsonAccess { value, path: _ } => {
+            let message = "a field is not taken by ':'";
+            Refused::said(":", behind(value), message, "write value['name']")
+        }
+        Expr::IsNormalized { expr, form: _, negated: _ } => Refused::new("IS", behind(expr)),
+        Expr::InUnnest { expr, array_expr: _, negated: _ } => {
+            Refused::hinted("UNNEST", behind(expr), "write array_has(array, value)")
+        }
+        Expr::RLike { negated: _, expr, pattern: _, regexp } => {
+            let word = if *regexp { "REGEXP" } else { "RLIKE" };
+            Refused::hinted(word, behind(expr), "write text ~ pattern")
+        }
+        Expr::Convert {
+            is_try: _,
+            expr,
+            data_type: _,
+            charset: _,
+            target_before_value: _,
+            styles: _,
+        } => Refused::hinted("CONVERT", At::Before(expr.span()), "write CAST(… AS …)"),
+        Expr::Collate { expr, collation: _ } => {
+            Refused::hinted("COLLATE", behind(expr), "texts are compared by their bytes")
+        }
+        Expr::Prefixed { prefix, value: _ } => Refused::new(&prefix.value, At::Here(prefix.span)),
+        Expr::MatchAgainst { columns, match_value: _, opt_search_modifier: _ } => {
+            let first = columns.first().map_or(Span::empty(), Spanned::span);
+            Refused::new("MATCH", At::Before(first))
+        }
+        Expr::OuterJoin(expr) => {
+            Refused::said("(", behind(expr), "(+) is not supported", "write LEFT JOIN")
+        }
+        Expr::Prior(expr) => Refused::new("PRIOR", At::Before(expr.span())),
+        Expr::MemberOf(of) => {
+            Refused::hinted("MEMBER", behind(&of.value), "write array_has(array, value)")
+        }
+        known => carried_out(known),
+    }
+}
+
+/// Expressions that DataFusion carries out, or says why it does not.
+fn carried_out(expr: &Expr) -> Checked {
+    use Expr::{
+        AllOp, AnyOp, Array, AtTimeZone, Between, BinaryOp, Case, Cast, Ceil, Collate,
+        CompoundFieldAccess, CompoundIdentifier, Convert, Cube, Dictionary, Exists, Extract, Floor,
+        Function, GroupingSets, ILike, Identifier, InList, InSubquery, InUnnest, Interval,
+        IsDistinctFrom, IsFalse, IsNormalized, IsNotDistinctFrom, IsNotFalse, IsNotNull, IsNotTrue,
+        IsNotUnknown, IsNull, IsTrue, IsUnknown, JsonAccess, Lambda, Like, Map, MatchAgainst,
+        MemberOf, Named, Nested, OuterJoin, Overlay, Position, Prefixed, Prior, QualifiedWildcard,
+        RLike, Rollup, SimilarTo, Struct, Subquery, Substring, Trim, Tuple, TypedString, UnaryOp,
+        Value, Wildcard,
+    };
+    match expr {
+        Identifier(_) | CompoundIdentifier(_) | Value(_) | TypedString(_) | Interval(_) => Ok(()),
+        IsFalse(_) | IsNotFalse(_) | IsTrue(_) | IsNotTrue(_) | IsNull(_) | IsNotNull(_) => Ok(()),
+        IsUnknown(_) | IsNotUnknown(_) | IsDistinctFrom(..) | IsNotDistinctFrom(..) => Ok(()),
+        GroupingSets(_) | Cube(_) | Rollup(_) | Tuple(_) | Dictionary(_) | Map(_) => Ok(()),
+        Nested(_) | Subquery(_) | Array(_) | Lambda(_) | Wildcard(_) => Ok(()),
+        QualifiedWildcard(..) => Ok(()),
+        CompoundFieldAccess { root: _, access_chain: _ } => Ok(()),
+        InList { expr: _, list: _, negated: _ } => Ok(()),
+        InSubquery { expr: _, subquery: _, negated: _ } => Ok(()),
+        Exists { subquery: _, negated: _ } => Ok(()),
+        Between { expr: _, negated: _, low: _, high: _ } => Ok(()),
+        BinaryOp { left: _, op: _, right: _ } | UnaryOp { op: _, expr: _ } => Ok(()),
+        AnyOp { left: _, compare_op: _, right: _, is_some: _ } => Ok(()),
+        AllOp { left: _, compare_op: _, right: _ } => Ok(()),
+        Extract { field: _, syntax: _, expr: _ } | Position { expr: _, r#in: _ } => Ok(()),
+        Substring { expr: _, substring_from: _, substring_for: _, special: _, shorthand: _ } => {
+            Ok(())
+        }
+        Overlay { expr: _, overlay_what: _, overlay_from: _, overlay_for: _ } => Ok(()),
+        Case { case_token: _, end_token: _, operand: _, conditions: _, else_result: _ } => Ok(()),
+        Struct { values: _, fields: _ } | Named { expr: _, name: _ } => Ok(()),
+        // Those that the callers take.
+        Function(_) | OuterJoin(_) | Prior(_) | MemberOf(_) => Ok(()),
+        Like { .. } | ILike { .. } | SimilarTo { .. } | Cast { .. } | AtTimeZone { .. } => Ok(()),
+        Ceil { .. } | Floor { .. } | Trim { .. } | JsonAccess { .. } | RLike { .. } => Ok(()),
+        IsNormalized { .. } | InUnnest { .. } | Convert { .. } | Collate { .. } => Ok(()),
+        Prefixed { .. } | MatchAgainst { .. } => Ok(()),
+    }
+}
+
+/// Writes a pattern with another escape character with a backslash, which is DataFusion's.
+fn escape(pattern: &mut Expr, escape_char: &mut Option<ValueWithSpan>) -> Checked {
+    let Some(ValueWithSpan { value, span }) = escape_char.take() else { return Ok(()) };
+    let refused = |message: &str| {
+        let (words, at, message) = ("ESCAPE".into(), At::Before(span), Some(message.to_string()));
+        Err(Refused { words, at, message, hint: None })
+    };
+    let escape = match value {
+        Value::SingleQuotedString(text) if text.chars().count() <= 1 => text.chars().next(),
+        _ => return refused("ESCAPE takes one character in single quotes"),
+    };
+    if escape == Some('\\') {
+        return Ok(());
+    }
+    let Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(text), span: _ }) = pattern
+    else {
+        return refused("ESCAPE is supported behind a pattern in single quotes only");
+    };
+    let mut written = String::with_capacity(text.len());
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\\' => written.push_str("\\\\"),
+            letter if Some(letter) == escape => {
+                let Some(next) = letters.next() else {
+                    return refused("the pattern ends with its escape character");
+                };
+                written.extend(['\\', next]);
+            }
+            letter => written.push(letter),
+        }
+    }
+    *text = written;
+    Ok(())
+}
+
+/// What DataFusion does with a function.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// It computes a value of each row, whatever stands behind its arguments.
+    Scalar,
+    /// It looks at the rows around one.
+    Window,
+    /// It may be an aggregate; whether it passes over NULL can be said.
+    Aggregate { nulls: bool },
+}
+
+impl Kind {
+    fn of(function: &Function, names: &dyn ContextProvider) -> Self {
+        let part = match &function.name.0[..] {
+            [part] => part.as_ident(),
+            _ => None,
+        };
+        let Some(Ident { value, quote_style, span: _ }) = part else {
+            return Self::Aggregate { nulls: false };
+        };
+        let name = if quote_style.is_some() { value.clone() } else { value.to_ascii_lowercase() };
+        let scalar = names.get_function_meta(&name).is_some()
+            || names.get_higher_order_meta(&name).is_some()
+            || ["unnest", "unnest_outer"].contains(&name.as_str());
+        if scalar {
+            return Self::Scalar;
+        }
+        if function.over.is_some() && names.get_window_meta(&name).is_some() {
+            return Self::Window;
+        }
+        let nulls = names.get_aggregate_meta(&name);
+        Self::Aggregate { nulls: nulls.is_some_and(|udaf| udaf.supports_null_handling_clause()) }
+    }
+}
+
+fn function(function: &Function, names: &dyn ContextProvider) -> Checked {
+    let Function {
+        name,
+        uses_odbc_syntax: _,
+        parameters,
+        args,
+        filter,
+        null_treatment,
+        over,
+        within_group,
+    } = function;
+    let kind = Kind::of(function, names);
+    let behind = || At::Behind(name.span());
+    match parameters {
+        FunctionArguments::None => {}
+        FunctionArguments::Subquery(_) | FunctionArguments::List(_) => {
+            let message = "a function has one list of arguments";
+            return Refused::said("(", behind(), message, "write all in one: f(0.5, x)");
+        }
+    }
+    let mut nulls = *null_treatment;
+    match args {
+        FunctionArguments::None => {}
+        FunctionArguments::Subquery(_) => {
+            let hint = "a subquery as an argument has parentheses of its own: f((SELECT …))";
+            let message = "a subquery cannot be the only argument so";
+            return Refused::said("SELECT", behind(), message, hint);
+        }
+        FunctionArguments::List(list) => nulls = arguments(list, kind, &behind)?.or(nulls),
+    }
+    match over {
+        Some(WindowType::WindowSpec(spec)) => window(spec)?,
+        Some(WindowType::NamedWindow(_)) | None => {}
+    }
+    order_by_exprs(within_group)?;
+    let scalar = "a function of one row takes its arguments only";
+    if kind == Kind::Scalar {
+        let clauses = [
+            (filter.is_some(), "FILTER"),
+            (nulls.is_some(), words_of(nulls)),
+            (over.is_some(), "OVER"),
+            (!within_group.is_empty(), "WITHIN GROUP"),
+        ];
+        if let Some((_, words)) = clauses.into_iter().find(|(there, _)| *there) {
+            return Refused::hinted(words, behind(), scalar);
+        }
+    }
+    let named = |any_of: &[&str]| any_of.iter().any(|n| name.to_string().eq_ignore_ascii_case(n));
+    let heeds_nulls = match kind {
+        Kind::Scalar => true,
+        Kind::Window => named(&NULLS),
+        Kind::Aggregate { nulls } => nulls || over.is_none(),
+    };
+    if nulls.is_some() && !heeds_nulls {
+        return Refused::new(words_of(nulls), behind());
+    }
+    match filter {
+        Some(_) if kind == Kind::Window => {
+            Refused::hinted("FILTER", behind(), "FILTER is for aggregates")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn words_of(nulls: Option<NullTreatment>) -> &'static str {
+    match nulls {
+        Some(NullTreatment::RespectNulls) => "RESPECT NULLS",
+        Some(NullTreatment::IgnoreNulls) | None => "IGNORE NULLS",
+    }
+}
+
+/// What stands between the parentheses; gives what it says about NULL.
+fn arguments(
+    list: &FunctionArgumentList,
+    kind: Kind,
+    behind: &dyn Fn() -> At,
+) -> Result<Option<NullTreatment>, Refused> {
+    let FunctionArgumentList { duplicate_treatment, args, clauses } = list;
+    match duplicate_treatment {
+        Some(DuplicateTreatment::Distinct) if !matches!(kind, Kind::Aggregate { .. }) => {
+            return Refused::hinted("DISTINCT", behind(), "DISTINCT is for aggregates");
+        }
+        Some(DuplicateTreatment::Distinct | DuplicateTreatment::All) | None => {}
+    }
+    for arg in args {
+        let arg = match arg {
+            FunctionArg::Named { name: _, arg, operator: _ }
+            | FunctionArg::ExprNamed { name: _, arg, operator: _ }
+            | FunctionArg::Unnamed(arg) => arg,
+        };
+        match arg {
+            FunctionArgExpr::Expr(_)
+            | FunctionArgExpr::QualifiedWildcard(_)
+            | FunctionArgExpr::Wildcard => {}
+            FunctionArgExpr::WildcardWithOptions(_) => {
+                let message = "nothing can stand behind the star of a function";
+                return Refused::said("*", behind(), message, "write count(*)");
+            }
+        }
+    }
+    let mut nulls = None;
+    for clause in clauses {
+        let words = match clause {
+            FunctionArgumentClause::IgnoreOrRespectNulls(treatment) => {
+                nulls = Some(*treatment);
+                continue;
+            }
+            FunctionArgumentClause::OrderBy(exprs) => {
+                order_by_exprs(exprs)?;
+                match kind {
+                    Kind::Aggregate { .. } => continue,
+                    Kind::Scalar | Kind::Window => "ORDER BY",
+                }
+            }
+            FunctionArgumentClause::Limit(_) => "LIMIT",
+            FunctionArgumentClause::OnOverflow(_) => "ON OVERFLOW",
+            FunctionArgumentClause::Having(_) => "HAVING",
+            FunctionArgumentClause::Separator(_) => "SEPARATOR",
+            FunctionArgumentClause::JsonNullClause(_) => "NULL ON NULL",
+            FunctionArgumentClause::JsonReturningClause(_) => "RETURNING",
+        };
+        return Refused::new(words, behind());
+    }
+    Ok(nulls)
+}
+
+/// A window of the `WINDOW` clause.
+pub(super) fn named(named: &NamedWindowExpr) -> Checked {
+    match named {
+        NamedWindowExpr::NamedWindow(_) => Ok(()),
+        NamedWindowExpr::WindowSpec(spec) => window(spec),
+    }
+}
+
+fn window(spec: &WindowSpec) -> Checked {
+    let WindowSpec { window_name: _, partition_by: _, order_by, window_frame } = spec;
+    match window_frame {
+        Some(WindowFrame { units: _, start_bound: _, end_bound: _ }) | None => {}
+    }
+    order_by_exprs(order_by)
+}
