@@ -9,6 +9,13 @@ pub trait Sink: Send + Sync {
     /// Who writes.
     fn placement(&self) -> Placement;
 
+    /// What is replaced as a whole when its writer commits, so that the rows of another writer of
+    /// the same would be lost: a name that is the same however the place is spelled. `None` where
+    /// rows are added.
+    fn replaces(&self) -> Option<String> {
+        None
+    }
+
     /// Opens the writer of one worker; it is opened before the first row is read, so that a sink
     /// that cannot be written fails early.
     ///

@@ -267,6 +267,10 @@ impl Sink for Part {
         Placement::Gather
     }
 
+    fn replaces(&self) -> Option<String> {
+        self.stage.sink.replaces()
+    }
+
     fn open(&self, worker: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         self.stage.open(worker)?;
         Ok(Box::new(PartWriter { stage: self.stage.clone(), part: self.part, ended: false }))

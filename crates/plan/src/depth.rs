@@ -6,7 +6,7 @@
 //! chains have a bound, and whatever is within it is planned on a stack that is large enough,
 //! whoever asks.
 
-use std::io;
+use std::panic::{self, AssertUnwindSafe};
 use std::thread;
 
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
@@ -88,16 +88,35 @@ pub(crate) fn check(tokens: &[TokenWithSpan]) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// Does something on a large stack.
+/// Plans on a large stack.
 ///
 /// # Errors
-/// When there is no memory for a thread.
-pub(crate) fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
+/// Those of `work`, a panic of it as a bug of ours, and when there is no memory for a thread.
+pub(crate) fn guarded<T: Send>(
+    work: impl FnOnce() -> Result<T, Vec<Diagnostic>> + Send,
+) -> Result<T, Vec<Diagnostic>> {
+    let start = Place { line: 1, column: 1, length: 1 };
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("plan".into()).stack_size(STACK_BYTES);
-        let done = thread.spawn_scoped(scope, work)?.join();
-        Ok(done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        let started = thread.spawn_scoped(scope, || unless_it_panics(start, work));
+        let done = started.map(|thread| thread.join());
+        done.map_err(|error| Diagnostic::at(start, format!("there is no stack: {error}")))
+            .and_then(|done| done.map_err(|panic| Diagnostic::bug(start, &*panic)))
+            .unwrap_or_else(|error| Err(vec![error]))
     })
+}
+
+/// Plans something that begins at a place. What a panic leaves half done is the caller's to put
+/// back.
+///
+/// # Errors
+/// Those of `work`, and a panic of it as a bug of ours.
+pub(crate) fn unless_it_panics<T>(
+    place: Place,
+    work: impl FnOnce() -> Result<T, Vec<Diagnostic>>,
+) -> Result<T, Vec<Diagnostic>> {
+    let done = panic::catch_unwind(AssertUnwindSafe(work));
+    done.unwrap_or_else(|panic| Err(vec![Diagnostic::bug(place, &*panic)]))
 }
 
 #[cfg(test)]
@@ -134,9 +153,13 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_on_the_large_stack_goes_on() {
-        assert_eq!(on_large_stack(|| 7).ok(), Some(7));
-        let panicked = std::panic::catch_unwind(|| on_large_stack(|| panic!("so")));
-        assert!(panicked.is_err());
+    fn a_panic_is_a_bug_at_its_statement() {
+        assert_eq!(guarded(|| Ok(7)).ok(), Some(7));
+        let place = Place { line: 3, column: 2, length: 6 };
+        let failed = guarded(|| unless_it_panics::<()>(place, || panic!("so")));
+        let failed = failed.expect_err("a panic");
+        assert_eq!((failed[0].line, failed[0].detail.as_deref()), (3, Some("so")));
+        assert!(failed[0].bug && failed[0].message.starts_with("this is a bug in millstream"));
+        assert!(guarded::<()>(|| panic!("{}", 1)).expect_err("a panic")[0].bug);
     }
 }

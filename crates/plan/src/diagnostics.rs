@@ -12,6 +12,7 @@
 //!    = hint: did you mean 'origin'?
 //! ```
 
+use std::any::Any;
 use std::fmt::Write;
 
 use datafusion::common::utils::datafusion_strsim::levenshtein;
@@ -41,7 +42,7 @@ impl Place {
     }
 }
 
-/// An error in a script. The author of the SQL is at fault.
+/// An error in a script. The author of the SQL is at fault, unless it is a [`bug`](Self::bug).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
     /// The line, from 1.
@@ -56,6 +57,8 @@ pub struct Diagnostic {
     pub detail: Option<String>,
     /// What to do about it.
     pub hint: Option<String>,
+    /// Whether the planner failed where it should not: Millstream is at fault.
+    pub bug: bool,
 }
 
 impl Diagnostic {
@@ -68,7 +71,19 @@ impl Diagnostic {
             message: message.into(),
             detail: None,
             hint: None,
+            bug: false,
         }
+    }
+
+    /// The planner panicked over a statement that begins at a place.
+    pub(crate) fn bug(place: Place, panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or(panic.downcast_ref::<String>().map(String::as_str));
+        let message = "this is a bug in millstream: the planner failed over this statement";
+        let error = Self::at(place, message).detail(text.unwrap_or("it did not say why"));
+        let hint = "please report it with the statement, the tables that it reads, and what \
+                    `millstream --version` shows; the session goes on";
+        Self { bug: true, ..error.hint(hint) }
     }
 
     /// The same, moved.

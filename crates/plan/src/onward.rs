@@ -14,6 +14,7 @@ use dataflow::step::chain;
 use datafusion::logical_expr::{self as logical, Expr, LogicalPlan};
 
 use crate::catalog::{Entry, Table};
+use crate::depth;
 use crate::diagnostics::{Diagnostic, Place};
 use crate::explain::Section;
 use crate::hints::Hints;
@@ -32,6 +33,10 @@ impl Planner {
     /// # Errors
     /// What is wrong with the query, and what does not stream.
     pub fn fragment(&mut self, sql: &str) -> Result<Fragment, Vec<Diagnostic>> {
+        depth::guarded(|| self.fragment_here(sql))
+    }
+
+    fn fragment_here(&mut self, sql: &str) -> Result<Fragment, Vec<Diagnostic>> {
         self.catalog.begin_script();
         self.hints = Hints::of(sql).map_err(|error| vec![error])?;
         let one = || vec![Diagnostic::at(Place::default(), "a stream is made of one SELECT")];

@@ -96,6 +96,8 @@ pub(crate) struct Building {
     statements: Vec<Planned>,
     unbounded: bool,
     batch: bool,
+    /// What its statements replace, and the line of each.
+    replaced: Vec<(String, usize)>,
 }
 
 /// A script while it is planned.
@@ -154,21 +156,24 @@ impl Planner {
     /// # Errors
     /// Everything that is wrong with the script; then no table, view or setting has changed.
     pub fn plan(&mut self, sql: &str) -> Result<Vec<Stage>, Vec<Diagnostic>> {
-        depth::on_large_stack(|| self.plan_here(sql)).unwrap_or_else(|error| {
-            let start = Place { line: 1, column: 1, length: 1 };
-            Err(vec![Diagnostic::at(start, format!("there is no stack to plan on: {error}"))])
-        })
+        let before = (self.catalog.clone(), self.settings.clone());
+        let planned = depth::guarded(|| self.plan_here(sql));
+        if planned.is_err() {
+            (self.catalog, self.settings) = before;
+        }
+        planned
     }
 
     fn plan_here(&mut self, sql: &str) -> Result<Vec<Stage>, Vec<Diagnostic>> {
         self.catalog.begin_script();
         self.hints = Hints::of(sql).map_err(|error| vec![error])?;
         self.engine.interrupt = Arc::default();
-        let before = (self.catalog.clone(), self.settings.clone());
         let mut script = Script { sql, stages: vec![], set: None };
         let mut errors = vec![];
         for tokens in split(sql).map_err(|error| vec![error])? {
-            let done = statements::parse(&tokens).map_err(|error| vec![error]).and_then(|parsed| {
+            let start = tokens.first().map_or(Place::default(), |t| Place::of(t.span));
+            let done = depth::unless_it_panics(start, || {
+                let parsed = statements::parse(&tokens).map_err(|error| vec![error])?;
                 parsed.into_iter().try_for_each(|one| self.statement(one, &tokens, &mut script))
             });
             if let Err(failed) = done {
@@ -184,11 +189,7 @@ impl Planner {
         if errors.is_empty() {
             errors.extend(self.hints.unheeded());
         }
-        if errors.is_empty() {
-            return Ok(script.stages);
-        }
-        (self.catalog, self.settings) = before;
-        Err(errors)
+        if errors.is_empty() { Ok(script.stages) } else { Err(errors) }
     }
 
     fn statement(
@@ -232,11 +233,18 @@ impl Planner {
                 }
             },
             rows => {
+                let place = match &rows {
+                    Statement::Insert { table, .. } => table.place,
+                    _ => start,
+                };
                 let (name, lowered) = self.rows(rows, start)?;
                 let text = text_of(script.sql, tokens);
                 let planned = Planned { name, sql: text, line: start.line };
                 match &mut script.set {
-                    Some((building, _)) => building.add(planned, lowered),
+                    Some((building, _)) => {
+                        building.replaces(&lowered, place).map_err(|error| vec![error])?;
+                        building.add(planned, lowered);
+                    }
                     None => {
                         let mut building = Building::default();
                         building.add(planned, lowered);
@@ -491,6 +499,28 @@ impl Planner {
 }
 
 impl Building {
+    /// Keeps what a statement replaces as a whole.
+    ///
+    /// # Errors
+    /// When another statement replaces it too: the rows of one would be lost. `place` is that of
+    /// the table.
+    fn replaces(&mut self, lowered: &Lowered, place: Place) -> Result<(), Diagnostic> {
+        let mut sinks = lowered.operators.iter().filter_map(|operator| match &operator.kind {
+            OperatorKind::Sink { sink, .. } => sink.replaces(),
+            _ => None,
+        });
+        // The parts of one statement have one sink.
+        let Some(replaced) = sinks.next_back() else { return Ok(()) };
+        if let Some((_, line)) = self.replaced.iter().find(|(known, _)| *known == replaced) {
+            let message = "two INSERTs of a statement set write the same file";
+            return Err(Diagnostic::at(place, message)
+                .detail(format!("the rows of the one in line {line} would be lost"))
+                .hint("INSERT the rows of both by one query, with UNION ALL"));
+        }
+        self.replaced.push((replaced, place.line));
+        Ok(())
+    }
+
     pub(crate) fn add(&mut self, planned: Planned, lowered: Lowered) {
         self.statements.push(planned);
         append(&mut self.operators, lowered.operators);

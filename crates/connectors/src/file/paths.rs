@@ -56,6 +56,18 @@ pub(super) fn list(path: &str, kind: Option<Kind>) -> Result<Vec<PathBuf>, Conne
     Ok(files)
 }
 
+/// The same name for a file however it is spelled, whether there is one already or not.
+pub(super) fn one_name(path: &Path) -> PathBuf {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    fs::canonicalize(path).unwrap_or_else(|_| {
+        match (fs::canonicalize(directory), path.file_name()) {
+            (Ok(directory), Some(name)) => directory.join(name),
+            _ => path.to_path_buf(),
+        }
+    })
+}
+
 /// Whether a file is not for others yet.
 pub(super) fn is_hidden(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(['.', '_']))

@@ -1,6 +1,7 @@
 //! Rows into a file. One worker writes: a file has one end.
 
 use std::fmt::Display;
+use std::fs;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use parquet::file::properties::WriterProperties;
 
 use super::PATH_HINT;
 use super::atomic::AtomicFile;
-use super::paths::{io_error, kind_of};
+use super::paths::{io_error, kind_of, one_name};
 use crate::format::compression::Packer;
 use crate::format::csv::Dialect;
 use crate::format::encode::{RowFormat, check_csv_columns};
@@ -167,6 +168,15 @@ fn flat(schema: &Schema) -> Schema {
 impl Sink for FileSink {
     fn placement(&self) -> Placement {
         Placement::Gather
+    }
+
+    fn replaces(&self) -> Option<String> {
+        match self.path.to_str().filter(|path| object::is_url(path)) {
+            Some(url) => Some(url.to_owned()),
+            // A device or a pipe takes the rows of both.
+            None if fs::metadata(&self.path).is_ok_and(|file| !file.is_file()) => None,
+            None => Some(one_name(&self.path).display().to_string()),
+        }
     }
 
     fn open(&self, _worker: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {

@@ -194,3 +194,26 @@ fn the_blackhole_counts_and_keeps_nothing() {
     assert_eq!(blackhole.rows(), 9);
     assert!(blackhole.source(&table(&sample().schema(), &[]), &[]).is_err());
 }
+
+#[test]
+fn a_file_is_one_however_it_is_spelled() {
+    let scratch = Scratch::new("sink-spelled");
+    let of = |path: &str| {
+        let table = table(&sample().schema(), &[("path", path), ("format", "csv")]);
+        FileConnector.sink(&table).unwrap().replaces()
+    };
+    let directory = scratch.path(".");
+    fs::create_dir(format!("{directory}/d")).unwrap();
+    std::os::unix::fs::symlink("d", format!("{directory}/l")).unwrap();
+    for there in [false, true] {
+        let one = of(&scratch.path("d/o.csv"));
+        assert!(one.is_some());
+        assert_eq!(of(&format!("{directory}/d/../d/./o.csv")), one, "there: {there}");
+        assert_eq!(of(&scratch.path("l/o.csv")), one, "there: {there}");
+        assert_ne!(of(&scratch.path("d/p.csv")), one);
+        scratch.write("d/o.csv", "old");
+    }
+    std::os::unix::fs::symlink("d/o.csv", format!("{directory}/s.csv")).unwrap();
+    assert_eq!(of(&scratch.path("s.csv")), of(&scratch.path("d/o.csv")));
+    assert_eq!(of("/dev/null"), None, "a device takes the rows of all");
+}
