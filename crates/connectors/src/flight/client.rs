@@ -1,21 +1,21 @@
 //! A server: how it is reached, and what it says when something is wrong.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::datatypes::Schema;
-use arrow_flight::decode::FlightRecordBatchStream;
 use arrow_flight::error::FlightError;
 use arrow_flight::flight_service_client::FlightServiceClient;
-use arrow_flight::{FlightClient, FlightDescriptor, FlightEndpoint, FlightInfo, Ticket};
+use arrow_flight::{FlightClient, FlightDescriptor, FlightEndpoint, FlightInfo};
 use dataflow::connector::Options;
 use dataflow::error::ConnectorError;
-use futures::TryStreamExt;
-use tonic::Code;
 use tonic::metadata::{Ascii, MetadataKey, MetadataMap, MetadataValue};
 use tonic::transport::Endpoint;
+use tonic::{Code, Request};
 
-use super::{Reader, URI_HINT, patience_ns, refuse};
-use crate::remote::{Backoff, chain};
+use super::rows::Rows;
+use super::{Reader, TRUSTED, URI_HINT, patience_ns, refuse};
+use crate::remote::{Backoff, KEEPALIVE, chain};
 
 /// How long a server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,9 +34,15 @@ const SAME_SERVER: &str = "arrow-flight-reuse-connection://";
 pub(super) struct Server {
     place: String,
     endpoint: Endpoint,
+    /// What was given for it, and for no other.
     headers: MetadataMap,
+    /// Others that may get the same.
+    trusted: Arc<[Authority]>,
     patience_ns: u64,
 }
+
+/// A host in lower case, and a port.
+type Authority = (String, u16);
 
 impl Server {
     pub(super) fn new(options: &Options) -> Result<Self, ConnectorError> {
@@ -55,7 +61,8 @@ impl Server {
             headers.insert(name, value);
         }
         let place = uri.to_owned();
-        Ok(Self { place, endpoint, headers, patience_ns: patience_ns(reader)? })
+        let trusted = trusted(reader)?;
+        Ok(Self { place, endpoint, headers, trusted, patience_ns: patience_ns(reader)? })
     }
 
     /// Its address, for messages.
@@ -63,7 +70,8 @@ impl Server {
         &self.place
     }
 
-    /// The server of an endpoint: the first of its locations, or the one that named it.
+    /// The server of an endpoint: the first of its locations, or the one that named it. What was
+    /// given for this one is not told to another, unless that is trusted.
     fn of(&self, location: &FlightEndpoint) -> Result<Self, ConnectorError> {
         let Some(location) = location.location.first() else { return Ok(self.clone()) };
         if location.uri.is_empty() || location.uri.starts_with(SAME_SERVER) {
@@ -74,7 +82,12 @@ impl Server {
             message: format!("the server names a location: {message}"),
             hint: None,
         })?;
-        Ok(Self { place: location.uri.clone(), endpoint, ..self.clone() })
+        let there = authority(&endpoint);
+        let knows = there.is_some()
+            && (there == authority(&self.endpoint)
+                || self.trusted.iter().any(|trusted| Some(trusted) == there.as_ref()));
+        let headers = if knows { self.headers.clone() } else { MetadataMap::new() };
+        Ok(Self { place: location.uri.clone(), endpoint, headers, ..self.clone() })
     }
 
     /// A connection; tried again until patience ends.
@@ -118,17 +131,15 @@ impl Server {
     }
 
     /// The rows of an endpoint.
-    pub(super) async fn rows(
-        &self,
-        endpoint: &FlightEndpoint,
-    ) -> Result<FlightRecordBatchStream, ConnectorError> {
+    pub(super) async fn rows(&self, endpoint: &FlightEndpoint) -> Result<Rows, ConnectorError> {
         let server = self.of(endpoint)?;
         let mut backoff = Backoff::new(self.patience_ns);
         loop {
-            let mut client = server.connect(&mut backoff).await?;
-            let ticket = endpoint.ticket.clone().unwrap_or_else(|| Ticket::new(""));
-            match client.do_get(ticket).await {
-                Ok(rows) => return Ok(rows),
+            let mut client = server.connect(&mut backoff).await?.into_inner();
+            let mut ask = Request::new(endpoint.ticket.clone().unwrap_or_default());
+            ask.metadata_mut().clone_from(&server.headers);
+            match client.do_get(ask).await.map_err(FlightError::from) {
+                Ok(answer) => return Ok(Rows::new(server, answer.into_inner())),
                 Err(error) if passes(&error) && backoff.again().await => {}
                 Err(error) => return Err(server.said(&error)),
             }
@@ -140,9 +151,7 @@ impl Server {
         &self,
         endpoint: FlightEndpoint,
     ) -> Result<Schema, ConnectorError> {
-        let mut rows = self.rows(&endpoint).await?;
-        let first = rows.try_next().await.map_err(|error| self.said(&error))?;
-        let schema = rows.schema().cloned().or(first.map(|batch| batch.schema()));
+        let schema = self.rows(&endpoint).await?.schema().await?;
         schema.map(|schema| schema.as_ref().clone()).ok_or_else(|| ConnectorError::Io {
             place: self.place.clone(),
             message: "the stream has no schema".into(),
@@ -160,9 +169,10 @@ impl Server {
         let (message, hint) = match error {
             FlightError::Tonic(status) => {
                 let hint = match status.code() {
-                    Code::Unauthenticated | Code::PermissionDenied => {
-                        Some("credentials are given by 'header.authorization'")
-                    }
+                    Code::Unauthenticated | Code::PermissionDenied => Some(
+                        "credentials are given by 'header.authorization'; other servers than that \
+                         of 'uri' get them where 'trusted' names them",
+                    ),
                     Code::NotFound => Some("check 'path', 'command' or 'ticket'"),
                     Code::Unimplemented => Some("the server does not offer this call"),
                     _ => None,
@@ -189,13 +199,71 @@ fn endpoint(uri: &str) -> Result<Endpoint, String> {
         _ => return Err(format!("'{uri}' is no address of a Flight server")),
     }
     Endpoint::from_shared(format!("http://{rest}"))
-        .map(|endpoint| endpoint.connect_timeout(CONNECT_TIMEOUT))
+        .map(|endpoint| endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_keepalive(Some(KEEPALIVE)))
         .map_err(|_| format!("'{uri}' is no address of a Flight server"))
+}
+
+/// The servers beside that of the table that get what was given for it.
+fn trusted(options: Reader<'_>) -> Result<Arc<[Authority]>, ConnectorError> {
+    let names = options.text(TRUSTED).unwrap_or_default();
+    let named = names.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let place = |name: &str| {
+        let place = Endpoint::from_shared(format!("http://{name}")).ok();
+        place.as_ref().and_then(authority).ok_or_else(|| {
+            let hint = Some("write 'trusted' = 'host-a:8815, host-b:8815'".to_owned());
+            refuse(TRUSTED, format!("'{name}' is no host and port"), hint)
+        })
+    };
+    named.map(place).collect()
+}
+
+/// The host and port of a server.
+fn authority(endpoint: &Endpoint) -> Option<Authority> {
+    let uri = endpoint.uri();
+    Some((uri.host()?.to_ascii_lowercase(), uri.port_u16().unwrap_or(80)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn server(options: &[(&str, &str)]) -> Server {
+        let options = options.iter().map(|(key, value)| (key.to_string(), value.to_string()));
+        Server::new(&options.collect()).unwrap()
+    }
+
+    #[test]
+    fn what_was_given_for_a_server_goes_to_no_other_unless_it_is_trusted() {
+        let given = [
+            ("uri", "grpc://a.org:8815"),
+            ("header.x-api-key", "secret"),
+            (TRUSTED, "b.org:1, [::1]:8815,c.org"),
+        ];
+        let server = server(&given);
+        let headers = |location: &str| {
+            let endpoint = FlightEndpoint::new().with_location(location);
+            server.of(&endpoint).unwrap().headers.len()
+        };
+        for told in [
+            "",
+            "arrow-flight-reuse-connection://?",
+            "grpc://A.org:8815",
+            "grpc+tcp://a.org:8815",
+            "grpc://b.org:1",
+            "http://[::1]:8815",
+            "grpc://c.org",
+        ] {
+            assert_eq!(headers(told), 1, "{told}");
+        }
+        for kept in
+            ["grpc://a.org:8816", "grpc://a.org", "grpc://b.org:8815", "grpc://x.a.org:8815"]
+        {
+            assert_eq!(headers(kept), 0, "{kept}");
+        }
+        let wrong = [("uri", "grpc://a.org:1"), (TRUSTED, "no host")];
+        let wrong = wrong.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        assert!(Server::new(&wrong.into_iter().collect()).is_err());
+    }
 
     #[test]
     fn addresses_are_understood_or_refused_with_the_reason() {

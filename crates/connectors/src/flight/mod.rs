@@ -6,6 +6,9 @@
 //! sink     'path' or 'command' ─▶ worker 0 writes by one DoPut
 //! ```
 //!
+//! A server may name others, where endpoints are read. What the table has for it, as
+//! `header.authorization`, is not told to those, unless the table trusts them.
+//!
 //! Columns are matched by name and cast as those of a file are. A connection that is lost within
 //! the rows ends the query: Flight has no position to resume from. The rows of a sink that is not
 //! committed end in a message that is none, so that the server sees a broken stream and not the end
@@ -16,13 +19,14 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::SchemaRef;
 use arrow_flight::{FlightDescriptor, FlightEndpoint, FlightInfo, Ticket};
 use dataflow::connector::{Connector, MetadataSpec, OptionSpec, Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::Sink;
 use dataflow::source::Source;
 
+use crate::format::ipc::framed_schema;
 use crate::format::rows::METADATA;
 use crate::format::typed::{Mapping, plain};
 use crate::format::{ON_BAD, Target};
@@ -30,6 +34,7 @@ use crate::options::{Reader, refuse};
 use crate::remote::{Io, PATIENCE, patience_ns};
 
 mod client;
+mod rows;
 mod sink;
 mod source;
 
@@ -40,13 +45,16 @@ const ENDPOINTS_MAX: usize = 100_000;
 
 const URI_HINT: &str = "write 'uri' = 'grpc://localhost:8815'";
 
+/// The option that names servers which get the table's headers, too.
+const TRUSTED: &str = "trusted";
+
 const WHAT_HINT: &str = "write 'path' = 'flights', 'command' = '…' or 'ticket' = '…'";
 
 /// The connector `flight`.
 #[derive(Debug, Clone, Copy)]
 pub struct FlightConnector;
 
-const OPTIONS: [OptionSpec; 8] = [
+const OPTIONS: [OptionSpec; 9] = [
     OptionSpec {
         key: "uri",
         values: "grpc://host:port",
@@ -81,7 +89,14 @@ const OPTIONS: [OptionSpec; 8] = [
         key: "header.<name>",
         values: "text",
         default: "none",
-        doc: "Metadata of each call, such as 'header.authorization'; shown nowhere.",
+        doc: "Metadata of each call, such as 'header.authorization'; shown nowhere, and told to no \
+              server but that of 'uri'.",
+    },
+    OptionSpec {
+        key: TRUSTED,
+        values: "host:port, …",
+        default: "none",
+        doc: "Other servers that get 'header.<name>', too, where endpoints are named there.",
     },
     PATIENCE,
     ON_BAD,
@@ -119,7 +134,7 @@ impl What {
 /// What a server says of a table.
 struct Plan {
     /// Its columns, where the server tells them before the rows.
-    schema: Option<Schema>,
+    schema: Option<SchemaRef>,
     endpoints: Vec<FlightEndpoint>,
 }
 
@@ -136,7 +151,7 @@ fn plan(server: &Server, what: &What) -> Result<Plan, ConnectorError> {
     let info: FlightInfo = Io::shared()?.wait(async move { server.flight_info(asked).await })?;
     let schema = match info.schema.is_empty() {
         true => None,
-        false => Some(info.clone().try_decode_schema().map_err(|error| ConnectorError::Io {
+        false => Some(framed_schema(&info.schema).map_err(|error| ConnectorError::Io {
             place: place.clone(),
             message: format!("the server's schema cannot be read: {error}"),
             hint: None,
@@ -167,7 +182,7 @@ impl Connector for FlightConnector {
         let server = Server::new(options)?;
         let plan = plan(&server, &What::new(Reader(options))?)?;
         let schema = match (plan.schema, plan.endpoints.into_iter().next()) {
-            (Some(schema), _) => schema,
+            (Some(schema), _) => schema.as_ref().clone(),
             (None, None) => return Ok(None),
             (None, Some(endpoint)) => {
                 Io::shared()?.wait(async move { server.schema_of(endpoint).await })?

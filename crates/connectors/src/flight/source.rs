@@ -7,7 +7,6 @@ use arrow::record_batch::RecordBatch;
 use arrow_flight::FlightEndpoint;
 use dataflow::error::ConnectorError;
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
-use futures::TryStreamExt;
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
 
 use super::client::Server;
@@ -78,14 +77,9 @@ async fn read(
 ) -> Result<(), ConnectorError> {
     let mut rows = server.rows(endpoint).await?;
     loop {
-        match rows.try_next().await {
-            Ok(Some(batch)) => {
-                if batches.send(Ok(Some(batch))).await.is_err() {
-                    return Ok(());
-                }
-            }
-            Ok(None) => return Ok(()),
-            Err(error) => return Err(server.said(&error)),
+        let Some(batch) = rows.next().await? else { return Ok(()) };
+        if batches.send(Ok(Some(batch))).await.is_err() {
+            return Ok(());
         }
     }
 }

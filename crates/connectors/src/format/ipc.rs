@@ -98,6 +98,19 @@ pub(crate) fn schema_of(schema: ipc::Schema<'_>) -> Result<SchemaRef, String> {
     guarded(|| Ok::<_, String>(Arc::new(ipc::convert::fb_to_schema(schema))))
 }
 
+/// The schema of a message that has nothing but its metadata.
+pub(crate) fn schema_in(metadata: &[u8]) -> Result<SchemaRef, String> {
+    schema_of(message(metadata)?.header_as_schema().ok_or("it does not begin with a schema")?)
+}
+
+/// The schema of a message as it stands in a stream.
+pub(crate) fn framed_schema(bytes: &[u8]) -> Result<SchemaRef, String> {
+    match frame(bytes, 0)? {
+        Frame::Message { metadata, .. } => schema_in(&bytes[metadata]),
+        Frame::End(_) | Frame::Cut => Err("its schema is cut off".into()),
+    }
+}
+
 /// What the messages before have said.
 #[derive(Clone)]
 pub(crate) struct Context {
@@ -264,10 +277,7 @@ impl Messages {
                 Some(batch) => Step::Batch(batch),
                 None => Step::Dictionary,
             }),
-            None => message(metadata).and_then(|message| {
-                let schema = message.header_as_schema().ok_or("it does not begin with a schema")?;
-                schema_of(schema).map(Step::Schema)
-            }),
+            None => schema_in(metadata).map(Step::Schema),
         };
         let step = step.map_err(|error| self.damaged(&error))?;
         if let Step::Schema(schema) = &step {

@@ -14,6 +14,9 @@
 //! whole event, so that a server that keeps events gives each once; an event that was cut off is
 //! not taken. A server ends the stream with 204.
 //!
+//! Redirects are followed, ten at most and none from https to http. The headers of the table do not
+//! go to another host, and none is told what was asked before.
+//!
 //! One flow, read by worker 0. What headers say (credentials, mostly) appears in no message.
 
 use std::sync::Arc;
@@ -25,12 +28,13 @@ use dataflow::error::ConnectorError;
 use dataflow::sink::Sink;
 use dataflow::source::{Flow, FlowContext, FlowInfo, Source};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::redirect::Policy;
 use reqwest::{Client, Url};
 
 use crate::format::rows::METADATA;
 use crate::format::{CSV_OPTIONS, Format, Input, ON_BAD, Refuser, Target};
 use crate::options::{Reader, refuse};
-use crate::remote::{Io, PATIENCE, StreamFlow, decode, line_format, patience_ns};
+use crate::remote::{Io, KEEPALIVE, PATIENCE, StreamFlow, decode, line_format, patience_ns};
 
 mod array;
 mod events;
@@ -87,7 +91,8 @@ const OPTIONS: [OptionSpec; 13] = {
         key: "header.<name>",
         values: "text",
         default: "none",
-        doc: "A header of each request, such as 'header.authorization'; shown nowhere.",
+        doc: "A header of each request, such as 'header.authorization'; shown nowhere, and sent to \
+              no host but that of 'url'.",
     };
     [
         url, mode, interval, event, headers, format, PATIENCE, ON_BAD, header, delimiter, quote,
@@ -142,8 +147,8 @@ impl Settings {
         options.entry("format".into()).or_insert_with(|| "json".into());
         // Events have no first line that could name columns.
         let format = line_format(&options, !sse)?;
-        let client = client(headers(&options)?, sse)?;
-        let request = Request::new(client, url, patience_ns(Reader(&options))?);
+        let given = headers(&options)?;
+        let request = Request::new(client(sse)?, url, given, patience_ns(Reader(&options))?);
         Ok(Self { request, format, mode })
     }
 }
@@ -167,10 +172,12 @@ fn headers(options: &Options) -> Result<HeaderMap, ConnectorError> {
     Ok(headers)
 }
 
-fn client(headers: HeaderMap, sse: bool) -> Result<Client, ConnectorError> {
+fn client(sse: bool) -> Result<Client, ConnectorError> {
     let builder = Client::builder()
         .user_agent(concat!("millstream/", env!("CARGO_PKG_VERSION")))
-        .default_headers(headers)
+        .redirect(Policy::none())
+        .referer(false)
+        .tcp_keepalive(KEEPALIVE)
         .connect_timeout(TIMEOUT);
     // Events may be far apart.
     let builder = if sse { builder } else { builder.read_timeout(TIMEOUT) };

@@ -1,24 +1,31 @@
 //! One request, until it is answered or refused.
+//!
+//! Redirects are followed here and not by the client, which would take most headers along: those of
+//! the table go to its own host alone, and not to one to which the server leads, nor back from
+//! there.
 
 use dataflow::error::ConnectorError;
-use reqwest::header::{HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::header::{HeaderMap, HeaderValue, LOCATION, RETRY_AFTER};
 use reqwest::{Client, Response, StatusCode, Url};
 
-use crate::remote::{Backoff, chain};
+use crate::remote::{Backoff, chain, redirects};
 
 /// What is asked, and for how long.
 #[derive(Clone)]
 pub(super) struct Request {
     client: Client,
     url: Url,
+    /// The table's headers.
+    given: HeaderMap,
     place: String,
     patience_ns: u64,
 }
 
 impl Request {
-    pub(super) fn new(client: Client, url: Url, patience_ns: u64) -> Self {
+    /// `client` follows no redirects.
+    pub(super) fn new(client: Client, url: Url, given: HeaderMap, patience_ns: u64) -> Self {
         let place = shown(&url);
-        Self { client, url, place, patience_ns }
+        Self { client, url, given, place, patience_ns }
     }
 
     /// The address without what may be secret in it.
@@ -41,9 +48,9 @@ impl Request {
         backoff: &mut Backoff,
     ) -> Result<Response, ConnectorError> {
         loop {
-            let asked = self.client.get(self.url.clone()).headers(headers.clone()).send().await;
-            let error = match asked {
+            let error = match self.ask(headers).await {
                 Ok(answer) => {
+                    let answer = answer?;
                     let status = answer.status();
                     if status.is_success() || status == StatusCode::NOT_MODIFIED {
                         return Ok(answer);
@@ -64,6 +71,41 @@ impl Request {
                 return Err(error);
             }
         }
+    }
+
+    /// Asks once, wherever the server leads.
+    async fn ask(
+        &self,
+        headers: &HeaderMap,
+    ) -> Result<Result<Response, ConnectorError>, reqwest::Error> {
+        let (mut url, mut given) = (self.url.clone(), Some(&self.given));
+        let mut redirects = 0;
+        loop {
+            let mut all = given.cloned().unwrap_or_default();
+            all.extend(headers.clone());
+            let answer = self.client.get(url.clone()).headers(all).send().await?;
+            let to = match answer.headers().get(LOCATION) {
+                Some(to) if answer.status().is_redirection() => to,
+                _ => return Ok(Ok(answer)),
+            };
+            if answer.status() == StatusCode::NOT_MODIFIED {
+                return Ok(Ok(answer));
+            }
+            let to = to.to_str().ok().and_then(|to| url.join(to).ok());
+            let Some(to) = to else {
+                return Ok(Err(self.misled("the server redirects to what is no address".into())));
+            };
+            if let Err(reason) = redirects::check(&url, &to, redirects) {
+                return Ok(Err(self.misled(reason)));
+            }
+            given = given.filter(|_| redirects::same_host(&self.url, &to));
+            (url, redirects) = (to, redirects + 1);
+        }
+    }
+
+    fn misled(&self, message: String) -> ConnectorError {
+        let hint = Some("give the address to which it leads as 'url', if you trust it".into());
+        ConnectorError::Io { place: self.place.clone(), message, hint }
     }
 
     fn refused(&self, status: StatusCode, retry_after: Option<&HeaderValue>) -> ConnectorError {

@@ -20,13 +20,14 @@ use std::time::Duration;
 use dataflow::connector::OptionSpec;
 use dataflow::error::ConnectorError;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::client::{HttpClient, HttpConnector, ReqwestConnector};
 use object_store::http::HttpBuilder;
 use object_store::path::Path;
-use object_store::{ClientOptions, Error, ObjectStore, RetryConfig};
+use object_store::{ClientConfigKey, ClientOptions, Error, ObjectStore, RetryConfig};
 use reqwest::Url;
 
 use crate::options::{Reader, refuse};
-use crate::remote::{Io, chain, patience_ns};
+use crate::remote::{Io, KEEPALIVE, chain, patience_ns, redirects};
 
 mod blob;
 mod list;
@@ -154,6 +155,7 @@ fn s3(
         .any(|endpoint| endpoint.starts_with("http://"));
     let store = builder
         .with_client_options(client_options(plain))
+        .with_http_connector(Careful { leaves: false })
         .with_retry(retry(options)?)
         .build()
         .map_err(|error| refuse("path", chain(&error), None))?;
@@ -181,6 +183,7 @@ fn web(
     let store = HttpBuilder::new()
         .with_url(host.as_str())
         .with_client_options(client_options(plain))
+        .with_http_connector(Careful { leaves: true })
         .with_retry(retry(options)?)
         .build()
         .map_err(|error| refuse("path", chain(&error), hint()))?;
@@ -198,6 +201,37 @@ fn client_options(plain: bool) -> ClientOptions {
         .with_allow_http(plain)
         .with_connect_timeout(CONNECT_TIMEOUT)
         .with_timeout_disabled()
+}
+
+/// Makes clients that keep what is secret with the host that it was given for: keys of a bucket are
+/// sent to no other host, and whoever reads an address tells no other what he asked for.
+#[derive(Debug)]
+struct Careful {
+    /// Whether other hosts may be asked at all.
+    leaves: bool,
+}
+
+impl HttpConnector for Careful {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let asked = |options: &ClientOptions, key| options.get_config_value(&key);
+        let plain = asked(options, ClientConfigKey::AllowHttp).as_deref() == Some("true");
+        let own = client_options(plain);
+        // The machine's own keys come from where the library knows, with limits of its own.
+        let timeout = || ClientConfigKey::ConnectTimeout;
+        if asked(options, timeout()) != asked(&own, timeout()) {
+            return ReqwestConnector::default().connect(options);
+        }
+        let client = reqwest::Client::builder()
+            .user_agent(concat!("millstream/", env!("CARGO_PKG_VERSION")))
+            .redirect(redirects::policy(self.leaves))
+            .referer(false)
+            .tcp_keepalive(KEEPALIVE)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .https_only(!plain)
+            .build();
+        let failed = |source| Error::Generic { store: "HTTP", source: Box::new(source) };
+        Ok(HttpClient::new(client.map_err(failed)?))
+    }
 }
 
 fn retry(options: Reader<'_>) -> Result<RetryConfig, ConnectorError> {

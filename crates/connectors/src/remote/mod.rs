@@ -21,6 +21,9 @@ mod flow;
 mod io;
 mod lines;
 mod options;
+pub(crate) mod redirects;
+
+use std::time::Duration;
 
 pub(crate) use backoff::Backoff;
 pub(crate) use errors::{chain, lost};
@@ -29,3 +32,7 @@ pub(crate) use flow::{Arrival, Nap, Stream, StreamFlow, Streams, TaskStreams, de
 pub(crate) use io::{Io, Task, died};
 pub(crate) use lines::WholeLines;
 pub(crate) use options::{PATIENCE, line_format, patience_ns, stream_format, text_format};
+
+/// After so long without a byte the system asks whether the other end is still there: one that is
+/// gone without a word is noticed, and what stands between keeps the connection.
+pub(crate) const KEEPALIVE: Duration = Duration::from_secs(30);
