@@ -170,3 +170,48 @@ fn a_put_that_the_server_refuses_is_an_error() {
     let error = refused(FlightConnector.sink(&ticket).map(drop));
     assert!(error.to_string().contains("a sink cannot have one"), "{error}");
 }
+
+#[test]
+fn what_was_given_for_a_server_is_not_told_to_another() {
+    let other = Tables::default();
+    let (other, elsewhere) = serve(other, "t", vec![sample(0, 2)]);
+    let location = Some(format!("grpc://{}", elsewhere.address));
+    let first = Tables { location, password: Some("hush"), ..Tables::default() };
+    let (first, serving) = serve(first, "t", vec![sample(0, 2)]);
+    let given = |tables: &Tables| std::mem::take(&mut *tables.given.lock().unwrap());
+    let known = [("path", "t"), ("header.authorization", "hush")];
+    assert_eq!(read_all(&at(&serving, &known)).unwrap(), ["0|NULL", "1|x1"]);
+    assert_eq!(given(&first), [Some("hush".to_owned())]);
+    assert_eq!(given(&other), [None]);
+    let trusted = elsewhere.address.to_string();
+    let known = [known[0], known[1], ("trusted", trusted.as_str())];
+    assert_eq!(read_all(&at(&serving, &known)).unwrap(), ["0|NULL", "1|x1"]);
+    assert_eq!(given(&other), [Some("hush".to_owned())]);
+}
+
+/// Each byte of the schema's message, in what is said of the table and in the stream, with two
+/// values each: an error that names the server, or rows, and never a panic.
+#[test]
+fn a_damaged_schema_is_an_error_that_names_the_server() {
+    let (mut refused, mut read) = (0, 0);
+    for without_schema in [false, true] {
+        let tables = Tables { without_schema, ..Tables::default() };
+        let (tables, serving) = serve(tables, "t", vec![sample(0, 2)]);
+        let uri = format!("grpc://{}", serving.address);
+        for place in 0..260 {
+            let value = if place % 2 == 0 { 0x55 } else { 0xff };
+            *tables.damage.lock().unwrap() = Some((place, value));
+            match read_all(&at(&serving, &[("path", "t")])) {
+                Ok(_) => read += 1,
+                Err(ConnectorError::Io { place, message, .. }) => {
+                    assert!(place.starts_with(&uri), "{place}: {message}");
+                    assert!(!message.contains("unexpectedly"), "{message}");
+                    refused += 1;
+                }
+                Err(ConnectorError::Column { .. }) => refused += 1,
+                Err(other) => panic!("byte {place}: {other}"),
+            }
+        }
+    }
+    assert!(refused > 50 && read > 50, "{refused} refused, {read} read");
+}

@@ -1,5 +1,6 @@
 //! Rows from web addresses.
 
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
@@ -237,4 +238,59 @@ fn options_are_checked() {
     assert!(refused(url, &[("header.a", "x\ny")]).contains("cannot be sent"));
     let error = Http.sink(&web(url, &[])).map(drop).unwrap_err();
     assert!(error.to_string().contains("can only be read"), "{error}");
+}
+
+fn leading_to(url: &str) -> String {
+    answer("302 Found", &format!("location: {url}\r\n"), "")
+}
+
+#[test]
+fn headers_and_query_stay_with_the_host_that_they_were_given_for() {
+    let rows = ok("", "[{\"a\":1}]");
+    let away = Peer::http(vec![(&rows, Then::Close)]);
+    let to_other = leading_to(&away.url());
+    let to_itself = leading_to("/elsewhere?x=1");
+    let first = Peer::http(vec![(&to_itself, Then::Close), (&to_other, Then::Close)]);
+    let url = first.url() + "?token=hush";
+    let options = [("header.x-api-key", "hush"), ("header.cookie", "c=hush")];
+    assert_eq!(read_all(&web(&url, &options), &context()).unwrap(), ["1|NULL"]);
+    for line in ["get /rows?token=hush ", "get /elsewhere?x=1 "] {
+        let asked = first.heard.recv().unwrap();
+        assert!(asked.starts_with(line), "{asked}");
+        assert!(asked.contains("x-api-key: hush\r\n") && asked.contains("cookie: c=hush\r\n"));
+        assert!(!asked.contains("referer"), "{asked}");
+    }
+    let asked = away.heard.recv().unwrap();
+    assert!(asked.starts_with("get /rows "), "{asked}");
+    assert!(!asked.contains("hush") && !asked.contains("referer"), "{asked}");
+}
+
+#[test]
+fn a_host_that_was_left_does_not_get_headers_by_the_word_of_another() {
+    let rows = ok("", "[{\"a\":1}]");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let back = format!("http://{}/delete-all", listener.local_addr().unwrap());
+    let away = leading_to(&back);
+    let away = Peer::http(vec![(&away, Then::Close)]);
+    let there = leading_to(&away.url());
+    let first = Peer::http_at(listener, vec![(&there, Then::Close), (&rows, Then::Close)]);
+    let table = web(&first.url(), &[("header.authorization", "hush")]);
+    assert_eq!(read_all(&table, &context()).unwrap(), ["1|NULL"]);
+    assert!(first.heard.recv().unwrap().contains("authorization: hush"));
+    let asked = first.heard.recv().unwrap();
+    assert!(asked.starts_with("get /delete-all ") && !asked.contains("hush"), "{asked}");
+}
+
+#[test]
+fn redirects_have_an_end_and_lead_to_the_web_alone() {
+    let again = leading_to("/rows");
+    let peer = Peer::http((0..11).map(|_| (again.as_str(), Then::Close)).collect());
+    let error = refused(read_all(&web(&peer.url(), &[]), &context()));
+    assert!(error.to_string().contains("more than 10 times"), "{error}");
+    for (to, said) in [("file:///etc/passwd", "'file'"), ("http://", "no address")] {
+        let away = leading_to(to);
+        let peer = Peer::http(vec![(&away, Then::Close)]);
+        let error = refused(read_all(&web(&peer.url(), &[]), &context()));
+        assert!(error.to_string().contains(said), "{error}");
+    }
 }

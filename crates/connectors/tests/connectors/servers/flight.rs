@@ -11,6 +11,7 @@ use arrow_flight::{
     Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightEndpoint, FlightInfo,
     HandshakeRequest, HandshakeResponse, PollInfo, PutResult, SchemaResult, Ticket,
 };
+use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use tonic::transport::Server;
@@ -30,6 +31,12 @@ pub struct Tables {
     /// Whether information about a table lacks its schema, and what calls must carry.
     pub without_schema: bool,
     pub password: Option<&'static str>,
+    /// Where endpoints are said to be.
+    pub location: Option<String>,
+    /// What calls gave as password, by call.
+    pub given: Arc<Mutex<Vec<Option<String>>>>,
+    /// A byte of the schema's message that is changed: where, and to what.
+    pub damage: Arc<Mutex<Option<(usize, u8)>>>,
 }
 
 impl Tables {
@@ -41,8 +48,20 @@ impl Tables {
         })
     }
 
+    /// A message behind so many bytes, with what is to be wrong in it.
+    fn damaged(&self, message: &Bytes, behind: usize) -> Bytes {
+        let mut message = message.to_vec();
+        if let Some((at, value)) = *self.damage.lock().unwrap()
+            && let Some(byte) = message.get_mut(behind + at)
+        {
+            *byte = value;
+        }
+        message.into()
+    }
+
     fn check<T>(&self, request: &Request<T>) -> Result<(), Status> {
         let given = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
+        self.given.lock().unwrap().push(given.map(str::to_owned));
         match self.password {
             Some(password) if given != Some(password) => {
                 Err(Status::unauthenticated("who are you?"))
@@ -72,10 +91,17 @@ impl FlightService for Tables {
         let mut info = FlightInfo::new();
         if !self.without_schema {
             info = info.try_with_schema(&batches[0].schema()).unwrap();
+            // In front of the message there are its mark and its length.
+            let schema = self.damaged(&info.schema, 8);
+            info.schema = schema;
         }
         for part in 0..batches.len() {
             let ticket = Ticket::new(format!("{name}#{part}"));
-            info = info.with_endpoint(FlightEndpoint::new().with_ticket(ticket));
+            let endpoint = FlightEndpoint::new().with_ticket(ticket);
+            info = info.with_endpoint(match &self.location {
+                Some(location) => endpoint.with_location(location),
+                None => endpoint,
+            });
         }
         Ok(Response::new(info))
     }
@@ -90,7 +116,15 @@ impl FlightService for Tables {
         let rows = FlightDataEncoderBuilder::new()
             .with_schema(batch.schema())
             .build(stream::iter([Ok(batch)]));
-        Ok(Response::new(rows.map_err(Status::from).boxed()))
+        let tables = self.clone();
+        let mut schema = true;
+        let rows = rows.map_err(Status::from).map_ok(move |mut data| {
+            if std::mem::take(&mut schema) {
+                data.data_header = tables.damaged(&data.data_header, 0);
+            }
+            data
+        });
+        Ok(Response::new(rows.boxed()))
     }
 
     async fn do_put(&self, request: Request<Streaming<FlightData>>) -> Answer<Self::DoPutStream> {

@@ -34,12 +34,20 @@ impl Peer {
         Self::start(script, true)
     }
 
+    /// The same at a place that was known before.
+    pub fn http_at(listener: TcpListener, script: Vec<(&str, Then)>) -> Self {
+        Self::start_at(listener, script, true)
+    }
+
     pub fn url(&self) -> String {
         format!("http://{}/rows", self.address)
     }
 
     fn start(script: Vec<(&str, Then)>, asked: bool) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::start_at(TcpListener::bind("127.0.0.1:0").unwrap(), script, asked)
+    }
+
+    fn start_at(listener: TcpListener, script: Vec<(&str, Then)>, asked: bool) -> Self {
         let address = listener.local_addr().unwrap().to_string();
         let (heard, hears) = channel();
         let script: Vec<(String, Then)> =
