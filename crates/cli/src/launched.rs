@@ -101,10 +101,14 @@ fn run_rank(
     }
     control.close();
     let interrupted = cancel.load(Ordering::Relaxed);
-    if first || result.is_err() {
-        finish(&args, screen, output, result, interrupted).map_err(|end| end.failure(&script))
-    } else {
-        Ok(if interrupted { ExitCode::from(signals::INTERRUPTED) } else { ExitCode::SUCCESS })
+    match result {
+        Ok(report) if !first => {
+            let interrupted = interrupted || report.cancelled;
+            Ok(if interrupted { ExitCode::from(signals::INTERRUPTED) } else { ExitCode::SUCCESS })
+        }
+        result => {
+            finish(&args, screen, output, result, interrupted).map_err(|end| end.failure(&script))
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! It takes the SQL from node 0, and leaves it to node 0 to tell the user why a job ended.
 
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 
 use millstream::cluster::{Control, Invitation};
 use millstream::{Error, RunOptions};
@@ -19,11 +20,11 @@ use crate::telemetry::Telemetry;
 pub(crate) fn run(args: &RunArgs, invitation: &Invitation) -> Result<ExitCode, Failure> {
     let screen = Screen::new(ProgressStyle::None);
     let telemetry = Telemetry::start(&args.telemetry, &args.log, &screen, false)?;
-    signals::ignore_interrupts()?;
+    let cancel = signals::member_flag()?;
     let control = invitation
         .join()
         .map_err(|error| Failure::runtime(&error.to_string(), error.hint().as_deref()))?;
-    let ended = match work(args, &control, &screen) {
+    let ended = match work(args, &control, &cancel, &screen) {
         Ok(()) => {
             control.close();
             Ok(ExitCode::SUCCESS)
@@ -40,7 +41,12 @@ pub(crate) fn run(args: &RunArgs, invitation: &Invitation) -> Result<ExitCode, F
     ended
 }
 
-fn work(args: &RunArgs, control: &Control, screen: &Screen) -> Result<(), Error> {
+fn work(
+    args: &RunArgs,
+    control: &Control,
+    cancel: &AtomicBool,
+    screen: &Screen,
+) -> Result<(), Error> {
     let mut scripts = control.all_gather(SCRIPT_STEP, Vec::new())?;
     let (sql, started) =
         decode_start(&scripts.swap_remove(0)).ok_or(Error::Unlike { rank: 0, what: "script" })?;
@@ -48,6 +54,7 @@ fn work(args: &RunArgs, control: &Control, screen: &Screen) -> Result<(), Error>
     let session = session(args, Writer::stdout(screen), started);
     let session = session.map_err(|_| Error::Unlike { rank: 0, what: "arguments" })?;
     let planned = session?.sql(&sql)?;
-    planned.run(&RunOptions { control: Some(control), ..RunOptions::default() })?;
+    let cancel = Some(cancel);
+    planned.run(&RunOptions { control: Some(control), cancel, ..RunOptions::default() })?;
     Ok(())
 }

@@ -75,7 +75,10 @@ fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<E
     } else {
         // Says why before it goes.
         drop(launched.control);
-        launched.children.wait(PATIENCE);
+        match result.as_ref().err().and_then(Error::failed_node) {
+            Some(failure) => launched.children.wait_after(failure),
+            None => launched.children.wait(PATIENCE),
+        }
     }
     let interrupted = cancel.load(Ordering::Relaxed);
     finish(args, screen, output, result, interrupted).map_err(|end| end.failure(&script))
@@ -179,6 +182,8 @@ pub(crate) fn finish(
         Err(error) => return Err(End::Library(error)),
     };
     output.publish().map_err(End::Command)?;
+    // Whichever rank was told to end.
+    let interrupted = interrupted || report.cancelled;
     if !args.quiet {
         screen.line(&summary::summary(&report));
     }

@@ -56,6 +56,14 @@ pub(crate) fn ignore_interrupts() -> Result<(), Failure> {
     flag::register(SIGINT, Arc::default()).map(|_| ()).map_err(refused)
 }
 
+/// The same, and a flag that SIGTERM sets: it ends the job in good order, whichever node it meets.
+pub(crate) fn member_flag() -> Result<Arc<AtomicBool>, Failure> {
+    ignore_interrupts()?;
+    let cancel = Arc::new(AtomicBool::new(false));
+    flag::register(SIGTERM, Arc::clone(&cancel)).map_err(refused)?;
+    Ok(cancel)
+}
+
 /// Leaves it to the write that exceeds the limit of a file's size to fail.
 pub(crate) fn survive_large_files() -> Result<(), Failure> {
     flag::register(SIGXFSZ, Arc::default()).map(|_| ()).map_err(refused)

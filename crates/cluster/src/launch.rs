@@ -20,7 +20,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::control::{Control, lock};
-use crate::error::{Cause, ClusterError};
+use crate::error::{Cause, ClusterError, NodeFailure};
 use crate::mesh::{INVITATION_VARIABLE, Root, check_nodes};
 
 /// Bytes of one line of a child's standard error at most; a longer one is broken.
@@ -28,6 +28,9 @@ const LINE_BYTES_MAX: u64 = 16 << 10;
 
 /// After this time a process that was killed and still is there is killed again.
 const KILL_AGAIN: Duration = Duration::from_millis(100);
+
+/// After a node's last sign all others have ended within so long, or are ended.
+pub const LOST_AFTER: Duration = Duration::from_millis(4500);
 
 /// Takes a line that a node wrote to its standard error: its rank, and the line without its end.
 pub type StderrLine = Arc<dyn Fn(u32, &str) + Send + Sync>;
@@ -110,10 +113,18 @@ pub struct Children {
     watch: Option<Watch>,
 }
 
+/// How children are to end.
+struct End {
+    /// After this those that still run are killed.
+    patience: Duration,
+    /// This one is not waited for.
+    lost: Option<u32>,
+}
+
 struct Watch {
     thread: JoinHandle<()>,
     /// Dropping it ends the watch at once.
-    patience: mpsc::Sender<Duration>,
+    ending: mpsc::Sender<End>,
     bell: Arc<OwnedFd>,
 }
 
@@ -135,7 +146,7 @@ impl Children {
                 (rank, command)
             })
             .collect();
-        let (patience, ending) = mpsc::channel();
+        let (end, ending) = mpsc::channel();
         let (started, starts) = mpsc::channel();
         let watcher = Watcher {
             stderr: Arc::clone(&launch.stderr),
@@ -149,7 +160,7 @@ impl Children {
             .name("children".into())
             .spawn(move || watcher.run(commands, &started))
             .map_err(ClusterError::system("a thread"))?;
-        let children = Self { watch: Some(Watch { thread, patience, bell }) };
+        let children = Self { watch: Some(Watch { thread, ending: end, bell }) };
         match starts.recv() {
             Ok(Ok(())) => Ok(children),
             Ok(Err(error)) => Err(error),
@@ -159,13 +170,21 @@ impl Children {
 
     /// Waits until all have ended, and kills those that still run after `patience`.
     pub fn wait(mut self, patience: Duration) {
-        self.end(patience);
+        self.end(End { patience, lost: None });
     }
 
-    fn end(&mut self, patience: Duration) {
-        let Some(Watch { thread, patience: sender, bell }) = self.watch.take() else { return };
+    /// Waits until all have ended that can after this failure: the node that failed is killed if it
+    /// still runs, for it may be stopped or stuck, and so are those that have not ended
+    /// [`LOST_AFTER`] after its last sign.
+    pub fn wait_after(mut self, failure: &NodeFailure) {
+        let patience = patience_after(&failure.cause);
+        self.end(End { patience, lost: Some(failure.rank) });
+    }
+
+    fn end(&mut self, end: End) {
+        let Some(Watch { thread, ending, bell }) = self.watch.take() else { return };
         // The watcher may have seen the last child end already.
-        let _ = sender.send(patience);
+        let _ = ending.send(end);
         let _ = rustix::io::write(&bell, &1u64.to_ne_bytes());
         if thread.join().is_err() {
             tracing::error!("the thread that watches the children panicked");
@@ -173,9 +192,17 @@ impl Children {
     }
 }
 
+/// How long after such a failure became known processes may run on.
+fn patience_after(cause: &Cause) -> Duration {
+    match cause {
+        Cause::Silent(ms) => LOST_AFTER.saturating_sub(Duration::from_millis((*ms).into())),
+        _ => LOST_AFTER,
+    }
+}
+
 impl Drop for Children {
     fn drop(&mut self) {
-        self.end(Duration::ZERO);
+        self.end(End { patience: Duration::ZERO, lost: None });
     }
 }
 
@@ -213,7 +240,7 @@ struct Watcher {
     stderr: StderrLine,
     exits: Arc<Exits>,
     bell: Arc<OwnedFd>,
-    ending: mpsc::Receiver<Duration>,
+    ending: mpsc::Receiver<End>,
     children: Vec<Watched>,
     pumps: Vec<JoinHandle<()>>,
 }
@@ -235,7 +262,7 @@ impl Watcher {
             if let Err(error) = self.start(rank, command) {
                 // The caller waits for this word before it does anything else.
                 let _ = started.send(Err(error));
-                self.kill_all();
+                self.kill(|_| true);
                 break;
             }
         }
@@ -290,14 +317,17 @@ impl Watcher {
                 }
             }
             match self.ending.try_recv() {
-                Ok(patience) => deadline = Some(Instant::now() + patience),
+                Ok(End { patience, lost }) => {
+                    deadline = Some(Instant::now() + patience);
+                    self.kill(|rank| Some(rank) == lost);
+                }
                 Err(mpsc::TryRecvError::Empty) => {}
                 Err(mpsc::TryRecvError::Disconnected) => {
                     deadline = deadline.or(Some(Instant::now()));
                 }
             }
             if deadline.is_some_and(|at| Instant::now() >= at) {
-                self.kill_all();
+                self.kill(|_| true);
                 deadline = Some(Instant::now() + KILL_AGAIN);
             }
         }
@@ -323,8 +353,8 @@ impl Watcher {
         ended
     }
 
-    fn kill_all(&mut self) {
-        for watched in &mut self.children {
+    fn kill(&mut self, which: impl Fn(u32) -> bool) {
+        for watched in self.children.iter_mut().filter(|watched| which(watched.rank)) {
             if let Err(error) = watched.child.kill() {
                 tracing::debug!(%error, rank = watched.rank, "kill");
             }
@@ -339,5 +369,18 @@ fn copy_lines(stderr: ChildStderr, rank: u32, sink: &StderrLine) {
         let text = String::from_utf8_lossy(&line);
         sink(rank, text.trim_end_matches(['\n', '\r']));
         line.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_have_ended_within_five_seconds_of_the_last_sign() {
+        assert_eq!(patience_after(&Cause::Silent(3000)), Duration::from_millis(1500));
+        assert_eq!(patience_after(&Cause::Silent(60_000)), Duration::ZERO);
+        assert_eq!(patience_after(&Cause::Killed(9)), LOST_AFTER);
+        assert!(LOST_AFTER < Duration::from_secs(5));
     }
 }

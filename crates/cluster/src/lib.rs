@@ -19,7 +19,8 @@
 //! Invariants:
 //! * A node that dies or falls silent is a [`NodeFailure`] on every other node within five seconds,
 //!   and all nodes name the same one: where rank 0 started the processes it knows best, and its
-//!   verdict is awaited.
+//!   verdict is awaited. Processes that rank 0 started have ended by then, too
+//!   ([`Children::wait_after`]).
 //! * Frames are limited and checked before they are believed; who lacks the job's token is refused.
 //! * Nothing outlives a rank 0 that started the others: the kernel kills the children of a launcher
 //!   that dies.
@@ -61,7 +62,7 @@ mod turn;
 pub use control::{Control, PROGRESS_BYTES_MAX};
 pub use error::{Cause, ClusterError, NodeFailure};
 pub use frame::FRAME_BYTES_MAX;
-pub use launch::{Children, Launched, LocalLaunch, StderrLine, launch_local};
+pub use launch::{Children, LOST_AFTER, Launched, LocalLaunch, StderrLine, launch_local};
 pub use launcher::{Assignment, JOB_VARIABLE};
 pub use meet::Meeting;
 pub use mesh::{INVITATION_VARIABLE, Invitation, in_process};

@@ -33,6 +33,8 @@ const SILENT_BEATS_FIRST: u32 = 600;
 const EXIT_BEATS: u32 = 5;
 /// Beats that another node waits for rank 0's verdict.
 const VERDICT_BEATS: u32 = 12;
+/// A node that falls silent is named by all within five seconds of its last sign.
+const _: () = assert!((SILENT_BEATS + VERDICT_BEATS) as u128 * BEAT.as_millis() < 5000);
 /// Beats that an orderly end waits for the others.
 const CLOSE_BEATS: u32 = 50;
 /// Beats in which a node that ends abruptly may still send its reason.

@@ -24,6 +24,7 @@ const CASES: &[(&str, fn())] = &[
     ("four processes exchange and end in good order", exchange),
     ("a killed node is named by all within 5 s", killed),
     ("a stopped node is named by all within 5 s", stopped),
+    ("stopped nodes end with the job", stopped_for_good),
     ("a node that exits is named with its code", exits),
     ("a node that fails is quoted", fails),
     ("a node that dies before it joins is named", stillborn),
@@ -176,6 +177,32 @@ fn stopped() {
     kill_process(pid(process), Signal::STOP).unwrap();
     let what = format!("node 3 (process {process}) has been silent for 3.0 s");
     all_name(launched, &lines, &[1, 2], &what);
+}
+
+/// The one that is named is not waited for, and another that is stopped, too, not for long.
+fn stopped_for_good() {
+    let (launched, _lines) = launch("waits");
+    let Launched { control, children } = launched.unwrap();
+    let processes = processes(&control);
+    let open = |rank: usize| pidfd_open(pid(processes[rank]), PidfdFlags::empty()).unwrap();
+    let stopped = [1, 3].map(|rank| {
+        kill_process(pid(processes[rank]), Signal::STOP).unwrap();
+        open(rank)
+    });
+    let failure = loop {
+        // As long as it takes on a busy machine.
+        if let Some(failure) = control.await_failure(KNOWN) {
+            break failure;
+        }
+    };
+    assert!(failure.to_string().ends_with("has been silent for 3.0 s"), "{failure}");
+    drop(control);
+    children.wait_after(&failure);
+    for process in &stopped {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let ended = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&at_once)).unwrap();
+        assert_eq!(ended, 1, "a stopped node outlives its job");
+    }
 }
 
 fn exits() {
