@@ -55,7 +55,11 @@ pub(crate) async fn feed(
                 yield_now().await;
             }
             Read::Wait(until_ns) => {
-                idle = reader.is_idle();
+                let was_idle = std::mem::replace(&mut idle, reader.is_idle());
+                if was_idle && !idle {
+                    // Rows are known to come, and hold the watermark back from now on.
+                    reader.catch_up(routes.resume().await?);
+                }
                 if let Some(pace) = &pace {
                     pace.reached(None);
                 }

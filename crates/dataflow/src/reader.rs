@@ -89,6 +89,7 @@ struct OpenFlow {
     index: usize,
     flow: Box<dyn Flow>,
     greatest: i64,
+    /// When the flow last had rows, or some that were to come.
     last_row_ns: u64,
     /// When the flow last said that it has nothing, since its last row.
     silent_ns: Option<u64>,
@@ -144,7 +145,11 @@ impl Reader {
                     return Ok(Read::Batch(at, batch));
                 }
                 Next::Wait { until_ns } => {
-                    self.open[at].silent_ns = Some(self.context.clock.now_ns());
+                    let (now, flow) = (self.context.clock.now_ns(), &mut self.open[at]);
+                    match flow.flow.owes() {
+                        true => (flow.last_row_ns, flow.silent_ns) = (now, None),
+                        false => flow.silent_ns = Some(now),
+                    }
                     until = Some(until.map_or(until_ns, |u| u.min(until_ns)));
                     self.turn = at + 1;
                     asked += 1;

@@ -117,6 +117,12 @@ pub trait Flow: Send {
     /// When the input cannot be read any further. A single bad row is no error: it goes to
     /// [`BadRows`].
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError>;
+
+    /// Whether rows are known to come, though the last answer was [`Next::Wait`]: a file that was
+    /// found and not read yet. Such a flow is not idle: it holds the watermark back.
+    fn owes(&self) -> bool {
+        false
+    }
 }
 
 /// What a flow has to give.

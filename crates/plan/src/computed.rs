@@ -151,6 +151,10 @@ impl Flow for ComputingFlow {
             .map(Next::Batch)
             .map_err(|error| refused("*", error.to_string()))
     }
+
+    fn owes(&self) -> bool {
+        self.inner.owes()
+    }
 }
 
 fn compute(computed: &Computed, batch: &RecordBatch) -> Result<ArrayRef, ConnectorError> {

@@ -158,4 +158,8 @@ impl Flow for ProcTimeFlow {
             hint: None,
         })
     }
+
+    fn owes(&self) -> bool {
+        self.inner.owes()
+    }
 }

@@ -191,6 +191,10 @@ impl Flow for ShelvingFlow {
         }
         Ok(next)
     }
+
+    fn owes(&self) -> bool {
+        self.inner.owes()
+    }
 }
 
 /// What `t__bad` is of a table with a shelf.

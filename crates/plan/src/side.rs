@@ -208,6 +208,10 @@ impl Flow for SideFlow {
             (_, next) => Ok(next),
         }
     }
+
+    fn owes(&self) -> bool {
+        self.inner.owes()
+    }
 }
 
 impl SideFlow {

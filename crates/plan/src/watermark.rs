@@ -212,4 +212,8 @@ impl Flow for WatermarkedFlow {
             hint: None,
         })
     }
+
+    fn owes(&self) -> bool {
+        self.inner.owes()
+    }
 }

@@ -1,7 +1,7 @@
 //! A directory or glob that is watched for new files: `'watch' = '1s'`.
 //!
 //! ```text
-//! every interval: list ─▶ settled? ─▶ mine? ─▶ queue, oldest first ─▶ one file at a time
+//! every interval: list ─▶ settled? ─▶ whose? ─▶ queue, oldest first ─▶ all know? ─▶ file by file
 //! ```
 //!
 //! There are as many flows as workers, and a file belongs to the one that a hash of its path names:
@@ -10,29 +10,39 @@
 //! the settle time, or at once where that is nothing, for writers that rename a finished file into
 //! place. Hidden names (`.name`, `_name`) are passed over, also in a glob: such writers use them.
 //!
+//! **A file that was found holds the watermark back until it is read.** Flows of one process list
+//! together, so that all know of a file as soon as one does: a flow that has one to read, or that
+//! waits until one has settled, [owes](Flow::owes) rows and is not idle. No flow gives rows until
+//! all that owe some have been asked once more, since by then the job knows that they are not idle
+//! ([`board`]). Flows of other processes see a file within an interval; where there are such, none
+//! is read before it has been known for that long.
+//!
 //! Absent on purpose: files that grow while they are read, and notices of the operating system,
 //! which shared file systems do not give.
 
-use std::collections::{HashMap, VecDeque};
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow::datatypes::SchemaRef;
 use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
 
+use self::board::{Board, Step};
 use super::PATH_HINT;
 use super::blob::FileBlob;
-use super::paths::{self, is_hidden};
+use super::paths;
 use crate::format::{Kind, Refuser, Target};
 use crate::options::{Reader, refuse};
 use crate::stored;
+
+mod board;
+
+/// How soon a flow that waits for others asks again.
+const LOOK_NS: u64 = 1_000_000;
 
 /// The shortest interval: a directory is listed at most a hundred times a second.
 const INTERVAL_NS_MIN: u64 = 10_000_000;
@@ -47,6 +57,8 @@ pub(super) struct WatchSource {
     /// How many flows there are: the number of workers, once known.
     cut: AtomicU32,
     target: Arc<Target>,
+    /// What the flows of this process know together.
+    board: Mutex<Board>,
 }
 
 impl WatchSource {
@@ -92,7 +104,12 @@ impl WatchSource {
             settle_ns: options.duration_ns("watch.settle")?.unwrap_or(interval_ns),
             cut: AtomicU32::new(1),
             target,
+            board: Mutex::default(),
         }))
+    }
+
+    fn board(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn file(&self, path: &Path) -> Result<Arc<dyn Source>, ConnectorError> {
@@ -128,45 +145,24 @@ impl Source for Watched {
     }
 
     fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+        let flows = u64::from(self.0.cut.load(Ordering::Relaxed));
         Ok(Box::new(WatchFlow {
+            seat: self.0.board().join(flow as u64, flows),
             source: Arc::clone(&self.0),
-            flow: flow as u64,
-            flows: u64::from(self.0.cut.load(Ordering::Relaxed)),
             refuser: Refuser::new(&self.0.target, context),
             context: context.clone(),
-            next_list_ns: 0,
-            known: HashMap::new(),
-            queue: VecDeque::new(),
             reading: None,
         }))
     }
 }
 
-/// How a file was when it was last listed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Version {
-    changed: Option<SystemTime>,
-    bytes: u64,
-}
-
-struct Known {
-    version: Version,
-    /// When it was first listed like this.
-    since_ns: u64,
-    queued: bool,
-}
-
 /// The files of one flow.
 struct WatchFlow {
     source: Arc<WatchSource>,
-    flow: u64,
-    flows: u64,
+    /// Its place on the board.
+    seat: u64,
     refuser: Refuser,
     context: FlowContext,
-    next_list_ns: u64,
-    /// Every file of this flow that is there.
-    known: HashMap<PathBuf, Known>,
-    queue: VecDeque<PathBuf>,
     reading: Option<OpenFile>,
 }
 
@@ -199,33 +195,15 @@ impl OpenFile {
 }
 
 impl WatchFlow {
-    /// Lists what is there and queues what is new and has settled.
-    fn list(&mut self, now_ns: u64) -> Result<(), ConnectorError> {
-        let mut ready = Vec::new();
-        let mut known = HashMap::new();
-        for path in paths::list(&self.source.path, Some(self.source.kind))? {
-            let mut hasher = DefaultHasher::new();
-            path.hash(&mut hasher);
-            if is_hidden(&path) || hasher.finish() % self.flows != self.flow {
-                continue;
-            }
-            // Gone since it was listed: the next list will not have it.
-            let Ok(metadata) = fs::metadata(&path) else { continue };
-            let version = Version { changed: metadata.modified().ok(), bytes: metadata.len() };
-            let mut entry = match self.known.remove(&path) {
-                Some(entry) if entry.version == version => entry,
-                _ => Known { version, since_ns: now_ns, queued: false },
-            };
-            if !entry.queued && now_ns - entry.since_ns >= self.source.settle_ns {
-                entry.queued = true;
-                ready.push((version.changed, path.clone()));
-            }
-            known.insert(path, entry);
+    /// What there is to do now.
+    fn step(&self) -> Result<Step, ConnectorError> {
+        let (now_ns, source) = (self.context.clock.now_ns(), &self.source);
+        let mut board = source.board();
+        if board.is_due(now_ns) {
+            let paths = paths::list(&source.path, Some(source.kind))?;
+            board.list(paths, now_ns, (source.interval_ns, source.settle_ns));
         }
-        self.known = known;
-        ready.sort();
-        self.queue.extend(ready.into_iter().map(|(_, path)| path));
-        Ok(())
+        Ok(board.step(self.seat, self.reading.is_some()))
     }
 
     fn open(&self, path: &Path) -> Result<OpenFile, ConnectorError> {
@@ -246,6 +224,25 @@ impl WatchFlow {
 impl Flow for WatchFlow {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         loop {
+            let path = match self.step()? {
+                Step::List { until_ns } => return Ok(Next::Wait { until_ns }),
+                Step::Tell => return Ok(Next::Wait { until_ns: self.context.clock.now_ns() }),
+                Step::Look => {
+                    let until_ns = self.context.clock.now_ns() + LOOK_NS;
+                    return Ok(Next::Wait { until_ns });
+                }
+                Step::GoOn => None,
+                Step::Read(path) => Some(path),
+            };
+            if let Some(path) = path {
+                match self.open(&path) {
+                    Ok(file) => self.reading = Some(file),
+                    Err(_) if is_gone(&path) => {
+                        tracing::warn!(file = %path.display(), "gone before it was read");
+                    }
+                    Err(error) => self.refuse_file(&path, error)?,
+                }
+            }
             if let Some(mut reading) = self.reading.take() {
                 match reading.next(rows_max, &self.context) {
                     Ok(Some(next)) => {
@@ -256,23 +253,17 @@ impl Flow for WatchFlow {
                     Err(error) => self.refuse_file(&reading.path, error)?,
                 }
             }
-            if let Some(path) = self.queue.pop_front() {
-                match self.open(&path) {
-                    Ok(file) => self.reading = Some(file),
-                    Err(_) if is_gone(&path) => {
-                        tracing::warn!(file = %path.display(), "gone before it was read");
-                    }
-                    Err(error) => self.refuse_file(&path, error)?,
-                }
-                continue;
-            }
-            let now_ns = self.context.clock.now_ns();
-            if now_ns < self.next_list_ns {
-                return Ok(Next::Wait { until_ns: self.next_list_ns });
-            }
-            self.list(now_ns)?;
-            self.next_list_ns = now_ns + self.source.interval_ns;
         }
+    }
+
+    fn owes(&self) -> bool {
+        self.reading.is_some() || self.source.board().owes(self.seat)
+    }
+}
+
+impl Drop for WatchFlow {
+    fn drop(&mut self) {
+        self.source.board().leave(self.seat);
     }
 }
 

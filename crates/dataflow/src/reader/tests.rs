@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::sync::Mutex;
 
 use arrow::array::TimestampMillisecondArray;
@@ -75,6 +76,15 @@ impl Flow for ScriptFlow {
             None => Ok(Next::Wait { until_ns: 1_000_000 }),
         }
     }
+
+    fn owes(&self) -> bool {
+        OWES.get()
+    }
+}
+
+thread_local! {
+    /// Whether flows of this test know that rows are to come.
+    static OWES: Cell<bool> = const { Cell::new(false) };
 }
 
 struct Bench {
@@ -243,6 +253,24 @@ fn an_idle_flow_holds_nothing_back_and_its_rows_meet_what_was_announced() {
     let rows = bench.reader.take(0, batch.unwrap()).unwrap().unwrap();
     assert_eq!(rows.met.expect("20 lies before what was announced").value(0), 400);
     assert!(!bench.reader.is_idle());
+}
+
+#[test]
+fn a_flow_that_has_found_rows_is_not_idle_and_holds_the_watermark() {
+    let flows = vec![(None, vec![some(&[10])])];
+    let mut bench = bench(Script { bounded: false, flows }, 0, Some(1_000));
+    rows(&mut bench.reader);
+    let mut asked_at = |now: u64, owes: bool| {
+        *bench.clock.0.lock().unwrap() = now;
+        OWES.set(owes);
+        assert!(matches!(bench.reader.next().unwrap(), Read::Wait(_)));
+        bench.reader.is_idle()
+    };
+    assert!(!asked_at(999, false));
+    assert!(asked_at(1_000, false));
+    assert!(!asked_at(5_000, true), "rows were found");
+    assert!(!asked_at(5_999, false), "it is idle a while after it had some");
+    assert!(asked_at(6_000, false));
 }
 
 #[test]

@@ -1,0 +1,268 @@
+//! What the flows of one process know together of a directory that is watched.
+//!
+//! Whoever of them finds it due lists for all, and each file has its flow. A flow that has files to
+//! read or to come *owes* rows, and has to be asked twice before any flow gives more: after the
+//! first answer whoever asks knows that it is not idle, and has told the job so before he asks again.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::super::paths::is_hidden;
+
+/// What a flow is to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Nothing until the next list.
+    List {
+        /// When that is due.
+        until_ns: u64,
+    },
+    /// Say that it is not idle, and ask again.
+    Tell,
+    /// Ask again soon: others have not told yet.
+    Look,
+    /// Go on with the file that it reads.
+    GoOn,
+    /// Read this file.
+    Read(PathBuf),
+}
+
+/// The files, and whose they are.
+#[derive(Debug, Default)]
+pub(super) struct Board {
+    next_list_ns: u64,
+    /// How many flows there are in the whole job.
+    flows: u64,
+    /// Every file that is there and of a flow of this process.
+    known: HashMap<PathBuf, Known>,
+    /// The flows of this process, by the order in which they were opened.
+    seats: BTreeMap<u64, Seat>,
+    next_seat: u64,
+}
+
+/// How a file was when it was last listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Version {
+    changed: Option<SystemTime>,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Known {
+    version: Version,
+    /// When it was first listed like this.
+    since_ns: u64,
+    queued: bool,
+}
+
+/// A flow.
+#[derive(Debug)]
+struct Seat {
+    flow: u64,
+    queue: VecDeque<PathBuf>,
+    /// Files that have not settled.
+    settling: usize,
+    reading: bool,
+    told: Told,
+}
+
+/// Whether the job knows that a flow is not idle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    No,
+    /// The flow has said so, and was not asked again.
+    Said,
+    Yes,
+}
+
+impl Seat {
+    fn owes(&self) -> bool {
+        self.reading || !self.queue.is_empty() || self.settling > 0
+    }
+}
+
+impl Board {
+    /// A flow, of so many, is opened.
+    pub(super) fn join(&mut self, flow: u64, flows: u64) -> u64 {
+        let seat = self.next_seat;
+        self.next_seat += 1;
+        self.flows = flows;
+        let queue = VecDeque::new();
+        let fresh = Seat { flow, queue, settling: 0, reading: false, told: Told::No };
+        self.seats.insert(seat, fresh);
+        seat
+    }
+
+    /// A flow is closed. With the last one all is forgotten.
+    pub(super) fn leave(&mut self, seat: u64) {
+        self.seats.remove(&seat);
+        if self.seats.is_empty() {
+            *self = Self::default();
+        }
+    }
+
+    /// Whether it is time for a list.
+    pub(super) fn is_due(&self, now_ns: u64) -> bool {
+        now_ns >= self.next_list_ns
+    }
+
+    /// What was listed: files that are new and have settled are queued where they belong.
+    pub(super) fn list(
+        &mut self,
+        paths: Vec<PathBuf>,
+        now_ns: u64,
+        (interval_ns, settle_ns): (u64, u64),
+    ) {
+        self.next_list_ns = now_ns + interval_ns;
+        // Flows of other processes list within an interval.
+        let alone = (0..self.flows).all(|flow| self.seats.values().any(|seat| seat.flow == flow));
+        let settle_ns = if alone { settle_ns } else { settle_ns.max(interval_ns) };
+        let mut before = std::mem::take(&mut self.known);
+        let mut ready = Vec::new();
+        self.seats.values_mut().for_each(|seat| seat.settling = 0);
+        for path in paths {
+            let flow = flow_of(&path, self.flows);
+            let is_own = self.seats.values().any(|seat| seat.flow == flow);
+            if is_hidden(&path) || !is_own {
+                continue;
+            }
+            // Gone since it was listed: the next list will not have it.
+            let Ok(metadata) = fs::metadata(&path) else { continue };
+            let version = Version { changed: metadata.modified().ok(), bytes: metadata.len() };
+            let mut entry = match before.remove(&path) {
+                Some(entry) if entry.version == version => entry,
+                _ => Known { version, since_ns: now_ns, queued: false },
+            };
+            if !entry.queued && now_ns - entry.since_ns >= settle_ns {
+                entry.queued = true;
+                ready.push((version.changed, path.clone(), flow));
+            }
+            let unsettled = usize::from(!entry.queued);
+            self.seats_of(flow).for_each(|seat| seat.settling += unsettled);
+            self.known.insert(path, entry);
+        }
+        ready.sort();
+        for (_, path, flow) in ready {
+            self.seats_of(flow).for_each(|seat| seat.queue.push_back(path.clone()));
+        }
+    }
+
+    fn seats_of(&mut self, flow: u64) -> impl Iterator<Item = &mut Seat> {
+        self.seats.values_mut().filter(move |seat| seat.flow == flow)
+    }
+
+    /// Whether a flow owes rows.
+    pub(super) fn owes(&self, seat: u64) -> bool {
+        self.seats.get(&seat).is_some_and(Seat::owes)
+    }
+
+    /// What a flow is to do that was asked, and may be reading a file.
+    pub(super) fn step(&mut self, seat: u64, reading: bool) -> Step {
+        let until_ns = self.next_list_ns;
+        let Some(own) = self.seats.get_mut(&seat) else { return Step::List { until_ns } };
+        own.reading = reading;
+        if !own.owes() {
+            own.told = Told::No;
+            return Step::List { until_ns };
+        }
+        own.told = match own.told {
+            Told::No => {
+                own.told = Told::Said;
+                return Step::Tell;
+            }
+            Told::Said | Told::Yes => Told::Yes,
+        };
+        if self.seats.values().any(|seat| seat.owes() && seat.told != Told::Yes) {
+            return Step::Look;
+        }
+        let Some(own) = self.seats.get_mut(&seat).filter(|own| !own.reading) else {
+            return Step::GoOn;
+        };
+        match own.queue.pop_front() {
+            Some(path) => {
+                own.reading = true;
+                Step::Read(path)
+            }
+            None => Step::List { until_ns },
+        }
+    }
+}
+
+/// The flow, of so many, that reads a file.
+fn flow_of(path: &Path, flows: u64) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    path.hash(&mut hasher);
+    hasher.finish() % flows.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A board of so many flows, with a file in the queue of each of these seats.
+    fn board(flows: u64, found: &[u64]) -> Board {
+        let mut board = Board { next_list_ns: 9, ..Board::default() };
+        for flow in 0..flows {
+            board.join(flow, flows);
+        }
+        for seat in found {
+            find(&mut board, *seat, "a");
+        }
+        board
+    }
+
+    fn find(board: &mut Board, seat: u64, name: &str) {
+        board.seats.get_mut(&seat).unwrap().queue.push_back(name.into());
+    }
+
+    const LIST: Step = Step::List { until_ns: 9 };
+
+    fn read(name: &str) -> Step {
+        Step::Read(name.into())
+    }
+
+    #[test]
+    fn no_file_is_read_before_all_that_have_one_have_told() {
+        let mut board = board(3, &[0, 1]);
+        assert_eq!(board.step(0, false), Step::Tell);
+        assert_eq!(board.step(0, false), Step::Look);
+        assert_eq!(board.step(2, false), LIST, "it has none, and nobody waits for it");
+        assert_eq!(board.step(1, false), Step::Tell);
+        assert_eq!(board.step(0, false), Step::Look, "told, and perhaps not heard");
+        assert_eq!(board.step(1, false), read("a"));
+        assert_eq!(board.step(0, false), read("a"));
+        assert_eq!(board.step(0, true), Step::GoOn);
+        // Another finds one: who is reading waits until that is known.
+        find(&mut board, 2, "b");
+        assert_eq!(board.step(0, true), Step::Look);
+        assert_eq!(board.step(2, false), Step::Tell);
+        assert_eq!(board.step(2, false), read("b"));
+        assert_eq!(board.step(0, true), Step::GoOn);
+        assert_eq!(board.step(0, false), LIST);
+        // Having read all, it may have been idle since: it tells again.
+        find(&mut board, 0, "c");
+        assert_eq!(board.step(0, false), Step::Tell);
+    }
+
+    #[test]
+    fn a_flow_that_is_closed_is_waited_for_by_nobody() {
+        let mut board = board(2, &[0, 1]);
+        assert_eq!(board.step(0, false), Step::Tell);
+        assert_eq!(board.step(0, false), Step::Look);
+        board.leave(1);
+        assert_eq!(board.step(0, false), read("a"));
+        board.leave(0);
+        assert!(board.seats.is_empty() && board.next_list_ns == 0, "all is forgotten");
+    }
+
+    #[test]
+    fn a_file_that_has_not_settled_is_owed() {
+        let mut board = board(1, &[]);
+        board.seats.get_mut(&0).unwrap().settling = 1;
+        assert!(board.owes(0));
+        assert_eq!([board.step(0, false), board.step(0, false)], [Step::Tell, LIST]);
+    }
+}
