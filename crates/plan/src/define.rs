@@ -10,7 +10,7 @@ use crate::computed::Computed;
 use crate::ddl::{ColumnDecl, CreateTable, Origin};
 use crate::diagnostics::{Diagnostic, nearest};
 use crate::names::with_plain_names;
-use crate::planner::{Failed, Planner, nullable};
+use crate::planner::{Failed, Planner};
 use crate::settings::{Refused, settings};
 use crate::syntax::{Cursor, Ident};
 use crate::view::View;
@@ -37,7 +37,7 @@ impl Planner {
         }
         if decl.columns.is_empty() {
             let understood = self.understand(query)?;
-            let schema = with_plain_names(&nullable(&understood.plan), &understood.plan);
+            let schema = with_plain_names(&understood.columns(), &understood.plan);
             let place = decl.name.place;
             let column = |field: &FieldRef| ColumnDecl {
                 field: field.as_ref().clone(),
@@ -81,7 +81,9 @@ impl Planner {
             return Err(vec![emit.elsewhere("a view")]);
         }
         let mut plan = understood.plan.clone();
-        if !columns.is_empty() {
+        if columns.is_empty() {
+            understood.each_once()?;
+        } else {
             let around = self.engine.surroundings(query, &understood.sites, &self.catalog);
             let renamed = View::renamed(plan, columns).map_err(|e| vec![e])?;
             plan = renamed.map_err(|e| Vec::from_iter(around.report(&e)))?;

@@ -18,6 +18,8 @@ use std::fmt::Write;
 use datafusion::common::utils::datafusion_strsim::levenshtein;
 use datafusion::sql::sqlparser::tokenizer::Span as TokenSpan;
 
+use crate::syntax::unmarked;
+
 /// A piece of one line of a script. Lines and columns count from 1, columns and lengths in
 /// characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -138,7 +140,7 @@ impl Diagnostic {
         // Writing to a String cannot fail.
         let _ = writeln!(out, "{margin}{blue}-->{off} {file}:{line}:{column}");
         let before = self.column.saturating_sub(1);
-        if let Some(source) = sql.lines().nth(self.line.wrapping_sub(1)) {
+        if let Some(source) = unmarked(sql).lines().nth(self.line.wrapping_sub(1)) {
             let width = source.chars().count().saturating_sub(before).max(1);
             // Tabs stay tabs, so that the caret stands below its character whatever their width.
             let blanks: String =
@@ -202,6 +204,9 @@ mod tests {
              |        ^^^^^\n  = hint: did you mean 'origin'?\n"
         );
         assert!(error.render("a.sql", "", true).contains("\x1b[1;31merror"));
+        let error = Diagnostic { line: 1, ..error };
+        let marked = error.render("a.sql", "\u{feff}SELECT orign", false);
+        assert!(marked.contains("1 | SELECT orign\n  |        ^^^^^\n"), "{marked}");
     }
 
     #[test]

@@ -165,6 +165,10 @@ impl Surroundings<'_> {
                 let message = format!("{} stands behind FROM", shape.word());
                 return Diagnostic::at(place, message).hint(format!("FROM {}", shape.example()));
             }
+            if self.functions.contains(&name) {
+                let message = format!("{name} looks at the rows around one, and there are none");
+                return Diagnostic::at(place, message).hint(format!("{name}() OVER (ORDER BY …)"));
+            }
             return Diagnostic::at(place, format!("unknown function '{name}'")).nearest(
                 "functions",
                 name,
@@ -174,7 +178,7 @@ impl Surroundings<'_> {
         if let Some(call) = between(message, "argument types '", "'") {
             let name = call.split('(').next().unwrap_or(call);
             let place = place.or_else(|| self.named(name)).unwrap_or_else(|| self.start());
-            let error = Diagnostic::at(place, format!("there is no function {call}"));
+            let error = Diagnostic::at(place, format!("there is no function {}", in_sql(call)));
             let ours =
                 between(message, "coercion failed with: Error during planning: write ", " No");
             if let Some(form) = ours {
@@ -184,7 +188,8 @@ impl Surroundings<'_> {
             let known = known.map(|l| l.lines().map(str::trim).filter(|l| !l.is_empty()));
             return match known {
                 Some(list) => {
-                    error.detail(format!("there are {}", list.collect::<Vec<_>>().join(", ")))
+                    let list = list.collect::<Vec<_>>().join(", ");
+                    error.detail(format!("there are {}", in_sql(&list)))
                 }
                 None => error,
             };
@@ -196,30 +201,47 @@ impl Surroundings<'_> {
             return Diagnostic::at(place, message)
                 .hint(format!("GROUP BY {name} too, or take min({name})"));
         }
-        let twice = between(first, "unique expression names but the expression \"", "\" at");
-        if let Some(expression) = twice {
-            // Of a cast the name is that of what is cast.
-            let name = expression.rsplit(['.', '(']).next().unwrap_or(expression);
-            let name = name.split(" AS ").next().unwrap_or(name);
-            let place = self.named(name).or(place).unwrap_or_else(|| self.start());
-            // What is computed has no name but its expression.
-            let computed = expression.contains([' ', '[']) && !expression.contains(" AS ");
-            let written = computed.then(|| plain(expression));
-            let name = written.as_deref().unwrap_or(name);
-            return Diagnostic::at(place, format!("column '{name}' would be there twice"))
-                .hint("give one of them another name with AS");
+        if let Some(expression) =
+            between(first, "unique expression names but the expression \"", "\" at")
+        {
+            return self.twice(expression, place);
         }
         if let Some(error) = self.unsupported(first, place) {
             return error;
         }
         let operator = between(first, " expression ", " to valid types")
+            .or_else(|| first.split_once(" comparison operation ").map(|(_, sides)| sides))
+            .or(first.starts_with("Divide by zero").then_some("/"))
             .and_then(|sides| sides.split(' ').find(|word| OPERATORS.contains(word)))
             .and_then(|op| self.tokens.iter().find(|t| t.token.to_string() == op));
         let place = place.or(operator.map(|token| Place::of(token.span)));
-        let place = place.or_else(|| self.mentioned(first)).unwrap_or_else(|| self.start());
-        let error = Diagnostic::at(place, lower_first(first.trim_end_matches(['.', ' '])));
+        let place = place.or_else(|| self.mentioned(first)).or_else(|| self.clause_of(first));
+        let place = place.unwrap_or_else(|| self.start());
+        let said = in_sql(first.trim_end_matches(['.', ' ']));
+        let error = Diagnostic::at(place, lower_first(&said));
         let rest = rest.trim();
         if rest.is_empty() { error } else { error.detail(rest) }
+    }
+
+    /// An expression whose name another one has.
+    fn twice(&self, expression: &str, place: Option<Place>) -> Diagnostic {
+        let alias = expression.rsplit_once(" AS ").map(|(_, alias)| alias);
+        // That of a CAST stands between its brackets.
+        let brackets = |alias: &str, bracket| alias.matches(bracket).count();
+        let alias = alias.filter(|alias| brackets(alias, '(') == brackets(alias, ')'));
+        // Of a cast the name is that of what is cast.
+        let cast = || {
+            let name = expression.rsplit(['.', '(']).next().unwrap_or(expression);
+            name.split(" AS ").next().unwrap_or(name)
+        };
+        let name = alias.unwrap_or_else(cast);
+        let place = self.named(name).or(place).unwrap_or_else(|| self.start());
+        // What is computed has no name but its expression.
+        let computed = expression.contains([' ', '[', '(']) && !expression.contains(" AS ");
+        let written = computed.then(|| plain(expression));
+        let name = written.as_deref().unwrap_or(name);
+        Diagnostic::at(place, format!("column '{name}' would be there twice"))
+            .hint("give one of them another name with AS")
     }
 
     /// What DataFusion has no plan for, where a better word than its own is known.
@@ -235,12 +257,86 @@ impl Surroundings<'_> {
             let message = format!("'.{field}' cannot stand behind an element");
             return Some(Diagnostic::at(place, message).hint(format!("write ['{field}']")));
         }
+        if let Some(expression) =
+            first.strip_prefix("Physical plan does not support logical expression ")
+        {
+            return Some(self.subquery(expression, place));
+        }
+        if first.starts_with("Too many columns! The subquery") {
+            let place = self.subquery_opens().or(place).unwrap_or_else(|| self.start());
+            let message = "a subquery that stands for a value has one column";
+            let columns = first.split_once("one column: ").map(|(_, columns)| in_sql(columns));
+            let error = Diagnostic::at(place, message);
+            return Some(match columns {
+                Some(columns) => error.detail(format!("this one has {columns}")),
+                None => error,
+            });
+        }
         if let Some(tree) = first.strip_prefix("Unsupported ast node ") {
+            let tree = tree.strip_prefix("in sqltorel: ").unwrap_or(tree);
             let word = upper_snake(tree);
             let place = self.named(&word).or(place).unwrap_or_else(|| self.start());
             return Some(Diagnostic::at(place, format!("{word} is not supported")));
         }
         None
+    }
+
+    /// An expression of a subquery that DataFusion has no plan for, by the name of its tree.
+    fn subquery(&self, tree: &str, place: Option<Place>) -> Diagnostic {
+        let (words, hint) = match upper_snake(tree).as_str() {
+            "EXISTS" => ("EXISTS", "write it in WHERE, or LEFT JOIN the rows that it is about"),
+            "IN_SUBQUERY" => ("IN", "write it in WHERE, or LEFT JOIN the values"),
+            "SET_COMPARISON" => ("SELECT", "compare with the min or max of the subquery"),
+            "OUTER_REFERENCE_COLUMN" => ("LATERAL", "join by what is equal on both sides"),
+            _ => ("SELECT", "join it by what is equal on both sides: … GROUP BY the key"),
+        };
+        let opens = || match words {
+            "SELECT" => self.subquery_opens(),
+            "IN" => self.tokens.windows(3).find(|three| opens_in(three)).map(|t| place_of(&t[0])),
+            word => self.named(word),
+        };
+        let place = opens().or(place).unwrap_or_else(|| self.start());
+        let message = match words {
+            "LATERAL" => "a subquery that looks at the row beside it so cannot be planned".into(),
+            "SELECT" => "this subquery looks at the row around it in a way that cannot be planned"
+                .to_owned(),
+            word => format!("{word} (SELECT …) stands for a value here, which cannot be planned"),
+        };
+        Diagnostic::at(place, message).hint(hint)
+    }
+
+    /// The first subquery in parentheses that is no table.
+    fn subquery_opens(&self) -> Option<Place> {
+        let table = |token: &TokenWithSpan| {
+            ["FROM", "JOIN", "IN", "EXISTS", "AS", "LATERAL"].iter().any(|w| is_word(token, w))
+        };
+        let opens = |three: &&[TokenWithSpan]| {
+            three[1].token == Token::LParen && is_word(&three[2], "SELECT") && !table(&three[0])
+        };
+        self.tokens.windows(3).find(opens).map(|three| place_of(&three[2]))
+    }
+
+    /// The clause that a message speaks of.
+    fn clause_of(&self, message: &str) -> Option<Place> {
+        const CLAUSES: &[(&str, &str)] = &[
+            ("in the WHERE clause", "WHERE"),
+            ("filter with non-boolean", "WHERE"),
+            ("HAVING", "HAVING"),
+            ("QUALIFY", "QUALIFY"),
+            ("LIMIT", "LIMIT"),
+            ("OFFSET", "OFFSET"),
+            ("Order by", "ORDER"),
+            ("ORDER BY", "ORDER"),
+            ("column with position", "GROUP"),
+            ("GROUP BY", "GROUP"),
+            ("UNION", "UNION"),
+            ("EXCEPT", "EXCEPT"),
+            ("INTERSECT", "INTERSECT"),
+            ("window frame", "OVER"),
+            ("DISTINCT", "DISTINCT"),
+        ];
+        let named = CLAUSES.iter().filter(|(said, _)| message.contains(said));
+        named.into_iter().find_map(|(_, word)| self.named(word))
     }
 
     /// The token that begins there.
@@ -277,13 +373,80 @@ impl Surroundings<'_> {
             .split_whitespace()
             .map(|w| w.split('(').next().unwrap_or(w))
             .filter(|w| w.len() > 1 && self.functions.iter().any(|f| f.eq_ignore_ascii_case(w)));
-        quoted.chain(functions).find_map(|name| self.named(name))
+        quoted.chain(functions).find_map(|name| self.written(name))
+    }
+
+    /// The first word, text or call that a message quotes, of `t.name` the `name`.
+    fn written(&self, quoted: &str) -> Option<Place> {
+        let call = quoted.split('(').next().filter(|name| !name.is_empty())?;
+        let last = call.rsplit('.').next().unwrap_or(call);
+        let text = || {
+            let same = |t: &&TokenWithSpan| match &t.token {
+                Token::SingleQuotedString(text) => text == quoted,
+                other => other.to_string() == quoted,
+            };
+            self.tokens.iter().find(same).map(place_of)
+        };
+        self.named(call).or_else(text).or_else(|| self.named(last))
     }
 
     /// The first token.
     pub(crate) fn start(&self) -> Place {
         self.tokens.first().map_or(Place::default(), |t| Place::of(t.span))
     }
+}
+
+/// Whether three tokens are `IN (SELECT`.
+fn opens_in(three: &[TokenWithSpan]) -> bool {
+    is_word(&three[0], "IN") && three[1].token == Token::LParen && is_word(&three[2], "SELECT")
+}
+
+fn place_of(token: &TokenWithSpan) -> Place {
+    Place::of(token.span)
+}
+
+/// What DataFusion and Arrow call types, and what SQL does.
+const TYPES: &[(&str, &str)] = &[
+    ("Int8", "TINYINT"),
+    ("Int16", "SMALLINT"),
+    ("Int32", "INT"),
+    ("Int64", "BIGINT"),
+    ("UInt8", "TINYINT UNSIGNED"),
+    ("UInt16", "SMALLINT UNSIGNED"),
+    ("UInt32", "INT UNSIGNED"),
+    ("UInt64", "BIGINT UNSIGNED"),
+    ("Float32", "FLOAT"),
+    ("Float64", "DOUBLE"),
+    ("Utf8", "STRING"),
+    ("LargeUtf8", "STRING"),
+    ("Utf8View", "STRING"),
+    ("Boolean", "BOOLEAN"),
+    ("Binary", "BYTES"),
+    ("Date32", "DATE"),
+    ("Decimal128", "DECIMAL"),
+    ("Timestamp(s)", "TIMESTAMP(0)"),
+    ("Timestamp(ms)", "TIMESTAMP(3)"),
+    ("Timestamp(µs)", "TIMESTAMP(6)"),
+    ("Timestamp(ns)", "TIMESTAMP(9)"),
+    ("Interval(MonthDayNano)", "INTERVAL"),
+];
+
+/// A message of DataFusion's with literals and types as SQL has them.
+fn in_sql(message: &str) -> String {
+    let mut text = plain(message);
+    for (theirs, ours) in TYPES {
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        let (mut out, mut rest) = (String::with_capacity(text.len()), text.as_str());
+        while let Some(at) = rest.find(theirs) {
+            let (before, after) = (&rest[..at], &rest[at + theirs.len()..]);
+            let alone = !before.ends_with(is_word) && !after.starts_with(is_word);
+            out.push_str(before);
+            out.push_str(if alone { ours } else { theirs });
+            rest = after;
+        }
+        text = out + rest;
+    }
+    text
 }
 
 /// Operators that DataFusion names when their sides do not fit.
@@ -313,7 +476,7 @@ fn upper_snake(tree: &str) -> String {
 }
 
 /// The innermost error that says something.
-fn root(error: &DataFusionError) -> &DataFusionError {
+pub(crate) fn root(error: &DataFusionError) -> &DataFusionError {
     match error {
         DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => root(inner),
         DataFusionError::Shared(inner) => root(inner),

@@ -14,12 +14,18 @@ use crate::diagnostics::{Diagnostic, Place};
 use crate::syntax::{Ident, is_word};
 use crate::types::sql_name;
 
-/// Projects `plan` to the columns of `schema`, of which `named` are given, or all.
+/// A query, and what its columns are called.
+pub(crate) struct Given {
+    pub(crate) plan: LogicalPlan,
+    pub(crate) names: Vec<String>,
+}
+
+/// Projects a query to the columns of `schema`, of which `named` are given, or all.
 ///
 /// # Errors
 /// A number of columns or a type that does not fit, at the item of `query` or at the table's name.
 pub(crate) fn fit(
-    plan: LogicalPlan,
+    Given { plan, names: called }: Given,
     schema: &Schema,
     named: &[Ident],
     table: &Ident,
@@ -32,7 +38,7 @@ pub(crate) fn fit(
         let place = named.first().map_or(table.place, |first| first.place);
         let names = |columns: Vec<&str>| columns.join(", ");
         let wanted = targets.iter().map(|&at| schema.field(at).name().as_str()).collect();
-        let found = given.iter().map(|column| column.name.as_str()).collect();
+        let found = called.iter().map(String::as_str).collect();
         let message = format!(
             "table '{}' takes {} columns here, and the query has {}",
             table.text,
@@ -65,7 +71,7 @@ pub(crate) fn fit(
         } else if lossless(&source, to) || constant_fits(&plan, from, to) {
             cast(column, to.clone()).alias(field.name())
         } else {
-            return Err(mismatch(&source, to, field.name(), &given[from].name, place));
+            return Err(mismatch(&source, to, field.name(), &called[from], place));
         });
     }
     Ok(LogicalPlanBuilder::from(plan).project(exprs).and_then(LogicalPlanBuilder::build))

@@ -71,6 +71,7 @@ mod statements;
 mod step;
 mod syntax;
 mod tumble;
+mod twice;
 mod type_syntax;
 mod types;
 mod unfold;

@@ -4,7 +4,7 @@
 //! each column: `Int64(1)`, `t.v + Int64(1)`, `Utf8("a")`. Who reads rows expects the literal as it
 //! was written, and the table only where it tells two columns apart.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use arrow::datatypes::{Schema, SchemaRef};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
@@ -47,15 +47,17 @@ fn tables(plan: &LogicalPlan) -> BTreeSet<String> {
 
 fn named_plainly(schema: &SchemaRef, tables: &BTreeSet<String>) -> SchemaRef {
     let names: Vec<String> = schema.fields().iter().map(|field| plain(field.name())).collect();
-    let twice = |(at, name): (usize, &String)| names[..at].contains(name);
-    if names.iter().enumerate().any(twice) {
+    if names.iter().collect::<HashSet<_>>().len() < names.len() {
         return schema.clone();
     }
     let short: Vec<String> = names.iter().map(|name| without_tables(name, tables)).collect();
-    let alone = |at: usize| {
-        let others = (0..names.len()).filter(|&other| other != at);
-        others.into_iter().all(|other| short[at] != short[other] && short[at] != names[other])
-    };
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    for (name, short) in names.iter().zip(&short) {
+        *counts.entry(short).or_default() += 1;
+        // A column whose short name is its name is counted once.
+        *counts.entry(name).or_default() += usize::from(name != short);
+    }
+    let alone = |at: usize| counts[short[at].as_str()] == 1;
     let chosen = (0..names.len()).map(|at| if alone(at) { &short[at] } else { &names[at] });
     let names: Vec<String> = chosen.cloned().collect();
     let fields = schema.fields().iter().zip(names);

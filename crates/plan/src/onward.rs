@@ -20,11 +20,11 @@ use crate::explain::Section;
 use crate::hints::Hints;
 use crate::lower::{Lowered, Lowering, append, tables_of};
 use crate::names::with_plain_names;
-use crate::planner::{Building, Planned, Planner, Stage, nullable};
+use crate::planner::{Building, Planned, Planner, Stage};
 use crate::relation::{Base, Bounds, Refusal, Relation, Stop, own};
 use crate::settings::ExchangeChoice;
 use crate::statements::{self, Statement};
-use crate::syntax::split;
+use crate::syntax::{split, unmarked};
 use crate::weave::Weaver;
 
 impl Planner {
@@ -33,7 +33,7 @@ impl Planner {
     /// # Errors
     /// What is wrong with the query, and what does not stream.
     pub fn fragment(&mut self, sql: &str) -> Result<Fragment, Vec<Diagnostic>> {
-        depth::guarded(|| self.fragment_here(sql))
+        depth::guarded(|| self.fragment_here(unmarked(sql)))
     }
 
     fn fragment_here(&mut self, sql: &str) -> Result<Fragment, Vec<Diagnostic>> {
@@ -49,7 +49,7 @@ impl Planner {
         let around = self.engine.surroundings(query, &understood.sites, &self.catalog);
         let plan = self.engine.optimize(&understood.plan);
         let plan = plan.map_err(|e| Vec::from_iter(around.report(&e)))?;
-        let schema = with_plain_names(&nullable(&understood.plan), &understood.plan);
+        let schema = with_plain_names(&understood.columns(), &understood.plan);
         let (engine, settings, workers) = (&self.engine, &self.settings, self.workers());
         if let Some(emit) = &understood.emit {
             return Err(vec![emit.elsewhere("a stream")]);

@@ -18,14 +18,14 @@ use crate::depth;
 use crate::diagnostics::{Diagnostic, Place};
 use crate::explain::{self, Analyzed, Discard, EndNeed, Explain, ExplainFormat, Section};
 use crate::hints::Hints;
-use crate::insert;
+use crate::insert::{self, Given};
 use crate::lower::{Lowered, Lowering, Target, append, known_rows, told_rows};
 use crate::names::with_plain_names;
 use crate::query::{Engine, Understood};
 use crate::settings::InForce;
 use crate::shared::Sharing;
 use crate::statements::{self, Statement};
-use crate::syntax::{Ident, split, text_of};
+use crate::syntax::{Ident, split, text_of, unmarked};
 use crate::types::sql_name;
 
 /// How many workers a job will have.
@@ -157,7 +157,7 @@ impl Planner {
     /// Everything that is wrong with the script; then no table, view or setting has changed.
     pub fn plan(&mut self, sql: &str) -> Result<Vec<Stage>, Vec<Diagnostic>> {
         let before = (self.catalog.clone(), self.settings.clone());
-        let planned = depth::guarded(|| self.plan_here(sql));
+        let planned = depth::guarded(|| self.plan_here(unmarked(sql)));
         if planned.is_err() {
             (self.catalog, self.settings) = before;
         }
@@ -362,12 +362,10 @@ impl Planner {
         let around = self.engine.surroundings(query, &understood.sites, &self.catalog);
         let failed = |e| Vec::from_iter(around.report(&e));
         let (plan, schema) = match declared {
-            None => {
-                let schema = nullable(&understood.plan);
-                (understood.plan.clone(), schema)
-            }
+            None => (understood.plan.clone(), understood.columns()),
             Some(schema) => {
-                let fitted = insert::fit(understood.plan.clone(), &schema, columns, name, query);
+                let given = Given { plan: understood.plan.clone(), names: understood.names() };
+                let fitted = insert::fit(given, &schema, columns, name, query);
                 (fitted.map_err(|e| vec![e])?.map_err(failed)?, schema)
             }
         };
@@ -402,7 +400,7 @@ impl Planner {
             let plan = plan.map_err(|e| Vec::from_iter(around.report(&e)))?;
             (plan, self.engine.shared(&understood.plan))
         };
-        let schema = with_plain_names(&nullable(&understood.plan), &understood.plan);
+        let schema = with_plain_names(&understood.columns(), &understood.plan);
         let target = target(schema)?;
         self.lower(query, &understood, (&plan, sharing), target)
     }
@@ -528,11 +526,4 @@ impl Building {
         self.unbounded |= !lowered.bounded;
         self.batch |= lowered.batch;
     }
-}
-
-/// The columns of a query as they reach a sink that declares none.
-pub(crate) fn nullable(plan: &LogicalPlan) -> SchemaRef {
-    let fields = plan.schema().fields().iter();
-    let fields = fields.map(|field| Field::new(field.name(), field.data_type().clone(), true));
-    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::temporal_conversions::timestamp_ns_to_datetime;
 use datafusion::common::{DFSchema, TableReference};
 use datafusion::config::ConfigOptions;
@@ -17,7 +17,7 @@ use datafusion::logical_expr::{
     AggregateUDF, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF,
 };
 use datafusion::prelude::SessionConfig;
-use datafusion::sql::sqlparser::ast::Statement;
+use datafusion::sql::sqlparser::ast::{Query, Statement};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::as_of::{self, AsOf};
@@ -33,6 +33,7 @@ use crate::proctime::ProcTime;
 use crate::session;
 use crate::syntax::{Cursor, misspelt_hint, parser, syntax_error};
 use crate::tumble::{self, Site};
+use crate::twice::{self, Apart};
 use crate::types::Types;
 use crate::view::InlinedView;
 use crate::watermark::CurrentWatermark;
@@ -56,6 +57,29 @@ pub(crate) struct Understood {
     pub(crate) sites: Vec<Site>,
     /// Whether and how often windows are given out before they end.
     pub(crate) emit: Option<Emit>,
+    /// The columns of one name, and what there is against them where columns are found by name.
+    apart: Apart,
+    twice: Option<Diagnostic>,
+}
+
+impl Understood {
+    /// The names of the columns, of which two may be the same.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.apart.names(&self.plan)
+    }
+
+    /// The columns as they reach a sink that declares none.
+    pub(crate) fn columns(&self) -> SchemaRef {
+        twice::told_apart(&self.names(), self.plan.schema())
+    }
+
+    /// Refuses two columns of one name.
+    pub(crate) fn each_once(&self) -> std::result::Result<(), Vec<Diagnostic>> {
+        match &self.twice {
+            Some(error) => Err(vec![error.clone()]),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Engine {
@@ -152,16 +176,30 @@ impl Engine {
         end.end().map_err(|error| misspelt_hint(error, &rewritten))?;
         let names = Names { engine: self, catalog };
         clauses::check(&mut query, &names, &rewritten)?;
-        let planned = sql::statement(&names, Statement::Query(query));
+        let around = self.surroundings(tokens, &sites, catalog);
+        let (mut apart, mut twice) = (Apart::default(), None);
+        let mut rounds = 0;
+        loop {
+            let error = match self.planned(&names, query.clone()) {
+                Ok(plan) => return Ok(Understood { plan, sites, emit, apart, twice }),
+                Err(error) => error,
+            };
+            if rounds == twice::ROUNDS_MAX || !apart.set_apart(&mut query, &error) {
+                let again = twice.filter(|_| twice::is_meant(&error));
+                return Err(again.or_else(|| around.report(&error)));
+            }
+            twice = twice.or_else(|| around.report(&error));
+            rounds += 1;
+        }
+    }
+
+    /// The plan of a query, with its types.
+    fn planned(&self, names: &Names<'_>, query: Box<Query>) -> Result<LogicalPlan> {
+        let plan = sql::statement(names, Statement::Query(query))?;
         // Types are final only when they have been coerced: until then a CASE has that of its first
         // branch.
         let options = self.state.config_options();
-        let analyzer = self.state.analyzer();
-        let planned = planned.and_then(|plan| analyzer.execute_and_check(plan, options, |_, _| {}));
-        match planned {
-            Ok(plan) => Ok(Understood { plan, sites, emit }),
-            Err(error) => Err(self.surroundings(tokens, &sites, catalog).report(&error)),
-        }
+        self.state.analyzer().execute_and_check(plan, options, |_, _| {})
     }
 
     /// The column `name` that an expression over columns of `schema` makes. `None` if its error was

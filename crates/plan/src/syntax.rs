@@ -20,6 +20,11 @@ pub(crate) struct Ident {
     pub(crate) place: Place,
 }
 
+/// A script without the mark of its encoding that some editors write in front (U+FEFF).
+pub(crate) fn unmarked(sql: &str) -> &str {
+    sql.strip_prefix('\u{feff}').unwrap_or(sql)
+}
+
 /// The tokens of a script without blanks and comments, cut at `;`. No piece is empty.
 pub(crate) fn split(sql: &str) -> Result<Vec<Vec<TokenWithSpan>>, Diagnostic> {
     let tokens = Tokenizer::new(&DIALECT, sql).tokenize_with_location().map_err(|error| {

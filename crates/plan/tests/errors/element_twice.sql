@@ -1,2 +1,14 @@
 CREATE TABLE t (a INT, s ROW<x INT>) WITH ('connector' = 'memory');
-SELECT s.x, s['x'] FROM t;
+CREATE VIEW v AS SELECT s.x, s['x'] FROM t;
+SELECT * FROM (SELECT 1 AS a, 2 AS a) AS u;
+SELECT * FROM (SELECT count(*), count(*) FROM t) AS u;
+SELECT a, EXISTS (SELECT 1 FROM t AS u WHERE u.a < t.a) FROM t;
+SELECT a IN (SELECT 2) FROM t;
+SELECT (SELECT max(u.a) FROM t AS u WHERE u.a < t.a) FROM t;
+SELECT (SELECT a, s FROM t) FROM t;
+SELECT row_number() FROM t;
+SELECT a FROM t WHERE sum(a) > 1;
+SELECT a FROM t ORDER BY 7;
+SELECT a FROM t LIMIT -1;
+SELECT CAST('abc' AS INT);
+SELECT a FROM t WHERE a;

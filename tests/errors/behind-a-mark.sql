@@ -1,0 +1,1 @@
+﻿SELECT a + b FROM (VALUES (1)) AS t (a);
