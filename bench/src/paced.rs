@@ -293,7 +293,7 @@ mod tests {
         let source = paced.source(&table, &[0, 1]).unwrap();
         assert_eq!(source.flows(flows, None).unwrap().len(), flows as usize);
         let clock = Arc::new(MonotonicClock::new());
-        let context = FlowContext { clock, bad: Arc::default() };
+        let context = FlowContext { clock, bad: Arc::default(), origins: Arc::default() };
         let of = |flow: u32| {
             let mut flow = source.open(flow as usize, &context).unwrap();
             let mut rows = vec![];
@@ -344,7 +344,7 @@ mod tests {
                 TableDef { name: "t".into(), schema, options, metadata: Default::default() };
             let source = paced.source(&table, &[0]).unwrap();
             let clock = Arc::new(MonotonicClock::new());
-            let context = FlowContext { clock, bad: Arc::default() };
+            let context = FlowContext { clock, bad: Arc::default(), origins: Arc::default() };
             source.open(0, &context).unwrap().next(100).unwrap()
         };
         let stream = next([("kind", "ro"), ("rows", "10"), ("interval", "1000ns")]);

@@ -45,7 +45,8 @@ fn read(path: &str) -> Result<(usize, u64), ConnectorError> {
     let table = TableDef { name: "t".into(), schema, options, metadata: BTreeMap::new() };
     let source = FileConnector.source(&table, &all)?;
     let bad = Arc::new(BadRows::default());
-    let context = FlowContext { clock: Arc::new(Standing), bad: bad.clone() };
+    let context =
+        FlowContext { clock: Arc::new(Standing), bad: bad.clone(), origins: Arc::default() };
     let mut rows = 0;
     for flow in 0..source.flows(1, None)?.len() {
         let mut flow = source.open(flow, &context)?;

@@ -297,7 +297,9 @@ fn generated(name: &str, options: &[(&str, &str)], schema: Option<SchemaRef>) ->
     let def = TableDef { name: name.into(), schema, options, metadata: Default::default() };
     let source = Generator.source(&def, &all).expect("it can be made");
     let (clock, bad) = (Arc::new(Stopped), Arc::new(BadRows::default()));
-    let mut flow = source.open(0, &FlowContext { clock, bad }).expect("there is one flow");
+    let mut flow = source
+        .open(0, &FlowContext { clock, bad, origins: Arc::default() })
+        .expect("there is one flow");
     let mut batches = vec![];
     while let Next::Batch(batch) = flow.next(8_192).expect("it is generated") {
         batches.push(batch);

@@ -179,7 +179,8 @@ fn a_bad_disk_ends_the_job() {
     let fails = fails.expect_err("it cannot be read").to_string();
     assert!(fails.ends_with("the device does not answer"), "{fails}");
     let damaged = of(SimDiskOptions { damages_at: Some(5), ..SimDiskOptions::default() });
-    let Err(DataflowError::State(StateError::Damaged { .. })) = damaged else {
+    let damaged = damaged.expect_err("it is damaged");
+    let DataflowError::State(StateError::Damaged { .. }) = damaged.cause() else {
         panic!("{damaged:?}");
     };
 }

@@ -74,7 +74,11 @@ impl Rows {
             TableDef { name: "reference".into(), schema, options, metadata: Default::default() };
         let source = Generator.source(&table, &projection?)?;
         source.flows(1, None)?;
-        let context = FlowContext { clock: Arc::new(MonotonicClock::new()), bad: Arc::default() };
+        let context = FlowContext {
+            clock: Arc::new(MonotonicClock::new()),
+            bad: Arc::default(),
+            origins: Arc::default(),
+        };
         Ok(Self(source.open(0, &context)?))
     }
 

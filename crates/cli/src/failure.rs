@@ -3,9 +3,13 @@
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use millstream::Error;
+use millstream::panics::Panicked;
+use millstream::{Blame, Diagnostic, Error, Place};
 
 use crate::signals::INTERRUPTED;
+
+/// The exit code of a bug of ours, as sysexits.h has it.
+const BUG: u8 = 70;
 
 /// What is printed, and the exit code.
 #[derive(Debug)]
@@ -50,16 +54,39 @@ impl Failure {
 
     /// What the library said; `file` and `sql` are what it was given.
     pub(crate) fn of(error: &Error, file: &str, sql: &str) -> Self {
-        match error {
-            Error::Sql(diagnostics) => {
-                let color = colored();
-                let rendered: Vec<_> =
-                    diagnostics.iter().map(|one| one.render(file, sql, color)).collect();
-                Self { text: rendered.join("\n"), message: error.to_string(), code: 2 }
-            }
-            Error::Usage { message, hint } => Self::usage(message, Some(hint)),
-            error => Self::runtime(&error.to_string(), error.hint().as_deref()),
+        let color = colored();
+        let message = error.to_string();
+        if let Error::Sql(diagnostics) = error.cause() {
+            let rendered: Vec<_> =
+                diagnostics.iter().map(|one| one.render(file, sql, color)).collect();
+            return Self { text: rendered.join("\n"), message, code: 2 };
         }
+        let code = match error.blame() {
+            Blame::Failure => 1,
+            Blame::Usage => 2,
+            Blame::Bug => BUG,
+        };
+        let details = error.details();
+        let text = match place(error, sql) {
+            Some(place) => {
+                let mut diagnostic = Diagnostic::at(place, message.clone());
+                diagnostic.detail = (!details.is_empty()).then(|| details.join("\n"));
+                diagnostic.hint = error.hint();
+                diagnostic.render(file, sql, color)
+            }
+            None => {
+                let details = details.iter().map(|detail| ("detail", detail.as_str()));
+                let hint = error.hint();
+                let hint = hint.iter().map(|hint| ("hint", hint.as_str()));
+                noted(&message, details.chain(hint), color)
+            }
+        };
+        Self { text, message, code }
+    }
+
+    /// A panic that nobody has made an error of.
+    pub(crate) fn bug(panicked: Panicked) -> Self {
+        Self::of(&Error::Panic { doing: "the command".into(), panicked }, "", "")
     }
 
     pub(crate) fn print(&self) {
@@ -78,11 +105,98 @@ pub(crate) fn colored() -> bool {
 }
 
 fn lines(message: &str, hint: Option<&str>) -> String {
-    let (red, bold, off) =
-        if colored() { ("\x1b[1;31m", "\x1b[1m", "\x1b[0m") } else { ("", "", "") };
+    noted(message, hint.iter().map(|hint| ("hint", *hint)), colored())
+}
+
+/// An error and notes on it, each with its label.
+fn noted<'a>(
+    message: &str,
+    notes: impl Iterator<Item = (&'a str, &'a str)>,
+    color: bool,
+) -> String {
+    let (red, bold, off) = if color { ("\x1b[1;31m", "\x1b[1m", "\x1b[0m") } else { ("", "", "") };
     let mut text = format!("{red}error{off}{bold}: {message}{off}\n");
-    if let Some(hint) = hint {
-        text.push_str(&format!("  = {bold}hint{off}: {hint}\n"));
+    for (label, note) in notes {
+        let note = note.trim_end().replace('\n', "\n    ");
+        text.push_str(&format!("  = {bold}{label}{off}: {note}\n"));
     }
     text
+}
+
+/// Where a statement that failed while it ran stands: its expression that failed, if the text has it
+/// once, or else its first word.
+fn place(error: &Error, sql: &str) -> Option<Place> {
+    let statement = error.statement()?;
+    let line = sql.split_inclusive('\n').take(statement.line.checked_sub(1)?);
+    let begin = line.map(str::len).sum::<usize>();
+    let begin = begin + sql.get(begin..)?.find(&statement.sql)?;
+    let word = statement.sql.chars().take_while(|c| c.is_alphanumeric()).count();
+    let expression = error.expression();
+    let (at, length) = expression
+        .and_then(|expression| only_place(&statement.sql, &expression))
+        .unwrap_or((0, word.max(1)));
+    let before = &sql[..begin + at];
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().map_or(0, |line| line.chars().count()) + 1;
+    Some(Place { line, column, length })
+}
+
+/// Where a text has what is looked for, whatever the blanks and the case: the byte, and how many
+/// characters. `None` if it does not, or several times.
+fn only_place(text: &str, wanted: &str) -> Option<(usize, usize)> {
+    let dense = |text: &str| -> Vec<(usize, char)> {
+        let shown = text.char_indices().filter(|(_, c)| !c.is_whitespace());
+        shown.map(|(at, c)| (at, c.to_ascii_lowercase())).collect()
+    };
+    let (text_dense, wanted) = (dense(text), dense(wanted));
+    if wanted.is_empty() {
+        return None;
+    }
+    let mut places = text_dense
+        .windows(wanted.len())
+        .filter(|window| window.iter().zip(&wanted).all(|((_, one), (_, other))| one == other));
+    let found = places.next()?;
+    let (&(from, _), &(last, _)) = (found.first()?, found.last()?);
+    let length = text[from..last].chars().count() + 1;
+    places.next().is_none().then_some((from, length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bug_says_what_to_report() {
+        let panicked = Panicked {
+            message: "index out of bounds".into(),
+            place: Some("crates/plan/src/a.rs:1:2".into()),
+            backtrace: None,
+        };
+        let failure = Failure::bug(panicked);
+        assert_eq!(failure.code, 70);
+        let version = env!("CARGO_PKG_VERSION");
+        let text = format!(
+            "error: this is a bug in millstream: index out of bounds\n  \
+             = detail: a panic at crates/plan/src/a.rs:1:2 (the command)\n  \
+             = hint: please report it with all of this, the statement, and the version: \
+             {version}; the variable RUST_BACKTRACE=1 shows how it came to that\n"
+        );
+        assert_eq!(failure.text, text);
+    }
+
+    #[test]
+    fn an_expression_is_found_whatever_its_blanks() {
+        let sql = "SELECT é, A /\n b FROM t";
+        let (at, length) = only_place(sql, "a / b").unwrap();
+        assert_eq!((&sql[at..at + 6], length), ("A /\n b", 6));
+        assert_eq!(only_place("a / b, a/b", "a / b"), None, "which of them?");
+        assert_eq!(only_place(sql, "a / c"), None);
+    }
+
+    #[test]
+    fn a_usage_error_has_its_hint() {
+        let failure = Failure::usage("no such thing", Some("take another"));
+        let text = "error: no such thing\n  = hint: take another\n";
+        assert_eq!((failure.code, failure.text.as_str()), (2, text));
+    }
 }

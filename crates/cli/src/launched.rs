@@ -97,7 +97,7 @@ fn run_rank(
     if let Err(error) = &result
         && error.failed_node().is_none()
     {
-        control.fail(&error.to_string());
+        control.fail(&error.reason());
     }
     control.close();
     let interrupted = cancel.load(Ordering::Relaxed);

@@ -3,7 +3,7 @@
 //! A thin face over the library: arguments, progress, diagnostics, exit codes. What it keeps:
 //! standard output carries rows and nothing else; everything for the reader's eyes goes to standard
 //! error; the exit code is 0 when the job ended well, 1 when it failed, 2 when the arguments or the
-//! SQL are wrong, and 130 after Ctrl-C.
+//! SQL are wrong, 70 after a bug, and 130 after Ctrl-C.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -35,16 +35,32 @@ mod trace;
 use std::process::ExitCode;
 
 use clap::Parser;
+use millstream::panics;
 
 use crate::args::{Cli, Command};
+use crate::failure::Failure;
 
 /// Arrays of a batch are allocated and freed again some thousand times a second.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // A panic becomes an error where it can be told what was done; one of a thread beside is told
+    // at once.
+    panics::keep(|panicked| Failure::bug(panicked).print());
     let cli = Cli::parse();
-    let result = match cli.command {
+    let result = panics::caught(|| command(cli.command));
+    match result.unwrap_or_else(|panicked| Err(Failure::bug(panicked))) {
+        Ok(code) => code,
+        Err(failure) => {
+            failure.print();
+            failure.code()
+        }
+    }
+}
+
+fn command(command: Command) -> Result<ExitCode, Failure> {
+    match command {
         Command::Run(args) => run::run(&args),
         Command::Sql(args) => sql::sql(&args),
         Command::Explain(args) => explain::explain(&args),
@@ -52,12 +68,5 @@ fn main() -> ExitCode {
         Command::Fabric(args) => fabric::fabric(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::Cert(args) => cert::cert(&args),
-    };
-    match result {
-        Ok(code) => code,
-        Err(failure) => {
-            failure.print();
-            failure.code()
-        }
     }
 }

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &RunArgs, invitation: &Invitation) -> Result<ExitCode, F
         Err(error) => {
             tracing::debug!(%error, "this node ends");
             if error.failed_node().is_none() {
-                control.fail(&error.to_string());
+                control.fail(&error.reason());
             }
             Err(Failure::silent())
         }

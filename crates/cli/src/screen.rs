@@ -14,6 +14,8 @@ use crate::human;
 const PLAIN_EVERY: Duration = Duration::from_secs(5);
 /// A watermark further behind than this belongs to old data; how far behind it is tells nothing.
 const LAG_SHOWN_MAX: Duration = Duration::from_secs(7 * 86_400);
+/// Waiting for a sink is shown from so much of the time on.
+const WAIT_PERCENT_MIN: f64 = 10.0;
 /// Parts of a bar.
 const BAR_PARTS: u64 = 1000;
 
@@ -23,6 +25,17 @@ pub(crate) struct Screen {
     style: ProgressStyle,
     bar: Option<ProgressBar>,
     last: Arc<Mutex<Last>>,
+    sinks: Arc<Mutex<Vec<Sink>>>,
+}
+
+/// A sink of the job that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Sink {
+    /// Its place among the operators.
+    at: usize,
+    name: String,
+    /// How long workers had waited for it when that was shown last.
+    waited_ns: u64,
 }
 
 /// What was shown last.
@@ -47,7 +60,7 @@ impl Screen {
             begin(&bar);
             bar
         });
-        Self { style, bar, last: Arc::default() }
+        Self { style, bar, last: Arc::default(), sinks: Arc::default() }
     }
 
     /// Writes a line above the progress.
@@ -66,6 +79,13 @@ impl Screen {
         }
     }
 
+    /// A job begins, with these sinks: the place of each among its operators, and its name.
+    pub(crate) fn begins<'a>(&self, sinks: impl Iterator<Item = (usize, &'a str)>) {
+        let sink = |(at, name): (usize, &str)| Sink { at, name: name.to_owned(), waited_ns: 0 };
+        *self.sinks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) =
+            sinks.map(sink).collect();
+    }
+
     /// Shows how far the job is.
     pub(crate) fn show(&self, progress: &Progress) {
         let mut last = self.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -75,7 +95,9 @@ impl Screen {
         {
             return;
         }
-        let text = describe(progress, &last, since);
+        let mut sinks = self.sinks.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let text = describe(progress, &last, since) + &waits(progress, &mut sinks, since);
+        drop(sinks);
         let counters = &progress.counters;
         *last = Last {
             elapsed: progress.elapsed,
@@ -145,9 +167,27 @@ fn describe(progress: &Progress, last: &Last, since: Duration) -> String {
     text
 }
 
+/// The sink that workers have waited for most since the last look, if that was a good part of the
+/// time of one of them.
+fn waits(progress: &Progress, sinks: &mut [Sink], since: Duration) -> String {
+    let mut most = None;
+    for sink in sinks {
+        let operators = progress.workers.iter().filter_map(|one| one.operators.get(sink.at));
+        let waited_ns = operators.map(|operator| operator.backpressured_ns).sum();
+        let since_ns = waited_ns - std::mem::replace(&mut sink.waited_ns, waited_ns).min(waited_ns);
+        most = most.max(Some((since_ns, &sink.name)));
+    }
+    let Some((waited_ns, name)) = most else { return String::new() };
+    let percent = 100.0 * waited_ns as f64 / since.as_nanos().max(1) as f64;
+    match percent {
+        WAIT_PERCENT_MIN.. => format!(", waiting for {name} {:.0} %", percent.min(100.0)),
+        _ => String::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use millstream::Counters;
+    use millstream::{Counters, OperatorCounters, WorkerCounters};
 
     use super::*;
 
@@ -169,6 +209,27 @@ mod tests {
             "3,000,000 rows in (2.00 M/s), 50 out (0/s), watermark 2013-01-01 10:00:00, lag 3.0 s, \
              2 late"
         );
+    }
+
+    #[test]
+    fn a_sink_that_workers_wait_for_is_named() {
+        let worker = |waited_ns| WorkerCounters {
+            operators: vec![
+                OperatorCounters { backpressured_ns: 9_000, ..OperatorCounters::default() },
+                OperatorCounters { backpressured_ns: waited_ns, ..OperatorCounters::default() },
+            ],
+            node: 0,
+            worker: 0,
+            counters: Counters::default(),
+        };
+        let (counters, elapsed) = (Counters::default(), Duration::from_secs(2));
+        let workers = vec![worker(600_000_000), worker(0)];
+        let progress = Progress { elapsed, counters, workers, done: None, lag: None };
+        let mut sinks = [Sink { at: 1, name: "SELECT".into(), waited_ns: 100_000_000 }];
+        let since = Duration::from_secs(1);
+        assert_eq!(waits(&progress, &mut sinks, since), ", waiting for SELECT 50 %");
+        assert_eq!(waits(&progress, &mut sinks, since), "", "not since then");
+        assert_eq!(waits(&progress, &mut [], since), "");
     }
 
     #[test]

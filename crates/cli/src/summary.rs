@@ -1,9 +1,15 @@
 //! The closing lines on standard error.
 
+use std::time::Duration;
+
 use millstream::Report;
 
 use crate::human;
 
+/// Waiting for a sink is told from here on, if it is such a part of the time.
+const WAIT_MIN: Duration = Duration::from_secs(1);
+/// See [`WAIT_MIN`].
+const WAIT_PART: u32 = 4;
 /// Bad rows shown.
 const BAD_ROWS_SHOWN: usize = 5;
 
@@ -28,6 +34,9 @@ pub(crate) fn summary(report: &Report) -> String {
         let (bytes, back) = (human::bytes(bytes), human::bytes(total.unspilled_bytes));
         text.push_str(&format!("; spilled {bytes} in {runs}, read back {back}"));
     }
+    if let Some((sink, waited)) = longest_wait(report) {
+        text.push_str(&format!("; waited {} for {sink}", human::duration(waited)));
+    }
     if report.cancelled {
         text.push_str("; ended early, as asked");
     }
@@ -41,6 +50,13 @@ pub(crate) fn summary(report: &Report) -> String {
     text
 }
 
+/// The sink that was waited for longest, if that took a good part of the time.
+fn longest_wait(report: &Report) -> Option<(&str, Duration)> {
+    let longest = report.sinks.iter().max_by_key(|sink| sink.waited)?;
+    let matters = longest.waited >= WAIT_MIN && longest.waited >= report.elapsed / WAIT_PART;
+    matters.then_some((longest.sink.as_str(), longest.waited))
+}
+
 /// What must be said even to who wants to hear nothing.
 pub(crate) fn warning(report: &Report) -> Option<String> {
     let Report { total, .. } = report;
@@ -51,9 +67,7 @@ pub(crate) fn warning(report: &Report) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use millstream::{BadRow, Counters};
+    use millstream::{BadRow, Counters, SinkWait};
 
     use super::*;
 
@@ -95,6 +109,18 @@ mod tests {
         report.total.rows_in = 0;
         let expected = "warning: none of 7 rows of the input could be read";
         assert_eq!(warning(&report).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn a_sink_that_held_the_job_up_is_named() {
+        let wait =
+            |sink: &str, ms| SinkWait { sink: sink.into(), waited: Duration::from_millis(ms) };
+        let mut report = report(0);
+        report.elapsed = Duration::from_secs(8);
+        report.sinks = vec![wait("SELECT", 1_999), wait("INSERT INTO a", 20)];
+        assert_eq!(summary(&report), "336,776 rows in, 20 out in 8.0 s (42.1 K rows/s)");
+        report.sinks.push(wait("INSERT INTO b", 6_000));
+        assert!(summary(&report).ends_with("; waited 6.0 s for INSERT INTO b"));
     }
 
     #[test]

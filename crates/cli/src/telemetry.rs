@@ -47,6 +47,7 @@ impl Telemetry {
 
 impl Observer for Telemetry {
     fn started(&self, job: &Job) {
+        self.screen.begins(job.sinks());
         if let Some(board) = &self.board {
             board.started(job);
         }

@@ -164,7 +164,8 @@ impl Control {
         }
     }
 
-    /// Tells all nodes that this one ends, and why. Only the first failure of a job counts.
+    /// Tells all nodes that this one ends, and why: a line, and what else the layer above wants to
+    /// hear of it behind that. Only the first failure of a job counts.
     pub fn fail(&self, reason: &str) {
         let reason = clip(reason).to_owned();
         let mut state = self.shared.lock();

@@ -234,7 +234,7 @@ pub struct NodeFailure {
 /// How a node ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
-    /// It said why.
+    /// It said why, in one line. Lines behind it are for the layer above, which wrote them.
     Reported(String),
     /// Its process ended with this code and without a word.
     Exited(i32),
@@ -273,7 +273,9 @@ impl NodeFailure {
             _ => format!("node {rank} (process {process})"),
         };
         match cause {
-            Cause::Reported(reason) => format!("node {rank}: {reason}"),
+            Cause::Reported(reason) => {
+                format!("node {rank}: {}", reason.lines().next().unwrap_or_default())
+            }
             Cause::Exited(code) => format!("{node} ended with exit code {code}"),
             Cause::Killed(signal) => format!("{node} was killed by signal {signal}"),
             Cause::Lost => format!("{node} closed its connection before the job had ended"),

@@ -2,6 +2,9 @@
 
 use thiserror::Error;
 
+use crate::located::Located;
+use crate::panics::Panicked;
+
 /// A failure of a source or sink.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -107,18 +110,27 @@ pub enum DataflowError {
     /// at fault.
     #[error("{0}")]
     Expression(String),
+    /// An operator or a library panicked: a bug of ours or of theirs.
+    #[error("{0}")]
+    Panicked(Box<Panicked>),
+    /// One of the others, with where it came about.
+    #[error("{}", .0.cause)]
+    At(Box<Located>),
 }
 
 impl DataflowError {
     /// Whether more room on the disk for spilled state would have helped.
     pub fn is_disk(&self) -> bool {
-        matches!(self, DataflowError::State(state::StateError::Disk { doing: "written", .. }))
+        matches!(
+            self.cause(),
+            DataflowError::State(state::StateError::Disk { doing: "written", .. })
+        )
     }
 
     /// Whether more memory for state would have helped.
     pub fn is_budget(&self) -> bool {
         use state::StateError::{Budget, Growth};
-        matches!(self, DataflowError::State(Budget { .. } | Growth { .. }))
+        matches!(self.cause(), DataflowError::State(Budget { .. } | Growth { .. }))
     }
 }
 

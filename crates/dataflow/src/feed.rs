@@ -84,6 +84,7 @@ async fn take(
     pace: Option<&Pace>,
 ) -> Result<(), DataflowError> {
     routes.read(batch.num_rows());
+    reader.on_the_way(flow, batch.num_rows());
     let awaited = |watermark| routes.awaits(watermark);
     if let Some(watermark) = reader.watermark_before(flow, &batch, awaited) {
         routes.progress(watermark, false).await?;
@@ -91,11 +92,15 @@ async fn take(
     }
     let rest = match reader.ahead(flow, &batch) {
         Some(ahead) => {
-            let rows = routes.fold(ahead).await?;
+            let folded = routes.fold(ahead).await;
+            let rows =
+                folded.map_err(|error| error.of_record(|row| reader.reading().place(row)))?;
             reader.passed(flow, batch, rows)
         }
         None => Some(batch),
     };
+    let count = rest.as_ref().map_or(0, RecordBatch::num_rows);
+    reader.on_the_way(flow, count);
     let rows = match rest {
         Some(batch) => reader.take(flow, batch)?,
         None => None,
@@ -104,7 +109,12 @@ async fn take(
         pace.reached(Some(reader.reached_ms(flow)));
     }
     if let Some(rows) = rows {
-        routes.push(rows).await?;
+        // Rows without event time were left out, and the others moved up.
+        let whole = rows.batch.num_rows() == count;
+        routes.push(rows).await.map_err(|error| {
+            error.of_record(|row| reader.reading().place(row.filter(|_| whole)))
+        })?;
     }
+    reader.at_rest();
     routes.progress(reader.watermark(), false).await
 }

@@ -400,6 +400,11 @@ pub trait KeyedState {
         self.push(input, batch)
     }
 
+    /// Windows of which all was given out since this was asked last, if it works window by window.
+    fn windows_over(&mut self) -> usize {
+        0
+    }
+
     /// Up to where results are complete when [`advance`](Self::advance) has nothing more to give at
     /// `watermark`: the watermark of what it gives out.
     fn complete(&self, watermark: i64) -> i64 {

@@ -247,7 +247,8 @@ impl LookupRun {
             let met = met.as_ref().map(|met| ticks_of(met, &Origin::Taken(from))).transpose()?;
             let rows = Rows { batch, met, span: None };
             // Boxed, since the next operator may be a lookup too.
-            Box::pin(self.routes.push(rows)).await?;
+            let pushed = Box::pin(self.routes.push(rows)).await;
+            pushed.map_err(DataflowError::of_made_rows)?;
         }
         Ok(())
     }

@@ -1,10 +1,12 @@
 //! Counters of a worker, read by others while it runs.
 
 use std::cell::Cell;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use state::{KeyModes, Spilled};
+
+use crate::gauge::SinkGauge;
 
 /// The counters of one worker. Written by that worker alone, with relaxed stores: each is right by
 /// itself, and a reader sees it late by microseconds.
@@ -14,8 +16,6 @@ pub struct Metrics {
     pub rows_in: AtomicU64,
     /// Bytes of Arrow buffers read from sources.
     pub bytes_in: AtomicU64,
-    /// Rows given to sinks.
-    pub rows_out: AtomicU64,
     /// Rows dropped from a window because they were late.
     pub late: AtomicU64,
     /// Frames sent to workers of other processes.
@@ -80,7 +80,7 @@ pub struct Metrics {
     pub busy_ns: AtomicU64,
     /// Time in which nothing was ready, in nanoseconds.
     pub idle_ns: AtomicU64,
-    /// Time in which something waited for credit and nothing else was ready, in nanoseconds.
+    /// Without waiting for sinks: time in which something waited for credit and nothing else was ready, in nanoseconds.
     pub backpressured_ns: AtomicU64,
     /// Work done of bounded inputs, in rows or bytes as [`FlowInfo`](crate::source::FlowInfo)
     /// counts.
@@ -135,6 +135,8 @@ pub struct OperatorMetrics {
     pub epoch_bytes: AtomicU64,
     /// The watermark of what it gives out, as [`Metrics::watermark_ms`].
     pub watermark_ms: AtomicI64,
+    /// Of a sink that this worker writes.
+    pub(crate) sink: OnceLock<Arc<SinkGauge>>,
 }
 
 impl Default for OperatorMetrics {
@@ -160,7 +162,17 @@ impl Default for OperatorMetrics {
             delta_bytes: zero(),
             epoch_bytes: zero(),
             watermark_ms: AtomicI64::new(i64::MIN),
+            sink: OnceLock::new(),
         }
+    }
+}
+
+impl OperatorMetrics {
+    /// Time in which it waited, and the worker had nothing else to do: for others to take what it
+    /// had sent, or for its sink, in nanoseconds.
+    pub fn waiting_ns(&self) -> u64 {
+        let sink = self.sink.get().map_or(0, |sink| sink.waiting_ns());
+        self.backpressured_ns.load(Ordering::Relaxed) + sink
     }
 }
 
@@ -170,7 +182,6 @@ impl Default for Metrics {
         Self {
             rows_in: zero(),
             bytes_in: zero(),
-            rows_out: zero(),
             late: zero(),
             frames_out: zero(),
             bytes_out: zero(),
@@ -212,6 +223,27 @@ impl Metrics {
     /// The counters of the operators, in the order of the job; none before there is a worker.
     pub fn operators(&self) -> &[OperatorMetrics] {
         self.operators.get().map_or(&[], |operators| operators)
+    }
+
+    /// Rows that have reached sinks.
+    pub fn rows_out(&self) -> u64 {
+        self.sinks().map(SinkGauge::rows).sum()
+    }
+
+    /// Time in which the worker waited, for credit or for a sink, and had nothing else to do, in
+    /// nanoseconds; also of a wait that is going on.
+    pub fn waiting_ns(&self) -> u64 {
+        let sinks = self.sinks().map(SinkGauge::waiting_ns);
+        self.backpressured_ns.load(Ordering::Relaxed) + sinks.sum::<u64>()
+    }
+
+    /// Time waited for sinks in calls that are over.
+    pub(crate) fn waited_for_sinks_ns(&self) -> u64 {
+        self.sinks().map(SinkGauge::waited_ns).sum()
+    }
+
+    fn sinks(&self) -> impl Iterator<Item = &SinkGauge> {
+        self.operators().iter().filter_map(|operator| operator.sink.get().map(AsRef::as_ref))
     }
 
     /// Adds rows that an operator has sent.

@@ -458,22 +458,21 @@ impl Graph {
                     routes,
                     metrics.clone(),
                 ))),
-                OperatorKind::Lookup(spec) => Work::Lookup(Box::new(LookupRun::new(
-                    tag,
-                    spec,
-                    place,
-                    (context, timers.clone()),
-                    net.clone(),
-                    routes,
-                )?)),
-                OperatorKind::Sink { sink, schema } => Work::Sink(Box::new(Output::new(
-                    tag,
-                    place.worker,
-                    sink.as_ref(),
-                    schema,
-                    net.clone(),
-                    metrics.clone(),
-                )?)),
+                OperatorKind::Lookup(spec) => Work::Lookup(Box::new(
+                    LookupRun::new(
+                        tag,
+                        spec,
+                        place,
+                        (context, timers.clone()),
+                        net.clone(),
+                        routes,
+                    )
+                    .map_err(|error| error.of_operator(at))?,
+                )),
+                OperatorKind::Sink { sink, schema } => Work::Sink(Box::new(
+                    Output::new(tag, place, sink.as_ref(), schema, net.clone(), metrics)
+                        .map_err(|error| error.of_operator(at))?,
+                )),
             };
             nodes[at] = Some(Rc::new(Node {
                 work,
@@ -502,12 +501,13 @@ fn edges_of<'a>(
 fn routes_from(job: &Job, counted: &Counted, nodes: &[Option<Rc<Node>>]) -> Routes {
     let from = counted.operator;
     let mut routes = Vec::new();
-    for (operator, node) in job.operators.iter().zip(nodes) {
+    for (at, (operator, node)) in job.operators.iter().zip(nodes).enumerate() {
         let Some(node) = node else { continue };
         let edges = edges_of(operator.inputs.iter()).enumerate();
         for (feeder, (input, edge)) in edges.filter(|(_, (_, edge))| edge.from == from) {
             routes.push(Route {
                 to: node.clone(),
+                operator: at,
                 input,
                 feeder: feeder as u32,
                 step: edge.step.clone(),

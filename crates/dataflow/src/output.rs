@@ -10,11 +10,13 @@ use channel::{Class, Header};
 
 use crate::error::DataflowError;
 use crate::frame::Kind;
+use crate::gauge::SinkGauge;
 use crate::metrics::Metrics;
 use crate::net::{Message, Net};
 use crate::scheduler::Event;
 use crate::sink::{Placement, Sink, SinkWriter};
 use crate::wire::{Decoder, Encoder};
+use crate::worker::Place;
 
 /// The worker at which rows are gathered.
 const GATHERER: u32 = 0;
@@ -26,6 +28,9 @@ pub(crate) struct Output {
     placement: Placement,
     net: Rc<Net>,
     writer: RefCell<Option<Box<dyn SinkWriter>>>,
+    gauge: Arc<SinkGauge>,
+    /// Whether the writer measures what it hands on.
+    hands_on: bool,
     encoder: RefCell<Encoder>,
     decoder: Decoder,
     /// Workers whose rows have not all arrived here, this one included.
@@ -33,7 +38,6 @@ pub(crate) struct Output {
     /// Whether all rows of this worker have been emitted.
     complete: Cell<bool>,
     ended: Event,
-    metrics: Arc<Metrics>,
 }
 
 impl Output {
@@ -43,15 +47,20 @@ impl Output {
     /// When the sink cannot be opened.
     pub(crate) fn new(
         tag: u32,
-        worker: u32,
+        place: &Place,
         sink: &dyn Sink,
         schema: &SchemaRef,
         net: Rc<Net>,
-        metrics: Arc<Metrics>,
+        metrics: &Metrics,
     ) -> Result<Self, DataflowError> {
-        let placement = sink.placement();
+        let (placement, worker) = (sink.placement(), place.worker);
         let writes = placement == Placement::Everywhere || worker == GATHERER;
-        let writer = writes.then(|| sink.open(worker)).transpose()?;
+        let mut writer = writes.then(|| sink.open(worker)).transpose()?;
+        let gauge = Arc::new(SinkGauge::new(place.clock.clone()));
+        let hands_on = writer.as_mut().is_some_and(|writer| writer.hands_on(&gauge));
+        if let Some(operator) = metrics.operators().get(tag as usize) {
+            operator.sink.get_or_init(|| gauge.clone());
+        }
         let streams = match placement {
             Placement::Gather if worker == GATHERER => 1 + net.peers().count() as u32,
             _ => 1,
@@ -62,12 +71,13 @@ impl Output {
             placement,
             net,
             writer: RefCell::new(writer),
+            gauge,
+            hands_on,
             encoder: RefCell::new(Encoder::new(schema)),
             decoder: Decoder::new(schema),
             streams: Cell::new(streams),
             complete: Cell::new(false),
             ended: Event::default(),
-            metrics,
         })
     }
 
@@ -118,7 +128,8 @@ impl Output {
         self.end_stream()?;
         self.ended.wait_for(|| (self.streams.get() == 0).then_some(())).await;
         match self.writer.borrow_mut().take() {
-            Some(writer) => Ok(writer.commit()?),
+            Some(writer) if self.hands_on => Ok(writer.commit()?),
+            Some(writer) => Ok(self.gauge.commit(writer)?),
             None => Ok(()),
         }
     }
@@ -135,15 +146,16 @@ impl Output {
     /// When the sink fails.
     pub(crate) fn flush(&self) -> Result<(), DataflowError> {
         match self.writer.borrow_mut().as_mut() {
-            Some(writer) => Ok(writer.flush()?),
+            Some(writer) if self.hands_on => Ok(writer.flush()?),
+            Some(writer) => Ok(self.gauge.flush(writer.as_mut())?),
             None => Ok(()),
         }
     }
 
     fn write(&self, batch: &RecordBatch) -> Result<(), DataflowError> {
-        Metrics::add(&self.metrics.rows_out, batch.num_rows() as u64);
         match self.writer.borrow_mut().as_mut() {
-            Some(writer) => Ok(writer.write(batch)?),
+            Some(writer) if self.hands_on => Ok(writer.write(batch)?),
+            Some(writer) => Ok(self.gauge.write(writer.as_mut(), batch)?),
             None => Ok(()),
         }
     }

@@ -12,6 +12,7 @@
 //! without such a row cannot hold a late one and carries nothing.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -26,6 +27,7 @@ use crate::bad::BadRow;
 use crate::error::DataflowError;
 use crate::job::Input;
 use crate::metrics::Metrics;
+use crate::origins::{Origins, Reading};
 use crate::source::{Flow, FlowContext, FlowInfo, Next};
 use crate::time::{ticks, to_millis};
 
@@ -83,6 +85,7 @@ pub(crate) struct Reader {
     announced: i64,
     metrics: Arc<Metrics>,
     widths: Widths,
+    reading: Rc<Reading>,
 }
 
 struct OpenFlow {
@@ -123,6 +126,7 @@ impl Reader {
             announced: i64::MIN,
             metrics,
             widths: Widths::new(&input.source.schema()),
+            reading: Rc::default(),
         };
         let at_once = if input.source.bounded() { 1 } else { usize::MAX };
         while reader.open.len() < at_once && reader.open_next()? {}
@@ -139,6 +143,7 @@ impl Reader {
         let mut asked = 0;
         while asked < self.open.len() {
             let at = self.turn % self.open.len();
+            self.on_the_way(at, 0);
             match self.open[at].flow.next(self.rows_max)? {
                 Next::Batch(batch) => {
                     self.turn = at + 1;
@@ -245,6 +250,22 @@ impl Reader {
         }
     }
 
+    /// Says that `rows` rows of an open flow, those that it takes next, are on their way.
+    pub(crate) fn on_the_way(&self, at: usize, rows: usize) {
+        let flow = &self.open[at];
+        self.reading.at(flow.index, flow.rows, rows as u64);
+    }
+
+    /// Says that no rows are on their way.
+    pub(crate) fn at_rest(&self) {
+        self.reading.idle();
+    }
+
+    /// Which rows are on their way.
+    pub(crate) fn reading(&self) -> Rc<Reading> {
+        Rc::clone(&self.reading)
+    }
+
     /// The greatest event time that was read of an open flow, in milliseconds.
     pub(crate) fn reached_ms(&self, at: usize) -> i64 {
         to_millis(self.open[at].greatest, self.time_unit())
@@ -273,7 +294,12 @@ impl Reader {
 
     fn open_next(&mut self) -> Result<bool, DataflowError> {
         let Some(index) = self.pending.pop_front() else { return Ok(false) };
-        let flow = self.input.source.open(index, &self.context)?;
+        let origins = Arc::<Origins>::default();
+        let context = FlowContext { origins: Arc::clone(&origins), ..self.context.clone() };
+        self.reading.open(index, &self.infos[index].name, &origins);
+        self.reading.at(index, 0, 0);
+        let flow = self.input.source.open(index, &context)?;
+        self.reading.idle();
         let last_row_ns = self.context.clock.now_ns();
         let (greatest, silent_ns, rows) = (i64::MIN, None, 0);
         self.open.push(OpenFlow { index, flow, greatest, last_row_ns, silent_ns, rows });

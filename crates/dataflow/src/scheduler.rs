@@ -37,6 +37,8 @@ pub(crate) struct Scheduler {
     queue: Arc<Queue>,
     /// What was taken out of the queue for this turn; the last is the next.
     ready: Vec<usize>,
+    /// The coroutine that has the turn, or had it last.
+    current: usize,
     /// Whether each is waited for.
     counted: Vec<bool>,
     running: usize,
@@ -51,6 +53,7 @@ impl Scheduler {
             owners: Vec::new(),
             queue: Arc::new(Queue::new()),
             ready: Vec::new(),
+            current: 0,
             counted: Vec::new(),
             running: 0,
         }
@@ -102,6 +105,11 @@ impl Scheduler {
         self.running
     }
 
+    /// The operator of the coroutine that has the turn, or had it last.
+    pub(crate) fn owner(&self) -> Option<usize> {
+        self.owners.get(self.current).copied().flatten()
+    }
+
     /// True when a coroutine is ready to run.
     pub(crate) fn has_ready(&self) -> bool {
         let queue = &self.queue;
@@ -121,12 +129,17 @@ impl Scheduler {
             // From here on who wakes it has it run once more.
             self.links[id].next.store(IDLE, Ordering::Relaxed);
             let Some(task) = &mut self.tasks[id] else { continue };
+            self.current = id;
             let polled = task.as_mut().poll(&mut Context::from_waker(&self.wakers[id]));
             over(self.owners[id]);
             if let Poll::Ready(outcome) = polled {
                 self.tasks[id] = None;
                 self.running -= usize::from(self.counted[id]);
-                outcome?;
+                let owner = self.owners[id];
+                outcome.map_err(|error| match owner {
+                    Some(at) => error.of_operator(at),
+                    None => error,
+                })?;
             }
         }
         Ok(())

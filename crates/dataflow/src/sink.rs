@@ -1,8 +1,11 @@
 //! Sinks: where rows leave.
 
+use std::sync::Arc;
+
 use arrow::record_batch::RecordBatch;
 
 use crate::error::ConnectorError;
+use crate::gauge::SinkGauge;
 
 /// A table that can be written.
 pub trait Sink: Send + Sync {
@@ -33,7 +36,7 @@ pub enum Placement {
     Everywhere,
 }
 
-/// An open sink. Dropping it without [`commit`](SinkWriter::commit) leaves no trace of what was
+/// An open sink, whose calls are measured by a [`SinkGauge`]. Dropping it without [`commit`](SinkWriter::commit) leaves no trace of what was
 /// written.
 pub trait SinkWriter: Send {
     /// Takes rows; may keep them in memory. The arrays may lie in a ring's slot: who keeps rows
@@ -49,6 +52,13 @@ pub trait SinkWriter: Send {
     /// # Errors
     /// When the output cannot be written.
     fn flush(&mut self) -> Result<(), ConnectorError>;
+
+    /// Whether it only hands rows on, later and others than it is given, to another sink: it does
+    /// that by `gauge` then, and its own calls are not measured. Asked once, before the first row.
+    fn hands_on(&mut self, gauge: &Arc<SinkGauge>) -> bool {
+        let _ = gauge;
+        false
+    }
 
     /// Publishes everything: the query has ended well.
     ///

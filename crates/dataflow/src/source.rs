@@ -12,6 +12,7 @@ use fabric::Clock;
 
 use crate::bad::BadRows;
 use crate::error::ConnectorError;
+use crate::origins::Origins;
 
 /// A table that can be read.
 pub trait Source: Send + Sync {
@@ -106,6 +107,9 @@ pub struct FlowContext {
     pub clock: Arc<dyn Clock>,
     /// Where rows go that cannot be read.
     pub bad: Arc<BadRows>,
+    /// Where a flow tells from where its rows are, for messages; each flow has its own. One that
+    /// tells nothing is named by its name.
+    pub origins: Arc<Origins>,
 }
 
 /// One physical data flow, being read.

@@ -9,6 +9,7 @@ use state::spare::Words;
 use state::{KeyOf, RawRows, Times};
 
 use crate::error::DataflowError;
+use crate::located::Blame;
 
 /// Stateless work on a batch: filter, project, look up, unfold.
 pub trait Step: Send + Sync {
@@ -62,6 +63,12 @@ pub trait Step: Send + Sync {
 
     /// The column that the step is given which column `output` of the result is, row by row.
     fn passes_on(&self, output: usize) -> Option<usize>;
+
+    /// What is to blame for its failure on a batch of one row, where it can tell.
+    fn blame(&self, row: &RecordBatch) -> Option<Blame> {
+        let _ = row;
+        None
+    }
 
     /// For EXPLAIN.
     fn describe(&self) -> String;
@@ -190,6 +197,13 @@ impl Step for Chain {
 
     fn passes_on(&self, output: usize) -> Option<usize> {
         self.first.passes_on(self.second.passes_on(output)?)
+    }
+
+    fn blame(&self, row: &RecordBatch) -> Option<Blame> {
+        match self.first.apply(row) {
+            Ok(first) => self.second.blame(&first.batch),
+            Err(_) => self.first.blame(row),
+        }
     }
 
     fn describe(&self) -> String {

@@ -26,7 +26,9 @@ use crate::mend::Mender;
 use crate::metrics::Metrics;
 use crate::net::{Aloft, Limits, Net};
 use crate::operator::{Graph, Node};
+use crate::origins::Reading;
 use crate::pace::paces;
+use crate::panics::{Panicked, caught};
 use crate::process::Process;
 use crate::reader::Reader;
 use crate::scheduler::{Scheduler, Timers, yield_now};
@@ -122,6 +124,8 @@ pub struct Worker {
     signals: Arc<Signals>,
     metrics: Arc<Metrics>,
     idle: Idle,
+    /// By operator, which rows a source is busy with.
+    readings: Vec<Option<Rc<Reading>>>,
 }
 
 impl Worker {
@@ -159,14 +163,17 @@ impl Worker {
             Aloft::new(member, limits)
         });
         let net = Rc::new(Net::new(links, mender, aloft, &place, metrics.clone()));
-        let context = FlowContext { clock: clock.clone(), bad };
+        let context = FlowContext { clock: clock.clone(), bad, origins: Arc::default() };
         let Graph { nodes, sources } = Graph::new(&job, &place, &net, &metrics, &context, &timers)?;
         let mut paces = paces(&job.operators);
+        let mut readings = vec![None; job.operators.len()];
         for (at, input, routes) in sources {
             let rows_max = job.settings.batch_rows_max;
             let (context, metrics) = (context.clone(), metrics.clone());
             let share = (job.reader(worker, workers), readers(&job.operators, workers));
-            let reader = Reader::new(&input, share, rows_max, context, metrics)?;
+            let reader = Reader::new(&input, share, rows_max, context, metrics);
+            let reader = reader.map_err(|error| error.of_operator(at))?;
+            readings[at] = Some(reader.reading());
             let feed = feed(reader, routes, paces[at].take(), timers.clone(), signals.clone());
             scheduler.spawn_of(at, feed);
         }
@@ -196,7 +203,7 @@ impl Worker {
             }
         });
         let idle = job.settings.idle;
-        Ok(Self { scheduler, timers, net, nodes, clock, signals, metrics, idle })
+        Ok(Self { scheduler, timers, net, nodes, clock, signals, metrics, idle, readings })
     }
 
     /// Lets links and coroutines make progress once. Does not block.
@@ -210,13 +217,15 @@ impl Worker {
             self.nodes.iter().flatten().try_for_each(|node| node.look())?;
         }
         let mut since = self.clock.now_ns();
-        let (clock, operators) = (&self.clock, self.metrics.operators());
+        let (clock, metrics) = (&self.clock, &self.metrics);
+        let mut waited = metrics.waited_for_sinks_ns();
         self.scheduler.turn(|owner| {
-            let now = clock.now_ns();
-            if let Some(operator) = owner.and_then(|at| operators.get(at)) {
-                Metrics::add(&operator.busy_ns, now.saturating_sub(since));
+            let (now, waited_now) = (clock.now_ns(), metrics.waited_for_sinks_ns());
+            if let Some(operator) = owner.and_then(|at| metrics.operators().get(at)) {
+                let of_sinks = waited_now.saturating_sub(waited);
+                Metrics::add(&operator.busy_ns, now.saturating_sub(since + of_sinks));
             }
-            since = now;
+            (since, waited) = (now, waited_now);
         })?;
         self.net.flush();
         if self.scheduler.running() == 0 {
@@ -231,8 +240,9 @@ impl Worker {
         if moved || handed || self.scheduler.has_ready() {
             return Ok(Status::Busy);
         }
-        for node in self.nodes.iter().flatten() {
-            node.flush()?;
+        for (at, node) in self.nodes.iter().enumerate() {
+            let flushed = node.as_ref().map_or(Ok(()), |node| node.flush());
+            flushed.map_err(|error| error.of_operator(at))?;
         }
         Ok(Status::Idle { wake_ns })
     }
@@ -244,8 +254,12 @@ impl Worker {
     pub fn run(mut self) -> Result<(), DataflowError> {
         let mut idle_steps = 0;
         let mut since = self.clock.now_ns();
+        let mut waited = 0;
         while !self.signals.is_aborted() {
-            let status = self.step()?;
+            let status = match caught(|| self.step()) {
+                Ok(status) => status?,
+                Err(panicked) => return Err(self.bug(panicked)),
+            };
             let metrics = &self.metrics;
             let mut spent = &metrics.busy_ns;
             let mut waiting = false;
@@ -260,7 +274,10 @@ impl Worker {
             } else {
                 idle_steps = 0;
             }
-            let now = self.clock.now_ns();
+            let (now, waited_now) = (self.clock.now_ns(), metrics.waited_for_sinks_ns());
+            // That is counted by the sinks.
+            since += waited_now.saturating_sub(waited);
+            waited = waited_now;
             Metrics::add(spent, now.saturating_sub(since));
             if waiting {
                 self.net.add_backpressured(now.saturating_sub(since));
@@ -272,6 +289,14 @@ impl Worker {
         }
         self.net.close();
         Ok(())
+    }
+
+    /// A panic of a step, with the operator that had the turn and the rows that it had.
+    fn bug(&self, panicked: Panicked) -> DataflowError {
+        let error = DataflowError::Panicked(Box::new(panicked));
+        let Some(at) = self.scheduler.owner() else { return error };
+        let reading = self.readings.get(at).and_then(Option::as_ref);
+        error.of_operator(at).of_record(|_| reading.and_then(|reading| reading.place(None)))
     }
 
     /// Sleeps until a link has something, a timer is due, or [`SLEEP_MAX`] is over.
@@ -312,7 +337,8 @@ async fn receive(
             return Err(DataflowError::Frame { worker: from, detail });
         };
         let since = clock.now_ns();
-        node.receive(from, message)?;
+        let received = node.receive(from, message);
+        received.map_err(|error| error.of_operator(tag as usize))?;
         if let Some(operator) = metrics.operators().get(tag as usize) {
             Metrics::add(&operator.busy_ns, clock.now_ns().saturating_sub(since));
         }

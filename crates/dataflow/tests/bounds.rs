@@ -171,7 +171,7 @@ fn delta(epoch: u64, chunk: u64, flags: u8) -> Header {
 #[test]
 fn chunks_of_an_epoch_that_does_not_end_are_held_to_the_budget() {
     let failed = tell((0..CHUNKS).map(|chunk| delta(1, chunk, 0))).expect_err("without an end");
-    let DataflowError::State(StateError::Budget { bytes, budget }) = failed else {
+    let &DataflowError::State(StateError::Budget { bytes, budget }) = failed.cause() else {
         panic!("{failed}");
     };
     assert_eq!(budget, BUDGET);

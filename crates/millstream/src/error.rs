@@ -1,12 +1,15 @@
 //! What can go wrong with a job, and whose fault it is.
 
 use channel::LinkError;
-use cluster::{ClusterError, NodeFailure};
+use cluster::{Cause, ClusterError, NodeFailure};
 use dataflow::error::{ConnectorError, DataflowError};
+use dataflow::panics::Panicked;
 use fabric::FabricError;
-use plan::Diagnostic;
+use plan::{Diagnostic, Planned};
 use stream::StreamError;
 use thiserror::Error;
+
+use crate::fault::{self, Blame, Fault};
 
 /// A failure of a session.
 #[derive(Debug, Error)]
@@ -46,13 +49,21 @@ pub enum Error {
     /// A worker failed.
     #[error(transparent)]
     Dataflow(#[from] DataflowError),
-    /// A worker panicked: our bug.
-    #[error("worker {worker} panicked: {message}")]
+    /// A panic outside the operators: our bug.
+    #[error("{panicked}")]
     Panic {
-        /// The worker.
-        worker: u32,
-        /// What it said.
-        message: String,
+        /// What was done: `planning`, `worker 3`.
+        doing: String,
+        /// What is known of it.
+        panicked: Panicked,
+    },
+    /// A statement failed while it ran.
+    #[error("{cause}")]
+    Statement {
+        /// The statement.
+        statement: Box<Planned>,
+        /// How it failed.
+        cause: Box<Error>,
     },
     /// The job was dropped, as its caller asked; nothing of it is published.
     #[error("interrupted")]
@@ -68,9 +79,60 @@ pub enum Error {
 }
 
 impl Error {
+    /// The failure without the statement that it is of.
+    pub fn into_cause(self) -> Error {
+        match self {
+            Error::Statement { cause, .. } => cause.into_cause(),
+            error => error,
+        }
+    }
+
+    /// The same without taking it apart.
+    pub fn cause(&self) -> &Error {
+        match self {
+            Error::Statement { cause, .. } => cause.cause(),
+            error => error,
+        }
+    }
+
+    /// The statement that failed while it ran.
+    pub fn statement(&self) -> Option<&Planned> {
+        match self {
+            Error::Statement { statement, .. } => Some(statement),
+            _ => None,
+        }
+    }
+
+    /// Whose fault it is.
+    pub fn blame(&self) -> Blame {
+        match self.cause() {
+            Error::Sql(_) | Error::Usage { .. } | Error::Stream(_) => Blame::Usage,
+            Error::Panic { .. } => Blame::Bug,
+            Error::Dataflow(error) => match error.cause() {
+                DataflowError::Panicked(_) => Blame::Bug,
+                _ => Blame::Failure,
+            },
+            error => error.told().map_or(Blame::Failure, |fault| fault.blame),
+        }
+    }
+
     /// What the user may do about it.
     pub fn hint(&self) -> Option<String> {
-        match self {
+        if let Some(fault) = self.told() {
+            return fault.hint;
+        }
+        if self.blame() == Blame::Bug {
+            return Some(format!(
+                "please report it with all of this, the statement, and the version: {}{}",
+                env!("CARGO_PKG_VERSION"),
+                if self.panicked().is_some_and(|panicked| panicked.backtrace.is_some()) {
+                    ""
+                } else {
+                    "; the variable RUST_BACKTRACE=1 shows how it came to that"
+                }
+            ));
+        }
+        match self.cause() {
             Error::Usage { hint, .. } => Some(hint.clone()),
             Error::Stream(error) => error.hint(),
             Error::Cluster(error) => error.hint(),
@@ -87,39 +149,111 @@ impl Error {
             Error::Fabric(FabricError::Library { .. }) => {
                 Some("--fabric auto or tcp needs no MPI; mpirun starts nodes in any case".into())
             }
-            Error::Dataflow(DataflowError::Connector(
-                ConnectorError::Option { hint, .. }
-                | ConnectorError::Column { hint, .. }
-                | ConnectorError::Io { hint, .. },
-            )) => hint.clone(),
-            Error::Dataflow(error @ DataflowError::State(_)) if error.is_budget() => {
-                Some(
-                    "SET millstream.state_bytes gives each worker more memory for groups and rows; \
-                     with SET millstream.spill_dir they may go to a disk"
-                        .into(),
-                )
-            }
-            Error::Dataflow(error) if error.is_disk() => Some(
-                "SET millstream.spill_dir names another folder, SET millstream.state_bytes gives \
-                 each worker more memory"
-                    .into(),
-            ),
-            Error::Dataflow(DataflowError::Table { .. }) => Some(
-                "SET millstream.table_bytes allows more, up to 1 GiB; fewer columns and a WHERE on \
-                 the table make it smaller"
-                    .into(),
-            ),
-            Error::Panic { .. } => Some("this is a bug in millstream: please report it".into()),
+            Error::Dataflow(error) => hint_of_worker(error.cause()),
+            _ => None,
+        }
+    }
+
+    /// Where it was, and with which row, as far as that is known; a line each.
+    pub fn details(&self) -> Vec<String> {
+        if let Some(fault) = self.told() {
+            return fault.details;
+        }
+        let mut details = Vec::new();
+        if let Error::Dataflow(error) = self.cause()
+            && let Some(at) = error.located()
+        {
+            let bug = self.blame() == Blame::Bug;
+            details.extend(at.record.as_ref().map(|record| match bug {
+                true => format!("while it read {record}"),
+                false => format!("at {record}"),
+            }));
+            let of = |text: &Option<String>| text.clone().filter(|_| !bug);
+            details.extend(match (of(&at.expression), of(&at.row)) {
+                (Some(expression), Some(row)) => Some(format!("in {expression}, where {row}")),
+                (Some(expression), None) => Some(format!("in {expression}")),
+                (None, Some(row)) => Some(format!("of the row {row}")),
+                (None, None) => None,
+            });
+        }
+        if let Some(panicked) = self.panicked() {
+            let doing = match self.cause() {
+                Error::Panic { doing, .. } => format!(" ({doing})"),
+                _ => String::new(),
+            };
+            details.extend(panicked.place.iter().map(|place| format!("a panic at {place}{doing}")));
+            details.extend(panicked.backtrace.clone());
+        }
+        details
+    }
+
+    /// The expression that failed on a row, where it is known.
+    pub fn expression(&self) -> Option<String> {
+        if let Some(fault) = self.told() {
+            return fault.expression;
+        }
+        let Error::Dataflow(error) = self.cause() else { return None };
+        error.located()?.expression.clone()
+    }
+
+    /// What a node tells the others when it ends by this failure, for
+    /// [`Control::fail`](cluster::Control::fail): they give the same hint and the same blame.
+    pub fn reason(&self) -> String {
+        fault::encode(self, None)
+    }
+
+    /// The panic, if it is one of this process.
+    fn panicked(&self) -> Option<&Panicked> {
+        match self.cause() {
+            Error::Panic { panicked, .. } => Some(panicked),
+            Error::Dataflow(error) => match error.cause() {
+                DataflowError::Panicked(panicked) => Some(panicked),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// What another node told of its failure.
+    pub(crate) fn told(&self) -> Option<Fault> {
+        match &self.failed_node()?.cause {
+            Cause::Reported(text) => Some(fault::decode(text)),
             _ => None,
         }
     }
 
     /// The node whose failure this is, where it is another one.
     pub fn failed_node(&self) -> Option<&NodeFailure> {
-        match self {
+        match self.cause() {
             Error::Cluster(ClusterError::Node(failure)) => Some(failure),
             _ => None,
         }
+    }
+}
+
+fn hint_of_worker(error: &DataflowError) -> Option<String> {
+    match error {
+        DataflowError::Connector(
+            ConnectorError::Option { hint, .. }
+            | ConnectorError::Column { hint, .. }
+            | ConnectorError::Io { hint, .. },
+        ) => hint.clone(),
+        DataflowError::State(_) if error.is_budget() => Some(
+            "SET millstream.state_bytes gives each worker more memory for groups and rows; with \
+             SET millstream.spill_dir they may go to a disk"
+                .into(),
+        ),
+        DataflowError::State(_) if error.is_disk() => Some(
+            "SET millstream.spill_dir names another folder, SET millstream.state_bytes gives each \
+             worker more memory"
+                .into(),
+        ),
+        DataflowError::Table { .. } => Some(
+            "SET millstream.table_bytes allows more, up to 1 GiB; fewer columns and a WHERE on the \
+             table make it smaller"
+                .into(),
+        ),
+        _ => None,
     }
 }
 

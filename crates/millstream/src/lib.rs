@@ -37,6 +37,7 @@
 mod collect;
 mod error;
 mod fabric_kind;
+mod fault;
 mod groups;
 mod links;
 mod memory;
@@ -59,16 +60,21 @@ pub use dataflow::bad::BadRow;
 pub use dataflow::error::ConnectorError;
 pub use dataflow::{connector, detach, sink, source};
 pub use plan::{
-    Diagnostic, ExplainFormat, Planned, Ran, RanOperator, RanWorker, Relation, SettingSpec,
+    Diagnostic, ExplainFormat, Place, Planned, Ran, RanOperator, RanWorker, Relation, SettingSpec,
     Vocabulary, settings,
 };
 pub use stream;
 
+pub use dataflow::panics::{self, Panicked};
 pub use error::Error;
+pub use fault::Blame;
+
 pub use fabric_kind::{FabricKind, RDMA_VARIABLE, finish_fabrics, rdma_groups, rdma_survey};
 pub use memory::{Memory, MemoryNeed};
 pub use metrics::{JobMetricSpec, MetricKind, MetricSpec, job_metrics, metrics};
 pub use progress::Observer;
-pub use report::{Counters, OperatorCounters, ProcessorCounters, Progress, Report, WorkerCounters};
+pub use report::{
+    Counters, OperatorCounters, ProcessorCounters, Progress, Report, SinkWait, WorkerCounters,
+};
 pub use script::{Job, RunOptions, Script};
 pub use session::{RowFormat, RowTarget, Session, SessionBuilder, WORKERS_MAX};

@@ -103,8 +103,8 @@ fn counted(count: u64) -> Option<f64> {
 const METRICS: &[MetricSpec] = &[
     counter(
         "millstream_backpressured_seconds",
-        "Time in which the worker waited for others to take what it had sent, and had nothing else \
-         to do.",
+        "Time in which the worker waited for others to take what it had sent, or for a sink, and \
+         had nothing else to do.",
         |c| Some(c.backpressured_ns as f64 / 1e9),
     ),
     counter(
@@ -193,7 +193,7 @@ const METRICS: &[MetricSpec] = &[
          broke.",
         |c| Some(c.mended_links as f64),
     ),
-    counter("millstream_output_rows", "Rows given to sinks.", |c| Some(c.rows_out as f64)),
+    counter("millstream_output_rows", "Rows that have reached sinks.", |c| Some(c.rows_out as f64)),
     counter(
         "millstream_processor_branch_misses",
         "Branches that the processor foretold wrongly, known when the \
@@ -253,9 +253,11 @@ const METRICS: &[MetricSpec] = &[
             known.then_some(c.watermark_ms as f64 / 1e3)
         },
     ),
-    counter("millstream_windows", "Windows fired, counted once per leader.", |c| {
-        Some(c.windows as f64)
-    }),
+    counter(
+        "millstream_windows",
+        "Windows fired by groupings, joins and rankings, counted once per leader.",
+        |c| Some(c.windows as f64),
+    ),
 ];
 
 #[cfg(test)]

@@ -10,7 +10,6 @@
 //! the node at fault tells why over the control plane, and the others let go without publishing
 //! anything.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
@@ -24,6 +23,7 @@ use dataflow::error::DataflowError;
 use dataflow::job::Job;
 use dataflow::mend::Mender;
 use dataflow::metrics::Metrics;
+use dataflow::panics::caught;
 use dataflow::process::Process;
 use dataflow::worker::{Signals, Worker, WorkerConfig};
 use fabric::{Clock, FabricError, LinkId};
@@ -31,6 +31,7 @@ use state::Disk;
 
 use crate::FabricKind;
 use crate::error::Error;
+use crate::fault;
 use crate::groups::join_groups;
 use crate::links::{Layout, join};
 use crate::mend::{Broken, Counter, Workshop};
@@ -58,6 +59,8 @@ pub(crate) struct Node<'a> {
     pub(crate) clock: Arc<dyn Clock>,
     /// Set to end what runs when all input has been read.
     pub(crate) interrupt: Arc<AtomicBool>,
+    /// Where the operators of each statement end in the job.
+    pub(crate) ends: &'a [usize],
 }
 
 /// What a worker's thread tells the node.
@@ -78,13 +81,24 @@ struct Shared {
     signals: Arc<Signals>,
 }
 
+/// Ends workers that still run, at once.
+struct AbortAtEnd<'a>(&'a Signals);
+
+impl Drop for AbortAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 impl Node<'_> {
     /// Runs this node's part and returns the report of the whole job.
     ///
     /// # Errors
     /// The first failure of a worker of this node, or which other node failed.
     pub(crate) fn run(self, options: &RunOptions<'_>) -> Result<Report, Error> {
-        let result = self.run_inner(options);
+        let result = caught(|| self.run_inner(options)).unwrap_or_else(|panicked| {
+            Err(Error::Panic { doing: format!("node {}", self.layout.rank), panicked })
+        });
         match result {
             Err(error) => Err(self.explain(error)),
             ok => ok,
@@ -119,6 +133,8 @@ impl Node<'_> {
             bench: Mutex::default(),
         };
         thread::scope(|scope| {
+            // Workers must not outlive who watches over them, however that ends.
+            let _end = AbortAtEnd(&shared.signals);
             let (events, received) = mpsc::channel();
             let mut gates = Vec::new();
             let mut started = Ok(());
@@ -301,10 +317,20 @@ impl Node<'_> {
             return ClusterError::Node(failure).into();
         }
         if error.failed_node().is_none() {
-            self.control.fail(&error.to_string());
+            self.control.fail(&fault::encode(&error, statement_of(&error, self.ends)));
         }
         error
     }
+}
+
+/// The statement, by number, whose failure this is, as far as that can be told.
+pub(crate) fn statement_of(error: &Error, ends: &[usize]) -> Option<usize> {
+    if let Some(fault) = error.told() {
+        return fault.statement;
+    }
+    let Error::Dataflow(error) = error.cause() else { return None };
+    let operator = error.located()?.operator?;
+    ends.iter().position(|end| operator < *end)
 }
 
 /// Opens a worker, waits at the gate, and runs it.
@@ -321,10 +347,8 @@ fn run_worker(config: WorkerConfig, gate: &Receiver<()>, events: &Sender<Event>)
         }
         Ok(())
     };
-    let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let message = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("?").to_owned();
-        Err(Error::Panic { worker: number, message })
+    let result = caught(run).unwrap_or_else(|panicked| {
+        Err(Error::Panic { doing: format!("worker {number}"), panicked })
     });
     // The node may have given up on this worker.
     let _ = events.send(Event::Ended(result));
@@ -352,7 +376,7 @@ fn worst(first: Option<Error>, events: &Receiver<Event>) -> Error {
 /// else, and a link that nobody mends says more of it than one that has only ended, as those within
 /// a process do when a worker ends.
 fn remoteness(error: &Error) -> u32 {
-    match error {
+    match error.cause() {
         Error::Dataflow(DataflowError::Unmended { .. }) => 1,
         error if is_link(error) => 2,
         _ => 0,

@@ -90,7 +90,7 @@ impl OperatorCounters {
             rows_in: load(&operator.rows_in),
             rows_out: load(&operator.rows_out),
             busy_ns: load(&operator.busy_ns),
-            backpressured_ns: load(&operator.backpressured_ns),
+            backpressured_ns: operator.waiting_ns(),
             state_bytes: load(&operator.state_bytes),
             key_modes: KeyModes::from_bits(load(&operator.key_modes)),
             windows: load(&operator.windows),
@@ -239,6 +239,15 @@ pub struct Progress {
     pub lag: Option<Duration>,
 }
 
+/// How long workers waited for a sink.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SinkWait {
+    /// The sink's name: that of its table, or of the statement.
+    pub sink: String,
+    /// All workers together.
+    pub waited: Duration,
+}
+
 /// What a job did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
@@ -252,6 +261,8 @@ pub struct Report {
     pub workers: Vec<WorkerCounters>,
     /// How many pairs of nodes were joined by which transport, in their last job.
     pub joined: Vec<(FabricKind, u64)>,
+    /// The sinks, and how long they were waited for.
+    pub sinks: Vec<SinkWait>,
     /// The first bad rows of each node.
     pub bad_rows: Vec<BadRow>,
     /// The job ended because it was asked to.
@@ -325,6 +336,7 @@ impl Report {
         self.total.then(&next.total);
         self.workers = next.workers;
         self.joined = next.joined;
+        self.sinks.extend(next.sinks);
         self.bad_rows.extend(next.bad_rows);
         self.cancelled |= next.cancelled;
     }

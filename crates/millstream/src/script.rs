@@ -5,18 +5,21 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use cluster::Control;
+use dataflow::job::OperatorKind;
 use fabric::clock::MonotonicClock;
 use plan::{Analyzed, Explain, ExplainFormat, Planned, Stage, Workers};
 
 use crate::FabricKind;
 use crate::error::Error;
+use crate::fault::Blame;
 use crate::links::Layout;
 use crate::memory::Memory;
-use crate::node::Node;
+use crate::node::{Node, statement_of};
 use crate::progress::Observer;
-use crate::report::Report;
+use crate::report::{Report, SinkWait};
 
 /// How a script is run.
 #[derive(Clone, Copy, Default)]
@@ -43,6 +46,7 @@ pub struct Job {
     job: Arc<dataflow::job::Job>,
     explain: Explain,
     statements: Vec<Planned>,
+    ends: Vec<usize>,
     bounded: bool,
     analyzed: Option<Analyzed>,
     interrupt: Arc<AtomicBool>,
@@ -56,6 +60,7 @@ impl Script {
             job: Arc::new(stage.job),
             explain: stage.explain,
             statements: stage.statements,
+            ends: stage.ends,
             bounded: stage.bounded,
             analyzed: stage.analyzed,
             interrupt: stage.interrupt,
@@ -146,6 +151,25 @@ impl Job {
         self.explain.operators()
     }
 
+    /// Its sinks: the place of each among [`Job::operators`], and its name.
+    pub fn sinks(&self) -> impl Iterator<Item = (usize, &str)> {
+        let operators = self.job.operators.iter().enumerate();
+        operators.filter_map(|(at, operator)| match operator.kind {
+            OperatorKind::Sink { .. } => Some((at, operator.name.as_str())),
+            _ => None,
+        })
+    }
+
+    /// How long its sinks were waited for.
+    fn waited(&self, report: &Report) -> Vec<SinkWait> {
+        let waited = |at: usize| {
+            let each = report.workers.iter().filter_map(|worker| worker.operators.get(at));
+            Duration::from_nanos(each.map(|operator| operator.backpressured_ns).sum())
+        };
+        let sinks = self.sinks().filter(|(at, _)| !waited(*at).is_zero());
+        sinks.map(|(at, name)| SinkWait { sink: name.to_owned(), waited: waited(at) }).collect()
+    }
+
     /// Memory that it may use, computed beforehand.
     pub fn memory(&self) -> Memory {
         Memory::of(&self.explain, self.workers)
@@ -175,13 +199,15 @@ impl Job {
             Some(control) => self.node(control).run(options),
             None => self.run_in_process(options),
         };
+        let result = result.map_err(|error| self.of_statement(error));
+        let result = result.map(|report| Report { sinks: self.waited(&report), ..report });
         if let Some(observer) = options.observer {
             observer.ended(&result);
         }
         result
     }
 
-    fn node<'c>(&self, control: &'c Control) -> Node<'c> {
+    fn node<'c>(&'c self, control: &'c Control) -> Node<'c> {
         let Workers { nodes, per_node } = self.workers;
         Node {
             control,
@@ -190,6 +216,21 @@ impl Job {
             fabric: self.fabric,
             clock: Arc::new(MonotonicClock::new()),
             interrupt: Arc::clone(&self.interrupt),
+            ends: &self.ends,
+        }
+    }
+
+    /// The same failure with the statement that it is of, if that can be told.
+    fn of_statement(&self, cause: Error) -> Error {
+        let runs = matches!(cause, Error::Dataflow(_) | Error::Panic { .. });
+        let of_worker = runs || cause.told().is_some_and(|fault| fault.blame != Blame::Usage);
+        let only = (self.statements.len() == 1 && of_worker).then_some(0);
+        let statement = statement_of(&cause, &self.ends).or(only);
+        match statement.and_then(|at| self.statements.get(at)) {
+            Some(statement) => {
+                Error::Statement { statement: Box::new(statement.clone()), cause: Box::new(cause) }
+            }
+            None => cause,
         }
     }
 

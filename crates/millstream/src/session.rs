@@ -11,6 +11,7 @@ use arrow::record_batch::RecordBatch;
 use connectors::{Output, Stdout};
 use dataflow::connector::{Connector, Options, TableDef};
 use dataflow::error::ConnectorError;
+use dataflow::panics::caught;
 use plan::{ExplainFormat, Planner, Vocabulary, Workers};
 
 use crate::FabricKind;
@@ -115,7 +116,11 @@ impl Session {
     /// [`Error::Sql`] with everything that is wrong with it.
     pub fn sql(&mut self, text: &str) -> Result<Script, Error> {
         self.planner.set_now(self.started_at.unwrap_or_else(SystemTime::now));
-        let stages = self.planner.plan(text).map_err(Error::Sql)?;
+        // The planner catches what it can; this is for the rest.
+        let planned = caught(|| self.planner.plan(text));
+        let planned =
+            planned.map_err(|panicked| Error::Panic { doing: "planning".into(), panicked })?;
+        let stages = planned.map_err(Error::Sql)?;
         Ok(Script::new(stages, self.workers, self.fabric))
     }
 

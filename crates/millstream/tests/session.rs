@@ -9,7 +9,7 @@ use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::sink::Sink;
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
-use millstream::{Error, FabricKind, Progress, RunOptions, Session, SessionBuilder};
+use millstream::{Blame, Error, FabricKind, Progress, RunOptions, Session, SessionBuilder};
 
 const BIDS: &str = "CREATE TABLE bids (
     ts TIMESTAMP(3), auction BIGINT, price BIGINT, WATERMARK FOR ts AS ts - INTERVAL '1' SECOND
@@ -184,7 +184,8 @@ impl Source for Faulty {
     }
 
     fn flows(&self, workers: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
-        Ok(vec![FlowInfo::default(); workers as usize])
+        let flow = |flow| FlowInfo { name: format!("tape {flow}"), ..FlowInfo::default() };
+        Ok((0..workers).map(flow).collect())
     }
 
     fn open(&self, flow: usize, _: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
@@ -229,12 +230,20 @@ fn the_cause_of_a_failure_comes_out_wherever_it_was() {
                 SELECT k, count(*) FROM tapes GROUP BY k";
             let error = session.collect(sql).unwrap_err();
             let place = format!("{nodes} x {workers} workers, {fault:?}: {error}");
-            match (fault, error) {
-                (Fault::Panic, Error::Panic { worker: 1, message }) => {
-                    assert_eq!(message, "the tape is torn", "{place}");
+            assert_eq!(error.statement().map(|statement| statement.line), Some(2), "{place}");
+            let Error::Dataflow(failed) = error.cause() else { panic!("{place}") };
+            match (fault, failed.cause()) {
+                (Fault::Panic, DataflowError::Panicked(panicked)) => {
+                    assert_eq!(panicked.message, "the tape is torn", "{place}");
+                    assert_eq!(error.blame(), Blame::Bug, "{place}");
+                    let told = "this is a bug in millstream: the tape is torn";
+                    assert_eq!(error.to_string(), told, "{place}");
+                    assert!(error.hint().unwrap().contains("please report it"), "{place}");
+                    assert_eq!(error.details(), ["while it read tape 1"], "{place}");
                 }
-                (_, Error::Dataflow(DataflowError::Connector(error))) => {
-                    assert_eq!(error, broken(), "{place}");
+                (_, DataflowError::Connector(failed)) => {
+                    assert_eq!(*failed, broken(), "{place}");
+                    assert_eq!(error.blame(), Blame::Failure, "{place}");
                 }
                 _ => panic!("{place}"),
             }

@@ -19,6 +19,7 @@ use arrow::array::{Array, ArrayData, ArrayRef, RecordBatch, RecordBatchOptions, 
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow::datatypes::SchemaRef;
 use dataflow::error::ConnectorError;
+use dataflow::gauge::SinkGauge;
 use dataflow::sink::{Placement, Sink, SinkWriter};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::datasource::{MemTable, provider_as_source};
@@ -50,6 +51,24 @@ struct Run {
     state: SessionState,
     reservation: MemoryReservation,
     writer: Box<dyn SinkWriter>,
+    /// Of the part that asked last: they are all of one worker.
+    gauge: Option<Arc<SinkGauge>>,
+}
+
+impl Run {
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        match &self.gauge {
+            Some(gauge) => gauge.write(self.writer.as_mut(), batch),
+            None => self.writer.write(batch),
+        }
+    }
+
+    fn commit(self) -> Result<(), ConnectorError> {
+        match self.gauge {
+            Some(gauge) => gauge.commit(self.writer),
+            None => self.writer.commit(),
+        }
+    }
 }
 
 /// A leaf of the rest of a plan: the rows of a streaming part.
@@ -112,6 +131,7 @@ impl BatchStage {
                     .with_runtime_env(runtime)
                     .build(),
                 writer: self.sink.open(worker)?,
+                gauge: None,
             });
         }
         Ok(())
@@ -157,11 +177,11 @@ impl BatchStage {
             while let Some(batch) = next().await? {
                 let batch = batch.map_err(|e| failed(&e))?;
                 let batch = renamed(batch, &self.schema).map_err(|e| failed(&e))?;
-                run.writer.write(&batch)?;
+                run.write(&batch)?;
             }
             Ok(())
         })?;
-        run.writer.commit()
+        run.commit()
     }
 
     /// The plan over the rows gathered.
@@ -290,6 +310,13 @@ impl SinkWriter for PartWriter {
 
     fn flush(&mut self) -> Result<(), ConnectorError> {
         Ok(())
+    }
+
+    fn hands_on(&mut self, gauge: &Arc<SinkGauge>) -> bool {
+        if let Some(run) = &mut *self.stage.lock() {
+            run.gauge = Some(Arc::clone(gauge));
+        }
+        true
     }
 
     fn commit(mut self: Box<Self>) -> Result<(), ConnectorError> {

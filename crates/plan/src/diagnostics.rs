@@ -65,7 +65,7 @@ pub struct Diagnostic {
 
 impl Diagnostic {
     /// An error at a place.
-    pub(crate) fn at(place: Place, message: impl Into<String>) -> Self {
+    pub fn at(place: Place, message: impl Into<String>) -> Self {
         Self {
             line: place.line,
             column: place.column,

@@ -81,7 +81,7 @@ mod vocabulary;
 mod watermark;
 mod weave;
 
-pub use diagnostics::Diagnostic;
+pub use diagnostics::{Diagnostic, Place};
 pub use explain::{Analyzed, EndNeed, Explain, ExplainFormat, Need, Ran, RanOperator, RanWorker};
 pub use planner::{Planned, Planner, Stage, Workers};
 pub use settings::{SettingSpec, settings};

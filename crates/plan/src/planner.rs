@@ -64,6 +64,8 @@ pub struct Stage {
     pub job: Job,
     /// The statements that it runs.
     pub statements: Vec<Planned>,
+    /// Where the operators of each end in the job: they follow those of the one before.
+    pub ends: Vec<usize>,
     /// Whether it ends by itself.
     pub bounded: bool,
     /// The plan for a reader.
@@ -94,6 +96,7 @@ pub(crate) struct Building {
     operators: Vec<Operator>,
     sections: Vec<Section>,
     statements: Vec<Planned>,
+    ends: Vec<usize>,
     unbounded: bool,
     batch: bool,
     /// What its statements replace, and the line of each.
@@ -482,6 +485,7 @@ impl Planner {
         Stage {
             job: Job { operators: building.operators, settings: self.settings.job.clone() },
             statements: building.statements,
+            ends: building.ends,
             bounded: !building.unbounded,
             explain: Explain {
                 sections: building.sections,
@@ -522,6 +526,7 @@ impl Building {
     pub(crate) fn add(&mut self, planned: Planned, lowered: Lowered) {
         self.statements.push(planned);
         append(&mut self.operators, lowered.operators);
+        self.ends.push(self.operators.len());
         self.sections.extend(lowered.sections);
         self.unbounded |= !lowered.bounded;
         self.batch |= lowered.batch;

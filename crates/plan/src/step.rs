@@ -12,6 +12,7 @@
 //! Two forms that are slow in general have code of their own: predicates over a column of words
 //! ([`words`]) and division by a constant ([`quotient`]).
 
+mod blame;
 mod quotient;
 mod words;
 
@@ -26,6 +27,7 @@ use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use dataflow::error::DataflowError;
 use dataflow::job::{Origin, RawBatch, Step, Stepped};
+use dataflow::located::Blame;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result as DfResult};
@@ -47,7 +49,18 @@ pub(crate) fn compile(
     outputs: &[Expr],
     schema: SchemaRef,
 ) -> DfResult<Option<Arc<dyn Step>>> {
-    let fused = Fused::new(input, filter, outputs, schema)?;
+    compile_named(input, filter, outputs, schema, &[])
+}
+
+/// The same with what the columns of `input` are for a reader, where their names are ours.
+pub(crate) fn compile_named(
+    input: &SchemaRef,
+    filter: Option<&Expr>,
+    outputs: &[Expr],
+    schema: SchemaRef,
+    names: &[(String, String)],
+) -> DfResult<Option<Arc<dyn Step>>> {
+    let fused = Fused { names: names.to_vec(), ..Fused::new(input, filter, outputs, schema)? };
     let nothing = filter.is_none() && fused.passes_on_all(input);
     Ok((!nothing).then(|| Arc::new(fused) as Arc<dyn Step>))
 }
@@ -76,6 +89,9 @@ struct Fused {
     outputs: Vec<Output>,
     schema: SchemaRef,
     text: String,
+    /// The filter and the outputs as they were given, for messages.
+    given: Vec<Expr>,
+    names: Vec<(String, String)>,
 }
 
 enum Output {
@@ -179,6 +195,8 @@ impl Fused {
             outputs: outputs_compiled,
             schema,
             text: describe(filter, outputs),
+            given: filter.into_iter().chain(outputs).cloned().collect(),
+            names: vec![],
         })
     }
 
@@ -331,6 +349,10 @@ impl Step for Fused {
             Output::Column(at) => self.read.get(*at).copied(),
             _ => None,
         }
+    }
+
+    fn blame(&self, row: &RecordBatch) -> Option<Blame> {
+        blame::of(&self.given, row, &self.names)
     }
 
     fn describe(&self) -> String {

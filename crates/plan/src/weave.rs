@@ -119,7 +119,8 @@ impl Weaver<'_> {
     ) -> Result<Vec<Edge>, Stop> {
         let predicate = relation.predicate();
         let (from, columns) = self.open(relation, outputs.iter().chain(&predicate), time)?;
-        let step = step::compile(&columns, predicate.as_ref(), outputs, schema)
+        let (filter, names) = (predicate.as_ref(), &relation.names);
+        let step = step::compile_named(&columns, filter, outputs, schema, names)
             .map_err(|e| self.report(&e))?;
         self.section.step(&step, &relation.names);
         Ok(Base::edges(&from, &step, time.is_some()))
@@ -171,8 +172,9 @@ impl Weaver<'_> {
             (None, Some(places)) => (None, columns, places),
             _ => {
                 let schema = schema_of(wanted, &columns).map_err(|e| self.report(&e))?;
-                let compiled = step::compile(&columns, predicate.as_ref(), wanted, schema.clone());
-                let step = compiled.map_err(|e| self.report(&e))?;
+                let (filter, names) = (predicate.as_ref(), &relation.names);
+                let step = step::compile_named(&columns, filter, wanted, schema.clone(), names)
+                    .map_err(|e| self.report(&e))?;
                 (step, schema, (0..wanted.len()).collect())
             }
         };

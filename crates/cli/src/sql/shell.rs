@@ -367,9 +367,12 @@ fn gives_rows(planned: &Script) -> bool {
 }
 
 /// The same error, of a statement that begins at byte `at` of a longer text.
-fn moved(error: Error, text: &str, at: usize) -> Error {
-    let Error::Sql(mut diagnostics) = error else { return error };
+fn moved(mut error: Error, text: &str, at: usize) -> Error {
     let lines = text[..at].matches('\n').count();
+    if let Error::Statement { statement, .. } = &mut error {
+        statement.line += lines;
+    }
+    let Error::Sql(mut diagnostics) = error else { return error };
     let columns = text[..at].rsplit('\n').next().map_or(0, |line| line.chars().count());
     for diagnostic in &mut diagnostics {
         if diagnostic.line == 1 {

@@ -19,6 +19,7 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use dataflow::bad::{BadRow, BadRows};
 use dataflow::connector::{MetadataSpec, TableDef};
 use dataflow::error::ConnectorError;
+use dataflow::origins::Origins;
 use dataflow::source::FlowContext;
 
 use crate::options::{Reader, nearest, sql_type};
@@ -193,17 +194,19 @@ pub(crate) struct Refused {
 pub(crate) struct Refuser {
     pub(crate) target: Arc<Target>,
     pub(crate) bad: Arc<BadRows>,
+    pub(crate) origins: Arc<Origins>,
 }
 
 impl Refuser {
     /// Rows refused go to the bad rows of `context`.
     pub(crate) fn new(target: &Arc<Target>, context: &FlowContext) -> Self {
-        Self { target: Arc::clone(target), bad: Arc::clone(&context.bad) }
+        let (bad, origins) = (Arc::clone(&context.bad), Arc::clone(&context.origins));
+        Self { target: Arc::clone(target), bad, origins }
     }
 
     /// The same columns, and nobody who would hear of the bad rows.
     pub(crate) fn silent(target: &Arc<Target>) -> Self {
-        Self { target: Arc::clone(target), bad: Arc::default() }
+        Self { target: Arc::clone(target), bad: Arc::default(), origins: Arc::default() }
     }
 
     /// Reads every row of columns that nobody declared yet, and forgets the bad ones.
@@ -212,7 +215,22 @@ impl Refuser {
         let projected = Arc::clone(&declared);
         let table = String::new();
         let target = Target { table, declared, outputs, projected, strict: false };
-        Self { target: Arc::new(target), bad: Arc::default() }
+        Self { target: Arc::new(target), bad: Arc::default(), origins: Arc::default() }
+    }
+
+    /// Tells where the rows stand that are given out next.
+    fn tell(&self, rows: usize, refused: &[Refused], origin: &dyn Origin) {
+        let Some(last) = rows.checked_sub(1) else { return };
+        let (first, records) = (origin.record(0), origin.record(last));
+        if refused.is_empty() && records == first + last as u64 {
+            return self.origins.tell(origin.name(), first, rows as u64);
+        }
+        let mut refused = refused.iter().map(|refused| refused.row).peekable();
+        for row in 0..rows {
+            if refused.next_if_eq(&row).is_none() {
+                self.origins.tell(origin.name(), origin.record(row), 1);
+            }
+        }
     }
 
     /// Counts a row that cannot be read, or fails where the table says so.
@@ -249,6 +267,7 @@ impl Refuser {
             let place = format!("{}:{}", origin.name(), origin.record(*row));
             self.refuse(place, reason.clone(), &origin.text(*row))?;
         }
+        self.tell(rows, &refused, origin);
         let outputs = 0..self.target.outputs.len();
         let chosen: Result<Vec<ArrayRef>, ArrowError> =
             outputs.map(|position| self.target.output(position, columns, rows, origin)).collect();

@@ -50,7 +50,7 @@ fn decode(kind: Kind, reader: Box<dyn Read + Send>, rows_max: usize) -> (Seen, u
         TableDef { name: "t".into(), schema, options: BTreeMap::new(), metadata: BTreeMap::new() };
     let bad = Arc::new(BadRows::default());
     let target = Arc::new(Target::new(&table, &[0, 1]).unwrap());
-    let refuser = Refuser { target, bad: Arc::clone(&bad) };
+    let refuser = Refuser { target, bad: Arc::clone(&bad), origins: Arc::default() };
     let format = Format::new(kind, Reader(&table.options), "peer").unwrap().unwrap();
     let mut decoder = format.decoder(Input::new(reader, "peer"), refuser);
     let (mut rows, mut later) = (Vec::new(), 0);

@@ -12,7 +12,6 @@ use arrow::compute::{cast, concat_batches};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
 use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
-use dataflow::bad::BadRows;
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::source::{ColumnBounds, Flow, FlowContext, Next, Source};
@@ -72,7 +71,11 @@ impl Clock for ManualClock {
 }
 
 pub fn context() -> FlowContext {
-    FlowContext { clock: Arc::new(ManualClock::default()), bad: Arc::new(BadRows::default()) }
+    FlowContext {
+        clock: Arc::new(ManualClock::default()),
+        bad: Arc::default(),
+        origins: Arc::default(),
+    }
 }
 
 pub const BIGINT: DataType = DataType::Int64;

@@ -7,7 +7,6 @@ use arrow::array::{Array, AsArray};
 use arrow::datatypes::{DataType, Int64Type, SchemaRef, TimestampMillisecondType};
 use arrow::record_batch::RecordBatch;
 use connectors::Generator;
-use dataflow::bad::BadRows;
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::source::{FlowContext, Next};
@@ -196,7 +195,8 @@ fn repeated_rows_are_the_same_but_later() {
 #[test]
 fn a_rate_is_kept_by_the_clock() {
     let clock = Arc::new(ManualClock::default());
-    let context = FlowContext { clock: clock.clone(), bad: Arc::new(BadRows::default()) };
+    let context =
+        FlowContext { clock: clock.clone(), bad: Arc::default(), origins: Arc::default() };
     // Ten milliseconds hold 100 rows: blocks of 64.
     let table = workload(&[("kind", "ro"), ("rate", "10000"), ("rows", "200"), ("flows", "2")]);
     let source = source(&Generator, &table).unwrap();

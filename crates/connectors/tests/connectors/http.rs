@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use connectors::Http;
-use dataflow::bad::BadRows;
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::source::{Flow, FlowContext, Next};
@@ -91,7 +90,8 @@ fn polls_are_an_interval_apart_and_ask_for_what_is_new() {
     let script = [&first, &same, &second, &third];
     let peer = Peer::http(script.iter().map(|text| (text.as_str(), Then::Close)).collect());
     let clock = Arc::new(ManualClock::default());
-    let context = FlowContext { clock: clock.clone(), bad: Arc::new(BadRows::default()) };
+    let context =
+        FlowContext { clock: clock.clone(), bad: Arc::default(), origins: Arc::default() };
     let source = source(&Http, &web(&peer.url(), &[("interval", "5s")])).unwrap();
     assert!(!source.bounded());
     let mut flow = source.open(0, &context).unwrap();
@@ -164,7 +164,8 @@ fn an_answer_that_breaks_off_is_polled_again_as_a_whole() {
     let whole = ok("", "{\"a\":1}\n{\"a\":2}\n");
     let peer = Peer::http(vec![(CUT, Then::Close), (&whole, Then::Close)]);
     let clock = Arc::new(ManualClock::default());
-    let context = FlowContext { clock: clock.clone(), bad: Arc::new(BadRows::default()) };
+    let context =
+        FlowContext { clock: clock.clone(), bad: Arc::default(), origins: Arc::default() };
     let source = source(&Http, &web(&peer.url(), &[("interval", "5ms")])).unwrap();
     let mut flow = source.open(0, &context).unwrap();
     assert_eq!(until(&mut *flow, 5_000_000), ["1|NULL"]);

@@ -29,7 +29,8 @@ impl Watch {
         let source = source(&FileConnector, &table).unwrap();
         assert!(!source.bounded());
         let (clock, bad) = (Arc::new(ManualClock::default()), Arc::new(BadRows::default()));
-        let context = FlowContext { clock: clock.clone(), bad: bad.clone() };
+        let context =
+            FlowContext { clock: clock.clone(), bad: bad.clone(), origins: Arc::default() };
         let flows = source.flows(workers, None).unwrap().len();
         let flows = (0..flows).map(|flow| source.open(flow, &context).unwrap()).collect();
         Self { source, flows, clock, bad }

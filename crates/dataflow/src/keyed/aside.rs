@@ -104,6 +104,11 @@ impl Keeping {
         aside.relieve(share)
     }
 
+    /// As [`KeyedState::windows_over`].
+    pub(super) fn windows_over(&mut self) -> usize {
+        self.state.windows_over()
+    }
+
     /// As [`KeyedState::advance`].
     pub(super) fn advance(
         &mut self,

@@ -7,6 +7,7 @@
 //! meeting ends and not where a window does: the end of the window is a key then. A batch is
 //! dropped with the last of its windows.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -60,6 +61,7 @@ impl KeyedOperator for WindowJoin {
             runs: Default::default(),
             next: i64::MAX,
             firing: None,
+            over: 0,
             held: 0,
         })
     }
@@ -97,6 +99,8 @@ struct Joining {
     /// The end of their first window.
     next: i64,
     firing: Option<Firing>,
+    /// Windows of which all was given out.
+    over: usize,
     held: usize,
 }
 
@@ -121,14 +125,17 @@ impl KeyedState for Joining {
                     return Ok(Some(batch));
                 }
                 self.held -= firing.bytes;
+                self.over += firing.windows;
                 self.firing = None;
             }
             if self.runs.iter().all(Vec::is_empty) || self.next > watermark {
                 return Ok(None);
             }
             let (first, until) = (self.next, self.until(watermark, rows_max));
+            let windows = self.windows(until);
             let due = self.take(until);
             let firing = Firing::new(&self.spec, due, first < until, rows_max)?;
+            let firing = Firing { windows, ..firing };
             self.held += firing.bytes;
             self.firing = Some(firing);
         }
@@ -144,6 +151,10 @@ impl KeyedState for Joining {
             }
         }
         Ok(all)
+    }
+
+    fn windows_over(&mut self) -> usize {
+        std::mem::take(&mut self.over)
     }
 
     fn complete(&self, watermark: i64) -> i64 {
@@ -182,6 +193,16 @@ impl Joining {
         least
     }
 
+    /// How many windows until that have rows.
+    fn windows(&self, until: i64) -> usize {
+        if until == self.next {
+            return 1;
+        }
+        let mut ends = BTreeSet::new();
+        self.runs.iter().flatten().for_each(|run| run.windows(until, &mut ends));
+        ends.len()
+    }
+
     /// Takes out the rows of windows until that.
     fn take(&mut self, until: i64) -> Sides {
         let mut due = Sides::default();
@@ -201,6 +222,7 @@ impl Joining {
 /// The rows of windows, on their way out.
 struct Firing {
     pairing: Pairing,
+    windows: usize,
     bytes: usize,
 }
 
@@ -225,7 +247,8 @@ impl Firing {
         let (_, keys) = of(probed);
         let batches = batches_of(probed)?;
         let bytes = hashed.bytes() + batches.iter().map(bytes_of).sum::<usize>();
-        Ok(Self { pairing: Pairing::new((probed, &keys), batches, hashed, spec.kind), bytes })
+        let pairing = Pairing::new((probed, &keys), batches, hashed, spec.kind);
+        Ok(Self { pairing, windows: 1, bytes })
     }
 }
 

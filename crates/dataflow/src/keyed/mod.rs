@@ -251,7 +251,10 @@ impl KeyedRun {
 
     fn advance(&self, watermark: i64) -> Result<Option<RecordBatch>, DataflowError> {
         let share = self.ledger.share(self.tag);
-        self.state.borrow_mut().advance(watermark, self.rows_max, share)
+        let mut state = self.state.borrow_mut();
+        let batch = state.advance(watermark, self.rows_max, share)?;
+        self.metrics.count_windows(self.tag, state.windows_over());
+        Ok(batch)
     }
 
     fn complete(&self, watermark: i64) -> i64 {

@@ -48,7 +48,8 @@ impl KeyedOperator for Ranking {
     }
 
     fn create(&self) -> Box<dyn KeyedState> {
-        Box::new(Ranked { spec: self.clone(), windows: BTreeMap::new(), firing: None, held: 0 })
+        let (windows, firing) = (BTreeMap::new(), None);
+        Box::new(Ranked { spec: self.clone(), windows, firing, over: 0, held: 0 })
     }
 
     fn keeps(&self, _: usize) -> Option<Kept> {
@@ -81,6 +82,8 @@ struct Ranked {
     spec: Ranking,
     windows: BTreeMap<i64, Gathered>,
     firing: Option<Firing>,
+    /// Windows of which all was given out.
+    over: usize,
     held: usize,
 }
 
@@ -198,6 +201,7 @@ impl KeyedState for Ranked {
                     return Ok(Some(RecordBatch::try_new(self.spec.schema.clone(), columns)?));
                 }
                 self.held -= firing.bytes;
+                self.over += 1;
                 self.firing = None;
             }
             let Some(window) = self.windows.first_entry().filter(|w| *w.key() <= watermark) else {
@@ -215,6 +219,10 @@ impl KeyedState for Ranked {
         self.held -= windows.values().map(|window| window.bytes).sum::<usize>();
         let all = windows.into_values().flat_map(|window| window.parts);
         Ok(all.map(|rows| (0, rows)).collect())
+    }
+
+    fn windows_over(&mut self) -> usize {
+        std::mem::take(&mut self.over)
     }
 
     fn complete(&self, watermark: i64) -> i64 {

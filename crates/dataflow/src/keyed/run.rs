@@ -1,5 +1,7 @@
 //! A batch in the order of time, from which rows are taken from the front.
 
+use std::collections::BTreeSet;
+
 use arrow::array::{RecordBatch, UInt32Array};
 use arrow::buffer::ScalarBuffer;
 use arrow::compute::take_record_batch;
@@ -53,6 +55,12 @@ impl Run {
     /// How many rows are left of windows until that.
     pub(super) fn due(&self, until: i64) -> usize {
         self.ends[self.taken..].partition_point(|&end| end <= until)
+    }
+
+    /// Adds the ends of windows until that of rows that are left.
+    pub(super) fn windows(&self, until: i64, ends: &mut BTreeSet<i64>) {
+        let due = &self.ends[self.taken..][..self.due(until)];
+        ends.extend(due.chunk_by(|one, other| one == other).filter_map(|same| same.first()));
     }
 
     /// Takes them.

@@ -10,6 +10,7 @@ use state::Folded;
 use super::{Counted, Node};
 use crate::error::DataflowError;
 use crate::job::{RawBatch, Step};
+use crate::located::at_row;
 use crate::reader::{Ahead, Rows};
 use crate::scheduler::Turn;
 use crate::time::ticks_of;
@@ -20,6 +21,8 @@ type Raw = Result<Option<RawBatch>, DataflowError>;
 /// An edge as the operator sees it that gives out rows.
 pub(super) struct Route {
     pub(super) to: Rc<Node>,
+    /// The number of that operator in the job.
+    pub(super) operator: usize,
     pub(super) input: usize,
     pub(super) feeder: u32,
     pub(super) step: Option<Arc<dyn Step>>,
@@ -36,7 +39,8 @@ impl Route {
             _ => met.unary(|watermark| self.behind(watermark)),
         });
         let Some(step) = &self.step else { return Ok(Rows { met, ..rows }) };
-        let stepped = step.apply_for(&rows.batch, unread)?;
+        let stepped = step.apply_for(&rows.batch, unread);
+        let stepped = stepped.map_err(|error| at_row(step.as_ref(), &rows.batch, error))?;
         let met = met.map(|met| ticks_of(&met, &stepped.origin)).transpose()?;
         Ok(Rows { batch: stepped.batch, met, span: None })
     }
@@ -44,7 +48,10 @@ impl Route {
     /// What the columns are made of that the operator is given of a batch.
     pub(super) fn raw(&self, batch: &RecordBatch, key: usize, arg: Option<usize>) -> Raw {
         match &self.step {
-            Some(step) => step.raw(batch, key, arg),
+            Some(step) => {
+                let raw = step.raw(batch, key, arg);
+                raw.map_err(|error| at_row(step.as_ref(), batch, error))
+            }
             None => Ok(Some(RawBatch::of(batch, key, arg))),
         }
     }
@@ -108,9 +115,11 @@ impl Routes {
         self.counted.add_out(rows.batch.num_rows());
         let Some((last, others)) = self.to.split_last() else { return Ok(()) };
         for route in others {
-            route.to.push(route, rows.clone()).await?;
+            let pushed = route.to.push(route, rows.clone()).await;
+            pushed.map_err(|error| error.of_operator(route.operator))?;
         }
-        last.to.push(last, rows).await
+        let pushed = last.to.push(last, rows).await;
+        pushed.map_err(|error| error.of_operator(last.operator))
     }
 
     /// Has the operator behind fold in rows as they were read, from the first on, as far as it can,
@@ -120,7 +129,8 @@ impl Routes {
     /// As [`Routes::push`].
     pub(crate) async fn fold(&self, ahead: Ahead<'_>) -> Result<usize, DataflowError> {
         let [route] = &self.to[..] else { return Ok(0) };
-        let rows = route.to.fold(route, ahead).await?;
+        let folded = route.to.fold(route, ahead).await;
+        let rows = folded.map_err(|error| error.of_operator(route.operator))?;
         self.counted.add_out(rows);
         Ok(rows)
     }
@@ -134,7 +144,8 @@ impl Routes {
     ) -> Result<Folded, DataflowError> {
         let [route] = &self.to[..] else { return Ok(Folded::default()) };
         let raw = |key: usize, arg: Option<usize>| raw(route.step.as_deref(), key, arg);
-        let folded = route.to.fold_raw(route, ahead, &raw).await?;
+        let folded = route.to.fold_raw(route, ahead, &raw).await;
+        let folded = folded.map_err(|error| error.of_operator(route.operator))?;
         self.counted.add_out(folded.passed);
         Ok(folded)
     }

@@ -95,7 +95,7 @@ struct Bench {
 
 fn bench(script: Script, delay: i64, idle_timeout_ns: Option<u64>) -> Bench {
     let (clock, bad) = (Arc::new(Hand::default()), Arc::new(BadRows::default()));
-    let context = FlowContext { clock: clock.clone(), bad: bad.clone() };
+    let context = FlowContext { clock: clock.clone(), bad: bad.clone(), origins: Arc::default() };
     let watermark = Some(Watermark { column: 0, delay, idle_timeout_ns });
     let input = Input { table: "t".into(), source: Arc::new(script), watermark };
     let metrics = Arc::new(Metrics::default());

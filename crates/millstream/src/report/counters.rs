@@ -54,7 +54,7 @@ pub struct Counters {
     pub rows_in: u64,
     /// Bytes of Arrow buffers read from sources.
     pub bytes_in: u64,
-    /// Rows given to sinks.
+    /// Rows that have reached sinks.
     pub rows_out: u64,
     /// Rows dropped from a window because they were late.
     pub late: u64,
@@ -111,8 +111,8 @@ pub struct Counters {
     pub busy_ns: u64,
     /// Time in which workers had nothing to do, in nanoseconds.
     pub idle_ns: u64,
-    /// Time in which workers waited for others to take what they had sent, and had nothing else to
-    /// do, in nanoseconds.
+    /// Time in which workers waited for others to take what they had sent, or for a sink, and had
+    /// nothing else to do, in nanoseconds.
     pub backpressured_ns: u64,
     /// Flows read to their end.
     pub flows_done: u64,
@@ -170,7 +170,7 @@ impl Counters {
         Self {
             rows_in: load(&worker.rows_in),
             bytes_in: load(&worker.bytes_in),
-            rows_out: load(&worker.rows_out),
+            rows_out: worker.rows_out(),
             late: load(&worker.late),
             bad: 0,
             frames_sent: load(&worker.frames_out),
@@ -198,7 +198,7 @@ impl Counters {
             processor: ProcessorCounters::of_worker(worker),
             busy_ns: load(&worker.busy_ns),
             idle_ns: load(&worker.idle_ns),
-            backpressured_ns: load(&worker.backpressured_ns),
+            backpressured_ns: worker.waiting_ns(),
             flows_done: load(&worker.flows_done),
             watermark_ms: worker.watermark_ms.load(Ordering::Relaxed),
         }

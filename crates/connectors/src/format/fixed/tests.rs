@@ -37,7 +37,7 @@ fn read(schema: Schema, texts: &[(&str, &str)], bytes: &[u8]) -> (Vec<RecordBatc
     let bad = Arc::new(BadRows::default());
     let target = Arc::new(Target::new(&table, &projection).unwrap());
     let input = Input::new(Box::new(Cursor::new(bytes.to_vec())), "t.bin");
-    let refuser = Refuser { target, bad: Arc::clone(&bad) };
+    let refuser = Refuser { target, bad: Arc::clone(&bad), origins: Arc::default() };
     let mut decoder = FixedDecoder::new(input, given(texts).unwrap(), refuser);
     let mut batches = vec![];
     while let Decoded::Batch(batch) = decoder.decode(3).unwrap() {

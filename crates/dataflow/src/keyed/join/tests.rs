@@ -105,3 +105,21 @@ fn windows_of_few_rows_fire_together() {
     assert_eq!(given.map(|batch| batch.num_rows()).collect::<Vec<_>>(), [256, 256, 256, 232]);
     assert_eq!(state.bytes(), 0);
 }
+
+/// Small windows meet together, and are counted one by one when all of theirs was given out.
+#[test]
+fn windows_that_are_over_are_counted() {
+    let spec = join(JoinKind::Inner, true, false);
+    let mut state = spec.create();
+    let row = |end| (Some(1), 7, end);
+    state.push(0, batch("left", &[row(10), row(20), row(20)])).unwrap();
+    state.push(1, batch("right", &[row(20), row(30)])).unwrap();
+    let mut given = |state: &mut dyn KeyedState, watermark| {
+        while state.advance(watermark, 100).unwrap().is_some() {}
+        state.windows_over()
+    };
+    assert_eq!(given(&mut *state, 9), 0);
+    assert_eq!(given(&mut *state, 20), 2);
+    assert_eq!(given(&mut *state, 20), 0, "once");
+    assert_eq!(given(&mut *state, i64::MAX), 1);
+}
