@@ -133,7 +133,8 @@ impl Connector for FileConnector {
     fn infer(&self, options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
         let options = Reader(options);
         let (blobs, kind) = blobs(options)?;
-        let schema = stored::infer(&blobs[0], kind, options)?;
+        let first = blobs.iter().find(|blob| blob.bytes() > 0).unwrap_or(&blobs[0]);
+        let schema = stored::infer(first, kind, options)?;
         Ok(Some(Arc::new(schema)))
     }
 

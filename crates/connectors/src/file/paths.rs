@@ -1,8 +1,9 @@
 //! From `'path' = '…'` to files: a file, a directory or a glob, in an order that is the same on
 //! every node.
 
+use std::collections::HashSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use dataflow::error::ConnectorError;
 
@@ -53,6 +54,9 @@ pub(super) fn list(path: &str, kind: Option<Kind>) -> Result<Vec<PathBuf>, Conne
         return Err(missing(literal));
     };
     files.sort();
+    let mut seen = HashSet::new();
+    // A link may lead to where another name leads, or round in a circle: each file once.
+    files.retain(|file| fs::canonicalize(file).map_or(true, |file| seen.insert(file)));
     Ok(files)
 }
 
@@ -84,11 +88,32 @@ fn from_glob(pattern: &str) -> Result<Vec<PathBuf>, ConnectorError> {
     let mut files = Vec::new();
     for found in matches {
         let file = found.map_err(|error| io_error(error.path(), error.error()))?;
-        if file.is_file() {
+        if file.is_file() && !is_hidden_from(&file, pattern) {
             files.push(file);
         }
     }
     Ok(files)
+}
+
+/// Whether a wildcard of a pattern has matched a name that is hidden: those are given in full, or
+/// at least with their first letter.
+fn is_hidden_from(file: &Path, pattern: &str) -> bool {
+    let names = |path: &Path| -> Vec<String> {
+        let parts = path.components().filter_map(|part| match part {
+            Component::Normal(name) => Some(name.to_string_lossy().into_owned()),
+            _ => None,
+        });
+        parts.collect()
+    };
+    let special = pattern.find(['*', '?', '[']).unwrap_or(pattern.len());
+    let plain = pattern[..special].rfind('/').map_or(0, |slash| slash + 1);
+    let given = names(Path::new(&pattern[..plain])).len();
+    let first = |name: &str| name.bytes().next();
+    names(file)
+        .iter()
+        .skip(given)
+        .filter(|name| name.starts_with(['.', '_']))
+        .any(|name| !pattern[plain..].split('/').any(|part| first(part) == first(name)))
 }
 
 fn from_directory(directory: &Path, kind: Option<Kind>) -> Result<Vec<PathBuf>, ConnectorError> {

@@ -92,9 +92,10 @@ impl WatchSource {
         };
         // Looked at once, so that a directory that does not exist is reported before anything runs.
         let files = paths::list(&path, Some(kind))?;
-        let target = Arc::new(Target::new(table, projection)?);
+        let mut target = Arc::new(Target::new(table, projection)?);
         if let Some(first) = files.first() {
             stored::source(vec![FileBlob::open(first)?], kind, options, Arc::clone(&target))?;
+            target = target.of_several();
         }
         Ok(Some(Self {
             table: table.clone(),

@@ -1,11 +1,21 @@
 //! Rows one after the other: CSV and newline JSON, for the terminal and for files, and records of
 //! fixed length.
 
+use std::sync::{Arc, LazyLock};
+
+use arrow::array::{Array, ArrayRef, AsArray, make_array};
+use arrow::compute::cast;
 use arrow::csv;
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{
+    DataType, Date32Type, Date64Type, FieldRef, Float64Type, Int64Type, Schema, SchemaRef,
+    TimeUnit, TimestampMicrosecondType, TimestampMillisecondType, TimestampSecondType,
+};
 use arrow::error::ArrowError;
-use arrow::json;
+use arrow::json::writer::{NullableEncoder, make_encoder};
+use arrow::json::{self, Encoder, EncoderFactory, EncoderOptions};
 use arrow::record_batch::RecordBatch;
+use arrow::temporal_conversions::as_datetime;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
 use dataflow::error::ConnectorError;
 
 use super::fixed::Layout;
@@ -19,12 +29,13 @@ pub(crate) struct CsvStyle {
     pub(crate) header: bool,
     pub(crate) delimiter: u8,
     pub(crate) quote: u8,
-    pub(crate) null: String,
+    /// Texts that stand for NULL; the first is written, nothing where there is none.
+    pub(crate) nulls: Vec<String>,
 }
 
 impl Default for CsvStyle {
     fn default() -> Self {
-        Self { header: true, delimiter: b',', quote: b'"', null: String::new() }
+        Self { header: true, delimiter: b',', quote: b'"', nulls: Vec::new() }
     }
 }
 
@@ -57,9 +68,13 @@ impl RowFormat {
     /// Why a value cannot be written.
     pub(crate) fn encode(&self, batch: &RecordBatch, out: &mut Vec<u8>) -> Result<(), String> {
         let written = match self {
+            Self::Csv(style) if !style.nulls.is_empty() => style.encode(batch, out),
             Self::Csv(style) => style.builder().with_header(false).build(out).write(batch),
             Self::Json => {
-                let builder = json::WriterBuilder::new().with_explicit_nulls(true);
+                check_json_times(batch)?;
+                let builder = json::WriterBuilder::new()
+                    .with_explicit_nulls(true)
+                    .with_encoder_factory(Arc::new(Numbers));
                 let mut writer = builder.build::<_, json::writer::LineDelimited>(out);
                 writer.write(batch).and_then(|()| writer.finish())
             }
@@ -74,9 +89,138 @@ impl CsvStyle {
         csv::WriterBuilder::new()
             .with_delimiter(self.delimiter)
             .with_quote(self.quote)
-            .with_null(self.null.clone())
             .with_timestamp_format(TIMESTAMP_FORMAT.to_owned())
     }
+
+    /// Appends rows in which a value that would be read as NULL stands between quotes, which the
+    /// library cannot do for one value.
+    fn encode(&self, batch: &RecordBatch, out: &mut Vec<u8>) -> Result<(), ArrowError> {
+        let options = FormatOptions::default().with_timestamp_format(Some(TIMESTAMP_FORMAT));
+        let null = self.nulls.first().map_or("", String::as_str);
+        let columns: Result<Vec<_>, ArrowError> = batch
+            .columns()
+            .iter()
+            .map(|column| Ok((column, ArrayFormatter::try_new(column.as_ref(), &options)?)))
+            .collect();
+        let columns = columns?;
+        let mut text = String::new();
+        for row in 0..batch.num_rows() {
+            for (index, (column, formatter)) in columns.iter().enumerate() {
+                if index > 0 {
+                    out.push(self.delimiter);
+                }
+                if column.is_null(row) {
+                    out.extend_from_slice(null.as_bytes());
+                    continue;
+                }
+                text.clear();
+                formatter.value(row).write(&mut text)?;
+                self.field(&text, columns.len() == 1, out);
+            }
+            out.push(b'\n');
+        }
+        Ok(())
+    }
+
+    /// Appends a value; `alone`: it is the whole record, which must not be an empty line.
+    fn field(&self, text: &str, alone: bool, out: &mut Vec<u8>) {
+        let marks = [self.delimiter, self.quote, b'\r', b'\n'];
+        let has_marks = text.bytes().any(|byte| marks.contains(&byte));
+        let would_be_null = self.nulls.iter().any(|null| null == text);
+        if !has_marks && !would_be_null && !(alone && text.is_empty()) {
+            return out.extend_from_slice(text.as_bytes());
+        }
+        out.push(self.quote);
+        for byte in text.bytes() {
+            if byte == self.quote {
+                out.push(byte);
+            }
+            out.push(byte);
+        }
+        out.push(self.quote);
+    }
+}
+
+/// Numbers that JSON has no digits for as strings: `"NaN"`, `"Infinity"`, `"-Infinity"`, which are
+/// read again. The library makes nulls of them.
+#[derive(Debug)]
+struct Numbers;
+
+impl EncoderFactory for Numbers {
+    fn make_default_encoder<'a>(
+        &self,
+        field: &'a FieldRef,
+        array: &'a dyn Array,
+        _options: &'a EncoderOptions,
+    ) -> Result<Option<NullableEncoder<'a>>, ArrowError> {
+        if !array.data_type().is_floating() {
+            return Ok(None);
+        }
+        let wide = cast(array, &DataType::Float64)?;
+        let values: Vec<f64> = wide.as_primitive::<Float64Type>().values().to_vec();
+        if values.iter().all(|value| value.is_finite()) {
+            return Ok(None);
+        }
+        let finite = make_encoder(field, array, &PLAIN)?;
+        let encoder = Box::new(MaybeFinite { values, finite });
+        Ok(Some(NullableEncoder::new(encoder, array.nulls().cloned())))
+    }
+}
+
+/// How finite numbers are written.
+static PLAIN: LazyLock<EncoderOptions> = LazyLock::new(EncoderOptions::default);
+
+struct MaybeFinite<'a> {
+    values: Vec<f64>,
+    finite: NullableEncoder<'a>,
+}
+
+impl Encoder for MaybeFinite<'_> {
+    fn encode(&mut self, row: usize, out: &mut Vec<u8>) {
+        let word: &[u8] = match self.values[row] {
+            value if value.is_nan() => b"\"NaN\"",
+            f64::INFINITY => b"\"Infinity\"",
+            f64::NEG_INFINITY => b"\"-Infinity\"",
+            _ => return self.finite.encode(row, out),
+        };
+        out.extend_from_slice(word);
+    }
+}
+
+/// Refuses points in time beyond the calendar: the library would write its error as the value.
+fn check_json_times(batch: &RecordBatch) -> Result<(), String> {
+    let schema = batch.schema();
+    let mut columns = schema.fields().iter().zip(batch.columns());
+    match columns.find_map(|(field, column)| Some((field, beyond_calendar(column)?))) {
+        None => Ok(()),
+        Some((field, value)) => Err(format!(
+            "column '{}': {value} is a point in time beyond the calendar",
+            field.name()
+        )),
+    }
+}
+
+/// A time in a column, or within its values, that no date can name.
+fn beyond_calendar(column: &ArrayRef) -> Option<i64> {
+    let of = column.data_type();
+    if of.is_nested() || matches!(of, DataType::Dictionary(..)) {
+        let data = column.to_data();
+        return data
+            .child_data()
+            .iter()
+            .find_map(|child| beyond_calendar(&make_array(child.clone())));
+    }
+    let known = match of {
+        DataType::Date32 => as_datetime::<Date32Type>,
+        DataType::Date64 => as_datetime::<Date64Type>,
+        DataType::Timestamp(TimeUnit::Second, _) => as_datetime::<TimestampSecondType>,
+        DataType::Timestamp(TimeUnit::Millisecond, _) => as_datetime::<TimestampMillisecondType>,
+        DataType::Timestamp(TimeUnit::Microsecond, _) => as_datetime::<TimestampMicrosecondType>,
+        _ => return None,
+    };
+    let ticks = cast(column, &DataType::Int64).ok()?;
+    let mut ticks = ticks.as_primitive::<Int64Type>().iter().flatten();
+    ticks.find(|ticks| known(*ticks).is_none())
 }
 
 /// Refuses columns that CSV has no text for.

@@ -1,7 +1,8 @@
 //! What a column of text may be meant to be.
 
 use arrow::array::{ArrayRef, AsArray};
-use arrow::datatypes::{DataType, Field, TimeUnit};
+use arrow::compute::kernels::cast_utils::Parser;
+use arrow::datatypes::{DataType, Field, Int64Type, TimeUnit};
 
 use super::rows::convert;
 
@@ -19,6 +20,8 @@ pub(crate) fn narrowest(text: &ArrayRef) -> DataType {
         let field = Field::new("", data_type.clone(), true);
         convert(text, &field, &mut refused).is_ok() && refused.is_empty()
     };
+    // Read as it is written: 1.0 was meant to have a fraction.
+    let whole = |text: &&str| <Int64Type as Parser>::parse(text.trim_ascii()).is_some();
     let words =
         |text: &&str| text.eq_ignore_ascii_case("true") || text.eq_ignore_ascii_case("false");
     if values.iter().all(words) {
@@ -27,7 +30,10 @@ pub(crate) fn narrowest(text: &ArrayRef) -> DataType {
     if values.iter().all(|text| text.len() == 10) && holds(&DataType::Date32) {
         return DataType::Date32;
     }
-    [DataType::Int64, DataType::Float64, DataType::Timestamp(unit_of(&values), None)]
+    if values.iter().all(whole) {
+        return DataType::Int64;
+    }
+    [DataType::Float64, DataType::Timestamp(unit_of(&values), None)]
         .into_iter()
         .find(holds)
         .unwrap_or(DataType::Utf8)

@@ -99,6 +99,35 @@ impl Input {
         self.ended
     }
 
+    /// Passes the mark of UTF-8 that may stand before the first byte of a text; another encoding is
+    /// refused. [`Filled::Later`]: it cannot be told yet.
+    pub(crate) fn pass_mark(&mut self) -> Result<Filled, ConnectorError> {
+        const MARK: &[u8] = b"\xef\xbb\xbf";
+        const WIDE: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
+        loop {
+            let ahead = self.ahead();
+            if ahead.starts_with(MARK) {
+                self.pass(MARK.len());
+                return Ok(Filled::More);
+            }
+            if WIDE.iter().any(|mark| ahead.starts_with(mark)) {
+                return Err(ConnectorError::Io {
+                    place: self.name.clone(),
+                    message: "its text is UTF-16 or UTF-32; UTF-8 is read".into(),
+                    hint: Some("`iconv -f UTF-16 -t UTF-8` turns it into UTF-8".into()),
+                });
+            }
+            let may_be = |mark: &[u8]| mark.starts_with(ahead);
+            if !may_be(MARK) && !WIDE.iter().any(|mark| may_be(mark)) {
+                return Ok(Filled::More);
+            }
+            match self.fill(1)? {
+                Filled::More => {}
+                filled => return Ok(filled),
+            }
+        }
+    }
+
     /// Reads on. `record` is the one that is being read, for the message of an error.
     pub(crate) fn fill(&mut self, record: u64) -> Result<Filled, ConnectorError> {
         if self.ended {

@@ -24,6 +24,7 @@ use fabric::Clock;
 pub(crate) mod compression;
 pub(crate) mod csv;
 pub(crate) mod encode;
+mod fit;
 pub(crate) mod fixed;
 pub(crate) mod infer;
 pub(crate) mod input;
@@ -33,6 +34,7 @@ pub(crate) mod rows;
 #[cfg(test)]
 mod tests;
 pub(crate) mod typed;
+pub(crate) mod unpack;
 mod unzstd;
 
 pub(crate) use compression::Compression;

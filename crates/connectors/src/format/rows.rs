@@ -8,10 +8,9 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, Int64Array, StringArray, TimestampMillisecondArray,
+    Array, ArrayRef, BooleanArray, Int64Array, StringArray, TimestampMillisecondArray,
 };
-use arrow::buffer::BooleanBuffer;
-use arrow::compute::{CastOptions, can_cast_types, cast, cast_with_options, filter_record_batch};
+use arrow::compute::{can_cast_types, cast, filter_record_batch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::error::ArrowError;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
@@ -22,6 +21,7 @@ use dataflow::error::ConnectorError;
 use dataflow::origins::Origins;
 use dataflow::source::FlowContext;
 
+use super::fit::{Fitted, Texts, fit};
 use crate::options::{Reader, nearest, sql_type};
 
 /// What every source of bytes knows of a row beside its columns.
@@ -66,6 +66,8 @@ pub(crate) struct Target {
     pub(crate) projected: SchemaRef,
     /// Whether a bad row ends the query.
     strict: bool,
+    /// Whether the bytes may lack columns that can be null, as others of the table have them.
+    may_lack: bool,
 }
 
 impl Target {
@@ -94,6 +96,43 @@ impl Target {
             outputs: projection.iter().map(|index| all[*index]).collect(),
             projected: Arc::new(projected),
             strict: on_bad == Some(1),
+            may_lack: false,
+        })
+    }
+
+    /// The same for files among which each column has been found: one that lacks a column has
+    /// NULL there.
+    pub(crate) fn of_several(&self) -> Arc<Self> {
+        let outputs = self.outputs.clone();
+        let [declared, projected] = [&self.declared, &self.projected].map(Arc::clone);
+        let (table, strict) = (self.table.clone(), self.strict);
+        Arc::new(Self { table, declared, outputs, projected, strict, may_lack: true })
+    }
+
+    /// The position of each declared column among `names`, by name: as written, else without regard
+    /// to case. `None`: it is not there, and NULL.
+    ///
+    /// # Errors
+    /// When one is missing that must be there.
+    pub(crate) fn match_columns(
+        &self,
+        names: &[String],
+        place: &str,
+    ) -> Result<Vec<Option<usize>>, ConnectorError> {
+        let found = find_columns(&self.declared, names);
+        let missing = found
+            .iter()
+            .zip(self.declared.fields())
+            .find(|(found, field)| found.is_none() && !(self.may_lack && field.is_nullable()));
+        let Some((_, field)) = missing else { return Ok(found) };
+        let name = field.name();
+        Err(ConnectorError::Column {
+            column: name.clone(),
+            message: format!("{place} has no such column"),
+            hint: Some(match nearest(name, names.iter().map(String::as_str)) {
+                Some(near) => format!("did you mean '{near}'?"),
+                None => format!("its columns are {}", names.join(", ")),
+            }),
         })
     }
 
@@ -214,7 +253,8 @@ impl Refuser {
         let outputs = (0..declared.fields().len()).map(Output::Column).collect();
         let projected = Arc::clone(&declared);
         let table = String::new();
-        let target = Target { table, declared, outputs, projected, strict: false };
+        let (strict, may_lack) = (false, false);
+        let target = Target { table, declared, outputs, projected, strict, may_lack };
         Self { target: Arc::new(target), bad: Arc::default(), origins: Arc::default() }
     }
 
@@ -314,19 +354,22 @@ pub(crate) fn convert(
     field: &Field,
     refused: &mut Vec<Refused>,
 ) -> Result<ArrayRef, ArrowError> {
-    let column = if array.data_type() == field.data_type() {
-        Arc::clone(array)
-    } else {
-        let safe = CastOptions { safe: true, format_options: FormatOptions::default() };
-        let column = cast_with_options(array, field.data_type(), &safe)?;
-        let lost = lost_rows(array, &column)?;
-        if lost.count_set_bits() > 0 {
-            let shown = ArrayFormatter::try_new(array, &FormatOptions::default())?;
-            let reason = |row| not_valid(field, &shown.value(row).to_string());
-            refused.extend(lost.set_indices().map(|row| Refused { row, reason: reason(row) }));
-        }
-        column
-    };
+    convert_from(array, field, Texts::Plain, refused)
+}
+
+/// The same, where texts are what `texts` says.
+pub(super) fn convert_from(
+    array: &ArrayRef,
+    field: &Field,
+    texts: Texts,
+    refused: &mut Vec<Refused>,
+) -> Result<ArrayRef, ArrowError> {
+    let Fitted { column, lost } = fit(array, field.data_type(), texts)?;
+    if let Some(lost) = lost {
+        let shown = ArrayFormatter::try_new(array, &FormatOptions::default())?;
+        let reason = |row| not_valid(field, &shown.value(row).to_string());
+        refused.extend(lost.set_indices().map(|row| Refused { row, reason: reason(row) }));
+    }
     if !field.is_nullable() && column.null_count() > 0 {
         refused.extend((0..array.len()).filter(|row| array.is_null(*row)).map(|row| Refused {
             row,
@@ -336,32 +379,26 @@ pub(crate) fn convert(
     Ok(column)
 }
 
-/// The reason for a value that the declared type cannot hold.
-pub(crate) fn not_valid(field: &Field, value: &str) -> String {
-    format!("column '{}': '{value}' is not a valid {}", field.name(), sql_type(field.data_type()))
+/// Values that are known to fit, or nulls, in another type.
+pub(crate) fn fitted(array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef, ArrowError> {
+    fit(array, data_type, Texts::Plain).map(|fitted| fitted.column)
 }
 
-/// The rows whose value did not survive: a null that was none, a fraction that was cut off.
-fn lost_rows(from: &ArrayRef, to: &ArrayRef) -> Result<BooleanBuffer, ArrowError> {
-    let rows = from.len();
-    let valid = |array: &ArrayRef| match array.logical_nulls() {
-        Some(nulls) => nulls.inner().clone(),
-        None => BooleanBuffer::new_set(rows),
-    };
-    let mut lost = if to.null_count() > from.logical_null_count() {
-        &valid(from) & &!&valid(to)
-    } else {
-        BooleanBuffer::new_unset(rows)
-    };
-    if from.data_type().is_floating() && to.data_type().is_integer() {
-        let wide = cast_with_options(from, &DataType::Float64, &CastOptions::default())?;
-        let whole = wide.as_primitive::<arrow::datatypes::Float64Type>();
-        let cut = BooleanBuffer::collect_bool(rows, |row| {
-            to.is_valid(row) && whole.value(row).fract() != 0.0
-        });
-        lost = &lost | &cut;
+/// Letters of a value that are shown in a reason.
+const SHOWN_LETTERS_MAX: usize = 200;
+
+/// A value or message as far as a reason shows it.
+pub(super) fn clipped(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(SHOWN_LETTERS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
+        None => text.into(),
     }
-    Ok(lost)
+}
+
+/// The reason for a value that the declared type cannot hold.
+pub(crate) fn not_valid(field: &Field, value: &str) -> String {
+    let value = clipped(value);
+    format!("column '{}': '{value}' is not a valid {}", field.name(), sql_type(field.data_type()))
 }
 
 /// A row as text, for a row that never was any.
@@ -373,32 +410,32 @@ pub(crate) fn shown(batch: &RecordBatch, row: usize) -> Result<String, ArrowErro
     Ok(values.collect::<Result<Vec<_>, _>>()?.join(","))
 }
 
-/// The position of each declared column among `names`, by name: as written, else without regard to
-/// case.
-pub(crate) fn match_columns(
+/// The position of each declared column among `names`, where it is there.
+pub(crate) fn find_columns(declared: &Schema, names: &[String]) -> Vec<Option<usize>> {
+    let place = |field: &Arc<Field>| {
+        let name = field.name();
+        let written = names.iter().position(|other| other == name);
+        written.or_else(|| names.iter().position(|other| other.eq_ignore_ascii_case(name)))
+    };
+    declared.fields().iter().map(place).collect()
+}
+
+/// Whether each declared column is in one of several schemas.
+pub(crate) fn all_found<'a>(
     declared: &Schema,
-    names: &[String],
-    place: &str,
-) -> Result<Vec<usize>, ConnectorError> {
-    declared
-        .fields()
-        .iter()
-        .map(|field| {
-            let name = field.name();
-            names
-                .iter()
-                .position(|other| other == name)
-                .or_else(|| names.iter().position(|other| other.eq_ignore_ascii_case(name)))
-                .ok_or_else(|| ConnectorError::Column {
-                    column: name.clone(),
-                    message: format!("{place} has no such column"),
-                    hint: Some(match nearest(name, names.iter().map(String::as_str)) {
-                        Some(near) => format!("did you mean '{near}'?"),
-                        None => format!("its columns are {}", names.join(", ")),
-                    }),
-                })
-        })
-        .collect()
+    schemas: impl IntoIterator<Item = &'a Schema>,
+) -> bool {
+    let mut left: Vec<usize> = (0..declared.fields().len()).collect();
+    for schema in schemas {
+        let found = find_columns(declared, &names_of(schema));
+        left.retain(|column| found[*column].is_none());
+    }
+    left.is_empty()
+}
+
+/// The names of the columns of a schema.
+pub(crate) fn names_of(schema: &Schema) -> Vec<String> {
+    schema.fields().iter().map(|field| field.name().clone()).collect()
 }
 
 /// Refuses a declared type that nothing in a file of type `from` can become.

@@ -7,14 +7,14 @@ use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use arrow::array::ArrayRef;
+use arrow::array::{ArrayRef, new_null_array};
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
 
 use super::rows::{
-    Origin, Refuser, Target, check_castable, convert, is_text, match_columns, shown, unfit,
+    Origin, Refuser, Target, check_castable, convert, is_text, names_of, shown, unfit,
 };
 use crate::options::sql_type;
 
@@ -23,12 +23,13 @@ use crate::options::sql_type;
 pub(crate) struct Mapping {
     /// The declared columns that are read.
     declared: Vec<usize>,
-    /// The data's column of each.
-    data: Vec<usize>,
+    /// The data's column of each, where it has one.
+    data: Vec<Option<usize>>,
 }
 
 impl Mapping {
-    /// Every declared column must be there, whether it is read or not.
+    /// Every declared column must be there, whether it is read or not, unless files of the table may
+    /// [lack](Target::of_several) some.
     ///
     /// # Errors
     /// When one is missing or cannot become what is declared. `place` has the columns of `schema`.
@@ -37,10 +38,11 @@ impl Mapping {
         schema: &Schema,
         place: &str,
     ) -> Result<Self, ConnectorError> {
-        let names: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
-        let all = match_columns(&target.declared, &names, place)?;
+        let all = target.match_columns(&names_of(schema), place)?;
         for (field, column) in target.declared.fields().iter().zip(&all) {
-            check_type(field, schema.field(*column).data_type(), place)?;
+            if let Some(column) = column {
+                check_type(field, schema.field(*column).data_type(), place)?;
+            }
         }
         let declared = target.columns_read();
         let data = declared.iter().map(|index| all[*index]).collect();
@@ -49,7 +51,7 @@ impl Mapping {
 
     /// The data's columns that are read, each once, in the data's order.
     pub(crate) fn columns_read(&self) -> Vec<usize> {
-        let mut read = self.data.clone();
+        let mut read: Vec<usize> = self.data.iter().flatten().copied().collect();
         read.sort_unstable();
         read.dedup();
         read
@@ -58,7 +60,7 @@ impl Mapping {
     /// The data's column of a declared one that is read.
     pub(crate) fn column_of(&self, declared: usize) -> Option<usize> {
         let index = self.declared.binary_search(&declared).ok()?;
-        self.data.get(index).copied()
+        self.data.get(index).copied().flatten()
     }
 
     /// The rows of a batch of [`columns_read`](Self::columns_read). `first` is the number of its
@@ -77,8 +79,11 @@ impl Mapping {
             .iter()
             .zip(&self.data)
             .map(|(declared, data)| {
-                let position = read.partition_point(|column| column < data);
                 let field = refuser.target.declared.field(*declared);
+                let Some(data) = data else {
+                    return Ok(new_null_array(field.data_type(), batch.num_rows()));
+                };
+                let position = read.partition_point(|column| column < data);
                 convert(batch.column(position), field, &mut refused)
             })
             .collect();
@@ -124,18 +129,21 @@ fn check_type(field: &Field, from: &DataType, place: &str) -> Result<(), Connect
 }
 
 /// Runs a reader of damaged bytes. The libraries check most of what they read and stop with a panic
-/// at some of the rest; it is the bytes that are at fault, and the other queries of the process go
-/// on.
+/// at some of the rest: that is said to be the bug that it is, and the other queries of the process
+/// go on.
 pub(crate) fn guarded<T, E: std::fmt::Display>(
     read: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(read)) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(error.to_string()),
-        Err(panic) => Err(match panic.downcast_ref::<String>() {
-            Some(message) => message.clone(),
-            None => panic.downcast_ref::<&str>().map_or("unreadable", |text| text).to_owned(),
-        }),
+        Err(panic) => {
+            let said = match panic.downcast_ref::<String>() {
+                Some(message) => message,
+                None => panic.downcast_ref::<&str>().copied().unwrap_or("it did not say why"),
+            };
+            Err(format!("its reader gave up ({said}): this is a bug, please report it"))
+        }
     }
 }
 

@@ -12,13 +12,22 @@ use bytes::Bytes;
 use dataflow::error::ConnectorError;
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
 
-use super::{Blob, Near, look, read_exactly};
+use super::{Blob, Near, look, of_several, read_exactly};
 use crate::format::ipc::{Context, Frame, MAGIC, damaged, frame, rows_of, schema_of};
 use crate::format::typed::{Mapping, plain};
 use crate::format::{Refuser, Target};
 
 /// Bytes behind the footer: its length and the magic.
 const TRAILER_BYTES: usize = 10;
+
+/// Bytes of the magic and the padding that it has at least.
+const MAGIC_BYTES: usize = 8;
+
+/// Bytes that are looked at for the schema.
+const HEAD_BYTES: usize = 128;
+
+/// Bytes between messages at most: what makes them begin at a multiple, and the end mark.
+const GAP_BYTES_MAX: u64 = 72;
 
 /// Whether a blob is a file with a footer, and not a stream.
 pub(super) fn is_file(blob: &dyn Blob) -> Result<bool, ConnectorError> {
@@ -73,11 +82,46 @@ impl Footer {
                 Iterator::flatten(blocks.into_iter()).map(block).collect();
             blocks.ok_or_else(outside)
         };
-        Ok(Self {
+        let footer = Self {
             schema: schema_of(footer.schema().ok_or("its footer has no schema")?)?,
             dictionaries: blocks(footer.dictionaries())?,
             batches: blocks(footer.recordBatches())?,
-        })
+        };
+        footer.check_places(blob, begin)?;
+        Ok(footer)
+    }
+
+    /// Refuses a footer that names a message twice, or leaves one out: its messages fill the file
+    /// from the schema to the footer, which begins at `end`.
+    fn check_places(&self, blob: &dyn Blob, end: u64) -> Result<(), String> {
+        let look_at = usize::try_from(end).unwrap_or(usize::MAX).min(HEAD_BYTES);
+        let head = read_exactly(blob, 0, look_at).map_err(|error| error.to_string())?;
+        let word = |at: usize| head.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
+        // Behind the magic and what makes it as long as a multiple is the schema, with its length
+        // in front and no body.
+        let schema = (MAGIC_BYTES..).step_by(4).find(|at| word(*at) != Some(0));
+        let schema = schema.unwrap_or(MAGIC_BYTES);
+        let mut at = schema as u64
+            + match word(schema) {
+                Some(u32::MAX) => 8 + u64::from(word(schema + 4).unwrap_or(0)),
+                length => 4 + u64::from(length.unwrap_or(0)),
+            };
+        let mut all: Vec<&Block> = self.dictionaries.iter().chain(&self.batches).collect();
+        all.sort_by_key(|block| block.offset);
+        for block in all {
+            if block.offset < at {
+                return Err("its footer names bytes twice".into());
+            }
+            if block.offset - at > GAP_BYTES_MAX {
+                return Err(format!("its footer leaves out {} bytes", block.offset - at));
+            }
+            at = block.offset + block.bytes as u64;
+        }
+        match end.checked_sub(at) {
+            Some(left) if left <= GAP_BYTES_MAX => Ok(()),
+            Some(left) => Err(format!("its footer leaves out {left} bytes")),
+            None => Err("its footer points outside of the file".into()),
+        }
     }
 }
 
@@ -176,10 +220,12 @@ impl IpcSource {
         blobs: Vec<Arc<dyn Blob>>,
         target: Arc<Target>,
     ) -> Result<Self, ConnectorError> {
+        let footers: Result<Vec<_>, _> = blobs.iter().map(|blob| Footer::read(&**blob)).collect();
+        let footers = footers?;
+        let target = of_several(target, footers.iter().map(|footer| footer.schema.as_ref()));
         let mut files = Vec::with_capacity(blobs.len());
         let mut flows = Vec::new();
-        for blob in blobs {
-            let footer = Footer::read(&*blob)?;
+        for (blob, footer) in blobs.into_iter().zip(footers) {
             let mapping = Mapping::new(&target, &footer.schema, &blob.name())?;
             flows.extend((0..footer.batches.len()).map(|batch| (files.len(), batch)));
             let (context, firsts) = Default::default();

@@ -20,6 +20,7 @@ use dataflow::source::{FlowContext, Next, Source};
 use fabric::Clock;
 
 use crate::format::input::read_error;
+use crate::format::rows::all_found;
 use crate::format::{Compression, Format, Input, Kind, Target};
 use crate::options::{Reader, refuse};
 
@@ -155,6 +156,18 @@ pub(crate) fn source(
         Layout::ArrowFile => Arc::new(ipc::IpcSource::open(blobs, target)?),
         Layout::Parquet => Arc::new(parquet::ParquetSource::open(blobs, target)?),
     })
+}
+
+/// The target of several blobs, each of which may lack columns that another one has; one blob, or
+/// several that lack the same column, must have all.
+fn of_several<'a>(
+    target: Arc<Target>,
+    schemas: impl ExactSizeIterator<Item = &'a Schema>,
+) -> Arc<Target> {
+    match schemas.len() > 1 && all_found(&target.declared, schemas) {
+        true => target.of_several(),
+        false => target,
+    }
 }
 
 /// The columns of a blob: its own, or those that its first records suggest.

@@ -6,7 +6,7 @@ use arrow::datatypes::SchemaRef;
 use dataflow::error::ConnectorError;
 use dataflow::source::{Flow, FlowContext, FlowInfo, Source};
 
-use super::{Blob, POLL_NS, beginning, input};
+use super::{Blob, POLL_NS, beginning, input, of_several};
 use crate::format::{Compression, DecoderFlow, Format, Refuser, Target};
 
 /// Blobs that are read in order.
@@ -26,12 +26,29 @@ impl TextSource {
         target: Arc<Target>,
     ) -> Result<Self, ConnectorError> {
         format.check(&target.declared)?;
-        let source = Self { blobs, format, packed, target };
-        if let Some(blob) = source.blobs.first() {
-            let refuser = Refuser::silent(&source.target);
-            source.format.decoder(beginning(blob, packed)?, refuser).start()?;
+        let mut source = Self { blobs, format, packed, target };
+        // Nothing can be seen of columns in an empty file.
+        let first = source.blobs.iter().find(|blob| blob.bytes() > 0).or(source.blobs.first());
+        let Some(first) = first.cloned() else { return Ok(source) };
+        let several = source.blobs.len() > 1;
+        match source.start(&first) {
+            Ok(()) if several => source.target = source.target.of_several(),
+            Err(ConnectorError::Column { .. }) if several => {
+                let files = source.blobs.iter().filter(|blob| blob.bytes() > 0);
+                let schemas = files.map(|blob| source.format.infer(beginning(blob, packed)?));
+                let schemas = schemas.collect::<Result<Vec<_>, _>>()?;
+                source.target = of_several(source.target, schemas.iter());
+                source.start(&first)?;
+            }
+            started => started?,
         }
         Ok(source)
+    }
+
+    /// Looks at the beginning of a blob.
+    fn start(&self, blob: &Arc<dyn Blob>) -> Result<(), ConnectorError> {
+        let refuser = Refuser::silent(&self.target);
+        self.format.decoder(beginning(blob, self.packed)?, refuser).start().map(drop)
     }
 }
 

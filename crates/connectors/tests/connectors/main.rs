@@ -3,10 +3,12 @@
 
 mod bed;
 mod corpus;
+mod crafted;
 mod damaged;
 mod fixed;
 mod flight;
 mod generator;
+mod hostile;
 mod http;
 mod object;
 mod packed;

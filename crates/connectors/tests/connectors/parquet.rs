@@ -123,6 +123,23 @@ fn a_file_that_is_not_whole_is_named() {
 }
 
 #[test]
+fn a_column_that_one_file_lacks_is_null_there() {
+    let scratch = Scratch::new("parquet-lacks");
+    write(&scratch.path("1.parquet"), &sample(2).project(&[0]).unwrap());
+    write(&scratch.path("2.parquet"), &sample(2).project(&[0, 2]).unwrap());
+    let path = scratch.path("*.parquet");
+    let table_of = |fields: &[(&str, DataType)]| table(&columns(fields), &[("path", &path)]);
+    let both = table_of(&[("id", BIGINT), ("name", VARCHAR)]);
+    let source_of = |table| source(&FileConnector, table).unwrap();
+    let all = read(&*source_of(&both), 1, &context());
+    assert_eq!(rows(&all), ["0|NULL", "1|NULL", "0|n0", "1|n1"]);
+    let names = read(&*FileConnector.source(&both, &[1]).unwrap(), 1, &context());
+    assert_eq!(rows(&names), ["NULL", "NULL", "n0", "n1"]);
+    let error = refused(source(&FileConnector, &table_of(&[("delay", DOUBLE)])));
+    assert!(matches!(&error, ConnectorError::Column { column, .. } if column == "delay"));
+}
+
+#[test]
 fn a_schema_that_does_not_fit_is_reported_before_anything_runs() {
     let scratch = Scratch::new("parquet-schema");
     let path = scratch.path("t.parquet");

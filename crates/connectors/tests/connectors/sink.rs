@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float64Array, StringArray, TimestampMillisecondArray};
+use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray, TimestampMillisecondArray};
 use arrow::record_batch::RecordBatch;
 use connectors::{Blackhole, FileConnector};
 use dataflow::connector::Connector;
@@ -46,6 +46,54 @@ fn what_is_written_reads_back_in_every_format() {
                 NA,-2.0,1970-01-01 00:00:01.250\n\
                 ü,NA,1970-01-01 00:00:02\n";
     assert_eq!(csv, text);
+}
+
+#[test]
+fn a_text_that_stands_for_null_is_quoted_and_read_again() {
+    let scratch = Scratch::new("sink-null");
+    let texts: ArrayRef = Arc::new(StringArray::from(vec![Some("NA"), None, Some(""), Some("-")]));
+    let numbers: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), Some(0), None, Some(0)]));
+    let sample = batch(&[("text", texts), ("number", numbers)]);
+    let options = [("path", &*scratch.path("t.csv")), ("csv.null", "NA,0,-")];
+    let table = table(&sample.schema(), &options);
+    let mut writer = FileConnector.sink(&table).unwrap().open(0).unwrap();
+    writer.write(&sample).unwrap();
+    writer.commit().unwrap();
+    let written = fs::read_to_string(scratch.path("t.csv")).unwrap();
+    assert_eq!(written, "text,number\n\"NA\",1\nNA,\"0\"\n,NA\n\"-\",\"0\"\n");
+    let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context());
+    assert_eq!(rows(&read), rows(&sample));
+}
+
+#[test]
+fn json_has_words_for_numbers_without_digits_and_none_for_times_beyond_the_calendar() {
+    let scratch = Scratch::new("sink-json");
+    let values: ArrayRef = Arc::new(Float64Array::from(vec![
+        Some(f64::INFINITY),
+        Some(f64::NEG_INFINITY),
+        Some(f64::NAN),
+        None,
+        Some(1.5),
+    ]));
+    let sample = batch(&[("value", values)]);
+    let path = scratch.path("t.json");
+    let json = table(&sample.schema(), &[("path", &path)]);
+    let mut writer = FileConnector.sink(&json).unwrap().open(0).unwrap();
+    writer.write(&sample).unwrap();
+    writer.commit().unwrap();
+    let words = ["\"Infinity\"", "\"-Infinity\"", "\"NaN\"", "null", "1.5"];
+    let lines: String = words.map(|word| format!("{{\"value\":{word}}}\n")).concat();
+    assert_eq!(fs::read_to_string(&path).unwrap(), lines);
+    let read = read(&*source(&FileConnector, &json).unwrap(), 1, &context());
+    assert_eq!(rows(&read), ["inf", "-inf", "NaN", "NULL", "1.5"]);
+    let far: ArrayRef = Arc::new(TimestampMillisecondArray::from(vec![0, i64::MAX]));
+    let sample = batch(&[("at", far)]);
+    for name in ["t.json", "t.csv"] {
+        let table = table(&sample.schema(), &[("path", &scratch.path(name))]);
+        let mut writer = FileConnector.sink(&table).unwrap().open(0).unwrap();
+        let error = refused(writer.write(&sample).and_then(|()| writer.flush()));
+        assert!(error.to_string().contains("9223372036854775807"), "{error}");
+    }
 }
 
 #[test]

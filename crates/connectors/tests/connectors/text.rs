@@ -1,6 +1,7 @@
 //! CSV and JSON, read.
 
 use std::fmt::Write;
+use std::fs;
 use std::sync::Arc;
 
 use arrow::array::{Array, AsArray};
@@ -176,7 +177,9 @@ fn globs_and_directories_are_sorted_and_files_are_flows() {
     };
     assert_eq!(names(&scratch.path("")), ["a.csv", "b.csv"]);
     assert_eq!(names(&scratch.path("[a-z].csv")), ["a.csv", "b.csv"]);
-    assert_eq!(names(&scratch.path("*.csv")), ["_hidden.csv", "a.csv", "b.csv"]);
+    assert_eq!(names(&scratch.path("*.csv")), ["a.csv", "b.csv"]);
+    assert_eq!(names(&scratch.path("_*.csv")), ["_hidden.csv"]);
+    assert_eq!(names(&scratch.path("_hidden.csv")), ["_hidden.csv"]);
     let source_of = |path: &str| source(&FileConnector, &table(&schema, &[("path", path)]));
     let flows = source_of(&scratch.path("?.csv")).unwrap().flows(1, None).unwrap();
     assert_eq!(flows.len(), 2);
@@ -308,16 +311,178 @@ fn a_quote_that_swallows_too_much_gives_back_the_lines_behind_it() {
 }
 
 #[test]
-fn a_file_without_line_ends_is_refused_at_the_bound() {
+fn a_line_that_is_too_long_is_a_bad_row_and_its_neighbours_are_read() {
     let scratch = Scratch::new("bounds");
-    let schema = columns(&[("a", VARCHAR)]);
-    let head = "a\n\"";
-    let csv = scratch.write("t.csv", head.to_owned() + &"x".repeat(RECORD_BYTES_MAX + 2));
-    let json = scratch.write("t.json", "x".repeat(LINE_BYTES_MAX + (2 << 20)));
-    for path in [csv, json] {
-        let source = source(&FileConnector, &table(&schema, &[("path", &path)])).unwrap();
-        let error = refused(try_read_flow(&*source, 0, &context()));
-        assert!(error.to_string().contains("no line ends within"), "{error}");
+    let schema = columns(&[("a", VARCHAR), ("record", BIGINT)]);
+    let long = |bytes: usize| "x".repeat(bytes + (3 << 20));
+    let csv = long(RECORD_BYTES_MAX);
+    let json = long(LINE_BYTES_MAX);
+    let reasons = [RECORD_BYTES_MAX, LINE_BYTES_MAX]
+        .map(|bytes| format!("the line is longer than {bytes} bytes"));
+    for (name, text, reason) in [
+        ("t.csv", format!("a\n1\n{csv}\n2\n\"{csv}\"\n3\n"), &reasons[0]),
+        ("t.csv", format!("a\n1\n{csv}\n2\n\"{csv}"), &reasons[0]),
+        ("t.json", format!("{{\"a\":1}}\n{json}\n{{\"a\":2}}\n{json}\n{{\"a\":3}}"), &reasons[1]),
+        ("t.json", format!("{{\"a\":1}}\n{json}\n{{\"a\":2}}\n{json}"), &reasons[1]),
+    ] {
+        let last = text.ends_with('x');
+        let path = scratch.write(name, text);
+        let mut table = table(&schema, &[("path", &path)]);
+        table.metadata.insert(1, "record".into());
+        let context = context();
+        let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+        let line = |line: usize| line + usize::from(name == "t.csv");
+        let expected: Vec<String> = [1, 3, 5][..if last { 2 } else { 3 }]
+            .iter()
+            .zip(1..)
+            .map(|(at, value)| format!("{value}|{}", line(*at)))
+            .collect();
+        assert_eq!(rows(&read), expected, "{name}");
+        let bad = bad(&context);
+        assert_eq!(bad.len(), 2, "{name}");
+        for (bad, at) in bad.iter().zip([2, 4]) {
+            assert_eq!((&bad.0, &bad.1), (&format!("{name}:{}", line(at)), reason));
+            assert!(bad.2.len() < 300, "{}", bad.2.len());
+        }
+    }
+}
+
+#[test]
+fn the_mark_of_an_encoding_is_passed_and_other_encodings_are_named() {
+    let scratch = Scratch::new("marks");
+    let wide = |text: &str| -> Vec<u8> {
+        let units = "\u{feff}".encode_utf16().chain(text.encode_utf16());
+        units.flat_map(u16::to_le_bytes).collect()
+    };
+    let texts = [("t.csv", "a\n\"1\"\n"), ("t.json", "{\"a\":\"1\"}\n")];
+    for (name, text) in texts {
+        let path = scratch.write(name, format!("\u{feff}{text}"));
+        let table = table(&columns(&[("a", VARCHAR)]), &[("path", &path)]);
+        let inferred = FileConnector.infer(&table.options).unwrap().unwrap();
+        assert_eq!(inferred.field(0).name(), "a");
+        let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context());
+        assert_eq!(rows(&read), ["1"], "{name}");
+        scratch.write(name, wide(text));
+        let error = match source(&FileConnector, &table) {
+            Ok(source) => refused(try_read_flow(&*source, 0, &context())),
+            Err(error) => error,
+        };
+        assert!(error.to_string().contains("its text is UTF-16"), "{error}");
+        assert!(hint(&error).contains("iconv"), "{error}");
+    }
+    let path = scratch.write("t.csv", "\u{feff}\"1\",x\n2,y\n");
+    let options = [("path", &*path), ("csv.header", "false")];
+    let table = table(&columns(&[("a", BIGINT), ("b", VARCHAR)]), &options);
+    assert_eq!(FileConnector.infer(&table.options).unwrap().unwrap().fields().len(), 2);
+    let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context());
+    assert_eq!(rows(&read), ["1|x", "2|y"]);
+}
+
+#[test]
+fn an_empty_file_among_others_has_no_rows() {
+    let scratch = Scratch::new("empty");
+    for (extension, text) in [("csv", "a\n7\n"), ("json", "{\"a\":7}\n")] {
+        for (name, text) in [("a", ""), ("b", text), ("c", "")] {
+            scratch.write(&format!("{name}.{extension}"), text);
+        }
+        let path = scratch.path(&format!("*.{extension}"));
+        let table = table(&columns(&[("a", BIGINT)]), &[("path", &path)]);
+        assert_eq!(FileConnector.infer(&table.options).unwrap().unwrap().field(0).name(), "a");
+        let context = context();
+        let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+        assert_eq!((rows(&read), context.bad.count()), (vec!["7".to_owned()], 0));
+    }
+}
+
+#[test]
+fn a_column_that_one_file_lacks_is_null_there() {
+    let scratch = Scratch::new("lacks");
+    scratch.write("1.csv", "a\n1\n");
+    scratch.write("2.csv", "b,a\nx,2\n");
+    let path = scratch.path("*.csv");
+    let table_of = |fields: &[(&str, DataType)]| table(&columns(fields), &[("path", &path)]);
+    let both = table_of(&[("a", BIGINT), ("b", VARCHAR)]);
+    let read = read(&*source(&FileConnector, &both).unwrap(), 1, &context());
+    assert_eq!(rows(&read), ["1|NULL", "2|x"]);
+    let error = refused(source(&FileConnector, &table_of(&[("a", BIGINT), ("c", VARCHAR)])));
+    assert!(matches!(&error, ConnectorError::Column { column, .. } if column == "c"), "{error}");
+    let fields = vec![Field::new("a", BIGINT, true), Field::new("b", VARCHAR, false)];
+    let strict = table(&Arc::new(Schema::new(fields)), &[("path", &path)]);
+    let error = refused(source(&FileConnector, &strict));
+    assert!(error.to_string().contains("1.csv has no such column"), "{error}");
+}
+
+#[test]
+fn a_file_that_links_lead_to_twice_is_read_once() {
+    let scratch = Scratch::new("links");
+    fs::create_dir(scratch.path("d")).unwrap();
+    scratch.write("d/t.csv", "a\n1\n");
+    std::os::unix::fs::symlink("..", scratch.path("d/up")).unwrap();
+    let path = scratch.path("**/*.csv");
+    let table = table(&columns(&[("a", BIGINT)]), &[("path", &path)]);
+    let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context());
+    assert_eq!(rows(&read), ["1"]);
+}
+
+#[test]
+fn numbers_of_json_are_read_by_the_rule_of_all_formats() {
+    let scratch = Scratch::new("json-numbers");
+    let decimal = DataType::Decimal128(10, 2);
+    let cases = [
+        (BIGINT, "1.9", None),
+        (BIGINT, "1.0", Some("1")),
+        (BIGINT, "1e3", Some("1000")),
+        (BIGINT, "9007199254740993.0", Some("9007199254740993")),
+        (BIGINT, "9223372036854775808", None),
+        (BIGINT, "\"7\"", Some("7")),
+        (BIGINT, "true", None),
+        (BIGINT, "[1]", None),
+        (DataType::Int8, "128", None),
+        (decimal.clone(), "1.25", Some("1.25")),
+        (decimal.clone(), "1.255", None),
+        (decimal.clone(), "123456789", None),
+        (DOUBLE, "0.1", Some("0.1")),
+        (DOUBLE, "1e400", None),
+        (DOUBLE, "\"NaN\"", Some("NaN")),
+        (DOUBLE, "\"-Infinity\"", Some("-inf")),
+        (TIMESTAMP, "1500", Some("1970-01-01T00:00:01.500")),
+        (TIMESTAMP, "1.5", None),
+        (TIMESTAMP, "\"1969-12-31T23:59:59.9999Z\"", Some("1969-12-31T23:59:59.999")),
+        (DataType::Boolean, "true", Some("true")),
+        (VARCHAR, r#""\ud842\udfb7""#, Some("𠮷")),
+        (VARCHAR, r#""\ud842""#, None),
+        (VARCHAR, "12.50", Some("12.50")),
+        (VARCHAR, "{}", None),
+        (DataType::new_list(DataType::Int8, true), "[1, 300]", None),
+        (DataType::new_list(DataType::Int8, true), "[1, 2.0]", Some("[1, 2]")),
+    ];
+    for (of, value, expected) in cases {
+        let path = scratch.write("t.json", format!("{{\"a\":{value}}}\n{{\"a\":null}}\n"));
+        let table = table(&columns(&[("a", of.clone())]), &[("path", &path)]);
+        let context = context();
+        let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+        let expected: Vec<&str> = expected.into_iter().chain(["NULL"]).collect();
+        assert_eq!(rows(&read), expected, "{value} as {of}: {:?}", bad(&context));
+        assert_eq!(context.bad.count(), 2 - expected.len() as u64);
+    }
+}
+
+#[test]
+fn what_is_json_but_not_one_object_a_line_is_named() {
+    let scratch = Scratch::new("json-shapes");
+    for (text, reason) in [
+        ("[\n{\"a\":1},\n{\"a\":2}\n]\n", "a JSON array"),
+        ("[{\"a\":1},{\"a\":2}]\n", "a JSON array"),
+        ("{\n  \"a\": 1\n}\n", "an object that does not end on its line"),
+    ] {
+        let path = scratch.write("t.json", text);
+        let table = table(&columns(&[("a", BIGINT)]), &[("path", &path)]);
+        let context = context();
+        read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+        assert!(bad(&context)[0].1.starts_with(reason), "{:?}", bad(&context));
+        let error = refused(FileConnector.infer(&table.options));
+        assert!(hint(&error).starts_with(reason), "{error}");
+        assert!(hint(&error).contains("jq -c"), "{error}");
     }
 }
 

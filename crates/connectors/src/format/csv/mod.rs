@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::ArrayRef;
+use arrow::array::{ArrayRef, new_null_array};
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
@@ -21,14 +21,14 @@ use dataflow::error::ConnectorError;
 
 use super::encode::CsvStyle;
 use super::infer::{SAMPLE_ROWS, narrowest};
-use super::rows::{Refuser, match_columns, unfit};
+use super::rows::{Refuser, unfit};
 use super::{Decoded, Decoder, Input, extension};
 use crate::options::Reader;
 
 mod records;
 mod texts;
 
-use records::{Records, Stop};
+use records::{Header, Records, Stop};
 use texts::Texts;
 
 /// Bytes of a record at most: beyond, a quote was not closed.
@@ -68,7 +68,7 @@ impl Dialect {
             header: self.header,
             delimiter: self.delimiter,
             quote: self.quote,
-            null: self.nulls.first().cloned().unwrap_or_default(),
+            nulls: self.nulls.clone(),
         }
     }
 
@@ -81,7 +81,7 @@ impl Dialect {
 pub(crate) struct CsvDecoder {
     records: Records,
     /// The field of each declared column, once the header has been read.
-    fields: Option<Vec<usize>>,
+    fields: Option<Vec<Option<usize>>>,
     refuser: Refuser,
 }
 
@@ -92,28 +92,35 @@ impl CsvDecoder {
         let mut fields = None;
         if !records.dialect.header {
             records.width = declared;
-            fields = Some((0..declared).collect());
+            fields = Some((0..declared).map(Some).collect());
         }
         Self { records, fields, refuser }
     }
 
     /// Columns of the records at hand, without those that do not fit the table.
-    fn columns(&self, positions: &[usize]) -> Result<RecordBatch, ConnectorError> {
+    fn columns(&self, positions: &[Option<usize>]) -> Result<RecordBatch, ConnectorError> {
         let declared = &self.refuser.target.declared;
         let mut refused = self.records.refused.clone();
+        let rows = self.records.spans.len();
         let texts = Texts::of(&self.records);
         let columns: Result<Vec<ArrayRef>, ArrowError> = declared
             .fields()
             .iter()
             .zip(positions)
-            .map(|(field, position)| texts.column(*position, field, &mut refused))
+            .map(|(field, position)| match position {
+                Some(position) => texts.column(*position, field, &mut refused),
+                None => Ok(new_null_array(field.data_type(), rows)),
+            })
             .collect();
         let columns = columns.map_err(|error| unfit(self.records.input.name(), &error))?;
-        let rows = self.records.spans.len();
         self.refuser.rows(&|index| Arc::clone(&columns[index]), rows, refused, &self.records)
     }
 
-    fn decode_at(&mut self, fields: &[usize], rows_max: usize) -> Result<Decoded, ConnectorError> {
+    fn decode_at(
+        &mut self,
+        fields: &[Option<usize>],
+        rows_max: usize,
+    ) -> Result<Decoded, ConnectorError> {
         loop {
             let stop = self.records.read(rows_max)?;
             if !self.records.spans.is_empty() {
@@ -133,11 +140,15 @@ impl CsvDecoder {
 
 impl Decoder for CsvDecoder {
     fn start(&mut self) -> Result<bool, ConnectorError> {
-        if self.fields.is_none()
-            && let Some(names) = self.records.header()?
-        {
-            let declared = &self.refuser.target.declared;
-            self.fields = Some(match_columns(declared, &names, self.records.input.name())?);
+        if self.fields.is_none() {
+            self.fields = match self.records.header()? {
+                Header::Names(names) => {
+                    Some(self.refuser.target.match_columns(&names, self.records.input.name())?)
+                }
+                // No record asks for its fields.
+                Header::Nothing => Some(Vec::new()),
+                Header::Later => None,
+            };
         }
         Ok(self.fields.is_some())
     }
@@ -155,7 +166,17 @@ impl Decoder for CsvDecoder {
 pub(crate) fn infer(input: Input, dialect: Dialect) -> Result<Schema, ConnectorError> {
     let mut records = Records::new(input, dialect);
     let names = match records.dialect.header {
-        true => records.header()?.unwrap_or_default(),
+        true => match records.header()? {
+            Header::Names(names) => names,
+            Header::Later => Vec::new(),
+            Header::Nothing => {
+                return Err(ConnectorError::Io {
+                    place: records.input.name().to_owned(),
+                    message: "is empty: it has no header".into(),
+                    hint: Some("declare the columns of the table".into()),
+                });
+            }
+        },
         false => (1..=records.first_width()?).map(|index| format!("column{index}")).collect(),
     };
     records.read(SAMPLE_ROWS)?;

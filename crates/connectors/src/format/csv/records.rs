@@ -9,6 +9,9 @@ use super::{Dialect, RECORD_BYTES_MAX};
 use crate::format::input::{BATCH_BYTES_MAX, Filled, Input};
 use crate::format::rows::{Origin, Refused};
 
+/// Bytes that are kept of a line that is too long.
+const KEPT_BYTES: usize = 1 << 10;
+
 /// Where a record stands in the batch's bytes.
 pub(super) struct Span {
     from: usize,
@@ -48,6 +51,19 @@ pub(super) struct Records {
     begun: Option<Begun>,
     /// The ends of its fields, counted from its beginning.
     ends_of_record: Vec<usize>,
+    /// Whether the mark of an encoding may still stand ahead.
+    at_start: bool,
+    /// The line whose rest is ahead, which is too long to be a record.
+    in_rest: Option<u64>,
+}
+
+/// What stands before the first record.
+pub(super) enum Header {
+    Names(Vec<String>),
+    /// It has not arrived yet.
+    Later,
+    /// There is nothing at all.
+    Nothing,
 }
 
 /// What became of an attempt to read a record.
@@ -87,22 +103,27 @@ impl Records {
             refused: Vec::new(),
             begun: None,
             ends_of_record: vec![0; 64],
+            at_start: true,
+            in_rest: None,
         }
     }
 
-    /// The names of the columns, once they have arrived.
-    pub(super) fn header(&mut self) -> Result<Option<Vec<String>>, ConnectorError> {
+    /// Passes the mark of the encoding; whether it can be told that there is none.
+    fn pass_mark(&mut self) -> Result<bool, ConnectorError> {
+        self.at_start = self.at_start && self.input.pass_mark()? == Filled::Later;
+        Ok(!self.at_start)
+    }
+
+    /// The names of the columns.
+    pub(super) fn header(&mut self) -> Result<Header, ConnectorError> {
+        if !self.pass_mark()? {
+            return Ok(Header::Later);
+        }
         let begun = self.begin();
         let fields = match self.attempt()? {
             Attempt::Record { fields } => fields,
-            Attempt::Later => return Ok(None),
-            Attempt::End => {
-                return Err(ConnectorError::Io {
-                    place: self.input.name().to_owned(),
-                    message: "is empty: it has no header".into(),
-                    hint: Some("what has no header is read with 'csv.header' = 'false'".into()),
-                });
-            }
+            Attempt::Later => return Ok(Header::Later),
+            Attempt::End => return Ok(Header::Nothing),
             Attempt::TooLong => return Err(too_long(self.input.name().to_owned())),
         };
         self.begun = None;
@@ -114,15 +135,17 @@ impl Records {
             start = *end;
             name.trim().to_owned()
         });
-        Ok(Some(names.collect()))
+        Ok(Header::Names(names.collect()))
     }
 
     /// How many fields the first record has, which is to be read again; 0 where there is none.
     pub(super) fn first_width(&mut self) -> Result<usize, ConnectorError> {
+        self.pass_mark()?;
+        let Begun { from, .. } = self.begin();
         if let Attempt::Record { fields } = self.attempt()? {
             self.begun = None;
             self.width = fields;
-            self.input.rewind(0);
+            self.input.rewind(from);
             self.parser.reset();
         }
         Ok(self.width)
@@ -161,8 +184,17 @@ impl Records {
     /// Reads up to `rows_max` records. One that cannot be told apart is refused, and stands among
     /// the others without text.
     pub(super) fn read(&mut self, rows_max: usize) -> Result<Stop, ConnectorError> {
+        if !self.pass_mark()? {
+            return Ok(Stop::Later);
+        }
         self.begin_batch();
-        while self.spans.len() < rows_max && self.input.position() < BATCH_BYTES_MAX {
+        if !self.pass_rest()? {
+            return Ok(Stop::Later);
+        }
+        while self.spans.len() < rows_max
+            && self.input.position() < BATCH_BYTES_MAX
+            && self.in_rest.is_none()
+        {
             let Begun { from, line, used, .. } = self.begin();
             let attempt = self.attempt()?;
             if matches!(attempt, Attempt::Later) {
@@ -172,7 +204,14 @@ impl Records {
             let refusal = match attempt {
                 Attempt::Later | Attempt::End => return Ok(Stop::End),
                 Attempt::TooLong => {
-                    Some(format!("a quoted value does not end within {RECORD_BYTES_MAX} bytes"))
+                    let raw = self.input.bytes(from, self.input.position());
+                    let (_, text) = skip_blank(raw, line, self.dialect.comment);
+                    Some(match text.contains(&b'\n') {
+                        true => {
+                            format!("a quoted value does not end within {RECORD_BYTES_MAX} bytes")
+                        }
+                        false => format!("the line is longer than {RECORD_BYTES_MAX} bytes"),
+                    })
                 }
                 Attempt::Record { .. } if self.is_torn(from, line) => {
                     Some("a quoted value does not end as it should".into())
@@ -255,12 +294,55 @@ impl Records {
                 behind
             }
             None if to - from > RECORD_BYTES_MAX => {
-                return Err(too_long(format!("{}:{first}", self.input.name())));
+                self.in_rest = Some(first);
+                from + skipped + KEPT_BYTES.min(text.len())
             }
             None => to,
         };
         self.spans.push(Span { from, to, line });
         Ok(())
+    }
+
+    /// Passes the rest of a line that is too long; whether all of it has come.
+    fn pass_rest(&mut self) -> Result<bool, ConnectorError> {
+        let Some(line) = self.in_rest else { return Ok(true) };
+        loop {
+            let ahead = self.input.ahead();
+            let end = ahead.iter().position(|byte| *byte == b'\n');
+            self.input.pass(end.map_or(ahead.len(), |end| end + 1));
+            self.input.begin_batch(self.input.position());
+            if end.is_none() {
+                match self.input.fill(line)? {
+                    Filled::More => continue,
+                    Filled::Later => return Ok(false),
+                    Filled::End => {}
+                }
+            }
+            self.in_rest = None;
+            self.parser.reset();
+            self.parser.set_line(line + 1);
+            return Ok(true);
+        }
+    }
+
+    /// Whether a field of a record of this batch stands between quotes.
+    pub(super) fn is_quoted(&self, row: usize, field: usize) -> bool {
+        let (_, mut rest) = self.source_of(row);
+        let (delimiter, quote) = (self.dialect.delimiter, self.dialect.quote);
+        if !rest.contains(&quote) {
+            return false;
+        }
+        for _ in 0..field {
+            let quotes = rest.first() == Some(&quote);
+            let mut inside = false;
+            let end = rest.iter().position(|byte| {
+                // A doubled quote ends and begins at once.
+                inside ^= quotes && *byte == quote;
+                *byte == delimiter && !inside
+            });
+            rest = end.map_or(&[], |end| &rest[end + 1..]);
+        }
+        rest.first() == Some(&quote)
     }
 
     /// Line and text of a record of this batch.
@@ -335,7 +417,7 @@ fn quotes_close(text: &[u8], delimiter: u8, quote: u8) -> bool {
 fn too_long(place: String) -> ConnectorError {
     ConnectorError::Io {
         place,
-        message: format!("no line ends within {RECORD_BYTES_MAX} bytes"),
+        message: format!("its header does not end within {RECORD_BYTES_MAX} bytes"),
         hint: Some("is it a CSV file? check 'format' and 'csv.quote'".into()),
     }
 }

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, ArrowPrimitiveType, PrimitiveBuilder, StringBuilder};
-use arrow::compute::kernels::cast_utils::Parser;
+use arrow::array::{ArrayRef, PrimitiveBuilder, StringBuilder};
 use arrow::datatypes::{
     DataType, Field, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
 };
 use arrow::error::ArrowError;
 
 use super::records::Records;
+use crate::format::fit::Number;
 use crate::format::rows::{Refused, convert, is_text, not_valid};
 
 /// The fields of a batch as text.
@@ -55,7 +55,7 @@ impl<'a> Texts<'a> {
     }
 
     /// A column of numbers.
-    fn numbers<T: ArrowPrimitiveType + Parser>(
+    fn numbers<T: Number>(
         &self,
         position: usize,
         field: &Field,
@@ -66,11 +66,11 @@ impl<'a> Texts<'a> {
         for row in 0..rows {
             let text = self.get(row, position).map(str::trim_ascii);
             match text {
-                Some(text) if text.is_empty() || self.records.dialect.is_null(text) => {
+                Some(text) if text.is_empty() || self.is_null(row, position, text) => {
                     builder.append_null();
                 }
                 Some(text) => {
-                    let value = T::parse(text);
+                    let value = T::read(text);
                     if value.is_none() {
                         refused.push(Refused { row, reason: not_valid(field, text) });
                     }
@@ -85,6 +85,11 @@ impl<'a> Texts<'a> {
         Arc::new(builder.finish())
     }
 
+    /// Whether a text stands for NULL: not where it is quoted, as a writer does with such a value.
+    fn is_null(&self, row: usize, position: usize, text: &str) -> bool {
+        self.records.dialect.is_null(text) && !self.records.is_quoted(row, position)
+    }
+
     /// A column of text with its nulls.
     pub(super) fn text(
         &self,
@@ -93,14 +98,13 @@ impl<'a> Texts<'a> {
         refused: &mut Vec<Refused>,
     ) -> ArrayRef {
         let rows = self.records.spans.len();
-        let dialect = &self.records.dialect;
         let is_text = is_text(field.data_type());
         let mut builder = StringBuilder::with_capacity(rows, rows * 8);
         for row in 0..rows {
             match self.get(row, position) {
                 Some(text) => {
                     let text = if is_text { text } else { text.trim_ascii() };
-                    if (text.is_empty() && !is_text) || dialect.is_null(text) {
+                    if (text.is_empty() && !is_text) || self.is_null(row, position, text) {
                         builder.append_null();
                     } else {
                         builder.append_value(text);

@@ -3,6 +3,10 @@
 //! Footers are read when the source is made, so that a truncated file or a column that does not
 //! fit is reported before anything runs. Only the columns of the query are read. A value that the
 //! declared type cannot hold is a bad row, at `file:row` counted from 1 over the whole file.
+//!
+//! What a file states is not believed: its schema is looked at (`footer`) and its pages are read
+//! and unpacked (`pages`) here and not by the library, and the rows that came are counted. Where a
+//! query needs no column, the smallest one is read, so that its rows are counted too.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,21 +15,23 @@ use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
-use bytes::Bytes;
 use dataflow::error::ConnectorError;
 use dataflow::source::{ColumnBounds, Flow, FlowContext, FlowInfo, Next, Source};
-use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
-use parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
-    ParquetRecordBatchReaderBuilder,
-};
-use parquet::errors::ParquetError;
-use parquet::file::reader::{ChunkReader, Length};
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReader};
+use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
 
-use super::{BUFFER_BYTES, Blob, Near, Tail, look, read_exactly};
+use super::{Blob, Near, of_several};
+use crate::format::rows::fitted;
 use crate::format::typed::{Mapping, guarded, plain};
 use crate::format::{Refuser, Target};
+
+mod compact;
+mod footer;
+mod pages;
+
+pub use footer::{FOOTER_BYTES_MAX, SCHEMA_DEPTH_MAX, SCHEMA_NODES_MAX};
+pub use pages::PAGE_BYTES_MAX;
 
 /// Parquet files, cut into row groups.
 pub(super) struct ParquetSource {
@@ -46,10 +52,13 @@ impl ParquetSource {
         blobs: Vec<Arc<dyn Blob>>,
         target: Arc<Target>,
     ) -> Result<Self, ConnectorError> {
+        let footers: Result<Vec<_>, _> = blobs.iter().map(footer::read).collect();
+        let footers = footers?;
+        let schemas = footers.iter().map(|footer| footer.schema().as_ref());
+        let target = of_several(target, schemas);
         let mut files = Vec::with_capacity(blobs.len());
         let mut flows = Vec::new();
-        for blob in blobs {
-            let metadata = read_footer(&blob)?;
+        for (blob, metadata) in blobs.into_iter().zip(footers) {
             let mapping = Mapping::new(&target, metadata.schema(), &blob.name())?;
             let groups = metadata.metadata().num_row_groups();
             flows.extend((0..groups).map(|group| (files.len(), group)));
@@ -63,7 +72,7 @@ impl ParquetSource {
         let file = &self.files[file];
         let rows = file.metadata.metadata().row_group(group);
         let roots = file.metadata.parquet_schema();
-        let read = file.mapping.columns_read();
+        let read = file.columns_read(group);
         let bytes = (0..rows.num_columns())
             .filter(|leaf| read.contains(&roots.get_column_root_idx(*leaf)))
             .map(|leaf| rows.column(leaf).compressed_size().max(0) as u64)
@@ -78,7 +87,7 @@ impl ParquetSource {
                     declared
                         .is_some_and(|field| matches!(field.data_type(), DataType::Timestamp(..)))
                 })
-                .and_then(|column| self.range(file, group, column))
+                .and_then(|column| guarded(|| self.range(file, group, column).ok_or("")).ok())
                 .map(|[least, _]| least),
         }
     }
@@ -100,7 +109,7 @@ impl ParquetSource {
         let group = file.metadata.metadata().row_group(group);
         let ends = [statistics.row_group_mins([group]), statistics.row_group_maxes([group])];
         let ticks = |ends: ArrayRef| {
-            let ends = cast(&cast(&ends, declared).ok()?, &DataType::Int64).ok()?;
+            let ends = cast(&fitted(&ends, declared).ok()?, &DataType::Int64).ok()?;
             ends.is_valid(0).then(|| ends.as_primitive::<Int64Type>().value(0))
         };
         let [least, greatest] = ends.map(|ends| ends.ok().and_then(ticks));
@@ -127,7 +136,11 @@ impl Source for ParquetSource {
 
     fn bounds(&self, column: usize) -> ColumnBounds {
         let groups = self.flows.iter();
-        let ranges = groups.map(|&(file, group)| self.range(&self.files[file], group, column));
+        let range = |&(file, group): &(usize, usize)| {
+            // The library trusts the statistics of a file.
+            guarded(|| self.range(&self.files[file], group, column).ok_or("")).ok()
+        };
+        let ranges = groups.map(range);
         let all = ranges.reduce(|a, b| a.zip(b).map(|([a, b], [c, d])| [a.min(c), b.max(d)]));
         all.flatten().map_or_else(Default::default, |[a, b]| ColumnBounds::between(a, b))
     }
@@ -136,33 +149,50 @@ impl Source for ParquetSource {
         let (file, group) = self.flows[flow];
         let file = &self.files[file];
         let groups = file.metadata.metadata().row_groups();
-        let before: i64 = groups[..group].iter().map(|rows| rows.num_rows()).sum();
+        let before = groups[..group].iter().map(|rows| rows.num_rows().max(0));
+        let before = before.fold(0, i64::saturating_add);
         let chunks = guarded(|| Ok::<_, String>(chunks(file, group)))
             .map_err(|message| damaged(file.blob.name(), &message))?;
         Ok(Box::new(ParquetFlow {
             near: Near::new(&file.blob, chunks, context),
             metadata: file.metadata.clone(),
             group,
+            columns: file.columns_read(group),
             mapping: file.mapping.clone(),
             reader: None,
             rest: None,
             row: before.max(0) as u64 + 1,
+            left: groups[group].num_rows().max(0) as u64,
             refuser: Refuser::new(&self.target, context),
         }))
+    }
+}
+
+impl ParquetFile {
+    /// The columns of a row group that are read: the smallest one where the query needs none.
+    fn columns_read(&self, group: usize) -> Vec<usize> {
+        let read = self.mapping.columns_read();
+        if !read.is_empty() {
+            return read;
+        }
+        let roots = self.metadata.parquet_schema();
+        let columns = self.metadata.metadata().row_group(group).columns().iter().enumerate();
+        let smallest = columns.min_by_key(|(_, chunk)| {
+            (chunk.column_descr().max_rep_level(), chunk.uncompressed_size())
+        });
+        smallest.map(|(leaf, _)| roots.get_column_root_idx(leaf)).into_iter().collect()
     }
 }
 
 /// Where the columns of a row group lie that are read.
 fn chunks(file: &ParquetFile, group: usize) -> Vec<Range<u64>> {
     let roots = file.metadata.parquet_schema();
-    let mask = ProjectionMask::roots(roots, file.mapping.columns_read());
+    let mask = ProjectionMask::roots(roots, file.columns_read(group));
     let columns = file.metadata.metadata().row_group(group).columns().iter().enumerate();
     let read = columns.filter(|(leaf, _)| mask.leaf_included(*leaf));
     read.map(|(_, chunk)| {
         let (start, length) = chunk.byte_range();
-        // A reader of little pieces asks for a buffer of them, beyond the end of the chunk.
-        let end = start.saturating_add(length).saturating_add(BUFFER_BYTES as u64);
-        start..end.min(file.blob.bytes())
+        start..start.saturating_add(length).min(file.blob.bytes()).max(start)
     })
     .collect()
 }
@@ -172,12 +202,16 @@ struct ParquetFlow {
     near: Near,
     metadata: ArrowReaderMetadata,
     group: usize,
+    /// The file's columns that are read.
+    columns: Vec<usize>,
     mapping: Mapping,
     reader: Option<ParquetRecordBatchReader>,
     /// What did not fit into the last batch asked for.
     rest: Option<RecordBatch>,
     /// The number in the file of the row to be read next, counted from 1.
     row: u64,
+    /// Rows that the row group states and that have not come yet.
+    left: u64,
     refuser: Refuser,
 }
 
@@ -190,20 +224,37 @@ impl ParquetFlow {
                 Some(reader) => reader,
                 None => {
                     let roots = self.metadata.parquet_schema();
-                    let mask = ProjectionMask::roots(roots, self.mapping.columns_read());
-                    let chunks = Chunks(Arc::clone(&self.near.blob));
-                    let metadata = self.metadata.clone();
-                    let builder =
-                        ParquetRecordBatchReaderBuilder::new_with_metadata(chunks, metadata)
-                            .with_row_groups(vec![self.group])
-                            .with_projection(mask)
-                            .with_batch_size(rows_max);
-                    self.reader.insert(builder.build().map_err(|error| error.to_string())?)
+                    let mask = ProjectionMask::roots(roots, self.columns.iter().copied());
+                    let hint = Some(self.metadata.schema().fields());
+                    let levels = parquet_to_arrow_field_levels(roots, mask, hint)
+                        .map_err(|error| error.to_string())?;
+                    let group = pages::Group {
+                        blob: Arc::clone(&self.near.blob),
+                        metadata: Arc::clone(self.metadata.metadata()),
+                        index: self.group,
+                    };
+                    let reader = ParquetRecordBatchReader::try_new_with_row_groups(
+                        &levels, &group, rows_max, None,
+                    );
+                    self.reader.insert(reader.map_err(|error| error.to_string())?)
                 }
             };
             reader.next().transpose().map_err(|error| error.to_string())
         });
-        next.map_err(|message| damaged(place, &message))
+        let next = next.map_err(|message| damaged(place.clone(), &message))?;
+        let rows = next.as_ref().map_or(0, |batch| batch.num_rows() as u64);
+        let states = |what: &str| {
+            let message = format!("row group {} states {what} rows than it has", self.group);
+            Err(damaged(place, &message))
+        };
+        match self.left.checked_sub(rows) {
+            None => states("fewer"),
+            Some(left) if left > 0 && next.is_none() => states("more"),
+            Some(left) => {
+                self.left = left;
+                Ok(next)
+            }
+        }
     }
 }
 
@@ -233,36 +284,9 @@ impl Flow for ParquetFlow {
     }
 }
 
-/// A blob as the Parquet reader wants it.
-struct Chunks(Arc<dyn Blob>);
-
-impl Length for Chunks {
-    fn len(&self) -> u64 {
-        self.0.bytes()
-    }
-}
-
-impl ChunkReader for Chunks {
-    type T = Tail;
-
-    fn get_read(&self, start: u64) -> Result<Tail, ParquetError> {
-        Ok(Tail::new(Arc::clone(&self.0), start))
-    }
-
-    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
-        read_exactly(&*self.0, start, length).map_err(|error| ParquetError::External(error.into()))
-    }
-}
-
 /// The file's own columns.
 pub(super) fn infer(blob: &Arc<dyn Blob>) -> Result<Schema, ConnectorError> {
-    Ok(plain(read_footer(blob)?.schema()))
-}
-
-fn read_footer(blob: &Arc<dyn Blob>) -> Result<ArrowReaderMetadata, ConnectorError> {
-    look(&**blob, 0, 1)?;
-    guarded(|| ArrowReaderMetadata::load(&Chunks(Arc::clone(blob)), ArrowReaderOptions::new()))
-        .map_err(|message| damaged(blob.name(), &message))
+    Ok(plain(footer::read(blob)?.schema()))
 }
 
 fn damaged(place: String, message: &str) -> ConnectorError {

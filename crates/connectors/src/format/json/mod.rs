@@ -4,109 +4,49 @@
 //! bad lines stand alone: good lines cost nothing extra, and a bad one costs about two decodings of
 //! its batch. Keys are matched as written; a key that is missing is NULL, one that is not declared
 //! is passed over.
+//!
+//! Numbers and times are decoded as text, and become what is declared by the rule of all formats
+//! (`fit`): the library cuts fractions and digits without a word. Lines that are too long or nest
+//! too deep are refused before it sees them (`lines`, `text`).
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 use arrow::compute::concat_batches;
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::json;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
 
+use super::fit::Texts;
 use super::infer::{SAMPLE_ROWS, narrowest};
-use super::input::{BATCH_BYTES_MAX, Filled, Input};
-use super::rows::{Origin, Refused, Refuser, convert, unfit};
+use super::input::{Filled, Input};
+use super::rows::{Origin, Refused, Refuser, clipped, convert_from, unfit};
 use super::{Decoded, Decoder};
+
+mod lines;
+mod text;
+
+use lines::{Line, Lines, Unread};
+use text::{nesting, without_pairs};
+
+pub use text::DEPTH_MAX;
 
 /// Bytes of a line at most.
 pub const LINE_BYTES_MAX: usize = 16 << 20;
 
-#[derive(Debug, Clone, Copy)]
-struct Line {
-    number: u64,
-    from: usize,
-    to: usize,
-}
-
-/// Bytes cut into lines, a batch at a time.
-struct Lines {
-    input: Input,
-    /// The lines of the batch that hold something.
-    found: Vec<Line>,
-    /// The number of the line to be read next.
-    number: u64,
-    /// Bytes ahead that are known to hold no line end.
-    searched: usize,
-    /// What the last attempt to read on gave.
-    filled: Filled,
-}
-
-impl Lines {
-    fn new(input: Input) -> Self {
-        Self { input, found: Vec::new(), number: 1, searched: 0, filled: Filled::More }
-    }
-
-    /// Finds the next lines.
-    fn read(&mut self, rows_max: usize) -> Result<(), ConnectorError> {
-        self.input.begin_batch(self.input.position());
-        self.found.clear();
-        self.filled = Filled::More;
-        while self.found.len() < rows_max && self.input.position() < BATCH_BYTES_MAX {
-            let ahead = self.input.ahead();
-            let end = ahead[self.searched..].iter().position(|byte| *byte == b'\n');
-            let (length, passed) = match end {
-                Some(end) => (self.searched + end, self.searched + end + 1),
-                None if self.input.is_whole() && !ahead.is_empty() => (ahead.len(), ahead.len()),
-                None => {
-                    self.searched = ahead.len();
-                    if self.searched > LINE_BYTES_MAX {
-                        return Err(self.too_long());
-                    }
-                    self.filled = self.input.fill(self.number)?;
-                    match self.filled {
-                        Filled::End if self.searched > 0 => continue,
-                        Filled::More => continue,
-                        Filled::Later | Filled::End => return Ok(()),
-                    }
-                }
-            };
-            self.searched = 0;
-            let blank = ahead[..length].trim_ascii().is_empty();
-            let from = self.input.position();
-            self.input.pass(passed);
-            if !blank {
-                self.found.push(Line { number: self.number, from, to: from + length });
-            }
-            self.number += 1;
-        }
-        Ok(())
-    }
-
-    fn too_long(&self) -> ConnectorError {
-        ConnectorError::Io {
-            place: format!("{}:{}", self.input.name(), self.number),
-            message: format!("no line ends within {LINE_BYTES_MAX} bytes"),
-            hint: Some("JSON is read one object a line".into()),
-        }
-    }
-
-    /// The text of lines that follow one another.
-    fn text(&self, lines: &[Line]) -> &[u8] {
-        match (lines.first(), lines.last()) {
-            (Some(first), Some(last)) => self.input.bytes(first.from, last.to),
-            _ => &[],
-        }
-    }
-}
+/// Bytes shown of a line that was not decoded.
+const UNREAD_BYTES_SHOWN: usize = 200;
 
 /// JSON that is being read.
 pub(crate) struct JsonDecoder {
     lines: Lines,
     /// The declared columns, each of which may be null while a line is looked at.
     loose: SchemaRef,
+    /// The same with text for what is decoded as such.
+    texts: SchemaRef,
     refuser: Refuser,
 }
 
@@ -119,18 +59,35 @@ impl JsonDecoder {
         let declared = refuser.target.declared.fields();
         let fields: Vec<Field> =
             declared.iter().map(|field| field.as_ref().clone().with_nullable(true)).collect();
-        Self { lines, loose: Arc::new(Schema::new(fields)), refuser }
+        let texts: Vec<Field> = fields.iter().map(|field| as_text(field)).collect();
+        let [loose, texts] = [fields, texts].map(|fields| Arc::new(Schema::new(fields)));
+        Self { lines, loose, texts, refuser }
     }
 
     /// The rows among the lines at hand.
     fn rows(&self) -> Result<Option<RecordBatch>, ConnectorError> {
         let mut batches = Vec::new();
-        self.decode_lines(&self.lines.found, &mut batches)?;
+        for lines in self.lines.found.chunk_by(|a, b| a.unread.is_none() && b.unread.is_none()) {
+            match lines {
+                [Line { unread: Some(unread), .. }] => self.refuse_unread(lines, *unread)?,
+                lines => self.decode_lines(lines, &mut batches)?,
+            }
+        }
         if batches.len() < 2 {
             return Ok(batches.pop());
         }
         let batch = concat_batches(&self.refuser.target.projected, &batches);
         batch.map(Some).map_err(|error| unfit(self.lines.input.name(), &error))
+    }
+
+    fn refuse_unread(&self, lines: &[Line], unread: Unread) -> Result<(), ConnectorError> {
+        let reason = match unread {
+            Unread::Long => format!("the line is longer than {LINE_BYTES_MAX} bytes"),
+            Unread::Deep => format!("it nests deeper than {DEPTH_MAX} levels"),
+        };
+        let text = self.lines.text(lines).trim_ascii();
+        let text = &text[..text.len().min(UNREAD_BYTES_SHOWN)];
+        self.refuser.refuse(self.place(lines[0].number), reason, text)
     }
 
     /// Decodes lines that follow one another; refuses those that are no row, one by one.
@@ -141,7 +98,7 @@ impl JsonDecoder {
     ) -> Result<(), ConnectorError> {
         let Some(first) = lines.first() else { return Ok(()) };
         let text = self.lines.text(lines);
-        match decode_all(&self.loose, text, lines.len()) {
+        match decode_all(&self.texts, text, lines.len()) {
             Ok(batch) => self.check(batch, lines, into),
             Err(error) if lines.len() == 1 => {
                 let text = text.trim_ascii();
@@ -167,7 +124,7 @@ impl JsonDecoder {
         let columns: Result<Vec<ArrayRef>, ArrowError> = declared
             .iter()
             .zip(batch.columns())
-            .map(|(field, column)| convert(column, field, &mut refused))
+            .map(|(field, column)| convert_from(column, field, Texts::Json, &mut refused))
             .collect();
         let columns = columns.map_err(|error| unfit(self.lines.input.name(), &error))?;
         let origin = LinesOf { all: &self.lines, lines };
@@ -182,15 +139,17 @@ impl JsonDecoder {
     /// Why a line is no row: the column that fails alone, or the text as a whole.
     fn reason(&self, text: &[u8], error: ArrowError) -> String {
         let message = |error: ArrowError| match error {
-            ArrowError::JsonError(message) => message,
-            other => other.to_string(),
+            ArrowError::JsonError(message) => clipped(&message).into_owned(),
+            other => clipped(&other.to_string()).into_owned(),
         };
         if let Err(error) = decode_all(&Arc::new(Schema::empty()), text, 1) {
-            return message(error);
+            return not_a_line(text).map_or_else(|| message(error), str::to_owned);
         }
-        for field in self.loose.fields() {
-            let alone = Arc::new(Schema::new(vec![Arc::clone(field)]));
-            if let Err(error) = decode_all(&alone, text, 1) {
+        for (field, as_text) in self.loose.fields().iter().zip(self.texts.fields()) {
+            let alone = |field| Arc::new(Schema::new(vec![Arc::clone(field)]));
+            if let Err(error) = decode_all(&alone(as_text), text, 1) {
+                // The message for the declared type, where that fails too.
+                let error = decode_all(&alone(field), text, 1).err().unwrap_or(error);
                 return format!("column '{}': {}", field.name(), message(error));
             }
         }
@@ -200,6 +159,48 @@ impl JsonDecoder {
     fn place(&self, line: u64) -> String {
         format!("{}:{line}", self.lines.input.name())
     }
+}
+
+/// What a text is instead of an object on a line, if that can be seen.
+fn not_a_line(text: &[u8]) -> Option<&'static str> {
+    match text.first() {
+        Some(b'[') => Some(
+            "a JSON array, or a part of one: JSON is read one object a line, which \
+             `jq -c '.[]'` makes of an array",
+        ),
+        Some(b'{') if nesting(text).open > 0 => Some(
+            "an object that does not end on its line: JSON is read one object a line, which \
+             `jq -c .` makes of objects of several lines",
+        ),
+        _ => None,
+    }
+}
+
+/// A field with text for each value that is decoded as such.
+fn as_text(field: &Field) -> Field {
+    let inner = |field: &FieldRef| Arc::new(as_text(field).with_nullable(true));
+    let data_type = match field.data_type() {
+        of if of.is_numeric() => DataType::Utf8,
+        DataType::Timestamp(..)
+        | DataType::Date32
+        | DataType::Date64
+        | DataType::Time32(_)
+        | DataType::Time64(_) => DataType::Utf8,
+        DataType::List(element) => DataType::List(inner(element)),
+        DataType::LargeList(element) => DataType::LargeList(inner(element)),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(inner).collect()),
+        DataType::Map(entries, ordered) => match entries.data_type() {
+            DataType::Struct(parts) => {
+                let part = |part: &FieldRef| Arc::new(as_text(part));
+                let parts = DataType::Struct(parts.iter().map(part).collect());
+                let entries = entries.as_ref().clone().with_data_type(parts);
+                DataType::Map(Arc::new(entries), *ordered)
+            }
+            _ => field.data_type().clone(),
+        },
+        other => other.clone(),
+    };
+    field.clone().with_data_type(data_type)
 }
 
 /// Lines that follow one another.
@@ -246,8 +247,11 @@ impl Decoder for JsonDecoder {
 /// Decodes exactly `rows` objects.
 fn decode_all(schema: &SchemaRef, bytes: &[u8], rows: usize) -> Result<RecordBatch, ArrowError> {
     let one_a_line = || ArrowError::JsonError("expected one object a line".into());
-    let mut decoder =
-        json::ReaderBuilder::new(Arc::clone(schema)).with_batch_size(rows + 1).build_decoder()?;
+    let mut decoder = json::ReaderBuilder::new(Arc::clone(schema))
+        .with_batch_size(rows + 1)
+        .with_coerce_primitive(true)
+        .build_decoder()?;
+    let bytes = &*without_pairs(bytes);
     if decoder.decode(bytes)? != bytes.len() {
         return Err(one_a_line());
     }
@@ -262,19 +266,31 @@ pub(crate) fn infer(input: Input) -> Result<Schema, ConnectorError> {
     let mut lines = Lines::new(input);
     lines.read(SAMPLE_ROWS)?;
     let place = lines.input.name().to_owned();
-    let values = json::reader::ValueIter::new(lines.text(&lines.found), None);
+    let read = lines.found.iter().filter(|line| line.unread.is_none());
+    let first = read.clone().next().map(|line| lines.text(std::slice::from_ref(line)).trim_ascii());
+    let said = first.and_then(not_a_line);
+    if let (Some(said), Some([b'[', ..] | [b'{'])) = (said, first) {
+        return Err(ConnectorError::Io {
+            place: lines.input.name().to_owned(),
+            message: "it is not JSON of one object a line".into(),
+            hint: Some(said.into()),
+        });
+    }
+    let texts = read.clone().map(|line| without_pairs(lines.text(std::slice::from_ref(line))));
+    let values = texts.flat_map(|text| json::reader::ValueIter::new(&*text, None).next());
     let schema = json::reader::infer_json_schema_from_iterator(values.filter(Result::is_ok));
     let schema = schema.map_err(|error| ConnectorError::Io {
         place: place.clone(),
         message: error.to_string(),
         hint: Some("declare the columns of the table".into()),
     })?;
+    let hint = said.unwrap_or("JSON is read one object a line");
     let decoder = JsonDecoder::with(lines, Refuser::ignoring(Arc::new(schema)));
     let Some(sample) = decoder.rows()? else {
         return Err(ConnectorError::Io {
             place,
             message: "no line is a JSON object".into(),
-            hint: Some("JSON is read one object a line".into()),
+            hint: Some(hint.into()),
         });
     };
     let schema = &decoder.refuser.target.declared;

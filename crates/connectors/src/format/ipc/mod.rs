@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 use arrow::buffer::Buffer;
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::ipc;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
@@ -25,14 +25,15 @@ use super::rows::Refuser;
 use super::typed::{Mapping, guarded, plain};
 use super::{Decoded, Decoder};
 
+mod parts;
+
+pub use parts::UNPACKED_BYTES_MAX;
+
 /// Bytes of the metadata of a message at most.
 const METADATA_BYTES_MAX: usize = 16 << 20;
 
 /// Bytes of a message's body at most, where it is read in order.
 pub const BODY_BYTES_MAX: u64 = 256 << 20;
-
-/// Bytes of a record batch at most, unpacked.
-const UNPACKED_BYTES_MAX: u64 = 4 << 30;
 
 /// Rows of a record batch at most.
 const ROWS_MAX: i64 = 1 << 31;
@@ -134,22 +135,60 @@ impl Context {
         let version = message.version();
         if let Some(batch) = message.header_as_record_batch() {
             check(batch, body)?;
-            let body = Buffer::from(body);
-            let (schema, known) = (Arc::clone(&self.schema), &self.dictionaries);
-            let read = || {
-                let projection = Some(projection);
-                ipc::reader::read_record_batch(&body, batch, schema, known, projection, &version)
-            };
-            return guarded(read).map(Some);
+            let fields: Vec<&Field> = self.schema.fields().iter().map(AsRef::as_ref).collect();
+            parts::check_rows(batch, &fields, version)?;
+            let wanted = |column| projection.contains(&column);
+            return match parts::unpack(batch, &fields, wanted, version, body, None)? {
+                None => self.batch(batch, version, &Buffer::from(body), projection),
+                Some(plain) => {
+                    let message = self::message(&plain.metadata)?;
+                    let batch = message.header_as_record_batch().ok_or("not a record batch")?;
+                    self.batch(batch, version, &plain.body, projection)
+                }
+            }
+            .map(Some);
         }
         if let Some(dictionary) = message.header_as_dictionary_batch() {
-            check(dictionary.data().ok_or("a dictionary without values")?, body)?;
-            let body = Buffer::from(body);
-            let (schema, known) = (&self.schema, &mut self.dictionaries);
-            guarded(|| ipc::reader::read_dictionary(&body, dictionary, schema, known, &version))?;
+            let values = dictionary.data().ok_or("a dictionary without values")?;
+            check(values, body)?;
+            // What it is made of is known to the library only: all of it is unpacked.
+            let as_is = Some((dictionary.id(), dictionary.isDelta()));
+            match parts::unpack(values, &[], |_| true, version, body, as_is)? {
+                None => self.dictionary(dictionary, version, &Buffer::from(body))?,
+                Some(plain) => {
+                    let message = self::message(&plain.metadata)?;
+                    let dictionary = message.header_as_dictionary_batch();
+                    let dictionary = dictionary.ok_or("not a dictionary")?;
+                    self.dictionary(dictionary, version, &plain.body)?;
+                }
+            }
             return Ok(None);
         }
         Err(format!("a message of kind {:?} where rows are due", message.header_type()))
+    }
+
+    fn batch(
+        &self,
+        batch: ipc::RecordBatch<'_>,
+        version: ipc::MetadataVersion,
+        body: &Buffer,
+        projection: &[usize],
+    ) -> Result<RecordBatch, String> {
+        let (schema, known) = (Arc::clone(&self.schema), &self.dictionaries);
+        guarded(|| {
+            let projection = Some(projection);
+            ipc::reader::read_record_batch(body, batch, schema, known, projection, &version)
+        })
+    }
+
+    fn dictionary(
+        &mut self,
+        dictionary: ipc::DictionaryBatch<'_>,
+        version: ipc::MetadataVersion,
+        body: &Buffer,
+    ) -> Result<(), String> {
+        let (schema, known) = (&self.schema, &mut self.dictionaries);
+        guarded(|| ipc::reader::read_dictionary(body, dictionary, schema, known, &version))
     }
 }
 
@@ -165,24 +204,13 @@ fn check(batch: ipc::RecordBatch<'_>, body: &[u8]) -> Result<(), String> {
         return Err("a column states more nulls than rows".into());
     }
     let buffers = batch.buffers().into_iter().flatten();
-    let mut unpacked = 0;
-    for buffer in buffers.clone() {
-        let range =
-            usize::try_from(buffer.offset()).ok().zip(usize::try_from(buffer.length()).ok());
-        let bytes = range.and_then(|(from, length)| body.get(from..from.checked_add(length)?));
-        let bytes = bytes.ok_or("a column lies outside of its message")?;
-        if batch.compression().is_some() && !bytes.is_empty() {
-            let stated = bytes.first_chunk().ok_or("a packed column without its length")?;
-            unpacked += match i64::from_le_bytes(*stated) {
-                -1 => 0,
-                stated => {
-                    u64::try_from(stated).map_err(|_| "a packed column of less than nothing")?
-                }
-            };
-            if unpacked > UNPACKED_BYTES_MAX {
-                return Err(format!("its packed columns state {unpacked} bytes"));
-            }
-        }
+    let lies_within = |buffer: &ipc::Buffer| {
+        let end = buffer.offset().checked_add(buffer.length());
+        let end = end.filter(|_| buffer.offset() >= 0 && buffer.length() >= 0);
+        end.is_some_and(|end| end as u64 <= body.len() as u64)
+    };
+    if !buffers.clone().all(lies_within) {
+        return Err("a column lies outside of its message".into());
     }
     let most = buffers.count() as i64;
     let parts = batch.variadicBufferCounts().into_iter().flatten();

@@ -1,0 +1,158 @@
+//! Bytes cut into lines, a batch at a time.
+//!
+//! A line that no decoder may see is marked here: one that is longer than any may be, of which only
+//! the beginning is kept while the rest passes by, and one that nests deeper.
+
+use dataflow::error::ConnectorError;
+
+use super::LINE_BYTES_MAX;
+use super::text::is_deep;
+use crate::format::input::{BATCH_BYTES_MAX, Filled, Input};
+
+/// Bytes that are kept of a line that is too long.
+const KEPT_BYTES: usize = 1 << 10;
+
+/// Why a line is not decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unread {
+    Long,
+    Deep,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Line {
+    pub(super) number: u64,
+    from: usize,
+    to: usize,
+    pub(super) unread: Option<Unread>,
+}
+
+/// Bytes cut into lines, a batch at a time.
+pub(super) struct Lines {
+    pub(super) input: Input,
+    /// The lines of the batch that hold something.
+    pub(super) found: Vec<Line>,
+    /// The number of the line to be read next.
+    number: u64,
+    /// Bytes ahead that are known to hold no line end.
+    searched: usize,
+    /// What the last attempt to read on gave.
+    pub(super) filled: Filled,
+    /// Whether the mark of an encoding may still stand ahead.
+    at_start: bool,
+    /// Whether the rest of a line that is too long is ahead.
+    in_rest: bool,
+}
+
+impl Lines {
+    pub(super) fn new(input: Input) -> Self {
+        Self {
+            input,
+            found: Vec::new(),
+            number: 1,
+            searched: 0,
+            filled: Filled::More,
+            at_start: true,
+            in_rest: false,
+        }
+    }
+
+    /// Finds the next lines.
+    pub(super) fn read(&mut self, rows_max: usize) -> Result<(), ConnectorError> {
+        self.found.clear();
+        self.filled = Filled::More;
+        if self.at_start {
+            self.filled = self.input.pass_mark()?;
+            if self.filled == Filled::Later {
+                return Ok(());
+            }
+            self.at_start = false;
+            self.filled = Filled::More;
+        }
+        if self.in_rest {
+            self.pass_rest()?;
+            if self.in_rest {
+                return Ok(());
+            }
+        }
+        self.input.begin_batch(self.input.position());
+        while self.found.len() < rows_max && self.input.position() < BATCH_BYTES_MAX {
+            let ahead = self.input.ahead();
+            let end = ahead[self.searched..].iter().position(|byte| *byte == b'\n');
+            let (length, passed) = match end {
+                Some(end) => (self.searched + end, self.searched + end + 1),
+                None if self.input.is_whole() && !ahead.is_empty() => (ahead.len(), ahead.len()),
+                None => {
+                    self.searched = ahead.len();
+                    if self.searched > LINE_BYTES_MAX {
+                        // The lines before it first: they stand in the way of its rest.
+                        if self.found.is_empty() {
+                            self.begin_rest();
+                        }
+                        return Ok(());
+                    }
+                    self.filled = self.input.fill(self.number)?;
+                    match self.filled {
+                        Filled::End if self.searched > 0 => continue,
+                        Filled::More => continue,
+                        Filled::Later | Filled::End => return Ok(()),
+                    }
+                }
+            };
+            let text = ahead[..length].trim_ascii();
+            let unread = match () {
+                () if length > LINE_BYTES_MAX => Some(Unread::Long),
+                () if is_deep(text) => Some(Unread::Deep),
+                () => None,
+            };
+            let blank = text.is_empty();
+            self.searched = 0;
+            let from = self.input.position();
+            self.input.pass(passed);
+            if !blank {
+                self.found.push(Line { number: self.number, from, to: from + length, unread });
+            }
+            self.number += 1;
+        }
+        Ok(())
+    }
+
+    /// The line ahead is too long: keeps its beginning.
+    fn begin_rest(&mut self) {
+        let from = self.input.position();
+        let (number, unread) = (self.number, Some(Unread::Long));
+        self.found.push(Line { number, from, to: from + KEPT_BYTES, unread });
+        self.input.pass(self.searched);
+        self.searched = 0;
+        self.in_rest = true;
+    }
+
+    /// Passes the rest of a line, as far as it has come.
+    fn pass_rest(&mut self) -> Result<(), ConnectorError> {
+        loop {
+            let ahead = self.input.ahead();
+            let end = ahead.iter().position(|byte| *byte == b'\n');
+            self.input.pass(end.map_or(ahead.len(), |end| end + 1));
+            if end.is_none() {
+                self.input.begin_batch(self.input.position());
+                self.filled = self.input.fill(self.number)?;
+                match self.filled {
+                    Filled::More => continue,
+                    Filled::Later => return Ok(()),
+                    Filled::End => {}
+                }
+            }
+            self.in_rest = false;
+            self.number += 1;
+            return Ok(());
+        }
+    }
+
+    /// The text of lines that follow one another.
+    pub(super) fn text(&self, lines: &[Line]) -> &[u8] {
+        match (lines.first(), lines.last()) {
+            (Some(first), Some(last)) => self.input.bytes(first.from, last.to),
+            _ => &[],
+        }
+    }
+}

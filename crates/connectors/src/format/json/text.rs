@@ -1,0 +1,112 @@
+//! What has to be known of JSON before the library may see it.
+//!
+//! The library nests as deep as its stack lets it, and then the process ends. And it takes an
+//! escaped pair of surrogates for a wrong letter from U+20000 on (seen in arrow-json 59: the pair's
+//! halves are joined by `|` where a `+` is due); such pairs are written out here.
+
+use std::borrow::Cow;
+
+/// Levels of arrays and objects in a value at most: beyond, it is a bad row.
+pub const DEPTH_MAX: usize = 128;
+
+/// Whether a value nests deeper than [`DEPTH_MAX`].
+pub(super) fn is_deep(text: &[u8]) -> bool {
+    // Few lines have so many brackets, and only those are looked at byte by byte.
+    let opens = text.iter().filter(|byte| matches!(byte, b'[' | b'{')).count();
+    opens > DEPTH_MAX && nesting(text).greatest > DEPTH_MAX
+}
+
+/// How deep a text nests.
+pub(super) struct Nesting {
+    greatest: usize,
+    /// Brackets that are open at its end.
+    pub(super) open: usize,
+}
+
+/// How deep a text nests; brackets within strings are none.
+pub(super) fn nesting(text: &[u8]) -> Nesting {
+    let mut nesting = Nesting { greatest: 0, open: 0 };
+    let (mut in_string, mut escaped) = (false, false);
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'[' | b'{' => {
+                nesting.open += 1;
+                nesting.greatest = nesting.greatest.max(nesting.open);
+            }
+            b']' | b'}' => nesting.open = nesting.open.saturating_sub(1),
+            _ => {}
+        }
+    }
+    nesting
+}
+
+/// The text with escaped pairs of surrogates written out. One without its other half stays as it
+/// is: the library refuses it.
+pub(super) fn without_pairs(text: &[u8]) -> Cow<'_, [u8]> {
+    let mut out = Vec::new();
+    let (mut at, mut kept) = (0, 0);
+    while let Some(found) = text[at..].iter().position(|byte| *byte == b'\\') {
+        at += found;
+        match pair(&text[at..]) {
+            Some(letter) => {
+                out.extend_from_slice(&text[kept..at]);
+                out.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
+                at += 2 * ESCAPE_BYTES;
+                kept = at;
+            }
+            // The escaped byte may be a backslash, which begins nothing.
+            None => at = (at + 2).min(text.len()),
+        }
+    }
+    if kept == 0 {
+        return Cow::Borrowed(text);
+    }
+    out.extend_from_slice(&text[kept..]);
+    Cow::Owned(out)
+}
+
+/// Bytes of `\ud842`.
+const ESCAPE_BYTES: usize = 6;
+
+/// The letter of the pair of escapes at the beginning of a text.
+fn pair(text: &[u8]) -> Option<char> {
+    let unit = |at: usize| {
+        let escape = text.get(at..at + ESCAPE_BYTES)?.strip_prefix(b"\\u")?;
+        escape
+            .iter()
+            .try_fold(0, |unit, digit| Some(unit << 4 | char::from(*digit).to_digit(16)? as u16))
+    };
+    let first = unit(0).filter(|unit| (0xd800..0xdc00).contains(unit))?;
+    let second = unit(ESCAPE_BYTES)?;
+    char::decode_utf16([first, second]).next()?.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn brackets_in_strings_do_not_nest() {
+        let deep = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(!is_deep(deep(DEPTH_MAX).as_bytes()));
+        assert!(is_deep(deep(DEPTH_MAX + 1).as_bytes()));
+        assert!(is_deep("{\"a\":".repeat(DEPTH_MAX + 1).as_bytes()));
+        assert!(!is_deep(format!("[\"{}\\\"[\"]", "[".repeat(500)).as_bytes()));
+        assert!(!is_deep("[1],".repeat(500).as_bytes()));
+    }
+
+    #[test]
+    fn pairs_are_written_out_and_halves_stay() {
+        let text = |text: &str| String::from_utf8(without_pairs(text.as_bytes()).into()).unwrap();
+        assert_eq!(text(r#""\ud842\udfb7""#), "\"𠮷\"");
+        assert_eq!(text(r#"a\n\uD83D\uDE00\\ud842\udfb7"#), "a\\n😀\\\\ud842\\udfb7");
+        for same in [r"\ud842", r"\udfb7\ud842", r"\ud842x\udfb7", r"\ud842\u0041", r"\u20ac\", ""]
+        {
+            assert_eq!(text(same), same);
+        }
+    }
+}
