@@ -85,6 +85,7 @@ fn run_rank(
     let started = agree(&control, &mut args, &mut script, assignment)?;
     let text_file = rows::text_file(&args.rows).filter(|_| first);
     let (output, writer) = Output::open(text_file, screen)?;
+    output.heed(&cancel);
     let planned = agree_on_plan(&control, plan(&args, &script, writer, started), &script)?;
     let options = RunOptions {
         control: Some(&control),

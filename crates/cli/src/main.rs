@@ -19,6 +19,7 @@ mod launched;
 mod log;
 mod member;
 mod output;
+mod pipe;
 mod rows;
 mod run;
 mod screen;

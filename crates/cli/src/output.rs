@@ -1,54 +1,40 @@
 //! Where text of rows goes: standard output, or a file that appears when all is well.
 
-use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use millstream::{AtomicFile, ConnectorError};
 use unicode_width::UnicodeWidthChar;
 
 use crate::failure::Failure;
+use crate::pipe::Pipe;
 use crate::screen::Screen;
 use crate::terminal;
 
 /// Standard output or a file.
 pub(crate) struct Output {
-    target: Target,
+    file: Option<Shared>,
     writer: Writer,
-}
-
-enum Target {
-    Stdout,
-    /// Written under a name of its own first.
-    File {
-        path: PathBuf,
-        temporary: PathBuf,
-    },
 }
 
 impl Output {
     /// Opens the file, so that a place that cannot be written fails early.
     pub(crate) fn open(path: Option<&Path>, screen: &Screen) -> Result<(Self, Writer), Failure> {
-        let (target, writer) = match path {
-            None => (Target::Stdout, Writer::stdout(screen)),
+        let (file, writer) = match path {
+            None => (None, Writer::stdout(screen)),
             Some(path) => {
-                let mut name = path.file_name().unwrap_or_default().to_owned();
-                name.push(format!(".{}.part", std::process::id()));
-                let temporary = path.with_file_name(name);
-                let file = File::create_new(&temporary).map_err(|e| cannot_write(path, &e))?;
-                (Target::File { path: path.to_owned(), temporary }, Writer::new(file, screen))
+                let file = Shared::new(AtomicFile::create(path).map_err(|e| cannot_write(&e))?);
+                (Some(file.clone()), Writer::new(file, screen))
             }
         };
-        Ok((Self { target, writer: writer.clone() }, writer))
+        Ok((Self { file, writer: writer.clone() }, writer))
     }
 
-    /// What the file is called until it is complete.
-    pub(crate) fn temporary(&self) -> Option<&Path> {
-        match &self.target {
-            Target::Stdout => None,
-            Target::File { temporary, .. } => Some(temporary),
-        }
+    /// What the file is called until it is complete, where it has to have a name.
+    pub(crate) fn temporary(&self) -> Option<PathBuf> {
+        self.file.as_ref()?.lock().as_ref()?.hidden().map(Path::to_owned)
     }
 
     /// True when the reader at the other end of a pipe has gone: `… | head`.
@@ -56,25 +42,45 @@ impl Output {
         self.writer.reader_is_gone()
     }
 
+    /// Waits only so long for the reader of a pipe when `cancel` is set.
+    pub(crate) fn heed(&self, cancel: &Arc<AtomicBool>) {
+        // Each command has one flag.
+        let _ = self.writer.state.cancel.set(Arc::clone(cancel));
+    }
+
     /// Gives the file its name.
-    pub(crate) fn publish(mut self) -> Result<(), Failure> {
-        let target = std::mem::replace(&mut self.target, Target::Stdout);
-        match target {
-            Target::Stdout => Ok(()),
-            Target::File { path, temporary } => {
-                std::fs::rename(&temporary, &path).map_err(|error| cannot_write(&path, &error))
-            }
+    pub(crate) fn publish(self) -> Result<(), Failure> {
+        match self.file.and_then(|file| file.lock().take()) {
+            Some(file) => file.commit().map_err(|error| cannot_write(&error)),
+            None => Ok(()),
         }
     }
 }
 
-impl Drop for Output {
-    fn drop(&mut self) {
-        if let Target::File { temporary, .. } = &self.target
-            && let Err(error) = std::fs::remove_file(temporary)
-        {
-            tracing::warn!(%error, file = %temporary.display(), "cannot remove");
+/// The file, until it is published.
+#[derive(Clone)]
+struct Shared(Arc<Mutex<Option<AtomicFile>>>);
+
+impl Shared {
+    fn new(file: AtomicFile) -> Self {
+        Self(Arc::new(Mutex::new(Some(file))))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<AtomicFile>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut *self.lock() {
+            Some(file) => file.write(bytes),
+            None => Err(ErrorKind::NotConnected.into()),
         }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -92,12 +98,16 @@ struct State {
     /// Lines that are wider than the terminal are cut.
     clips: AtomicBool,
     clipped: AtomicBool,
+    /// What a Ctrl-C sets.
+    cancel: Arc<OnceLock<Arc<AtomicBool>>>,
 }
 
 impl Writer {
     /// The standard output of this process, written beside the progress line of `screen`.
     pub(crate) fn stdout(screen: &Screen) -> Self {
-        Self::new(io::stdout(), screen)
+        let state = State::default();
+        let pipe = Pipe::stdout(Arc::clone(&state.cancel));
+        Self { state: Arc::new(state), ..Self::new(pipe, screen) }
     }
 
     fn new(inner: impl Write + Send + 'static, screen: &Screen) -> Self {
@@ -173,12 +183,14 @@ fn clipped(text: &str, width_max: usize) -> Option<String> {
     cut.then_some(out)
 }
 
-fn cannot_write(path: &Path, error: &io::Error) -> Failure {
-    let hint = match error.kind() {
-        ErrorKind::NotFound => Some("the directory has to exist"),
+fn cannot_write(error: &ConnectorError) -> Failure {
+    let hint = match error {
+        ConnectorError::Option { hint, .. }
+        | ConnectorError::Column { hint, .. }
+        | ConnectorError::Io { hint, .. } => hint.as_deref(),
         _ => None,
     };
-    Failure::runtime(&format!("cannot write {}: {error}", path.display()), hint)
+    Failure::runtime(&format!("cannot write {error}"), hint)
 }
 
 #[cfg(test)]

@@ -60,6 +60,7 @@ fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<E
         return Ok(ExitCode::SUCCESS);
     }
     let cancel = signals::cancel_flag(output.temporary())?;
+    output.heed(&cancel);
     let launched = launch(args, screen).map_err(|error| fail(&error))?;
     let options = RunOptions {
         control: Some(&launched.control),

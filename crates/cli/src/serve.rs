@@ -6,7 +6,6 @@
 //! own name lead to this address, but then it asks for that name.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,12 +18,12 @@ pub(crate) const INTERRUPTED: u8 = 130;
 
 /// A flag that the first Ctrl-C or SIGTERM sets; the second one removes `temporary` and ends the
 /// process. A thread waits for them, because a signal's handler must not do so much.
-pub(crate) fn cancel_flag(temporary: Option<&Path>) -> Result<Arc<AtomicBool>, Failure> {
+pub(crate) fn cancel_flag(temporary: Option<PathBuf>) -> Result<Arc<AtomicBool>, Failure> {
     let (mut came, comes) = UnixStream::pair().map_err(refused)?;
     for signal in [SIGINT, SIGTERM] {
         comes.try_clone().and_then(|comes| pipe::register(signal, comes)).map_err(refused)?;
     }
-    let (cancel, temporary) = (Arc::new(AtomicBool::new(false)), temporary.map(Path::to_owned));
+    let cancel = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&cancel);
     let wait = move || {
         // One byte for each signal.

@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A directory that is removed at the end.
@@ -461,14 +462,18 @@ const ENDLESS: &str = "CREATE TABLE endless (k BIGINT) WITH (
     SELECT k FROM endless";
 
 /// Starts a query without end, and waits for its first row.
-fn endless(args: &[&str]) -> (Child, BufReader<impl Read + use<>>) {
+fn endless(args: &[&str]) -> (Child, BufReader<ChildStdout>) {
+    begun(ENDLESS, args)
+}
+
+fn begun(sql: &str, args: &[&str]) -> (Child, BufReader<ChildStdout>) {
     let mut child = command(&[&["run", "-", "--format", "csv"], args].concat())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    child.stdin.take().unwrap().write_all(ENDLESS.as_bytes()).unwrap();
+    child.stdin.take().unwrap().write_all(sql.as_bytes()).unwrap();
     let mut rows = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     for _ in 0..2 {
@@ -525,6 +530,25 @@ fn a_second_ctrl_c_leaves_nothing_half_written() {
     };
     assert_eq!(status.code(), Some(130));
     assert_eq!(dir.names(), ["pipe", "q.sql"]);
+}
+
+#[test]
+fn one_signal_ends_a_job_whose_reader_takes_nothing() {
+    const FAST: &str = "CREATE TABLE endless (k BIGINT) WITH ('connector' = 'generator');
+        SELECT k FROM endless";
+    for signal in [Signal::INT, Signal::TERM] {
+        let (mut child, rows) = begun(FAST, &["--workers", "1"]);
+        // Until its pipe has no room: the job waits for its reader, or will in a moment.
+        let pipe = format!("/proc/{}/fd/1", child.id());
+        let pipe = std::fs::OpenOptions::new().write(true).open(pipe).unwrap();
+        let now = Timespec::default();
+        while poll(&mut [PollFd::new(&pipe, PollFlags::OUT)], Some(&now)).unwrap() > 0 {
+            std::thread::yield_now();
+        }
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        drop(rows);
+    }
 }
 
 #[test]

@@ -56,6 +56,7 @@ mod usage;
 
 pub use cluster;
 pub use cluster::NODES_MAX;
+pub use connectors::AtomicFile;
 pub use dataflow::bad::BadRow;
 pub use dataflow::error::ConnectorError;
 pub use dataflow::{connector, detach, sink, source};

@@ -114,6 +114,14 @@ impl AtomicFile {
         Ok(())
     }
 
+    /// What it is called until it is committed, where it has to have a name.
+    pub fn hidden(&self) -> Option<&Path> {
+        match &self.standing {
+            Standing::Hidden(hidden) => Some(hidden),
+            Standing::Named | Standing::Unnamed => None,
+        }
+    }
+
     fn name(&mut self) -> io::Result<()> {
         if matches!(self.standing, Standing::Unnamed) {
             match link(&self.file, &self.path) {
