@@ -345,13 +345,15 @@ fn a_killed_rank_is_named_by_all_and_nothing_is_published() {
 
 #[test]
 fn a_signal_to_any_rank_ends_all_in_good_order() {
-    let dir = Dir::new("signal");
-    let ranks = start_endless(&dir);
-    ranks[2].signal(Signal::TERM);
-    let ended = end(ranks);
-    assert_eq!(ended[2].code, Some(130), "{ended:?}");
-    assert!(ended[0].err.contains("; ended early, as asked"), "{}", ended[0].err);
-    assert!(ended.iter().all(|one| !one.err.contains("error")), "{ended:?}");
-    let kept = std::fs::read_to_string(dir.0.join("kept.csv")).unwrap();
-    assert!(kept.starts_with("n\n") && kept.lines().count() > 1);
+    for (rank, signal) in [(2, Signal::TERM), (0, Signal::INT)] {
+        let dir = Dir::new("signal");
+        let ranks = start_endless(&dir);
+        ranks[rank].signal(signal);
+        let ended = end(ranks);
+        assert!(ended.iter().all(|one| one.code == Some(130)), "{ended:?}");
+        assert!(ended[0].err.contains("; ended early, as asked"), "{}", ended[0].err);
+        assert!(ended.iter().all(|one| !one.err.contains("error")), "{ended:?}");
+        let kept = std::fs::read_to_string(dir.0.join("kept.csv")).unwrap();
+        assert!(kept.starts_with("n\n") && kept.lines().count() > 1);
+    }
 }
