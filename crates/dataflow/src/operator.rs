@@ -91,7 +91,8 @@ impl Node {
                 let unread = slice.and_then(|_| grouping.only_time());
                 let Rows { batch, met, .. } = route.apply(rows, unread)?;
                 self.counted.add_in(batch.num_rows());
-                grouping.push(&batch, met.as_ref(), slice).await
+                grouping.push(&batch, met.as_ref(), slice).await?;
+                heed_length(grouping, route).await
             }
             Work::Keyed(keyed) => {
                 let rows = route.apply(rows, None)?;
@@ -136,6 +137,7 @@ impl Node {
         let _turn = self.gate.enter().await;
         let folded = grouping.fold_ahead(raw, route.windows_event_time, ahead)?;
         self.counted.add_in(folded.passed);
+        heed_length(grouping, route).await?;
         Ok(folded)
     }
 
@@ -374,6 +376,12 @@ impl Node {
             _ => Ok(()),
         }
     }
+}
+
+/// A grouping looks how long an epoch is when it is told of a watermark; where none comes, when it
+/// has taken rows.
+async fn heed_length(grouping: &Grouping, route: &Route) -> Result<(), DataflowError> {
+    if route.timed { Ok(()) } else { grouping.end_long_epoch().await }
 }
 
 /// Where the rows of an operator are counted.

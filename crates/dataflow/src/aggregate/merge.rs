@@ -367,7 +367,7 @@ impl Merge {
     }
 
     /// Whether the epoch has read its bytes.
-    fn is_long(&self, grouping: &Grouping) -> bool {
+    pub(super) fn is_long(&self, grouping: &Grouping) -> bool {
         let (bytes, rows) = self.read(grouping);
         let groups = || grouping.merged.borrow_mut().slices().groups_at_most() as u64;
         self.length.borrow_mut().is_over(bytes, rows, groups)

@@ -263,6 +263,17 @@ impl Grouping {
         Ok(())
     }
 
+    /// Ends an epoch that is long enough, of rows without a watermark.
+    ///
+    /// # Errors
+    /// When state cannot travel.
+    pub(crate) async fn end_long_epoch(&self) -> Result<(), DataflowError> {
+        match &self.exchange {
+            Meeting::Merge(merge) if merge.is_long(self) => merge.share(self).await,
+            _ => Ok(()),
+        }
+    }
+
     /// This worker was idle and has rows again. Gives the watermark up to which windows have fired
     /// anywhere: rows before it are late.
     ///
