@@ -12,8 +12,8 @@ use arrow::array::{
 };
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::SchemaRef;
-use arrow::row::{RowConverter, Rows, SortField};
-use state::{KeyMap, KeySpan, KeyTable, NullKeys, StateError};
+use arrow::row::Rows;
+use state::{KeyMap, KeyRows, KeySpan, KeyTable, NullKeys, StateError};
 
 use crate::chunks::{Chunks, taken};
 use crate::error::DataflowError;
@@ -150,10 +150,9 @@ impl Keys {
         let valid = columns
             .iter()
             .fold(None, |all, key| NullBuffer::union(all.as_ref(), key.logical_nulls().as_ref()));
-        let fields = columns.iter().map(|column| SortField::new(column.data_type().clone()));
         let rows = match columns.is_empty() {
             true => None,
-            false => Some(RowConverter::new(fields.collect())?.convert_columns(&columns)?),
+            false => Some(KeyRows::of(&columns)?),
         };
         Ok(Self { rows, valid })
     }

@@ -19,6 +19,7 @@
 //!   randomness.
 //! - [`KeyTable`] gives keys of any types dense ids, for what keeps rows by key and folds none;
 //!   [`KeySpan`] those that lie close together, without a table.
+//! - [`KeyRows`] are keys as bytes, equal where the keys are: one zero, one NaN.
 //! - [`Partitioner`] says which node leads a key.
 //!
 //! # Invariants
@@ -47,6 +48,7 @@ mod kernel;
 mod key_map;
 mod key_span;
 mod key_table;
+mod keys;
 mod near;
 mod part;
 #[cfg(test)]
@@ -77,6 +79,7 @@ pub use kernel::prefetch;
 pub use key_map::KeyMap;
 pub use key_span::KeySpan;
 pub use key_table::{KeyTable, NullKeys};
+pub use keys::{KeyRows, canonical, has_floats};
 pub use near::{Folded, KeyOf, Near, RawRows, Scale, Times};
 pub use part::Part;
 pub use partition::{Partitioner, Split};

@@ -6,9 +6,8 @@ use arrow::array::{Array, ArrayRef, AsArray, MutableArrayData, UInt32Array, make
 use arrow::buffer::MutableBuffer;
 use arrow::compute::take;
 use arrow::datatypes::DataType;
-use arrow::row::{RowConverter, SortField};
 
-use crate::{Columns, StateError, hash, vector, words};
+use crate::{Columns, KeyRows, StateError, hash, vector, words};
 
 /// With [`Partitioner::in_blocks`], 2 to the power of this many neighbouring keys have one owner.
 const BLOCK_BITS: u32 = 6;
@@ -20,7 +19,7 @@ const RUN_ROWS: usize = 8;
 /// The owner depends on the values alone: strings in any layout (with offsets, as views, in a
 /// dictionary) have the same owner, and so have the two zeros of floats, and all NaNs. It does
 /// depend on the numeric type: 1 as `Int32` and as `Int64` agree, 1 as `Float64` does not. Nested
-/// values are hashed through Arrow's row format.
+/// values are hashed through [`KeyRows`].
 #[derive(Debug)]
 pub struct Partitioner {
     owners: u32,
@@ -315,9 +314,8 @@ fn column(
                 }
             }
         }
-        other => {
-            let converter = RowConverter::new(vec![SortField::new(other.clone())])?;
-            let rows = converter.convert_columns(std::slice::from_ref(key))?;
+        _ => {
+            let rows = KeyRows::of(std::slice::from_ref(key))?;
             strings(rows.iter().map(|row| Some(row.data())).collect::<Vec<_>>().into_iter(), put);
         }
     }

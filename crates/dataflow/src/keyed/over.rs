@@ -34,8 +34,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
 use arrow::compute::{interleave_record_batch, take_record_batch};
 use arrow::datatypes::{DataType, SchemaRef};
-use arrow::row::{RowConverter, SortField};
-use state::Aggregate;
+use state::{Aggregate, KeyRows};
 
 pub use self::edge::{first_value, last_value};
 pub use self::nth::nth_value;
@@ -297,13 +296,9 @@ impl Framed {
         if !entries.windows(2).any(|pair| tied(&pair[0], &pair[1])) {
             return Ok(rows);
         }
-        let comparable = |column: &&ArrayRef| {
-            RowConverter::supports_fields(&[SortField::new(column.data_type().clone())])
-        };
         let columns = self.spec.ties.iter().map(|&at| rows.column(at));
-        let columns: Vec<ArrayRef> = columns.filter(comparable).cloned().collect();
-        let fields = columns.iter().map(|column| SortField::new(column.data_type().clone()));
-        let values = RowConverter::new(fields.collect())?.convert_columns(&columns)?;
+        let comparable = columns.filter(|column| KeyRows::supports(column.data_type()));
+        let values = KeyRows::exact(&comparable.cloned().collect::<Vec<_>>())?;
         let mut order: Vec<u32> = (0..rows.num_rows() as u32).collect();
         let mut from = 0;
         for peers in entries.chunk_by(tied) {

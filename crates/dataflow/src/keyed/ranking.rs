@@ -15,7 +15,9 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch, UInt32Array, UInt64Array};
 use arrow::compute::{SortOptions, concat_batches, take_record_batch};
 use arrow::datatypes::SchemaRef;
-use arrow::row::{RowConverter, Rows, SortField};
+use arrow::error::ArrowError;
+use arrow::row::Rows;
+use state::{KeyRows, has_floats};
 
 use super::{Given, Waits, before_windows, by_window};
 use crate::error::DataflowError;
@@ -109,18 +111,16 @@ struct Firing {
 impl Ranking {
     /// The rows that count, first to last, and their numbers.
     fn ranked(&self, rows: &RecordBatch) -> Result<(Vec<u32>, Vec<u64>), DataflowError> {
-        let keys = self.rows(rows, self.keys.iter().map(|&key| (key, SortOptions::default())))?;
-        let named: Vec<usize> =
-            self.order.iter().map(|(at, _)| *at).chain(self.keys.clone()).collect();
-        let comparable = |at: &usize| {
-            let field = SortField::new(self.input.field(*at).data_type().clone());
-            RowConverter::supports_fields(&[field])
-        };
-        let others = (0..self.input.fields().len()).filter(|at| !named.contains(at));
-        let others = others.filter(comparable).map(|at| (at, SortOptions::default()));
-        let order = self.rows(rows, self.order.iter().copied().chain(others))?;
+        let keys = made(rows, self.keys.iter().copied(), KeyRows::of)?;
+        let options = || self.order.iter().map(|(_, options)| *options);
+        let order = self.order.iter().map(|(at, _)| *at);
+        let order = made(rows, order, |columns| KeyRows::ordered(columns, options()))?;
+        let others = made(rows, self.others(), KeyRows::exact)?;
         let key = |row: u32| keys.as_ref().map(|keys| keys.row(row as usize));
-        let place = |row: u32| order.as_ref().map(|order| order.row(row as usize));
+        let place = |row: u32| {
+            let place = order.as_ref().map(|order| order.row(row as usize));
+            (place, others.as_ref().map(|others| others.row(row as usize)))
+        };
         let mut sorted: Vec<u32> = (0..rows.num_rows() as u32).collect();
         sorted.sort_unstable_by(|&a, &b| key(a).cmp(&key(b)).then_with(|| place(a).cmp(&place(b))));
         let mut numbers = Vec::with_capacity(sorted.len());
@@ -138,22 +138,26 @@ impl Ranking {
         Ok((sorted, numbers))
     }
 
-    fn rows(
-        &self,
-        rows: &RecordBatch,
-        by: impl Iterator<Item = (usize, SortOptions)>,
-    ) -> Result<Option<Rows>, DataflowError> {
-        let by: Vec<_> = by.collect();
-        if by.is_empty() {
-            return Ok(None);
-        }
-        let columns: Vec<ArrayRef> = by.iter().map(|(at, _)| rows.column(*at).clone()).collect();
-        let fields = columns.iter().zip(&by).map(|(column, (_, options))| {
-            SortField::new_with_options(column.data_type().clone(), *options)
-        });
-        let converter = RowConverter::new(fields.collect())?;
-        Ok(Some(converter.convert_columns(&columns)?))
+    /// The columns that tell rows apart which are equal in their key and order: equal floats may
+    /// still look apart.
+    fn others(&self) -> impl Iterator<Item = usize> {
+        let named =
+            |at: usize| self.keys.contains(&at) || self.order.iter().any(|(by, _)| *by == at);
+        (0..self.input.fields().len()).filter(move |&at| {
+            let data_type = self.input.field(at).data_type();
+            (!named(at) || has_floats(data_type)) && KeyRows::supports(data_type)
+        })
     }
+}
+
+/// What is made of some columns, if there are any.
+fn made(
+    rows: &RecordBatch,
+    columns: impl Iterator<Item = usize>,
+    make: impl Fn(&[ArrayRef]) -> Result<Rows, ArrowError>,
+) -> Result<Option<Rows>, ArrowError> {
+    let columns: Vec<ArrayRef> = columns.map(|at| rows.column(at).clone()).collect();
+    (!columns.is_empty()).then(|| make(&columns)).transpose()
 }
 
 impl Gathered {

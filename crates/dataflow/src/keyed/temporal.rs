@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use arrow::array::{Array, BooleanArray, RecordBatch, UInt32Array, new_null_array};
 use arrow::compute::{concat_batches, filter_record_batch, not, take_record_batch};
 use arrow::datatypes::SchemaRef;
-use arrow::row::{OwnedRow, RowConverter, SortField};
+use arrow::row::OwnedRow;
+use state::KeyRows;
 use state::gather;
 
 use super::{Given, TimedSide, Waits};
@@ -115,14 +116,11 @@ impl Versions {
     fn push(&mut self, side: &TimedSide, batch: RecordBatch) -> Result<(), DataflowError> {
         let times = times_of(side, &batch)?;
         let keys = Keys::of(&batch, &side.keys)?;
-        let fields = batch.columns().iter().map(|column| column.data_type().clone());
-        let fields: Vec<SortField> = fields.map(SortField::new).collect();
-        let columns = match RowConverter::supports_fields(&fields) {
+        let columns = match batch.columns().iter().all(|c| KeyRows::supports(c.data_type())) {
             true => batch.columns().to_vec(),
             false => vec![batch.column(side.time).clone()],
         };
-        let fields = columns.iter().map(|c| SortField::new(c.data_type().clone())).collect();
-        let rows = RowConverter::new(fields)?.convert_columns(&columns)?;
+        let rows = KeyRows::exact(&columns)?;
         let part = self.next;
         self.next += 1;
         self.bytes += batch.get_array_memory_size();

@@ -1,24 +1,24 @@
 //! Keys of any type: encoded as bytes in an append-only log, found through a table of salt and id.
 //!
 //! A slot is the upper half of the hash and the id, so that the log is read only where the salt
-//! agrees. One key that is a string or binary is its own encoding; other keys are encoded by
-//! Arrow's row format.
+//! agrees. One key that is a string or binary is its own encoding; other keys are encoded as
+//! [`KeyRows`].
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, ArrowPrimitiveType, AsArray, BinaryArray, BinaryViewArray, LargeBinaryArray,
-    LargeStringArray, PrimitiveArray, StringArray,
+    Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, LargeBinaryArray, LargeStringArray,
+    StringArray,
 };
 use arrow::buffer::{OffsetBuffer, ScalarBuffer};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Float32Type, Float64Type};
-use arrow::row::{RowConverter, Rows, SortField};
+use arrow::datatypes::DataType;
+use arrow::row::Rows;
 
 use super::{UNKNOWN, regrown, room};
 use crate::table::Table;
-use crate::{Part, StateError, hash, words};
+use crate::{KeyRows, Part, StateError, hash, words};
 
 /// A table with fewer keys than one slot in so many is hardly used, and is given back rather than
 /// cleared.
@@ -208,9 +208,9 @@ pub(crate) struct WideIndex {
     rows: Option<Encoder>,
 }
 
-/// Arrow's row format and a buffer of rows to reuse.
+/// What makes rows of keys, and a buffer of rows to reuse.
 struct Encoder {
-    converter: RowConverter,
+    converter: KeyRows,
     rows: Rows,
 }
 
@@ -226,9 +226,9 @@ impl WideIndex {
                 | DataType::BinaryView,
             ] => None,
             _ => {
-                let fields = keys.iter().cloned().map(SortField::new).collect();
-                let converter = RowConverter::new(fields)?;
-                let rows = converter.empty_rows(0, 0);
+                let converter =
+                    KeyRows::new(keys.iter().map(|key| (key.clone(), Default::default())))?;
+                let rows = converter.empty();
                 Some(Encoder { converter, rows })
             }
         };
@@ -242,9 +242,8 @@ impl WideIndex {
         out: &mut Vec<u32>,
     ) -> Result<(), StateError> {
         if let Some(encoder) = &mut self.rows {
-            let keys: Vec<ArrayRef> = keys.iter().map(canonical).collect();
             encoder.rows.clear();
-            encoder.converter.append(&mut encoder.rows, &keys)?;
+            encoder.converter.append(&mut encoder.rows, keys)?;
             let rows = &encoder.rows;
             let keys = (0..rows.num_rows()).map(|row| Some(rows.row(row).data()));
             return self.index.intern_all(keys, out);
@@ -256,8 +255,7 @@ impl WideIndex {
     /// Replaces `out` by the id of each row, [`UNKNOWN`] where it has none.
     pub(crate) fn find(&self, keys: &[ArrayRef], out: &mut Vec<u32>) -> Result<(), StateError> {
         if let Some(Encoder { converter, .. }) = &self.rows {
-            let keys: Vec<ArrayRef> = keys.iter().map(canonical).collect();
-            let rows = converter.convert_columns(&keys)?;
+            let rows = converter.rows(keys)?;
             let keys = (0..rows.num_rows()).map(|row| Some(rows.row(row).data()));
             return self.index.find_all(keys, out);
         }
@@ -282,7 +280,7 @@ impl WideIndex {
         if let Some(encoder) = &self.rows {
             let parser = encoder.converter.parser();
             let rows = part.ids().map(|id| parser.parse(self.index.key(id)));
-            let columns = encoder.converter.convert_rows(rows)?;
+            let columns = encoder.converter.columns(rows)?;
             // Rows come back without dictionaries.
             let typed = columns.into_iter().zip(keys).map(|(column, key)| {
                 if column.data_type() == key { Ok(column) } else { Ok(cast(&column, key)?) }
@@ -333,24 +331,4 @@ fn small(ends: &[i64]) -> Result<OffsetBuffer<i32>, StateError> {
     let ends = ends.iter().map(|&end| i32::try_from(end));
     let offsets: Result<Vec<i32>, _> = std::iter::once(Ok(0)).chain(ends).collect();
     Ok(OffsetBuffer::new(ScalarBuffer::from(offsets.map_err(full)?)))
-}
-
-/// A column whose equal values have equal rows: floats have one zero and one NaN.
-fn canonical(column: &ArrayRef) -> ArrayRef {
-    fn floats<T>(column: &ArrayRef, one: impl Fn(T::Native) -> T::Native) -> ArrayRef
-    where
-        T: ArrowPrimitiveType,
-    {
-        let column: &PrimitiveArray<T> = column.as_primitive();
-        Arc::new(column.unary::<_, T>(one))
-    }
-    match column.data_type() {
-        DataType::Float32 => {
-            floats::<Float32Type>(column, |v| if v.is_nan() { f32::NAN } else { v + 0.0 })
-        }
-        DataType::Float64 => {
-            floats::<Float64Type>(column, |v| if v.is_nan() { f64::NAN } else { v + 0.0 })
-        }
-        _ => Arc::clone(column),
-    }
 }

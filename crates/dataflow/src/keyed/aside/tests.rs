@@ -3,9 +3,8 @@
 use arrow::array::Int64Array;
 use arrow::compute::SortOptions;
 use arrow::datatypes::{DataType, Field, Fields, Schema, TimeUnit};
-use arrow::row::{RowConverter, SortField};
-use state::aggregates;
 use state::sim::{SimDisk, SimDiskOptions};
+use state::{KeyRows, aggregates};
 
 use super::*;
 use crate::job::{Exchange, KeyedInput, KeyedOperator, Lead};
@@ -120,9 +119,6 @@ fn run(
     disk: Option<Arc<SimDisk>>,
 ) -> (Vec<Vec<u8>>, Spilled, usize) {
     let mut keeping = Keeping::new(spec, disk.clone().map(|disk| disk as Arc<dyn Disk>));
-    let fields = spec.operator.schema();
-    let fields = fields.fields().iter().map(|field| SortField::new(field.data_type().clone()));
-    let converter = RowConverter::new(fields.collect()).unwrap();
     let (mut given, mut most) = (vec![], 0);
     for (batches, watermark) in rounds {
         for (input, batch) in batches {
@@ -130,7 +126,7 @@ fn run(
             most = most.max(keeping.bytes());
         }
         while let Some(batch) = keeping.advance(*watermark, 64, share).unwrap() {
-            let rows = converter.convert_columns(batch.columns()).unwrap();
+            let rows = KeyRows::exact(batch.columns()).unwrap();
             given.extend(rows.iter().map(|row| row.data().to_vec()));
             most = most.max(keeping.bytes());
         }

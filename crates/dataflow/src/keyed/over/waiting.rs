@@ -10,7 +10,8 @@ use std::rc::Rc;
 use arrow::array::{RecordBatch, UInt32Array};
 use arrow::compute::take_record_batch;
 use arrow::error::ArrowError;
-use arrow::row::{RowConverter, Rows, SortField};
+use arrow::row::Rows;
+use state::KeyRows;
 
 use crate::error::DataflowError;
 use crate::pairing::columns_of;
@@ -82,9 +83,7 @@ impl Waiting {
             return Ok(None);
         }
         let columns = columns_of(batch, &self.keys);
-        let fields = columns.iter().map(|column| SortField::new(column.data_type().clone()));
-        let converter = RowConverter::new(fields.collect())?;
-        Ok(Some(Rc::new(converter.convert_columns(&columns)?)))
+        Ok(Some(Rc::new(KeyRows::of(&columns)?)))
     }
 
     fn hold(&mut self, rows: Due) {
