@@ -8,7 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, new_empty_array};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, new_empty_array};
 use arrow::compute::{SortOptions, cast};
 use arrow::datatypes::{DataType, Field, Schema};
 use datafusion::common::DFSchema;
@@ -297,7 +297,9 @@ fn slice_of(column: &ArrayRef, part: &Part) -> ArrayRef {
 
 impl Adapted {
     fn inner(&mut self) -> Result<&mut Box<dyn GroupsAccumulator>, StateError> {
-        self.inner.as_mut().map_err(|error| StateError::Aggregate(error.to_string().into()))
+        self.inner
+            .as_mut()
+            .map_err(|error| StateError::Aggregate(crate::errors::message_of(error).into()))
     }
 
     fn take_ids(&mut self, groups: &Groups) -> Vec<usize> {
@@ -318,11 +320,14 @@ impl Adapted {
         Ok(())
     }
 
-    /// Lets `inner` know all groups, also those that no row of this aggregate has met.
+    /// Lets `inner` know all groups, also those that no row of this aggregate has met. DataFusion
+    /// takes it that a batch without a filter and without nulls has a value for each new group; a
+    /// filter of no rows says that there was none.
     fn grow(&mut self, total: usize) -> Result<(), StateError> {
         if self.groups < total {
             let none: Vec<ArrayRef> = self.args.iter().map(new_empty_array).collect();
-            self.inner()?.update_batch(&none, &[], None, total).map_err(failed)?;
+            let nobody = BooleanArray::from(Vec::<bool>::new());
+            self.inner()?.update_batch(&none, &[], Some(&nobody), total).map_err(failed)?;
             self.groups = total;
         }
         Ok(())
@@ -330,7 +335,7 @@ impl Adapted {
 }
 
 fn failed(error: DataFusionError) -> StateError {
-    StateError::Aggregate(Box::new(error))
+    StateError::Aggregate(crate::errors::message_of(&error).into())
 }
 
 impl Accumulator for Adapted {
@@ -350,6 +355,9 @@ impl Accumulator for Adapted {
             _ => None,
         };
         self.restore()?;
+        if groups.rows() == 0 {
+            return self.grow(total);
+        }
         let ids = self.take_ids(groups);
         let done = self.inner()?.update_batch(values, &ids, filter, total).map_err(failed);
         self.ids = ids;
@@ -368,6 +376,9 @@ impl Accumulator for Adapted {
             return Err(StateError::Shape { what: "state columns", expected, got });
         }
         self.restore()?;
+        if groups.rows() == 0 {
+            return self.grow(total);
+        }
         let ids = self.take_ids(groups);
         let done = self.inner()?.merge_batch(states, &ids, total).map_err(failed);
         self.ids = ids;

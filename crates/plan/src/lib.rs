@@ -69,6 +69,7 @@ mod shelf;
 mod side;
 mod statements;
 mod step;
+mod sum;
 mod syntax;
 mod tumble;
 mod twice;

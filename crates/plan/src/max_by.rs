@@ -2,7 +2,8 @@
 //! least.
 //!
 //! DataFusion has no such function, but `last_value(x ORDER BY y)` is one, and merges: they are
-//! written so when a query is planned.
+//! written so when a query is planned. An ORDER BY within a function for which the order of rows is
+//! all one is left out there too: DataFusion's `count(x ORDER BY y)` fails.
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Result as DfResult, exec_err, plan_err};
@@ -59,7 +60,10 @@ impl AggregateUDFImpl for ValueBy {
     }
 }
 
-/// Writes them as what DataFusion has.
+/// The functions whose result depends on the order of rows.
+const ORDERED: [&str; 5] = ["array_agg", "first_value", "last_value", "nth_value", "string_agg"];
+
+/// Writes functions of ordered rows as what DataFusion has.
 #[derive(Debug)]
 pub(crate) struct ByOrder;
 
@@ -68,7 +72,11 @@ impl ExprPlanner for ByOrder {
         let function = match raw.func.name() {
             "max_by" => last_value_udaf(),
             "min_by" => first_value_udaf(),
-            _ => return Ok(PlannerResult::Original(raw)),
+            name => {
+                let ordered = ORDERED.contains(&name) || raw.func.supports_within_group_clause();
+                let order_by = if ordered { raw.order_by } else { vec![] };
+                return Ok(PlannerResult::Original(RawAggregateExpr { order_by, ..raw }));
+            }
         };
         let RawAggregateExpr { func, args, filter, order_by, .. } = raw;
         let name = func.name();

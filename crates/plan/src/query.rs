@@ -31,6 +31,7 @@ use crate::flink;
 use crate::max_by::{self, ByOrder};
 use crate::proctime::ProcTime;
 use crate::session;
+use crate::sum::Sum;
 use crate::syntax::{Cursor, misspelt_hint, parser, syntax_error};
 use crate::tumble::{self, Site};
 use crate::twice::{self, Apart};
@@ -93,7 +94,8 @@ impl Engine {
         options.optimizer.enable_leaf_expression_pushdown = false;
         let mut builder = SessionStateBuilder::new().with_config(config).with_default_features();
         let by_order = max_by::functions().map(Arc::new);
-        builder.aggregate_functions().get_or_insert_default().extend(by_order);
+        let ours = by_order.chain([Arc::new(AggregateUDF::from(Sum::new()))]);
+        builder.aggregate_functions().get_or_insert_default().extend(ours);
         builder.expr_planners().get_or_insert_default().push(Arc::new(ByOrder));
         let state = builder.build();
         let mut functions = tumble::functions();

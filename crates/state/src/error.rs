@@ -62,6 +62,10 @@ pub enum StateError {
     /// sends rows of a window after it said that it has none any more.
     #[error("rows for a slice that is being given out")]
     GivenOut,
+    /// A sum is greater or less than all numbers of its type. The user's query: it can ask for the
+    /// sum of wider numbers.
+    #[error("{}", Self::sum_too_large(shown(.0)))]
+    Sum(DataType),
     /// Groups or rows that do not fit memory could not be written to the disk, or not read back: it
     /// is full or fails. The operator of the machine.
     #[error("state that does not fit memory cannot be {doing}: {file}: {source}")]
@@ -86,8 +90,24 @@ pub enum StateError {
     #[error(transparent)]
     Arrow(#[from] ArrowError),
     /// An aggregate that comes from outside this crate failed.
-    #[error("aggregate failed: {0}")]
+    #[error("{0}")]
     Aggregate(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl StateError {
+    /// That a sum does not fit a type, as SQL calls it.
+    pub fn sum_too_large(of: &str) -> String {
+        format!("a sum does not fit {of}: sum what is CAST to DECIMAL(38, 0) or DOUBLE")
+    }
+}
+
+/// What SQL calls the type of a sum.
+fn shown(of: &DataType) -> &'static str {
+    match of {
+        DataType::Int64 => "BIGINT",
+        DataType::UInt64 => "BIGINT UNSIGNED",
+        _ => "its type",
+    }
 }
 
 /// An error if `got` differs from `expected`.

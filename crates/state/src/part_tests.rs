@@ -35,8 +35,10 @@ fn said(parts: &[Columns]) -> Groups {
         assert!(part.rows() > 0, "a part has rows");
         let keys = cast(&part.keys[0], &DataType::Int64).unwrap();
         let numbers = |column: &ArrayRef| column.as_primitive::<Int64Type>().clone();
-        let (keys, counts) = (numbers(&keys), numbers(&part.states[2]));
-        let (sums, most) = (numbers(&part.states[0]), numbers(&part.states[1]));
+        // Behind the sums there are their carries.
+        let [sums, _, most, counts] = &part.states[..] else { panic!("{:?}", part.states) };
+        let (keys, counts) = (numbers(&keys), numbers(counts));
+        let (sums, most) = (numbers(sums), numbers(most));
         for row in 0..part.rows() {
             let value = |column: &Int64Array| column.is_valid(row).then(|| column.value(row));
             let group = (value(&sums), value(&most), counts.value(row));

@@ -373,7 +373,7 @@ fn without_keys_there_is_one_group() {
     assert_eq!(values(&mut slice).rows(), 0);
     let values: ArrayRef = Arc::new(Int64Array::from(vec![5, 6]));
     slice.update_rows(2, &[], &[vec![], vec![values]]).unwrap();
-    assert_eq!(text(&delta(&mut slice)), [["2", "11"]]);
+    assert_eq!(text(&delta(&mut slice)), [["2", "11", "0"]], "the count, the sum, its carry");
     let nothing = Columns { keys: vec![], states: spec.of_nothing().unwrap() };
     assert_eq!(text(&nothing), [["0", ""]]);
     let missing = Slice::new(&spec).update(&[], &[vec![], vec![]]);

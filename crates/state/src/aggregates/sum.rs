@@ -1,10 +1,15 @@
 //! Sums: of signed integers as `Int64`, of unsigned ones as `UInt64`, of floats as `Float64`.
-//! Integers wrap around.
+//!
+//! Sums of integers are exact. What goes beyond 64 bits on the way is carried, since later values
+//! or the states of others may bring it back: a sum is an error only if all of it does not fit, so
+//! that neither the order of rows nor the number of workers is seen. Carries are rare; a table of
+//! those that there are costs a loop no more than to ask.
 
+use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, PrimitiveArray};
+use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, Int64Array, PrimitiveArray};
 use arrow::datatypes::{
     DataType, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type,
     UInt16Type, UInt32Type, UInt64Type,
@@ -34,27 +39,39 @@ pub fn sum(of: &DataType) -> Option<Arc<dyn Aggregate>> {
 
 /// A type of sums.
 trait Total: Values + ArrowPrimitiveType<Native: Plain> {
-    fn plus(a: Self::Native, b: Self::Native) -> Self::Native;
+    /// Whether sums may go beyond the type, so that their states have a column of carries.
+    const CARRIES: bool;
+
+    /// The sum and what is carried of it, in units of all numbers of the type.
+    fn plus(a: Self::Native, b: Self::Native) -> (Self::Native, i64);
 }
 
 impl Total for Int64Type {
+    const CARRIES: bool = true;
+
     #[inline(always)]
-    fn plus(a: i64, b: i64) -> i64 {
-        a.wrapping_add(b)
+    fn plus(a: i64, b: i64) -> (i64, i64) {
+        let (sum, over) = a.overflowing_add(b);
+        (sum, if over { b.signum() } else { 0 })
     }
 }
 
 impl Total for UInt64Type {
+    const CARRIES: bool = true;
+
     #[inline(always)]
-    fn plus(a: u64, b: u64) -> u64 {
-        a.wrapping_add(b)
+    fn plus(a: u64, b: u64) -> (u64, i64) {
+        let (sum, over) = a.overflowing_add(b);
+        (sum, i64::from(over))
     }
 }
 
 impl Total for Float64Type {
+    const CARRIES: bool = false;
+
     #[inline(always)]
-    fn plus(a: f64, b: f64) -> f64 {
-        a + b
+    fn plus(a: f64, b: f64) -> (f64, i64) {
+        (a + b, 0)
     }
 }
 
@@ -75,7 +92,10 @@ where
     S::Native: From<T::Native>,
 {
     fn state_types(&self) -> Vec<DataType> {
-        vec![S::DATA_TYPE]
+        match S::CARRIES {
+            true => vec![S::DATA_TYPE, DataType::Int64],
+            false => vec![S::DATA_TYPE],
+        }
     }
 
     fn output_type(&self) -> DataType {
@@ -83,8 +103,8 @@ where
     }
 
     fn create(&self) -> Box<dyn Accumulator> {
-        let (sums, valid) = (Table::new(), Valid::default());
-        Box::new(Sums::<T, S> { sums, valid, of: PhantomData })
+        let (sums, valid, carries) = (Table::new(), Valid::default(), HashMap::new());
+        Box::new(Sums::<T, S> { sums, valid, carries, of: PhantomData })
     }
 
     fn keeps_arrays(&self) -> bool {
@@ -100,6 +120,8 @@ where
 struct Sums<T, S: Total> {
     sums: Table<S::Native>,
     valid: Valid,
+    /// By group what its sum lacks, in units of all numbers of the type; of most there is nothing.
+    carries: HashMap<usize, i64>,
     of: PhantomData<fn(T)>,
 }
 
@@ -116,19 +138,52 @@ impl<T, S: Total> Sums<T, S> {
             return Ok(());
         }
         self.sums.grow(total.max(groups.reach() + 1));
-        let sums = self.sums.as_mut();
+        let (sums, carries) = (self.sums.as_mut(), &mut self.carries);
         match values.nulls().filter(|nulls| nulls.null_count() > 0) {
             None => {
                 self.valid.all(groups, total);
+                let first = sums.as_ptr().addr();
                 kernel::scatter(sums, groups, values.values(), |slot, v| {
-                    *slot = S::plus(*slot, widen(v));
+                    let (sum, over) = S::plus(*slot, widen(v));
+                    *slot = sum;
+                    if over != 0 {
+                        let place = std::ptr::from_mut(slot).addr() - first;
+                        carry(carries, place / size_of::<S::Native>(), over);
+                    }
                 });
             }
             Some(nulls) => self.valid.some(groups, nulls, total, |row, group| {
-                sums[group] = S::plus(sums[group], widen(values.values()[row]));
+                let (sum, over) = S::plus(sums[group], widen(values.values()[row]));
+                sums[group] = sum;
+                if over != 0 {
+                    carry(carries, group, over);
+                }
             }),
         }
         Ok(())
+    }
+
+    /// The sums of a part, without what is carried of them.
+    fn within(&self, part: &Part) -> Result<ArrayRef, StateError> {
+        let sums = part.each(self.sums.as_ref(), |&sum| sum);
+        Ok(Arc::new(PrimitiveArray::<S>::try_new(sums.into(), self.valid.nulls(part))?))
+    }
+
+    fn carried(&self, part: &Part) -> Vec<i64> {
+        match self.carries.is_empty() {
+            true => vec![0; part.rows()],
+            false => part.each_id(|id| self.carries.get(&id).copied().unwrap_or(0)),
+        }
+    }
+}
+
+/// Adds to what is carried of a group.
+#[cold]
+fn carry(carries: &mut HashMap<usize, i64>, group: usize, over: i64) {
+    let carried = carries.entry(group).or_insert(0);
+    *carried = carried.saturating_add(over);
+    if *carried == 0 {
+        carries.remove(&group);
     }
 }
 
@@ -153,28 +208,52 @@ where
         groups: &Groups,
         total: usize,
     ) -> Result<(), StateError> {
-        self.add(column::<S>(states, 0, "state of sum")?, groups, total, |sum| sum)
+        let sums = column::<S>(states, 0, "state of sum")?;
+        self.add(sums, groups, total, |sum| sum)?;
+        if S::CARRIES {
+            let carried = column::<Int64Type>(states, 1, "carries of sum")?.values();
+            crate::error::same("carries of sum", groups.rows(), carried.len())?;
+            // Looked at all at once: there is hardly ever one.
+            if carried.iter().fold(0, |all, carried| all | carried) != 0 {
+                for (group, &over) in groups.iter().zip(carried).filter(|(_, over)| **over != 0) {
+                    carry(&mut self.carries, group as usize, over);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn state(&mut self, part: &Part) -> Result<Vec<ArrayRef>, StateError> {
-        Ok(vec![self.values(part)?])
+        let mut state = vec![self.within(part)?];
+        if S::CARRIES {
+            state.push(Arc::new(Int64Array::from(self.carried(part))));
+        }
+        Ok(state)
     }
 
     fn values(&mut self, part: &Part) -> Result<ArrayRef, StateError> {
-        let sums = part.each(self.sums.as_ref(), |&sum| sum);
-        Ok(Arc::new(PrimitiveArray::<S>::try_new(sums.into(), self.valid.nulls(part))?))
+        if !self.carries.is_empty() && self.carried(part).iter().any(|&carried| carried != 0) {
+            return Err(StateError::Sum(S::DATA_TYPE));
+        }
+        self.within(part)
     }
 
     fn clear(&mut self, total: usize) {
         self.sums.clear(total);
         self.valid.clear();
+        self.carries.clear();
     }
 
     fn forget(&mut self, part: &Part) {
         self.sums.forget(part);
+        if !self.carries.is_empty() {
+            let carries = &mut self.carries;
+            part.each_run(|ids| carries.retain(|id, _| !ids.contains(id)));
+        }
     }
 
     fn bytes(&self) -> usize {
-        self.sums.bytes() + self.valid.bytes()
+        let carries = self.carries.capacity() * size_of::<(usize, i64)>();
+        self.sums.bytes() + self.valid.bytes() + carries
     }
 }
