@@ -32,6 +32,8 @@ use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use futures::StreamExt;
 
+use crate::equality::with_equal_keys;
+
 /// The rest of a statement's plan.
 pub(crate) struct BatchStage {
     plan: LogicalPlan,
@@ -226,9 +228,10 @@ fn runtime() -> DfResult<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().build().map_err(DataFusionError::from)
 }
 
-/// The plan is optimized already.
+/// The plan is optimized already; its keys are equal where those of streaming parts are.
 async fn physical(plan: &LogicalPlan, state: &SessionState) -> DfResult<Arc<dyn ExecutionPlan>> {
-    state.query_planner().create_physical_plan(plan, state).await
+    let plan = with_equal_keys(plan.clone())?;
+    state.query_planner().create_physical_plan(&plan, state).await
 }
 
 /// The same plan, whose operators all yield after so many batches: by itself DataFusion asks that

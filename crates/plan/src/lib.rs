@@ -39,6 +39,7 @@ mod define;
 mod depth;
 mod diagnostics;
 mod emit;
+mod equality;
 mod errors;
 mod explain;
 mod flink;

@@ -26,6 +26,7 @@ use crate::clauses;
 use crate::computed::Computed;
 use crate::diagnostics::{Diagnostic, Place};
 use crate::emit::{self, Emit, EmitKind};
+use crate::equality::with_equal_values;
 use crate::errors::{PlanError, Surroundings};
 use crate::flink;
 use crate::max_by::{self, ByOrder};
@@ -201,7 +202,9 @@ impl Engine {
         // Types are final only when they have been coerced: until then a CASE has that of its first
         // branch.
         let options = self.state.config_options();
-        self.state.analyzer().execute_and_check(plan, options, |_, _| {})
+        let analyzer = self.state.analyzer();
+        let typed = |plan| analyzer.execute_and_check(plan, options, |_, _| {});
+        with_equal_values(typed(plan)?)
     }
 
     /// The column `name` that an expression over columns of `schema` makes. `None` if its error was

@@ -1,0 +1,223 @@
+//! Keys of work that DataFusion does, equal where those of our own operators are.
+//!
+//! DataFusion compares floats within keys by their bits: its two zeros are two groups. Keys are
+//! therefore given to it in the one form that [`state::canonical`] makes: those of groupings,
+//! joins, partitions and orders of the batch stage ([`with_equal_keys`]), and everywhere what is
+//! DISTINCT within a function and what `CASE x WHEN …` compares ([`with_equal_values`]). Columns
+//! without floats stay as they are.
+
+use std::sync::{Arc, LazyLock};
+
+use arrow::datatypes::{DataType, FieldRef};
+use datafusion::common::DFSchema;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::expr::{GroupingSet, ScalarFunction, Sort};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::utils::merge_schema;
+use datafusion::logical_expr::{
+    self as logical, Case, ColumnarValue, Expr, ExprSchemable, LogicalPlan, ReturnFieldArgs,
+    ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+};
+
+/// `__key(x)`: the value that stands for all that equal `x`.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Key {
+    signature: Signature,
+}
+
+static KEY: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| {
+    let signature = Signature::any(1, Volatility::Immutable);
+    Arc::new(ScalarUDF::from(Key { signature }))
+});
+
+impl ScalarUDFImpl for Key {
+    fn name(&self) -> &str {
+        "__key"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, types: &[DataType]) -> DfResult<DataType> {
+        Ok(types.first().cloned().unwrap_or(DataType::Null))
+    }
+
+    fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> DfResult<FieldRef> {
+        let field = args.arg_fields[0].as_ref().clone();
+        Ok(field.with_name(self.name()).into())
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DfResult<ColumnarValue> {
+        let column = args.args[0].to_array(args.number_rows)?;
+        Ok(ColumnarValue::Array(state::canonical(&column)))
+    }
+}
+
+/// An expression as a key, if it has floats.
+fn key(expr: Expr, scope: &DFSchema) -> DfResult<Transformed<Expr>> {
+    let known = matches!(&expr, Expr::ScalarFunction(call) if Arc::ptr_eq(&call.func, &KEY));
+    if known || !state::has_floats(&expr.get_type(scope)?) {
+        return Ok(Transformed::no(expr));
+    }
+    let key = ScalarFunction::new_udf(KEY.clone(), vec![expr]);
+    Ok(Transformed::yes(Expr::ScalarFunction(key)))
+}
+
+/// Makes keys of expressions; says whether there was any with floats.
+fn keys(exprs: &mut [Expr], scope: &DFSchema) -> DfResult<bool> {
+    let mut some = false;
+    for expr in exprs {
+        let made = key(std::mem::take(expr), scope)?;
+        some |= made.transformed;
+        *expr = made.data;
+    }
+    Ok(some)
+}
+
+/// The same of what rows are ordered by.
+fn order(sorts: &mut [Sort], scope: &DFSchema) -> DfResult<bool> {
+    let mut some = false;
+    for sort in sorts {
+        some |= keys(std::slice::from_mut(&mut sort.expr), scope)?;
+    }
+    Ok(some)
+}
+
+/// A plan whose values are compared within functions as keys are: those that are DISTINCT, and
+/// those of `CASE x WHEN …`.
+///
+/// # Errors
+/// Those of types that are found again.
+pub(crate) fn with_equal_values(plan: LogicalPlan) -> DfResult<LogicalPlan> {
+    let made = plan.transform_up_with_subqueries(|node| {
+        let scope = merge_schema(&node.inputs());
+        let names = NamePreserver::new(&node);
+        let made = node.map_expressions(|expr| {
+            let name = names.save(&expr);
+            let made = expr.transform_up(|part| equal_within(part, &scope))?;
+            Ok(made.update_data(|expr| name.restore(expr)))
+        })?;
+        match made.transformed {
+            true => made.map_data(LogicalPlan::recompute_schema),
+            false => Ok(made),
+        }
+    })?;
+    Ok(made.data)
+}
+
+fn equal_within(mut part: Expr, scope: &DFSchema) -> DfResult<Transformed<Expr>> {
+    let some = match &mut part {
+        // The least of distinct values is the least of all.
+        Expr::AggregateFunction(call)
+            if call.params.distinct && !matches!(call.func.name(), "min" | "max") =>
+        {
+            let args = keys(&mut call.params.args, scope)?;
+            // What orders distinct values is one of them.
+            if args {
+                order(&mut call.params.order_by, scope)?;
+            }
+            args
+        }
+        Expr::WindowFunction(call) if call.params.distinct => keys(&mut call.params.args, scope)?,
+        Expr::Case(Case { expr: Some(of), when_then_expr, .. }) => {
+            let mut some = keys(std::slice::from_mut(of.as_mut()), scope)?;
+            for (when, _) in when_then_expr {
+                some |= keys(std::slice::from_mut(when.as_mut()), scope)?;
+            }
+            some
+        }
+        _ => false,
+    };
+    Ok(if some { Transformed::yes(part) } else { Transformed::no(part) })
+}
+
+/// An optimized plan for DataFusion, whose keys are equal where those of our operators are.
+///
+/// # Errors
+/// Those of types that are found again.
+pub(crate) fn with_equal_keys(plan: LogicalPlan) -> DfResult<LogicalPlan> {
+    let made = plan.transform_up_with_subqueries(|node| match node {
+        LogicalPlan::Aggregate(aggregate) => grouped(aggregate),
+        LogicalPlan::Window(window) => partitioned(window),
+        LogicalPlan::Join(mut join) => {
+            let mut some = false;
+            for (left, right) in &mut join.on {
+                some |= keys(std::slice::from_mut(left), join.left.schema())?;
+                some |= keys(std::slice::from_mut(right), join.right.schema())?;
+            }
+            let join = LogicalPlan::Join(join);
+            Ok(if some { Transformed::yes(join) } else { Transformed::no(join) })
+        }
+        LogicalPlan::Sort(mut sort) => {
+            let some = order(&mut sort.expr, sort.input.schema())?;
+            let sort = LogicalPlan::Sort(sort);
+            Ok(if some { Transformed::yes(sort) } else { Transformed::no(sort) })
+        }
+        other => Ok(Transformed::no(other)),
+    })?;
+    Ok(made.data)
+}
+
+fn grouped(aggregate: logical::Aggregate) -> DfResult<Transformed<LogicalPlan>> {
+    let scope = aggregate.input.schema();
+    let mut group_expr = aggregate.group_expr.clone();
+    let mut some = false;
+    for group in &mut group_expr {
+        match group {
+            Expr::GroupingSet(GroupingSet::Rollup(by) | GroupingSet::Cube(by)) => {
+                some |= named_keys(by, scope)?;
+            }
+            Expr::GroupingSet(GroupingSet::GroupingSets(sets)) => {
+                for by in sets {
+                    some |= named_keys(by, scope)?;
+                }
+            }
+            group => some |= named_keys(std::slice::from_mut(group), scope)?,
+        }
+    }
+    if !some {
+        return Ok(Transformed::no(LogicalPlan::Aggregate(aggregate)));
+    }
+    let logical::Aggregate { input, aggr_expr, schema, .. } = aggregate;
+    let made = logical::Aggregate::try_new_with_schema(input, group_expr, aggr_expr, schema)?;
+    Ok(Transformed::yes(LogicalPlan::Aggregate(made)))
+}
+
+/// Keys that are columns of the names that the expressions have.
+fn named_keys(exprs: &mut [Expr], scope: &DFSchema) -> DfResult<bool> {
+    let mut some = false;
+    for expr in exprs {
+        let name = match &*expr {
+            Expr::Column(column) => column.name.clone(),
+            other => other.schema_name().to_string(),
+        };
+        if keys(std::slice::from_mut(expr), scope)? {
+            some = true;
+            *expr = std::mem::take(expr).alias(name);
+        }
+    }
+    Ok(some)
+}
+
+fn partitioned(window: logical::Window) -> DfResult<Transformed<LogicalPlan>> {
+    let scope = window.input.schema();
+    let mut some = false;
+    let mut window_expr = window.window_expr.clone();
+    for expr in &mut window_expr {
+        let name = expr.schema_name().to_string();
+        let mut inner = std::mem::take(expr).unalias();
+        if let Expr::WindowFunction(call) = &mut inner {
+            some |= keys(&mut call.params.partition_by, scope)?;
+            some |= order(&mut call.params.order_by, scope)?;
+        }
+        *expr = inner.alias(name);
+    }
+    if !some {
+        return Ok(Transformed::no(LogicalPlan::Window(window)));
+    }
+    let logical::Window { input, schema, .. } = window;
+    let made = logical::Window::try_new_with_schema(window_expr, input, schema)?;
+    Ok(Transformed::yes(LogicalPlan::Window(made)))
+}
