@@ -32,6 +32,7 @@ use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use futures::StreamExt;
 
+use crate::conform::same_type;
 use crate::equality::with_equal_keys;
 
 /// The rest of a statement's plan.
@@ -104,7 +105,10 @@ impl BatchStage {
         let (state, run) = (state.clone(), Mutex::new(None));
         let stage = Self { plan, parts, state, sink, schema, memory_bytes, interrupt, run };
         // Refuses what cannot be planned now, rather than when everything has been read.
-        runtime()?.block_on(physical(&stage.filled(&vec![vec![]; parts])?, &stage.state))?;
+        let empty = stage.filled(&vec![vec![]; parts])?;
+        let runs = runtime()?.block_on(physical(&empty, &stage.state))?.schema();
+        let mut columns = stage.schema.fields().iter().zip(runs.fields());
+        columns.try_for_each(|(column, runs)| same_type(column, runs.data_type()))?;
         Ok(Arc::new(stage))
     }
 

@@ -34,6 +34,7 @@ mod broadcast;
 mod catalog;
 mod clauses;
 mod computed;
+mod conform;
 mod ddl;
 mod define;
 mod depth;

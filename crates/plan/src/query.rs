@@ -24,6 +24,7 @@ use crate::as_of::{self, AsOf};
 use crate::catalog::{Catalog, Entry, ScannedTable};
 use crate::clauses;
 use crate::computed::Computed;
+use crate::conform::{conform, with_literals};
 use crate::diagnostics::{Diagnostic, Place};
 use crate::emit::{self, Emit, EmitKind};
 use crate::equality::with_equal_values;
@@ -204,7 +205,10 @@ impl Engine {
         let options = self.state.config_options();
         let analyzer = self.state.analyzer();
         let typed = |plan| analyzer.execute_and_check(plan, options, |_, _| {});
-        with_equal_values(typed(plan)?)
+        let given = with_literals(typed(plan)?)?;
+        // What has another type now is coerced again.
+        let plan = if given.transformed { typed(given.data)? } else { given.data };
+        with_equal_values(plan)
     }
 
     /// The column `name` that an expression over columns of `schema` makes. `None` if its error was
@@ -226,9 +230,12 @@ impl Engine {
         planned.map_err(|error| self.surroundings(tokens, &[], catalog).report(&error))
     }
 
-    /// Folds constants, pushes predicates and projections down.
+    /// Folds constants, pushes predicates and projections down. The columns keep their types.
+    ///
+    /// # Errors
+    /// DataFusion's, and where a column cannot keep its type.
     pub(crate) fn optimize(&self, plan: &LogicalPlan) -> Result<LogicalPlan> {
-        self.state.optimize(plan)
+        conform(self.state.optimize(plan)?, plan.schema())
     }
 
     /// What errors of a query are reported with.

@@ -23,7 +23,7 @@ use arrow::array::{
     Array, ArrayData, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions, make_array,
 };
 use arrow::compute::{FilterBuilder, prep_null_mask_filter};
-use arrow::datatypes::{Field, Schema, SchemaRef};
+use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use dataflow::error::DataflowError;
 use dataflow::job::{Origin, RawBatch, Step, Stepped};
@@ -37,6 +37,8 @@ use datafusion::logical_expr::{ColumnarValue, Expr, ExprSchemable, Operator};
 use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
 use state::spare::Words;
 use state::{KeyOf, RawRows, spare, vector};
+
+use crate::conform::same_type;
 
 use quotient::Quotient;
 use words::WordPredicate;
@@ -168,19 +170,22 @@ impl Fused {
         }
         let full = working[shared.len()].clone();
         let scope = DFSchema::try_from(full.as_ref().clone())?;
-        let outputs_compiled = rewritten
-            .iter()
-            .map(|expr| match column_index(expr, &full) {
-                Some(at) => Ok(Output::Column(at)),
+        let output = |(expr, field): (&Expr, &FieldRef)| {
+            let (output, of) = match column_index(expr, &full) {
+                Some(at) => (Output::Column(at), full.field(at).data_type().clone()),
                 None => {
                     let computed = physical(expr, &scope)?;
-                    Ok(match Quotient::of(expr, &full) {
-                        Some(quotient) => Output::Quotient(quotient),
-                        None => Output::Computed(Computed::new(computed)),
-                    })
+                    let of = computed.data_type(&full)?;
+                    match Quotient::of(expr, &full) {
+                        Some(quotient) => (Output::Quotient(quotient), of),
+                        None => (Output::Computed(Computed::new(computed)), of),
+                    }
                 }
-            })
-            .collect::<DfResult<Vec<_>>>()?;
+            };
+            same_type(field, &of).map(|()| output)
+        };
+        let outputs_compiled =
+            rewritten.iter().zip(schema.fields()).map(output).collect::<DfResult<Vec<_>>>()?;
         let whole = DFSchema::try_from(input.as_ref().clone())?;
         Ok(Self {
             predicate: filter.map(|filter| physical(filter, &whole)).transpose()?,
