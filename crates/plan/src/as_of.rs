@@ -17,7 +17,8 @@
 //! `ASOF JOIN` ([`asof`]) is another way to write it, which names the time of the table too.
 //!
 //! A condition on the table alone speaks of the version that a row meets. DataFusion moves it in
-//! front of the join, where it would choose among versions; it is moved back.
+//! front of the join, where it would choose among versions; it is moved back. What a subquery on the
+//! right filters stays there ([`crate::rewrite::versions`]).
 
 mod asof;
 
@@ -43,6 +44,7 @@ use crate::diagnostics::{Diagnostic, Place};
 use crate::interval::tick_ns;
 use crate::join::{On, Places};
 use crate::relation::{Relation, Stop, own};
+use crate::rewrite::versions::is_marked;
 use crate::syntax::{Cursor, is_word};
 use crate::weave::Weaver;
 
@@ -332,7 +334,8 @@ impl Weaver<'_> {
 }
 
 /// Takes the conditions of the versions that are asked of the one that a row meets. Those of keys
-/// alone let all versions of a key through or none, and stay.
+/// alone let all versions of a key through or none, and stay; so do those that choose among
+/// versions.
 fn behind(right: &mut Relation, on: &On) -> Vec<Expr> {
     let keys: Vec<&Expr> = on.iter().map(|(_, key)| key).collect();
     let of_keys = |part: &Expr| {
@@ -340,7 +343,7 @@ fn behind(right: &mut Relation, on: &On) -> Vec<Expr> {
     };
     let all = std::mem::take(&mut right.filters);
     let parts = all.iter().flat_map(split_conjunction).cloned();
-    let (stay, moved) = parts.partition(of_keys);
+    let (stay, moved) = parts.partition(|part| of_keys(part) || is_marked(part));
     right.filters = stay;
     moved
 }

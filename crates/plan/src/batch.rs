@@ -32,6 +32,7 @@ use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use futures::StreamExt;
 
+use crate::checked;
 use crate::conform::same_type;
 use crate::equality::with_equal_keys;
 
@@ -102,6 +103,7 @@ impl BatchStage {
         memory_bytes: usize,
         interrupt: Arc<AtomicBool>,
     ) -> DfResult<Arc<Self>> {
+        let plan = checked::plan(plan)?;
         let (state, run) = (state.clone(), Mutex::new(None));
         let stage = Self { plan, parts, state, sink, schema, memory_bytes, interrupt, run };
         // Refuses what cannot be planned now, rather than when everything has been read.
@@ -217,7 +219,7 @@ impl BatchStage {
 /// DataFusion's.
 pub(crate) fn collect(plan: &LogicalPlan, state: &SessionState) -> DfResult<Vec<RecordBatch>> {
     runtime()?.block_on(async {
-        let plan = physical(plan, state).await?;
+        let plan = physical(&checked::plan(plan.clone())?, state).await?;
         let mut rows = execute_stream(plan, state.task_ctx())?;
         let mut all = vec![];
         while let Some(batch) = rows.next().await {

@@ -29,6 +29,8 @@ pub(crate) enum PlanError {
     WindowOf(String),
     /// A window finer than the ticks of its column, and the column's type.
     WindowFiner(TimeUnit, String),
+    /// What is not carried out, at the first of these words.
+    Refused { words: &'static [&'static str], message: String, hint: &'static str },
 }
 
 impl fmt::Display for PlanError {
@@ -43,6 +45,7 @@ impl fmt::Display for PlanError {
             PlanError::WindowFiner(_, name) => {
                 write!(f, "the window is finer than its time column, which is {name}")
             }
+            PlanError::Refused { message, .. } => f.write_str(message),
         }
     }
 }
@@ -114,6 +117,11 @@ impl Surroundings<'_> {
             PlanError::WindowFiner(unit, _) => {
                 let place = site.map_or_else(|| self.start(), |site| site.size.place);
                 Some(Diagnostic::at(place, error.to_string()).hint(finer_hint(*unit)))
+            }
+            PlanError::Refused { words, message, hint } => {
+                let place = words.iter().find_map(|word| self.named(word));
+                let place = place.unwrap_or_else(|| self.start());
+                Some(Diagnostic::at(place, message.clone()).hint(*hint))
             }
         }
     }

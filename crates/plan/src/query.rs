@@ -12,7 +12,9 @@ use datafusion::common::{DFSchema, TableReference};
 use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
-use datafusion::logical_expr::planner::{ContextProvider, ExprPlanner, TypePlanner};
+use datafusion::logical_expr::planner::{
+    ContextProvider, ExprPlanner, RelationPlanner, TypePlanner,
+};
 use datafusion::logical_expr::{
     AggregateUDF, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF,
 };
@@ -22,6 +24,7 @@ use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::as_of::{self, AsOf};
 use crate::catalog::{Catalog, Entry, ScannedTable};
+use crate::checked;
 use crate::clauses;
 use crate::computed::Computed;
 use crate::conform::{conform, with_literals};
@@ -29,9 +32,13 @@ use crate::diagnostics::{Diagnostic, Place};
 use crate::emit::{self, Emit, EmitKind};
 use crate::equality::with_equal_values;
 use crate::errors::{PlanError, Surroundings};
+use crate::every;
 use crate::flink;
+use crate::lead;
 use crate::max_by::{self, ByOrder};
+use crate::percentile;
 use crate::proctime::ProcTime;
+use crate::rewrite;
 use crate::session;
 use crate::sum::Sum;
 use crate::syntax::{Cursor, misspelt_hint, parser, syntax_error};
@@ -96,8 +103,10 @@ impl Engine {
         options.optimizer.enable_leaf_expression_pushdown = false;
         let mut builder = SessionStateBuilder::new().with_config(config).with_default_features();
         let by_order = max_by::functions().map(Arc::new);
-        let ours = by_order.chain([Arc::new(AggregateUDF::from(Sum::new()))]);
-        builder.aggregate_functions().get_or_insert_default().extend(ours);
+        let others = [AggregateUDF::from(Sum::new()), percentile::function()].map(Arc::new);
+        builder.aggregate_functions().get_or_insert_default().extend(by_order.chain(others));
+        let lead = Arc::new(lead::function());
+        builder.window_functions().get_or_insert_default().push(lead);
         builder.expr_planners().get_or_insert_default().push(Arc::new(ByOrder));
         let state = builder.build();
         let mut functions = tumble::functions();
@@ -105,6 +114,7 @@ impl Engine {
         functions.push(Arc::new(ScalarUDF::from(AsOf::new())));
         functions.push(Arc::new(ScalarUDF::from(CurrentWatermark::new())));
         functions.extend(flink::functions());
+        functions.extend(every::functions());
         let windows = session::functions();
         let emit_kind = Arc::new(AggregateUDF::from(EmitKind::new()));
         let (types, interrupt) = (Arc::new(Types), Arc::default());
@@ -178,13 +188,13 @@ impl Engine {
         let mut end = Cursor::new(&rewritten);
         end.skip(parser.index());
         end.end().map_err(|error| misspelt_hint(error, &rewritten))?;
-        let names = Names { engine: self, catalog };
+        let names = Names { engine: self, catalog, relations: vec![] };
         clauses::check(&mut query, &names, &rewritten)?;
         let around = self.surroundings(tokens, &sites, catalog);
         let (mut apart, mut twice) = (Apart::default(), None);
         let mut rounds = 0;
         loop {
-            let error = match self.planned(&names, query.clone()) {
+            let error = match self.planned(catalog, query.clone()) {
                 Ok(plan) => return Ok(Understood { plan, sites, emit, apart, twice }),
                 Err(error) => error,
             };
@@ -198,8 +208,10 @@ impl Engine {
     }
 
     /// The plan of a query, with its types.
-    fn planned(&self, names: &Names<'_>, query: Box<Query>) -> Result<LogicalPlan> {
-        let plan = sql::statement(names, Statement::Query(query))?;
+    fn planned(&self, catalog: &Catalog, mut query: Box<Query>) -> Result<LogicalPlan> {
+        let relations = vec![rewrite::tree(&mut query)?];
+        let names = Names { engine: self, catalog, relations };
+        let plan = rewrite::before_types(sql::statement(&names, Statement::Query(query))?)?;
         // Types are final only when they have been coerced: until then a CASE has that of its first
         // branch.
         let options = self.state.config_options();
@@ -208,7 +220,7 @@ impl Engine {
         let given = with_literals(typed(plan)?)?;
         // What has another type now is coerced again.
         let plan = if given.transformed { typed(given.data)? } else { given.data };
-        with_equal_values(plan)
+        with_equal_values(rewrite::after_types(plan)?)
     }
 
     /// The column `name` that an expression over columns of `schema` makes. `None` if its error was
@@ -221,11 +233,12 @@ impl Engine {
         catalog: &Catalog,
     ) -> std::result::Result<Computed, Option<Diagnostic>> {
         let mut parsed = parser(tokens).parse_expr().map_err(|e| syntax_error(&e, tokens))?;
-        let names = Names { engine: self, catalog };
+        let names = Names { engine: self, catalog, relations: vec![] };
         clauses::check_expr(&mut parsed, &names, tokens)?;
         let planned = DFSchema::try_from(schema.clone()).and_then(|scope| {
             let expr = sql::expression(&names, parsed, &scope)?;
-            Computed::new(name, self.state.create_physical_expr(expr, &scope)?, schema)
+            let compiled = self.state.create_physical_expr(expr, &scope)?;
+            Computed::new(name, checked::compiled(compiled)?, schema)
         });
         planned.map_err(|error| self.surroundings(tokens, &[], catalog).report(&error))
     }
@@ -293,6 +306,7 @@ fn neutralize(tokens: &mut Vec<TokenWithSpan>, error: &Diagnostic) -> bool {
 struct Names<'a> {
     engine: &'a Engine,
     catalog: &'a Catalog,
+    relations: Vec<Arc<dyn RelationPlanner>>,
 }
 
 impl ContextProvider for Names<'_> {
@@ -323,12 +337,18 @@ impl ContextProvider for Names<'_> {
         self.engine.state.expr_planners()
     }
 
+    fn get_relation_planners(&self) -> &[Arc<dyn RelationPlanner>] {
+        &self.relations
+    }
+
     fn get_type_planner(&self) -> Option<Arc<dyn TypePlanner>> {
         Some(self.engine.types.clone())
     }
 
     fn get_function_meta(&self, name: &str) -> Option<Arc<ScalarUDF>> {
-        let ours = self.engine.functions.iter().find(|udf| udf.name() == name);
+        let named =
+            |udf: &&Arc<ScalarUDF>| udf.name() == name || udf.aliases().iter().any(|a| a == name);
+        let ours = self.engine.functions.iter().find(named);
         ours.or_else(|| self.engine.state.scalar_functions().get(name)).cloned()
     }
 

@@ -38,6 +38,7 @@ use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
 use state::spare::Words;
 use state::{KeyOf, RawRows, spare, vector};
 
+use crate::checked;
 use crate::conform::same_type;
 
 use quotient::Quotient;
@@ -188,7 +189,7 @@ impl Fused {
             rewritten.iter().zip(schema.fields()).map(output).collect::<DfResult<Vec<_>>>()?;
         let whole = DFSchema::try_from(input.as_ref().clone())?;
         Ok(Self {
-            predicate: filter.map(|filter| physical(filter, &whole)).transpose()?,
+            predicate: filter.map(|filter| predicate(filter, &whole)).transpose()?,
             words: match filter {
                 Some(filter) => WordPredicate::new(input, filter)?,
                 None => None,
@@ -371,6 +372,15 @@ fn origin(kept: Option<BooleanArray>) -> Origin {
 
 /// The expression, compiled.
 fn physical(expr: &Expr, scope: &DFSchema) -> DfResult<Arc<dyn PhysicalExpr>> {
+    compiled(&checked::expression(expr.clone(), scope)?, scope)
+}
+
+/// A filter, compiled.
+fn predicate(filter: &Expr, scope: &DFSchema) -> DfResult<Arc<dyn PhysicalExpr>> {
+    compiled(&checked::condition(filter.clone(), scope)?, scope)
+}
+
+fn compiled(expr: &Expr, scope: &DFSchema) -> DfResult<Arc<dyn PhysicalExpr>> {
     create_physical_expr(expr, scope, &ExecutionProps::new(), &PhysicalPlanningContext::default())
 }
 

@@ -3,15 +3,15 @@
 //! Everything that the planner reads goes through these tokens, also what DataFusion's parser gets:
 //! whatever is rewritten keeps the place of what the user wrote.
 
-use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
 use crate::depth;
 use crate::diagnostics::{Diagnostic, Place, nearest};
+use crate::dialect::OurDialect;
 
 /// The dialect of all SQL here.
-pub(crate) static DIALECT: GenericDialect = GenericDialect {};
+pub(crate) static DIALECT: OurDialect = OurDialect;
 
 /// A name and where it stands.
 #[derive(Debug, Clone)]

@@ -1,0 +1,269 @@
+//! Arithmetic that fails where a result does not fit its type.
+//!
+//! DataFusion's `+`, `-`, `*` and unary `-` of integers wrap around. Before expressions are compiled,
+//! for a step or for the batch stage, they are replaced by functions that do not; plans are read
+//! and optimized with the operators, which all that looks into expressions knows.
+//!
+//! In a condition that must be true, what stands behind `AND` is computed only for rows that meet
+//! what stands before it, if it may fail: `b <> 0 AND a / b > 1`. Behind `OR` it is computed for
+//! those that do not.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, Datum};
+use arrow::compute::kernels::numeric::{add, mul, neg, sub};
+use arrow::datatypes::{DataType, Decimal128Type, Decimal256Type};
+use arrow::error::ArrowError;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{DFSchema, ScalarValue};
+use datafusion::error::Result;
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::{
+    BinaryExpr, ColumnarValue, Expr, ExprSchemable, LogicalPlan, Operator, ReturnFieldArgs,
+    ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, lit, when,
+};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions as physical;
+use datafusion::physical_expr_common::datum::apply;
+
+/// The expression, checked.
+///
+/// # Errors
+/// DataFusion's, of types.
+pub(crate) fn expression(expr: Expr, scope: &DFSchema) -> Result<Expr> {
+    expr.transform_up(|part| operator(part, scope)).map(|checked| checked.data)
+}
+
+/// A condition that must be true, checked.
+///
+/// # Errors
+/// As [`expression`].
+pub(crate) fn condition(expr: Expr, scope: &DFSchema) -> Result<Expr> {
+    expression(guarded(expr)?, scope)
+}
+
+/// The plan with all of its expressions checked.
+///
+/// # Errors
+/// As [`expression`].
+pub(crate) fn plan(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let checked = plan.transform_up_with_subqueries(|node| {
+        let mut scope = DFSchema::empty();
+        node.inputs().iter().for_each(|input| scope.merge(input.schema()));
+        if node.inputs().is_empty() {
+            scope = node.schema().as_ref().clone();
+        }
+        let names = NamePreserver::new(&node);
+        let filters = matches!(node, LogicalPlan::Filter(_));
+        node.map_expressions(|expr| {
+            if matches!(expr, Expr::GroupingSet(_)) {
+                return Ok(Transformed::no(expr));
+            }
+            let name = names.save(&expr);
+            let checked = match filters {
+                true => condition(expr, &scope)?,
+                false => expression(expr, &scope)?,
+            };
+            Ok(Transformed::yes(name.restore(checked)))
+        })
+    });
+    checked.map(|checked| checked.data)
+}
+
+/// An expression that is compiled already, checked as far as `+`, `-` and `*` go.
+///
+/// # Errors
+/// None: the walk asks for a result.
+pub(crate) fn compiled(expr: Arc<dyn PhysicalExpr>) -> Result<Arc<dyn PhysicalExpr>> {
+    let checked = expr.transform_up(|part| {
+        Ok(match part.downcast_ref::<physical::BinaryExpr>() {
+            Some(binary) => {
+                let binary = binary.clone().with_fail_on_overflow(true);
+                Transformed::yes(Arc::new(binary) as Arc<dyn PhysicalExpr>)
+            }
+            None => Transformed::no(part),
+        })
+    });
+    checked.map(|checked| checked.data)
+}
+
+fn operator(expr: Expr, scope: &DFSchema) -> Result<Transformed<Expr>> {
+    let which = match &expr {
+        Expr::BinaryExpr(BinaryExpr { op: Operator::Plus, .. }) => Which::Add,
+        Expr::BinaryExpr(BinaryExpr { op: Operator::Minus, .. }) => Which::Sub,
+        Expr::BinaryExpr(BinaryExpr { op: Operator::Multiply, .. }) => Which::Mul,
+        Expr::Negative(_) => Which::Neg,
+        _ => return Ok(Transformed::no(expr)),
+    };
+    if !may_overflow(&expr.get_type(scope)?) {
+        return Ok(Transformed::no(expr));
+    }
+    let args = match expr {
+        Expr::BinaryExpr(BinaryExpr { left, right, .. }) => vec![*left, *right],
+        Expr::Negative(inner) => vec![*inner],
+        other => return Ok(Transformed::no(other)),
+    };
+    let function = ScalarUDF::from(Checked { which, signature: signature() });
+    Ok(Transformed::yes(function.call(args)))
+}
+
+fn may_overflow(of: &DataType) -> bool {
+    of.is_integer() || of.is_decimal()
+}
+
+/// Computes what may fail only for rows for which it is asked.
+fn guarded(expr: Expr) -> Result<Expr> {
+    let Expr::BinaryExpr(BinaryExpr { left, op: op @ (Operator::And | Operator::Or), right }) =
+        expr
+    else {
+        return Ok(expr);
+    };
+    let fails = may_fail(&right);
+    let (left, right) = (guarded(*left)?, guarded(*right)?);
+    match (fails, op) {
+        (true, Operator::And) => when(left, right).otherwise(lit(false)),
+        (true, _) => when(left, lit(true)).otherwise(right),
+        (false, op) => Ok(Expr::BinaryExpr(BinaryExpr::new(Box::new(left), op, Box::new(right)))),
+    }
+}
+
+/// Whether an expression divides by something other than a constant, or casts.
+fn may_fail(expr: &Expr) -> bool {
+    let fails = |part: &Expr| match part {
+        Expr::BinaryExpr(BinaryExpr { op: Operator::Divide | Operator::Modulo, right, .. }) => {
+            !matches!(**right, Expr::Literal(..))
+        }
+        _ => false,
+    };
+    expr.exists(|part| Ok(fails(part))).unwrap_or(true)
+}
+
+/// The value of `left op right`, where `op` is arithmetic that may overflow.
+///
+/// # Errors
+/// It does.
+pub(crate) fn constant(
+    left: &ScalarValue,
+    op: Operator,
+    right: &ScalarValue,
+) -> Result<Option<ScalarValue>> {
+    let which = match op {
+        Operator::Plus => Which::Add,
+        Operator::Minus => Which::Sub,
+        Operator::Multiply => Which::Mul,
+        _ => return Ok(None),
+    };
+    let same = left.data_type() == right.data_type() || left.data_type().is_decimal();
+    if !same || !may_overflow(&left.data_type()) || !may_overflow(&right.data_type()) {
+        return Ok(None);
+    }
+    let made = which.of(&left.to_scalar()?, &right.to_scalar()?)?;
+    ScalarValue::try_from_array(&made, 0).map(Some)
+}
+
+/// The value of `-value`.
+///
+/// # Errors
+/// It does not fit.
+pub(crate) fn negative(value: &ScalarValue) -> Result<ScalarValue> {
+    match may_overflow(&value.data_type()) {
+        true => ScalarValue::try_from_array(&neg(value.to_array()?.as_ref())?, 0),
+        false => value.arithmetic_negate(),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Which {
+    Add,
+    Sub,
+    Mul,
+    Neg,
+}
+
+impl Which {
+    fn of(self, left: &dyn Datum, right: &dyn Datum) -> Result<ArrayRef, ArrowError> {
+        let made = match self {
+            Which::Add => add(left, right),
+            Which::Sub => sub(left, right),
+            Which::Mul | Which::Neg => mul(left, right),
+        }?;
+        fits(&made)?;
+        Ok(made)
+    }
+}
+
+/// Looks whether decimals have no more digits than their type.
+fn fits(made: &ArrayRef) -> Result<(), ArrowError> {
+    match made.data_type() {
+        DataType::Decimal128(digits, _) => {
+            made.as_primitive::<Decimal128Type>().validate_decimal_precision(*digits)
+        }
+        DataType::Decimal256(digits, _) => {
+            made.as_primitive::<Decimal256Type>().validate_decimal_precision(*digits)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn signature() -> Signature {
+    Signature::user_defined(Volatility::Immutable)
+}
+
+/// `left + right`, `left - right`, `left * right` or `-value`.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Checked {
+    which: Which,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Checked {
+    fn name(&self) -> &str {
+        match self.which {
+            Which::Add => "__add",
+            Which::Sub => "__subtract",
+            Which::Mul => "__multiply",
+            Which::Neg => "__negative",
+        }
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, given: &[DataType]) -> Result<Vec<DataType>> {
+        Ok(given.to_vec())
+    }
+
+    fn return_type(&self, args: &[DataType]) -> Result<DataType> {
+        let op = match self.which {
+            Which::Add => Operator::Plus,
+            Which::Sub => Operator::Minus,
+            Which::Mul => Operator::Multiply,
+            Which::Neg => return Ok(args[0].clone()),
+        };
+        datafusion::logical_expr::binary::BinaryTypeCoercer::new(&args[0], &op, &args[1])
+            .get_result_type()
+    }
+
+    fn return_field_from_args(
+        &self,
+        args: ReturnFieldArgs<'_>,
+    ) -> Result<arrow::datatypes::FieldRef> {
+        let types: Vec<DataType> =
+            args.arg_fields.iter().map(|field| field.data_type().clone()).collect();
+        let nullable = args.arg_fields.iter().any(|field| field.is_nullable());
+        let of = self.return_type(&types)?;
+        Ok(Arc::new(arrow::datatypes::Field::new(self.name(), of, nullable)))
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        match (self.which, &args.args[..]) {
+            (Which::Neg, [ColumnarValue::Scalar(value)]) => {
+                negative(value).map(ColumnarValue::Scalar)
+            }
+            (_, [ColumnarValue::Array(values)]) => Ok(ColumnarValue::Array(neg(values.as_ref())?)),
+            (which, [left, right]) => apply(left, right, |left, right| which.of(left, right)),
+            _ => datafusion::common::exec_err!("{} takes two numbers", self.name()),
+        }
+    }
+}

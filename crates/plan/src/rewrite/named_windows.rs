@@ -1,0 +1,110 @@
+//! `OVER (w ORDER BY x)` is the window `w`, in an order.
+//!
+//! DataFusion knows `OVER w` and passes over the name in brackets. A window that builds on another
+//! one is written out here, by the rules of SQL: it takes the other's partitions, and gives an order
+//! and a frame where the other has none.
+
+use std::ops::ControlFlow;
+
+use datafusion::error::{DataFusionError, Result};
+use datafusion::sql::sqlparser::ast::{
+    Expr, Ident, NamedWindowExpr, Query, Select, VisitMut, VisitorMut, WindowSpec, WindowType,
+};
+
+use super::refused;
+
+/// Writes out all windows of a query that build on another one.
+pub(super) fn rewrite(query: &mut Query) -> Result<()> {
+    match VisitMut::visit(query, &mut Selects) {
+        ControlFlow::Continue(()) => {}
+        ControlFlow::Break(error) => return Err(error),
+    }
+    match VisitMut::visit(query, &mut Calls(&[])) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(error) => Err(error),
+    }
+}
+
+type Known = (Ident, WindowSpec);
+
+/// Each SELECT, those within it first.
+struct Selects;
+
+impl VisitorMut for Selects {
+    type Break = DataFusionError;
+
+    fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<DataFusionError> {
+        let mut known: Vec<Known> = vec![];
+        for definition in &mut select.named_window {
+            let whole = match &definition.1 {
+                NamedWindowExpr::NamedWindow(name) => base(name, &known).cloned(),
+                NamedWindowExpr::WindowSpec(spec) => written_out(spec, &known),
+            };
+            match whole {
+                Ok(whole) => {
+                    known.push((definition.0.clone(), whole.clone()));
+                    definition.1 = NamedWindowExpr::WindowSpec(whole);
+                }
+                Err(error) => return ControlFlow::Break(error),
+            }
+        }
+        match known.is_empty() {
+            true => ControlFlow::Continue(()),
+            false => VisitMut::visit(select, &mut Calls(&known)),
+        }
+    }
+}
+
+/// Each call over a window.
+struct Calls<'a>(&'a [Known]);
+
+impl VisitorMut for Calls<'_> {
+    type Break = DataFusionError;
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<DataFusionError> {
+        if let Expr::Function(call) = expr
+            && let Some(WindowType::WindowSpec(spec)) = &mut call.over
+        {
+            match written_out(spec, self.0) {
+                Ok(whole) => *spec = whole,
+                Err(error) => return ControlFlow::Break(error),
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+fn base<'a>(name: &Ident, known: &'a [Known]) -> Result<&'a WindowSpec> {
+    let found = known.iter().find(|(known, _)| known.value == name.value);
+    let error = || {
+        let message = format!("there is no window '{}'", name.value);
+        let hint = "define it behind the query: WINDOW w AS (PARTITION BY k), and name no window \
+                    before it is defined";
+        refused(&["OVER", "WINDOW"], &message, hint)
+    };
+    found.map(|(_, spec)| spec).ok_or_else(error)
+}
+
+/// A window with what the one that it builds on gives.
+fn written_out(spec: &WindowSpec, known: &[Known]) -> Result<WindowSpec> {
+    let Some(name) = &spec.window_name else { return Ok(spec.clone()) };
+    let base = base(name, known)?;
+    let name = &name.value;
+    let wrong = if !spec.partition_by.is_empty() {
+        format!("the window '{name}' has said how rows are partitioned")
+    } else if !spec.order_by.is_empty() && !base.order_by.is_empty() {
+        format!("the window '{name}' has an ORDER BY already")
+    } else if base.window_frame.is_some() {
+        format!("the window '{name}' has a frame, and nothing builds on it")
+    } else {
+        let order = if base.order_by.is_empty() { &spec.order_by } else { &base.order_by };
+        return Ok(WindowSpec {
+            window_name: None,
+            partition_by: base.partition_by.clone(),
+            order_by: order.clone(),
+            window_frame: spec.window_frame.clone(),
+        });
+    };
+    let hint = "write the window out: OVER (PARTITION BY k ORDER BY x ROWS 1 PRECEDING)";
+    Err(refused(&["OVER", "WINDOW"], &wrong, hint))
+}

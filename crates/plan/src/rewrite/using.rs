@@ -1,0 +1,258 @@
+//! The column that `RIGHT JOIN … USING` and `FULL JOIN … USING` merge, and `NATURAL` ones.
+//!
+//! DataFusion takes the left column for it, which is NULL where the left side has no row. Here such
+//! a join is planned with a projection behind it: the merged column stands where the left one did,
+//! and is the right one, or the first of both that is not NULL.
+//!
+//! The columns of both sides by themselves (`a.k`) go on behind the others, if the statement names
+//! them.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+
+use datafusion::common::{Column, JoinType};
+use datafusion::error::{DataFusionError, Result};
+use datafusion::functions::expr_fn::coalesce;
+use datafusion::logical_expr::planner::{
+    PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning,
+};
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
+use datafusion::sql::sqlparser::ast::{
+    Expr as Tree, Ident, JoinConstraint, JoinOperator, Query, Select, SelectItem,
+    SelectItemQualifiedWildcardKind, TableFactor, TableWithJoins, VisitMut, VisitorMut,
+};
+
+use super::refused;
+
+/// The table of merged columns, which nobody names: a column needs one to stand beside others in
+/// the condition of a join.
+const MERGED: &str = "__merged";
+
+/// Puts each such join into brackets; gives what plans them.
+pub(super) fn rewrite(query: &mut Query) -> MergingJoins {
+    let mut found = Found(MergingJoins::default());
+    // It never breaks off.
+    let _ = VisitMut::visit(query, &mut found);
+    found.0
+}
+
+/// Plans the joins that merge columns.
+#[derive(Debug, Default)]
+pub(super) struct MergingJoins {
+    /// Columns that the statement names with their table.
+    named: HashSet<(String, String)>,
+    /// Tables of which it takes all columns.
+    whole: HashSet<String>,
+    /// Whether all columns of such a join are taken.
+    all: bool,
+}
+
+struct Found(MergingJoins);
+
+impl VisitorMut for Found {
+    type Break = ();
+
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
+        let merges = select.from.iter_mut().fold(false, |any, from| bracket(from) || any);
+        for item in &select.projection {
+            match item {
+                SelectItem::Wildcard(_) => self.0.all |= merges,
+                SelectItem::QualifiedWildcard(
+                    SelectItemQualifiedWildcardKind::ObjectName(name),
+                    _,
+                ) => {
+                    let last = name.0.last().and_then(|part| part.as_ident());
+                    self.0.whole.extend(last.map(|ident| ident.value.clone()));
+                }
+                _ => {}
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
+        // What was put into brackets here stays as it is.
+        if let TableFactor::NestedJoin { table_with_joins, .. } = factor
+            && table_with_joins.joins.len() > 1
+        {
+            bracket(table_with_joins);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expr: &mut Tree) -> ControlFlow<()> {
+        if let Tree::CompoundIdentifier(parts) = expr
+            && let [.., Ident { value: table, .. }, Ident { value: column, .. }] = &parts[..]
+        {
+            self.0.named.insert((table.clone(), column.clone()));
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Puts what comes up to each merging join into brackets, and with the first of them to each one
+/// behind that has USING too; tells whether there is one.
+fn bracket(from: &mut TableWithJoins) -> bool {
+    let mut any = false;
+    for join in std::mem::take(&mut from.joins) {
+        let kind = kind_of(&join.join_operator).map(|(kind, _)| kind);
+        any |= kind.is_some_and(is_outer);
+        let merging = any && kind.is_some();
+        from.joins.push(join);
+        if merging {
+            let inner = TableWithJoins {
+                relation: from.relation.clone(),
+                joins: std::mem::take(&mut from.joins),
+            };
+            from.relation =
+                TableFactor::NestedJoin { table_with_joins: Box::new(inner), alias: None };
+        }
+    }
+    any
+}
+
+/// Whether the left column alone is not the merged one.
+fn is_outer(kind: JoinType) -> bool {
+    matches!(kind, JoinType::Right | JoinType::Full)
+}
+
+/// Whether the last of these joins is to be planned here.
+fn merges(from: &TableWithJoins) -> bool {
+    let kind = from.joins.last().and_then(|join| kind_of(&join.join_operator));
+    let within = || match &from.relation {
+        TableFactor::NestedJoin { table_with_joins, .. } => merges(table_with_joins),
+        _ => false,
+    };
+    kind.is_some_and(|(kind, _)| is_outer(kind) || within())
+}
+
+/// The kind of a join with USING, or a NATURAL one.
+fn kind_of(join: &JoinOperator) -> Option<(JoinType, &JoinConstraint)> {
+    let (kind, constraint) = match join {
+        JoinOperator::Right(constraint) | JoinOperator::RightOuter(constraint) => {
+            (JoinType::Right, constraint)
+        }
+        JoinOperator::FullOuter(constraint) => (JoinType::Full, constraint),
+        JoinOperator::Left(constraint) | JoinOperator::LeftOuter(constraint) => {
+            (JoinType::Left, constraint)
+        }
+        JoinOperator::Inner(constraint) | JoinOperator::Join(constraint) => {
+            (JoinType::Inner, constraint)
+        }
+        _ => return None,
+    };
+    let merging = matches!(constraint, JoinConstraint::Using(_) | JoinConstraint::Natural);
+    merging.then_some((kind, constraint))
+}
+
+impl RelationPlanner for MergingJoins {
+    fn plan_relation(
+        &self,
+        relation: TableFactor,
+        context: &mut dyn RelationPlannerContext,
+    ) -> Result<RelationPlanning> {
+        let original = |relation| Ok(RelationPlanning::Original(Box::new(relation)));
+        let TableFactor::NestedJoin { mut table_with_joins, alias } = relation else {
+            return original(relation);
+        };
+        let merging = merges(&table_with_joins);
+        let Some(join) = table_with_joins.joins.pop_if(|_| merging) else {
+            return original(TableFactor::NestedJoin { table_with_joins, alias });
+        };
+        let Some((kind, constraint)) = kind_of(&join.join_operator) else {
+            table_with_joins.joins.push(join);
+            return original(TableFactor::NestedJoin { table_with_joins, alias });
+        };
+        let left = match table_with_joins.joins.is_empty() {
+            true => context.plan(table_with_joins.relation)?,
+            false => context.plan(TableFactor::NestedJoin { table_with_joins, alias: None })?,
+        };
+        let right = context.plan(join.relation.clone())?;
+        let names: Vec<String> = match constraint {
+            JoinConstraint::Using(names) => names
+                .iter()
+                .map(|name| match &name.0[..] {
+                    [part] if part.as_ident().is_some() => {
+                        Ok(part.as_ident().map(|ident| ident.value.clone()).unwrap_or_default())
+                    }
+                    _ => {
+                        let message = "USING takes names of columns, without a table";
+                        Err(refused(&["USING"], message, "write USING (k)"))
+                    }
+                })
+                .collect::<Result<_>>()?,
+            _ => shared_names(&left, &right),
+        };
+        let plan = self.merged(kind, left, right, &names)?;
+        Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(plan, alias))))
+    }
+}
+
+/// Names of columns that both sides have, in the order of the left side.
+fn shared_names(left: &LogicalPlan, right: &LogicalPlan) -> Vec<String> {
+    let right: HashSet<&String> = right.schema().fields().iter().map(|f| f.name()).collect();
+    let mut seen = HashSet::new();
+    let left = left.schema().fields().iter().map(|field| field.name());
+    left.filter(|name| right.contains(name) && seen.insert(*name)).cloned().collect()
+}
+
+impl MergingJoins {
+    fn merged(
+        &self,
+        kind: JoinType,
+        left: LogicalPlan,
+        right: LogicalPlan,
+        names: &[String],
+    ) -> Result<LogicalPlan> {
+        let key = |plan: &LogicalPlan, name: &String| {
+            let using = plan.using_columns()?;
+            let column = Column::from_name(name);
+            column.normalize_with_schemas_and_ambiguity_check(&[&[plan.schema()]], &using)
+        };
+        let mut pairs = vec![];
+        for name in names {
+            pairs.push((key(&left, name)?, key(&right, name)?));
+        }
+        let columns = [left.schema().columns(), right.schema().columns()];
+        let equal = pairs.iter().map(|(l, r)| Expr::Column(l.clone()).eq(Expr::Column(r.clone())));
+        let joined = LogicalPlanBuilder::from(left).join_on(right, kind, equal)?;
+        let (mut outputs, mut behind, mut done) = (vec![], vec![], HashSet::new());
+        for column in columns.concat() {
+            let Some(at) = names.iter().position(|name| *name == column.name) else {
+                outputs.push(Expr::Column(column));
+                continue;
+            };
+            if done.insert(at) {
+                let (l, r) = &pairs[at];
+                let (l, r) = (Expr::Column(l.clone()), Expr::Column(r.clone()));
+                let whole = match kind {
+                    JoinType::Full => coalesce(vec![l, r]),
+                    JoinType::Right => r,
+                    _ => l,
+                };
+                outputs.push(whole.alias_qualified(Some(MERGED), &column.name));
+            }
+            if self.is_named(&column)? {
+                behind.push(Expr::Column(column));
+            }
+        }
+        joined.project(outputs.into_iter().chain(behind))?.build()
+    }
+
+    /// Whether the statement asks for a column of one side that was merged.
+    fn is_named(&self, column: &Column) -> Result<bool> {
+        let Some(table) = &column.relation else { return Ok(false) };
+        let table = table.table();
+        let named = self.named.contains(&(table.to_owned(), column.name.clone()))
+            || self.whole.contains(table);
+        if named && self.all {
+            let message = format!(
+                "'{table}.{}' is merged with another column, and '*' has only the one of both",
+                column.name
+            );
+            let hint = "name the columns in place of '*', or join with ON a.k = b.k";
+            return Err::<bool, DataFusionError>(refused(&["USING", "NATURAL"], &message, hint));
+        }
+        Ok(named)
+    }
+}
