@@ -19,6 +19,17 @@ impl Transport {
         };
         Self { name, open: Box::new(move |publish| open(kind, publish)) }
     }
+
+    /// TCP without the checksums that it has by itself: to see what they cost.
+    pub fn without_checksums() -> Self {
+        let open = |publish: Option<Publish>| {
+            let usual = TcpOptions { checksum: false, ..TcpOptions::default() };
+            let publish = publish.unwrap_or(usual.publish);
+            let fabric: Arc<dyn Fabric> = TcpFabric::new(TcpOptions { publish, ..usual })?;
+            Ok(fabric)
+        };
+        Self { name: "tcp without checksums".into(), open: Box::new(open) }
+    }
 }
 
 /// Opens a transport of this machine, with this publish mode where it has a choice.

@@ -89,6 +89,28 @@ impl Control {
     /// # Errors
     /// When a node failed, closed or is at another step, or when `bytes` exceed a frame.
     pub fn all_gather(&self, step: &str, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, ClusterError> {
+        self.exchange(step, false, bytes)
+    }
+
+    /// As [`all_gather`](Self::all_gather), of places: where connections are to be made, which what
+    /// stands between two nodes may rewrite. They carry no checksum, and prove themselves.
+    ///
+    /// # Errors
+    /// As [`all_gather`](Self::all_gather).
+    pub fn all_gather_places(
+        &self,
+        step: &str,
+        bytes: Vec<u8>,
+    ) -> Result<Vec<Vec<u8>>, ClusterError> {
+        self.exchange(step, true, bytes)
+    }
+
+    fn exchange(
+        &self,
+        step: &str,
+        places: bool,
+        bytes: Vec<u8>,
+    ) -> Result<Vec<Vec<u8>>, ClusterError> {
         if bytes.len() + step.len() + 64 > FRAME_BYTES_MAX {
             return Err(ClusterError::TooLarge { bytes: bytes.len() });
         }
@@ -100,7 +122,7 @@ impl Control {
         if let Some(failure) = &state.failure {
             return Err(failure.clone().into());
         }
-        let frame = Frame::Gather { seq, step: step.into(), bytes };
+        let frame = Frame::Gather { seq, step: step.into(), places, bytes };
         state.broadcast(&frame);
         let Frame::Gather { bytes, .. } = frame else { return Err(ClusterError::Closed) };
         state.contribute(seq, self.rank(), (step.into(), bytes));

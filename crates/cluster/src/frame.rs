@@ -1,5 +1,13 @@
-//! The bytes of the control plane: `length u32 | kind u8 | body`, little-endian, the length
-//! counting kind and body.
+//! The bytes of the control plane, little-endian:
+//!
+//! ```text
+//!   length u32 | its checksum u32 | checksum of what follows u32 | kind u8 | body
+//! ```
+//!
+//! The length counts kind and body; checksums are CRC-32C. The bytes of an exchange or a note that
+//! are *places* are left out of them: where a connection is to be made may be rewritten by what
+//! stands between two nodes and passes connections on, and a wrong place leads to nobody who knows
+//! the token of the connection.
 //!
 //! A peer is believed only as far as a frame decodes completely; a longer, shorter or unknown frame
 //! is its failure.
@@ -13,7 +21,7 @@ pub const FRAME_BYTES_MAX: usize = 16 << 20;
 /// when received.
 pub(crate) const TEXT_BYTES_MAX: usize = 64 << 10;
 
-const HEADER_BYTES: usize = 4;
+const HEADER_BYTES: usize = 12;
 
 /// What nodes tell each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +29,7 @@ pub(crate) enum Frame {
     /// I am alive.
     Beat,
     /// My contribution to the `seq`-th exchange of the job.
-    Gather { seq: u64, step: String, bytes: Vec<u8> },
+    Gather { seq: u64, step: String, places: bool, bytes: Vec<u8> },
     /// My progress; only the latest counts.
     Progress { bytes: Vec<u8> },
     /// The user wants the job to end.
@@ -37,7 +45,7 @@ pub(crate) enum Frame {
     /// The handshake failed.
     Refuse { reason: String },
     /// What only this node needs to know.
-    Note { about: u64, bytes: Vec<u8> },
+    Note { about: u64, places: bool, bytes: Vec<u8> },
 }
 
 impl Frame {
@@ -47,10 +55,11 @@ impl Frame {
         out.extend_from_slice(&[0; HEADER_BYTES]);
         match self {
             Frame::Beat => out.push(1),
-            Frame::Gather { seq, step, bytes } => {
+            Frame::Gather { seq, step, places, bytes } => {
                 out.push(2);
                 out.extend_from_slice(&seq.to_le_bytes());
                 put_text(out, step);
+                out.push((*places).into());
                 out.extend_from_slice(bytes);
             }
             Frame::Progress { bytes } => {
@@ -78,14 +87,29 @@ impl Frame {
                 out.push(9);
                 put_text(out, reason);
             }
-            Frame::Note { about, bytes } => {
+            Frame::Note { about, places, bytes } => {
                 out.push(10);
                 out.extend_from_slice(&about.to_le_bytes());
+                out.push((*places).into());
                 out.extend_from_slice(bytes);
             }
         }
-        let len = out.len() - start - HEADER_BYTES;
-        out[start..start + HEADER_BYTES].copy_from_slice(&(len as u32).to_le_bytes());
+        let (header, body) = out[start..].split_at_mut(HEADER_BYTES);
+        let len = (body.len() as u32).to_le_bytes();
+        header[..4].copy_from_slice(&len);
+        header[4..8].copy_from_slice(&crc32c::crc32c(&len).to_le_bytes());
+        let checked = &body[..body.len() - self.unchecked()];
+        header[8..].copy_from_slice(&crc32c::crc32c(checked).to_le_bytes());
+    }
+
+    /// Bytes at the end that are left out of the checksum.
+    fn unchecked(&self) -> usize {
+        match self {
+            Frame::Gather { places: true, bytes, .. } | Frame::Note { places: true, bytes, .. } => {
+                bytes.len()
+            }
+            _ => 0,
+        }
     }
 
     /// Takes the first frame off `bytes`: the frame and its length, or `None` until more bytes are
@@ -94,20 +118,33 @@ impl Frame {
     /// # Errors
     /// What is wrong with the frame.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Frame, usize)>, &'static str> {
-        let mut reader = Reader(bytes);
-        let Ok(len) = reader.u32() else { return Ok(None) };
+        let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+            return Ok(None);
+        };
+        let mut reader = Reader(header);
+        let (len, check, sum) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        if crc32c::crc32c(&len.to_le_bytes()) != check {
+            return Err(DAMAGED);
+        }
         let len = len as usize;
         if len == 0 || len > FRAME_BYTES_MAX {
             return Err("its length is out of bounds");
         }
-        let Ok(body) = reader.take(len) else { return Ok(None) };
-        Ok(Some((Self::decode_body(Reader(body))?, HEADER_BYTES + len)))
+        let Some(body) = rest.get(..len) else { return Ok(None) };
+        let frame = Self::decode_body(Reader(body))?;
+        if crc32c::crc32c(&body[..len - frame.unchecked()]) != sum {
+            return Err(DAMAGED);
+        }
+        Ok(Some((frame, HEADER_BYTES + len)))
     }
 
     fn decode_body(mut body: Reader<'_>) -> Result<Frame, &'static str> {
         let frame = match body.u8()? {
             1 => Frame::Beat,
-            2 => Frame::Gather { seq: body.u64()?, step: body.text()?, bytes: body.rest() },
+            2 => {
+                let (seq, step, places) = (body.u64()?, body.text()?, body.flag()?);
+                Frame::Gather { seq, step, places, bytes: body.rest() }
+            }
             3 => Frame::Progress { bytes: body.rest() },
             4 => Frame::Cancel,
             5 => Frame::Fail { reason: body.text()? },
@@ -121,7 +158,7 @@ impl Frame {
                 Frame::Welcome { nodes }
             }
             9 => Frame::Refuse { reason: body.text()? },
-            10 => Frame::Note { about: body.u64()?, bytes: body.rest() },
+            10 => Frame::Note { about: body.u64()?, places: body.flag()?, bytes: body.rest() },
             _ => return Err("its kind is unknown"),
         };
         if body.0.is_empty() { Ok(frame) } else { Err("it is too long") }
@@ -163,6 +200,7 @@ fn put_failure(out: &mut Vec<u8>, failure: &NodeFailure) {
 struct Reader<'a>(&'a [u8]);
 
 const SHORT: &str = "it is too short";
+const DAMAGED: &str = "what arrived is not what was sent";
 
 impl<'a> Reader<'a> {
     fn take(&mut self, n: usize) -> Result<&'a [u8], &'static str> {
@@ -177,6 +215,14 @@ impl<'a> Reader<'a> {
 
     fn u8(&mut self) -> Result<u8, &'static str> {
         self.array().map(u8::from_le_bytes)
+    }
+
+    fn flag(&mut self) -> Result<bool, &'static str> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err("its mark is unknown"),
+        }
     }
 
     fn u16(&mut self) -> Result<u16, &'static str> {
@@ -223,6 +269,10 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::*;
 
+    fn gather(seq: u64, step: &str, bytes: Vec<u8>) -> Frame {
+        Frame::Gather { seq, step: step.into(), places: false, bytes }
+    }
+
     fn samples() -> Vec<Frame> {
         let causes = [
             Cause::Reported("the disk is full".into()),
@@ -234,15 +284,15 @@ mod tests {
         ];
         let mut frames = vec![
             Frame::Beat,
-            Frame::Gather { seq: u64::MAX, step: "addresses".into(), bytes: vec![0, 255, 7] },
-            Frame::Gather { seq: 0, step: String::new(), bytes: Vec::new() },
+            gather(u64::MAX, "plans", vec![0, 255, 7]),
+            gather(0, "", Vec::new()),
             Frame::Progress { bytes: vec![1, 2] },
             Frame::Cancel,
             Frame::Fail { reason: "café".into() },
             Frame::Bye,
             Frame::Welcome { nodes: vec![(0, 1), (u16::MAX, u32::MAX)] },
             Frame::Refuse { reason: "no".into() },
-            Frame::Note { about: 1 << 40 | 3, bytes: vec![5, 6] },
+            Frame::Note { about: 1 << 40 | 3, places: false, bytes: vec![5, 6] },
         ];
         frames.extend(
             causes.map(|cause| Frame::Verdict(NodeFailure { rank: 2, process: 1234, cause })),
@@ -277,28 +327,22 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_lies_about_its_length_is_refused() {
-        for frame in samples() {
-            let mut bytes = Vec::new();
-            frame.encode(&mut bytes);
-            let len = u32::from_le_bytes(bytes[..4].try_into().unwrap());
-            bytes[..4].copy_from_slice(&(len - 1).to_le_bytes());
-            match (&frame, Frame::decode(&bytes)) {
-                // An open tail may end anywhere.
-                (Frame::Gather { bytes, .. } | Frame::Progress { bytes }, _)
-                | (Frame::Note { bytes, .. }, _)
-                    if !bytes.is_empty() => {}
-                (_, decoded) => assert!(decoded.is_err(), "{frame:?} as {decoded:?}"),
-            }
-        }
-        let limit = (FRAME_BYTES_MAX as u32 + 1).to_le_bytes();
-        assert!(Frame::decode(&limit).is_err());
-        assert!(Frame::decode(&[0; 4]).is_err());
-        assert!(Frame::decode(&[1, 0, 0, 0, 77]).is_err());
+    fn what_is_no_frame_is_refused() {
+        let framed = |len: u32, body: &[u8]| {
+            let sums = [crc32c::crc32c(&len.to_le_bytes()), crc32c::crc32c(body)];
+            let header = [len, sums[0], sums[1]].map(u32::to_le_bytes);
+            [header.as_flattened(), body].concat()
+        };
+        assert!(Frame::decode(&framed(FRAME_BYTES_MAX as u32 + 1, &[])).is_err());
+        assert!(Frame::decode(&framed(0, &[])).is_err());
+        assert!(Frame::decode(&framed(1, &[77])).is_err());
+        assert!(Frame::decode(&framed(2, &[1, 0])).is_err(), "longer than it is");
+        assert!(Frame::decode(&framed(3, &[5, 0, 0])).is_err(), "shorter than it is");
+        assert_eq!(Frame::decode(&framed(1, &[1])), Ok(Some((Frame::Beat, HEADER_BYTES + 1))));
     }
 
     #[test]
-    fn any_single_damage_is_refused_or_decoded_but_never_panics() {
+    fn any_single_damage_is_refused_at_once() {
         for frame in samples() {
             let mut bytes = Vec::new();
             frame.encode(&mut bytes);
@@ -306,10 +350,29 @@ mod tests {
                 for bit in 0..8 {
                     let mut damaged = bytes.clone();
                     damaged[at] ^= 1 << bit;
-                    if let Ok(Some((_, len))) = Frame::decode(&damaged) {
-                        assert!(len <= damaged.len());
-                    }
+                    assert!(Frame::decode(&damaged).is_err(), "{frame:?}, byte {at}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn places_alone_may_be_rewritten() {
+        let frames: [fn(Vec<u8>) -> Frame; 2] = [
+            |bytes| Frame::Gather { seq: 3, step: "addresses".into(), places: true, bytes },
+            |bytes| Frame::Note { about: 9, places: true, bytes },
+        ];
+        for frame in frames {
+            let mut bytes = Vec::new();
+            frame(vec![127, 0, 0, 1]).encode(&mut bytes);
+            let places = bytes.len() - 4;
+            bytes[places..].copy_from_slice(&[10, 0, 0, 7]);
+            let (rewritten, _) = Frame::decode(&bytes).unwrap().unwrap();
+            assert_eq!(rewritten, frame(vec![10, 0, 0, 7]));
+            for at in 0..places {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= 1;
+                assert!(Frame::decode(&damaged).is_err(), "byte {at}");
             }
         }
     }

@@ -36,7 +36,7 @@ const DIAL: Duration = Duration::from_secs(3);
 pub(crate) const ANOTHER_JOB: &str = "it belongs to another job";
 
 const MAGIC: [u8; 8] = *b"MILLCTRL";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// How long the other nodes are waited for.
 #[derive(Debug, Clone, Copy)]

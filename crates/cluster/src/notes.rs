@@ -60,10 +60,28 @@ impl Control {
     /// # Errors
     /// When the note is too long.
     pub fn tell(&self, to: u32, about: u64, note: Vec<u8>) -> Result<(), ClusterError> {
+        self.send_note(to, about, false, note)
+    }
+
+    /// As [`tell`](Self::tell), of a place: see [`all_gather_places`](Self::all_gather_places).
+    ///
+    /// # Errors
+    /// When the note is too long.
+    pub fn tell_place(&self, to: u32, about: u64, note: Vec<u8>) -> Result<(), ClusterError> {
+        self.send_note(to, about, true, note)
+    }
+
+    fn send_note(
+        &self,
+        to: u32,
+        about: u64,
+        places: bool,
+        note: Vec<u8>,
+    ) -> Result<(), ClusterError> {
         if note.len() > NOTE_BYTES_MAX {
             return Err(ClusterError::TooLarge { bytes: note.len() });
         }
-        self.shared().lock().send(to, &Frame::Note { about, bytes: note });
+        self.shared().lock().send(to, &Frame::Note { about, places, bytes: note });
         self.shared().wake();
         Ok(())
     }

@@ -224,12 +224,12 @@ impl Turn {
         let mut state = self.shared.lock();
         match frame {
             Frame::Beat => {}
-            Frame::Gather { seq, step, bytes } => {
+            Frame::Gather { seq, step, bytes, .. } => {
                 state.peer_contributes(seq, rank, (step, bytes))?;
                 self.shared.notify();
             }
             Frame::Progress { bytes } => state.latest[rank as usize] = Some(bytes),
-            Frame::Note { about, bytes } => {
+            Frame::Note { about, bytes, .. } => {
                 state.notes.add(rank, about, bytes)?;
                 self.shared.notify();
             }

@@ -222,7 +222,11 @@ impl Workshop<'_> {
     fn tell(&self, end: LinkId, step: Step, number: u32, bytes: &[u8]) -> Result<(), String> {
         let note = [&[step as u8][..], &number.to_le_bytes(), bytes].concat();
         let rank = end.remote / self.layout.per_node;
-        self.control.tell(rank, about(end), note).map_err(|error| error.to_string())
+        let told = match step {
+            Step::Offer => self.control.tell_place(rank, about(end), note),
+            Step::Ring | Step::Declined => self.control.tell(rank, about(end), note),
+        };
+        told.map_err(|error| error.to_string())
     }
 
     /// This node's end of what a node has said something about.

@@ -94,7 +94,19 @@ fn entries(note: &[u8]) -> impl Iterator<Item = (Name, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::thread;
+    use std::time::Instant;
+
+    use dataflow::job::Settings;
+    use fabric::{Completion, Endpoint, Flags, LinkId, OpId, RemoteRange, Src};
+
     use super::*;
+    use crate::FabricKind;
+    use crate::links::Layout;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     #[test]
     fn what_is_told_is_heard_and_a_broken_rest_is_not() {
@@ -104,5 +116,78 @@ mod tests {
         let heard: Vec<_> = entries(&note).collect();
         assert_eq!(heard, [([1; 16], 900), ([2; 16], u64::MAX)]);
         assert_eq!(entries(&[]).count(), 0);
+    }
+
+    /// Takes all that the one says who connects, and hands on the greeting alone; what the other
+    /// says it hands on.
+    fn black_hole(listener: &TcpListener, port: u16) {
+        let (mut caller, _) = listener.accept().expect("a caller");
+        let mut called = TcpStream::connect(("127.0.0.1", port)).expect("somebody called");
+        let (mut answers, mut back) =
+            (called.try_clone().expect("one"), caller.try_clone().expect("one"));
+        thread::spawn(move || std::io::copy(&mut answers, &mut back));
+        let mut greeting = [0; 60];
+        caller.read_exact(&mut greeting).expect("it greets");
+        called.write_all(&greeting).expect("it listens");
+        while let Ok(1..) = caller.read(&mut [0; 4096]) {}
+    }
+
+    /// Two nodes whose connection swallows what the first one says: the second one gives it up, by
+    /// what it is told over the control plane, at looks that are a second of their clock apart.
+    #[test]
+    fn a_connection_that_swallows_everything_is_given_up_by_who_gets_nothing() {
+        let controls = cluster::in_process(2).unwrap();
+        thread::scope(|scope| {
+            for control in &controls {
+                scope.spawn(move || node(control));
+            }
+        });
+    }
+
+    fn node(control: &Control) {
+        let (rank, settings) = (control.rank(), Settings::default());
+        let layout = Layout { rank, nodes: 2, per_node: 1 };
+        let pairs = Pairs::agree(FabricKind::Tcp, control, layout, &settings).unwrap();
+        let fabric = pairs.with(1 - rank);
+        let offer = fabric.offer(LinkId { local: rank, remote: 1 - rank }).unwrap();
+        let mut addresses = control.all_gather("addresses", offer.address()).unwrap();
+        let mut address = addresses.swap_remove(1 - rank as usize);
+        if rank == 0 {
+            let port = u16::from_le_bytes([address[24], address[25]]);
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let through = listener.local_addr().unwrap().port();
+            address[24..26].copy_from_slice(&through.to_le_bytes());
+            thread::spawn(move || black_hole(&listener, port));
+        }
+        let mut end = offer.connect(&address).unwrap();
+        let slab = fabric.slab(4096).unwrap();
+        let key = end.export(&slab.range(0..4096).unwrap()).unwrap();
+        let keys = control.all_gather("keys", key.encode().to_vec()).unwrap();
+        if rank == 0 {
+            let key = fabric::RemoteKey::decode(&keys[1]).unwrap();
+            let dst = RemoteRange { key, offset: 0 };
+            end.write(Src::Inline(&[7; 8]), dst, OpId(1), Flags::SIGNAL).unwrap();
+            end.submit();
+        }
+        let mut vigil = Vigil::new(control, &pairs);
+        let (start, mut now_ns) = (Instant::now(), 0);
+        // The second one finds it, and the first one is told that it has.
+        loop {
+            now_ns += LOOK_NS;
+            vigil.turn(now_ns);
+            let failed = has_failed(&mut *end);
+            let told = control.all_gather("look", vec![failed.into()]).unwrap();
+            if told[1] == [1] {
+                break assert!(!failed || rank == 1, "who gets what it is sent has nothing to say");
+            }
+            assert!(start.elapsed() < PATIENCE, "nobody gives the connection up");
+        }
+        control.close();
+    }
+
+    fn has_failed(end: &mut dyn Endpoint) -> bool {
+        let mut seen = Vec::new();
+        end.poll(&mut seen);
+        seen.iter().any(|completion| matches!(completion, Completion::Error { .. }))
     }
 }

@@ -22,7 +22,8 @@ pub(super) fn wire(args: &BenchArgs) -> Result<ExitCode, Failure> {
     writable(args.report.as_deref())?;
     let usual = [FabricKind::Shm, FabricKind::Tcp, FabricKind::Verbs];
     let kinds = args.fabric.map_or(usual.to_vec(), |kind| vec![kind]);
-    let transports: Vec<Transport> = kinds.into_iter().map(Transport::of).collect();
+    let plain = kinds.contains(&FabricKind::Tcp).then(Transport::without_checksums);
+    let transports: Vec<Transport> = kinds.into_iter().map(Transport::of).chain(plain).collect();
     let effort = Effort { runs: args.runs as usize, ..Effort::default() };
     let report = bench::wire::measure(&transports, effort)
         .map_err(|error| Failure::runtime(&error.to_string(), None))?;
