@@ -86,7 +86,11 @@ fn run_rank(
     let text_file = rows::text_file(&args.rows).filter(|_| first);
     let (output, writer) = Output::open(text_file, screen)?;
     output.heed(&cancel);
-    let planned = agree_on_plan(&control, plan(&args, &script, writer, started), &script)?;
+    let on_one_machine = control.address().is_loopback();
+    let planned = plan(&args, &script, writer, started).and_then(|planned| {
+        planned.fits(on_one_machine).map_err(|error| failed(&error, &script)).map(|()| planned)
+    });
+    let planned = agree_on_plan(&control, planned, &script)?;
     let options = RunOptions {
         control: Some(&control),
         cancel: Some(&cancel),

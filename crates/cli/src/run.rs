@@ -59,6 +59,7 @@ fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<E
         print(&dry_run(&args.job.layout, &planned.memory()));
         return Ok(ExitCode::SUCCESS);
     }
+    planned.fits(true).map_err(|error| fail(&error))?;
     let cancel = signals::cancel_flag(output.temporary())?;
     output.heed(&cancel);
     let launched = launch(args, screen).map_err(|error| fail(&error))?;

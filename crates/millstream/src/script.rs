@@ -16,7 +16,7 @@ use crate::FabricKind;
 use crate::error::Error;
 use crate::fault::Blame;
 use crate::links::Layout;
-use crate::memory::Memory;
+use crate::memory::{self, Memory};
 use crate::node::{Node, statement_of};
 use crate::progress::Observer;
 use crate::report::{Report, SinkWait};
@@ -78,6 +78,17 @@ impl Script {
     /// Memory of the job that uses most: they run one after another.
     pub fn memory(&self) -> Memory {
         self.jobs.iter().map(Job::memory).max_by_key(Memory::all_bytes).unwrap_or_default()
+    }
+
+    /// Refuses to run where this machine does not have the memory of rings, queues and buffers: of
+    /// all nodes where they are `on_one_machine`, else of one. Whoever starts processes asks before
+    /// it does; where nodes are threads, [`Job::run`] asks.
+    ///
+    /// # Errors
+    /// The parts of the sum, and what the machine has.
+    pub fn fits(&self, on_one_machine: bool) -> Result<(), Error> {
+        let machine = memory::of_machine();
+        self.jobs.iter().try_for_each(|job| job.memory().fits(on_one_machine, machine))
     }
 
     /// How its jobs would run: pipelines, exchanges and why, memory.
@@ -236,6 +247,7 @@ impl Job {
 
     /// Every node on a thread of its own.
     fn run_in_process(&self, options: &RunOptions<'_>) -> Result<Report, Error> {
+        self.memory().fits(true, memory::of_machine())?;
         let controls = cluster::in_process(self.workers.nodes)?;
         let span = tracing::Span::current();
         let mut results = thread::scope(|scope| {

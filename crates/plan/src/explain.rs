@@ -72,6 +72,9 @@ pub struct Need {
     pub bytes: u64,
     /// Whether one worker of the job has it, rather than each.
     pub once: bool,
+    /// Whether it is a limit up to which something asks before it grows, and whose end is an error
+    /// of its own; else it is taken as rows travel, and nobody asks.
+    pub asks: bool,
 }
 
 /// A named amount of memory that the transport has at each end of a link, besides the ring.
@@ -309,6 +312,7 @@ pub(crate) fn needs(
         ),
         bytes: links * link.total() as u64,
         once: false,
+        asks: false,
     }];
     if links > 0 {
         needs.extend(ends.iter().map(|end| Need {
@@ -319,6 +323,7 @@ pub(crate) fn needs(
             },
             bytes: links * end.bytes,
             once: false,
+            asks: false,
         }));
     }
     if beside > 0 {
@@ -327,6 +332,7 @@ pub(crate) fn needs(
             sum: format!("{beside} in the process x {}, a limit", human(link.ring as u64)),
             bytes: beside * link.ring as u64,
             once: false,
+            asks: false,
         });
     }
     if groupings > 0 {
@@ -338,6 +344,7 @@ pub(crate) fn needs(
             },
             bytes: settings.job.state_bytes_max as u64,
             once: false,
+            asks: true,
         });
     }
     if batch {
@@ -346,6 +353,7 @@ pub(crate) fn needs(
             sum: "millstream.batch_bytes, a limit, worker 0 only".into(),
             bytes: settings.batch_bytes as u64,
             once: true,
+            asks: true,
         });
     }
     needs
@@ -373,6 +381,7 @@ pub(crate) fn broadcast_needs(
         sum: format!("{broadcasts} x ({queue} + {relayed}) frames of {}", human(frame)),
         bytes: broadcasts as u64 * (queue + relayed) * frame,
         once: false,
+        asks: false,
     }];
     if casting.wants_groups(workers.nodes) && member_bytes > 0 {
         let kept = Flight::<()>::kept_max(ring.slots as usize) as u64;
@@ -387,6 +396,7 @@ pub(crate) fn broadcast_needs(
             ),
             bytes: member_bytes + broadcasts as u64 * kept * frame * u64::from(workers.nodes),
             once: false,
+            asks: false,
         });
     }
     needs
