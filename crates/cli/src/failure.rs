@@ -56,16 +56,16 @@ impl Failure {
     pub(crate) fn of(error: &Error, file: &str, sql: &str) -> Self {
         let color = colored();
         let message = error.to_string();
-        if let Error::Sql(diagnostics) = error.cause() {
-            let rendered: Vec<_> =
-                diagnostics.iter().map(|one| one.render(file, sql, color)).collect();
-            return Self { text: rendered.join("\n"), message, code: 2 };
-        }
         let code = match error.blame() {
             Blame::Failure => 1,
             Blame::Usage => 2,
             Blame::Bug => BUG,
         };
+        if let Error::Sql(diagnostics) = error.cause() {
+            let rendered: Vec<_> =
+                diagnostics.iter().map(|one| one.render(file, sql, color)).collect();
+            return Self { text: rendered.join("\n"), message, code };
+        }
         let details = error.details();
         let text = match place(error, sql) {
             Some(place) => {
@@ -123,8 +123,8 @@ fn noted<'a>(
     text
 }
 
-/// Where a statement that failed while it ran stands: its expression that failed, if the text has it
-/// once, or else its first word.
+/// Where a statement stands that failed while it ran: its expression that failed, if the text has
+/// that once, or else its first word.
 fn place(error: &Error, sql: &str) -> Option<Place> {
     let statement = error.statement()?;
     let line = sql.split_inclusive('\n').take(statement.line.checked_sub(1)?);

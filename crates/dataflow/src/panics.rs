@@ -21,6 +21,13 @@ pub struct Panicked {
     pub backtrace: Option<String>,
 }
 
+impl Panicked {
+    /// By what the panic of a thread that was joined carries.
+    pub fn of(payload: &(dyn Any + Send)) -> Self {
+        Self { message: message(payload), place: None, backtrace: None }
+    }
+}
+
 impl fmt::Display for Panicked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "this is a bug in millstream: {}", self.message)
@@ -44,9 +51,7 @@ pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
     CATCHING.set(CATCHING.get() - 1);
     done.map_err(|payload| {
         let kept = LAST.try_with(|last| last.borrow_mut().take()).ok().flatten();
-        let message = message(&*payload);
-        let (place, backtrace) = (None, None);
-        kept.unwrap_or(Panicked { message, place, backtrace })
+        kept.unwrap_or_else(|| Panicked::of(&*payload))
     })
 }
 

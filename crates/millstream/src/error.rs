@@ -106,6 +106,7 @@ impl Error {
     /// Whose fault it is.
     pub fn blame(&self) -> Blame {
         match self.cause() {
+            Error::Sql(diagnostics) if diagnostics.iter().any(|one| one.bug) => Blame::Bug,
             Error::Sql(_) | Error::Usage { .. } | Error::Stream(_) => Blame::Usage,
             Error::Panic { .. } => Blame::Bug,
             Error::Dataflow(error) => match error.cause() {
@@ -121,7 +122,7 @@ impl Error {
         if let Some(fault) = self.told() {
             return fault.hint;
         }
-        if self.blame() == Blame::Bug {
+        if self.blame() == Blame::Bug && self.panicked().is_some() {
             return Some(format!(
                 "please report it with all of this, the statement, and the version: {}{}",
                 env!("CARGO_PKG_VERSION"),

@@ -6,9 +6,9 @@
 //! chains have a bound, and whatever is within it is planned on a stack that is large enough,
 //! whoever asks.
 
-use std::panic::{self, AssertUnwindSafe};
 use std::thread;
 
+use dataflow::panics::{Panicked, caught};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::diagnostics::{Diagnostic, Place};
@@ -101,7 +101,7 @@ pub(crate) fn guarded<T: Send>(
         let started = thread.spawn_scoped(scope, || unless_it_panics(start, work));
         let done = started.map(|thread| thread.join());
         done.map_err(|error| Diagnostic::at(start, format!("there is no stack: {error}")))
-            .and_then(|done| done.map_err(|panic| Diagnostic::bug(start, &*panic)))
+            .and_then(|done| done.map_err(|panic| Diagnostic::bug(start, &Panicked::of(&*panic))))
             .unwrap_or_else(|error| Err(vec![error]))
     })
 }
@@ -115,8 +115,7 @@ pub(crate) fn unless_it_panics<T>(
     place: Place,
     work: impl FnOnce() -> Result<T, Vec<Diagnostic>>,
 ) -> Result<T, Vec<Diagnostic>> {
-    let done = panic::catch_unwind(AssertUnwindSafe(work));
-    done.unwrap_or_else(|panic| Err(vec![Diagnostic::bug(place, &*panic)]))
+    caught(work).unwrap_or_else(|panicked| Err(vec![Diagnostic::bug(place, &panicked)]))
 }
 
 #[cfg(test)]

@@ -12,9 +12,9 @@
 //!    = hint: did you mean 'origin'?
 //! ```
 
-use std::any::Any;
 use std::fmt::Write;
 
+use dataflow::panics::Panicked;
 use datafusion::common::utils::datafusion_strsim::levenshtein;
 use datafusion::sql::sqlparser::tokenizer::Span as TokenSpan;
 
@@ -78,11 +78,14 @@ impl Diagnostic {
     }
 
     /// The planner panicked over a statement that begins at a place.
-    pub(crate) fn bug(place: Place, panic: &(dyn Any + Send)) -> Self {
-        let text = panic.downcast_ref::<&str>().copied();
-        let text = text.or(panic.downcast_ref::<String>().map(String::as_str));
+    pub(crate) fn bug(place: Place, panicked: &Panicked) -> Self {
         let message = "this is a bug in millstream: the planner failed over this statement";
-        let error = Self::at(place, message).detail(text.unwrap_or("it did not say why"));
+        let told = [Some(&panicked.message), panicked.backtrace.as_ref()];
+        let mut told: Vec<String> = told.into_iter().flatten().cloned().collect();
+        if let Some(place) = &panicked.place {
+            told.insert(1, format!("a panic at {place}"));
+        }
+        let error = Self::at(place, message).detail(told.join("\n"));
         let hint = "please report it with the statement, the tables that it reads, and what \
                     `millstream --version` shows; the session goes on";
         Self { bug: true, ..error.hint(hint) }

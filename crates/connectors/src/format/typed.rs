@@ -4,7 +4,6 @@
 //! cannot hold makes a bad row.
 
 use std::borrow::Cow;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, new_null_array};
@@ -12,6 +11,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
+use dataflow::panics::{Panicked, caught};
 
 use super::rows::{
     Origin, Refuser, Target, check_castable, convert, is_text, names_of, shown, unfit,
@@ -134,15 +134,11 @@ fn check_type(field: &Field, from: &DataType, place: &str) -> Result<(), Connect
 pub(crate) fn guarded<T, E: std::fmt::Display>(
     read: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(read)) {
+    match caught(read) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(error.to_string()),
-        Err(panic) => {
-            let said = match panic.downcast_ref::<String>() {
-                Some(message) => message,
-                None => panic.downcast_ref::<&str>().copied().unwrap_or("it did not say why"),
-            };
-            Err(format!("its reader gave up ({said}): this is a bug, please report it"))
+        Err(Panicked { message, .. }) => {
+            Err(format!("its reader gave up ({message}): this is a bug, please report it"))
         }
     }
 }

@@ -114,7 +114,7 @@ fn windows_that_are_over_are_counted() {
     let row = |end| (Some(1), 7, end);
     state.push(0, batch("left", &[row(10), row(20), row(20)])).unwrap();
     state.push(1, batch("right", &[row(20), row(30)])).unwrap();
-    let mut given = |state: &mut dyn KeyedState, watermark| {
+    let given = |state: &mut dyn KeyedState, watermark| {
         while state.advance(watermark, 100).unwrap().is_some() {}
         state.windows_over()
     };
