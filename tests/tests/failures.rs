@@ -1,4 +1,4 @@
-//! What the command says when a statement fails while it runs, on one node and on several.
+//! The message of the command when a statement fails while it runs, on one node and on several.
 
 use tests::command::{Dir, Outcome, run, run_sql};
 

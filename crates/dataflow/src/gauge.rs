@@ -1,7 +1,7 @@
 //! How long a worker waits for its sinks, and how many rows have reached them.
 //!
-//! A sink is called by the worker's own thread, which does nothing else meanwhile. What the thread
-//! does not spend on its processor in such a call, it waits: for the reader of a pipe, a disk, a
+//! A sink is called by the worker's own thread, which does nothing else meanwhile. The part of
+//! such a call that the thread does not spend on its processor, it waits: for the reader of a pipe, a disk, a
 //! server. Others may look at any time, also while a call lasts.
 
 use std::sync::Arc;
@@ -110,7 +110,7 @@ impl SinkGauge {
 mod tests {
     use super::*;
 
-    /// A clock that is set by hand: what it shows, and how much of that was work.
+    /// A clock that is set by hand: its time, and how much of that was work.
     #[derive(Default)]
     struct Hand([AtomicU64; 2]);
 

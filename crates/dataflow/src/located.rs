@@ -1,7 +1,7 @@
 //! Where a failure came about: the operator, the expression, the row and its place in a file.
 //!
 //! Nothing of this is known while all goes well. A step that fails is run again on parts of its
-//! batch until the row at fault is found; who reads a flow then knows where that row stands.
+//! batch until the row at fault is found; the reader of a flow then knows the place of that row.
 
 use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
@@ -17,7 +17,7 @@ const VALUE_CHARS_MAX: usize = 60;
 /// A failure, and where it came about as far as that is known.
 #[derive(Debug)]
 pub struct Located {
-    /// What failed.
+    /// The failure itself.
     pub cause: DataflowError,
     /// The operator of the job.
     pub operator: Option<usize>,
@@ -31,12 +31,12 @@ pub struct Located {
     pub(crate) index: Option<usize>,
 }
 
-/// What is to blame for the failure of a step on a row.
+/// The cause of the failure of a step on a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blame {
     /// The expression.
     pub expression: String,
-    /// The names and values of what it reads.
+    /// The names and values of the columns that it reads.
     pub reads: Vec<(String, String)>,
 }
 
@@ -48,7 +48,7 @@ impl Blame {
 }
 
 impl DataflowError {
-    /// What failed, without where.
+    /// The failure itself, without its place.
     pub fn cause(&self) -> &DataflowError {
         match self {
             DataflowError::At(located) => located.cause.cause(),
@@ -76,8 +76,8 @@ impl DataflowError {
         DataflowError::At(located)
     }
 
-    /// The same of an operator, unless one was named already. What is wrong with the way between
-    /// workers is no operator's.
+    /// The same of an operator, unless one was named already. A failure of the way between workers
+    /// is no operator's.
     pub fn of_operator(self, at: usize) -> Self {
         use DataflowError::{Frame, Link, Stalled, Unmended};
         match self {

@@ -1,6 +1,6 @@
-//! Where the rows of a flow stand in what it reads: the file and the record, for messages.
+//! Where the rows of a flow stand in its input: the file and the record, for messages.
 //!
-//! A reader of files tells of each batch where its rows stand; whoever finds a row at fault asks by
+//! A reader of files tells of each batch where its rows stand; the finder of a row at fault asks by
 //! its number in the flow. Records that follow one another are one run, so that a whole file is one
 //! as a rule, and telling costs nothing that can be measured.
 

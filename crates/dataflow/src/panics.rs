@@ -1,8 +1,8 @@
-//! Panics as errors: caught, with what they said and where.
+//! Panics as errors: caught, with their message and their place.
 //!
 //! A panic is a bug of ours or of a library, and ends the job or the statement that met it, not the
 //! process. A program that calls [`keep`] learns where it was and prints nothing of it by itself;
-//! without that, only what it said is known.
+//! without that, only its message is known.
 
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -10,10 +10,10 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook};
 
-/// What is known of a panic.
+/// A panic, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Panicked {
-    /// What it said.
+    /// Its message.
     pub message: String,
     /// File, line and column of the source text, where [`keep`] was called.
     pub place: Option<String>,
@@ -22,7 +22,7 @@ pub struct Panicked {
 }
 
 impl Panicked {
-    /// By what the panic of a thread that was joined carries.
+    /// By its payload, as the end of a thread that was joined has it.
     pub fn of(payload: &(dyn Any + Send)) -> Self {
         Self { message: message(payload), place: None, backtrace: None }
     }
@@ -41,10 +41,10 @@ thread_local! {
     static LAST: RefCell<Option<Panicked>> = const { RefCell::new(None) };
 }
 
-/// Does some work; a panic of it is an error. What it leaves half done is the caller's to drop.
+/// Does some work; a panic of it is an error. The caller drops all that it leaves half done.
 ///
 /// # Errors
-/// What is known of the panic.
+/// The panic.
 pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
     CATCHING.set(CATCHING.get() + 1);
     let done = catch_unwind(AssertUnwindSafe(work));
@@ -55,7 +55,7 @@ pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
     })
 }
 
-/// Has this process keep where a panic was for the one who catches it, and hands a panic that
+/// Has this process keep the place of a panic for its catcher, and hands a panic that
 /// [`caught`] does not see to `others`. For programs, at their start: it is the only thing here
 /// that is of the whole process.
 pub fn keep(others: impl Fn(Panicked) + Send + Sync + 'static) {

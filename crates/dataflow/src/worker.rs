@@ -192,16 +192,7 @@ impl Worker {
             let time = (clock.clone(), metrics.clone());
             scheduler.spawn(receive(from, net.clone(), nodes.clone(), time));
         }
-        scheduler.spawn({
-            let (net, nodes) = (net.clone(), nodes.clone());
-            async move {
-                for node in nodes.iter().flatten() {
-                    node.wait().await;
-                }
-                net.bye().await;
-                Ok(())
-            }
-        });
+        scheduler.spawn(goodbye(net.clone(), nodes.clone()));
         let idle = job.settings.idle;
         Ok(Self { scheduler, timers, net, nodes, clock, signals, metrics, idle, readings })
     }
@@ -321,6 +312,15 @@ pub(crate) struct Place {
     pub(crate) ledger: Rc<Ledger>,
     pub(crate) disk: Option<Arc<dyn Disk>>,
     pub(crate) signals: Arc<Signals>,
+}
+
+/// Says goodbye to the other workers when all operators have ended here.
+async fn goodbye(net: Rc<Net>, nodes: Rc<[Option<Rc<Node>>]>) -> Result<(), DataflowError> {
+    for node in nodes.iter().flatten() {
+        node.wait().await;
+    }
+    net.bye().await;
+    Ok(())
 }
 
 /// Hands the frames of one other worker to their operators, at whose cost they are taken.

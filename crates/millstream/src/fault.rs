@@ -1,4 +1,4 @@
-//! A failure as nodes tell it each other: what the user hears of it does not depend on where it was.
+//! A failure as nodes tell it each other: the user hears the same of it wherever it was.
 //!
 //! The control plane carries a text. Its first line is the message; each line behind that is a
 //! field, `name value`, in which a line end is written as `\n`. A field that is not known is passed
@@ -9,7 +9,7 @@ use crate::error::Error;
 /// Whose fault it is, hence the exit code of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Blame {
-    /// That of what was read or written, of the machine, or of the network.
+    /// That of the input, the output, the machine, or the network.
     #[default]
     Failure,
     /// That of the arguments or the SQL.
@@ -21,7 +21,7 @@ pub enum Blame {
 const BLAMES: [(&str, Blame); 3] =
     [("failure", Blame::Failure), ("usage", Blame::Usage), ("bug", Blame::Bug)];
 
-/// What is told of a failure beside its message.
+/// The rest of a failure beside its message.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Fault {
     pub(crate) blame: Blame,
@@ -53,7 +53,7 @@ pub(crate) fn encode(error: &Error, statement: Option<usize>) -> String {
     text
 }
 
-/// What such a text tells beside the message.
+/// The rest that such a text tells beside the message.
 pub(crate) fn decode(text: &str) -> Fault {
     let mut fault = Fault::default();
     for line in text.lines().skip(1) {

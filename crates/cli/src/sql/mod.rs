@@ -20,6 +20,8 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
+use millstream::panics;
+
 use crate::args::{Piece, ProgressStyle, SqlArgs};
 use crate::failure::Failure;
 use crate::screen::Screen;
@@ -89,7 +91,8 @@ fn converse(shell: &mut Shell<'_>) -> Result<ExitCode, Failure> {
         if ["quit", "exit"].contains(&text.trim().trim_end_matches(';').to_lowercase().as_str()) {
             break;
         }
-        match shell.run("<typed>", &text) {
+        let ran = panics::caught(|| shell.run("<typed>", &text));
+        match ran.unwrap_or_else(|panicked| Err(Failure::bug(panicked))) {
             Ok(Next::Leave) => break,
             Ok(Next::GoOn) => {}
             Err(failure) => failure.print(),

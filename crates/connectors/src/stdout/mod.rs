@@ -45,7 +45,7 @@ pub struct Output {
     /// For messages.
     name: Arc<str>,
     writer: Arc<Mutex<dyn Write + Send>>,
-    /// Who says no format gets all rows as CSV.
+    /// A table that says no format is written as CSV, with all of its rows.
     for_programs: bool,
     /// Whether rows were written to it as a stream.
     begun: Arc<AtomicBool>,
