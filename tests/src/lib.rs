@@ -11,6 +11,7 @@ pub mod memory;
 mod mend;
 pub mod oracle;
 pub mod random;
+pub mod relational;
 pub mod remainder;
 pub mod rows;
 pub mod scenario;

@@ -1,0 +1,112 @@
+//! Random relational queries over tables of no rows, of one and of many, against SQLite.
+//!
+//! A query that is refused as it is planned counts as refused, and few may be. A panic, and an
+//! error at run time, are faults: SQLite answers all of these queries.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use arrow::util::pretty::pretty_format_batches;
+use millstream::{Error, Session};
+use tests::cases::cases;
+use tests::memory::Memory;
+use tests::relational::{Case, Dialect, QUERIES, Query, Sqlite, ours};
+
+/// With [`QUERIES`] of each, two thousand queries.
+const CASES: u64 = 200;
+
+/// Of a hundred queries so many may be refused.
+const REFUSED_MAX: usize = 15;
+
+/// What became of our answer.
+enum Answer {
+    Rows(Vec<String>),
+    Refused(String),
+    Failed(String),
+}
+
+fn asked(session: &mut Session, query: &Query) -> Answer {
+    let sql = Dialect::Ours.of(&query.sql);
+    match catch_unwind(AssertUnwindSafe(|| session.collect(&sql))) {
+        Ok(Ok(batches)) => Answer::Rows(ours(&batches, query)),
+        Ok(Err(Error::Sql(all))) => {
+            let told: Vec<String> =
+                all.iter().map(|error| error.render("query.sql", &sql, false)).collect();
+            Answer::Refused(told.join("\n"))
+        }
+        Ok(Err(error)) => Answer::Failed(error.to_string()),
+        Err(_) => Answer::Failed("a panic".into()),
+    }
+}
+
+/// A session with the tables of a case.
+fn session(case: &Case, workers: u32) -> Session {
+    let memory = Memory::new(None);
+    let mut session = Session::builder()
+        .workers(workers)
+        .connector(Arc::new(memory.clone()))
+        .build()
+        .expect("it fits");
+    for table in &case.tables {
+        memory.add(&table.name, table.table.clone());
+        session.sql(&table.declared()).expect("a table");
+    }
+    for (name, sql) in &case.views {
+        let sql = Dialect::Ours.of(sql);
+        session.sql(&format!("CREATE VIEW {name} AS {sql};")).expect("a view");
+    }
+    session
+}
+
+/// What a reader needs to see a fault again.
+fn told(case: &Case, query: &Query, ours: &str, theirs: &[String]) -> String {
+    let tables = case.tables.iter().map(|table| {
+        let rows = pretty_format_batches(std::slice::from_ref(&table.rows)).expect("they print");
+        format!("{}\n{rows}\n", table.declared())
+    });
+    let views = case
+        .views
+        .iter()
+        .map(|(name, sql)| format!("CREATE VIEW {name} AS {};\n", Dialect::Ours.of(sql)));
+    format!(
+        "{}{}{};\nin SQLite: {}\nours:\n{ours}\nSQLite:\n{}",
+        tables.collect::<String>(),
+        views.collect::<String>(),
+        Dialect::Ours.of(&query.sql),
+        Dialect::Theirs.of(&query.sql),
+        theirs.join("\n")
+    )
+}
+
+#[test]
+fn answers_are_those_of_sqlite() {
+    let (mut asked_for, mut refused, mut rows) = (0, 0, 0);
+    let mut cases = cases(CASES);
+    for seed in &mut cases {
+        let case = Case::new(seed);
+        let sqlite = Sqlite::new(&case.tables);
+        for (name, sql) in &case.views {
+            sqlite.view(name, sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+        }
+        let mut sessions = [1, 2].map(|workers| session(&case, workers));
+        for (at, query) in case.queries.iter().enumerate() {
+            let theirs = sqlite.rows(query);
+            let theirs = theirs.unwrap_or_else(|error| panic!("{}: {error}", query.sql));
+            asked_for += 1;
+            match asked(&mut sessions[at % 2], query) {
+                Answer::Rows(ours) => {
+                    rows += theirs.len();
+                    assert!(ours == theirs, "{}", told(&case, query, &ours.join("\n"), &theirs));
+                }
+                Answer::Refused(why) => {
+                    refused += 1;
+                    let is_clear = !why.contains("bug") && !why.contains("nternal");
+                    assert!(is_clear, "{}", told(&case, query, &why, &theirs));
+                }
+                Answer::Failed(why) => panic!("{}", told(&case, query, &why, &theirs)),
+            }
+        }
+    }
+    assert!(refused * 100 <= asked_for * REFUSED_MAX, "{refused} of {asked_for} are refused");
+    cases.met(rows > QUERIES * 500, &format!("{rows} rows"));
+}
