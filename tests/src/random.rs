@@ -105,15 +105,26 @@ pub struct Stream {
     pub idle: bool,
 }
 
-/// A random stream: late, out of order, duplicate, skewed, empty, and with idle flows.
+/// A random stream: late, out of order, duplicate, skewed, and with idle flows; some flows have no
+/// rows or one, some streams no rows at all, some columns NULLs only.
 pub fn stream(random: &mut Random) -> Stream {
     let count = 1 + random.below(6) as usize;
     let idle = random.chance(25);
+    let (empty, unknown) = (random.chance(4), random.chance(4));
     let mut flows = Vec::new();
     let mut events = Vec::new();
     for _ in 0..count {
-        let rows = if random.chance(10) { 0 } else { random.below(400) as usize };
-        let rows = flow(random, rows);
+        let rows = match random.below(100) {
+            _ if empty => 0,
+            0..10 => 0,
+            10..17 => 1,
+            _ => random.below(400) as usize,
+        };
+        let nulls = match unknown || random.chance(5) {
+            true => [100, 100],
+            false => [10, 15],
+        };
+        let rows = flow(random, rows, nulls);
         events.push(cut(random, &rows, idle));
         flows.push(rows);
     }
@@ -121,7 +132,8 @@ pub fn stream(random: &mut Random) -> Stream {
     Stream { flows, table: Table { schema: schema(), bounded, flows: events }, idle }
 }
 
-fn flow(random: &mut Random, count: usize) -> Vec<Row> {
+/// Rows of which so many in a hundred have no `s`, and so many no `v`.
+fn flow(random: &mut Random, count: usize, [without_s, without_v]: [u64; 2]) -> Vec<Row> {
     let keys = *random.one_of(&[1, 3, 50, 1_000]);
     let step = *random.one_of(&[10, 200, 3_000]);
     let disorder = *random.one_of(&[0, 1_000, DELAY_MS, 4 * DELAY_MS]);
@@ -141,8 +153,8 @@ fn flow(random: &mut Random, count: usize) -> Vec<Row> {
         let s = *random.one_of(&["a", "b", "", "a longer string than fits inline", "é"]);
         rows.push(Row {
             k,
-            s: (!random.chance(10)).then(|| s.to_string()),
-            v: (!random.chance(15)).then(|| random.below(200) as i64 - 100),
+            s: (!random.chance(without_s)).then(|| s.to_string()),
+            v: (!random.chance(without_v)).then(|| random.below(200) as i64 - 100),
             w: random.below(1_000) as f64 / 4.0,
             ts: clock - back,
         });

@@ -165,7 +165,8 @@ impl Writer<'_> {
 impl Case {
     /// The case of a seed.
     pub fn new(seed: u64) -> Self {
-        let mut random = Random::new(seed + 90_000);
+        // Sequences of seeds that follow each other are one another's, but for the first number.
+        let mut random = Random::new(Random::new(seed + 90_000).number());
         let tables = relations(&mut random);
         let names = tables.iter().map(Relation::named).collect();
         let mut writer = Writer { random: &mut random, names, aliases: 0, subqueries: 0 };

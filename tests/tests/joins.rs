@@ -15,12 +15,16 @@ use tests::memory::{Event, Memory, Table};
 use tests::random::{COLUMNS, Random, Row, Stream, batch};
 use tests::scenario::plan;
 
-/// Rows of the small table: several of one key, some of none.
+/// Rows of the small table: several of one key, some of none; or no rows, or one, or no key at all.
 fn small(random: &mut Random) -> RecordBatch {
-    let rows = random.below(40);
+    let rows = match random.below(10) {
+        few @ 0..2 => few,
+        _ => random.below(40),
+    };
+    let without_key = *random.one_of(&[10, 10, 10, 10, 10, 10, 10, 100]);
     let fields = [("k", DataType::Int64), ("most", DataType::Int64), ("name", DataType::Utf8)];
     let fields = fields.map(|(name, of)| Field::new(name, of, true));
-    let keys = (0..rows).map(|_| (!random.chance(10)).then(|| random.below(12) as i64));
+    let keys = (0..rows).map(|_| (!random.chance(without_key)).then(|| random.below(12) as i64));
     let keys: Int64Array = keys.collect();
     let most: Int64Array = (0..rows).map(|_| Some(random.below(200) as i64 - 100)).collect();
     let names: StringArray = (0..rows).map(|row| Some(format!("name {}", row % 7))).collect();

@@ -40,9 +40,15 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Nodes and workers of each.
 const LAYOUTS: [(u32, u32); 3] = [(1, 1), (1, 3), (2, 2)];
 
-fn session((nodes, workers): (u32, u32)) -> Session {
+fn session(layout: (u32, u32)) -> Session {
+    session_over(20_000, layout)
+}
+
+/// A session whose table of events has so many.
+fn session_over(events: u64, (nodes, workers): (u32, u32)) -> Session {
     let mut session = Session::builder().nodes(nodes).workers(workers).build().expect("it fits");
-    session.sql(TABLES).expect("the tables are declared");
+    let tables = TABLES.replace("'rows' = '20000'", &format!("'rows' = '{events}'"));
+    session.sql(&tables).expect("the tables are declared");
     session
 }
 
@@ -266,6 +272,44 @@ fn sql_reads_a_stream_and_a_stream_a_query() -> Result<(), Error> {
         assert_eq!(sorted(&session.rows(&highest)?), expected, "{layout:?}");
         let refused = session.stream("SELECT ad_id FROM events ORDER BY ad_id");
         assert!(matches!(refused, Err(Error::Sql(_))));
+    }
+    Ok(())
+}
+
+#[test]
+fn of_no_rows_and_of_few_a_job_gives_what_sql_says() -> Result<(), Error> {
+    let (values, window) = (
+        "count(*) AS n, sum(price) AS total, min(price) AS least, avg(price) AS mean",
+        "TUMBLE(TABLE events, DESCRIPTOR(ts), INTERVAL '10' SECOND)",
+    );
+    let calls = [
+        Agg::count("n"),
+        Agg::sum("price", "total"),
+        Agg::min("price", "least"),
+        Agg::avg("price", "mean"),
+    ];
+    let columns = ["n", "total", "least", "mean"];
+    let keyed = [["ad_id", "window_start"].as_slice(), &columns].concat();
+    for (events, layout) in [0, 1, 3].into_iter().flat_map(|rows| LAYOUTS.map(|of| (rows, of))) {
+        let mut session = session_over(events, layout);
+        let all = sql(&mut session, &format!("SELECT {values} FROM events"));
+        let of_keys = sql(
+            &mut session,
+            &format!(
+                "SELECT ad_id, window_start, {values} FROM {window}
+                 GROUP BY ad_id, window_start, window_end"
+            ),
+        );
+        assert_eq!((all.len(), of_keys.len()), (1, events as usize), "{layout:?}");
+        assert!(events > 0 || all == ["0|NULL|NULL|NULL"], "{all:?}");
+        let stream = session.table("events")?.key_by(&[])?.aggregate(&calls)?.select(&columns)?;
+        assert_eq!(sorted(&session.rows(&stream)?), all, "{events} rows, {layout:?}");
+        let stream = session.table("events")?.key_by(&["ad_id"])?;
+        let stream = stream.window(&Window::tumble(10 * SECOND))?.aggregate(&calls)?;
+        let got = sorted(&session.rows(&stream.select(&keyed)?)?);
+        assert_eq!(got, of_keys, "{events} rows, {layout:?}");
+        let met = ratios(&mut session)?;
+        assert!(session.rows(&met)?.iter().all(|batch| batch.num_rows() <= events as usize));
     }
     Ok(())
 }

@@ -104,6 +104,11 @@ fn column_values(column: &dyn Array) -> Vec<Value> {
             let floats = floats.as_primitive::<Float64Type>();
             rows.map(|row| some(row, Value::Real(floats.value(row)))).collect()
         }
+        // A whole number of 64 bits without a sign, beside one with a sign.
+        DataType::Decimal128(_, 0) => {
+            let numbers = column.as_primitive::<Decimal128Type>();
+            rows.map(|row| some(row, Value::Integer(numbers.value(row) as i64))).collect()
+        }
         DataType::Decimal128(_, scale) => {
             let decimals = column.as_primitive::<Decimal128Type>();
             let (more, less) = ((*scale - 2).max(0) as u32, (2 - *scale).max(0) as u32);

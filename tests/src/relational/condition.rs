@@ -25,7 +25,10 @@ impl Writer<'_> {
     fn predicate(&mut self, scope: &Scope, depth: u32) -> String {
         let kind = *self.random.one_of(&Kind::ALL);
         let value = self.value(kind, scope, depth);
-        let other = |writer: &mut Self| writer.leaf(kind, scope);
+        let other = |writer: &mut Self| match writer.random.chance(40) {
+            true => writer.literal(kind),
+            false => writer.leaf(kind, scope),
+        };
         match self.random.below(10) {
             0 => format!("({value} {})", self.word(&["IS NULL", "IS NOT NULL"])),
             1 => {

@@ -94,7 +94,7 @@ impl Writer<'_> {
     }
 
     fn wanted(&mut self, scope: &Scope) -> String {
-        match self.random.chance(55) {
+        match self.random.chance(45) {
             true => format!(" WHERE {}", self.condition(scope, 2)),
             false => String::new(),
         }

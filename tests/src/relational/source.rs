@@ -62,7 +62,7 @@ impl Writer<'_> {
             for _ in 0..1 + self.random.below(2) {
                 if let Some((one, two)) = self.pair(&left, &other) {
                     let equal = self.word(&["=", "=", "=", "=", "=", "<=", "IS NOT DISTINCT FROM"]);
-                    on.push(format!("{one} {equal} {two}"));
+                    on.push(format!("({one} {equal} {two})"));
                 }
             }
             columns = left.columns;

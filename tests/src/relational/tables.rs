@@ -77,7 +77,7 @@ pub fn relations(random: &mut Random) -> Vec<Relation> {
     let most = if random.chance(10) { 60 } else { 9 };
     let more = 2 + random.below(most);
     let relation = |(at, count): (usize, u64)| relation(random, format!("t{at}"), count as usize);
-    [0, 1, many, more].into_iter().enumerate().map(relation).collect()
+    [0, 1, many, more, 5].into_iter().enumerate().map(relation).collect()
 }
 
 fn relation(random: &mut Random, name: String, count: usize) -> Relation {
