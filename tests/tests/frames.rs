@@ -34,12 +34,12 @@ fn over(random: &mut Random, partition: &str, ties: &str) -> Over {
         "avg(v)",
         "sum(v) FILTER (WHERE k % 2 = 0)",
         "sum(v * 2 - k)",
-        "min(s)",
-        "max(s) FILTER (WHERE v < -90)",
         "sum(w)",
+        "count(s)",
+        "max(w) FILTER (WHERE v < -90)",
         // Of no row at all.
         "sum(v) FILTER (WHERE k < 0)",
-        "max(ts) FILTER (WHERE v IS NULL AND v = 0)",
+        "max(w) FILTER (WHERE v IS NULL AND v = 0)",
     ];
     let by_rows = random.chance(50);
     let length = |count: u64| match by_rows {

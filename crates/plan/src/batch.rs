@@ -10,6 +10,8 @@
 //! Memory is one pool for the rows gathered and for DataFusion's operators. Sorts and aggregates
 //! spill to disk when it is full; rows gathered do not.
 
+mod sliding;
+
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -236,7 +238,7 @@ fn runtime() -> DfResult<tokio::runtime::Runtime> {
 
 /// The plan is optimized already; its keys are equal where those of streaming parts are.
 async fn physical(plan: &LogicalPlan, state: &SessionState) -> DfResult<Arc<dyn ExecutionPlan>> {
-    let plan = with_equal_keys(plan.clone())?;
+    let plan = sliding::kept(with_equal_keys(plan.clone())?)?;
     state.query_planner().create_physical_plan(&plan, state).await
 }
 

@@ -104,7 +104,7 @@ fn rows(random: &mut Random, count: usize) -> RecordBatch {
     let [first, last] = DAYS.map(|days| i64::from(days) * 86_400_000);
     let times = [of_times([0, 0, 1, 1_500, -1]).as_slice(), &[0, -1, first, last]].concat();
     let days = [DAY, DAY, DAY + 1, DAY + 59, 0, -1, DAYS[0], DAYS[1]];
-    let floats = [0.0, 0.0, 0.25, -0.25, 1.0, -1.5, 100.75, f64::MAX, f64::MIN, 5e-324];
+    let floats = [0.0, -0.0, 0.25, -0.25, 1.0, -1.5, 100.75, f64::MAX, f64::MIN, 5e-324];
     let ints = [0, 0, 1, 1, 2, -1, 7, i64::MAX, i64::MIN];
     let columns: [(&str, DataType, ArrayRef); 11] = [
         ("id", DataType::Int64, Arc::new((0..count as i64).collect::<Int64Array>())),
