@@ -16,7 +16,7 @@ use tests::relational::{Case, Dialect, QUERIES, Query, Sqlite, ours};
 const CASES: u64 = 200;
 
 /// Of a hundred queries so many may be refused.
-const REFUSED_MAX: usize = 15;
+const REFUSED_MAX: usize = 8;
 
 /// What became of our answer.
 enum Answer {
@@ -116,11 +116,6 @@ fn answers_are_those_of_sqlite() {
     }
     let few = refused.len() * 100 <= asked_for * REFUSED_MAX;
     let count = refused.len();
-    if std::env::var("EXPLORE").is_ok() {
-        for why in &refused {
-            eprintln!("REFUSED {why}");
-        }
-    }
     cases.met(few, &format!("{count} of {asked_for} are refused:\n{}", refused.join("\n")));
     cases.met(rows > QUERIES * 500, &format!("{rows} rows"));
 }

@@ -254,11 +254,6 @@ impl Surroundings<'_> {
 
     /// What DataFusion has no plan for, where a better word than its own is known.
     fn unsupported(&self, first: &str, place: Option<Place>) -> Option<Diagnostic> {
-        if first.contains("null_aware anti join only supports") {
-            let place = self.named("NOT").or(place).unwrap_or_else(|| self.start());
-            let message = "NOT IN of a subquery that looks at the row around it is not supported";
-            return Some(Diagnostic::at(place, message).hint("write NOT EXISTS (SELECT …)"));
-        }
         if first.starts_with("Dot access not supported for non-string") {
             let field = between(first, "value: \"", "\"").unwrap_or("field");
             let place = self.named(field).or(place).unwrap_or_else(|| self.start());

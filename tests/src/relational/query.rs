@@ -36,7 +36,7 @@ impl Writer<'_> {
     }
 
     /// An order by all columns, and perhaps some rows of it.
-    fn order(&mut self, columns: usize) -> String {
+    pub(super) fn order(&mut self, columns: usize) -> String {
         let mut by: Vec<String> = (0..columns).map(|at| format!("c{at}")).collect();
         by.rotate_left(self.random.below(columns as u64) as usize);
         let by: Vec<String> =

@@ -33,7 +33,9 @@ impl Writer<'_> {
             let column =
                 |(at, kind): (usize, &Kind)| Column { sql: format!("{alias}.c{at}"), kind: *kind };
             let columns = columns.map(column).collect();
-            return (format!("({sql}) AS {alias}"), columns);
+            let order =
+                if self.random.chance(15) { self.order(kinds.len()) } else { String::new() };
+            return (format!("({sql}{order}) AS {alias}"), columns);
         }
         let named = self.random.one_of(&self.names).clone();
         (format!("{} AS {alias}", named.name), columns_of(&named, &alias))
@@ -62,7 +64,7 @@ impl Writer<'_> {
             for _ in 0..1 + self.random.below(2) {
                 if let Some((one, two)) = self.pair(&left, &other) {
                     let equal = self.word(&["=", "=", "=", "=", "=", "<=", "IS NOT DISTINCT FROM"]);
-                    on.push(format!("({one} {equal} {two})"));
+                    on.push(format!("{one} {equal} {two}"));
                 }
             }
             columns = left.columns;

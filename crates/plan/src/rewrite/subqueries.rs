@@ -136,7 +136,8 @@ fn is_in(asked: InSubquery, at: At, scope: &DFSchema) -> Result<Expr> {
     }
     let stays = match negated {
         false => at == At::Top || at == At::Within,
-        true => at == At::Top,
+        // The join that knows NULL does not know which rows belong to the row around it.
+        true => at == At::Top && !correlated,
     };
     if stays {
         return Ok(Expr::InSubquery(InSubquery { expr, subquery, negated }));
