@@ -1,10 +1,10 @@
 //! Keys of work that DataFusion does, equal where those of our own operators are.
 //!
 //! DataFusion compares floats within keys by their bits: its two zeros are two groups. Keys are
-//! therefore given to it in the one form that [`state::canonical`] makes: those of groupings, joins,
-//! partitions and orders of the batch stage ([`with_equal_keys`]), and everywhere what is DISTINCT
-//! within a function and what `CASE x WHEN …` compares ([`with_equal_values`]). Columns without
-//! floats stay as they are.
+//! therefore given to it in the one form that [`state::canonical`] makes: those of groupings,
+//! joins, partitions and orders of the batch stage ([`with_equal_keys`]), and everywhere what is
+//! DISTINCT within a function and what `CASE x WHEN …` compares ([`with_equal_values`]). Columns
+//! without floats stay as they are.
 
 use std::sync::{Arc, LazyLock};
 
