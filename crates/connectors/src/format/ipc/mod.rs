@@ -82,6 +82,9 @@ pub(crate) fn frame(bytes: &[u8], body_max: u64) -> Result<Frame, String> {
 }
 
 fn message(metadata: &[u8]) -> Result<ipc::Message<'_>, String> {
+    if metadata.len() > METADATA_BYTES_MAX {
+        return Err(format!("a message has {} bytes of metadata", metadata.len()));
+    }
     ipc::root_as_message(metadata).map_err(|error| format!("unreadable metadata: {error}"))
 }
 
