@@ -56,7 +56,7 @@ fn of_several_statements_the_one_at_fault_is_named() {
     let sql = format!(
         "{TABLE}
          CREATE TABLE a (n INT) WITH ('connector' = 'blackhole');
-         CREATE TABLE b (n INT) WITH ('connector' = 'blackhole');
+         CREATE TABLE b (n BIGINT) WITH ('connector' = 'blackhole');
          BEGIN STATEMENT SET;
          INSERT INTO a SELECT part FROM shares;
          INSERT INTO b

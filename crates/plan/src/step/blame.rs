@@ -3,12 +3,13 @@
 use arrow::array::RecordBatch;
 use dataflow::located::Blame;
 use datafusion::common::DFSchema;
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::Expr;
 
 use super::{evaluate, physical};
 use crate::explain::plain;
 use crate::names;
+use crate::types::sql_name;
 
 /// The first of `exprs` that fails on a batch of one row, down to the part that does.
 /// `names` are what columns are for a reader, where their names are ours.
@@ -26,10 +27,23 @@ pub(super) fn of(exprs: &[Expr], row: &RecordBatch, names: &[(String, String)]) 
     let mut reads: Vec<usize> =
         columns.iter().filter_map(|column| schema.index_of(&column.name).ok()).collect();
     reads.sort_unstable();
-    let text = plain(&names::plain(&at_fault.to_string()), names);
+    let text = plain(&names::plain(&shown(at_fault)), names);
     let mut blame = Blame::new(text, row, &reads);
     blame.reads.iter_mut().for_each(|(name, _)| *name = plain(name, names));
     Some(blame)
+}
+
+/// An expression as somebody would write it: the planner adds casts within it.
+fn shown(expr: &Expr) -> String {
+    if let Expr::Cast(cast) = expr {
+        return format!("CAST({} AS {})", shown(&cast.expr), sql_name(cast.field.data_type()));
+    }
+    let bare = expr.clone().transform_up(|part| match part {
+        Expr::Cast(cast) => Ok(Transformed::yes(*cast.expr)),
+        part => Ok(Transformed::no(part)),
+    });
+    // The closure has no failures of its own.
+    bare.map_or_else(|_| expr.to_string(), |bare| bare.data.to_string())
 }
 
 /// A direct part of an expression that fails by itself. Of parts that are not always computed, as
