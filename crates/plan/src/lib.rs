@@ -48,6 +48,7 @@ mod every;
 mod explain;
 mod flink;
 mod grouping;
+mod growth;
 mod hints;
 mod insert;
 mod interval;

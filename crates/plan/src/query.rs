@@ -34,6 +34,7 @@ use crate::equality::with_equal_values;
 use crate::errors::{PlanError, Surroundings};
 use crate::every;
 use crate::flink;
+use crate::growth;
 use crate::lead;
 use crate::max_by::{self, ByOrder};
 use crate::percentile;
@@ -111,6 +112,8 @@ impl Engine {
         let lead = Arc::new(lead::function());
         builder.window_functions().get_or_insert_default().push(lead);
         builder.expr_planners().get_or_insert_default().push(Arc::new(ByOrder));
+        let scalar = builder.scalar_functions().get_or_insert_default();
+        scalar.iter_mut().for_each(growth::bound);
         let state = builder.build();
         let mut functions = tumble::functions();
         functions.push(Arc::new(ScalarUDF::from(ProcTime::new())));
