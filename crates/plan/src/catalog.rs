@@ -19,6 +19,7 @@ use dataflow::fragment::Fragment;
 use dataflow::source::Source;
 use datafusion::logical_expr::TableSource;
 
+use crate::bounds::COLUMNS_MAX;
 use crate::computed::{Computed, ComputingSource};
 use crate::ddl::{CreateTable, Origin};
 use crate::diagnostics::{Diagnostic, Place};
@@ -244,6 +245,10 @@ impl Table {
             return Ok(schema.clone());
         }
         match self.connector.infer(&self.options) {
+            Ok(Some(schema)) if schema.fields().len() > COLUMNS_MAX => {
+                let message = format!("table '{}' has more than {COLUMNS_MAX} columns", self.name);
+                Err(Diagnostic::at(place, message).hint("declare those that are read"))
+            }
             Ok(Some(schema)) => Ok(self.schema.get_or_init(|| schema).clone()),
             Ok(None) => {
                 let message = format!("table '{}' declares no columns", self.name);

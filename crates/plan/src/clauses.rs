@@ -25,6 +25,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 use datafusion::sql::sqlparser::tokenizer::{Span, TokenWithSpan};
 
+use crate::bounds::{COLUMNS_MAX, GROUPING_SETS_MAX};
 use crate::diagnostics::{Diagnostic, Place};
 use crate::syntax::is_word;
 
@@ -444,10 +445,15 @@ fn select(select: &mut Select) -> Checked {
             projection.push(SelectItem::Wildcard(WildcardAdditionalOptions::default()));
         }
     }
+    if projection.len() > COLUMNS_MAX {
+        let message = format!("a list of more than {COLUMNS_MAX} columns");
+        return Refused::said("SELECT", At::From(start), &message, "name those that are needed");
+    }
     projection.iter().try_for_each(select_item)?;
     named_window.iter().try_for_each(|NamedWindowDefinition(_, window)| exprs::named(window))?;
     from.iter_mut().try_for_each(from::joined)?;
-    self::group_by(group_by, start)
+    self::group_by(group_by, start)?;
+    grouping_sets(group_by, start)
 }
 
 fn hierarchy(clause: &ConnectByKind) -> Checked {
@@ -538,6 +544,29 @@ fn group_by(group_by: &mut GroupByExpr, start: Span) -> Checked {
         }
         _ => Refused::hinted(words, At::From(start), hint),
     }
+}
+
+/// Refuses a grouping by too many sets of keys.
+fn grouping_sets(group_by: &GroupByExpr, start: Span) -> Checked {
+    let GroupByExpr::Expressions(exprs, _) = group_by else { return Ok(()) };
+    let (mut sets, mut words) = (1usize, "GROUP BY");
+    for expr in exprs {
+        let (count, word) = match expr {
+            Expr::Rollup(keys) => (keys.len() + 1, "ROLLUP"),
+            Expr::Cube(keys) => {
+                (1usize.checked_shl(keys.len() as u32).unwrap_or(usize::MAX), "CUBE")
+            }
+            Expr::GroupingSets(sets) => (sets.len(), "GROUPING SETS"),
+            _ => continue,
+        };
+        (sets, words) = (sets.saturating_mul(count), word);
+    }
+    if sets <= GROUPING_SETS_MAX {
+        return Ok(());
+    }
+    let message = format!("more than {GROUPING_SETS_MAX} grouping sets");
+    let hint = "name those that you need: GROUPING SETS (…)";
+    Refused::said(words, At::From(start), &message, hint)
 }
 
 #[cfg(test)]

@@ -14,9 +14,10 @@
 use arrow::datatypes::{DataType, Field};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
+use crate::bounds::COLUMNS_MAX;
 use crate::diagnostics::{Diagnostic, Place};
 use crate::interval::{Interval, interval};
-use crate::syntax::{Cursor, Ident, parser, syntax_error};
+use crate::syntax::{self, Cursor, Ident, parser, syntax_error};
 use crate::type_syntax;
 
 /// A table as it was declared.
@@ -135,13 +136,17 @@ fn element(cursor: &mut Cursor<'_>, table: &mut CreateTable) -> Result<(), Diagn
             .hint("leave the clause out: rows are taken as they come"));
     }
     let name = cursor.ident("a column")?;
+    if table.columns.len() >= COLUMNS_MAX {
+        return Err(Diagnostic::at(place, format!("a table of more than {COLUMNS_MAX} columns"))
+            .hint("declare those that are read; an ARRAY or a MAP holds many values"));
+    }
     if let Some(twice) = table.columns.iter().find(|c| c.field.name() == &name.text) {
         let line = twice.place.line;
         return Err(Diagnostic::at(place, format!("column '{}' is declared twice", name.text))
             .detail(format!("the first is in line {line}")));
     }
     if cursor.words("AS") {
-        let from = cursor.rest();
+        let from = syntax::element(cursor.rest(), false);
         let mut expression = parser(from);
         expression.parse_expr().map_err(|e| syntax_error(&e, from))?;
         cursor.skip(expression.index());

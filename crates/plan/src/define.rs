@@ -88,7 +88,8 @@ impl Planner {
             let renamed = View::renamed(plan, columns).map_err(|e| vec![e])?;
             plan = renamed.map_err(|e| Vec::from_iter(around.report(&e)))?;
         }
-        self.catalog.insert(name.text.clone(), Entry::View(Arc::new(View::new(plan))));
+        self.catalog
+            .insert(name.text.clone(), Entry::View(Arc::new(View::new(plan, understood.extent))));
         Ok(())
     }
 

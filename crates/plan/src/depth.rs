@@ -17,6 +17,13 @@ use crate::syntax::is_word;
 /// Links of a chain at most.
 pub(crate) const LINKS_MAX: usize = 500;
 
+/// Links at most from the outermost chain to the innermost, where chains stand in the parentheses
+/// of others: the depth of the tree.
+pub(crate) const DEPTH_MAX: usize = 1_000;
+
+/// Tokens of a statement at most.
+const TOKENS_MAX: usize = 2_000_000;
+
 /// Bytes of stack; what is not used is never memory.
 const STACK_BYTES: usize = 256 << 20;
 
@@ -42,6 +49,26 @@ struct Level {
     inputs: usize,
     /// Whether a comma puts two inputs together.
     from: bool,
+    /// The deepest parentheses within the expression, and of those before.
+    within: usize,
+    before: usize,
+}
+
+impl Level {
+    /// Another expression begins.
+    fn begins(&mut self) {
+        self.before = self.depth_of_exprs();
+        (self.operators, self.within) = (0, 0);
+    }
+
+    fn depth_of_exprs(&self) -> usize {
+        self.before.max(self.operators + self.within)
+    }
+
+    /// How deep the tree of it is.
+    fn depth(&self) -> usize {
+        self.inputs + self.depth_of_exprs()
+    }
 }
 
 /// Refuses a statement with a chain that is too long.
@@ -49,6 +76,11 @@ struct Level {
 /// # Errors
 /// At the first link too many.
 pub(crate) fn check(tokens: &[TokenWithSpan]) -> Result<(), Diagnostic> {
+    if let Some(token) = tokens.get(TOKENS_MAX) {
+        let message = format!("a statement of more than {TOKENS_MAX} words and signs");
+        return Err(Diagnostic::at(Place::of(token.span), message)
+            .hint("write the rows into a file, and read it as a table"));
+    }
     let mut levels = vec![Level::default()];
     for token in tokens {
         let any = |words: &[&str]| words.iter().any(|word| is_word(token, word));
@@ -56,8 +88,12 @@ pub(crate) fn check(tokens: &[TokenWithSpan]) -> Result<(), Diagnostic> {
         match &token.token {
             Token::LParen | Token::LBracket | Token::LBrace => levels.push(Level::default()),
             Token::RParen | Token::RBracket | Token::RBrace => {
-                if levels.len() > 1 {
-                    levels.pop();
+                let depth = (levels.len() > 1)
+                    .then(|| levels.pop())
+                    .flatten()
+                    .map_or(0, |inner| inner.depth() + 1);
+                if let Some(level) = levels.last_mut() {
+                    level.within = level.within.max(depth);
                 }
                 // One subscript may follow another.
                 let brackets = matches!(token.token, Token::RBracket);
@@ -66,10 +102,10 @@ pub(crate) fn check(tokens: &[TokenWithSpan]) -> Result<(), Diagnostic> {
                 }
             }
             Token::Comma if level.from => level.inputs += 1,
-            Token::Comma => level.operators = 0,
+            Token::Comma => level.begins(),
             Token::Word(_) if any(INPUTS) => level.inputs += 1,
             Token::Word(_) if any(BEGIN) => {
-                level.operators = 0;
+                level.begins();
                 level.from = is_word(token, "FROM") || level.from && is_word(token, "ON");
             }
             Token::Word(_) if any(OPERATORS) => level.operators += 1,
@@ -83,6 +119,13 @@ pub(crate) fn check(tokens: &[TokenWithSpan]) -> Result<(), Diagnostic> {
                 "write x IN (…) for many comparisons with OR; VALUES or a file for many UNIONs; \
                  else compute parts of it in views",
             ));
+        }
+        let depth = levels.last().map_or(0, Level::depth);
+        if depth > DEPTH_MAX {
+            let message = format!("chains of operators within each other, {DEPTH_MAX} together");
+            return Err(
+                Diagnostic::at(Place::of(token.span), message).hint("compute parts of it in views")
+            );
         }
     }
     Ok(())
@@ -149,6 +192,20 @@ mod tests {
     fn what_is_within_parentheses_is_a_chain_of_its_own() {
         let inner = format!("(1{})", " + 1".repeat(LINKS_MAX));
         assert_eq!(refused(&format!("SELECT {inner}, {inner} * {inner}")), None);
+    }
+
+    #[test]
+    fn chains_within_chains_are_as_deep_as_all_together() {
+        let sql = |links: [usize; 3]| {
+            let chain = |inner: String, links| format!("({inner}{})", " + 1".repeat(links));
+            let chains = links.into_iter().fold("1".to_string(), chain);
+            format!("SELECT f(1, {chains}), {chains} FROM t")
+        };
+        assert_eq!(refused(&sql([400, 400, 190])), None);
+        assert!(refused(&sql([400, 400, 400])).is_some());
+        let unions = |links: usize| format!("(SELECT 1{})", " UNION ALL SELECT 1".repeat(links));
+        let nested = |links| format!("SELECT * FROM {} AS u{}", unions(links), ", t".repeat(links));
+        assert!(refused(&nested(400)).is_none());
     }
 
     #[test]

@@ -51,10 +51,12 @@ pub(crate) fn fit(
             names(found)
         )));
     }
+    let mut sources = vec![None; schema.fields().len()];
+    targets.iter().enumerate().for_each(|(from, &at)| sources[at] = Some(from));
     let mut exprs = vec![];
     for (at, field) in schema.fields().iter().enumerate() {
         let to = field.data_type();
-        let Some(from) = targets.iter().position(|&target| target == at) else {
+        let Some(from) = sources[at] else {
             if !field.is_nullable() {
                 let message = format!("column '{}' is NOT NULL and gets no value", field.name());
                 return Err(Diagnostic::at(table.place, message));

@@ -30,6 +30,7 @@ mod aggregates;
 mod as_of;
 mod batch;
 mod between;
+mod bounds;
 mod broadcast;
 mod catalog;
 mod checked;

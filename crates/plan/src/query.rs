@@ -23,6 +23,7 @@ use datafusion::sql::sqlparser::ast::{Query, Statement};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::as_of::{self, AsOf};
+use crate::bounds::{self, Extent};
 use crate::catalog::{Catalog, Entry, ScannedTable};
 use crate::checked;
 use crate::clauses;
@@ -65,6 +66,7 @@ pub(crate) struct Engine {
 #[derive(Debug)]
 pub(crate) struct Understood {
     pub(crate) plan: LogicalPlan,
+    pub(crate) extent: Extent,
     pub(crate) sites: Vec<Site>,
     /// Whether and how often windows are given out before they end.
     pub(crate) emit: Option<Emit>,
@@ -196,12 +198,19 @@ impl Engine {
         end.end().map_err(|error| misspelt_hint(error, &rewritten))?;
         let names = Names { engine: self, catalog, relations: vec![] };
         clauses::check(&mut query, &names, &rewritten)?;
+        let extent = bounds::extent(&query, |name| match catalog.read(name) {
+            Ok(Some(Entry::View(view))) => Some(view.extent),
+            _ => None,
+        })?;
         let around = self.surroundings(tokens, &sites, catalog);
         let (mut apart, mut twice) = (Apart::default(), None);
         let mut rounds = 0;
         loop {
             let error = match self.planned(catalog, query.clone()) {
-                Ok(plan) => return Ok(Understood { plan, sites, emit, apart, twice }),
+                Ok(plan) => {
+                    bounds::check_expressions(&plan, around.start())?;
+                    return Ok(Understood { plan, extent, sites, emit, apart, twice });
+                }
                 Err(error) => error,
             };
             if rounds == twice::ROUNDS_MAX || !apart.set_apart(&mut query, &error) {

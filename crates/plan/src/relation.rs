@@ -26,6 +26,7 @@ use crate::diagnostics::Diagnostic;
 use crate::lookup::Looked;
 use crate::proctime;
 use crate::rank::Rank;
+use crate::step::by_name;
 use crate::tumble::{Lengths, Shape, WindowCall};
 use crate::watermark;
 
@@ -108,6 +109,15 @@ pub(crate) struct Relation {
     pub(crate) rank: Option<Rank>,
     /// For EXPLAIN: columns of the base by what they are.
     pub(crate) names: Vec<(String, String)>,
+}
+
+/// What the expressions over a node are written with.
+struct Known<'a> {
+    /// What each column of the node is.
+    outputs: HashMap<&'a Column, &'a Expr>,
+    /// Whether the base has a column of the watermark, and of the time of day.
+    watermark: bool,
+    clock: bool,
 }
 
 /// Where rows come from.
@@ -277,26 +287,37 @@ impl Relation {
     }
 
     pub(crate) fn rewrite_all(&self, exprs: &[Expr]) -> Result<Vec<Expr>, Refusal> {
-        exprs.iter().map(|expr| self.rewrite(expr)).collect()
+        let known = self.known();
+        exprs.iter().map(|expr| self.rewrite_with(expr, &known)).collect()
+    }
+
+    fn known(&self) -> Known<'_> {
+        let has = |name: &str| self.scan.fields().iter().any(|field| field.name() == name);
+        Known {
+            outputs: self.outputs.iter().map(|(column, expr)| (column, expr)).collect(),
+            watermark: has(watermark::COLUMN),
+            clock: has(proctime::COLUMN),
+        }
     }
 
     /// An expression over the node's columns, written over what they are; aliases disappear.
     pub(crate) fn rewrite(&self, expr: &Expr) -> Result<Expr, Refusal> {
+        self.rewrite_with(expr, &self.known())
+    }
+
+    fn rewrite_with(&self, expr: &Expr, known: &Known<'_>) -> Result<Expr, Refusal> {
         if has_subquery(expr) {
             return Err(Refusal::new(&["EXISTS", "IN", "SELECT"], "a subquery in an expression"));
         }
-        let known: HashMap<&Column, &Expr> =
-            self.outputs.iter().map(|(column, expr)| (column, expr)).collect();
-        let watermark = self.scan.field_with_unqualified_name(watermark::COLUMN).is_ok();
-        let clock = self.scan.field_with_unqualified_name(proctime::COLUMN).is_ok();
+        let Known { outputs: known, watermark, clock } = known;
         let mut refused = None;
         let replaced: DfResult<Transformed<Expr>> = expr.clone().transform_up(|node| {
-            match watermark::rewritten(&node, &self.times, watermark) {
+            match watermark::rewritten(&node, &self.times, *watermark) {
                 Some(Ok(column)) => return Ok(Transformed::yes(column)),
                 Some(Err(refusal)) => refused = Some(refusal),
                 None => {}
             }
-            if let Some(column) = proctime::rewritten(&node).filter(|_| clock) {
+            if let Some(column) = proctime::rewritten(&node).filter(|_| *clock) {
                 return Ok(Transformed::yes(column));
             }
             Ok(match node {
@@ -388,9 +409,10 @@ pub(crate) fn columns_read<'a>(
     exprs: impl Iterator<Item = &'a Expr>,
     schema: &Schema,
 ) -> Vec<usize> {
+    let places = by_name(schema);
     let mut read: Vec<usize> = exprs
         .flat_map(|expr| expr.column_refs())
-        .filter_map(|column| schema.index_of(&column.name).ok())
+        .filter_map(|column| places.get(column.name.as_str()).copied())
         .collect();
     read.sort_unstable();
     read.dedup();

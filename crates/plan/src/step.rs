@@ -16,7 +16,7 @@ mod blame;
 mod quotient;
 mod words;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{
@@ -74,6 +74,12 @@ pub(crate) fn column_index(expr: &Expr, schema: &Schema) -> Option<usize> {
         Expr::Column(column) => schema.index_of(&column.name).ok(),
         _ => None,
     }
+}
+
+/// Where each column of a schema is; of those of one name, the first.
+pub(crate) fn by_name(schema: &Schema) -> HashMap<&str, usize> {
+    let fields = schema.fields().iter().enumerate().rev();
+    fields.map(|(at, field)| (field.name().as_str(), at)).collect()
 }
 
 /// A compiled filter and projection.
@@ -146,18 +152,15 @@ impl Fused {
         outputs: &[Expr],
         schema: SchemaRef,
     ) -> DfResult<Self> {
-        let read: BTreeSet<usize> = outputs
-            .iter()
-            .flat_map(|expr| expr.column_refs())
-            .filter_map(|column| input.index_of(&column.name).ok())
-            .collect();
-        let read: Vec<usize> = read.into_iter().collect();
-        let readers = |column: &usize| {
-            let name = input.field(*column).name();
-            let reads = |expr: &&Expr| expr.column_refs().iter().any(|c| c.name == *name);
-            outputs.iter().filter(reads).count()
-        };
-        let readers = read.iter().map(readers).collect();
+        // Of each column of the input that outputs read, how many do.
+        let mut counted: BTreeMap<usize, usize> = BTreeMap::new();
+        let places = by_name(input);
+        for output in outputs {
+            let columns = output.column_refs().into_iter();
+            let read = columns.filter_map(|column| places.get(column.name.as_str()));
+            read.for_each(|at| *counted.entry(*at).or_default() += 1);
+        }
+        let (read, readers): (Vec<usize>, Vec<usize>) = counted.into_iter().unzip();
         let mut working = vec![Arc::new(input.project(&read)?)];
         let mut shared = vec![];
         let (parts, rewritten) = share(outputs)?;
@@ -171,8 +174,13 @@ impl Fused {
         }
         let full = working[shared.len()].clone();
         let scope = DFSchema::try_from(full.as_ref().clone())?;
+        let places = by_name(&full);
+        let place = |expr: &Expr| match expr {
+            Expr::Column(column) => places.get(column.name.as_str()).copied(),
+            _ => None,
+        };
         let output = |(expr, field): (&Expr, &FieldRef)| {
-            let (output, of) = match column_index(expr, &full) {
+            let (output, of) = match place(expr) {
                 Some(at) => (Output::Column(at), full.field(at).data_type().clone()),
                 None => {
                     let computed = physical(expr, &scope)?;

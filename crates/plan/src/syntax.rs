@@ -196,6 +196,26 @@ pub(crate) fn is_word(token: &TokenWithSpan, word: &str) -> bool {
     }
 }
 
+/// The tokens up to the end of an element of a list, and the one that ends it: a parser copies what
+/// it is given, and a list may be long. In a type, `<` and `>` are brackets.
+pub(crate) fn element(tokens: &[TokenWithSpan], is_type: bool) -> &[TokenWithSpan] {
+    let mut depth = 0usize;
+    for (at, token) in tokens.iter().enumerate() {
+        match token.token {
+            Token::LParen | Token::LBracket | Token::LBrace => depth += 1,
+            Token::Lt if is_type => depth += 1,
+            Token::Comma | Token::RParen | Token::RBracket | Token::RBrace if depth == 0 => {
+                return &tokens[..=at];
+            }
+            Token::RParen | Token::RBracket | Token::RBrace => depth -= 1,
+            Token::Gt if is_type => depth = depth.saturating_sub(1),
+            Token::ShiftRight if is_type => depth = depth.saturating_sub(2),
+            _ => {}
+        }
+    }
+    tokens
+}
+
 /// A parser of DataFusion's dialect over `tokens`.
 pub(crate) fn parser(tokens: &[TokenWithSpan]) -> Parser<'static> {
     Parser::new(&DIALECT).with_tokens_with_locations(tokens.to_vec())

@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Field, Fields};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::diagnostics::Diagnostic;
-use crate::syntax::{Cursor, is_word, parser, syntax_error};
+use crate::syntax::{Cursor, element, is_word, parser, syntax_error};
 use crate::types::{TYPE_NAMES, arrow_type};
 
 /// Types within types at most.
@@ -120,7 +120,7 @@ impl Reader<'_, '_> {
             return Err(self.cursor.expected("a type"));
         };
         let shown = word.to_string().to_uppercase();
-        let mut types = parser(self.cursor.rest());
+        let mut types = parser(element(self.cursor.rest(), true));
         let sql_type = types.parse_data_type();
         let sql_type = sql_type.map_err(|error| syntax_error(&error, self.cursor.rest()))?;
         let read = arrow_type(&sql_type).map_err(|message| {

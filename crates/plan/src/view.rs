@@ -7,19 +7,21 @@ use arrow::datatypes::SchemaRef;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, TableSource};
 
+use crate::bounds::Extent;
 use crate::diagnostics::{Diagnostic, Place};
 use crate::syntax::Ident;
 
 /// A query by name.
 pub(crate) struct View {
     pub(crate) plan: LogicalPlan,
+    pub(crate) extent: Extent,
     schema: SchemaRef,
 }
 
 impl View {
-    pub(crate) fn new(plan: LogicalPlan) -> Self {
+    pub(crate) fn new(plan: LogicalPlan, extent: Extent) -> Self {
         let schema = Arc::new(plan.schema().as_arrow().clone());
-        Self { plan, schema }
+        Self { plan, extent, schema }
     }
 
     /// A plan whose columns have the names of `CREATE VIEW v (a, b) AS …`.
