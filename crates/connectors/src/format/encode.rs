@@ -127,7 +127,8 @@ impl CsvStyle {
         let marks = [self.delimiter, self.quote, b'\r', b'\n'];
         let has_marks = text.bytes().any(|byte| marks.contains(&byte));
         let would_be_null = self.nulls.iter().any(|null| null == text);
-        if !has_marks && !would_be_null && !(alone && text.is_empty()) {
+        let needs_quotes = has_marks || would_be_null || (alone && text.is_empty());
+        if !needs_quotes {
             return out.extend_from_slice(text.as_bytes());
         }
         out.push(self.quote);

@@ -39,14 +39,29 @@ impl ObjectBlob {
         GetOptions::new().with_if_match(tag)
     }
 
+    /// Refuses an answer of another version, from a server that did not look at the tag or has
+    /// none: by its length and the time of its change.
+    fn check(&self, answer: &ObjectMeta) -> object_store::Result<()> {
+        let (was, is) = (&self.meta, answer);
+        if was.size == is.size && was.last_modified == is.last_modified {
+            return Ok(());
+        }
+        let (path, source) = (was.location.to_string(), "another version".into());
+        Err(object_store::Error::Precondition { path, source })
+    }
+
     /// A request for some of its bytes.
     fn get(
         &self,
         range: Range<u64>,
     ) -> impl Future<Output = object_store::Result<Bytes>> + Send + 'static {
         let options = self.options().with_range(Some(GetRange::Bounded(range)));
-        let (store, location) = (Arc::clone(&self.store.store), self.meta.location.clone());
-        async move { store.get_opts(&location, options).await?.bytes().await }
+        let (store, blob) = (Arc::clone(&self.store.store), self.clone());
+        async move {
+            let answer = store.get_opts(&blob.meta.location, options).await?;
+            blob.check(&answer.meta)?;
+            answer.bytes().await
+        }
     }
 }
 
@@ -62,10 +77,9 @@ impl Blob for ObjectBlob {
     /// Gives [`WouldBlock`](io::ErrorKind::WouldBlock) while nothing has come.
     fn read(&self) -> Result<Box<dyn Read + Send>, ConnectorError> {
         let (sender, feed) = feed();
-        let (store, meta, options) = (self.store.clone(), self.meta.clone(), self.options());
-        let place = self.name();
+        let blob = self.clone();
         let task = self.store.io.spawn(async move {
-            if let Err(error) = pass_on(&store, &place, &meta, options, &sender).await {
+            if let Err(error) = pass_on(&blob, &sender).await {
                 sender.fail(error).await;
             }
         });
@@ -99,19 +113,15 @@ impl Blob for ObjectBlob {
     }
 }
 
-async fn pass_on(
-    store: &Store,
-    place: &str,
-    meta: &ObjectMeta,
-    options: GetOptions,
-    sender: &FeedSender,
-) -> Result<(), ConnectorError> {
-    let answer = store.store.get_opts(&meta.location, options).await;
-    let mut pieces = answer.map_err(|error| store.said(place, &error))?.into_stream();
+async fn pass_on(blob: &ObjectBlob, sender: &FeedSender) -> Result<(), ConnectorError> {
+    let (store, place) = (&blob.store, blob.name());
+    let answer = store.store.get_opts(&blob.meta.location, blob.options()).await;
+    let answer = answer.and_then(|answer| blob.check(&answer.meta).map(|()| answer));
+    let mut pieces = answer.map_err(|error| store.said(&place, &error))?.into_stream();
     loop {
         match tokio::time::timeout(SILENCE_MAX, pieces.try_next()).await {
-            Err(_) => return Err(silent(place)),
-            Ok(Err(error)) => return Err(store.said(place, &error)),
+            Err(_) => return Err(silent(&place)),
+            Ok(Err(error)) => return Err(store.said(&place, &error)),
             Ok(Ok(None)) => return Ok(()),
             Ok(Ok(Some(piece))) => {
                 if !sender.send(piece).await {

@@ -243,7 +243,7 @@ fn a_footer_of_arrow_names_each_batch_once() {
     };
     let blocks: Vec<usize> = (footer..whole.len() - 34).step_by(4).filter_map(block_at).collect();
     let [.., first, second] = blocks[..] else { panic!("two batches: {blocks:?}") };
-    for (from, to, reason) in [(first, second, "bytes twice"), (second, first, "twice")] {
+    for (from, to, reason) in [(first, second, "bytes twice"), (second, first, "leaves out")] {
         let mut lying = whole.clone();
         lying.copy_within(from..from + 24, to);
         let path = scratch.write(name, lying);

@@ -27,8 +27,6 @@ use super::{Decoded, Decoder};
 
 mod parts;
 
-pub use parts::UNPACKED_BYTES_MAX;
-
 /// Bytes of the metadata of a message at most.
 const METADATA_BYTES_MAX: usize = 16 << 20;
 

@@ -15,7 +15,7 @@ use flatbuffers::{FlatBufferBuilder, WIPOffset};
 use crate::format::unpack::{Packing, Unpacker};
 
 /// Bytes of a record batch at most, unpacked.
-pub const UNPACKED_BYTES_MAX: u64 = 1 << 30;
+const UNPACKED_BYTES_MAX: u64 = 1 << 30;
 
 /// Buffers begin at multiples of so many bytes.
 const ALIGNMENT: usize = 64;

@@ -30,9 +30,7 @@ mod lines;
 mod text;
 
 use lines::{Line, Lines, Unread};
-use text::{nesting, without_pairs};
-
-pub use text::DEPTH_MAX;
+use text::{DEPTH_MAX, nesting, without_pairs};
 
 /// Bytes of a line at most.
 pub const LINE_BYTES_MAX: usize = 16 << 20;
@@ -59,7 +57,7 @@ impl JsonDecoder {
         let declared = refuser.target.declared.fields();
         let fields: Vec<Field> =
             declared.iter().map(|field| field.as_ref().clone().with_nullable(true)).collect();
-        let texts: Vec<Field> = fields.iter().map(|field| as_text(field)).collect();
+        let texts: Vec<Field> = fields.iter().map(as_text).collect();
         let [loose, texts] = [fields, texts].map(|fields| Arc::new(Schema::new(fields)));
         Self { lines, loose, texts, refuser }
     }

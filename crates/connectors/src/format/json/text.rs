@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 /// Levels of arrays and objects in a value at most: beyond, it is a bad row.
-pub const DEPTH_MAX: usize = 128;
+pub(super) const DEPTH_MAX: usize = 128;
 
 /// Whether a value nests deeper than [`DEPTH_MAX`].
 pub(super) fn is_deep(text: &[u8]) -> bool {

@@ -15,13 +15,13 @@ use crate::format::typed::guarded;
 use crate::stored::{Blob, look, read_exactly};
 
 /// Levels of a file's schema at most; a list takes two or three.
-pub const SCHEMA_DEPTH_MAX: usize = 128;
+const SCHEMA_DEPTH_MAX: usize = 128;
 
 /// Columns and groups of columns of a file's schema at most.
-pub const SCHEMA_NODES_MAX: u64 = 100_000;
+const SCHEMA_NODES_MAX: u64 = 100_000;
 
 /// Bytes of a footer at most.
-pub const FOOTER_BYTES_MAX: u64 = 256 << 20;
+const FOOTER_BYTES_MAX: u64 = 256 << 20;
 
 /// What a Parquet file begins and ends with.
 const MAGIC: &[u8] = b"PAR1";

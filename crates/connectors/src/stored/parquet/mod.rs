@@ -30,9 +30,6 @@ mod compact;
 mod footer;
 mod pages;
 
-pub use footer::{FOOTER_BYTES_MAX, SCHEMA_DEPTH_MAX, SCHEMA_NODES_MAX};
-pub use pages::PAGE_BYTES_MAX;
-
 /// Parquet files, cut into row groups.
 pub(super) struct ParquetSource {
     files: Vec<ParquetFile>,

@@ -18,7 +18,7 @@ use crate::format::unpack::{Packing, Unpacker};
 use crate::stored::{BUFFER_BYTES, Blob, read_exactly};
 
 /// Bytes of a page at most, packed or unpacked: writers make pages of about a megabyte.
-pub const PAGE_BYTES_MAX: usize = 256 << 20;
+const PAGE_BYTES_MAX: usize = 256 << 20;
 
 /// Bytes of a page's header at most: it may have the least and the greatest value.
 const HEADER_BYTES_MAX: usize = 16 << 20;
