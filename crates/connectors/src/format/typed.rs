@@ -28,8 +28,8 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Every declared column must be there, whether it is read or not, unless files of the table may
-    /// [lack](Target::of_several) some.
+    /// Every declared column must be there, whether it is read or not, unless files of the table
+    /// may [lack](Target::of_several) some.
     ///
     /// # Errors
     /// When one is missing or cannot become what is declared. `place` has the columns of `schema`.

@@ -1,10 +1,10 @@
 //! A value as the type of a column holds it: one rule for all formats.
 //!
 //! ```text
-//! whole numbers, DECIMAL, BOOLEAN   exact, or it does not fit: 1.9 is no BIGINT, 1.0 is the BIGINT 1
+//! whole numbers, DECIMAL, BOOLEAN   exact, or it does not fit: 1.9 is no BIGINT, 1.0 is 1
 //! FLOAT, DOUBLE                     the nearest number; one beyond the range does not fit
 //! times and dates                   the tick that has begun: the fraction is cut towards the past
-//! ROW, ARRAY, MAP                   each value by itself; one that does not fit takes its row along
+//! ROW, ARRAY, MAP                   each value by itself; one that does not fit takes its row
 //! ```
 //!
 //! What is text is read by the same rules, in `text`. The casts of the library cut fractions, wrap

@@ -1,8 +1,9 @@
 //! What has to be known of JSON before the library may see it.
 //!
 //! The library nests as deep as its stack lets it, and then the process ends. And it takes an
-//! escaped pair of surrogates for a wrong letter from U+20000 on (seen in arrow-json 59: the pair's
-//! halves are joined by `|` where a `+` is due); such pairs are written out here.
+//! escaped pair of surrogates for a wrong letter from U+20000 on: in arrow-json 59 the halves are
+//! joined by `|` where a `+` is due, in the lines of apache/arrow-rs#7721. Such pairs are written
+//! out here.
 
 use std::borrow::Cow;
 
@@ -47,6 +48,9 @@ pub(super) fn nesting(text: &[u8]) -> Nesting {
 /// The text with escaped pairs of surrogates written out. One without its other half stays as it
 /// is: the library refuses it.
 pub(super) fn without_pairs(text: &[u8]) -> Cow<'_, [u8]> {
+    if !text.contains(&b'\\') {
+        return Cow::Borrowed(text);
+    }
     let mut out = Vec::new();
     let (mut at, mut kept) = (0, 0);
     while let Some(found) = text[at..].iter().position(|byte| *byte == b'\\') {
