@@ -130,8 +130,7 @@ impl ScalarUDFImpl for Bounded {
         let constant = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
         let rows = if constant { 1 } else { args.number_rows };
         let columns = args.args.iter().map(Argument::new).collect::<Result<Vec<_>>>()?;
-        let of_row = |row: usize| self.growth.bytes(&columns, row).unwrap_or(0);
-        let bytes = (0..rows).map(of_row).fold(0, u64::saturating_add);
+        let bytes = self.growth.of_rows(&columns, rows);
         if bytes > CALL_BYTES_MAX {
             let (name, made, most) = (self.name(), human(bytes), human(CALL_BYTES_MAX));
             let of = if rows == 1 { "a row".to_owned() } else { format!("{rows} rows") };
@@ -145,6 +144,17 @@ impl ScalarUDFImpl for Bounded {
 }
 
 impl Growth {
+    /// Bytes of the results for so many rows.
+    fn of_rows(self, args: &[Argument], rows: usize) -> u64 {
+        match self {
+            // Known without a look at the rows.
+            Self::Sum { separated: false } => {
+                args.iter().map(|arg| arg.all(rows)).fold(0, u64::saturating_add)
+            }
+            _ => (0..rows).filter_map(|row| self.bytes(args, row)).fold(0, u64::saturating_add),
+        }
+    }
+
     /// Bytes of the result for a row; `None` where it is NULL or an error.
     fn bytes(self, args: &[Argument], row: usize) -> Option<u64> {
         let bytes = |at: usize| args.get(at).and_then(|arg| arg.bytes(row));
@@ -181,10 +191,14 @@ impl Growth {
                 Some(if few { most } else { length.saturating_add(found().saturating_mul(with)) })
             }
             Self::Range => {
-                let (from, to) =
-                    if args.len() == 1 { (0, number(0)?) } else { (number(0)?, number(1)?) };
-                let step = if args.len() < 3 { 1 } else { number(2)? }.unsigned_abs().max(1);
-                Some((from.abs_diff(to) / step).saturating_add(1).saturating_mul(ELEMENT_BYTES))
+                let from = if args.len() == 1 { 0 } else { number(0)? };
+                let to = number(if args.len() == 1 { 0 } else { 1 })?;
+                let step = if args.len() < 3 { 1 } else { number(2)? };
+                if (step > 0 && to < from) || (step < 0 && to > from) {
+                    return Some(0);
+                }
+                let numbers = from.abs_diff(to) / step.unsigned_abs().max(1);
+                Some(numbers.saturating_add(1).saturating_mul(ELEMENT_BYTES))
             }
         }
     }
@@ -196,6 +210,8 @@ struct Argument {
     /// The same as numbers, if they are.
     numbers: Option<ArrayRef>,
     once: bool,
+    /// Bytes of all values.
+    bytes: u64,
     /// Bytes of a value that is no text, on average.
     mean: u64,
 }
@@ -213,9 +229,15 @@ impl Argument {
             }
             false => None,
         };
-        let bytes = values.to_data().get_slice_memory_size().unwrap_or(0) as u64;
+        let bytes = values.to_data().get_slice_memory_size();
+        let bytes = bytes.unwrap_or_else(|_| values.get_array_memory_size()) as u64;
         let mean = bytes.div_ceil((values.len() as u64).max(1));
-        Ok(Self { values, numbers, once, mean })
+        Ok(Self { values, numbers, once, bytes, mean })
+    }
+
+    /// Bytes of the values of so many rows.
+    fn all(&self, rows: usize) -> u64 {
+        if self.once { self.bytes(0).unwrap_or(0).saturating_mul(rows as u64) } else { self.bytes }
     }
 
     /// The place of a row, if it has a value.
@@ -249,7 +271,8 @@ impl Argument {
     fn number(&self, row: usize) -> Option<i64> {
         let at = self.at(row)?;
         let numbers = self.numbers.as_ref()?.as_primitive::<Int64Type>();
-        numbers.is_valid(at).then(|| numbers.value(at))
+        // A number that is too large for 64 bits with a sign is NULL there.
+        Some(if numbers.is_valid(at) { numbers.value(at) } else { i64::MAX })
     }
 
     /// Bytes of a character of the text, at most.
