@@ -32,8 +32,8 @@ fn says(outcome: Outcome, code: i32, parts: &[&str]) {
 fn a_row_at_fault_is_named_with_its_file_and_the_expression() {
     let dir = shares();
     let sql = format!("{TABLE}\n\nSELECT part, 100 *part/whole AS percent\nFROM shares;");
-    let place = " --> q.sql:4:14\n  |\n4 | SELECT part, 100 *part/whole AS percent\n  |              \
-                 ^^^^^^^^^^^^^^^\n";
+    let place = " --> q.sql:4:14\n  |\n4 | SELECT part, 100 *part/whole AS percent\n  \
+                 |              ^^^^^^^^^^^^^^^\n";
     for layout in LAYOUTS {
         let parts = ["Divide by zero", place, "at shares-2.csv:3\n", "whole = 0"];
         says(run_sql(&dir, &sql, &layout), 1, &parts);

@@ -1,10 +1,10 @@
 //! How the jobs of this process are doing, for Prometheus and as JSON: `--metrics`.
 //! `millstream top` reads the latter.
 //!
-//! A [`Board`] is told by the jobs and read by the [`Server`](crate::serve::Server). Counters of jobs that have ended are
-//! kept, so that they only grow while the process lives. The number of series is bounded: workers
-//! beyond [`WORKERS_SHOWN_MAX`] are added up as `other`, statements beyond [`STATEMENTS_SHOWN_MAX`]
-//! are left out, and nothing that comes from data is a label.
+//! A [`Board`] is told by the jobs and read by the [`Server`](crate::serve::Server). Counters of
+//! jobs that have ended are kept, so that they only grow while the process lives. The number of
+//! series is bounded: workers beyond [`WORKERS_SHOWN_MAX`] are added up as `other`, statements
+//! beyond [`STATEMENTS_SHOWN_MAX`] are left out, and nothing that comes from data is a label.
 
 use std::collections::BTreeMap;
 use std::fmt;

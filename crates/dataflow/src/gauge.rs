@@ -1,8 +1,8 @@
 //! How long a worker waits for its sinks, and how many rows have reached them.
 //!
-//! A sink is called by the worker's own thread, which does nothing else meanwhile. The part of
-//! such a call that the thread does not spend on its processor, it waits: for the reader of a pipe, a disk, a
-//! server. Others may look at any time, also while a call lasts.
+//! A sink is called by the worker's own thread, which does nothing else meanwhile. The part of such
+//! a call that the thread does not spend on its processor, it waits: for the reader of a pipe, a
+//! disk, a server. Others may look at any time, also while a call lasts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

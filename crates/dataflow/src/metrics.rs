@@ -80,7 +80,8 @@ pub struct Metrics {
     pub busy_ns: AtomicU64,
     /// Time in which nothing was ready, in nanoseconds.
     pub idle_ns: AtomicU64,
-    /// Without waiting for sinks: time in which something waited for credit and nothing else was ready, in nanoseconds.
+    /// Without waiting for sinks: time in which something waited for credit and nothing else was
+    /// ready, in nanoseconds.
     pub backpressured_ns: AtomicU64,
     /// Work done of bounded inputs, in rows or bytes as [`FlowInfo`](crate::source::FlowInfo)
     /// counts.

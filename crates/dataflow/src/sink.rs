@@ -36,8 +36,8 @@ pub enum Placement {
     Everywhere,
 }
 
-/// An open sink, whose calls are measured by a [`SinkGauge`]. Dropping it without [`commit`](SinkWriter::commit) leaves no trace of what was
-/// written.
+/// An open sink, whose calls are measured by a [`SinkGauge`]. Dropping it without
+/// [`commit`](SinkWriter::commit) leaves no trace of what was written.
 pub trait SinkWriter: Send {
     /// Takes rows; may keep them in memory. The arrays may lie in a ring's slot: who keeps rows
     /// beyond the call copies them.
