@@ -69,7 +69,10 @@ impl Writer<'_> {
             }
             columns = left.columns;
             columns.extend(other.columns);
-            if on.is_empty() || self.random.chance(30) {
+            // Not a condition of constants alone: DataFusion joins rows by `ON NULL`.
+            if on.is_empty() {
+                on.push("TRUE".into());
+            } else if self.random.chance(30) {
                 on.push(self.condition(&Scope::of(columns.clone()).flat(), 1));
             }
             text = format!("{text} {kind} {right} ON {}", on.join(" AND "));
