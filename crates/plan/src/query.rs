@@ -104,8 +104,8 @@ impl Engine {
         options.sql_parser.map_string_types_to_utf8view = false;
         // Fields of structures taken out early would be columns that no operator gives out.
         options.optimizer.enable_leaf_expression_pushdown = false;
-        // A subquery that has become a join may give NULL, until a CASE behind it makes that 0, where
-        // the plan says never; an aggregate over it is right all the same.
+        // A subquery that has become a join may give NULL, until a CASE behind it makes that 0,
+        // where the plan says never; an aggregate over it is right all the same.
         options.execution.skip_physical_aggregate_schema_check = true;
         let mut builder = SessionStateBuilder::new().with_config(config).with_default_features();
         let by_order = max_by::functions().map(Arc::new);
