@@ -543,6 +543,7 @@ fn one_signal_ends_a_job_whose_reader_takes_nothing() {
         let pipe = std::fs::OpenOptions::new().write(true).open(pipe).unwrap();
         let now = Timespec::default();
         while poll(&mut [PollFd::new(&pipe, PollFlags::OUT)], Some(&now)).unwrap() > 0 {
+            assert!(child.try_wait().unwrap().is_none(), "the job has ended");
             std::thread::yield_now();
         }
         kill_process(Pid::from_child(&child), signal).unwrap();

@@ -242,7 +242,7 @@ impl Accumulator for Frame {
 
     fn size(&self) -> usize {
         let rows = self.rows.iter().flatten();
-        size_of_val(self) + rows.map(|column| size_of_val(column)).sum::<usize>()
+        size_of_val(self) + rows.map(size_of_val).sum::<usize>()
     }
 
     fn state(&mut self) -> DfResult<Vec<ScalarValue>> {

@@ -53,7 +53,10 @@ impl VisitorMut for Found {
     type Break = ();
 
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
-        let merges = select.from.iter_mut().fold(false, |any, from| bracket(from) || any);
+        let mut merges = false;
+        for from in &mut select.from {
+            merges |= bracket(from);
+        }
         for item in &select.projection {
             match item {
                 SelectItem::Wildcard(_) => self.0.all |= merges,
