@@ -136,8 +136,9 @@ fn is_in(asked: InSubquery, at: At, scope: &DFSchema) -> Result<Expr> {
     }
     let stays = match negated {
         false => at == At::Top || at == At::Within,
-        // The join that knows NULL does not know which rows belong to the row around it.
-        true => at == At::Top && !correlated,
+        // The join that knows NULL does not know which rows belong to the row around it, and takes a
+        // constant for a condition of the other side alone.
+        true => at == At::Top && !correlated && !expr.column_refs().is_empty(),
     };
     if stays {
         return Ok(Expr::InSubquery(InSubquery { expr, subquery, negated }));
