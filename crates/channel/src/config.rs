@@ -13,8 +13,9 @@ pub struct RingConfig {
     pub slot_bytes: u32,
     /// Slots that data frames leave free for control frames: at least 1, less than `slots`.
     pub control_slots: u32,
-    /// Whether the checksum covers the payload; it always covers the trailer. Where it does, a frame
-    /// that does not fit ends the connection, over which it may be sent again, and not the link.
+    /// Whether the checksum covers the payload; it always covers the trailer. Where it does, a
+    /// frame that does not fit ends the connection, over which it may be sent again, and not the
+    /// link.
     pub payload_crc: bool,
     /// Who moves frames.
     pub transfer: Transfer,

@@ -110,6 +110,13 @@ impl Reading {
         self.rows.set(None);
     }
 
+    /// Where the row of this number of a flow stands; its number where that is not known.
+    pub(crate) fn place_of(&self, flow: usize, row: u64) -> Option<String> {
+        let flows = self.flows.borrow();
+        let (name, origins) = flows.get(&flow)?;
+        Some(origins.of(row).unwrap_or_else(|| format!("{name}:{}", row + 1)))
+    }
+
     /// Where the row of number `index` among those on their way stands, or all of them where that
     /// is not known.
     pub(crate) fn place(&self, index: Option<usize>) -> Option<String> {

@@ -408,7 +408,7 @@ impl Reader {
         for row in (0..batch.num_rows()).filter(|&row| times.is_null(row)) {
             self.context.bad.add(BadRow {
                 table: self.input.table.clone(),
-                place: format!("{}:{}", self.infos[flow.index].name, first + row as u64 + 1),
+                place: self.reading.place_of(flow.index, first + row as u64).unwrap_or_default(),
                 reason: format!("event time '{}' is NULL", batch.schema().field(column).name()),
                 text: String::new(),
             });

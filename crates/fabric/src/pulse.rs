@@ -4,7 +4,8 @@
 //! other: a proxy or a broken network may take and acknowledge them, and hand nothing on. So each
 //! side tells the other, over a way of its own, how much it has put into each connection, and each
 //! compares that with what it got. Nobody needs to wait for the worker that owns the connection:
-//! one that computes, or waits for a slow reader, leaves bytes in the socket, and they have arrived.
+//! one that computes, or waits for a slow reader, leaves bytes in the socket, and they have
+//! arrived.
 //!
 //! ```text
 //!   a: sent 900 ── by another way ──▶ b: received 700, none unread, so at four looks in a row:

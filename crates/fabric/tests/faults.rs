@@ -170,15 +170,17 @@ impl Forgery {
     }
 }
 
-/// Workers, token of the greeted, token of the greeter, and for TCP the operations outstanding.
-fn greeting(magic: &[u8; 8], local: u32, to: &[u8], ops: bool) -> Vec<u8> {
+/// Workers, token of the greeted, token of the greeter, and for TCP the operations outstanding and
+/// that checksums are wanted.
+fn greeting(magic: &[u8; 8], local: u32, to: &[u8], tcp: bool) -> Vec<u8> {
     let mut out = magic.to_vec();
     out.extend_from_slice(&local.to_le_bytes());
     out.extend_from_slice(&(1 - local).to_le_bytes());
     out.extend_from_slice(to);
     out.extend_from_slice(&OURS);
-    if ops {
+    if tcp {
         out.extend_from_slice(&4_u32.to_le_bytes());
+        out.extend_from_slice(&1_u32.to_le_bytes());
     }
     out
 }
@@ -223,7 +225,13 @@ fn forged_tcp(forgery: Forgery, dials: bool) -> FabricError {
         let port = listener.local_addr().expect("bound").port();
         own[24..26].copy_from_slice(&port.to_le_bytes());
     }
-    let (said, stays) = forgery.of(greeting(b"MLSTCP\x00\x01", theirs, &to, true));
+    let whole = greeting(b"MLSTCP\x00\x02", theirs, &to, true);
+    let len = whole.len();
+    let (mut said, stays) = forgery.of(whole);
+    if said.len() == len {
+        // What is wrong with it is not that it was damaged on its way.
+        said.extend_from_slice(&crc32c::crc32c(&said).to_le_bytes());
+    }
     let forger = thread::spawn(move || {
         let mut stream = match dials {
             true => listener.accept().expect("it dials").0,

@@ -17,8 +17,8 @@
 //! `ASOF JOIN` ([`asof`]) is another way to write it, which names the time of the table too.
 //!
 //! A condition on the table alone speaks of the version that a row meets. DataFusion moves it in
-//! front of the join, where it would choose among versions; it is moved back. What a subquery on the
-//! right filters stays there ([`crate::rewrite::versions`]).
+//! front of the join, where it would choose among versions; it is moved back. What a subquery on
+//! the right filters stays there ([`crate::rewrite::versions`]).
 
 mod asof;
 

@@ -1,12 +1,13 @@
 //! Arithmetic that fails where a result does not fit its type.
 //!
-//! DataFusion's `+`, `-`, `*` and unary `-` of integers wrap around. Before expressions are compiled,
-//! for a step or for the batch stage, they are replaced by functions that do not; plans are read
-//! and optimized with the operators, which all that looks into expressions knows.
+//! DataFusion's `+`, `-`, `*` and unary `-` of integers wrap around. Before expressions are
+//! compiled, for a step or for the batch stage, they are replaced by functions that do not; plans
+//! are read and optimized with the operators, which all that looks into expressions knows.
 //!
-//! In a condition that must be true, what stands behind `AND` is computed only for rows that meet
-//! what stands before it, if it may fail: `b <> 0 AND a / b > 1`. Behind `OR` it is computed for
-//! those that do not.
+//! What stands behind `AND` is not computed for rows that do not meet what stands before it, if it
+//! may fail: `b <> 0 AND a / b > 1`. Behind `OR` it is not computed for those that do. The
+//! optimizer makes `AND` and `OR` of a `CASE` whose branches are conditions, so that this holds
+//! there too.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{
-    BinaryExpr, ColumnarValue, Expr, ExprSchemable, LogicalPlan, Operator, ReturnFieldArgs,
+    BinaryExpr, Cast, ColumnarValue, Expr, ExprSchemable, LogicalPlan, Operator, ReturnFieldArgs,
     ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, lit, when,
 };
 use datafusion::physical_expr::PhysicalExpr;
@@ -31,7 +32,8 @@ use datafusion::physical_expr_common::datum::apply;
 /// # Errors
 /// DataFusion's, of types.
 pub(crate) fn expression(expr: Expr, scope: &DFSchema) -> Result<Expr> {
-    expr.transform_up(|part| operator(part, scope)).map(|checked| checked.data)
+    let guarded = expr.transform_up(|part| guard(part, scope))?;
+    guarded.data.transform_up(|part| operator(part, scope)).map(|checked| checked.data)
 }
 
 /// A condition that must be true, checked.
@@ -39,7 +41,7 @@ pub(crate) fn expression(expr: Expr, scope: &DFSchema) -> Result<Expr> {
 /// # Errors
 /// As [`expression`].
 pub(crate) fn condition(expr: Expr, scope: &DFSchema) -> Result<Expr> {
-    expression(guarded(expr)?, scope)
+    expression(guarded(expr, scope)?, scope)
 }
 
 /// The plan with all of its expressions checked.
@@ -111,15 +113,15 @@ fn may_overflow(of: &DataType) -> bool {
     of.is_integer() || of.is_decimal()
 }
 
-/// Computes what may fail only for rows for which it is asked.
-fn guarded(expr: Expr) -> Result<Expr> {
+/// In a condition that must be true, computes what may fail only for rows for which it is asked.
+fn guarded(expr: Expr, scope: &DFSchema) -> Result<Expr> {
     let Expr::BinaryExpr(BinaryExpr { left, op: op @ (Operator::And | Operator::Or), right }) =
         expr
     else {
         return Ok(expr);
     };
-    let fails = may_fail(&right);
-    let (left, right) = (guarded(*left)?, guarded(*right)?);
+    let fails = may_fail(&right, scope);
+    let (left, right) = (guarded(*left, scope)?, guarded(*right, scope)?);
     match (fails, op) {
         (true, Operator::And) => when(left, right).otherwise(lit(false)),
         (true, _) => when(left, lit(true)).otherwise(right),
@@ -127,12 +129,40 @@ fn guarded(expr: Expr) -> Result<Expr> {
     }
 }
 
-/// Whether an expression divides by something other than a constant, or casts.
-fn may_fail(expr: &Expr) -> bool {
+/// The same of one `AND` or `OR` whose NULL is not FALSE.
+fn guard(expr: Expr, scope: &DFSchema) -> Result<Transformed<Expr>> {
+    let decides = match &expr {
+        Expr::BinaryExpr(BinaryExpr { left, op: Operator::And, right })
+            if may_fail(right, scope) =>
+        {
+            when(left.as_ref().clone().is_false(), lit(false))
+        }
+        Expr::BinaryExpr(BinaryExpr { left, op: Operator::Or, right })
+            if may_fail(right, scope) =>
+        {
+            when(left.as_ref().clone().is_true(), lit(true))
+        }
+        _ => return Ok(Transformed::no(expr)),
+    };
+    decides.clone().otherwise(expr).map(Transformed::yes)
+}
+
+/// Whether an expression divides by something other than a constant, computes what may overflow, or
+/// reads a text as something else.
+fn may_fail(expr: &Expr, scope: &DFSchema) -> bool {
     let fails = |part: &Expr| match part {
         Expr::BinaryExpr(BinaryExpr { op: Operator::Divide | Operator::Modulo, right, .. }) => {
             !matches!(**right, Expr::Literal(..))
         }
+        Expr::Cast(Cast { expr, field }) => {
+            let text = expr.get_type(scope).is_ok_and(|of| of.is_string());
+            text && !field.data_type().is_string() && !matches!(**expr, Expr::Literal(..))
+        }
+        Expr::Negative(_)
+        | Expr::BinaryExpr(BinaryExpr {
+            op: Operator::Plus | Operator::Minus | Operator::Multiply,
+            ..
+        }) => part.get_type(scope).is_ok_and(|of| may_overflow(&of)),
         _ => false,
     };
     expr.exists(|part| Ok(fails(part))).unwrap_or(true)

@@ -39,7 +39,10 @@ impl Dialect for OurDialect {
         expr: &Expr,
         precedence: u8,
     ) -> Option<Result<Expr, ParserError>> {
-        let is = |at: usize, keyword: Keyword| matches!(parser.peek_nth_token(at).token, Token::Word(word) if word.keyword == keyword);
+        let is = |at: usize, keyword: Keyword| match parser.peek_nth_token(at).token {
+            Token::Word(word) => word.keyword == keyword,
+            _ => false,
+        };
         let not = usize::from(is(1, Keyword::NOT));
         let found =
             is(0, Keyword::IS) && is(1 + not, Keyword::DISTINCT) && is(2 + not, Keyword::FROM);

@@ -1,7 +1,7 @@
 //! Functions that act on every match, as in Flink, where DataFusion's act on the first one.
 //!
-//! `REGEXP_REPLACE(s, pattern, by)` and `ARRAY_REMOVE(array, element)`. With flags, `REGEXP_REPLACE`
-//! does what they say: `g` is all matches.
+//! `REGEXP_REPLACE(s, pattern, by)` and `ARRAY_REMOVE(array, element)`. With flags,
+//! `REGEXP_REPLACE` does what they say: `g` is all matches.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! `LEAD(v, n) IGNORE NULLS`.
 //!
-//! DataFusion's function gives wrong rows where it is computed row by row, because it does not count
-//! the NULLs that come into sight; over a whole partition it is right. This one is the same function
-//! and, with `IGNORE NULLS`, always computed over a whole partition.
+//! DataFusion's function gives wrong rows where it is computed row by row, because it does not
+//! count the NULLs that come into sight; over a whole partition it is right. This one is the same
+//! function and, with `IGNORE NULLS`, always computed over a whole partition.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -268,7 +268,8 @@ impl Relation {
         self.outputs.iter().map(|(_, expr)| expr.clone()).collect()
     }
 
-    /// What rows are counted by of which nothing else is asked: a column of the base, if it has one.
+    /// What rows are counted by of which nothing else is asked: a column of the base, if it has
+    /// one.
     pub(crate) fn counted_by(&self) -> Expr {
         let first = self.scan.fields().first();
         first.map_or_else(|| lit(true), |field| own(field.name()))

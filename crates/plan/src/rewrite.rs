@@ -8,6 +8,7 @@
 mod bags;
 mod intervals;
 mod named_windows;
+mod numbers;
 mod overflow;
 mod subqueries;
 mod titles;
@@ -30,6 +31,7 @@ use crate::errors::PlanError;
 pub(crate) fn tree(query: &mut Query) -> Result<Arc<dyn RelationPlanner>> {
     named_windows::rewrite(query)?;
     titles::rewrite(query);
+    numbers::rewrite(query)?;
     Ok(Arc::new(using::rewrite(query)))
 }
 

@@ -33,8 +33,8 @@ pub(crate) fn check(from: &Url, to: &Url, before: usize) -> Result<(), String> {
     }
 }
 
-/// For a client that follows by itself: to other hosts only where it `leaves`. It must not tell them
-/// where it comes from ([`reqwest::ClientBuilder::referer`]).
+/// For a client that follows by itself: to other hosts only where it `leaves`. It must not tell
+/// them where it comes from ([`reqwest::ClientBuilder::referer`]).
 pub(crate) fn policy(leaves: bool) -> Policy {
     Policy::custom(move |attempt: Attempt<'_>| {
         let from = attempt.previous().last().cloned();

@@ -82,8 +82,8 @@ enum Body<'a> {
 }
 
 impl<W: Wire> FrameEndpoint<W> {
-    /// `replies_max` bounds the reads and atomics of the peer that wait for their answers. Both ends
-    /// carry checksums, or none does.
+    /// `replies_max` bounds the reads and atomics of the peer that wait for their answers. Both
+    /// ends carry checksums, or none does.
     pub(crate) fn new(caps: Caps, wire: W, replies_max: u32, checked: bool) -> Self {
         Self {
             caps,

@@ -1,8 +1,8 @@
 //! `OVER (w ORDER BY x)` is the window `w`, in an order.
 //!
 //! DataFusion knows `OVER w` and passes over the name in brackets. A window that builds on another
-//! one is written out here, by the rules of SQL: it takes the other's partitions, and gives an order
-//! and a frame where the other has none.
+//! one is written out here, by the rules of SQL: it takes the other's partitions, and gives an
+//! order and a frame where the other has none.
 
 use std::ops::ControlFlow;
 

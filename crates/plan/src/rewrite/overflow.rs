@@ -1,7 +1,7 @@
 //! Constants that do not fit are an error.
 //!
-//! DataFusion computes constants while it optimizes, and lets them wrap. What rows are computed with
-//! is checked when it runs ([`crate::checked`]); what no row is in is checked here, before.
+//! DataFusion computes constants while it optimizes, and lets them wrap. What rows are computed
+//! with is checked when it runs ([`crate::checked`]); what no row is in is checked here, before.
 
 use datafusion::common::ScalarValue;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};

@@ -1,9 +1,9 @@
 //! What a subquery on the right of an `ASOF JOIN` filters is no version.
 //!
 //! DataFusion moves conditions of the query around the join down to the rows of the right side,
-//! where they would choose among versions; so what is found there is asked of the version that a row
-//! meets. The conditions that the subquery itself has are marked before anything moves, and choose
-//! among versions.
+//! where they would choose among versions; so what is found there is asked of the version that a
+//! row meets. The conditions that the subquery itself has are marked before anything moves, and
+//! choose among versions.
 
 use std::sync::Arc;
 

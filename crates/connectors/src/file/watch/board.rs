@@ -2,7 +2,8 @@
 //!
 //! Whoever of them finds it due lists for all, and each file has its flow. A flow that has files to
 //! read or to come *owes* rows, and has to be asked twice before any flow gives more: after the
-//! first answer whoever asks knows that it is not idle, and has told the job so before he asks again.
+//! first answer whoever asks knows that it is not idle, and has told the job so before he asks
+//! again.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs;
