@@ -97,7 +97,8 @@ pub enum StateError {
 impl StateError {
     /// That a sum does not fit a type, as SQL calls it.
     pub fn sum_too_large(of: &str) -> String {
-        format!("a sum does not fit {of}: sum what is CAST to DECIMAL(38, 0) or DOUBLE")
+        let to = if of.starts_with("DECIMAL") { "DOUBLE" } else { "DECIMAL(38, 0) or DOUBLE" };
+        format!("a sum does not fit {of}: sum what is CAST to {to}")
     }
 }
 

@@ -16,7 +16,7 @@ use datafusion::error::Result;
 use datafusion::logical_expr::expr::InList;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{
-    Between, BinaryExpr, ColumnarValue, Distinct, Expr, ExprSchemable, LogicalPlan, Operator,
+    Between, BinaryExpr, Case, ColumnarValue, Distinct, Expr, ExprSchemable, LogicalPlan, Operator,
     ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
@@ -35,11 +35,12 @@ pub(super) fn rewrite(plan: LogicalPlan) -> Result<LogicalPlan> {
         }
         check(&node, &scope)?;
         let names = NamePreserver::new(&node);
-        let sorts = matches!(node, LogicalPlan::Sort(_));
+        // By what rows are put in order, and the two sides of keys that must be equal.
+        let keys = matches!(node, LogicalPlan::Sort(_) | LogicalPlan::Join(_));
         node.map_expressions(|expr| {
             let name = names.save(&expr);
             let found = expr.transform_up(|part| Ok(in_lengths(part, &scope, &length)))?;
-            if sorts && is_interval(&found.data, &scope) {
+            if keys && is_interval(&found.data, &scope) {
                 return Ok(Transformed::yes(length.call(vec![found.data])));
             }
             Ok(found.update_data(|expr| name.restore(expr)))
@@ -57,7 +58,7 @@ fn compares(op: Operator) -> bool {
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-/// Refuses groups and extremes of intervals.
+/// Refuses what would compare intervals by their parts.
 fn check(node: &LogicalPlan, scope: &DFSchema) -> Result<()> {
     let grouped = match node {
         LogicalPlan::Aggregate(node) => {
@@ -75,14 +76,39 @@ fn check(node: &LogicalPlan, scope: &DFSchema) -> Result<()> {
             let of = |of: &DataType| matches!(of, DataType::Interval(_));
             input.schema().fields().iter().any(|field| of(field.data_type()))
         }
-        _ => false,
+        LogicalPlan::Distinct(Distinct::On(distinct)) => {
+            distinct.on_expr.iter().any(|key| is_interval(key, scope))
+        }
+        _ => {
+            let by_parts = |part: &Expr| Ok(is_by_parts(part, scope));
+            node.expressions().iter().any(|expr| expr.exists(by_parts).unwrap_or(true))
+        }
     };
     if !grouped {
         return Ok(());
     }
-    let message = "groups, DISTINCT, min and max do not take an INTERVAL, whose equals may be \
-                   written in several ways";
-    Err(refused(&["GROUP", "DISTINCT", "INTERVAL"], message, "take its length in seconds or days"))
+    let message = "groups, partitions, DISTINCT, IN (SELECT …), min, max, greatest, least and \
+                   nullif do not take an INTERVAL, whose equals may be written in several ways";
+    let words = &["GROUP", "PARTITION", "DISTINCT", "IN", "INTERVAL"];
+    Err(refused(words, message, "take its length in seconds or days"))
+}
+
+/// Whether an expression compares intervals, and is not among those of [`in_lengths`].
+fn is_by_parts(expr: &Expr, scope: &DFSchema) -> bool {
+    let interval = |expr: &Expr| is_interval(expr, scope);
+    match expr {
+        Expr::InSubquery(asked) => interval(&asked.expr),
+        Expr::ScalarFunction(call) => {
+            let compares = ["greatest", "least", "nullif"].contains(&call.func.name());
+            compares && call.args.iter().any(interval)
+        }
+        Expr::WindowFunction(call) => {
+            let params = &call.params;
+            let orders = params.order_by.iter().map(|sort| &sort.expr);
+            params.partition_by.iter().chain(orders).any(interval)
+        }
+        _ => false,
+    }
 }
 
 /// A comparison of intervals as one of their lengths.
@@ -102,6 +128,11 @@ fn in_lengths(expr: Expr, scope: &DFSchema, length: &Arc<ScalarUDF>) -> Transfor
         Expr::InList(InList { expr, list, negated }) if interval(&expr) => {
             let list = list.into_iter().map(|item| length.call(vec![item])).collect();
             Transformed::yes(Expr::InList(InList::new(of(expr), list, negated)))
+        }
+        Expr::Case(Case { expr: Some(base), when_then_expr, else_expr }) if interval(&base) => {
+            let when_then_expr =
+                when_then_expr.into_iter().map(|(when, then)| (of(when), then)).collect();
+            Transformed::yes(Expr::Case(Case { expr: Some(of(base)), when_then_expr, else_expr }))
         }
         other => Transformed::no(other),
     }

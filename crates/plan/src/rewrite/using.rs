@@ -246,14 +246,17 @@ impl MergingJoins {
     fn is_named(&self, column: &Column) -> Result<bool> {
         let Some(table) = &column.relation else { return Ok(false) };
         let table = table.table();
-        let named = self.named.contains(&(table.to_owned(), column.name.clone()))
-            || self.whole.contains(table);
-        if named && self.all {
+        let named = self.named.contains(&(table.to_owned(), column.name.clone()));
+        let star = match self.whole.contains(table) {
+            true => Some(format!("'{table}.*'")),
+            false => (named && self.all).then(|| "'*'".to_owned()),
+        };
+        if let Some(star) = star {
             let message = format!(
-                "'{table}.{}' is merged with another column, and '*' has only the one of both",
+                "'{table}.{}' is merged with another column, and {star} has only the one of both",
                 column.name
             );
-            let hint = "name the columns in place of '*', or join with ON a.k = b.k";
+            let hint = "name the columns in place of the star, or join with ON a.k = b.k";
             return Err::<bool, DataFusionError>(refused(&["USING", "NATURAL"], &message, hint));
         }
         Ok(named)
