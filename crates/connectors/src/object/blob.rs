@@ -40,10 +40,19 @@ impl ObjectBlob {
     }
 
     /// Refuses an answer of another version, from a server that did not look at the tag or has
-    /// none: by its length and the time of its change.
+    /// none: by its length, and by its tag or else the time of its change. A listing names that
+    /// time to the millisecond, the header of an answer to the second.
     fn check(&self, answer: &ObjectMeta) -> object_store::Result<()> {
         let (was, is) = (&self.meta, answer);
-        if was.size == is.size && was.last_modified == is.last_modified {
+        let is_same = match (&was.e_tag, &is.e_tag) {
+            (Some(was), Some(is)) => strong(was) == strong(is),
+            _ => {
+                let [was, is] = [was, is].map(|meta| meta.last_modified.timestamp());
+                // An answer without the header has the time 0.
+                was == is || is == 0
+            }
+        };
+        if was.size == is.size && is_same {
             return Ok(());
         }
         let (path, source) = (was.location.to_string(), "another version".into());
@@ -111,6 +120,11 @@ impl Blob for ObjectBlob {
         }
         self.store.ask(&self.name(), self.get(offset..end)).map_err(io::Error::other)
     }
+}
+
+/// A tag without the mark that it is a weak one.
+fn strong(tag: &str) -> &str {
+    tag.trim_start_matches("W/")
 }
 
 async fn pass_on(blob: &ObjectBlob, sender: &FeedSender) -> Result<(), ConnectorError> {

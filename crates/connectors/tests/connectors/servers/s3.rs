@@ -182,7 +182,7 @@ fn list(shelf: &Shelf, bucket: &str, query: &HashMap<String, String>) -> Respons
                 let size = bytes.len();
                 let text = format!(
                     "<Contents><Key>{key}</Key><Size>{size}</Size><ETag>\"v{version}\"</ETag>\
-                     <LastModified>2013-01-01T05:00:00.000Z</LastModified></Contents>"
+                     <LastModified>2013-01-01T05:00:00.123Z</LastModified></Contents>"
                 );
                 entries.insert(key.to_owned(), text);
             }
