@@ -288,7 +288,12 @@ pub(super) fn infer(blob: &Arc<dyn Blob>) -> Result<Schema, ConnectorError> {
 
 fn damaged(place: String, message: &str) -> ConnectorError {
     let message = message.trim_start_matches("Parquet error: ");
-    let message = message.trim_start_matches("Parquet argument error: Parquet error: ");
+    let message = message.trim_start_matches("Parquet argument error: ");
+    // The file may be whole, but has what is not read.
+    if let Some(message) = message.strip_prefix("NYI: ") {
+        return ConnectorError::Io { place, message: message.into(), hint: None };
+    }
+    let message = message.trim_start_matches("Parquet error: ");
     ConnectorError::Io {
         place,
         message: format!("not a whole Parquet file: {message}"),

@@ -17,8 +17,11 @@ use super::compact::{Compact, Damage, kind};
 use crate::format::unpack::{Packing, Unpacker};
 use crate::stored::{BUFFER_BYTES, Blob, read_exactly};
 
-/// Bytes of a page at most, packed or unpacked: writers make pages of about a megabyte.
+/// Bytes to which any page may be unpacked: writers make pages of about a megabyte.
 const PAGE_BYTES_MAX: usize = 256 << 20;
+
+/// How many times its packed bytes a larger page may have unpacked.
+const PAGE_TIMES_MAX: usize = 8;
 
 /// Bytes of a page's header at most: it may have the least and the greatest value.
 const HEADER_BYTES_MAX: usize = 16 << 20;
@@ -190,15 +193,19 @@ impl Pages {
             self.offset += header.bytes as u64;
             let left = self.end - self.offset;
             let sizes = [header.packed, header.unpacked];
-            let most = PAGE_BYTES_MAX;
-            if sizes.iter().any(|size| usize::try_from(*size).is_ok_and(|size| size > most)) {
-                let bytes = header.packed.max(header.unpacked);
-                return Err(self.wrong(format!("a page states {bytes} bytes; {most} are read")));
-            }
             let counts = [header.values, header.nulls, header.rows];
             let sizes = sizes.iter().chain(&counts).chain(&header.level_bytes);
             if sizes.into_iter().any(|number| *number < 0) || header.packed as u64 > left {
                 return Err(self.wrong("a page states sizes that it cannot have"));
+            }
+            let [packed, unpacked] = [header.packed, header.unpacked].map(|size| size as usize);
+            let most = PAGE_BYTES_MAX.max(packed.saturating_mul(PAGE_TIMES_MAX));
+            if unpacked > most {
+                let column = &self.column;
+                return Err(ParquetError::NYI(format!(
+                    "column {column}: a page of {packed} bytes states {unpacked} unpacked; at most \
+                     {most} are read"
+                )));
             }
             match header.kind {
                 INDEX => self.offset += header.packed as u64,
@@ -209,6 +216,11 @@ impl Pages {
     }
 
     fn read_header(&mut self) -> Result<Header> {
+        let (from, bytes) = &self.at_hand;
+        let rest = bytes.get((self.offset - from) as usize..);
+        if let Some(Ok(header)) = rest.map(Header::parse) {
+            return Ok(header);
+        }
         let mut length = BUFFER_BYTES;
         loop {
             let left = usize::try_from(self.end - self.offset).unwrap_or(usize::MAX);
