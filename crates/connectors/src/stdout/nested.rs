@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, StringBuilder};
+use arrow::array::{Array, ArrayRef, StringBuilder, new_null_array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
-use arrow::json;
 use arrow::record_batch::RecordBatch;
 
-/// The name that a value has in the object around it.
-const NAME: &str = "v";
+use super::RowFormat;
 
 /// Makes texts of such columns.
 pub(super) struct Flat {
@@ -34,30 +32,33 @@ impl Flat {
 
     /// The same rows; NULL stays NULL.
     pub(super) fn of(&self, batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
-        let columns = batch.columns().iter().map(|column| match column.data_type().is_nested() {
-            true => texts(column),
-            false => Ok(Arc::clone(column)),
+        let columns = self.schema.fields().iter().zip(batch.columns()).map(|(field, column)| {
+            match column.data_type().is_nested() {
+                true => texts(field.name(), column),
+                false => Ok(Arc::clone(column)),
+            }
         });
         RecordBatch::try_new(self.schema(), columns.collect::<Result<_, _>>()?)
     }
 }
 
 /// The values of a column, each as JSON.
-fn texts(column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
-    let field = Field::new(NAME, column.data_type().clone(), true);
+fn texts(name: &str, column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+    let field = Field::new(name, column.data_type().clone(), true);
     let schema = Arc::new(Schema::new(vec![field]));
-    let batch = RecordBatch::try_new(schema, vec![Arc::clone(column)])?;
-    let mut lines = Vec::new();
-    let builder = json::WriterBuilder::new().with_explicit_nulls(true);
-    let mut writer = builder.build::<_, json::writer::LineDelimited>(&mut lines);
-    writer.write(&batch)?;
-    writer.finish()?;
-    drop(writer);
-    let lines = String::from_utf8(lines).map_err(|e| ArrowError::JsonError(e.to_string()))?;
-    let before = format!("{{\"{NAME}\":");
+    let lines = |column: ArrayRef| {
+        let batch = RecordBatch::try_new(Arc::clone(&schema), vec![column])?;
+        let mut lines = Vec::new();
+        RowFormat::Json.encode(&batch, &mut lines).map_err(ArrowError::JsonError)?;
+        String::from_utf8(lines).map_err(|error| ArrowError::JsonError(error.to_string()))
+    };
+    // What stands before each value is seen at a NULL.
+    let before = lines(new_null_array(column.data_type(), 1))?;
+    let lines = lines(Arc::clone(column))?;
+    let before = before.strip_suffix("null}\n").unwrap_or_default();
     let mut texts = StringBuilder::new();
     for (row, line) in lines.lines().enumerate() {
-        let value = line.strip_prefix(&before).and_then(|rest| rest.strip_suffix('}'));
+        let value = line.strip_prefix(before).and_then(|rest| rest.strip_suffix('}'));
         texts.append_option(value.filter(|_| column.is_valid(row)));
     }
     Ok(Arc::new(texts.finish()))
