@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use arrow::array::{Array, ArrayRef, AsArray, make_array};
+use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait};
 use arrow::compute::cast;
 use arrow::csv;
 use arrow::datatypes::{
@@ -204,14 +204,26 @@ fn check_json_times(batch: &RecordBatch) -> Result<(), String> {
 /// A time in a column, or within its values, that no date can name.
 fn beyond_calendar(column: &ArrayRef) -> Option<i64> {
     let of = column.data_type();
-    if of.is_nested() || matches!(of, DataType::Dictionary(..)) {
-        let data = column.to_data();
-        return data
-            .child_data()
-            .iter()
-            .find_map(|child| beyond_calendar(&make_array(child.clone())));
-    }
     let known = match of {
+        DataType::Struct(_) => {
+            return column.as_struct().columns().iter().find_map(beyond_calendar);
+        }
+        DataType::List(_) => {
+            let list = column.as_list::<i32>();
+            return beyond_calendar(&elements(list.offsets(), list.values().as_ref()));
+        }
+        DataType::LargeList(_) => {
+            let list = column.as_list::<i64>();
+            return beyond_calendar(&elements(list.offsets(), list.values().as_ref()));
+        }
+        DataType::Map(..) => {
+            let map = column.as_map();
+            return beyond_calendar(&elements(map.offsets(), map.entries()));
+        }
+        DataType::FixedSizeList(..) => {
+            return beyond_calendar(column.as_fixed_size_list().values());
+        }
+        DataType::Dictionary(_, value) => return beyond_calendar(&cast(column, value).ok()?),
         DataType::Date32 => as_datetime::<Date32Type>,
         DataType::Date64 => as_datetime::<Date64Type>,
         DataType::Timestamp(TimeUnit::Second, _) => as_datetime::<TimestampSecondType>,
@@ -222,6 +234,13 @@ fn beyond_calendar(column: &ArrayRef) -> Option<i64> {
     let ticks = cast(column, &DataType::Int64).ok()?;
     let mut ticks = ticks.as_primitive::<Int64Type>().iter().flatten();
     ticks.find(|ticks| known(*ticks).is_none())
+}
+
+/// The elements of the lists of an array, which may be a part of a longer one.
+fn elements<O: OffsetSizeTrait>(offsets: &[O], values: &dyn Array) -> ArrayRef {
+    let [first, last] =
+        [offsets.first(), offsets.last()].map(|at| at.map_or(0, |at| at.as_usize()));
+    values.slice(first, last - first)
 }
 
 /// Refuses columns that CSV has no text for.
