@@ -92,13 +92,19 @@ impl Request {
                 return Ok(Ok(answer));
             }
             let to = to.to_str().ok().and_then(|to| url.join(to).ok());
-            let Some(to) = to else {
+            let Some(mut to) = to else {
                 return Ok(Err(self.misled("the server redirects to what is no address".into())));
             };
             if let Err(reason) = redirects::check(&url, &to, redirects) {
                 return Ok(Err(self.misled(reason)));
             }
             given = given.filter(|_| redirects::same_host(&self.url, &to));
+            let names_user = !to.username().is_empty() || to.password().is_some();
+            if given.is_some() && !names_user {
+                // Both fail only for addresses that cannot have them.
+                let _ = to.set_username(self.url.username());
+                let _ = to.set_password(self.url.password());
+            }
             (url, redirects) = (to, redirects + 1);
         }
     }
