@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, AsArray, GenericListArray, Int64Array, MapArray, OffsetSizeTrait, StructArray,
-    new_null_array,
+    make_array, new_null_array,
 };
 use arrow::buffer::BooleanBuffer;
 use arrow::compute::kernels::cmp::distinct;
@@ -206,6 +206,16 @@ fn is_list(of: &DataType) -> bool {
     matches!(of, List(_) | LargeList(_) | FixedSizeList(..) | ListView(_) | LargeListView(_))
 }
 
+/// A part of a value: a NULL where the type has none takes its row, and any value stands for it.
+fn part(fitted: Fitted, field: &FieldRef) -> Result<Fitted, ArrowError> {
+    if field.is_nullable() || fitted.column.null_count() == 0 {
+        return Ok(fitted);
+    }
+    let nulls = !&valid(&fitted.column);
+    let filled = fitted.column.to_data().into_builder().nulls(None).build()?;
+    Ok(Fitted::new(make_array(filled), nulls).and(fitted.lost))
+}
+
 /// Lists with elements of another type.
 fn list<O: OffsetSizeTrait>(
     from: &ArrayRef,
@@ -228,7 +238,7 @@ fn list<O: OffsetSizeTrait>(
     };
     let from = cast(from, &alike)?;
     let from = from.as_list::<O>();
-    let elements = fit(from.values(), field.data_type(), texts)?;
+    let elements = part(fit(from.values(), field.data_type(), texts)?, field)?;
     let lost = elements.lost.map(|lost| of_rows(&lost, from.offsets(), from));
     let (field, offsets) = (Arc::clone(field), from.offsets().clone());
     let column =
@@ -260,7 +270,7 @@ fn map(
     let mut lost = None;
     let mut columns = Vec::with_capacity(fields.len());
     for (field, column) in fields.iter().zip(from.entries().columns()) {
-        let fitted = fit(column, field.data_type(), texts)?;
+        let fitted = part(fit(column, field.data_type(), texts)?, field)?;
         lost = either(lost, fitted.lost);
         columns.push(fitted.column);
     }
@@ -280,10 +290,13 @@ fn row(from: &StructArray, fields: &Fields, texts: Texts) -> Result<Fitted, Arro
         let found = names.iter().position(|name| name == field.name());
         let by_letters = || names.iter().position(|name| name.eq_ignore_ascii_case(field.name()));
         let Some(index) = found.or_else(by_letters) else {
-            columns.push(new_null_array(field.data_type(), from.len()));
+            let absent = Fitted::whole(new_null_array(field.data_type(), from.len()));
+            let absent = part(absent, field)?;
+            lost = either(lost, absent.lost);
+            columns.push(absent.column);
             continue;
         };
-        let fitted = fit(from.column(index), field.data_type(), texts)?;
+        let fitted = part(fit(from.column(index), field.data_type(), texts)?, field)?;
         lost = either(lost, fitted.lost);
         columns.push(fitted.column);
     }
