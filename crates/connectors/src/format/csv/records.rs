@@ -325,24 +325,27 @@ impl Records {
         }
     }
 
-    /// Whether a field of a record of this batch stands between quotes.
-    pub(super) fn is_quoted(&self, row: usize, field: usize) -> bool {
-        let (_, mut rest) = self.source_of(row);
+    /// Which fields of this batch stand between quotes: `width` per record.
+    pub(super) fn quoted(&self) -> Vec<bool> {
         let (delimiter, quote) = (self.dialect.delimiter, self.dialect.quote);
-        if !rest.contains(&quote) {
-            return false;
+        let mut quoted = vec![false; self.spans.len() * self.width];
+        for (row, fields) in quoted.chunks_mut(self.width.max(1)).enumerate() {
+            let (_, mut rest) = self.source_of(row);
+            if !rest.contains(&quote) {
+                continue;
+            }
+            for field in fields {
+                *field = rest.first() == Some(&quote);
+                let mut inside = false;
+                let end = rest.iter().position(|byte| {
+                    // A doubled quote ends and begins at once.
+                    inside ^= *field && *byte == quote;
+                    *byte == delimiter && !inside
+                });
+                rest = end.map_or(&[], |end| &rest[end + 1..]);
+            }
         }
-        for _ in 0..field {
-            let quotes = rest.first() == Some(&quote);
-            let mut inside = false;
-            let end = rest.iter().position(|byte| {
-                // A doubled quote ends and begins at once.
-                inside ^= quotes && *byte == quote;
-                *byte == delimiter && !inside
-            });
-            rest = end.map_or(&[], |end| &rest[end + 1..]);
-        }
-        rest.first() == Some(&quote)
+        quoted
     }
 
     /// Line and text of a record of this batch.

@@ -1,5 +1,6 @@
 //! Fields as columns of the declared types.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, PrimitiveBuilder, StringBuilder};
@@ -17,11 +18,14 @@ pub(super) struct Texts<'a> {
     records: &'a Records,
     /// All of them, where all are UTF-8.
     whole: Option<&'a str>,
+    /// Which of them stand between quotes; found when it is first asked for.
+    quoted: OnceCell<Vec<bool>>,
 }
 
 impl<'a> Texts<'a> {
     pub(super) fn of(records: &'a Records) -> Self {
-        Self { records, whole: std::str::from_utf8(&records.data[..records.used]).ok() }
+        let whole = std::str::from_utf8(&records.data[..records.used]).ok();
+        Self { records, whole, quoted: OnceCell::new() }
     }
 
     fn get(&self, row: usize, field: usize) -> Option<&str> {
@@ -87,7 +91,11 @@ impl<'a> Texts<'a> {
 
     /// Whether a text stands for NULL: not where it is quoted, as a writer does with such a value.
     fn is_null(&self, row: usize, position: usize, text: &str) -> bool {
-        self.records.dialect.is_null(text) && !self.records.is_quoted(row, position)
+        let is_quoted = || {
+            let quoted = self.quoted.get_or_init(|| self.records.quoted());
+            quoted.get(row * self.records.width + position).is_some_and(|quoted| *quoted)
+        };
+        self.records.dialect.is_null(text) && !is_quoted()
     }
 
     /// A column of text with its nulls.
