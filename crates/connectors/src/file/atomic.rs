@@ -4,7 +4,8 @@
 //! whatever ends that; [`commit`](AtomicFile::commit) brings them to the disk and gives them the
 //! name. What stands under the name until then is not touched, and what replaces it may be read by
 //! the same users: owner and permissions are kept. A link stays a link: the file that it points to
-//! is replaced. A device or pipe cannot be replaced: it is written directly.
+//! is replaced. A device or pipe cannot be replaced: it is written directly, as
+//! is a file that the process has open already and that is named by its handle, like `/dev/stdout`.
 //!
 //! Some file systems know no files without a name, and on none can one replace another without
 //! getting a hidden name first, `.NAME.tmp-…`. Its writer holds a lock on it, by which the next
@@ -58,8 +59,10 @@ impl AtomicFile {
                     hint: Some("a sink writes a single file: add its name".into()),
                 });
             }
-            Ok(metadata) if !metadata.is_file() => {
-                let file = OpenOptions::new().write(true).open(path).map_err(refused)?;
+            Ok(metadata) if !is_replaced(path, &metadata) => {
+                let mut options = OpenOptions::new();
+                options.write(true).append(metadata.is_file());
+                let file = options.open(path).map_err(refused)?;
                 return Ok(Self { path: path.to_owned(), file, standing: Standing::Named });
             }
             Ok(metadata) => Some(metadata),
@@ -260,6 +263,29 @@ fn belong_as(file: &File, replaced: &Metadata) -> io::Result<()> {
         mode &= 0o707 | ((mode & 0o007) << 3);
     }
     file.set_permissions(Permissions::from_mode(mode))
+}
+
+/// Whether a file that is there is replaced, and not written to where it is: devices, pipes and
+/// what the process has open, such as `/dev/stdout`, are not.
+pub(super) fn is_replaced(path: &Path, metadata: &Metadata) -> bool {
+    metadata.is_file() && !is_open(path)
+}
+
+/// Whether a path leads to a file by way of a handle that this process has.
+fn is_open(path: &Path) -> bool {
+    let own = format!("/proc/{}/fd", std::process::id());
+    let handles = ["/dev/fd", "/proc/self/fd", "/proc/thread-self/fd", &own].map(Path::new);
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        if handles.contains(&directory_of(&path)) {
+            return true;
+        }
+        match fs::read_link(&path) {
+            Ok(to) => path = directory_of(&path).join(to),
+            Err(_) => return false,
+        }
+    }
+    false
 }
 
 /// Where a path leads by links, whether there is a file or not.

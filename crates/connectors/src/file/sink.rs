@@ -21,7 +21,7 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 
 use super::PATH_HINT;
-use super::atomic::AtomicFile;
+use super::atomic::{AtomicFile, is_replaced};
 use super::paths::{io_error, kind_of, one_name};
 use crate::format::compression::Packer;
 use crate::format::csv::Dialect;
@@ -174,7 +174,9 @@ impl Sink for FileSink {
         match self.path.to_str().filter(|path| object::is_url(path)) {
             Some(url) => Some(url.to_owned()),
             // A device or a pipe takes the rows of both.
-            None if fs::metadata(&self.path).is_ok_and(|file| !file.is_file()) => None,
+            None if fs::metadata(&self.path).is_ok_and(|file| !is_replaced(&self.path, &file)) => {
+                None
+            }
             None => Some(one_name(&self.path).display().to_string()),
         }
     }
