@@ -229,6 +229,7 @@ impl ParquetFlow {
                         blob: Arc::clone(&self.near.blob),
                         metadata: Arc::clone(self.metadata.metadata()),
                         index: self.group,
+                        unpacked: Arc::default(),
                     };
                     let reader = ParquetRecordBatchReader::try_new_with_row_groups(
                         &levels, &group, rows_max, None,

@@ -5,6 +5,7 @@
 //! there is one, and it is unpacked to exactly the length that it states, which has a bound.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parquet::arrow::arrow_reader::RowGroups;
@@ -23,6 +24,10 @@ const PAGE_BYTES_MAX: usize = 256 << 20;
 /// How many times its packed bytes a larger page may have unpacked.
 const PAGE_TIMES_MAX: usize = 8;
 
+/// Bytes of the pages of a row group that are unpacked at once, one for each column; a page that is
+/// alone has its own bound only.
+const UNPACKED_BYTES_MAX: u64 = 2 << 30;
+
 /// Bytes of a page's header at most: it may have the least and the greatest value.
 const HEADER_BYTES_MAX: usize = 16 << 20;
 
@@ -31,6 +36,33 @@ pub(super) struct Group {
     pub(super) blob: Arc<dyn Blob>,
     pub(super) metadata: Arc<ParquetMetaData>,
     pub(super) index: usize,
+    /// Bytes of its unpacked pages.
+    pub(super) unpacked: Arc<AtomicU64>,
+}
+
+/// What a column has of the bytes of the unpacked pages of its row group: those of one page, which
+/// the library gives back before it asks for the next.
+struct Share {
+    bytes: u64,
+    all: Arc<AtomicU64>,
+}
+
+impl Share {
+    /// Takes bytes in place of those that it has; the sum where that is too many.
+    fn take(&mut self, bytes: u64) -> std::result::Result<(), u64> {
+        self.all.fetch_sub(std::mem::replace(&mut self.bytes, bytes), Ordering::Relaxed);
+        let others = self.all.fetch_add(bytes, Ordering::Relaxed);
+        match others.saturating_add(bytes) {
+            sum if others > 0 && sum > UNPACKED_BYTES_MAX => Err(sum),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl RowGroups for Group {
@@ -50,6 +82,7 @@ impl RowGroups for Group {
             at_hand: (offset, Bytes::new()),
             next: None,
             unpacker: Unpacker::default(),
+            share: Share { bytes: 0, all: Arc::clone(&self.unpacked) },
         };
         Ok(Box::new(OneColumn(Some(pages))))
     }
@@ -168,6 +201,7 @@ struct Pages {
     /// The header of the next page.
     next: Option<Header>,
     unpacker: Unpacker,
+    share: Share,
 }
 
 impl Pages {
@@ -266,6 +300,13 @@ impl Pages {
                 false => Err(self.wrong("a page states sizes that it cannot have")),
             };
         };
+        self.share.take(unpacked as u64).map_err(|bytes| {
+            ParquetError::NYI(format!(
+                "column {}: the pages of its row group are {bytes} bytes unpacked at once; at most \
+                 {UNPACKED_BYTES_MAX} are read",
+                self.column
+            ))
+        })?;
         let mut out = Vec::with_capacity(unpacked);
         out.extend_from_slice(&packed[..levels]);
         // A page without any value has nothing to unpack.
@@ -357,4 +398,24 @@ fn encoding(number: i32) -> std::result::Result<Encoding, String> {
         9 => Encoding::BYTE_STREAM_SPLIT,
         other => return Err(format!("a page of the unknown encoding {other}")),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_unpacked_pages_of_a_row_group_have_a_bound_together() {
+        let all = Arc::new(AtomicU64::new(0));
+        let share = || Share { bytes: 0, all: Arc::clone(&all) };
+        let (mut one, mut other) = (share(), share());
+        assert_eq!(one.take(UNPACKED_BYTES_MAX + 1), Ok(()));
+        assert_eq!(one.take(UNPACKED_BYTES_MAX - 1), Ok(()));
+        assert_eq!(other.take(1), Ok(()));
+        assert_eq!(other.take(2), Err(UNPACKED_BYTES_MAX + 1));
+        drop(one);
+        assert_eq!(other.take(UNPACKED_BYTES_MAX), Ok(()));
+        drop(other);
+        assert_eq!(all.load(Ordering::Relaxed), 0);
+    }
 }
