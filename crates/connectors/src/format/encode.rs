@@ -254,3 +254,19 @@ pub(crate) fn check_csv_columns(schema: &Schema) -> Result<(), ConnectorError> {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::ListArray;
+
+    use super::*;
+
+    #[test]
+    fn only_the_lists_of_the_rows_are_looked_through() {
+        let values = vec![Some(vec![Some(0)]), Some(vec![Some(i64::MAX)])];
+        let list = ListArray::from_iter_primitive::<TimestampSecondType, _, _>(values);
+        let list: ArrayRef = Arc::new(list);
+        assert_eq!(beyond_calendar(&list), Some(i64::MAX));
+        assert_eq!(beyond_calendar(&list.slice(0, 1)), None);
+    }
+}

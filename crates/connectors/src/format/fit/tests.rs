@@ -201,3 +201,21 @@ fn values_within_values_take_their_row_along() {
     let to = DataType::Map(Arc::new(entry), false);
     assert_eq!(shown(Arc::new(maps), &to, Texts::Plain), "{k: 1} -");
 }
+
+#[test]
+fn a_null_within_a_value_that_may_have_none_takes_its_row() {
+    let part = |name: &str, of: DataType, nullable| Field::new(name, of, nullable);
+    let from = StructArray::from(vec![(
+        Arc::new(part("x", DataType::Utf8, true)),
+        Arc::new(StringArray::from(vec![Some("1"), None, Some("a")])) as ArrayRef,
+    )]);
+    let from: ArrayRef = Arc::new(from);
+    let row = |name: &str| DataType::Struct(vec![part(name, DataType::Int32, false)].into());
+    let lost = |to: &DataType| {
+        let fitted = fit(&from, to, Texts::Plain).unwrap();
+        assert_eq!(fitted.column.data_type(), to);
+        fitted.lost.unwrap().iter().collect::<Vec<_>>()
+    };
+    assert_eq!(lost(&row("x")), [false, true, true]);
+    assert_eq!(lost(&row("y")), [true, true, true]);
+}
