@@ -306,3 +306,23 @@ fn directory_of(path: &Path) -> &Path {
         _ => Path::new("."),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_named_by_its_handle_is_written_where_it_is() {
+        let name = format!("millstream-atomic-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::write(&path, "before ").unwrap();
+        let file = File::open(&path).unwrap();
+        let handle = format!("/dev/fd/{}", file.as_raw_fd());
+        let mut written = AtomicFile::create(Path::new(&handle)).unwrap();
+        written.write_all(b"after").unwrap();
+        written.commit().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"before after");
+        assert_eq!(fs::metadata(&path).unwrap().ino(), file.metadata().unwrap().ino());
+        fs::remove_file(&path).unwrap();
+    }
+}
