@@ -1,11 +1,11 @@
 //! Subqueries in conditions, where DataFusion makes a join of them that says something else.
 //!
-//! | what | why | written as |
-//! |---|---|---|
-//! | `EXISTS`, `IN` of a correlated aggregate without `GROUP BY` | the aggregate has a row for every row around it, and the join none where nothing matches | `TRUE`; a comparison with the scalar |
-//! | `x IN (…)` where NULL is not FALSE | the join knows no NULL | three counts |
-//! | `x > ANY (…)`, `x >= ALL (…)` | an empty subquery and NULLs | the least or greatest, and counts |
-//! | `EXISTS` outside of `WHERE` | there is no join for it | a count |
+//! - `EXISTS` and `IN` of a correlated aggregate without `GROUP BY`: the aggregate has a row for
+//!   every row around it, and the join none where nothing matches. They become `TRUE`, or a
+//!   comparison with the scalar.
+//! - `x IN (…)` where NULL is not FALSE: the join knows no NULL. It becomes three counts.
+//! - `x > ANY (…)`, `x >= ALL (…)` over no rows and NULLs: the least or greatest, and counts.
+//! - `EXISTS` outside of `WHERE`: there is no join for it. It becomes a count.
 //!
 //! In a condition of `WHERE` or `HAVING` that must be true, NULL and FALSE are the same; there `IN`
 //! and `EXISTS` stay as they are.
@@ -136,8 +136,8 @@ fn is_in(asked: InSubquery, at: At, scope: &DFSchema) -> Result<Expr> {
     }
     let stays = match negated {
         false => at == At::Top || at == At::Within,
-        // The join that knows NULL does not know which rows belong to the row around it, and takes a
-        // constant for a condition of the other side alone.
+        // The join that knows NULL does not know which rows belong to the row around it, and takes
+        // a constant for a condition of the other side alone.
         true => at == At::Top && !correlated && !expr.column_refs().is_empty(),
     };
     if stays {
