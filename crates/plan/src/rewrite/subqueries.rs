@@ -18,9 +18,10 @@ use datafusion::error::Result;
 use datafusion::functions_aggregate::expr_fn::{count, max, min};
 use datafusion::logical_expr::expr::{InSubquery, SetComparison, SetQuantifier};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    Aggregate, BinaryExpr, Expr, GroupingSet, LogicalPlan, LogicalPlanBuilder, Operator, SkipType,
-    Subquery, ident, lit, not, out_ref_col, scalar_subquery, when,
+    Aggregate, BinaryExpr, Expr, GroupingSet, Join, JoinType, LogicalPlan, LogicalPlanBuilder,
+    Operator, SkipType, Subquery, ident, lit, not, out_ref_col, scalar_subquery, when,
 };
 
 use super::refused;
@@ -54,6 +55,10 @@ fn in_node(node: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     if !node.expressions().iter().any(asking) {
         return Ok(Transformed::no(node));
     }
+    let node = match node {
+        LogicalPlan::Join(join) => return behind_join(join, asking),
+        node => node,
+    };
     let mut scope = DFSchema::empty();
     node.inputs().iter().for_each(|input| scope.merge(input.schema()));
     let at = if matches!(node, LogicalPlan::Filter(_)) { At::Top } else { At::Value };
@@ -63,6 +68,24 @@ fn in_node(node: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
         Ok(Transformed::yes(name.restore(condition(expr, at, &scope)?)))
     })?;
     rewritten.data.recompute_schema().map(Transformed::yes)
+}
+
+/// Puts what a join asks of subqueries behind it: a filter of its rows, if it keeps no others.
+fn behind_join(mut join: Join, asking: impl Fn(&Expr) -> bool) -> Result<Transformed<LogicalPlan>> {
+    if join.join_type != JoinType::Inner {
+        let message = "a subquery in the condition of an outer join is not supported";
+        let hint = "join with a view or subquery that has its value as a column";
+        return Err(refused(&["ON"], message, hint));
+    }
+    let conditions = join.filter.take().map(split_conjunction_owned).unwrap_or_default();
+    let (asked, stay): (Vec<_>, Vec<_>) = conditions.into_iter().partition(asking);
+    join.filter = conjunction(stay);
+    let Some(asked) = conjunction(asked) else {
+        return Ok(Transformed::no(LogicalPlan::Join(join)));
+    };
+    let joined = LogicalPlan::Join(join);
+    let filtered = LogicalPlanBuilder::from(joined).filter(asked)?.build()?;
+    in_node(filtered).map(|rewritten| Transformed::yes(rewritten.data))
 }
 
 fn condition(expr: Expr, at: At, scope: &DFSchema) -> Result<Expr> {
