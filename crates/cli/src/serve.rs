@@ -1,6 +1,6 @@
 //! The HTTP server of a [`Board`]: `/metrics`, `/status` and `/plan`.
 //!
-//! Who connects is not trusted. A connection is for one request and ends soon, well or not; there
+//! Clients are not trusted. A connection is for one request and ends soon, well or not; there
 //! are at most [`CONNECTIONS_MAX`], and the one that is open for longest gives way to the next. And
 //! the request has to name this server as its users do: a page in somebody's browser can have its
 //! own name lead to this address, but then it asks for that name.

@@ -26,10 +26,10 @@ use crate::LinkId;
 /// given up.
 pub const STILL_LOOKS: u32 = 4;
 
-/// What names a connection at both of its ends, and at no other.
+/// Identifies a connection: the same at both of its ends, and different for every other one.
 pub type Name = [u8; 16];
 
-/// A connection as it is seen by who does not own it.
+/// A connection, as the watchdog sees it, which does not own it.
 #[derive(Debug)]
 pub struct Pulse {
     name: Name,
@@ -39,7 +39,7 @@ pub struct Pulse {
     received: AtomicU64,
 }
 
-/// What a connection has carried, at one moment.
+/// The bytes that a connection has carried up to one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Count {
     /// The connection.
@@ -58,12 +58,12 @@ impl Pulse {
         Arc::new(Self { name, link, stream, sent, received })
     }
 
-    /// What it joins.
+    /// The link that it belongs to.
     pub fn link(&self) -> LinkId {
         self.link
     }
 
-    /// What it has carried by now.
+    /// The bytes that it has carried by now.
     pub fn count(&self) -> Count {
         let received = self.received.load(Ordering::Relaxed);
         let sent = self.sent.load(Ordering::Relaxed);
@@ -116,7 +116,7 @@ pub struct Watch {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// What the other end has put in, as far as it told.
+    /// Bytes that the other end has announced to have put in.
     announced: u64,
     received: u64,
     /// Looks in a row at which nothing had come.

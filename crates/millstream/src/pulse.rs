@@ -1,6 +1,7 @@
-//! Who watches over connections that stand and carry nothing ([`fabric::pulse`]): the node's own
-//! thread, which tells the other nodes once a second what each connection with them has taken, by
-//! a note over the control plane.
+//! The watchdog of connections that stand and carry nothing ([`fabric::pulse`]).
+//!
+//! It runs on the node's own thread. Once a second it tells the other nodes, by a note over the
+//! control plane, how many bytes this node has put into each connection with them.
 //!
 //! ```text
 //!   note   (name of the connection, 16 bytes | bytes put in, u64)*
@@ -16,7 +17,7 @@ use crate::pairs::Pairs;
 
 /// Between two looks.
 const LOOK_NS: u64 = 1_000_000_000;
-/// What the notes are about: nothing that workers' numbers make.
+/// The subject of these notes. Subjects of workers are made of their numbers, and never this one.
 const ABOUT: u64 = u64::MAX;
 /// Bytes of a note for each connection.
 const ENTRY_BYTES: usize = 24;
@@ -73,7 +74,7 @@ impl<'a> Vigil<'a> {
     }
 }
 
-/// What is told of connections, in notes of bounded length.
+/// The counts of connections, in notes of bounded length.
 fn notes<'a>(pulses: impl Iterator<Item = &'a Arc<Pulse>>) -> Vec<Vec<u8>> {
     let entry = |pulse: &'a Arc<Pulse>| {
         let count = pulse.count();

@@ -1,4 +1,4 @@
-//! What DataFusion would understand otherwise than SQL says, written so that it does not.
+//! Rewrites of SQL that DataFusion would give another meaning than the standard does.
 //!
 //! Each rule is a file. It works on the tokens of a query, on its syntax tree or on its plan before
 //! that is optimized: whichever has what the rule needs. What a rule cannot write in another way

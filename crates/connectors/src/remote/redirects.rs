@@ -1,7 +1,7 @@
-//! Where a server may send who asks it: to any host, but not with what was given for another.
+//! The rules for redirects: a server may lead to any host, but secrets do not go along.
 //!
-//! What a user gives for a host (headers, a query, credentials) stays with it: scheme, name and
-//! port. An answer that leads from TLS to an address without it is refused, whoever gives it.
+//! Headers, queries and credentials that a user gives for a host (scheme, name and port) are sent
+//! to that host alone. A redirect from TLS to an address without it is refused.
 
 use reqwest::Url;
 use reqwest::redirect::{Attempt, Policy};

@@ -1,9 +1,9 @@
-//! What the flows of one process know together of a directory that is watched.
+//! The listing of a watched directory, which the flows of one process share.
 //!
-//! Whoever of them finds it due lists for all, and each file has its flow. A flow that has files to
-//! read or to come *owes* rows, and has to be asked twice before any flow gives more: after the
-//! first answer whoever asks knows that it is not idle, and has told the job so before he asks
-//! again.
+//! The first flow that finds a listing due lists for all of them, and each file belongs to one
+//! flow. A flow with files that are unread or still settling *owes* rows. No flow gives rows before
+//! each such flow was asked twice: after the first answer the reader knows that the flow is not
+//! idle, and has told the job so before it asks again.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs;

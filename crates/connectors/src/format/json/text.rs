@@ -1,4 +1,4 @@
-//! What has to be known of JSON before the library may see it.
+//! Checks of a JSON text, and a repair, before the library sees it.
 //!
 //! The library nests as deep as its stack lets it, and then the process ends. And it takes an
 //! escaped pair of surrogates for a wrong letter from U+20000 on: in arrow-json 59 the halves are

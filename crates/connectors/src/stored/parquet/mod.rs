@@ -4,9 +4,9 @@
 //! fit is reported before anything runs. Only the columns of the query are read. A value that the
 //! declared type cannot hold is a bad row, at `file:row` counted from 1 over the whole file.
 //!
-//! What a file states is not believed: its schema is looked at (`footer`) and its pages are read
-//! and unpacked (`pages`) here and not by the library, and the rows that came are counted. Where a
-//! query needs no column, the smallest one is read, so that its rows are counted too.
+//! The statements of a file are not trusted: its schema is looked at (`footer`) and its pages are
+//! read and unpacked (`pages`) here and not by the library, and the rows that came are counted.
+//! Where a query needs no column, the smallest one is read, so that its rows are counted too.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -122,7 +122,7 @@ fn packing(of: Compression) -> Result<Option<Packing>> {
     }))
 }
 
-/// What the header of a page says.
+/// The header of a page.
 #[derive(Debug, Default, Clone, Copy)]
 struct Header {
     kind: i32,
