@@ -1,7 +1,7 @@
 //! TCP passes the conformance suite, connects real processes, and survives hostile and slow peers.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -13,10 +13,12 @@ use fabric::{
     RemoteKey, RemoteRange, Slab, Src,
 };
 
+mod greeting;
 mod processes;
 
+use greeting::{GREETING_BYTES, greeting, place};
+
 const PATIENCE: Duration = Duration::from_secs(10);
-const GREETING_BYTES: usize = 60;
 
 struct TcpBed([Arc<TcpFabric>; 2]);
 
@@ -150,6 +152,7 @@ impl Stranger {
         let connecting = std::thread::spawn(move || offer.connect(&own));
         let mut stream = TcpStream::connect(place(&address)).expect("it listens");
         stream.write_all(&greeting(0, 1, &address[8..24], &token)).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
         stream.read_exact(&mut [0; GREETING_BYTES]).expect("it answers");
         stream.set_nonblocking(true).expect("a socket");
         let mut end = connecting.join().expect("no panic").expect("connects");
@@ -177,24 +180,6 @@ impl Stranger {
     fn say(&mut self, frame: &[u8]) {
         self.stream.write_all(frame).expect("a few bytes fit");
     }
-}
-
-fn place(address: &[u8]) -> SocketAddr {
-    let port = u16::from_le_bytes([address[24], address[25]]);
-    ([127, 0, 0, 1], port).into()
-}
-
-fn greeting(local: u32, remote: u32, to: &[u8], from: &[u8]) -> Vec<u8> {
-    let mut out = b"MLSTCP\x00\x02".to_vec();
-    out.extend_from_slice(&local.to_le_bytes());
-    out.extend_from_slice(&remote.to_le_bytes());
-    out.extend_from_slice(to);
-    out.extend_from_slice(from);
-    out.extend_from_slice(&4_u32.to_le_bytes());
-    out.extend_from_slice(&0_u32.to_le_bytes());
-    out.extend_from_slice(&crc32c::crc32c(&out).to_le_bytes());
-    assert_eq!(out.len(), GREETING_BYTES);
-    out
 }
 
 fn frame(op: u8, imm: u32, len: u32, key: u64, offset: u64, id: u64) -> Vec<u8> {

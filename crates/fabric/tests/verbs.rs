@@ -4,7 +4,7 @@
 //! scripts/test-rdma.sh brings devices.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -17,7 +17,10 @@ use fabric::{
     Publish, RemoteRange, Src,
 };
 
+mod greeting;
 mod processes;
+
+use greeting::{GREETING_BYTES, greeting, place};
 
 const DEVICES: &str = "MILLSTREAM_RDMA_DEVICES";
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -376,7 +379,8 @@ fn strangers_do_no_harm_at_any_step_of_the_handshake() {
             let connecting = std::thread::spawn(move || offer.connect(&own).map(|_| ()));
             let mut stream = TcpStream::connect(place(&address)).expect("it listens");
             stream.write_all(&greeting(0, 1, &address[8..24], &[7; 16])).expect("it listens");
-            stream.read_exact(&mut [0; 52]).expect("it answers");
+            stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+            stream.read_exact(&mut [0; GREETING_BYTES]).expect("it answers");
             stream.write_all(&bytes).expect("a few bytes fit");
             // A stranger that stays keeps its socket until the offer has given up.
             let stays = (!leaves).then_some(stream);
@@ -386,21 +390,6 @@ fn strangers_do_no_harm_at_any_step_of_the_handshake() {
             assert_eq!(receives(), before, "{what}");
         }
     }
-}
-
-fn place(address: &[u8]) -> SocketAddr {
-    let port = u16::from_le_bytes([address[24], address[25]]);
-    ([127, 0, 0, 1], port).into()
-}
-
-fn greeting(local: u32, remote: u32, to: &[u8], from: &[u8]) -> Vec<u8> {
-    let mut out = b"MLSTCP\x00\x01".to_vec();
-    out.extend_from_slice(&local.to_le_bytes());
-    out.extend_from_slice(&remote.to_le_bytes());
-    out.extend_from_slice(to);
-    out.extend_from_slice(from);
-    out.extend_from_slice(&4_u32.to_le_bytes());
-    out
 }
 
 /// Connections come and go: what they held is given back, and late completions of one are none of
