@@ -4,9 +4,18 @@
 //! declares none, and whether it is bounded are asked of the connector when first needed.
 //! DataFusion sees a [`TableScan`] of a
 //! [`TableSource`] that it never reads: the scans are taken out of its plans by
-//! [`crate::weave`].
+//! [`crate::lower::weave`].
 //!
 //! [`TableScan`]: datafusion::logical_expr::TableScan
+
+pub(crate) mod computed;
+pub(crate) mod proctime;
+pub(crate) mod rows;
+pub(crate) mod shelf;
+pub(crate) mod side;
+pub(crate) mod streams;
+pub(crate) mod view;
+pub(crate) mod watermark;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,16 +28,16 @@ use dataflow::fragment::Fragment;
 use dataflow::source::Source;
 use datafusion::logical_expr::TableSource;
 
-use crate::bounds::COLUMNS_MAX;
-use crate::computed::{Computed, ComputingSource};
-use crate::ddl::{CreateTable, Origin};
-use crate::diagnostics::{Diagnostic, Place};
-use crate::onward::Streams;
-use crate::shelf::{Shelf, ShelfSource, ShelvingSource};
-use crate::side::{FlowNames, Side, SideSource, Time};
-use crate::syntax::Ident;
-use crate::types::sql_name;
-use crate::view::View;
+use crate::catalog::computed::{Computed, ComputingSource};
+use crate::catalog::shelf::{Shelf, ShelfSource, ShelvingSource};
+use crate::catalog::side::{FlowNames, Side, SideSource, Time};
+use crate::catalog::streams::Streams;
+use crate::catalog::view::View;
+use crate::text::bounds::COLUMNS_MAX;
+use crate::text::ddl::{CreateTable, Origin};
+use crate::text::diagnostics::{Diagnostic, Place};
+use crate::text::syntax::Ident;
+use crate::text::types::sql_name;
 
 /// Columns and options that are pointed at when a connector refuses them.
 #[derive(Debug, Default)]
@@ -177,7 +186,7 @@ impl Table {
         }
     }
 
-    /// A side of a table: see [`crate::side`].
+    /// A side of a table: see [`crate::catalog::side`].
     ///
     /// # Errors
     /// When the table has no such side, or its connector cannot tell its columns.

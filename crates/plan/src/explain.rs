@@ -11,7 +11,7 @@ mod ran;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Schema, SchemaRef, TimeUnit};
+use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 use channel::cast::Flight;
 use dataflow::job::{Input, Operator, Step, readers};
 use dataflow::source::Source;
@@ -19,15 +19,14 @@ use state::epoch::LengthBounds;
 
 use crate::Workers;
 use crate::catalog::Table;
-use crate::grouping::{GroupWindow, Grouping};
-use crate::interval::tick_ns;
-use crate::settings::InForce;
-use crate::tumble::{Shape, WindowCall};
-use crate::types::sql_name;
+use crate::logical::windows::{Shape, WindowCall};
+use crate::text::interval::tick_ns;
+use crate::text::settings::InForce;
+use crate::text::statements::ExplainFormat;
+use crate::text::units::{human, span_ns};
 
 pub use analyze::Analyzed;
 pub(crate) use analyze::Discard;
-pub use graph::ExplainFormat;
 pub(crate) use plain::plain;
 pub use ran::{Ran, RanOperator, RanWorker};
 
@@ -215,30 +214,6 @@ impl Section {
         }
     }
 
-    pub(crate) fn grouping(&mut self, grouping: &Grouping, before: &Schema, keys: &[usize]) {
-        if let Some(GroupWindow::Attached(bounds)) = &grouping.window {
-            let text = format!("of the rows, until {}", bounds.end.human_display());
-            self.text("window", text);
-        }
-        if let Some(GroupWindow::Call(window)) = &grouping.window {
-            self.text("window", window_text(window));
-        }
-        let keys: Vec<String> = keys
-            .iter()
-            .map(|&key| before.field(key))
-            .map(|field| format!("{} {}", field.name(), sql_name(field.data_type())))
-            .collect();
-        self.text("keys", if keys.is_empty() { "none".into() } else { keys.join(", ") });
-        let aggregates: Vec<String> = grouping
-            .calls
-            .iter()
-            .map(|call| format!("{} {}", call.text, sql_name(&call.aggregate.output_type())))
-            .collect();
-        if !aggregates.is_empty() {
-            self.text("aggregates", aggregates.join(", "));
-        }
-    }
-
     fn write(&self, out: &mut String, readers: u32) {
         // Writing to a String cannot fail.
         let _ = writeln!(out, "{}", self.title);
@@ -402,15 +377,6 @@ pub(crate) fn broadcast_needs(
     needs
 }
 
-/// Bytes with a binary unit.
-pub(crate) fn human(bytes: u64) -> String {
-    let units = [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    match units.into_iter().find(|(_, size)| bytes >= *size) {
-        Some((unit, size)) => format!("{:.1} {unit}", bytes as f64 / size as f64),
-        None => format!("{bytes} B"),
-    }
-}
-
 /// A length of time in ticks of a timestamp type.
 fn span(ticks: i64, data_type: &DataType) -> String {
     let unit = match data_type {
@@ -420,32 +386,12 @@ fn span(ticks: i64, data_type: &DataType) -> String {
     span_ns(ticks.saturating_mul(tick_ns(unit)))
 }
 
-pub(crate) fn span_ns(ns: i64) -> String {
-    let units = [
-        ("day", 86_400_000_000_000),
-        ("h", 3_600_000_000_000),
-        ("min", 60_000_000_000),
-        ("s", 1_000_000_000),
-        ("ms", 1_000_000),
-        ("us", 1_000),
-    ];
-    match units.into_iter().find(|(_, size)| ns % size == 0 && ns != 0) {
-        Some((unit, size)) => format!("{} {unit}", ns / size),
-        None if ns == 0 => "0 s".into(),
-        None => format!("{ns} ns"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn amounts_have_units() {
-        assert_eq!(human(1 << 20), "1.0 MiB");
-        assert_eq!(human(100), "100 B");
-        assert_eq!(span_ns(5_400_000_000_000), "90 min");
-        assert_eq!(span_ns(0), "0 s");
+    fn ticks_have_units() {
         assert_eq!(span(1500, &DataType::Timestamp(TimeUnit::Millisecond, None)), "1500 ms");
     }
 

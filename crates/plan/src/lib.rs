@@ -22,78 +22,33 @@
 //!   not stream runs in DataFusion when all input has been read;
 //! - what a query needs in memory is a sum of named limits ([`Explain::memory`]).
 //!
+//! Each folder calls those above it in this list only:
+//!
+//! | folder | what it knows |
+//! |---|---|
+//! | `text` | tokens, statements, types, settings, diagnostics |
+//! | `expr` | functions and aggregates of our own, and how DataFusion's are held |
+//! | `catalog` | tables, views, and what a scan adds to a source |
+//! | `logical` | rewrites of queries, windows in FROM, DataFusion's plan |
+//! | `explain` | what EXPLAIN says, before and after a run |
+//! | `lower` | from a plan to operators, one kind of node a file |
+//! | `planner` | scripts, fragments of streams, the names that are known |
+//!
 //! It knows connectors only as [`Connector`](dataflow::connector::Connector) and runs nothing,
 //! except constants.
 #![forbid(unsafe_code)]
 
-mod aggregates;
-mod as_of;
-mod batch;
-mod between;
-mod bounds;
-mod broadcast;
 mod catalog;
-mod checked;
-mod clauses;
-mod computed;
-mod conform;
-mod ddl;
-mod define;
-mod depth;
-mod diagnostics;
-mod dialect;
-mod emit;
-mod equality;
-mod errors;
-mod every;
 mod explain;
-mod flink;
-mod grouping;
-mod growth;
-mod hints;
-mod insert;
-mod interval;
-mod join;
-mod lateness;
-mod lead;
-mod lookup;
+mod expr;
+mod logical;
 mod lower;
-mod max_by;
-mod names;
-mod onward;
-mod over;
-mod percentile;
 mod planner;
-mod proctime;
-mod query;
-mod rank;
-mod relation;
-mod rewrite;
-mod rows;
-mod session;
-mod sets;
-mod settings;
-mod several;
-mod shared;
-mod shelf;
-mod side;
-mod statements;
-mod step;
-mod sum;
-mod syntax;
-mod tumble;
-mod twice;
-mod type_syntax;
-mod types;
-mod unfold;
-mod union;
-mod view;
-mod vocabulary;
-mod watermark;
-mod weave;
+mod text;
 
-pub use diagnostics::{Diagnostic, Place};
-pub use explain::{Analyzed, EndNeed, Explain, ExplainFormat, Need, Ran, RanOperator, RanWorker};
+pub use explain::{Analyzed, EndNeed, Explain, Need, Ran, RanOperator, RanWorker};
+pub use planner::vocabulary::{Relation, Vocabulary};
 pub use planner::{Planned, Planner, Stage, Workers};
-pub use settings::{SettingSpec, settings};
-pub use vocabulary::{Relation, Vocabulary};
+pub use text::diagnostics::{Diagnostic, Place};
+pub use text::settings::{SettingSpec, settings};
+pub use text::statements::ExplainFormat;

@@ -1,8 +1,31 @@
 //! From an optimized plan to the operators of a job.
 //!
-//! A plan that can be woven ([`crate::weave`]) becomes operators in front of the statement's sink.
-//! Otherwise, over bounded input, its largest parts that can be woven feed a [`BatchStage`], which
-//! runs the rest. Over unbounded input there is no rest: what does not stream is refused.
+//! A plan that can be woven ([`crate::lower::weave`]) becomes operators in front of the statement's
+//! sink. Otherwise, over bounded input, its largest parts that can be woven feed a [`BatchStage`],
+//! which runs the rest. Over unbounded input there is no rest: what does not stream is refused.
+
+pub(crate) mod aggregates;
+pub(crate) mod batch;
+pub(crate) mod between;
+pub(crate) mod broadcast;
+pub(crate) mod early;
+pub(crate) mod grouping;
+pub(crate) mod join;
+pub(crate) mod lateness;
+pub(crate) mod lookup;
+pub(crate) mod over;
+pub(crate) mod rank;
+pub(crate) mod relation;
+pub(crate) mod scan;
+pub(crate) mod session;
+pub(crate) mod sets;
+pub(crate) mod several;
+pub(crate) mod shared;
+pub(crate) mod step;
+pub(crate) mod temporal;
+pub(crate) mod unfold;
+pub(crate) mod union;
+pub(crate) mod weave;
 
 use std::sync::{Arc, Mutex};
 
@@ -18,21 +41,22 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::Workers;
-use crate::batch::{self, BatchStage, GatheredRows};
+use crate::catalog::rows::Rows;
 use crate::catalog::{ScannedTable, Table};
-use crate::diagnostics::{Diagnostic, Place};
-use crate::emit::Emit;
-use crate::errors::Surroundings;
 use crate::explain::{Line, Section, cost, plain};
-use crate::hints::Hints;
-use crate::query::Engine;
-use crate::relation::{Refusal, Relation, Stop};
-use crate::rows::Rows;
-use crate::settings::{ExchangeChoice, InForce};
-use crate::shared::{SharedPart, Sharing};
-use crate::syntax::is_word;
-use crate::tumble::WindowCall;
-use crate::weave::Weaver;
+use crate::logical::engine::Engine;
+use crate::logical::errors::Surroundings;
+use crate::logical::windows::WindowCall;
+use crate::lower::batch::{BatchStage, GatheredRows};
+use crate::lower::relation::{Relation, Stop};
+use crate::lower::shared::{SharedPart, Sharing};
+use crate::lower::weave::Weaver;
+use crate::text::diagnostics::{Diagnostic, Place};
+use crate::text::emit::Emit;
+use crate::text::hints::Hints;
+use crate::text::refusal::Refusal;
+use crate::text::settings::{ExchangeChoice, InForce};
+use crate::text::syntax::is_word;
 
 /// Why rows stay where they are.
 pub(crate) const TOGETHER: &str =

@@ -1,5 +1,10 @@
 //! From a script to stages.
 
+pub(crate) mod define;
+pub(crate) mod fragment;
+pub(crate) mod insert;
+pub(crate) mod vocabulary;
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
@@ -13,20 +18,20 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 
 use crate::catalog::{Catalog, Entry};
-use crate::define::defined_name;
-use crate::depth;
-use crate::diagnostics::{Diagnostic, Place};
-use crate::explain::{self, Analyzed, Discard, EndNeed, Explain, ExplainFormat, Section};
-use crate::hints::Hints;
-use crate::insert::{self, Given};
+use crate::explain::{self, Analyzed, Discard, EndNeed, Explain, Section};
+use crate::logical::engine::{Engine, Understood};
+use crate::lower::shared::Sharing;
 use crate::lower::{Lowered, Lowering, Target, append, known_rows, told_rows};
-use crate::names::with_plain_names;
-use crate::query::{Engine, Understood};
-use crate::settings::InForce;
-use crate::shared::Sharing;
-use crate::statements::{self, Statement};
-use crate::syntax::{Ident, split, text_of, unmarked};
-use crate::types::sql_name;
+use crate::planner::define::defined_name;
+use crate::planner::insert::Given;
+use crate::text::depth;
+use crate::text::diagnostics::{Diagnostic, Place};
+use crate::text::hints::Hints;
+use crate::text::names::with_plain_names;
+use crate::text::settings::InForce;
+use crate::text::statements::{self, ExplainFormat, Statement};
+use crate::text::syntax::{Ident, split, text_of, unmarked};
+use crate::text::types::sql_name;
 
 /// How many workers a job will have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,33 +8,10 @@ use serde_json::{Value, json};
 use super::estimate::{Estimate, estimates};
 use super::{Explain, Line, Section, flows, plain};
 use crate::Workers;
+use crate::text::statements::ExplainFormat;
 
 /// Characters of an operator's name that are shown beside its numbers.
 const NAME_CHARS_MAX: usize = 40;
-
-/// How a plan is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum ExplainFormat {
-    /// Lines for a reader.
-    #[default]
-    Text,
-    /// One JSON object.
-    Json,
-    /// A digraph in the language of Graphviz.
-    Dot,
-}
-
-impl ExplainFormat {
-    /// All, as a user writes them.
-    pub const NAMES: [&str; 3] = ["text", "json", "dot"];
-
-    /// The format of this name, in any case.
-    pub fn of(name: &str) -> Option<Self> {
-        let formats = [Self::Text, Self::Json, Self::Dot];
-        let at = Self::NAMES.iter().position(|known| known.eq_ignore_ascii_case(name))?;
-        Some(formats[at])
-    }
-}
 
 impl Explain {
     /// The plan in a format, with an end of line. Sources are asked for their flows: files may be
@@ -171,11 +148,5 @@ mod tests {
     #[test]
     fn strings_of_graphviz_are_escaped() {
         assert_eq!(quoted("a \"b\"\n\\c"), r#""a \"b\"\n\\c""#);
-    }
-
-    #[test]
-    fn formats_have_names() {
-        assert_eq!(ExplainFormat::of("JSON"), Some(ExplainFormat::Json));
-        assert_eq!(ExplainFormat::of("xml"), None);
     }
 }

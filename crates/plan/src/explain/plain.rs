@@ -1,6 +1,6 @@
 //! What the user wrote in the place of names that the planner has made.
 
-use crate::tumble::bound_named;
+use crate::logical::windows::bound_named;
 
 /// A text with the columns and functions that the planner has made under the names by which the
 /// user knows them: columns as `names` has them, and a bound of a window as its column.

@@ -1,0 +1,220 @@
+//! `CURRENT_WATERMARK(ts)`: the watermark that a row met, that of its own flow.
+//!
+//! It is known where a table is read: expressions over its event time become a column that the
+//! table itself has not, and that goes on with the rows as any other. So it is the same on any
+//! number of workers, as lateness is; it is NULL before the first row of a flow has been read.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, make_array};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use dataflow::error::ConnectorError;
+use dataflow::source::{ColumnBounds, Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::time::ticks;
+use datafusion::common::tree_node::TreeNode;
+use datafusion::error::{DataFusionError, Result as DfResult};
+use datafusion::logical_expr::{
+    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility,
+};
+
+use crate::expr::own::own;
+use crate::text::refusal::Refusal;
+
+/// The column that a table's base has beside its own, if it has event time.
+pub(crate) const COLUMN: &str = "CURRENT_WATERMARK()";
+
+/// That column, of a table with `columns` of which one is the event time.
+pub(crate) fn column_of(columns: &Schema, time: &str) -> Option<Field> {
+    let time = columns.field_with_name(time).ok()?;
+    Some(Field::new(COLUMN, time.data_type().clone(), true))
+}
+
+/// What the function is over the base of rows with these `times`; `None` if it is another function.
+pub(crate) fn rewritten(expr: &Expr, times: &[Expr], known: bool) -> Option<Result<Expr, Refusal>> {
+    let Expr::ScalarFunction(call) = expr else { return None };
+    call.func.inner().downcast_ref::<CurrentWatermark>()?;
+    Some(match &call.args[..] {
+        [time] if known && times.contains(time) => Ok(own(COLUMN)),
+        _ => Err(Refusal::new(&["CURRENT_WATERMARK"], REASON).hint(
+            "take it along from there: CREATE VIEW v AS SELECT *, \
+             CURRENT_WATERMARK(ts) AS wm FROM t",
+        )),
+    })
+}
+
+/// Whether an expression reads that column.
+pub(crate) fn is_read(expr: &Expr) -> bool {
+    let reads = |node: &Expr| matches!(node, Expr::Column(column) if column.name == COLUMN);
+    expr.exists(|node| Ok(reads(node))).unwrap_or(true)
+}
+
+const REASON: &str =
+    "the watermark that a row met is known of the event time of a table, where the table is read";
+
+/// The function.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct CurrentWatermark {
+    signature: Signature,
+}
+
+impl CurrentWatermark {
+    pub(crate) fn new() -> Self {
+        // It is no function of its argument, so that no equality may be used to replace that.
+        Self { signature: Signature::any(1, Volatility::Volatile) }
+    }
+}
+
+impl ScalarUDFImpl for CurrentWatermark {
+    fn name(&self) -> &str {
+        "current_watermark"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, types: &[DataType]) -> DfResult<DataType> {
+        match types {
+            [time @ DataType::Timestamp(..)] => Ok(time.clone()),
+            _ => Err(DataFusionError::Plan(
+                "'CURRENT_WATERMARK' takes the event time of a table, a TIMESTAMP".into(),
+            )),
+        }
+    }
+
+    fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> DfResult<FieldRef> {
+        let types: Vec<DataType> = args.arg_fields.iter().map(|f| f.data_type().clone()).collect();
+        Ok(Arc::new(Field::new(self.name(), self.return_type(&types)?, true)))
+    }
+
+    fn invoke_with_args(&self, _: ScalarFunctionArgs) -> DfResult<ColumnarValue> {
+        Err(DataFusionError::Execution(format!("CURRENT_WATERMARK: {REASON}")))
+    }
+}
+
+/// A flow's watermark while its rows are read.
+#[derive(Debug)]
+pub(crate) struct Met {
+    greatest: i64,
+    /// Ticks that rows may lag behind the latest.
+    delay: i64,
+}
+
+impl Met {
+    /// Before the first row.
+    pub(crate) fn new(delay: i64) -> Self {
+        Self { greatest: i64::MIN, delay }
+    }
+
+    /// For each row the watermark that it met; `None` if there was none yet. A row without a time
+    /// moves nothing.
+    ///
+    /// # Errors
+    /// When `times` are none.
+    pub(crate) fn of(&mut self, times: &ArrayRef) -> Result<Vec<Option<i64>>, String> {
+        let values = ticks(times).ok_or("the event time is no timestamp")?;
+        let met = values.iter().enumerate().map(|(row, &time)| {
+            let some = self.greatest > i64::MIN;
+            let met = some.then(|| self.greatest.saturating_sub(self.delay));
+            if times.is_valid(row) {
+                self.greatest = self.greatest.max(time);
+            }
+            met
+        });
+        Ok(met.collect())
+    }
+}
+
+/// Ticks as a column of the type of a time.
+pub(crate) fn as_time(ticks: Vec<Option<i64>>, time: &DataType) -> Result<ArrayRef, String> {
+    let data = Int64Array::from(ticks).into_data().into_builder().data_type(time.clone());
+    Ok(make_array(data.build().map_err(|error| error.to_string())?))
+}
+
+/// A table with [`COLUMN`] behind its columns.
+pub(crate) struct WatermarkedSource {
+    inner: Arc<dyn Source>,
+    time: usize,
+    delay: i64,
+    schema: SchemaRef,
+}
+
+impl WatermarkedSource {
+    /// `time` is the column of `inner` that is the event time, and rows may lag by `delay` ticks.
+    pub(crate) fn new(inner: Arc<dyn Source>, time: usize, delay: i64) -> Self {
+        let before = inner.schema();
+        let added = column_of(&before, before.field(time).name()).map(Arc::new);
+        let fields = before.fields().iter().cloned().chain(added);
+        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        Self { inner, time, delay, schema }
+    }
+}
+
+impl Source for WatermarkedSource {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn bounded(&self) -> bool {
+        self.inner.bounded()
+    }
+
+    fn repeats(&self) -> bool {
+        self.inner.repeats()
+    }
+
+    fn flows(
+        &self,
+        workers: u32,
+        time_column: Option<usize>,
+    ) -> Result<Vec<FlowInfo>, ConnectorError> {
+        self.inner.flows(workers, time_column)
+    }
+
+    fn bounds(&self, column: usize) -> ColumnBounds {
+        self.inner.bounds(column)
+    }
+
+    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+        Ok(Box::new(WatermarkedFlow {
+            inner: self.inner.open(flow, context)?,
+            time: self.time,
+            met: Met::new(self.delay),
+            schema: Arc::clone(&self.schema),
+        }))
+    }
+}
+
+struct WatermarkedFlow {
+    inner: Box<dyn Flow>,
+    time: usize,
+    met: Met,
+    schema: SchemaRef,
+}
+
+impl WatermarkedFlow {
+    fn widened(&mut self, batch: &RecordBatch) -> Result<RecordBatch, String> {
+        let time = batch.column(self.time);
+        let met = as_time(self.met.of(time)?, time.data_type())?;
+        let columns = batch.columns().iter().cloned().chain([met]).collect();
+        RecordBatch::try_new(Arc::clone(&self.schema), columns).map_err(|error| error.to_string())
+    }
+}
+
+impl Flow for WatermarkedFlow {
+    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
+        let batch = match self.inner.next(rows_max)? {
+            Next::Batch(batch) => batch,
+            nothing => return Ok(nothing),
+        };
+        self.widened(&batch).map(Next::Batch).map_err(|message| ConnectorError::Column {
+            column: self.schema.field(self.time).name().clone(),
+            message,
+            hint: None,
+        })
+    }
+
+    fn owes(&self) -> bool {
+        self.inner.owes()
+    }
+}

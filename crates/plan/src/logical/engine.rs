@@ -1,0 +1,443 @@
+//! From the tokens of a query to DataFusion's optimized plan.
+//!
+//! No table is read and nothing waits here: name resolution is a lookup in the [`Catalog`].
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use arrow::datatypes::{DataType, Schema, SchemaRef};
+use arrow::temporal_conversions::timestamp_ns_to_datetime;
+use datafusion::common::{DFSchema, TableReference};
+use datafusion::config::ConfigOptions;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use datafusion::logical_expr::planner::{
+    ContextProvider, ExprPlanner, RelationPlanner, TypePlanner,
+};
+use datafusion::logical_expr::{
+    AggregateUDF, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF,
+};
+use datafusion::prelude::SessionConfig;
+use datafusion::sql::sqlparser::ast::{Query, Statement};
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
+
+use crate::catalog::computed::Computed;
+use crate::catalog::proctime::ProcTime;
+use crate::catalog::view::InlinedView;
+use crate::catalog::watermark::CurrentWatermark;
+use crate::catalog::{Catalog, Entry, ScannedTable};
+use crate::expr::checked;
+use crate::expr::conform::{conform, with_literals};
+use crate::expr::emit_kind::EmitKind;
+use crate::expr::equality::with_equal_values;
+use crate::expr::every;
+use crate::expr::flink;
+use crate::expr::growth;
+use crate::expr::lead;
+use crate::expr::max_by::{self, ByOrder};
+use crate::expr::percentile;
+use crate::expr::sum::Sum;
+use crate::logical::as_of::{self, AsOf};
+use crate::logical::errors::{PlanError, Surroundings};
+use crate::logical::rewrite;
+use crate::logical::twice::{self, Apart};
+use crate::logical::windows::{self, Site};
+use crate::text::bounds::{self, Extent};
+use crate::text::clauses;
+use crate::text::diagnostics::{Diagnostic, Place};
+use crate::text::emit::{self, Emit};
+use crate::text::syntax::{Cursor, misspelt_hint, parser, syntax_error};
+use crate::text::types::Types;
+
+/// DataFusion's functions and rules. It holds no tables.
+pub(crate) struct Engine {
+    state: SessionState,
+    /// Those of our own.
+    functions: Vec<Arc<ScalarUDF>>,
+    windows: Vec<Arc<WindowUDF>>,
+    emit_kind: Arc<AggregateUDF>,
+    types: Arc<Types>,
+    /// Set to end the batch stages of the script that is planned.
+    pub(crate) interrupt: Arc<AtomicBool>,
+}
+
+/// A query as DataFusion understood it.
+#[derive(Debug)]
+pub(crate) struct Understood {
+    pub(crate) plan: LogicalPlan,
+    pub(crate) extent: Extent,
+    pub(crate) sites: Vec<Site>,
+    /// Whether and how often windows are given out before they end.
+    pub(crate) emit: Option<Emit>,
+    /// The columns of one name, and what there is against them where columns are found by name.
+    apart: Apart,
+    twice: Option<Diagnostic>,
+}
+
+impl Understood {
+    /// The names of the columns, of which two may be the same.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.apart.names(&self.plan)
+    }
+
+    /// The columns as they reach a sink that declares none.
+    pub(crate) fn columns(&self) -> SchemaRef {
+        twice::told_apart(&self.names(), self.plan.schema())
+    }
+
+    /// Refuses two columns of one name.
+    pub(crate) fn each_once(&self) -> std::result::Result<(), Vec<Diagnostic>> {
+        match &self.twice {
+            Some(error) => Err(vec![error.clone()]),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Engine {
+    pub(crate) fn new() -> Self {
+        let mut config = SessionConfig::new().with_target_partitions(1).with_batch_size(8192);
+        let options = config.options_mut();
+        options.sql_parser.collect_spans = true;
+        options.sql_parser.enable_ident_normalization = false;
+        options.sql_parser.map_string_types_to_utf8view = false;
+        // Fields of structures taken out early would be columns that no operator gives out.
+        options.optimizer.enable_leaf_expression_pushdown = false;
+        // A subquery that has become a join may give NULL, until a CASE behind it makes that 0,
+        // where the plan says never; an aggregate over it is right all the same.
+        options.execution.skip_physical_aggregate_schema_check = true;
+        let mut builder = SessionStateBuilder::new().with_config(config).with_default_features();
+        let by_order = max_by::functions().map(Arc::new);
+        let others = [AggregateUDF::from(Sum::new()), percentile::function()].map(Arc::new);
+        builder.aggregate_functions().get_or_insert_default().extend(by_order.chain(others));
+        let lead = Arc::new(lead::function());
+        builder.window_functions().get_or_insert_default().push(lead);
+        builder.expr_planners().get_or_insert_default().push(Arc::new(ByOrder));
+        let scalar = builder.scalar_functions().get_or_insert_default();
+        scalar.iter_mut().for_each(growth::bound);
+        let state = builder.build();
+        let mut functions = windows::functions();
+        functions.push(Arc::new(ScalarUDF::from(ProcTime::new())));
+        functions.push(Arc::new(ScalarUDF::from(AsOf::new())));
+        functions.push(Arc::new(ScalarUDF::from(CurrentWatermark::new())));
+        functions.extend(flink::functions());
+        functions.extend(every::functions());
+        let windows = windows::window_functions();
+        let emit_kind = Arc::new(AggregateUDF::from(EmitKind::new()));
+        let (types, interrupt) = (Arc::new(Types), Arc::default());
+        Self { state, functions, windows, emit_kind, types, interrupt }
+    }
+
+    /// Every `now()` of a plan is this instant, to the nanosecond.
+    pub(crate) fn set_now(&mut self, instant: SystemTime) {
+        let since = instant.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let ns = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
+        let instant = timestamp_ns_to_datetime(ns).map(|time| time.and_utc());
+        self.state.execution_props_mut().query_execution_start_time = instant;
+    }
+
+    /// DataFusion's own state.
+    pub(crate) fn state(&self) -> &SessionState {
+        &self.state
+    }
+
+    /// Resolves and types a query. No error means that the cause was reported already.
+    ///
+    /// DataFusion stops at the first unknown name. To find the others, each is replaced by
+    /// something that is known and the query tried again; of what is found then, only names that
+    /// are unknown too are believed.
+    pub(crate) fn understand(
+        &self,
+        tokens: &[TokenWithSpan],
+        catalog: &Catalog,
+    ) -> std::result::Result<Understood, Vec<Diagnostic>> {
+        let mut found = match self.resolve(tokens, catalog) {
+            Ok(understood) => return Ok(understood),
+            Err(error) => error,
+        };
+        let mut errors: Vec<Diagnostic> = vec![];
+        let mut tokens = tokens.to_vec();
+        let at = |error: &Diagnostic| (error.line, error.column);
+        let mut replaced = vec![];
+        for _ in 0..TRIES_MAX {
+            let Some(error) = found else { break };
+            let again = neutralize(&mut tokens, &error);
+            replaced.push(at(&error));
+            // A name that is used again is reported where it comes first.
+            match errors.iter_mut().find(|known| known.message == error.message) {
+                Some(known) if at(&error) < at(known) => *known = error,
+                Some(_) => {}
+                None => errors.push(error),
+            }
+            if !again {
+                break;
+            }
+            found = match self.resolve(&tokens, catalog) {
+                Err(Some(next)) if is_unknown_name(&next) && !replaced.contains(&at(&next)) => {
+                    Some(next)
+                }
+                _ => None,
+            };
+        }
+        errors.sort_by_key(|error| (error.line, error.column));
+        Err(errors)
+    }
+
+    fn resolve(
+        &self,
+        tokens: &[TokenWithSpan],
+        catalog: &Catalog,
+    ) -> std::result::Result<Understood, Option<Diagnostic>> {
+        let (tokens, emit) = emit::split(tokens)?;
+        let (rewritten, sites) = windows::rewrite(&as_of::rewrite(tokens, catalog)?)?;
+        let mut parser = parser(&rewritten);
+        let mut query = parser.parse_query().map_err(|e| syntax_error(&e, &rewritten))?;
+        let mut end = Cursor::new(&rewritten);
+        end.skip(parser.index());
+        end.end().map_err(|error| misspelt_hint(error, &rewritten))?;
+        let names = Names { engine: self, catalog, relations: vec![] };
+        clauses::check(&mut query, &names, &rewritten)?;
+        let extent = bounds::extent(&query, |name| match catalog.read(name) {
+            Ok(Some(Entry::View(view))) => Some(view.extent),
+            _ => None,
+        })?;
+        let around = self.surroundings(tokens, &sites, catalog);
+        let (mut apart, mut twice) = (Apart::default(), None);
+        let mut rounds = 0;
+        loop {
+            let error = match self.planned(catalog, query.clone()) {
+                Ok(plan) => {
+                    bounds::check_expressions(&plan, around.start())?;
+                    return Ok(Understood { plan, extent, sites, emit, apart, twice });
+                }
+                Err(error) => error,
+            };
+            if rounds == twice::ROUNDS_MAX || !apart.set_apart(&mut query, &error) {
+                let again = twice.filter(|_| twice::is_meant(&error));
+                return Err(again.or_else(|| around.report(&error)));
+            }
+            twice = twice.or_else(|| around.report(&error));
+            rounds += 1;
+        }
+    }
+
+    /// The plan of a query, with its types.
+    fn planned(&self, catalog: &Catalog, mut query: Box<Query>) -> Result<LogicalPlan> {
+        let relations = vec![rewrite::tree(&mut query)?];
+        let names = Names { engine: self, catalog, relations };
+        let plan = rewrite::before_types(sql::statement(&names, Statement::Query(query))?)?;
+        // Types are final only when they have been coerced: until then a CASE has that of its first
+        // branch.
+        let options = self.state.config_options();
+        let analyzer = self.state.analyzer();
+        let typed = |plan| analyzer.execute_and_check(plan, options, |_, _| {});
+        let given = with_literals(typed(plan)?)?;
+        // What has another type now is coerced again.
+        let plan = if given.transformed { typed(given.data)? } else { given.data };
+        with_equal_values(rewrite::after_types(plan)?)
+    }
+
+    /// The column `name` that an expression over columns of `schema` makes. `None` if its error was
+    /// reported already.
+    pub(crate) fn computed(
+        &self,
+        name: &str,
+        tokens: &[TokenWithSpan],
+        schema: &Schema,
+        catalog: &Catalog,
+    ) -> std::result::Result<Computed, Option<Diagnostic>> {
+        let mut parsed = parser(tokens).parse_expr().map_err(|e| syntax_error(&e, tokens))?;
+        let names = Names { engine: self, catalog, relations: vec![] };
+        clauses::check_expr(&mut parsed, &names, tokens)?;
+        let planned = DFSchema::try_from(schema.clone()).and_then(|scope| {
+            let expr = sql::expression(&names, parsed, &scope)?;
+            let compiled = self.state.create_physical_expr(expr, &scope)?;
+            Computed::new(name, checked::compiled(compiled)?, schema)
+        });
+        planned.map_err(|error| self.surroundings(tokens, &[], catalog).report(&error))
+    }
+
+    /// Folds constants, pushes predicates and projections down. The columns keep their types.
+    ///
+    /// # Errors
+    /// DataFusion's, and where a column cannot keep its type.
+    pub(crate) fn optimize(&self, plan: &LogicalPlan) -> Result<LogicalPlan> {
+        conform(self.state.optimize(plan)?, plan.schema())
+    }
+
+    /// What errors of a query are reported with.
+    pub(crate) fn surroundings<'a>(
+        &'a self,
+        tokens: &'a [TokenWithSpan],
+        sites: &'a [Site],
+        catalog: &'a Catalog,
+    ) -> Surroundings<'a> {
+        Surroundings {
+            tokens,
+            sites,
+            tables: catalog.names().collect(),
+            functions: self.function_names().collect(),
+        }
+    }
+
+    /// Names of all functions, in no order; one may come more than once.
+    pub(crate) fn function_names(&self) -> impl Iterator<Item = &str> {
+        let state = &self.state;
+        let scalar = state.scalar_functions().keys();
+        let others = state.aggregate_functions().keys().chain(state.window_functions().keys());
+        // Those that only the rewriting of a query writes are not for users.
+        let ours = self.functions.iter().map(|udf| udf.name());
+        let ours = ours.filter(|name| !name.starts_with("__"));
+        scalar.chain(others).map(String::as_str).chain(ours).chain([self.emit_kind.name()])
+    }
+}
+
+/// How often a query with unknown names is tried.
+const TRIES_MAX: usize = 32;
+
+fn is_unknown_name(error: &Diagnostic) -> bool {
+    ["unknown column '", "unknown function '"].iter().any(|start| error.message.starts_with(start))
+}
+
+/// Replaces the unknown column or function at fault by a known one; false if it is something else.
+fn neutralize(tokens: &mut Vec<TokenWithSpan>, error: &Diagnostic) -> bool {
+    let place = Place { line: error.line, column: error.column, length: error.length };
+    let at = tokens.iter().position(|token| Place::of(token.span) == place);
+    let (true, Some(at)) = (is_unknown_name(error), at) else { return false };
+    if tokens.get(at + 1).is_some_and(|next| next.token == Token::LParen) {
+        tokens[at].token = Token::make_word("coalesce", None);
+        return true;
+    }
+    tokens[at].token = Token::make_word("NULL", None);
+    // Of `t.name`, the `t.` goes.
+    if at >= 2 && tokens[at - 1].token == Token::Period {
+        tokens.drain(at - 2..at);
+    }
+    true
+}
+
+/// Resolves names for DataFusion.
+struct Names<'a> {
+    engine: &'a Engine,
+    catalog: &'a Catalog,
+    relations: Vec<Arc<dyn RelationPlanner>>,
+}
+
+impl ContextProvider for Names<'_> {
+    fn get_table_source(&self, name: TableReference) -> Result<Arc<dyn TableSource>> {
+        let name = name.to_string();
+        let failed = |e| DataFusionError::from(PlanError::Table(Box::new(e)));
+        match self.catalog.read(&name).map_err(failed)? {
+            Some(Entry::View(view)) => Ok(Arc::new(InlinedView(view.clone()))),
+            Some(Entry::Table(table)) => {
+                let schema = table.columns(Place::default()).map_err(failed)?;
+                Ok(Arc::new(ScannedTable { table: table.clone(), schema }))
+            }
+            None if self.catalog.broken.contains(&name) => Err(PlanError::Broken.into()),
+            None => Err(PlanError::UnknownTable(name).into()),
+        }
+    }
+
+    fn create_cte_work_table(
+        &self,
+        name: &str,
+        schema: Arc<Schema>,
+    ) -> Result<Arc<dyn TableSource>> {
+        let _ = schema;
+        Err(DataFusionError::Plan(format!("'{name}' is recursive, which is not supported")))
+    }
+
+    fn get_expr_planners(&self) -> &[Arc<dyn ExprPlanner>] {
+        self.engine.state.expr_planners()
+    }
+
+    fn get_relation_planners(&self) -> &[Arc<dyn RelationPlanner>] {
+        &self.relations
+    }
+
+    fn get_type_planner(&self) -> Option<Arc<dyn TypePlanner>> {
+        Some(self.engine.types.clone())
+    }
+
+    fn get_function_meta(&self, name: &str) -> Option<Arc<ScalarUDF>> {
+        let named =
+            |udf: &&Arc<ScalarUDF>| udf.name() == name || udf.aliases().iter().any(|a| a == name);
+        let ours = self.engine.functions.iter().find(named);
+        ours.or_else(|| self.engine.state.scalar_functions().get(name)).cloned()
+    }
+
+    fn get_higher_order_meta(&self, name: &str) -> Option<Arc<HigherOrderUDF>> {
+        self.engine.state.higher_order_functions().get(name).cloned()
+    }
+
+    fn get_aggregate_meta(&self, name: &str) -> Option<Arc<AggregateUDF>> {
+        // Of all keys, GROUPING gives the number of the set.
+        let name = if name == "grouping_id" { "grouping" } else { name };
+        if name == self.engine.emit_kind.name() {
+            return Some(self.engine.emit_kind.clone());
+        }
+        self.engine.state.aggregate_functions().get(name).cloned()
+    }
+
+    fn get_window_meta(&self, name: &str) -> Option<Arc<WindowUDF>> {
+        let ours = || self.engine.windows.iter().find(|udf| udf.name() == name);
+        self.engine.state.window_functions().get(name).or_else(ours).cloned()
+    }
+
+    fn get_variable_type(&self, _: &[String]) -> Option<DataType> {
+        None
+    }
+
+    fn options(&self) -> &ConfigOptions {
+        self.engine.state.config_options()
+    }
+
+    fn udf_names(&self) -> Vec<String> {
+        self.engine.state.scalar_functions().keys().cloned().collect()
+    }
+
+    fn higher_order_function_names(&self) -> Vec<String> {
+        self.engine.state.higher_order_functions().keys().cloned().collect()
+    }
+
+    fn udaf_names(&self) -> Vec<String> {
+        self.engine.state.aggregate_functions().keys().cloned().collect()
+    }
+
+    fn udwf_names(&self) -> Vec<String> {
+        self.engine.state.window_functions().keys().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::syntax::split;
+
+    fn errors(sql: &str) -> Vec<(usize, String)> {
+        let tokens = split(sql).expect("tokens").swap_remove(0);
+        let errors = Engine::new().understand(&tokens, &Catalog::default());
+        let errors = errors.expect_err("something is unknown");
+        errors.into_iter().map(|error| (error.column, error.message)).collect()
+    }
+
+    #[test]
+    fn all_unknown_names_of_a_query_are_found_at_once() {
+        let found = errors("SELECT t.x, cuont(y), lenght(z) FROM (VALUES (1, 'a')) AS t (a, y)");
+        let shown: Vec<_> = found.iter().map(|(at, text)| (*at, text.as_str())).collect();
+        let expected = [
+            (10, "unknown column 'x'"),
+            (13, "unknown function 'cuont'"),
+            (23, "unknown function 'lenght'"),
+            (30, "unknown column 'z'"),
+        ];
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn a_name_is_reported_once_and_what_follows_from_it_never() {
+        let sql = "SELECT x, x + 'a' FROM (VALUES (1)) AS t (a) WHERE x > 1 GROUP BY x";
+        assert_eq!(errors(sql), [(8, "unknown column 'x'".to_owned())]);
+    }
+}

@@ -1,0 +1,59 @@
+//! Rewrites of SQL that DataFusion would give another meaning than the standard does.
+//!
+//! Each rule is a file. It works on the tokens of a query, on its syntax tree or on its plan before
+//! that is optimized: whichever has what the rule needs. What a rule cannot write in another way
+//! that is right, it refuses with a place. A rule leaves alone what it has written itself, because
+//! a view is rewritten when it is defined and again in each query that names it.
+
+mod bags;
+mod intervals;
+mod named_windows;
+mod numbers;
+mod overflow;
+mod subqueries;
+mod titles;
+mod using;
+pub(crate) mod versions;
+
+use std::sync::Arc;
+
+use datafusion::error::{DataFusionError, Result};
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::planner::RelationPlanner;
+use datafusion::sql::sqlparser::ast::Query;
+
+use crate::logical::errors::PlanError;
+
+/// Rewrites the syntax tree; gives what plans its joins.
+///
+/// # Errors
+/// What cannot be written so that it is right.
+pub(crate) fn tree(query: &mut Query) -> Result<Arc<dyn RelationPlanner>> {
+    named_windows::rewrite(query)?;
+    titles::rewrite(query);
+    numbers::rewrite(query)?;
+    Ok(Arc::new(using::rewrite(query)))
+}
+
+/// Rewrites the plan before its types are coerced.
+///
+/// # Errors
+/// As [`tree`].
+pub(crate) fn before_types(plan: LogicalPlan) -> Result<LogicalPlan> {
+    bags::rewrite(versions::rewrite(subqueries::rewrite(plan)?)?)
+}
+
+/// Rewrites the plan when its types are final.
+///
+/// # Errors
+/// As [`tree`].
+pub(crate) fn after_types(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let plan = intervals::rewrite(plan)?;
+    overflow::check(&plan)?;
+    Ok(plan)
+}
+
+/// The error that something is not carried out, at the first of `words`.
+fn refused(words: &'static [&'static str], message: &str, hint: &'static str) -> DataFusionError {
+    PlanError::Refused { words, message: message.into(), hint }.into()
+}

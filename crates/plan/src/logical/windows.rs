@@ -1,0 +1,405 @@
+//! `TUMBLE`, `HOP`, `CUMULATE` and `SESSION`: windows in FROM.
+//!
+//! DataFusion's SQL has no windowing table functions. A pass over the tokens turns each into a
+//! query that calls functions of ours, and leaves the table's name and the time column as the
+//! user's own tokens, with their places:
+//!
+//! ```text
+//! TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR)
+//!   ⇒ (SELECT *, __tumble_start(ts, size, offset) AS window_start,
+//!                __tumble_end(ts, size, offset) AS window_end,
+//!                __tumble_time(ts, size, offset) AS window_time FROM t)
+//! ```
+//!
+//! Size and offset are nanoseconds; a lateness that was written follows them. The functions compute
+//! the window of a row, so that a query means the same with and without a streaming aggregate;
+//! [`crate::lower::weave`] recognises them as group keys and makes a window of them. A row has
+//! several windows of `HOP` and `CUMULATE`, which are written as lists to be unnested: see
+//! [`lists`]. `SESSION` has window functions: see [`session`].
+
+mod bound;
+mod lists;
+mod session;
+
+use datafusion::sql::sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Word};
+
+pub(crate) use self::bound::{
+    BoundOf, Lengths, WindowCall, bound_named, functions, lateness_of, nanos,
+};
+pub(crate) use self::lists::{WINDOWS_OF_ROW_MAX, bound_of_list, no_windows, windows_of};
+pub(crate) use self::session::{functions as window_functions, is_session, session_bound_of};
+use crate::text::diagnostics::Diagnostic;
+use crate::text::interval::{Interval, interval};
+use crate::text::syntax::{Cursor, Ident, is_word};
+
+/// Which bound of the window a function gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Bound {
+    Start,
+    End,
+    Time,
+}
+
+impl Bound {
+    /// All, in the order in which a grouping gives them out.
+    pub(crate) const ALL: [Bound; 3] = [Bound::Start, Bound::End, Bound::Time];
+
+    /// The column in SQL.
+    pub(crate) fn column(self) -> &'static str {
+        match self {
+            Bound::Start => "window_start",
+            Bound::End => "window_end",
+            Bound::Time => "window_time",
+        }
+    }
+}
+
+/// How windows follow one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Shape {
+    Tumble,
+    Hop,
+    Cumulate,
+    Session,
+}
+
+impl Shape {
+    const ALL: [Shape; 4] = [Shape::Tumble, Shape::Hop, Shape::Cumulate, Shape::Session];
+
+    /// The function in SQL.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Shape::Tumble => "TUMBLE",
+            Shape::Hop => "HOP",
+            Shape::Cumulate => "CUMULATE",
+            Shape::Session => "SESSION",
+        }
+    }
+
+    /// The shape of that name, in any case.
+    pub(crate) fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|shape| shape.word().eq_ignore_ascii_case(word))
+    }
+
+    /// The arguments, in order.
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Shape::Tumble => &["DATA", "TIMECOL", "SIZE", "OFFSET"],
+            Shape::Hop => &["DATA", "TIMECOL", "SLIDE", "SIZE", "OFFSET"],
+            Shape::Cumulate => &["DATA", "TIMECOL", "STEP", "SIZE", "OFFSET"],
+            Shape::Session => &["DATA", "TIMECOL", "GAP"],
+        }
+    }
+
+    pub(crate) fn example(self) -> &'static str {
+        match self {
+            Shape::Tumble => "TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR)",
+            Shape::Hop => "HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '5' MINUTE, INTERVAL '1' HOUR)",
+            Shape::Cumulate => {
+                "CUMULATE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR, INTERVAL '1' DAY)"
+            }
+            Shape::Session => {
+                "SESSION(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '10' MINUTE)"
+            }
+        }
+    }
+
+    /// The function that computes a bound.
+    pub(crate) fn function(self, bound: Bound) -> &'static str {
+        match (self, bound) {
+            (Shape::Tumble, Bound::Start) => "__tumble_start",
+            (Shape::Tumble, Bound::End) => "__tumble_end",
+            (Shape::Tumble, Bound::Time) => "__tumble_time",
+            (Shape::Hop, Bound::Start) => "__hop_start",
+            (Shape::Hop, Bound::End) => "__hop_end",
+            (Shape::Hop, Bound::Time) => "__hop_time",
+            (Shape::Cumulate, Bound::Start) => "__cumulate_start",
+            (Shape::Cumulate, Bound::End) => "__cumulate_end",
+            (Shape::Cumulate, Bound::Time) => "__cumulate_time",
+            (Shape::Session, Bound::Start) => "__session_start",
+            (Shape::Session, Bound::End) => "__session_end",
+            (Shape::Session, Bound::Time) => "__session_time",
+        }
+    }
+
+    /// The function that is written for a bound: of windows of which a row has several it gives
+    /// all.
+    pub(crate) fn written(self, bound: Bound) -> &'static str {
+        match (self, bound) {
+            (Shape::Hop, Bound::Start) => "__hop_starts",
+            (Shape::Hop, Bound::End) => "__hop_ends",
+            (Shape::Hop, Bound::Time) => "__hop_times",
+            (Shape::Cumulate, Bound::Start) => "__cumulate_starts",
+            (Shape::Cumulate, Bound::End) => "__cumulate_ends",
+            (Shape::Cumulate, Bound::Time) => "__cumulate_times",
+            (Shape::Tumble | Shape::Session, bound) => self.function(bound),
+        }
+    }
+
+    /// The shape and bound of a function.
+    pub(crate) fn of(function: &str) -> Option<(Self, Bound)> {
+        let all = Self::ALL.into_iter().flat_map(|s| Bound::ALL.map(|bound| (s, bound)));
+        all.into_iter().find(|(shape, bound)| shape.function(*bound) == function)
+    }
+}
+
+/// The argument of all of them that has a name only.
+const LATENESS: &str = "LATENESS";
+
+/// A window that the user wrote.
+#[derive(Debug, Clone)]
+pub(crate) struct Site {
+    pub(crate) shape: Shape,
+    pub(crate) time: Ident,
+    /// Of sessions the columns of PARTITION BY.
+    pub(crate) keys: Vec<Ident>,
+    /// The slide or step, where there is one.
+    pub(crate) slide: Option<Interval>,
+    /// The size; of sessions, the gap.
+    pub(crate) size: Interval,
+    pub(crate) offset: Option<Interval>,
+    /// How long its rows may be late, if that is written.
+    pub(crate) lateness: Option<Interval>,
+}
+
+/// Replaces each `TUMBLE(…)`, `HOP(…)`, `CUMULATE(…)` and `SESSION(…)`, also inside `TABLE(…)`.
+pub(crate) fn rewrite(
+    tokens: &[TokenWithSpan],
+) -> Result<(Vec<TokenWithSpan>, Vec<Site>), Diagnostic> {
+    let mut out = Vec::with_capacity(tokens.len());
+    let mut sites = vec![];
+    let mut cursor = Cursor::new(tokens);
+    while let Some(token) = cursor.peek() {
+        let opens = |n: usize, t: Token| cursor.peek_at(n).is_some_and(|next| next.token == t);
+        let wrapped = is_word(token, "TABLE") && opens(1, Token::LParen);
+        let at = if wrapped { 2 } else { 0 };
+        let Some(function) = cursor.peek_at(at).filter(|_| opens(at + 1, Token::LParen)) else {
+            out.push(token.clone());
+            cursor.skip(1);
+            continue;
+        };
+        let first_is = |word| cursor.peek_at(at + 2).is_some_and(|first| is_word(first, word));
+        let in_from = first_is("TABLE") || opens(at + 3, Token::RArrow);
+        let shape = Shape::ALL.into_iter().find(|shape| is_word(function, shape.word()));
+        let Some(shape) = shape.filter(|_| in_from || wrapped) else {
+            out.push(token.clone());
+            cursor.skip(1);
+            continue;
+        };
+        cursor.skip(at + 2);
+        let (table, site) = arguments(&mut cursor, shape)?;
+        if wrapped {
+            cursor.expect(&Token::RParen)?;
+        }
+        replace(&mut out, function.span, &table, &site);
+        sites.push(site);
+    }
+    Ok((out, sites))
+}
+
+/// The arguments up to the closing parenthesis, by position or by name.
+fn arguments(
+    cursor: &mut Cursor<'_>,
+    shape: Shape,
+) -> Result<(Vec<TokenWithSpan>, Site), Diagnostic> {
+    let names = shape.arguments();
+    let word = shape.word();
+    let (mut table, mut time, mut slide, mut size, mut offset) = (None, None, None, None, None);
+    let (mut keys, mut given, mut lateness) = (vec![], vec![], None);
+    for position in 0.. {
+        let named = cursor.peek_at(1).is_some_and(|t| t.token == Token::RArrow);
+        let place = cursor.place();
+        let name = if named {
+            let name = cursor.ident("an argument")?.text;
+            cursor.skip(1);
+            let all = || names.iter().chain([&LATENESS]);
+            let known = all().find(|known| name.eq_ignore_ascii_case(known));
+            known.ok_or_else(|| {
+                let error = Diagnostic::at(place, format!("{word} has no argument '{name}'"));
+                error.nearest("arguments", &name, all().copied())
+            })?
+        } else {
+            let count = names.len();
+            let many = || {
+                Diagnostic::at(place, format!("{word} has {count} arguments at most"))
+                    .hint("one more has a name: LATENESS => INTERVAL '5' MINUTE")
+            };
+            names.get(position).ok_or_else(many)?
+        };
+        if given.contains(name) {
+            return Err(Diagnostic::at(place, format!("argument '{name}' is given twice")));
+        }
+        given.push(name);
+        match *name {
+            "DATA" => {
+                table = Some(table_argument(cursor, shape)?);
+                if shape == Shape::Session {
+                    keys = partition_by(cursor)?;
+                }
+            }
+            "TIMECOL" => time = Some(descriptor(cursor)?),
+            "SLIDE" | "STEP" => slide = Some(interval(cursor)?),
+            "SIZE" | "GAP" => size = Some(interval(cursor)?),
+            LATENESS => lateness = Some(interval(cursor)?),
+            _ => offset = Some(interval(cursor)?),
+        }
+        if !cursor.token(&Token::Comma) {
+            break;
+        }
+    }
+    let end = cursor.place();
+    if !cursor.token(&Token::RParen) {
+        return Err(cursor.expected("',' or ')'"));
+    }
+    let missing =
+        |what: &str| Diagnostic::at(end, format!("{word} lacks its {what}")).hint(shape.example());
+    let table = table.ok_or_else(|| missing("table"))?;
+    let time = time.ok_or_else(|| missing("time column"))?;
+    match shape {
+        Shape::Hop if slide.is_none() => return Err(missing("slide")),
+        Shape::Cumulate if slide.is_none() => return Err(missing("step")),
+        _ => {}
+    }
+    let length = if shape == Shape::Session { "gap" } else { "size" };
+    let size = size.ok_or_else(|| missing(length))?;
+    let site = Site { shape, time, keys, slide, size, offset, lateness };
+    check_lengths(&site)?;
+    Ok((table, site))
+}
+
+/// The lengths of a window.
+fn check_lengths(site: &Site) -> Result<(), Diagnostic> {
+    let Site { shape, slide, size, lateness, .. } = site;
+    let mut lengths = [Some(*size), *slide].into_iter().flatten();
+    if let Some(length) = lengths.find(|length| length.ns <= 0) {
+        return Err(Diagnostic::at(length.place, "a window is longer than nothing"));
+    }
+    if let Some(lateness) = lateness.filter(|lateness| lateness.ns < 0) {
+        return Err(Diagnostic::at(lateness.place, "a lateness is not negative"));
+    }
+    if let Some(step) = slide.filter(|step| *shape == Shape::Cumulate && size.ns % step.ns != 0) {
+        return Err(Diagnostic::at(step.place, "the step does not divide the size"));
+    }
+    Ok(())
+}
+
+/// The columns of `PARTITION BY a, b` or `PARTITION BY (a, b)`, if that is there.
+fn partition_by(cursor: &mut Cursor<'_>) -> Result<Vec<Ident>, Diagnostic> {
+    if !cursor.words("PARTITION BY") {
+        return Ok(vec![]);
+    }
+    let closes = cursor.token(&Token::LParen);
+    let mut keys = vec![cursor.ident("a column")?];
+    loop {
+        // Without parentheses, the comma may be that before the next argument.
+        let ends = |n: usize| {
+            let next = cursor.peek_at(n).map(|next| &next.token);
+            !matches!(next, Some(Token::Comma | Token::RParen))
+        };
+        let is_comma = cursor.peek().is_some_and(|next| next.token == Token::Comma);
+        if !is_comma || !closes && ends(2) {
+            break;
+        }
+        cursor.skip(1);
+        keys.push(cursor.ident("a column")?);
+    }
+    if closes {
+        cursor.expect(&Token::RParen)?;
+    }
+    Ok(keys)
+}
+
+fn table_argument(cursor: &mut Cursor<'_>, shape: Shape) -> Result<Vec<TokenWithSpan>, Diagnostic> {
+    if !cursor.words("TABLE") {
+        return Err(cursor.expected("TABLE").hint("name the table as TABLE t"));
+    }
+    let start = cursor.rest();
+    let from = cursor.position();
+    let subquery = cursor.peek().is_some_and(|t| t.token == Token::LParen);
+    if subquery {
+        let message = format!("{} takes a table or view by name", shape.word());
+        return Err(Diagnostic::at(cursor.place(), message)
+            .hint("give the query a name with WITH or CREATE VIEW"));
+    }
+    cursor.ident("the table's name")?;
+    while cursor.token(&Token::Period) {
+        cursor.ident("the table's name")?;
+    }
+    Ok(start[..cursor.position() - from].to_vec())
+}
+
+fn descriptor(cursor: &mut Cursor<'_>) -> Result<Ident, Diagnostic> {
+    if !cursor.words("DESCRIPTOR") {
+        return Err(cursor.expected("DESCRIPTOR").hint("name the time column as DESCRIPTOR(ts)"));
+    }
+    cursor.expect(&Token::LParen)?;
+    let time = cursor.ident("the time column")?;
+    cursor.expect(&Token::RParen)?;
+    Ok(time)
+}
+
+/// Writes the query that stands for a window.
+fn replace(out: &mut Vec<TokenWithSpan>, span: Span, table: &[TokenWithSpan], site: &Site) {
+    let word = |text: &str| Token::make_word(text, None);
+    let quoted = |text: &str| {
+        Token::Word(Word {
+            value: text.to_string(),
+            quote_style: Some('"'),
+            keyword: datafusion::sql::sqlparser::keywords::Keyword::NoKeyword,
+        })
+    };
+    let number = |ns: i64| Token::SingleQuotedString(ns.to_string());
+    let span_of = |name: &Ident| {
+        let start = Location::new(name.place.line as u64, name.place.column as u64);
+        let end = Location::new(start.line, start.column + name.place.length as u64);
+        Span::new(start, end)
+    };
+    let mut put = |token: Token, span: Span| out.push(TokenWithSpan { token, span });
+    for token in [Token::LParen, Token::make_keyword("SELECT"), Token::Mul] {
+        put(token, span);
+    }
+    for bound in Bound::ALL {
+        put(Token::Comma, span);
+        if site.slide.is_some() {
+            put(word("unnest"), span);
+            put(Token::LParen, span);
+        }
+        put(word(site.shape.written(bound)), span);
+        put(Token::LParen, span);
+        put(quoted(&site.time.text), span_of(&site.time));
+        let offset = site.offset.map_or(0, |offset| offset.ns);
+        let session = site.shape == Shape::Session;
+        let offset = (!session).then_some(offset);
+        let [slide, lateness] = [site.slide, site.lateness].map(|of| of.map(|of| of.ns));
+        for ns in [Some(site.size.ns), offset, slide, lateness].into_iter().flatten() {
+            put(Token::Comma, span);
+            put(number(ns), span);
+        }
+        put(Token::RParen, span);
+        if site.slide.is_some() {
+            put(Token::RParen, span);
+        }
+        if session {
+            put(Token::make_keyword("OVER"), span);
+            put(Token::LParen, span);
+            for (at, key) in site.keys.iter().enumerate() {
+                let before: &[&str] = if at == 0 { &["PARTITION", "BY"] } else { &[] };
+                before.iter().for_each(|keyword| put(Token::make_keyword(keyword), span));
+                if at > 0 {
+                    put(Token::Comma, span);
+                }
+                put(quoted(&key.text), span_of(key));
+            }
+            put(Token::RParen, span);
+        }
+        for token in [Token::make_keyword("AS"), word(bound.column())] {
+            put(token, span);
+        }
+    }
+    put(Token::make_keyword("FROM"), span);
+    table.iter().for_each(|token| put(token.token.clone(), token.span));
+    put(Token::RParen, span);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! `HOP` and `CUMULATE` as lists: the bounds of all windows of a row.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, Int64Array, ListArray};
+use arrow::buffer::OffsetBuffer;
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field, FieldRef, TimeUnit};
+use dataflow::time::{last_tick, ticks};
+use datafusion::common::exec_err;
+use datafusion::error::{DataFusionError, Result as DfResult};
+use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::{
+    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    Volatility,
+};
+use state::Windows;
+
+use super::{Bound, BoundOf, Lengths, Shape, nanos};
+use crate::text::interval::tick_ns;
+
+/// How many windows a row may come out of a step with: a batch grows by as much.
+pub(crate) const WINDOWS_OF_ROW_MAX: i64 = 1_000;
+
+/// The grid of windows that are not sessions, in ticks of `unit`; `None` if a length is no whole
+/// number of them.
+pub(crate) fn windows_of(shape: Shape, lengths: Lengths, unit: TimeUnit) -> Option<Windows> {
+    let ticks = |ns: i64| ns / tick_ns(unit);
+    let Lengths { slide_ns, size_ns, offset_ns } = lengths;
+    let (size, slide, offset) = (ticks(size_ns), ticks(slide_ns), ticks(offset_ns));
+    match shape {
+        Shape::Tumble | Shape::Hop => Windows::hopping(size, slide, offset),
+        Shape::Cumulate => Windows::cumulating(size, slide, offset),
+        Shape::Session => Windows::sessions(size),
+    }
+}
+
+/// The bound that a list of bounds is of, as a call over the same arguments.
+pub(crate) fn bound_of_list(list: &Expr) -> Option<Expr> {
+    let Expr::ScalarFunction(function) = list else { return None };
+    let WindowsOf { shape, bound, .. } = function.func.inner().downcast_ref::<WindowsOf>()?;
+    let udf = Arc::new(ScalarUDF::from(BoundOf::new(*shape, *bound)));
+    Some(Expr::ScalarFunction(ScalarFunction::new_udf(udf, function.args.clone())))
+}
+
+pub(crate) fn no_windows() -> DataFusionError {
+    DataFusionError::Plan("a window's lengths are whole ticks of its time".into())
+}
+
+/// The functions that are written for windows.
+pub(super) fn functions() -> impl Iterator<Item = Arc<ScalarUDF>> {
+    [Shape::Hop, Shape::Cumulate].into_iter().flat_map(|shape| {
+        Bound::ALL.map(|bound| Arc::new(ScalarUDF::from(WindowsOf::new(shape, bound))))
+    })
+}
+
+/// `__hop_starts(time, size, offset, slide)` and its kin: a bound of each window of `time`.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct WindowsOf {
+    shape: Shape,
+    bound: Bound,
+    signature: Signature,
+    /// What checks the arguments.
+    one: BoundOf,
+}
+
+impl WindowsOf {
+    fn new(shape: Shape, bound: Bound) -> Self {
+        let signature = Signature::variadic_any(Volatility::Immutable);
+        Self { shape, bound, signature, one: BoundOf::new(shape, bound) }
+    }
+}
+
+impl ScalarUDFImpl for WindowsOf {
+    fn name(&self) -> &str {
+        self.shape.written(self.bound)
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> DfResult<DataType> {
+        exec_err!("the type of a window's bounds depends on its arguments")
+    }
+
+    fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> DfResult<FieldRef> {
+        let bound = self.one.return_field_from_args(args)?;
+        let item = Field::new_list_field(bound.data_type().clone(), true);
+        Ok(Arc::new(Field::new(self.name(), DataType::List(Arc::new(item)), true)))
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DfResult<ColumnarValue> {
+        let [time, ColumnarValue::Scalar(size), ColumnarValue::Scalar(offset), slide, ..] =
+            &args.args[..]
+        else {
+            return exec_err!("a window's size is constant");
+        };
+        let ColumnarValue::Scalar(slide) = slide else {
+            return exec_err!("a window's slide is constant");
+        };
+        let (Some(size_ns), Some(offset_ns), Some(slide_ns)) =
+            (nanos(size), nanos(offset), nanos(slide))
+        else {
+            return exec_err!("a window's size is a number");
+        };
+        let time = time.to_array(args.number_rows)?;
+        let DataType::Timestamp(unit, _) = time.data_type() else {
+            return exec_err!("a window needs a time");
+        };
+        let lengths = Lengths { slide_ns, size_ns, offset_ns };
+        let windows = windows_of(self.shape, lengths, *unit).ok_or_else(no_windows)?;
+        if windows.size() / windows.slide() > WINDOWS_OF_ROW_MAX {
+            return exec_err!("a row has more than {WINDOWS_OF_ROW_MAX} windows");
+        }
+        let times = ticks(&time).ok_or_else(no_windows)?;
+        let (mut bounds, mut counts) = (vec![], vec![]);
+        for (row, &at) in times.iter().enumerate() {
+            let before = bounds.len();
+            if time.is_valid(row) {
+                let ends = windows.ends_of(windows.slice_start(at), i64::MIN);
+                bounds.extend(ends.map(|end| match self.bound {
+                    Bound::Start => windows.window_at(end).start,
+                    Bound::End => end,
+                    Bound::Time => end.saturating_sub(last_tick(*unit)),
+                }));
+            }
+            counts.push(bounds.len() - before);
+        }
+        let bounds = cast(&Int64Array::from(bounds), time.data_type())?;
+        let item = Arc::new(Field::new_list_field(time.data_type().clone(), true));
+        let offsets = OffsetBuffer::from_lengths(counts);
+        Ok(ColumnarValue::Array(Arc::new(ListArray::try_new(item, offsets, bounds, None)?)))
+    }
+}

@@ -1,0 +1,376 @@
+//! What runs when all input has been read: `ORDER BY`, `LIMIT`, joins, and whatever else does not
+//! stream.
+//!
+//! The streaming parts of a statement are gathered on worker 0, one [`Part`] each. When the last of
+//! them has ended well, DataFusion runs the rest of the plan over their rows and its result goes
+//! into the statement's own sink. That sink is opened with the first part, so that one that cannot
+//! be written fails before anything is read; it is committed only after the whole result has been
+//! written.
+//!
+//! Memory is one pool for the rows gathered and for DataFusion's operators. Sorts and aggregates
+//! spill to disk when it is full; rows gathered do not.
+
+mod sliding;
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Poll;
+
+use arrow::array::{Array, ArrayData, ArrayRef, RecordBatch, RecordBatchOptions, make_array};
+use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
+use arrow::datatypes::SchemaRef;
+use dataflow::error::ConnectorError;
+use dataflow::gauge::SinkGauge;
+use dataflow::sink::{Placement, Sink, SinkWriter};
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::datasource::{MemTable, provider_as_source};
+use datafusion::error::{DataFusionError, Result as DfResult};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use datafusion::logical_expr::{LogicalPlan, TableSource};
+use datafusion::physical_plan::coop::CooperativeExec;
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use futures::StreamExt;
+
+use crate::expr::checked;
+use crate::expr::conform::same_type;
+use crate::expr::equality::with_equal_keys;
+
+/// The rest of a statement's plan.
+pub(crate) struct BatchStage {
+    plan: LogicalPlan,
+    parts: usize,
+    state: SessionState,
+    sink: Arc<dyn Sink>,
+    schema: SchemaRef,
+    memory_bytes: usize,
+    interrupt: Arc<AtomicBool>,
+    run: Mutex<Option<Run>>,
+}
+
+/// One run of a stage.
+struct Run {
+    gathered: Vec<Vec<RecordBatch>>,
+    running: usize,
+    state: SessionState,
+    reservation: MemoryReservation,
+    writer: Box<dyn SinkWriter>,
+    /// Of the part that asked last: they are all of one worker.
+    gauge: Option<Arc<SinkGauge>>,
+}
+
+impl Run {
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        match &self.gauge {
+            Some(gauge) => gauge.write(self.writer.as_mut(), batch),
+            None => self.writer.write(batch),
+        }
+    }
+
+    fn commit(self) -> Result<(), ConnectorError> {
+        match self.gauge {
+            Some(gauge) => gauge.commit(self.writer),
+            None => self.writer.commit(),
+        }
+    }
+}
+
+/// A leaf of the rest of a plan: the rows of a streaming part.
+#[derive(Debug)]
+pub(crate) struct GatheredRows {
+    pub(crate) part: usize,
+    pub(crate) schema: SchemaRef,
+}
+
+impl TableSource for GatheredRows {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+}
+
+impl BatchStage {
+    /// A stage for `plan`, whose leaves are [`GatheredRows`] of `parts` parts, into a sink with
+    /// columns of `schema`. Set to true, `interrupt` ends it while it runs.
+    ///
+    /// # Errors
+    /// When DataFusion cannot run the plan.
+    pub(crate) fn new(
+        plan: LogicalPlan,
+        parts: usize,
+        state: &SessionState,
+        sink: Arc<dyn Sink>,
+        schema: SchemaRef,
+        memory_bytes: usize,
+        interrupt: Arc<AtomicBool>,
+    ) -> DfResult<Arc<Self>> {
+        let plan = checked::plan(plan)?;
+        let (state, run) = (state.clone(), Mutex::new(None));
+        let stage = Self { plan, parts, state, sink, schema, memory_bytes, interrupt, run };
+        // Refuses what cannot be planned now, rather than when everything has been read.
+        let empty = stage.filled(&vec![vec![]; parts])?;
+        let runs = runtime()?.block_on(physical(&empty, &stage.state))?.schema();
+        let mut columns = stage.schema.fields().iter().zip(runs.fields());
+        columns.try_for_each(|(column, runs)| same_type(column, runs.data_type()))?;
+        Ok(Arc::new(stage))
+    }
+
+    /// The sink of a part.
+    pub(crate) fn part(self: &Arc<Self>, part: usize) -> Arc<dyn Sink> {
+        Arc::new(Part { stage: self.clone(), part })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Run>> {
+        self.run.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn open(&self, worker: u32) -> Result<(), ConnectorError> {
+        let mut run = self.lock();
+        if run.is_none() {
+            let runtime = RuntimeEnvBuilder::new()
+                .with_memory_limit(self.memory_bytes, 1.0)
+                .build_arc()
+                .map_err(|e| failed(&e))?;
+            let consumer = MemoryConsumer::new("gathered rows");
+            *run = Some(Run {
+                gathered: vec![vec![]; self.parts],
+                running: self.parts,
+                reservation: consumer.register(&runtime.memory_pool),
+                state: SessionStateBuilder::new_from_existing(self.state.clone())
+                    .with_runtime_env(runtime)
+                    .build(),
+                writer: self.sink.open(worker)?,
+                gauge: None,
+            });
+        }
+        Ok(())
+    }
+
+    fn keep(&self, part: usize, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        let owned = own(batch).map_err(|e| failed(&e.into()))?;
+        match &mut *self.lock() {
+            Some(run) => {
+                run.reservation.try_grow(owned.get_array_memory_size()).map_err(|e| failed(&e))?;
+                run.gathered[part].push(owned);
+                Ok(())
+            }
+            None => Err(broken()),
+        }
+    }
+
+    /// A part has ended well; the last one runs the rest.
+    fn ended(&self) -> Result<(), ConnectorError> {
+        let mut guard = self.lock();
+        let Some(run) = &mut *guard else { return Err(broken()) };
+        run.running -= 1;
+        if run.running > 0 {
+            return Ok(());
+        }
+        let Some(mut run) = guard.take() else { return Err(broken()) };
+        drop(guard);
+        let plan = self.filled(&run.gathered).map_err(|e| failed(&e))?;
+        run.gathered.clear();
+        let runtime = runtime().map_err(|e| failed(&e))?;
+        runtime.block_on(async {
+            let plan = physical(&plan, &run.state).await.and_then(yielding);
+            let plan = plan.map_err(|e| failed(&e))?;
+            let mut rows = execute_stream(plan, run.state.task_ctx()).map_err(|e| failed(&e))?;
+            // The operators yield now and then; each time this looks whether to go on.
+            let mut next = async || {
+                std::future::poll_fn(|context| match self.interrupt.load(Ordering::Relaxed) {
+                    true => Poll::Ready(Err(interrupted())),
+                    false => rows.poll_next_unpin(context).map(Ok),
+                })
+                .await
+            };
+            while let Some(batch) = next().await? {
+                let batch = batch.map_err(|e| failed(&e))?;
+                let batch = renamed(batch, &self.schema).map_err(|e| failed(&e))?;
+                run.write(&batch)?;
+            }
+            Ok(())
+        })?;
+        run.commit()
+    }
+
+    /// The plan over the rows gathered.
+    fn filled(&self, gathered: &[Vec<RecordBatch>]) -> DfResult<LogicalPlan> {
+        let filled = self.plan.clone().transform_up_with_subqueries(|node| match node {
+            LogicalPlan::TableScan(mut scan) => {
+                let Some(leaf) = scan.source.downcast_ref::<GatheredRows>() else {
+                    return Ok(Transformed::no(LogicalPlan::TableScan(scan)));
+                };
+                // What streamed may be less nullable than the plan says, and be named otherwise.
+                let rows = gathered[leaf.part].iter().cloned();
+                let rows = rows.map(|batch| renamed(batch, &leaf.schema));
+                let rows = rows.collect::<DfResult<Vec<_>>>()?;
+                let table = MemTable::try_new(leaf.schema.clone(), vec![rows])?;
+                scan.source = provider_as_source(Arc::new(table));
+                Ok(Transformed::yes(LogicalPlan::TableScan(scan)))
+            }
+            other => Ok(Transformed::no(other)),
+        })?;
+        Ok(filled.data)
+    }
+}
+
+/// Runs a plan without streaming parts to its end.
+///
+/// # Errors
+/// DataFusion's.
+pub(crate) fn collect(plan: &LogicalPlan, state: &SessionState) -> DfResult<Vec<RecordBatch>> {
+    runtime()?.block_on(async {
+        let plan = physical(&checked::plan(plan.clone())?, state).await?;
+        let mut rows = execute_stream(plan, state.task_ctx())?;
+        let mut all = vec![];
+        while let Some(batch) = rows.next().await {
+            all.push(batch?);
+        }
+        Ok(all)
+    })
+}
+
+/// DataFusion's operators are futures that ask for tokio.
+fn runtime() -> DfResult<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().build().map_err(DataFusionError::from)
+}
+
+/// The plan is optimized already; its keys are equal where those of streaming parts are.
+async fn physical(plan: &LogicalPlan, state: &SessionState) -> DfResult<Arc<dyn ExecutionPlan>> {
+    let plan = sliding::kept(with_equal_keys(plan.clone())?)?;
+    state.query_planner().create_physical_plan(&plan, state).await
+}
+
+/// The same plan, whose operators all yield after so many batches: by itself DataFusion asks that
+/// of leaves alone, and a join may give out billions of rows for one batch of a leaf.
+fn yielding(plan: Arc<dyn ExecutionPlan>) -> DfResult<Arc<dyn ExecutionPlan>> {
+    let wrapped = |node| Ok(Transformed::yes(Arc::new(CooperativeExec::new(node)) as _));
+    plan.transform_up(wrapped).map(|wrapped| wrapped.data)
+}
+
+/// The same columns under the names of `schema`.
+pub(crate) fn renamed(batch: RecordBatch, schema: &SchemaRef) -> DfResult<RecordBatch> {
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    let columns = batch.columns().to_vec();
+    Ok(RecordBatch::try_new_with_options(schema.clone(), columns, &options)?)
+}
+
+fn failed(error: &DataFusionError) -> ConnectorError {
+    let full = matches!(error.find_root(), DataFusionError::ResourcesExhausted(_));
+    ConnectorError::Io {
+        place: "the batch stage".into(),
+        message: crate::expr::failure::message_of(error),
+        hint: full.then(|| "SET millstream.batch_bytes = '…' allows it more memory".into()),
+    }
+}
+
+fn interrupted() -> ConnectorError {
+    ConnectorError::Io {
+        place: "the batch stage".into(),
+        message: "interrupted".into(),
+        hint: None,
+    }
+}
+
+fn broken() -> ConnectorError {
+    ConnectorError::Io {
+        place: "the batch stage".into(),
+        message: "another part of the query failed".into(),
+        hint: None,
+    }
+}
+
+/// The sink of one streaming part.
+struct Part {
+    stage: Arc<BatchStage>,
+    part: usize,
+}
+
+impl fmt::Debug for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "part {} of a batch stage", self.part)
+    }
+}
+
+impl Sink for Part {
+    fn placement(&self) -> Placement {
+        Placement::Gather
+    }
+
+    fn replaces(&self) -> Option<String> {
+        self.stage.sink.replaces()
+    }
+
+    fn open(&self, worker: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+        self.stage.open(worker)?;
+        Ok(Box::new(PartWriter { stage: self.stage.clone(), part: self.part, ended: false }))
+    }
+}
+
+struct PartWriter {
+    stage: Arc<BatchStage>,
+    part: usize,
+    ended: bool,
+}
+
+impl SinkWriter for PartWriter {
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        self.stage.keep(self.part, batch)
+    }
+
+    fn flush(&mut self) -> Result<(), ConnectorError> {
+        Ok(())
+    }
+
+    fn hands_on(&mut self, gauge: &Arc<SinkGauge>) -> bool {
+        if let Some(run) = &mut *self.stage.lock() {
+            run.gauge = Some(Arc::clone(gauge));
+        }
+        true
+    }
+
+    fn commit(mut self: Box<Self>) -> Result<(), ConnectorError> {
+        self.ended = true;
+        self.stage.ended()
+    }
+}
+
+impl Drop for PartWriter {
+    /// A part that did not end well takes the run, and the sink's uncommitted writer, with it.
+    fn drop(&mut self) {
+        if !self.ended {
+            *self.stage.lock() = None;
+        }
+    }
+}
+
+/// A copy that shares no memory with the original, which may lie in a ring's slot.
+fn own(batch: &RecordBatch) -> Result<RecordBatch, arrow::error::ArrowError> {
+    let columns: Vec<ArrayRef> = batch
+        .columns()
+        .iter()
+        .map(|c| Ok(make_array(own_data(&c.to_data())?)))
+        .collect::<Result<_, arrow::error::ArrowError>>()?;
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    RecordBatch::try_new_with_options(batch.schema(), columns, &options)
+}
+
+fn own_data(data: &ArrayData) -> Result<ArrayData, arrow::error::ArrowError> {
+    let nulls = data.nulls().map(|nulls| {
+        let bits = Buffer::from(nulls.buffer().as_slice());
+        NullBuffer::new(BooleanBuffer::new(bits, nulls.offset(), nulls.len()))
+    });
+    let children = data.child_data().iter().map(own_data).collect::<Result<Vec<_>, _>>()?;
+    ArrayData::builder(data.data_type().clone())
+        .len(data.len())
+        .offset(data.offset())
+        .buffers(data.buffers().iter().map(|b| Buffer::from(b.as_slice())).collect())
+        .child_data(children)
+        .nulls(nulls)
+        .align_buffers(true)
+        .build()
+}
+
+#[cfg(test)]
+mod tests;

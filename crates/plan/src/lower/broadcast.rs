@@ -1,0 +1,333 @@
+//! Joins of which one side goes to every worker (W1, W2).
+//!
+//! Rows of equal keys meet where their key leads them. A join without an equality of keys, of
+//! windows or of rows near each other, has none; so one side goes to every worker, and the rows of
+//! the other stay or are spread over them: each pair meets once, on the worker of the other side's
+//! row. With keys that is done where it moves far less: of a small side and a large one.
+//!
+//! That side must not be one of which the join asks whether a row has *no* partner: no worker would
+//! know. The hint `/*+ BROADCAST(t) */` asks for a side, with equal keys or without;
+//! `SET millstream.exchange = 'shuffle'`, or `'uppar'`, has rows meet by their keys, and all rows
+//! of a window on one worker where there are none.
+
+use dataflow::job::{Exchange, Lead};
+use dataflow::keyed::JoinKind;
+use dataflow::known::Known;
+use dataflow::placement::Placements;
+
+use crate::Workers;
+use crate::lower::join::Meeting;
+use crate::lower::relation::{Relation, Stop};
+use crate::lower::weave::Weaver;
+use crate::text::diagnostics::Diagnostic;
+use crate::text::settings::ExchangeChoice;
+use crate::text::units::human;
+
+/// How many times less a broadcast must move than rows led by their keys. Filters are counted as if
+/// all rows passed, so that numbers near each other say nothing.
+const LESS: u64 = 2;
+
+/// How the rows of a join meet.
+pub(crate) enum Meet {
+    /// By their keys; with what there is to say of that, for EXPLAIN.
+    ByKey(String),
+    /// A side goes to every worker.
+    Broadcast {
+        /// Where the rows of each side go.
+        leads: [Lead; 2],
+        /// For EXPLAIN.
+        text: String,
+    },
+}
+
+/// The sides that can go to every worker, and why no other can.
+#[derive(Clone, Copy)]
+pub(crate) struct May {
+    sides: &'static [usize],
+    why: &'static str,
+}
+
+/// What is known of a side.
+struct Side<'a> {
+    name: &'a str,
+    /// At most, where that is known.
+    bytes: Option<u64>,
+    ends: bool,
+    /// Whether every worker has some of its rows.
+    spread: bool,
+}
+
+impl Weaver<'_> {
+    /// How the rows of a join meet.
+    ///
+    /// # Errors
+    /// When a hint asks for a side that cannot go to every worker.
+    pub(crate) fn meet(&self, meeting: &Meeting) -> Result<Meet, Stop> {
+        let asked = self.asked_for(meeting)?;
+        let (workers, settings) = (self.lowering.workers, self.lowering.settings);
+        let by_key = || Ok(Meet::ByKey(String::new()));
+        let fixed =
+            matches!(settings.exchange, ExchangeChoice::Fixed(Exchange::Shuffle | Exchange::UpPar));
+        let [left, right] = &meeting.sides;
+        let keys: [&[usize]; 2] = [&left.0.keys, &right.0.keys];
+        let keyless = keys[0].is_empty();
+        let is_open = || !fixed && !meeting.may.sides.is_empty();
+        if workers.total() == 1 || asked.is_none() && !is_open() {
+            return by_key();
+        }
+        let together = || Placements::of(&self.operators).fits(&meeting.edges, &keys).is_some();
+        if asked.is_none() && !keyless && together() {
+            return by_key();
+        }
+        let given = Known::of(&self.operators, workers.total());
+        let rows: Vec<Known> =
+            meeting.edges.iter().map(|edges| Known::along(edges, &given)).collect();
+        let known = rows.iter().zip(&meeting.sides).zip(&meeting.names);
+        let known: Vec<Side<'_>> = known
+            .map(|((rows, (_, schema)), name)| Side {
+                name,
+                bytes: rows.bytes(schema),
+                ends: rows.ends,
+                spread: rows.spread,
+            })
+            .collect();
+        let Ok(known) = <[Side<'_>; 2]>::try_from(known) else { return by_key() };
+        let (side, why) = match asked {
+            Some(side) => (side, "the query has the hint BROADCAST".to_owned()),
+            None if keyless => of_any(meeting.may.sides, &known, workers),
+            None => {
+                let table_bytes = settings.table_bytes as u64;
+                match of_small(meeting.may.sides, &known, workers, table_bytes) {
+                    Ok(chosen) => chosen,
+                    Err(text) => return Ok(Meet::ByKey(text)),
+                }
+            }
+        };
+        let other = &known[1 - side];
+        let (lead, goes) = match other.spread {
+            true => (Lead::Here, "stay where they are"),
+            false => (Lead::InTurn, "go to one worker in turn"),
+        };
+        let mut leads = [lead; 2];
+        leads[side] = Lead::ToAll;
+        let text = format!(
+            "broadcast: rows of '{}' go to every worker, once to each process, and those of '{}' \
+             {goes}; {why}",
+            known[side].name, other.name
+        );
+        Ok(Meet::Broadcast { leads, text })
+    }
+
+    /// The side for which a hint asks.
+    fn asked_for(&self, meeting: &Meeting) -> Result<Option<usize>, Stop> {
+        for (side, name) in meeting.names.iter().enumerate() {
+            let Some(hint) = self.lowering.hints.of_side(name) else { continue };
+            hint.heed();
+            if meeting.may.sides.contains(&side) {
+                return Ok(Some(side));
+            }
+            let message = format!("'{}' cannot go to every worker in this join", hint.name);
+            let help = match meeting.may.sides {
+                [] => "leave the hint out".to_owned(),
+                [other, ..] => format!(
+                    "broadcast the other side, BROADCAST({}), or leave the hint out",
+                    meeting.names[*other]
+                ),
+            };
+            let error = Diagnostic::at(hint.place, message).detail(meeting.may.why).hint(help);
+            return Err(Stop::Failed(Some(error)));
+        }
+        Ok(None)
+    }
+
+    /// Heeds a hint for a table that every node has whole.
+    pub(crate) fn is_everywhere(&self, table: &Relation, side: usize) {
+        if let Some(hint) = self.lowering.hints.of_side(&name(table, side)) {
+            hint.heed();
+        }
+    }
+}
+
+impl Side<'_> {
+    /// Bytes that move when rows of this side go to every worker: over the network to each other
+    /// process, and into the state of each other worker.
+    fn to_all(&self, other: &Self, workers: Workers) -> Option<u64> {
+        let times = u64::from(workers.nodes - 1) + u64::from(workers.total() - 1);
+        let own = self.bytes?.saturating_mul(times);
+        match other.spread {
+            true => Some(own),
+            false => Some(own.saturating_add(other.moved(workers)?)),
+        }
+    }
+
+    /// Bytes that move when its rows go to one worker each: all but those that are there.
+    fn moved(&self, workers: Workers) -> Option<u64> {
+        let total = u64::from(workers.total());
+        Some((u128::from(self.bytes?) * u128::from(total - 1) / u128::from(total)) as u64)
+    }
+}
+
+/// The side of a join without keys that goes to every worker, and why: there is no other way.
+fn of_any(may: &[usize], sides: &[Side<'_>; 2], workers: Workers) -> (usize, String) {
+    let size = |side: usize| sides[side].bytes;
+    let [first, others @ ..] = may else { return (1, String::new()) };
+    if others.is_empty() {
+        let why = "the join asks whether rows of the other side have a partner";
+        return (*first, why.into());
+    }
+    let moves = |side: usize| sides[side].to_all(&sides[1 - side], workers);
+    match (moves(0), moves(1)) {
+        (Some(left), Some(right)) => {
+            let (side, less, more) = if left < right { (0, left, right) } else { (1, right, left) };
+            let (of, less, more) = (sides[1 - side].name, human(less), human(more));
+            (side, format!("that moves {less} at most, '{of}' would move {more}"))
+        }
+        // What ends is mostly smaller.
+        _ if sides[0].ends && !sides[1].ends => (0, "it ends, and the other side does not".into()),
+        _ if sides[1].ends && !sides[0].ends => (1, "it ends, and the other side does not".into()),
+        _ => {
+            let unknown = match (size(0), size(1)) {
+                (None, None) => "nothing is known of sizes".to_owned(),
+                (None, _) => format!("nothing is known of the size of '{}'", sides[0].name),
+                _ => format!("nothing is known of the size of '{}'", sides[1].name),
+            };
+            (1, format!("it stands on the right, and {unknown}"))
+        }
+    }
+}
+
+/// The side of a join with keys that is so small that it had better go to every worker, and why;
+/// what is to be said where there is none.
+fn of_small(
+    may: &[usize],
+    sides: &[Side<'_>; 2],
+    workers: Workers,
+    bytes_max: u64,
+) -> Result<(usize, String), String> {
+    let by_key = match (sides[0].moved(workers), sides[1].moved(workers)) {
+        (Some(left), Some(right)) => Some(left.saturating_add(right)),
+        _ => None,
+    };
+    // A side that never ends moves more than any that does, if it need not move to meet it.
+    let endless = |side: usize| !sides[side].ends && sides[side].spread;
+    let fits = |side: &usize| sides[*side].bytes.is_some_and(|bytes| bytes <= bytes_max);
+    let mut nearest = None;
+    for &side in may.iter().filter(|side| fits(side)) {
+        let (own, other) = (&sides[side], &sides[1 - side]);
+        if endless(1 - side) {
+            let bytes = human(own.bytes.unwrap_or(0));
+            return Ok((side, format!("it has {bytes} at most, and the other side never ends")));
+        }
+        let Some((to_all, by_key)) = own.to_all(other, workers).zip(by_key) else { continue };
+        if to_all.saturating_mul(LESS) <= by_key {
+            let (to_all, by_key) = (human(to_all), human(by_key));
+            return Ok((side, format!("that moves {to_all} at most, by key {by_key} would move")));
+        }
+        if nearest.as_ref().is_none_or(|(least, _)| to_all < *least) {
+            nearest = Some((to_all, own.name));
+        }
+    }
+    Err(match nearest.zip(by_key) {
+        Some(((to_all, name), by_key)) => format!(
+            "; that moves {} at most, a broadcast of '{name}' {}",
+            human(by_key),
+            human(to_all)
+        ),
+        None => String::new(),
+    })
+}
+
+impl May {
+    /// Those of a join of some kind.
+    pub(crate) fn of(kind: JoinKind) -> Self {
+        let sides: &[usize] = match kind {
+            JoinKind::Inner => &[0, 1],
+            JoinKind::Left | JoinKind::LeftSemi | JoinKind::LeftAnti => &[1],
+            JoinKind::Right | JoinKind::RightSemi | JoinKind::RightAnti => &[0],
+            JoinKind::Full => &[],
+        };
+        let why = "the join gives out its rows without a partner, and no worker would know";
+        Self { sides, why }
+    }
+
+    /// The versions that rows of the left side meet.
+    pub(crate) fn versions() -> Self {
+        let why = "a row meets the latest of all versions of its key, and no worker would have all";
+        Self { sides: &[1], why }
+    }
+}
+
+/// What a side is called in the query.
+pub(crate) fn name(relation: &Relation, side: usize) -> String {
+    let called = relation.outputs.iter().find_map(|(column, _)| column.relation.as_ref());
+    match called {
+        Some(name) => name.table().to_owned(),
+        None => ["left", "right"][side].to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORKERS: Workers = Workers { nodes: 2, per_node: 2 };
+
+    fn side(name: &str, bytes: impl Into<Option<u64>>) -> Side<'_> {
+        let bytes = bytes.into();
+        Side { name, ends: bytes.is_some(), bytes, spread: true }
+    }
+
+    #[test]
+    fn a_side_is_broadcast_when_that_moves_half_as_much_as_the_keys() {
+        // By key three quarters of both move; a broadcast goes over the network once, and into the
+        // state of three other workers.
+        let chosen = |left: u64, right: u64, most: u64| {
+            of_small(&[0, 1], &[side("l", left), side("r", right)], WORKERS, most)
+        };
+        let small = |right: u64| chosen(1_000, right, u64::MAX).map(|(side, _)| side);
+        assert_eq!(
+            small(9_666),
+            Err("; that moves 7.8 KiB at most, a broadcast of 'l' 3.9 KiB".into())
+        );
+        assert_eq!(small(9_667), Ok(0));
+        assert_eq!(
+            chosen(9_667, 1_000, 1_000),
+            Ok((1, "that moves 3.9 KiB at most, by key 7.8 KiB would move".into()))
+        );
+        assert_eq!(chosen(9_667, 1_000, 999), Err(String::new()), "too large to be everywhere");
+        let [l, r] = [side("l", 9_667), side("r", 1_000)];
+        assert!(of_small(&[0], &[l, r], WORKERS, u64::MAX).is_err(), "the right one may not");
+        let one_flow = Side { spread: false, ..side("l", 9_667) };
+        let of = of_small(&[1], &[one_flow, side("r", 1_000)], WORKERS, u64::MAX);
+        assert!(of.is_err(), "the rows of the other side move too");
+    }
+
+    #[test]
+    fn what_ends_and_is_small_meets_what_never_ends_where_that_is() {
+        let of = |left, right| of_small(&[0, 1], &[left, right], WORKERS, 4 << 20);
+        assert_eq!(
+            of(side("l", None), side("r", 1 << 20)),
+            Ok((1, "it has 1.0 MiB at most, and the other side never ends".into()))
+        );
+        assert_eq!(of(side("l", None), side("r", 5 << 20)), Err(String::new()));
+        assert_eq!(of(side("l", None), side("r", None)), Err(String::new()));
+        let one_flow = Side { spread: false, ..side("l", None) };
+        assert_eq!(of(one_flow, side("r", 1 << 20)), Err(String::new()));
+    }
+
+    #[test]
+    fn without_keys_the_smaller_side_goes() {
+        let of = |left, right| of_any(&[0, 1], &[left, right], WORKERS);
+        assert_eq!(
+            of(side("l", 1 << 20), side("r", 2 << 20)),
+            (0, "that moves 4.0 MiB at most, 'r' would move 8.0 MiB".into())
+        );
+        assert_eq!(of(side("l", 2), side("r", 2)).0, 1);
+        // Rows that one worker reads move when they meet the others: then it may as well be they.
+        let one_flow = Side { spread: false, ..side("l", 3 << 20) };
+        assert_eq!(of(one_flow, side("r", 2 << 20)).0, 1);
+        assert_eq!(of(side("l", 2), side("r", None)).1, "it ends, and the other side does not");
+        assert_eq!(of(side("l", None), side("r", 2)).0, 1);
+        assert_eq!(of_any(&[0], &[side("l", 2), side("r", 1)], WORKERS).0, 0);
+    }
+}

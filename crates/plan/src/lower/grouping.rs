@@ -1,0 +1,364 @@
+//! `GROUP BY`: rows that are brought together by keys and, mostly, a window.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use dataflow::cost::{Costs, Decision, Grouped, decide};
+use dataflow::job::{Aggregation, Edge, Exchange, OperatorKind, Window};
+use dataflow::known::Known;
+use dataflow::placement::Placements;
+use datafusion::logical_expr::{self as logical, Expr};
+use state::{GroupBy, StateOptions, Windows};
+
+use crate::explain::{Section, modes, plain, window_text};
+use crate::expr::emit_kind;
+use crate::expr::own::own;
+use crate::logical::windows::{Bound, WindowCall, windows_of};
+use crate::lower::aggregates::{self, AggregateCall};
+use crate::lower::early;
+use crate::lower::relation::{Bounds, Relation, Stop, check_key};
+use crate::lower::session;
+use crate::lower::several::groups_several;
+use crate::lower::weave::{Wanted, Weaver};
+use crate::text::diagnostics::Diagnostic;
+use crate::text::refusal::Refusal;
+use crate::text::types::sql_name;
+
+impl Weaver<'_> {
+    /// The groups of rows.
+    pub(crate) fn aggregate(&mut self, aggregate: &logical::Aggregate) -> Result<Relation, Stop> {
+        let emit = self.emit.take();
+        let relation = self.relation(&aggregate.input)?;
+        let (mut relation, group_exprs) = self.in_sets(relation, aggregate)?;
+        let groups = relation.rewrite_all(&group_exprs)?;
+        let calls = relation.rewrite_all(&aggregate.aggr_expr)?;
+        if !session::groups_sessions(&relation, &groups, &calls)
+            || !groups_several(&relation, &groups, &calls)
+        {
+            relation = self.settled(relation)?;
+        }
+        let having = session::take_filters(&mut relation);
+        let before = relation.names.clone();
+        let groups = relation.rewrite_all(&group_exprs)?;
+        let calls = relation.rewrite_all(&aggregate.aggr_expr)?;
+        let grouping = Grouping::of(&relation, &groups, &calls, emit.is_some())?;
+        let over =
+            |filter| session::over_groups(filter, &grouping.window, &groups, &grouping.outputs);
+        let having = having.into_iter().map(over).collect::<Result<Vec<_>, _>>()?;
+        let window = self.window(&relation, &grouping, aggregate.aggr_expr.is_empty())?;
+        if let Some(emit) = &emit {
+            self.can_emit(emit, &relation, &grouping.window)?;
+        }
+
+        let mut wanted = Wanted::default();
+        let keys: Vec<usize> = grouping.keys.iter().map(|key| wanted.index(key)).collect();
+        let args = grouping.calls.iter().map(|call| &call.args);
+        let args: Vec<Vec<usize>> =
+            args.map(|args| args.iter().map(|arg| wanted.index(arg)).collect()).collect();
+        let time = window.as_ref().map(|(time, _)| wanted.index(time));
+        let closed = self.close(&relation, &wanted.0, window.as_ref().map(|(time, _)| time))?;
+        let place = |at: usize| closed.places[at];
+        let keys: Vec<usize> = keys.into_iter().map(place).collect();
+        let args = args.into_iter().map(|args| args.into_iter().map(place).collect()).collect();
+        let window = match (window, time.map(place)) {
+            (Some((_, kind)), Some(column)) => Some(kind.over(column, &closed.schema)?),
+            _ => None,
+        };
+        grouping.show(&mut self.section, &closed.schema, &keys);
+        let edges = vec![closed.edges];
+        let together = Placements::of(&self.operators).fits(&edges, &[keys.as_slice()]).is_some();
+        let emitted = emit.as_ref().map(|emit| emit.shown());
+        let early_ns = emit.map(|emit| emit.every_ns);
+        let schema = grouping.given_out(&keys, &closed.schema, window.as_ref(), early_ns.is_some());
+        let mut spec = Aggregation {
+            group_by: Arc::new(self.group_by(&grouping, &keys, &closed.schema)),
+            input_schema: closed.schema,
+            keys,
+            args,
+            window,
+            exchange: Exchange::Merge,
+            early_ns,
+            schema: schema.clone(),
+        };
+        if let Some(mode) = modes::text(&spec.group_by) {
+            self.section.text("key mode", mode);
+        }
+        let (exchange, why) = self.lowering.exchange(together, || self.costs(&spec, &edges[0]))?;
+        spec.exchange = exchange;
+        self.section.text("exchange", format!("{exchange}: {why}"));
+        if let Some(emitted) = emitted {
+            self.section.text("emit", emitted);
+        }
+        let kind = OperatorKind::Aggregate(Box::new(spec));
+        let operator = self.add("aggregate".into(), edges, kind);
+        let columns = aggregate.schema.columns();
+        let mut relation =
+            Relation::of_operator(operator, schema, columns, grouping.output_exprs())?;
+        relation.filters = having;
+        relation.names = grouping.names(&before);
+        grouping.told(&mut relation);
+        Ok(relation)
+    }
+
+    /// What a grouping of the rows of some edges costs, if enough is known of them.
+    fn costs(&self, spec: &Aggregation, edges: &[Edge]) -> Option<Decision> {
+        let (workers, settings) = (self.lowering.workers, &self.lowering.settings.job);
+        let rows = Known::along(edges, &Known::of(&self.operators, workers.total()));
+        let workers = (workers.total(), workers.per_node);
+        let grouped = Grouped::of(spec, &rows, workers, settings.epoch)?;
+        Some(decide(Exchange::Merge, &grouped, &Costs::default(), settings.state_bytes_max))
+    }
+
+    /// What is kept of rows with `keys` among the columns of `before`.
+    fn group_by(&self, grouping: &Grouping, keys: &[usize], before: &Schema) -> GroupBy {
+        let settings = &self.lowering.settings;
+        let (budget_bytes, key_mode) = (settings.job.state_bytes_max, settings.key_mode);
+        GroupBy {
+            keys: keys.iter().map(|&key| before.field(key).data_type().clone()).collect(),
+            aggregates: grouping.calls.iter().map(|call| call.aggregate.clone()).collect(),
+            options: StateOptions { budget_bytes, key_mode, ..StateOptions::default() },
+        }
+    }
+
+    /// The window of a grouping, with the expression that it is over.
+    fn window(
+        &self,
+        relation: &Relation,
+        grouping: &Grouping,
+        distinct: bool,
+    ) -> Result<Option<(Expr, WindowKind)>, Stop> {
+        match &grouping.window {
+            None if self.bounded => Ok(None),
+            None => Err(for_ever(distinct).into()),
+            Some(GroupWindow::Attached(bounds)) => {
+                Ok(Some((bounds.time.clone(), WindowKind::Attached)))
+            }
+            Some(GroupWindow::Call(call)) => {
+                if !self.bounded && !relation.tells(&call.time) {
+                    return Err(self.lowering.no_watermark(relation, call).into());
+                }
+                self.few_windows(call)?;
+                Ok(Some((call.time.clone(), WindowKind::Call(call.clone()))))
+            }
+        }
+    }
+}
+
+/// What kind of window rows are grouped by.
+enum WindowKind {
+    /// Of the rows' own time.
+    Call(WindowCall),
+    /// The window that each row belongs to already.
+    Attached,
+}
+
+impl WindowKind {
+    /// The window over column `column` of `schema`.
+    fn over(&self, column: usize, schema: &Schema) -> Result<Window, Option<Diagnostic>> {
+        let time_type = schema.field(column).data_type().clone();
+        let unit = match &time_type {
+            DataType::Timestamp(unit, _) => *unit,
+            _ => TimeUnit::Nanosecond,
+        };
+        // A window's own check has refused sizes that are no whole number of ticks, and the parser
+        // those below one. Rows of one window have the same time: one tick is all that they need.
+        let (windows, attached) = match self {
+            WindowKind::Call(call) => (windows_of(call.shape, call.lengths, unit), false),
+            WindowKind::Attached => (Windows::tumbling(1, 0), true),
+        };
+        Ok(Window { column, time_type, windows: windows.ok_or(None)?, attached })
+    }
+}
+
+/// Rows brought together.
+pub(crate) struct Grouping {
+    pub(crate) window: Option<GroupWindow>,
+    /// Over the base's columns.
+    pub(crate) keys: Vec<Expr>,
+    pub(crate) calls: Vec<AggregateCall>,
+    /// By group expression the column that it has become.
+    outputs: Vec<String>,
+    /// The same by aggregate.
+    told: Vec<String>,
+}
+
+/// The window that rows are grouped by.
+pub(crate) enum GroupWindow {
+    /// A window of the rows' time.
+    Call(WindowCall),
+    /// The windows that rows belong to already.
+    Attached(Bounds),
+}
+
+/// The name of a key among the columns that a grouping gives out.
+pub(crate) fn key_name(key: usize) -> String {
+    format!("key_{key}")
+}
+
+/// The name of an aggregate among the columns that a grouping gives out.
+pub(crate) fn aggregate_name(aggregate: usize) -> String {
+    format!("aggregate_{aggregate}")
+}
+
+impl Grouping {
+    fn of(
+        relation: &Relation,
+        groups: &[Expr],
+        calls: &[Expr],
+        early: bool,
+    ) -> Result<Self, Refusal> {
+        let (keys, outputs) = (vec![], vec![]);
+        let mut grouping = Self { window: None, keys, calls: vec![], outputs, told: vec![] };
+        for call in calls {
+            let kind = emit_kind::is_kind(call);
+            grouping.told.push(match kind {
+                true if !early => return Err(early::kind_unknown()),
+                true => emit_kind::COLUMN.into(),
+                false => aggregate_name(grouping.calls.len()),
+            });
+            if !kind {
+                grouping.calls.push(aggregates::lower(call, &relation.scan)?);
+            }
+        }
+        let two = || Refusal::new(&["GROUP"], "rows are grouped by two different windows");
+        for group in groups {
+            grouping.outputs.push(match WindowCall::of(group) {
+                Some(call) => {
+                    let bound = call.bound.column().to_string();
+                    match &grouping.window {
+                        None => grouping.window = Some(GroupWindow::Call(call)),
+                        Some(GroupWindow::Call(known)) if known.same_window(&call) => {}
+                        Some(_) => return Err(two()),
+                    }
+                    bound
+                }
+                None => {
+                    check_key(group, &relation.scan)?;
+                    grouping.keys.push(group.clone());
+                    key_name(grouping.keys.len() - 1)
+                }
+            });
+        }
+        if grouping.keys.is_empty() && grouping.calls.is_empty() {
+            // A group without a value would not be kept.
+            grouping.calls.push(AggregateCall {
+                text: "count(*)".into(),
+                aggregate: state::aggregates::count(),
+                args: vec![],
+            });
+        }
+        if let Some(bounds) = &relation.window
+            && groups.contains(&bounds.end)
+            && (groups.contains(&bounds.start) || groups.contains(&bounds.time))
+        {
+            match &grouping.window {
+                None => grouping.window = Some(GroupWindow::Attached(bounds.clone())),
+                Some(_) => return Err(two()),
+            }
+        }
+        Ok(grouping)
+    }
+
+    /// The columns that it gives out.
+    fn given_out(
+        &self,
+        keys: &[usize],
+        before: &Schema,
+        window: Option<&Window>,
+        early: bool,
+    ) -> SchemaRef {
+        let keys = keys.iter().enumerate().map(|(at, &key)| {
+            let field = before.field(key);
+            Field::new(key_name(at), field.data_type().clone(), field.is_nullable())
+        });
+        let calls = self.calls.iter().enumerate();
+        let calls = calls
+            .map(|(at, call)| Field::new(aggregate_name(at), call.aggregate.output_type(), true));
+        let bounds = window.into_iter().flat_map(|window| {
+            let field = |bound: Bound| Field::new(bound.column(), window.time_type.clone(), true);
+            Bound::ALL.into_iter().map(field)
+        });
+        let kind = early.then(emit_kind::kind_field);
+        Arc::new(Schema::new(keys.chain(calls).chain(bounds).chain(kind).collect::<Vec<_>>()))
+    }
+
+    /// What the plan's columns are of those: the group expressions and the aggregates.
+    fn output_exprs(&self) -> Vec<Expr> {
+        self.outputs.iter().chain(&self.told).map(|name| own(name)).collect()
+    }
+
+    /// What the columns that it gives out are.
+    fn names(&self, before: &[(String, String)]) -> Vec<(String, String)> {
+        let keys = self.keys.iter().map(|key| key.human_display().to_string());
+        let keys = keys.enumerate().map(|(at, text)| (key_name(at), text));
+        let calls = self.calls.iter().map(|call| call.text.clone());
+        let calls = calls.enumerate().map(|(at, text)| (aggregate_name(at), text));
+        keys.chain(calls).map(|(name, text)| (name, plain(&text, before))).collect()
+    }
+
+    /// Says in EXPLAIN what is grouped and by what.
+    fn show(&self, section: &mut Section, before: &Schema, keys: &[usize]) {
+        if let Some(GroupWindow::Attached(bounds)) = &self.window {
+            let text = format!("of the rows, until {}", bounds.end.human_display());
+            section.text("window", text);
+        }
+        if let Some(GroupWindow::Call(window)) = &self.window {
+            section.text("window", window_text(window));
+        }
+        let keys: Vec<String> = keys
+            .iter()
+            .map(|&key| before.field(key))
+            .map(|field| format!("{} {}", field.name(), sql_name(field.data_type())))
+            .collect();
+        section.text("keys", if keys.is_empty() { "none".into() } else { keys.join(", ") });
+        let aggregates: Vec<String> = self
+            .calls
+            .iter()
+            .map(|call| format!("{} {}", call.text, sql_name(&call.aggregate.output_type())))
+            .collect();
+        if !aggregates.is_empty() {
+            section.text("aggregates", aggregates.join(", "));
+        }
+    }
+
+    /// Writes down which columns of what a grouping gives out tell time, if it has a window.
+    fn told(&self, relation: &mut Relation) {
+        let given = |bound: Bound| own(bound.column());
+        let (times, bounds) = match &self.window {
+            Some(GroupWindow::Attached(of)) => {
+                let key = |bound: &Expr| {
+                    let at = self.keys.iter().position(|key| key == bound)?;
+                    Some(own(&key_name(at)))
+                };
+                // The time of an attached window is the start of its one tick.
+                let time = given(Bound::Start);
+                let end = key(&of.end);
+                let start = key(&of.start).or_else(|| end.clone());
+                let of = |(start, end)| Bounds { start, end, time: time.clone(), grid: of.grid };
+                let bounds = start.zip(end).map(of);
+                (vec![time], bounds)
+            }
+            Some(GroupWindow::Call(call)) => {
+                let (start, end, time) =
+                    (given(Bound::Start), given(Bound::End), given(Bound::Time));
+                // No window that ends before the watermark comes any more.
+                let times = vec![time.clone(), end.clone()];
+                (times, Some(Bounds { start, end, time, grid: call.grid() }))
+            }
+            None => return,
+        };
+        (relation.times, relation.window) = (times, bounds);
+    }
+}
+
+/// Why a grouping without a window is refused.
+pub(crate) fn for_ever(distinct: bool) -> Refusal {
+    let words: &[&str] = match distinct {
+        true => &["DISTINCT", "GROUP"],
+        false => &["GROUP", "count", "sum", "avg", "min", "max"],
+    };
+    Refusal::new(words, "rows that never end cannot be grouped without a window").hint(
+        "add a window: FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR) … \
+         GROUP BY window_start, window_end",
+    )
+}

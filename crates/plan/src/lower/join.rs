@@ -1,0 +1,453 @@
+//! Joins that stream, and what they have in common.
+//!
+//! - Of the rows of each window (S7), here: both sides carry windows, and the join asks for equal
+//!   `window_start` and `window_end` beside other keys, so that its state is bounded by the windows
+//!   that are open.
+//! - Of rows whose times are near each other ([`crate::lower::between`]): its state is bounded by
+//!   the time that they may be apart.
+//! - Of rows with the version of a table at their time ([`crate::logical::as_of`]): its state is a
+//!   version of each key.
+//! - With a table that ends and is small ([`crate::lower::lookup`]): its state is the table.
+//!
+//! Other joins over input that never ends would have to remember every row, and are refused.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use dataflow::job::{Edge, Exchange, Keyed, KeyedInput, KeyedOperator, Lead, OperatorKind, Step};
+use dataflow::keyed::{JoinKind, JoinSide, WindowJoin};
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{Column, JoinType, NullEquality};
+use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::{self as logical, Expr};
+
+use crate::expr::own::own;
+use crate::logical::as_of::is_asked;
+use crate::logical::windows::{Bound, Lengths, Shape, WindowCall};
+use crate::lower::broadcast::{May, Meet, name};
+use crate::lower::relation::{Bounds, Relation, Stop, check_key};
+use crate::lower::step;
+use crate::lower::weave::{Closed, Wanted, Weaver};
+use crate::text::interval::tick_ns;
+use crate::text::refusal::Refusal;
+
+/// What must be equal in a join: over the columns of the left base, and of the right one.
+pub(crate) type On = Vec<(Expr, Expr)>;
+
+/// What both sides of a join of windows must have equal.
+struct Conditions {
+    keys: On,
+    /// The end of the window, left and right.
+    ends: (Expr, Expr),
+}
+
+impl Weaver<'_> {
+    /// A join.
+    pub(crate) fn join(&mut self, join: &logical::Join) -> Result<Relation, Stop> {
+        let kind = kind_of(join)?;
+        let filter = join.filter.as_ref();
+        let mut sides = vec![];
+        for input in [&join.left, &join.right] {
+            let relation = self.relation(input)?;
+            sides.push(match relation.several {
+                Some(_) => relation,
+                None => self.settled(relation)?,
+            });
+        }
+        let [mut left, mut right] =
+            <[Relation; 2]>::try_from(sides).map_err(|_| Stop::Failed(None))?;
+        let mut on = conditions_of(join, &left, &right)?;
+        if left.several.is_some() || right.several.is_some() {
+            let both = [left, right];
+            if let Some(sides) = self.joins_whole(kind, &both, &on, filter)? {
+                return self.widened(sides, both, on, filter);
+            }
+            [left, right] = both;
+            (left, right) = (self.settled(left)?, self.settled(right)?);
+            on = conditions_of(join, &left, &right)?;
+        }
+        if let Some(filter) = filter.filter(|filter| is_asked(filter)) {
+            return self.versioned(kind, [left, right], on, filter);
+        }
+        if let Some(conditions) = conditions(&left, &right, &on) {
+            return self.windows(kind, [left, right], conditions, filter);
+        }
+        let between = self.between(&left, &right, &on, filter);
+        match (between, self.table_side(&left, &right, kind)?) {
+            (Err(Stop::Failed(error)), _) => Err(Stop::Failed(error)),
+            (Ok(Some(between)), _) => self.nearby(kind, [left, right], on, between),
+            (_, Some(sides)) => self.widened(sides, [left, right], on, filter),
+            (Err(refused), None) => Err(refused),
+            (Ok(None), None) => Err(self.endless(&left, &right, kind)?.into()),
+        }
+    }
+
+    /// Why a join would have to remember every row.
+    fn endless(&self, left: &Relation, right: &Relation, kind: JoinKind) -> Result<Refusal, Stop> {
+        let words = ["JOIN", "IN", "EXISTS"];
+        let refusal = Refusal::new(&words, "a join would have to remember every row");
+        let other = match kind {
+            JoinKind::Left | JoinKind::LeftSemi | JoinKind::LeftAnti => JoinKind::Right,
+            _ => JoinKind::Left,
+        };
+        Ok(match self.table_side(left, right, other)? {
+            Some(_) if !self.bounded => {
+                let reason = "which rows of a table have no partner is known only at the end of \
+                              the stream";
+                Refusal::new(&words, reason)
+                    .hint("keep the rows of the stream instead: FROM stream LEFT JOIN table ON …")
+            }
+            _ => refusal.hint(
+                "join windows: … ON l.window_start = r.window_start AND \
+                 l.window_end = r.window_end AND …; or rows near each other: … AND l.ts BETWEEN \
+                 r.ts - INTERVAL '1' HOUR AND r.ts + INTERVAL '1' HOUR; or a table that ends",
+            ),
+        })
+    }
+
+    /// A join of windows.
+    fn windows(
+        &mut self,
+        kind: JoinKind,
+        relations: [Relation; 2],
+        Conditions { keys, ends }: Conditions,
+        filter: Option<&Expr>,
+    ) -> Result<Relation, Stop> {
+        let (left, right) = ends;
+        let call = left.clone();
+        let times =
+            [self.window_time(&relations[0], &left)?, self.window_time(&relations[1], &right)?];
+        let [left_time, right_time] = times;
+        let at = [(left, left_time), (right, right_time)];
+        let meeting = self.meeting(kind, &relations, keys, at, filter)?;
+        let side = |(places, schema): &(Places, SchemaRef)| JoinSide {
+            schema: schema.clone(),
+            keys: places.keys.clone(),
+            window_end: places.at,
+        };
+        let Meeting { sides: [left, right], on, schema, both, columns, .. } = &meeting;
+        let operator = WindowJoin {
+            sides: [side(left), side(right)],
+            kind,
+            on: on.clone(),
+            schema: schema.clone(),
+            both: both.clone(),
+        };
+        // Rows that are given out without a partner have no time on the other side.
+        let window = match kind {
+            JoinKind::Full => None,
+            JoinKind::Right | JoinKind::RightSemi | JoinKind::RightAnti => {
+                bounds_behind(&relations[1], &columns[1])
+            }
+            _ => bounds_behind(&relations[0], &columns[0]),
+        };
+        let granularity = granularity(&call, &left.1, left.0.at);
+        self.section.text("join", operator.describe());
+        let mut relation = self.met(meeting, Arc::new(operator), granularity, 0)?;
+        relation.times = window.iter().map(|window| window.time.clone()).collect();
+        relation.window = window;
+        Ok(relation)
+    }
+
+    /// Ends both sides of a join that remembers rows: their columns and keys arrive, and `at`, by
+    /// which they are forgotten, with the time of which watermarks speak.
+    pub(crate) fn meeting(
+        &mut self,
+        kind: JoinKind,
+        relations: &[Relation; 2],
+        keys: On,
+        at: [(Expr, Option<Expr>); 2],
+        filter: Option<&Expr>,
+    ) -> Result<Meeting, Stop> {
+        let [left, right] = relations;
+        for (l, r) in &keys {
+            check_key(l, &left.scan)?;
+            check_key(r, &right.scan)?;
+        }
+        let (left_keys, right_keys): (Vec<_>, Vec<_>) = keys.into_iter().unzip();
+        let [left_time, right_time] = at;
+        let (left_at, left_side) = self.arriving(left, &left_keys, left_time)?;
+        let (right_at, right_side) = self.arriving(right, &right_keys, right_time)?;
+
+        let both = both_of(&left_side.schema, &right_side.schema);
+        let first = left_side.schema.fields().len();
+        let schema: SchemaRef = match kind {
+            JoinKind::LeftSemi | JoinKind::LeftAnti => part(&both, 0, first),
+            JoinKind::RightSemi | JoinKind::RightAnti => part(&both, first, both.fields().len()),
+            _ => both.clone(),
+        };
+        let columns = [left_at.columns(left, &both, 0), right_at.columns(right, &both, first)];
+        let on = filter.map(|filter| self.condition(filter, &columns.concat(), &both));
+        let on = on.transpose()?.flatten();
+        let edges = vec![left_side.edges, right_side.edges];
+        let sides = [(left_at, left_side.schema), (right_at, right_side.schema)];
+        let names = [name(left, 0), name(right, 1)];
+        let may = May::of(kind);
+        Ok(Meeting { kind, sides, edges, columns, on, schema, both, names, may })
+    }
+
+    /// Adds the operator of a join that remembers rows. `granularity` and `grace` are in ticks.
+    pub(crate) fn met(
+        &mut self,
+        meeting: Meeting,
+        operator: Arc<dyn KeyedOperator>,
+        granularity: i64,
+        grace: i64,
+    ) -> Result<Relation, Stop> {
+        let meet = self.meet(&meeting)?;
+        let Meeting { kind, sides, edges, columns, schema, .. } = meeting;
+        let leads = match meet {
+            Meet::Broadcast { leads, .. } => leads,
+            Meet::ByKey(_) => [Lead::ByKey; 2],
+        };
+        let input = |((places, schema), lead): (&(Places, SchemaRef), Lead)| KeyedInput {
+            schema: schema.clone(),
+            lead,
+            // Rows of one window meet; where there is none, all do.
+            keys: match places.keys.is_empty() && grace == 0 {
+                true => vec![places.at],
+                false => places.keys.clone(),
+            },
+            time: Some(places.at),
+            grace,
+        };
+        let inputs: Vec<KeyedInput> = sides.iter().zip(leads).map(input).collect();
+        let operator = match meet {
+            Meet::Broadcast { text, .. } => {
+                self.section.text("exchange", text);
+                let exchange = Exchange::Shuffle;
+                let spec = Keyed { inputs, exchange, granularity, operator };
+                self.add("join".into(), edges, OperatorKind::Keyed(spec))
+            }
+            Meet::ByKey(more) => {
+                let added = self.keyed("join", edges, inputs, granularity, operator);
+                self.section.add("exchange", &more);
+                added
+            }
+        };
+        let known = columns.concat();
+        let [left, right] = columns;
+        let outputs = match kind {
+            JoinKind::LeftSemi | JoinKind::LeftAnti => left,
+            JoinKind::RightSemi | JoinKind::RightAnti => right,
+            _ => known.clone(),
+        };
+        let (columns, exprs): (Vec<Column>, Vec<Expr>) = outputs.into_iter().unzip();
+        let mut relation = Relation::of_operator(operator, schema, columns, exprs)?;
+        relation.names = names_of(&known);
+        Ok(relation)
+    }
+
+    /// The condition of a join beside its keys, over the columns of both sides.
+    fn condition(
+        &self,
+        filter: &Expr,
+        known: &[(Column, Expr)],
+        both: &SchemaRef,
+    ) -> Result<Option<Arc<dyn Step>>, Stop> {
+        let filter = over(filter, known).map_err(|e| self.report(&e))?;
+        let all: Vec<Expr> = both.fields().iter().map(|field| own(field.name())).collect();
+        step::compile(both, Some(&filter), &all, both.clone()).map_err(|e| self.report(&e))
+    }
+
+    /// The time of which watermarks speak where rows have a window that ends at `end`.
+    pub(crate) fn window_time(
+        &self,
+        relation: &Relation,
+        end: &Expr,
+    ) -> Result<Option<Expr>, Stop> {
+        match WindowCall::of(end) {
+            Some(call) if !self.bounded && !relation.times.contains(&call.time) => {
+                Err(self.lowering.no_watermark(relation, &call).into())
+            }
+            Some(call) => Ok(Some(call.time)),
+            None => Ok(relation.times.first().cloned()),
+        }
+    }
+
+    /// Ends one side: its columns, keys and `at` arrive, with watermarks of `time`.
+    pub(crate) fn arriving(
+        &mut self,
+        relation: &Relation,
+        keys: &[Expr],
+        (at, time): (Expr, Option<Expr>),
+    ) -> Result<(Places, Closed), Stop> {
+        let mut wanted = Wanted::default();
+        let outputs: Vec<usize> =
+            relation.outputs.iter().map(|(_, expr)| wanted.index(expr)).collect();
+        let keys: Vec<usize> = keys.iter().map(|key| wanted.index(key)).collect();
+        let at = wanted.index(&at);
+        let closed = self.close(relation, &wanted.0, time.as_ref())?;
+        let place = |at: usize| closed.places[at];
+        let places = Places {
+            outputs: outputs.into_iter().map(place).collect(),
+            keys: keys.into_iter().map(place).collect(),
+            at: place(at),
+        };
+        Ok((places, closed))
+    }
+}
+
+/// Both sides of a join that remembers rows, ended.
+pub(crate) struct Meeting {
+    kind: JoinKind,
+    pub(crate) sides: [(Places, SchemaRef); 2],
+    pub(crate) edges: Vec<Vec<Edge>>,
+    /// The columns of each side by what they are called in `both`.
+    columns: [Vec<(Column, Expr)>; 2],
+    pub(crate) on: Option<Arc<dyn Step>>,
+    pub(crate) schema: SchemaRef,
+    pub(crate) both: SchemaRef,
+    /// What the sides are called in the query.
+    pub(crate) names: [String; 2],
+    /// The sides that can go to every worker.
+    pub(crate) may: May,
+}
+
+/// Where the columns of a side are among those that arrive.
+pub(crate) struct Places {
+    pub(crate) outputs: Vec<usize>,
+    pub(crate) keys: Vec<usize>,
+    /// When a row is, or its window ends.
+    pub(crate) at: usize,
+}
+
+impl Places {
+    /// The columns of a side by what they are called among `both`, of which they begin at `first`.
+    pub(crate) fn columns(
+        &self,
+        side: &Relation,
+        both: &Schema,
+        first: usize,
+    ) -> Vec<(Column, Expr)> {
+        let columns = side.outputs.iter().zip(&self.outputs);
+        let named = |place: usize| own(both.field(first + place).name());
+        columns.map(|((column, _), &place)| (column.clone(), named(place))).collect()
+    }
+}
+
+/// For EXPLAIN: what columns are.
+pub(crate) fn names_of(columns: &[(Column, Expr)]) -> Vec<(String, String)> {
+    let named = |(column, expr): &(Column, Expr)| match expr {
+        Expr::Column(own) => Some((own.name.clone(), column.name.clone())),
+        _ => None,
+    };
+    columns.iter().filter_map(named).collect()
+}
+
+fn kind_of(join: &logical::Join) -> Result<JoinKind, Refusal> {
+    if join.null_equality == NullEquality::NullEqualsNull {
+        return Err(Refusal::new(&["INTERSECT", "EXCEPT"], "INTERSECT and EXCEPT do not stream"));
+    }
+    if join.null_aware {
+        return Err(Refusal::new(&["IN"], "NOT IN does not stream").hint("write NOT EXISTS"));
+    }
+    Ok(match join.join_type {
+        JoinType::Inner => JoinKind::Inner,
+        JoinType::Left => JoinKind::Left,
+        JoinType::Right => JoinKind::Right,
+        JoinType::Full => JoinKind::Full,
+        JoinType::LeftSemi => JoinKind::LeftSemi,
+        JoinType::LeftAnti => JoinKind::LeftAnti,
+        JoinType::RightSemi => JoinKind::RightSemi,
+        JoinType::RightAnti => JoinKind::RightAnti,
+        JoinType::LeftMark | JoinType::RightMark => {
+            return Err(Refusal::new(&["IN", "EXISTS"], "a subquery in an expression"));
+        }
+    })
+}
+
+/// What must be equal in a join, over the columns of both bases.
+fn conditions_of(join: &logical::Join, left: &Relation, right: &Relation) -> Result<On, Refusal> {
+    join.on.iter().map(|(l, r)| Ok((left.rewrite(l)?, right.rewrite(r)?))).collect()
+}
+
+/// Sorts the bounds of windows out of the equalities of a join; nothing if they do not make windows
+/// equal.
+fn conditions(left: &Relation, right: &Relation, on: &On) -> Option<Conditions> {
+    let (mut keys, mut ends, mut start) = (vec![], None, false);
+    for (l, r) in on {
+        match (bound_of(left, l), bound_of(right, r)) {
+            (Some(Bound::Start), Some(Bound::Start)) => {
+                start = true;
+                let grid = grid_of(left, l);
+                if grid.is_none() || grid != grid_of(right, r) {
+                    keys.push((l.clone(), r.clone()));
+                }
+            }
+            (Some(Bound::End), Some(Bound::End)) => ends = Some((l.clone(), r.clone())),
+            (Some(Bound::Time), Some(Bound::Time)) => {}
+            _ => keys.push((l.clone(), r.clone())),
+        }
+    }
+    ends.filter(|_| start).map(|ends| Conditions { keys, ends })
+}
+
+/// Which bound of its window an expression of a relation is.
+pub(crate) fn bound_of(relation: &Relation, expr: &Expr) -> Option<Bound> {
+    if let Some(call) = WindowCall::of(expr) {
+        return Some(call.bound);
+    }
+    let window = relation.window.as_ref()?;
+    let bounds =
+        [(&window.start, Bound::Start), (&window.end, Bound::End), (&window.time, Bound::Time)];
+    bounds.into_iter().find(|(of, _)| *of == expr).map(|(_, bound)| bound)
+}
+
+/// The grid of the window of which an expression of a relation is a bound.
+pub(crate) fn grid_of(relation: &Relation, expr: &Expr) -> Option<(Shape, Lengths)> {
+    match WindowCall::of(expr) {
+        Some(call) => call.grid(),
+        None => relation.window.as_ref()?.grid,
+    }
+}
+
+/// The columns behind a join that tell the window, if all three are there.
+pub(crate) fn bounds_behind(side: &Relation, columns: &[(Column, Expr)]) -> Option<Bounds> {
+    let at = |bound: Bound| {
+        side.outputs.iter().position(|(_, expr)| bound_of(side, expr) == Some(bound))
+    };
+    let find = |bound: Bound| Some(columns[at(bound)?].1.clone());
+    let (start, end, time) = (find(Bound::Start)?, find(Bound::End)?, find(Bound::Time)?);
+    let grid = grid_of(side, &side.outputs[at(Bound::End)?].1);
+    Some(Bounds { start, end, time, grid })
+}
+
+/// Left and right columns, under names that are all different.
+fn both_of(left: &Schema, right: &Schema) -> SchemaRef {
+    let named = |side: &'static str| {
+        move |(at, field): (usize, &Arc<Field>)| {
+            Field::new(format!("{side}_{at}"), field.data_type().clone(), true)
+        }
+    };
+    let left = left.fields().iter().enumerate().map(named("left"));
+    let right = right.fields().iter().enumerate().map(named("right"));
+    Arc::new(Schema::new(left.chain(right).collect::<Vec<_>>()))
+}
+
+fn part(schema: &Schema, from: usize, to: usize) -> SchemaRef {
+    Arc::new(Schema::new(schema.fields()[from..to].to_vec()))
+}
+
+/// A condition over the columns of a join's inputs, written over what they are called here.
+pub(crate) fn over(filter: &Expr, known: &[(Column, Expr)]) -> DfResult<Expr> {
+    let replaced = filter.clone().transform_up(|node| {
+        Ok(match node {
+            Expr::Column(column) => match known.iter().find(|(known, _)| *known == column) {
+                Some((_, expr)) => Transformed::yes(expr.clone()),
+                None => Transformed::no(Expr::Column(column)),
+            },
+            other => Transformed::no(other),
+        })
+    })?;
+    Ok(replaced.data)
+}
+
+/// How far apart the ends of windows are at least, in ticks.
+pub(crate) fn granularity(end: &Expr, schema: &Schema, column: usize) -> i64 {
+    let DataType::Timestamp(unit, _) = schema.field(column).data_type() else { return 1 };
+    match WindowCall::of(end) {
+        Some(call) if call.lengths.offset_ns == 0 => call.lengths.size_ns / tick_ns(*unit),
+        _ => 1,
+    }
+}

@@ -1,0 +1,107 @@
+//! How long windows and joins wait behind the watermark: `SET millstream.allowed_lateness`, and
+//! `LATENESS => INTERVAL '…'` of a window.
+//!
+//! The watermarks of all tables of a statement are behind by the least lateness; what is asked to
+//! wait longer has the rest on its edges ([`Edge::lateness`]). So where one is said for all, edges
+//! have none. Rows that come from an operator which has waited for them are not late any more.
+
+use arrow::datatypes::DataType;
+use dataflow::job::{Edge, OperatorKind};
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan};
+
+use crate::logical::windows::lateness_of;
+use crate::lower::Lowering;
+use crate::lower::relation::{Relation, Stop};
+use crate::lower::weave::Weaver;
+use crate::text::diagnostics::Diagnostic;
+use crate::text::interval::tick_ns;
+use crate::text::units::span_ns;
+
+impl Lowering<'_> {
+    /// The least lateness of a plan.
+    pub(crate) fn waits_ns(&self, plan: &LogicalPlan) -> i64 {
+        let mut least = self.default_ns();
+        // The closures never fail, so neither do the walks.
+        let _ = plan.apply_with_subqueries(|node| {
+            node.apply_expressions(|expr| {
+                expr.apply(|part| {
+                    least = lateness_of(part).map_or(least, |ns| least.min(ns));
+                    Ok(TreeNodeRecursion::Continue)
+                })
+            })
+        });
+        least
+    }
+
+    /// What SET says.
+    fn default_ns(&self) -> i64 {
+        i64::try_from(self.settings.allowed_lateness_ns).unwrap_or(i64::MAX)
+    }
+}
+
+impl Weaver<'_> {
+    /// Lets watermarks be behind on the edges of rows that come from tables, by what the window
+    /// among `wanted` says beyond what the tables wait.
+    pub(crate) fn wait(
+        &mut self,
+        relation: &Relation,
+        wanted: &[Expr],
+        time: Option<&Expr>,
+        edges: &mut [Edge],
+    ) -> Result<(), Stop> {
+        let asked = written(relation, wanted);
+        let reads: Vec<bool> = edges.iter().map(|edge| self.reads(edge.from)).collect();
+        if asked.is_some() && !reads.contains(&true) {
+            let place = self.lowering.first_of(&["LATENESS"]);
+            let message = "LATENESS is of a window over rows of a table";
+            return Err(Diagnostic::at(place, message)
+                .detail("what comes from another window or join has waited for its rows already")
+                .hint("say it of the window that is next to the table")
+                .into());
+        }
+        let Some(time) = time.filter(|_| edges.iter().any(|edge| edge.timed)) else {
+            return Ok(());
+        };
+        let more = asked.unwrap_or_else(|| self.lowering.default_ns()) - self.waits_ns;
+        let tick = match time.get_type(&relation.scan) {
+            Ok(DataType::Timestamp(unit, _)) => tick_ns(unit),
+            _ => 1,
+        };
+        let ticks = more.unsigned_abs().div_ceil(tick.unsigned_abs());
+        let ticks = i64::try_from(ticks).unwrap_or(i64::MAX);
+        for (edge, _) in edges.iter_mut().zip(reads).filter(|(edge, reads)| edge.timed && *reads) {
+            edge.lateness = ticks;
+        }
+        if ticks > 0 {
+            self.section.text("lateness", format!("{} behind the watermark", span_ns(more)));
+        }
+        Ok(())
+    }
+
+    /// Whether rows of an operator come from a table without having waited.
+    fn reads(&self, operator: usize) -> bool {
+        let Some(operator) = self.operators.get(operator) else { return false };
+        match &operator.kind {
+            OperatorKind::Source(_) => true,
+            OperatorKind::Lookup(_) => {
+                operator.inputs.iter().flatten().all(|edge| self.reads(edge.from))
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The lateness that is written for the window of rows.
+fn written(relation: &Relation, wanted: &[Expr]) -> Option<i64> {
+    let mut found = relation.lateness_ns;
+    let outputs = relation.outputs.iter().map(|(_, expr)| expr);
+    for expr in wanted.iter().chain(outputs).chain(&relation.filters) {
+        // The closure never fails, so neither does the walk.
+        let _ = expr.apply(|part| {
+            found = found.or_else(|| lateness_of(part));
+            Ok(TreeNodeRecursion::Continue)
+        });
+    }
+    found
+}

@@ -1,0 +1,204 @@
+//! The first rows of each window: `ROW_NUMBER() OVER (PARTITION BY window_start, window_end …)`.
+//!
+//! The partition names the window, so that rows are remembered until it ends. A filter on the
+//! number behind it (`WHERE rn <= 3`) says how many rows of each key are worth remembering.
+
+use std::sync::Arc;
+
+use arrow::compute::SortOptions;
+use arrow::datatypes::{DataType, Field, Schema};
+use dataflow::job::{KeyedInput, KeyedOperator, Lead, OperatorKind};
+use dataflow::keyed::Ranking;
+use datafusion::common::ScalarValue;
+use datafusion::logical_expr::expr::WindowFunction;
+use datafusion::logical_expr::utils::split_conjunction;
+use datafusion::logical_expr::{self as logical, Expr, Operator};
+
+use crate::explain::plain;
+use crate::expr::own::own;
+use crate::logical::windows::Bound;
+use crate::lower::join::{bound_of, bounds_behind, granularity, grid_of};
+use crate::lower::over::with_window_time;
+use crate::lower::relation::{Relation, Stop, check_key};
+use crate::lower::weave::Weaver;
+use crate::text::refusal::Refusal;
+
+/// The column that numbers rows, and the operator that does.
+#[derive(Clone)]
+pub(crate) struct Rank {
+    column: Expr,
+    operator: usize,
+    ranking: Ranking,
+    /// What the columns are that it is given, for EXPLAIN.
+    pub(crate) arrived: Vec<(String, String)>,
+}
+
+/// What ROW_NUMBER is asked.
+pub(crate) struct Numbered {
+    keys: Vec<Expr>,
+    end: Expr,
+    order: Vec<(Expr, SortOptions)>,
+}
+
+impl Weaver<'_> {
+    /// Rows numbered in their window.
+    pub(crate) fn ranked(
+        &mut self,
+        input: Relation,
+        window: &logical::Window,
+        numbered: Numbered,
+    ) -> Result<Relation, Stop> {
+        let (input, hidden) = with_window_time(input);
+        let Numbered { keys, end, order } = numbered;
+        for key in &keys {
+            check_key(key, &input.scan)?;
+        }
+        let by: Vec<Expr> =
+            keys.iter().chain(order.iter().map(|(expr, _)| expr)).cloned().collect();
+        let time = self.window_time(&input, &end)?;
+        let (places, closed) = self.arriving(&input, &by, (end.clone(), time))?;
+        let (partition, sorted) = places.keys.split_at(keys.len());
+        let name = "__row_number";
+        let fields = closed.schema.fields().iter().enumerate();
+        let fields = fields.map(|(at, f)| f.as_ref().clone().with_name(format!("column_{at}")));
+        let fields: Vec<Field> = fields.collect();
+        let arriving = Arc::new(Schema::new(fields.clone()));
+        let rank = Field::new(name, DataType::UInt64, false);
+        let schema = Arc::new(Schema::new(fields.into_iter().chain([rank]).collect::<Vec<_>>()));
+        let ranking = Ranking {
+            input: closed.schema.clone(),
+            keys: partition.to_vec(),
+            window_end: places.at,
+            order: sorted.iter().copied().zip(order.iter().map(|(_, options)| *options)).collect(),
+            limit: None,
+            schema: schema.clone(),
+        };
+        self.section.text(RANK, ranking.describe());
+        let arrived = input.names.clone();
+        let led = match partition.is_empty() {
+            true => vec![places.at],
+            false => partition.to_vec(),
+        };
+        let input_of = KeyedInput {
+            schema: closed.schema.clone(),
+            keys: led,
+            lead: Lead::ByKey,
+            time: Some(places.at),
+            grace: 0,
+        };
+        let granularity = granularity(&end, &closed.schema, places.at);
+        let (edges, ranks) = (vec![closed.edges], Arc::new(ranking.clone()));
+        let operator = self.keyed("rank", edges, vec![input_of], granularity, ranks);
+
+        let mut columns = places.columns(&input, &arriving, 0);
+        let bounds = bounds_behind(&input, &columns);
+        columns.truncate(columns.len() - usize::from(hidden));
+        let all = window.schema.columns();
+        let (names, mut exprs): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
+        exprs.push(own(name));
+        let mut relation = Relation::of_operator(operator, schema, all, exprs)?;
+        let told =
+            names.iter().zip(&relation.outputs).filter_map(|(column, (_, expr))| match expr {
+                Expr::Column(own) => Some((own.name.clone(), column.name.clone())),
+                _ => None,
+            });
+        relation.names = told.chain([(name.to_string(), "row_number()".to_string())]).collect();
+        relation.times = bounds.iter().map(|bounds| bounds.time.clone()).collect();
+        relation.window = bounds;
+        relation.rank = Some(Rank { column: own(name), operator, ranking, arrived });
+        Ok(relation)
+    }
+
+    /// Lets an operator that numbers rows forget those that the filters of its relation do not
+    /// want.
+    pub(crate) fn limit(&mut self, relation: &Relation) {
+        let Some(Rank { column, operator, ranking, arrived }) = &relation.rank else { return };
+        let parts = relation.filters.iter().flat_map(split_conjunction);
+        let Some(most) = parts.filter_map(|part| most(part, column)).min() else { return };
+        let limited = Ranking { limit: Some(most), ..ranking.clone() };
+        self.section.replace(RANK, plain(&limited.describe(), arrived));
+        if let Some(OperatorKind::Keyed(spec)) =
+            self.operators.get_mut(*operator).map(|operator| &mut operator.kind)
+        {
+            spec.operator = Arc::new(limited);
+        }
+    }
+}
+
+/// The label in EXPLAIN.
+const RANK: &str = "rank";
+
+const FORM: &str = "number the rows of a window: ROW_NUMBER() OVER (PARTITION BY window_start, \
+                    window_end ORDER BY …)";
+
+fn refused(reason: &str) -> Refusal {
+    Refusal::new(&["OVER"], reason).hint(FORM)
+}
+
+/// How ROW_NUMBER is asked to number the rows of a window.
+pub(crate) fn numbered(input: &Relation, function: &WindowFunction) -> Result<Numbered, Refusal> {
+    let params = &function.params;
+    let (mut keys, mut end, mut start) = (vec![], None, false);
+    for part in input.rewrite_all(&params.partition_by)? {
+        match bound_of(input, &part) {
+            Some(Bound::Start) => {
+                start = true;
+                // Windows that depend on rows may have the same end and another start.
+                if grid_of(input, &part).is_none() {
+                    keys.push(part);
+                }
+            }
+            Some(Bound::End) => end = Some(part),
+            Some(Bound::Time) => {}
+            None => keys.push(part),
+        }
+    }
+    let Some(end) = end.filter(|_| start) else {
+        return Err(refused("ROW_NUMBER without a window needs all rows"));
+    };
+    if params.order_by.is_empty() {
+        return Err(Refusal::new(&["OVER"], "ROW_NUMBER needs an order").hint(FORM));
+    }
+    let order = params.order_by.iter().map(|sort| {
+        let options = SortOptions { descending: !sort.asc, nulls_first: sort.nulls_first };
+        Ok((input.rewrite(&sort.expr)?, options))
+    });
+    Ok(Numbered { keys, end, order: order.collect::<Result<_, Refusal>>()? })
+}
+
+/// How great a number may be that passes a condition.
+fn most(part: &Expr, number: &Expr) -> Option<usize> {
+    let is_number = |expr: &Expr| match expr {
+        Expr::Cast(cast) => &*cast.expr == number,
+        other => other == number,
+    };
+    match part {
+        Expr::BinaryExpr(binary) => {
+            let (op, bound) = match (&*binary.left, &*binary.right) {
+                (left, Expr::Literal(bound, _)) if is_number(left) => (binary.op, bound),
+                (Expr::Literal(bound, _), right) if is_number(right) => (binary.op.swap()?, bound),
+                _ => return None,
+            };
+            let bound = integer(bound)?;
+            match op {
+                Operator::LtEq | Operator::Eq => Some(bound),
+                Operator::Lt => Some(bound.saturating_sub(1)),
+                _ => None,
+            }
+        }
+        Expr::Between(between) if !between.negated && is_number(&between.expr) => {
+            match &*between.high {
+                Expr::Literal(bound, _) => integer(bound),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+fn integer(value: &ScalarValue) -> Option<usize> {
+    match value.cast_to(&DataType::UInt64).ok()? {
+        ScalarValue::UInt64(Some(number)) => usize::try_from(number).ok(),
+        _ => None,
+    }
+}

@@ -1,0 +1,309 @@
+//! `SESSION`: windows that depend on the rows of a key.
+//!
+//! A session is no function of a row, so that [`crate::logical::windows`] writes it as what it is,
+//! a window function: DataFusion then keeps filters behind it that are not on its keys, and the
+//! batch stage computes it for any query over bounded input.
+//!
+//! ```text
+//! SESSION(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '1' HOUR)
+//!   ⇒ (SELECT *, __session_start(ts, gap) OVER (PARTITION BY k) AS window_start,
+//!                __session_end(ts, gap) OVER (PARTITION BY k) AS window_end,
+//!                __session_time(ts, gap) OVER (PARTITION BY k) AS window_time FROM t)
+//! ```
+//!
+//! In a relation the bounds are written as calls, like those of other windows. Where rows are
+//! grouped by their session and its keys, the grouping finds the sessions. For anything else they
+//! are settled: rows wait in an operator of their own until their session has ended.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use dataflow::job::{Edge, KeyedInput, Lead};
+use dataflow::keyed::RowSessions;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, ScalarValue};
+use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::utils::{conjunction, split_conjunction};
+use datafusion::logical_expr::{self as logical, Expr, ExprSchemable, ScalarUDF};
+
+use crate::expr::own::own;
+use crate::logical::errors::PlanError;
+use crate::logical::windows::{Bound, BoundOf, Shape, WindowCall, session_bound_of};
+use crate::lower::grouping::GroupWindow;
+use crate::lower::relation::{Bounds, Relation, Stop, check_key};
+use crate::lower::weave::{Wanted, Weaver};
+use crate::text::interval::tick_ns;
+use crate::text::refusal::Refusal;
+use crate::text::types::sql_name;
+use crate::text::units::span_ns;
+
+impl Weaver<'_> {
+    /// Rows with the sessions that they belong to. The bounds can only be grouped by.
+    pub(crate) fn sessions(&mut self, window: &logical::Window) -> Result<Relation, Stop> {
+        let bounds: Option<Vec<_>> = window.window_expr.iter().map(session_bound_of).collect();
+        let bounds = bounds.ok_or(Stop::Failed(None))?;
+        let relation = self.relation(&window.input)?;
+        let mut relation = self.settled(relation)?;
+        let columns = window.schema.columns().into_iter().skip(relation.outputs.len());
+        let mut calls = vec![];
+        for (column, (bound, function)) in columns.zip(bounds) {
+            let function = &function.params;
+            let keys = relation.rewrite_all(&function.partition_by)?;
+            let args = relation.rewrite_all(&function.args)?;
+            let none = |text: &str| Expr::Literal(ScalarValue::from(text), None);
+            let [time, gap, rest @ ..] = &args[..] else { return Err(Stop::Failed(None)) };
+            let lateness = rest.first().cloned().unwrap_or_else(|| none(""));
+            let lengths = [time.clone(), gap.clone(), none("0"), lateness];
+            let args = lengths.into_iter().chain(keys).collect();
+            let udf = Arc::new(ScalarUDF::from(BoundOf::new(Shape::Session, bound)));
+            let call = Expr::ScalarFunction(ScalarFunction::new_udf(udf, args));
+            call.get_type(&relation.scan).map_err(|error| self.report(&error))?;
+            calls.push((column, call));
+        }
+        relation.outputs.extend(calls);
+        Ok(relation)
+    }
+
+    /// The relation, each of whose rows is in one window: the bounds of sessions are columns, and
+    /// what stands for several windows comes once for each.
+    pub(crate) fn settled(&mut self, relation: Relation) -> Result<Relation, Stop> {
+        self.settled_of(relation, None)
+    }
+
+    /// The relation filtered, if that is to choose among rows whose sessions are to be settled
+    /// before: the others make sessions, and are not kept.
+    pub(crate) fn settled_where(
+        &mut self,
+        relation: Relation,
+        predicate: &Expr,
+    ) -> Result<Relation, Stop> {
+        let (mut of_rows, mut of_sessions) = (vec![], vec![]);
+        for part in split_conjunction(predicate) {
+            let over_base = relation.rewrite(part)?;
+            match has_session(&over_base) {
+                true => of_sessions.push(part),
+                false => of_rows.push(over_base),
+            }
+        }
+        let mut relation = self.settled_of(relation, conjunction(of_rows))?;
+        for part in of_sessions {
+            relation = relation.filter(part)?;
+        }
+        Ok(relation)
+    }
+
+    /// The relation settled, with those of its rows for which `given` holds.
+    fn settled_of(
+        &mut self,
+        mut relation: Relation,
+        given: Option<Expr>,
+    ) -> Result<Relation, Stop> {
+        if let Some(call) = relation.several.clone() {
+            return self.in_windows(relation, &call);
+        }
+        let Some(call) = session_of(&relation) else { return Ok(relation) };
+        if !self.bounded && !relation.tells(&call.time) {
+            return Err(self.lowering.no_watermark(&relation, &call).into());
+        }
+        let having = take_filters(&mut relation);
+        let mut wanted = Wanted::default();
+        for key in &call.keys {
+            check_key(key, &relation.scan)?;
+            wanted.index(key);
+        }
+        wanted.index(&call.time);
+        relation.outputs.iter().map(|(_, expr)| expr).chain(&having).for_each(|expr| {
+            let columns = columns_beside(expr, is_session_call);
+            columns.into_iter().for_each(|column| _ = wanted.index(&column));
+        });
+        let asked = wanted.0.len();
+        wanted.0.extend(given.clone());
+        let closed = self.close(&relation, &wanted.0, Some(&call.time))?;
+        let place =
+            |expr: &Expr| wanted.0.iter().position(|w| w == expr).map(|at| closed.places[at]);
+        let (places, last) = closed.places.split_at(asked);
+        // What only says which rows are given out goes no further.
+        let columns = closed.schema.fields().len();
+        let alone = last.iter().any(|&at| at + 1 == columns && !places.contains(&at));
+        let kept = columns - usize::from(alone);
+        let keys: Vec<usize> = call.keys.iter().filter_map(place).collect();
+        let time = place(&call.time).unwrap_or_default();
+        let time_type = closed.schema.field(time).data_type().clone();
+        let DataType::Timestamp(unit, _) = &time_type else {
+            return Err(self.report(&PlanError::WindowOf(sql_name(&time_type)).into()));
+        };
+        let gap = call.lengths.size_ns / tick_ns(*unit);
+        let name = |at: usize| closed.schema.field(at).name().clone();
+        let names = (0..kept).map(|at| (row_name(at), name(at))).collect();
+        let by = keys.iter().map(|&key| name(key)).collect::<Vec<_>>().join(", ");
+        let text = format!("gap of {} on {}, of ({by})", span_ns(call.lengths.size_ns), name(time));
+        self.section.text("sessions", text);
+        if let Some(given) = &given {
+            self.section.text("given out", format!("where {}", given.human_display()));
+        }
+        let given = last.first().copied();
+        let time_field = closed.schema.field(time);
+        let schema = given_out(closed.schema.fields()[..kept].iter(), time_field.data_type());
+        let sessions = RowSessions { keys, time, gap, given, schema: schema.clone() };
+        let operator = self.row_sessions(closed.edges, &closed.schema, sessions);
+
+        let over = |expr: &Expr| {
+            let column = |node: &Expr| match WindowCall::of(node) {
+                Some(of) if of.same_window(&call) => Some(own(of.bound.column())),
+                _ => place(node).map(|at| own(&row_name(at))),
+            };
+            replaced(expr.clone(), column)
+        };
+        let (columns, outputs): (Vec<Column>, Vec<Expr>) = relation.outputs.into_iter().unzip();
+        let outputs = outputs.iter().map(over).collect::<Result<_, _>>()?;
+        let mut settled = Relation::of_operator(operator, schema, columns, outputs)?;
+        settled.filters = having.iter().map(over).collect::<Result<_, _>>()?;
+        settled.names = names;
+        let [start, end, time] = Bound::ALL.map(|bound| own(bound.column()));
+        settled.times = vec![time.clone()];
+        settled.window = Some(Bounds { start, end, time, grid: None });
+        Ok(settled)
+    }
+
+    /// Adds the operator in which rows wait; gives its index.
+    fn row_sessions(
+        &mut self,
+        edges: Vec<Edge>,
+        before: &SchemaRef,
+        sessions: RowSessions,
+    ) -> usize {
+        let input = KeyedInput {
+            schema: before.clone(),
+            keys: sessions.keys.clone(),
+            lead: Lead::ByKey,
+            time: Some(sessions.time),
+            grace: sessions.gap,
+        };
+        let granularity = (sessions.gap / 4).max(1);
+        self.keyed("sessions", vec![edges], vec![input], granularity, Arc::new(sessions))
+    }
+}
+
+/// Rows with the bounds of their session.
+fn given_out<'a>(rows: impl Iterator<Item = &'a FieldRef>, time_type: &DataType) -> SchemaRef {
+    let renamed = |(at, field): (usize, &FieldRef)| field.as_ref().clone().with_name(row_name(at));
+    let bounds = Bound::ALL.map(|b| Field::new(b.column(), time_type.clone(), true));
+    Arc::new(Schema::new(rows.enumerate().map(renamed).chain(bounds).collect::<Vec<_>>()))
+}
+
+/// The name of a column behind an operator or step that passes rows on.
+pub(crate) fn row_name(at: usize) -> String {
+    format!("row_{at}")
+}
+
+/// The session that rows of a relation belong to, if it is not settled.
+fn session_of(relation: &Relation) -> Option<WindowCall> {
+    let mut found = None;
+    for (_, expr) in &relation.outputs {
+        // The closure never fails, so neither does the walk.
+        let _ = expr.apply(|node| {
+            let call = WindowCall::of(node).filter(|call| call.shape == Shape::Session);
+            found = found.take().or(call);
+            Ok(if found.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+        });
+    }
+    found
+}
+
+/// The columns that an expression reads, but for those of parts that are `told` in another way.
+pub(crate) fn columns_beside(expr: &Expr, told: impl Fn(&Expr) -> bool) -> Vec<Expr> {
+    let mut columns = vec![];
+    // The closure never fails, so neither does the walk.
+    let _ = expr.apply(|node| {
+        let told = told(node);
+        if matches!(node, Expr::Column(_)) && !told {
+            columns.push(node.clone());
+        }
+        Ok(if told { TreeNodeRecursion::Jump } else { TreeNodeRecursion::Continue })
+    });
+    columns
+}
+
+fn is_session_call(node: &Expr) -> bool {
+    WindowCall::of(node).is_some_and(|call| call.shape == Shape::Session)
+}
+
+/// An expression with `column` of each part in its place, where it has one.
+pub(crate) fn replaced(
+    expr: Expr,
+    column: impl Fn(&Expr) -> Option<Expr>,
+) -> Result<Expr, Refusal> {
+    let replaced = expr.transform_down(|node| {
+        Ok(match column(&node) {
+            Some(column) => Transformed::new(column, true, TreeNodeRecursion::Jump),
+            None => Transformed::no(node),
+        })
+    });
+    Ok(replaced.map_err(|error| Refusal::new(&[], error.to_string()))?.data)
+}
+
+fn has_session(expr: &Expr) -> bool {
+    expr.exists(|node| Ok(is_session_call(node))).unwrap_or(true)
+}
+
+/// Whether a filter chooses among rows, whose sessions must be settled before; one that chooses
+/// among sessions may come after.
+pub(crate) fn filters_rows(relation: &Relation, predicate: &Expr) -> Result<bool, Refusal> {
+    if session_of(relation).is_none() {
+        return Ok(false);
+    }
+    let predicate = relation.rewrite(predicate)?;
+    Ok(!split_conjunction(&predicate).into_iter().all(has_session))
+}
+
+/// Whether a grouping finds the sessions of a relation itself: it is by them and their keys, and
+/// nothing else asks for them.
+pub(crate) fn groups_sessions(relation: &Relation, groups: &[Expr], calls: &[Expr]) -> bool {
+    let Some(session) = session_of(relation) else { return true };
+    let (bounds, keys): (Vec<_>, Vec<_>) =
+        groups.iter().partition(|group| WindowCall::of(group).is_some());
+    let read = relation.filters.iter().filter(|filter| has_session(filter));
+    let mut read = read.flat_map(|filter| columns_beside(filter, is_session_call));
+    !bounds.is_empty()
+        && session.keys.iter().all(|key| keys.contains(&key))
+        && keys.iter().all(|key| session.keys.contains(key))
+        && !calls.iter().any(has_session)
+        && read.all(|column| session.keys.contains(&column))
+}
+
+/// Takes the filters out of a relation that choose among windows of which a row has several or
+/// which it cannot tell: they are for groups.
+pub(crate) fn take_filters(relation: &mut Relation) -> Vec<Expr> {
+    let filters = std::mem::take(&mut relation.filters);
+    let filters = filters.iter().flat_map(|filter| split_conjunction(filter)).cloned();
+    let of_groups = |filter: &Expr| {
+        let several = |node: &Expr| WindowCall::of(node).is_some_and(|c| c.shape != Shape::Tumble);
+        filter.exists(|node| Ok(several(node))).unwrap_or(true)
+    };
+    let (of_groups, of_rows) = filters.partition(of_groups);
+    relation.filters = of_rows;
+    of_groups
+}
+
+/// A filter over the columns that a grouping gives out: `groups` become `outputs`.
+pub(crate) fn over_groups(
+    filter: Expr,
+    window: &Option<GroupWindow>,
+    groups: &[Expr],
+    outputs: &[String],
+) -> Result<Expr, Refusal> {
+    let column = |node: &Expr| match (WindowCall::of(node), window) {
+        (Some(call), Some(GroupWindow::Call(known))) if known.same_window(&call) => {
+            Some(own(call.bound.column()))
+        }
+        _ => groups.iter().position(|group| group == node).map(|at| own(&outputs[at])),
+    };
+    let replaced = replaced(filter, column)?;
+    let given = |column: &&Column| {
+        outputs.contains(&column.name) || Bound::ALL.iter().any(|b| b.column() == column.name)
+    };
+    match replaced.column_refs().iter().all(given) {
+        true => Ok(replaced),
+        false => Err(Refusal::new(&["WHERE"], "a filter speaks of rows and of their windows")),
+    }
+}

@@ -1,0 +1,207 @@
+//! `HOP` and `CUMULATE`: windows of which a row has several.
+//!
+//! [`crate::logical::windows`] writes them as what they are, lists that are unnested, so that
+//! DataFusion neither loses a row nor moves a limit below them, and the batch stage computes them
+//! for any query over bounded input:
+//!
+//! ```text
+//! HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '5' MINUTE, INTERVAL '1' HOUR)
+//!   ⇒ (SELECT *, unnest(__hop_starts(ts, size, offset, slide)) AS window_start,
+//!                unnest(__hop_ends(ts, size, offset, slide)) AS window_end,
+//!                unnest(__hop_times(ts, size, offset, slide)) AS window_time FROM t)
+//! ```
+//!
+//! In a relation the bounds are written as calls, like those of other windows, and each of its rows
+//! stands for all of its windows. Where rows are grouped by them, the grouping knows the windows of
+//! a row. For anything else each row comes out of a step once for each window that it is in
+//! ([`crate::lower::unfold`]).
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, SchemaRef};
+use dataflow::job::Step;
+use dataflow::keyed::JoinKind;
+use dataflow::time::last_tick;
+use datafusion::common::Column;
+use datafusion::common::tree_node::TreeNode;
+use datafusion::logical_expr::utils::split_conjunction;
+use datafusion::logical_expr::{Expr, LogicalPlan};
+
+use crate::explain::window_text;
+use crate::expr::own::own;
+use crate::logical::errors::PlanError;
+use crate::logical::windows::{
+    Bound, Lengths, Shape, WINDOWS_OF_ROW_MAX, WindowCall, bound_of_list, no_windows, windows_of,
+};
+use crate::lower::join::On;
+use crate::lower::lookup::Sides;
+use crate::lower::relation::{Bounds, Relation, Stop, refusal};
+use crate::lower::session::columns_beside;
+use crate::lower::unfold::{InWindows, LAST_TICK};
+use crate::lower::weave::Weaver;
+use crate::text::diagnostics::Diagnostic;
+use crate::text::types::sql_name;
+
+/// How many windows a row that is grouped may be in: they are all given out, and of a late row each
+/// that has not fired is kept by itself.
+const WINDOWS_OF_GROUPED_ROW_MAX: i64 = 100_000;
+
+/// How many windows a row is in, where they are not sessions.
+fn windows_of_row(call: &WindowCall) -> i64 {
+    let Lengths { slide_ns, size_ns, .. } = call.lengths;
+    if call.shape == Shape::Session { 1 } else { size_ns.div_euclid(slide_ns) }
+}
+
+impl Weaver<'_> {
+    /// Rows that stand for all of their windows.
+    pub(crate) fn several(&mut self, plan: &LogicalPlan) -> Result<Relation, Stop> {
+        let LogicalPlan::Unnest(unnest) = plan else { return Err(refusal(plan).into()) };
+        let relation = self.relation(&unnest.input)?;
+        let mut relation = self.settled(relation)?;
+        let listed = |at: usize| unnest.list_type_columns.iter().any(|(list, _)| *list == at);
+        let mut calls: Vec<WindowCall> = vec![];
+        let mut outputs = vec![];
+        for (column, &at) in unnest.schema.columns().into_iter().zip(&unnest.dependency_indices) {
+            let Some((_, expr)) = relation.outputs.get(at) else {
+                return Err(refusal(plan).into());
+            };
+            if !listed(at) {
+                outputs.push((column, expr.clone()));
+                continue;
+            }
+            let call = bound_of_list(expr).ok_or_else(|| refusal(plan))?;
+            calls.extend(WindowCall::of(&call));
+            outputs.push((column, call));
+        }
+        let Some(first) = calls.first().cloned() else { return Err(refusal(plan).into()) };
+        if !unnest.struct_type_columns.is_empty() || !calls.iter().all(|c| c.same_window(&first)) {
+            return Err(refusal(plan).into());
+        }
+        relation.outputs = outputs;
+        relation.several = Some(first);
+        Ok(relation)
+    }
+
+    /// Refuses to group by windows of which a row is in too many.
+    pub(crate) fn few_windows(&self, call: &WindowCall) -> Result<(), Stop> {
+        let most = windows_of_row(call);
+        if most <= WINDOWS_OF_GROUPED_ROW_MAX {
+            return Ok(());
+        }
+        Err(self
+            .many_windows(call, format!("each row would be in {most} windows"))
+            .detail(format!("{WINDOWS_OF_GROUPED_ROW_MAX} are the most, and each is given out"))
+            .hint("make the slide or step longer")
+            .into())
+    }
+
+    fn many_windows(&self, call: &WindowCall, message: String) -> Diagnostic {
+        let around = &self.lowering.around;
+        let site = call.site(around.sites);
+        let place = site.and_then(|site| site.slide).map(|slide| slide.place);
+        Diagnostic::at(place.unwrap_or_else(|| around.start()), message)
+    }
+
+    /// The relation, each of its rows once for each of its windows, with the bounds as columns.
+    pub(crate) fn in_windows(
+        &mut self,
+        mut relation: Relation,
+        call: &WindowCall,
+    ) -> Result<Relation, Stop> {
+        let most = windows_of_row(call);
+        if most > WINDOWS_OF_ROW_MAX {
+            let message = format!("each row would come once for each of its {most} windows");
+            return Err(self
+                .many_windows(call, message)
+                .detail(format!("{WINDOWS_OF_ROW_MAX} are the most of a row that is not grouped"))
+                .hint("GROUP BY window_start, window_end, or make the slide longer")
+                .into());
+        }
+        relation.several = None;
+        let told = relation.tells(&call.time);
+        let added = |node: &Expr| {
+            WindowCall::of(node).filter(|c| c.same_window(call)).map(|c| own(c.bound.column()))
+        };
+        let text = window_text(call);
+        let mut fine = false;
+        let make = |before: &SchemaRef, places: &[usize]| {
+            let time_type = before.field(places[0]).data_type();
+            let DataType::Timestamp(unit, _) = time_type else {
+                return Err(PlanError::WindowOf(sql_name(time_type)).into());
+            };
+            fine = last_tick(*unit) > 1;
+            let step = windows_of(call.shape, call.lengths, *unit)
+                .and_then(|windows| InWindows::new(before, places[0], windows, text.clone()));
+            step.map(|step| Arc::new(step) as Arc<dyn Step>).ok_or_else(no_windows)
+        };
+        let mut unfolded =
+            self.unfolded(relation, std::slice::from_ref(&call.time), make, added)?;
+        self.section.text("windows", format!("each row in its own: {text}"));
+        // Watermarks speak of the last tick of a window as of its rows; `window_time` may lie
+        // before them.
+        let time = own(if fine { LAST_TICK } else { Bound::Time.column() });
+        unfolded.lateness_ns = call.lateness_ns;
+        match told {
+            true => unfolded.times.push(time.clone()),
+            false => unfolded.times.clear(),
+        }
+        if told || self.bounded {
+            let (start, end) = (own(Bound::Start.column()), own(Bound::End.column()));
+            unfolded.window = Some(Bounds { start, end, time, grid: call.grid() });
+        }
+        Ok(unfolded)
+    }
+
+    /// Whether the rows of a join may stand for all of their windows behind it as well: they are
+    /// widened by a table, and nothing asks which windows they are.
+    pub(crate) fn joins_whole(
+        &self,
+        kind: JoinKind,
+        relations: &[Relation; 2],
+        on: &On,
+        filter: Option<&Expr>,
+    ) -> Result<Option<Sides>, Stop> {
+        let [left, right] = relations;
+        let asked = |relation: &Relation, expr: &Expr| {
+            let column = |(column, of): &(Column, Expr)| {
+                has_several(of) && expr.column_refs().contains(column)
+            };
+            relation.outputs.iter().any(column)
+        };
+        let by_window = on.iter().any(|(l, r)| has_several(l) || has_several(r))
+            || relations.iter().flat_map(|relation| &relation.filters).any(has_several)
+            || filter.is_some_and(|filter| relations.iter().any(|of| asked(of, filter)));
+        if by_window || self.between(left, right, on, filter)?.is_some() {
+            return Ok(None);
+        }
+        let sides = self.table_side(left, right, kind)?;
+        Ok(sides.filter(|sides| relations[sides.table].several.is_none()))
+    }
+}
+
+fn has_several(expr: &Expr) -> bool {
+    let several = |node: &Expr| {
+        WindowCall::of(node).is_some_and(|c| matches!(c.shape, Shape::Hop | Shape::Cumulate))
+    };
+    expr.exists(|node| Ok(several(node))).unwrap_or(true)
+}
+
+/// Whether a grouping knows the windows of a relation's rows itself: it is by them, and nothing
+/// else asks for them.
+pub(crate) fn groups_several(relation: &Relation, groups: &[Expr], calls: &[Expr]) -> bool {
+    let Some(several) = &relation.several else { return true };
+    let call = |group: &Expr| WindowCall::of(group).filter(|call| call.same_window(several));
+    let keys: Vec<&Expr> = groups.iter().filter(|group| call(group).is_none()).collect();
+    // Windows of CUMULATE that begin together are told apart by their ends.
+    let tells = |call: WindowCall| call.shape == Shape::Hop || call.bound != Bound::Start;
+    let filters = relation.filters.iter().flat_map(split_conjunction).filter(|f| has_several(f));
+    let mut read = filters.flat_map(|filter| columns_beside(filter, has_several_call));
+    groups.iter().filter_map(call).any(tells)
+        && !keys.iter().any(|key| has_several(key))
+        && !calls.iter().any(has_several)
+        && read.all(|column| keys.contains(&&column))
+}
+
+fn has_several_call(node: &Expr) -> bool {
+    WindowCall::of(node).is_some()
+}

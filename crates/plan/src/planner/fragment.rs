@@ -1,0 +1,250 @@
+//! Where SQL and streams that are built without it meet: a query whose rows go on into a stream,
+//! a stream that queries read as a table, and jobs made of both.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use dataflow::error::DataflowError;
+use dataflow::fragment::{Fragment, WindowColumns};
+use dataflow::job::{Exchange, Operator, OperatorKind, Origin, Settings, Step, Stepped};
+use dataflow::sink::Sink;
+use dataflow::step::chain;
+use datafusion::logical_expr::{Expr, LogicalPlan};
+
+use crate::catalog::{Entry, Table};
+use crate::explain::Section;
+use crate::lower::relation::{Bounds, Relation, Stop};
+use crate::lower::weave::Weaver;
+use crate::lower::{Lowered, Lowering, tables_of};
+use crate::planner::{Building, Planned, Planner, Stage};
+use crate::text::depth;
+use crate::text::diagnostics::{Diagnostic, Place};
+use crate::text::hints::Hints;
+use crate::text::names::with_plain_names;
+use crate::text::refusal::Refusal;
+use crate::text::settings::ExchangeChoice;
+use crate::text::statements::{self, Statement};
+use crate::text::syntax::{split, unmarked};
+
+impl Planner {
+    /// The rows of a query, to be continued.
+    ///
+    /// # Errors
+    /// What is wrong with the query, and what does not stream.
+    pub fn fragment(&mut self, sql: &str) -> Result<Fragment, Vec<Diagnostic>> {
+        depth::guarded(|| self.fragment_here(unmarked(sql)))
+    }
+
+    fn fragment_here(&mut self, sql: &str) -> Result<Fragment, Vec<Diagnostic>> {
+        self.catalog.begin_script();
+        self.hints = Hints::of(sql).map_err(|error| vec![error])?;
+        let one = || vec![Diagnostic::at(Place::default(), "a stream is made of one SELECT")];
+        let mut pieces = split(sql).map_err(|error| vec![error])?;
+        pieces.retain(|tokens| !tokens.is_empty());
+        let [tokens] = pieces.as_slice() else { return Err(one()) };
+        let parsed = statements::parse(tokens).map_err(|error| vec![error])?;
+        let [Statement::Select(query)] = parsed.as_slice() else { return Err(one()) };
+        let understood = self.engine.understand(query, &self.catalog)?;
+        let around = self.engine.surroundings(query, &understood.sites, &self.catalog);
+        let plan = self.engine.optimize(&understood.plan);
+        let plan = plan.map_err(|e| Vec::from_iter(around.report(&e)))?;
+        let schema = with_plain_names(&understood.columns(), &understood.plan);
+        let (engine, settings, workers) = (&self.engine, &self.settings, self.workers());
+        if let Some(emit) = &understood.emit {
+            return Err(vec![emit.elsewhere("a stream")]);
+        }
+        let hints = &self.hints;
+        let lowering = Lowering { engine, settings, workers, around, emit: None, hints };
+        let fragment = lowering.onward(&plan, schema).map_err(Vec::from_iter)?;
+        let unheeded: Vec<_> = self.hints.unheeded().collect();
+        if unheeded.is_empty() { Ok(fragment) } else { Err(unheeded) }
+    }
+
+    /// Gives a stream a name that queries may read, until it is dropped as a table is.
+    ///
+    /// # Errors
+    /// When the name is taken.
+    pub fn register(&mut self, name: &str, stream: Fragment) -> Result<(), Diagnostic> {
+        if let Some(taken) = self.catalog.get(name) {
+            let message = format!("{} '{name}' exists already", taken.kind());
+            return Err(Diagnostic::at(Place::default(), message).hint("give it another name"));
+        }
+        if stream.lateness > 0 {
+            let message = format!("stream '{name}' has windows that wait, which a query does not");
+            return Err(Diagnostic::at(Place::default(), message).hint(
+                "aggregate or join it before, or say LATENESS => INTERVAL '…' in the query instead",
+            ));
+        }
+        let table = Table::of_stream(name, stream);
+        self.catalog.insert(name.to_owned(), Entry::Table(Arc::new(table)));
+        Ok(())
+    }
+
+    /// A writer of rows of `schema` into a table.
+    ///
+    /// # Errors
+    /// When there is no such table, or it has other columns.
+    pub fn sink(&self, name: &str, schema: &SchemaRef) -> Result<Arc<dyn Sink>, Diagnostic> {
+        let Some(Entry::Table(table)) = self.catalog.get(name) else {
+            return Err(self.catalog.unknown(Place::default(), name));
+        };
+        if let Some(declared) = table.declared_columns() {
+            let wanted = declared.fields().iter().map(|f| (f.name(), f.data_type()));
+            let given = schema.fields().iter().map(|f| (f.name(), f.data_type()));
+            if !wanted.clone().eq(given.clone()) {
+                let list = |columns: Vec<String>| columns.join(", ");
+                let wanted = list(wanted.map(|(name, of)| format!("{name} {of}")).collect());
+                let given = list(given.map(|(name, of)| format!("{name} {of}")).collect());
+                let message = format!("table '{name}' has other columns than the stream");
+                return Err(Diagnostic::at(Place::default(), message)
+                    .detail(format!("the stream has {given}"))
+                    .hint(format!("the table wants {wanted}: stream.select([…]), stream.map(…)")));
+            }
+        }
+        let sink = table.connector.sink(&table.def(schema.clone()));
+        sink.map_err(|error| table.refused(&error, Place::default()))
+    }
+
+    /// A stage of operators that were made without SQL.
+    pub fn stage_of(&mut self, name: &str, operators: Vec<Operator>, bounded: bool) -> Stage {
+        self.engine.interrupt = Arc::default();
+        let sections = vec![section_of(name, &operators)];
+        let mut building = Building::default();
+        let planned = Planned { name: name.to_owned(), sql: String::new(), line: 0 };
+        building.add(planned, Lowered { operators, sections, bounded, batch: false });
+        self.stage(building)
+    }
+
+    /// The exchange that `SET millstream.exchange` has chosen; `None` for `auto`.
+    pub fn exchange(&self) -> Option<Exchange> {
+        match self.settings.exchange {
+            ExchangeChoice::Auto => None,
+            ExchangeChoice::Fixed(exchange) => Some(exchange),
+        }
+    }
+
+    /// The settings of jobs, and bytes of tables for static joins that a worker may hold.
+    pub fn job_and_table_bytes(&self) -> (&Settings, usize) {
+        (&self.settings.job, self.settings.table_bytes)
+    }
+}
+
+impl Lowering<'_> {
+    /// The rows of an optimized plan as columns of `schema`, to be continued.
+    fn onward(
+        &self,
+        plan: &LogicalPlan,
+        schema: SchemaRef,
+    ) -> Result<Fragment, Option<Diagnostic>> {
+        let tables = tables_of(plan);
+        if tables.is_empty() {
+            let error = Diagnostic::at(self.around.start(), "the query reads no table");
+            return Err(Some(error.hint("a stream begins at a table: SELECT … FROM t")));
+        }
+        let mut bounded = true;
+        for table in &tables {
+            bounded &= table.bounded(self.place_of(table))?;
+        }
+        let section = Section::new("a stream");
+        let (operators, shared, emit) = (vec![], vec![], None);
+        let (lookups, waits_ns) = (0, self.waits_ns(plan));
+        let mut weaver =
+            Weaver { lowering: self, bounded, operators, shared, lookups, emit, waits_ns, section };
+        let relation = weaver.relation(plan).and_then(|relation| weaver.settled(relation));
+        let woven = relation.and_then(|relation| weaver.open_end(&relation, schema));
+        woven.map_err(|stop| match stop {
+            Stop::Failed(diagnostic) => diagnostic,
+            Stop::Refused(Refusal { words, reason, hint, .. }) => {
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                let error = Diagnostic::at(self.first_of(&words), reason)
+                    .detail("rows that go on into a stream are given out as they come");
+                let hint = hint.unwrap_or_else(|| "run the query as a statement instead".into());
+                Some(error.hint(hint))
+            }
+        })
+    }
+}
+
+impl Weaver<'_> {
+    /// Ends a relation whose rows somebody else takes on.
+    fn open_end(&mut self, relation: &Relation, schema: SchemaRef) -> Result<Fragment, Stop> {
+        let outputs = relation.exprs();
+        let at = |expr: &Expr| outputs.iter().position(|output| output == expr);
+        let timed = relation.times.iter().find(|time| at(time).is_some());
+        let closed = self.close(relation, &outputs, timed)?;
+        let step: Arc<dyn Step> =
+            Arc::new(Named { schema: schema.clone(), columns: closed.places });
+        let lateness = closed.edges.iter().map(|edge| edge.lateness).max().unwrap_or(0);
+        let edges = closed.edges.into_iter();
+        let window = relation.window.as_ref().and_then(|Bounds { start, end, time, .. }| {
+            Some(WindowColumns { start: at(start)?, end: at(end)?, time: at(time)? })
+        });
+        Ok(Fragment {
+            operators: std::mem::take(&mut self.operators),
+            from: edges.map(|edge| (edge.from, chain(edge.step, Some(step.clone())))).collect(),
+            schema,
+            time: timed.and_then(at),
+            window,
+            lateness,
+            bounded: self.bounded,
+        })
+    }
+}
+
+/// Some columns under the names of a query.
+struct Named {
+    schema: SchemaRef,
+    columns: Vec<usize>,
+}
+
+impl Step for Named {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    fn apply_for(&self, batch: &RecordBatch, _: Option<usize>) -> Result<Stepped, DataflowError> {
+        let columns = self.columns.iter().map(|&at| batch.column(at).clone()).collect();
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        let batch = RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)?;
+        Ok(Stepped { batch, origin: Origin::All })
+    }
+
+    fn passes_on(&self, output: usize) -> Option<usize> {
+        self.columns.get(output).copied()
+    }
+
+    fn describe(&self) -> String {
+        let names: Vec<_> = self.schema.fields().iter().map(|f| f.name().as_str()).collect();
+        format!("as {}", names.join(", "))
+    }
+}
+
+/// What EXPLAIN says of operators that were made without SQL.
+fn section_of(name: &str, operators: &[Operator]) -> Section {
+    let mut section = Section::new(name);
+    for (at, operator) in operators.iter().enumerate() {
+        for edge in operator.inputs.iter().flatten() {
+            let step = edge.step.as_ref().map_or(String::new(), |s| format!(": {}", s.describe()));
+            section.text("edge", format!("{} to {at}{step}", edge.from));
+        }
+        let (label, text) = match &operator.kind {
+            OperatorKind::Source(input) => {
+                let schema = input.source.schema();
+                let names: Vec<_> = schema.fields().iter().map(|f| f.name().as_str()).collect();
+                ("source", format!("reads {}", names.join(", ")))
+            }
+            OperatorKind::Aggregate(spec) => {
+                let count = spec.group_by.aggregates.len();
+                ("aggregate", format!("{count} by {} keys; {}", spec.keys.len(), spec.exchange))
+            }
+            OperatorKind::Keyed(spec) => {
+                ("keyed", format!("{}; {}", spec.operator.describe(), spec.exchange))
+            }
+            OperatorKind::Lookup(lookup) => ("lookup", lookup.describe()),
+            OperatorKind::Sink { .. } => ("sink", String::new()),
+        };
+        section.text(label, format!("{at}, {}: {text}", operator.name));
+    }
+    section
+}

@@ -1,0 +1,265 @@
+//! How large a query may get. Views and WITH queries are written out where they are named, so that
+//! a short script may stand for a plan that no memory holds: each bound is checked before that.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use datafusion::common::Column;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::sql::sqlparser::ast::{self, Query, TableFactor, Visit, Visitor};
+use datafusion::sql::sqlparser::tokenizer::Span;
+
+use crate::text::depth::DEPTH_MAX;
+use crate::text::diagnostics::{Diagnostic, Place};
+
+/// Columns at most of a table, and items of a SELECT list.
+pub(crate) const COLUMNS_MAX: usize = 10_000;
+
+/// Grouping sets of a GROUP BY at most.
+pub(crate) const GROUPING_SETS_MAX: usize = 4_096;
+
+/// Tables and subqueries of a statement at most, when its views are written out.
+pub(crate) const INPUTS_MAX: usize = 1_000;
+
+/// Queries within queries at most, when views are written out.
+pub(crate) const NESTED_MAX: usize = 100;
+
+/// Parts of an expression at most, when the columns of views and subqueries are written out.
+pub(crate) const PARTS_MAX: u64 = 100_000;
+
+/// How many tables and subqueries a query has when it is written out, and how deep they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    inputs: usize,
+    nested: usize,
+}
+
+impl Extent {
+    const OF_A_TABLE: Self = Self { inputs: 1, nested: 0 };
+
+    fn add(&mut self, within: Self) {
+        self.inputs = self.inputs.saturating_add(within.inputs);
+        self.nested = self.nested.max(within.nested + 1);
+    }
+}
+
+/// How far a query extends.
+///
+/// # Errors
+/// Where it names one table or view too many.
+pub(crate) fn extent(
+    query: &Query,
+    views: impl Fn(&str) -> Option<Extent>,
+) -> Result<Extent, Diagnostic> {
+    let mut walk = Walk { views, frames: vec![], last: Extent::OF_A_TABLE };
+    match query.visit(&mut walk) {
+        ControlFlow::Continue(()) => Ok(walk.last),
+        ControlFlow::Break((span, message)) => Err(Diagnostic::at(Place::of(span), message)
+            .detail("views and WITH queries count as often as they are named")
+            .hint("write the rows of some of them into a table, and read that")),
+    }
+}
+
+struct Walk<V> {
+    views: V,
+    /// The queries around.
+    frames: Vec<Frame>,
+    /// Of the query that ended last.
+    last: Extent,
+}
+
+struct Frame {
+    extent: Extent,
+    /// The WITH queries that ended.
+    named: Vec<(String, Extent)>,
+    /// Where the WITH queries of this one are, and their names.
+    with: Vec<(*const Query, String)>,
+}
+
+impl<V: Fn(&str) -> Option<Extent>> Visitor for Walk<V> {
+    type Break = (Span, String);
+
+    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<Self::Break> {
+        let with = query.with.iter().flat_map(|with| &with.cte_tables);
+        let with = with.map(|cte| (&raw const *cte.query, cte.alias.name.value.clone()));
+        let extent = Extent { inputs: 1, nested: 0 };
+        self.frames.push(Frame { extent, named: vec![], with: with.collect() });
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_query(&mut self, query: &Query) -> ControlFlow<Self::Break> {
+        let Some(ended) = self.frames.pop() else { return ControlFlow::Continue(()) };
+        self.last = ended.extent;
+        if let Some(around) = self.frames.last_mut() {
+            let name = around.with.iter().find(|(at, _)| std::ptr::eq(*at, query));
+            match name.map(|(_, name)| name.clone()) {
+                Some(name) => around.named.push((name, ended.extent)),
+                None => around.extent.add(ended.extent),
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_table_factor(&mut self, table: &TableFactor) -> ControlFlow<Self::Break> {
+        let TableFactor::Table { name, .. } = table else { return ControlFlow::Continue(()) };
+        let Some(ast::ObjectNamePart::Identifier(ident)) = name.0.last() else {
+            return ControlFlow::Continue(());
+        };
+        let with = self.frames.iter().rev().flat_map(|frame| frame.named.iter().rev());
+        let with = with.into_iter().find(|(name, _)| *name == ident.value);
+        let extent = with.map(|(_, extent)| *extent).or_else(|| (self.views)(&ident.value));
+        let Some(frame) = self.frames.last_mut() else { return ControlFlow::Continue(()) };
+        frame.extent.add(extent.unwrap_or(Extent::OF_A_TABLE));
+        if frame.extent.inputs > INPUTS_MAX {
+            let message = format!("a query over more than {INPUTS_MAX} tables and subqueries");
+            return ControlFlow::Break((ident.span, message));
+        }
+        if frame.extent.nested > NESTED_MAX {
+            let message = format!("more than {NESTED_MAX} queries within each other");
+            return ControlFlow::Break((ident.span, message));
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// How large an expression is when it is written over the columns of tables.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    parts: u64,
+    depth: u64,
+}
+
+impl Size {
+    const OF_A_COLUMN: Self = Self { parts: 1, depth: 1 };
+
+    fn max(self, other: Self) -> Self {
+        Self { parts: self.parts.max(other.parts), depth: self.depth.max(other.depth) }
+    }
+}
+
+/// Refuses a plan with an expression that is too large when it is written over the columns of
+/// tables, as the optimizer writes it.
+///
+/// # Errors
+/// At `place`.
+pub(crate) fn check_expressions(plan: &LogicalPlan, place: Place) -> Result<(), Diagnostic> {
+    let mut largest = Size::OF_A_COLUMN;
+    columns(plan, &mut largest);
+    let message = if largest.parts > PARTS_MAX {
+        format!("an expression of more than {PARTS_MAX} parts")
+    } else if largest.depth > DEPTH_MAX as u64 {
+        format!("an expression of more than {DEPTH_MAX} levels")
+    } else {
+        return Ok(());
+    };
+    Err(Diagnostic::at(place, message)
+        .detail("columns of views and subqueries are written out as often as they are named")
+        .hint("write what a view computes into a table, and read that"))
+}
+
+/// The sizes of the columns of a plan; `largest` is of all its expressions.
+fn columns(plan: &LogicalPlan, largest: &mut Size) -> Vec<Size> {
+    let inputs = plan.inputs();
+    let of_inputs: Vec<Vec<Size>> = inputs.iter().map(|input| columns(input, largest)).collect();
+    let mut scope: HashMap<Column, Size> = HashMap::new();
+    for (input, sizes) in inputs.iter().zip(&of_inputs) {
+        scope.extend(input.schema().columns().into_iter().zip(sizes.iter().copied()));
+    }
+    let exprs: Vec<Size> = plan.expressions().iter().map(|expr| size(expr, &scope)).collect();
+    for of_expr in &exprs {
+        *largest = largest.max(*of_expr);
+    }
+    let width = plan.schema().fields().len();
+    let mut sizes = match plan {
+        LogicalPlan::Projection(_) => exprs,
+        // What is computed is a column of its own; keys are what they were.
+        LogicalPlan::Aggregate(aggregate) => exprs[..aggregate.group_expr.len()].to_vec(),
+        LogicalPlan::Union(_) => {
+            let at = |at: usize| of_inputs.iter().filter_map(move |sizes| sizes.get(at).copied());
+            (0..width).map(|column| at(column).fold(Size::OF_A_COLUMN, Size::max)).collect()
+        }
+        LogicalPlan::SubqueryAlias(_)
+        | LogicalPlan::Filter(_)
+        | LogicalPlan::Sort(_)
+        | LogicalPlan::Limit(_)
+        | LogicalPlan::Distinct(_)
+        | LogicalPlan::Join(_)
+        | LogicalPlan::Window(_) => of_inputs.concat(),
+        _ => vec![],
+    };
+    sizes.resize(width, Size::OF_A_COLUMN);
+    sizes
+}
+
+fn size(expr: &Expr, scope: &HashMap<Column, Size>) -> Size {
+    if let Expr::Column(column) = expr {
+        return scope.get(column).copied().unwrap_or(Size::OF_A_COLUMN);
+    }
+    let mut whole = Size { parts: 1, depth: 0 };
+    // The closure never fails.
+    let _ = expr.apply_children(|child| {
+        let child = size(child, scope);
+        whole.parts = whole.parts.saturating_add(child.parts);
+        whole.depth = whole.depth.max(child.depth);
+        Ok(TreeNodeRecursion::Continue)
+    });
+    whole.depth = whole.depth.saturating_add(1);
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::catalog::Catalog;
+    use crate::logical::engine::Engine;
+    use crate::text::syntax::split;
+
+    fn refused(sql: &str) -> Option<String> {
+        let tokens = split(sql).map_err(|error| error.message);
+        let tokens = match tokens {
+            Ok(mut tokens) => tokens.swap_remove(0),
+            Err(message) => return Some(message),
+        };
+        let understood = Engine::new().understand(&tokens, &Catalog::default());
+        understood.err().map(|mut errors| errors.swap_remove(0).message)
+    }
+
+    /// Each doubles the one before.
+    fn doubled(times: usize, body: impl Fn(usize) -> String) -> String {
+        let with: Vec<String> = (1..=times).map(|n| format!("q{n} AS ({})", body(n - 1))).collect();
+        format!("WITH q0 AS (SELECT 1 AS x), {} SELECT x FROM q{times}", with.join(", "))
+    }
+
+    #[test]
+    fn queries_that_double_have_a_bound() {
+        let unions = |n: usize| format!("SELECT x FROM q{n} UNION ALL SELECT x FROM q{n}");
+        assert_eq!(refused(&doubled(6, unions)), None);
+        let message = refused(&doubled(30, unions)).expect("2^30 tables");
+        assert!(message.contains("1000 tables"), "{message}");
+
+        let sums = |n: usize| format!("SELECT x + x AS x FROM q{n}");
+        assert_eq!(refused(&doubled(10, sums)), None);
+        let message = refused(&doubled(60, sums)).expect("2^60 sums");
+        assert!(message.contains("100000 parts"), "{message}");
+
+        let once = |n: usize| format!("SELECT x FROM q{n}");
+        let message = refused(&doubled(200, once)).expect("200 levels");
+        assert!(message.contains("100 queries within"), "{message}");
+    }
+
+    #[test]
+    fn grouping_sets_and_columns_have_a_bound() {
+        let keys =
+            |count: usize| (0..count).map(|n| format!("c{n}")).collect::<Vec<_>>().join(", ");
+        let ones = |count: usize| vec!["1"; count].join(", ");
+        let cube = |count: usize| {
+            let (keys, ones) = (keys(count), ones(count));
+            format!("SELECT count(*) FROM (VALUES ({ones})) AS t ({keys}) GROUP BY CUBE ({keys})")
+        };
+        assert_eq!(refused(&cube(5)), None);
+        assert!(refused(&cube(22)).expect("2^22 sets").contains("4096 grouping sets"));
+        let list = |count: usize| (0..count).map(|n| format!("{n} AS c{n}")).collect::<Vec<_>>();
+        let message = refused(&format!("SELECT {}", list(10_001).join(", ")));
+        assert!(message.expect("10,001 columns").contains("10000 columns"));
+    }
+}

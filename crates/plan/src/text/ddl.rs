@@ -1,0 +1,216 @@
+//! `CREATE TABLE` in Flink's form.
+//!
+//! ```text
+//! CREATE TABLE t (
+//!   a INT NOT NULL, text STRING, origin STRING METADATA FROM 'file' VIRTUAL,
+//!   ts AS to_timestamp_millis(text),
+//!   WATERMARK FOR ts AS ts - INTERVAL '5' SECOND IDLE TIMEOUT INTERVAL '1' MINUTE
+//! ) WITH ('connector' = 'file', 'path' = 'a.csv')
+//! ```
+//!
+//! Only the form is checked here; whether the connector exists and what its options are is the
+//! catalog's matter.
+
+use arrow::datatypes::{DataType, Field};
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
+
+use crate::text::bounds::COLUMNS_MAX;
+use crate::text::diagnostics::{Diagnostic, Place};
+use crate::text::interval::{Interval, interval};
+use crate::text::syntax::{self, Cursor, Ident, parser, syntax_error};
+use crate::text::type_syntax;
+
+/// A table as it was declared.
+#[derive(Debug)]
+pub(crate) struct CreateTable {
+    pub(crate) name: Ident,
+    pub(crate) if_not_exists: bool,
+    /// None where the connector is to tell.
+    pub(crate) columns: Vec<ColumnDecl>,
+    pub(crate) watermark: Option<WatermarkDecl>,
+    pub(crate) options: Vec<OptionDecl>,
+    /// What is written into it at once, and says its columns where none are declared.
+    pub(crate) query: Option<Vec<TokenWithSpan>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct ColumnDecl {
+    /// Of type NULL where it is computed.
+    pub(crate) field: Field,
+    pub(crate) place: Place,
+    pub(crate) origin: Origin,
+}
+
+/// Where the values of a column come from.
+#[derive(Debug)]
+pub(crate) enum Origin {
+    Data,
+    /// From where the data stands, under this key.
+    Metadata(Ident),
+    /// From this expression over the other columns.
+    Computed(Vec<TokenWithSpan>),
+}
+
+#[derive(Debug)]
+pub(crate) struct WatermarkDecl {
+    pub(crate) column: Ident,
+    pub(crate) delay: Option<Interval>,
+    pub(crate) idle_timeout: Option<Interval>,
+}
+
+#[derive(Debug)]
+pub(crate) struct OptionDecl {
+    pub(crate) key: Ident,
+    pub(crate) value: Ident,
+}
+
+/// Reads what follows `CREATE TABLE [IF NOT EXISTS]`, also `AS query` at its end.
+pub(crate) fn create_table(
+    cursor: &mut Cursor<'_>,
+    if_not_exists: bool,
+) -> Result<CreateTable, Diagnostic> {
+    let name = cursor.ident("the table's name")?;
+    let (columns, options) = (vec![], vec![]);
+    let mut table =
+        CreateTable { name, if_not_exists, columns, watermark: None, options, query: None };
+    if cursor.token(&Token::LParen) && !cursor.token(&Token::RParen) {
+        loop {
+            element(cursor, &mut table)?;
+            if !cursor.token(&Token::Comma) {
+                break;
+            }
+        }
+        if !cursor.token(&Token::RParen) {
+            return Err(cursor.expected("',' or ')'"));
+        }
+    }
+    if cursor.words("PARTITIONED BY") || cursor.words("DISTRIBUTED BY") {
+        return Err(Diagnostic::at(cursor.place(), "tables are not partitioned by name")
+            .hint("leave the clause out: every source is cut into flows by itself"));
+    }
+    if !cursor.words("WITH") {
+        return Err(cursor
+            .expected("WITH")
+            .hint("say where the rows are: WITH ('connector' = 'file', 'path' = '…')"));
+    }
+    cursor.expect(&Token::LParen)?;
+    loop {
+        let key = cursor.string("an option")?;
+        cursor.expect(&Token::Eq)?;
+        let value = cursor.string("the option's value")?;
+        if let Some(twice) = table.options.iter().find(|o| o.key.text == key.text) {
+            let line = twice.key.place.line;
+            return Err(Diagnostic::at(key.place, format!("option '{}' is given twice", key.text))
+                .detail(format!("the first is in line {line}")));
+        }
+        table.options.push(OptionDecl { key, value });
+        if !cursor.token(&Token::Comma) {
+            break;
+        }
+    }
+    cursor.expect(&Token::RParen)?;
+    if cursor.words("AS") {
+        let query = cursor.rest().to_vec();
+        if query.is_empty() {
+            return Err(cursor.expected("a query"));
+        }
+        table.query = Some(query);
+        return Ok(table);
+    }
+    cursor.end()?;
+    Ok(table)
+}
+
+/// A column or a clause between the parentheses.
+fn element(cursor: &mut Cursor<'_>, table: &mut CreateTable) -> Result<(), Diagnostic> {
+    let place = cursor.place();
+    if cursor.words("WATERMARK FOR") {
+        if table.watermark.is_some() {
+            return Err(Diagnostic::at(place, "a table has one watermark"));
+        }
+        table.watermark = Some(watermark(cursor)?);
+        return Ok(());
+    }
+    if cursor.words("PRIMARY KEY") || cursor.words("CONSTRAINT") || cursor.words("UNIQUE") {
+        return Err(Diagnostic::at(place, "keys and constraints are not supported")
+            .hint("leave the clause out: rows are taken as they come"));
+    }
+    let name = cursor.ident("a column")?;
+    if table.columns.len() >= COLUMNS_MAX {
+        return Err(Diagnostic::at(place, format!("a table of more than {COLUMNS_MAX} columns"))
+            .hint("declare those that are read; an ARRAY or a MAP holds many values"));
+    }
+    if let Some(twice) = table.columns.iter().find(|c| c.field.name() == &name.text) {
+        let line = twice.place.line;
+        return Err(Diagnostic::at(place, format!("column '{}' is declared twice", name.text))
+            .detail(format!("the first is in line {line}")));
+    }
+    if cursor.words("AS") {
+        let from = syntax::element(cursor.rest(), false);
+        let mut expression = parser(from);
+        expression.parse_expr().map_err(|e| syntax_error(&e, from))?;
+        cursor.skip(expression.index());
+        let field = Field::new(name.text, DataType::Null, true);
+        let origin = Origin::Computed(from[..expression.index()].to_vec());
+        comment(cursor)?;
+        table.columns.push(ColumnDecl { field, place: name.place, origin });
+        return Ok(());
+    }
+    let data_type = type_syntax::data_type(cursor)?;
+    let not_null = cursor.words("NOT NULL");
+    if !not_null {
+        cursor.words("NULL");
+    }
+    let mut origin = Origin::Data;
+    if cursor.words("METADATA") {
+        origin = Origin::Metadata(match cursor.words("FROM") {
+            true => cursor.string("a key")?,
+            false => name.clone(),
+        });
+        cursor.words("VIRTUAL");
+    }
+    comment(cursor)?;
+    let field = Field::new(name.text, data_type, !not_null);
+    table.columns.push(ColumnDecl { field, place: name.place, origin });
+    Ok(())
+}
+
+fn comment(cursor: &mut Cursor<'_>) -> Result<(), Diagnostic> {
+    if cursor.words("COMMENT") {
+        cursor.string("a comment")?;
+    }
+    Ok(())
+}
+
+/// Reads what follows `WATERMARK FOR`.
+fn watermark(cursor: &mut Cursor<'_>) -> Result<WatermarkDecl, Diagnostic> {
+    let column = cursor.ident("a time column")?;
+    cursor.expect_words("AS")?;
+    let place = cursor.place();
+    let form = || format!("write WATERMARK FOR {c} AS {c} - INTERVAL '5' SECOND", c = column.text);
+    let of = cursor.ident("the time column").map_err(|e| e.hint(form()))?;
+    if of.text != column.text {
+        let message = "a watermark is its own column minus an interval";
+        return Err(Diagnostic::at(place, message).hint(form()));
+    }
+    let mut delay = None;
+    if cursor.token(&Token::Minus) {
+        let read = interval(cursor)?;
+        if read.ns < 0 {
+            return Err(Diagnostic::at(read.place, "a watermark cannot run ahead of its column"));
+        }
+        delay = Some(read);
+    }
+    let mut idle_timeout = None;
+    if cursor.words("IDLE TIMEOUT") {
+        let read = interval(cursor)?;
+        if read.ns <= 0 {
+            return Err(Diagnostic::at(read.place, "an idle timeout is longer than nothing"));
+        }
+        idle_timeout = Some(read);
+    }
+    if !matches!(cursor.peek().map(|t| &t.token), Some(Token::Comma | Token::RParen)) {
+        return Err(cursor.expected("IDLE TIMEOUT, ',' or ')'").hint(form()));
+    }
+    Ok(WatermarkDecl { column, delay, idle_timeout })
+}

@@ -1,0 +1,221 @@
+//! How deep a statement may go.
+//!
+//! A tree is as deep as parentheses are nested, which the parser bounds, and as a chain is long:
+//! `a + b + c + …`, `… UNION ALL … UNION ALL …`. Everything that walks the tree needs stack for
+//! each level, DataFusion's optimizer some ten KiB, and to run out of it would end the process. So
+//! chains have a bound, and whatever is within it is planned on a stack that is large enough,
+//! whoever asks.
+
+use std::thread;
+
+use dataflow::panics::{Panicked, caught};
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
+
+use crate::text::diagnostics::{Diagnostic, Place};
+use crate::text::syntax::is_word;
+
+/// Links of a chain at most.
+pub(crate) const LINKS_MAX: usize = 500;
+
+/// Links at most from the outermost chain to the innermost, where chains stand in the parentheses
+/// of others: the depth of the tree.
+pub(crate) const DEPTH_MAX: usize = 1_000;
+
+/// Tokens of a statement at most.
+const TOKENS_MAX: usize = 2_000_000;
+
+/// Bytes of stack; what is not used is never memory.
+const STACK_BYTES: usize = 256 << 20;
+
+/// Words that are operators.
+const OPERATORS: &[&str] = &[
+    "AND", "OR", "NOT", "XOR", "IS", "LIKE", "ILIKE", "BETWEEN", "IN", "DIV", "AT", "COLLATE",
+    "SIMILAR", "ESCAPE", "OVERLAPS",
+];
+/// Words behind which another expression begins.
+const BEGIN: &[&str] = &[
+    "SELECT", "FROM", "WHERE", "GROUP", "HAVING", "ORDER", "BY", "ON", "WHEN", "THEN", "ELSE",
+    "WITH", "LIMIT", "VALUES", "QUALIFY",
+];
+/// Words that put two inputs together.
+const INPUTS: &[&str] = &["UNION", "EXCEPT", "INTERSECT", "JOIN", "APPLY"];
+
+/// The chains at one level of parentheses.
+#[derive(Default)]
+struct Level {
+    /// Operators since the expression began.
+    operators: usize,
+    /// Inputs put together so far.
+    inputs: usize,
+    /// Whether a comma puts two inputs together.
+    from: bool,
+    /// The deepest parentheses within the expression, and of those before.
+    within: usize,
+    before: usize,
+}
+
+impl Level {
+    /// Another expression begins.
+    fn begins(&mut self) {
+        self.before = self.depth_of_exprs();
+        (self.operators, self.within) = (0, 0);
+    }
+
+    fn depth_of_exprs(&self) -> usize {
+        self.before.max(self.operators + self.within)
+    }
+
+    /// How deep the tree of it is.
+    fn depth(&self) -> usize {
+        self.inputs + self.depth_of_exprs()
+    }
+}
+
+/// Refuses a statement with a chain that is too long.
+///
+/// # Errors
+/// At the first link too many.
+pub(crate) fn check(tokens: &[TokenWithSpan]) -> Result<(), Diagnostic> {
+    if let Some(token) = tokens.get(TOKENS_MAX) {
+        let message = format!("a statement of more than {TOKENS_MAX} words and signs");
+        return Err(Diagnostic::at(Place::of(token.span), message)
+            .hint("write the rows into a file, and read it as a table"));
+    }
+    let mut levels = vec![Level::default()];
+    for token in tokens {
+        let any = |words: &[&str]| words.iter().any(|word| is_word(token, word));
+        let Some(level) = levels.last_mut() else { return Ok(()) };
+        match &token.token {
+            Token::LParen | Token::LBracket | Token::LBrace => levels.push(Level::default()),
+            Token::RParen | Token::RBracket | Token::RBrace => {
+                let depth = (levels.len() > 1)
+                    .then(|| levels.pop())
+                    .flatten()
+                    .map_or(0, |inner| inner.depth() + 1);
+                if let Some(level) = levels.last_mut() {
+                    level.within = level.within.max(depth);
+                }
+                // One subscript may follow another.
+                let brackets = matches!(token.token, Token::RBracket);
+                if let Some(level) = levels.last_mut().filter(|_| brackets) {
+                    level.operators += 1;
+                }
+            }
+            Token::Comma if level.from => level.inputs += 1,
+            Token::Comma => level.begins(),
+            Token::Word(_) if any(INPUTS) => level.inputs += 1,
+            Token::Word(_) if any(BEGIN) => {
+                level.begins();
+                level.from = is_word(token, "FROM") || level.from && is_word(token, "ON");
+            }
+            Token::Word(_) if any(OPERATORS) => level.operators += 1,
+            Token::Word(_) | Token::Number(..) | Token::SingleQuotedString(_) | Token::Period => {}
+            _ => level.operators += 1,
+        }
+        let chain = levels.last().map_or(0, |level| level.operators.max(level.inputs));
+        if chain > LINKS_MAX {
+            let message = format!("a chain of more than {LINKS_MAX} operators");
+            return Err(Diagnostic::at(Place::of(token.span), message).hint(
+                "write x IN (…) for many comparisons with OR; VALUES or a file for many UNIONs; \
+                 else compute parts of it in views",
+            ));
+        }
+        let depth = levels.last().map_or(0, Level::depth);
+        if depth > DEPTH_MAX {
+            let message = format!("chains of operators within each other, {DEPTH_MAX} together");
+            return Err(
+                Diagnostic::at(Place::of(token.span), message).hint("compute parts of it in views")
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Plans on a large stack.
+///
+/// # Errors
+/// Those of `work`, a panic of it as a bug of ours, and when there is no memory for a thread.
+pub(crate) fn guarded<T: Send>(
+    work: impl FnOnce() -> Result<T, Vec<Diagnostic>> + Send,
+) -> Result<T, Vec<Diagnostic>> {
+    let start = Place { line: 1, column: 1, length: 1 };
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("plan".into()).stack_size(STACK_BYTES);
+        let started = thread.spawn_scoped(scope, || unless_it_panics(start, work));
+        let done = started.map(|thread| thread.join());
+        done.map_err(|error| Diagnostic::at(start, format!("there is no stack: {error}")))
+            .and_then(|done| done.map_err(|panic| Diagnostic::bug(start, &Panicked::of(&*panic))))
+            .unwrap_or_else(|error| Err(vec![error]))
+    })
+}
+
+/// Plans something that begins at a place. What a panic leaves half done is the caller's to put
+/// back.
+///
+/// # Errors
+/// Those of `work`, and a panic of it as a bug of ours.
+pub(crate) fn unless_it_panics<T>(
+    place: Place,
+    work: impl FnOnce() -> Result<T, Vec<Diagnostic>>,
+) -> Result<T, Vec<Diagnostic>> {
+    caught(work).unwrap_or_else(|panicked| Err(vec![Diagnostic::bug(place, &panicked)]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::syntax::split;
+
+    fn refused(sql: &str) -> Option<usize> {
+        split(sql).err().map(|error| {
+            assert!(error.message.contains("chain"), "{}", error.message);
+            error.column
+        })
+    }
+
+    #[test]
+    fn chains_have_a_bound_and_lists_have_none() {
+        let sql = |link: &str, links: usize| format!("SELECT 1{} FROM t", link.repeat(links));
+        for link in [" + 1", " AND 1", " UNION ALL SELECT 1", "[1]", " IS NULL", "::INT"] {
+            assert_eq!(refused(&sql(link, LINKS_MAX)), None, "{link}");
+            assert!(refused(&sql(link, LINKS_MAX + 1)).is_some(), "{link}");
+        }
+        assert_eq!(refused(&sql(" + 1", LINKS_MAX + 1)), Some(9 + LINKS_MAX * 4 + 1));
+        for link in [", 1", ", 1 + 1", ", f(1, 2)"] {
+            assert_eq!(refused(&sql(link, 4 * LINKS_MAX)), None, "{link}");
+        }
+        let from = |links: usize| format!("SELECT 1 FROM t{}", ", t".repeat(links));
+        assert!(refused(&from(LINKS_MAX)).is_none() && refused(&from(LINKS_MAX + 1)).is_some());
+    }
+
+    #[test]
+    fn what_is_within_parentheses_is_a_chain_of_its_own() {
+        let inner = format!("(1{})", " + 1".repeat(LINKS_MAX));
+        assert_eq!(refused(&format!("SELECT {inner}, {inner} * {inner}")), None);
+    }
+
+    #[test]
+    fn chains_within_chains_are_as_deep_as_all_together() {
+        let sql = |links: [usize; 3]| {
+            let chain = |inner: String, links| format!("({inner}{})", " + 1".repeat(links));
+            let chains = links.into_iter().fold("1".to_string(), chain);
+            format!("SELECT f(1, {chains}), {chains} FROM t")
+        };
+        assert_eq!(refused(&sql([400, 400, 190])), None);
+        assert!(refused(&sql([400, 400, 400])).is_some());
+        let unions = |links: usize| format!("(SELECT 1{})", " UNION ALL SELECT 1".repeat(links));
+        let nested = |links| format!("SELECT * FROM {} AS u{}", unions(links), ", t".repeat(links));
+        assert!(refused(&nested(400)).is_none());
+    }
+
+    #[test]
+    fn a_panic_is_a_bug_at_its_statement() {
+        assert_eq!(guarded(|| Ok(7)).ok(), Some(7));
+        let place = Place { line: 3, column: 2, length: 6 };
+        let failed = guarded(|| unless_it_panics::<()>(place, || panic!("so")));
+        let failed = failed.expect_err("a panic");
+        assert_eq!((failed[0].line, failed[0].detail.as_deref()), (3, Some("so")));
+        assert!(failed[0].bug && failed[0].message.starts_with("this is a bug in millstream"));
+        assert!(guarded::<()>(|| panic!("{}", 1)).expect_err("a panic")[0].bug);
+    }
+}
