@@ -7,6 +7,8 @@
 //! What this does not do: format and lints (`cargo fmt`, `cargo clippy`), licences (`cargo deny`).
 #![forbid(unsafe_code)]
 
+pub mod circles;
+pub mod imports;
 pub mod layers;
 pub mod links;
 pub mod source;

@@ -1,7 +1,7 @@
 //! Applies every rule to this checkout.
 
 use tidy::tree::expect_none;
-use tidy::{Finding, Tree, layers, links, source};
+use tidy::{Finding, Tree, circles, layers, links, source};
 
 fn check(rule: &str, find: fn(&Tree) -> Vec<Finding>) {
     let tree = Tree::of_checkout().expect("the checkout is readable");
@@ -12,6 +12,11 @@ fn check(rule: &str, find: fn(&Tree) -> Vec<Finding>) {
 #[test]
 fn crates_depend_downwards_only() {
     check("layers", layers::forbidden_edges);
+}
+
+#[test]
+fn modules_import_without_circles() {
+    check("circles", circles::circles);
 }
 
 #[test]
