@@ -11,9 +11,9 @@ use arrow::record_batch::RecordBatch;
 use crate::error::DataflowError;
 use crate::operator::Routes;
 use crate::pace::Pace;
+use crate::place::Signals;
 use crate::reader::{Read, Reader};
 use crate::scheduler::{Timers, yield_now};
-use crate::worker::Signals;
 
 /// How soon a source that waits looks for a stop.
 const STOP_SEEN_WITHIN_NS: u64 = 50_000_000;

@@ -9,6 +9,11 @@
 //! Every worker of every node runs the same job (A1): nobody hands out work while it runs.
 
 mod casting;
+pub(crate) mod fault;
+pub(crate) mod halves;
+mod join_kind;
+mod lookup;
+mod waits;
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -20,14 +25,16 @@ use state::epoch::LengthBounds;
 use state::{GroupBy, Windows};
 
 pub use self::casting::{Casting, Multicast, TreeChoice};
+pub use self::join_kind::JoinKind;
+pub(crate) use self::join_kind::names;
+pub use self::lookup::Lookup;
+pub use self::waits::{Given, Waits};
 use crate::error::DataflowError;
-use crate::exchange::halves;
-use crate::keyed::{Given, Waits};
-use crate::lookup::Lookup;
+pub use crate::origin::Origin;
 use crate::sink::Sink;
 use crate::source::Source;
 pub(crate) use crate::step::RawColumns;
-pub use crate::step::{Origin, RawBatch, Step, Stepped};
+pub use crate::step::{RawBatch, Step, Stepped};
 use crate::wires::Wires;
 use crate::worker_set::WorkerSet;
 

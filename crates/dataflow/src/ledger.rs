@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use state::StateError;
 
 use crate::job::{Job, OperatorKind};
-use crate::keyed::waits;
 use crate::metrics::Metrics;
 
 /// What each operator of a worker holds.
@@ -30,7 +29,7 @@ impl Ledger {
         };
         let spilling = count(|kind| match kind {
             OperatorKind::Aggregate(_) => true,
-            OperatorKind::Keyed(spec) => waits(spec).is_some(),
+            OperatorKind::Keyed(spec) => spec.waits().is_some(),
             _ => false,
         });
         let all =

@@ -16,79 +16,26 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
-use arrow::datatypes::SchemaRef;
 use state::epoch::{END_OF_STREAM, Leader, Progress};
 use state::{Folded, KeyMap, KeyOf};
 
 use crate::error::DataflowError;
 use crate::exchange::{Lane, Member, Shuffle, leader_of};
-use crate::job::{Input, Lead, Origin, RawBatch, RawColumns, Step};
+pub use crate::job::Lookup;
+use crate::job::{JoinKind, Lead, Origin, RawBatch, RawColumns, Step};
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::net::{Message, Net};
 use crate::operator::Routes;
-use crate::pairing::{Hashed, JoinKind, Pairing, Terms, names};
+use crate::pairing::{Hashed, Pairing, Terms};
+use crate::place::Place;
 use crate::process::Process;
-use crate::reader::{Ahead, Read, Reader, Rows};
+use crate::reader::{Read, Reader};
+use crate::rows::{Ahead, Rows};
 use crate::scheduler::{Event, Timers, yield_now};
 use crate::source::FlowContext;
 use crate::time::ticks_of;
 use crate::wire::bytes_of;
-use crate::worker::Place;
-
-/// A join with a table that every process has whole. The left side is the stream, the right side
-/// the table.
-#[derive(Clone)]
-pub struct Lookup {
-    /// The table; its source ends.
-    pub table: Input,
-    /// What is done with each of the table's rows before it is kept.
-    pub step: Option<Arc<dyn Step>>,
-    /// Bytes of the table's rows at most.
-    pub bytes_max: usize,
-    /// Of the stream and of what is kept of the table: the columns that must be equal. NULL is
-    /// equal to nothing.
-    pub keys: [Vec<usize>; 2],
-    /// Which rows are given out: no right rows alone.
-    pub kind: JoinKind,
-    /// A filter over both sides' columns that a pair must pass, besides equal keys.
-    pub on: Option<Arc<dyn Step>>,
-    /// Both sides' columns, or the stream's where the kind gives out one side.
-    pub schema: SchemaRef,
-    /// The stream's columns and what is kept of the table's: what `on` is given.
-    pub both: SchemaRef,
-}
-
-impl Lookup {
-    /// For EXPLAIN.
-    pub fn describe(&self) -> String {
-        let [stream, table] = &self.keys;
-        self.terms().describe("", [names(&self.both, stream), names(&self.kept(), table)])
-    }
-
-    /// How many of the columns that are given out are the stream's, which come first.
-    fn width(&self) -> usize {
-        self.both.fields().len() - self.kept().fields().len()
-    }
-
-    /// Whether a column that is given out is the stream's, of the same number.
-    pub(crate) fn passes_on(&self, column: usize) -> bool {
-        column < self.width()
-    }
-
-    /// What is kept of the table.
-    fn kept(&self) -> SchemaRef {
-        match &self.step {
-            Some(step) => step.schema(),
-            None => self.table.source.schema(),
-        }
-    }
-
-    fn terms(&self) -> Terms<'_> {
-        let Self { kind, on, schema, both, .. } = self;
-        Terms { kind: *kind, on: on.as_ref(), schema, both }
-    }
-}
 
 /// A lookup on one worker.
 pub(crate) struct LookupRun {
@@ -243,7 +190,7 @@ impl LookupRun {
         let table = self.read.wait_for(|| self.table.borrow().clone()).await;
         let Rows { batch, met, .. } = rows;
         let mut pairing = Pairing::new((0, &self.spec.keys[0]), [batch], table, self.spec.kind);
-        while let Some((batch, from)) = pairing.next(self.spec.terms(), self.rows_max)? {
+        while let Some((batch, from)) = pairing.next(terms_of(&self.spec), self.rows_max)? {
             let met = met.as_ref().map(|met| ticks_of(met, &Origin::Taken(from))).transpose()?;
             let rows = Rows { batch, met, span: None };
             // Boxed, since the next operator may be a lookup too.
@@ -341,4 +288,9 @@ impl Member for LookupRun {
         self.rows.borrow_mut().push(batch);
         self.account(bytes)
     }
+}
+
+fn terms_of(spec: &Lookup) -> Terms<'_> {
+    let Lookup { kind, on, schema, both, .. } = spec;
+    Terms { kind: *kind, on: on.as_ref(), schema, both }
 }

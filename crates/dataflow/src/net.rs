@@ -28,9 +28,9 @@ use crate::frame::{Kind, MORE};
 use crate::handover::{Load, Sleeper};
 use crate::mend::{Mender, News};
 use crate::metrics::Metrics;
+use crate::place::Place;
 use crate::scheduler::Event;
 use crate::wire::{Encoded, Encoder};
-use crate::worker::Place;
 
 /// Bytes of a payload that is put together from several frames, at most.
 pub(crate) const REASSEMBLED_BYTES_MAX: usize = 256 << 20;

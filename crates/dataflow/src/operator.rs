@@ -32,11 +32,11 @@ use crate::lookup::LookupRun;
 use crate::metrics::{Metrics, OperatorMetrics};
 use crate::net::{Message, Net};
 use crate::output::Output;
-use crate::reader::{Ahead, Rows};
+use crate::place::Place;
+use crate::rows::{Ahead, Rows};
 use crate::scheduler::{Event, Gate, Timers, Turn};
 use crate::source::FlowContext;
 use crate::time::to_millis;
-use crate::worker::Place;
 
 /// An operator with inputs, on one worker.
 pub(crate) struct Node {

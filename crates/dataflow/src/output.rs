@@ -13,10 +13,10 @@ use crate::frame::Kind;
 use crate::gauge::SinkGauge;
 use crate::metrics::Metrics;
 use crate::net::{Message, Net};
+use crate::place::Place;
 use crate::scheduler::Event;
 use crate::sink::{Placement, Sink, SinkWriter};
 use crate::wire::{Decoder, Encoder};
-use crate::worker::Place;
 
 /// The worker at which rows are gathered.
 const GATHERER: u32 = 0;

@@ -17,60 +17,9 @@ use state::{KeyMap, KeyRows, KeySpan, KeyTable, NullKeys, StateError};
 
 use crate::chunks::{Chunks, taken};
 use crate::error::DataflowError;
-use crate::job::{Origin, Step};
-
-/// Which rows of a join are given out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JoinKind {
-    /// Pairs.
-    Inner,
-    /// Pairs, and left rows without a partner.
-    Left,
-    /// Pairs, and right rows without a partner.
-    Right,
-    /// Pairs, and rows without a partner.
-    Full,
-    /// Left rows with a partner, once.
-    LeftSemi,
-    /// Left rows without a partner.
-    LeftAnti,
-    /// Right rows with a partner, once.
-    RightSemi,
-    /// Right rows without a partner.
-    RightAnti,
-}
-
-impl JoinKind {
-    /// Whether pairs are given out, rather than rows of one side.
-    pub fn widens(self) -> bool {
-        matches!(self, Self::Inner | Self::Left | Self::Right | Self::Full)
-    }
-
-    /// Which rows of a side are given out alone: those with a partner, or those without one.
-    pub(crate) fn alone(self, side: usize) -> Option<bool> {
-        match (self, side) {
-            (Self::LeftSemi, 0) | (Self::RightSemi, 1) => Some(true),
-            (Self::Left | Self::Full | Self::LeftAnti, 0)
-            | (Self::Right | Self::Full | Self::RightAnti, 1) => Some(false),
-            _ => None,
-        }
-    }
-
-    /// Whether the columns of a side are given out.
-    pub(crate) fn shows(self, side: usize) -> bool {
-        match self {
-            Self::LeftSemi | Self::LeftAnti => side == 0,
-            Self::RightSemi | Self::RightAnti => side == 1,
-            _ => true,
-        }
-    }
-}
-
-/// Names of columns, for EXPLAIN.
-pub(crate) fn names(schema: &SchemaRef, columns: &[usize]) -> String {
-    let names = columns.iter().map(|&column| schema.field(column).name().as_str());
-    names.collect::<Vec<_>>().join(", ")
-}
+use crate::job::JoinKind;
+use crate::origin::Origin;
+use crate::step::Step;
 
 /// What a join asks of a pair besides equal keys, and what it gives out.
 #[derive(Clone, Copy)]
@@ -84,13 +33,6 @@ pub(crate) struct Terms<'a> {
 }
 
 impl Terms<'_> {
-    /// For EXPLAIN; `keys` are the names of either side's, `how` says which rows meet.
-    pub(crate) fn describe(&self, how: &str, keys: [String; 2]) -> String {
-        let [left, right] = keys;
-        let on = self.on.map_or(String::new(), |on| format!(", {}", on.describe()));
-        format!("{:?}{how} on ({left}) = ({right}){on}", self.kind)
-    }
-
     /// Which of some pairs, given as left and right columns, pass; `None` if all do.
     pub(crate) fn passed(
         &self,

@@ -10,7 +10,7 @@ use arrow::datatypes::{
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 
-use crate::job::Origin;
+use crate::origin::Origin;
 
 /// The ticks of a timestamp column; `None` for another type.
 pub fn ticks(array: &dyn Array) -> Option<&ScalarBuffer<i64>> {

@@ -9,7 +9,6 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use channel::Link;
@@ -19,6 +18,7 @@ use state::Disk;
 
 use crate::bad::BadRows;
 use crate::error::DataflowError;
+use crate::error::panics::{Panicked, caught};
 use crate::feed::feed;
 use crate::job::{Idle, Job, readers};
 use crate::ledger::Ledger;
@@ -28,7 +28,8 @@ use crate::net::{Aloft, Limits, Net};
 use crate::operator::{Graph, Node};
 use crate::origins::Reading;
 use crate::pace::paces;
-use crate::panics::{Panicked, caught};
+use crate::place::Place;
+pub use crate::place::Signals;
 use crate::process::Process;
 use crate::reader::Reader;
 use crate::scheduler::{Scheduler, Timers, yield_now};
@@ -67,37 +68,6 @@ pub struct WorkerConfig {
     /// In the group of the workers that are the agents of the same sources: those with the same
     /// place in their process.
     pub multicast: Option<Box<dyn fabric::multicast::Member>>,
-}
-
-/// How others end a worker's run.
-#[derive(Debug, Default)]
-pub struct Signals {
-    stop: AtomicBool,
-    abort: AtomicBool,
-}
-
-impl Signals {
-    /// Ends the input: what was read is finished, windows that are still open are dropped, and so
-    /// are complete ones where a grouping has more than a million rows of them; sinks are
-    /// published.
-    pub fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-    }
-
-    /// Ends at once: nothing is published.
-    pub fn abort(&self) {
-        self.abort.store(true, Ordering::Release);
-    }
-
-    /// Whether [`Signals::stop`] was called.
-    pub fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Acquire)
-    }
-
-    /// Whether [`Signals::abort`] was called.
-    pub fn is_aborted(&self) -> bool {
-        self.abort.load(Ordering::Acquire)
-    }
 }
 
 /// What a step came to.
@@ -300,18 +270,6 @@ impl Worker {
             fabric::wait(&descriptors, timeout);
         }
     }
-}
-
-/// Where an operator runs.
-pub(crate) struct Place {
-    pub(crate) worker: u32,
-    pub(crate) workers: u32,
-    pub(crate) process: Arc<Process>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) settings: crate::job::Settings,
-    pub(crate) ledger: Rc<Ledger>,
-    pub(crate) disk: Option<Arc<dyn Disk>>,
-    pub(crate) signals: Arc<Signals>,
 }
 
 /// Says goodbye to the other workers when all operators have ended here.

@@ -8,7 +8,7 @@ use super::fold::NO_WINDOW;
 use super::{Grouping, Meeting};
 use crate::error::DataflowError;
 use crate::job::{RawBatch, RawColumns};
-use crate::reader::Ahead;
+use crate::rows::Ahead;
 
 /// When not all rows of a batch can be folded so, as many go the way of all others at once: what a
 /// filter says of them was found for nothing.

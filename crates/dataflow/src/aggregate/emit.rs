@@ -17,7 +17,7 @@ use super::{Grouping, sessions};
 use crate::error::DataflowError;
 use crate::exchange::Member;
 use crate::job::FINAL;
-use crate::reader::Rows;
+use crate::rows::Rows;
 use crate::time::last_tick;
 
 /// The worker that gives out the one row of an aggregate without keys over no rows.

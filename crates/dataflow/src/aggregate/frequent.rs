@@ -26,7 +26,7 @@ use crate::frame::Kind;
 use crate::job::{Aggregation, Exchange, FrequentKeys};
 use crate::metrics::Metrics;
 use crate::net::Message;
-use crate::worker::Place;
+use crate::place::Place;
 
 /// Bytes of groups after which they are delivered at the latest: some caches full.
 const BYTES_MAX: usize = 4 << 20;

@@ -32,8 +32,8 @@ use crate::frame::{EPOCH_END, Kind, flags_of, said_in};
 use crate::job::Aggregation;
 use crate::metrics::Metrics;
 use crate::net::Message;
+use crate::place::Place;
 use crate::scheduler::Event;
-use crate::worker::Place;
 
 /// Workers do not come back from death yet: each lives its first life.
 const INCARNATION: u64 = 0;

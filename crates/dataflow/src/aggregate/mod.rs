@@ -58,9 +58,9 @@ use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::net::{Message, Net};
 use crate::operator::Routes;
+use crate::place::{Place, Signals};
 use crate::scheduler::Event;
 use crate::time::{last_tick, ticks};
-use crate::worker::{Place, Signals};
 
 /// Rows of complete windows that a grouping gives out after a stop. A row may be in so many windows
 /// that giving out all of them would take longer than who asked for the end would wait.

@@ -49,10 +49,10 @@ use crate::error::DataflowError;
 use crate::frame::{Kind, MORE, STUB};
 use crate::job::{Multicast, TreeChoice};
 use crate::net::Net;
+use crate::place::Place;
 use crate::process::Process;
 use crate::scheduler::Event;
 use crate::wire::Encoder;
-use crate::worker::Place;
 use crate::worker_set::WorkerSet;
 
 /// A change of the tree that is not answered after this is given up: the old tree stays.

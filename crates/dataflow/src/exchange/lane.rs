@@ -11,12 +11,11 @@ use arrow::record_batch::RecordBatch;
 use fabric::Clock;
 use state::{Frequent, Partitioner};
 
-use super::halves;
 use super::waiting::Waiting;
 use crate::error::DataflowError;
-use crate::job::{Lead, Route, Spread};
+use crate::job::{Lead, Route, Spread, halves};
+use crate::place::Place;
 use crate::wire::{Decoder, Encoder, own_views};
-use crate::worker::Place;
 use crate::worker_set::WorkerSet;
 
 /// Sets of workers for whom rows of a lane wait; with one more all are sent.

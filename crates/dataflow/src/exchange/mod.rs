@@ -8,7 +8,6 @@
 
 mod answers;
 mod cast;
-pub(crate) mod halves;
 mod lane;
 mod shuffle;
 mod waiting;
@@ -24,8 +23,8 @@ pub(crate) use self::shuffle::Shuffle;
 use crate::detach;
 use crate::error::DataflowError;
 use crate::net::Net;
+use crate::place::Place;
 use crate::scheduler::Event;
-use crate::worker::Place;
 
 /// An operator on one worker, as its exchange sees it.
 pub(crate) trait Member {

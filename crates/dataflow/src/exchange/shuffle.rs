@@ -1,5 +1,5 @@
 //! The shuffle exchange (Q): every row goes to the leader of its key. With `uppar` (S13) only half
-//! of the workers lead: see [`halves`].
+//! of the workers lead: see [`halves`](crate::job::halves).
 //!
 //! Rows for one leader are collected until they fill the batching threshold (Q5), the oldest has
 //! waited long enough (W4) or the watermark passes a point at which something may become complete.
@@ -28,8 +28,8 @@ use crate::error::DataflowError;
 use crate::frame::{KEYED, Kind, RESUME, flags_of, said_in};
 use crate::job::Lead;
 use crate::net::Message;
+use crate::place::Place;
 use crate::scheduler::Event;
-use crate::worker::Place;
 use crate::worker_set::WorkerSet;
 
 /// The sending and the receiving side of a shuffle on one worker.

@@ -31,7 +31,7 @@ use state::{Disk, Partitioner, RowFiles, RowPiece, Spilled};
 use self::rounds::Rounds;
 use super::Run;
 use crate::error::DataflowError;
-use crate::job::{Keyed, KeyedState};
+use crate::job::{Given, Keyed, KeyedState, Waits};
 use crate::pairing::columns_of;
 use crate::wire::bytes_of;
 
@@ -54,18 +54,6 @@ const ROOM_PART: usize = 4;
 /// many bytes with their keys found.
 const KEEPS_PART: usize = 8;
 
-/// When an operator needs the rows of an input.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waits {
-    /// A timestamp: not before the watermark has reached it.
-    pub until: usize,
-    /// Columns such that rows that differ in them have nothing to do with each other, the same of
-    /// all inputs; none where there are no such columns.
-    pub apart: Vec<usize>,
-    /// Whether it keeps some of them when it has given out what there is at that time.
-    pub keeps: bool,
-}
-
 /// What an operator keeps on one worker, with the rows that it has no room for.
 pub(super) struct Keeping {
     state: Box<dyn KeyedState>,
@@ -76,7 +64,7 @@ impl Keeping {
     /// Nothing yet; rows may go to the disk, if there is one and the operator says when it needs
     /// them.
     pub(super) fn new(spec: &Keyed, disk: Option<Arc<dyn Disk>>) -> Self {
-        let aside = waits(spec).zip(disk).map(|(waits, disk)| Aside::new(disk, waits));
+        let aside = spec.waits().zip(disk).map(|(waits, disk)| Aside::new(disk, waits));
         Self { state: spec.operator.create(), aside }
     }
 
@@ -168,11 +156,6 @@ impl Keeping {
     }
 }
 
-/// Until when the rows of each input are of no use to an operator, if that is known of all.
-pub(crate) fn waits(spec: &Keyed) -> Option<Vec<Waits>> {
-    (0..spec.inputs.len()).map(|input| spec.operator.waits(input)).collect()
-}
-
 /// Rows that an operator has no use for yet.
 struct Aside {
     files: RowFiles,
@@ -208,9 +191,6 @@ struct Part {
     level: u32,
     pieces: Vec<(usize, RowPiece)>,
 }
-
-/// Batches, with the number of their input.
-pub type Given = Vec<(usize, RecordBatch)>;
 
 impl Aside {
     /// Nothing yet; `waits` by input.

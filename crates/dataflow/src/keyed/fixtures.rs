@@ -11,8 +11,8 @@ use arrow::datatypes::{
 };
 
 use crate::error::DataflowError;
+use crate::job::JoinKind;
 use crate::job::{Origin, Step, Stepped};
-use crate::pairing::JoinKind;
 
 /// A key, a number, and a time.
 pub(super) type Row = (Option<i64>, i64, i64);

@@ -20,8 +20,8 @@ use state::gather;
 
 use super::{Given, Waits};
 use crate::error::DataflowError;
-use crate::job::{Kept, KeyedOperator, KeyedState, Origin, Step};
-use crate::pairing::{JoinKind, Keys, Terms, names};
+use crate::job::{JoinKind, Kept, KeyedOperator, KeyedState, Origin, Step, names};
+use crate::pairing::{Keys, Terms};
 use crate::time::ticks;
 
 /// Spans that the time in which a row may have partners is cut into.
@@ -119,7 +119,7 @@ impl KeyedOperator for IntervalJoin {
 
     fn describe(&self) -> String {
         let keys = self.sides.each_ref().map(|side| names(&side.schema, &side.keys));
-        self.terms().describe(" of times", keys)
+        self.kind.describe(" of times", keys, self.on.as_ref())
     }
 }
 

@@ -16,8 +16,8 @@ use arrow::datatypes::SchemaRef;
 
 use super::{Given, Run, Waits, before_windows};
 use crate::error::DataflowError;
-use crate::job::{Kept, KeyedOperator, KeyedState, Step};
-use crate::pairing::{Hashed, JoinKind, Pairing, Terms, names};
+use crate::job::{JoinKind, Kept, KeyedOperator, KeyedState, Step, names};
+use crate::pairing::{Hashed, Pairing, Terms};
 use crate::wire::bytes_of;
 
 /// A batch of this part of the rows that a batch may have is probed as it lies.
@@ -77,7 +77,7 @@ impl KeyedOperator for WindowJoin {
 
     fn describe(&self) -> String {
         let keys = self.sides.each_ref().map(|side| names(&side.schema, &side.keys));
-        self.terms().describe(" of each window", keys)
+        self.kind.describe(" of each window", keys, self.on.as_ref())
     }
 }
 

@@ -30,8 +30,6 @@ use state::Spilled;
 use state::epoch::{Leader, Progress};
 
 use self::aside::Keeping;
-pub(crate) use self::aside::waits;
-pub use self::aside::{Given, Waits};
 pub use self::interval::{IntervalJoin, TimedSide};
 pub use self::join::{JoinSide, WindowJoin};
 pub use self::over::{Frame, FrameUnit, Over, OverCall, first_value, last_value, nth_value, times};
@@ -43,16 +41,16 @@ pub use self::temporal::TemporalJoin;
 use crate::error::DataflowError;
 use crate::exchange::{Lane, Member, Shuffle, leader_of, said};
 use crate::job::{Exchange, Keyed, KeyedInput};
+pub use crate::job::{Given, JoinKind, Waits};
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::net::{Message, Net};
 use crate::operator::Routes;
-pub use crate::pairing::JoinKind;
-use crate::reader::Rows;
+use crate::place::Place;
+use crate::rows::Rows;
 use crate::scheduler::{Event, yield_now};
 use crate::time::{last_tick, ticks, without_late};
 use crate::wire::compact;
-use crate::worker::Place;
 
 /// Batches that are given out before it is the turn of others. More than one: what comes due at
 /// once must leave faster than rows come, else it piles up.

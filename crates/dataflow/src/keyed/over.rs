@@ -43,8 +43,7 @@ pub use self::steps::times;
 use self::waiting::{Due, Waiting};
 use super::{Given, Waits};
 use crate::error::DataflowError;
-use crate::job::{Kept, KeyedOperator, KeyedState};
-use crate::pairing::names;
+use crate::job::{Kept, KeyedOperator, KeyedState, names};
 use crate::time::ticks_per_second;
 
 /// What a key takes beside its bytes and its rows: its entry, and a list per frame.

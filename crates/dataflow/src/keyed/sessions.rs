@@ -25,8 +25,8 @@ use self::open::{AHEAD, Open, Session};
 use self::rows::{Chain, Chains, Part, Place, Waiting};
 use super::{Given, Waits};
 use crate::error::DataflowError;
-use crate::job::{Kept, KeyedOperator, KeyedState};
-use crate::pairing::{columns_of, names};
+use crate::job::{Kept, KeyedOperator, KeyedState, names};
+use crate::pairing::columns_of;
 use crate::time::{last_tick, ticks};
 
 /// How many times the rows that wait batches may hold, and how many times the keys with sessions

@@ -20,8 +20,8 @@ use state::gather;
 
 use super::{Given, TimedSide, Waits};
 use crate::error::DataflowError;
-use crate::job::{Kept, KeyedOperator, KeyedState};
-use crate::pairing::{Keys, names};
+use crate::job::{Kept, KeyedOperator, KeyedState, names};
+use crate::pairing::Keys;
 use crate::time::ticks;
 
 /// A join of each left row with the version of its key at its time.

@@ -9,9 +9,9 @@ use state::Folded;
 
 use super::{Counted, Node};
 use crate::error::DataflowError;
+use crate::job::fault::at_row;
 use crate::job::{RawBatch, Step};
-use crate::located::at_row;
-use crate::reader::{Ahead, Rows};
+use crate::rows::{Ahead, Rows};
 use crate::scheduler::Turn;
 use crate::time::ticks_of;
 

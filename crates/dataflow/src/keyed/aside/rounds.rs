@@ -14,9 +14,9 @@ use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use state::RowPiece;
 
-use super::{Aside, GATHERED_BYTES, Given, ROOM_PART};
+use super::{Aside, GATHERED_BYTES, ROOM_PART};
 use crate::error::DataflowError;
-use crate::job::KeyedState;
+use crate::job::{Given, KeyedState};
 use crate::time::ticks;
 use crate::wire::bytes_of;
 

@@ -1,8 +1,8 @@
 //! Random rows and versions against a look at all versions for each row.
 
 use super::*;
+use crate::job::JoinKind;
 use crate::keyed::fixtures::{Numbers, Row, SIDES, batch, both, rows_of, schema};
-use crate::pairing::JoinKind;
 
 fn join(outer: bool, earlier: bool) -> TemporalJoin {
     let side = |name: &str| TimedSide { schema: schema(name), keys: vec![0], time: 2 };

@@ -1,13 +1,12 @@
 //! Where a failure came about: the operator, the expression, the row and its place in a file.
 //!
-//! Nothing of this is known while all goes well. A step that fails is run again on parts of its
-//! batch until the row at fault is found; the reader of a flow then knows the place of that row.
+//! Nothing of this is known while all goes well. The reader of a flow knows the place of a row at
+//! fault by its number.
 
 use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 
 use crate::error::DataflowError;
-use crate::step::Step;
 
 /// Columns of a row that are shown.
 const COLUMNS_SHOWN_MAX: usize = 8;
@@ -64,7 +63,7 @@ impl DataflowError {
         }
     }
 
-    fn map(self, change: impl FnOnce(&mut Located)) -> Self {
+    pub(crate) fn map(self, change: impl FnOnce(&mut Located)) -> Self {
         let mut located = match self {
             DataflowError::At(located) => located,
             cause => {
@@ -112,38 +111,11 @@ impl DataflowError {
     }
 }
 
-/// The failure of a step on a batch, with the first row on which it fails.
-pub(crate) fn at_row(step: &dyn Step, batch: &RecordBatch, error: DataflowError) -> DataflowError {
-    // Of the beginnings of the batch that fail, the shortest ends with the row.
-    let (mut passing, mut failing) = (0, batch.num_rows());
-    while failing > passing + 1 {
-        let middle = passing + (failing - passing) / 2;
-        match step.apply(&batch.slice(0, middle)) {
-            Ok(_) => passing = middle,
-            Err(_) => failing = middle,
-        }
-    }
-    if failing == passing {
-        return error;
-    }
-    let row = batch.slice(passing, 1);
-    match step.apply(&row) {
-        Err(own) => own.map(|located| {
-            let blame = step.blame(&row);
-            let all = || values(&row, 0..row.num_columns());
-            let reads = blame.as_ref().map(|blame| blame.reads.clone());
-            let reads = reads.filter(|reads| !reads.is_empty()).unwrap_or_else(all);
-            located.expression = blame.map(|blame| blame.expression);
-            located.row = Some(text(&reads)).filter(|text| !text.is_empty());
-            located.index = Some(passing);
-        }),
-        // It depends on more than the row.
-        Ok(_) => error,
-    }
-}
-
 /// The names and values of some columns of a batch of one row.
-fn values(row: &RecordBatch, columns: impl Iterator<Item = usize>) -> Vec<(String, String)> {
+pub(crate) fn values(
+    row: &RecordBatch,
+    columns: impl Iterator<Item = usize>,
+) -> Vec<(String, String)> {
     let options = FormatOptions::default().with_null("NULL");
     let schema = row.schema_ref();
     let value = |at: usize| {
@@ -155,7 +127,7 @@ fn values(row: &RecordBatch, columns: impl Iterator<Item = usize>) -> Vec<(Strin
     columns.take(COLUMNS_SHOWN_MAX).filter_map(value).collect()
 }
 
-fn text(values: &[(String, String)]) -> String {
+pub(crate) fn text(values: &[(String, String)]) -> String {
     let pairs = values.iter().map(|(name, value)| format!("{name} = {value}"));
     pairs.collect::<Vec<_>>().join(", ")
 }

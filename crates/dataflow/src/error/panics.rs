@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(panicked.message, "the tape is torn");
         assert_eq!(panicked.to_string(), "this is a bug in millstream: the tape is torn");
         let place = panicked.place.unwrap();
-        assert!(place.starts_with("crates/dataflow/src/panics.rs:"), "{place}");
+        assert!(place.starts_with("crates/dataflow/src/error/panics.rs:"), "{place}");
         let inner = caught(|| {
             let inner = caught(|| [1][std::hint::black_box(1)]);
             inner.unwrap_err().message

@@ -1,9 +1,12 @@
 //! What can go wrong while rows move.
 
+pub mod located;
+pub mod panics;
+
 use thiserror::Error;
 
-use crate::located::Located;
-use crate::panics::Panicked;
+use self::located::Located;
+use self::panics::Panicked;
 
 /// A failure of a source or sink.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
