@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
 
+use crate::downstream::Downstream;
 use crate::error::DataflowError;
-use crate::operator::Routes;
 use crate::pace::Pace;
 use crate::place::Signals;
 use crate::reader::{Read, Reader};
@@ -25,7 +25,7 @@ const STOP_SEEN_WITHIN_NS: u64 = 50_000_000;
 /// When the source or what is behind it fails.
 pub(crate) async fn feed(
     mut reader: Reader,
-    routes: Routes,
+    behind: impl Downstream,
     pace: Option<Pace>,
     timers: Rc<Timers>,
     signals: Arc<Signals>,
@@ -37,40 +37,40 @@ pub(crate) async fn feed(
         }
         if signals.is_stopped() {
             drop(pace);
-            return routes.end(reader.watermark()).await;
+            return behind.end(reader.watermark()).await;
         }
         match reader.next()? {
             Read::Batch(flow, batch) => {
                 if std::mem::take(&mut idle) {
-                    reader.catch_up(routes.resume().await?);
+                    reader.catch_up(behind.resume().await?);
                 }
-                let awaited = |watermark| routes.awaits(watermark);
+                let awaited = |watermark| behind.awaits(watermark);
                 let mut rest = batch;
                 if let Some(rows) = reader.rows_before(flow, &rest, awaited) {
                     let first = rest.slice(0, rows);
                     rest = rest.slice(rows, rest.num_rows() - rows);
-                    take(&mut reader, (flow, first), &routes, pace.as_ref()).await?;
+                    take(&mut reader, (flow, first), &behind, pace.as_ref()).await?;
                 }
-                take(&mut reader, (flow, rest), &routes, pace.as_ref()).await?;
+                take(&mut reader, (flow, rest), &behind, pace.as_ref()).await?;
                 yield_now().await;
             }
             Read::Wait(until_ns) => {
                 let was_idle = std::mem::replace(&mut idle, reader.is_idle());
                 if was_idle && !idle {
                     // Rows are known to come, and hold the watermark back from now on.
-                    reader.catch_up(routes.resume().await?);
+                    reader.catch_up(behind.resume().await?);
                 }
                 if let Some(pace) = &pace {
                     pace.reached(None);
                 }
-                routes.progress(reader.watermark(), idle).await?;
+                behind.advance(reader.watermark(), idle).await?;
                 // A stop must not wait for a source that has long nothing to say.
                 let soon = timers.now_ns().saturating_add(STOP_SEEN_WITHIN_NS);
                 timers.sleep_until(until_ns.min(soon)).await;
             }
             Read::End => {
                 drop(pace);
-                return routes.end(i64::MAX).await;
+                return behind.end(i64::MAX).await;
             }
         }
     }
@@ -80,19 +80,19 @@ pub(crate) async fn feed(
 async fn take(
     reader: &mut Reader,
     (flow, batch): (usize, RecordBatch),
-    routes: &Routes,
+    behind: &impl Downstream,
     pace: Option<&Pace>,
 ) -> Result<(), DataflowError> {
-    routes.read(batch.num_rows());
+    behind.count_read(batch.num_rows());
     reader.on_the_way(flow, batch.num_rows());
-    let awaited = |watermark| routes.awaits(watermark);
+    let awaited = |watermark| behind.awaits(watermark);
     if let Some(watermark) = reader.watermark_before(flow, &batch, awaited) {
-        routes.progress(watermark, false).await?;
+        behind.advance(watermark, false).await?;
         yield_now().await;
     }
     let rest = match reader.ahead(flow, &batch) {
         Some(ahead) => {
-            let folded = routes.fold(ahead).await;
+            let folded = behind.fold(ahead).await;
             let rows =
                 folded.map_err(|error| error.of_record(|row| reader.reading().place(row)))?;
             reader.passed(flow, batch, rows)
@@ -111,10 +111,10 @@ async fn take(
     if let Some(rows) = rows {
         // Rows without event time were left out, and the others moved up.
         let whole = rows.batch.num_rows() == count;
-        routes.push(rows).await.map_err(|error| {
+        behind.push(rows).await.map_err(|error| {
             error.of_record(|row| reader.reading().place(row.filter(|_| whole)))
         })?;
     }
     reader.at_rest();
-    routes.progress(reader.watermark(), false).await
+    behind.advance(reader.watermark(), false).await
 }

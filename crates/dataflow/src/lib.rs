@@ -11,6 +11,7 @@ pub mod bad;
 mod chunks;
 pub mod connector;
 pub mod cost;
+mod downstream;
 pub mod error;
 mod exchange;
 mod feed;

@@ -19,6 +19,7 @@ use arrow::compute::concat_batches;
 use state::epoch::{END_OF_STREAM, Leader, Progress};
 use state::{Folded, KeyMap, KeyOf};
 
+use crate::downstream::Downstream;
 use crate::error::DataflowError;
 use crate::exchange::{Lane, Member, Shuffle, leader_of};
 pub use crate::job::Lookup;
@@ -26,7 +27,6 @@ use crate::job::{JoinKind, Lead, Origin, RawBatch, RawColumns, Step};
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::net::{Message, Net};
-use crate::operator::Routes;
 use crate::pairing::{Hashed, Pairing, Terms};
 use crate::place::Place;
 use crate::process::Process;
@@ -38,7 +38,7 @@ use crate::time::ticks_of;
 use crate::wire::bytes_of;
 
 /// A lookup on one worker.
-pub(crate) struct LookupRun {
+pub(crate) struct LookupRun<D> {
     tag: u32,
     worker: u32,
     spec: Lookup,
@@ -62,10 +62,11 @@ pub(crate) struct LookupRun {
     /// there is one who does so, or none.
     map: OnceCell<Option<Arc<KeyMap>>>,
     net: Rc<Net>,
-    pub(crate) routes: Routes,
+    /// What takes its rows.
+    pub(crate) behind: D,
 }
 
-impl LookupRun {
+impl<D: Downstream> LookupRun<D> {
     /// # Errors
     /// When the table cannot be read.
     pub(crate) fn new(
@@ -74,7 +75,7 @@ impl LookupRun {
         place: &Place,
         (context, timers): (&FlowContext, Rc<Timers>),
         net: Rc<Net>,
-        routes: Routes,
+        behind: D,
     ) -> Result<Self, DataflowError> {
         let rows_max = place.settings.batch_rows_max;
         // Counters speak of the stream.
@@ -103,7 +104,7 @@ impl LookupRun {
             read: Event::default(),
             map: OnceCell::new(),
             net,
-            routes,
+            behind,
         })
     }
 
@@ -185,7 +186,7 @@ impl LookupRun {
     /// Joins rows of the stream and hands on what comes of them; waits until the table is read.
     ///
     /// # Errors
-    /// When the condition fails on a row, and as [`Routes::push`].
+    /// When the condition fails on a row, and as [`Downstream::push`].
     pub(crate) async fn push(&self, rows: Rows) -> Result<(), DataflowError> {
         let table = self.read.wait_for(|| self.table.borrow().clone()).await;
         let Rows { batch, met, .. } = rows;
@@ -194,7 +195,7 @@ impl LookupRun {
             let met = met.as_ref().map(|met| ticks_of(met, &Origin::Taken(from))).transpose()?;
             let rows = Rows { batch, met, span: None };
             // Boxed, since the next operator may be a lookup too.
-            let pushed = Box::pin(self.routes.push(rows)).await;
+            let pushed = Box::pin(self.behind.push(rows)).await;
             pushed.map_err(DataflowError::of_made_rows)?;
         }
         Ok(())
@@ -222,7 +223,7 @@ impl LookupRun {
                 None => Ok(None),
             }
         };
-        self.routes.fold_looked(ahead, raw).await
+        self.behind.fold_looked(ahead, raw).await
     }
 
     /// What a column is made of that is given out, if it is one of the table that a [`KeyMap`] has.
@@ -256,7 +257,7 @@ impl LookupRun {
     }
 }
 
-impl Member for LookupRun {
+impl<D: Downstream> Member for LookupRun<D> {
     fn tag(&self) -> u32 {
         self.tag
     }

@@ -23,6 +23,7 @@ use state::epoch::{Presence, Progress, VectorClock};
 pub(crate) use self::routes::Routes;
 use self::routes::{Onward, Route};
 use crate::aggregate::Grouping;
+use crate::downstream::Downstream;
 use crate::error::DataflowError;
 use crate::exchange::{Member, Shuffle, said};
 use crate::frame::Kind;
@@ -52,9 +53,9 @@ pub(crate) struct Node {
 }
 
 enum Work {
-    Grouping(Box<Grouping>),
-    Keyed(Box<KeyedRun>),
-    Lookup(Box<LookupRun>),
+    Grouping(Box<Grouping<Routes>>),
+    Keyed(Box<KeyedRun<Routes>>),
+    Lookup(Box<LookupRun<Routes>>),
     Sink(Box<Output>),
 }
 
@@ -146,7 +147,7 @@ impl Node {
         let least = self.feeders.borrow().clock.least_with(feeder, watermark);
         match &self.work {
             Work::Grouping(grouping) => grouping.awaits(least),
-            Work::Lookup(lookup) => lookup.routes.awaits(least),
+            Work::Lookup(lookup) => lookup.behind.awaits(least),
             Work::Keyed(_) | Work::Sink(_) => false,
         }
     }
@@ -176,7 +177,7 @@ impl Node {
             _ if !was_idle => Ok(self.feeders.borrow().clock.least()),
             Work::Grouping(grouping) => grouping.resume().await,
             Work::Keyed(keyed) => Ok(keyed.resume().await),
-            Work::Lookup(lookup) => Box::pin(lookup.routes.resume()).await,
+            Work::Lookup(lookup) => Box::pin(lookup.behind.resume()).await,
             Work::Sink(_) => Ok(i64::MIN),
         }
     }
@@ -195,7 +196,7 @@ impl Node {
         match &self.work {
             Work::Grouping(grouping) => grouping.end_of_rows(watermark).await,
             Work::Keyed(keyed) => keyed.end_of_rows(watermark).await,
-            Work::Lookup(lookup) => Box::pin(lookup.routes.end(watermark)).await,
+            Work::Lookup(lookup) => Box::pin(lookup.behind.end(watermark)).await,
             Work::Sink(output) => {
                 output.complete();
                 Ok(())
@@ -212,7 +213,7 @@ impl Node {
             Work::Grouping(grouping) => grouping.progress(watermark, idle).await?,
             Work::Keyed(keyed) => keyed.progress(watermark, idle).await?,
             Work::Lookup(lookup) => {
-                return Ok(Some(Onward { routes: &lookup.routes, watermark, idle, turn }));
+                return Ok(Some(Onward { routes: &lookup.behind, watermark, idle, turn }));
             }
             Work::Sink(_) => {}
         }
@@ -380,7 +381,7 @@ impl Node {
 
 /// A grouping looks how long an epoch is when it is told of a watermark; where none comes, when it
 /// has taken rows.
-async fn heed_length(grouping: &Grouping, route: &Route) -> Result<(), DataflowError> {
+async fn heed_length(grouping: &Grouping<Routes>, route: &Route) -> Result<(), DataflowError> {
     if route.timed { Ok(()) } else { grouping.end_long_epoch().await }
 }
 

@@ -23,7 +23,7 @@ pub const CIRCLES: &[(&str, usize, &str)] = &[
     ("bench", 2, "a loop by hand and the engine's runs share their error"),
     ("cli", 13, "`args` names what each command takes and is named by each"),
     ("cluster", 13, "one error is made in, and of, all of it"),
-    ("dataflow", 8, "operators hand rows to the graph that they are in"),
+    ("dataflow", 4, "files that belong to one folder lie beside each other"),
     ("fabric", 2, "an endpoint has a pulse, which counts by its links"),
     ("millstream", 9, "a node's parts report to it; kinds of transports explain their errors"),
     ("plan", 39, "the builder of pipelines is passed through all modules that lower SQL"),

@@ -6,6 +6,7 @@ use state::Folded;
 
 use super::fold::NO_WINDOW;
 use super::{Grouping, Meeting};
+use crate::downstream::Downstream;
 use crate::error::DataflowError;
 use crate::job::{RawBatch, RawColumns};
 use crate::rows::Ahead;
@@ -14,7 +15,7 @@ use crate::rows::Ahead;
 /// filter says of them was found for nothing.
 const PAUSE: u32 = 16;
 
-impl Grouping {
+impl<D: Downstream> Grouping<D> {
     /// Folds in rows of a source as they were read, from the first on, as far as it can: `raw` says
     /// what is to be done to them, and `timed` that windows are over the source's own times. What
     /// is said of the rest comes with [`Grouping::push`].

@@ -16,11 +16,12 @@ use std::num::NonZeroU64;
 use state::Fired;
 
 use super::{Grouping, Meeting};
+use crate::downstream::Downstream;
 use crate::error::DataflowError;
 use crate::exchange::Member;
 use crate::job::EARLY;
 
-impl Grouping {
+impl<D: Downstream> Grouping<D> {
     /// The interval, if windows are given out early.
     pub(crate) fn early_ns(&self) -> Option<NonZeroU64> {
         self.spec.early_ns

@@ -14,6 +14,7 @@ use state::epoch::END_OF_STREAM;
 use state::{Fired, Window};
 
 use super::{Grouping, sessions};
+use crate::downstream::Downstream;
 use crate::error::DataflowError;
 use crate::exchange::Member;
 use crate::job::FINAL;
@@ -23,7 +24,7 @@ use crate::time::last_tick;
 /// The worker that gives out the one row of an aggregate without keys over no rows.
 const TOTAL_WORKER: u32 = 0;
 
-impl Grouping {
+impl<D: Downstream> Grouping<D> {
     /// Assembles keys, values and window columns, and emits. `kind` is [`EARLY`](crate::job::EARLY)
     /// or [`FINAL`].
     pub(super) async fn emit(&self, fired: Vec<Fired>, kind: &str) -> Result<(), DataflowError> {
@@ -37,7 +38,7 @@ impl Grouping {
         let mut done = 0;
         while done < batch.num_rows() {
             let take = self.rows_max.min(batch.num_rows() - done);
-            self.routes.push(Rows::on_time(batch.slice(done, take))).await?;
+            self.behind.push(Rows::on_time(batch.slice(done, take))).await?;
             done += take;
             crate::scheduler::yield_now().await;
         }

@@ -21,6 +21,7 @@ use state::{Frequent, GroupBy, KeyMode, Partitioner, Slices, Split, StateOptions
 use super::delta::Deltas;
 use super::fold::Folder;
 use super::{Grouping, Meeting};
+use crate::downstream::Downstream;
 use crate::error::DataflowError;
 use crate::frame::Kind;
 use crate::job::{Aggregation, Exchange, FrequentKeys};
@@ -108,7 +109,7 @@ impl Front {
     /// When state cannot be updated or cannot travel.
     pub(super) async fn push(
         &self,
-        grouping: &Grouping,
+        grouping: &Grouping<impl Downstream>,
         rows: &RecordBatch,
     ) -> Result<(), DataflowError> {
         self.folder.borrow_mut().fold(rows, None, &mut self.slices.borrow_mut())?;
@@ -125,7 +126,7 @@ impl Front {
     }
 
     /// Sends the groups to their leaders. No rows must be pushed meanwhile.
-    async fn deliver(&self, grouping: &Grouping) -> Result<(), DataflowError> {
+    async fn deliver(&self, grouping: &Grouping<impl Downstream>) -> Result<(), DataflowError> {
         let rows = self.rows.take();
         if rows == 0 {
             return Ok(());
@@ -160,7 +161,10 @@ impl Front {
     }
 
     /// Takes out all groups: how many they are, and payloads with their leaders.
-    fn pack(&self, grouping: &Grouping) -> Result<(u64, Vec<(u32, Bytes)>), DataflowError> {
+    fn pack(
+        &self,
+        grouping: &Grouping<impl Downstream>,
+    ) -> Result<(u64, Vec<(u32, Bytes)>), DataflowError> {
         let mut slices = self.slices.borrow_mut();
         let mut partitioner = self.partitioner.borrow_mut();
         let packer = |leader| (leader, self.deltas.packer(grouping.net.payload_max(leader)));
@@ -195,7 +199,7 @@ impl Front {
     /// When they are malformed, or state cannot be updated.
     pub(super) fn receive(
         &self,
-        grouping: &Grouping,
+        grouping: &Grouping<impl Downstream>,
         from: u32,
         message: Message,
     ) -> Result<(), DataflowError> {
@@ -208,7 +212,7 @@ fn bytes_max(share: usize) -> usize {
     (share / BUDGET_PART).min(BYTES_MAX)
 }
 
-impl Grouping {
+impl<D: Downstream> Grouping<D> {
     /// Sends what is in front of a shuffle, if there is one. No rows must be pushed meanwhile.
     ///
     /// # Errors

@@ -26,6 +26,7 @@ use state::{Columns, Partitioner, Split};
 
 use super::Grouping;
 use super::delta::{Deltas, Packer};
+use crate::downstream::Downstream;
 use crate::error::DataflowError;
 use crate::exchange::{Answers, Member, said};
 use crate::frame::{EPOCH_END, Kind, flags_of, said_in};
@@ -133,7 +134,7 @@ impl Merge {
     /// Ends the epoch if it is long enough, or if a window may fire.
     pub(super) async fn progress(
         &self,
-        grouping: &Grouping,
+        grouping: &Grouping<impl Downstream>,
         watermark: i64,
         idle: bool,
     ) -> Result<(), DataflowError> {
@@ -148,7 +149,10 @@ impl Merge {
 
     /// Ends the epoch where it is, so that leaders have what it has brought. Who is idle has
     /// brought nothing.
-    pub(super) async fn share(&self, grouping: &Grouping) -> Result<(), DataflowError> {
+    pub(super) async fn share(
+        &self,
+        grouping: &Grouping<impl Downstream>,
+    ) -> Result<(), DataflowError> {
         match self.announced.get() {
             (_, true) => Ok(()),
             (watermark, false) => self.close_epoch(grouping, Progress::active(watermark)).await,
@@ -157,7 +161,10 @@ impl Merge {
 
     /// Ends the epoch because memory is short; first the others must have taken most of what has
     /// been given to them.
-    pub(super) async fn relieve(&self, grouping: &Grouping) -> Result<(), DataflowError> {
+    pub(super) async fn relieve(
+        &self,
+        grouping: &Grouping<impl Downstream>,
+    ) -> Result<(), DataflowError> {
         let part = grouping.ledger.share(grouping.tag) / KEPT_PART;
         self.acknowledged.wait_for(|| (self.kept_bytes.get() <= part).then_some(())).await;
         self.share(grouping).await
@@ -172,7 +179,10 @@ impl Merge {
 
     /// Ends an epoch that says that this worker is back, and waits until every leader has merged
     /// it.
-    pub(super) async fn resume(&self, grouping: &Grouping) -> Result<i64, DataflowError> {
+    pub(super) async fn resume(
+        &self,
+        grouping: &Grouping<impl Downstream>,
+    ) -> Result<i64, DataflowError> {
         let progress = Progress::active(self.announced.get().0);
         self.close_epoch(grouping, progress).await?;
         grouping.move_clock(grouping.worker, progress);
@@ -183,14 +193,14 @@ impl Merge {
     /// Ends the last epoch.
     pub(super) async fn end(
         &self,
-        grouping: &Grouping,
+        grouping: &Grouping<impl Downstream>,
         watermark: i64,
     ) -> Result<(), DataflowError> {
         self.close_epoch(grouping, Progress::ended(watermark)).await
     }
 
     /// Waits until every delta of this worker is acknowledged.
-    pub(super) async fn settle(&self, grouping: &Grouping) {
+    pub(super) async fn settle(&self, grouping: &Grouping<impl Downstream>) {
         for leader in grouping.net.peers() {
             let settled = || self.helpers.borrow()[leader as usize].kept() == 0;
             self.acknowledged.wait_for(|| settled().then_some(())).await;
@@ -199,7 +209,7 @@ impl Merge {
 
     pub(super) fn receive(
         &self,
-        grouping: &Grouping,
+        grouping: &Grouping<impl Downstream>,
         from: u32,
         message: Message,
     ) -> Result<(), DataflowError> {
@@ -242,7 +252,7 @@ impl Merge {
     }
 
     /// An epoch of a helper is merged, and with it its clock has moved: tell it.
-    fn commit(&self, grouping: &Grouping, from: u32) {
+    fn commit(&self, grouping: &Grouping<impl Downstream>, from: u32) {
         let mut leader = grouping.leader.borrow_mut();
         let cut = leader.cut();
         leader.committed(cut);
@@ -270,7 +280,7 @@ impl Merge {
     /// Ships this epoch's delta with the watermark.
     async fn close_epoch(
         &self,
-        grouping: &Grouping,
+        grouping: &Grouping<impl Downstream>,
         progress: Progress,
     ) -> Result<(), DataflowError> {
         // Lasts until it is dropped; nothing is inside it.
@@ -309,7 +319,7 @@ impl Merge {
     }
 
     /// Learns from an epoch how long the next one should be.
-    fn measure(&self, grouping: &Grouping, ended: Ended, delta_bytes: u64) {
+    fn measure(&self, grouping: &Grouping<impl Downstream>, ended: Ended, delta_bytes: u64) {
         self.length.borrow_mut().ended(&ended);
         Metrics::add(&grouping.metrics.epochs, 1);
         if let Some(operator) = grouping.metrics.operators().get(grouping.tag as usize) {
@@ -325,7 +335,13 @@ impl Merge {
         helpers[leader as usize].to_send().map(|(tag, chunk)| (tag, chunk.clone()))
     }
 
-    async fn send(&self, grouping: &Grouping, leader: u32, tag: Tag, payload: &Bytes) {
+    async fn send(
+        &self,
+        grouping: &Grouping<impl Downstream>,
+        leader: u32,
+        tag: Tag,
+        payload: &Bytes,
+    ) {
         let header = Header {
             kind: Kind::Delta as u8,
             flags: flags_of(tag.progress) | if tag.last { EPOCH_END } else { 0 },
@@ -342,7 +358,7 @@ impl Merge {
     }
 
     /// Takes the groups that others lead out of the state, by leader.
-    fn cut(&self, grouping: &Grouping) -> Result<Cut, DataflowError> {
+    fn cut(&self, grouping: &Grouping<impl Downstream>) -> Result<Cut, DataflowError> {
         let packer = |leader: u32| {
             let own = leader == grouping.worker;
             let room = if own { 0 } else { grouping.net.payload_max(leader) };
@@ -367,14 +383,14 @@ impl Merge {
     }
 
     /// Whether the epoch has read its bytes.
-    pub(super) fn is_long(&self, grouping: &Grouping) -> bool {
+    pub(super) fn is_long(&self, grouping: &Grouping<impl Downstream>) -> bool {
         let (bytes, rows) = self.read(grouping);
         let groups = || grouping.merged.borrow_mut().slices().groups_at_most() as u64;
         self.length.borrow_mut().is_over(bytes, rows, groups)
     }
 
     /// Bytes that the worker has read in this epoch, and rows that have come to the operator.
-    fn read(&self, grouping: &Grouping) -> (u64, u64) {
+    fn read(&self, grouping: &Grouping<impl Downstream>) -> (u64, u64) {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let operator = grouping.metrics.operators().get(grouping.tag as usize);
         let (bytes, rows) = self.began.get();

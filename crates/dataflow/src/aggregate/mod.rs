@@ -50,6 +50,7 @@ use crate::aggregate::fold::Folder;
 use crate::aggregate::frequent::Front;
 use crate::aggregate::late::Sorted;
 use crate::aggregate::merge::Merge;
+use crate::downstream::Downstream;
 use crate::error::DataflowError;
 use crate::exchange::{Lane, Member, Shuffle, leader_of, said};
 use crate::frame::Kind;
@@ -57,7 +58,6 @@ use crate::job::{Aggregation, Exchange, FINAL, Window};
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::net::{Message, Net};
-use crate::operator::Routes;
 use crate::place::{Place, Signals};
 use crate::scheduler::Event;
 use crate::time::{last_tick, ticks};
@@ -67,7 +67,7 @@ use crate::time::{last_tick, ticks};
 const ROWS_AFTER_STOP_MAX: usize = 1 << 20;
 
 /// A grouping on one worker.
-pub(crate) struct Grouping {
+pub(crate) struct Grouping<D> {
     tag: u32,
     worker: u32,
     spec: Aggregation,
@@ -95,7 +95,7 @@ pub(crate) struct Grouping {
     spilled: Cell<Spilled>,
     signals: Arc<Signals>,
     net: Rc<Net>,
-    routes: Routes,
+    behind: D,
     metrics: Arc<Metrics>,
 }
 
@@ -107,13 +107,13 @@ enum Meeting {
     Shuffle(Box<Shuffle>, Option<Box<Front>>),
 }
 
-impl Grouping {
+impl<D: Downstream> Grouping<D> {
     pub(crate) fn new(
         tag: u32,
         spec: &Aggregation,
         place: &Place,
         net: Rc<Net>,
-        routes: Routes,
+        behind: D,
         metrics: Arc<Metrics>,
     ) -> Self {
         let spec = &sessions::with_times(spec);
@@ -158,7 +158,7 @@ impl Grouping {
             spilled: Cell::default(),
             signals: place.signals.clone(),
             net,
-            routes,
+            behind,
             metrics,
         }
     }
@@ -351,7 +351,7 @@ impl Grouping {
             if self.look.take() {
                 self.emit_early().await?;
             }
-            self.routes.progress(self.complete(seen.0), false).await?;
+            self.behind.advance(self.complete(seen.0), false).await?;
             if self.time() == seen && seen.1 {
                 break;
             }
@@ -359,7 +359,7 @@ impl Grouping {
             self.clock_moved.wait_for(|| due().then_some(())).await;
         }
         self.emit_total_of_nothing().await?;
-        self.routes.end(self.complete(self.least())).await
+        self.behind.end(self.complete(self.least())).await
     }
 
     /// The watermark of what is given out when all windows up to `watermark` have fired: the least
@@ -499,7 +499,7 @@ impl Grouping {
     }
 }
 
-impl Member for Grouping {
+impl<D: Downstream> Member for Grouping<D> {
     fn tag(&self) -> u32 {
         self.tag
     }

@@ -38,6 +38,7 @@ pub use self::reroute::{Reroute, To};
 use self::run::Run;
 pub use self::sessions::RowSessions;
 pub use self::temporal::TemporalJoin;
+use crate::downstream::Downstream;
 use crate::error::DataflowError;
 use crate::exchange::{Lane, Member, Shuffle, leader_of, said};
 use crate::job::{Exchange, Keyed, KeyedInput};
@@ -45,7 +46,6 @@ pub use crate::job::{Given, JoinKind, Waits};
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::net::{Message, Net};
-use crate::operator::Routes;
 use crate::place::Place;
 use crate::rows::Rows;
 use crate::scheduler::{Event, yield_now};
@@ -57,7 +57,7 @@ use crate::wire::compact;
 const TURN_BATCHES: usize = 8;
 
 /// A keyed operator on one worker.
-pub(crate) struct KeyedRun {
+pub(crate) struct KeyedRun<D> {
     tag: u32,
     worker: u32,
     spec: Keyed,
@@ -71,17 +71,17 @@ pub(crate) struct KeyedRun {
     leader: RefCell<Leader>,
     clock_moved: Event,
     net: Rc<Net>,
-    routes: Routes,
+    behind: D,
     metrics: Arc<Metrics>,
 }
 
-impl KeyedRun {
+impl<D: Downstream> KeyedRun<D> {
     pub(crate) fn new(
         tag: u32,
         spec: &Keyed,
         place: &Place,
         net: Rc<Net>,
-        routes: Routes,
+        behind: D,
         metrics: Arc<Metrics>,
     ) -> Self {
         let spread = |number: usize| spec.operator.spread(number);
@@ -110,7 +110,7 @@ impl KeyedRun {
             leader: RefCell::new(leader),
             clock_moved: Event::default(),
             net,
-            routes,
+            behind,
             metrics,
         }
     }
@@ -194,7 +194,7 @@ impl KeyedRun {
             let seen = self.time();
             let mut given = 0;
             while let Some(batch) = self.advance(seen.0)? {
-                self.routes.push(Rows::on_time(batch)).await?;
+                self.behind.push(Rows::on_time(batch)).await?;
                 self.account()?;
                 given += 1;
                 if given % TURN_BATCHES == 0 {
@@ -203,9 +203,9 @@ impl KeyedRun {
             }
             self.account()?;
             let complete = self.complete(seen.0);
-            self.routes.progress(complete, false).await?;
+            self.behind.advance(complete, false).await?;
             if self.time() == seen && seen.1 {
-                return self.routes.end(complete).await;
+                return self.behind.end(complete).await;
             }
             let more = || self.time() != seen || self.state.borrow().ready();
             self.clock_moved.wait_for(|| more().then_some(())).await;
@@ -282,7 +282,7 @@ impl KeyedRun {
     }
 }
 
-impl Member for KeyedRun {
+impl<D: Downstream> Member for KeyedRun<D> {
     fn tag(&self) -> u32 {
         self.tag
     }

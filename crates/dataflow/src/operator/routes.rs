@@ -8,15 +8,13 @@ use arrow::array::RecordBatch;
 use state::Folded;
 
 use super::{Counted, Node};
+use crate::downstream::{Downstream, Raw};
 use crate::error::DataflowError;
 use crate::job::fault::at_row;
 use crate::job::{RawBatch, Step};
 use crate::rows::{Ahead, Rows};
 use crate::scheduler::Turn;
 use crate::time::ticks_of;
-
-/// What columns are made of, if that can be said.
-type Raw = Result<Option<RawBatch>, DataflowError>;
 
 /// An edge as the operator sees it that gives out rows.
 pub(super) struct Route {
@@ -102,72 +100,7 @@ pub(crate) struct Routes {
 }
 
 impl Routes {
-    /// Counts rows that were read, of a source.
-    pub(crate) fn read(&self, rows: usize) {
-        self.counted.add_in(rows);
-    }
-
-    /// Hands rows to all.
-    ///
-    /// # Errors
-    /// When a step, state or a sink fails.
-    pub(crate) async fn push(&self, rows: Rows) -> Result<(), DataflowError> {
-        self.counted.add_out(rows.batch.num_rows());
-        let Some((last, others)) = self.to.split_last() else { return Ok(()) };
-        for route in others {
-            let pushed = route.to.push(route, rows.clone()).await;
-            pushed.map_err(|error| error.of_operator(route.operator))?;
-        }
-        let pushed = last.to.push(last, rows).await;
-        pushed.map_err(|error| error.of_operator(last.operator))
-    }
-
-    /// Has the operator behind fold in rows as they were read, from the first on, as far as it can,
-    /// if there is but one: gives how many. The others are to be pushed.
-    ///
-    /// # Errors
-    /// As [`Routes::push`].
-    pub(crate) async fn fold(&self, ahead: Ahead<'_>) -> Result<usize, DataflowError> {
-        let [route] = &self.to[..] else { return Ok(0) };
-        let folded = route.to.fold(route, ahead).await;
-        let rows = folded.map_err(|error| error.of_operator(route.operator))?;
-        self.counted.add_out(rows);
-        Ok(rows)
-    }
-
-    /// The same for rows that a lookup has been given, which makes `raw` of them if the step behind
-    /// it is the one that it is given.
-    pub(crate) async fn fold_looked(
-        &self,
-        ahead: Ahead<'_>,
-        raw: impl Fn(Option<&dyn Step>, usize, Option<usize>) -> Raw,
-    ) -> Result<Folded, DataflowError> {
-        let [route] = &self.to[..] else { return Ok(Folded::default()) };
-        let raw = |key: usize, arg: Option<usize>| raw(route.step.as_deref(), key, arg);
-        let folded = route.to.fold_raw(route, ahead, &raw).await;
-        let folded = folded.map_err(|error| error.of_operator(route.operator))?;
-        self.counted.add_out(folded.passed);
-        Ok(folded)
-    }
-
-    /// Whether this watermark ends a window somewhere.
-    pub(crate) fn awaits(&self, watermark: i64) -> bool {
-        let mut timed = self.to.iter().filter(|route| route.timed);
-        timed.any(|route| route.to.awaits(route.feeder, route.behind(watermark)))
-    }
-
-    /// No row before `watermark` will come.
-    ///
-    /// # Errors
-    /// As [`Routes::push`].
-    pub(crate) async fn progress(&self, watermark: i64, idle: bool) -> Result<(), DataflowError> {
-        match self.tell(watermark, idle).await? {
-            Some(onward) => onward.go().await,
-            None => Ok(()),
-        }
-    }
-
-    /// The same, without what is to be told behind the last of the operators.
+    /// As [`Downstream::advance`], without what is to be told behind the last of the operators.
     async fn tell(&self, watermark: i64, idle: bool) -> Result<Option<Onward<'_>>, DataflowError> {
         self.counted.tell(watermark);
         let mut routes = self.to.iter().filter(|route| route.timed).peekable();
@@ -181,12 +114,58 @@ impl Routes {
         }
         Ok(None)
     }
+}
 
-    /// Rows come again after an idle time. Gives the watermark before which they are late anywhere.
-    ///
-    /// # Errors
-    /// As [`Routes::push`].
-    pub(crate) async fn resume(&self) -> Result<i64, DataflowError> {
+impl Downstream for Routes {
+    fn count_read(&self, rows: usize) {
+        self.counted.add_in(rows);
+    }
+
+    async fn push(&self, rows: Rows) -> Result<(), DataflowError> {
+        self.counted.add_out(rows.batch.num_rows());
+        let Some((last, others)) = self.to.split_last() else { return Ok(()) };
+        for route in others {
+            let pushed = route.to.push(route, rows.clone()).await;
+            pushed.map_err(|error| error.of_operator(route.operator))?;
+        }
+        let pushed = last.to.push(last, rows).await;
+        pushed.map_err(|error| error.of_operator(last.operator))
+    }
+
+    async fn fold(&self, ahead: Ahead<'_>) -> Result<usize, DataflowError> {
+        let [route] = &self.to[..] else { return Ok(0) };
+        let folded = route.to.fold(route, ahead).await;
+        let rows = folded.map_err(|error| error.of_operator(route.operator))?;
+        self.counted.add_out(rows);
+        Ok(rows)
+    }
+
+    async fn fold_looked(
+        &self,
+        ahead: Ahead<'_>,
+        raw: impl Fn(Option<&dyn Step>, usize, Option<usize>) -> Raw,
+    ) -> Result<Folded, DataflowError> {
+        let [route] = &self.to[..] else { return Ok(Folded::default()) };
+        let raw = |key: usize, arg: Option<usize>| raw(route.step.as_deref(), key, arg);
+        let folded = route.to.fold_raw(route, ahead, &raw).await;
+        let folded = folded.map_err(|error| error.of_operator(route.operator))?;
+        self.counted.add_out(folded.passed);
+        Ok(folded)
+    }
+
+    fn awaits(&self, watermark: i64) -> bool {
+        let mut timed = self.to.iter().filter(|route| route.timed);
+        timed.any(|route| route.to.awaits(route.feeder, route.behind(watermark)))
+    }
+
+    async fn advance(&self, watermark: i64, idle: bool) -> Result<(), DataflowError> {
+        match self.tell(watermark, idle).await? {
+            Some(onward) => onward.go().await,
+            None => Ok(()),
+        }
+    }
+
+    async fn resume(&self) -> Result<i64, DataflowError> {
         let mut reached = i64::MIN;
         for route in self.to.iter().filter(|route| route.timed) {
             reached = reached.max(route.ahead(route.to.resume(route.feeder).await?));
@@ -194,11 +173,7 @@ impl Routes {
         Ok(reached)
     }
 
-    /// No more rows will come.
-    ///
-    /// # Errors
-    /// As [`Routes::push`].
-    pub(crate) async fn end(&self, watermark: i64) -> Result<(), DataflowError> {
+    async fn end(&self, watermark: i64) -> Result<(), DataflowError> {
         self.counted.tell(watermark);
         for route in &self.to {
             let told = if route.timed || watermark == i64::MAX { watermark } else { i64::MIN };
