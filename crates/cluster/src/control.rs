@@ -89,7 +89,22 @@ impl Control {
     /// # Errors
     /// When a node failed, closed or is at another step, or when `bytes` exceed a frame.
     pub fn all_gather(&self, step: &str, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, ClusterError> {
-        self.exchange(step, false, bytes)
+        self.exchange(step, false, bytes, None)
+    }
+
+    /// As [`all_gather`](Self::all_gather); while it waits for others it calls `meanwhile`, again
+    /// at the latest after `every`.
+    ///
+    /// # Errors
+    /// As [`all_gather`](Self::all_gather).
+    pub fn all_gather_while(
+        &self,
+        step: &str,
+        bytes: Vec<u8>,
+        every: Duration,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<Vec<Vec<u8>>, ClusterError> {
+        self.exchange(step, false, bytes, Some((every, meanwhile)))
     }
 
     /// As [`all_gather`](Self::all_gather), of places: where connections are to be made, which what
@@ -102,7 +117,7 @@ impl Control {
         step: &str,
         bytes: Vec<u8>,
     ) -> Result<Vec<Vec<u8>>, ClusterError> {
-        self.exchange(step, true, bytes)
+        self.exchange(step, true, bytes, None)
     }
 
     fn exchange(
@@ -110,6 +125,7 @@ impl Control {
         step: &str,
         places: bool,
         bytes: Vec<u8>,
+        mut meanwhile: Option<(Duration, &mut dyn FnMut())>,
     ) -> Result<Vec<Vec<u8>>, ClusterError> {
         if bytes.len() + step.len() + 64 > FRAME_BYTES_MAX {
             return Err(ClusterError::TooLarge { bytes: bytes.len() });
@@ -142,7 +158,12 @@ impl Control {
                 let (theirs, ours) = ("the end".into(), step.into());
                 return Err(ClusterError::Step { rank, theirs, ours });
             }
-            state = wait(&self.shared.changed, state, None);
+            state = wait(&self.shared.changed, state, meanwhile.as_ref().map(|(every, _)| *every));
+            if let Some((_, act)) = &mut meanwhile {
+                drop(state);
+                act();
+                state = self.shared.lock();
+            }
         }
     }
 

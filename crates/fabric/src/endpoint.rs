@@ -2,10 +2,9 @@
 
 use std::fmt;
 use std::os::fd::RawFd;
-use std::sync::Arc;
 
 use crate::multicast::Multicast;
-use crate::pulse::Pulse;
+use crate::pulse::Pulses;
 use crate::{ErrorKind, FabricError, PostError, Slab, SlabRange};
 
 /// A transport: memory and connections of one process.
@@ -29,9 +28,9 @@ pub trait Fabric: Send + Sync {
     /// When the operating system gives no socket or queue.
     fn offer(&self, link: LinkId) -> Result<Box<dyn Offer>, FabricError>;
 
-    /// Its connections in use, where one may stand and carry nothing without any end noticing.
-    fn pulses(&self) -> Vec<Arc<Pulse>> {
-        Vec::new()
+    /// Its connections, where one may stand and carry nothing without any end noticing.
+    fn pulses(&self) -> Option<&Pulses> {
+        None
     }
 
     /// Datagrams to many at once, where the network has them.

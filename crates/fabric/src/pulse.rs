@@ -12,19 +12,31 @@
 //!                                        the connection is given up, and made anew
 //! ```
 //!
+//! The end of a connection is something to carry too, and counts as a byte: who ends it has put
+//! all in, may not be there to be asked later, and is remembered until that was told once
+//! ([`Pulses::take_ended`]).
+//!
 //! A look is taken once a second by whoever watches; there is no clock here. A process that was
 //! stopped for a while accuses nobody when it wakes, since it has looked once in that time.
+//! `models/tests/pulse.rs` explores what may happen between two ends.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::LinkId;
 
 /// Looks in a row at which bytes are on their way and none arrives, after which a connection is
 /// given up.
 pub const STILL_LOOKS: u32 = 4;
+
+/// Connections that have ended and of which nobody was told; beyond that the oldest is forgotten.
+const ENDED_MAX: usize = 1 << 16;
+/// Connections of which something was told before they were looked at.
+const STRANGERS_MAX: usize = 1 << 16;
 
 /// Identifies a connection: the same at both of its ends, and different for every other one.
 pub type Name = [u8; 16];
@@ -37,6 +49,8 @@ pub struct Pulse {
     stream: TcpStream,
     sent: AtomicU64,
     received: AtomicU64,
+    /// Where it is remembered when it has ended.
+    pulses: Weak<Pulses>,
 }
 
 /// The bytes that a connection has carried up to one moment.
@@ -44,20 +58,26 @@ pub struct Pulse {
 pub struct Count {
     /// The connection.
     pub name: Name,
-    /// Bytes that this end has put into it.
+    /// Bytes that this end has put into it; its end is one.
     pub sent: u64,
     /// Bytes that this end has taken out of it.
     pub received: u64,
-    /// Whether more have arrived that nobody has taken yet.
+    /// Whether more have arrived that nobody has taken yet, or its end has.
     pub unread: bool,
 }
 
-impl Pulse {
-    pub(crate) fn new(name: Name, link: LinkId, stream: TcpStream) -> Arc<Self> {
-        let (sent, received) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(Self { name, link, stream, sent, received })
-    }
+/// A connection that is over at this end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// The connection.
+    pub name: Name,
+    /// The link that it belonged to.
+    pub link: LinkId,
+    /// Bytes that this end has put into it; its end is one.
+    pub sent: u64,
+}
 
+impl Pulse {
     /// The link that it belongs to.
     pub fn link(&self) -> LinkId {
         self.link
@@ -67,9 +87,15 @@ impl Pulse {
     pub fn count(&self) -> Count {
         let received = self.received.load(Ordering::Relaxed);
         let sent = self.sent.load(Ordering::Relaxed);
-        // A socket that cannot tell has failed, and its owner will hear of it.
-        let unread = rustix::io::ioctl_fionread(&self.stream).is_ok_and(|bytes| bytes > 0);
-        Count { name: self.name, sent, received, unread }
+        Count { name: self.name, sent, received, unread: self.has_unread() }
+    }
+
+    /// Whether something waits to be read: bytes, an end, or a failure of which its owner will
+    /// hear.
+    fn has_unread(&self) -> bool {
+        let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
     }
 
     /// Ends it: its owner is woken and finds it broken.
@@ -82,6 +108,13 @@ impl Pulse {
         &self.stream
     }
 
+    /// Tells the other end that nothing more comes.
+    pub(crate) fn end(&self) {
+        // One that has failed takes no end.
+        let _ = self.stream.shutdown(Shutdown::Write);
+        self.has_sent(1);
+    }
+
     pub(crate) fn has_sent(&self, bytes: usize) {
         self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
     }
@@ -91,30 +124,69 @@ impl Pulse {
     }
 }
 
-/// The connections of a fabric that are in use.
+impl Drop for Pulse {
+    fn drop(&mut self) {
+        let Some(pulses) = self.pulses.upgrade() else { return };
+        let sent = self.sent.load(Ordering::Relaxed);
+        pulses.lock().remember(Ended { name: self.name, link: self.link, sent });
+    }
+}
+
+/// The connections of a fabric.
 #[derive(Debug, Default)]
-pub(crate) struct Pulses(Mutex<Vec<Weak<Pulse>>>);
+pub struct Pulses(Mutex<Connections>);
+
+#[derive(Debug, Default)]
+struct Connections {
+    used: Vec<Weak<Pulse>>,
+    ended: VecDeque<Ended>,
+}
+
+impl Connections {
+    fn remember(&mut self, ended: Ended) {
+        if self.ended.len() == ENDED_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(ended);
+    }
+}
 
 impl Pulses {
-    pub(crate) fn add(&self, pulse: &Arc<Pulse>) {
-        let mut pulses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        pulses.retain(|known| known.strong_count() > 0);
-        pulses.push(Arc::downgrade(pulse));
+    /// One more.
+    pub(crate) fn add(self: &Arc<Self>, name: Name, link: LinkId, stream: TcpStream) -> Arc<Pulse> {
+        let (sent, received) = (AtomicU64::new(0), AtomicU64::new(0));
+        let pulses = Arc::downgrade(self);
+        let pulse = Arc::new(Pulse { name, link, stream, sent, received, pulses });
+        let mut connections = self.lock();
+        connections.used.retain(|known| known.strong_count() > 0);
+        connections.used.push(Arc::downgrade(&pulse));
+        pulse
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<Pulse>> {
-        let pulses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        pulses.iter().filter_map(Weak::upgrade).collect()
+    /// Those that are in use.
+    pub fn used(&self) -> Vec<Arc<Pulse>> {
+        self.lock().used.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Those that have ended since the last call. The other end is to be told of each once.
+    pub fn take_ended(&self) -> Vec<Ended> {
+        std::mem::take(&mut self.lock().ended).into()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Connections> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Finds connections that carry nothing although there is something to carry.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Watch {
-    known: HashMap<Name, Known>,
+    known: BTreeMap<Name, Known>,
+    /// Those in `known` that were looked at.
+    looked_at: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Known {
     /// Bytes that the other end has announced to have put in.
     announced: u64,
@@ -143,15 +215,20 @@ impl Watch {
             known.received = count.received;
             self.known.insert(count.name, known);
         }
+        self.looked_at = self.known.len();
         overdue
     }
 
-    /// The other end of a connection has told how much it put in. What is told of connections that
-    /// were not there at the last look is not kept: it will be told again.
+    /// The other end of a connection has told how much it put in. It may tell so before the first
+    /// look at it, and not again; of connections that are not there at the next look nothing is
+    /// kept.
     pub fn hear(&mut self, name: Name, sent: u64) {
-        if let Some(known) = self.known.get_mut(&name) {
-            known.announced = known.announced.max(sent);
+        let full = self.known.len() - self.looked_at >= STRANGERS_MAX;
+        if full && !self.known.contains_key(&name) {
+            return;
         }
+        let known = self.known.entry(name).or_default();
+        known.announced = known.announced.max(sent);
     }
 }
 
@@ -199,16 +276,71 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_of_strangers_and_of_the_past_is_not_kept() {
+    fn what_is_told_before_the_first_look_is_kept_for_that_look() {
         let mut watch = Watch::default();
         watch.hear(NAME, 100);
-        assert!(watch.known.is_empty());
-        watch.look(&[count(0, false)]);
-        watch.hear(NAME, 100);
+        let mut overdue = (0..STILL_LOOKS).map(|_| watch.look(&[count(0, false)]));
+        assert!(overdue.any(|overdue| overdue == [(NAME, 100)]));
+        watch.hear([8; 16], 100);
         assert_eq!(watch.look(&[]), []);
-        assert!(watch.known.is_empty());
+        assert_eq!(watch, Watch::default(), "what is not there is forgotten");
         for _ in 0..100 {
             assert_eq!(watch.look(&[count(0, false)]), []);
         }
+    }
+
+    #[test]
+    fn strangers_that_are_told_of_have_a_bound() {
+        let mut watch = Watch::default();
+        watch.look(&[count(0, false)]);
+        for stranger in 0..2 * STRANGERS_MAX as u128 {
+            watch.hear(stranger.to_le_bytes(), 1);
+        }
+        assert_eq!(watch.known.len(), 1 + STRANGERS_MAX);
+        watch.hear(NAME, 100);
+        assert_eq!(watch.known[&NAME].announced, 100, "one that is there is no stranger");
+    }
+
+    /// The two ends of a connection, and what remembers the first one.
+    fn connected() -> (Arc<Pulses>, Arc<Pulse>, TcpStream) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let pulses = Arc::new(Pulses::default());
+        let pulse = pulses.add(NAME, LinkId { local: 3, remote: 5 }, stream);
+        (pulses, pulse, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn one_that_has_ended_is_told_of_once_and_its_end_is_a_byte() {
+        let (pulses, pulse, _other) = connected();
+        pulse.has_sent(900);
+        assert_eq!((pulses.take_ended(), pulses.used().len()), (vec![], 1));
+        pulse.end();
+        assert_eq!(pulse.count().sent, 901);
+        drop(pulse);
+        let ended = Ended { name: NAME, link: LinkId { local: 3, remote: 5 }, sent: 901 };
+        assert_eq!((pulses.take_ended(), pulses.used().len()), (vec![ended], 0));
+        assert_eq!(pulses.take_ended(), []);
+    }
+
+    #[test]
+    fn those_that_nobody_is_told_of_have_a_bound() {
+        let mut connections = Connections::default();
+        for sent in 0..ENDED_MAX as u64 + 3 {
+            let link = LinkId { local: 0, remote: 1 };
+            connections.remember(Ended { name: NAME, link, sent });
+        }
+        assert_eq!(connections.ended.len(), ENDED_MAX);
+        assert_eq!(connections.ended.front().map(|ended| ended.sent), Some(3));
+    }
+
+    #[test]
+    fn an_end_that_has_come_is_unread_like_bytes() {
+        let (_pulses, pulse, other) = connected();
+        assert!(!pulse.count().unread);
+        other.shutdown(Shutdown::Write).unwrap();
+        let mut fds = [PollFd::new(pulse.stream(), PollFlags::IN)];
+        poll(&mut fds, None).unwrap();
+        assert!(pulse.count().unread);
     }
 }

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fabric::conformance::pattern;
-use fabric::pulse::{STILL_LOOKS, Watch};
+use fabric::pulse::{Pulse, STILL_LOOKS, Watch};
 use fabric::tcp::{TcpFabric, TcpOptions};
 use fabric::{
     Armed, Completion, Endpoint, ErrorKind, Fabric, Flags, LinkId, OpId, RemoteKey, RemoteRange,
@@ -36,7 +36,7 @@ enum Fault {
     Drop(usize),
     /// So many bytes come twice.
     Twice(usize),
-    /// From here on nothing is handed on.
+    /// From here on nothing is handed on, not even the end.
     Hold,
     None,
 }
@@ -126,6 +126,11 @@ impl Bed {
         }
     }
 
+    /// The connections of a side that are in use.
+    fn pulses(&self, i: usize) -> Vec<Arc<Pulse>> {
+        self.fabrics[i].pulses().expect("tcp has them").used()
+    }
+
     /// Whether the first so many bodies are in place.
     fn holds(&self, bodies: usize) -> bool {
         let bytes: usize = BODIES[..bodies].iter().sum();
@@ -172,7 +177,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream, at: usize, fault: Fault) {
                 Fault::Hold => {
                     bytes.truncate(here);
                     let _ = to.write_all(&bytes);
-                    // All is taken and acknowledged, and nothing handed on, not even the end.
+                    // All is taken and acknowledged.
                     while let Ok(1..) = from.read(&mut chunk) {}
                     return;
                 }
@@ -183,6 +188,9 @@ fn pump(mut from: TcpStream, mut to: TcpStream, at: usize, fault: Fault) {
         if to.write_all(&bytes).is_err() {
             break;
         }
+    }
+    if fault == Fault::Hold {
+        return;
     }
     let _ = to.shutdown(Shutdown::Write);
     let _ = from.shutdown(Shutdown::Read);
@@ -206,7 +214,7 @@ fn answers() -> usize {
     assert_eq!([kind(&seen[0]), kind(&seen[1])], [None, None]);
     assert_eq!(notices(&seen[1]), BODIES.len());
     assert!(bed.holds(BODIES.len()));
-    let count = |i: usize| bed.fabrics[i].pulses()[0].count();
+    let count = |i: usize| bed.pulses(i)[0].count();
     // What one has put in the other takes out, up to what is still on its way.
     assert!(count(0).sent >= count(1).received && count(1).received > 24 << 10);
     assert_eq!(count(0).name, count(1).name);
@@ -274,7 +282,7 @@ fn a_connection_that_carries_nothing_is_found_and_given_up() {
                 break;
             }
             settle(&mut bed, &mut seen, receiver);
-            let pulses = [0, 1].map(|i: usize| bed.fabrics[i].pulses());
+            let pulses = [0, 1].map(|i| bed.pulses(i));
             for (i, watch) in watches.iter_mut().enumerate() {
                 let counts: Vec<_> = pulses[i].iter().map(|pulse| pulse.count()).collect();
                 for (name, missing) in watch.look(&counts) {
@@ -297,6 +305,37 @@ fn a_connection_that_carries_nothing_is_found_and_given_up() {
     }
 }
 
+/// Who has ended puts nothing in any more and cannot be asked; what it sent last may be lost, and be
+/// what the other waits for.
+#[test]
+fn an_end_that_is_swallowed_is_found_by_what_is_told_of_it() {
+    for told in [true, false] {
+        let bytes = 3 * (HEADER_BYTES + 4096);
+        let mut bed = Bed::new(true, Side::Caller, bytes, Fault::Hold);
+        let dst = RemoteRange { key: bed.key, offset: 0 };
+        let src = bed.source.range(0..4096).expect("in bounds");
+        for id in 0..3 {
+            let posted = bed.ends[0].write(Src::Slab(&src), dst, OpId(id), Flags::SIGNAL);
+            posted.expect("room");
+        }
+        settle(&mut bed, &mut [Vec::new(), Vec::new()], 0);
+        let Bed { fabrics, ends: [first, second], .. } = bed;
+        let pulses = fabrics.each_ref().map(|fabric| fabric.pulses().expect("tcp has them"));
+        let counts = || pulses[1].used().iter().map(|pulse| pulse.count()).collect::<Vec<_>>();
+        let mut watch = Watch::default();
+        assert_eq!(watch.look(&counts()), []);
+        drop(first);
+        let ended = pulses[0].take_ended();
+        assert_eq!(ended.iter().map(|end| end.sent).collect::<Vec<_>>(), [bytes as u64 + 1]);
+        for end in ended.iter().filter(|_| told) {
+            watch.hear(end.name, end.sent);
+        }
+        let overdue = (0..3 * STILL_LOOKS).find_map(|_| watch.look(&counts()).pop());
+        assert_eq!(overdue, told.then_some((ended[0].name, 1)), "told: {told}");
+        drop(second);
+    }
+}
+
 /// Polls both ends until all has come that comes: what goes to the other than the `receiver`.
 fn settle(bed: &mut Bed, seen: &mut [Vec<Completion>; 2], receiver: usize) {
     let start = Instant::now();
@@ -304,7 +343,7 @@ fn settle(bed: &mut Bed, seen: &mut [Vec<Completion>; 2], receiver: usize) {
         for (end, seen) in bed.ends.iter_mut().zip(seen.iter_mut()) {
             end.poll(seen);
         }
-        let count = |i: usize| bed.fabrics[i].pulses()[0].count();
+        let count = |i: usize| bed.pulses(i)[0].count();
         if count(receiver).sent == count(1 - receiver).received {
             return;
         }

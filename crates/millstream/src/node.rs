@@ -277,7 +277,9 @@ impl Node<'_> {
             }
         }
         let own = encode_end(&self.counters(shared), &shared.bad.kept());
-        let all = self.control.all_gather("end", own)?;
+        // Others may still wait for what was sent last, and learn from this that it is lost.
+        let mut watch_on = || vigil.turn(self.clock.now_ns());
+        let all = self.control.all_gather_while("end", own, TICK, &mut watch_on)?;
         // About links of this job: the next one has others.
         self.control.forget_notes();
         let elapsed = start.elapsed();

@@ -13,9 +13,9 @@ use cluster::Control;
 use dataflow::job::{Idle, Settings};
 use dataflow::wires::{Checksum, Connection, Progress, Wires};
 use fabric::multicast::Multicast;
-use fabric::pulse::Pulse;
+use fabric::pulse::{Ended, Pulse, Pulses};
 use fabric::shared::{Network, SharedFabric};
-use fabric::{Fabric, FabricError};
+use fabric::{Fabric, FabricError, LinkId};
 
 use crate::error::Error;
 use crate::fabric_kind::{FabricKind, rdma_network};
@@ -124,10 +124,20 @@ impl Pairs {
 
     /// The connections of this node that are watched, and the node at the other end of each.
     pub(crate) fn pulses(&self) -> Vec<(u32, Arc<Pulse>)> {
+        self.each(Pulses::used, |pulse| pulse.link())
+    }
+
+    /// Those that have ended since the last call.
+    pub(crate) fn ended(&self) -> Vec<(u32, Ended)> {
+        self.each(Pulses::take_ended, |ended| ended.link)
+    }
+
+    /// Something of all connections that are watched, and the node at the other end of each.
+    fn each<T>(&self, get: fn(&Pulses) -> Vec<T>, link: fn(&T) -> LinkId) -> Vec<(u32, T)> {
         let of = |open: &Open| {
             let per_node = open.per_node;
-            let pulses = open.fabric.pulses().into_iter();
-            pulses.map(move |pulse| (pulse.link().remote / per_node, pulse))
+            let found = open.fabric.pulses().map_or_else(Vec::new, get);
+            found.into_iter().map(move |one| (link(&one).remote / per_node, one))
         };
         self.open.iter().flat_map(of).collect()
     }

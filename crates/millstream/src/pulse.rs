@@ -1,7 +1,8 @@
 //! The watchdog of connections that stand and carry nothing ([`fabric::pulse`]).
 //!
-//! It runs on the node's own thread. Once a second it tells the other nodes, by a note over the
-//! control plane, how many bytes this node has put into each connection with them.
+//! It runs on the node's own thread, until all nodes have ended. Once a second it tells the other
+//! nodes, by a note over the control plane, how many bytes this node has put into each connection
+//! with them; of one that has ended, as when a worker is done, it tells so once.
 //!
 //! ```text
 //!   note   (name of the connection, 16 bytes | bytes put in, u64)*
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{Control, NOTE_BYTES_MAX};
-use fabric::pulse::{Name, Pulse, STILL_LOOKS, Watch};
+use fabric::pulse::{Ended, Name, Pulse, STILL_LOOKS, Watch};
 
 use crate::pairs::Pairs;
 
@@ -41,11 +42,18 @@ impl<'a> Vigil<'a> {
             return;
         }
         self.next_ns = now_ns + LOOK_NS;
-        let pulses = self.pairs.pulses();
-        for rank in (0..self.control.nodes()).filter(|rank| *rank != self.control.rank()) {
-            self.listen(rank);
-            let own = pulses.iter().filter(|(of, _)| *of == rank).map(|(_, pulse)| pulse);
-            for note in notes(own) {
+        let others = || (0..self.control.nodes()).filter(|rank| *rank != self.control.rank());
+        // Of what is told of a connection that has ended nothing is kept but for one that is found
+        // here by then, and it stood here before it ended there.
+        for rank in others() {
+            listen(self.control, &mut self.watch, rank);
+        }
+        let (pulses, ended) = (self.pairs.pulses(), self.pairs.ended());
+        for rank in others() {
+            let used = pulses.iter().filter(|(of, _)| *of == rank).map(|(_, pulse)| sent(pulse));
+            let ended = ended.iter().filter(|(of, _)| *of == rank);
+            let ended = ended.map(|(_, Ended { name, sent, .. })| (*name, *sent));
+            for note in notes(used.chain(ended)) {
                 // A node that is gone is told nothing, and the job ends for that reason.
                 let told = self.control.tell(rank, ABOUT, note);
                 debug_assert!(told.is_ok(), "a short note");
@@ -62,25 +70,28 @@ impl<'a> Vigil<'a> {
             pulse.give_up();
         }
     }
+}
 
-    /// Takes what a node has told.
-    fn listen(&mut self, rank: u32) {
-        // Who has failed or closed tells nothing more.
-        while let Ok(Some(note)) = self.control.read_note(rank, ABOUT, Duration::ZERO) {
-            for (name, sent) in entries(&note) {
-                self.watch.hear(name, sent);
-            }
+/// Takes what a node has told.
+fn listen(control: &Control, watch: &mut Watch, rank: u32) {
+    // Who has failed or closed tells nothing more.
+    while let Ok(Some(note)) = control.read_note(rank, ABOUT, Duration::ZERO) {
+        for (name, sent) in entries(&note) {
+            watch.hear(name, sent);
         }
     }
 }
 
-/// The counts of connections, in notes of bounded length.
-fn notes<'a>(pulses: impl Iterator<Item = &'a Arc<Pulse>>) -> Vec<Vec<u8>> {
-    let entry = |pulse: &'a Arc<Pulse>| {
-        let count = pulse.count();
-        [&count.name[..], &count.sent.to_le_bytes()].concat()
-    };
-    let entries: Vec<u8> = pulses.flat_map(entry).collect();
+/// What is told of a connection.
+fn sent(pulse: &Arc<Pulse>) -> (Name, u64) {
+    let count = pulse.count();
+    (count.name, count.sent)
+}
+
+/// What is told of connections, in notes of bounded length.
+fn notes(connections: impl Iterator<Item = (Name, u64)>) -> Vec<Vec<u8>> {
+    let entries: Vec<u8> =
+        connections.flat_map(|(name, sent)| [&name[..], &sent.to_le_bytes()].concat()).collect();
     let most = NOTE_BYTES_MAX / ENTRY_BYTES * ENTRY_BYTES;
     entries.chunks(most).map(<[u8]>::to_vec).collect()
 }

@@ -36,7 +36,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::multicast::Multicast;
-use crate::pulse::Pulse;
+use crate::pulse::Pulses;
 use crate::token::Token;
 use crate::{Caps, Endpoint, Fabric, FabricError, LinkId, Offer, Slab};
 use endpoint::SharedEndpoint;
@@ -147,7 +147,7 @@ impl Fabric for SharedFabric {
         self.inner.slab(bytes)
     }
 
-    fn pulses(&self) -> Vec<Arc<Pulse>> {
+    fn pulses(&self) -> Option<&Pulses> {
         self.inner.pulses()
     }
 

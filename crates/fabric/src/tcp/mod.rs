@@ -27,7 +27,7 @@ use rustix::net::sockopt;
 
 use crate::frames::{BUFFER_BYTES, COMPACT_BYTES, FrameEndpoint, MESSAGE_MAX};
 use crate::lobby::{Lobby, PEER_OPS_MAX, Place};
-use crate::pulse::{Pulse, Pulses};
+use crate::pulse::Pulses;
 use crate::{Atomics, Caps, Endpoint, Fabric, FabricError, LinkId, Offer, Publish, Slab};
 use wire::Socket;
 
@@ -128,8 +128,8 @@ impl Fabric for TcpFabric {
         Slab::heap(bytes)
     }
 
-    fn pulses(&self) -> Vec<Arc<Pulse>> {
-        self.pulses.all()
+    fn pulses(&self) -> Option<&Pulses> {
+        Some(&self.pulses)
     }
 
     fn offer(&self, link: LinkId) -> Result<Box<dyn Offer>, FabricError> {
@@ -168,8 +168,7 @@ impl Offer for TcpOffer {
         let (stream, greeting) = self.place.meet(peer, Instant::now() + self.timeout)?;
         self.prepare(&stream).map_err(|source| self.place.failed(source))?;
         let checked = self.checked || greeting.checked;
-        let pulse = Pulse::new(self.place.name(&greeting), self.place.link(), stream);
-        self.pulses.add(&pulse);
+        let pulse = self.pulses.add(self.place.name(&greeting), self.place.link(), stream);
         let wire = Socket::new(pulse);
         Ok(Box::new(FrameEndpoint::new(self.caps, wire, greeting.ops_max, checked)))
     }

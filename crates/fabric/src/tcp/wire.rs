@@ -1,7 +1,6 @@
 //! A socket as a wire.
 
 use std::io;
-use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -68,7 +67,7 @@ impl Wire for Socket {
     }
 
     fn end(&mut self) {
-        let _ = self.pulse.stream().shutdown(Shutdown::Write);
+        self.pulse.end();
     }
 
     fn arm(&mut self, awaits_room: bool) -> Armed {
