@@ -100,11 +100,12 @@ impl Middle {
                 port.copy_from_slice(&own.to_le_bytes());
                 done += at + ADDRESS_BYTES;
             }
-            // What may be the beginning of an address waits for the rest.
+            // The beginning of an address waits for the rest; a few bytes that look like one may be
+            // all that comes.
             let rest = &held[done..];
             let begins = |at: &usize| {
                 let bytes = &rest[*at..];
-                bytes.starts_with(&ADDRESS) || ADDRESS.starts_with(bytes)
+                bytes.starts_with(&ADDRESS) || (bytes.len() >= 4 && ADDRESS.starts_with(bytes))
             };
             let ready = done + (0..rest.len()).find(begins).unwrap_or(rest.len());
             if to.write_all(&held[..ready]).is_err() {
