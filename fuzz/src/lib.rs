@@ -1,9 +1,11 @@
-//! What a fuzz target and the replay of its corpus (`crates/connectors/tests`, and for SQL
-//! `tests/`) do with some bytes: read them as a file to the end, as a query would; plan them as a
-//! script; or take them as a list of workers.
+//! What a fuzz target and the replay of its corpus (`tests/corpus.rs` of the crate that reads, and
+//! for SQL `tests/`) do with some bytes: read them as a file to the end, as a query would; plan
+//! them as a script; or take them as what a peer says. Replays also read the seeds changed at
+//! random (`replay/`).
 #![forbid(unsafe_code)]
 
 pub mod list;
+pub mod pulse;
 mod read;
 pub mod sql;
 

@@ -48,6 +48,8 @@ pub mod certs;
 mod control;
 mod error;
 mod frame;
+#[doc(hidden)]
+pub mod hostile;
 mod launch;
 mod launcher;
 mod meet;

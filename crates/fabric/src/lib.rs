@@ -52,6 +52,8 @@ pub mod conformance;
 mod endpoint;
 mod error;
 mod frames;
+#[doc(hidden)]
+pub mod hostile;
 mod ledger;
 mod lobby;
 mod memory;

@@ -16,6 +16,10 @@
 //! all in, may not be there to be asked later, and is remembered until that was told once
 //! ([`Pulses::take_ended`]).
 //!
+//! ```text
+//!   note   (name of a connection, 16 bytes | bytes put in, u64)*
+//! ```
+//!
 //! A look is taken once a second by whoever watches; there is no clock here. A process that was
 //! stopped for a while accuses nobody when it wakes, since it has looked once in that time.
 //! `models/tests/pulse.rs` explores what may happen between two ends.
@@ -37,6 +41,9 @@ pub const STILL_LOOKS: u32 = 4;
 const ENDED_MAX: usize = 1 << 16;
 /// Connections of which something was told before they were looked at.
 const STRANGERS_MAX: usize = 1 << 16;
+
+/// Bytes of a note for each connection.
+const ENTRY_BYTES: usize = 24;
 
 /// Identifies a connection: the same at both of its ends, and different for every other one.
 pub type Name = [u8; 16];
@@ -232,6 +239,22 @@ impl Watch {
     }
 }
 
+/// What is told of connections, by how much was put into each, in notes of so many bytes at most.
+pub fn notes(connections: impl Iterator<Item = (Name, u64)>, bytes_max: usize) -> Vec<Vec<u8>> {
+    let entry = |(name, sent): (Name, u64)| [&name[..], &sent.to_le_bytes()].concat();
+    let entries: Vec<u8> = connections.flat_map(entry).collect();
+    let most = (bytes_max / ENTRY_BYTES).max(1) * ENTRY_BYTES;
+    entries.chunks(most).map(<[u8]>::to_vec).collect()
+}
+
+/// The inverse for one note; what is left over is of no use.
+pub fn entries(note: &[u8]) -> impl Iterator<Item = (Name, u64)> {
+    note.as_chunks::<ENTRY_BYTES>().0.iter().filter_map(|entry| {
+        let (name, sent) = entry.split_first_chunk::<16>()?;
+        Some((*name, u64::from_le_bytes(sent.try_into().ok()?)))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,6 +263,17 @@ mod tests {
 
     fn count(received: u64, unread: bool) -> Count {
         Count { name: NAME, sent: 0, received, unread }
+    }
+
+    #[test]
+    fn what_is_told_is_heard_and_a_broken_rest_is_not() {
+        let told = [([1; 16], 900), ([2; 16], u64::MAX), ([3; 16], 0)];
+        let mut notes = notes(told.into_iter(), 2 * ENTRY_BYTES + 7);
+        assert_eq!(notes.iter().map(Vec::len).collect::<Vec<_>>(), [48, 24]);
+        notes[1].extend_from_slice(&[9; ENTRY_BYTES - 1]);
+        let heard: Vec<_> = notes.iter().flat_map(|note| entries(note)).collect();
+        assert_eq!(heard, told);
+        assert_eq!(entries(&[]).count(), 0);
     }
 
     #[test]

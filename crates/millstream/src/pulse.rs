@@ -3,16 +3,12 @@
 //! It runs on the node's own thread, until all nodes have ended. Once a second it tells the other
 //! nodes, by a note over the control plane, how many bytes this node has put into each connection
 //! with them; of one that has ended, as when a worker is done, it tells so once.
-//!
-//! ```text
-//!   note   (name of the connection, 16 bytes | bytes put in, u64)*
-//! ```
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{Control, NOTE_BYTES_MAX};
-use fabric::pulse::{Ended, Name, Pulse, STILL_LOOKS, Watch};
+use fabric::pulse::{Ended, Name, Pulse, STILL_LOOKS, Watch, entries, notes};
 
 use crate::pairs::Pairs;
 
@@ -20,8 +16,6 @@ use crate::pairs::Pairs;
 const LOOK_NS: u64 = 1_000_000_000;
 /// The subject of these notes. Subjects of workers are made of their numbers, and never this one.
 const ABOUT: u64 = u64::MAX;
-/// Bytes of a note for each connection.
-const ENTRY_BYTES: usize = 24;
 
 /// The watch of a node over its connections.
 pub(crate) struct Vigil<'a> {
@@ -53,7 +47,7 @@ impl<'a> Vigil<'a> {
             let used = pulses.iter().filter(|(of, _)| *of == rank).map(|(_, pulse)| sent(pulse));
             let ended = ended.iter().filter(|(of, _)| *of == rank);
             let ended = ended.map(|(_, Ended { name, sent, .. })| (*name, *sent));
-            for note in notes(used.chain(ended)) {
+            for note in notes(used.chain(ended), NOTE_BYTES_MAX) {
                 // A node that is gone is told nothing, and the job ends for that reason.
                 let told = self.control.tell(rank, ABOUT, note);
                 debug_assert!(told.is_ok(), "a short note");
@@ -88,22 +82,6 @@ fn sent(pulse: &Arc<Pulse>) -> (Name, u64) {
     (count.name, count.sent)
 }
 
-/// What is told of connections, in notes of bounded length.
-fn notes(connections: impl Iterator<Item = (Name, u64)>) -> Vec<Vec<u8>> {
-    let entries: Vec<u8> =
-        connections.flat_map(|(name, sent)| [&name[..], &sent.to_le_bytes()].concat()).collect();
-    let most = NOTE_BYTES_MAX / ENTRY_BYTES * ENTRY_BYTES;
-    entries.chunks(most).map(<[u8]>::to_vec).collect()
-}
-
-/// The inverse; what is left over is of no use.
-fn entries(note: &[u8]) -> impl Iterator<Item = (Name, u64)> {
-    note.as_chunks::<ENTRY_BYTES>().0.iter().filter_map(|entry| {
-        let (name, sent) = entry.split_first_chunk::<16>()?;
-        Some((*name, u64::from_le_bytes(sent.try_into().ok()?)))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
@@ -119,16 +97,6 @@ mod tests {
     use crate::links::Layout;
 
     const PATIENCE: Duration = Duration::from_secs(60);
-
-    #[test]
-    fn what_is_told_is_heard_and_a_broken_rest_is_not() {
-        let mut note = [[1; 16].as_slice(), &900_u64.to_le_bytes()].concat();
-        note.extend_from_slice(&[[2; 16].as_slice(), &u64::MAX.to_le_bytes()].concat());
-        note.extend_from_slice(&[9; ENTRY_BYTES - 1]);
-        let heard: Vec<_> = entries(&note).collect();
-        assert_eq!(heard, [([1; 16], 900), ([2; 16], u64::MAX)]);
-        assert_eq!(entries(&[]).count(), 0);
-    }
 
     /// Takes all that the one says who connects, and hands on the greeting alone; what the other
     /// says it hands on.

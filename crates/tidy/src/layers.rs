@@ -50,7 +50,7 @@ pub const LAYERS: &[Layer] = &[
     layer("verbs-sim", &["fabric", "channel"], ROWS_ASYNC),
     layer("oracle", &[], &[]),
     layer("tests", TESTS, &[]),
-    layer("fuzz", &["fabric", "dataflow", "connectors", "plan"], SQL),
+    layer("fuzz", &["fabric", "dataflow", "connectors", "plan", "cluster"], SQL),
     // Another engine, to be compared with: it knows nothing of ours.
     layer("peer-timely", &[], SQL),
 ];

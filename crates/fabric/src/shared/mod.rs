@@ -45,6 +45,7 @@ use trunk::Trunk;
 use wire::{Address, Berth, Mark};
 
 pub use network::Network;
+pub(crate) use wire::said_on_a_trunk;
 
 /// Tells in which process a worker is.
 pub type ProcessOf = Arc<dyn Fn(u32) -> u32 + Send + Sync>;

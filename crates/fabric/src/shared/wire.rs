@@ -263,6 +263,25 @@ impl Address {
     }
 }
 
+/// Whether a peer may say this on a trunk, or tell it of a place on one.
+///
+/// # Panics
+/// When it is something else behind being written again.
+pub(crate) fn said_on_a_trunk(bytes: &[u8]) -> bool {
+    if let Ok(address) = Address::decode(bytes) {
+        assert_eq!(address.encode(), bytes);
+        return true;
+    }
+    let message = decode(bytes);
+    let again = message.as_ref().map(|message| match message {
+        Message::Data { port, bytes } => data(*port, bytes),
+        Message::Long { port, number, imm } => long(*port, *number, *imm),
+        Message::News(entries) => news(entries.iter()),
+    });
+    assert_eq!(again.as_deref().and_then(decode), message);
+    message.is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
