@@ -7,7 +7,8 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use dataflow::connector::{Connector, TableDef};
 use dataflow::job::{
-    Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings, Watermark, Window,
+    Aggregation, Edge, Exchange, Input, Job, OnBad, Operator, OperatorKind, Settings, TimeColumn,
+    Watermark, Window,
 };
 use state::epoch::LengthBounds;
 use state::{GroupBy, StateOptions, Windows};
@@ -100,7 +101,8 @@ impl Asked {
         let all: Vec<usize> = (0..input_schema.fields().len()).collect();
         let source = memory.source(&table, &all).expect("the table is there");
         let watermark = Watermark { column: TS, delay: DELAY_MS, idle_timeout_ns: None };
-        let input = Input { table: "t".into(), source, watermark: Some(watermark) };
+        let time = Some(TimeColumn { column: watermark.column, on_bad: OnBad::Show });
+        let input = Input { table: "t".into(), source, time, watermark: Some(watermark) };
         let sink = memory.sink(&table).expect("a sink");
         let kinds = [
             OperatorKind::Source(input),

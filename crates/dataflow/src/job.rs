@@ -145,8 +145,30 @@ pub struct Input {
     pub table: String,
     /// Its reader.
     pub source: Arc<dyn Source>,
-    /// Its event time, if it has one.
+    /// Its event time, whether or not anything goes by it.
+    pub time: Option<TimeColumn>,
+    /// How its event time goes on, where something goes by it.
     pub watermark: Option<Watermark>,
+}
+
+/// A column without which a row is a bad row, in every query alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeColumn {
+    /// Which column of the source's schema it is.
+    pub column: usize,
+    /// What becomes of such a row.
+    pub on_bad: OnBad,
+}
+
+/// What becomes of a row that is a bad one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnBad {
+    /// It is counted, and shown with its place.
+    Show,
+    /// It is counted: its source has told of it.
+    Count,
+    /// It ends the job.
+    Fail,
 }
 
 /// How far a flow's rows may be out of order.

@@ -54,7 +54,7 @@ impl Origins {
     }
 
     /// Where a row stands, as messages name it: `flights.csv:17`. `None` where nobody told.
-    pub(crate) fn of(&self, row: u64) -> Option<String> {
+    pub fn of(&self, row: u64) -> Option<String> {
         let (name, record) = self.find(row)?;
         Some(format!("{name}:{record}"))
     }

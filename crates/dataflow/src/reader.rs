@@ -24,8 +24,8 @@ use arrow::record_batch::RecordBatch;
 use state::{Times, vector};
 
 use crate::bad::BadRow;
-use crate::error::DataflowError;
-use crate::job::Input;
+use crate::error::{ConnectorError, DataflowError};
+use crate::job::{Input, OnBad, TimeColumn};
 use crate::metrics::Metrics;
 use crate::origins::{Origins, Reading};
 use crate::rows::{Ahead, Rows};
@@ -289,7 +289,9 @@ impl Reader {
 
     /// A batch of an open flow, if its rows may be in order.
     pub(crate) fn ahead<'a>(&self, at: usize, batch: &'a RecordBatch) -> Option<Ahead<'a>> {
-        let Some(spec) = self.input.watermark else { return Some(Ahead { batch, times: None }) };
+        let Some(spec) = self.input.watermark else {
+            return self.untimed(batch).is_none().then_some(Ahead { batch, times: None });
+        };
         let each = self.times(batch)?;
         let (&first, &last) = (each.first()?, each.last()?);
         let in_order = self.reached(at).saturating_sub(spec.delay) <= first && first <= last;
@@ -342,16 +344,16 @@ impl Reader {
         batch: RecordBatch,
     ) -> Result<Option<Rows>, DataflowError> {
         self.count(at, &batch);
-        let Some(spec) = self.input.watermark else {
-            return Ok(Some(Rows::on_time(batch)));
-        };
-        let batch = match batch.column(spec.column).null_count() {
-            0 => batch,
-            _ => self.refuse_nulls(at, batch, spec.column)?,
+        let batch = match self.untimed(&batch) {
+            None => batch,
+            Some(time) => self.refuse_nulls(at, batch, time)?,
         };
         if batch.num_rows() == 0 {
             return Ok(None);
         }
+        let Some(spec) = self.input.watermark else {
+            return Ok(Some(Rows::on_time(batch)));
+        };
         let Some(times) = ticks(batch.column(spec.column)) else {
             let message = "the time column is not a timestamp";
             return Err(DataflowError::Expression(message.into()));
@@ -367,23 +369,38 @@ impl Reader {
         Ok(Some(Rows { batch, met, span: None }))
     }
 
-    /// Rows without an event time belong to no window: they are bad, not silently gone.
+    /// The event time of a batch, if some of its rows have none.
+    fn untimed(&self, batch: &RecordBatch) -> Option<TimeColumn> {
+        self.input.time.filter(|time| batch.column(time.column).null_count() > 0)
+    }
+
+    /// Rows without an event time belong to no window: they are bad, not silently gone, and so they
+    /// are where no window asks for them.
     fn refuse_nulls(
         &self,
         at: usize,
         batch: RecordBatch,
-        column: usize,
+        time: TimeColumn,
     ) -> Result<RecordBatch, DataflowError> {
-        let times = batch.column(column);
+        let times = batch.column(time.column);
         let flow = &self.open[at];
         let first = flow.rows - batch.num_rows() as u64;
         for row in (0..batch.num_rows()).filter(|&row| times.is_null(row)) {
-            self.context.bad.add(BadRow {
-                table: self.input.table.clone(),
-                place: self.reading.place_of(flow.index, first + row as u64).unwrap_or_default(),
-                reason: format!("event time '{}' is NULL", batch.schema().field(column).name()),
-                text: String::new(),
-            });
+            let name = batch.schema_ref().field(time.column).name().clone();
+            let reason = format!("event time '{name}' is NULL");
+            let place = self.reading.place_of(flow.index, first + row as u64).unwrap_or_default();
+            let table = self.input.table.clone();
+            match time.on_bad {
+                OnBad::Show => {
+                    self.context.bad.add(BadRow { table, place, reason, text: String::new() });
+                }
+                OnBad::Count => self.context.bad.count_more(1),
+                OnBad::Fail => {
+                    let hint = "with 'on_bad' = 'skip' such rows are counted and passed over";
+                    let hint = Some(hint.into());
+                    return Err(ConnectorError::Io { place, message: reason, hint }.into());
+                }
+            }
         }
         let keep: BooleanArray =
             (0..batch.num_rows()).map(|row| Some(times.is_valid(row))).collect();

@@ -134,7 +134,8 @@ fn job(script: &Script, windows: Windows, every_ms: u64, written: &Written) -> J
         schema: schema.clone(),
     };
     let watermark = Some(Watermark { column: 1, delay: 0, idle_timeout_ns: None });
-    let input = Input { table: "t".into(), source: Arc::new(script.clone()), watermark };
+    let input =
+        Input { table: "t".into(), source: Arc::new(script.clone()), time: None, watermark };
     let kinds = [
         OperatorKind::Source(input),
         OperatorKind::Aggregate(Box::new(aggregate)),

@@ -25,6 +25,7 @@ use arrow::datatypes::{DataType, Schema, SchemaRef, TimeUnit};
 use dataflow::connector::{Connector, Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::fragment::Fragment;
+use dataflow::job::OnBad;
 use dataflow::source::Source;
 use datafusion::logical_expr::TableSource;
 
@@ -309,7 +310,18 @@ impl Table {
 
     /// Whether `on_bad` leaves bad rows to `t__bad`.
     fn shelves(&self) -> bool {
-        self.options.get("on_bad").is_some_and(|policy| policy.eq_ignore_ascii_case("table"))
+        self.on_bad() == OnBad::Count
+    }
+
+    /// What becomes of a bad row.
+    pub(crate) fn on_bad(&self) -> OnBad {
+        let given = self.options.get("on_bad").map(|policy| policy.to_ascii_lowercase());
+        match given.as_deref() {
+            Some("fail") => OnBad::Fail,
+            // Those are told by the source: see `shelf`.
+            Some("table") => OnBad::Count,
+            _ => OnBad::Show,
+        }
     }
 
     fn plain_source(

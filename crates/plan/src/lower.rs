@@ -342,7 +342,7 @@ pub(crate) fn told_rows(
     section.text("source", text);
     section.text("sink", target.shown);
     let source = Arc::new(Rows { schema: target.schema.clone(), batches });
-    let input = Input { table: "rows".into(), source, watermark: None };
+    let input = Input { table: "rows".into(), source, time: None, watermark: None };
     let name = input.table.clone();
     let source = Operator { name, inputs: vec![], kind: OperatorKind::Source(input) };
     let edge = Edge { from: 0, step: None, timed: false, lateness: 0 };

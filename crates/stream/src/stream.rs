@@ -9,8 +9,8 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use dataflow::error::DataflowError;
 use dataflow::fragment::{Fragment, WindowColumns};
 use dataflow::job::{
-    Exchange, Input, Keyed, KeyedInput, KeyedOperator, Lead, OperatorKind, Route, Spread, Step,
-    Watermark,
+    Exchange, Input, Keyed, KeyedInput, KeyedOperator, Lead, OnBad, OperatorKind, Route, Spread,
+    Step, TimeColumn, Watermark,
 };
 use dataflow::keyed::{Reroute, To};
 use dataflow::sink::Sink;
@@ -129,7 +129,8 @@ impl Stream {
             Ok::<_, StreamError>(Watermark { column: at, delay, idle_timeout_ns })
         });
         let watermark = watermark.transpose()?;
-        let input = Input { table: name.to_owned(), source, watermark };
+        let time = watermark.map(|time| TimeColumn { column: time.column, on_bad: OnBad::Show });
+        let input = Input { table: name.to_owned(), source, time, watermark };
         let node = Node {
             name: name.to_owned(),
             inputs: vec![],

@@ -8,7 +8,7 @@ use fabric::Clock;
 use super::*;
 use crate::bad::BadRows;
 use crate::error::ConnectorError;
-use crate::job::Watermark;
+use crate::job::{OnBad, TimeColumn, Watermark};
 use crate::source::Source;
 
 /// A clock that a test sets.
@@ -96,8 +96,9 @@ struct Bench {
 fn bench(script: Script, delay: i64, idle_timeout_ns: Option<u64>) -> Bench {
     let (clock, bad) = (Arc::new(Hand::default()), Arc::new(BadRows::default()));
     let context = FlowContext { clock: clock.clone(), bad: bad.clone(), origins: Arc::default() };
+    let time = Some(TimeColumn { column: 0, on_bad: OnBad::Show });
     let watermark = Some(Watermark { column: 0, delay, idle_timeout_ns });
-    let input = Input { table: "t".into(), source: Arc::new(script), watermark };
+    let input = Input { table: "t".into(), source: Arc::new(script), time, watermark };
     let metrics = Arc::new(Metrics::default());
     Bench { reader: Reader::new(&input, (Some(0), 1), 100, context, metrics).unwrap(), clock, bad }
 }

@@ -250,6 +250,7 @@ impl Bed {
             kind: OperatorKind::Source(Input {
                 table: name.into(),
                 source: Arc::new(table),
+                time: None,
                 // Rows carry the end of their window: they lag behind it by its length.
                 watermark: Some(Watermark { column: 1, delay: WINDOW_MS, idle_timeout_ns: None }),
             }),

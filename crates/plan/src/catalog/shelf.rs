@@ -13,8 +13,6 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arrow::array::{Array, BooleanArray, RecordBatch};
-use arrow::compute::{filter_record_batch, is_not_null};
 use arrow::datatypes::SchemaRef;
 use dataflow::bad::{BadRow, BadRows};
 use dataflow::error::ConnectorError;
@@ -121,10 +119,11 @@ impl Source for ShelvingSource {
         let inner = self.inner.open(flow, &inner)?;
         let reading = self.shelf.as_ref().map(|shelf| Reading::begun(Arc::clone(shelf)));
         Ok(Box::new(ShelvingFlow {
-            untimed: Untimed::new(&self.table, self.flows.of(flow)),
+            untimed: Untimed::new(&self.table, self.flows.of(flow), &context.origins),
             inner,
             time: self.time,
             bad,
+            untimed_rows: BadRows::collecting(),
             counted: Arc::clone(&context.bad),
             reading,
         }))
@@ -153,39 +152,26 @@ struct ShelvingFlow {
     time: Option<usize>,
     /// Where the table's reader puts them.
     bad: Arc<BadRows>,
+    /// Those without an event time.
+    untimed_rows: BadRows,
     /// Where they are counted.
     counted: Arc<BadRows>,
     reading: Option<Reading>,
 }
 
-impl ShelvingFlow {
-    /// The rows of a batch that have an event time; the others are bad.
-    fn timed(&mut self, batch: RecordBatch) -> Result<RecordBatch, ConnectorError> {
-        self.untimed.tell(&batch, self.time, &self.bad);
-        let Some(at) = self.time.filter(|&at| batch.column(at).null_count() > 0) else {
-            return Ok(batch);
-        };
-        let refused = |error: arrow::error::ArrowError| ConnectorError::Column {
-            column: batch.schema_ref().field(at).name().clone(),
-            message: error.to_string(),
-            hint: None,
-        };
-        let keep: BooleanArray = is_not_null(batch.column(at)).map_err(refused)?;
-        filter_record_batch(&batch, &keep).map_err(refused)
-    }
-}
-
 impl Flow for ShelvingFlow {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         let next = match self.inner.next(rows_max)? {
-            Next::Batch(batch) => match self.timed(batch)? {
-                none if none.num_rows() == 0 => Next::Wait { until_ns: 0 },
-                rows => Next::Batch(rows),
-            },
+            Next::Batch(batch) => {
+                self.untimed.tell(&batch, self.time, &self.untimed_rows);
+                Next::Batch(batch)
+            }
             other => other,
         };
-        let bad = self.bad.take();
+        let mut bad = self.bad.take();
         self.counted.count_more(bad.len() as u64);
+        // They are left out and counted where rows are read.
+        bad.append(&mut self.untimed_rows.take());
         if let Some(Reading(shelf)) = &self.reading {
             bad.into_iter().for_each(|row| shelf.put(row));
         }

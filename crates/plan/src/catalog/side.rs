@@ -14,6 +14,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use dataflow::bad::{BadRow, BadRows};
 use dataflow::error::ConnectorError;
+use dataflow::origins::Origins;
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
 use dataflow::time::ticks;
 
@@ -111,7 +112,7 @@ impl Source for SideSource {
         };
         let inner = FlowContext { bad: Arc::clone(&bad), ..context.clone() };
         Ok(Box::new(SideFlow {
-            untimed: Untimed::new(&self.table, self.flows.of(flow)),
+            untimed: Untimed::new(&self.table, self.flows.of(flow), &context.origins),
             side: self.side,
             inner: self.inner.open(flow, &inner)?,
             time: self.time.clone(),
@@ -147,14 +148,16 @@ impl FlowNames {
 pub(crate) struct Untimed {
     table: String,
     flow: String,
+    /// Where its rows stand.
+    origins: Arc<Origins>,
     /// Rows of the flow so far.
     rows: u64,
 }
 
 impl Untimed {
     /// Of a flow that begins.
-    pub(crate) fn new(table: &str, flow: String) -> Self {
-        Self { table: table.to_owned(), flow, rows: 0 }
+    pub(crate) fn new(table: &str, flow: String, origins: &Arc<Origins>) -> Self {
+        Self { table: table.to_owned(), flow, origins: Arc::clone(origins), rows: 0 }
     }
 
     /// Adds those of the next batch, in which the event time has the column `time`, to `bad`.
@@ -164,9 +167,11 @@ impl Untimed {
         let Some(column) = time else { return };
         let (times, schema) = (batch.column(column), batch.schema_ref());
         for row in (0..batch.num_rows()).filter(|&row| times.is_null(row)) {
+            let number = first + row as u64;
+            let place = self.origins.of(number);
             bad.add(BadRow {
                 table: self.table.clone(),
-                place: format!("{}:{}", self.flow, first + row as u64 + 1),
+                place: place.unwrap_or_else(|| format!("{}:{}", self.flow, number + 1)),
                 reason: format!("event time '{}' is NULL", schema.field(column).name()),
                 text: String::new(),
             });

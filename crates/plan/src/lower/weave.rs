@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use dataflow::job::{
     Edge, Exchange, Input, Keyed, KeyedInput, KeyedOperator, Operator, OperatorKind, Step,
-    Watermark,
+    TimeColumn, Watermark,
 };
 use dataflow::placement::Placements;
 use datafusion::common::{Column, DFSchema};
@@ -217,11 +217,12 @@ impl Weaver<'_> {
         let exprs: Vec<&Expr> = exprs.chain(time).collect();
         let mut read = columns_read(exprs.iter().copied(), &all);
         let told = table.event_time.as_ref().filter(|_| exprs.iter().any(|e| is_read(e)));
-        if let Some(at) = told.and_then(|time| all.index_of(&time.column).ok()) {
-            read.push(at);
-            read.sort_unstable();
-            read.dedup();
-        }
+        // A row without its event time is a bad row also where nothing goes by it.
+        let event = table.event_time.as_ref();
+        let event = event.and_then(|time| all.index_of(&time.column).ok());
+        read.extend(event.filter(|&at| told.is_some() || all.field(at).is_nullable()));
+        read.sort_unstable();
+        read.dedup();
         let mut source = table.source(&read, place)?;
         let columns = all.project(&read).map_err(|error| self.report(&error.into()))?;
         let mut columns = Arc::new(columns);
@@ -237,7 +238,9 @@ impl Weaver<'_> {
             Some((time, column)) => self.watermark(table, time, column, &columns)?,
             None => None,
         };
-        let input = Input { table: table.name.clone(), source, watermark };
+        let time = event.and_then(|at| read.binary_search(&at).ok());
+        let time = time.map(|column| TimeColumn { column, on_bad: table.on_bad() });
+        let input = Input { table: table.name.clone(), source, time, watermark };
         self.section.source(table, &input, &columns);
         Ok((input, columns))
     }
