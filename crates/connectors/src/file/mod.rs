@@ -34,7 +34,7 @@ use blob::FileBlob;
 use watch::{WatchSource, Watched};
 
 use crate::format::compression::COMPRESSION;
-pub use crate::format::csv::RECORD_BYTES_MAX;
+pub use crate::format::csv::{QUOTED_BYTES_MAX, RECORD_BYTES_MAX};
 pub use crate::format::ipc::BODY_BYTES_MAX;
 pub use crate::format::json::LINE_BYTES_MAX;
 use crate::format::rows::METADATA;
@@ -135,6 +135,11 @@ impl Connector for FileConnector {
         let (blobs, kind) = blobs(options)?;
         let first = blobs.iter().find(|blob| blob.bytes() > 0).unwrap_or(&blobs[0]);
         let schema = stored::infer(first, kind, options)?;
+        if schema.fields().is_empty() {
+            let (place, message) = (first.name(), "it has no columns".into());
+            let hint = Some("declare those that other files of the table have".into());
+            return Err(ConnectorError::Io { place, message, hint });
+        }
         Ok(Some(Arc::new(schema)))
     }
 

@@ -5,8 +5,9 @@
 //! bad rows cost nothing while there are none and little when there are some.
 //!
 //! A quote that is never closed would swallow the records after it. Therefore a record of several
-//! lines must close its quotes as RFC 4180 says, and has a bound; otherwise only its first line is
-//! refused, and reading goes on with the next one.
+//! lines must close its quotes as RFC 4180 says, and within a bound; otherwise only its first line
+//! is refused, and reading goes on with the next one. One that closes them and is too long for a row
+//! is refused as a whole.
 //!
 //! A row is good or bad by all declared columns, not only by those that a query reads: what is
 //! counted does not depend on the query.
@@ -31,8 +32,11 @@ mod texts;
 use records::{Header, Records, Stop};
 use texts::Texts;
 
-/// Bytes of a record at most: beyond, a quote was not closed.
+/// Bytes of a record at most.
 pub const RECORD_BYTES_MAX: usize = 2 << 20;
+
+/// Bytes within which the end of a longer record is looked for: beyond, a quote was not closed.
+pub const QUOTED_BYTES_MAX: usize = 16 << 20;
 
 /// How CSV is written.
 #[derive(Debug, Clone)]

@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use csv_core::ReadRecordResult;
 use dataflow::error::ConnectorError;
 
-use super::{Dialect, RECORD_BYTES_MAX};
+use super::{Dialect, QUOTED_BYTES_MAX, RECORD_BYTES_MAX};
 use crate::format::input::{BATCH_BYTES_MAX, Filled, Input};
 use crate::format::rows::{Origin, Refused};
 
-/// Bytes that are kept of a line that is too long.
+/// Bytes that are kept of a record that is too long.
 const KEPT_BYTES: usize = 1 << 10;
 
 /// Where a record stands in the batch's bytes.
@@ -68,8 +68,13 @@ pub(super) enum Header {
 
 /// What became of an attempt to read a record.
 enum Attempt {
-    Record { fields: usize },
-    TooLong,
+    Record {
+        fields: usize,
+    },
+    /// One that is longer than a record may be. It has passed, and is not kept.
+    Long,
+    /// One whose end was not found.
+    Endless,
     Later,
     End,
 }
@@ -124,7 +129,9 @@ impl Records {
             Attempt::Record { fields } => fields,
             Attempt::Later => return Ok(Header::Later),
             Attempt::End => return Ok(Header::Nothing),
-            Attempt::TooLong => return Err(too_long(self.input.name().to_owned())),
+            Attempt::Long | Attempt::Endless => {
+                return Err(too_long(self.input.name().to_owned()));
+            }
         };
         self.begun = None;
         self.width = fields;
@@ -203,18 +210,20 @@ impl Records {
             self.begun = None;
             let refusal = match attempt {
                 Attempt::Later | Attempt::End => return Ok(Stop::End),
-                Attempt::TooLong => {
-                    let raw = self.input.bytes(from, self.input.position());
-                    let (_, text) = skip_blank(raw, line, self.dialect.comment);
-                    Some(match text.contains(&b'\n') {
-                        true => {
-                            format!("a quoted value does not end within {RECORD_BYTES_MAX} bytes")
-                        }
-                        false => format!("the line is longer than {RECORD_BYTES_MAX} bytes"),
-                    })
+                Attempt::Endless => Some(match self.has_lines(from, line) {
+                    true => format!("a quoted value does not end within {QUOTED_BYTES_MAX} bytes"),
+                    false => format!("the line is longer than {RECORD_BYTES_MAX} bytes"),
+                }),
+                Attempt::Long if !self.has_lines(from, line) => {
+                    self.refuse_whole("line", (from, line), used);
+                    continue;
                 }
-                Attempt::Record { .. } if self.is_torn(from, line) => {
+                Attempt::Record { .. } | Attempt::Long if self.is_torn(from, line) => {
                     Some("a quoted value does not end as it should".into())
+                }
+                Attempt::Long => {
+                    self.refuse_whole("record", (from, line), used);
+                    continue;
                 }
                 Attempt::Record { fields } if fields != self.width => {
                     Some(format!("expected {} fields, found {fields}", self.width))
@@ -227,13 +236,34 @@ impl Records {
                 }
             };
             if let Some(reason) = refusal {
-                self.used = used;
-                self.ends.extend(std::iter::repeat_n(used, self.width));
-                self.refused.push(Refused { row: self.spans.len(), reason });
+                self.refuse(reason, used);
                 self.pass_line(from, line)?;
             }
         }
         Ok(Stop::Full)
+    }
+
+    /// Refuses the record whose span comes next.
+    fn refuse(&mut self, reason: String, used: usize) {
+        self.used = used;
+        self.ends.extend(std::iter::repeat_n(used, self.width));
+        self.refused.push(Refused { row: self.spans.len(), reason });
+    }
+
+    /// Refuses a record that is too long but ends as it should, and keeps its beginning.
+    fn refuse_whole(&mut self, what: &str, (from, line): (usize, u64), used: usize) {
+        self.refuse(format!("the {what} is longer than {RECORD_BYTES_MAX} bytes"), used);
+        let raw = self.input.bytes(from, self.input.position());
+        let (_, text) = skip_blank(raw, line, self.dialect.comment);
+        let to = from + raw.len() - text.len() + KEPT_BYTES.min(text.len());
+        self.spans.push(Span { from, to, line });
+    }
+
+    /// Whether the record read last goes on behind its first line.
+    fn has_lines(&self, from: usize, line: u64) -> bool {
+        let raw = self.input.bytes(from, self.input.position());
+        let (_, text) = skip_blank(raw, line, self.dialect.comment);
+        text.trim_ascii_end().contains(&b'\n')
     }
 
     /// Reads on in the record that is being read, into `data` and `ends_of_record`.
@@ -252,7 +282,13 @@ impl Records {
             self.input.pass(passed);
             self.used += written;
             begun.fields += ended;
+            let length = self.input.position() - begun.from;
+            if length > RECORD_BYTES_MAX {
+                // It is read on to know where it ends.
+                (self.used, begun.fields) = (begun.used, 0);
+            }
             match result {
+                ReadRecordResult::Record if length > RECORD_BYTES_MAX => return Ok(Attempt::Long),
                 ReadRecordResult::Record => return Ok(Attempt::Record { fields: begun.fields }),
                 ReadRecordResult::End => return Ok(Attempt::End),
                 ReadRecordResult::InputEmpty => {}
@@ -261,8 +297,8 @@ impl Records {
                     self.ends_of_record.resize(self.ends_of_record.len() * 2, 0);
                 }
             }
-            if self.input.position() - begun.from > RECORD_BYTES_MAX {
-                return Ok(Attempt::TooLong);
+            if length > QUOTED_BYTES_MAX {
+                return Ok(Attempt::Endless);
             }
         }
     }
