@@ -110,7 +110,10 @@ impl Input {
                 self.pass(MARK.len());
                 return Ok(Filled::More);
             }
-            if WIDE.iter().any(|mark| ahead.starts_with(mark)) {
+            // Letters and digits of such a text without a mark have every other byte zero.
+            let has_zeros =
+                matches!(ahead, [0, 1..=255, 0, 1..=255, ..] | [1..=255, 0, 1..=255, 0, ..]);
+            if has_zeros || WIDE.iter().any(|mark| ahead.starts_with(mark)) {
                 return Err(ConnectorError::Io {
                     place: self.name.clone(),
                     message: "its text is UTF-16 or UTF-32; UTF-8 is read".into(),

@@ -23,6 +23,9 @@ const TRAILER_BYTES: usize = 10;
 /// Bytes of the magic and the padding that it has at least.
 const MAGIC_BYTES: usize = 8;
 
+/// What files begin with that are called Feather too.
+const MAGIC_OF_FEATHER_1: &[u8] = b"FEA1";
+
 /// Bytes that are looked at for the schema.
 const HEAD_BYTES: usize = 128;
 
@@ -31,7 +34,15 @@ const GAP_BYTES_MAX: u64 = 72;
 
 /// Whether a blob is a file with a footer, and not a stream.
 pub(super) fn is_file(blob: &dyn Blob) -> Result<bool, ConnectorError> {
-    Ok(look(blob, 0, MAGIC.len())?.starts_with(MAGIC))
+    let first = look(blob, 0, MAGIC.len())?;
+    if first.starts_with(MAGIC_OF_FEATHER_1) {
+        return Err(ConnectorError::Io {
+            place: blob.name(),
+            message: "it is Feather of version 1, which is not Arrow IPC".into(),
+            hint: Some("write it anew as version 2".into()),
+        });
+    }
+    Ok(first.starts_with(MAGIC))
 }
 
 /// Where a message lies.

@@ -111,6 +111,16 @@ pub struct OneColumn {
     /// The values that the page states.
     pub page_values: i64,
     pub checksum: Option<u32>,
+    /// The encoding that the page states: 0 plain, 8 by a dictionary.
+    pub encoding: i64,
+    /// Where the column begins.
+    pub offset: i64,
+    /// Its bytes.
+    pub bytes: Option<i64>,
+    /// The file that it is in, if it is another.
+    pub elsewhere: Option<&'static str>,
+    /// Whether it states to be encrypted.
+    pub encrypted: bool,
 }
 
 impl OneColumn {
@@ -118,7 +128,20 @@ impl OneColumn {
     pub fn whole() -> Self {
         let packed = [1_i32, 2, 3, 4].map(i32::to_le_bytes).concat();
         let (rows, column_values, page_values) = (4, 4, 4);
-        Self { packed, codec: 0, unpacked: 16, rows, column_values, page_values, checksum: None }
+        Self {
+            packed,
+            codec: 0,
+            unpacked: 16,
+            rows,
+            column_values,
+            page_values,
+            checksum: None,
+            encoding: 0,
+            offset: 4,
+            bytes: None,
+            elsewhere: None,
+            encrypted: false,
+        }
     }
 
     /// The same, packed by gzip.
@@ -129,7 +152,8 @@ impl OneColumn {
     }
 
     pub fn bytes(&self) -> Vec<u8> {
-        let values = Structure::default().i32(1, self.page_values).i32(2, 0).i32(3, 3).i32(4, 3);
+        let values = Structure::default().i32(1, self.page_values);
+        let values = values.i32(2, self.encoding).i32(3, 3).i32(4, 3);
         let mut header = Structure::default();
         header = header.i32(1, 0).i32(2, self.unpacked).i32(3, self.packed.len() as i64);
         if let Some(checksum) = self.checksum {
@@ -143,9 +167,18 @@ impl OneColumn {
             .i32(4, self.codec)
             .i64(5, self.column_values)
             .i64(6, body.len() as i64)
-            .i64(7, body.len() as i64)
-            .i64(9, 4);
-        let chunk = Structure::default().i64(2, 4).structure(3, column).end();
+            .i64(7, self.bytes.unwrap_or(body.len() as i64))
+            .i64(9, self.offset);
+        let mut chunk = Structure::default();
+        if let Some(path) = self.elsewhere {
+            chunk = chunk.text(1, path);
+        }
+        chunk = chunk.i64(2, 4).structure(3, column);
+        if self.encrypted {
+            // With the key of the footer.
+            chunk = chunk.structure(8, Structure::default().structure(1, Structure::default()));
+        }
+        let chunk = chunk.end();
         let group = Structure::default().list(1, 12, &[chunk]).i64(2, 16).i64(3, self.rows).end();
         let schema = [node("s", None, 0, 1), node("a", Some(1), 0, 0)];
         file(&body, &footer(&schema, self.rows, &[group]))

@@ -167,6 +167,53 @@ fn rows_that_are_stated_and_not_there_are_an_error() {
     }
 }
 
+#[test]
+fn a_column_that_is_not_where_it_should_be_is_an_error_that_says_so() {
+    let scratch = Scratch::new("hostile-places");
+    let whole = OneColumn::whole;
+    let none_such = "it states a place of column \"a\" that it has not";
+    for (crafted, reason) in [
+        (OneColumn { offset: -1, ..whole() }, none_such),
+        (OneColumn { offset: 1 << 40, ..whole() }, none_such),
+        (OneColumn { offset: i64::MAX, bytes: Some(i64::MAX), ..whole() }, none_such),
+        (OneColumn { bytes: Some(-1), ..whole() }, none_such),
+        (OneColumn { bytes: Some(1 << 40), ..whole() }, none_such),
+        (OneColumn { bytes: Some(0), ..whole() }, ""),
+        (OneColumn { offset: 0, ..whole() }, ""),
+        (OneColumn { encoding: 8, ..whole() }, "a page asks for a dictionary"),
+        (OneColumn { encoding: 2, ..whole() }, "a page asks for a dictionary"),
+        (OneColumn { encoding: 1, ..whole() }, "unknown encoding 1"),
+        (OneColumn { codec: 99, ..whole() }, "CompressionCodec 99"),
+        (OneColumn { codec: 3, ..whole() }, "pages packed with LZO"),
+    ] {
+        let path = scratch.write("t.parquet", crafted.bytes());
+        refused_both(&path, &[("a", BIGINT)], reason);
+    }
+    let elsewhere = OneColumn { elsewhere: Some("u.parquet"), ..whole() };
+    for (crafted, how) in [
+        (OneColumn { encrypted: true, ..whole() }, "encrypted"),
+        (elsewhere, "in another file, 'u.parquet'"),
+    ] {
+        let path = scratch.write("t.parquet", crafted.bytes());
+        for read in read_both(&path, &[("a", BIGINT)]) {
+            let error = read.unwrap_err();
+            assert!(
+                error.ends_with(&format!("t.parquet has it {how}, which is not read")),
+                "{error}"
+            );
+        }
+    }
+    let same = OneColumn { elsewhere: Some(""), ..whole() };
+    let path = scratch.write("t.parquet", same.bytes());
+    assert_eq!(read_both(&path, &[("a", BIGINT)])[1].as_ref().unwrap().len(), 4);
+
+    let mut encrypted = whole().bytes();
+    let end = encrypted.len();
+    encrypted[end - 4..].copy_from_slice(b"PARE");
+    let path = scratch.write("t.parquet", encrypted);
+    refused_both(&path, &[("a", BIGINT)], ": it is encrypted, its footer too");
+}
+
 fn sample() -> RecordBatch {
     let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1_000));
     let texts: ArrayRef = Arc::new(StringArray::from(vec!["same"; 1_000]));

@@ -13,7 +13,12 @@ use connectors::FileConnector;
 use dataflow::connector::Connector;
 use dataflow::error::ConnectorError;
 use parquet::arrow::ArrowWriter;
+use parquet::basic::{ConvertedType, LogicalType, Repetition, Type as Physical};
+use parquet::data_type::{ByteArray, ByteArrayType, FixedLenByteArray, FixedLenByteArrayType};
+use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::types::{PrimitiveTypeBuilder, Type, TypePtr};
 
 use crate::bed::*;
 
@@ -154,4 +159,54 @@ fn a_schema_that_does_not_fit_is_reported_before_anything_runs() {
     assert_eq!(hint(&unfit), "declare it as INT");
     let inferred = FileConnector.infer(&table(&columns(&[]), &[("path", &path)]).options);
     assert_eq!(inferred.unwrap().unwrap().fields(), sample(1).schema().fields());
+}
+
+/// A file of an interval, a variant and a blob, a row of each.
+fn write_others(path: &str) {
+    fn leaf(name: &str, of: Physical) -> PrimitiveTypeBuilder<'_> {
+        Type::primitive_type_builder(name, of).with_repetition(Repetition::REQUIRED)
+    }
+    let built = |of: Result<Type, ParquetError>| -> TypePtr { Arc::new(of.unwrap()) };
+    let interval = leaf("i", Physical::FIXED_LEN_BYTE_ARRAY).with_length(12);
+    let interval = interval.with_converted_type(ConvertedType::INTERVAL);
+    let parts = ["metadata", "value"].map(|part| built(leaf(part, Physical::BYTE_ARRAY).build()));
+    let variant = Type::group_type_builder("v").with_repetition(Repetition::REQUIRED);
+    let variant = variant.with_logical_type(Some(LogicalType::variant(None)));
+    let fields = vec![
+        built(interval.build()),
+        built(variant.with_fields(parts.to_vec()).build()),
+        built(leaf("b", Physical::BYTE_ARRAY).build()),
+    ];
+    let schema = built(Type::group_type_builder("schema").with_fields(fields).build());
+    let file = File::create(path).unwrap();
+    let mut writer = SerializedFileWriter::new(file, schema, Arc::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    let month = FixedLenByteArray::from([1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0].to_vec());
+    column.typed::<FixedLenByteArrayType>().write_batch(&[month], None, None).unwrap();
+    column.close().unwrap();
+    while let Some(mut column) = group.next_column().unwrap() {
+        column.typed::<ByteArrayType>().write_batch(&[ByteArray::from("x")], None, None).unwrap();
+        column.close().unwrap();
+    }
+    group.close().unwrap();
+    writer.close().unwrap();
+}
+
+#[test]
+fn what_would_be_read_as_something_else_is_refused_where_it_is_read() {
+    let scratch = Scratch::new("parquet-others");
+    let path = scratch.path("t.parquet");
+    write_others(&path);
+    let options = [("path", &*path)];
+    let inferred = FileConnector.infer(&table(&columns(&[]), &options).options).unwrap().unwrap();
+    let table = table(&inferred, &options);
+    for (column, what) in [(0, "has it as an INTERVAL"), (1, "has it as a VARIANT")] {
+        let error = refused(FileConnector.source(&table, &[column, 2]));
+        assert!(error.to_string().contains(what), "{error}");
+    }
+    for projection in [&[2][..], &[]] {
+        let source = FileConnector.source(&table, projection).unwrap();
+        assert_eq!(read_flow(&*source, 0, &context()).num_rows(), 1);
+    }
 }

@@ -8,7 +8,7 @@ use arrow::array::{Array, AsArray};
 use arrow::compute::sum;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, TimeUnit};
 use connectors::FileConnector;
-use connectors::file::{LINE_BYTES_MAX, RECORD_BYTES_MAX};
+use connectors::file::{LINE_BYTES_MAX, QUOTED_BYTES_MAX, RECORD_BYTES_MAX};
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::source::Next;
@@ -300,14 +300,42 @@ fn types_beyond_the_plain_ones_are_cast() {
 fn a_quote_that_swallows_too_much_gives_back_the_lines_behind_it() {
     let scratch = Scratch::new("csv-bound");
     let line = "7,xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\n";
-    let lines = RECORD_BYTES_MAX / line.len() + 10;
-    let text = format!("a,b\n1,\"open\n{}", line.repeat(lines));
-    let table = csv(&scratch, text, &[("a", BIGINT), ("b", VARCHAR)]);
-    let context = context();
-    let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
-    assert_eq!(read.num_rows(), lines);
-    assert_eq!(bad(&context)[0].0, "t.csv:2");
-    assert_eq!(context.bad.count(), 1);
+    // It is never closed, in a file that ends before its end is given up, and in one that does not;
+    // or a quote that follows does not close it.
+    for (bytes, end) in [(RECORD_BYTES_MAX, ""), (QUOTED_BYTES_MAX, ""), (1 << 10, "8,\"y\"\n")] {
+        let lines = bytes / line.len() + 10;
+        let text = format!("a,b\n1,\"open\n{}{end}", line.repeat(lines));
+        let table = csv(&scratch, text, &[("a", BIGINT), ("b", VARCHAR)]);
+        let context = context();
+        let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+        assert_eq!(read.num_rows(), lines + usize::from(!end.is_empty()));
+        assert_eq!(bad(&context)[0].0, "t.csv:2");
+        assert_eq!(context.bad.count(), 1);
+    }
+}
+
+#[test]
+fn a_quoted_value_that_is_too_long_is_a_bad_row_and_its_lines_are_no_records() {
+    let scratch = Scratch::new("csv-quoted");
+    let schema = columns(&[("a", BIGINT), ("record", BIGINT)]);
+    for (bytes, ending) in [(RECORD_BYTES_MAX, "\n"), (QUOTED_BYTES_MAX - (1 << 20), "\r\n")] {
+        let lines = bytes / 5 + 10;
+        let value = format!("\"3,{}\"\"4\"", "7,77\n".repeat(lines));
+        let records = ["a,b", "1,x", &format!("2,{value}"), "5,y", &format!("6,{value}"), "7,z"];
+        let mut table = table(&schema, &[("path", &scratch.write("t.csv", records.join(ending)))]);
+        table.metadata.insert(1, "record".into());
+        let context = context();
+        let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+        let at = |records: usize| records + lines * (records / 2 - 1);
+        assert_eq!(rows(&read), ["1|2", &format!("5|{}", at(4)), &format!("7|{}", at(6))]);
+        let bad = bad(&context);
+        assert_eq!(bad.len(), 2);
+        for (bad, place) in bad.iter().zip([3, at(5)]) {
+            assert_eq!(bad.0, format!("t.csv:{place}"));
+            assert_eq!(bad.1, format!("the record is longer than {RECORD_BYTES_MAX} bytes"));
+            assert!(bad.2.len() < 300, "{}", bad.2.len());
+        }
+    }
 }
 
 #[test]
@@ -362,13 +390,16 @@ fn the_mark_of_an_encoding_is_passed_and_other_encodings_are_named() {
         assert_eq!(inferred.field(0).name(), "a");
         let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context());
         assert_eq!(rows(&read), ["1"], "{name}");
-        scratch.write(name, wide(text));
-        let error = match source(&FileConnector, &table) {
-            Ok(source) => refused(try_read_flow(&*source, 0, &context())),
-            Err(error) => error,
-        };
-        assert!(error.to_string().contains("its text is UTF-16"), "{error}");
-        assert!(hint(&error).contains("iconv"), "{error}");
+        for marked in [true, false] {
+            let bytes = wide(text);
+            scratch.write(name, if marked { &bytes[..] } else { &bytes[2..] });
+            let error = match source(&FileConnector, &table) {
+                Ok(source) => refused(try_read_flow(&*source, 0, &context())),
+                Err(error) => error,
+            };
+            assert!(error.to_string().contains("its text is UTF-16"), "{error}");
+            assert!(hint(&error).contains("iconv"), "{error}");
+        }
     }
     let path = scratch.write("t.csv", "\u{feff}\"1\",x\n2,y\n");
     let options = [("path", &*path), ("csv.header", "false")];

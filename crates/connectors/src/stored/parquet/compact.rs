@@ -117,6 +117,18 @@ impl<'a> Compact<'a> {
         Ok(())
     }
 
+    /// Goes through the structures of a list, which are counted from 0.
+    pub(super) fn structures(
+        &mut self,
+        mut take: impl FnMut(&mut Self, usize) -> Result<(), Damage>,
+    ) -> Result<(), Damage> {
+        let (of, count) = self.list()?;
+        if of != kind::STRUCT {
+            return Err(Damage::Unreadable);
+        }
+        (0..count as usize).try_for_each(|index| take(self, index))
+    }
+
     /// Passes a value.
     pub(super) fn skip(&mut self, kind: u8, depth: u32) -> Result<(), Damage> {
         if depth > DEPTH_MAX {

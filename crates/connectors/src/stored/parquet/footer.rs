@@ -1,13 +1,17 @@
 //! The footer, looked at before the library makes types of it, and what it states afterwards.
 //!
 //! The library builds nested types by calling itself, so a schema that is deep enough ends the
-//! process; and it believes the counts of rows, of which there are three.
+//! process; and it believes the counts of rows, of which there are three. Columns of which it would
+//! give something else than they hold are named here, and why ([`Footer::unread`]).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dataflow::error::ConnectorError;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
-use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
+use parquet::basic::{ConvertedType, LogicalType};
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader};
+use parquet::schema::types::Type;
 
 use super::compact::{Compact, Damage, kind};
 use super::damaged;
@@ -32,7 +36,14 @@ const ENCRYPTED: &[u8] = b"PARE";
 /// Bytes behind the footer: its length and the magic.
 const TRAILER_BYTES: usize = 8;
 
-pub(super) fn read(blob: &Arc<dyn Blob>) -> Result<ArrowReaderMetadata, ConnectorError> {
+/// What the footer of a file says.
+pub(super) struct Footer {
+    pub(super) metadata: ArrowReaderMetadata,
+    /// Why columns are not read, by the number of the leaf: in the words of "the file has it …".
+    pub(super) unread: BTreeMap<usize, String>,
+}
+
+pub(super) fn read(blob: &Arc<dyn Blob>) -> Result<Footer, ConnectorError> {
     if blob.bytes() == 0 {
         return Err(damaged(blob.name(), "it is empty"));
     }
@@ -40,7 +51,7 @@ pub(super) fn read(blob: &Arc<dyn Blob>) -> Result<ArrowReaderMetadata, Connecto
     parse(&**blob).map_err(|message| damaged(blob.name(), &message))
 }
 
-fn parse(blob: &dyn Blob) -> Result<ArrowReaderMetadata, String> {
+fn parse(blob: &dyn Blob) -> Result<Footer, String> {
     let said = |error: std::io::Error| error.to_string();
     let Some(end) = blob.bytes().checked_sub(TRAILER_BYTES as u64) else {
         return Err("it is too short for a footer".into());
@@ -48,7 +59,9 @@ fn parse(blob: &dyn Blob) -> Result<ArrowReaderMetadata, String> {
     let trailer = read_exactly(blob, end, TRAILER_BYTES).map_err(said)?;
     let length = match trailer.split_first_chunk() {
         Some((length, MAGIC)) => u64::from(u32::from_le_bytes(*length)),
-        Some((_, ENCRYPTED)) => return Err("its footer is encrypted".into()),
+        Some((_, ENCRYPTED)) => {
+            return Err("NYI: it is encrypted, its footer too, and no key can be given".into());
+        }
         _ => return Err("its footer is missing".into()),
     };
     let Some(begin) = end.checked_sub(length).filter(|_| length <= FOOTER_BYTES_MAX) else {
@@ -58,7 +71,89 @@ fn parse(blob: &dyn Blob) -> Result<ArrowReaderMetadata, String> {
     check_schema(&bytes)?;
     let metadata = guarded(|| ParquetMetaDataReader::decode_metadata(&bytes))?;
     check_counts(&metadata)?;
-    guarded(|| ArrowReaderMetadata::try_new(Arc::new(metadata), ArrowReaderOptions::new()))
+    let mut unread = of_other_types(&metadata);
+    for group in metadata.row_groups() {
+        for (leaf, chunk) in group.columns().iter().enumerate() {
+            match chunk.file_path().filter(|path| !path.is_empty()) {
+                Some(path) => drop(unread.insert(leaf, format!("in another file, '{path}'"))),
+                None => check_place(chunk, end)?,
+            }
+        }
+    }
+    unread.extend(encrypted(&bytes)?.into_iter().map(|leaf| (leaf, "encrypted".into())));
+    let metadata = Arc::new(metadata);
+    let of = |options| guarded(|| ArrowReaderMetadata::try_new(Arc::clone(&metadata), options));
+    // Programs that rename columns leave the schema that Arrow has written as it was.
+    let plain = || of(ArrowReaderOptions::new().with_skip_arrow_metadata(true));
+    let metadata = of(ArrowReaderOptions::new()).or_else(|error| plain().map_err(|_| error))?;
+    Ok(Footer { metadata, unread })
+}
+
+/// Leaves that the library reads as something else than they are: of intervals it drops the months,
+/// of variants it gives the bytes that they are stored in.
+fn of_other_types(metadata: &ParquetMetaData) -> BTreeMap<usize, String> {
+    let schema = metadata.file_metadata().schema_descr();
+    let mut variants = Vec::new();
+    for (root, field) in schema.root_schema().get_fields().iter().enumerate() {
+        if has_variant(field) {
+            variants.push(root);
+        }
+    }
+    let mut found = BTreeMap::new();
+    for leaf in 0..schema.num_columns() {
+        if schema.column(leaf).converted_type() == ConvertedType::INTERVAL {
+            found.insert(leaf, "as an INTERVAL".into());
+        } else if variants.contains(&schema.get_column_root_idx(leaf)) {
+            found.insert(leaf, "as a VARIANT".into());
+        }
+    }
+    found
+}
+
+/// Whether a field is a variant, or has one within; the depth of a schema has a bound.
+fn has_variant(field: &Type) -> bool {
+    let of = field.get_basic_info().logical_type_ref();
+    let within = || field.is_group() && field.get_fields().iter().any(|field| has_variant(field));
+    matches!(of, Some(LogicalType::Variant(_))) || within()
+}
+
+/// The leaves that are encrypted in some row group, of which the library knows nothing.
+fn encrypted(footer: &[u8]) -> Result<Vec<usize>, String> {
+    let mut found = Vec::new();
+    let walked = Compact::new(footer).fields(|compact, id, of| {
+        if (id, of) != (4, kind::LIST) {
+            return Ok(false);
+        }
+        compact.structures(|compact, _| {
+            compact.fields(|compact, id, of| {
+                if (id, of) != (1, kind::LIST) {
+                    return Ok(false);
+                }
+                compact.structures(|compact, leaf| {
+                    compact.fields(|_, id, _| {
+                        if id == 8 {
+                            found.push(leaf);
+                        }
+                        Ok(false)
+                    })
+                })?;
+                Ok(true)
+            })
+        })?;
+        Ok(true)
+    });
+    walked.map_err(|_| "its footer is unreadable".to_owned())?;
+    Ok(found)
+}
+
+/// Refuses a column whose bytes cannot be where the footer says.
+fn check_place(chunk: &ColumnChunkMetaData, end: u64) -> Result<(), String> {
+    let first = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
+    let place = u64::try_from(first).ok().zip(u64::try_from(chunk.compressed_size()).ok());
+    match place.and_then(|(first, bytes)| first.checked_add(bytes)) {
+        Some(last) if last <= end && chunk.data_page_offset() >= 0 => Ok(()),
+        _ => Err(format!("it states a place of column {} that it has not", chunk.column_path())),
+    }
 }
 
 /// Refuses a schema that is too deep or too wide, and a footer that is none.

@@ -8,6 +8,7 @@
 //! read and unpacked (`pages`) here and not by the library, and the rows that came are counted.
 //! Where a query needs no column, the smallest one is read, so that its rows are counted too.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -30,6 +31,8 @@ mod compact;
 mod footer;
 mod pages;
 
+use footer::Footer;
+
 /// Parquet files, cut into row groups.
 pub(super) struct ParquetSource {
     files: Vec<ParquetFile>,
@@ -41,6 +44,8 @@ pub(super) struct ParquetSource {
 struct ParquetFile {
     blob: Arc<dyn Blob>,
     metadata: ArrowReaderMetadata,
+    /// Why leaves are not read: see [`Footer`].
+    unread: BTreeMap<usize, String>,
     mapping: Mapping,
 }
 
@@ -51,15 +56,17 @@ impl ParquetSource {
     ) -> Result<Self, ConnectorError> {
         let footers: Result<Vec<_>, _> = blobs.iter().map(footer::read).collect();
         let footers = footers?;
-        let schemas = footers.iter().map(|footer| footer.schema().as_ref());
+        let schemas = footers.iter().map(|footer| footer.metadata.schema().as_ref());
         let target = of_several(target, schemas);
         let mut files = Vec::with_capacity(blobs.len());
         let mut flows = Vec::new();
-        for (blob, metadata) in blobs.into_iter().zip(footers) {
+        for (blob, Footer { metadata, unread }) in blobs.into_iter().zip(footers) {
             let mapping = Mapping::new(&target, metadata.schema(), &blob.name())?;
             let groups = metadata.metadata().num_row_groups();
             flows.extend((0..groups).map(|group| (files.len(), group)));
-            files.push(ParquetFile { blob, metadata, mapping });
+            let file = ParquetFile { blob, metadata, unread, mapping };
+            file.check_read()?;
+            files.push(file);
         }
         Ok(Self { files, flows, target })
     }
@@ -166,6 +173,21 @@ impl Source for ParquetSource {
 }
 
 impl ParquetFile {
+    /// Refuses to read what cannot be read as what it is.
+    fn check_read(&self) -> Result<(), ConnectorError> {
+        let roots = self.metadata.parquet_schema();
+        let groups = 0..self.metadata.metadata().num_row_groups();
+        let read: BTreeSet<usize> = groups.flat_map(|group| self.columns_read(group)).collect();
+        let unread =
+            |(leaf, _): &(&usize, &String)| read.contains(&roots.get_column_root_idx(**leaf));
+        let Some((leaf, how)) = self.unread.iter().find(unread) else { return Ok(()) };
+        Err(ConnectorError::Column {
+            column: roots.get_column_root(*leaf).name().to_owned(),
+            message: format!("{} has it {how}, which is not read", self.blob.name()),
+            hint: Some("leave it out of the query, or write the file anew".into()),
+        })
+    }
+
     /// The columns of a row group that are read: the smallest one where the query needs none.
     fn columns_read(&self, group: usize) -> Vec<usize> {
         let read = self.mapping.columns_read();
@@ -174,8 +196,9 @@ impl ParquetFile {
         }
         let roots = self.metadata.parquet_schema();
         let columns = self.metadata.metadata().row_group(group).columns().iter().enumerate();
-        let smallest = columns.min_by_key(|(_, chunk)| {
-            (chunk.column_descr().max_rep_level(), chunk.uncompressed_size())
+        let smallest = columns.min_by_key(|(leaf, chunk)| {
+            let is_unread = self.unread.contains_key(leaf);
+            (is_unread, chunk.column_descr().max_rep_level(), chunk.uncompressed_size())
         });
         smallest.map(|(leaf, _)| roots.get_column_root_idx(leaf)).into_iter().collect()
     }
@@ -284,7 +307,7 @@ impl Flow for ParquetFlow {
 
 /// The file's own columns.
 pub(super) fn infer(blob: &Arc<dyn Blob>) -> Result<Schema, ConnectorError> {
-    Ok(plain(footer::read(blob)?.schema()))
+    Ok(plain(footer::read(blob)?.metadata.schema()))
 }
 
 fn damaged(place: String, message: &str) -> ConnectorError {

@@ -81,6 +81,7 @@ impl RowGroups for Group {
             end: offset.saturating_add(length),
             at_hand: (offset, Bytes::new()),
             next: None,
+            has_dictionary: false,
             unpacker: Unpacker::default(),
             share: Share { bytes: 0, all: Arc::clone(&self.unpacked) },
         };
@@ -200,6 +201,8 @@ struct Pages {
     at_hand: (u64, Bytes),
     /// The header of the next page.
     next: Option<Header>,
+    /// Whether a dictionary has come.
+    has_dictionary: bool,
     unpacker: Unpacker,
     share: Share,
 }
@@ -324,8 +327,13 @@ impl PageReader for Pages {
         let Some(header) = self.header()? else { return Ok(None) };
         self.next = None;
         let buf = self.body(&header)?;
+        self.has_dictionary |= header.kind == DICTIONARY;
         let encoding = |number: i32| encoding(number).map_err(|message| self.wrong(message));
         let of_values = encoding(header.encoding)?;
+        let by_dictionary = [Encoding::PLAIN_DICTIONARY, Encoding::RLE_DICTIONARY];
+        if !self.has_dictionary && by_dictionary.contains(&of_values) {
+            return Err(self.wrong("a page asks for a dictionary, and there is none before it"));
+        }
         let count = |number: i32| number.max(0) as u32;
         Ok(Some(match header.kind {
             DATA => Page::DataPage {
