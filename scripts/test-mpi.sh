@@ -9,11 +9,11 @@ cd "$root"
 what="the tests with mpirun"
 
 packages_or_not_run openmpi-bin mpich
-build_millstream --features mpi
+build_millstream
 one_process
 
 say "building the tests of the transport"
-transport=$(cargo test --release -p millstream-fabric --features mpi --test mpi --no-run \
+transport=$(cargo test --release --workspace --test mpi --no-run \
   --message-format=json 2>/dev/null | python3 -c '
 import json, sys
 for line in sys.stdin:

@@ -57,7 +57,6 @@ pub mod hostile;
 mod ledger;
 mod lobby;
 mod memory;
-#[cfg(feature = "mpi")]
 pub mod mpi;
 pub mod multicast;
 pub mod pulse;

@@ -1,7 +1,7 @@
 //! Verbs pass the conformance suite, connect real processes and survive hostile peers: on the
 //! devices that MILLSTREAM_RDMA_DEVICES names (one for both sides, or two with a comma), else on
-//! the best device of the machine. Where there is none the tests say that they did not run;
-//! scripts/test-rdma.sh brings devices.
+//! the best device of the machine. Where there is none the tests say that they did not run, hence
+//! they are no part of `cargo test`: scripts/test-rdma.sh brings devices.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 use std::sync::Arc;
 
-#[cfg(feature = "mpi")]
 use fabric::mpi::MpiFabric;
 use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::tcp::{TcpFabric, TcpOptions};
@@ -28,7 +27,7 @@ pub enum FabricKind {
     Tcp,
     /// RDMA devices, chosen by the variable [`RDMA_VARIABLE`] of each process.
     Verbs,
-    /// MPI, between processes that `mpirun` started; where this was built with the feature `mpi`.
+    /// MPI, between processes that `mpirun` started.
     Mpi,
 }
 
@@ -56,12 +55,9 @@ impl FabricKind {
             FabricKind::Verbs => {
                 vec![need("queues", "for notices and messages", VerbsFabric::ENDPOINT_BYTES)]
             }
-            #[cfg(feature = "mpi")]
             FabricKind::Mpi => {
                 vec![need("frames", "for what is read and written", MpiFabric::ENDPOINT_BYTES)]
             }
-            #[cfg(not(feature = "mpi"))]
-            FabricKind::Mpi => Vec::new(),
         }
     }
 
@@ -106,13 +102,7 @@ impl FabricKind {
                 let options = rdma_options_at(address);
                 VerbsFabric::new(options.map_err(|detail| FabricError::Device { detail })?)?
             }
-            #[cfg(feature = "mpi")]
             FabricKind::Mpi => MpiFabric::new(fabric::Publish::Notify)?,
-            #[cfg(not(feature = "mpi"))]
-            FabricKind::Mpi => {
-                let detail = "this program was built without it (cargo build --features mpi)";
-                return Err(FabricError::Library { detail: detail.into() });
-            }
         })
     }
 
@@ -132,7 +122,6 @@ impl FabricKind {
 /// Ends what a transport has begun in this process, at the end of the process: an `mpirun` wants to
 /// see MPI ended. No session may be used afterwards.
 pub fn finish_fabrics() {
-    #[cfg(feature = "mpi")]
     fabric::mpi::finish();
 }
 

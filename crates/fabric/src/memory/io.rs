@@ -27,10 +27,7 @@ impl Piece<'_> {
             Piece::Slab(range, from) => range.len().saturating_sub(*from),
         }
     }
-}
 
-#[cfg(feature = "mpi")]
-impl Piece<'_> {
     /// Copies bytes from a place on, as many as there are or fit; returns how many.
     pub(crate) fn copy(&self, at: usize, out: &mut [u8]) -> usize {
         let n = self.len().saturating_sub(at).min(out.len());
