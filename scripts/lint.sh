@@ -3,19 +3,18 @@
 # is an error.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
+source "$(dirname "$0")/parts.sh"
 cd "$root"
 
-say "format"
-cargo fmt --all --check
-say "clippy"
-cargo clippy --release --workspace --all-targets -- -D warnings -D clippy::too_many_lines
+clippy() { cargo clippy --release --workspace "$@" -- -D warnings -D clippy::too_many_lines; }
+part format cargo fmt --all --check
+part clippy clippy --all-targets
 # Tests that a script starts are no part of all targets.
-cargo clippy --release --workspace --test mpi --test verbs -- -D warnings -D clippy::too_many_lines
-say "documentation"
-RUSTDOCFLAGS="-D warnings" cargo doc --release --no-deps --workspace
-say "dependencies"
+part "clippy of other tests" clippy --test mpi --test verbs
+RUSTDOCFLAGS="-D warnings" part documentation cargo doc --release --no-deps --workspace
 if cargo deny --version >/dev/null 2>&1; then
-  cargo deny --all-features check bans licenses sources
+  part dependencies cargo deny --all-features check bans licenses sources
 else
-  echo "cargo-deny is not installed: not checked (cargo install --locked cargo-deny)"
+  not_run_part dependencies \
+    "NOT RUN: licences and bans: cargo-deny is not installed (cargo install --locked cargo-deny)"
 fi

@@ -1,50 +1,40 @@
 #!/usr/bin/env bash
-# Runs every test and sums the results. The last line is `N passed, N failed`; the status is 0 only when
-# every run succeeded and at least one test ran. What could not be run here is said above that line.
+# Runs every test and sums the results. The last line is `N passed, N failed, N skipped`; the status is 0 only
+# when every run succeeded and at least one test ran. Above that line stand the time of each part, and what
+# could not be run here.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
+source "$(dirname "$0")/parts.sh"
 cd "$root"
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
 status=0
+run() { part "$@" || status=1; }
 
-# Status 77 is that of scripts which say NOT RUN.
-run() {
-  local code=0
-  say "$*"
-  "$@" </dev/null 2>&1 | tee -a "$log" || code=$?
-  [ "$code" = 0 ] || [ "$code" = 77 ] || status=1
-}
-
-run cargo test --release --workspace --no-fail-fast
+# A build that fails is told again by the tests, whose crates that can be built are run.
+run "build of the tests" cargo test --release --workspace --no-run --no-fail-fast
+run tests cargo test --release --workspace --no-fail-fast
 # The lock-free code again, over every interleaving that loom finds. Other compiler flags: a directory of
 # its own, so that the two builds do not evict each other.
 RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$CARGO_TARGET_DIR/loom" \
-  run cargo test --release --no-fail-fast -p millstream-fabric -p millstream-channel --lib \
+  run loom cargo test --release --no-fail-fast -p millstream-fabric -p millstream-channel --lib \
   -- spsc::loom order::tests
-# Several hosts.
-run scripts/test-hosts.sh
-# The verbs with the kernel's RDMA, and the engine over them.
-run scripts/test-rdma.sh
+run "two hosts" scripts/test-hosts.sh
+run mpirun scripts/test-mpi.sh
+run SLURM scripts/test-slurm.sh
+# The verbs on the kernel's RDMA, and the engine over them; and on devices that this machine has.
+run "RDMA guest" scripts/test-rdma.sh
+[ -z "$(ls -A /sys/class/infiniband 2>/dev/null)" ] ||
+  run "RDMA here" cargo test --release --workspace --test verbs
 
-read -r passed failed < <(awk '
-  /^test result: / {
-    for (i = 2; i <= NF; i++) {
-      if ($i == "passed;") passed += $(i - 1)
-      if ($i == "failed;") failed += $(i - 1)
-    }
-  }
-  END { print passed + 0, failed + 0 }' "$log")
-
+read -r passed failed skipped < <(count_tests)
 if [ "$passed" = 0 ] && [ "$failed" = 0 ]; then
   echo "no test ran" >&2
   status=1
 elif [ "$status" != 0 ] || [ "$failed" != 0 ]; then
   status=1
   printf '\nfailed:\n'
-  grep -E '^(test .* \.\.\. FAILED|error(\[|:))' "$log" | sort -u || true
+  grep -E '^(test .* \.\.\. FAILED|error(\[|:))' "$parts_log" | sort -u || true
 fi
-grep '^NOT RUN: ' "$log" || true
-printf '\n%s passed, %s failed\n' "$passed" "$failed"
+tell_parts
+printf '\n%s passed, %s failed, %s skipped\n' "$passed" "$failed" "$skipped"
 exit "$status"
