@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the suites of random streams and queries: CASES of each (1,000 unless said), or the one case SEED. TEST is
-# a part of a suite's name; without it all run. A case that fails says how to run it alone.
+# a part of a test's name, as `joins::`; without it all run. A case that fails says how to run it alone.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 cd "$root"
@@ -10,7 +10,10 @@ if [ -n "${SEED:-}" ]; then
 else
   export MILLSTREAM_CASES=${CASES:-1000}
 fi
-suites=$(grep -lE '= cases\(' tests/tests/*.rs | xargs -n 1 basename -s .rs)
-args=()
-for suite in $suites; do args+=(--test "$suite"); done
-cargo test --release --workspace --no-fail-fast "${args[@]}" -- ${TEST:+"$TEST"}
+tests=${TEST:-}
+if [ -z "$tests" ]; then
+  # The modules that ask for cases.
+  tests=$(cd tests/tests && grep -rlE '\bcases\(' --include='*.rs' . | sed -E 's#^\./##; s#\.rs$#::#; s#/#::#g')
+fi
+# shellcheck disable=SC2086
+cargo test --release --workspace --no-fail-fast --test engine -- $tests

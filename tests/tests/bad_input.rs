@@ -1,7 +1,6 @@
 //! Whatever is wrong with what a user gives: one message that points at the place, a hint, exit
 //! code 1 or 2, and nothing half-written.
 
-#[path = "bad_input/sql.rs"]
 mod sql;
 
 use std::fs;

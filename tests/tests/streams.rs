@@ -1,7 +1,6 @@
 //! Jobs without SQL, on several layouts, against the same written in SQL and against plain loops
 //! over all rows.
 
-#[path = "streams/times.rs"]
 mod times;
 
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 
 #[path = "../../crates/millstream/examples/whale.rs"]
 #[expect(dead_code, reason = "the example's main is not called here")]
-mod whale;
+mod example;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ fn streamed(
 ) -> Vec<RecordBatch> {
     let session = Session::builder().nodes(nodes).workers(workers).build();
     let mut session = session.expect("it is a size");
-    session.sql(whale::tables(script)).expect("the tables of the script");
+    session.sql(example::tables(script)).expect("the tables of the script");
     let stream = application(&mut session).unwrap_or_else(|error| panic!("{error}"));
     session.rows(&stream).unwrap_or_else(|error| panic!("{nodes}x{workers}: {error}"))
 }
@@ -143,7 +143,7 @@ fn each_request_gets_the_nearest_driver() {
         let mut got: Vec<_> = rows.iter().map(split).collect();
         got.sort_unstable();
         assert!(got == expected, "{size:?}: {} rows, not {}", got.len(), expected.len());
-        for application in [whale::rides, whale::rides_by_place] {
+        for application in [example::rides, example::rides_by_place] {
             let rows = streamed(&script, application, size);
             let got = columns(&rows, ["request", "driver", "metres"]);
             let same = |got: &[i64; 3], &(request, driver, metres): &(i64, i64, u64)| {
@@ -189,7 +189,7 @@ fn buyers_meet_sellers_who_ask_no_more() {
         let mut got: Vec<(u64, i64, i64, i64)> = run(&script, size).iter().map(split).collect();
         got.sort_unstable();
         assert!(got == expected, "{size:?}: {} rows, not {}", got.len(), expected.len());
-        let rows = streamed(&script, whale::volumes, size);
+        let rows = streamed(&script, example::volumes, size);
         let got = columns(&rows, ["window_start", "symbol", "deals", "volume"]);
         // Milliseconds of the generator's one day.
         let of_day = |start: i64| (start / 1_000).rem_euclid(86_400) as u64;

@@ -2,8 +2,6 @@
 //! time, against rows by hand.
 #![allow(missing_docs)]
 
-mod alone;
-
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,6 +20,8 @@ use dataflow::sink::{Placement, Sink, SinkWriter};
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
 use dataflow::worker::Signals;
 use state::{GroupBy, StateOptions, Windows};
+
+use crate::alone;
 
 const TIME: DataType = DataType::Timestamp(TimeUnit::Millisecond, None);
 

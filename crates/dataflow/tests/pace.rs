@@ -1,8 +1,6 @@
 //! Sources of one worker whose rows meet are read in step: two of different speed, in virtual time.
 #![allow(missing_docs)]
 
-mod alone;
-
 use std::sync::{Arc, Mutex};
 
 use arrow::array::TimestampMillisecondArray;
@@ -15,6 +13,8 @@ use dataflow::job::{
 use dataflow::sink::{Placement, Sink, SinkWriter};
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
 use state::{GroupBy, StateOptions, Windows};
+
+use crate::alone;
 
 const TIME: DataType = DataType::Timestamp(TimeUnit::Millisecond, None);
 const END: i64 = 1_000;

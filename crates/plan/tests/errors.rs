@@ -1,12 +1,12 @@
 //! The text of every error: `errors/<case>.sql` with `errors/<case>.txt` beside it.
 //!
-//! `UPDATE_EXPECTED=1 cargo test --release -p millstream-plan --test errors` writes the texts anew;
-//! read them.
-
-mod support;
+//! `UPDATE_EXPECTED=1 cargo test --release -p millstream-plan --test planner errors` writes the
+//! texts anew; read them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use crate::support;
 
 fn cases() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/errors");

@@ -1,13 +1,13 @@
 //! What becomes of statements: which queries, windows, keys and sinks.
 
-mod support;
-
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use arrow::datatypes::SchemaRef;
 use dataflow::job::{Aggregation, Edge, Exchange, Input, Operator, OperatorKind, Step};
 use plan::Stage;
+
+use crate::support;
 
 const TABLES: &str = "
     CREATE TABLE flights (

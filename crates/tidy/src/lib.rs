@@ -12,6 +12,7 @@ pub mod imports;
 pub mod layers;
 pub mod links;
 pub mod source;
+pub mod suites;
 pub mod tree;
 
 pub use tree::{File, Finding, Tree};

@@ -1,7 +1,7 @@
 //! Applies every rule to this checkout.
 
 use tidy::tree::expect_none;
-use tidy::{Finding, Tree, circles, layers, links, source};
+use tidy::{Finding, Tree, circles, layers, links, source, suites};
 
 fn check(rule: &str, find: fn(&Tree) -> Vec<Finding>) {
     let tree = Tree::of_checkout().expect("the checkout is readable");
@@ -32,6 +32,11 @@ fn lines_are_short() {
 #[test]
 fn modules_say_what_they_are_for() {
     check("module heads", source::headless);
+}
+
+#[test]
+fn every_suite_is_in_a_test_program() {
+    check("suites", suites::outside_the_programs);
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub fn play(part: &str, knobs: &str) -> Output {
         std::fs::write(dir.join(name), "").expect("a file");
     }
     let output = again::this_binary()
-        .args(["--exact", "second_process", "--nocapture"])
+        .args(["--exact", &second_process(), "--nocapture"])
         .env(PART, part)
         .env("LD_LIBRARY_PATH", &dir)
         .env("MILLSTREAM_VERBS_SIM", knobs)
@@ -34,6 +34,13 @@ pub fn play(part: &str, knobs: &str) -> Output {
         .expect("the test binary starts");
     std::fs::remove_dir_all(&dir).expect("the directory goes");
     output
+}
+
+/// The test `second_process` beside this module, as the binary calls it.
+fn second_process() -> String {
+    let own = module_path!().split("::").skip(1);
+    let beside = own.take_while(|&name| name != "second");
+    beside.chain(["second_process"]).collect::<Vec<_>>().join("::")
 }
 
 /// The same of a part that succeeds.

@@ -1,0 +1,4 @@
+//! The benchmarks run, in small.
+
+mod multicast;
+mod workloads;

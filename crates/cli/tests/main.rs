@@ -1,0 +1,5 @@
+//! The program as its users start it.
+
+mod bench;
+mod command;
+mod launched;

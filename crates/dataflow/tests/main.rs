@@ -1,0 +1,10 @@
+//! The tests of this crate from outside, as modules of one program.
+
+mod alone;
+mod bounds;
+mod cast;
+mod early;
+mod handover;
+mod lists;
+mod pace;
+mod slicing;

@@ -1,0 +1,5 @@
+//! Statements to jobs, from outside.
+
+mod errors;
+mod plans;
+mod support;

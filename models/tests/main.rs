@@ -1,0 +1,7 @@
+//! The models, side by side.
+
+mod cast;
+mod epoch;
+mod flight;
+mod pull;
+mod ring;

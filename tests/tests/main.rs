@@ -1,0 +1,28 @@
+//! The suites of the whole engine, as modules of one program: each program would link DataFusion.
+
+mod bad_input;
+mod broadcast;
+mod docs;
+mod e2e;
+mod early;
+mod errors;
+mod failures;
+mod frames;
+mod joins;
+mod lengths;
+mod mended;
+mod nexmark;
+mod properties;
+mod relational;
+mod remote;
+mod shell;
+mod simulation;
+mod slt;
+mod spill;
+mod stream_jobs;
+mod streams;
+mod telemetry;
+mod unfolded;
+mod whale;
+mod windows;
+mod wires;
