@@ -248,8 +248,7 @@ impl Grouping {
             });
         }
         if let Some(bounds) = &relation.window
-            && groups.contains(&bounds.end)
-            && (groups.contains(&bounds.start) || groups.contains(&bounds.time))
+            && bounds.told_by(groups)
         {
             match &grouping.window {
                 None => grouping.window = Some(GroupWindow::Attached(bounds.clone())),

@@ -19,7 +19,7 @@ use dataflow::keyed::{JoinKind, JoinSide, WindowJoin};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, JoinType, NullEquality};
 use datafusion::error::Result as DfResult;
-use datafusion::logical_expr::{self as logical, Expr};
+use datafusion::logical_expr::{self as logical, Expr, ExprSchemable};
 
 use crate::expr::own::own;
 use crate::logical::as_of::is_asked;
@@ -39,6 +39,8 @@ struct Conditions {
     keys: On,
     /// The end of the window, left and right.
     ends: (Expr, Expr),
+    /// Whether rows that meet are in windows that begin together too.
+    same_start: bool,
 }
 
 impl Weaver<'_> {
@@ -110,7 +112,7 @@ impl Weaver<'_> {
         &mut self,
         kind: JoinKind,
         relations: [Relation; 2],
-        Conditions { keys, ends }: Conditions,
+        Conditions { keys, ends, same_start }: Conditions,
         filter: Option<&Expr>,
     ) -> Result<Relation, Stop> {
         let (left, right) = ends;
@@ -125,7 +127,8 @@ impl Weaver<'_> {
             keys: places.keys.clone(),
             window_end: places.at,
         };
-        let Meeting { sides: [left, right], on, schema, both, columns, .. } = &meeting;
+        let behind = self.windows_behind(kind, &relations, &meeting)?;
+        let Meeting { sides: [left, right], on, schema, both, .. } = &meeting;
         let operator = WindowJoin {
             sides: [side(left), side(right)],
             kind,
@@ -133,20 +136,53 @@ impl Weaver<'_> {
             schema: schema.clone(),
             both: both.clone(),
         };
-        // Rows that are given out without a partner have no time on the other side.
-        let window = match kind {
-            JoinKind::Full => None,
-            JoinKind::Right | JoinKind::RightSemi | JoinKind::RightAnti => {
-                bounds_behind(&relations[1], &columns[1])
-            }
-            _ => bounds_behind(&relations[0], &columns[0]),
-        };
         let granularity = granularity(&call, &left.1, left.0.at);
         self.section.text("join", operator.describe());
         let mut relation = self.met(meeting, Arc::new(operator), granularity, 0)?;
-        relation.times = window.iter().map(|window| window.time.clone()).collect();
-        relation.window = window;
+        if let Some(bounds) = behind {
+            // Rows of both sides are in the same window.
+            if kind == JoinKind::Inner {
+                let sides = relations.iter().flat_map(|side| {
+                    side.outputs.iter().map(move |(_, expr)| bound_of(side, expr))
+                });
+                for ((_, output), bound) in relation.outputs.iter_mut().zip(sides) {
+                    match bound {
+                        Some(Bound::Start) if same_start => *output = bounds.start.clone(),
+                        Some(Bound::End) => *output = bounds.end.clone(),
+                        Some(Bound::Start | Bound::Time) | None => {}
+                    }
+                }
+            }
+            relation.times = vec![bounds.time.clone()];
+            relation.window = Some(bounds);
+        }
         Ok(relation)
+    }
+
+    /// The window of the rows that a join gives out: of the side whose rows are always there.
+    fn windows_behind(
+        &self,
+        kind: JoinKind,
+        relations: &[Relation; 2],
+        meeting: &Meeting,
+    ) -> Result<Option<Bounds>, Stop> {
+        let side = match kind {
+            JoinKind::Full => return Ok(None),
+            JoinKind::Right | JoinKind::RightSemi | JoinKind::RightAnti => 1,
+            JoinKind::Inner | JoinKind::Left | JoinKind::LeftSemi | JoinKind::LeftAnti => 0,
+        };
+        let first = side * meeting.sides[0].1.fields().len();
+        let end = meeting.both.field(first + meeting.sides[side].0.at);
+        let known = &meeting.columns[side];
+        let mut bounds = bounds_behind(&relations[side], known, Some(end));
+        if kind == JoinKind::Inner
+            && let Some(bounds) = &mut bounds
+            && bounds.start == bounds.end
+            && let Some(other) = bounds_behind(&relations[1], &meeting.columns[1], None)
+        {
+            bounds.start = other.start;
+        }
+        Ok(bounds)
     }
 
     /// Ends both sides of a join that remembers rows: their columns and keys arrive, and `at`, by
@@ -362,16 +398,19 @@ fn conditions_of(join: &logical::Join, left: &Relation, right: &Relation) -> Res
     join.on.iter().map(|(l, r)| Ok((left.rewrite(l)?, right.rewrite(r)?))).collect()
 }
 
-/// Sorts the bounds of windows out of the equalities of a join; nothing if they do not make windows
-/// equal.
+/// Sorts the bounds of windows out of the equalities of a join; nothing if they do not ask for equal
+/// ends. Rows that wait are forgotten by the end of their window, so that nothing more is needed.
 fn conditions(left: &Relation, right: &Relation, on: &On) -> Option<Conditions> {
+    let same_grid = |l: &Expr, r: &Expr| {
+        let grid = grid_of(left, l);
+        grid.is_some() && grid == grid_of(right, r)
+    };
     let (mut keys, mut ends, mut start) = (vec![], None, false);
     for (l, r) in on {
         match (bound_of(left, l), bound_of(right, r)) {
             (Some(Bound::Start), Some(Bound::Start)) => {
                 start = true;
-                let grid = grid_of(left, l);
-                if grid.is_none() || grid != grid_of(right, r) {
+                if !same_grid(l, r) {
                     keys.push((l.clone(), r.clone()));
                 }
             }
@@ -380,7 +419,9 @@ fn conditions(left: &Relation, right: &Relation, on: &On) -> Option<Conditions> 
             _ => keys.push((l.clone(), r.clone())),
         }
     }
-    ends.filter(|_| start).map(|ends| Conditions { keys, ends })
+    let (l, r) = ends?;
+    let same_start = start || same_grid(&l, &r);
+    Some(Conditions { keys, ends: (l, r), same_start })
 }
 
 /// Which bound of its window an expression of a relation is.
@@ -389,8 +430,9 @@ pub(crate) fn bound_of(relation: &Relation, expr: &Expr) -> Option<Bound> {
         return Some(call.bound);
     }
     let window = relation.window.as_ref()?;
+    // A window whose start nobody reads has its end in that place.
     let bounds =
-        [(&window.start, Bound::Start), (&window.end, Bound::End), (&window.time, Bound::Time)];
+        [(&window.end, Bound::End), (&window.start, Bound::Start), (&window.time, Bound::Time)];
     bounds.into_iter().find(|(of, _)| *of == expr).map(|(_, bound)| bound)
 }
 
@@ -402,15 +444,31 @@ pub(crate) fn grid_of(relation: &Relation, expr: &Expr) -> Option<(Shape, Length
     }
 }
 
-/// The columns behind a join that tell the window, if all three are there.
-pub(crate) fn bounds_behind(side: &Relation, columns: &[(Column, Expr)]) -> Option<Bounds> {
-    let at = |bound: Bound| {
-        side.outputs.iter().position(|(_, expr)| bound_of(side, expr) == Some(bound))
+/// The window that rows of `side` still belong to behind an operator, which gives them out as
+/// `columns`; `end` is the field with its end, where the operator has one whether it is read or not.
+pub(crate) fn bounds_behind(
+    side: &Relation,
+    columns: &[(Column, Expr)],
+    end: Option<&Field>,
+) -> Option<Bounds> {
+    let find = |bound: Bound| {
+        let is_bound = |(_, expr): &(Column, Expr)| bound_of(side, expr) == Some(bound);
+        let at = side.outputs.iter().position(is_bound)?;
+        Some((&side.outputs[at].1, columns[at].1.clone()))
     };
-    let find = |bound: Bound| Some(columns[at(bound)?].1.clone());
-    let (start, end, time) = (find(Bound::Start)?, find(Bound::End)?, find(Bound::Time)?);
-    let grid = grid_of(side, &side.outputs[at(Bound::End)?].1);
-    Some(Bounds { start, end, time, grid })
+    let found = find(Bound::End);
+    let data_type = match (end, &found) {
+        (Some(end), _) => end.data_type().clone(),
+        (None, Some((read, _))) => read.get_type(&side.scan).ok()?,
+        (None, None) => return None,
+    };
+    let grid = match &found {
+        Some((read, _)) => grid_of(side, read),
+        None => side.window.as_ref().and_then(|window| window.grid),
+    };
+    let end = found.map(|(_, expr)| expr).or_else(|| end.map(|end| own(end.name())))?;
+    let read = |bound: Bound| find(bound).map(|(_, expr)| expr);
+    Bounds::ending(end, &data_type, [read(Bound::Start), read(Bound::Time)], grid)
 }
 
 /// Left and right columns, under names that are all different.

@@ -21,16 +21,16 @@ use dataflow::keyed::{
 };
 use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::expr::{
-    AggregateFunction, NullTreatment, ScalarFunction, Sort, WindowFunction, WindowFunctionParams,
+    AggregateFunction, NullTreatment, Sort, WindowFunction, WindowFunctionParams,
 };
 use datafusion::logical_expr::{
-    self as logical, Expr, ExprSchemable, ScalarUDF, WindowFrame, WindowFrameBound,
-    WindowFrameUnits, WindowFunctionDefinition, cast, lit, when,
+    self as logical, Expr, ExprSchemable, WindowFrame, WindowFrameBound, WindowFrameUnits,
+    WindowFunctionDefinition, cast, lit, when,
 };
 
 use crate::explain::plain;
 use crate::expr::own::own;
-use crate::logical::windows::{Bound, BoundOf, WindowCall};
+use crate::logical::windows::{Bound, WindowCall};
 use crate::lower::aggregates::{self, AggregateCall};
 use crate::lower::between::length_ns;
 use crate::lower::join::{Places, bound_of, bounds_behind, names_of};
@@ -126,7 +126,6 @@ impl Weaver<'_> {
         partition: &Partition<'_>,
         columns: &[Column],
     ) -> Result<Relation, Stop> {
-        let (input, hidden) = with_window_time(input);
         let keys = input.rewrite_all(partition.by)?;
         for key in &keys {
             check_key(key, &input.scan)?;
@@ -148,7 +147,7 @@ impl Weaver<'_> {
         operator.ties.sort_by_key(|place| told_apart(&input, &places, *place));
         let schema = operator.schema();
         self.section.text(OVER, operator.describe());
-        let mut known = places.columns(&input, &schema, 0);
+        let known = places.columns(&input, &schema, 0);
         let mut names = names_of(&known);
         let unnamed = closed.schema.fields().iter().enumerate();
         let unnamed = unnamed.map(|(at, f)| (column_name(at), plain(f.name(), &input.names)));
@@ -169,8 +168,7 @@ impl Weaver<'_> {
         let (granularity, operator) = ((100_000_000 / tick_ns(unit)).max(1), Arc::new(operator));
         let number = self.keyed(OVER, vec![closed.edges], vec![taken], granularity, operator);
 
-        let bounds = bounds_behind(&input, &known).filter(|_| tells_window(&input, &time));
-        known.truncate(known.len() - usize::from(hidden));
+        let bounds = bounds_behind(&input, &known, None).filter(|_| tells_window(&input, &time));
         let (mut all, mut exprs): (Vec<Column>, Vec<Expr>) = known.into_iter().unzip();
         let mut call = 0;
         for ((at, _), framed) in partition.functions.iter().zip(framed) {
@@ -307,36 +305,15 @@ fn time_of(input: &Relation, function: &WindowFunction) -> Result<Expr, Refusal>
     }
 }
 
-/// The relation, with the time of its windows as its last column where the query reads their start
-/// and end alone: rows keep their window. Says whether the column was added.
-pub(crate) fn with_window_time(mut input: Relation) -> (Relation, bool) {
-    let find = |bound: Bound| {
-        let mut outputs = input.outputs.iter().map(|(_, expr)| expr);
-        outputs.find(|expr| bound_of(&input, expr) == Some(bound))
-    };
-    let (Some(end), Some(_), None) = (find(Bound::End), find(Bound::Start), find(Bound::Time))
-    else {
-        return (input, false);
-    };
-    let time = match (WindowCall::of(end), end) {
-        (Some(call), Expr::ScalarFunction(function)) => {
-            let udf = Arc::new(ScalarUDF::from(BoundOf::new(call.shape, Bound::Time)));
-            Some(Expr::ScalarFunction(ScalarFunction::new_udf(udf, function.args.clone())))
-        }
-        _ => input.window.as_ref().map(|window| window.time.clone()),
-    };
-    let Some(time) = time else { return (input, false) };
-    input.outputs.push((Column::new_unqualified("__window_time"), time));
-    (input, true)
-}
-
 /// Whether the windows of rows are of their event time, so that what the watermark says of it holds
-/// for `window_time` too.
+/// for the end of their window too.
 fn tells_window(input: &Relation, time: &Expr) -> bool {
-    let bound = |(_, expr): &&(Column, Expr)| bound_of(input, expr) == Some(Bound::Time);
-    input.outputs.iter().find(bound).is_some_and(|(_, expr)| match WindowCall::of(expr) {
-        Some(call) => call.time == *time,
-        None => input.times.contains(expr),
+    let calls = input.outputs.iter().filter_map(|(_, expr)| WindowCall::of(expr));
+    let window = input.window.as_ref();
+    calls.map(|call| call.time == *time).next().unwrap_or_else(|| {
+        window.is_some_and(|window| {
+            [&window.end, &window.time].iter().any(|of| input.times.contains(of))
+        })
     })
 }
 

@@ -18,7 +18,6 @@ use crate::explain::plain;
 use crate::expr::own::own;
 use crate::logical::windows::Bound;
 use crate::lower::join::{bound_of, bounds_behind, granularity, grid_of};
-use crate::lower::over::with_window_time;
 use crate::lower::relation::{Relation, Stop, check_key};
 use crate::lower::weave::Weaver;
 use crate::text::refusal::Refusal;
@@ -48,7 +47,6 @@ impl Weaver<'_> {
         window: &logical::Window,
         numbered: Numbered,
     ) -> Result<Relation, Stop> {
-        let (input, hidden) = with_window_time(input);
         let Numbered { keys, end, order } = numbered;
         for key in &keys {
             check_key(key, &input.scan)?;
@@ -90,9 +88,8 @@ impl Weaver<'_> {
         let (edges, ranks) = (vec![closed.edges], Arc::new(ranking.clone()));
         let operator = self.keyed("rank", edges, vec![input_of], granularity, ranks);
 
-        let mut columns = places.columns(&input, &arriving, 0);
-        let bounds = bounds_behind(&input, &columns);
-        columns.truncate(columns.len() - usize::from(hidden));
+        let columns = places.columns(&input, &arriving, 0);
+        let bounds = bounds_behind(&input, &columns, Some(arriving.field(places.at)));
         let all = window.schema.columns();
         let (names, mut exprs): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
         exprs.push(own(name));
@@ -138,11 +135,10 @@ fn refused(reason: &str) -> Refusal {
 /// How ROW_NUMBER is asked to number the rows of a window.
 pub(crate) fn numbered(input: &Relation, function: &WindowFunction) -> Result<Numbered, Refusal> {
     let params = &function.params;
-    let (mut keys, mut end, mut start) = (vec![], None, false);
+    let (mut keys, mut end) = (vec![], None);
     for part in input.rewrite_all(&params.partition_by)? {
         match bound_of(input, &part) {
             Some(Bound::Start) => {
-                start = true;
                 // Windows that depend on rows may have the same end and another start.
                 if grid_of(input, &part).is_none() {
                     keys.push(part);
@@ -153,7 +149,7 @@ pub(crate) fn numbered(input: &Relation, function: &WindowFunction) -> Result<Nu
             None => keys.push(part),
         }
     }
-    let Some(end) = end.filter(|_| start) else {
+    let Some(end) = end else {
         return Err(refused("ROW_NUMBER without a window needs all rows"));
     };
     if params.order_by.is_empty() {

@@ -12,10 +12,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{DataType, IntervalMonthDayNano, Schema, SchemaRef};
 use dataflow::job::{Edge, Step};
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{Column, DFSchema};
+use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{self as logical, Expr, LogicalPlan, lit};
@@ -30,6 +30,7 @@ use crate::lower::lookup::Looked;
 use crate::lower::rank::Rank;
 use crate::lower::step::by_name;
 use crate::text::diagnostics::Diagnostic;
+use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
 
 /// Why a plan was not woven.
@@ -306,6 +307,32 @@ impl Relation {
             Some(refusal) => Err(refusal),
             None => replaced.map(|t| t.data).map_err(|e| Refusal::new(&[], e.to_string())),
         }
+    }
+}
+
+impl Bounds {
+    /// The bounds of a window of which the end is known, and others as far as they are read: the
+    /// time follows from the end, and who does not read the start cannot ask for it.
+    pub(crate) fn ending(
+        end: Expr,
+        data_type: &DataType,
+        [start, time]: [Option<Expr>; 2],
+        grid: Option<(Shape, Lengths)>,
+    ) -> Option<Self> {
+        let DataType::Timestamp(unit, _) = data_type else { return None };
+        let tick = IntervalMonthDayNano::new(0, 0, tick_ns(*unit));
+        let last = || end.clone() - lit(ScalarValue::IntervalMonthDayNano(Some(tick)));
+        let time = time.unwrap_or_else(last);
+        Some(Self { start: start.unwrap_or_else(|| end.clone()), end, time, grid })
+    }
+
+    /// Whether expressions, of which each has one value, tell a window from those that end at
+    /// another time.
+    pub(crate) fn told_by(&self, exprs: &[Expr]) -> bool {
+        let by_start = matches!(self.grid, Some((Shape::Tumble | Shape::Hop, _)));
+        exprs.contains(&self.end)
+            || exprs.contains(&self.time)
+            || by_start && exprs.contains(&self.start)
     }
 }
 

@@ -17,7 +17,7 @@ use dataflow::step::chain;
 use dataflow::time::{last_tick, ticks};
 use datafusion::common::Column;
 use datafusion::error::Result as DfResult;
-use datafusion::logical_expr::Expr;
+use datafusion::logical_expr::{Expr, ExprSchemable};
 use state::Windows;
 
 use crate::expr::own::own;
@@ -68,8 +68,15 @@ impl Weaver<'_> {
         unfolded.lateness_ns = relation.lateness_ns;
         unfolded.times = relation.times.iter().filter_map(passed).collect();
         unfolded.window = relation.window.and_then(|Bounds { start, end, time, grid }| {
-            Some(Bounds { start: passed(&start)?, end: passed(&end)?, time: passed(&time)?, grid })
+            let data_type = end.get_type(&relation.scan).ok()?;
+            let others = [passed(&start), passed(&time)];
+            Bounds::ending(passed(&end)?, &data_type, others, grid)
         });
+        if let Some(Bounds { time, .. }) = &unfolded.window
+            && !unfolded.times.contains(time)
+        {
+            unfolded.times.push(time.clone());
+        }
         let told = closed.schema.fields().iter().zip(behind.fields()).filter_map(|(was, is)| {
             let known = relation.names.iter().find(|(name, _)| name == was.name());
             known.map(|(_, text)| (is.name().clone(), text.clone()))

@@ -11,7 +11,9 @@ use datafusion::common::{Column, DFSchema};
 use datafusion::logical_expr::{self as logical, Expr, lit};
 
 use crate::expr::own::own;
-use crate::lower::relation::{Base, Feeds, Relation, Stop};
+use crate::logical::windows::{Bound, WindowCall};
+use crate::lower::join::{bound_of, grid_of};
+use crate::lower::relation::{Base, Bounds, Feeds, Relation, Stop};
 use crate::lower::step::column_index;
 use crate::lower::weave::Weaver;
 use crate::text::refusal::Refusal;
@@ -36,11 +38,16 @@ impl Weaver<'_> {
             relation.outputs.extend(column.map(|column| (column, lit(true))));
             parts.push(relation);
         }
-        let is_time = |at: &usize| {
-            let mut parts = parts.iter();
-            parts.all(|part: &Relation| part.times.contains(&part.outputs[*at].1))
+        let column = |at: usize| own(schema.field(at).name());
+        let all = |of: &dyn Fn(&Relation, &Expr) -> bool| {
+            let everywhere = |at: &usize| parts.iter().all(|part| of(part, &part.outputs[*at].1));
+            (0..schema.fields().len()).find(everywhere)
         };
-        let time = (0..schema.fields().len()).find(is_time);
+        let mut times = Vec::from_iter(all(&|part, expr| part.times.contains(expr)).map(column));
+        let window = window_of(&parts, &schema, &|bound| {
+            all(&|part, expr| bound_of(part, expr) == Some(bound) && tells_bound(part, expr))
+        });
+        times.extend(window.iter().map(|window| window.time.clone()));
         let scan = DFSchema::try_from(schema.as_ref().clone())
             .map_err(|error| Refusal::new(&[], error.to_string()))?;
         let columns = schema.fields().iter().map(|field| own(field.name()));
@@ -48,8 +55,8 @@ impl Weaver<'_> {
             scan,
             filters: vec![],
             outputs: union.schema.columns().into_iter().zip(columns).collect(),
-            times: time.map(|at| own(schema.field(at).name())).into_iter().collect(),
-            window: None,
+            times,
+            window,
             several: None,
             lateness_ns: None,
             rank: None,
@@ -66,14 +73,42 @@ impl Weaver<'_> {
         time: Option<&Expr>,
     ) -> Result<Feeds, Stop> {
         let mut from = vec![];
-        let column = time.and_then(|time| column_index(time, schema));
+        // The time itself, or the end of a window that it follows from.
+        let told = time.and_then(|time| time.column_refs().into_iter().next().cloned());
+        let column = told.and_then(|told| column_index(&Expr::Column(told), schema));
         for (at, part) in parts.iter().enumerate() {
             self.section.text("union", format!("part {} of {}", at + 1, parts.len()));
             let exprs = part.exprs();
-            let time = column.and_then(|column| exprs.get(column));
-            let edges = self.end(part, &exprs, schema.clone(), time)?;
+            let time = column.and_then(|column| exprs.get(column)).map(|time| {
+                WindowCall::of(time).map_or_else(|| time.clone(), |window| window.time)
+            });
+            let edges = self.end(part, &exprs, schema.clone(), time.as_ref())?;
             from.extend(edges.into_iter().map(|edge| (edge.from, edge.step)));
         }
         Ok(from)
+    }
+}
+
+/// The window of rows of which each part has the same bounds in the same columns; `at` finds them.
+fn window_of(
+    parts: &[Relation],
+    schema: &Schema,
+    at: &dyn Fn(Bound) -> Option<usize>,
+) -> Option<Bounds> {
+    let end = at(Bound::End)?;
+    let column = |at: usize| own(schema.field(at).name());
+    let mut grids = parts.iter().map(|part| grid_of(part, &part.outputs[end].1));
+    let first = grids.next().flatten();
+    let grid = first.filter(|_| grids.all(|grid| grid == first));
+    let others = [at(Bound::Start).map(column), at(Bound::Time).map(column)];
+    Bounds::ending(column(end), schema.field(end).data_type(), others, grid)
+}
+
+/// Whether the watermarks of rows speak of the window of which an expression is a bound.
+fn tells_bound(part: &Relation, expr: &Expr) -> bool {
+    match (WindowCall::of(expr), &part.window) {
+        (Some(call), _) => part.tells(&call.time),
+        (None, Some(window)) => part.tells(&window.time),
+        (None, None) => false,
     }
 }
