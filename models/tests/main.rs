@@ -4,4 +4,5 @@ mod cast;
 mod epoch;
 mod flight;
 mod pull;
+mod pulse;
 mod ring;

@@ -3,3 +3,4 @@
 mod bench;
 mod command;
 mod launched;
+mod swallowed;
