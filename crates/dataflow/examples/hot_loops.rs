@@ -31,7 +31,7 @@ use state::{
 
 // The worker's own, which is nobody else's to use.
 #[allow(dead_code, reason = "only its turns are measured")]
-#[path = "../src/scheduler.rs"]
+#[path = "../src/runtime/scheduler.rs"]
 mod scheduler;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;

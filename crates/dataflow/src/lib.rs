@@ -6,49 +6,37 @@
 //! plans or any concrete connector.
 #![forbid(unsafe_code)]
 
-mod aggregate;
-pub mod bad;
-mod chunks;
 pub mod connector;
-pub mod cost;
-mod downstream;
 pub mod error;
 mod exchange;
-mod feed;
-pub mod fragment;
-mod frame;
-pub mod gauge;
-mod handover;
+mod graph;
 pub mod job;
-pub mod keyed;
-pub mod known;
-mod ledger;
-pub mod lookup;
-pub mod mend;
-pub mod metrics;
-mod narrow;
-mod net;
-mod operator;
-mod origin;
-pub mod origins;
-mod output;
-mod pace;
+mod operators;
+mod optimize;
 mod pairing;
-mod place;
-pub mod placement;
-pub mod process;
-mod reader;
 mod rows;
-mod scheduler;
-pub mod sink;
-pub mod source;
-pub mod step;
-pub mod time;
-pub mod type_name;
-mod wire;
-pub mod wires;
+mod runtime;
 pub mod worker;
-pub mod worker_set;
 
+pub use connector::{bad, gauge, origins, sink, source};
 pub use error::{located, panics};
-pub use wire::detach;
+pub use job::{fragment, lookup, step, wires, worker_set};
+pub use optimize::{cost, known, placement};
+pub use rows::wire::detach;
+pub use rows::{time, type_name};
+pub use runtime::{mend, metrics, process};
+
+/// Operators that keep rows by key until time has passed them, as data: each makes the state of a
+/// worker.
+pub mod keyed {
+    pub use crate::job::{Given, JoinKind, Waits};
+    pub use crate::operators::interval_join::{IntervalJoin, TimedSide};
+    pub use crate::operators::over::{
+        Frame, FrameUnit, Over, OverCall, first_value, last_value, nth_value, times,
+    };
+    pub use crate::operators::ranking::Ranking;
+    pub use crate::operators::reroute::{Reroute, To};
+    pub use crate::operators::sessions::RowSessions;
+    pub use crate::operators::temporal_join::TemporalJoin;
+    pub use crate::operators::window_join::{JoinSide, WindowJoin};
+}

@@ -15,11 +15,11 @@ use arrow::datatypes::SchemaRef;
 use arrow::row::Rows;
 use state::{KeyMap, KeyRows, KeySpan, KeyTable, NullKeys, StateError};
 
-use crate::chunks::{Chunks, taken};
 use crate::error::DataflowError;
 use crate::job::JoinKind;
-use crate::origin::Origin;
-use crate::step::Step;
+use crate::job::step::Step;
+use crate::rows::chunks::{Chunks, taken};
+use crate::rows::origin::Origin;
 
 /// What a join asks of a pair besides equal keys, and what it gives out.
 #[derive(Clone, Copy)]

@@ -9,8 +9,8 @@ use std::cell::{Cell, RefCell};
 use channel::{Class, Header};
 
 use super::Member;
-use crate::frame::Kind;
-use crate::scheduler::Event;
+use crate::runtime::frame::Kind;
+use crate::runtime::scheduler::Event;
 
 /// What is owed, by worker.
 pub(crate) struct Answers {

@@ -46,14 +46,14 @@ use self::flight::Launches;
 use self::lists::Lists;
 use super::Member;
 use crate::error::DataflowError;
-use crate::frame::{Kind, MORE, STUB};
+use crate::job::worker_set::WorkerSet;
 use crate::job::{Multicast, TreeChoice};
-use crate::net::Net;
-use crate::place::Place;
-use crate::process::Process;
-use crate::scheduler::Event;
-use crate::wire::Encoder;
-use crate::worker_set::WorkerSet;
+use crate::rows::wire::Encoder;
+use crate::runtime::frame::{Kind, MORE, STUB};
+use crate::runtime::net::Net;
+use crate::runtime::place::Place;
+use crate::runtime::process::Process;
+use crate::runtime::scheduler::Event;
 
 /// A change of the tree that is not answered after this is given up: the old tree stays.
 const CHANGE_NS_MAX: u64 = 1_000_000_000;

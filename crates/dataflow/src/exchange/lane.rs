@@ -13,10 +13,10 @@ use state::{Frequent, Partitioner};
 
 use super::waiting::Waiting;
 use crate::error::DataflowError;
+use crate::job::worker_set::WorkerSet;
 use crate::job::{Lead, Route, Spread, halves};
-use crate::place::Place;
-use crate::wire::{Decoder, Encoder, own_views};
-use crate::worker_set::WorkerSet;
+use crate::rows::wire::{Decoder, Encoder, own_views};
+use crate::runtime::place::Place;
 
 /// Sets of workers for whom rows of a lane wait; with one more all are sent.
 const LISTS_MAX: usize = 1_024;

@@ -20,11 +20,11 @@ use state::epoch::{END_OF_STREAM, Leader, Presence, Progress};
 pub(crate) use self::answers::Answers;
 pub(crate) use self::lane::Lane;
 pub(crate) use self::shuffle::Shuffle;
-use crate::detach;
 use crate::error::DataflowError;
-use crate::net::Net;
-use crate::place::Place;
-use crate::scheduler::Event;
+use crate::rows::wire::detach;
+use crate::runtime::net::Net;
+use crate::runtime::place::Place;
+use crate::runtime::scheduler::Event;
 
 /// An operator on one worker, as its exchange sees it.
 pub(crate) trait Member {

@@ -23,14 +23,14 @@ use state::epoch::Progress;
 use super::cast::Cast;
 use super::lane::{ALL, Lane};
 use super::{Answers, Member, said};
-use crate::detach;
 use crate::error::DataflowError;
-use crate::frame::{KEYED, Kind, RESUME, flags_of, said_in};
 use crate::job::Lead;
-use crate::net::Message;
-use crate::place::Place;
-use crate::scheduler::Event;
-use crate::worker_set::WorkerSet;
+use crate::job::worker_set::WorkerSet;
+use crate::rows::wire::detach;
+use crate::runtime::frame::{KEYED, Kind, RESUME, flags_of, said_in};
+use crate::runtime::net::Message;
+use crate::runtime::place::Place;
+use crate::runtime::scheduler::Event;
 
 /// The sending and the receiving side of a shuffle on one worker.
 pub(crate) struct Shuffle {

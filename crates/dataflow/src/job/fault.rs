@@ -4,7 +4,7 @@ use arrow::record_batch::RecordBatch;
 
 use crate::error::DataflowError;
 use crate::error::located::{text, values};
-use crate::step::Step;
+use crate::job::step::Step;
 
 /// The failure of a step on a batch, with the first row on which it fails.
 pub(crate) fn at_row(step: &dyn Step, batch: &RecordBatch, error: DataflowError) -> DataflowError {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 
-use crate::step::Step;
+use crate::job::step::Step;
 
 /// Which rows of a join are given out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

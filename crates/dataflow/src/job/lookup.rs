@@ -6,7 +6,7 @@ use arrow::datatypes::SchemaRef;
 
 use super::Input;
 use super::join_kind::{JoinKind, names};
-use crate::step::Step;
+use crate::job::step::Step;
 
 /// A join with a table that every process has whole. The left side is the stream, the right side
 /// the table.

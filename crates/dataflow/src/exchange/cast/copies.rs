@@ -13,9 +13,9 @@ use channel::Header;
 use super::super::Member;
 use super::{Cast, Parcel, parts_of};
 use crate::error::DataflowError;
-use crate::frame::MORE;
-use crate::net::{Message, REASSEMBLED_BYTES_MAX};
-use crate::wire::{Decoder, Encoder};
+use crate::rows::wire::{Decoder, Encoder};
+use crate::runtime::frame::MORE;
+use crate::runtime::net::{Message, REASSEMBLED_BYTES_MAX};
 
 impl Cast {
     /// Gives rows to the workers of this process by reference, and encodes them for each other one.

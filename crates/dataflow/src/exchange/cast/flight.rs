@@ -1,7 +1,7 @@
 //! Payloads by the network's own multicast: along the tree goes a stub in place of the payload, and
 //! the payload goes to all agents at once, as datagrams. What of them is kept and asked for is
 //! [`channel::cast::Flight`]'s and [`channel::cast::Landing`]'s matter, and how they are put
-//! together [`crate::net`]'s; here is when it is done.
+//! together [`crate::runtime::net`]'s; here is when it is done.
 //!
 //! Where the network loses too much ([`Multicast::Auto`]), the source goes back to the tree.
 
@@ -11,9 +11,9 @@ use channel::cast::Flight;
 
 use super::inbound::not_agent;
 use super::{Cast, Note, Parcel, Relayed};
-use crate::frame::Kind;
 use crate::job::Multicast;
-use crate::net::Net;
+use crate::runtime::frame::Kind;
+use crate::runtime::net::Net;
 
 /// Payloads for which a datagram is worth it.
 const BYTES_MIN: usize = 4096;

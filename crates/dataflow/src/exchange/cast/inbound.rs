@@ -6,12 +6,12 @@ use channel::cast::{Breach, Numbered, Relay};
 
 use super::super::Member;
 use super::{Cast, Note, Parcel, Relayed, Way};
-use crate::detach;
 use crate::error::DataflowError;
-use crate::frame::{Kind, MORE, STUB};
-use crate::handover::Load;
-use crate::net::{Message, Net, REASSEMBLED_BYTES_MAX};
-use crate::wire::Decoder;
+use crate::rows::wire::Decoder;
+use crate::rows::wire::detach;
+use crate::runtime::frame::{Kind, MORE, STUB};
+use crate::runtime::handover::Load;
+use crate::runtime::net::{Message, Net, REASSEMBLED_BYTES_MAX};
 
 impl Cast {
     /// Takes a frame of the broadcast. Gives the worker of whose rows more are here than before.

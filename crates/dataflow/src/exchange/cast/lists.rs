@@ -17,8 +17,8 @@ use channel::cast::Breach;
 use super::super::Member;
 use super::{Cast, Parcel, Way, parts_of};
 use crate::error::DataflowError;
-use crate::net::Net;
-use crate::worker_set::WorkerSet;
+use crate::job::worker_set::WorkerSet;
+use crate::runtime::net::Net;
 
 /// What a source knows of its lists.
 pub(super) struct Lists {

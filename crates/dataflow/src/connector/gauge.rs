@@ -1,0 +1,151 @@
+//! How long a worker waits for its sinks, and how many rows have reached them.
+//!
+//! A sink is called by the worker's own thread, which does nothing else meanwhile. The part of such
+//! a call that the thread does not spend on its processor, it waits: for the reader of a pipe, a
+//! disk, a server. Others may look at any time, also while a call lasts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrow::record_batch::RecordBatch;
+use fabric::Clock;
+
+use crate::connector::sink::SinkWriter;
+use crate::error::ConnectorError;
+
+/// A call that lasts longer is waiting as a whole, and seen as that while it lasts.
+const LONG_NS: u64 = 100_000_000;
+/// No call is going on.
+const NEVER: u64 = u64::MAX;
+
+/// The calls of one sink by one worker.
+pub struct SinkGauge {
+    clock: Arc<dyn Clock>,
+    /// When the call that is going on began.
+    since_ns: AtomicU64,
+    /// Waited in calls that are over.
+    waited_ns: AtomicU64,
+    rows: AtomicU64,
+}
+
+impl std::fmt::Debug for SinkGauge {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SinkGauge({} rows)", self.rows())
+    }
+}
+
+impl SinkGauge {
+    /// Of a worker with this clock.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        let (since_ns, waited_ns, rows) = (NEVER.into(), 0.into(), 0.into());
+        Self { clock, since_ns, waited_ns, rows }
+    }
+
+    /// Has rows written.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn write(
+        &self,
+        writer: &mut dyn SinkWriter,
+        batch: &RecordBatch,
+    ) -> Result<(), ConnectorError> {
+        self.call(|| writer.write(batch))?;
+        self.rows.fetch_add(batch.num_rows() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Has rows made visible.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn flush(&self, writer: &mut dyn SinkWriter) -> Result<(), ConnectorError> {
+        self.call(|| writer.flush())
+    }
+
+    /// Has everything published.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn commit(&self, writer: Box<dyn SinkWriter>) -> Result<(), ConnectorError> {
+        self.call(|| writer.commit())
+    }
+
+    /// Rows that have reached the sink.
+    pub fn rows(&self) -> u64 {
+        self.rows.load(Ordering::Relaxed)
+    }
+
+    /// Nanoseconds waited in calls that are over.
+    pub fn waited_ns(&self) -> u64 {
+        self.waited_ns.load(Ordering::Relaxed)
+    }
+
+    /// The same with a long call that is going on.
+    pub fn waiting_ns(&self) -> u64 {
+        // This order: a call that ends in between is left out rather than counted twice.
+        let since = self.since_ns.load(Ordering::Acquire);
+        let waited = self.waited_ns();
+        let lasts = self.clock.now_ns().saturating_sub(since);
+        let still = self.since_ns.load(Ordering::Acquire) == since;
+        waited + if still && lasts >= LONG_NS { lasts } else { 0 }
+    }
+
+    fn call<T>(&self, work: impl FnOnce() -> T) -> T {
+        let (since, worked) = (self.clock.now_ns(), self.clock.worked_ns());
+        self.since_ns.store(since, Ordering::Release);
+        let done = work();
+        let lasted = self.clock.now_ns().saturating_sub(since);
+        let waited = match lasted {
+            LONG_NS.. => lasted,
+            _ => lasted.saturating_sub(self.clock.worked_ns().saturating_sub(worked)),
+        };
+        self.since_ns.store(NEVER, Ordering::Release);
+        self.waited_ns.fetch_add(waited, Ordering::Release);
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A clock that is set by hand: its time, and how much of that was work.
+    #[derive(Default)]
+    struct Hand([AtomicU64; 2]);
+
+    impl Hand {
+        fn moves(&self, ns: u64, worked_ns: u64) {
+            self.0[0].fetch_add(ns, Ordering::Relaxed);
+            self.0[1].fetch_add(worked_ns, Ordering::Relaxed);
+        }
+    }
+
+    impl Clock for Hand {
+        fn now_ns(&self) -> u64 {
+            self.0[0].load(Ordering::Relaxed)
+        }
+
+        fn worked_ns(&self) -> u64 {
+            self.0[1].load(Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn what_is_no_work_in_a_call_is_waiting() {
+        let clock = Arc::new(Hand::default());
+        let gauge = SinkGauge::new(clock.clone());
+        clock.moves(1_000, 1_000);
+        gauge.call(|| clock.moves(500, 200));
+        assert_eq!((gauge.waited_ns(), gauge.waiting_ns()), (300, 300));
+        clock.moves(1_000_000_000, 0);
+        assert_eq!(gauge.waiting_ns(), 300, "outside of calls nobody waits for the sink");
+        gauge.call(|| {
+            clock.moves(LONG_NS - 1, 0);
+            assert_eq!(gauge.waiting_ns(), 300);
+            clock.moves(1, 1);
+            assert_eq!(gauge.waiting_ns(), 300 + LONG_NS, "it is seen while it lasts");
+        });
+        assert_eq!((gauge.waited_ns(), gauge.waiting_ns()), (300 + LONG_NS, 300 + LONG_NS));
+    }
+}

@@ -1,0 +1,106 @@
+//! The border between the planner and the connectors: a table's definition on one side, sources and
+//! sinks on the other.
+
+pub mod bad;
+pub mod gauge;
+pub mod origins;
+pub mod sink;
+pub mod source;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, SchemaRef};
+
+use crate::connector::sink::Sink;
+use crate::connector::source::Source;
+use crate::error::ConnectorError;
+
+/// A `CREATE TABLE`, without its connector's name.
+#[derive(Debug, Clone)]
+pub struct TableDef {
+    /// The table's name.
+    pub name: String,
+    /// The declared (or inferred) columns.
+    pub schema: SchemaRef,
+    /// `WITH (…)` without `'connector'`.
+    pub options: Options,
+    /// The columns that come not from the data but from where it stands: for each, by its position
+    /// in the schema, a key of [`Connector::metadata`].
+    pub metadata: BTreeMap<usize, String>,
+}
+
+/// The options of a table, by name.
+pub type Options = BTreeMap<String, String>;
+
+/// One kind of source and sink, chosen by `'connector' = '…'`.
+pub trait Connector: Send + Sync {
+    /// The name in SQL.
+    fn name(&self) -> &'static str;
+
+    /// The options that it knows. The planner refuses others and names the nearest.
+    fn options(&self) -> &'static [OptionSpec] {
+        &[]
+    }
+
+    /// What it knows of a row beside its columns: `name TYPE METADATA FROM 'key'`.
+    fn metadata(&self) -> &'static [MetadataSpec] {
+        &[]
+    }
+
+    /// Columns for a table that declares none; `None` where the connector cannot tell.
+    ///
+    /// # Errors
+    /// When the data that would tell cannot be read.
+    fn infer(&self, options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
+        let _ = options;
+        Ok(None)
+    }
+
+    /// A reader of the columns of `projection`, in that order. By default there is none.
+    ///
+    /// # Errors
+    /// When options, columns or data do not fit, or the connector cannot be read from.
+    fn source(
+        &self,
+        table: &TableDef,
+        projection: &[usize],
+    ) -> Result<Arc<dyn Source>, ConnectorError> {
+        let _ = projection;
+        Err(ConnectorError::Option {
+            key: "connector".into(),
+            message: format!("'{}' can only be written to", self.name()),
+            hint: Some(format!("write to it: INSERT INTO {} SELECT …", table.name)),
+        })
+    }
+
+    /// A writer of all columns.
+    ///
+    /// # Errors
+    /// When options or columns do not fit, or the connector cannot be written to.
+    fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError>;
+}
+
+/// An option of a connector, for checks and for the reference page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OptionSpec {
+    /// Its name.
+    pub key: &'static str,
+    /// Its values, for a reader: `integer`, `duration`, `csv | json`.
+    pub values: &'static str,
+    /// Its default, for a reader; empty when it must be given.
+    pub default: &'static str,
+    /// One sentence.
+    pub doc: &'static str,
+}
+
+/// Something that a connector knows of a row beside its columns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetadataSpec {
+    /// Its name.
+    pub key: &'static str,
+    /// Its type; a column of it may have another precision of time.
+    pub data_type: DataType,
+    /// One sentence.
+    pub doc: &'static str,
+}

@@ -1,0 +1,565 @@
+//! The operators of a job on one worker, and how rows go from one to the next.
+//!
+//! Rows are pushed: who reads a source, and who gives out results, calls the operators behind it,
+//! through the steps of the edges, until the rows have come to rest in state, in a ring or in a
+//! sink. What keeps rows and gives out results runs in a coroutine of its own ([`Node::run`]); a
+//! lookup keeps none and hands on what it makes of a push at once.
+//!
+//! An operator has one watermark on each worker: the least of the edges that lead to it, of all its
+//! inputs ([`Feeders`]).
+
+mod routes;
+
+use std::cell::{Cell, RefCell};
+use std::num::NonZeroU64;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use arrow::datatypes::{DataType, TimeUnit};
+use state::Folded;
+use state::epoch::{Presence, Progress, VectorClock};
+
+pub(crate) use self::routes::Routes;
+use self::routes::{Onward, Route};
+use crate::connector::source::FlowContext;
+use crate::error::DataflowError;
+use crate::exchange::{Member, Shuffle, said};
+use crate::job::{Edge, Input, Job, OperatorKind, RawColumns};
+use crate::operators::aggregate::Grouping;
+use crate::operators::downstream::Downstream;
+use crate::operators::keyed::KeyedRun;
+use crate::operators::lookup::LookupRun;
+use crate::operators::sink::Output;
+use crate::rows::time::to_millis;
+use crate::rows::{Ahead, Rows};
+use crate::runtime::frame::Kind;
+use crate::runtime::metrics::{Metrics, OperatorMetrics};
+use crate::runtime::net::{Message, Net};
+use crate::runtime::place::Place;
+use crate::runtime::scheduler::{Event, Gate, Timers, Turn};
+
+/// An operator with inputs, on one worker.
+pub(crate) struct Node {
+    work: Work,
+    counted: Counted,
+    feeders: RefCell<Feeders>,
+    /// Rows and watermarks of several edges must not interleave where one has to wait.
+    gate: Gate,
+    ended: Cell<bool>,
+    /// The broadcasts are over.
+    told: Cell<bool>,
+    end: Event,
+}
+
+enum Work {
+    Grouping(Box<Grouping<Routes>>),
+    Keyed(Box<KeyedRun<Routes>>),
+    Lookup(Box<LookupRun<Routes>>),
+    Sink(Box<Output>),
+}
+
+/// The edges that lead to an operator, and how far each is.
+struct Feeders {
+    clock: VectorClock,
+    count: u32,
+}
+
+impl Feeders {
+    fn new(count: u32) -> Self {
+        Self { clock: VectorClock::new(count), count }
+    }
+
+    /// Whether those that have not ended are all idle.
+    fn is_idle(&self) -> bool {
+        let presence = |feeder| self.clock.of(feeder).map(|said| said.presence);
+        let mut all = (0..self.count).map(presence);
+        !self.clock.ended() && all.all(|presence| presence != Some(Presence::Active))
+    }
+}
+
+impl Node {
+    /// Takes rows of an edge.
+    async fn push(&self, route: &Route, rows: Rows) -> Result<(), DataflowError> {
+        let _turn = self.gate.enter().await;
+        match &self.work {
+            Work::Grouping(grouping) => {
+                let slice = match rows.span {
+                    Some(span) if route.windows_event_time => grouping.slice_of(span),
+                    _ => None,
+                };
+                // With the slice known, nobody asks when each row was.
+                let unread = slice.and_then(|_| grouping.only_time());
+                let Rows { batch, met, .. } = route.apply(rows, unread)?;
+                self.counted.add_in(batch.num_rows());
+                grouping.push(&batch, met.as_ref(), slice).await?;
+                heed_length(grouping, route).await
+            }
+            Work::Keyed(keyed) => {
+                let rows = route.apply(rows, None)?;
+                self.counted.add_in(rows.batch.num_rows());
+                keyed.push(route.input, &rows.batch, rows.met.as_ref()).await
+            }
+            Work::Lookup(lookup) => {
+                let rows = route.apply(rows, None)?;
+                self.counted.add_in(rows.batch.num_rows());
+                lookup.push(rows).await
+            }
+            Work::Sink(output) => {
+                let rows = route.apply(rows, None)?;
+                self.counted.add_in(rows.batch.num_rows());
+                self.counted.add_out(rows.batch.num_rows());
+                output.emit(&rows.batch).await
+            }
+        }
+    }
+
+    /// Folds in rows of a source as they were read, from the first on, as far as it can: gives how
+    /// many.
+    async fn fold(&self, route: &Route, ahead: Ahead<'_>) -> Result<usize, DataflowError> {
+        let raw = |key: usize, arg: Option<usize>| route.raw(ahead.batch, key, arg);
+        let Work::Lookup(lookup) = &self.work else {
+            return Ok(self.fold_raw(route, ahead, &raw).await?.rows);
+        };
+        let _turn = self.gate.enter().await;
+        let folded = lookup.fold(ahead, &raw).await?;
+        self.counted.add_in(folded.passed + folded.missed);
+        Ok(folded.rows)
+    }
+
+    /// The same where `raw` says what the operator is given of the rows.
+    async fn fold_raw(
+        &self,
+        route: &Route,
+        ahead: Ahead<'_>,
+        raw: RawColumns<'_>,
+    ) -> Result<Folded, DataflowError> {
+        let Work::Grouping(grouping) = &self.work else { return Ok(Folded::default()) };
+        let _turn = self.gate.enter().await;
+        let folded = grouping.fold_ahead(raw, route.windows_event_time, ahead)?;
+        self.counted.add_in(folded.passed);
+        heed_length(grouping, route).await?;
+        Ok(folded)
+    }
+
+    /// Whether a window ends here, or behind a lookup, when an edge has this watermark.
+    fn awaits(&self, feeder: u32, watermark: i64) -> bool {
+        let least = self.feeders.borrow().clock.least_with(feeder, watermark);
+        match &self.work {
+            Work::Grouping(grouping) => grouping.awaits(least),
+            Work::Lookup(lookup) => lookup.behind.awaits(least),
+            Work::Keyed(_) | Work::Sink(_) => false,
+        }
+    }
+
+    /// The watermark of an edge has moved, or its rows have ceased for a while. Gives what is to be
+    /// told further on.
+    async fn progress(
+        &self,
+        feeder: u32,
+        watermark: i64,
+        idle: bool,
+    ) -> Result<Option<Onward<'_>>, DataflowError> {
+        if matches!(self.work, Work::Sink(_)) {
+            return Ok(None);
+        }
+        let turn = self.gate.enter().await;
+        self.feeders.borrow_mut().clock.advance(feeder, said(watermark, idle));
+        self.tell(turn).await
+    }
+
+    /// An edge that was idle has rows again. Gives the watermark before which they are late.
+    async fn resume(&self, feeder: u32) -> Result<i64, DataflowError> {
+        let _turn = self.gate.enter().await;
+        let was_idle = self.feeders.borrow().is_idle();
+        self.feeders.borrow_mut().clock.advance(feeder, Progress::active(i64::MIN));
+        match &self.work {
+            _ if !was_idle => Ok(self.feeders.borrow().clock.least()),
+            Work::Grouping(grouping) => grouping.resume().await,
+            Work::Keyed(keyed) => Ok(keyed.resume().await),
+            Work::Lookup(lookup) => Box::pin(lookup.behind.resume()).await,
+            Work::Sink(_) => Ok(i64::MIN),
+        }
+    }
+
+    /// An edge has no more rows. `watermark` is `i64::MAX` if they are complete.
+    async fn end(&self, feeder: u32, watermark: i64) -> Result<(), DataflowError> {
+        let turn = self.gate.enter().await;
+        self.feeders.borrow_mut().clock.advance(feeder, Progress::ended(watermark));
+        if !self.feeders.borrow().clock.ended() {
+            return match self.tell(turn).await? {
+                Some(onward) => Box::pin(onward.go()).await,
+                None => Ok(()),
+            };
+        }
+        let watermark = self.feeders.borrow().clock.least();
+        match &self.work {
+            Work::Grouping(grouping) => grouping.end_of_rows(watermark).await,
+            Work::Keyed(keyed) => keyed.end_of_rows(watermark).await,
+            Work::Lookup(lookup) => Box::pin(lookup.behind.end(watermark)).await,
+            Work::Sink(output) => {
+                output.complete();
+                Ok(())
+            }
+        }
+    }
+
+    async fn tell<'a>(&'a self, turn: Turn<'a>) -> Result<Option<Onward<'a>>, DataflowError> {
+        let (watermark, idle) = {
+            let feeders = self.feeders.borrow();
+            (feeders.clock.least(), feeders.is_idle())
+        };
+        match &self.work {
+            Work::Grouping(grouping) => grouping.progress(watermark, idle).await?,
+            Work::Keyed(keyed) => keyed.progress(watermark, idle).await?,
+            Work::Lookup(lookup) => {
+                return Ok(Some(Onward { routes: &lookup.behind, watermark, idle, turn }));
+            }
+            Work::Sink(_) => {}
+        }
+        Ok(None)
+    }
+
+    /// Gives out results until there will be no more, here or for anybody else.
+    pub(crate) async fn run(self: Rc<Self>) -> Result<(), DataflowError> {
+        match &self.work {
+            Work::Grouping(grouping) => {
+                grouping.fire().await?;
+                grouping.settle().await;
+            }
+            Work::Keyed(keyed) => keyed.fire().await?,
+            Work::Lookup(lookup) => lookup.load().await?,
+            Work::Sink(output) => output.finish().await?,
+        }
+        self.ended.set(true);
+        self.end.notify();
+        Ok(())
+    }
+
+    /// Answers other workers; a coroutine of its own, because an answer may have to wait for
+    /// credit.
+    pub(crate) async fn answer(self: Rc<Self>) -> Result<(), DataflowError> {
+        match &self.work {
+            Work::Grouping(grouping) => grouping.answer().await,
+            Work::Keyed(keyed) => keyed.answer().await,
+            // Who reads a table is never idle and asks nothing.
+            Work::Lookup(_) | Work::Sink(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Nanoseconds after which [`Node::at_intervals`] has something to do, if ever.
+    pub(crate) fn interval_ns(&self) -> Option<NonZeroU64> {
+        match &self.work {
+            Work::Grouping(grouping) => grouping.early_ns(),
+            _ => None,
+        }
+    }
+
+    /// Does every so often what is to be done so; for ever. Who was held up for longer than an
+    /// interval makes up for none.
+    pub(crate) async fn at_intervals(
+        self: Rc<Self>,
+        every_ns: NonZeroU64,
+        timers: Rc<Timers>,
+    ) -> Result<(), DataflowError> {
+        let Work::Grouping(grouping) = &self.work else { return Ok(()) };
+        loop {
+            timers.sleep_until(timers.now_ns().saturating_add(every_ns.get())).await;
+            let _turn = self.gate.enter().await;
+            grouping.interval().await?;
+        }
+    }
+
+    /// Sends rows that have waited long enough for others (W4); for ever. What is given out by
+    /// nobody before all of it is there has no need of that.
+    pub(crate) async fn slice(self: Rc<Self>, timers: Rc<Timers>) -> Result<(), DataflowError> {
+        match &self.work {
+            Work::Grouping(grouping) => match grouping.shuffle() {
+                Some(shuffle) => self.slice_of(shuffle, &**grouping, timers).await,
+                None => Ok(()),
+            },
+            Work::Keyed(keyed) => match keyed.shuffle() {
+                Some(shuffle) => self.slice_of(shuffle, &**keyed, timers).await,
+                None => Ok(()),
+            },
+            Work::Lookup(_) | Work::Sink(_) => Ok(()),
+        }
+    }
+
+    async fn slice_of(
+        &self,
+        shuffle: &Shuffle,
+        member: &impl Member,
+        timers: Rc<Timers>,
+    ) -> Result<(), DataflowError> {
+        loop {
+            timers.sleep_until(shuffle.due_ns().await).await;
+            let _turn = self.gate.enter().await;
+            shuffle.send_due(member, timers.now_ns()).await?;
+        }
+    }
+
+    /// Sends what is for every worker; a coroutine of its own, because it waits for all links.
+    pub(crate) async fn broadcast(self: Rc<Self>) -> Result<(), DataflowError> {
+        match &self.work {
+            Work::Keyed(keyed) => keyed.broadcast().await,
+            Work::Lookup(lookup) => {
+                if let Some(shuffle) = lookup.shuffle() {
+                    shuffle.broadcast(&**lookup).await;
+                }
+            }
+            Work::Grouping(_) | Work::Sink(_) => {}
+        }
+        self.told.set(true);
+        self.end.notify();
+        Ok(())
+    }
+
+    /// Until when another worker must have taken something, if it has been waited for.
+    ///
+    /// # Errors
+    /// [`DataflowError::Stalled`] when that time has come.
+    pub(crate) fn deadline(&self, now_ns: u64) -> Result<Option<u64>, DataflowError> {
+        match &self.work {
+            Work::Keyed(keyed) => keyed.deadline(now_ns),
+            Work::Lookup(lookup) => {
+                lookup.shuffle().map_or(Ok(None), |shuffle| shuffle.deadline(now_ns))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Takes rows for every worker that have come by the network's own multicast.
+    ///
+    /// # Errors
+    /// When they are malformed, or state fails.
+    pub(crate) fn look(&self) -> Result<(), DataflowError> {
+        match &self.work {
+            Work::Keyed(keyed) => keyed.look(),
+            Work::Lookup(lookup) => {
+                lookup.shuffle().map_or(Ok(()), |shuffle| shuffle.look(&**lookup))
+            }
+            Work::Grouping(_) | Work::Sink(_) => Ok(()),
+        }
+    }
+
+    /// Waits until [`Node::run`] and [`Node::broadcast`] are through: what the latter has to say at
+    /// the end is heard only before the goodbye.
+    pub(crate) async fn wait(&self) {
+        self.end.wait_for(|| (self.ended.get() && self.told.get()).then_some(())).await;
+    }
+
+    /// Takes a frame of this operator.
+    ///
+    /// # Errors
+    /// When it is malformed, or state or sink fail.
+    pub(crate) fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
+        match (message.kind, &self.work) {
+            (Kind::Gather | Kind::GatherEnd, Work::Sink(output)) => output.receive(from, message),
+            (Kind::Gather | Kind::GatherEnd, _) | (_, Work::Sink(_)) => {
+                let detail = format!("a frame of kind {:?} is not for this operator", message.kind);
+                Err(DataflowError::Frame { worker: from, detail })
+            }
+            (_, Work::Grouping(grouping)) => grouping.receive(from, message),
+            (_, Work::Keyed(keyed)) => keyed.receive(from, message),
+            (_, Work::Lookup(lookup)) => lookup.receive(from, message),
+        }
+    }
+
+    /// Makes rows visible that a reader should see now.
+    ///
+    /// # Errors
+    /// When the sink fails.
+    pub(crate) fn flush(&self) -> Result<(), DataflowError> {
+        match &self.work {
+            Work::Sink(output) => output.flush(),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A grouping looks how long an epoch is when it is told of a watermark; where none comes, when it
+/// has taken rows.
+async fn heed_length(grouping: &Grouping<Routes>, route: &Route) -> Result<(), DataflowError> {
+    if route.timed { Ok(()) } else { grouping.end_long_epoch().await }
+}
+
+/// Where the rows of an operator are counted.
+#[derive(Clone)]
+struct Counted {
+    metrics: Arc<Metrics>,
+    operator: usize,
+    /// Of its watermarks.
+    unit: TimeUnit,
+}
+
+impl Counted {
+    fn operator(&self) -> Option<&OperatorMetrics> {
+        self.metrics.operators().get(self.operator)
+    }
+
+    fn add_in(&self, rows: usize) {
+        if let Some(operator) = self.operator() {
+            Metrics::add(&operator.rows_in, rows as u64);
+        }
+    }
+
+    fn add_out(&self, rows: usize) {
+        if let Some(operator) = self.operator() {
+            Metrics::add(&operator.rows_out, rows as u64);
+        }
+    }
+
+    fn tell(&self, watermark: i64) {
+        if let Some(operator) = self.operator() {
+            operator.watermark_ms.store(to_millis(watermark, self.unit), Ordering::Relaxed);
+        }
+    }
+}
+
+/// The operators of a job on one worker.
+pub(crate) struct Graph {
+    /// By the operator's index; nothing where it is a source.
+    pub(crate) nodes: Vec<Option<Rc<Node>>>,
+    /// The sources by their indices, with the edges that lead away from each.
+    pub(crate) sources: Vec<(usize, Input, Routes)>,
+}
+
+impl Graph {
+    /// Opens the operators of a job, sinks first.
+    ///
+    /// # Errors
+    /// When a sink or the table of a lookup cannot be opened.
+    pub(crate) fn new(
+        job: &Job,
+        place: &Place,
+        net: &Rc<Net>,
+        metrics: &Arc<Metrics>,
+        context: &FlowContext,
+        timers: &Rc<Timers>,
+    ) -> Result<Self, DataflowError> {
+        let mut nodes: Vec<Option<Rc<Node>>> = vec![None; job.operators.len()];
+        let mut sources = Vec::new();
+        for (at, operator) in job.operators.iter().enumerate().rev() {
+            let tag = at as u32;
+            let metrics_of = metrics.clone();
+            let counted = Counted { metrics: metrics_of, operator: at, unit: unit_of(job, at) };
+            let routes = routes_from(job, &counted, &nodes);
+            let work = match &operator.kind {
+                OperatorKind::Source(input) => {
+                    sources.push((at, input.clone(), routes));
+                    continue;
+                }
+                OperatorKind::Aggregate(spec) => Work::Grouping(Box::new(Grouping::new(
+                    tag,
+                    spec,
+                    place,
+                    net.clone(),
+                    routes,
+                    metrics.clone(),
+                ))),
+                OperatorKind::Keyed(spec) => Work::Keyed(Box::new(KeyedRun::new(
+                    tag,
+                    spec,
+                    place,
+                    net.clone(),
+                    routes,
+                    metrics.clone(),
+                ))),
+                OperatorKind::Lookup(spec) => Work::Lookup(Box::new(
+                    LookupRun::new(
+                        tag,
+                        spec,
+                        place,
+                        (context, timers.clone()),
+                        net.clone(),
+                        routes,
+                    )
+                    .map_err(|error| error.of_operator(at))?,
+                )),
+                OperatorKind::Sink { sink, schema } => Work::Sink(Box::new(
+                    Output::new(tag, place, sink.as_ref(), schema, net.clone(), metrics)
+                        .map_err(|error| error.of_operator(at))?,
+                )),
+            };
+            nodes[at] = Some(Rc::new(Node {
+                work,
+                counted,
+                feeders: RefCell::new(
+                    Feeders::new(edges_of(operator.inputs.iter()).count() as u32),
+                ),
+                gate: Gate::default(),
+                ended: Cell::new(false),
+                told: Cell::new(false),
+                end: Event::default(),
+            }));
+        }
+        sources.reverse();
+        Ok(Self { nodes, sources })
+    }
+}
+
+/// The edges of an operator with their inputs, in the order in which feeders are numbered.
+fn edges_of<'a>(
+    inputs: impl Iterator<Item = &'a Vec<Edge>>,
+) -> impl Iterator<Item = (usize, &'a Edge)> {
+    inputs.enumerate().flat_map(|(input, edges)| edges.iter().map(move |edge| (input, edge)))
+}
+
+fn routes_from(job: &Job, counted: &Counted, nodes: &[Option<Rc<Node>>]) -> Routes {
+    let from = counted.operator;
+    let mut routes = Vec::new();
+    for (at, (operator, node)) in job.operators.iter().zip(nodes).enumerate() {
+        let Some(node) = node else { continue };
+        let edges = edges_of(operator.inputs.iter()).enumerate();
+        for (feeder, (input, edge)) in edges.filter(|(_, (_, edge))| edge.from == from) {
+            routes.push(Route {
+                to: node.clone(),
+                operator: at,
+                input,
+                feeder: feeder as u32,
+                step: edge.step.clone(),
+                timed: edge.timed,
+                lateness: edge.lateness,
+                windows_event_time: windows_event_time(job, edge, &operator.kind),
+            });
+        }
+    }
+    Routes { to: routes, counted: counted.clone() }
+}
+
+/// The unit of the watermarks of an operator: that of the source that they come from.
+fn unit_of(job: &Job, at: usize) -> TimeUnit {
+    let operator = &job.operators[at];
+    if let OperatorKind::Source(Input { source, watermark: Some(watermark), .. }) = &operator.kind
+        && let DataType::Timestamp(unit, _) = source.schema().field(watermark.column).data_type()
+    {
+        return *unit;
+    }
+    let timed = operator.inputs.iter().flatten().find(|edge| edge.timed);
+    timed.map_or(TimeUnit::Millisecond, |edge| unit_of(job, edge.from))
+}
+
+fn windows_event_time(job: &Job, edge: &Edge, to: &OperatorKind) -> bool {
+    let OperatorKind::Aggregate(aggregate) = to else { return false };
+    aggregate.window.as_ref().is_some_and(|window| is_event_time(job, edge, window.column))
+}
+
+/// Whether a column of what an edge gives is the one that a source's watermark is of.
+fn is_event_time(job: &Job, edge: &Edge, column: usize) -> bool {
+    let column = match &edge.step {
+        Some(step) => step.passes_on(column),
+        None => Some(column),
+    };
+    let Some(column) = column.filter(|_| edge.timed) else { return false };
+    let from = &job.operators[edge.from];
+    match &from.kind {
+        OperatorKind::Source(input) => input.watermark.is_some_and(|of| of.column == column),
+        OperatorKind::Lookup(lookup) => {
+            let mut edges = from.inputs.iter().flatten();
+            lookup.passes_on(column) && edges.all(|edge| is_event_time(job, edge, column))
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,176 @@
+//! Stateless work on batches.
+
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::{DataType, SchemaRef};
+use arrow::record_batch::RecordBatch;
+use state::spare::Words;
+use state::{KeyOf, RawRows, Times};
+
+use crate::error::DataflowError;
+use crate::error::located::Blame;
+use crate::rows::origin::Origin;
+
+/// Stateless work on a batch: filter, project, look up, unfold.
+pub trait Step: Send + Sync {
+    /// Columns of the result.
+    fn schema(&self) -> SchemaRef;
+
+    /// Does the work.
+    ///
+    /// # Errors
+    /// [`DataflowError::Expression`] when an expression fails on a row.
+    fn apply(&self, batch: &RecordBatch) -> Result<Stepped, DataflowError> {
+        self.apply_for(batch, None)
+    }
+
+    /// Does the work for who does not look at the column `unread` of the result: its values may be
+    /// any.
+    ///
+    /// # Errors
+    /// As [`Step::apply`].
+    fn apply_for(
+        &self,
+        batch: &RecordBatch,
+        unread: Option<usize>,
+    ) -> Result<Stepped, DataflowError>;
+
+    /// What the result is made of, for who needs of it the column `key` and the column `arg` and
+    /// does the rest itself; `None` where that takes more than a [`RawBatch`] says.
+    ///
+    /// # Errors
+    /// As [`Step::apply`].
+    fn raw(
+        &self,
+        batch: &RecordBatch,
+        key: usize,
+        arg: Option<usize>,
+    ) -> Result<Option<RawBatch>, DataflowError> {
+        let _ = (batch, key, arg);
+        Ok(None)
+    }
+
+    /// Whether it is known that each row of the result is made of the same row of the input, and
+    /// none is left out.
+    fn keeps_rows(&self) -> bool {
+        false
+    }
+
+    /// How many rows it makes of one at most, if that is known.
+    fn rows_of_one(&self) -> Option<u64> {
+        Some(1)
+    }
+
+    /// The column that the step is given which column `output` of the result is, row by row.
+    fn passes_on(&self, output: usize) -> Option<usize>;
+
+    /// What is to blame for its failure on a batch of one row, where it can tell.
+    fn blame(&self, row: &RecordBatch) -> Option<Blame> {
+        let _ = row;
+        None
+    }
+
+    /// For EXPLAIN.
+    fn describe(&self) -> String;
+}
+
+/// Rows of a batch before a step's work is done: see [`RawRows`].
+pub struct RawBatch {
+    /// Which rows pass, if not all: see [`RawRows::passes`].
+    pub passes: Option<Words>,
+    /// The column of which keys are made.
+    pub key: ArrayRef,
+    /// How.
+    pub by: KeyOf,
+    /// The column of the argument; where there is one, all rows pass.
+    pub arg: Option<ArrayRef>,
+}
+
+impl RawBatch {
+    /// Rows that need no work.
+    pub(crate) fn of(batch: &RecordBatch, key: usize, arg: Option<usize>) -> Self {
+        let arg = arg.map(|arg| batch.column(arg).clone());
+        Self { passes: None, key: batch.column(key).clone(), by: KeyOf::Word, arg }
+    }
+
+    /// The type of keys.
+    pub(crate) fn key_type(&self) -> &DataType {
+        match &self.by {
+            KeyOf::Looked(map) => map.key(),
+            KeyOf::Word | KeyOf::Scaled(_) => self.key.data_type(),
+        }
+    }
+
+    /// The same for a loop, with the times of the rows; `None` if keys have nulls or no words.
+    pub(crate) fn rows<'a>(&'a self, times: Option<Times<'a>>) -> Option<RawRows<'a>> {
+        let (key, passes) = (&self.by, self.passes.as_ref().map(|passes| passes.as_slice()));
+        Some(RawRows { key, passes, times, ..RawRows::of_column(&self.key)? })
+    }
+}
+
+/// What the columns of a key and of an argument are made of: see [`Step::raw`].
+pub(crate) type RawColumns<'a> =
+    &'a dyn Fn(usize, Option<usize>) -> Result<Option<RawBatch>, DataflowError>;
+
+/// What a step made of a batch.
+pub struct Stepped {
+    /// The rows that remain.
+    pub batch: RecordBatch,
+    /// Which row of the input each of them was.
+    pub origin: Origin,
+}
+
+/// One step behind another.
+pub fn chain(first: Option<Arc<dyn Step>>, second: Option<Arc<dyn Step>>) -> Option<Arc<dyn Step>> {
+    match (first, second) {
+        (Some(first), Some(second)) => Some(Arc::new(Chain { first, second })),
+        (first, second) => first.or(second),
+    }
+}
+
+/// Two steps as one.
+struct Chain {
+    first: Arc<dyn Step>,
+    second: Arc<dyn Step>,
+}
+
+impl Step for Chain {
+    fn schema(&self) -> SchemaRef {
+        self.second.schema()
+    }
+
+    fn apply_for(
+        &self,
+        batch: &RecordBatch,
+        unread: Option<usize>,
+    ) -> Result<Stepped, DataflowError> {
+        let first = self.first.apply(batch)?;
+        let second = self.second.apply_for(&first.batch, unread)?;
+        let origin = first.origin.then(second.origin, batch.num_rows())?;
+        Ok(Stepped { batch: second.batch, origin })
+    }
+
+    fn keeps_rows(&self) -> bool {
+        self.first.keeps_rows() && self.second.keeps_rows()
+    }
+
+    fn rows_of_one(&self) -> Option<u64> {
+        Some(self.first.rows_of_one()?.saturating_mul(self.second.rows_of_one()?))
+    }
+
+    fn passes_on(&self, output: usize) -> Option<usize> {
+        self.first.passes_on(self.second.passes_on(output)?)
+    }
+
+    fn blame(&self, row: &RecordBatch) -> Option<Blame> {
+        match self.first.apply(row) {
+            Ok(first) => self.second.blame(&first.batch),
+            Err(_) => self.first.blame(row),
+        }
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, then {}", self.first.describe(), self.second.describe())
+    }
+}

@@ -1,0 +1,400 @@
+//! The merge exchange: late merge by epochs (S3, S9, S11).
+//!
+//! Every worker is a *helper*: it folds its own rows into states of all keys. An epoch ends after
+//! so many bytes of input, by how well rows combine in it ([`EpochLength`]), or early when a window
+//! may fire or is to be looked at; then the groups
+//! of others are taken out by their *leader* and sent, the helper's watermark behind them, and
+//! start from zero. A leader merges the deltas of each helper in the order of epochs, each once,
+//! into the state that holds its own rows, which go on being folded.
+//!
+//! A helper keeps a delta until its leader has acknowledged it, not merely until it was sent: the
+//! paper's order loses an epoch when the leader dies in between. So many epochs may be
+//! unacknowledged; then the helper waits. A leader merges an epoch when all of it is there, never a
+//! part. The decisions are those of [`state::epoch`], which is explored exhaustively; here they
+//! meet rows and links. Nothing is made durable yet, so that an epoch counts as committed as soon
+//! as it is merged.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use channel::{Class, Header};
+use fabric::Clock;
+use state::epoch::{Ended, EpochLength, Helper, Presence, Progress, Tag, Verdict};
+use state::{Columns, Partitioner, Split};
+
+use super::Grouping;
+use super::delta::{Deltas, Packer};
+use crate::error::DataflowError;
+use crate::exchange::{Answers, Member, said};
+use crate::job::Aggregation;
+use crate::operators::downstream::Downstream;
+use crate::runtime::frame::{EPOCH_END, Kind, flags_of, said_in};
+use crate::runtime::metrics::Metrics;
+use crate::runtime::net::Message;
+use crate::runtime::place::Place;
+use crate::runtime::scheduler::Event;
+
+/// Workers do not come back from death yet: each lives its first life.
+const INCARNATION: u64 = 0;
+
+/// How large the part of the budget is that others may not have taken when an epoch ends because
+/// memory is short.
+const KEPT_PART: usize = 8;
+
+/// Bytes of a payload's place in a list; payloads may be empty.
+const KEPT_BYTES: usize = size_of::<Bytes>();
+
+/// The helper's and the leader's side of a merge on one worker.
+pub(super) struct Merge {
+    partitioner: RefCell<Partitioner>,
+    deltas: Deltas,
+    /// This worker as the helper of each leader; its own place stays unused.
+    helpers: RefCell<Vec<Helper<Bytes>>>,
+    /// Bytes of the chunks in `helpers`.
+    kept_bytes: Cell<usize>,
+    acknowledged: Event,
+    staged: RefCell<Staged>,
+    answers: Answers,
+    announced: Cell<(i64, bool)>,
+    length: RefCell<EpochLength>,
+    clock: Arc<dyn Clock>,
+    workers: u64,
+    /// The counts of bytes that the worker had read, and of rows that had come to the operator,
+    /// when this epoch began.
+    began: Cell<(u64, u64)>,
+    /// How far windows have fired at any leader, as far as told.
+    reached: Cell<i64>,
+}
+
+/// By helper the chunks of an epoch that is not complete.
+struct Staged {
+    chunks: Vec<Vec<Bytes>>,
+    /// Bytes of all of them, their places in the lists included.
+    bytes: usize,
+}
+
+impl Staged {
+    fn new(helpers: u32) -> Self {
+        Self { chunks: vec![Vec::new(); helpers as usize], bytes: 0 }
+    }
+
+    fn push(&mut self, helper: u32, payload: Bytes) {
+        self.bytes += KEPT_BYTES + payload.len();
+        self.chunks[helper as usize].push(payload);
+    }
+
+    fn take(&mut self, helper: u32) -> Vec<Bytes> {
+        let chunks = std::mem::take(&mut self.chunks[helper as usize]);
+        self.bytes -= chunks.iter().map(|chunk| KEPT_BYTES + chunk.len()).sum::<usize>();
+        chunks
+    }
+}
+
+/// The groups that an epoch has brought of others.
+struct Cut {
+    /// By leader.
+    chunks: Vec<Vec<Bytes>>,
+    groups: u64,
+    /// Groups that stayed.
+    stayed: u64,
+}
+
+impl Merge {
+    pub(super) fn new(spec: &Aggregation, place: &Place, partitioner: Partitioner) -> Self {
+        let kept_max = place.settings.epochs_kept_max;
+        let helper = |_| Helper::new(place.worker, INCARNATION, 0, kept_max);
+        Self {
+            partitioner: RefCell::new(partitioner),
+            deltas: Deltas::new(&spec.group_by),
+            helpers: RefCell::new((0..place.workers).map(helper).collect()),
+            kept_bytes: Cell::new(0),
+            acknowledged: Event::default(),
+            staged: RefCell::new(Staged::new(place.workers)),
+            answers: Answers::new(place.workers),
+            announced: Cell::new((i64::MIN, false)),
+            length: RefCell::new(EpochLength::new(place.settings.epoch)),
+            clock: place.clock.clone(),
+            workers: place.workers.into(),
+            began: Cell::new((0, 0)),
+            reached: Cell::new(i64::MIN),
+        }
+    }
+
+    pub(super) fn answers(&self) -> &Answers {
+        &self.answers
+    }
+
+    /// Bytes of deltas that are kept for others, and of theirs that are staged.
+    pub(super) fn bytes(&self) -> usize {
+        self.kept_bytes.get() + self.staged.borrow().bytes
+    }
+
+    /// Ends the epoch if it is long enough, or if a window may fire.
+    pub(super) async fn progress(
+        &self,
+        grouping: &Grouping<impl Downstream>,
+        watermark: i64,
+        idle: bool,
+    ) -> Result<(), DataflowError> {
+        let (announced, was_idle) = self.announced.get();
+        if self.is_long(grouping) || idle != was_idle || grouping.crosses(announced, watermark) {
+            let progress = said(watermark, idle);
+            self.close_epoch(grouping, progress).await?;
+            grouping.move_clock(grouping.worker, progress);
+        }
+        Ok(())
+    }
+
+    /// Ends the epoch where it is, so that leaders have what it has brought. Who is idle has
+    /// brought nothing.
+    pub(super) async fn share(
+        &self,
+        grouping: &Grouping<impl Downstream>,
+    ) -> Result<(), DataflowError> {
+        match self.announced.get() {
+            (_, true) => Ok(()),
+            (watermark, false) => self.close_epoch(grouping, Progress::active(watermark)).await,
+        }
+    }
+
+    /// Ends the epoch because memory is short; first the others must have taken most of what has
+    /// been given to them.
+    pub(super) async fn relieve(
+        &self,
+        grouping: &Grouping<impl Downstream>,
+    ) -> Result<(), DataflowError> {
+        let part = grouping.ledger.share(grouping.tag) / KEPT_PART;
+        self.acknowledged.wait_for(|| (self.kept_bytes.get() <= part).then_some(())).await;
+        self.share(grouping).await
+    }
+
+    /// Of some groups those that `worker` leads.
+    pub(super) fn own_of(&self, worker: u32, groups: &Columns) -> Result<Columns, DataflowError> {
+        let mut split = Split::default();
+        self.partitioner.borrow_mut().split(groups, &mut split)?;
+        Ok(split.select(worker, groups)?)
+    }
+
+    /// Ends an epoch that says that this worker is back, and waits until every leader has merged
+    /// it.
+    pub(super) async fn resume(
+        &self,
+        grouping: &Grouping<impl Downstream>,
+    ) -> Result<i64, DataflowError> {
+        let progress = Progress::active(self.announced.get().0);
+        self.close_epoch(grouping, progress).await?;
+        grouping.move_clock(grouping.worker, progress);
+        self.settle(grouping).await;
+        Ok(self.reached.get().max(grouping.least()))
+    }
+
+    /// Ends the last epoch.
+    pub(super) async fn end(
+        &self,
+        grouping: &Grouping<impl Downstream>,
+        watermark: i64,
+    ) -> Result<(), DataflowError> {
+        self.close_epoch(grouping, Progress::ended(watermark)).await
+    }
+
+    /// Waits until every delta of this worker is acknowledged.
+    pub(super) async fn settle(&self, grouping: &Grouping<impl Downstream>) {
+        for leader in grouping.net.peers() {
+            let settled = || self.helpers.borrow()[leader as usize].kept() == 0;
+            self.acknowledged.wait_for(|| settled().then_some(())).await;
+        }
+    }
+
+    pub(super) fn receive(
+        &self,
+        grouping: &Grouping<impl Downstream>,
+        from: u32,
+        message: Message,
+    ) -> Result<(), DataflowError> {
+        let malformed = |detail: String| DataflowError::Frame { worker: from, detail };
+        let header = message.header;
+        if message.kind == Kind::Ack {
+            self.reached.set(self.reached.get().max(header.watermark));
+            return self.acknowledge(from, header.epoch).map_err(malformed);
+        }
+        let last = header.flags & EPOCH_END != 0;
+        let tag = Tag {
+            helper: from,
+            incarnation: INCARNATION,
+            epoch: header.epoch,
+            chunk: header.aux as u32,
+            last,
+            progress: said_in(&header),
+        };
+        let verdict = grouping.leader.borrow_mut().accept(&tag);
+        match verdict {
+            Verdict::Stage => {
+                // What has to wait must not hold the ring's slots.
+                self.staged.borrow_mut().push(from, message.load.kept());
+                grouping.account()?;
+            }
+            Verdict::Complete => {
+                let staged = self.staged.borrow_mut().take(from);
+                // The last one is merged from where it landed.
+                for payload in staged.iter().chain([&message.load.bytes()]) {
+                    grouping.merge_landed(&self.deltas, from, payload)?;
+                }
+                self.commit(grouping, from);
+            }
+            Verdict::Refuse(refusal) => {
+                let place = format!("chunk {} of epoch {}", tag.chunk, tag.epoch);
+                return Err(malformed(format!("{place} is refused: {refusal:?}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// An epoch of a helper is merged, and with it its clock has moved: tell it.
+    fn commit(&self, grouping: &Grouping<impl Downstream>, from: u32) {
+        let mut leader = grouping.leader.borrow_mut();
+        let cut = leader.cut();
+        leader.committed(cut);
+        self.answers.owe(from, leader.acknowledged(from).unwrap_or(0));
+        drop(leader);
+        grouping.clock_moved.notify();
+        if grouping.others_have_ended() {
+            self.answers.close();
+        }
+    }
+
+    fn acknowledge(&self, leader: u32, epoch: u64) -> Result<(), String> {
+        let mut helpers = self.helpers.borrow_mut();
+        let helper = &mut helpers[leader as usize];
+        let before = helper.kept();
+        helper.acknowledge(epoch).map_err(|e| e.to_string())?;
+        if helper.kept() < before {
+            let kept = helpers.iter().flat_map(Helper::chunks);
+            self.kept_bytes.set(kept.map(Bytes::len).sum());
+            self.acknowledged.notify();
+        }
+        Ok(())
+    }
+
+    /// Ships this epoch's delta with the watermark.
+    async fn close_epoch(
+        &self,
+        grouping: &Grouping<impl Downstream>,
+        progress: Progress,
+    ) -> Result<(), DataflowError> {
+        // Lasts until it is dropped; nothing is inside it.
+        let _epoch = tracing::info_span!("epoch", watermark = progress.watermark);
+        for leader in grouping.net.peers() {
+            let may_close = || self.helpers.borrow()[leader as usize].may_close();
+            self.acknowledged.wait_for(|| may_close().then_some(())).await;
+        }
+        self.announced.set((progress.watermark, progress.presence == Presence::Idle));
+        let since = self.clock.now_ns();
+        let (bytes, rows) = self.read(grouping);
+        let began = self.began.get();
+        self.began.set((began.0 + bytes, began.1 + rows));
+        let Cut { mut chunks, groups, stayed } = self.cut(grouping)?;
+        let mut delta_bytes = 0;
+        for leader in grouping.net.peers() {
+            let chunks = std::mem::take(&mut chunks[leader as usize]);
+            let bytes: usize = chunks.iter().map(Bytes::len).sum();
+            delta_bytes += bytes as u64;
+            self.kept_bytes.set(self.kept_bytes.get() + bytes);
+            let closed = self.helpers.borrow_mut()[leader as usize].close(progress, chunks);
+            debug_assert!(closed.is_ok(), "may_close was awaited");
+        }
+        for leader in grouping.net.peers() {
+            while let Some((tag, chunk)) = self.next_chunk(leader) {
+                self.send(grouping, leader, tag, &chunk).await;
+                self.helpers.borrow_mut()[leader as usize].sent();
+            }
+        }
+        // Leaders wait for it, while this worker may have more to do in its turn.
+        grouping.net.flush();
+        let rows = rows - rows / self.workers;
+        let took_ns = self.clock.now_ns().saturating_sub(since);
+        self.measure(grouping, Ended { bytes, rows, groups, stayed, took_ns }, delta_bytes);
+        Ok(())
+    }
+
+    /// Learns from an epoch how long the next one should be.
+    fn measure(&self, grouping: &Grouping<impl Downstream>, ended: Ended, delta_bytes: u64) {
+        self.length.borrow_mut().ended(&ended);
+        Metrics::add(&grouping.metrics.epochs, 1);
+        if let Some(operator) = grouping.metrics.operators().get(grouping.tag as usize) {
+            Metrics::add(&operator.epochs, 1);
+            Metrics::add(&operator.groups_sent, ended.groups);
+            Metrics::add(&operator.delta_bytes, delta_bytes);
+            operator.epoch_bytes.store(self.length.borrow().bytes(), Ordering::Relaxed);
+        }
+    }
+
+    fn next_chunk(&self, leader: u32) -> Option<(Tag, Bytes)> {
+        let helpers = self.helpers.borrow();
+        helpers[leader as usize].to_send().map(|(tag, chunk)| (tag, chunk.clone()))
+    }
+
+    async fn send(
+        &self,
+        grouping: &Grouping<impl Downstream>,
+        leader: u32,
+        tag: Tag,
+        payload: &Bytes,
+    ) {
+        let header = Header {
+            kind: Kind::Delta as u8,
+            flags: flags_of(tag.progress) | if tag.last { EPOCH_END } else { 0 },
+            tag: grouping.tag,
+            epoch: tag.epoch,
+            watermark: tag.progress.watermark,
+            aux: u64::from(tag.chunk),
+            ..Header::default()
+        };
+        match payload.is_empty() {
+            true => grouping.net.send(leader, Class::Data, header).await,
+            false => grouping.net.send_payload(leader, header, payload).await,
+        }
+    }
+
+    /// Takes the groups that others lead out of the state, by leader.
+    fn cut(&self, grouping: &Grouping<impl Downstream>) -> Result<Cut, DataflowError> {
+        let packer = |leader: u32| {
+            let own = leader == grouping.worker;
+            let room = if own { 0 } else { grouping.net.payload_max(leader) };
+            self.deltas.packer(room)
+        };
+        let mut packers: Vec<_> = (0..grouping.net.size() as u32).map(packer).collect();
+        let mut partitioner = self.partitioner.borrow_mut();
+        let mut given = 0;
+        let stayed = grouping.bounded().slices().give_away(
+            grouping.worker,
+            &mut partitioner,
+            |start, split, groups| {
+                for leader in grouping.net.peers().filter(|&leader| split.rows(leader) > 0) {
+                    given += split.rows(leader) as u64;
+                    packers[leader as usize].add(start, split.select(leader, groups)?)?;
+                }
+                Ok::<_, DataflowError>(())
+            },
+        )?;
+        let chunks = packers.into_iter().map(Packer::finish).collect::<Result<_, _>>()?;
+        Ok(Cut { chunks, groups: given, stayed: stayed as u64 })
+    }
+
+    /// Whether the epoch has read its bytes.
+    pub(super) fn is_long(&self, grouping: &Grouping<impl Downstream>) -> bool {
+        let (bytes, rows) = self.read(grouping);
+        let groups = || grouping.merged.borrow_mut().slices().groups_at_most() as u64;
+        self.length.borrow_mut().is_over(bytes, rows, groups)
+    }
+
+    /// Bytes that the worker has read in this epoch, and rows that have come to the operator.
+    fn read(&self, grouping: &Grouping<impl Downstream>) -> (u64, u64) {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let operator = grouping.metrics.operators().get(grouping.tag as usize);
+        let (bytes, rows) = self.began.get();
+        let rows_in = operator.map_or(rows, |operator| load(&operator.rows_in));
+        (load(&grouping.metrics.bytes_in) - bytes, rows_in - rows)
+    }
+}

@@ -1,0 +1,561 @@
+//! The join of two inputs whose times lie within bounds of each other.
+//!
+//! A pair needs equal keys and a difference of times, left less right, between a least and a
+//! greatest number of ticks. So a left row waits for right rows until the watermark has passed its
+//! time less the least difference, and a right row for left ones until it has passed its time and
+//! the greatest. Rows are put down by spans of time ([`Span`]), each with the keys of its rows:
+//! a row meets the few spans that can hold a partner, and a span is dropped as a whole.
+//!
+//! Pairs are given out when the second row comes; rows without a partner, where the kind of join
+//! asks for them, when their span is dropped. Batches wait in a queue, so that what one batch makes
+//! of a key with many rows is given out in parts.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, UInt32Array};
+use arrow::compute::take;
+use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
+use state::gather;
+
+use crate::error::DataflowError;
+use crate::job::{Given, JoinKind, Kept, KeyedOperator, KeyedState, Origin, Step, Waits, names};
+use crate::pairing::{Keys, Terms};
+use crate::rows::time::ticks;
+
+/// Spans that the time in which a row may have partners is cut into.
+const SPANS: i64 = 4;
+
+/// One side of a join of times.
+#[derive(Debug, Clone)]
+pub struct TimedSide {
+    /// Its columns.
+    pub schema: SchemaRef,
+    /// The columns that must be equal to the other side's. NULL is equal to nothing.
+    pub keys: Vec<usize>,
+    /// When a row is: a timestamp of the same unit on both sides.
+    pub time: usize,
+}
+
+/// A join of rows whose times are near each other.
+#[derive(Clone)]
+pub struct IntervalJoin {
+    /// Left and right.
+    pub sides: [TimedSide; 2],
+    /// The least and the greatest that a left time less a right one may be, in ticks.
+    pub apart: [i64; 2],
+    /// Which rows are given out.
+    pub kind: JoinKind,
+    /// A filter over left and right columns that a pair must pass, besides keys and times.
+    pub on: Option<Arc<dyn Step>>,
+    /// Left and right columns, or those of one side where the kind gives out one side.
+    pub schema: SchemaRef,
+    /// Left and right columns: what `on` is given.
+    pub both: SchemaRef,
+}
+
+impl IntervalJoin {
+    fn terms(&self) -> Terms<'_> {
+        let Self { kind, on, schema, both, .. } = self;
+        Terms { kind: *kind, on: on.as_ref(), schema, both }
+    }
+
+    /// The times of partners of a row of a side at `time`.
+    fn partners(&self, side: usize, time: i64) -> [i64; 2] {
+        let [least, most] = self.apart;
+        match side {
+            0 => [time.saturating_sub(most), time.saturating_sub(least)],
+            _ => [time.saturating_add(least), time.saturating_add(most)],
+        }
+    }
+
+    /// Ticks of a span.
+    fn width(&self) -> i64 {
+        let [least, most] = self.apart;
+        (most.saturating_sub(least) / SPANS).max(1)
+    }
+
+    /// How far the times of what is given out may lie before the watermark. One row of a pair has
+    /// come since, the other lies at most as far off as it may; and a row without a partner is
+    /// given out when the last row of its span can have none.
+    fn lag(&self) -> i64 {
+        let [least, most] = self.apart;
+        let lag = most.max(least.saturating_neg()).max(0);
+        match (0..2).any(|side| self.kind.alone(side) == Some(false)) {
+            true => lag.saturating_add(self.width()),
+            false => lag,
+        }
+    }
+}
+
+impl KeyedOperator for IntervalJoin {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    fn create(&self) -> Box<dyn KeyedState> {
+        Box::new(Meeting {
+            width: self.width(),
+            spec: self.clone(),
+            kept: Default::default(),
+            waiting: VecDeque::new(),
+            probing: None,
+            leaving: VecDeque::new(),
+            held: 0,
+        })
+    }
+
+    fn keeps(&self, input: usize) -> Option<Kept> {
+        // A left row waits for right ones that are later than it, and the other way round.
+        let later = if input == 0 { self.apart[0].saturating_neg() } else { self.apart[1] };
+        Some(if later > 0 { Kept::Span(later) } else { Kept::Waiting })
+    }
+
+    fn waits(&self, input: usize) -> Option<Waits> {
+        let TimedSide { keys, time, .. } = &self.sides[input];
+        Some(Waits { until: *time, apart: keys.clone(), keeps: true })
+    }
+
+    fn describe(&self) -> String {
+        let keys = self.sides.each_ref().map(|side| names(&side.schema, &side.keys));
+        self.kind.describe(" of times", keys, self.on.as_ref())
+    }
+}
+
+/// Rows that may still find a partner.
+struct Meeting {
+    spec: IntervalJoin,
+    /// Ticks of a span.
+    width: i64,
+    /// Spans of either side by their number.
+    kept: [BTreeMap<i64, Span>; 2],
+    /// Batches that have not met the other side.
+    waiting: VecDeque<(usize, RecordBatch)>,
+    probing: Option<Probing>,
+    /// Spans that were dropped, with rows to be given out.
+    leaving: VecDeque<(usize, Span)>,
+    held: usize,
+}
+
+/// Rows of some time.
+#[derive(Default)]
+struct Span {
+    parts: Vec<RecordBatch>,
+    /// Rows by the bytes of their keys.
+    by_key: HashMap<Box<[u8]>, Vec<Spot>>,
+    /// Rows of each part that have found a partner; only where the kind of join asks for it.
+    matched: Vec<Vec<bool>>,
+    /// What is left to be given out when the span is dropped: a part and a row.
+    next: (usize, usize),
+    bytes: usize,
+}
+
+/// A row of a span.
+#[derive(Clone, Copy)]
+struct Spot {
+    time: i64,
+    part: u32,
+    row: u32,
+}
+
+/// A row of the other side.
+#[derive(Clone, Copy)]
+struct Partner {
+    span: i64,
+    part: u32,
+    row: u32,
+}
+
+/// A batch on its way past the other side.
+struct Probing {
+    side: usize,
+    batch: RecordBatch,
+    keys: Keys,
+    times: Vec<i64>,
+    /// The row that is probed, its partners, and how many of them are done.
+    row: usize,
+    partners: Option<Vec<Partner>>,
+    done: usize,
+    matched: Vec<bool>,
+    bytes: usize,
+}
+
+impl KeyedState for Meeting {
+    fn push(&mut self, input: usize, batch: RecordBatch) -> Result<(), DataflowError> {
+        self.held += batch.get_array_memory_size();
+        self.waiting.push_back((input, batch));
+        Ok(())
+    }
+
+    fn ready(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    fn advance(
+        &mut self,
+        watermark: i64,
+        rows_max: usize,
+    ) -> Result<Option<RecordBatch>, DataflowError> {
+        loop {
+            if let Some(mut probing) = self.probing.take() {
+                while probing.row < probing.batch.num_rows() {
+                    if let Some(batch) = self.probe(&mut probing, rows_max)? {
+                        self.probing = Some(probing);
+                        return Ok(Some(batch));
+                    }
+                }
+                self.held -= probing.bytes;
+                self.keep(probing)?;
+            }
+            match self.waiting.pop_front() {
+                Some((side, batch)) => self.probing = Some(self.start(side, batch)?),
+                None => break,
+            }
+        }
+        self.drop_before(watermark);
+        while let Some((side, mut span)) = self.leaving.pop_front() {
+            match self.singles(side, &mut span, rows_max)? {
+                Some(batch) => {
+                    self.leaving.push_front((side, span));
+                    return Ok(Some(batch));
+                }
+                None => self.held -= span.bytes,
+            }
+        }
+        Ok(None)
+    }
+
+    fn give_back(&mut self) -> Result<Given, DataflowError> {
+        let all: Given = std::mem::take(&mut self.waiting).into();
+        self.held -= all.iter().map(|(_, rows)| rows.get_array_memory_size()).sum::<usize>();
+        Ok(all)
+    }
+
+    fn lay_down(&mut self) -> Result<Option<Given>, DataflowError> {
+        if self.probing.is_some() || !self.waiting.is_empty() || !self.leaving.is_empty() {
+            return Ok(None);
+        }
+        let mut all = vec![];
+        for side in 0..2 {
+            for span in std::mem::take(&mut self.kept[side]).into_values() {
+                self.held -= span.bytes;
+                let matched = span.matched.into_iter().map(Some).chain(std::iter::repeat(None));
+                for (rows, matched) in span.parts.into_iter().zip(matched) {
+                    all.push((side, with_matched(&rows, matched)?));
+                }
+            }
+        }
+        Ok(Some(all))
+    }
+
+    fn take_up(&mut self, side: usize, batch: RecordBatch) -> Result<(), DataflowError> {
+        let columns: Vec<usize> = (0..self.spec.sides[side].schema.fields().len()).collect();
+        let mut probing = self.start(side, batch.project(&columns)?)?;
+        if let (true, Some(matched)) = (self.asks(side), batch.columns().get(columns.len())) {
+            probing.matched = matched.as_boolean().values().iter().collect();
+        }
+        self.keep(probing)
+    }
+
+    fn complete(&self, watermark: i64) -> i64 {
+        watermark.saturating_sub(self.spec.lag())
+    }
+
+    fn bytes(&self) -> usize {
+        self.held
+    }
+}
+
+impl Meeting {
+    fn span_of(&self, time: i64) -> i64 {
+        time.div_euclid(self.width)
+    }
+
+    fn start(&self, side: usize, batch: RecordBatch) -> Result<Probing, DataflowError> {
+        let TimedSide { keys, time, .. } = &self.spec.sides[side];
+        let Some(times) = ticks(batch.column(*time)).map(|times| times.to_vec()) else {
+            return Err(DataflowError::Expression("the time of a join is not a timestamp".into()));
+        };
+        let keys = Keys::of(&batch, keys)?;
+        let asked = if self.asks(side) { batch.num_rows() } else { 0 };
+        let bytes = batch.get_array_memory_size();
+        Ok(Probing {
+            side,
+            batch,
+            keys,
+            times,
+            row: 0,
+            partners: None,
+            done: 0,
+            matched: vec![false; asked],
+            bytes,
+        })
+    }
+
+    /// Whether it matters which rows of a side have found a partner.
+    fn asks(&self, side: usize) -> bool {
+        self.spec.kind.alone(side).is_some()
+    }
+
+    /// All rows of the other side that a row fits by key and time.
+    fn partners(&self, probing: &Probing) -> Vec<Partner> {
+        let Some(key) = probing.keys.get(probing.row) else { return vec![] };
+        let [from, to] = self.spec.partners(probing.side, probing.times[probing.row]);
+        if from > to {
+            return vec![];
+        }
+        let spans = self.kept[1 - probing.side].range(self.span_of(from)..=self.span_of(to));
+        let mut partners = vec![];
+        for (&number, span) in spans {
+            let Some(spots) = span.by_key.get(key) else { continue };
+            let near = spots.iter().filter(|spot| (from..=to).contains(&spot.time));
+            partners.extend(near.map(|&Spot { part, row, .. }| Partner {
+                span: number,
+                part,
+                row,
+            }));
+        }
+        partners
+    }
+
+    /// Some pairs of the rows that are probed, at most `rows_max`; `None` if none of them passes.
+    fn probe(
+        &mut self,
+        probing: &mut Probing,
+        rows_max: usize,
+    ) -> Result<Option<RecordBatch>, DataflowError> {
+        let (mut own, mut partners) = (vec![], vec![]);
+        while probing.row < probing.batch.num_rows() && own.len() < rows_max {
+            let all = match probing.partners.take() {
+                Some(all) => all,
+                None => self.partners(probing),
+            };
+            let some = (all.len() - probing.done).min(rows_max - own.len());
+            own.extend(std::iter::repeat_n(probing.row as u32, some));
+            partners.extend_from_slice(&all[probing.done..probing.done + some]);
+            probing.done += some;
+            if probing.done == all.len() {
+                (probing.row, probing.done) = (probing.row + 1, 0);
+            } else {
+                probing.partners = Some(all);
+            }
+        }
+        match own.is_empty() {
+            true => Ok(None),
+            false => self.pairs(probing, own, partners),
+        }
+    }
+
+    /// Pairs that pass the filter, as the rows that they make.
+    fn pairs(
+        &mut self,
+        probing: &mut Probing,
+        own: Vec<u32>,
+        mut partners: Vec<Partner>,
+    ) -> Result<Option<RecordBatch>, DataflowError> {
+        let spec = self.spec.clone();
+        let (side, other) = (probing.side, 1 - probing.side);
+        let mut own = UInt32Array::from(own);
+        if spec.on.is_some() {
+            let columns = self.columns(probing, &own, &partners)?;
+            if let Some(Origin::Kept(kept)) = spec.terms().passed(&columns, own.len())? {
+                own = arrow::compute::filter(&own, &kept)?.as_primitive().clone();
+                let mut kept = kept.iter();
+                partners.retain(|_| kept.next().flatten() == Some(true));
+            }
+        }
+        if own.is_empty() {
+            return Ok(None);
+        }
+        // Of a side that is given out once, rows that have a partner for the first time.
+        let mut first = [vec![], vec![]];
+        if self.asks(side) {
+            for (at, &row) in own.values().iter().enumerate() {
+                if !std::mem::replace(&mut probing.matched[row as usize], true) {
+                    first[side].push(at as u32);
+                }
+            }
+        }
+        if self.asks(other) {
+            for (at, partner) in partners.iter().enumerate() {
+                let span = self.kept[other].get_mut(&partner.span);
+                let matched = span.map(|span| &mut span.matched[partner.part as usize]);
+                let matched = matched.map(|matched| &mut matched[partner.row as usize]);
+                if matched.is_some_and(|matched| !std::mem::replace(matched, true)) {
+                    first[other].push(at as u32);
+                }
+            }
+        }
+        if spec.kind.widens() {
+            let columns = self.columns(probing, &own, &partners)?;
+            return Ok(Some(RecordBatch::try_new(spec.schema.clone(), columns)?));
+        }
+        let Some(shown) = (0..2).find(|&side| spec.kind.alone(side) == Some(true)) else {
+            return Ok(None);
+        };
+        let rows = UInt32Array::from(std::mem::take(&mut first[shown]));
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        let columns = match shown == side {
+            true => taken(&probing.batch, &arrow::compute::take(&own, &rows, None)?)?,
+            false => {
+                let picked: Vec<Partner> =
+                    rows.values().iter().map(|&at| partners[at as usize]).collect();
+                self.partner_columns(other, &picked)?
+            }
+        };
+        Ok(Some(RecordBatch::try_new(spec.schema.clone(), columns)?))
+    }
+
+    /// Left and right columns of pairs.
+    fn columns(
+        &self,
+        probing: &Probing,
+        own: &UInt32Array,
+        partners: &[Partner],
+    ) -> Result<Vec<ArrayRef>, DataflowError> {
+        let own = taken(&probing.batch, own)?;
+        let others = self.partner_columns(1 - probing.side, partners)?;
+        Ok(match probing.side {
+            0 => own.into_iter().chain(others).collect(),
+            _ => others.into_iter().chain(own).collect(),
+        })
+    }
+
+    /// The columns of rows that lie in spans.
+    fn partner_columns(
+        &self,
+        side: usize,
+        partners: &[Partner],
+    ) -> Result<Vec<ArrayRef>, DataflowError> {
+        let mut parts: Vec<&RecordBatch> = vec![];
+        let mut known: HashMap<(i64, u32), usize> = HashMap::new();
+        let mut rows = Vec::with_capacity(partners.len());
+        for partner in partners {
+            let Some(span) = self.kept[side].get(&partner.span) else { continue };
+            let part = *known.entry((partner.span, partner.part)).or_insert_with(|| {
+                parts.push(&span.parts[partner.part as usize]);
+                parts.len() - 1
+            });
+            rows.push((part, partner.row as usize));
+        }
+        let columns = 0..self.spec.sides[side].schema.fields().len();
+        let columns = columns.map(|column| {
+            let arrays: Vec<&dyn Array> =
+                parts.iter().map(|part| part.column(column).as_ref()).collect();
+            gather(&arrays, &rows)
+        });
+        Ok(columns.collect::<Result<_, _>>()?)
+    }
+
+    /// Puts the rows of a batch that has met the other side down for those to come.
+    fn keep(&mut self, probing: Probing) -> Result<(), DataflowError> {
+        let Probing { side, batch, keys, times, matched, .. } = probing;
+        let mut by_span: BTreeMap<i64, Vec<u32>> = BTreeMap::new();
+        for (row, &time) in times.iter().enumerate() {
+            by_span.entry(self.span_of(time)).or_default().push(row as u32);
+        }
+        let asks = self.asks(side);
+        for (number, rows) in by_span {
+            let span = self.kept[side].entry(number).or_default();
+            let part = span.parts.len() as u32;
+            let mut bytes = 0;
+            for (at, &row) in rows.iter().enumerate() {
+                let Some(key) = keys.get(row as usize) else { continue };
+                let spot = Spot { time: times[row as usize], part, row: at as u32 };
+                bytes += size_of::<Spot>();
+                match span.by_key.get_mut(key) {
+                    Some(spots) => spots.push(spot),
+                    None => {
+                        bytes += key.len() + size_of::<(Box<[u8]>, Vec<Spot>)>();
+                        span.by_key.insert(key.into(), vec![spot]);
+                    }
+                }
+            }
+            if asks {
+                bytes += rows.len();
+                span.matched.push(rows.iter().map(|&row| matched[row as usize]).collect());
+            }
+            let batch = match rows.len() == batch.num_rows() {
+                true => batch.clone(),
+                false => {
+                    let columns = taken(&batch, &UInt32Array::from(rows))?;
+                    RecordBatch::try_new(batch.schema(), columns)?
+                }
+            };
+            bytes += batch.get_array_memory_size();
+            span.parts.push(batch);
+            span.bytes += bytes;
+            self.held += bytes;
+        }
+        Ok(())
+    }
+
+    /// Drops the spans whose last row can have no partner from `watermark` on.
+    fn drop_before(&mut self, watermark: i64) {
+        for side in 0..2 {
+            while let Some((&number, _)) = self.kept[side].first_key_value() {
+                let last = number.saturating_add(1).saturating_mul(self.width).saturating_sub(1);
+                let [_, until] = self.spec.partners(side, last);
+                if watermark != i64::MAX && until >= watermark {
+                    break;
+                }
+                let Some((_, mut span)) = self.kept[side].pop_first() else { break };
+                span.by_key = HashMap::new();
+                match self.spec.kind.alone(side) {
+                    Some(false) => self.leaving.push_back((side, span)),
+                    _ => self.held -= span.bytes,
+                }
+            }
+        }
+    }
+
+    /// The next rows without a partner of a span that is dropped.
+    fn singles(
+        &self,
+        side: usize,
+        span: &mut Span,
+        rows_max: usize,
+    ) -> Result<Option<RecordBatch>, DataflowError> {
+        while span.next.0 < span.parts.len() {
+            let (part, from) = span.next;
+            let matched = &span.matched[part];
+            let mut rows = vec![];
+            let mut row = from;
+            while row < matched.len() && rows.len() < rows_max {
+                if !matched[row] {
+                    rows.push(row as u32);
+                }
+                row += 1;
+            }
+            span.next = if row < matched.len() { (part, row) } else { (part + 1, 0) };
+            if !rows.is_empty() {
+                let rows = UInt32Array::from(rows);
+                let columns = taken(&span.parts[part], &rows)?;
+                return Ok(Some(self.spec.terms().single(side, &columns, rows.len())?));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Rows with a column that says which have found a partner, if that is known.
+fn with_matched(
+    rows: &RecordBatch,
+    matched: Option<Vec<bool>>,
+) -> Result<RecordBatch, DataflowError> {
+    let Some(matched) = matched else { return Ok(rows.clone()) };
+    let field = Arc::new(Field::new("matched", DataType::Boolean, false));
+    let fields = rows.schema().fields().iter().cloned().chain([field]).collect::<Fields>();
+    let matched: ArrayRef = Arc::new(BooleanArray::from(matched));
+    let columns = rows.columns().iter().cloned().chain([matched]);
+    Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns.collect())?)
+}
+
+fn taken(batch: &RecordBatch, rows: &dyn Array) -> Result<Vec<ArrayRef>, DataflowError> {
+    Ok(batch.columns().iter().map(|column| take(column, rows, None)).collect::<Result<_, _>>()?)
+}
+
+#[cfg(test)]
+mod tests;

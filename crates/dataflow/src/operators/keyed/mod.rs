@@ -1,0 +1,346 @@
+//! A keyed operator on one worker: rows of one key meet here, and leave when time has passed them.
+//!
+//! Each row travels to the worker that leads its key; what is made of the rows there is the
+//! operator's ([`crate::job::KeyedState`]). Late rows are counted before they travel,
+//! so that they are the same rows however many workers there are.
+
+mod aside;
+#[cfg(test)]
+pub(crate) mod fixtures;
+mod run;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arrow::array::{Int64Array, UInt32Array};
+use arrow::buffer::ScalarBuffer;
+use arrow::compute::take_record_batch;
+use arrow::datatypes::{DataType, Field};
+use arrow::record_batch::RecordBatch;
+use state::Spilled;
+use state::epoch::{Leader, Progress};
+
+use self::aside::Keeping;
+pub(crate) use self::run::Run;
+use crate::error::DataflowError;
+use crate::exchange::{Lane, Member, Shuffle, leader_of, said};
+use crate::job::{Exchange, Keyed, KeyedInput};
+use crate::operators::downstream::Downstream;
+use crate::rows::Rows;
+use crate::rows::time::{last_tick, ticks, without_late};
+use crate::rows::wire::compact;
+use crate::runtime::ledger::Ledger;
+use crate::runtime::metrics::Metrics;
+use crate::runtime::net::{Message, Net};
+use crate::runtime::place::Place;
+use crate::runtime::scheduler::{Event, yield_now};
+
+/// Batches that are given out before it is the turn of others. More than one: what comes due at
+/// once must leave faster than rows come, else it piles up.
+const TURN_BATCHES: usize = 8;
+
+/// A keyed operator on one worker.
+pub(crate) struct KeyedRun<D> {
+    tag: u32,
+    worker: u32,
+    spec: Keyed,
+    rows_max: usize,
+    ledger: Rc<Ledger>,
+    state: RefCell<Keeping>,
+    /// What went to the disk, as far as it was published.
+    spilled: Cell<Spilled>,
+    /// Nothing where rows of one key are together already.
+    shuffle: Option<Shuffle>,
+    leader: RefCell<Leader>,
+    clock_moved: Event,
+    net: Rc<Net>,
+    behind: D,
+    metrics: Arc<Metrics>,
+}
+
+impl<D: Downstream> KeyedRun<D> {
+    pub(crate) fn new(
+        tag: u32,
+        spec: &Keyed,
+        place: &Place,
+        net: Rc<Net>,
+        behind: D,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let spread = |number: usize| spec.operator.spread(number);
+        let spreads = (0..spec.inputs.len()).any(|number| spread(number).is_some());
+        let apart = place.workers > 1 && spec.exchange != Exchange::Forward;
+        // Who is alone must be asked for whom rows are too: some may be for nobody.
+        let shuffle = (apart || spreads).then(|| {
+            let lanes = spec.inputs.iter().enumerate().map(|(number, input)| {
+                let lane = Lane::new(&input.schema, &input.keys, place);
+                let lane = lane.halved(spec.exchange == Exchange::UpPar);
+                let lane = lane.routed(spec.operator.route(number)).led(input.lead);
+                lane.spread(spread(number))
+            });
+            Shuffle::new(lanes.collect(), place.workers).casting(tag, place)
+        });
+        let leader = leader_of(place, shuffle.is_none());
+        Self {
+            tag,
+            worker: place.worker,
+            rows_max: place.settings.batch_rows_max,
+            ledger: place.ledger.clone(),
+            state: RefCell::new(Keeping::new(spec, place.disk.clone())),
+            spilled: Cell::default(),
+            spec: spec.clone(),
+            shuffle,
+            leader: RefCell::new(leader),
+            clock_moved: Event::default(),
+            net,
+            behind,
+            metrics,
+        }
+    }
+
+    /// Takes rows of one of this worker's edges; `met` gives the watermark that each row met, if
+    /// some lag.
+    ///
+    /// # Errors
+    /// When state cannot be updated or rows cannot travel.
+    pub(crate) async fn push(
+        &self,
+        input: usize,
+        batch: &RecordBatch,
+        met: Option<&Int64Array>,
+    ) -> Result<(), DataflowError> {
+        let on_time = met.map(|met| self.without_late(input, batch, met)).transpose()?;
+        let batch = on_time.as_ref().unwrap_or(batch);
+        match &self.shuffle {
+            _ if batch.num_rows() == 0 => Ok(()),
+            Some(shuffle) => shuffle.push(self, input, batch, None, None).await.map(drop),
+            None => self.keep(input, batch.clone(), None),
+        }
+    }
+
+    /// This worker's watermark has moved, or it fell idle.
+    ///
+    /// # Errors
+    /// When rows cannot travel.
+    pub(crate) async fn progress(&self, watermark: i64, idle: bool) -> Result<(), DataflowError> {
+        match &self.shuffle {
+            Some(shuffle) => shuffle.progress(self, watermark, idle).await,
+            None => {
+                self.move_clock(self.worker, said(watermark, idle));
+                Ok(())
+            }
+        }
+    }
+
+    /// This worker was idle and has rows again. Gives the watermark before which they are late.
+    pub(crate) async fn resume(&self) -> i64 {
+        match &self.shuffle {
+            Some(shuffle) => shuffle.resume(self).await,
+            None => self.least(),
+        }
+    }
+
+    /// This worker has no more rows. `watermark` is `i64::MAX` if they are complete.
+    ///
+    /// # Errors
+    /// When rows cannot travel.
+    pub(crate) async fn end_of_rows(&self, watermark: i64) -> Result<(), DataflowError> {
+        if let Some(shuffle) = &self.shuffle {
+            shuffle.end(self, watermark).await?;
+        }
+        self.move_clock(self.worker, Progress::ended(watermark));
+        Ok(())
+    }
+
+    /// Takes a frame of another worker.
+    ///
+    /// # Errors
+    /// When it is malformed, or state cannot be updated.
+    pub(crate) fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
+        match (&self.shuffle, message.kind.is_of_shuffle()) {
+            (Some(shuffle), true) => shuffle.receive(self, from, message),
+            _ => {
+                let kind = message.kind;
+                let detail = format!("a frame of kind {kind:?} does not belong to the exchange");
+                Err(DataflowError::Frame { worker: from, detail })
+            }
+        }
+    }
+
+    /// Gives out what has become complete, until no more rows can come.
+    ///
+    /// # Errors
+    /// When a result cannot be made or written.
+    pub(crate) async fn fire(&self) -> Result<(), DataflowError> {
+        loop {
+            // Read before anything is awaited: the clock moves on while rows are written.
+            let seen = self.time();
+            let mut given = 0;
+            while let Some(batch) = self.advance(seen.0)? {
+                self.behind.push(Rows::on_time(batch)).await?;
+                self.account()?;
+                given += 1;
+                if given % TURN_BATCHES == 0 {
+                    yield_now().await;
+                }
+            }
+            self.account()?;
+            let complete = self.complete(seen.0);
+            self.behind.advance(complete, false).await?;
+            if self.time() == seen && seen.1 {
+                return self.behind.end(complete).await;
+            }
+            let more = || self.time() != seen || self.state.borrow().ready();
+            self.clock_moved.wait_for(|| more().then_some(())).await;
+        }
+    }
+
+    /// Answers the other workers until all are answered.
+    pub(crate) async fn answer(&self) {
+        if let Some(shuffle) = &self.shuffle {
+            shuffle.answers().run(self).await;
+        }
+    }
+
+    /// Sends what is for every worker, until all of it is sent, here and elsewhere.
+    pub(crate) async fn broadcast(&self) {
+        if let Some(shuffle) = &self.shuffle {
+            shuffle.broadcast(self).await;
+        }
+    }
+
+    /// What leads rows to other workers, if there are any.
+    pub(crate) fn shuffle(&self) -> Option<&Shuffle> {
+        self.shuffle.as_ref()
+    }
+
+    /// Until when another worker must have taken something, if it has been waited for.
+    ///
+    /// # Errors
+    /// [`DataflowError::Stalled`] when that time has come.
+    pub(crate) fn deadline(&self, now_ns: u64) -> Result<Option<u64>, DataflowError> {
+        self.shuffle.as_ref().map_or(Ok(None), |shuffle| shuffle.deadline(now_ns))
+    }
+
+    /// Takes rows for every worker that have come by the network's own multicast.
+    ///
+    /// # Errors
+    /// When they are malformed, or state fails.
+    pub(crate) fn look(&self) -> Result<(), DataflowError> {
+        self.shuffle.as_ref().map_or(Ok(()), |shuffle| shuffle.look(self))
+    }
+
+    fn advance(&self, watermark: i64) -> Result<Option<RecordBatch>, DataflowError> {
+        let share = self.ledger.share(self.tag);
+        let mut state = self.state.borrow_mut();
+        let batch = state.advance(watermark, self.rows_max, share)?;
+        self.metrics.count_windows(self.tag, state.windows_over());
+        Ok(batch)
+    }
+
+    fn complete(&self, watermark: i64) -> i64 {
+        self.state.borrow().complete(watermark)
+    }
+
+    fn without_late(
+        &self,
+        input: usize,
+        batch: &RecordBatch,
+        met: &Int64Array,
+    ) -> Result<RecordBatch, DataflowError> {
+        let KeyedInput { time: Some(time), grace, .. } = &self.spec.inputs[input] else {
+            return Ok(batch.clone());
+        };
+        let Some(times) = ticks(batch.column(*time)) else { return Ok(batch.clone()) };
+        let (on_time, late) = without_late(batch, times, met.values(), *grace)?;
+        Metrics::add(&self.metrics.late, late);
+        Ok(on_time)
+    }
+
+    /// Publishes the bytes of state, and holds them to their bound.
+    fn account(&self) -> Result<(), DataflowError> {
+        let state = self.state.borrow();
+        self.metrics.count_spilled(self.tag, &self.spilled, state.spilled());
+        Ok(self.ledger.set(self.tag, state.bytes())?)
+    }
+}
+
+impl<D: Downstream> Member for KeyedRun<D> {
+    fn tag(&self) -> u32 {
+        self.tag
+    }
+
+    fn worker(&self) -> u32 {
+        self.worker
+    }
+
+    fn net(&self) -> &Net {
+        &self.net
+    }
+
+    fn leader(&self) -> (&RefCell<Leader>, &Event) {
+        (&self.leader, &self.clock_moved)
+    }
+
+    fn crosses(&self, from: i64, to: i64) -> bool {
+        match from == i64::MIN || to == i64::MAX {
+            true => from != to,
+            false => {
+                let every = self.spec.granularity.max(1);
+                from.div_euclid(every) != to.div_euclid(every)
+            }
+        }
+    }
+
+    fn keep(&self, input: usize, batch: RecordBatch, _: Option<i64>) -> Result<(), DataflowError> {
+        let share = self.ledger.share(self.tag);
+        self.state.borrow_mut().push(input, compact(batch), share)?;
+        if self.state.borrow().ready() {
+            self.clock_moved.notify();
+        }
+        self.account()
+    }
+}
+
+/// The ends of the windows of a batch's rows.
+pub(crate) fn ends_of(batch: &RecordBatch, end: usize) -> Result<ScalarBuffer<i64>, DataflowError> {
+    ticks(batch.column(end))
+        .cloned()
+        .ok_or_else(|| DataflowError::Expression("the end of a window is not a timestamp".into()))
+}
+
+/// The rows of a batch by the end of their window.
+pub(crate) fn by_window(
+    batch: &RecordBatch,
+    end: usize,
+) -> Result<Vec<(i64, RecordBatch)>, DataflowError> {
+    let ends = ends_of(batch, end)?;
+    // Rows that come in the order of their windows, as most do, are not copied.
+    if ends.is_sorted() {
+        let mut from = 0;
+        let part = |run: &[i64]| {
+            from += run.len();
+            (run[0], batch.slice(from - run.len(), run.len()))
+        };
+        return Ok(ends.chunk_by(i64::eq).map(part).collect());
+    }
+    let mut by_end: BTreeMap<i64, Vec<u32>> = BTreeMap::new();
+    for (row, &end) in ends.iter().enumerate() {
+        by_end.entry(end).or_default().push(row as u32);
+    }
+    let part = |(end, rows): (i64, Vec<u32>)| {
+        Ok((end, take_record_batch(batch, &UInt32Array::from(rows))?))
+    };
+    by_end.into_iter().map(part).collect()
+}
+
+/// The watermark of the `window_time` of windows that end at `watermark` or later: of their last
+/// millisecond.
+pub(crate) fn before_windows(watermark: i64, end: &Field) -> i64 {
+    match end.data_type() {
+        DataType::Timestamp(unit, _) => watermark.saturating_sub(last_tick(*unit) - 1),
+        _ => watermark,
+    }
+}

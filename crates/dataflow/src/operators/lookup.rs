@@ -1,0 +1,296 @@
+//! The join of a stream with a small table that every process has whole (A3).
+//!
+//! The table is read once, its flows by all workers together, and its rows are broadcast as any
+//! others are ([`Shuffle`], W1): encoded once, sent once to each process, and handed to the workers
+//! there by reference. When all of them are there, the first worker of a process puts them into a
+//! hash table, which its workers share.
+//!
+//! No row of the stream is let through before. Then batches are probed where they are, on their way
+//! from one operator to the next: no row travels, none waits, and times and watermarks go along
+//! unchanged. Where the next counts rows by a column of the table, its loop looks keys up itself
+//! ([`LookupRun::fold`]).
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::compute::concat_batches;
+use state::epoch::{END_OF_STREAM, Leader, Progress};
+use state::{Folded, KeyMap, KeyOf};
+
+use crate::connector::source::FlowContext;
+use crate::error::DataflowError;
+use crate::exchange::{Lane, Member, Shuffle, leader_of};
+use crate::job::{JoinKind, Lead, Lookup, Origin, RawBatch, RawColumns, Step};
+use crate::operators::downstream::Downstream;
+use crate::pairing::{Hashed, Pairing, Terms};
+use crate::rows::time::ticks_of;
+use crate::rows::wire::bytes_of;
+use crate::rows::{Ahead, Rows};
+use crate::runtime::ledger::Ledger;
+use crate::runtime::metrics::Metrics;
+use crate::runtime::net::{Message, Net};
+use crate::runtime::place::Place;
+use crate::runtime::process::Process;
+use crate::runtime::reader::{Read, Reader};
+use crate::runtime::scheduler::{Event, Timers, yield_now};
+
+/// A lookup on one worker.
+pub(crate) struct LookupRun<D> {
+    tag: u32,
+    worker: u32,
+    spec: Lookup,
+    rows_max: usize,
+    process: Arc<Process>,
+    ledger: Rc<Ledger>,
+    timers: Rc<Timers>,
+    /// Of this worker's part of the table, until it is read.
+    reader: RefCell<Option<Reader>>,
+    /// Nothing where this worker is the only one.
+    shuffle: Option<Shuffle>,
+    /// Which workers have read their parts, so that all of it is here.
+    leader: RefCell<Leader>,
+    clock_moved: Event,
+    /// What is here of the table, until it is whole; and its bytes.
+    rows: RefCell<Vec<RecordBatch>>,
+    bytes: Cell<usize>,
+    table: RefCell<Option<Arc<Hashed>>>,
+    read: Event,
+    /// What the table has beside its key for who groups by a column of it, if that is so simple;
+    /// there is one who does so, or none.
+    map: OnceCell<Option<Arc<KeyMap>>>,
+    net: Rc<Net>,
+    /// What takes its rows.
+    pub(crate) behind: D,
+}
+
+impl<D: Downstream> LookupRun<D> {
+    /// # Errors
+    /// When the table cannot be read.
+    pub(crate) fn new(
+        tag: u32,
+        spec: &Lookup,
+        place: &Place,
+        (context, timers): (&FlowContext, Rc<Timers>),
+        net: Rc<Net>,
+        behind: D,
+    ) -> Result<Self, DataflowError> {
+        let rows_max = place.settings.batch_rows_max;
+        // Counters speak of the stream.
+        let counters = Arc::new(Metrics::default());
+        let share = (Some(place.worker), place.workers);
+        let reader = Reader::new(&spec.table, share, rows_max, context.clone(), counters)?;
+        let shuffle = (place.workers > 1).then(|| {
+            let lane = Lane::new(&spec.kept(), &[], place).led(Lead::ToAll);
+            Shuffle::new(vec![lane], place.workers).casting(tag, place)
+        });
+        Ok(Self {
+            tag,
+            worker: place.worker,
+            spec: spec.clone(),
+            rows_max,
+            process: place.process.clone(),
+            ledger: place.ledger.clone(),
+            timers,
+            reader: RefCell::new(Some(reader)),
+            leader: RefCell::new(leader_of(place, shuffle.is_none())),
+            shuffle,
+            clock_moved: Event::default(),
+            rows: RefCell::default(),
+            bytes: Cell::new(0),
+            table: RefCell::new(None),
+            read: Event::default(),
+            map: OnceCell::new(),
+            net,
+            behind,
+        })
+    }
+
+    /// Reads this worker's part of the table, and waits until all of it is here.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is larger than it may be.
+    pub(crate) async fn load(&self) -> Result<(), DataflowError> {
+        let Some(mut reader) = self.reader.take() else { return Ok(()) };
+        loop {
+            match reader.next()? {
+                Read::Batch(flow, batch) => {
+                    if let Some(Rows { batch, .. }) = reader.take(flow, batch)? {
+                        let batch = match &self.spec.step {
+                            Some(step) => step.apply(&batch)?.batch,
+                            None => batch,
+                        };
+                        self.give(&batch).await?;
+                    }
+                    yield_now().await;
+                }
+                Read::Wait(until_ns) => self.timers.sleep_until(until_ns).await,
+                Read::End => break,
+            }
+        }
+        drop(reader);
+        if let Some(shuffle) = &self.shuffle {
+            shuffle.end(self, END_OF_STREAM).await?;
+        }
+        self.move_clock(self.worker, Progress::ended(END_OF_STREAM));
+        self.clock_moved.wait_for(|| self.time().1.then_some(())).await;
+        let rows = self.rows.take();
+        let table = self.process.table(self.tag, || {
+            let kept = self.spec.kept();
+            Hashed::new(vec![concat_batches(&kept, &rows)?], &kept, &self.spec.keys[1])
+        })?;
+        drop(rows);
+        self.account(table.bytes())?;
+        *self.table.borrow_mut() = Some(table);
+        self.read.notify();
+        Ok(())
+    }
+
+    /// Gives rows of the table to every worker.
+    async fn give(&self, batch: &RecordBatch) -> Result<(), DataflowError> {
+        match &self.shuffle {
+            _ if batch.num_rows() == 0 => Ok(()),
+            Some(shuffle) => shuffle.push(self, 0, batch, None, None).await.map(drop),
+            None => self.keep(0, batch.clone(), None),
+        }
+    }
+
+    /// The workers of a process have the table together, and each writes down its part of it.
+    fn account(&self, bytes: usize) -> Result<(), DataflowError> {
+        let part = bytes.div_ceil(self.process.workers().len());
+        Ok(self.ledger.set(self.tag, part)?)
+    }
+
+    /// Takes a frame of another worker.
+    ///
+    /// # Errors
+    /// When it is malformed, or the table is larger than it may be.
+    pub(crate) fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
+        match (&self.shuffle, message.kind.is_of_shuffle()) {
+            (Some(shuffle), true) => shuffle.receive(self, from, message),
+            _ => {
+                let kind = message.kind;
+                let detail = format!("a frame of kind {kind:?} does not belong to a lookup");
+                Err(DataflowError::Frame { worker: from, detail })
+            }
+        }
+    }
+
+    /// The exchange by which the table comes.
+    pub(crate) fn shuffle(&self) -> Option<&Shuffle> {
+        self.shuffle.as_ref()
+    }
+
+    /// Joins rows of the stream and hands on what comes of them; waits until the table is read.
+    ///
+    /// # Errors
+    /// When the condition fails on a row, and as [`Downstream::push`].
+    pub(crate) async fn push(&self, rows: Rows) -> Result<(), DataflowError> {
+        let table = self.read.wait_for(|| self.table.borrow().clone()).await;
+        let Rows { batch, met, .. } = rows;
+        let mut pairing = Pairing::new((0, &self.spec.keys[0]), [batch], table, self.spec.kind);
+        while let Some((batch, from)) = pairing.next(terms_of(&self.spec), self.rows_max)? {
+            let met = met.as_ref().map(|met| ticks_of(met, &Origin::Taken(from))).transpose()?;
+            let rows = Rows { batch, met, span: None };
+            // Boxed, since the next operator may be a lookup too.
+            let pushed = Box::pin(self.behind.push(rows)).await;
+            pushed.map_err(DataflowError::of_made_rows)?;
+        }
+        Ok(())
+    }
+
+    /// Has a grouping behind it fold in rows as they were read, from the first on, as far as it
+    /// can: `of_stream` says what the stream's columns are made of. Waits until the table is read.
+    ///
+    /// # Errors
+    /// As [`LookupRun::push`].
+    pub(crate) async fn fold(
+        &self,
+        ahead: Ahead<'_>,
+        of_stream: RawColumns<'_>,
+    ) -> Result<Folded, DataflowError> {
+        let table = self.read.wait_for(|| self.table.borrow().clone()).await;
+        let raw = |step: Option<&dyn Step>, key: usize, arg: Option<usize>| {
+            let column = match step {
+                Some(step) if step.keeps_rows() => step.passes_on(key),
+                Some(_) => None,
+                None => Some(key),
+            };
+            match column.filter(|_| arg.is_none()) {
+                Some(column) => self.raw(&table, of_stream, column),
+                None => Ok(None),
+            }
+        };
+        self.behind.fold_looked(ahead, raw).await
+    }
+
+    /// What a column is made of that is given out, if it is one of the table that a [`KeyMap`] has.
+    fn raw(
+        &self,
+        table: &Hashed,
+        of_stream: RawColumns<'_>,
+        column: usize,
+    ) -> Result<Option<RawBatch>, DataflowError> {
+        let Lookup { kind: JoinKind::Inner, on: None, keys: [stream, own], .. } = &self.spec else {
+            return Ok(None);
+        };
+        let column = column.checked_sub(self.spec.width());
+        let (Some(column), [stream], [own]) = (column, &stream[..], &own[..]) else {
+            return Ok(None);
+        };
+        let map = match self.map.get() {
+            Some(map) => map,
+            None => {
+                let map = table.map(*own, column)?;
+                // Each worker has one.
+                let maps = map.as_ref().map_or(0, KeyMap::bytes) * self.process.workers().len();
+                self.account(table.bytes() + maps)?;
+                self.map.get_or_init(|| map.map(Arc::new))
+            }
+        };
+        let Some(map) = map else { return Ok(None) };
+        let raw = of_stream(*stream, None)?.filter(|raw| matches!(raw.by, KeyOf::Word));
+        let raw = raw.filter(|raw| raw.key.data_type() == map.word());
+        Ok(raw.map(|raw| RawBatch { by: KeyOf::Looked(map.clone()), ..raw }))
+    }
+}
+
+impl<D: Downstream> Member for LookupRun<D> {
+    fn tag(&self) -> u32 {
+        self.tag
+    }
+
+    fn worker(&self) -> u32 {
+        self.worker
+    }
+
+    fn net(&self) -> &Net {
+        &self.net
+    }
+
+    fn leader(&self) -> (&RefCell<Leader>, &Event) {
+        (&self.leader, &self.clock_moved)
+    }
+
+    /// Nothing is complete before the end.
+    fn crosses(&self, _: i64, _: i64) -> bool {
+        false
+    }
+
+    fn keep(&self, _: usize, batch: RecordBatch, _: Option<i64>) -> Result<(), DataflowError> {
+        let bytes = self.bytes.get() + bytes_of(&batch);
+        self.bytes.set(bytes);
+        if bytes > self.spec.bytes_max {
+            let table = self.spec.table.table.clone();
+            return Err(DataflowError::Table { table, bytes_max: self.spec.bytes_max });
+        }
+        self.rows.borrow_mut().push(batch);
+        self.account(bytes)
+    }
+}
+
+fn terms_of(spec: &Lookup) -> Terms<'_> {
+    let Lookup { kind, on, schema, both, .. } = spec;
+    Terms { kind: *kind, on: on.as_ref(), schema, both }
+}

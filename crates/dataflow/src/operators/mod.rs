@@ -1,0 +1,21 @@
+//! What is done with rows: an operator, as it runs on one worker, in a folder or file of its own.
+//!
+//! A [`source`](self::source) reads; an [`aggregate`] groups; what keeps rows by key until time has
+//! passed them (joins, rankings, sessions, frames of `OVER`) is a state that [`keyed`] runs; a
+//! [`lookup`] joins with a table that every process has; a [`sink`](self::sink) writes. An operator
+//! meets those of other workers by an [exchange](crate::exchange), and gives its rows to a
+//! [`Downstream`](self::downstream::Downstream): it knows no other operator.
+
+pub(crate) mod aggregate;
+pub(crate) mod downstream;
+pub(crate) mod interval_join;
+pub(crate) mod keyed;
+pub(crate) mod lookup;
+pub(crate) mod over;
+pub(crate) mod ranking;
+pub(crate) mod reroute;
+pub(crate) mod sessions;
+pub(crate) mod sink;
+pub(crate) mod source;
+pub(crate) mod temporal_join;
+pub(crate) mod window_join;

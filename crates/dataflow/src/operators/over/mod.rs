@@ -1,0 +1,400 @@
+//! Aggregates over the rows around each row, in event time: `OVER (… ORDER BY ts …)`.
+//!
+//! Rows wait until the watermark has passed them ([`waiting`]); then they are put in order by key
+//! and time, and each is given out with what its frames hold. Rows of a key and the same time are
+//! peers of a RANGE frame; for a ROWS frame their columns order them, so that every run gives the
+//! same rows, however many workers there are.
+//!
+//! Calls with the same frame share one [`Sliding`]: by key a list of the rows that a frame may
+//! still reach, with the aggregates of aligned runs of 2, 4, 8, … rows. A frame is made of at most
+//! two such runs of each length, all frames of a batch in one merge of columns, so that a row costs
+//! O(log of the rows of its frame), whatever the aggregate: none is asked to take a value back.
+//! Runs lie from left to right, so that first, last and n-th value are aggregates too ([`edge`],
+//! [`nth`]), and so is the count of different times ([`steps`]).
+//!
+//! State: rows that wait; of a bounded frame the aggregates of the rows in it, twice at most; of
+//! UNBOUNDED PRECEDING one aggregate per key, for what no end of a frame will cut any more is put
+//! together. Keys without rows are forgotten where frames are bounded by time, or the key has a
+//! window that has ended.
+
+mod edge;
+mod log;
+mod nth;
+mod parts;
+mod picked;
+mod sliding;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod waiting;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
+use arrow::compute::{interleave_record_batch, take_record_batch};
+use arrow::datatypes::{DataType, SchemaRef};
+use state::{Aggregate, KeyRows};
+
+pub use self::edge::{first_value, last_value};
+pub use self::nth::nth_value;
+use self::sliding::{Run, Sliding};
+pub use self::steps::times;
+use self::waiting::{Due, Waiting};
+use crate::error::DataflowError;
+use crate::job::{Given, Kept, KeyedOperator, KeyedState, Waits, names};
+use crate::rows::time::ticks_per_second;
+
+/// What a key takes beside its bytes and its rows: its entry, and a list per frame.
+const KEY_BYTES: usize = 64;
+/// Keys below which those whose window has ended may stay.
+const KEYS_MIN: usize = 1_024;
+
+/// Widens each row by aggregates over the rows of its key around it.
+#[derive(Debug, Clone)]
+pub struct Over {
+    /// Columns of the rows.
+    pub input: SchemaRef,
+    /// The columns whose values the rows of a frame share. NULL is a value.
+    pub keys: Vec<usize>,
+    /// When a row is: a timestamp.
+    pub time: usize,
+    /// All columns, in the order in which they tell rows of the same time apart.
+    pub ties: Vec<usize>,
+    /// The end of the window that a key is of, a timestamp of the unit of the time: from then on
+    /// there are no rows of it.
+    pub window_end: Option<usize>,
+    /// What is computed.
+    pub calls: Vec<OverCall>,
+    /// The columns of the rows, then a column for each call.
+    pub schema: SchemaRef,
+}
+
+/// An aggregate over a frame.
+#[derive(Debug, Clone)]
+pub struct OverCall {
+    /// As the user would write it.
+    pub text: String,
+    /// The function.
+    pub aggregate: Arc<dyn Aggregate>,
+    /// Its arguments among the columns of the rows.
+    pub args: Vec<usize>,
+    /// The rows that it is over.
+    pub frame: Frame,
+}
+
+/// The rows around a row: none of them comes after its peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame {
+    /// What `from` and `to` count.
+    pub unit: FrameUnit,
+    /// How far before the row the frame begins; `None` for the first row of the key.
+    pub from: Option<i64>,
+    /// How far before the row the frame ends, 0 for the row itself. Both are at least 0.
+    pub to: i64,
+}
+
+/// What the bounds of a frame count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameUnit {
+    /// Rows.
+    Rows,
+    /// Ticks of time; rows of the same time are in a frame together.
+    Range,
+}
+
+impl KeyedOperator for Over {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    fn create(&self) -> Box<dyn KeyedState> {
+        let mut frames: Vec<Sliding> = vec![];
+        for (at, call) in self.calls.iter().enumerate() {
+            match frames.iter_mut().find(|sliding| sliding.frame == call.frame) {
+                Some(sliding) => sliding.calls.push(at),
+                None => frames.push(Sliding::new(call.frame, at)),
+            }
+        }
+        Box::new(Framed {
+            waiting: Waiting::new(self.keys.clone(), self.time),
+            spec: self.clone(),
+            slots: Slots::default(),
+            frames,
+            load: None,
+            swept: Swept { at: i64::MIN, keys: 0 },
+        })
+    }
+
+    fn keeps(&self, _: usize) -> Option<Kept> {
+        let frames = self.calls.iter().map(|call| match (call.frame.unit, call.frame.from) {
+            // What no end of a frame will cut is put together.
+            (_, None) => Kept::PerKey(1),
+            (FrameUnit::Rows, Some(rows)) => Kept::PerKey(rows as u64 + 1),
+            (FrameUnit::Range, Some(0)) => Kept::Waiting,
+            (FrameUnit::Range, Some(ticks)) => Kept::Span(ticks),
+        });
+        frames.max().or(Some(Kept::Waiting))
+    }
+
+    fn waits(&self, _: usize) -> Option<Waits> {
+        Some(Waits { until: self.time, apart: vec![], keeps: true })
+    }
+
+    fn keys_out(&self, keys: &[usize]) -> Option<Vec<usize>> {
+        Some(keys.to_vec())
+    }
+
+    fn describe(&self) -> String {
+        let far =
+            |unit: FrameUnit, count: i64| match (unit, self.input.field(self.time).data_type()) {
+                (FrameUnit::Range, DataType::Timestamp(unit, _)) => {
+                    format!("{} s", count as f64 / ticks_per_second(*unit) as f64)
+                }
+                _ => format!("{count} rows"),
+            };
+        let shown = |call: &OverCall| {
+            let Frame { unit, from, to } = call.frame;
+            let from = from.map_or("all".into(), |from| far(unit, from));
+            let to = if to == 0 { String::new() } else { format!(" to {}", far(unit, to)) };
+            format!("{} of {from}{to} before", call.text)
+        };
+        let calls: Vec<String> = self.calls.iter().map(shown).collect();
+        let time = self.input.field(self.time).name();
+        let keys = names(&self.input, &self.keys);
+        format!("{}, by ({keys}) in the order of {time}", calls.join(", "))
+    }
+}
+
+/// The state of one worker.
+struct Framed {
+    spec: Over,
+    waiting: Waiting,
+    slots: Slots,
+    frames: Vec<Sliding>,
+    load: Option<Load>,
+    swept: Swept,
+}
+
+/// Rows on their way out, in the order of key and time.
+struct Load {
+    rows: RecordBatch,
+    times: Vec<i64>,
+    runs: Vec<Run>,
+    done: usize,
+    /// The run of the next row.
+    run: usize,
+    bytes: usize,
+}
+
+/// When keys were looked at for the last time, and how many were left.
+struct Swept {
+    at: i64,
+    keys: usize,
+}
+
+/// Numbers for keys.
+#[derive(Default)]
+struct Slots {
+    by_key: HashMap<Box<[u8]>, u32>,
+    /// By slot the end of its window; the latest time if it has none.
+    ends: Vec<i64>,
+    free: Vec<u32>,
+    bytes: usize,
+}
+
+/// A row that is due.
+struct Entry {
+    slot: u32,
+    time: i64,
+    piece: u32,
+    row: u32,
+}
+
+impl KeyedState for Framed {
+    fn push(&mut self, _: usize, batch: RecordBatch) -> Result<(), DataflowError> {
+        self.waiting.push(batch)
+    }
+
+    fn advance(
+        &mut self,
+        watermark: i64,
+        rows_max: usize,
+    ) -> Result<Option<RecordBatch>, DataflowError> {
+        loop {
+            if let Some(mut load) = self.load.take() {
+                if load.done < load.rows.num_rows() {
+                    let batch = self.give_out(&mut load, rows_max)?;
+                    self.load = Some(load);
+                    return Ok(Some(batch));
+                }
+                for sliding in &mut self.frames {
+                    sliding.close(&self.spec, &load.runs)?;
+                }
+            }
+            let due = self.waiting.due(watermark)?;
+            if due.is_empty() {
+                self.forget_before(watermark);
+                return Ok(None);
+            }
+            self.load = Some(self.arrange(&due)?);
+        }
+    }
+
+    fn give_back(&mut self) -> Result<Given, DataflowError> {
+        Ok(self.waiting.give_back()?.into_iter().map(|rows| (0, rows)).collect())
+    }
+
+    fn bytes(&self) -> usize {
+        let load = self.load.as_ref().map_or(0, |load| load.bytes);
+        let frames: usize = self.frames.iter().map(Sliding::bytes).sum();
+        self.waiting.bytes() + load + self.slots.bytes + frames
+    }
+}
+
+impl Framed {
+    /// Puts rows in order, and down in the lists of their keys.
+    fn arrange(&mut self, due: &[Due]) -> Result<Load, DataflowError> {
+        let mut entries = vec![];
+        for (piece, rows) in due.iter().enumerate() {
+            let ends = rows.window_ends(self.spec.window_end);
+            for &(time, row) in &rows.order {
+                let end = || ends.map_or(i64::MAX, |ends| ends[row as usize]);
+                let slot = self.slots.of(rows.key(row), end);
+                entries.push(Entry { slot, time, piece: piece as u32, row });
+            }
+        }
+        entries.sort_unstable_by_key(|entry| (entry.slot, entry.time));
+        let batches: Vec<&RecordBatch> = due.iter().map(|piece| &piece.batch).collect();
+        let places: Vec<_> =
+            entries.iter().map(|entry| (entry.piece as usize, entry.row as usize)).collect();
+        let rows = interleave_record_batch(&batches, &places)?;
+        let rows = self.without_ties(rows, &entries)?;
+        let mut runs = vec![];
+        for rows in entries.chunk_by(|a, b| a.slot == b.slot) {
+            let from = runs.last().map_or(0, |run: &Run| run.to);
+            runs.push(Run { slot: rows[0].slot, from, to: from + rows.len() });
+        }
+        let times: Vec<i64> = entries.iter().map(|entry| entry.time).collect();
+        let slots = self.slots.ends.len();
+        for sliding in &mut self.frames {
+            sliding.append(&self.spec, &rows, &runs, &times, slots)?;
+        }
+        let bytes = rows.get_array_memory_size() + times.len() * size_of::<i64>();
+        Ok(Load { rows, times, runs, done: 0, run: 0, bytes })
+    }
+
+    /// Rows of equal key and time in the order of their columns.
+    fn without_ties(
+        &self,
+        rows: RecordBatch,
+        entries: &[Entry],
+    ) -> Result<RecordBatch, DataflowError> {
+        let tied = |a: &Entry, b: &Entry| a.slot == b.slot && a.time == b.time;
+        if !entries.windows(2).any(|pair| tied(&pair[0], &pair[1])) {
+            return Ok(rows);
+        }
+        let columns = self.spec.ties.iter().map(|&at| rows.column(at));
+        let comparable = columns.filter(|column| KeyRows::supports(column.data_type()));
+        let values = KeyRows::exact(&comparable.cloned().collect::<Vec<_>>())?;
+        let mut order: Vec<u32> = (0..rows.num_rows() as u32).collect();
+        let mut from = 0;
+        for peers in entries.chunk_by(tied) {
+            let to = from + peers.len();
+            order[from..to].sort_unstable_by_key(|&row| values.row(row as usize));
+            from = to;
+        }
+        Ok(take_record_batch(&rows, &UInt32Array::from(order))?)
+    }
+
+    /// The next rows of a load, with what their frames hold.
+    fn give_out(&mut self, load: &mut Load, rows_max: usize) -> Result<RecordBatch, DataflowError> {
+        let all = load.rows.num_rows();
+        let some = load.done..all.min(load.done + rows_max.max(1));
+        let mut columns = match some.len() == all {
+            true => load.rows.columns().to_vec(),
+            false => {
+                let rows: UInt32Array = (some.start as u32..some.end as u32).collect();
+                take_record_batch(&load.rows, &rows)?.columns().to_vec()
+            }
+        };
+        let mut runs = vec![];
+        while let Some(run) = load.runs.get(load.run).filter(|run| run.from < some.end) {
+            runs.push(*run);
+            if run.to > some.end {
+                break;
+            }
+            load.run += 1;
+        }
+        let rows = columns.len();
+        let mut results: Vec<Option<ArrayRef>> = vec![None; self.spec.calls.len()];
+        for sliding in &mut self.frames {
+            sliding.results(&self.spec, &runs, some.clone(), &load.times, &mut results)?;
+        }
+        columns.extend(results.into_iter().flatten());
+        debug_assert_eq!(columns.len(), rows + self.spec.calls.len(), "a frame gives its calls");
+        load.done = some.end;
+        Ok(RecordBatch::try_new(self.spec.schema.clone(), columns)?)
+    }
+
+    /// Forgets what no frame of a row from `watermark` on reaches, now and then: after as much time
+    /// as a frame has, so that each key is looked at about once per frame, or when there are twice
+    /// as many keys as there were.
+    fn forget_before(&mut self, watermark: i64) {
+        if watermark == i64::MAX {
+            self.slots = Slots::default();
+            self.frames.iter_mut().for_each(Sliding::clear);
+            return;
+        }
+        let span = self.frames.iter().filter_map(|sliding| sliding.frame.span()).max();
+        let over = |span: i64| watermark >= self.swept.at.saturating_add(span);
+        let keys = self.slots.by_key.len();
+        let grown = self.spec.window_end.is_some() && keys > KEYS_MIN.max(2 * self.swept.keys);
+        if !grown && !span.is_some_and(over) {
+            return;
+        }
+        for sliding in &mut self.frames {
+            sliding.forget_before(watermark);
+        }
+        let Self { slots, frames, .. } = self;
+        let Slots { by_key, ends, free, bytes } = slots;
+        by_key.retain(|key, slot| {
+            let gone = ends[*slot as usize] <= watermark
+                || frames.iter().all(|sliding| sliding.is_idle(*slot));
+            if gone {
+                frames.iter_mut().for_each(|sliding| sliding.drop_slot(*slot));
+                free.push(*slot);
+                *bytes -= key.len() + KEY_BYTES;
+            }
+            !gone
+        });
+        self.swept = Swept { at: watermark, keys: slots.by_key.len() };
+    }
+}
+
+impl Slots {
+    /// The slot of a key.
+    fn of(&mut self, key: &[u8], end: impl Fn() -> i64) -> u32 {
+        if let Some(&slot) = self.by_key.get(key) {
+            return slot;
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.ends.push(i64::MAX);
+            self.ends.len() as u32 - 1
+        });
+        self.ends[slot as usize] = end();
+        self.by_key.insert(key.into(), slot);
+        self.bytes += key.len() + KEY_BYTES;
+        slot
+    }
+}
+
+impl Frame {
+    /// The ticks that it reaches back, if these bound what it holds.
+    fn span(&self) -> Option<i64> {
+        match self.unit {
+            FrameUnit::Range => self.from.map(|from| from.max(1)),
+            FrameUnit::Rows => None,
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Rows until the watermark has passed them.
+//!
+//! Each batch that came is ordered by time once, and looked at again only when its first row is
+//! due. Of a batch most of whose rows have left, the others are copied, so that a row that is ahead
+//! of time does not hold the whole batch.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use arrow::array::{RecordBatch, UInt32Array};
+use arrow::compute::take_record_batch;
+use arrow::error::ArrowError;
+use arrow::row::Rows;
+use state::KeyRows;
+
+use crate::error::DataflowError;
+use crate::pairing::columns_of;
+use crate::rows::time::ticks;
+
+/// Rows below which a batch is not copied.
+const ROWS_MIN: usize = 64;
+
+/// Batches by the time of their first row.
+pub(super) struct Waiting {
+    keys: Vec<usize>,
+    time: usize,
+    batches: BTreeMap<(i64, u64), Held>,
+    pushed: u64,
+    bytes: usize,
+}
+
+struct Held {
+    rows: Due,
+    bytes: usize,
+}
+
+/// Rows of a batch, in the order of time.
+pub(super) struct Due {
+    pub(super) batch: RecordBatch,
+    /// Nothing where rows have no key.
+    keys: Option<Rc<Rows>>,
+    /// Times and rows.
+    pub(super) order: Vec<(i64, u32)>,
+}
+
+impl Due {
+    /// The key of a row as bytes.
+    pub(super) fn key(&self, row: u32) -> &[u8] {
+        self.keys.as_ref().map_or(&[], |keys| keys.row(row as usize).data())
+    }
+
+    /// The ticks of the column that says when windows end.
+    pub(super) fn window_ends(&self, column: Option<usize>) -> Option<&[i64]> {
+        Some(ticks(self.batch.column(column?))?)
+    }
+}
+
+impl Waiting {
+    pub(super) fn new(keys: Vec<usize>, time: usize) -> Self {
+        Self { keys, time, batches: BTreeMap::new(), pushed: 0, bytes: 0 }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn push(&mut self, batch: RecordBatch) -> Result<(), DataflowError> {
+        let Some(times) = ticks(batch.column(self.time)) else {
+            let message = "rows are ordered by what is not a timestamp";
+            return Err(DataflowError::Expression(message.into()));
+        };
+        let mut order: Vec<(i64, u32)> = times.iter().copied().zip(0..).collect();
+        if !order.is_sorted() {
+            order.sort_unstable();
+        }
+        let keys = self.keys_of(&batch)?;
+        self.hold(Due { batch, keys, order });
+        Ok(())
+    }
+
+    fn keys_of(&self, batch: &RecordBatch) -> Result<Option<Rc<Rows>>, DataflowError> {
+        if self.keys.is_empty() {
+            return Ok(None);
+        }
+        let columns = columns_of(batch, &self.keys);
+        Ok(Some(Rc::new(KeyRows::of(&columns)?)))
+    }
+
+    fn hold(&mut self, rows: Due) {
+        let Some(&(first, _)) = rows.order.first() else { return };
+        let keys = rows.keys.as_ref().map_or(0, |keys| keys.size());
+        let order = rows.order.len() * size_of::<(i64, u32)>();
+        let bytes = rows.batch.get_array_memory_size() + keys + order;
+        self.bytes += bytes;
+        self.batches.insert((first, self.pushed), Held { rows, bytes });
+        self.pushed += 1;
+    }
+
+    /// The rows before `watermark`.
+    pub(super) fn due(&mut self, watermark: i64) -> Result<Vec<Due>, DataflowError> {
+        let is_due = |time: i64| time < watermark || watermark == i64::MAX;
+        let (mut all, mut rest) = (vec![], vec![]);
+        while let Some(first) = self.batches.first_entry().filter(|batch| is_due(batch.key().0)) {
+            let Held { mut rows, bytes } = first.remove();
+            self.bytes -= bytes;
+            let until = rows.order.partition_point(|&(time, _)| is_due(time));
+            let later = rows.order.split_off(until);
+            if !later.is_empty() {
+                rest.push(self.later(&rows, later)?);
+            }
+            all.push(rows);
+        }
+        rest.into_iter().for_each(|rows| self.hold(rows));
+        Ok(all)
+    }
+
+    /// All rows.
+    pub(super) fn give_back(&mut self) -> Result<Vec<RecordBatch>, ArrowError> {
+        self.bytes = 0;
+        let all = std::mem::take(&mut self.batches).into_values();
+        let left = |Held { rows: Due { batch, order, .. }, .. }: Held| {
+            let rows: UInt32Array = order.iter().map(|&(_, row)| Some(row)).collect();
+            if rows.len() == batch.num_rows() {
+                Ok(batch)
+            } else {
+                take_record_batch(&batch, &rows)
+            }
+        };
+        all.map(left).collect()
+    }
+
+    /// The rows of a batch that are not due yet.
+    fn later(&self, rows: &Due, order: Vec<(i64, u32)>) -> Result<Due, DataflowError> {
+        let count = rows.batch.num_rows();
+        if count < ROWS_MIN || order.len() > count / 2 {
+            return Ok(Due { batch: rows.batch.clone(), keys: rows.keys.clone(), order });
+        }
+        let picked: UInt32Array = order.iter().map(|&(_, row)| Some(row)).collect();
+        let batch = take_record_batch(&rows.batch, &picked)?;
+        let keys = self.keys_of(&batch)?;
+        let order = order.into_iter().zip(0..).map(|((time, _), row)| (time, row)).collect();
+        Ok(Due { batch, keys, order })
+    }
+}

@@ -1,0 +1,284 @@
+//! The join of two inputs window by window (S7, NB8).
+//!
+//! Rows wait, in the batches in which they came, until the watermark of both inputs has passed the
+//! end of their window. Then the rows of the window meet: those of the side that has fewer are put
+//! into a hash table by their keys, those of the other are probed against it, batch by batch, as
+//! they lie. Windows of few rows, as sessions are, meet together, so that a batch is cut where a
+//! meeting ends and not where a window does: the end of the window is a key then. A batch is
+//! dropped with the last of its windows.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::compute::concat_batches;
+use arrow::datatypes::SchemaRef;
+
+use crate::error::DataflowError;
+use crate::job::{Given, JoinKind, Kept, KeyedOperator, KeyedState, Step, Waits, names};
+use crate::operators::keyed::{Run, before_windows};
+use crate::pairing::{Hashed, Pairing, Terms};
+use crate::rows::wire::bytes_of;
+
+/// A batch of this part of the rows that a batch may have is probed as it lies.
+const LARGE_PART: usize = 4;
+
+/// One side of a join.
+#[derive(Debug, Clone)]
+pub struct JoinSide {
+    /// Its columns.
+    pub schema: SchemaRef,
+    /// The columns that must be equal to the other side's, of the same types. NULL is equal to
+    /// nothing.
+    pub keys: Vec<usize>,
+    /// The end of a row's window: a timestamp of the same unit on both sides.
+    pub window_end: usize,
+}
+
+/// A join of the rows of each window.
+#[derive(Clone)]
+pub struct WindowJoin {
+    /// Left and right.
+    pub sides: [JoinSide; 2],
+    /// Which rows are given out.
+    pub kind: JoinKind,
+    /// A filter over left and right columns that a pair must pass, besides equal keys.
+    pub on: Option<Arc<dyn Step>>,
+    /// Left and right columns, or those of one side where the kind gives out one side.
+    pub schema: SchemaRef,
+    /// Left and right columns: what `on` is given.
+    pub both: SchemaRef,
+}
+
+impl KeyedOperator for WindowJoin {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    fn create(&self) -> Box<dyn KeyedState> {
+        Box::new(Joining {
+            spec: self.clone(),
+            runs: Default::default(),
+            next: i64::MAX,
+            firing: None,
+            over: 0,
+            held: 0,
+        })
+    }
+
+    fn keeps(&self, _: usize) -> Option<Kept> {
+        Some(Kept::Window)
+    }
+
+    fn waits(&self, input: usize) -> Option<Waits> {
+        let JoinSide { keys, window_end, .. } = &self.sides[input];
+        Some(Waits { until: *window_end, apart: keys.clone(), keeps: false })
+    }
+
+    fn describe(&self) -> String {
+        let keys = self.sides.each_ref().map(|side| names(&side.schema, &side.keys));
+        self.kind.describe(" of each window", keys, self.on.as_ref())
+    }
+}
+
+impl WindowJoin {
+    fn terms(&self) -> Terms<'_> {
+        let Self { kind, on, schema, both, .. } = self;
+        Terms { kind: *kind, on: on.as_ref(), schema, both }
+    }
+}
+
+/// The rows of windows, by side.
+type Sides = [Vec<RecordBatch>; 2];
+
+/// Rows that wait for their window to end.
+struct Joining {
+    spec: WindowJoin,
+    /// By side, none without rows.
+    runs: [Vec<Run>; 2],
+    /// The end of their first window.
+    next: i64,
+    firing: Option<Firing>,
+    /// Windows of which all was given out.
+    over: usize,
+    held: usize,
+}
+
+impl KeyedState for Joining {
+    fn push(&mut self, input: usize, batch: RecordBatch) -> Result<(), DataflowError> {
+        let run = Run::new(batch, self.spec.sides[input].window_end)?;
+        let Some(next) = run.next() else { return Ok(()) };
+        self.next = self.next.min(next);
+        self.held += run.bytes();
+        self.runs[input].push(run);
+        Ok(())
+    }
+
+    fn advance(
+        &mut self,
+        watermark: i64,
+        rows_max: usize,
+    ) -> Result<Option<RecordBatch>, DataflowError> {
+        loop {
+            if let Some(firing) = &mut self.firing {
+                if let Some((batch, _)) = firing.pairing.next(self.spec.terms(), rows_max)? {
+                    return Ok(Some(batch));
+                }
+                self.held -= firing.bytes;
+                self.over += firing.windows;
+                self.firing = None;
+            }
+            if self.runs.iter().all(Vec::is_empty) || self.next > watermark {
+                return Ok(None);
+            }
+            let (first, until) = (self.next, self.until(watermark, rows_max));
+            let windows = self.windows(until);
+            let due = self.take(until);
+            let firing = Firing::new(&self.spec, due, first < until, rows_max)?;
+            let firing = Firing { windows, ..firing };
+            self.held += firing.bytes;
+            self.firing = Some(firing);
+        }
+    }
+
+    fn give_back(&mut self) -> Result<Given, DataflowError> {
+        self.next = i64::MAX;
+        let mut all = vec![];
+        for (input, runs) in self.runs.iter_mut().enumerate() {
+            for run in std::mem::take(runs) {
+                self.held -= run.bytes();
+                all.push((input, run.rest()));
+            }
+        }
+        Ok(all)
+    }
+
+    fn windows_over(&mut self) -> usize {
+        std::mem::take(&mut self.over)
+    }
+
+    fn complete(&self, watermark: i64) -> i64 {
+        let [left, _] = &self.spec.sides;
+        before_windows(watermark, left.schema.field(left.window_end))
+    }
+
+    fn bytes(&self) -> usize {
+        self.held
+    }
+}
+
+impl Joining {
+    /// The end of the last window that meets with the first: of those until the watermark as many
+    /// as have at most `rows_max` rows on either side, but one at least.
+    fn until(&self, watermark: i64, rows_max: usize) -> i64 {
+        let fit = |until: i64| {
+            let rows = |runs: &Vec<Run>| runs.iter().map(|run| run.due(until)).sum::<usize>();
+            self.runs.iter().all(|runs| rows(runs) <= rows_max)
+        };
+        let last = self.runs.iter().flatten().filter_map(|run| run.last(watermark)).max();
+        let (mut least, mut most) = (self.next, last.unwrap_or(self.next));
+        if fit(most) {
+            return most;
+        }
+        if !fit(least) {
+            return least;
+        }
+        while least < most {
+            let middle = most - (most.abs_diff(least) / 2) as i64;
+            match fit(middle) {
+                true => least = middle,
+                false => most = middle - 1,
+            }
+        }
+        least
+    }
+
+    /// How many windows until that have rows.
+    fn windows(&self, until: i64) -> usize {
+        if until == self.next {
+            return 1;
+        }
+        let mut ends = BTreeSet::new();
+        self.runs.iter().flatten().for_each(|run| run.windows(until, &mut ends));
+        ends.len()
+    }
+
+    /// Takes out the rows of windows until that.
+    fn take(&mut self, until: i64) -> Sides {
+        let mut due = Sides::default();
+        for (runs, due) in self.runs.iter_mut().zip(&mut due) {
+            runs.retain_mut(|run| {
+                due.extend(run.take(until));
+                let is_left = run.next().is_some();
+                self.held -= if is_left { 0 } else { run.bytes() };
+                is_left
+            });
+        }
+        self.next = self.runs.iter().flatten().filter_map(Run::next).min().unwrap_or(i64::MAX);
+        due
+    }
+}
+
+/// The rows of windows, on their way out.
+struct Firing {
+    pairing: Pairing,
+    windows: usize,
+    bytes: usize,
+}
+
+impl Firing {
+    fn new(
+        spec: &WindowJoin,
+        mut sides: Sides,
+        several: bool,
+        rows_max: usize,
+    ) -> Result<Self, DataflowError> {
+        let probed = usize::from(rows_of(&sides[0]) < rows_of(&sides[1]));
+        let of = |side: usize| {
+            let JoinSide { schema, keys, window_end } = &spec.sides[side];
+            let window = several.then_some(*window_end);
+            (schema, keys.iter().copied().chain(window).collect::<Vec<_>>())
+        };
+        let mut batches_of = |side: usize| {
+            gathered(&spec.sides[side].schema, std::mem::take(&mut sides[side]), rows_max)
+        };
+        let (schema, keys) = of(1 - probed);
+        let hashed = Arc::new(Hashed::new(batches_of(1 - probed)?, schema, &keys)?);
+        let (_, keys) = of(probed);
+        let batches = batches_of(probed)?;
+        let bytes = hashed.bytes() + batches.iter().map(bytes_of).sum::<usize>();
+        let pairing = Pairing::new((probed, &keys), batches, hashed, spec.kind);
+        Ok(Self { pairing, windows: 1, bytes })
+    }
+}
+
+fn rows_of(batches: &[RecordBatch]) -> usize {
+    batches.iter().map(RecordBatch::num_rows).sum()
+}
+
+/// Batches of few rows put together, in their order, to at most `rows_max` rows.
+fn gathered(
+    schema: &SchemaRef,
+    batches: Vec<RecordBatch>,
+    rows_max: usize,
+) -> Result<Vec<RecordBatch>, DataflowError> {
+    let mut gathered = Vec::with_capacity(batches.len());
+    let mut few: Vec<RecordBatch> = vec![];
+    for batch in batches {
+        let is_large = |rows: usize| rows >= rows_max / LARGE_PART;
+        if is_large(batch.num_rows()) || rows_of(&few) + batch.num_rows() > rows_max {
+            gathered.push(concat_batches(schema, &few)?);
+            few.clear();
+        }
+        match is_large(batch.num_rows()) {
+            true => gathered.push(batch),
+            false => few.push(batch),
+        }
+    }
+    gathered.push(concat_batches(schema, &few)?);
+    gathered.retain(|batch| batch.num_rows() > 0);
+    Ok(gathered)
+}
+
+#[cfg(test)]
+mod tests;

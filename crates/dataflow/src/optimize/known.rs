@@ -1,0 +1,157 @@
+//! What is known of rows before they are read: how many there are at most, and the bounds of their
+//! columns. It goes from sources along the edges of a job, as far as steps pass columns on.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{Field, SchemaRef};
+
+use crate::connector::source::{ColumnBounds, FlowInfo, Source};
+use crate::job::{Aggregation, Edge, Operator, OperatorKind, Step};
+use crate::optimize::cost::value_bytes;
+
+/// What is known of the rows that go along an edge.
+#[derive(Debug, Clone, Default)]
+pub struct Known {
+    /// How many there are at most.
+    pub rows_max: Option<u64>,
+    /// Bytes of the files that they are read from.
+    read_bytes: Option<u64>,
+    columns: Vec<ColumnBounds>,
+    /// Whether they end.
+    pub ends: bool,
+    /// Whether every worker has some of them to begin with.
+    pub spread: bool,
+}
+
+impl Known {
+    /// Of the rows that each operator gives out. Sources are asked for their flows.
+    pub fn of(operators: &[Operator], workers: u32) -> Vec<Self> {
+        let mut given: Vec<Self> = Vec::with_capacity(operators.len());
+        for operator in operators {
+            let inputs = operator.inputs.iter().map(|edges| Self::along(edges, &given));
+            let inputs: Vec<Self> = inputs.collect();
+            let ends = inputs.iter().all(|rows| rows.ends);
+            let first = inputs.into_iter().next().unwrap_or_default();
+            given.push(match &operator.kind {
+                OperatorKind::Source(input) => Self::of_source(input.source.as_ref(), workers),
+                OperatorKind::Aggregate(aggregation) => first.grouped(aggregation),
+                OperatorKind::Keyed(_) => Self { ends, spread: true, ..Self::default() },
+                OperatorKind::Lookup(lookup) => {
+                    let table = Self::of_source(lookup.table.source.as_ref(), workers);
+                    first.joined(table.behind(lookup.step.as_deref()))
+                }
+                OperatorKind::Sink { .. } => first,
+            });
+        }
+        given
+    }
+
+    /// Of the rows of a source.
+    pub fn of_source(source: &dyn Source, workers: u32) -> Self {
+        let flows = source.flows(workers, None).unwrap_or_default();
+        let ends = source.bounded();
+        let sum = |each: fn(&FlowInfo) -> Option<u64>| {
+            if ends { flows.iter().map(each).sum() } else { None }
+        };
+        let columns = 0..source.schema().fields().len();
+        Self {
+            rows_max: sum(|flow| flow.rows),
+            read_bytes: sum(|flow| flow.bytes),
+            columns: columns.map(|column| source.bounds(column)).collect(),
+            ends,
+            spread: flows.len() >= workers as usize,
+        }
+    }
+
+    /// Of the rows of all of an input's edges, by what is known of what each operator gives out.
+    pub fn along(edges: &[Edge], given: &[Self]) -> Self {
+        let rows = edges.iter().map(|edge| given[edge.from].behind(edge.step.as_deref()));
+        rows.reduce(Self::or).unwrap_or_default()
+    }
+
+    /// Bytes of so many rows of these columns at most; of files those that are read.
+    pub fn bytes(&self, schema: &SchemaRef) -> Option<u64> {
+        self.rows_max.map(|rows| rows.saturating_mul(row_bytes(schema))).or(self.read_bytes)
+    }
+
+    /// Of a column's values.
+    pub fn column(&self, column: usize) -> ColumnBounds {
+        self.columns.get(column).copied().unwrap_or_default()
+    }
+
+    /// Of the rows that a step makes of these.
+    pub fn behind(&self, step: Option<&dyn Step>) -> Self {
+        let Some(step) = step else { return self.clone() };
+        let times = |count: Option<u64>| Some(count?.saturating_mul(step.rows_of_one()?));
+        let columns = 0..step.schema().fields().len();
+        let passed = columns.map(|column| step.passes_on(column).map(|from| self.column(from)));
+        let columns = passed.map(Option::unwrap_or_default).collect();
+        let (rows_max, read_bytes) = (times(self.rows_max), times(self.read_bytes));
+        Self { rows_max, read_bytes, columns, ..*self }
+    }
+
+    /// Of either, as in a union.
+    fn or(self, other: Self) -> Self {
+        let sum = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
+        let columns = self.columns.iter().zip(&other.columns).map(|(a, b)| a.or(*b));
+        Self {
+            rows_max: sum(self.rows_max, other.rows_max),
+            read_bytes: sum(self.read_bytes, other.read_bytes),
+            columns: columns.collect(),
+            ends: self.ends && other.ends,
+            spread: self.spread || other.spread,
+        }
+    }
+
+    /// Those behind a join with a table: how many partners a row has is not known.
+    fn joined(mut self, table: Self) -> Self {
+        self.columns.extend(table.columns);
+        Self { rows_max: None, read_bytes: None, ..self }
+    }
+
+    /// What a grouping gives out of them: its keys come first.
+    fn grouped(self, aggregation: &Aggregation) -> Self {
+        let columns = aggregation.keys.iter().map(|&key| self.column(key)).collect();
+        let (rows_max, spread) = (self.groups_max(aggregation), !aggregation.keys.is_empty());
+        Self { rows_max, read_bytes: None, columns, ends: self.ends, spread }
+    }
+
+    /// How many values of `keys` there are together, at most. NULL is one.
+    pub fn values_max(&self, keys: &[usize]) -> Option<u64> {
+        keys.iter().try_fold(1u64, |all, &key| {
+            Some(all.saturating_mul(self.column(key).distinct_max?.saturating_add(1)))
+        })
+    }
+
+    /// About how many values of `keys` there are together. A range that is wider than there are
+    /// rows says nothing of how many of its numbers occur.
+    pub fn values(&self, keys: &[usize]) -> Option<u64> {
+        let told = |&key: &usize| {
+            let ColumnBounds { range, distinct_max } = self.column(key);
+            let distinct = distinct_max?;
+            (range.is_none() || distinct <= self.rows_max?).then_some(distinct)
+        };
+        keys.iter().try_fold(1u64, |all, key| Some(all.saturating_mul(told(key)?)))
+    }
+
+    /// Windows of a grouping that these rows may fall into, at most; `None` where that is unknown,
+    /// as of sessions. One for a grouping without windows.
+    pub fn windows_max(&self, aggregation: &Aggregation) -> Option<u64> {
+        let Some(window) = &aggregation.window else { return Some(1) };
+        let range = self.column(window.column).range.filter(|_| window.windows.gap().is_none());
+        let width = window.windows.width().max(1);
+        range.map(|[least, greatest]| (greatest.abs_diff(least) / width as u64).saturating_add(2))
+    }
+
+    /// Groups of a grouping of these rows, of all windows, at most.
+    pub fn groups_max(&self, aggregation: &Aggregation) -> Option<u64> {
+        let keys = self.values_max(&aggregation.keys).zip(self.windows_max(aggregation));
+        let groups = keys.map(|(keys, windows)| keys.saturating_mul(windows));
+        groups.into_iter().chain(self.rows_max).min()
+    }
+}
+
+/// Bytes of a row in memory.
+pub fn row_bytes(schema: &SchemaRef) -> u64 {
+    schema.fields().iter().map(|field: &Arc<Field>| value_bytes(field.data_type())).sum()
+}

@@ -1,0 +1,94 @@
+//! The state of all operators of one worker, held to one bound.
+//!
+//! Where state may leave memory, each operator whose can does so at an equal part of the bound, or
+//! of half of it if others keep rows that cannot: so nobody takes what another needs.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use state::StateError;
+
+use crate::job::{Job, OperatorKind};
+use crate::runtime::metrics::Metrics;
+
+/// What each operator of a worker holds.
+pub(crate) struct Ledger {
+    held: RefCell<Vec<usize>>,
+    budget: usize,
+    /// Bytes at which an operator spills that can.
+    spill_at: usize,
+    metrics: Arc<Metrics>,
+}
+
+impl Ledger {
+    /// The ledger of a job's operators, which hold nothing yet.
+    pub(crate) fn of(job: &Job, spills: bool, metrics: Arc<Metrics>) -> Self {
+        let count = |of: fn(&OperatorKind) -> bool| {
+            job.operators.iter().filter(|operator| of(&operator.kind)).count()
+        };
+        let spilling = count(|kind| match kind {
+            OperatorKind::Aggregate(_) => true,
+            OperatorKind::Keyed(spec) => spec.waits().is_some(),
+            _ => false,
+        });
+        let all =
+            count(|kind| !matches!(kind, OperatorKind::Source(_) | OperatorKind::Sink { .. }));
+        let budget = job.settings.state_bytes_max;
+        let for_spilling = if all > spilling { budget / 2 } else { budget };
+        let spill_at = if spills { for_spilling / spilling.max(1) } else { budget };
+        Self { spill_at, ..Self::new(job.operators.len(), budget, metrics) }
+    }
+
+    fn new(operators: usize, budget: usize, metrics: Arc<Metrics>) -> Self {
+        Self { held: RefCell::new(vec![0; operators]), budget, spill_at: budget, metrics }
+    }
+
+    /// Bytes that the state of an operator may hold while the other operators hold what they do.
+    pub(crate) fn share(&self, operator: u32) -> usize {
+        let held = self.held.borrow();
+        let others = held.iter().sum::<usize>() - held[operator as usize];
+        self.budget.saturating_sub(others).min(self.spill_at)
+    }
+
+    /// Writes down what an operator holds now, and publishes the sum.
+    ///
+    /// # Errors
+    /// [`StateError::Budget`] when all of them hold more than they may.
+    pub(crate) fn set(&self, operator: u32, bytes: usize) -> Result<(), StateError> {
+        let mut held = self.held.borrow_mut();
+        held[operator as usize] = bytes;
+        if let Some(metrics) = self.metrics.operators().get(operator as usize) {
+            metrics.state_bytes.store(bytes as u64, Relaxed);
+        }
+        let bytes: usize = held.iter().sum();
+        self.metrics.state_bytes.store(bytes as u64, Relaxed);
+        self.metrics.state_bytes_peak.fetch_max(bytes as u64, Relaxed);
+        match bytes > self.budget {
+            true => Err(StateError::Budget { bytes, budget: self.budget }),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operators_share_one_budget() {
+        let metrics = Arc::new(Metrics::default());
+        metrics.count_operators(3);
+        let ledger = Ledger::new(3, 100, metrics.clone());
+        ledger.set(0, 60).unwrap();
+        ledger.set(2, 40).unwrap();
+        let refused = ledger.set(1, 1).unwrap_err();
+        assert!(matches!(refused, StateError::Budget { bytes: 101, budget: 100 }));
+        ledger.set(0, 10).unwrap();
+        assert_eq!(metrics.state_bytes.load(Relaxed), 51);
+        assert_eq!((ledger.share(0), ledger.share(1)), (59, 50));
+        assert_eq!(metrics.state_bytes_peak.load(Relaxed), 101);
+        let each = metrics.operators().iter().map(|operator| operator.state_bytes.load(Relaxed));
+        assert_eq!(each.collect::<Vec<_>>(), [10, 1, 40]);
+    }
+}

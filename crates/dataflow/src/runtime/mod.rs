@@ -1,0 +1,13 @@
+//! What a worker runs operators with: coroutines and timers, links, reading, and memory accounting.
+
+pub(crate) mod frame;
+pub(crate) mod handover;
+pub(crate) mod ledger;
+pub mod mend;
+pub mod metrics;
+pub(crate) mod net;
+pub(crate) mod pace;
+pub(crate) mod place;
+pub mod process;
+pub(crate) mod reader;
+pub(crate) mod scheduler;

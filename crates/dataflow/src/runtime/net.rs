@@ -1,0 +1,582 @@
+//! What joins one worker with the others, shared by its coroutines: a link with each worker of
+//! another process, and a queue each way with each one of its own, by which rows are handed over
+//! without being encoded (Q7).
+//!
+//! All queries of a job travel over one link or queue per pair of workers, told apart by the
+//! header's tag (Q1), so that the memory of rings does not grow with the number of queries. **A
+//! receiver consumes every frame without waiting for anything that arrives**: so a frame of one
+//! query never blocks another for good.
+
+mod aloft;
+mod path;
+
+use std::cell::{Cell, RefCell, RefMut};
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
+use channel::{Class, Header, Link, LinkError};
+use fabric::{Armed, ErrorKind};
+
+pub(crate) use self::aloft::{Aloft, Limits};
+use self::path::Path;
+use crate::error::DataflowError;
+use crate::rows::wire::{Encoded, Encoder};
+use crate::runtime::frame::{Kind, MORE};
+use crate::runtime::handover::{Load, Sleeper};
+use crate::runtime::mend::{Mender, News};
+use crate::runtime::metrics::Metrics;
+use crate::runtime::place::Place;
+use crate::runtime::scheduler::Event;
+
+/// Bytes of a payload that is put together from several frames, at most.
+pub(crate) const REASSEMBLED_BYTES_MAX: usize = 256 << 20;
+
+/// What joins one worker with the others.
+pub(crate) struct Net {
+    peers: Vec<Option<Peer>>,
+    /// How others of its process wake this worker.
+    sleeper: Arc<Sleeper>,
+    /// This worker has asked to be woken.
+    lies: Cell<bool>,
+    /// Something was handed over or taken since the last [`Net::take_handed`].
+    handed: Cell<bool>,
+    /// The operators of whose frames one waits for credit, once for each.
+    waiting: RefCell<Vec<u32>>,
+    /// Some path has moved, or somebody has something for several of them.
+    stirred: Event,
+    /// Makes links whole whose connection broke.
+    mender: RefCell<Option<Box<dyn Mender>>>,
+    /// What travels by the network's own multicast.
+    aloft: Option<RefCell<Aloft>>,
+    metrics: Arc<Metrics>,
+}
+
+/// Another worker.
+struct Peer {
+    path: Path,
+    /// Something happened: a frame came, a credit, a completion.
+    moved: Event,
+    /// Payloads of which more is to come, by kind and tag.
+    partial: RefCell<HashMap<(u8, u32), Vec<u8>>>,
+    /// The other side needs nothing more of us.
+    heard_bye: Cell<bool>,
+    /// The other side knows that we need nothing more of it.
+    bye_heard: Cell<bool>,
+    /// The path ended after the goodbye, as it does when the other side was faster.
+    gone: Cell<bool>,
+}
+
+/// A frame with its whole payload.
+pub(crate) struct Message {
+    pub(crate) kind: Kind,
+    pub(crate) header: Header,
+    pub(crate) load: Load,
+}
+
+/// What is written into a slot.
+enum Content<'a> {
+    /// Bytes, one part after the other.
+    Parts(&'a [&'a [u8]]),
+    /// Rows.
+    Encoded(&'a Encoded),
+}
+
+impl Net {
+    /// Takes the links with workers of other processes, indexed by worker, and who mends them; if
+    /// nobody does, a connection that breaks ends the job.
+    pub(crate) fn new(
+        links: Vec<Option<Link>>,
+        mender: Option<Box<dyn Mender>>,
+        aloft: Option<Aloft>,
+        place: &Place,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let Place { worker: own, process, settings, .. } = place;
+        let beside = |worker: u32| worker != *own && process.workers().contains(&worker);
+        let path = |(worker, link): (u32, Option<Link>)| match link {
+            _ if beside(worker) => Some(Path::Queue(process.end(*own, worker, settings.ring))),
+            Some(link) => Some(Path::of(link)),
+            None => None,
+        };
+        let peer = |path| Peer {
+            path,
+            moved: Event::default(),
+            partial: RefCell::new(HashMap::new()),
+            heard_bye: Cell::new(false),
+            bye_heard: Cell::new(false),
+            gone: Cell::new(false),
+        };
+        Self {
+            peers: (0..).zip(links).map(path).map(|path| path.map(peer)).collect(),
+            sleeper: process.sleeper(*own),
+            lies: Cell::new(false),
+            handed: Cell::new(false),
+            waiting: RefCell::default(),
+            stirred: Event::default(),
+            mender: RefCell::new(mender),
+            aloft: aloft.map(RefCell::new),
+            metrics,
+        }
+    }
+
+    /// What travels by the network's own multicast, if it has one.
+    pub(crate) fn aloft(&self) -> Option<RefMut<'_, Aloft>> {
+        self.aloft.as_ref().map(RefCell::borrow_mut)
+    }
+
+    /// Whether something cannot be sent before others have taken what was sent.
+    pub(crate) fn is_waiting_for_credit(&self) -> bool {
+        !self.waiting.borrow().is_empty()
+    }
+
+    /// Adds time in which frames waited for credit to the operators that they are of.
+    pub(crate) fn add_backpressured(&self, ns: u64) {
+        for (at, operator) in self.metrics.operators().iter().enumerate() {
+            if self.waiting.borrow().contains(&(at as u32)) {
+                Metrics::add(&operator.backpressured_ns, ns);
+            }
+        }
+    }
+
+    /// Workers of the job.
+    pub(crate) fn size(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// The workers at the other ends.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = u32> {
+        self.peers.iter().enumerate().filter(|(_, peer)| peer.is_some()).map(|(i, _)| i as u32)
+    }
+
+    /// Lets every path make progress and wakes who waited for it. True if anything happened.
+    ///
+    /// # Errors
+    /// When one has failed that was still needed.
+    pub(crate) fn poll(&self) -> Result<bool, DataflowError> {
+        if self.lies.take() {
+            self.sleeper.rise();
+        }
+        let mut moved = false;
+        for (worker, peer) in self.each().filter(|(_, peer)| !peer.gone.get()) {
+            match peer.path.poll() {
+                Ok(true) => {
+                    moved = true;
+                    peer.moved.notify();
+                }
+                Ok(false) => {}
+                Err(source) => self.part(worker, peer, source)?,
+            }
+        }
+        moved |= self.hear_news()?;
+        moved |= self.aloft().is_some_and(|mut aloft| aloft.poll());
+        if moved {
+            self.stir();
+        }
+        Ok(moved)
+    }
+
+    /// What is to be done about a link that has failed.
+    fn part(&self, worker: u32, peer: &Peer, source: LinkError) -> Result<(), DataflowError> {
+        let mut mender = self.mender.borrow_mut();
+        if peer.heard_bye.get() {
+            peer.leave();
+            if let Some(mender) = &mut *mender {
+                mender.decline(worker);
+            }
+            return Ok(());
+        }
+        let of_link = matches!(peer.path, Path::Link(_));
+        match &mut *mender {
+            Some(mender) if of_link && matches!(source, LinkError::Disconnected { .. }) => {
+                if let Some(link) = peer.path.take() {
+                    mender.mend(worker, link, source);
+                }
+                Ok(())
+            }
+            _ => Err(DataflowError::Link { worker, source }),
+        }
+    }
+
+    /// Takes back links that go on over another connection. True if anything happened.
+    fn hear_news(&self) -> Result<bool, DataflowError> {
+        let next = || self.mender.borrow_mut().as_mut()?.news();
+        let mut heard = false;
+        while let Some(news) = next() {
+            heard = true;
+            match news {
+                News::Lost { worker } => {
+                    let peer = self.peer(worker);
+                    let kind = ErrorKind::Disconnected;
+                    if !peer.gone.get() {
+                        self.part(worker, peer, LinkError::Disconnected { kind })?;
+                    }
+                }
+                News::Mended { worker, link } => {
+                    Metrics::add(&self.metrics.mended_links, 1);
+                    self.peer(worker).path.restore(*link);
+                    self.peer(worker).moved.notify();
+                }
+                News::Declined { worker } => {
+                    self.peer(worker).heard_bye.set(true);
+                    self.peer(worker).leave();
+                }
+                News::Failed(error) => return Err(error),
+            }
+        }
+        Ok(heard)
+    }
+
+    /// What wakes who waits for anything to move.
+    pub(crate) fn stirred(&self) -> &Event {
+        &self.stirred
+    }
+
+    /// Wakes who waits for anything to move.
+    pub(crate) fn stir(&self) {
+        self.stirred.notify();
+    }
+
+    /// Starts what was sent since the last call.
+    pub(crate) fn flush(&self) {
+        for (_, peer) in self.each().filter(|(_, peer)| !peer.gone.get()) {
+            peer.path.flush();
+        }
+    }
+
+    /// Whether something was handed over or taken within the process since the last call: then
+    /// another worker of it may have something to do.
+    pub(crate) fn take_handed(&self) -> bool {
+        self.handed.take()
+    }
+
+    /// Prepares to sleep; appends what to wait for. True when something is there already: then its
+    /// coroutines are awake, for arming takes in what has just arrived.
+    pub(crate) fn arm(&self, descriptors: &mut Vec<RawFd>) -> bool {
+        let mut ready = false;
+        if self.each().any(|(_, peer)| matches!(peer.path, Path::Queue(_))) {
+            self.lies.set(true);
+            descriptors.push(self.sleeper.lie_down());
+        }
+        for (_, peer) in self.each().filter(|(_, peer)| !peer.gone.get()) {
+            match peer.path.arm() {
+                Armed::Fd(fd) => descriptors.push(fd),
+                Armed::Ready => {
+                    ready = true;
+                    peer.moved.notify();
+                    self.stir();
+                }
+                Armed::Virtual => {}
+            }
+        }
+        ready
+    }
+
+    /// Adds to a counter of this worker.
+    pub(crate) fn count(&self, counter: impl Fn(&Metrics) -> &AtomicU64, n: u64) {
+        Metrics::add(counter(&self.metrics), n);
+    }
+
+    /// Adds rows that an operator has sent to other processes.
+    pub(crate) fn count_sent(&self, operator: u32, rows: usize, bytes: usize) {
+        self.metrics.count_sent(operator, rows, bytes);
+    }
+
+    /// Ends all paths.
+    pub(crate) fn close(&self) {
+        for (_, peer) in self.each() {
+            peer.path.close();
+        }
+    }
+
+    /// The next frame from a worker, waiting for one; `None` when both sides have said goodbye and
+    /// know it.
+    ///
+    /// # Errors
+    /// When the link failed or the frame is malformed.
+    pub(crate) async fn recv(&self, from: u32) -> Result<Option<Message>, DataflowError> {
+        let peer = self.peer(from);
+        loop {
+            let next = || match peer.parted() {
+                true => Some(Ok(None)),
+                false => peer.path.recv().transpose().map(|frame| frame.map(Some)),
+            };
+            let received = peer.moved.wait_for(next).await;
+            let link_failed = |source| DataflowError::Link { worker: from, source };
+            let Some((header, load)) = received.map_err(link_failed)? else { return Ok(None) };
+            if let Path::Queue(_) = peer.path {
+                self.handed.set(true);
+            }
+            let malformed = |detail: String| DataflowError::Frame { worker: from, detail };
+            let kind = Kind::decode(header.kind)
+                .ok_or_else(|| malformed(format!("there is no frame of kind {}", header.kind)))?;
+            match kind {
+                Kind::Bye => {
+                    peer.heard_bye.set(true);
+                    self.send(from, Class::Control, Kind::ByeHeard.header()).await;
+                }
+                Kind::ByeHeard => {
+                    peer.bye_heard.set(true);
+                    peer.moved.notify();
+                }
+                // Parts of several sources may come between each other: the exchange collects them.
+                Kind::Cast | Kind::Copy | Kind::List => {
+                    return Ok(Some(Message { kind, header, load }));
+                }
+                _ => {
+                    if let Some(load) = peer.reassemble(&header, load).map_err(malformed)? {
+                        return Ok(Some(Message { kind, header, load }));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends a frame without a payload, waiting for credit.
+    pub(crate) async fn send(&self, to: u32, class: Class, header: Header) {
+        self.post(to, class, header, &Content::Parts(&[])).await;
+    }
+
+    /// Waits until others have taken something, for the operator `tag`.
+    pub(crate) async fn wait_for_credit<T>(
+        &self,
+        tag: u32,
+        event: &Event,
+        check: impl FnMut() -> Option<T>,
+    ) -> T {
+        self.waiting.borrow_mut().push(tag);
+        let found = event.wait_for(check).await;
+        let mut waiting = self.waiting.borrow_mut();
+        if let Some(at) = waiting.iter().position(|&other| other == tag) {
+            waiting.swap_remove(at);
+        }
+        found
+    }
+
+    /// Sends a frame of these bytes, one part after the other, if there is credit. True when it was
+    /// sent, or the other side needs nothing more.
+    pub(crate) fn try_send(&self, to: u32, class: Class, header: Header, parts: &[&[u8]]) -> bool {
+        self.try_post(self.peer(to), class, header, &Content::Parts(parts))
+    }
+
+    /// Hands rows to a worker of this process, if there is room. True as for [`Net::try_send`].
+    pub(crate) fn try_hand(&self, to: u32, header: Header, batch: &RecordBatch) -> bool {
+        self.try_give(self.peer(to), Class::Data, header, || Load::Rows(batch.clone()))
+    }
+
+    /// Sends rows in as many frames as they need, waiting for credit; or hands them over.
+    ///
+    /// # Errors
+    /// When a column's type cannot travel.
+    pub(crate) async fn send_rows(
+        &self,
+        to: u32,
+        header: Header,
+        encoder: &RefCell<Encoder>,
+        batch: &RecordBatch,
+    ) -> Result<(), DataflowError> {
+        if self.is_beside(to) {
+            self.hand(to, header, || Load::Rows(batch.clone())).await;
+            return Ok(());
+        }
+        let batch = encoder.borrow().prepare(batch)?;
+        let room = self.payload_max(to);
+        let mut rows = Encoder::rows_fitting(&batch, room);
+        let mut done = 0;
+        while done < batch.num_rows() {
+            let take = rows.min(batch.num_rows() - done);
+            let encoded = encoder.borrow_mut().encode(&batch.slice(done, take))?;
+            if encoded.len() > room && take > 1 {
+                rows = take / 2;
+                continue;
+            }
+            self.send_encoded(to, header, &encoded).await;
+            self.metrics.count_sent(header.tag, take, encoded.len());
+            done += take;
+        }
+        Ok(())
+    }
+
+    /// Says goodbye to all. A link has done its work when [`Net::recv`] gives `None`: before, one
+    /// side might still wait for what the other has only posted.
+    pub(crate) async fn bye(&self) {
+        for (worker, _) in self.each() {
+            self.send(worker, Class::Control, Kind::Bye.header()).await;
+        }
+    }
+
+    /// Whether everything that was sent has left.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.each().all(|(_, peer)| peer.gone.get() || peer.path.is_drained())
+    }
+
+    async fn send_encoded(&self, to: u32, header: Header, encoded: &Encoded) {
+        if encoded.len() <= self.payload_max(to) {
+            return self.post(to, Class::Data, header, &Content::Encoded(encoded)).await;
+        }
+        self.send_payload(to, header, &encoded.payload()).await;
+    }
+
+    /// Sends a payload, in parts if it does not fit one slot; or hands it over.
+    pub(crate) async fn send_payload(&self, to: u32, mut header: Header, payload: &Bytes) {
+        if self.is_beside(to) {
+            return self.hand(to, header, || Load::Own(payload.clone())).await;
+        }
+        let flags = header.flags;
+        let parts = payload.chunks(self.payload_max(to));
+        let last = parts.len() - 1;
+        for (i, part) in parts.enumerate() {
+            header.flags = if i < last { flags | MORE } else { flags };
+            self.post(to, Class::Data, header, &Content::Parts(&[part])).await;
+        }
+    }
+
+    /// Sends a frame, waiting for credit.
+    async fn post(&self, to: u32, class: Class, header: Header, content: &Content<'_>) {
+        let peer = self.peer(to);
+        self.insist(peer, header.tag, || self.try_post(peer, class, header, content)).await;
+    }
+
+    /// Hands something to a worker of this process, waiting for room.
+    async fn hand(&self, to: u32, header: Header, load: impl Fn() -> Load) {
+        let peer = self.peer(to);
+        self.insist(peer, header.tag, || self.try_give(peer, Class::Data, header, &load)).await;
+    }
+
+    /// Tries until it succeeds, whenever something has moved.
+    async fn insist(&self, peer: &Peer, tag: u32, attempt: impl Fn() -> bool) {
+        if !attempt() {
+            self.wait_for_credit(tag, &peer.moved, || attempt().then_some(())).await;
+        }
+    }
+
+    fn try_post(&self, peer: &Peer, class: Class, header: Header, content: &Content<'_>) -> bool {
+        let Path::Link(joint) = &peer.path else {
+            return self.try_give(peer, class, header, || Load::Own(content.payload()));
+        };
+        if peer.gone.get() {
+            return true;
+        }
+        let Some(link) = &mut *joint.link.borrow_mut() else { return false };
+        let Some(mut slot) = link.reserve(class) else { return false };
+        let len = content.write_to(slot.payload_mut());
+        slot.publish(header, len);
+        Metrics::add(&self.metrics.frames_out, 1);
+        Metrics::add(&self.metrics.bytes_out, len as u64);
+        true
+    }
+
+    fn try_give(
+        &self,
+        peer: &Peer,
+        class: Class,
+        header: Header,
+        load: impl FnOnce() -> Load,
+    ) -> bool {
+        let Path::Queue(end) = &peer.path else {
+            unreachable!("rows are handed over within a process")
+        };
+        if peer.gone.get() {
+            return true;
+        }
+        if !end.has_room(class) {
+            return false;
+        }
+        let load = load();
+        let rows = if let Load::Rows(batch) = &load { batch.num_rows() } else { 0 };
+        Metrics::add(&self.metrics.rows_handed, rows as u64);
+        if let Some(operator) = self.metrics.operators().get(header.tag as usize) {
+            Metrics::add(&operator.rows_handed, rows as u64);
+        }
+        Metrics::add(&self.metrics.bytes_handed, end.give(header, load));
+        self.handed.set(true);
+        true
+    }
+
+    /// Whether a worker is another one of this process.
+    fn is_beside(&self, worker: u32) -> bool {
+        matches!(self.peer(worker).path, Path::Queue(_))
+    }
+
+    /// Bytes of a frame's payload at most.
+    pub(crate) fn payload_max(&self, to: u32) -> usize {
+        self.peer(to).path.payload_max()
+    }
+
+    /// Bytes of a frame's payload at most, whichever worker it is for.
+    pub(crate) fn payload_room(&self) -> usize {
+        self.peers().map(|to| self.payload_max(to)).min().unwrap_or(usize::MAX)
+    }
+
+    fn peer(&self, worker: u32) -> &Peer {
+        self.peers[worker as usize].as_ref().expect("a worker is not joined with itself")
+    }
+
+    fn each(&self) -> impl Iterator<Item = (u32, &Peer)> {
+        self.peers.iter().enumerate().filter_map(|(i, peer)| Some((i as u32, peer.as_ref()?)))
+    }
+}
+
+impl Peer {
+    /// Whether both sides need nothing more of each other, and know it.
+    fn parted(&self) -> bool {
+        self.heard_bye.get() && (self.bye_heard.get() || self.gone.get())
+    }
+
+    /// The path has ended, and nothing more is needed of it.
+    fn leave(&self) {
+        self.gone.set(true);
+        self.moved.notify();
+    }
+
+    /// Collects the parts of a payload; gives it when it is whole.
+    fn reassemble(&self, header: &Header, load: Load) -> Result<Option<Load>, String> {
+        let key = (header.kind, header.tag);
+        let mut partial = self.partial.borrow_mut();
+        if header.flags & MORE == 0 && !partial.contains_key(&key) {
+            return Ok(Some(load));
+        }
+        let (whole, payload) = (partial.entry(key).or_default(), load.bytes());
+        if whole.len() + payload.len() > REASSEMBLED_BYTES_MAX {
+            return Err(format!("a payload exceeds {REASSEMBLED_BYTES_MAX} bytes"));
+        }
+        whole.extend_from_slice(&payload);
+        if header.flags & MORE != 0 {
+            return Ok(None);
+        }
+        // A fresh allocation is not aligned for Arrow by itself; the decoder copies what is not.
+        Ok(partial.remove(&key).map(|whole| Load::Own(Bytes::from(whole))))
+    }
+}
+
+impl Content<'_> {
+    /// Writes it to the beginning of `out`, which is large enough; gives its length.
+    fn write_to(&self, out: &mut [u8]) -> usize {
+        match self {
+            Content::Parts(parts) => {
+                let mut end = 0;
+                for part in *parts {
+                    out[end..end + part.len()].copy_from_slice(part);
+                    end += part.len();
+                }
+                end
+            }
+            Content::Encoded(encoded) => {
+                encoded.write_to(out);
+                encoded.len()
+            }
+        }
+    }
+
+    /// The same in memory of its own.
+    fn payload(&self) -> Bytes {
+        match self {
+            Content::Parts([]) => Bytes::new(),
+            Content::Parts(parts) => parts.concat().into(),
+            Content::Encoded(encoded) => encoded.payload(),
+        }
+    }
+}

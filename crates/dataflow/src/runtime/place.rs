@@ -1,0 +1,55 @@
+//! Where an operator runs: its worker, and what the operators of a worker share.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fabric::Clock;
+use state::Disk;
+
+use crate::job::Settings;
+use crate::runtime::ledger::Ledger;
+use crate::runtime::process::Process;
+
+/// Where an operator runs.
+pub(crate) struct Place {
+    pub(crate) worker: u32,
+    pub(crate) workers: u32,
+    pub(crate) process: Arc<Process>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) settings: Settings,
+    pub(crate) ledger: Rc<Ledger>,
+    pub(crate) disk: Option<Arc<dyn Disk>>,
+    pub(crate) signals: Arc<Signals>,
+}
+
+/// How others end a worker's run.
+#[derive(Debug, Default)]
+pub struct Signals {
+    stop: AtomicBool,
+    abort: AtomicBool,
+}
+
+impl Signals {
+    /// Ends the input: what was read is finished, windows that are still open are dropped, and so
+    /// are complete ones where a grouping has more than a million rows of them; sinks are
+    /// published.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+
+    /// Ends at once: nothing is published.
+    pub fn abort(&self) {
+        self.abort.store(true, Ordering::Release);
+    }
+
+    /// Whether [`Signals::stop`] was called.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Whether [`Signals::abort`] was called.
+    pub fn is_aborted(&self) -> bool {
+        self.abort.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,104 @@
+//! The workers of one process, and what they share: the queues by which they hand each other rows
+//! (Q7), and tables that each of them looks up (W1).
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use channel::RingConfig;
+
+use crate::error::DataflowError;
+use crate::pairing::Hashed;
+use crate::runtime::handover::{End, Queue, Sleeper};
+
+/// The process of a worker. Workers `rank · n .. (rank + 1) · n` are those of process `rank`.
+#[derive(Debug)]
+pub struct Process {
+    rank: u32,
+    workers: u32,
+    /// By giver and taker.
+    queues: Vec<Arc<Queue>>,
+    /// By worker.
+    sleepers: Vec<Arc<Sleeper>>,
+    /// By operator the table that its workers share, when it was made.
+    tables: Mutex<BTreeMap<u32, Slot>>,
+}
+
+/// Where a table comes.
+type Slot = Arc<Mutex<Option<Arc<Hashed>>>>;
+
+impl Process {
+    /// Process number `rank` of a job in which each process has so many workers; shared by them for
+    /// one run.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn new(rank: u32, workers: u32) -> std::io::Result<Arc<Self>> {
+        let queues = (0..workers * workers).map(|_| Arc::default()).collect();
+        let sleepers = (0..workers).map(|_| Ok(Arc::new(Sleeper::new()?)));
+        let sleepers = sleepers.collect::<std::io::Result<_>>()?;
+        Ok(Arc::new(Self { rank, workers, queues, sleepers, tables: Mutex::default() }))
+    }
+
+    /// Its number.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// Its workers.
+    pub fn workers(&self) -> Range<u32> {
+        self.rank * self.workers..(self.rank + 1) * self.workers
+    }
+
+    /// The process of any worker.
+    pub fn rank_of(&self, worker: u32) -> u32 {
+        worker / self.workers
+    }
+
+    /// The worker that takes for a process what `source` gives out, so that the work is spread.
+    pub fn agent(&self, rank: u32, source: u32) -> u32 {
+        rank * self.workers + source % self.workers
+    }
+
+    /// The end of `worker` of what joins it with `other`, both of this process, in place of rings
+    /// of these dimensions.
+    pub(crate) fn end(&self, worker: u32, other: u32, ring: RingConfig) -> End {
+        let (out, into) = (self.queue(worker, other), self.queue(other, worker));
+        End::new(out, into, self.sleeper(other), ring)
+    }
+
+    /// The sleep of a worker of this process.
+    pub(crate) fn sleeper(&self, worker: u32) -> Arc<Sleeper> {
+        self.sleepers[(worker - self.workers().start) as usize].clone()
+    }
+
+    /// The table of an operator, which the first worker that asks for it makes; the others wait
+    /// for it meanwhile.
+    ///
+    /// # Errors
+    /// When it cannot be made. Then the next one tries.
+    pub(crate) fn table(
+        &self,
+        operator: u32,
+        make: impl FnOnce() -> Result<Hashed, DataflowError>,
+    ) -> Result<Arc<Hashed>, DataflowError> {
+        let slot = lock(&self.tables).entry(operator).or_default().clone();
+        let mut slot = lock(&slot);
+        if let Some(table) = &*slot {
+            return Ok(table.clone());
+        }
+        let table = Arc::new(make()?);
+        *slot = Some(table.clone());
+        Ok(table)
+    }
+
+    fn queue(&self, from: u32, to: u32) -> Arc<Queue> {
+        let first = self.workers().start;
+        let at = (from - first) * self.workers + (to - first);
+        self.queues[at as usize].clone()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,503 @@
+//! Reads the flows of a source on one worker and keeps their watermarks.
+//!
+//! A flow's watermark is the greatest event time seen in it, less the delay. The worker's watermark
+//! is the least over the flows that can still hold a row back: those that are open and not idle,
+//! and those that wait to be opened. It never goes back.
+//!
+//! **Late rows.** A row is late when *its own flow's* watermark had passed the end of its window
+//! before the row came, or when the worker had announced a watermark beyond that end (only possible
+//! after the flow was idle). So what is late does not depend on how many workers there are, how
+//! flows are spread, or how workers meet: every run of the same input gives the same rows. The
+//! reader attaches the watermark to each row of a batch in which some row lags behind it; a batch
+//! without such a row cannot hold a late one and carries nothing.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use arrow::array::{Array, BooleanArray, Int64Array};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::{DataType, TimeUnit};
+use arrow::record_batch::RecordBatch;
+
+use state::{Times, vector};
+
+use crate::connector::bad::BadRow;
+use crate::connector::origins::{Origins, Reading};
+use crate::connector::source::{Flow, FlowContext, FlowInfo, Next};
+use crate::error::{ConnectorError, DataflowError};
+use crate::job::{Input, OnBad, TimeColumn};
+use crate::rows::time::{ticks, to_millis};
+use crate::rows::{Ahead, Rows};
+use crate::runtime::metrics::Metrics;
+
+/// Rows between two looks at the running maximum where no row lags.
+const BLOCK: usize = 64;
+
+/// What a reader has to give.
+pub(crate) enum Read {
+    /// Rows of the open flow of this number, for [`Reader::take`].
+    Batch(usize, RecordBatch),
+    /// Nothing before this time.
+    Wait(u64),
+    /// All flows have ended.
+    End,
+}
+
+/// The flows of one worker.
+pub(crate) struct Reader {
+    input: Input,
+    context: FlowContext,
+    rows_max: usize,
+    infos: Vec<FlowInfo>,
+    pending: VecDeque<usize>,
+    open: Vec<OpenFlow>,
+    turn: usize,
+    announced: i64,
+    metrics: Arc<Metrics>,
+    widths: Widths,
+    reading: Rc<Reading>,
+}
+
+struct OpenFlow {
+    index: usize,
+    flow: Box<dyn Flow>,
+    greatest: i64,
+    /// When the flow last had rows, or some that were to come.
+    last_row_ns: u64,
+    /// When the flow last said that it has nothing, since its last row.
+    silent_ns: Option<u64>,
+    rows: u64,
+}
+
+impl Reader {
+    /// The share of number `share`, of so many, of the flows; of none if it has no number. Opens
+    /// all of them if the source is unbounded, else one after another.
+    ///
+    /// # Errors
+    /// When the input is missing or cannot be read.
+    pub(crate) fn new(
+        input: &Input,
+        (share, shares): (Option<u32>, u32),
+        rows_max: usize,
+        context: FlowContext,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, DataflowError> {
+        let infos = input.source.flows(shares, input.watermark.map(|w| w.column))?;
+        let is_own = |flow: &usize| share.is_some_and(|s| *flow as u64 % shares as u64 == s as u64);
+        let pending = (0..infos.len()).filter(is_own);
+        let mut reader = Self {
+            input: input.clone(),
+            context,
+            rows_max,
+            pending: pending.collect(),
+            infos,
+            open: Vec::new(),
+            turn: 0,
+            announced: i64::MIN,
+            metrics,
+            widths: Widths::new(&input.source.schema()),
+            reading: Rc::default(),
+        };
+        let at_once = if input.source.bounded() { 1 } else { usize::MAX };
+        while reader.open.len() < at_once && reader.open_next()? {}
+        Ok(reader)
+    }
+
+    /// The next rows of some flow; flows take turns. A worker that was idle catches up before it
+    /// [takes](Self::take) them.
+    ///
+    /// # Errors
+    /// When the input cannot be read any further.
+    pub(crate) fn next(&mut self) -> Result<Read, DataflowError> {
+        let mut until: Option<u64> = None;
+        let mut asked = 0;
+        while asked < self.open.len() {
+            let at = self.turn % self.open.len();
+            self.on_the_way(at, 0);
+            match self.open[at].flow.next(self.rows_max)? {
+                Next::Batch(batch) => {
+                    self.turn = at + 1;
+                    return Ok(Read::Batch(at, batch));
+                }
+                Next::Wait { until_ns } => {
+                    let (now, flow) = (self.context.clock.now_ns(), &mut self.open[at]);
+                    match flow.flow.owes() {
+                        true => (flow.last_row_ns, flow.silent_ns) = (now, None),
+                        false => flow.silent_ns = Some(now),
+                    }
+                    until = Some(until.map_or(until_ns, |u| u.min(until_ns)));
+                    self.turn = at + 1;
+                    asked += 1;
+                }
+                Next::End => {
+                    self.end(at)?;
+                    asked = 0;
+                }
+            }
+        }
+        if self.open.is_empty() {
+            return Ok(Read::End);
+        }
+        let now = self.context.clock.now_ns();
+        let idle_at = self.next_idle_ns(now);
+        let until = until.unwrap_or(now);
+        Ok(Read::Wait(idle_at.map_or(until, |idle| idle.min(until))))
+    }
+
+    /// The worker's watermark: no row that is read from now on counts if it belongs before it.
+    /// `i64::MAX` when all flows have ended.
+    pub(crate) fn watermark(&mut self) -> i64 {
+        if self.input.watermark.is_none() {
+            let ended = self.open.is_empty() && self.pending.is_empty();
+            return if ended { i64::MAX } else { i64::MIN };
+        }
+        self.announced = self.reachable(None);
+        let millis = to_millis(self.announced, self.time_unit());
+        self.metrics.watermark_ms.store(millis, Ordering::Relaxed);
+        self.announced
+    }
+
+    /// How many rows of a batch of an open flow, if they are in order, come before the first that
+    /// brings a watermark that is `awaited`; `None` if there is no such row or it is the first.
+    pub(crate) fn rows_before(
+        &self,
+        at: usize,
+        batch: &RecordBatch,
+        awaited: impl Fn(i64) -> bool,
+    ) -> Option<usize> {
+        let times = self.times(batch)?;
+        let last = *times.last()?;
+        if !awaited(self.reachable(Some((at, last)))) {
+            return None;
+        }
+        let rows = times.partition_point(|&time| !awaited(self.reachable(Some((at, time)))));
+        (0 < rows && rows < times.len()).then_some(rows)
+    }
+
+    /// The watermark in front of a batch of an open flow, if it is `awaited` and the rows are in
+    /// order: what ends with them need not wait until they are where they belong.
+    pub(crate) fn watermark_before(
+        &mut self,
+        at: usize,
+        batch: &RecordBatch,
+        awaited: impl Fn(i64) -> bool,
+    ) -> Option<i64> {
+        let spec = self.input.watermark?;
+        let times = self.times(batch)?;
+        let (first, reached) = (*times.first()?, self.reached(at));
+        if !awaited(self.reachable(Some((at, first)))) {
+            return None;
+        }
+        in_order(times, reached, spec.delay)?;
+        self.open[at].greatest = reached.max(first);
+        Some(self.watermark())
+    }
+
+    /// The event times of a batch, if all are there.
+    fn times<'a>(&self, batch: &'a RecordBatch) -> Option<&'a [i64]> {
+        let column = batch.column(self.input.watermark?.column);
+        ticks(column).filter(|_| column.null_count() == 0).map(|times| &times[..])
+    }
+
+    /// The watermark by what was read; of an open flow also by a row of this time.
+    fn reachable(&self, row: Option<(usize, i64)>) -> i64 {
+        let Some(spec) = self.input.watermark else { return self.announced };
+        let flows = self.open.iter().enumerate();
+        let active = flows.filter(|(_, flow)| !is_idle(flow, spec.idle_timeout_ns));
+        let greatest = active.map(|(at, flow)| match row {
+            Some((of, time)) if of == at => flow.greatest.max(time),
+            _ => flow.greatest,
+        });
+        let read = greatest.map(|greatest| greatest.saturating_sub(spec.delay));
+        let unread = self.pending.iter().map(|&i| {
+            self.infos[i].event_time_min.map_or(i64::MIN, |min| min.saturating_sub(spec.delay))
+        });
+        let ended = self.open.is_empty() && self.pending.is_empty();
+        match read.chain(unread).min() {
+            Some(least) => self.announced.max(least),
+            None if ended => i64::MAX,
+            None => self.announced,
+        }
+    }
+
+    /// Says that `rows` rows of an open flow, those that it takes next, are on their way.
+    pub(crate) fn on_the_way(&self, at: usize, rows: usize) {
+        let flow = &self.open[at];
+        self.reading.at(flow.index, flow.rows, rows as u64);
+    }
+
+    /// Says that no rows are on their way.
+    pub(crate) fn at_rest(&self) {
+        self.reading.idle();
+    }
+
+    /// Which rows are on their way.
+    pub(crate) fn reading(&self) -> Rc<Reading> {
+        Rc::clone(&self.reading)
+    }
+
+    /// The greatest event time that was read of an open flow, in milliseconds.
+    pub(crate) fn reached_ms(&self, at: usize) -> i64 {
+        to_millis(self.open[at].greatest, self.time_unit())
+    }
+
+    /// True when the worker has flows, but none that can hold a watermark back.
+    pub(crate) fn is_idle(&self) -> bool {
+        let timeout = self.input.watermark.and_then(|w| w.idle_timeout_ns);
+        self.pending.is_empty()
+            && !self.open.is_empty()
+            && self.open.iter().all(|flow| is_idle(flow, timeout))
+    }
+
+    /// Raises the announced watermark to what the job had reached while this worker was idle.
+    pub(crate) fn catch_up(&mut self, watermark: i64) {
+        self.announced = self.announced.max(watermark);
+    }
+
+    fn time_unit(&self) -> TimeUnit {
+        let column = self.input.watermark.map(|w| w.column);
+        match column.map(|c| self.input.source.schema().field(c).data_type().clone()) {
+            Some(DataType::Timestamp(unit, _)) => unit,
+            _ => TimeUnit::Millisecond,
+        }
+    }
+
+    fn open_next(&mut self) -> Result<bool, DataflowError> {
+        let Some(index) = self.pending.pop_front() else { return Ok(false) };
+        let origins = Arc::<Origins>::default();
+        let context = FlowContext { origins: Arc::clone(&origins), ..self.context.clone() };
+        self.reading.open(index, &self.infos[index].name, &origins);
+        self.reading.at(index, 0, 0);
+        let flow = self.input.source.open(index, &context)?;
+        self.reading.idle();
+        let last_row_ns = self.context.clock.now_ns();
+        let (greatest, silent_ns, rows) = (i64::MIN, None, 0);
+        self.open.push(OpenFlow { index, flow, greatest, last_row_ns, silent_ns, rows });
+        Ok(true)
+    }
+
+    fn end(&mut self, at: usize) -> Result<(), DataflowError> {
+        self.open.remove(at);
+        Metrics::add(&self.metrics.flows_done, 1);
+        if self.input.source.bounded() {
+            self.open_next()?;
+        }
+        Ok(())
+    }
+
+    /// A batch of an open flow, if its rows may be in order.
+    pub(crate) fn ahead<'a>(&self, at: usize, batch: &'a RecordBatch) -> Option<Ahead<'a>> {
+        let Some(spec) = self.input.watermark else {
+            return self.untimed(batch).is_none().then_some(Ahead { batch, times: None });
+        };
+        let each = self.times(batch)?;
+        let (&first, &last) = (each.first()?, each.last()?);
+        let in_order = self.reached(at).saturating_sub(spec.delay) <= first && first <= last;
+        in_order.then_some(Ahead { batch, times: Some(Times { each, last }) })
+    }
+
+    /// The first `rows` of a batch went [ahead](Self::ahead): counts them and moves their flow's
+    /// watermark. Gives the others.
+    pub(crate) fn passed(
+        &mut self,
+        at: usize,
+        batch: RecordBatch,
+        rows: usize,
+    ) -> Option<RecordBatch> {
+        let Some(last) = rows.checked_sub(1) else { return Some(batch) };
+        let times = self.input.watermark.and_then(|spec| ticks(batch.column(spec.column)));
+        if let Some(times) = times {
+            self.open[at].greatest = self.reached(at).max(times[last]);
+        }
+        if rows == batch.num_rows() {
+            self.count(at, &batch);
+            return None;
+        }
+        self.count(at, &batch.slice(0, rows));
+        Some(batch.slice(rows, batch.num_rows() - rows))
+    }
+
+    /// The greatest event time that counts as read of an open flow.
+    fn reached(&self, at: usize) -> i64 {
+        let delay = self.input.watermark.map_or(0, |spec| spec.delay);
+        // After an idle time the worker may have announced more than the flow itself has reached.
+        self.open[at].greatest.max(self.announced.saturating_add(delay))
+    }
+
+    fn count(&mut self, at: usize, batch: &RecordBatch) {
+        let flow = &mut self.open[at];
+        (flow.last_row_ns, flow.silent_ns) = (self.context.clock.now_ns(), None);
+        flow.rows += batch.num_rows() as u64;
+        Metrics::add(&self.metrics.rows_in, batch.num_rows() as u64);
+        Metrics::add(&self.metrics.bytes_in, self.widths.bytes(batch));
+    }
+
+    /// Counts a batch and moves its flow's watermark; `None` if no row is left.
+    ///
+    /// # Errors
+    /// When the time column is no time.
+    pub(crate) fn take(
+        &mut self,
+        at: usize,
+        batch: RecordBatch,
+    ) -> Result<Option<Rows>, DataflowError> {
+        self.count(at, &batch);
+        let batch = match self.untimed(&batch) {
+            None => batch,
+            Some(time) => self.refuse_nulls(at, batch, time)?,
+        };
+        if batch.num_rows() == 0 {
+            return Ok(None);
+        }
+        let Some(spec) = self.input.watermark else {
+            return Ok(Some(Rows::on_time(batch)));
+        };
+        let Some(times) = ticks(batch.column(spec.column)) else {
+            let message = "the time column is not a timestamp";
+            return Err(DataflowError::Expression(message.into()));
+        };
+        let reached = self.reached(at);
+        let flow = &mut self.open[at];
+        if let Some((first, last)) = in_order(times, reached, spec.delay) {
+            flow.greatest = reached.max(last);
+            return Ok(Some(Rows { batch, met: None, span: Some((first, last)) }));
+        }
+        let (greatest, met) = watermarks_met(times, reached, spec.delay);
+        flow.greatest = greatest;
+        Ok(Some(Rows { batch, met, span: None }))
+    }
+
+    /// The event time of a batch, if some of its rows have none.
+    fn untimed(&self, batch: &RecordBatch) -> Option<TimeColumn> {
+        self.input.time.filter(|time| batch.column(time.column).null_count() > 0)
+    }
+
+    /// Rows without an event time belong to no window: they are bad, not silently gone, and so they
+    /// are where no window asks for them.
+    fn refuse_nulls(
+        &self,
+        at: usize,
+        batch: RecordBatch,
+        time: TimeColumn,
+    ) -> Result<RecordBatch, DataflowError> {
+        let times = batch.column(time.column);
+        let flow = &self.open[at];
+        let first = flow.rows - batch.num_rows() as u64;
+        for row in (0..batch.num_rows()).filter(|&row| times.is_null(row)) {
+            let name = batch.schema_ref().field(time.column).name().clone();
+            let reason = format!("event time '{name}' is NULL");
+            let place = self.reading.place_of(flow.index, first + row as u64).unwrap_or_default();
+            let table = self.input.table.clone();
+            match time.on_bad {
+                OnBad::Show => {
+                    self.context.bad.add(BadRow { table, place, reason, text: String::new() });
+                }
+                OnBad::Count => self.context.bad.count_more(1),
+                OnBad::Fail => {
+                    let hint = "with 'on_bad' = 'skip' such rows are counted and passed over";
+                    let hint = Some(hint.into());
+                    return Err(ConnectorError::Io { place, message: reason, hint }.into());
+                }
+            }
+        }
+        let keep: BooleanArray =
+            (0..batch.num_rows()).map(|row| Some(times.is_valid(row))).collect();
+        Ok(filter_record_batch(&batch, &keep)?)
+    }
+
+    fn next_idle_ns(&self, now: u64) -> Option<u64> {
+        let timeout = self.input.watermark?.idle_timeout_ns?;
+        let ends = self.open.iter().map(|flow| flow.last_row_ns.saturating_add(timeout));
+        ends.filter(|&at| at > now).min()
+    }
+}
+
+/// Whether a flow was asked when the time was over, and had nothing. One that a busy worker has not
+/// asked for long is not idle.
+fn is_idle(flow: &OpenFlow, timeout: Option<u64>) -> bool {
+    let Some((timeout, silent)) = timeout.zip(flow.silent_ns) else { return false };
+    silent >= flow.last_row_ns.saturating_add(timeout)
+}
+
+/// The first and the last time, if no row lags behind its own watermark because each is at or after
+/// the one in front of it: most batches of most sources.
+fn in_order(times: &[i64], reached: i64, delay: i64) -> Option<(i64, i64)> {
+    let (&first, &last) = (times.first()?, times.last()?);
+    (first >= reached.saturating_sub(delay) && vector::ascends(times)).then_some((first, last))
+}
+
+/// The greatest time after `times`, given the greatest before them; and for each row the watermark
+/// that it met, if some row lies before its own.
+fn watermarks_met(times: &[i64], reached: i64, delay: i64) -> (i64, Option<Int64Array>) {
+    let mut greatest = reached;
+    let mut lagging = false;
+    for block in times.chunks(BLOCK) {
+        let (least, most) = extremes(block);
+        let after = greatest.max(most);
+        if least < after.saturating_sub(delay) {
+            lagging |= lags(block, greatest, delay);
+        }
+        greatest = after;
+    }
+    if !lagging {
+        return (greatest, None);
+    }
+    let mut running = reached;
+    let met = times.iter().map(|&time| {
+        let watermark = running.saturating_sub(delay);
+        running = running.max(time);
+        watermark
+    });
+    (greatest, Some(Int64Array::from_iter_values(met)))
+}
+
+fn extremes(times: &[i64]) -> (i64, i64) {
+    times.iter().fold((i64::MAX, i64::MIN), |(least, most), &t| (least.min(t), most.max(t)))
+}
+
+fn lags(times: &[i64], mut greatest: i64, delay: i64) -> bool {
+    times.iter().any(|&time| {
+        let lags = time < greatest.saturating_sub(delay);
+        greatest = greatest.max(time);
+        lags
+    })
+}
+
+/// Bytes of a batch's rows, without looking at fixed-width columns.
+struct Widths {
+    fixed: u64,
+    variable: Vec<usize>,
+}
+
+impl Widths {
+    fn new(schema: &arrow::datatypes::Schema) -> Self {
+        let mut widths = Self { fixed: 0, variable: Vec::new() };
+        for (i, field) in schema.fields().iter().enumerate() {
+            match field.data_type() {
+                DataType::Dictionary(key, _) => {
+                    widths.fixed += key.primitive_width().unwrap_or(4) as u64;
+                }
+                DataType::Boolean => widths.fixed += 1,
+                other => match other.primitive_width() {
+                    Some(width) => widths.fixed += width as u64,
+                    None => widths.variable.push(i),
+                },
+            }
+        }
+        widths
+    }
+
+    fn bytes(&self, batch: &RecordBatch) -> u64 {
+        let variable: usize = self
+            .variable
+            .iter()
+            .map(|&i| batch.column(i).to_data().get_slice_memory_size().unwrap_or(0))
+            .sum();
+        self.fixed * batch.num_rows() as u64 + variable as u64
+    }
+}
+
+#[cfg(test)]
+mod tests;

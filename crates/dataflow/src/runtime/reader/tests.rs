@@ -1,0 +1,323 @@
+use std::cell::Cell;
+use std::sync::Mutex;
+
+use arrow::array::TimestampMillisecondArray;
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use fabric::Clock;
+
+use super::*;
+use crate::connector::bad::BadRows;
+use crate::connector::source::Source;
+use crate::error::ConnectorError;
+use crate::job::{OnBad, TimeColumn, Watermark};
+
+/// A clock that a test sets.
+#[derive(Default)]
+struct Hand(Mutex<u64>);
+
+impl Clock for Hand {
+    fn now_ns(&self) -> u64 {
+        *self.0.lock().unwrap()
+    }
+}
+
+/// The event times of each batch.
+type Batches = Vec<Vec<Option<i64>>>;
+
+/// Flows that give scripted answers and then end (bounded) or wait.
+struct Script {
+    bounded: bool,
+    flows: Vec<(Option<i64>, Batches)>,
+}
+
+struct ScriptFlow {
+    schema: SchemaRef,
+    bounded: bool,
+    batches: VecDeque<Vec<Option<i64>>>,
+}
+
+fn schema() -> SchemaRef {
+    let time = DataType::Timestamp(TimeUnit::Millisecond, None);
+    Arc::new(Schema::new(vec![Field::new("ts", time, true)]))
+}
+
+impl Source for Script {
+    fn schema(&self) -> SchemaRef {
+        schema()
+    }
+
+    fn bounded(&self) -> bool {
+        self.bounded
+    }
+
+    fn flows(&self, _: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
+        let info = |(i, (min, _)): (usize, &(Option<i64>, _))| FlowInfo {
+            name: format!("flow {i}"),
+            event_time_min: *min,
+            ..FlowInfo::default()
+        };
+        Ok(self.flows.iter().enumerate().map(info).collect())
+    }
+
+    fn open(&self, flow: usize, _: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+        let batches = self.flows[flow].1.clone().into();
+        Ok(Box::new(ScriptFlow { schema: schema(), bounded: self.bounded, batches }))
+    }
+}
+
+impl Flow for ScriptFlow {
+    fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
+        match self.batches.pop_front() {
+            Some(times) => {
+                let times = Arc::new(TimestampMillisecondArray::from(times));
+                Ok(Next::Batch(RecordBatch::try_new(self.schema.clone(), vec![times]).unwrap()))
+            }
+            None if self.bounded => Ok(Next::End),
+            None => Ok(Next::Wait { until_ns: 1_000_000 }),
+        }
+    }
+
+    fn owes(&self) -> bool {
+        OWES.get()
+    }
+}
+
+thread_local! {
+    /// Whether flows of this test know that rows are to come.
+    static OWES: Cell<bool> = const { Cell::new(false) };
+}
+
+struct Bench {
+    reader: Reader,
+    clock: Arc<Hand>,
+    bad: Arc<BadRows>,
+}
+
+fn bench(script: Script, delay: i64, idle_timeout_ns: Option<u64>) -> Bench {
+    let (clock, bad) = (Arc::new(Hand::default()), Arc::new(BadRows::default()));
+    let context = FlowContext { clock: clock.clone(), bad: bad.clone(), origins: Arc::default() };
+    let time = Some(TimeColumn { column: 0, on_bad: OnBad::Show });
+    let watermark = Some(Watermark { column: 0, delay, idle_timeout_ns });
+    let input = Input { table: "t".into(), source: Arc::new(script), time, watermark };
+    let metrics = Arc::new(Metrics::default());
+    Bench { reader: Reader::new(&input, (Some(0), 1), 100, context, metrics).unwrap(), clock, bad }
+}
+
+fn rows(reader: &mut Reader) -> Rows {
+    loop {
+        match reader.next().unwrap() {
+            Read::Batch(flow, batch) => {
+                if let Some(rows) = reader.take(flow, batch).unwrap() {
+                    return rows;
+                }
+            }
+            Read::Wait(at) => panic!("waits until {at}"),
+            Read::End => panic!("has ended"),
+        }
+    }
+}
+
+fn some(times: &[i64]) -> Vec<Option<i64>> {
+    times.iter().copied().map(Some).collect()
+}
+
+#[test]
+fn a_flow_in_order_carries_no_watermarks() {
+    let flows = vec![(None, vec![some(&[1, 2, 3]), some(&[3, 4])])];
+    let mut bench = bench(Script { bounded: true, flows }, 0, None);
+    assert_eq!(bench.reader.watermark(), i64::MIN);
+    assert!(rows(&mut bench.reader).met.is_none());
+    assert_eq!(bench.reader.watermark(), 3);
+    assert!(rows(&mut bench.reader).met.is_none());
+    assert!(matches!(bench.reader.next().unwrap(), Read::End));
+    assert_eq!(bench.reader.watermark(), i64::MAX);
+}
+
+#[test]
+fn in_front_of_rows_the_watermark_is_that_of_the_first() {
+    let flows = vec![
+        (None, vec![some(&[10, 20]), some(&[30, 40]), some(&[50, 60]), some(&[80, 70])]),
+        (None, vec![some(&[95])]),
+    ];
+    let mut bench = bench(Script { bounded: false, flows }, 5, None);
+    let reader = &mut bench.reader;
+    let mut before = |awaited: i64| {
+        let Read::Batch(flow, batch) = reader.next().unwrap() else { panic!("there are rows") };
+        let told = reader.watermark_before(flow, &batch, |watermark| watermark >= awaited);
+        reader.take(flow, batch).unwrap();
+        (told, reader.watermark())
+    };
+    assert_eq!(before(0), (None, i64::MIN), "another flow has said nothing");
+    assert_eq!(before(15), (Some(15), 15), "the other has said 90");
+    assert_eq!(before(25), (Some(25), 35));
+    assert_eq!(before(46), (None, 55), "45 is not awaited");
+    assert_eq!(before(60), (None, 75), "80 and 70 are not in order");
+}
+
+#[test]
+fn a_batch_is_cut_where_its_watermark_is_awaited() {
+    let flows = vec![(None, vec![some(&[10, 20, 20, 30]), vec![Some(40), None]])];
+    let mut bench = bench(Script { bounded: true, flows }, 5, None);
+    let mut next = || match bench.reader.next().unwrap() {
+        Read::Batch(flow, batch) => (flow, batch),
+        _ => panic!("there are rows"),
+    };
+    let [(flow, batch), (_, nulls)] = [next(), next()];
+    let cut = |from: i64| bench.reader.rows_before(flow, &batch, |watermark| watermark >= from);
+    assert_eq!([5, 6, 15, 16, 25, 26].map(cut), [None, Some(1), Some(1), Some(3), Some(3), None]);
+    assert_eq!(bench.reader.rows_before(flow, &nulls, |_| true), None, "times are missing");
+}
+
+#[test]
+fn rows_that_lag_beyond_the_delay_carry_what_they_met() {
+    let flows = vec![(None, vec![some(&[100, 95, 110, 99, 100])])];
+    let mut bench = bench(Script { bounded: true, flows }, 10, None);
+    let met = rows(&mut bench.reader).met.expect("99 lags behind 110 - 10");
+    assert_eq!(met.values()[1..], [90, 90, 100, 100]);
+    assert!(met.value(0) < 100, "nothing was reached before the first row");
+}
+
+#[test]
+fn lagging_rows_are_found_in_any_block() {
+    for at in [1, 63, 64, 65, 200] {
+        let mut times: Vec<i64> = (0..300).collect();
+        times[at] = -50;
+        let (greatest, met) = watermarks_met(&times, i64::MIN, 5);
+        assert_eq!(greatest, 299);
+        assert_eq!(met.expect("one row lags").value(at), at as i64 - 1 - 5);
+        times[at] = (at as i64 - 5).max(0);
+        assert!(watermarks_met(&times, i64::MIN, 5).1.is_none());
+    }
+}
+
+#[test]
+fn a_batch_in_order_is_known_without_a_look_at_the_running_maximum() {
+    let mut batches: Vec<Vec<i64>> = vec![
+        vec![7],
+        vec![7, 7, 9],
+        vec![7, 9, 8],
+        vec![i64::MIN, i64::MIN, 0],
+        vec![i64::MAX, i64::MIN],
+        vec![i64::MAX - 1, i64::MIN + 1, i64::MAX - 1],
+        (0..200).collect(),
+    ];
+    batches.extend((0..200).map(|at| (0..200).map(|t| if t == at { 100 } else { t }).collect()));
+    for times in &batches {
+        for (reached, delay) in [(i64::MIN, 0), (8, 0), (8, 5), (150, 20), (i64::MAX, 0)] {
+            let Some((first, last)) = in_order(times, reached, delay) else { continue };
+            assert!(times.is_sorted(), "{times:?}");
+            assert_eq!((first, last), (times[0], times[times.len() - 1]));
+            let (greatest, met) = watermarks_met(times, reached, delay);
+            assert_eq!((greatest, met), (reached.max(last), None), "{times:?}");
+        }
+    }
+    assert_eq!(in_order(&batches[6], 0, 0), Some((0, 199)));
+    assert_eq!(in_order(&batches[6], 1, 0), None, "the first row lags");
+    assert_eq!(in_order(&[], 1, 0), None);
+}
+
+#[test]
+fn unread_flows_hold_the_watermark_back_as_far_as_they_must() {
+    let flows =
+        vec![(Some(0), vec![some(&[0, 50])]), (Some(40), vec![some(&[60])]), (None, vec![])];
+    let mut bench = bench(Script { bounded: true, flows: flows.clone() }, 0, None);
+    rows(&mut bench.reader);
+    assert_eq!(bench.reader.watermark(), i64::MIN, "nothing is known of the last flow");
+
+    let flows = flows[..2].to_vec();
+    let mut bench = self::bench(Script { bounded: true, flows }, 0, None);
+    rows(&mut bench.reader);
+    assert_eq!(bench.reader.watermark(), 40, "the second flow begins at 40");
+    rows(&mut bench.reader);
+    assert_eq!(bench.reader.watermark(), 60);
+}
+
+#[test]
+fn an_idle_flow_holds_nothing_back_and_its_rows_meet_what_was_announced() {
+    let flows = vec![(None, vec![some(&[10])]), (None, vec![some(&[500])])];
+    let mut bench = bench(Script { bounded: false, flows }, 0, Some(1_000));
+    rows(&mut bench.reader);
+    rows(&mut bench.reader);
+    assert_eq!(bench.reader.watermark(), 10);
+    assert!(matches!(bench.reader.next().unwrap(), Read::Wait(1_000)), "the flows fall idle then");
+    *bench.clock.0.lock().unwrap() = 1_000;
+    assert!(!bench.reader.is_idle(), "nobody has asked them");
+    assert_eq!(bench.reader.watermark(), 10);
+    assert!(matches!(bench.reader.next().unwrap(), Read::Wait(_)));
+    assert!(bench.reader.is_idle());
+    assert_eq!(bench.reader.watermark(), 10, "time does not pass when all are idle");
+    bench.reader.catch_up(400);
+    let batch = RecordBatch::try_new(
+        schema(),
+        vec![Arc::new(TimestampMillisecondArray::from(vec![20, 401]))],
+    );
+    let rows = bench.reader.take(0, batch.unwrap()).unwrap().unwrap();
+    assert_eq!(rows.met.expect("20 lies before what was announced").value(0), 400);
+    assert!(!bench.reader.is_idle());
+}
+
+#[test]
+fn a_flow_that_has_found_rows_is_not_idle_and_holds_the_watermark() {
+    let flows = vec![(None, vec![some(&[10])])];
+    let mut bench = bench(Script { bounded: false, flows }, 0, Some(1_000));
+    rows(&mut bench.reader);
+    let mut asked_at = |now: u64, owes: bool| {
+        *bench.clock.0.lock().unwrap() = now;
+        OWES.set(owes);
+        assert!(matches!(bench.reader.next().unwrap(), Read::Wait(_)));
+        bench.reader.is_idle()
+    };
+    assert!(!asked_at(999, false));
+    assert!(asked_at(1_000, false));
+    assert!(!asked_at(5_000, true), "rows were found");
+    assert!(!asked_at(5_999, false), "it is idle a while after it had some");
+    assert!(asked_at(6_000, false));
+}
+
+#[test]
+fn rows_without_event_time_are_bad() {
+    let flows = vec![(None, vec![vec![Some(1), None, Some(2)], vec![None]])];
+    let mut bench = bench(Script { bounded: true, flows }, 0, None);
+    assert_eq!(rows(&mut bench.reader).batch.num_rows(), 2);
+    let Read::Batch(flow, batch) = bench.reader.next().unwrap() else { panic!("a batch is left") };
+    assert!(bench.reader.take(flow, batch).unwrap().is_none(), "no row of it is");
+    assert!(matches!(bench.reader.next().unwrap(), Read::End));
+    assert_eq!(bench.bad.count(), 2);
+    let kept = bench.bad.kept();
+    assert_eq!((kept[0].place.as_str(), kept[1].place.as_str()), ("flow 0:2", "flow 0:4"));
+}
+
+#[test]
+fn rows_that_went_ahead_count_as_read_and_the_others_are_left() {
+    let flows = vec![(None, vec![some(&[1, 2, 9, 5, 3]), some(&[10, 12])])];
+    let mut bench = bench(Script { bounded: true, flows }, 1, None);
+    let Read::Batch(flow, batch) = bench.reader.next().unwrap() else { panic!("a batch is left") };
+    let times = bench.reader.ahead(flow, &batch).expect("by its ends it may be in order").times;
+    assert_eq!(times.and_then(|times| times.span()), Some((1, 3)));
+    let rest = bench.reader.passed(flow, batch, 2).expect("three rows are left");
+    assert_eq!(bench.reader.watermark(), 2 - 1);
+    let rows = bench.reader.take(flow, rest).unwrap().expect("nothing is bad");
+    assert_eq!(rows.met.expect("5 and 3 lag behind 9 - 1").values()[..], [1, 8, 8]);
+    let Read::Batch(flow, batch) = bench.reader.next().unwrap() else { panic!("a batch is left") };
+    assert!(bench.reader.passed(flow, batch, 2).is_none());
+    assert_eq!(bench.reader.watermark(), 12 - 1);
+    assert_eq!(bench.reader.metrics.rows_in.load(Ordering::Relaxed), 7);
+}
+
+#[test]
+fn rows_go_ahead_where_none_can_lag_or_lack_a_time() {
+    let may = |times: Vec<Option<i64>>, delay| {
+        let flows = vec![(None, vec![some(&[10]), times])];
+        let mut bench = bench(Script { bounded: true, flows }, delay, None);
+        rows(&mut bench.reader);
+        let Read::Batch(flow, batch) = bench.reader.next().unwrap() else { panic!("one is left") };
+        bench.reader.ahead(flow, &batch).is_some()
+    };
+    assert!(may(some(&[10, 11]), 0));
+    assert!(may(some(&[10, 99, 11]), 0), "who folds them finds out");
+    assert!(!may(some(&[9, 11]), 0), "the first lags");
+    assert!(may(some(&[9, 11]), 1));
+    assert!(!may(some(&[12, 11]), 1), "the last is before the first");
+    assert!(!may(vec![Some(10), None, Some(11)], 0));
+    assert!(!may(vec![], 0));
+}
