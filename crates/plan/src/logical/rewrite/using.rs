@@ -74,9 +74,12 @@ impl VisitorMut for Found {
     }
 
     fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
-        // What was put into brackets here stays as it is.
+        // What was put into brackets here, up to the last join, stays as it is.
         if let TableFactor::NestedJoin { table_with_joins, .. } = factor
-            && table_with_joins.joins.len() > 1
+            && let Some((_, before)) = table_with_joins.joins.split_last()
+            && before
+                .iter()
+                .any(|join| kind_of(&join.join_operator).is_some_and(|(k, _)| is_outer(k)))
         {
             bracket(table_with_joins);
         }
