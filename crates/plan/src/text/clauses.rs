@@ -11,6 +11,7 @@
 mod exprs;
 mod from;
 mod pipes;
+mod similar;
 
 use std::ops::ControlFlow;
 
@@ -518,6 +519,13 @@ fn wildcard(options: &WildcardAdditionalOptions) -> Checked {
 }
 
 fn group_by(group_by: &mut GroupByExpr, start: Span) -> Checked {
+    if let GroupByExpr::Expressions(keys, _) = group_by {
+        let before = keys.len();
+        keys.retain(|key| !matches!(key, Expr::Tuple(parts) if parts.is_empty()));
+        if keys.is_empty() && before > 0 {
+            keys.push(Expr::GroupingSets(vec![vec![]]));
+        }
+    }
     let (exprs, modifiers) = match group_by {
         GroupByExpr::All(modifiers) => (None, modifiers),
         GroupByExpr::Expressions(exprs, modifiers) => (Some(exprs), modifiers),

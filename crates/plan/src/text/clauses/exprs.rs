@@ -9,7 +9,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 use datafusion::sql::sqlparser::tokenizer::Span;
 
-use super::{At, Checked, Refused, order_by_exprs};
+use super::{At, Checked, Refused, order_by_exprs, similar};
 
 /// Window functions that say which values they pass over.
 const NULLS: [&str; 5] = ["first_value", "lag", "last_value", "lead", "nth_value"];
@@ -25,10 +25,13 @@ pub(super) fn expr(expr: &mut Expr, names: &dyn ContextProvider) -> Checked {
             }
             escape(pattern, escape_char)
         }
-        Expr::SimilarTo { negated: _, expr: _, pattern, escape_char } => match escape_char {
-            Some(_) => Refused::new("ESCAPE", At::Behind(pattern.span())),
-            None => Ok(()),
-        },
+        Expr::SimilarTo { negated: _, expr: _, pattern: _, escape_char: _ } => {
+            similar::rewrite(expr)
+        }
+        Expr::Value(ValueWithSpan { value, span: _ }) => {
+            text(value);
+            Ok(())
+        }
         Expr::Cast { kind, expr, data_type: _, array, format } => {
             match kind {
                 CastKind::Cast | CastKind::TryCast | CastKind::SafeCast | CastKind::DoubleColon => {
@@ -162,6 +165,13 @@ fn carried_out(expr: &Expr) -> Checked {
         Ceil { .. } | Floor { .. } | Trim { .. } | JsonAccess { .. } | RLike { .. } => Ok(()),
         IsNormalized { .. } | InUnnest { .. } | Convert { .. } | Collate { .. } => Ok(()),
         Prefixed { .. } | MatchAgainst { .. } => Ok(()),
+    }
+}
+
+/// Texts that are written in another way are texts: `N'…'` and `U&'…'`.
+fn text(value: &mut Value) {
+    if let Value::NationalStringLiteral(text) | Value::UnicodeStringLiteral(text) = value {
+        *value = Value::SingleQuotedString(std::mem::take(text));
     }
 }
 
