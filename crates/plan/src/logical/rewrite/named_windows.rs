@@ -1,19 +1,21 @@
 //! `OVER (w ORDER BY x)` is the window `w`, in an order.
 //!
-//! DataFusion knows `OVER w` and passes over the name in brackets. A window that builds on another
-//! one is written out here, by the rules of SQL: it takes the other's partitions, and gives an
-//! order and a frame where the other has none.
+//! DataFusion passes over the name in brackets, and knows `OVER w` among the columns of a SELECT
+//! only, not in QUALIFY and ORDER BY. Named windows are written out here. One that builds on another
+//! one takes its partitions, by the rules of SQL, and gives an order and a frame where the other has
+//! none.
 
 use std::ops::ControlFlow;
 
 use datafusion::error::{DataFusionError, Result};
 use datafusion::sql::sqlparser::ast::{
-    Expr, Ident, NamedWindowExpr, Query, Select, VisitMut, VisitorMut, WindowSpec, WindowType,
+    Expr, Ident, NamedWindowExpr, Query, Select, SetExpr, VisitMut, VisitorMut, WindowSpec,
+    WindowType,
 };
 
 use super::refused;
 
-/// Writes out all windows of a query that build on another one.
+/// Writes out all windows of a query that have a name or build on another one.
 pub(super) fn rewrite(query: &mut Query) -> Result<()> {
     match VisitMut::visit(query, &mut Selects) {
         ControlFlow::Continue(()) => {}
@@ -32,6 +34,19 @@ struct Selects;
 
 impl VisitorMut for Selects {
     type Break = DataFusionError;
+
+    fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<DataFusionError> {
+        let SetExpr::Select(select) = &*query.body else { return ControlFlow::Continue(()) };
+        let known = select.named_window.iter().filter_map(|definition| match &definition.1 {
+            NamedWindowExpr::WindowSpec(spec) => Some((definition.0.clone(), spec.clone())),
+            NamedWindowExpr::NamedWindow(_) => None,
+        });
+        let known: Vec<Known> = known.collect();
+        match known.is_empty() {
+            true => ControlFlow::Continue(()),
+            false => VisitMut::visit(&mut query.order_by, &mut Calls(&known)),
+        }
+    }
 
     fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<DataFusionError> {
         let mut known: Vec<Known> = vec![];
@@ -62,13 +77,15 @@ impl VisitorMut for Calls<'_> {
     type Break = DataFusionError;
 
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<DataFusionError> {
-        if let Expr::Function(call) = expr
-            && let Some(WindowType::WindowSpec(spec)) = &mut call.over
-        {
-            match written_out(spec, self.0) {
-                Ok(whole) => *spec = whole,
-                Err(error) => return ControlFlow::Break(error),
-            }
+        let Expr::Function(call) = expr else { return ControlFlow::Continue(()) };
+        let whole = match &call.over {
+            Some(WindowType::WindowSpec(spec)) => written_out(spec, self.0),
+            Some(WindowType::NamedWindow(name)) => base(name, self.0).cloned(),
+            None => return ControlFlow::Continue(()),
+        };
+        match whole {
+            Ok(whole) => call.over = Some(WindowType::WindowSpec(whole)),
+            Err(error) => return ControlFlow::Break(error),
         }
         ControlFlow::Continue(())
     }
