@@ -252,6 +252,7 @@ impl Engine {
         clauses::check_expr(&mut parsed, &names, tokens)?;
         let planned = DFSchema::try_from(schema.clone()).and_then(|scope| {
             let expr = sql::expression(&names, parsed, &scope)?;
+            let expr = rewrite::casts::expression(expr, &scope)?;
             let compiled = self.state.create_physical_expr(expr, &scope)?;
             Computed::new(name, checked::compiled(compiled)?, schema)
         });

@@ -6,6 +6,8 @@
 //! a view is rewritten when it is defined and again in each query that names it.
 
 mod bags;
+pub(crate) mod casts;
+mod decimals;
 mod intervals;
 mod named_windows;
 mod numbers;
@@ -40,7 +42,7 @@ pub(crate) fn tree(query: &mut Query) -> Result<Arc<dyn RelationPlanner>> {
 /// # Errors
 /// As [`tree`].
 pub(crate) fn before_types(plan: LogicalPlan) -> Result<LogicalPlan> {
-    bags::rewrite(versions::rewrite(subqueries::rewrite(plan)?)?)
+    decimals::rewrite(bags::rewrite(versions::rewrite(subqueries::rewrite(plan)?)?)?)
 }
 
 /// Rewrites the plan when its types are final.
@@ -48,7 +50,7 @@ pub(crate) fn before_types(plan: LogicalPlan) -> Result<LogicalPlan> {
 /// # Errors
 /// As [`tree`].
 pub(crate) fn after_types(plan: LogicalPlan) -> Result<LogicalPlan> {
-    let plan = intervals::rewrite(plan)?;
+    let plan = casts::rewrite(intervals::rewrite(plan)?)?;
     overflow::check(&plan)?;
     Ok(plan)
 }

@@ -53,7 +53,8 @@ fn is_interval(expr: &Expr, scope: &DFSchema) -> bool {
     matches!(expr.get_type(scope), Ok(DataType::Interval(_)))
 }
 
-fn compares(op: Operator) -> bool {
+/// Whether an operator compares two values.
+pub(super) fn compares(op: Operator) -> bool {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
