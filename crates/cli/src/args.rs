@@ -1,107 +1,11 @@
-//! What may stand on the command line.
+//! The arguments of each command, and what several commands share of them.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, Args, FromArgMatches, Subcommand, ValueEnum};
 use millstream::{ExplainFormat, FabricKind, NODES_MAX, WORKERS_MAX};
 use tracing_subscriber::filter::Targets;
-
-use crate::bench::{self, BenchArgs};
-
-/// Streaming SQL over one-sided memory.
-#[derive(Debug, Parser)]
-#[command(name = "millstream", version, max_term_width = 100, after_help = EXAMPLES)]
-pub(crate) struct Cli {
-    /// What to do.
-    #[command(subcommand)]
-    pub(crate) command: Command,
-}
-
-const EXAMPLES: &str = "\
-Examples:
-  millstream run examples/flights.sql
-  millstream run examples/flights.sql --nodes 4 --workers 1 --fabric tcp
-  millstream explain examples/flights.sql
-  millstream sql
-  echo \"SELECT 1 + 1 AS two\" | millstream run -";
-
-const RUN_EXAMPLES: &str = "\
-Examples:
-  millstream run examples/flights.sql                        one process, all cores
-  millstream run examples/flights.sql --nodes 4 --workers 1  four processes, the same rows
-  millstream run query.sql --output rows.parquet             rows of SELECT into a file
-  millstream run query.sql --chart                           a picture of the rows
-  millstream run query.sql --metrics                         for Prometheus, on port 9464
-  millstream run query.sql --set millstream.exchange=shuffle
-  millstream run query.sql --dry-run                         what it would use; starts nothing
-  mpirun -n 4 millstream run query.sql                       nodes that a launcher starts; or srun
-  millstream run - < query.sql                               SQL from standard input
-
-Exit codes: 0 success, 1 failure while running, 2 wrong arguments or SQL, 130 ended by Ctrl-C.
-Ctrl-C ends the input and publishes what is finished; a second one ends at once.";
-
-const SQL_EXAMPLES: &str = "\
-Examples:
-  millstream sql                                        from the keyboard; .help lists commands
-  millstream sql -c \"SELECT 1 + 1 AS two\"
-  millstream sql -f tables.sql -c \"SELECT count(*) FROM t\"
-  millstream sql -f tables.sql -f query.sql             one after the other, tables are kept
-  millstream sql -f query.sql --output rows.parquet     rows of SELECT into a file
-  millstream sql -f query.sql --chart                   a picture of the rows
-  echo \"SELECT 1;\" | millstream sql
-
-Nodes are threads of this process. Ctrl-C stops the query and not the shell, Ctrl-D leaves.
-Exit codes: 0 success, 1 failure while running, 2 wrong arguments or SQL, 130 ended by Ctrl-C.";
-
-const EXPLAIN_EXAMPLES: &str = "\
-Examples:
-  millstream explain examples/flights.sql
-  millstream explain examples/flights.sql --nodes 4 --workers 1
-  millstream explain query.sql --set millstream.exchange=shuffle";
-
-const TOP_EXAMPLES: &str = "\
-Examples:
-  millstream run query.sql --metrics            in one terminal
-  millstream top                                in another; Ctrl-C ends it, not the job
-  millstream top 127.0.0.1:9000 --interval 5s   another address, every five seconds
-  millstream top --count 1 --json               once, for another program";
-
-const FABRIC_EXAMPLES: &str = "\
-Examples:
-  millstream fabric info
-  MILLSTREAM_RDMA=device=mlx5_1,gid=3 millstream fabric info";
-
-const CERT_EXAMPLES: &str = "\
-Examples:
-  millstream cert init ~/cluster/ca                  once; ca.key signs, and stays where it is
-  millstream cert issue ~/cluster/ca ~/cluster/node  then srun … millstream run … --certs DIR";
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    /// Runs the statements of a SQL file.
-    #[command(after_help = RUN_EXAMPLES)]
-    Run(RunArgs),
-    /// Reads statements from the keyboard and shows their rows.
-    #[command(after_help = SQL_EXAMPLES)]
-    Sql(SqlArgs),
-    /// Shows how the statements of a SQL file would run: pipelines, exchanges and why, memory.
-    #[command(after_help = EXPLAIN_EXAMPLES)]
-    Explain(ExplainArgs),
-    /// Shows what a running job is doing: time, rows, watermark, state and skew of each operator
-    /// and worker.
-    #[command(after_help = TOP_EXAMPLES)]
-    Top(TopArgs),
-    /// Shows what can carry rows between workers on this machine.
-    #[command(after_help = FABRIC_EXAMPLES)]
-    Fabric(FabricArgs),
-    /// Makes certificates by which nodes on several machines know each other.
-    #[command(after_help = CERT_EXAMPLES)]
-    Cert(CertArgs),
-    /// Measures a workload of the papers, or what this machine can do.
-    #[command(after_help = bench::EXAMPLES)]
-    Bench(BenchArgs),
-}
 
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
@@ -495,9 +399,10 @@ pub(crate) fn setting(text: &str) -> Result<(String, String), String> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use clap::CommandFactory;
+    use clap::{CommandFactory, Parser};
 
     use super::*;
+    use crate::command::{Cli, Command};
 
     fn parse(args: &[&str]) -> Result<RunArgs, String> {
         let cli = Cli::try_parse_from([&["millstream", "run"], args].concat())

@@ -25,8 +25,8 @@ use self::paper::{PaperArgs, paper};
 use self::predict::{PredictArgs, predict};
 use crate::args::{LogArgs, ProgressStyle, nodes, setting, workers};
 use crate::failure::Failure;
-use crate::run::print;
 use crate::screen::Screen;
+use crate::session::print;
 use crate::{log, signals};
 
 /// How long other nodes may take to end by themselves.

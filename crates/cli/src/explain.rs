@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use crate::args::{ExplainArgs, ProgressStyle};
 use crate::failure::Failure;
-use crate::run::{millstream_session, print};
 use crate::screen::Screen;
+use crate::session::{millstream_session, print};
 use crate::{log, script};
 
 /// Runs the command.

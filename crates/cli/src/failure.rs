@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use millstream::panics::Panicked;
 use millstream::{Blame, Diagnostic, Error, Place};
 
-use crate::signals::INTERRUPTED;
+/// The exit code after Ctrl-C.
+pub(crate) const INTERRUPTED: u8 = 130;
 
 /// The exit code of a bug of ours, as sysexits.h has it.
 const BUG: u8 = 70;

@@ -20,11 +20,11 @@ use millstream::{Error, FabricKind, RunOptions, WORKERS_MAX};
 use self::given::Given;
 
 use crate::args::{ProgressStyle, RunArgs};
-use crate::failure::Failure;
+use crate::failure::{Failure, INTERRUPTED};
 use crate::output::{Output, Writer};
-use crate::run::{dry_run, finish, print, session};
 use crate::screen::Screen;
 use crate::script::{self, Script};
+use crate::session::{dry_run, finish, print, session};
 use crate::telemetry::Telemetry;
 use crate::{rows, signals};
 
@@ -109,7 +109,7 @@ fn run_rank(
     match result {
         Ok(report) if !first => {
             let interrupted = interrupted || report.cancelled;
-            Ok(if interrupted { ExitCode::from(signals::INTERRUPTED) } else { ExitCode::SUCCESS })
+            Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
         }
         result => {
             finish(&args, screen, output, result, interrupted).map_err(|end| end.failure(&script))

@@ -11,6 +11,7 @@ mod bench;
 mod board;
 mod cert;
 mod chart;
+mod command;
 mod explain;
 mod fabric;
 mod failure;
@@ -25,6 +26,7 @@ mod run;
 mod screen;
 mod script;
 mod serve;
+mod session;
 mod signals;
 mod sql;
 mod summary;
@@ -38,7 +40,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use millstream::panics;
 
-use crate::args::{Cli, Command};
+use crate::command::{Cli, Command};
 use crate::failure::Failure;
 
 /// Arrays of a batch are allocated and freed again some thousand times a second.

@@ -11,8 +11,8 @@ use millstream::{Error, RunOptions};
 use crate::args::{ProgressStyle, RunArgs};
 use crate::failure::Failure;
 use crate::output::Writer;
-use crate::run::{SCRIPT_STEP, decode_start, session};
 use crate::screen::Screen;
+use crate::session::{SCRIPT_STEP, decode_start, session};
 use crate::signals;
 use crate::telemetry::Telemetry;
 

@@ -11,10 +11,7 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 use signal_hook::low_level::{exit, pipe};
 
-use crate::failure::Failure;
-
-/// The exit code after Ctrl-C.
-pub(crate) const INTERRUPTED: u8 = 130;
+use crate::failure::{Failure, INTERRUPTED};
 
 /// A flag that the first Ctrl-C or SIGTERM sets; the second one removes `temporary` and ends the
 /// process. A thread waits for them, because a signal's handler must not do so much.

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::args::TopArgs;
 use crate::failure::Failure;
 use crate::human;
-use crate::run::print;
+use crate::session::print;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);

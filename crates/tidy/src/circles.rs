@@ -50,11 +50,10 @@ const DATAFLOW: &[&str] = &[
 /// that it shrinks with each module that leaves a circle and never grows again.
 pub const CIRCLES: &[(&str, usize, &str)] = &[
     ("bench", 2, "a loop by hand and the engine's runs share their error"),
-    ("cli", 13, "`args` names what each command takes and is named by each"),
     ("cluster", 13, "one error is made in, and of, all of it"),
     ("fabric", 2, "an endpoint has a pulse, which counts by its links"),
     ("millstream", 9, "a node's parts report to it; kinds of transports explain their errors"),
-    ("plan", 39, "the builder of pipelines is passed through all modules that lower SQL"),
+    ("plan", 3, "`explain` and `lower` take the number of workers from `planner`"),
     ("state", 10, "loops over groups are chosen in the modules that hold the groups"),
     ("stream", 4, "streams, keyed streams and windows are made of each other"),
     ("verbs-sim", 4, "the device's functions and its numbers of errors stand in its root"),

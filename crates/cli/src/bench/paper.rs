@@ -12,7 +12,7 @@ use super::multicast::{MulticastArgs, multicast};
 use super::{writable, write};
 use crate::args::nodes;
 use crate::failure::Failure;
-use crate::run::print;
+use crate::session::print;
 
 #[derive(Debug, Args)]
 pub(crate) struct PaperArgs {

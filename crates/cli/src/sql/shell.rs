@@ -18,8 +18,8 @@ use crate::args::SqlArgs;
 use crate::chart::ChartConnector;
 use crate::failure::Failure;
 use crate::output::Writer;
-use crate::run::millstream_session;
 use crate::screen::Screen;
+use crate::session::millstream_session;
 use crate::telemetry::Telemetry;
 use crate::{human, rows, script, signals, summary, terminal};
 
