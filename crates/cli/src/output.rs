@@ -44,8 +44,7 @@ impl Output {
 
     /// Waits only so long for the reader of a pipe when `cancel` is set.
     pub(crate) fn heed(&self, cancel: &Arc<AtomicBool>) {
-        // Each command has one flag.
-        let _ = self.writer.state.cancel.set(Arc::clone(cancel));
+        self.writer.heed(cancel);
     }
 
     /// Gives the file its name.
@@ -113,6 +112,12 @@ impl Writer {
     fn new(inner: impl Write + Send + 'static, screen: &Screen) -> Self {
         let inner = Arc::new(Mutex::new(inner));
         Self { inner, state: Arc::default(), screen: screen.clone() }
+    }
+
+    /// Waits only so long for the reader of a pipe while `cancel` is set.
+    pub(crate) fn heed(&self, cancel: &Arc<AtomicBool>) {
+        // Each command has one flag.
+        let _ = self.state.cancel.set(Arc::clone(cancel));
     }
 
     /// Whether lines that are wider than the terminal are cut from now on. There has to be a

@@ -44,6 +44,8 @@ impl<T: AsFd> Pipe<T> {
     /// Whether the reader has had its time.
     fn gives_up(&mut self) -> bool {
         if !self.cancel.get().is_some_and(|cancel| cancel.load(Ordering::Acquire)) {
+            // A shell goes on after a Ctrl-C.
+            self.until = None;
             return false;
         }
         let now = Instant::now();

@@ -44,7 +44,10 @@ pub(super) struct Shell<'a> {
     output: Writer,
     screen: Screen,
     telemetry: &'a Telemetry,
+    /// Set by a Ctrl-C, until somebody looks.
     interrupted: Arc<AtomicBool>,
+    /// Set by a Ctrl-C too, until the next unit: a reader of standard output is not waited for.
+    stopped: Arc<AtomicBool>,
     interactive: bool,
     /// Where rows go unless a file was named.
     shown: RowTarget,
@@ -82,7 +85,8 @@ impl<'a> Shell<'a> {
             shown => (shown, None),
         };
         let names = Arc::new(Mutex::new(session.vocabulary()));
-        let interrupted = signals::interrupt_flag()?;
+        let (interrupted, stopped) = (signals::interrupt_flag()?, signals::interrupt_flag()?);
+        output.heed(&stopped);
         Ok(Self {
             session,
             names,
@@ -90,6 +94,7 @@ impl<'a> Shell<'a> {
             screen,
             telemetry,
             interrupted,
+            stopped,
             interactive,
             shown,
             mode,
@@ -117,6 +122,7 @@ impl<'a> Shell<'a> {
     /// in messages.
     pub(super) fn run(&mut self, name: &str, text: &str) -> Result<Next, Failure> {
         for unit in units(text).list {
+            self.stopped.store(false, Ordering::Release);
             let next = match unit {
                 Unit::Dot { text } => self.command(dot::parse(text)?)?,
                 Unit::Sql { text: sql, at } => self.timed(name, text, sql, at)?,
