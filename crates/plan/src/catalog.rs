@@ -425,8 +425,7 @@ impl Table {
         if let Some(bounded) = self.bounded.get() {
             return Ok(*bounded);
         }
-        let all: Vec<usize> = (0..self.columns(place)?.fields().len()).collect();
-        let bounded = self.source(&all, place)?.bounded();
+        let bounded = self.source(&[], place)?.bounded();
         Ok(*self.bounded.get_or_init(|| bounded))
     }
 

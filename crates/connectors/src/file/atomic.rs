@@ -9,7 +9,8 @@
 //!
 //! Some file systems know no files without a name, and on none can one replace another without
 //! getting a hidden name first, `.NAME.tmp-…`. Its writer holds a lock on it, by which the next
-//! writer of NAME tells what a killed one left behind, and removes that.
+//! writer of NAME tells what a killed one left behind, and removes that. On file systems of several
+//! machines a lock may be known to one of them alone: there it has to be old as well.
 
 use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
@@ -17,9 +18,10 @@ use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use dataflow::error::ConnectorError;
-use rustix::fs::{AtFlags, CWD, OFlags, linkat};
+use rustix::fs::{AtFlags, CWD, OFlags, fstatfs, linkat};
 
 use super::paths::io_error;
 
@@ -27,6 +29,21 @@ use super::paths::io_error;
 const NAMES_TRIED_MAX: u32 = 16;
 /// Links that are followed from one to the next; as many as the kernel does.
 const LINKS_MAX: u32 = 40;
+/// How long nothing was written to a file that is taken for left behind where locks tell nothing.
+const LEFT_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+/// File systems of several machines, as the kernel numbers them: NFS, SMB, CIFS, AFS, Ceph, Lustre,
+/// 9P, and those of user space.
+const SHARED_SYSTEMS: [u32; 9] = [
+    0x6969,
+    0x517b,
+    0xfe53_4d42,
+    0xff53_4d42,
+    0x5346_414f,
+    0x00c3_6400,
+    0x0bd0_0bd0,
+    0x0102_1997,
+    0x6573_5546,
+];
 
 /// A file that appears under its name when it is committed; dropped before, it never was.
 #[derive(Debug)]
@@ -228,12 +245,20 @@ impl Hidden<'_> {
             let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
             let opened = OpenOptions::new().read(true).custom_flags(flags).open(entry.path());
             let Ok(file) = opened else { continue };
-            let regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
-            if regular && file.try_lock().is_ok() && fs::remove_file(entry.path()).is_ok() {
+            let Ok(metadata) = file.metadata() else { continue };
+            let kind = fstatfs(&file).map_or(SHARED_SYSTEMS[0], |system| system.f_type as u32);
+            let left = metadata.is_file() && file.try_lock().is_ok() && is_left(kind, &metadata);
+            if left && fs::remove_file(entry.path()).is_ok() {
                 tracing::info!(file = %entry.path().display(), "removed what a killed job left");
             }
         }
     }
+}
+
+/// Whether a file on a file system of some kind is left behind, though nobody holds it here.
+fn is_left(kind: u32, metadata: &Metadata) -> bool {
+    let age = metadata.modified().ok().and_then(|at| at.elapsed().ok()).unwrap_or_default();
+    !SHARED_SYSTEMS.contains(&kind) || age > LEFT_AFTER
 }
 
 /// A file of a directory that has no name, where there can be one that is named later.
@@ -309,6 +334,8 @@ fn directory_of(path: &Path) -> &Path {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
 
     #[test]
@@ -323,6 +350,19 @@ mod tests {
         written.commit().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"before after");
         assert_eq!(fs::metadata(&path).unwrap().ino(), file.metadata().unwrap().ino());
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn where_a_lock_tells_nothing_a_file_has_to_be_old_to_be_left_behind() {
+        let name = format!("millstream-left-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let file = File::create(&path).unwrap();
+        let (ext4, nfs) = (0xef53, 0x6969);
+        let is_left = |kind| is_left(kind, &file.metadata().unwrap());
+        assert!(is_left(ext4) && !is_left(nfs));
+        file.set_modified(SystemTime::now() - 2 * LEFT_AFTER).unwrap();
+        assert!(is_left(ext4) && is_left(nfs));
         fs::remove_file(&path).unwrap();
     }
 }

@@ -1,7 +1,7 @@
 //! From `'path' = '…'` to files: a file, a directory or a glob, in an order that is the same on
 //! every node.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
@@ -54,10 +54,28 @@ pub(super) fn list(path: &str, kind: Option<Kind>) -> Result<Vec<PathBuf>, Conne
         return Err(missing(literal));
     };
     files.sort();
-    let mut seen = HashSet::new();
+    let (mut seen, mut directories) = (HashSet::new(), HashMap::new());
     // A link may lead to where another name leads, or round in a circle: each file once.
-    files.retain(|file| fs::canonicalize(file).map_or(true, |file| seen.insert(file)));
+    files.retain(|file| real_name(file, &mut directories).is_none_or(|name| seen.insert(name)));
     Ok(files)
+}
+
+/// The name of a file without links. Those of directories are kept: there may be many files in one.
+fn real_name(file: &Path, directories: &mut HashMap<PathBuf, Option<PathBuf>>) -> Option<PathBuf> {
+    let name = file.file_name()?;
+    if fs::symlink_metadata(file).ok()?.is_symlink() {
+        return fs::canonicalize(file).ok();
+    }
+    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    let known = match directories.get(directory) {
+        Some(known) => known,
+        None => {
+            let real = fs::canonicalize(directory).ok();
+            directories.entry(directory.to_owned()).or_insert(real)
+        }
+    };
+    Some(known.as_ref()?.join(name))
 }
 
 /// The same name for a file however it is spelled, whether there is one already or not.
@@ -151,6 +169,13 @@ pub(super) fn common_format(files: &[PathBuf]) -> Result<Kind, ConnectorError> {
 
 /// An error about a file that does not exist, with the name that may have been meant.
 pub(super) fn missing(path: &Path) -> ConnectorError {
+    if let Ok(to) = fs::read_link(path) {
+        return ConnectorError::Io {
+            place: path.display().to_string(),
+            message: format!("is a link to '{}', and there is no such file", to.display()),
+            hint: None,
+        };
+    }
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

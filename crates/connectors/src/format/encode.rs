@@ -19,6 +19,7 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use dataflow::error::ConnectorError;
 
 use super::fixed::Layout;
+use crate::options::sql_type;
 
 /// A point in time as text; the fraction only where there is one.
 pub(crate) const TIMESTAMP_FORMAT: &str = "%Y-%m-%d %H:%M:%S%.f";
@@ -249,7 +250,7 @@ pub(crate) fn check_csv_columns(schema: &Schema) -> Result<(), ConnectorError> {
         None => Ok(()),
         Some(field) => Err(ConnectorError::Column {
             column: field.name().clone(),
-            message: format!("CSV cannot carry {}", field.data_type()),
+            message: format!("a CSV file cannot hold {}", sql_type(field.data_type())),
             hint: Some("write 'format' = 'json' or 'parquet'".into()),
         }),
     }

@@ -19,4 +19,5 @@ mod socket;
 mod stdin;
 mod terminal;
 mod text;
+mod values;
 mod watch;

@@ -6,8 +6,8 @@
 //!
 //! A quote that is never closed would swallow the records after it. Therefore a record of several
 //! lines must close its quotes as RFC 4180 says, and within a bound; otherwise only its first line
-//! is refused, and reading goes on with the next one. One that closes them and is too long for a row
-//! is refused as a whole.
+//! is refused, and reading goes on with the next one. One that closes them and is too long for a
+//! row is refused as a whole.
 //!
 //! A row is good or bad by all declared columns, not only by those that a query reads: what is
 //! counted does not depend on the query.

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, ArrowPrimitiveType, BooleanArray, Int64Array, PrimitiveArray, StringArray,
+    Array, ArrayRef, ArrowPrimitiveType, BinaryArray, BooleanArray, Int64Array, PrimitiveArray,
+    StringArray,
 };
 use arrow::buffer::BooleanBuffer;
 use arrow::compute::cast;
@@ -116,6 +117,7 @@ pub(super) fn fit(text: &StringArray, to: &DataType, texts: Texts) -> Result<Fit
         DataType::Timestamp(..) | DataType::Date32 | DataType::Date64 if texts == Texts::Json => {
             times(text, to)
         }
+        DataType::Binary => Ok(bytes(text)),
         _ => written(text, to),
     }
 }
@@ -160,6 +162,23 @@ fn decimals<T: DecimalType>(text: &StringArray, to: &DataType) -> Fitted {
         let fits = digits.trim_start_matches('-').len() <= usize::from(precision);
         fits.then(|| parse_decimal::<T>(&digits, precision, 0).ok()).flatten()
     })
+}
+
+/// Bytes, of which each is two digits of base 16: so they are written, in CSV as in JSON.
+fn bytes(text: &StringArray) -> Fitted {
+    let read = |text: Option<&str>| text.and_then(|text| bytes_of(text.trim_ascii()));
+    let column: ArrayRef = Arc::new(text.iter().map(read).collect::<BinaryArray>());
+    let lost = &set(text) & &!&valid(&column);
+    Fitted::new(column, lost)
+}
+
+fn bytes_of(text: &str) -> Option<Vec<u8>> {
+    let digit = |digit: &u8| char::from(*digit).to_digit(16);
+    let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
+        [high, low] => Some((digit(high)? * 16 + digit(low)?) as u8),
+        _ => None,
+    });
+    pairs.collect()
 }
 
 /// What is written as the type is.

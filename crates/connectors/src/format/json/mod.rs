@@ -183,7 +183,8 @@ fn as_text(field: &Field) -> Field {
         | DataType::Date32
         | DataType::Date64
         | DataType::Time32(_)
-        | DataType::Time64(_) => DataType::Utf8,
+        | DataType::Time64(_)
+        | DataType::Binary => DataType::Utf8,
         DataType::List(element) => DataType::List(inner(element)),
         DataType::LargeList(element) => DataType::LargeList(inner(element)),
         DataType::Struct(fields) => DataType::Struct(fields.iter().map(inner).collect()),
