@@ -30,7 +30,7 @@ use crate::operators::aggregate::Grouping;
 use crate::operators::downstream::Downstream;
 use crate::operators::keyed::KeyedRun;
 use crate::operators::lookup::LookupRun;
-use crate::operators::sink::Output;
+use crate::operators::sink::{Output, Together};
 use crate::rows::time::to_millis;
 use crate::rows::{Ahead, Rows};
 use crate::runtime::frame::Kind;
@@ -441,10 +441,11 @@ impl Graph {
     ) -> Result<Self, DataflowError> {
         let mut nodes: Vec<Option<Rc<Node>>> = vec![None; job.operators.len()];
         let mut sources = Vec::new();
+        let together = Together::of(job);
         for (at, operator) in job.operators.iter().enumerate().rev() {
             let tag = at as u32;
-            let metrics_of = metrics.clone();
-            let counted = Counted { metrics: metrics_of, operator: at, unit: unit_of(job, at) };
+            let counted =
+                Counted { metrics: metrics.clone(), operator: at, unit: unit_of(job, at) };
             let routes = routes_from(job, &counted, &nodes);
             let work = match &operator.kind {
                 OperatorKind::Source(input) => {
@@ -478,10 +479,12 @@ impl Graph {
                     )
                     .map_err(|error| error.of_operator(at))?,
                 )),
-                OperatorKind::Sink { sink, schema } => Work::Sink(Box::new(
-                    Output::new(tag, place, sink.as_ref(), schema, net.clone(), metrics)
-                        .map_err(|error| error.of_operator(at))?,
-                )),
+                OperatorKind::Sink { sink, schema } => {
+                    let (net, together) = (net.clone(), together.as_ref());
+                    let output =
+                        Output::new(tag, place, sink.as_ref(), schema, net, metrics, together);
+                    Work::Sink(Box::new(output.map_err(|error| error.of_operator(at))?))
+                }
             };
             nodes[at] = Some(Rc::new(Node {
                 work,

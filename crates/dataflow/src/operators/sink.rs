@@ -1,4 +1,7 @@
 //! A sink on one worker: rows go to the sink here, or are gathered at worker 0 (Q8).
+//!
+//! The sinks of a job whose inputs all end are published [together](Together), when the last of
+//! them has its rows: a file that one replaces is read by another as it was before.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,6 +14,7 @@ use channel::{Class, Header};
 use crate::connector::gauge::SinkGauge;
 use crate::connector::sink::{Placement, Sink, SinkWriter};
 use crate::error::DataflowError;
+use crate::job::Job;
 use crate::rows::wire::{Decoder, Encoder};
 use crate::runtime::frame::Kind;
 use crate::runtime::metrics::Metrics;
@@ -20,6 +24,28 @@ use crate::runtime::scheduler::Event;
 
 /// The worker at which rows are gathered.
 const GATHERER: u32 = 0;
+
+/// The sinks of a job that one worker publishes at the same time.
+#[derive(Default)]
+pub(crate) struct Together {
+    /// Those that do not have all of their rows yet.
+    open: Cell<u32>,
+    whole: Event,
+}
+
+impl Together {
+    /// Of the sinks of a job; none where an input never ends, and others need not wait for it.
+    pub(crate) fn of(job: &Job) -> Option<Rc<Self>> {
+        job.inputs().all(|input| input.source.bounded()).then(Rc::default)
+    }
+
+    /// A sink has all of its rows: waits until each other one has.
+    async fn wait(&self) {
+        self.open.set(self.open.get() - 1);
+        self.whole.notify();
+        self.whole.wait_for(|| (self.open.get() == 0).then_some(())).await;
+    }
+}
 
 /// Where rows leave.
 pub(crate) struct Output {
@@ -38,6 +64,8 @@ pub(crate) struct Output {
     /// Whether all rows of this worker have been emitted.
     complete: Cell<bool>,
     ended: Event,
+    /// With which others it is published, if this worker writes it.
+    together: Option<Rc<Together>>,
 }
 
 impl Output {
@@ -52,10 +80,15 @@ impl Output {
         schema: &SchemaRef,
         net: Rc<Net>,
         metrics: &Metrics,
+        together: Option<&Rc<Together>>,
     ) -> Result<Self, DataflowError> {
         let (placement, worker) = (sink.placement(), place.worker);
         let writes = placement == Placement::Everywhere || worker == GATHERER;
         let mut writer = writes.then(|| sink.open(worker)).transpose()?;
+        let together = together.filter(|_| writes).cloned();
+        if let Some(together) = &together {
+            together.open.set(together.open.get() + 1);
+        }
         let gauge = Arc::new(SinkGauge::new(place.clock.clone()));
         let hands_on = writer.as_mut().is_some_and(|writer| writer.hands_on(&gauge));
         if let Some(operator) = metrics.operators().get(tag as usize) {
@@ -78,6 +111,7 @@ impl Output {
             streams: Cell::new(streams),
             complete: Cell::new(false),
             ended: Event::default(),
+            together,
         })
     }
 
@@ -127,6 +161,9 @@ impl Output {
         }
         self.end_stream()?;
         self.ended.wait_for(|| (self.streams.get() == 0).then_some(())).await;
+        if let Some(together) = &self.together {
+            together.wait().await;
+        }
         match self.writer.borrow_mut().take() {
             Some(writer) if self.hands_on => Ok(writer.commit()?),
             Some(writer) => Ok(self.gauge.commit(writer)?),
