@@ -298,7 +298,7 @@ impl Table {
         place: Place,
     ) -> Result<Arc<dyn Source>, Diagnostic> {
         let inner = self.plain_source(projection, place)?;
-        if self.side.is_some() || !self.shelves() {
+        if self.side.is_some() || self.on_bad() != OnBad::Count {
             return Ok(inner);
         }
         let time = self.event_time.as_ref();
@@ -308,15 +308,9 @@ impl Table {
         Ok(Arc::new(ShelvingSource { table, inner, time, shelf, flows }))
     }
 
-    /// Whether `on_bad` leaves bad rows to `t__bad`.
-    fn shelves(&self) -> bool {
-        self.on_bad() == OnBad::Count
-    }
-
     /// What becomes of a bad row.
     pub(crate) fn on_bad(&self) -> OnBad {
-        let given = self.options.get("on_bad").map(|policy| policy.to_ascii_lowercase());
-        match given.as_deref() {
+        match self.options.get("on_bad").map(|policy| policy.to_ascii_lowercase()).as_deref() {
             Some("fail") => OnBad::Fail,
             // Those are told by the source: see `shelf`.
             Some("table") => OnBad::Count,
@@ -382,7 +376,7 @@ impl Table {
         let schema = columns.project(projection);
         let schema = schema.map_err(|error| Diagnostic::at(place, error.to_string()))?;
         let (table, schema) = (of.name.clone(), Arc::new(schema));
-        if side == Side::Bad && of.shelves() {
+        if side == Side::Bad && of.on_bad() == OnBad::Count {
             let first = of.source(&[0], place)?;
             if !first.repeats() {
                 let (shelf, bounded) = (Arc::clone(&of.shelf), first.bounded());
