@@ -22,6 +22,8 @@ pub mod file;
 pub mod flight;
 mod format;
 pub mod generator;
+#[doc(hidden)]
+pub mod hostile;
 pub mod http;
 mod object;
 mod options;

@@ -93,6 +93,14 @@ impl ArrayLines {
     }
 }
 
+/// The lines of an answer that comes in pieces of so many bytes; `None` where its array does not
+/// end.
+pub(crate) fn array_in(bytes: &[u8], piece: usize) -> Option<Vec<u8>> {
+    let mut lines = ArrayLines::default();
+    let all: Vec<u8> = bytes.chunks(piece).flat_map(|piece| lines.push(piece)).collect();
+    (!lines.is_open()).then_some(all)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -212,6 +212,14 @@ impl Parser {
     }
 }
 
+/// The records of a stream of events that comes in pieces of so many bytes; `None` where it is
+/// refused.
+pub(crate) fn events_in(bytes: &[u8], piece: usize) -> Option<Vec<u8>> {
+    let mut parser = Parser::new(None, true);
+    let records = bytes.chunks(piece).map(|piece| parser.push(piece).ok());
+    records.collect::<Option<Vec<_>>>().map(|records| records.concat())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -41,6 +41,9 @@ mod events;
 mod poll;
 mod request;
 
+pub(crate) use array::array_in;
+pub(crate) use events::events_in;
+
 use request::Request;
 
 /// The first letters of an option that is a header.

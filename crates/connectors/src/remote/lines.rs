@@ -37,6 +37,18 @@ impl WholeLines {
     }
 }
 
+/// The whole lines of a connection on which pieces of so many bytes come, and the rest.
+pub(crate) fn lines_in(bytes: &[u8], piece: usize) -> Option<Vec<u8>> {
+    let mut lines = WholeLines::default();
+    let mut all: Vec<u8> = bytes.chunks(piece).flat_map(|piece| lines.push(piece)).collect();
+    if let Some((number, rest)) = lines.take_rest() {
+        let before = all.iter().filter(|byte| **byte == b'\n').count() as u64;
+        assert_eq!(number, before + 1, "the number of the line that is cut off");
+        all.extend_from_slice(&rest);
+    }
+    Some(all)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

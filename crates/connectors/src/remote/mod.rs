@@ -30,7 +30,7 @@ pub(crate) use errors::{chain, lost};
 pub(crate) use feed::{Feed, FeedSender, PIECE_BYTES, feed};
 pub(crate) use flow::{Arrival, Nap, Stream, StreamFlow, Streams, TaskStreams, decode};
 pub(crate) use io::{Io, Task, died};
-pub(crate) use lines::WholeLines;
+pub(crate) use lines::{WholeLines, lines_in};
 pub(crate) use options::{PATIENCE, line_format, patience_ns, stream_format, text_format};
 
 /// After so long without a byte the system asks whether the other end is still there: one that is

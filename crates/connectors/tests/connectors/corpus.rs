@@ -1,19 +1,39 @@
-//! The corpora of the fuzz targets, replayed. `UPDATE_CORPUS=1` writes the seeds anew: a whole file
-//! of each format, and damaged ones. What a fuzz target finds is added by its own name.
+//! The corpora of the fuzz targets, replayed, and each seed with some changes. `UPDATE_CORPUS=1`
+//! writes the seeds anew: a whole file of each format and packing, and damaged ones; what a server
+//! says, whole and damaged. What a fuzz target finds is added by its own name.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::fs::{self, File};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray, TimestampMillisecondArray};
+use arrow::array::{
+    ArrayRef, Float64Array, Int64Array, ListArray, StringArray, TimestampMillisecondArray,
+};
+use arrow::compute::cast;
+use arrow::datatypes::DataType;
+use arrow::ipc::CompressionType;
+use arrow::ipc::writer::IpcWriteOptions;
 use arrow::record_batch::RecordBatch;
-use connectors::FileConnector;
+use arrow_flight::encode::FlightDataEncoderBuilder;
+use connectors::{FileConnector, hostile};
 use dataflow::connector::Connector;
+use futures::{StreamExt, stream};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, Encoding};
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
 
 use crate::bed::*;
 
+#[path = "../../../../fuzz/replay/mutate.rs"]
+mod mutate;
 #[path = "../../../../fuzz/src/read.rs"]
 mod read;
+#[path = "../../../../fuzz/replay/seeds.rs"]
+mod seeds;
+
+/// Changed seeds of a target: files, and what a server says.
+const CHANGED_FILES: usize = 500;
+const CHANGED: usize = 10_000;
 
 /// The target, and the names of the files that it reads.
 const TARGETS: [(&str, &[&str]); 6] = [
@@ -25,8 +45,23 @@ const TARGETS: [(&str, &[&str]); 6] = [
     ("packed", &["t.csv.gz", "t.csv.zst", "t.csv.bz2", "t.csv.xz"]),
 ];
 
+/// Other ways to write a file, by the name of its seed.
+const PACKED: [(&str, &str, &str); 9] = [
+    ("arrow", "arrow.compression", "lz4"),
+    ("arrow", "arrow.compression", "zstd"),
+    ("arrows", "arrow.compression", "lz4"),
+    ("arrows", "arrow.compression", "zstd"),
+    ("parquet", "parquet.compression", "snappy"),
+    ("parquet", "parquet.compression", "gzip"),
+    ("parquet", "parquet.compression", "brotli"),
+    ("parquet", "parquet.compression", "zstd"),
+    ("parquet", "parquet.compression", "lz4"),
+];
+
+type Seeds = Vec<(String, Vec<u8>)>;
+
 fn corpus(target: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target)
+    seeds::corpus(env!("CARGO_MANIFEST_DIR"), target)
 }
 
 fn sample() -> RecordBatch {
@@ -38,7 +73,7 @@ fn sample() -> RecordBatch {
 }
 
 /// A whole file, and damaged ones, by a name each.
-fn seeds(whole: &[u8]) -> Vec<(String, Vec<u8>)> {
+fn damaged(whole: &[u8]) -> Seeds {
     let mut seeds = vec![("whole".to_owned(), whole.to_vec()), ("empty".to_owned(), vec![])];
     for part in 1..4 {
         seeds.push((format!("cut-{part}"), whole[..whole.len() * part / 4].to_vec()));
@@ -55,53 +90,201 @@ fn seeds(whole: &[u8]) -> Vec<(String, Vec<u8>)> {
     seeds
 }
 
-fn write_seeds() {
-    let scratch = Scratch::new("seeds");
-    for (target, names) in TARGETS {
-        fs::create_dir_all(corpus(target)).unwrap();
-        for (packing, name) in names.iter().enumerate() {
-            let path = scratch.path(name);
-            let sink = FileConnector.sink(&table(&sample().schema(), &[("path", &path)])).unwrap();
-            let mut writer = sink.open(0).unwrap();
-            writer.write(&sample()).unwrap();
-            writer.write(&sample()).unwrap();
-            writer.commit().unwrap();
-            for (seed, bytes) in seeds(&fs::read(&path).unwrap()) {
-                let (seed, bytes) = match names.len() {
-                    1 => (seed, bytes),
-                    // The first byte chooses the name.
-                    _ => (format!("{name}-{seed}"), [vec![packing as u8], bytes].concat()),
-                };
-                fs::write(corpus(target).join(seed), bytes).unwrap();
-            }
-        }
+fn written(name: &str, options: &[(&str, &str)]) -> Vec<u8> {
+    let scratch = Scratch::new(&format!("seeds-{name}"));
+    let path = scratch.path(name);
+    let options: Vec<_> = [("path", path.as_str())].iter().chain(options).copied().collect();
+    let sink = FileConnector.sink(&table(&sample().schema(), &options)).unwrap();
+    let mut writer = sink.open(0).unwrap();
+    writer.write(&sample()).unwrap();
+    writer.write(&sample()).unwrap();
+    writer.commit().unwrap();
+    fs::read(&path).unwrap()
+}
+
+fn file_seeds(target: &str, names: &[&str]) -> Seeds {
+    let mut all = Seeds::new();
+    for (packing, name) in names.iter().enumerate() {
+        all.extend(damaged(&written(name, &[])).into_iter().map(
+            |(seed, bytes)| match names.len() {
+                1 => (seed, bytes),
+                // The first byte chooses the name.
+                _ => (format!("{name}-{seed}"), [vec![packing as u8], bytes].concat()),
+            },
+        ));
     }
+    for (_, option, packing) in PACKED.iter().filter(|(of, ..)| *of == target) {
+        all.push((format!("{packing}-whole"), written(names[0], &[(option, packing)])));
+    }
+    if target == "parquet" {
+        all.extend(parquet_seeds());
+    }
+    all
+}
+
+/// Pages of either version and of each encoding, with indexes, lists and dictionaries.
+fn parquet_seeds() -> Seeds {
+    let lists = ListArray::from_iter_primitive::<arrow::datatypes::Int64Type, _, _>([
+        Some(vec![Some(1), None]),
+        None,
+        Some(vec![]),
+    ]);
+    let lists: ArrayRef = Arc::new(lists);
+    let fields = sample();
+    let columns = [("id", fields.column(0).clone()), ("name", fields.column(2).clone())];
+    let batch = batch(&[columns[0].clone(), columns[1].clone(), ("list", lists)]);
+    let properties = |version, encoding: Option<Encoding>| {
+        let builder = WriterProperties::builder().set_writer_version(version);
+        let builder = builder.set_data_page_row_count_limit(2).set_write_batch_size(1);
+        let builder = builder.set_statistics_enabled(EnabledStatistics::Page);
+        match encoding {
+            Some(encoding) => builder.set_dictionary_enabled(false).set_encoding(encoding),
+            None => builder.set_compression(Compression::ZSTD(Default::default())),
+        }
+    };
+    let (first, second) = (WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0);
+    let delta = properties(second, None).set_dictionary_enabled(false);
+    let ways = [
+        ("pages-1-whole", properties(first, Some(Encoding::PLAIN))),
+        ("pages-2-whole", properties(second, None)),
+        ("pages-2-delta-whole", delta),
+    ];
+    let scratch = Scratch::new("seeds-parquet");
+    ways.map(|(name, properties)| {
+        let path = scratch.path(name);
+        let file = File::create(&path).unwrap();
+        let mut writer =
+            ArrowWriter::try_new(file, batch.schema(), Some(properties.build())).unwrap();
+        writer.write(&batch).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        (name.to_owned(), fs::read(&path).unwrap())
+    })
+    .into()
 }
 
 #[test]
 fn every_file_of_the_corpora_is_read_or_refused() {
-    if std::env::var_os("UPDATE_CORPUS").is_some() {
-        write_seeds();
-    }
     let scratch = Scratch::new("corpus");
     for (target, names) in TARGETS {
-        let (mut whole, mut refused) = (0, 0);
-        for entry in fs::read_dir(corpus(target)).unwrap() {
-            let entry = entry.unwrap().path();
-            let bytes = fs::read(&entry).unwrap();
+        let all = seeds::read(&corpus(target), || file_seeds(target, names));
+        let read = |bytes: &[u8]| {
             let (name, bytes) = match bytes.split_first() {
                 Some((first, rest)) if names.len() > 1 => {
                     (names[usize::from(*first) % names.len()], rest)
                 }
-                _ => (names[0], &*bytes),
+                _ => (names[0], bytes),
             };
-            let read = read::file(&scratch.write(name, bytes));
-            let is_whole = entry.to_string_lossy().ends_with("whole");
-            assert!(!is_whole || read == Ok((6, 0)), "{}: {read:?}", entry.display());
-            whole += u32::from(is_whole);
+            read::file(&scratch.write(name, bytes))
+        };
+        let (mut whole, mut refused) = (0, 0);
+        for (name, bytes) in &all {
+            let read = read(bytes);
+            let is_whole = name.ends_with("whole");
+            assert!(!is_whole || read == Ok((6, 0)), "{target} {name}: {read:?}");
+            whole += usize::from(is_whole);
             refused += u32::from(read.is_err());
         }
-        assert_eq!(whole, names.len() as u32, "{target}");
-        assert!(refused > 0, "{target}");
+        assert!(whole >= names.len() && refused > 0, "{target}");
+        mutate::each(&seeds::contents(&all), CHANGED_FILES, read);
     }
+}
+
+/// The messages of a stream, each behind its lengths.
+fn messages(packing: Option<CompressionType>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let fields = sample();
+    let key = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
+    let coded = cast(fields.column(2), &key).unwrap();
+    let batch = batch(&[
+        ("id", fields.column(0).clone()),
+        ("name", fields.column(2).clone()),
+        ("coded", coded),
+    ]);
+    let options = IpcWriteOptions::default().try_with_compression(packing).unwrap();
+    let data = FlightDataEncoderBuilder::new()
+        .with_schema(batch.schema())
+        .with_options(options)
+        .with_dictionary_handling(arrow_flight::encode::DictionaryHandling::Resend)
+        .build(stream::iter([Ok(batch.clone()), Ok(batch)]));
+    let messages = futures::executor::block_on(data.collect::<Vec<_>>());
+    let message = |data: Result<arrow_flight::FlightData, _>| {
+        let data = data.unwrap();
+        (data.data_header.to_vec(), data.data_body.to_vec())
+    };
+    messages.into_iter().map(message).collect()
+}
+
+fn joined(messages: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+    let one = |(header, body): &(Vec<u8>, Vec<u8>)| {
+        let lengths = [header.len() as u16, body.len() as u16].map(u16::to_le_bytes);
+        [lengths.as_flattened(), header, body].concat()
+    };
+    messages.iter().flat_map(one).collect()
+}
+
+/// The name of a good one begins with the number of its rows.
+fn flight_seeds() -> Seeds {
+    let ways = [
+        ("plain", None),
+        ("lz4", Some(CompressionType::LZ4_FRAME)),
+        ("zstd", Some(CompressionType::ZSTD)),
+    ];
+    let mut all = Seeds::new();
+    for (name, packing) in ways {
+        let messages = messages(packing);
+        all.push((format!("6-{name}"), joined(&messages)));
+        all.push((format!("0-{name}-schema"), joined(&messages[..1])));
+        all.push((format!("bad-{name}-without-schema"), joined(&messages[1..])));
+        all.push((format!("bad-{name}-schema-twice"), joined(&messages[..1]).repeat(2)));
+        let mut cut = messages.clone();
+        cut.iter_mut().for_each(|(_, body)| body.truncate(body.len() / 2));
+        all.push((format!("bad-{name}-cut"), joined(&cut)));
+        let mut huge = messages;
+        huge.iter_mut().skip(1).for_each(|(_, body)| body.iter_mut().for_each(|byte| *byte = 0xff));
+        all.push((format!("bad-{name}-huge"), joined(&huge)));
+    }
+    all.push(("bad-nothing".into(), vec![]));
+    all
+}
+
+#[test]
+fn messages_of_a_flight_server_are_read_or_refused() {
+    let all = seeds::read(&corpus("flight"), flight_seeds);
+    for (name, bytes) in &all {
+        let rows = name.split('-').next().and_then(|number| number.parse().ok());
+        let read = hostile::flight(bytes);
+        assert_eq!(read.as_ref().ok(), rows.as_ref(), "{name}: {read:?}");
+    }
+    mutate::each(&seeds::contents(&all), CHANGED, hostile::flight);
+}
+
+/// Events, arrays and lines, in pieces of some bytes.
+fn web_seeds() -> Seeds {
+    let events = "\u{feff}: hello\r\nretry: 7\r\n\r\nid: 1\ndata: {\"a\":\ndata:1}\n\n\
+                  event: other\rdata: {\"a\":2}\r\rid: 3\ndata\n\ndata: cut";
+    let array = "\n[ {\"a\":1},\n {\"b\":[1,\n2], \"c\":\"x,]\\\"\\\\\"}\n]\n";
+    let all = [
+        ("good-events", 0, 3, events),
+        ("good-events-deep", 0, 1, "data: [[[[[[[[[[\n\n"),
+        ("good-array", 1, 5, array),
+        ("good-array-none", 1, 1, "[]"),
+        ("good-array-lines", 1, 7, "{\"a\":[1,2]}\n{\"a\":[3,4]}\n"),
+        ("good-lines", 2, 2, "1,2\n3,\r\n\n4"),
+        ("good-lines-none", 2, 1, ""),
+        ("bad-array-open", 1, 2, "[{}, {"),
+        ("bad-array-text", 1, 2, "[\"]}"),
+    ];
+    let seed = |(name, kind, piece, text): (&str, u8, u8, &str)| {
+        (name.to_owned(), [&[kind, piece], text.as_bytes()].concat())
+    };
+    all.map(seed).into()
+}
+
+#[test]
+fn what_a_web_server_says_is_the_same_in_any_pieces() {
+    let all = seeds::read(&corpus("web"), web_seeds);
+    for (name, bytes) in &all {
+        assert_eq!(hostile::web(bytes).is_some(), name.starts_with("good"), "{name}");
+    }
+    mutate::each(&seeds::contents(&all), CHANGED, hostile::web);
 }

@@ -1,0 +1,68 @@
+//! What a server may say, taken as this crate takes it: for fuzz targets and the replay of their
+//! corpora (`fuzz/`). Files are read through [`FileConnector`](crate::FileConnector) as by queries.
+//!
+//! Each function reads bytes that anybody may have made, and checks what holds whatever they are.
+
+use crate::format::ipc::{Context, schema_in};
+use crate::{http, remote};
+
+/// Takes the messages of a Flight stream, each behind the lengths of its header and body, two bytes
+/// each: a schema, then rows and dictionaries. Gives the rows.
+///
+/// # Errors
+/// What is wrong with the first message that is refused.
+///
+/// # Panics
+/// When rows are not those of the schema.
+pub fn flight(bytes: &[u8]) -> Result<usize, String> {
+    let mut messages = Messages(bytes);
+    let (header, _) = messages.next().ok_or("there is none")?;
+    let mut context = Context::new(schema_in(header)?);
+    let schema = context.schema.clone();
+    let all: Vec<usize> = (0..schema.fields().len()).collect();
+    let mut rows = 0;
+    for (header, body) in messages {
+        let Some(batch) = context.accept(header, body, &all)? else { continue };
+        for (column, field) in batch.columns().iter().zip(schema.fields()) {
+            assert_eq!(column.data_type(), field.data_type());
+            // A message may state many rows of nulls.
+            if batch.num_rows() < 1000 {
+                column.to_data().validate_full().map_err(|why| why.to_string())?;
+            }
+        }
+        rows += batch.num_rows();
+    }
+    Ok(rows)
+}
+
+/// Headers and bodies, one behind the other.
+struct Messages<'a>(&'a [u8]);
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = (&'a [u8], &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (lengths, rest) = self.0.split_first_chunk::<4>()?;
+        let [header, body] = [[lengths[0], lengths[1]], [lengths[2], lengths[3]]]
+            .map(|length| usize::from(u16::from_le_bytes(length)));
+        let (header, rest) = rest.split_at(header.min(rest.len()));
+        let (body, rest) = rest.split_at(body.min(rest.len()));
+        self.0 = rest;
+        Some((header, body))
+    }
+}
+
+/// Takes what a server sends, in pieces of as many bytes as the second byte says, as the first byte
+/// says: events, an array or lines. Gives the bytes of the records, or nothing if it was refused.
+///
+/// # Panics
+/// When the pieces make a difference, or records hold more than was sent.
+pub fn web(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (&[kind, piece], said) = bytes.split_first_chunk()?;
+    let read = [http::events_in, http::array_in, remote::lines_in][usize::from(kind % 3)];
+    let whole = read(said, said.len().max(1));
+    assert_eq!(read(said, usize::from(piece).max(1)), whole);
+    // An event, an element or a line may end where there was no line end.
+    assert!(whole.as_ref().is_none_or(|records| records.len() <= said.len() + 1));
+    whole
+}

@@ -1,0 +1,8 @@
+//! Events, arrays and lines of a web server.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = connectors::hostile::web(bytes);
+});
