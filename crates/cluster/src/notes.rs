@@ -15,27 +15,29 @@ use crate::frame::Frame;
 /// Bytes of a note at most.
 pub const NOTE_BYTES_MAX: usize = 64 << 10;
 
-/// Notes of one node that may wait to be read.
+/// Notes of one node that may wait to be read, and their bytes.
 const UNREAD_MAX: usize = 1 << 16;
+const UNREAD_BYTES_MAX: usize = 64 << 20;
 
 /// Notes that have come and were not read.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     /// By sender, and what they are about.
     unread: HashMap<(u32, u64), VecDeque<Vec<u8>>>,
-    /// By sender.
-    count: HashMap<u32, usize>,
+    /// How many there are of each sender, and how many bytes.
+    held: HashMap<u32, (usize, usize)>,
 }
 
 impl Notes {
     /// # Errors
     /// When more wait than anybody who is in his senses sends.
     pub(crate) fn add(&mut self, from: u32, about: u64, note: Vec<u8>) -> Result<(), &'static str> {
-        let count = self.count.entry(from).or_default();
-        if *count >= UNREAD_MAX || note.len() > NOTE_BYTES_MAX {
+        let (count, bytes) = self.held.entry(from).or_default();
+        let full = *count >= UNREAD_MAX || *bytes + note.len() > UNREAD_BYTES_MAX;
+        if full || note.len() > NOTE_BYTES_MAX {
             return Err("its notes are too many or too long");
         }
-        *count += 1;
+        (*count, *bytes) = (*count + 1, *bytes + note.len());
         self.unread.entry((from, about)).or_default().push_back(note);
         Ok(())
     }
@@ -46,8 +48,8 @@ impl Notes {
         if waiting.is_empty() {
             self.unread.remove(&(from, about));
         }
-        if let Some(count) = self.count.get_mut(&from).filter(|_| note.is_some()) {
-            *count -= 1;
+        if let (Some((count, bytes)), Some(note)) = (self.held.get_mut(&from), &note) {
+            (*count, *bytes) = (*count - 1, *bytes - note.len());
         }
         note
     }
@@ -196,5 +198,12 @@ mod tests {
         assert_eq!(notes.take(1, 2), Some(vec![]));
         notes.add(1, 0, vec![]).unwrap();
         assert_eq!(notes.take(1, 5), None);
+        let long = || vec![0; NOTE_BYTES_MAX];
+        for _ in 0..UNREAD_BYTES_MAX / NOTE_BYTES_MAX {
+            notes.add(3, 0, long()).unwrap();
+        }
+        assert!(notes.add(3, 0, vec![0]).is_err());
+        assert_eq!(notes.take(3, 0), Some(long()));
+        notes.add(3, 0, long()).unwrap();
     }
 }

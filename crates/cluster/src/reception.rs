@@ -100,7 +100,8 @@ impl<'a> Reception<'a> {
     }
 
     fn accept(&mut self) -> Result<(), ClusterError> {
-        loop {
+        // No more at a time, so that who has come is listened to.
+        for _ in 0..STRANGERS_MAX {
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     stream
@@ -123,6 +124,7 @@ impl<'a> Reception<'a> {
                 }
             }
         }
+        Ok(())
     }
 
     fn listen_to(&mut self, mut stranger: Stranger) {

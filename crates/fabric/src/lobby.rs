@@ -28,6 +28,9 @@ const STRANGERS_MAX: usize = 256;
 /// How long a stranger may take to greet.
 const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long to wait before asking again for connections that the system refuses to give.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
 /// What both sides say first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Greeting {
@@ -254,6 +257,13 @@ pub(crate) fn parse(magic: &[u8; 8], address: &[u8]) -> Option<(Token, SocketAdd
     (theirs == magic).then_some((Token::from_bytes(*token), place))
 }
 
+/// Whether descriptors or memory are short for now: strangers may hold them, who go after a while.
+fn is_short(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let short = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    short.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
 pub(crate) fn time_left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
@@ -338,17 +348,25 @@ impl Lobby {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        loop {
+        // No more at a time, so that who has come is listened to.
+        for _ in 0..STRANGERS_MAX {
             match self.listener.accept() {
-                Ok((stream, _)) => strangers.extend(Stranger::new(stream)),
+                Ok((stream, _)) => {
+                    if strangers.len() == STRANGERS_MAX {
+                        strangers.remove(0);
+                    }
+                    strangers.extend(Stranger::new(stream));
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_short(&error) => {
+                    std::thread::sleep(ACCEPT_PAUSE.min(left));
+                    break;
+                }
                 Err(error) => return Err(error),
             }
         }
-        let surplus = strangers.len().saturating_sub(STRANGERS_MAX);
-        strangers.drain(..surplus);
         let mut greeted = Vec::new();
         for mut stranger in std::mem::take(strangers) {
             match stranger.listen() {
