@@ -98,7 +98,8 @@ fn launcher() -> ExitCode {
         println!("{process}");
     }
     println!();
-    let _ = launched.control.all_gather("end", Vec::new());
+    // Not the exchange in which the nodes wait: with it all of them would end.
+    let _ = std::io::stdin().read_line(&mut String::new());
     ExitCode::SUCCESS
 }
 
@@ -247,6 +248,7 @@ fn port_in_use() {
 fn orphans() {
     let mut launcher = Command::new(std::env::current_exe().unwrap())
         .env(ROLE, "launcher")
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
