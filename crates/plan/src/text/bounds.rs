@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use datafusion::common::Column;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, LogicalPlan};
-use datafusion::sql::sqlparser::ast::{self, Query, TableFactor, Visit, Visitor};
+use datafusion::sql::sqlparser::ast::{self, Query, Spanned, TableFactor, Visit, Visitor};
 use datafusion::sql::sqlparser::tokenizer::Span;
 
 use crate::text::depth::DEPTH_MAX;
@@ -25,6 +25,10 @@ pub(crate) const INPUTS_MAX: usize = 1_000;
 /// Queries within queries at most, when views are written out.
 pub(crate) const NESTED_MAX: usize = 100;
 
+/// Subqueries of expressions within each other at most, when views are written out: DataFusion's
+/// work doubles with each.
+pub(crate) const SUBQUERIES_MAX: usize = 10;
+
 /// Parts of an expression at most, when the columns of views and subqueries are written out.
 pub(crate) const PARTS_MAX: u64 = 100_000;
 
@@ -33,14 +37,17 @@ pub(crate) const PARTS_MAX: u64 = 100_000;
 pub(crate) struct Extent {
     inputs: usize,
     nested: usize,
+    /// How many subqueries of expressions stand within each other.
+    asked: usize,
 }
 
 impl Extent {
-    const OF_A_TABLE: Self = Self { inputs: 1, nested: 0 };
+    const OF_A_TABLE: Self = Self { inputs: 1, nested: 0, asked: 0 };
 
-    fn add(&mut self, within: Self) {
+    fn add(&mut self, within: Self, of_expression: bool) {
         self.inputs = self.inputs.saturating_add(within.inputs);
         self.nested = self.nested.max(within.nested + 1);
+        self.asked = self.asked.max(within.asked + usize::from(of_expression));
     }
 }
 
@@ -75,6 +82,22 @@ struct Frame {
     named: Vec<(String, Extent)>,
     /// Where the WITH queries of this one are, and their names.
     with: Vec<(*const Query, String)>,
+    /// Where the subqueries of its expressions are.
+    asked: Vec<*const Query>,
+    /// Of how many subqueries of expressions this is the innermost.
+    depth: usize,
+}
+
+impl<V> Walk<V> {
+    /// Whether an expression of the innermost query around asks this one.
+    fn is_asked(&self, query: &Query) -> bool {
+        let asked = self.frames.last().into_iter().flat_map(|frame| &frame.asked);
+        asked.into_iter().any(|at| std::ptr::eq(*at, query))
+    }
+}
+
+fn too_many_subqueries() -> String {
+    format!("more than {SUBQUERIES_MAX} subqueries of expressions within each other")
 }
 
 impl<V: Fn(&str) -> Option<Extent>> Visitor for Walk<V> {
@@ -83,19 +106,39 @@ impl<V: Fn(&str) -> Option<Extent>> Visitor for Walk<V> {
     fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<Self::Break> {
         let with = query.with.iter().flat_map(|with| &with.cte_tables);
         let with = with.map(|cte| (&raw const *cte.query, cte.alias.name.value.clone()));
-        let extent = Extent { inputs: 1, nested: 0 };
-        self.frames.push(Frame { extent, named: vec![], with: with.collect() });
+        let with = with.collect();
+        let around = self.frames.last().map_or(0, |frame| frame.depth);
+        let depth = around + usize::from(self.is_asked(query));
+        if depth > SUBQUERIES_MAX {
+            return ControlFlow::Break((query.span(), too_many_subqueries()));
+        }
+        let extent = Extent::OF_A_TABLE;
+        self.frames.push(Frame { extent, named: vec![], with, asked: vec![], depth });
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expr: &ast::Expr) -> ControlFlow<Self::Break> {
+        let (ast::Expr::Subquery(query)
+        | ast::Expr::InSubquery { subquery: query, .. }
+        | ast::Expr::Exists { subquery: query, .. }) = expr
+        else {
+            return ControlFlow::Continue(());
+        };
+        if let Some(frame) = self.frames.last_mut() {
+            frame.asked.push(&raw const **query);
+        }
         ControlFlow::Continue(())
     }
 
     fn post_visit_query(&mut self, query: &Query) -> ControlFlow<Self::Break> {
         let Some(ended) = self.frames.pop() else { return ControlFlow::Continue(()) };
         self.last = ended.extent;
+        let asked = self.is_asked(query);
         if let Some(around) = self.frames.last_mut() {
             let name = around.with.iter().find(|(at, _)| std::ptr::eq(*at, query));
             match name.map(|(_, name)| name.clone()) {
                 Some(name) => around.named.push((name, ended.extent)),
-                None => around.extent.add(ended.extent),
+                None => around.extent.add(ended.extent, asked),
             }
         }
         ControlFlow::Continue(())
@@ -110,7 +153,11 @@ impl<V: Fn(&str) -> Option<Extent>> Visitor for Walk<V> {
         let with = with.into_iter().find(|(name, _)| *name == ident.value);
         let extent = with.map(|(_, extent)| *extent).or_else(|| (self.views)(&ident.value));
         let Some(frame) = self.frames.last_mut() else { return ControlFlow::Continue(()) };
-        frame.extent.add(extent.unwrap_or(Extent::OF_A_TABLE));
+        let extent = extent.unwrap_or(Extent::OF_A_TABLE);
+        frame.extent.add(extent, false);
+        if frame.depth + extent.asked > SUBQUERIES_MAX {
+            return ControlFlow::Break((ident.span, too_many_subqueries()));
+        }
         if frame.extent.inputs > INPUTS_MAX {
             let message = format!("a query over more than {INPUTS_MAX} tables and subqueries");
             return ControlFlow::Break((ident.span, message));
@@ -210,8 +257,10 @@ fn size(expr: &Expr, scope: &HashMap<Column, Size>) -> Size {
 
 #[cfg(test)]
 mod tests {
+    use super::SUBQUERIES_MAX;
     use crate::catalog::Catalog;
     use crate::logical::engine::Engine;
+    use crate::text::depth;
     use crate::text::syntax::split;
 
     fn refused(sql: &str) -> Option<String> {
@@ -220,8 +269,9 @@ mod tests {
             Ok(mut tokens) => tokens.swap_remove(0),
             Err(message) => return Some(message),
         };
-        let understood = Engine::new().understand(&tokens, &Catalog::default());
-        understood.err().map(|mut errors| errors.swap_remove(0).message)
+        let planned =
+            depth::guarded(|| Engine::new().understand(&tokens, &Catalog::default()).map(|_| ()));
+        planned.err().map(|mut errors| errors.swap_remove(0).message)
     }
 
     /// Each doubles the one before.
@@ -243,6 +293,14 @@ mod tests {
         assert!(message.contains("100000 parts"), "{message}");
 
         let once = |n: usize| format!("SELECT x FROM q{n}");
+        let asked = |n: usize| format!("SELECT {}1{} AS x", "(SELECT ".repeat(n), ")".repeat(n));
+        assert_eq!(refused(&asked(SUBQUERIES_MAX)), None);
+        let message = refused(&asked(SUBQUERIES_MAX + 1)).expect("2^11 times the work");
+        assert!(message.contains("10 subqueries"), "{message}");
+        let within = |n: usize| format!("SELECT (SELECT max(x) FROM q{n}) AS x");
+        let message = refused(&doubled(SUBQUERIES_MAX + 1, within)).expect("2^11 times the work");
+        assert!(message.contains("10 subqueries"), "{message}");
+
         let message = refused(&doubled(200, once)).expect("200 levels");
         assert!(message.contains("100 queries within"), "{message}");
     }

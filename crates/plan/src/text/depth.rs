@@ -1,10 +1,9 @@
 //! How deep a statement may go.
 //!
-//! A tree is as deep as parentheses are nested, which the parser bounds, and as a chain is long:
-//! `a + b + c + …`, `… UNION ALL … UNION ALL …`. Everything that walks the tree needs stack for
-//! each level, DataFusion's optimizer some ten KiB, and to run out of it would end the process. So
-//! chains have a bound, and whatever is within it is planned on a stack that is large enough,
-//! whoever asks.
+//! A tree is as deep as parentheses and `CASE … END` are nested, and as a chain is long: `a + b + c +
+//! …`, `… UNION ALL … UNION ALL …`. Everything that walks the tree needs stack for each level,
+//! DataFusion's optimizer some ten KiB, and to run out of it would end the process. So both have a
+//! bound, and whatever is within it is planned on a stack that is large enough, whoever asks.
 
 use std::thread;
 
@@ -20,6 +19,13 @@ pub(crate) const LINKS_MAX: usize = 500;
 /// Links at most from the outermost chain to the innermost, where chains stand in the parentheses
 /// of others: the depth of the tree.
 pub(crate) const DEPTH_MAX: usize = 1_000;
+
+/// Parentheses and `CASE … END` within each other at most.
+pub(crate) const NESTED_MAX: usize = 100;
+
+/// Levels that the parser goes down at most. It needs several for each of ours, so that theirs are
+/// never the first to end.
+pub(crate) const PARSER_LEVELS_MAX: usize = 20 * DEPTH_MAX;
 
 /// Tokens of a statement at most.
 const TOKENS_MAX: usize = 2_000_000;
@@ -49,6 +55,8 @@ struct Level {
     inputs: usize,
     /// Whether a comma puts two inputs together.
     from: bool,
+    /// Whether `END` closes it.
+    case: bool,
     /// The deepest parentheses within the expression, and of those before.
     within: usize,
     before: usize,
@@ -63,6 +71,11 @@ impl Level {
 
     fn depth_of_exprs(&self) -> usize {
         self.before.max(self.operators + self.within)
+    }
+
+    /// Something within it ends that is so deep.
+    fn has_within(&mut self, depth: usize) {
+        self.within = self.within.max(depth);
     }
 
     /// How deep the tree of it is.
@@ -87,14 +100,16 @@ pub(crate) fn check(tokens: &[TokenWithSpan]) -> Result<(), Diagnostic> {
         let Some(level) = levels.last_mut() else { return Ok(()) };
         match &token.token {
             Token::LParen | Token::LBracket | Token::LBrace => levels.push(Level::default()),
+            Token::Word(_) if is_word(token, "CASE") => {
+                levels.push(Level { case: true, ..Level::default() });
+            }
+            Token::Word(_) if is_word(token, "END") && level.case => close(&mut levels),
             Token::RParen | Token::RBracket | Token::RBrace => {
-                let depth = (levels.len() > 1)
-                    .then(|| levels.pop())
-                    .flatten()
-                    .map_or(0, |inner| inner.depth() + 1);
-                if let Some(level) = levels.last_mut() {
-                    level.within = level.within.max(depth);
+                // A CASE that has no END ends with what it stands in.
+                while levels.last().is_some_and(|level| level.case) {
+                    close(&mut levels);
                 }
+                close(&mut levels);
                 // One subscript may follow another.
                 let brackets = matches!(token.token, Token::RBracket);
                 if let Some(level) = levels.last_mut().filter(|_| brackets) {
@@ -111,6 +126,11 @@ pub(crate) fn check(tokens: &[TokenWithSpan]) -> Result<(), Diagnostic> {
             Token::Word(_) if any(OPERATORS) => level.operators += 1,
             Token::Word(_) | Token::Number(..) | Token::SingleQuotedString(_) | Token::Period => {}
             _ => level.operators += 1,
+        }
+        if levels.len() > NESTED_MAX + 1 {
+            let message = format!("more than {NESTED_MAX} parentheses within each other");
+            return Err(Diagnostic::at(Place::of(token.span), message)
+                .hint("compute parts of it in views, or name subqueries by WITH"));
         }
         let chain = levels.last().map_or(0, |level| level.operators.max(level.inputs));
         if chain > LINKS_MAX {
@@ -129,6 +149,14 @@ pub(crate) fn check(tokens: &[TokenWithSpan]) -> Result<(), Diagnostic> {
         }
     }
     Ok(())
+}
+
+/// Ends the innermost level, which is one of the level around it.
+fn close(levels: &mut Vec<Level>) {
+    let Some(inner) = (levels.len() > 1).then(|| levels.pop()).flatten() else { return };
+    if let Some(level) = levels.last_mut() {
+        level.has_within(inner.depth() + 1);
+    }
 }
 
 /// Plans on a large stack.
@@ -206,6 +234,21 @@ mod tests {
         let unions = |links: usize| format!("(SELECT 1{})", " UNION ALL SELECT 1".repeat(links));
         let nested = |links| format!("SELECT * FROM {} AS u{}", unions(links), ", t".repeat(links));
         assert!(refused(&nested(400)).is_none());
+    }
+
+    #[test]
+    fn parentheses_and_cases_within_each_other_have_a_bound() {
+        let levels = [("(", "1", ")"), ("[", "1", "]"), ("CASE WHEN ", "TRUE", " THEN 1 END")];
+        for (open, inner, close) in levels {
+            let sql = |n: usize| format!("SELECT {}{inner}{}", open.repeat(n), close.repeat(n));
+            assert!(split(&sql(NESTED_MAX)).is_ok(), "{open}");
+            let error = split(&sql(NESTED_MAX + 1)).expect_err(open);
+            assert_eq!(error.message, "more than 100 parentheses within each other");
+            let many = format!("SELECT {}", vec![format!("{open}{inner}{close}"); 300].join(", "));
+            assert!(split(&many).is_ok(), "{open}");
+        }
+        assert!(split(&format!("SELECT {}", "(CASE 1)".repeat(300))).is_ok(), "no END");
+        assert!(split("BEGIN STATEMENT SET; END; END").is_ok());
     }
 
     #[test]

@@ -124,10 +124,15 @@ fn parse_one(mut cursor: Cursor<'_>) -> Result<Statement, Diagnostic> {
     }
     if cursor.words("EXPLAIN") {
         let (analyze, format) = explain_options(&mut cursor)?;
+        if !analyze {
+            cursor.words("PLAN FOR");
+        }
+        if cursor.peek().is_some_and(|token| is_word(token, "EXPLAIN")) {
+            return Err(cursor.expected("a statement to explain"));
+        }
         if analyze {
             return Ok(Statement::Analyze(Box::new(parse_one(cursor)?), format));
         }
-        cursor.words("PLAN FOR");
         return Ok(Statement::Explain(Box::new(parse_one(cursor)?), format));
     }
     if cursor.words("CREATE") {

@@ -218,7 +218,9 @@ pub(crate) fn element(tokens: &[TokenWithSpan], is_type: bool) -> &[TokenWithSpa
 
 /// A parser of DataFusion's dialect over `tokens`.
 pub(crate) fn parser(tokens: &[TokenWithSpan]) -> Parser<'static> {
-    Parser::new(&DIALECT).with_tokens_with_locations(tokens.to_vec())
+    Parser::new(&DIALECT)
+        .with_recursion_limit(depth::PARSER_LEVELS_MAX)
+        .with_tokens_with_locations(tokens.to_vec())
 }
 
 /// What sqlparser had against `tokens`.
