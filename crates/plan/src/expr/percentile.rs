@@ -63,7 +63,8 @@ impl AggregateUDFImpl for Percentile {
         }
         let descending = args.order_bys.first().is_some_and(|order| order.options.descending);
         Ok(Box::new(Values {
-            percentile: if descending { 1.0 - percentile } else { percentile },
+            percentile,
+            descending,
             distinct: args.is_distinct,
             values: vec![],
             result: args.return_field.data_type().clone(),
@@ -83,6 +84,7 @@ impl AggregateUDFImpl for Percentile {
 #[derive(Debug)]
 struct Values {
     percentile: f64,
+    descending: bool,
     distinct: bool,
     values: Vec<f64>,
     result: DataType,
@@ -131,13 +133,14 @@ impl Accumulator for Values {
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
         let value = match self.distinct {
-            false => percentile(&mut self.values, self.percentile),
+            false => percentile(&mut self.values, self.percentile, self.descending),
             true => {
                 let mut seen = HashSet::new();
                 // The zeros are one value.
                 let values =
                     self.values.iter().filter(|value| seen.insert((*value + 0.0).to_bits()));
-                percentile(&mut values.copied().collect::<Vec<_>>(), self.percentile)
+                let mut values: Vec<_> = values.copied().collect();
+                percentile(&mut values, self.percentile, self.descending)
             }
         };
         ScalarValue::Float64(value).cast_to(&self.result)
@@ -148,22 +151,26 @@ impl Accumulator for Values {
     }
 }
 
-/// The value that a part of all values is less than, between the two around it.
-fn percentile(values: &mut [f64], part: f64) -> Option<f64> {
+/// The value that a part of all values stands before, between the two around it.
+fn percentile(values: &mut [f64], part: f64, descending: bool) -> Option<f64> {
+    let order = |a: &f64, b: &f64| match descending {
+        false => a.total_cmp(b),
+        true => b.total_cmp(a),
+    };
     let last = values.len().checked_sub(1)?;
     let at = part * last as f64;
     let (low, weight) = (at.floor() as usize, at.fract());
-    let (_, least, above) = values.select_nth_unstable_by(low.min(last), f64::total_cmp);
-    let least = *least;
+    let (_, before, behind) = values.select_nth_unstable_by(low.min(last), order);
+    let before = *before;
     if weight == 0.0 {
-        return Some(least);
+        return Some(before);
     }
-    let next = above.iter().copied().min_by(f64::total_cmp).unwrap_or(least);
-    let apart = next - least;
-    Some(match apart.is_infinite() && least.is_finite() && next.is_finite() {
-        false if least == next => least,
-        false => least + apart * weight,
-        true => least * (1.0 - weight) + next * weight,
+    let next = behind.iter().copied().min_by(order).unwrap_or(before);
+    let apart = next - before;
+    Some(match apart.is_infinite() && before.is_finite() && next.is_finite() {
+        false if before == next => before,
+        false => before + apart * weight,
+        true => before * (1.0 - weight) + next * weight,
     })
 }
 
@@ -173,9 +180,13 @@ mod tests {
 
     #[test]
     fn a_percentile_has_all_its_digits() {
-        assert_eq!(percentile(&mut [1.0, 0.0], 0.123456789), Some(0.123456789));
-        assert_eq!(percentile(&mut [4.0, 1.0, 3.0, 2.0], 0.5), Some(2.5));
-        assert_eq!(percentile(&mut [f64::INFINITY, 7.0], 0.0), Some(7.0));
-        assert_eq!(percentile(&mut [], 0.5), None);
+        let ascending = |values: &mut [f64], part| percentile(values, part, false);
+        assert_eq!(ascending(&mut [1.0, 0.0], 0.123456789), Some(0.123456789));
+        assert_eq!(ascending(&mut [4.0, 1.0, 3.0, 2.0], 0.5), Some(2.5));
+        assert_eq!(ascending(&mut [f64::INFINITY, 7.0], 0.0), Some(7.0));
+        assert_eq!(ascending(&mut [], 0.5), None);
+        let mut values: Vec<f64> = (1..=11).map(f64::from).collect();
+        assert_eq!(percentile(&mut values, 0.9, true), Some(2.0));
+        assert_eq!(ascending(&mut values, 0.9), Some(10.0));
     }
 }
