@@ -3,6 +3,8 @@
 //! DataFusion takes a number with a point, and one beyond 64 bits, for a `DOUBLE`: it keeps some 16
 //! digits, and 12345678901234567890123 would equal its neighbour. A number whose digits a `DOUBLE`
 //! keeps stays one, and so does one with an exponent.
+//!
+//! `DECIMAL '1.50'` has the digits that are written; by itself the type has none behind the point.
 
 use std::ops::ControlFlow;
 
@@ -49,6 +51,16 @@ impl VisitorMut for Numbers {
     }
 
     fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<DataFusionError> {
+        if let Expr::TypedString(literal) = expr {
+            let text = literal.value.clone().into_string().unwrap_or_default();
+            if let DataType::Decimal(of) | DataType::Numeric(of) | DataType::Dec(of) =
+                &mut literal.data_type
+                && *of == ExactNumberInfo::None
+                && let Some(written) = written(&text)
+            {
+                *of = written;
+            }
+        }
         let Expr::Value(value) = expr else { return ControlFlow::Continue(()) };
         let Value::Number(text, _) = &value.value else { return ControlFlow::Continue(()) };
         let Some((whole, behind)) = digits(text) else { return ControlFlow::Continue(()) };
@@ -71,6 +83,18 @@ impl VisitorMut for Numbers {
     }
 }
 
+/// The digits of a text that is a number with them and a point.
+fn written(text: &str) -> Option<ExactNumberInfo> {
+    let number = text.trim().trim_start_matches(['+', '-']);
+    let (whole, behind) = number.split_once('.').unwrap_or((number, ""));
+    let all = || whole.bytes().chain(behind.bytes());
+    if all().next().is_none() || !all().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let digits = whole.trim_start_matches('0').len() + behind.len();
+    Some(ExactNumberInfo::PrecisionAndScale(digits.max(1) as u64, behind.len() as i64))
+}
+
 /// How many digits stand before and behind the point of a number that DataFusion would take for a
 /// `DOUBLE` with others; `None` of all other numbers.
 fn digits(text: &str) -> Option<(usize, usize)> {
@@ -90,7 +114,7 @@ fn digits(text: &str) -> Option<(usize, usize)> {
 
 #[cfg(test)]
 mod tests {
-    use super::digits;
+    use super::*;
 
     #[test]
     fn numbers_that_a_double_cuts() {
@@ -103,5 +127,15 @@ mod tests {
         assert_eq!(digits("12345678901234567890.12"), Some((20, 2)));
         assert_eq!(digits("0.12345678901234567890"), Some((0, 20)));
         assert_eq!(digits("100000000000000000000"), None, "a double is that very number");
+    }
+
+    #[test]
+    fn a_decimal_in_quotes_has_the_digits_that_are_written() {
+        let of = |digits, behind| Some(ExactNumberInfo::PrecisionAndScale(digits, behind));
+        let cases = [("1.50", of(3, 2)), ("-12", of(2, 0)), ("0.001", of(3, 3)), (".5", of(1, 1))];
+        for (text, expected) in cases.into_iter().chain([("0", of(1, 0)), ("1e3", None)]) {
+            assert_eq!(written(text), expected, "{text}");
+        }
+        assert!(["", "x", "1.2.3", "."].into_iter().all(|text| written(text).is_none()));
     }
 }
