@@ -3,21 +3,23 @@
 //! DataFusion compares floats within keys by their bits: its two zeros are two groups. Keys are
 //! therefore given to it in the one form that [`state::canonical`] makes: those of groupings,
 //! joins, partitions and orders of the batch stage ([`with_equal_keys`]), and everywhere what is
-//! DISTINCT within a function and what `CASE x WHEN …` compares ([`with_equal_values`]). Columns
+//! DISTINCT within a function, what `CASE x WHEN …`, `IN` and functions such as `nullif` and
+//! `array_position` compare, and arrays, maps and rows of floats ([`with_equal_values`]). Columns
 //! without floats stay as they are.
 
 use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, FieldRef};
-use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::expr::{GroupingSet, ScalarFunction, Sort};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
-    self as logical, Case, ColumnarValue, Expr, ExprSchemable, LogicalPlan, ReturnFieldArgs,
-    ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    self as logical, BinaryExpr, Case, ColumnarValue, Expr, ExprSchemable, LogicalPlan, Operator,
+    ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, lit,
+    when,
 };
 
 /// `__key(x)`: the value that stands for all that equal `x`.
@@ -108,6 +110,12 @@ pub(crate) fn with_equal_values(plan: LogicalPlan) -> DfResult<LogicalPlan> {
 }
 
 fn equal_within(mut part: Expr, scope: &DFSchema) -> DfResult<Transformed<Expr>> {
+    if let Expr::ScalarFunction(call) = &part
+        && call.func.name() == "nullif"
+    {
+        let made = nullif(call.clone(), scope)?;
+        return Ok(made.map_or_else(|| Transformed::no(part), Transformed::yes));
+    }
     let some = match &mut part {
         // The least of distinct values is the least of all.
         Expr::AggregateFunction(call)
@@ -121,6 +129,24 @@ fn equal_within(mut part: Expr, scope: &DFSchema) -> DfResult<Transformed<Expr>>
             args
         }
         Expr::WindowFunction(call) if call.params.distinct => keys(&mut call.params.args, scope)?,
+        Expr::InList(list) => {
+            let mut some = keys(std::slice::from_mut(list.expr.as_mut()), scope)?;
+            some |= keys(&mut list.list, scope)?;
+            some
+        }
+        // DataFusion compares the two zeros as numbers, but not within what has parts.
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) if compares(*op) => {
+            let mut some = false;
+            for side in [left, right] {
+                if side.get_type(scope)?.is_nested() {
+                    some |= keys(std::slice::from_mut(side.as_mut()), scope)?;
+                }
+            }
+            some
+        }
+        Expr::ScalarFunction(call) if COMPARING.contains(&call.func.name()) => {
+            keys(&mut call.args, scope)?
+        }
         Expr::Case(Case { expr: Some(of), when_then_expr, .. }) => {
             let mut some = keys(std::slice::from_mut(of.as_mut()), scope)?;
             for (when, _) in when_then_expr {
@@ -131,6 +157,42 @@ fn equal_within(mut part: Expr, scope: &DFSchema) -> DfResult<Transformed<Expr>>
         _ => false,
     };
     Ok(if some { Transformed::yes(part) } else { Transformed::no(part) })
+}
+
+fn compares(op: Operator) -> bool {
+    use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
+    matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
+}
+
+/// Functions that look for what equals an element.
+const COMPARING: &[&str] = &[
+    "array_has",
+    "array_has_all",
+    "array_has_any",
+    "array_position",
+    "array_positions",
+    "array_remove",
+    "array_remove_all",
+    "array_remove_n",
+    "array_replace",
+    "array_replace_all",
+    "array_replace_n",
+];
+
+/// `nullif(a, b)` of floats: NULL, where both are one key. What is another value each time is
+/// computed once, and gives out its key.
+fn nullif(mut call: ScalarFunction, scope: &DFSchema) -> DfResult<Option<Expr>> {
+    let given = call.args.first().cloned();
+    if !keys(&mut call.args, scope)? {
+        return Ok(None);
+    }
+    match (&call.args[..], given.filter(|given| !given.is_volatile())) {
+        ([left, right], Some(given)) => {
+            let null = ScalarValue::try_from(given.get_type(scope)?)?;
+            when(left.clone().eq(right.clone()), lit(null)).otherwise(given).map(Some)
+        }
+        _ => Ok(Some(Expr::ScalarFunction(call))),
+    }
 }
 
 /// An optimized plan for DataFusion, whose keys are equal where those of our operators are.
