@@ -18,3 +18,4 @@ pub(crate) mod syntax;
 pub(crate) mod type_syntax;
 pub(crate) mod types;
 pub(crate) mod units;
+pub(crate) mod wording;

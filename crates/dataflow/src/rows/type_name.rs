@@ -23,7 +23,10 @@ pub fn type_name(of: &DataType, text: &str) -> String {
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView => "BYTES".into(),
         DataType::Dictionary(_, value) => name(value),
         DataType::Date32 => "DATE".into(),
-        DataType::Decimal128(precision, scale) => format!("DECIMAL({precision}, {scale})"),
+        DataType::Interval(_) | DataType::Duration(_) => "INTERVAL".into(),
+        DataType::Decimal128(precision, scale) | DataType::Decimal256(precision, scale) => {
+            format!("DECIMAL({precision}, {scale})")
+        }
         DataType::Time32(unit) | DataType::Time64(unit) => format!("TIME({})", digits(*unit)),
         DataType::Timestamp(unit, None) => format!("TIMESTAMP({})", digits(*unit)),
         DataType::Timestamp(unit, Some(_)) => format!("TIMESTAMP_LTZ({})", digits(*unit)),

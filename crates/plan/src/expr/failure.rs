@@ -27,6 +27,7 @@ pub(crate) fn message_of(error: &DataFusionError) -> String {
         "Error during planning: ",
         "This feature is not implemented: ",
         "Execution error: ",
+        "Compute error: ",
         "type_coercion\ncaused by\n",
         "Arrow error: ",
         "External error: ",

@@ -16,6 +16,7 @@ use crate::logical::windows::{Shape, Site};
 use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::names::plain;
 use crate::text::syntax::{is_word, lower_first, syntax_error};
+use crate::text::wording::{in_sql, said, signatures};
 
 /// An error of ours on its way through DataFusion.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub(crate) enum PlanError {
     WindowOf(String),
     /// A window finer than the ticks of its column, and the column's type.
     WindowFiner(TimeUnit, String),
+    /// A subquery looks at this column, which the row around it does not have.
+    OutOfSight(String),
     /// What is not carried out, at the first of these words.
     Refused { words: &'static [&'static str], message: String, hint: &'static str },
 }
@@ -45,6 +48,9 @@ impl fmt::Display for PlanError {
             }
             PlanError::WindowFiner(_, name) => {
                 write!(f, "the window is finer than its time column, which is {name}")
+            }
+            PlanError::OutOfSight(name) => {
+                write!(f, "a subquery looks at '{name}', which the row around it does not have")
             }
             PlanError::Refused { message, .. } => f.write_str(message),
         }
@@ -83,7 +89,12 @@ impl Surroundings<'_> {
                 Some(ours) => self.ours(ours, place),
                 None => Some(self.other(&inner.to_string(), place)),
             },
-            DataFusionError::SchemaError(schema, _) => Some(self.schema(schema, place)),
+            DataFusionError::SchemaError(schema, _) => {
+                let notes = error.diagnostic().map(|diagnostic| &diagnostic.notes[..]);
+                let notes = notes.unwrap_or_default().iter();
+                let possible = notes.filter_map(|n| n.message.strip_prefix("possible column "));
+                Some(self.schema(schema, place, &possible.collect::<Vec<_>>()))
+            }
             DataFusionError::SQL(parser, _) => Some(syntax_error(parser, self.tokens)),
             other => Some(self.other(&message_of(other), place)),
         }
@@ -119,6 +130,12 @@ impl Surroundings<'_> {
                 let place = site.map_or_else(|| self.start(), |site| site.size.place);
                 Some(Diagnostic::at(place, error.to_string()).hint(finer_hint(*unit)))
             }
+            PlanError::OutOfSight(name) => {
+                let place = self.written(name).unwrap_or_else(|| self.start());
+                let hint = "it sees the columns of the query directly around it; behind GROUP BY, \
+                            those that are grouped by";
+                Some(Diagnostic::at(place, error.to_string()).hint(hint))
+            }
             PlanError::Refused { words, message, hint } => {
                 let place = words.iter().find_map(|word| self.named(word));
                 let place = place.unwrap_or_else(|| self.start());
@@ -127,9 +144,15 @@ impl Surroundings<'_> {
         }
     }
 
-    fn schema(&self, error: &SchemaError, place: Option<Place>) -> Diagnostic {
+    /// An error of names; `possible` are columns that may be meant.
+    fn schema(&self, error: &SchemaError, place: Option<Place>, possible: &[&str]) -> Diagnostic {
         let of = |column: &Column| {
-            place.or_else(|| self.named(&column.name)).unwrap_or_else(|| self.start())
+            let table = column.relation.as_ref().map(|relation| relation.table());
+            let dotted = || table.and_then(|table| self.dotted(table, &column.name));
+            place
+                .or_else(dotted)
+                .or_else(|| self.named(&column.name))
+                .unwrap_or_else(|| self.start())
         };
         match error {
             SchemaError::FieldNotFound { field, valid_fields } => {
@@ -154,8 +177,13 @@ impl Surroundings<'_> {
             }
             SchemaError::AmbiguousReference { field } => {
                 let name = &field.name;
+                let one_of = possible.iter().filter(|column| !column.starts_with("__"));
+                let one_of = one_of.copied().collect::<Vec<_>>().join(" or ");
                 Diagnostic::at(of(field), format!("column '{name}' is in more than one table"))
-                    .hint(format!("say which: t.{name}"))
+                    .hint(match one_of.is_empty() {
+                        true => "write its table in front of it".to_owned(),
+                        false => format!("say which: {one_of}"),
+                    })
             }
             SchemaError::DuplicateUnqualifiedField { name }
             | SchemaError::DuplicateQualifiedField { name, .. } => {
@@ -185,23 +213,7 @@ impl Surroundings<'_> {
             );
         }
         if let Some(call) = between(message, "argument types '", "'") {
-            let name = call.split('(').next().unwrap_or(call);
-            let place = place.or_else(|| self.named(name)).unwrap_or_else(|| self.start());
-            let error = Diagnostic::at(place, format!("there is no function {}", in_sql(call)));
-            let ours =
-                between(message, "coercion failed with: Error during planning: write ", " No");
-            if let Some(form) = ours {
-                return error.hint(format!("write {form}"));
-            }
-            let known = message.split_once("Candidate functions:").map(|(_, list)| list);
-            let known = known.map(|l| l.lines().map(str::trim).filter(|l| !l.is_empty()));
-            return match known {
-                Some(list) => {
-                    let list = list.collect::<Vec<_>>().join(", ");
-                    error.detail(format!("there are {}", in_sql(&list)))
-                }
-                None => error,
-            };
+            return self.no_function(call, message, place);
         }
         if let Some(column) = between(first, "column \"", "\" must appear in the GROUP BY") {
             let name = column.rsplit('.').next().unwrap_or(column);
@@ -224,12 +236,66 @@ impl Surroundings<'_> {
             .and_then(|sides| sides.split(' ').find(|word| OPERATORS.contains(word)))
             .and_then(|op| self.tokens.iter().find(|t| t.token.to_string() == op));
         let place = place.or(operator.map(|token| Place::of(token.span)));
-        let place = place.or_else(|| self.mentioned(first)).or_else(|| self.clause_of(first));
+        let place = place.or_else(|| self.text(first)).or_else(|| self.mentioned(first));
+        if let Some(said) = said(message) {
+            let sign = |word: &&str| self.tokens.iter().find(|t| t.token.to_string() == **word);
+            let word = |word: &&str| self.named(word).or_else(|| sign(word).map(place_of));
+            let place = place.or_else(|| said.words.iter().find_map(word));
+            let place = place.or_else(|| said.texts.iter().find_map(|text| self.named(text)));
+            let error = Diagnostic::at(place.unwrap_or_else(|| self.start()), said.message);
+            return match said.hint {
+                Some(hint) => error.hint(hint),
+                None => error,
+            };
+        }
+        let place = place.or_else(|| self.clause_of(first));
         let place = place.unwrap_or_else(|| self.start());
         let said = in_sql(first.trim_end_matches(['.', ' ']));
         let error = Diagnostic::at(place, lower_first(&said));
         let rest = rest.trim();
         if rest.is_empty() { error } else { error.detail(rest) }
+    }
+
+    /// A call of a function that there is not for these types.
+    fn no_function(&self, call: &str, message: &str, place: Option<Place>) -> Diagnostic {
+        let (name, types) = call.split_once('(').unwrap_or((call, ""));
+        let types = in_sql(types.strip_suffix(')').unwrap_or(types));
+        let token = |text: &str| self.tokens.iter().find(|t| t.token.to_string() == text);
+        let sign =
+            |text| place.or_else(|| token(text).map(place_of)).unwrap_or_else(|| self.start());
+        match name {
+            "array_element" | "array_slice" if self.named(name).is_none() => {
+                let of = types.split(", ").next().unwrap_or(&types);
+                let message =
+                    format!("[…] takes an element of an ARRAY or a MAP, and this is {of}");
+                return Diagnostic::at(sign("["), message);
+            }
+            "make_array" if self.named(name).is_none() => {
+                let message = format!("elements of an array have no type in common: {types}");
+                return Diagnostic::at(sign("["), message).hint("CAST them to one type");
+            }
+            _ => {}
+        }
+        // What the parser calls by another name than it is written by.
+        let written = WRITTEN.iter().filter(|(theirs, _)| *theirs == name);
+        let written = written.map(|(_, ours)| *ours).find(|ours| self.named(ours).is_some());
+        let (theirs, name) = (name, written.unwrap_or(name));
+        let place = place.or_else(|| self.named(name)).unwrap_or_else(|| self.start());
+        let error = Diagnostic::at(place, format!("there is no function {name}({types})"));
+        let form = between(message, "coercion failed with: Error during planning: write ", " No");
+        if let Some(form) = form {
+            return error.hint(format!("write {form}"));
+        }
+        match message.split_once("Candidate functions:") {
+            Some((_, list)) => match signatures(list) {
+                Some(list) => {
+                    let list = list.replace(&format!("{theirs}("), &format!("{name}("));
+                    error.detail(format!("there are {list}"))
+                }
+                None => error.hint("CAST the arguments to types that have something in common"),
+            },
+            None => error,
+        }
     }
 
     /// An expression whose name another one has.
@@ -291,6 +357,7 @@ impl Surroundings<'_> {
             "EXISTS" => ("EXISTS", "write it in WHERE, or LEFT JOIN the rows that it is about"),
             "IN_SUBQUERY" => ("IN", "write it in WHERE, or LEFT JOIN the values"),
             "SET_COMPARISON" => ("SELECT", "compare with the min or max of the subquery"),
+            "WINDOW_FUNCTION" => ("OVER", "write it in QUALIFY, or in SELECT of a subquery"),
             "OUTER_REFERENCE_COLUMN" => ("LATERAL", "join by what is equal on both sides"),
             _ => ("SELECT", "join it by what is equal on both sides: … GROUP BY the key"),
         };
@@ -304,6 +371,7 @@ impl Surroundings<'_> {
             "LATERAL" => "a subquery that looks at the row beside it so cannot be planned".into(),
             "SELECT" => "this subquery looks at the row around it in a way that cannot be planned"
                 .to_owned(),
+            "OVER" => "a function with OVER cannot stand here: its rows are not there yet".into(),
             word => format!("{word} (SELECT …) stands for a value here, which cannot be planned"),
         };
         Diagnostic::at(place, message).hint(hint)
@@ -370,6 +438,14 @@ impl Surroundings<'_> {
         exact.or_else(any_case).map(|t| Place::of(t.span))
     }
 
+    /// The first text of the statement that a message about a text quotes.
+    fn text(&self, message: &str) -> Option<Place> {
+        let about = ["string '", "timestamp from '"].iter().find_map(|b| message.split_once(b));
+        let (text, _) = about?.1.split_once('\'')?;
+        let is = |t: &&TokenWithSpan| t.token == Token::SingleQuotedString(text.to_owned());
+        self.tokens.iter().find(is).map(place_of)
+    }
+
     /// The first word of the statement that the message quotes, or a function that it names.
     fn mentioned(&self, message: &str) -> Option<Place> {
         let quoted = message.split(['\'', '"', '`']).skip(1).step_by(2);
@@ -380,9 +456,22 @@ impl Surroundings<'_> {
         quoted.chain(functions).find_map(|name| self.written(name))
     }
 
+    /// The first `table.column`.
+    fn dotted(&self, table: &str, column: &str) -> Option<Place> {
+        let is = |three: &&[TokenWithSpan]| {
+            word(&three[0]) == Some(table)
+                && three[1].token == Token::Period
+                && word(&three[2]) == Some(column)
+        };
+        self.tokens.windows(3).find(is).map(|three| Place::of(three[0].span))
+    }
+
     /// The first word, text or call that a message quotes, of `t.name` the `name`.
     fn written(&self, quoted: &str) -> Option<Place> {
         let call = quoted.split('(').next().filter(|name| !name.is_empty())?;
+        if let Some(place) = call.split_once('.').and_then(|(t, column)| self.dotted(t, column)) {
+            return Some(place);
+        }
         let last = call.rsplit('.').next().unwrap_or(call);
         let text = || {
             let same = |t: &&TokenWithSpan| match &t.token {
@@ -409,49 +498,15 @@ fn place_of(token: &TokenWithSpan) -> Place {
     Place::of(token.span)
 }
 
-/// What DataFusion and Arrow call types, and what SQL does.
-const TYPES: &[(&str, &str)] = &[
-    ("Int8", "TINYINT"),
-    ("Int16", "SMALLINT"),
-    ("Int32", "INT"),
-    ("Int64", "BIGINT"),
-    ("UInt8", "TINYINT UNSIGNED"),
-    ("UInt16", "SMALLINT UNSIGNED"),
-    ("UInt32", "INT UNSIGNED"),
-    ("UInt64", "BIGINT UNSIGNED"),
-    ("Float32", "FLOAT"),
-    ("Float64", "DOUBLE"),
-    ("Utf8", "STRING"),
-    ("LargeUtf8", "STRING"),
-    ("Utf8View", "STRING"),
-    ("Boolean", "BOOLEAN"),
-    ("Binary", "BYTES"),
-    ("Date32", "DATE"),
-    ("Decimal128", "DECIMAL"),
-    ("Timestamp(s)", "TIMESTAMP(0)"),
-    ("Timestamp(ms)", "TIMESTAMP(3)"),
-    ("Timestamp(µs)", "TIMESTAMP(6)"),
-    ("Timestamp(ns)", "TIMESTAMP(9)"),
-    ("Interval(MonthDayNano)", "INTERVAL"),
+/// What DataFusion calls functions that SQL writes in its own way, and by which word.
+const WRITTEN: &[(&str, &str)] = &[
+    ("strpos", "POSITION"),
+    ("btrim", "TRIM"),
+    ("ltrim", "TRIM"),
+    ("rtrim", "TRIM"),
+    ("date_part", "EXTRACT"),
+    ("substr", "SUBSTRING"),
 ];
-
-/// A message of DataFusion's with literals and types as SQL has them.
-fn in_sql(message: &str) -> String {
-    let mut text = plain(message);
-    for (theirs, ours) in TYPES {
-        let is_word = |c: char| c.is_alphanumeric() || c == '_';
-        let (mut out, mut rest) = (String::with_capacity(text.len()), text.as_str());
-        while let Some(at) = rest.find(theirs) {
-            let (before, after) = (&rest[..at], &rest[at + theirs.len()..]);
-            let alone = !before.ends_with(is_word) && !after.starts_with(is_word);
-            out.push_str(before);
-            out.push_str(if alone { ours } else { theirs });
-            rest = after;
-        }
-        text = out + rest;
-    }
-    text
-}
 
 /// Operators that DataFusion names when their sides do not fit.
 const OPERATORS: &[&str] = &["+", "-", "*", "/", "%", "=", "<>", "!=", "<", "<=", ">", ">=", "||"];

@@ -20,7 +20,9 @@ use datafusion::physical_expr::expressions::{Column, Literal};
 use datafusion::physical_expr::{GroupsAccumulatorAdapter, PhysicalExpr, PhysicalSortExpr};
 use state::{Accumulator, Aggregate, Groups, Part, StateError};
 
+use crate::expr::failure::message_of;
 use crate::text::refusal::Refusal;
+use crate::text::wording::told;
 
 /// An aggregate of a query.
 #[derive(Debug, Clone)]
@@ -63,7 +65,14 @@ pub(crate) fn lower(call: &Expr, schema: &DFSchema) -> Result<AggregateCall, Ref
     let name = function.func.name().to_string();
     let params = &function.params;
     let internal = |error: DataFusionError| {
-        Refusal::new(&[&name], format!("{name}: {}", crate::expr::failure::message_of(&error)))
+        let message = told(&message_of(&error));
+        Refusal::new(
+            &[&name],
+            match message.contains(&name) {
+                true => message,
+                false => format!("{name}: {message}"),
+            },
+        )
     };
     let output = call.get_type(schema).map_err(internal)?;
     let text = call.human_display().to_string().replace("count(1)", "count(*)");
@@ -80,7 +89,9 @@ pub(crate) fn lower(call: &Expr, schema: &DFSchema) -> Result<AggregateCall, Ref
     begins(&adapter.function).map_err(|error| {
         let columns = params.args.iter().flat_map(|arg| arg.column_refs());
         let columns = columns.map(|column| column.name.clone()).collect();
-        internal(error).wrong((name.clone(), columns)).hint("CAST the argument to another type")
+        let types = message_of(&error).contains("type");
+        let refused = internal(error).wrong((name.clone(), columns));
+        if types { refused.hint("CAST the argument to another type") } else { refused }
     })?;
     // What WITHIN GROUP orders, the function orders itself; and `string_agg` is an `array_agg`.
     let sorts = function.func.supports_within_group_clause() || name == "string_agg";
@@ -297,9 +308,7 @@ fn slice_of(column: &ArrayRef, part: &Part) -> ArrayRef {
 
 impl Adapted {
     fn inner(&mut self) -> Result<&mut Box<dyn GroupsAccumulator>, StateError> {
-        self.inner
-            .as_mut()
-            .map_err(|error| StateError::Aggregate(crate::expr::failure::message_of(error).into()))
+        self.inner.as_mut().map_err(|error| StateError::Aggregate(told(&message_of(error)).into()))
     }
 
     fn take_ids(&mut self, groups: &Groups) -> Vec<usize> {
@@ -335,7 +344,7 @@ impl Adapted {
 }
 
 fn failed(error: DataFusionError) -> StateError {
-    StateError::Aggregate(crate::expr::failure::message_of(&error).into())
+    StateError::Aggregate(told(&message_of(&error)).into())
 }
 
 impl Accumulator for Adapted {

@@ -37,6 +37,7 @@ use futures::StreamExt;
 use crate::expr::checked;
 use crate::expr::conform::same_type;
 use crate::expr::equality::with_equal_keys;
+use crate::text::wording::told;
 
 /// The rest of a statement's plan.
 pub(crate) struct BatchStage {
@@ -260,7 +261,7 @@ fn failed(error: &DataFusionError) -> ConnectorError {
     let full = matches!(error.find_root(), DataFusionError::ResourcesExhausted(_));
     ConnectorError::Io {
         place: "the batch stage".into(),
-        message: crate::expr::failure::message_of(error),
+        message: told(&crate::expr::failure::message_of(error)),
         hint: full.then(|| "SET millstream.batch_bytes = '…' allows it more memory".into()),
     }
 }

@@ -40,6 +40,7 @@ use state::{KeyOf, RawRows, spare, vector};
 
 use crate::expr::checked;
 use crate::expr::conform::same_type;
+use crate::text::wording::told;
 
 use quotient::Quotient;
 use words::WordPredicate;
@@ -397,7 +398,7 @@ fn evaluate(expr: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Result<ArrayRe
 }
 
 fn failed(e: DataFusionError) -> DataflowError {
-    DataflowError::Expression(crate::expr::failure::message_of(&e))
+    DataflowError::Expression(told(&crate::expr::failure::message_of(&e)))
 }
 
 /// Parts by name, and expressions that use them.

@@ -11,6 +11,7 @@ use datafusion::scalar::ScalarValue;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::text::diagnostics::{Diagnostic, Place};
+use crate::text::names::plain;
 use crate::text::syntax::{Ident, is_word};
 use crate::text::types::sql_name;
 
@@ -38,7 +39,8 @@ pub(crate) fn fit(
         let place = named.first().map_or(table.place, |first| first.place);
         let names = |columns: Vec<&str>| columns.join(", ");
         let wanted = targets.iter().map(|&at| schema.field(at).name().as_str()).collect();
-        let found = called.iter().map(String::as_str).collect();
+        let found: Vec<String> = called.iter().map(|name| plain(name)).collect();
+        let found = found.iter().map(String::as_str).collect();
         let message = format!(
             "table '{}' takes {} columns here, and the query has {}",
             table.text,

@@ -1,9 +1,11 @@
 //! Which expression of a step fails on a row, for the message of its failure.
 
 use arrow::array::RecordBatch;
+use arrow::datatypes::DataType;
+use arrow::util::display::array_value_to_string;
 use dataflow::located::Blame;
-use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::logical_expr::Expr;
 
 use super::{evaluate, physical};
@@ -40,10 +42,37 @@ fn shown(expr: &Expr) -> String {
     }
     let bare = expr.clone().transform_up(|part| match part {
         Expr::Cast(cast) => Ok(Transformed::yes(*cast.expr)),
+        // The text of a number is a name that needs no quotes.
+        Expr::Literal(value, _) if !plainly_shown(&value) => {
+            Ok(Transformed::yes(Expr::Column(Column::new_unqualified(text_of(&value)))))
+        }
         part => Ok(Transformed::no(part)),
     });
     // The closure has no failures of its own.
     bare.map_or_else(|_| expr.to_string(), |bare| bare.data.to_string())
+}
+
+/// Whether [`names::plain`] makes SQL of what DataFusion shows.
+fn plainly_shown(value: &ScalarValue) -> bool {
+    let of = value.data_type();
+    of.is_integer()
+        || of.is_floating()
+        || of.is_string()
+        || of == DataType::Boolean
+        || value.is_null()
+}
+
+/// A value as SQL has it.
+fn text_of(value: &ScalarValue) -> String {
+    let array = value.to_array().ok();
+    let text = array.and_then(|array| array_value_to_string(&array, 0).ok()).unwrap_or_default();
+    match value.data_type() {
+        of if of.is_numeric() || of.is_nested() => text,
+        of => {
+            let name = sql_name(&of);
+            format!("{} '{text}'", name.split('(').next().unwrap_or(&name))
+        }
+    }
 }
 
 /// A direct part of an expression that fails by itself. Of parts that are not always computed, as
