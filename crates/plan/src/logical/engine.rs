@@ -2,13 +2,14 @@
 //!
 //! No table is read and nothing waits here: name resolution is a lookup in the [`Catalog`].
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::temporal_conversions::timestamp_ns_to_datetime;
-use datafusion::common::{DFSchema, TableReference};
+use datafusion::common::{DFSchema, SchemaError, TableReference};
 use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
@@ -32,6 +33,7 @@ use crate::expr::conform::{conform, with_literals};
 use crate::expr::emit_kind::EmitKind;
 use crate::expr::equality::with_equal_values;
 use crate::expr::every;
+use crate::expr::failure::root;
 use crate::expr::flink;
 use crate::expr::growth;
 use crate::expr::lead;
@@ -60,6 +62,13 @@ pub(crate) struct Engine {
     types: Arc<Types>,
     /// Set to end the batch stages of the script that is planned.
     pub(crate) interrupt: Arc<AtomicBool>,
+}
+
+/// A plan, and its columns of one name.
+struct NamedApart {
+    plan: LogicalPlan,
+    apart: Apart,
+    twice: Option<Diagnostic>,
 }
 
 /// A query as DataFusion understood it.
@@ -121,6 +130,7 @@ impl Engine {
         functions.push(Arc::new(ScalarUDF::from(ProcTime::new())));
         functions.push(Arc::new(ScalarUDF::from(AsOf::new())));
         functions.push(Arc::new(ScalarUDF::from(CurrentWatermark::new())));
+        functions.push(rewrite::called::function());
         functions.extend(flink::functions());
         functions.extend(every::functions());
         let windows = windows::window_functions();
@@ -203,19 +213,42 @@ impl Engine {
             _ => None,
         })?;
         let around = self.surroundings(tokens, &sites, catalog);
+        let mut by_text = query.clone();
+        if rewrite::called::clashes(&mut query) {
+            rewrite::called::by_text(&mut query);
+        }
+        let named = match self.named_apart(catalog, query, &around) {
+            Ok(named) => named,
+            // Casts may be called alike that are no columns of the result.
+            Err((error, true)) if rewrite::called::by_text(&mut by_text) => {
+                self.named_apart(catalog, by_text, &around).map_err(|_| error)?
+            }
+            Err((error, _)) => return Err(error),
+        };
+        bounds::check_expressions(&named.plan, around.start())?;
+        let NamedApart { plan, apart, twice } = named;
+        Ok(Understood { plan, extent, sites, emit, apart, twice })
+    }
+
+    /// The plan of a query, of which columns of one name are set apart. An error says whether it is
+    /// that two have one name.
+    fn named_apart(
+        &self,
+        catalog: &Catalog,
+        mut query: Box<Query>,
+        around: &Surroundings<'_>,
+    ) -> std::result::Result<NamedApart, (Option<Diagnostic>, bool)> {
         let (mut apart, mut twice) = (Apart::default(), None);
         let mut rounds = 0;
         loop {
-            let error = match self.planned(catalog, query.clone()) {
-                Ok(plan) => {
-                    bounds::check_expressions(&plan, around.start())?;
-                    return Ok(Understood { plan, extent, sites, emit, apart, twice });
-                }
+            let error = match self.planned(catalog, &query) {
+                Ok(plan) => return Ok(NamedApart { plan, apart, twice }),
                 Err(error) => error,
             };
             if rounds == twice::ROUNDS_MAX || !apart.set_apart(&mut query, &error) {
                 let again = twice.filter(|_| twice::is_meant(&error));
-                return Err(again.or_else(|| around.report(&error)));
+                let names = twice::is_about_names(&error);
+                return Err((again.or_else(|| around.report(&error)), names));
             }
             twice = twice.or_else(|| around.report(&error));
             rounds += 1;
@@ -223,10 +256,22 @@ impl Engine {
     }
 
     /// The plan of a query, with its types.
-    fn planned(&self, catalog: &Catalog, mut query: Box<Query>) -> Result<LogicalPlan> {
-        let relations = vec![rewrite::tree(&mut query)?];
-        let names = Names { engine: self, catalog, relations };
-        let plan = rewrite::before_types(sql::statement(&names, Statement::Query(query))?)?;
+    fn planned(&self, catalog: &Catalog, query: &Query) -> Result<LogicalPlan> {
+        let mut alone = HashSet::new();
+        let plan = loop {
+            let mut query = Box::new(query.clone());
+            let joins = rewrite::tree(&mut query, &alone)?;
+            let names = Names { engine: self, catalog, relations: vec![joins.clone()] };
+            match sql::statement(&names, Statement::Query(query)) {
+                Ok(plan) => break plan,
+                // Of columns that are merged, each is written as the merged one once.
+                Err(error) => match ambiguous(&error).filter(|name| joins.is_merged(name)) {
+                    Some(name) if alone.insert(name.to_owned()) => {}
+                    _ => return Err(error),
+                },
+            }
+        };
+        let plan = rewrite::before_types(plan)?;
         // Types are final only when they have been coerced: until then a CASE has that of its first
         // branch.
         let options = self.state.config_options();
@@ -291,6 +336,17 @@ impl Engine {
         let ours = self.functions.iter().map(|udf| udf.name());
         let ours = ours.filter(|name| !name.starts_with("__"));
         scalar.chain(others).map(String::as_str).chain(ours).chain([self.emit_kind.name()])
+    }
+}
+
+/// The column that stands without a table, and may be that of several.
+fn ambiguous(error: &DataFusionError) -> Option<&str> {
+    match root(error) {
+        DataFusionError::SchemaError(schema, _) => match schema.as_ref() {
+            SchemaError::AmbiguousReference { field } => Some(&field.name),
+            _ => None,
+        },
+        _ => None,
     }
 }
 

@@ -8,6 +8,10 @@
 mod bags;
 pub(crate) mod casts;
 mod decimals;
+mod beneath;
+pub(crate) mod called;
+mod correlated;
+mod frames;
 mod intervals;
 mod named_windows;
 mod numbers;
@@ -17,24 +21,27 @@ mod titles;
 mod using;
 pub(crate) mod versions;
 
+pub(crate) use using::MergingJoins;
+
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::logical_expr::planner::RelationPlanner;
 use datafusion::sql::sqlparser::ast::Query;
 
 use crate::logical::errors::PlanError;
 
-/// Rewrites the syntax tree; gives what plans its joins.
+/// Rewrites the syntax tree; gives what plans its joins. The columns `alone`, without a table, are
+/// those that joins merge.
 ///
 /// # Errors
 /// What cannot be written so that it is right.
-pub(crate) fn tree(query: &mut Query) -> Result<Arc<dyn RelationPlanner>> {
+pub(crate) fn tree(query: &mut Query, alone: &HashSet<String>) -> Result<Arc<MergingJoins>> {
     named_windows::rewrite(query)?;
     titles::rewrite(query);
     numbers::rewrite(query)?;
-    Ok(Arc::new(using::rewrite(query)))
+    Ok(Arc::new(using::rewrite(query, alone)))
 }
 
 /// Rewrites the plan before its types are coerced.
@@ -42,7 +49,8 @@ pub(crate) fn tree(query: &mut Query) -> Result<Arc<dyn RelationPlanner>> {
 /// # Errors
 /// As [`tree`].
 pub(crate) fn before_types(plan: LogicalPlan) -> Result<LogicalPlan> {
-    decimals::rewrite(bags::rewrite(versions::rewrite(subqueries::rewrite(plan)?)?)?)
+    let plan = subqueries::rewrite(called::rewrite(plan)?)?;
+    decimals::rewrite(frames::rewrite(bags::rewrite(versions::rewrite(plan)?)?)?)
 }
 
 /// Rewrites the plan when its types are final.

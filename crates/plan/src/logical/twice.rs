@@ -15,6 +15,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::sql::sqlparser::ast::{self, Ident, Query, Select, SelectItem, SetExpr};
 
 use crate::expr::failure::{message_of, root};
+use crate::text::names::MERGED;
 
 /// How the names of the columns begin that are set apart.
 const APART: &str = "__twice_";
@@ -159,6 +160,15 @@ pub(crate) fn is_meant(error: &DataFusionError) -> bool {
     places(&message_of(error)).is_some()
 }
 
+/// Whether a query is refused for two columns of one name, of the result or of what is before it.
+pub(crate) fn is_about_names(error: &DataFusionError) -> bool {
+    is_meant(error) || named_otherwise(error).is_some() || {
+        let duplicate =
+            |schema: &SchemaError| matches!(schema, SchemaError::DuplicateQualifiedField { .. });
+        matches!(root(error), DataFusionError::SchemaError(schema, _) if duplicate(schema))
+    }
+}
+
 /// The name that a column has both with its table and without.
 fn named_otherwise(error: &DataFusionError) -> Option<&str> {
     match root(error) {
@@ -233,7 +243,9 @@ pub(crate) fn told_apart(names: &[String], schema: &DFSchema) -> SchemaRef {
         of.len() > 1 && apart.len() == of.len()
     };
     let named = names.iter().zip(schema.iter()).map(|(name, (table, _))| match table {
-        Some(table) if by_table(name) => format!("{}.{name}", table.table()),
+        Some(table) if by_table(name) && table.table() != MERGED => {
+            format!("{}.{name}", table.table())
+        }
         _ => name.clone(),
     });
     let named: Vec<String> = named.collect();

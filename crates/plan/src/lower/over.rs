@@ -290,7 +290,10 @@ fn time_of(input: &Relation, function: &WindowFunction) -> Result<Expr, Refusal>
     };
     let time = input.rewrite(expr)?;
     if !input.times.contains(&time) {
-        let reason = format!("rows in the order of '{}' need all rows", expr.human_display());
+        let reason = {
+            let shown = plain(&expr.human_display().to_string(), &input.names);
+            format!("rows in the order of '{shown}' need all rows")
+        };
         return Err(match input.times.first() {
             Some(_) => refused(&reason),
             None => Refusal::new(&["OVER"], reason).hint(

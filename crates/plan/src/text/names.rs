@@ -10,6 +10,10 @@ use arrow::datatypes::{Schema, SchemaRef};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::LogicalPlan;
 
+/// The table of merged columns, which nobody names: a column needs one to stand beside others in
+/// the condition of a join.
+pub(crate) const MERGED: &str = "__merged";
+
 /// Types that DataFusion puts around a literal.
 const TYPES: [&str; 13] = [
     "Int8",
@@ -46,7 +50,10 @@ fn tables(plan: &LogicalPlan) -> BTreeSet<String> {
 }
 
 fn named_plainly(schema: &SchemaRef, tables: &BTreeSet<String>) -> SchemaRef {
-    let names: Vec<String> = schema.fields().iter().map(|field| plain(field.name())).collect();
+    // A column that joins merge has no table that anybody named.
+    let merged = format!("{MERGED}.");
+    let names = schema.fields().iter().map(|field| plain(field.name()).replace(&merged, ""));
+    let names: Vec<String> = names.collect();
     if names.iter().collect::<HashSet<_>>().len() < names.len() {
         return schema.clone();
     }

@@ -88,9 +88,9 @@ fn check(node: &LogicalPlan, scope: &DFSchema) -> Result<()> {
     if !grouped {
         return Ok(());
     }
-    let message = "groups, partitions, DISTINCT, IN (SELECT …), min, max, greatest, least and \
-                   nullif do not take an INTERVAL, whose equals may be written in several ways";
-    let words = &["GROUP", "PARTITION", "DISTINCT", "IN", "INTERVAL"];
+    let message = "groups, DISTINCT, IN (SELECT …), min, max, greatest, least and nullif do not \
+                   take an INTERVAL, whose equals may be written in several ways";
+    let words = &["GROUP", "DISTINCT", "IN", "INTERVAL"];
     Err(refused(words, message, "take its length in seconds or days"))
 }
 
@@ -104,9 +104,8 @@ fn is_by_parts(expr: &Expr, scope: &DFSchema) -> bool {
             compares && call.args.iter().any(interval)
         }
         Expr::WindowFunction(call) => {
-            let params = &call.params;
-            let orders = params.order_by.iter().map(|sort| &sort.expr);
-            params.partition_by.iter().chain(orders).any(interval)
+            let compares = ["min", "max"].contains(&call.fun.name()) || call.params.distinct;
+            compares && call.params.args.iter().any(interval)
         }
         _ => false,
     }
@@ -134,6 +133,17 @@ fn in_lengths(expr: Expr, scope: &DFSchema, length: &Arc<ScalarUDF>) -> Transfor
             let when_then_expr =
                 when_then_expr.into_iter().map(|(when, then)| (of(when), then)).collect();
             Transformed::yes(Expr::Case(Case { expr: Some(of(base)), when_then_expr, else_expr }))
+        }
+        Expr::WindowFunction(mut call) => {
+            let params = &mut call.params;
+            let orders = params.order_by.iter_mut().map(|order| &mut order.expr);
+            let mut some = false;
+            for key in params.partition_by.iter_mut().chain(orders).filter(|key| interval(key)) {
+                *key = length.call(vec![std::mem::take(key)]);
+                some = true;
+            }
+            let call = Expr::WindowFunction(call);
+            if some { Transformed::yes(call) } else { Transformed::no(call) }
         }
         other => Transformed::no(other),
     }

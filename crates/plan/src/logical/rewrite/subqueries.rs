@@ -7,6 +7,9 @@
 //! - `x > ANY (…)`, `x >= ALL (…)` over no rows and NULLs: the least or greatest, and counts.
 //! - `EXISTS` outside of `WHERE`: there is no join for it. It becomes a count.
 //!
+//! Those that stand for a value then go [`beneath`] what sorts or groups, and are made such that
+//! DataFusion has a join for them ([`correlated`]).
+//!
 //! In a condition of `WHERE` or `HAVING` that must be true, NULL and FALSE are the same; there `IN`
 //! and `EXISTS` stay as they are.
 
@@ -20,11 +23,13 @@ use datafusion::logical_expr::expr::{InSubquery, SetComparison, SetQuantifier};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    Aggregate, BinaryExpr, Expr, GroupingSet, Join, JoinType, LogicalPlan, LogicalPlanBuilder,
-    Operator, SkipType, Subquery, ident, lit, not, out_ref_col, scalar_subquery, when,
+    Aggregate, BinaryExpr, Distinct, Expr, GroupingSet, Join, JoinType, LogicalPlan,
+    LogicalPlanBuilder, Operator, SkipType, Subquery, ident, lit, not, out_ref_col,
+    scalar_subquery, when,
 };
 
-use super::refused;
+use super::{beneath, correlated, refused};
+use crate::logical::errors::PlanError;
 
 /// The column of a subquery.
 const VALUE: &str = "__value";
@@ -48,30 +53,79 @@ pub(super) fn rewrite(plan: LogicalPlan) -> Result<LogicalPlan> {
 }
 
 fn in_node(node: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
-    let asks = |expr: &Expr| {
-        matches!(expr, Expr::InSubquery(_) | Expr::Exists(_) | Expr::SetComparison(_))
-    };
-    let asking = |expr: &Expr| expr.exists(|part| Ok(asks(part))).unwrap_or(true);
-    if !node.expressions().iter().any(asking) {
+    let scalar = |part: &Expr| matches!(part, Expr::ScalarSubquery(_));
+    let any = |expr: &Expr| expr.exists(|part| Ok(asks(part) || scalar(part))).unwrap_or(true);
+    if !node.expressions().iter().any(any) {
         return Ok(Transformed::no(node));
     }
     let node = match node {
-        LogicalPlan::Join(join) => return behind_join(join, asking),
+        LogicalPlan::Join(join) => return behind_join(join),
         node => node,
     };
     let mut scope = DFSchema::empty();
     node.inputs().iter().for_each(|input| scope.merge(input.schema()));
+    // What ORDER BY looks at may be no column of the result.
+    if !matches!(node, LogicalPlan::Sort(_)) {
+        node.expressions().iter().try_for_each(|expr| looks_at(expr, &scope))?;
+    }
+    let node = conditions(node, &scope)?;
+    let node = beneath::rewrite(node)?.data;
+    correlated::rewrite(node)?.data.recompute_schema().map(Transformed::yes)
+}
+
+/// Whether an expression asks whether a subquery has rows, or which.
+fn asks(expr: &Expr) -> bool {
+    matches!(expr, Expr::InSubquery(_) | Expr::Exists(_) | Expr::SetComparison(_))
+}
+
+/// Refuses a subquery that looks at what is not there.
+fn looks_at(expr: &Expr, scope: &DFSchema) -> Result<()> {
+    expr.apply(|part| {
+        let outer = match part {
+            Expr::InSubquery(asked) => &asked.subquery.outer_ref_columns,
+            Expr::Exists(asked) => &asked.subquery.outer_ref_columns,
+            Expr::SetComparison(asked) => &asked.subquery.outer_ref_columns,
+            Expr::ScalarSubquery(asked) => &asked.outer_ref_columns,
+            _ => return Ok(TreeNodeRecursion::Continue),
+        };
+        for column in outer {
+            if let Expr::OuterReferenceColumn(_, column) = column
+                && !scope.has_column(column)
+            {
+                let name = column.flat_name();
+                return Err(PlanError::OutOfSight(name).into());
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })
+    .map(drop)
+}
+
+/// Rewrites what asks for rows of subqueries.
+fn conditions(node: LogicalPlan, scope: &DFSchema) -> Result<LogicalPlan> {
+    let asking = |expr: &Expr| expr.exists(|part| Ok(asks(part))).unwrap_or(true);
+    if !node.expressions().iter().any(asking) {
+        return Ok(node);
+    }
     let at = if matches!(node, LogicalPlan::Filter(_)) { At::Top } else { At::Value };
     let names = NamePreserver::new(&node);
     let rewritten = node.map_expressions(|expr| {
         let name = names.save(&expr);
-        Ok(Transformed::yes(name.restore(condition(expr, at, &scope)?)))
+        Ok(Transformed::yes(name.restore(condition(expr, at, scope)?)))
     })?;
-    rewritten.data.recompute_schema().map(Transformed::yes)
+    rewritten.data.recompute_schema()
 }
 
 /// Puts what a join asks of subqueries behind it: a filter of its rows, if it keeps no others.
-fn behind_join(mut join: Join, asking: impl Fn(&Expr) -> bool) -> Result<Transformed<LogicalPlan>> {
+fn behind_join(mut join: Join) -> Result<Transformed<LogicalPlan>> {
+    let asks = |part: &Expr| match part {
+        Expr::ScalarSubquery(asked) => !asked.outer_ref_columns.is_empty(),
+        other => asks(other),
+    };
+    let asking = |expr: &Expr| expr.exists(|part| Ok(asks(part))).unwrap_or(true);
+    if !join.filter.iter().any(asking) {
+        return Ok(Transformed::no(LogicalPlan::Join(join)));
+    }
     if join.join_type != JoinType::Inner {
         let message = "a subquery in the condition of an outer join is not supported";
         let hint = "join with a view or subquery that has its value as a column";
@@ -164,8 +218,13 @@ fn is_in(asked: InSubquery, at: At, scope: &DFSchema) -> Result<Expr> {
         true => at == At::Top && !correlated && !expr.column_refs().is_empty(),
     };
     if stays {
+        // Of nothing but such values, the join would be a condition of the other side.
+        if expr.column_refs().is_empty() {
+            once(&expr)?;
+        }
         return Ok(Expr::InSubquery(InSubquery { expr, subquery, negated }));
     }
+    once(&expr)?;
     let plan = &values_of(plan)?;
     let outer = outer(expr.as_ref().clone(), scope)?;
     let met = number(plan, Some(ident(VALUE).eq(outer)))?;
@@ -193,6 +252,7 @@ fn compared(asked: SetComparison, scope: &DFSchema) -> Result<Expr> {
         return is_in(one, At::Value, scope);
     }
     check(&subquery, &["ANY", "ALL", "SOME"], true)?;
+    once(&expr)?;
     let plan = &values_of(&subquery.subquery)?;
     let column = ident(VALUE);
     let aggregate = |function: Expr| -> Result<Expr> {
@@ -216,6 +276,24 @@ fn compared(asked: SetComparison, scope: &DFSchema) -> Result<Expr> {
         .when(unknown, lit(ScalarValue::Boolean(None)))
         .otherwise(lit(false))?;
     Ok(asked(value))
+}
+
+/// Refuses what cannot be looked at more than once, and within the subquery: a value that is
+/// another one each time, and one of a subquery that looks at the row around it.
+fn once(expr: &Expr) -> Result<()> {
+    let looks = |part: &Expr| match part {
+        Expr::ScalarSubquery(asked) => Ok(!asked.outer_ref_columns.is_empty()),
+        _ => Ok(false),
+    };
+    let message = if expr.is_volatile() {
+        "what is compared with the rows of a subquery is another value each time"
+    } else if expr.exists(looks)? {
+        "what is compared with the rows of a subquery is a subquery that looks at the row around it"
+    } else {
+        return Ok(());
+    };
+    let hint = "compute it as a column of a subquery in FROM";
+    Err(refused(&["IN", "ANY", "ALL", "SOME"], message, hint))
 }
 
 /// How many rows of a subquery there are, of those that meet a condition.
@@ -286,7 +364,7 @@ fn is_aggregate(plan: &LogicalPlan) -> bool {
 }
 
 /// Whether an aggregate has a group that is there without rows.
-fn has_empty_set(node: &Aggregate) -> bool {
+pub(super) fn has_empty_set(node: &Aggregate) -> bool {
     match &node.group_expr[..] {
         [] => true,
         [Expr::GroupingSet(GroupingSet::GroupingSets(sets))] => sets.iter().any(Vec::is_empty),
@@ -313,6 +391,8 @@ fn check(subquery: &Subquery, words: &'static [&'static str], values: bool) -> R
             {
                 Some("takes some rows only")
             }
+            LogicalPlan::Window(_) if correlated() => Some("has an OVER"),
+            LogicalPlan::Distinct(Distinct::On(_)) if correlated() => Some("has a DISTINCT ON"),
             _ => return Ok(TreeNodeRecursion::Continue),
         };
         Ok(TreeNodeRecursion::Stop)

@@ -5,7 +5,8 @@
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    Ident, Query, Select, SelectItem, Spanned, Visit, VisitMut, Visitor, VisitorMut,
+    Expr, Function, Ident, NamedWindowDefinition, Query, Select, SelectItem, Spanned, Visit,
+    VisitMut, Visitor, VisitorMut, WindowType,
 };
 
 /// Names the columns of a query.
@@ -20,9 +21,14 @@ impl VisitorMut for Selects {
     type Break = ();
 
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
+        let windows =
+            select.named_window.iter().filter_map(|NamedWindowDefinition(name, window)| {
+                Visit::visit(window, &mut HasQuery(&[])).is_break().then(|| name.value.clone())
+            });
+        let windows: Vec<String> = windows.collect();
         for item in &mut select.projection {
             if let SelectItem::UnnamedExpr(expr) = item
-                && Visit::visit(expr, &mut HasQuery).is_break()
+                && Visit::visit(expr, &mut HasQuery(&windows)).is_break()
             {
                 let alias = Ident::with_quote_and_span('"', expr.span(), expr.to_string());
                 *item = SelectItem::ExprWithAlias { expr: expr.clone(), alias };
@@ -32,11 +38,22 @@ impl VisitorMut for Selects {
     }
 }
 
-/// Breaks off at a query.
-struct HasQuery;
+/// Breaks off at a query, and at one of these windows.
+struct HasQuery<'a>(&'a [String]);
 
-impl Visitor for HasQuery {
+impl Visitor for HasQuery<'_> {
     type Break = ();
+
+    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+        match expr {
+            Expr::Function(Function { over: Some(WindowType::NamedWindow(name)), .. })
+                if self.0.contains(&name.value) =>
+            {
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        }
+    }
 
     fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
         ControlFlow::Break(())

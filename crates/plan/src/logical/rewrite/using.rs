@@ -5,10 +5,12 @@
 //! and is the right one, or the first of both that is not NULL.
 //!
 //! The columns of both sides by themselves (`a.k`) go on behind the others, if the statement names
-//! them.
+//! them. Then `k` alone would be any of them to DataFusion, which says so; it is written as the
+//! merged one, and the statement planned again ([`MergingJoins::is_merged`]).
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
+use std::sync::{Mutex, PoisonError};
 
 use datafusion::common::{Column, JoinType};
 use datafusion::error::{DataFusionError, Result};
@@ -18,54 +20,85 @@ use datafusion::logical_expr::planner::{
 };
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::sqlparser::ast::{
-    Expr as Tree, Ident, JoinConstraint, JoinOperator, Query, Select, SelectItem,
-    SelectItemQualifiedWildcardKind, TableFactor, TableWithJoins, VisitMut, VisitorMut,
+    Expr as Tree, Ident, JoinConstraint, JoinOperator, ObjectName, Query, Select, SelectItem,
+    SelectItemQualifiedWildcardKind, SetExpr, TableFactor, TableWithJoins, VisitMut, VisitorMut,
 };
 
 use super::refused;
+use crate::text::names::MERGED;
 
-/// The table of merged columns, which nobody names: a column needs one to stand beside others in
-/// the condition of a join.
-const MERGED: &str = "__merged";
-
-/// Puts each such join into brackets; gives what plans them.
-pub(super) fn rewrite(query: &mut Query) -> MergingJoins {
-    let mut found = Found(MergingJoins::default());
+/// Puts each such join into brackets, and writes the columns `alone`, which stand without a table,
+/// as the merged ones; gives what plans the joins.
+pub(super) fn rewrite(query: &mut Query, alone: &HashSet<String>) -> MergingJoins {
+    let mut found = Found { joins: MergingJoins::default(), alone };
     // It never breaks off.
     let _ = VisitMut::visit(query, &mut found);
-    found.0
+    found.joins
 }
 
 /// Plans the joins that merge columns.
 #[derive(Debug, Default)]
-pub(super) struct MergingJoins {
+pub(crate) struct MergingJoins {
     /// Columns that the statement names with their table.
     named: HashSet<(String, String)>,
     /// Tables of which it takes all columns.
     whole: HashSet<String>,
     /// Whether all columns of such a join are taken.
     all: bool,
+    /// The columns that were merged, once joins have been planned.
+    merged: Mutex<HashSet<String>>,
 }
 
-struct Found(MergingJoins);
+impl MergingJoins {
+    /// Whether one of the joins that were planned merges columns of that name.
+    pub(crate) fn is_merged(&self, name: &str) -> bool {
+        self.merged.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
+    }
+}
 
-impl VisitorMut for Found {
+struct Found<'a> {
+    joins: MergingJoins,
+    alone: &'a HashSet<String>,
+}
+
+impl VisitorMut for Found<'_> {
     type Break = ();
 
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
+        let SetExpr::Select(select) = &*query.body else { return ControlFlow::Continue(()) };
+        let mut alone = self.merged_alone(select);
+        // A name of the result goes before one of the tables.
+        alone.retain(|name| {
+            let bare = |item: &SelectItem| matches!(item, SelectItem::UnnamedExpr(Tree::Identifier(ident)) if ident.value == *name);
+            let items = &select.projection;
+            items.iter().any(bare) || !items.iter().any(|item| gives_out(item, name))
+        });
+        if let Some(order) = &mut query.order_by {
+            let _ = VisitMut::visit(order, &mut Alone { names: &alone, within: 0 });
+        }
+        ControlFlow::Continue(())
+    }
+
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
+        let names = self.merged_alone(select);
+        if !names.is_empty() {
+            let from = std::mem::take(&mut select.from);
+            let _ = VisitMut::visit(select, &mut Alone { names: &names, within: 0 });
+            select.from = from;
+        }
         let mut merges = false;
         for from in &mut select.from {
             merges |= bracket(from);
         }
         for item in &select.projection {
             match item {
-                SelectItem::Wildcard(_) => self.0.all |= merges,
+                SelectItem::Wildcard(_) => self.joins.all |= merges,
                 SelectItem::QualifiedWildcard(
                     SelectItemQualifiedWildcardKind::ObjectName(name),
                     _,
                 ) => {
                     let last = name.0.last().and_then(|part| part.as_ident());
-                    self.0.whole.extend(last.map(|ident| ident.value.clone()));
+                    self.joins.whole.extend(last.map(|ident| ident.value.clone()));
                 }
                 _ => {}
             }
@@ -89,8 +122,76 @@ impl VisitorMut for Found {
     fn pre_visit_expr(&mut self, expr: &mut Tree) -> ControlFlow<()> {
         if let Tree::CompoundIdentifier(parts) = expr
             && let [.., Ident { value: table, .. }, Ident { value: column, .. }] = &parts[..]
+            && table != MERGED
         {
-            self.0.named.insert((table.clone(), column.clone()));
+            self.joins.named.insert((table.clone(), column.clone()));
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl Found<'_> {
+    /// Of the columns that stand alone, those that the joins of a SELECT merge.
+    fn merged_alone(&self, select: &Select) -> HashSet<String> {
+        let merges = |name: &&String| select.from.iter().any(|from| merges_column(from, name));
+        self.alone.iter().filter(merges).cloned().collect()
+    }
+}
+
+/// Whether an outer join of these merges columns of that name, as far as one can tell.
+fn merges_column(from: &TableWithJoins, name: &str) -> bool {
+    let within = match &from.relation {
+        TableFactor::NestedJoin { table_with_joins, .. } => merges_column(table_with_joins, name),
+        _ => false,
+    };
+    let named = |parts: &ObjectName| {
+        parts.0.last().and_then(|part| part.as_ident()).is_some_and(|ident| ident.value == name)
+    };
+    within
+        || from.joins.iter().any(|join| match kind_of(&join.join_operator) {
+            Some((_, JoinConstraint::Using(names))) => names.iter().any(named),
+            other => other.is_some(),
+        })
+}
+
+/// Whether a column of the result has that name, and is not the merged one.
+fn gives_out(item: &SelectItem, name: &str) -> bool {
+    match item {
+        SelectItem::ExprWithAlias { alias, .. } => alias.value == name,
+        SelectItem::UnnamedExpr(Tree::CompoundIdentifier(parts)) => {
+            parts.last().is_some_and(|part| part.value == name)
+        }
+        _ => false,
+    }
+}
+
+/// Writes columns that stand without a table as the merged ones; not those of queries within.
+struct Alone<'a> {
+    names: &'a HashSet<String>,
+    within: usize,
+}
+
+impl VisitorMut for Alone<'_> {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, _: &mut Query) -> ControlFlow<()> {
+        self.within += 1;
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_query(&mut self, _: &mut Query) -> ControlFlow<()> {
+        self.within -= 1;
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expr: &mut Tree) -> ControlFlow<()> {
+        if let Tree::Identifier(ident) = expr
+            && self.within == 0
+            && self.names.contains(&ident.value)
+        {
+            let mut table = Ident::new(MERGED);
+            table.span = ident.span;
+            *expr = Tree::CompoundIdentifier(vec![table, ident.clone()]);
         }
         ControlFlow::Continue(())
     }
@@ -211,6 +312,10 @@ impl MergingJoins {
         names: &[String],
     ) -> Result<LogicalPlan> {
         let key = |plan: &LogicalPlan, name: &String| {
+            let merged = Column::new(Some(MERGED), name.clone());
+            if plan.schema().has_column(&merged) {
+                return Ok(merged);
+            }
             let using = plan.using_columns()?;
             let column = Column::from_name(name);
             column.normalize_with_schemas_and_ambiguity_check(&[&[plan.schema()]], &using)
@@ -229,6 +334,8 @@ impl MergingJoins {
                 continue;
             };
             if done.insert(at) {
+                let mut merged = self.merged.lock().unwrap_or_else(PoisonError::into_inner);
+                merged.insert(column.name.clone());
                 let (l, r) = &pairs[at];
                 let (l, r) = (Expr::Column(l.clone()), Expr::Column(r.clone()));
                 let whole = match kind {
