@@ -1,4 +1,4 @@
-//! Arithmetic that fails where a result does not fit its type.
+//! Arithmetic that fails where a result does not fit its type, and `||` with its bound.
 //!
 //! DataFusion's `+`, `-`, `*` and unary `-` of integers wrap around. Before expressions are
 //! compiled, for a step or for the batch stage, they are replaced by functions that do not; plans
@@ -26,6 +26,8 @@ use datafusion::logical_expr::{
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions as physical;
 use datafusion::physical_expr_common::datum::apply;
+
+use crate::expr::growth::joined;
 
 /// The expression, checked.
 ///
@@ -90,6 +92,12 @@ pub(crate) fn compiled(expr: Arc<dyn PhysicalExpr>) -> Result<Arc<dyn PhysicalEx
 }
 
 fn operator(expr: Expr, scope: &DFSchema) -> Result<Transformed<Expr>> {
+    let expr = match expr {
+        Expr::BinaryExpr(call) if joined::is_joined(&call) => {
+            return Ok(Transformed::yes(joined::function(call)));
+        }
+        other => other,
+    };
     let which = match &expr {
         Expr::BinaryExpr(BinaryExpr { op: Operator::Plus, .. }) => Which::Add,
         Expr::BinaryExpr(BinaryExpr { op: Operator::Minus, .. }) => Which::Sub,

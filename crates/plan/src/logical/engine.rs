@@ -133,6 +133,7 @@ impl Engine {
         functions.push(rewrite::called::function());
         functions.extend(flink::functions());
         functions.extend(every::functions());
+        functions.iter_mut().for_each(growth::bound);
         let windows = windows::window_functions();
         let emit_kind = Arc::new(AggregateUDF::from(EmitKind::new()));
         let (types, interrupt) = (Arc::new(Types), Arc::default());
@@ -298,6 +299,7 @@ impl Engine {
         let planned = DFSchema::try_from(schema.clone()).and_then(|scope| {
             let expr = sql::expression(&names, parsed, &scope)?;
             let expr = rewrite::casts::expression(expr, &scope)?;
+            let expr = growth::joined::in_expression(expr)?;
             let compiled = self.state.create_physical_expr(expr, &scope)?;
             Computed::new(name, checked::compiled(compiled)?, schema)
         });
@@ -325,6 +327,13 @@ impl Engine {
             tables: catalog.names().collect(),
             functions: self.function_names().collect(),
         }
+    }
+
+    /// All scalar functions, DataFusion's and ours; one that stands in the place of another comes
+    /// beside it.
+    #[cfg(test)]
+    pub(crate) fn scalar_functions(&self) -> impl Iterator<Item = &Arc<ScalarUDF>> {
+        self.state.scalar_functions().values().chain(&self.functions)
     }
 
     /// Names of all functions, in no order; one may come more than once.

@@ -31,6 +31,7 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::ast::Query;
 
 use crate::logical::errors::PlanError;
+use crate::expr::growth::joined;
 
 /// Rewrites the syntax tree; gives what plans its joins. The columns `alone`, without a table, are
 /// those that joins merge.
@@ -60,7 +61,7 @@ pub(crate) fn before_types(plan: LogicalPlan) -> Result<LogicalPlan> {
 pub(crate) fn after_types(plan: LogicalPlan) -> Result<LogicalPlan> {
     let plan = casts::rewrite(intervals::rewrite(plan)?)?;
     overflow::check(&plan)?;
-    Ok(plan)
+    joined::bounded(plan)
 }
 
 /// The error that something is not carried out, at the first of `words`.

@@ -13,6 +13,9 @@ use crate::explain::plain;
 use crate::text::names;
 use crate::text::types::sql_name;
 
+/// Characters of an expression in a message, at most.
+const EXPRESSION_CHARS_MAX: usize = 400;
+
 /// The first of `exprs` that fails on a batch of one row, down to the part that does.
 /// `names` are what columns are for a reader, where their names are ours.
 pub(super) fn of(exprs: &[Expr], row: &RecordBatch, names: &[(String, String)]) -> Option<Blame> {
@@ -29,10 +32,19 @@ pub(super) fn of(exprs: &[Expr], row: &RecordBatch, names: &[(String, String)]) 
     let mut reads: Vec<usize> =
         columns.iter().filter_map(|column| schema.index_of(&column.name).ok()).collect();
     reads.sort_unstable();
-    let text = plain(&names::plain(&shown(at_fault)), names);
+    let text = clipped(plain(&names::plain(&shown(at_fault)), names));
     let mut blame = Blame::new(text, row, &reads);
     blame.reads.iter_mut().for_each(|(name, _)| *name = plain(name, names));
     Some(blame)
+}
+
+/// The text, if it is not longer than a message bears: a constant may be of any length.
+fn clipped(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(EXPRESSION_CHARS_MAX) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }
 
 /// An expression as somebody would write it: the planner adds casts within it.
