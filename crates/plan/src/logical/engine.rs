@@ -27,6 +27,9 @@ use crate::catalog::computed::Computed;
 use crate::catalog::proctime::ProcTime;
 use crate::catalog::view::InlinedView;
 use crate::catalog::watermark::CurrentWatermark;
+use crate::logical::as_of::{self, AsOf};
+use crate::text::bounds::{self, Extent};
+use crate::calendar;
 use crate::catalog::{Catalog, Entry, ScannedTable};
 use crate::expr::checked;
 use crate::expr::conform::{conform, with_literals};
@@ -133,6 +136,7 @@ impl Engine {
         functions.push(rewrite::called::function());
         functions.extend(flink::functions());
         functions.extend(every::functions());
+        functions.extend(calendar::functions());
         functions.iter_mut().for_each(growth::bound);
         let windows = windows::window_functions();
         let emit_kind = Arc::new(AggregateUDF::from(EmitKind::new()));
