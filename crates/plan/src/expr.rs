@@ -1,6 +1,7 @@
 //! Functions and aggregates beside DataFusion's, and what its own must keep to: arithmetic that
 //! fails where a result does not fit, one equality of keys, bounds of what a call may make.
 
+pub(crate) mod calendar;
 pub(crate) mod checked;
 pub(crate) mod conform;
 pub(crate) mod emit_kind;

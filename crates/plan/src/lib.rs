@@ -38,13 +38,6 @@
 //! except constants.
 #![forbid(unsafe_code)]
 
-mod aggregates;
-mod as_of;
-mod batch;
-mod between;
-mod bounds;
-mod broadcast;
-mod calendar;
 mod catalog;
 mod explain;
 mod expr;

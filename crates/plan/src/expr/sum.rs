@@ -6,13 +6,12 @@
 //! is seen. What cannot be filled, as short decimals and floats, DataFusion adds as it is. Where
 //! integers stream, [`state::aggregates::sum`] takes its place and says the same.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, BooleanArray};
+use arrow::array::{ArrayRef, BooleanArray};
 use arrow::compute::{CastOptions, cast, cast_with_options};
 use arrow::datatypes::{DataType, Field, FieldRef};
-use datafusion::common::{ScalarValue, internal_err};
+use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::functions_aggregate::sum::sum_udaf;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
@@ -128,15 +127,14 @@ impl AggregateUDFImpl for Sum {
         &self,
         args: AccumulatorArgs<'_>,
     ) -> DfResult<Box<dyn Accumulator>> {
-        let Some(wider) = Wider::of(args.expr_fields) else {
-            return self.inner.create_sliding_accumulator(args);
-        };
-        let all = AccumulatorArgs { is_distinct: false, ..wider.args(&args) };
-        let inner = self.inner.create_sliding_accumulator(all)?;
-        let sum = Checked { inner, types: Types::of(&wider, &args) };
-        match args.is_distinct {
-            true => Ok(Box::new(Distinct { sum, rows: HashMap::new() })),
-            false => Ok(Box::new(sum)),
+        match Wider::of(args.expr_fields) {
+            // DataFusion takes distinct values back of 64 bits only, and lets them wrap.
+            Some(_) if args.is_distinct => self.accumulator(args),
+            Some(wider) => {
+                let inner = self.inner.create_sliding_accumulator(wider.args(&args))?;
+                Ok(Box::new(Checked { inner, types: Types::of(&wider, &args) }))
+            }
+            None => self.inner.create_sliding_accumulator(args),
         }
     }
 
@@ -217,69 +215,6 @@ impl Accumulator for Checked {
 
     fn supports_retract_batch(&self) -> bool {
         self.inner.supports_retract_batch()
-    }
-}
-
-/// The sum of the distinct values of a frame, which come and go.
-#[derive(Debug)]
-struct Distinct {
-    sum: Checked,
-    /// How many rows have each value.
-    rows: HashMap<ScalarValue, u64>,
-}
-
-impl Distinct {
-    /// The values, each with how many rows have it.
-    fn counted(values: &ArrayRef) -> DfResult<HashMap<ScalarValue, u64>> {
-        let mut rows = HashMap::new();
-        for row in (0..values.len()).filter(|row| values.is_valid(*row)) {
-            *rows.entry(ScalarValue::try_from_array(values, row)?).or_default() += 1;
-        }
-        Ok(rows)
-    }
-}
-
-impl Accumulator for Distinct {
-    fn update_batch(&mut self, values: &[ArrayRef]) -> DfResult<()> {
-        for (value, count) in Self::counted(&values[0])? {
-            if !self.rows.contains_key(&value) {
-                self.sum.update_batch(&[value.to_array()?])?;
-            }
-            *self.rows.entry(value).or_default() += count;
-        }
-        Ok(())
-    }
-
-    fn retract_batch(&mut self, values: &[ArrayRef]) -> DfResult<()> {
-        for (value, count) in Self::counted(&values[0])? {
-            let Some(rows) = self.rows.get_mut(&value) else { continue };
-            *rows = rows.saturating_sub(count);
-            if *rows == 0 {
-                self.rows.remove(&value);
-                self.sum.retract_batch(&[value.to_array()?])?;
-            }
-        }
-        Ok(())
-    }
-
-    fn supports_retract_batch(&self) -> bool {
-        true
-    }
-
-    fn evaluate(&mut self) -> DfResult<ScalarValue> {
-        self.sum.evaluate()
-    }
-
-    fn size(&self) -> usize {
-        self.sum.size() + self.rows.capacity() * size_of::<(ScalarValue, u64)>()
-    }
-
-    fn state(&mut self) -> DfResult<Vec<ScalarValue>> {
-        internal_err!("a frame has no state")
-    }
-
-    fn merge_batch(&mut self, _: &[ArrayRef]) -> DfResult<()> {
-        internal_err!("frames are not merged")
     }
 }
 

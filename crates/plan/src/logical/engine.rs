@@ -29,7 +29,7 @@ use crate::catalog::view::InlinedView;
 use crate::catalog::watermark::CurrentWatermark;
 use crate::logical::as_of::{self, AsOf};
 use crate::text::bounds::{self, Extent};
-use crate::calendar;
+use crate::expr::calendar;
 use crate::catalog::{Catalog, Entry, ScannedTable};
 use crate::expr::checked;
 use crate::expr::conform::{conform, with_literals};

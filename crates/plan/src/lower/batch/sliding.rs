@@ -1,18 +1,30 @@
 //! Aggregates over frames that leave rows behind.
 //!
-//! DataFusion takes such rows back out of an aggregate, and fails as it runs where the aggregate
-//! cannot do that: `bool_and`, `bit_or` and others say so only when they are asked for a state. For
-//! those, here, the rows of the frame are kept, and the aggregate is made of them anew for each
-//! row: a row costs what its frame has.
+//! DataFusion takes such rows back out of an aggregate. It fails as it runs where the aggregate
+//! cannot do that: `bool_and`, `bit_or` and others say so only when they are asked for a state. Of
+//! floating-point numbers it gives what is left when large ones have been added and taken away,
+//! which may be nothing of the small ones; an infinity stays for ever. And it lets sums of
+//! `DISTINCT` wrap. Here rows are taken back only where that is exact:
+//!
+//! - of an aggregate that can, of no floating-point numbers: as DataFusion does;
+//! - of such an aggregate of `DISTINCT` values: when the last row with a value leaves
+//!   ([`distinct`]);
+//! - of others whose partial states are a few values: never; partial states of the rows of the
+//!   frame are merged, a few for each row ([`stacks`]);
+//! - of the rest, as `array_agg(DISTINCT …)` and `string_agg`, the aggregate is made anew of the
+//!   rows of the frame for each row, which costs what the frame has ([`whole`]).
 
-use std::collections::VecDeque;
+mod distinct;
+mod metered;
+mod stacks;
+mod whole;
+
 use std::sync::Arc;
 
-use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, FieldRef, Schema};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::error::Result as DfResult;
-use datafusion::logical_expr::expr::{WindowFunction, WindowFunctionParams};
+use datafusion::logical_expr::expr::WindowFunctionParams;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::AggregateOrderSensitivity;
 use datafusion::logical_expr::{
@@ -22,7 +34,8 @@ use datafusion::logical_expr::{
 use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr};
 use datafusion::scalar::ScalarValue;
 
-/// The plan, whose aggregates over such frames keep rows where they have to.
+/// The plan, whose aggregates over frames keep rows where they have to, and whose long results
+/// have a bound.
 pub(super) fn kept(plan: LogicalPlan) -> DfResult<LogicalPlan> {
     let kept = plan.transform_up_with_subqueries(|node| match node {
         // The columns of the node are named as before: the functions are.
@@ -38,7 +51,7 @@ pub(super) fn kept(plan: LogicalPlan) -> DfResult<LogicalPlan> {
 
 fn call(call: Expr) -> DfResult<Expr> {
     let wrapped = call.transform_up(|node| match node {
-        Expr::WindowFunction(mut call) if leaves_rows(&call) => {
+        Expr::WindowFunction(mut call) => {
             if let WindowFunctionDefinition::AggregateUDF(inner) = call.fun {
                 call.fun = WindowFunctionDefinition::AggregateUDF(Keeping::over(inner));
             }
@@ -49,11 +62,7 @@ fn call(call: Expr) -> DfResult<Expr> {
     Ok(wrapped.data)
 }
 
-fn leaves_rows(call: &WindowFunction) -> bool {
-    !call.params.window_frame.start_bound.is_unbounded()
-}
-
-/// An aggregate that can leave rows behind, whether or not it can take them back.
+/// An aggregate over frames, which can leave rows behind, whether or not it can take them back.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Keeping {
     inner: Arc<AggregateUDF>,
@@ -99,21 +108,17 @@ impl AggregateUDFImpl for Keeping {
     }
 
     fn accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn Accumulator>> {
-        self.inner.accumulator(args)
+        let of = args.return_field.data_type().clone();
+        Ok(metered::metered(self.inner.accumulator(args)?, self.name(), &of))
     }
 
     fn create_sliding_accumulator(
         &self,
         args: AccumulatorArgs<'_>,
     ) -> DfResult<Box<dyn Accumulator>> {
-        let asked = Asked::of(&args);
-        if let Ok(sliding) = self.inner.create_sliding_accumulator(args)
-            && sliding.supports_retract_batch()
-        {
-            return Ok(sliding);
-        }
-        let rows = VecDeque::new();
-        Ok(Box::new(Frame { of: self.inner.clone(), asked, rows }))
+        let of = args.return_field.data_type().clone();
+        let made = Made { by: self.inner.clone(), asked: Asked::of(&args) };
+        Ok(metered::metered(made.sliding()?, self.name(), &of))
     }
 
     fn state_fields(&self, args: StateFieldsArgs<'_>) -> DfResult<Vec<FieldRef>> {
@@ -188,68 +193,71 @@ impl Asked {
     }
 }
 
-/// The rows of a frame, oldest first, as they came.
+/// What makes accumulators, one as another.
 #[derive(Debug)]
-struct Frame {
-    of: Arc<AggregateUDF>,
+struct Made {
+    by: Arc<AggregateUDF>,
     asked: Asked,
-    rows: VecDeque<Vec<ArrayRef>>,
 }
 
-impl Frame {
-    fn whole(&self) -> DfResult<Box<dyn Accumulator>> {
-        let mut whole = self.of.accumulator(self.asked.args())?;
-        for rows in &self.rows {
-            whole.update_batch(rows)?;
-        }
-        Ok(whole)
-    }
-}
+/// Aggregates that give back values as they were, or count them.
+const NOT_COMPUTED: [&str; 8] =
+    ["array_agg", "count", "first_value", "last_value", "max", "median", "min", "percentile_cont"];
 
-impl Accumulator for Frame {
-    fn update_batch(&mut self, values: &[ArrayRef]) -> DfResult<()> {
-        if values.first().is_some_and(|column| !column.is_empty()) {
-            self.rows.push_back(values.to_vec());
-        }
-        Ok(())
+/// Aggregates whose partial state has everything that they are made of, though it is one text.
+const GATHERED: [&str; 1] = ["string_agg"];
+
+impl Made {
+    fn new(&self) -> DfResult<Box<dyn Accumulator>> {
+        self.by.accumulator(self.asked.args())
     }
 
-    /// Those that a frame leaves are the oldest.
-    fn retract_batch(&mut self, values: &[ArrayRef]) -> DfResult<()> {
-        let mut gone = values.first().map_or(0, |column| column.len());
-        while gone > 0
-            && let Some(oldest) = self.rows.front_mut()
-        {
-            let rows = oldest[0].len();
-            if rows <= gone {
-                gone -= rows;
-                self.rows.pop_front();
-                continue;
+    /// An accumulator that rows can leave.
+    fn sliding(self) -> DfResult<Box<dyn Accumulator>> {
+        let is_distinct = self.asked.is_distinct;
+        if self.is_exact_backwards() {
+            let mut plain = self.asked.args();
+            plain.is_distinct = false;
+            if let Ok(sliding) = self.by.create_sliding_accumulator(plain)
+                && sliding.supports_retract_batch()
+            {
+                return Ok(match is_distinct {
+                    false => sliding,
+                    true => Box::new(distinct::Distinct::over(sliding)),
+                });
             }
-            oldest.iter_mut().for_each(|column| *column = column.slice(gone, rows - gone));
-            gone = 0;
         }
-        Ok(())
+        match self.has_small_states()? {
+            true => Ok(Box::new(stacks::Stacks::of(self)?)),
+            false => Ok(Box::new(whole::Whole::of(self))),
+        }
     }
 
-    fn supports_retract_batch(&self) -> bool {
-        true
+    /// Whether what is taken back leaves what was there before, to the last digit.
+    fn is_exact_backwards(&self) -> bool {
+        let floating = self.asked.expr_fields.iter().any(|field| field.data_type().is_floating());
+        !floating || NOT_COMPUTED.contains(&self.by.name())
     }
 
-    fn evaluate(&mut self) -> DfResult<ScalarValue> {
-        self.whole()?.evaluate()
+    /// Whether a partial state is as large for many rows as for one.
+    fn has_small_states(&self) -> DfResult<bool> {
+        let asked = &self.asked;
+        if GATHERED.contains(&self.by.name()) || !asked.order_bys.is_empty() {
+            return Ok(false);
+        }
+        let states = self.by.state_fields(StateFieldsArgs {
+            name: &asked.name,
+            input_fields: &asked.expr_fields,
+            return_field: asked.return_field.clone(),
+            ordering_fields: &[],
+            is_distinct: asked.is_distinct,
+        })?;
+        let small = |of: &DataType| of.is_primitive() || of.is_string() || *of == DataType::Boolean;
+        Ok(states.iter().all(|field| small(field.data_type())))
     }
+}
 
-    fn size(&self) -> usize {
-        let rows = self.rows.iter().flatten();
-        size_of_val(self) + rows.map(size_of_val).sum::<usize>()
-    }
-
-    fn state(&mut self) -> DfResult<Vec<ScalarValue>> {
-        self.whole()?.state()
-    }
-
-    fn merge_batch(&mut self, _: &[ArrayRef]) -> DfResult<()> {
-        datafusion::common::internal_err!("the rows of a frame are of one partition")
-    }
+/// Frames are of one partition: nobody merges what is made of them.
+fn merges() -> DfResult<()> {
+    datafusion::common::internal_err!("the rows of a frame are of one partition")
 }
