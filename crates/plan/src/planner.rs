@@ -24,6 +24,7 @@ use crate::lower::shared::Sharing;
 use crate::lower::{Lowered, Lowering, Target, append, known_rows, told_rows};
 use crate::planner::define::defined_name;
 use crate::planner::insert::Given;
+use crate::text::bounds;
 use crate::text::depth;
 use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::hints::Hints;
@@ -178,7 +179,9 @@ impl Planner {
         self.engine.interrupt = Arc::default();
         let mut script = Script { sql, stages: vec![], set: None };
         let mut errors = vec![];
-        for tokens in split(sql).map_err(|error| vec![error])? {
+        let pieces = split(sql).map_err(|error| vec![error])?;
+        bounds::check_statements(&pieces).map_err(|error| vec![error])?;
+        for tokens in pieces {
             let start = tokens.first().map_or(Place::default(), |t| Place::of(t.span));
             let done = depth::unless_it_panics(start, || {
                 let parsed = statements::parse(&tokens).map_err(|error| vec![error])?;

@@ -27,10 +27,8 @@ use crate::catalog::computed::Computed;
 use crate::catalog::proctime::ProcTime;
 use crate::catalog::view::InlinedView;
 use crate::catalog::watermark::CurrentWatermark;
-use crate::logical::as_of::{self, AsOf};
-use crate::text::bounds::{self, Extent};
-use crate::expr::calendar;
 use crate::catalog::{Catalog, Entry, ScannedTable};
+use crate::expr::calendar;
 use crate::expr::checked;
 use crate::expr::conform::{conform, with_literals};
 use crate::expr::emit_kind::EmitKind;
@@ -230,7 +228,7 @@ impl Engine {
             }
             Err((error, _)) => return Err(error),
         };
-        bounds::check_expressions(&named.plan, around.start())?;
+        bounds::check_plan(&named.plan, around.start())?;
         let NamedApart { plan, apart, twice } = named;
         Ok(Understood { plan, extent, sites, emit, apart, twice })
     }

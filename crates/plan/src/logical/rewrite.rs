@@ -6,11 +6,11 @@
 //! a view is rewritten when it is defined and again in each query that names it.
 
 mod bags;
-pub(crate) mod casts;
-mod decimals;
 mod beneath;
 pub(crate) mod called;
+pub(crate) mod casts;
 mod correlated;
+mod decimals;
 mod frames;
 mod intervals;
 mod named_windows;
@@ -30,8 +30,8 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::ast::Query;
 
-use crate::logical::errors::PlanError;
 use crate::expr::growth::joined;
+use crate::logical::errors::PlanError;
 
 /// Rewrites the syntax tree; gives what plans its joins. The columns `alone`, without a table, are
 /// those that joins merge.

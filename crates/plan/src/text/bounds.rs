@@ -8,19 +8,27 @@ use datafusion::common::Column;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::sql::sqlparser::ast::{self, Query, Spanned, TableFactor, Visit, Visitor};
-use datafusion::sql::sqlparser::tokenizer::Span;
+use datafusion::sql::sqlparser::tokenizer::{Span, TokenWithSpan};
 
 use crate::text::depth::DEPTH_MAX;
 use crate::text::diagnostics::{Diagnostic, Place};
 
-/// Columns at most of a table, and items of a SELECT list.
-pub(crate) const COLUMNS_MAX: usize = 10_000;
+/// Columns at most of a table, and items of a SELECT list. The planner compares each with each: it
+/// takes some seconds for as many.
+pub(crate) const COLUMNS_MAX: usize = 3_000;
+
+/// Statements of a script at most: each that gives rows becomes a job before the first one runs.
+pub(crate) const STATEMENTS_MAX: usize = 10_000;
 
 /// Grouping sets of a GROUP BY at most.
 pub(crate) const GROUPING_SETS_MAX: usize = 4_096;
 
 /// Tables and subqueries of a statement at most, when its views are written out.
 pub(crate) const INPUTS_MAX: usize = 1_000;
+
+/// Joins of a query at most, when its views are written out. The optimizer looks from each at all
+/// others: it takes some seconds for as many.
+pub(crate) const JOINS_MAX: usize = 256;
 
 /// Queries within queries at most, when views are written out.
 pub(crate) const NESTED_MAX: usize = 100;
@@ -31,6 +39,18 @@ pub(crate) const SUBQUERIES_MAX: usize = 10;
 
 /// Parts of an expression at most, when the columns of views and subqueries are written out.
 pub(crate) const PARTS_MAX: u64 = 100_000;
+
+/// Refuses a script of too many statements.
+///
+/// # Errors
+/// At the first that is too many.
+pub(crate) fn check_statements(pieces: &[Vec<TokenWithSpan>]) -> Result<(), Diagnostic> {
+    let Some(first) = pieces.get(STATEMENTS_MAX).and_then(|piece| piece.first()) else {
+        return Ok(());
+    };
+    let message = format!("a script of more than {STATEMENTS_MAX} statements");
+    Err(Diagnostic::at(Place::of(first.span), message).hint("run it in several parts"))
+}
 
 /// How many tables and subqueries a query has when it is written out, and how deep they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -185,12 +205,23 @@ impl Size {
     }
 }
 
-/// Refuses a plan with an expression that is too large when it is written over the columns of
-/// tables, as the optimizer writes it.
+/// Refuses a plan of too many joins, or with an expression that is too large when it is written
+/// over the columns of tables, as the optimizer writes it.
 ///
 /// # Errors
 /// At `place`.
-pub(crate) fn check_expressions(plan: &LogicalPlan, place: Place) -> Result<(), Diagnostic> {
+pub(crate) fn check_plan(plan: &LogicalPlan, place: Place) -> Result<(), Diagnostic> {
+    let mut joins = 0;
+    // The closure never fails.
+    let _ = plan.apply_with_subqueries(|node| {
+        joins += usize::from(matches!(node, LogicalPlan::Join(_)));
+        Ok(TreeNodeRecursion::Continue)
+    });
+    if joins > JOINS_MAX {
+        return Err(Diagnostic::at(place, format!("a query of more than {JOINS_MAX} joins"))
+            .detail("views and WITH queries count as often as they are named")
+            .hint("write the rows of some of them into a table, and read that"));
+    }
     let mut largest = Size::OF_A_COLUMN;
     columns(plan, &mut largest);
     let message = if largest.parts > PARTS_MAX {
@@ -292,6 +323,14 @@ mod tests {
         let message = refused(&doubled(60, sums)).expect("2^60 sums");
         assert!(message.contains("100000 parts"), "{message}");
 
+        let join = |n: usize| format!("JOIN q t{n} ON t{n}.x = t0.x");
+        let joins = |count: usize| (1..=count).map(join).collect::<Vec<_>>().join(" ");
+        let joins =
+            |count| format!("WITH q AS (SELECT 1 AS x) SELECT t0.x FROM q t0 {}", joins(count));
+        assert_eq!(refused(&joins(20)), None);
+        let message = refused(&joins(257)).expect("257 joins");
+        assert!(message.contains("256 joins"), "{message}");
+
         let once = |n: usize| format!("SELECT x FROM q{n}");
         let asked = |n: usize| format!("SELECT {}1{} AS x", "(SELECT ".repeat(n), ")".repeat(n));
         assert_eq!(refused(&asked(SUBQUERIES_MAX)), None);
@@ -306,6 +345,16 @@ mod tests {
     }
 
     #[test]
+    fn statements_of_a_script_have_a_bound() {
+        let script = |count: usize| split(&"SELECT 1;\n".repeat(count)).map_err(|e| e.message);
+        let checked = |count| super::check_statements(&script(count).expect("it is SQL"));
+        assert!(checked(super::STATEMENTS_MAX).is_ok());
+        let error = checked(super::STATEMENTS_MAX + 1).expect_err("one too many");
+        assert_eq!((error.line, error.column), (10_001, 1));
+        assert!(error.message.contains("10000 statements"), "{}", error.message);
+    }
+
+    #[test]
     fn grouping_sets_and_columns_have_a_bound() {
         let keys =
             |count: usize| (0..count).map(|n| format!("c{n}")).collect::<Vec<_>>().join(", ");
@@ -317,7 +366,7 @@ mod tests {
         assert_eq!(refused(&cube(5)), None);
         assert!(refused(&cube(22)).expect("2^22 sets").contains("4096 grouping sets"));
         let list = |count: usize| (0..count).map(|n| format!("{n} AS c{n}")).collect::<Vec<_>>();
-        let message = refused(&format!("SELECT {}", list(10_001).join(", ")));
-        assert!(message.expect("10,001 columns").contains("10000 columns"));
+        let message = refused(&format!("SELECT {}", list(3_001).join(", ")));
+        assert!(message.expect("3,001 columns").contains("3000 columns"));
     }
 }

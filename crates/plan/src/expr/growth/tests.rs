@@ -136,7 +136,8 @@ fn no_estimate_is_too_small() {
 /// Bytes of a call's result, as they are estimated, and as they are.
 fn estimated_and_made(call: &str) -> (u64, u64) {
     let engine = Engine::new();
-    let tokens = crate::text::syntax::split(&format!("SELECT {call}")).expect("it is SQL").swap_remove(0);
+    let tokens =
+        crate::text::syntax::split(&format!("SELECT {call}")).expect("it is SQL").swap_remove(0);
     let understood = engine.understand(&tokens, &Catalog::default()).expect("it is known");
     let expr = understood.plan.expressions().swap_remove(0).unalias();
     let Expr::ScalarFunction(call) = in_expression(expr).expect("it has a bound") else {

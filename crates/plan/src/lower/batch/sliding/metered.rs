@@ -13,8 +13,8 @@ use datafusion::logical_expr::Accumulator;
 use datafusion::scalar::ScalarValue;
 
 use super::whole::count;
-use crate::text::units::human;
 use crate::expr::growth::{CALL_BYTES_MAX, bytes_of};
+use crate::text::units::human;
 
 /// Rows that are computed before the first of them are given on, at most.
 const BATCH_ROWS: usize = 8_192;
