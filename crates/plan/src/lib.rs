@@ -45,10 +45,12 @@ mod logical;
 mod lower;
 mod planner;
 mod text;
+mod workers;
 
 pub use explain::{Analyzed, EndNeed, Explain, Need, Ran, RanOperator, RanWorker};
 pub use planner::vocabulary::{Relation, Vocabulary};
-pub use planner::{Planned, Planner, Stage, Workers};
+pub use planner::{Planned, Planner, Stage};
 pub use text::diagnostics::{Diagnostic, Place};
 pub use text::settings::{SettingSpec, settings};
 pub use text::statements::ExplainFormat;
+pub use workers::Workers;

@@ -17,6 +17,7 @@ use dataflow::job::{Job, Operator, OperatorKind};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 
+use crate::Workers;
 use crate::catalog::{Catalog, Entry};
 use crate::explain::{self, Analyzed, Discard, EndNeed, Explain, Section};
 use crate::logical::engine::{Engine, Understood};
@@ -33,22 +34,6 @@ use crate::text::settings::InForce;
 use crate::text::statements::{self, ExplainFormat, Statement};
 use crate::text::syntax::{Ident, split, text_of, unmarked};
 use crate::text::types::sql_name;
-
-/// How many workers a job will have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Workers {
-    /// Nodes, at least 1.
-    pub nodes: u32,
-    /// Workers of each node, at least 1.
-    pub per_node: u32,
-}
-
-impl Workers {
-    /// Workers of the whole job; at least 1.
-    pub fn total(self) -> u32 {
-        self.nodes.saturating_mul(self.per_node).max(1)
-    }
-}
 
 /// Plans scripts. It keeps tables, views and settings from one script to the next.
 pub struct Planner {

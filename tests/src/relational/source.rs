@@ -69,8 +69,8 @@ impl Writer<'_> {
             }
             columns = left.columns;
             columns.extend(other.columns);
-            // Not a condition of constants alone: behind an inner join by one, SQLite loses the rows
-            // that RIGHT and FULL JOIN keep.
+            // Not a condition of constants alone: behind an inner join by one, SQLite loses the
+            // rows that RIGHT and FULL JOIN keep.
             if on.is_empty() {
                 on.push("TRUE".into());
             } else if self.random.chance(30) {

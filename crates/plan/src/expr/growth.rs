@@ -6,10 +6,10 @@
 //! some rows after others, and what it made of them counts; only what one row may come to is
 //! refused by its estimate.
 //!
-//! Each is DataFusion's own, or one of ours, with the check in front. `a || b` is an operator, which
-//! has no place for a check: it becomes a function before constants are computed ([`joined`]). A
-//! test goes through all functions that there are, and each is either here or among those that
-//! cannot grow.
+//! Each is DataFusion's own, or one of ours, with the check in front. `a || b` is an operator,
+//! which has no place for a check: it becomes a function before constants are computed
+//! ([`joined`]). A test goes through all functions that there are, and each is either here or among
+//! those that cannot grow.
 
 mod estimate;
 pub(crate) mod joined;

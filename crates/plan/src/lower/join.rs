@@ -398,8 +398,9 @@ fn conditions_of(join: &logical::Join, left: &Relation, right: &Relation) -> Res
     join.on.iter().map(|(l, r)| Ok((left.rewrite(l)?, right.rewrite(r)?))).collect()
 }
 
-/// Sorts the bounds of windows out of the equalities of a join; nothing if they do not ask for equal
-/// ends. Rows that wait are forgotten by the end of their window, so that nothing more is needed.
+/// Sorts the bounds of windows out of the equalities of a join; nothing if they do not ask for
+/// equal ends. Rows that wait are forgotten by the end of their window, so that nothing more is
+/// needed.
 fn conditions(left: &Relation, right: &Relation, on: &On) -> Option<Conditions> {
     let same_grid = |l: &Expr, r: &Expr| {
         let grid = grid_of(left, l);
@@ -445,7 +446,8 @@ pub(crate) fn grid_of(relation: &Relation, expr: &Expr) -> Option<(Shape, Length
 }
 
 /// The window that rows of `side` still belong to behind an operator, which gives them out as
-/// `columns`; `end` is the field with its end, where the operator has one whether it is read or not.
+/// `columns`; `end` is the field with its end, where the operator has one whether it is read or
+/// not.
 pub(crate) fn bounds_behind(
     side: &Relation,
     columns: &[(Column, Expr)],

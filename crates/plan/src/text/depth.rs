@@ -1,9 +1,10 @@
 //! How deep a statement may go.
 //!
-//! A tree is as deep as parentheses and `CASE … END` are nested, and as a chain is long: `a + b + c +
-//! …`, `… UNION ALL … UNION ALL …`. Everything that walks the tree needs stack for each level,
-//! DataFusion's optimizer some ten KiB, and to run out of it would end the process. So both have a
-//! bound, and whatever is within it is planned on a stack that is large enough, whoever asks.
+//! A tree is as deep as parentheses and `CASE … END` are nested, and as a chain is long:
+//! `a + b + c + …`, `… UNION ALL … UNION ALL …`. Everything that walks the tree needs stack for
+//! each level, DataFusion's optimizer some ten KiB, and to run out of it would end the process. So
+//! both have a bound, and whatever is within it is planned on a stack that is large enough, whoever
+//! asks.
 
 use std::thread;
 

@@ -1,9 +1,9 @@
 //! `OVER (w ORDER BY x)` is the window `w`, in an order.
 //!
 //! DataFusion passes over the name in brackets, and knows `OVER w` among the columns of a SELECT
-//! only, not in QUALIFY and ORDER BY. Named windows are written out here. One that builds on another
-//! one takes its partitions, by the rules of SQL, and gives an order and a frame where the other has
-//! none.
+//! only, not in QUALIFY and ORDER BY. Named windows are written out here. One that builds on
+//! another one takes its partitions, by the rules of SQL, and gives an order and a frame where the
+//! other has none.
 
 use std::ops::ControlFlow;
 
