@@ -69,7 +69,10 @@ impl VisitorMut for Found<'_> {
         let mut alone = self.merged_alone(select);
         // A name of the result goes before one of the tables.
         alone.retain(|name| {
-            let bare = |item: &SelectItem| matches!(item, SelectItem::UnnamedExpr(Tree::Identifier(ident)) if ident.value == *name);
+            let bare = |item: &SelectItem| match item {
+                SelectItem::UnnamedExpr(Tree::Identifier(ident)) => ident.value == *name,
+                _ => false,
+            };
             let items = &select.projection;
             items.iter().any(bare) || !items.iter().any(|item| gives_out(item, name))
         });
