@@ -7,6 +7,7 @@
 //! What this does not do: format and lints (`cargo fmt`, `cargo clippy`), licences (`cargo deny`).
 #![forbid(unsafe_code)]
 
+pub mod bounds;
 pub mod circles;
 pub mod imports;
 pub mod layers;

@@ -1,7 +1,7 @@
 //! Applies every rule to this checkout.
 
 use tidy::tree::expect_none;
-use tidy::{Finding, Tree, circles, layers, links, source, suites};
+use tidy::{Finding, Tree, bounds, circles, layers, links, source, suites};
 
 fn check(rule: &str, find: fn(&Tree) -> Vec<Finding>) {
     let tree = Tree::of_checkout().expect("the checkout is readable");
@@ -62,4 +62,9 @@ fn links_of_the_documentation_lead_somewhere() {
 #[test]
 fn every_page_is_in_the_book() {
     check("the book's table of contents", links::outside_the_book);
+}
+
+#[test]
+fn bounds_that_the_pages_name_are_constants_of_that_value() {
+    check("bounds", bounds::astray);
 }
