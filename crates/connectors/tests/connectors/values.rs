@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use arrow::array::*;
-use arrow::datatypes::{DataType, Int32Type, Int64Type, i256};
+use arrow::datatypes::{DataType, Int32Type, Int64Type};
 use connectors::FileConnector;
 use dataflow::connector::Connector;
 
