@@ -2,7 +2,6 @@
 
 mod bad_input;
 mod broadcast;
-mod docs;
 mod e2e;
 mod early;
 mod errors;

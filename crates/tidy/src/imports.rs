@@ -55,7 +55,10 @@ pub fn of_crate(tree: &Tree, source: &str) -> Imports {
         }
     }
     let for_tests = modules.iter().flat_map(|(path, module)| {
-        module.for_tests.iter().map(move |name| [path.as_slice(), &[name.clone()]].concat())
+        module
+            .for_tests
+            .iter()
+            .map(move |name| [path.as_slice(), std::slice::from_ref(name)].concat())
     });
     let for_tests: BTreeSet<Vec<String>> = for_tests.collect();
     modules.retain(|path, _| (1..=path.len()).all(|end| !for_tests.contains(&path[..end])));
