@@ -136,8 +136,8 @@ fn card_seeds() -> Seeds {
 
 #[test]
 fn hellos_and_cards_are_what_they_say_or_refused() {
-    type Reader = fn(&[u8]) -> bool;
-    let targets: [(&str, fn() -> Seeds, Reader); 2] =
+    type Target = (&'static str, fn() -> Seeds, fn(&[u8]) -> bool);
+    let targets: [Target; 2] =
         [("hello", hello_seeds, hostile::hello), ("card", card_seeds, hostile::card)];
     for (target, write, read) in targets {
         let all = replayed(target, write);

@@ -21,11 +21,12 @@ impl VisitorMut for Selects {
     type Break = ();
 
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
-        let windows =
-            select.named_window.iter().filter_map(|NamedWindowDefinition(name, window)| {
-                Visit::visit(window, &mut HasQuery(&[])).is_break().then(|| name.value.clone())
-            });
-        let windows: Vec<String> = windows.collect();
+        let mut windows = Vec::new();
+        for NamedWindowDefinition(name, window) in &select.named_window {
+            if Visit::visit(window, &mut HasQuery(&[])).is_break() {
+                windows.push(name.value.clone());
+            }
+        }
         for item in &mut select.projection {
             if let SelectItem::UnnamedExpr(expr) = item
                 && Visit::visit(expr, &mut HasQuery(&windows)).is_break()

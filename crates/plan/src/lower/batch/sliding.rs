@@ -208,7 +208,7 @@ const NOT_COMPUTED: [&str; 8] =
 const GATHERED: [&str; 1] = ["string_agg"];
 
 impl Made {
-    fn new(&self) -> DfResult<Box<dyn Accumulator>> {
+    fn accumulator(&self) -> DfResult<Box<dyn Accumulator>> {
         self.by.accumulator(self.asked.args())
     }
 

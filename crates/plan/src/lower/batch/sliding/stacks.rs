@@ -27,7 +27,7 @@ pub(super) struct Stacks {
 
 impl Stacks {
     pub(super) fn of(of: Made) -> DfResult<Self> {
-        let of_newer = of.new()?;
+        let of_newer = of.accumulator()?;
         Ok(Self { of, older: vec![], newer: Rows::default(), of_newer })
     }
 
@@ -35,7 +35,7 @@ impl Stacks {
     fn turn(&mut self) -> DfResult<()> {
         for rows in self.newer.iter().rev() {
             for row in (0..count(rows)).rev() {
-                let mut folded = self.of.new()?;
+                let mut folded = self.of.accumulator()?;
                 let row: Vec<ArrayRef> = rows.iter().map(|column| column.slice(row, 1)).collect();
                 folded.update_batch(&row)?;
                 if let Some(behind) = self.older.last() {
@@ -45,18 +45,18 @@ impl Stacks {
             }
         }
         self.newer.clear();
-        self.of_newer = self.of.new()?;
+        self.of_newer = self.of.accumulator()?;
         Ok(())
     }
 
     fn merged(&mut self) -> DfResult<Box<dyn Accumulator>> {
-        let mut merged = self.of.new()?;
+        let mut merged = self.of.accumulator()?;
         if let Some(older) = self.older.last() {
             merge(merged.as_mut(), older)?;
         }
         // An accumulator may have nothing left when it has given out its state.
         let newer = self.of_newer.state()?;
-        self.of_newer = self.of.new()?;
+        self.of_newer = self.of.accumulator()?;
         merge(self.of_newer.as_mut(), &newer)?;
         merge(merged.as_mut(), &newer)?;
         Ok(merged)
@@ -97,7 +97,7 @@ impl Accumulator for Stacks {
     }
 
     fn size(&self) -> usize {
-        let older = self.older.iter().map(|state| ScalarValue::size_of_vec(state)).sum::<usize>();
+        let older = self.older.iter().map(ScalarValue::size_of_vec).sum::<usize>();
         size_of_val(self) + older + self.newer.size() + self.of_newer.size()
     }
 

@@ -67,7 +67,7 @@ impl Whole {
     }
 
     fn made(&self) -> DfResult<Box<dyn Accumulator>> {
-        let mut made = self.of.new()?;
+        let mut made = self.of.accumulator()?;
         self.rows.iter().try_for_each(|rows| made.update_batch(rows))?;
         Ok(made)
     }
