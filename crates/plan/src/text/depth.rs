@@ -24,6 +24,9 @@ pub(crate) const DEPTH_MAX: usize = 1_000;
 /// Parentheses and `CASE … END` within each other at most.
 pub(crate) const NESTED_MAX: usize = 100;
 
+/// Parentheses of [`DOUBLING`] words within each other at most: the work doubles with each.
+pub(crate) const DOUBLED_MAX: usize = 10;
+
 /// Levels that the parser goes down at most. It needs several for each of ours, so that theirs are
 /// never the first to end.
 pub(crate) const PARSER_LEVELS_MAX: usize = 20 * DEPTH_MAX;
@@ -39,6 +42,9 @@ const OPERATORS: &[&str] = &[
     "AND", "OR", "NOT", "XOR", "IS", "LIKE", "ILIKE", "BETWEEN", "IN", "DIV", "AT", "COLLATE",
     "SIMILAR", "ESCAPE", "OVERLAPS",
 ];
+/// Words whose parentheses are read twice, by the parser (`NOT (` may begin a call) or by
+/// DataFusion's planner of names.
+const DOUBLING: &[&str] = &["NOT", "ROW", "STRUCT", "FILTER"];
 /// Words behind which another expression begins.
 const BEGIN: &[&str] = &[
     "SELECT", "FROM", "WHERE", "GROUP", "HAVING", "ORDER", "BY", "ON", "WHEN", "THEN", "ELSE",
@@ -58,6 +64,8 @@ struct Level {
     from: bool,
     /// Whether `END` closes it.
     case: bool,
+    /// Whether its parentheses are those of a word of [`DOUBLING`].
+    doubles: bool,
     /// The deepest parentheses within the expression, and of those before.
     within: usize,
     before: usize,
@@ -96,11 +104,19 @@ pub(crate) fn check(tokens: &[TokenWithSpan]) -> Result<(), Diagnostic> {
             .hint("write the rows into a file, and read it as a table"));
     }
     let mut levels = vec![Level::default()];
-    for token in tokens {
+    for (at, token) in tokens.iter().enumerate() {
         let any = |words: &[&str]| words.iter().any(|word| is_word(token, word));
         let Some(level) = levels.last_mut() else { return Ok(()) };
         match &token.token {
-            Token::LParen | Token::LBracket | Token::LBrace => levels.push(Level::default()),
+            Token::LParen | Token::LBracket | Token::LBrace => {
+                let behind = at.checked_sub(1).map(|before| &tokens[before]);
+                let doubles =
+                    behind.is_some_and(|before| DOUBLING.iter().any(|word| is_word(before, word)));
+                levels.push(Level { doubles, ..Level::default() });
+                if doubles && levels.iter().filter(|level| level.doubles).count() > DOUBLED_MAX {
+                    return Err(doubled_too_often(token));
+                }
+            }
             Token::Word(_) if is_word(token, "CASE") => {
                 levels.push(Level { case: true, ..Level::default() });
             }
@@ -150,6 +166,14 @@ pub(crate) fn check(tokens: &[TokenWithSpan]) -> Result<(), Diagnostic> {
         }
     }
     Ok(())
+}
+
+/// The error of one parenthesis of [`DOUBLING`] words too many.
+fn doubled_too_often(token: &TokenWithSpan) -> Diagnostic {
+    let words = DOUBLING.join(", ");
+    let message = format!("more than {DOUBLED_MAX} parentheses of {words} within each other");
+    Diagnostic::at(Place::of(token.span), message)
+        .hint("compute parts of it in views, or name subqueries by WITH")
 }
 
 /// Ends the innermost level, which is one of the level around it.
@@ -215,6 +239,20 @@ mod tests {
         }
         let from = |links: usize| format!("SELECT 1 FROM t{}", ", t".repeat(links));
         assert!(refused(&from(LINKS_MAX)).is_none() && refused(&from(LINKS_MAX + 1)).is_some());
+    }
+
+    #[test]
+    fn parentheses_that_double_the_work_have_a_bound() {
+        let sql = |word: &str, depth: usize| {
+            format!("SELECT {}1{} FROM t", format!("{word} (").repeat(depth), ")".repeat(depth))
+        };
+        for word in ["NOT", "ROW", "struct", "count(*) FILTER"] {
+            assert!(split(&sql(word, DOUBLED_MAX)).is_ok(), "{word}");
+            let error = split(&sql(word, DOUBLED_MAX + 1)).expect_err(word);
+            assert!(error.message.contains("more than 10 parentheses of NOT"), "{error:?}");
+        }
+        assert!(split(&format!("SELECT 1{}", ", NOT (a)".repeat(100))).is_ok());
+        assert!(split(&sql("f", DOUBLED_MAX + 1)).is_ok());
     }
 
     #[test]
