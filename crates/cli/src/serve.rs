@@ -177,6 +177,8 @@ async fn answer(stream: TcpStream, router: Router, head_time_max: Duration) {
         .header_read_timeout(head_time_max)
         .max_buf_size(HEAD_BYTES_MAX)
         .keep_alive(false)
+        // A client may close its half when it has asked, and is answered all the same.
+        .half_close(true)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     match tokio::time::timeout(REQUEST_TIME_MAX, connection).await {
         Ok(Ok(())) => {}
