@@ -38,6 +38,7 @@ not_run_part() {
 suites_of() {
   awk '
     $1 == "Running" { suite = $NF; gsub(/^.*\/|-[0-9a-f]+\)$/, "", suite) }
+    $1 == "==" { suite = $0; sub(/^== /, "", suite) }
     $1 == "Running" && $2 == "unittests" { suite = suite " (unit tests)" }
     /^test result: / {
       seconds = $NF + 0

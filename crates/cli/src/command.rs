@@ -1,4 +1,4 @@
-//! What may stand on the command line: the commands.
+//! The commands of the command line.
 
 use clap::{Parser, Subcommand};
 

@@ -1,5 +1,5 @@
-//! What every node of a run does alike, however it was started: the session that the arguments ask
-//! for, and how a job ends.
+//! The session that the arguments ask for, and how a job ends: alike on every node of a run,
+//! however it was started.
 
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -1,5 +1,5 @@
-//! What a peer or a file may say, taken as this crate takes it: for fuzz targets and the replay of
-//! their corpora (`fuzz/`, `tests/corpus.rs`).
+//! Entrances for fuzz targets and the replay of their corpora: bytes of a peer or a file are read
+//! as this crate reads them (`fuzz/`, `tests/corpus.rs`).
 //!
 //! Each function reads bytes that anybody may have made, and checks what holds whatever they are.
 

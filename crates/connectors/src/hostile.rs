@@ -1,5 +1,6 @@
-//! What a server may say, taken as this crate takes it: for fuzz targets and the replay of their
-//! corpora (`fuzz/`). Files are read through [`FileConnector`](crate::FileConnector) as by queries.
+//! Entrances for fuzz targets and the replay of their corpora: bytes of a server are read as this
+//! crate reads them (`fuzz/`). Files are read through [`FileConnector`](crate::FileConnector) as by
+//! queries.
 //!
 //! Each function reads bytes that anybody may have made, and checks what holds whatever they are.
 

@@ -305,8 +305,8 @@ fn a_connection_that_carries_nothing_is_found_and_given_up() {
     }
 }
 
-/// Who has ended puts nothing in any more and cannot be asked; what it sent last may be lost, and
-/// be what the other waits for.
+/// An end that has ended puts nothing in any more and cannot be asked; what it sent last may be
+/// lost, and be what the other waits for.
 #[test]
 fn an_end_that_is_swallowed_is_found_by_what_is_told_of_it() {
     for told in [true, false] {

@@ -68,7 +68,7 @@ impl<'a> Vigil<'a> {
 
 /// Takes what a node has told.
 fn listen(control: &Control, watch: &mut Watch, rank: u32) {
-    // Who has failed or closed tells nothing more.
+    // A node that has failed or closed tells nothing more.
     while let Ok(Some(note)) = control.read_note(rank, ABOUT, Duration::ZERO) {
         for (name, sent) in entries(&note) {
             watch.hear(name, sent);
@@ -76,7 +76,7 @@ fn listen(control: &Control, watch: &mut Watch, rank: u32) {
     }
 }
 
-/// What is told of a connection.
+/// The name of a connection and the bytes put into it.
 fn sent(pulse: &Arc<Pulse>) -> (Name, u64) {
     let count = pulse.count();
     (count.name, count.sent)

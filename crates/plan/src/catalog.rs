@@ -2,9 +2,8 @@
 //!
 //! A [`Table`] is what `CREATE TABLE` said, checked against its connector. Its columns, where it
 //! declares none, and whether it is bounded are asked of the connector when first needed.
-//! DataFusion sees a [`TableScan`] of a
-//! [`TableSource`] that it never reads: the scans are taken out of its plans by
-//! [`crate::lower::weave`].
+//! DataFusion sees a [`TableScan`] of a [`TableSource`] that it never reads:
+//! [`crate::lower::weave`] takes the scans out of its plans.
 //!
 //! [`TableScan`]: datafusion::logical_expr::TableScan
 

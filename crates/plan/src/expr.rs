@@ -1,5 +1,5 @@
-//! Functions and aggregates beside DataFusion's, and what its own must keep to: arithmetic that
-//! fails where a result does not fit, one equality of keys, bounds of what a call may make.
+//! Functions and aggregates of our own, and rules for DataFusion's: arithmetic fails where a result
+//! does not fit, keys have one equality, and the bytes that a call may make have a bound.
 
 pub(crate) mod calendar;
 pub(crate) mod checked;

@@ -1,5 +1,5 @@
-//! What a query means: its text rewritten to what DataFusion understands, and DataFusion's plan,
-//! resolved, typed and optimized.
+//! The meaning of a query: rewrites of its text and tree for DataFusion, and DataFusion's plan of
+//! it, resolved, typed and optimized.
 
 pub(crate) mod as_of;
 pub(crate) mod engine;

@@ -15,7 +15,7 @@ pub fn astray(tree: &Tree) -> Vec<Finding> {
         return vec![Finding::new(PAGE, 0, "is missing")];
     };
     let mut findings = Vec::new();
-    let (mut named, mut first) = (0, 0);
+    let mut named = false;
     for (line, text) in page.lines() {
         let cells: Vec<&str> = text.trim_matches('|').split(" | ").map(str::trim).collect();
         let Some((last, [_, bound, ..])) = cells.split_last() else { continue };
@@ -23,8 +23,7 @@ pub fn astray(tree: &Tree) -> Vec<Finding> {
             continue;
         };
         let Some((module, name)) = path.rsplit_once("::") else { continue };
-        named += 1;
-        first = if first == 0 { line } else { first };
+        named = true;
         match value_of(tree, module, name) {
             None => {
                 let message = format!("`{path}` is no constant");
@@ -40,13 +39,13 @@ pub fn astray(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
-    if named == 0 {
-        findings.push(Finding::new(PAGE, first, "names no bound"));
+    if !named {
+        findings.push(Finding::new(PAGE, 0, "names no bound"));
     }
     findings
 }
 
-/// What a constant is set to, as it is written.
+/// The value of a constant, as it is written.
 fn value_of(tree: &Tree, module: &str, name: &str) -> Option<String> {
     let (krate, path) = module.split_once("::").unwrap_or((module, ""));
     let stem = format!("crates/{krate}/src/{}", path.replace("::", "/"));

@@ -1,4 +1,4 @@
-//! Who may import whom within a crate.
+//! Imports between the modules of a crate.
 //!
 //! The modules at the top of a crate, each with all that lies below it, import each other without
 //! a circle: whoever reads one has to read those that it imports, and no others. Modules of one

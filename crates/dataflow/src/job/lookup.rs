@@ -49,7 +49,7 @@ impl Lookup {
         column < self.width()
     }
 
-    /// What is kept of the table.
+    /// The columns of the table that are kept.
     pub(crate) fn kept(&self) -> SchemaRef {
         match &self.step {
             Some(step) => step.schema(),

@@ -1,5 +1,5 @@
-//! What stands behind an operator, as the operator sees it: somebody who takes rows, watermarks and
-//! the end of rows. An operator knows nothing else of the graph that it is part of.
+//! The receiver of the rows, watermarks and end of an operator, as the operator sees it. An
+//! operator knows nothing else of the graph that it is part of.
 //!
 //! Calls wait until the rows have come to rest, so that a slow operator holds back those in front
 //! of it. Operators are made for one kind of `Downstream` at compile time: a push is no indirect

@@ -1,4 +1,4 @@
-//! What is done with rows: an operator, as it runs on one worker, in a folder or file of its own.
+//! The operators, as they run on one worker: each has a folder or file of its own.
 //!
 //! A [`source`](self::source) reads; an [`aggregate`] groups; what keeps rows by key until time has
 //! passed them (joins, rankings, sessions, frames of `OVER`) is a state that [`keyed`] runs; a

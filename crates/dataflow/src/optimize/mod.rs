@@ -1,5 +1,5 @@
-//! What can be said of a job before it runs: what is known of its rows, what exchanges would cost,
-//! and on which worker rows of one key are.
+//! Statistics of a job before it runs: estimates of its rows, costs of exchanges, and the worker on
+//! which rows of one key are.
 
 pub mod cost;
 pub mod known;

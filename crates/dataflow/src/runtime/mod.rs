@@ -1,4 +1,5 @@
-//! What a worker runs operators with: coroutines and timers, links, reading, and memory accounting.
+//! The runtime of operators on a worker: coroutines and timers, links, reading, and memory
+//! accounting.
 
 pub(crate) mod frame;
 pub(crate) mod handover;

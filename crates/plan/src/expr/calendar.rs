@@ -232,7 +232,7 @@ impl Step {
     }
 }
 
-/// The instant so many months later, on the last day of a month that is too short.
+/// The instant a number of months later, on the last day of a month that is too short.
 fn later(instant: i128, months: i128) -> i128 {
     let (Month(month), day) = Month::of(instant.div_euclid(DAY_NS));
     let (first, next) = (Month(month + months).first_day(), Month(month + months + 1).first_day());

@@ -127,7 +127,7 @@ impl Weaver<'_> {
             keys: places.keys.clone(),
             window_end: places.at,
         };
-        let behind = self.windows_behind(kind, &relations, &meeting)?;
+        let behind = window_behind(kind, &relations, &meeting, same_start);
         let Meeting { sides: [left, right], on, schema, both, .. } = &meeting;
         let operator = WindowJoin {
             sides: [side(left), side(right)],
@@ -157,32 +157,6 @@ impl Weaver<'_> {
             relation.window = Some(bounds);
         }
         Ok(relation)
-    }
-
-    /// The window of the rows that a join gives out: of the side whose rows are always there.
-    fn windows_behind(
-        &self,
-        kind: JoinKind,
-        relations: &[Relation; 2],
-        meeting: &Meeting,
-    ) -> Result<Option<Bounds>, Stop> {
-        let side = match kind {
-            JoinKind::Full => return Ok(None),
-            JoinKind::Right | JoinKind::RightSemi | JoinKind::RightAnti => 1,
-            JoinKind::Inner | JoinKind::Left | JoinKind::LeftSemi | JoinKind::LeftAnti => 0,
-        };
-        let first = side * meeting.sides[0].1.fields().len();
-        let end = meeting.both.field(first + meeting.sides[side].0.at);
-        let known = &meeting.columns[side];
-        let mut bounds = bounds_behind(&relations[side], known, Some(end));
-        if kind == JoinKind::Inner
-            && let Some(bounds) = &mut bounds
-            && bounds.start == bounds.end
-            && let Some(other) = bounds_behind(&relations[1], &meeting.columns[1], None)
-        {
-            bounds.start = other.start;
-        }
-        Ok(bounds)
     }
 
     /// Ends both sides of a join that remembers rows: their columns and keys arrive, and `at`, by
@@ -443,6 +417,33 @@ pub(crate) fn grid_of(relation: &Relation, expr: &Expr) -> Option<(Shape, Length
         Some(call) => call.grid(),
         None => relation.window.as_ref()?.grid,
     }
+}
+
+/// The window of the rows behind a join of windows: that of the side whose rows are always there.
+fn window_behind(
+    kind: JoinKind,
+    relations: &[Relation; 2],
+    meeting: &Meeting,
+    same_start: bool,
+) -> Option<Bounds> {
+    let side = match kind {
+        JoinKind::Full => return None,
+        JoinKind::Right | JoinKind::RightSemi | JoinKind::RightAnti => 1,
+        JoinKind::Inner | JoinKind::Left | JoinKind::LeftSemi | JoinKind::LeftAnti => 0,
+    };
+    let first = side * meeting.sides[0].1.fields().len();
+    let end = meeting.both.field(first + meeting.sides[side].0.at);
+    let mut bounds = bounds_behind(&relations[side], &meeting.columns[side], Some(end))?;
+    // A start that is read on the other side alone tells this window only if it is the same one.
+    let reads_start = bounds.start != bounds.end;
+    if kind == JoinKind::Inner
+        && same_start
+        && !reads_start
+        && let Some(other) = bounds_behind(&relations[1], &meeting.columns[1], None)
+    {
+        bounds.start = other.start;
+    }
+    Some(bounds)
 }
 
 /// The window that rows of `side` still belong to behind an operator, which gives them out as

@@ -28,10 +28,10 @@ use crate::text::diagnostics::Diagnostic;
 use crate::text::interval::tick_ns;
 use crate::text::syntax::is_word;
 
-/// What stands before the columns of a table that its own conditions need behind the join.
+/// The prefix of columns that a condition on the versions needs behind the join.
 const HIDDEN: &str = "__as_of_";
 
-/// What a join with versions asks.
+/// The condition of a temporal join.
 struct Asked {
     row: Expr,
     version: Expr,

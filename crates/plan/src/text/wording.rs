@@ -1,4 +1,4 @@
-//! What DataFusion and Arrow say against a query or a row, in the words of SQL.
+//! Errors of DataFusion and Arrow in the words of SQL.
 //!
 //! A message that is known is said in ours, with a hint and the words at which it may stand; of any
 //! other, types and literals are written as SQL has them.

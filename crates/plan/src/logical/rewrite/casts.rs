@@ -124,7 +124,7 @@ fn changes(from: &DataType, to: &DataType, trial: bool) -> bool {
     }
 }
 
-/// What cuts a time to `unit`, if it has more digits.
+/// The expression that cuts a time to `unit`, if it has more digits.
 fn floor(of: &DataType, unit: TimeUnit) -> Option<Arc<ScalarUDF>> {
     match of {
         DataType::Timestamp(own, _) if per_second(*own) > per_second(unit) => {

@@ -50,7 +50,7 @@ pub(super) fn rewrite(plan: LogicalPlan) -> Result<LogicalPlan> {
     Ok(met.data)
 }
 
-/// What meets within an expression.
+/// Decimals beside doubles within an expression.
 fn within(mut part: Expr, scope: &DFSchema) -> Result<Transformed<Expr>> {
     let some = match &mut part {
         Expr::BinaryExpr(BinaryExpr { left, op, right }) if compares(*op) => {

@@ -60,7 +60,7 @@ struct WindowsOf {
     shape: Shape,
     bound: Bound,
     signature: Signature,
-    /// What checks the arguments.
+    /// Checks the arguments.
     one: BoundOf,
 }
 

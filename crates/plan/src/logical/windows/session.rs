@@ -24,7 +24,7 @@ pub(crate) fn is_session(window: &logical::Window) -> bool {
     window.window_expr.iter().all(|expr| session_bound_of(expr).is_some())
 }
 
-/// The bound that a window function gives, if it is one of those here.
+/// The bound that a window function computes, if it is a function of sessions.
 pub(crate) fn session_bound_of(expr: &Expr) -> Option<(Bound, &logical::expr::WindowFunction)> {
     match expr {
         Expr::Alias(alias) => session_bound_of(&alias.expr),

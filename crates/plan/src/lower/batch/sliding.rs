@@ -193,7 +193,7 @@ impl Asked {
     }
 }
 
-/// What makes accumulators, one as another.
+/// A factory of accumulators of one aggregate call.
 #[derive(Debug)]
 struct Made {
     by: Arc<AggregateUDF>,
