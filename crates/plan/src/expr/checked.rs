@@ -35,7 +35,7 @@ use crate::expr::growth::joined;
 /// DataFusion's, of types.
 pub(crate) fn expression(expr: Expr, scope: &DFSchema) -> Result<Expr> {
     let guarded = expr.transform_up(|part| guard(part, scope))?;
-    guarded.data.transform_up(|part| operator(part, scope)).map(|checked| checked.data)
+    for_all_rows(guarded.data, scope)
 }
 
 /// A condition that must be true, checked.
@@ -44,6 +44,15 @@ pub(crate) fn expression(expr: Expr, scope: &DFSchema) -> Result<Expr> {
 /// As [`expression`].
 pub(crate) fn condition(expr: Expr, scope: &DFSchema) -> Result<Expr> {
     expression(guarded(expr, scope)?, scope)
+}
+
+/// The expression, checked, with all of its parts computed for all rows: where it does not fail it
+/// has the values of [`expression`], and is true where [`condition`] is.
+///
+/// # Errors
+/// As [`expression`].
+pub(crate) fn for_all_rows(expr: Expr, scope: &DFSchema) -> Result<Expr> {
+    expr.transform_up(|part| operator(part, scope)).map(|checked| checked.data)
 }
 
 /// The plan with all of its expressions checked.

@@ -13,6 +13,7 @@
 //! ([`words`]) and division by a constant ([`quotient`]).
 
 mod blame;
+mod compiled;
 mod quotient;
 mod words;
 
@@ -31,17 +32,14 @@ use dataflow::located::Blame;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result as DfResult};
-use datafusion::execution::context::ExecutionProps;
-use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{ColumnarValue, Expr, ExprSchemable, Operator};
-use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
 use state::spare::Words;
 use state::{KeyOf, RawRows, spare, vector};
 
-use crate::expr::checked;
 use crate::expr::conform::same_type;
 use crate::text::wording::told;
 
+use compiled::Compiled;
 use quotient::Quotient;
 use words::WordPredicate;
 
@@ -85,7 +83,7 @@ pub(crate) fn by_name(schema: &Schema) -> HashMap<&str, usize> {
 
 /// A compiled filter and projection.
 struct Fused {
-    predicate: Option<Arc<dyn PhysicalExpr>>,
+    predicate: Option<Compiled>,
     /// The same, where it is of this form.
     words: Option<WordPredicate>,
     /// The columns of the input that are read after the filter.
@@ -114,17 +112,17 @@ enum Output {
 /// An expression, with the column of one value that it gave last. The bounds of a window are the
 /// same for many batches: a column of them is made once, so that batches that are kept share it.
 struct Computed {
-    expr: Arc<dyn PhysicalExpr>,
+    expr: Compiled,
     constant: Mutex<Option<(ScalarValue, ArrayRef)>>,
 }
 
 impl Computed {
-    fn new(expr: Arc<dyn PhysicalExpr>) -> Self {
+    fn new(expr: Compiled) -> Self {
         Self { expr, constant: Mutex::new(None) }
     }
 
     fn of(&self, batch: &RecordBatch) -> Result<ArrayRef, DataflowError> {
-        let column = match self.expr.evaluate(batch).map_err(failed)? {
+        let column = match self.expr.evaluate(batch)? {
             ColumnarValue::Array(column) => return Ok(column),
             ColumnarValue::Scalar(value) => self.column(value, batch.num_rows()),
         };
@@ -169,7 +167,7 @@ impl Fused {
             let last = &working[shared.len()];
             let scope = DFSchema::try_from(last.as_ref().clone())?;
             let field = Field::new(name, part.get_type(&scope)?, part.nullable(&scope)?);
-            shared.push(Computed::new(physical(&part, &scope)?));
+            shared.push(Computed::new(Compiled::expression(&part, &scope)?));
             let fields: Vec<_> = last.fields().iter().cloned().chain([Arc::new(field)]).collect();
             working.push(Arc::new(Schema::new(fields)));
         }
@@ -184,7 +182,7 @@ impl Fused {
             let (output, of) = match place(expr) {
                 Some(at) => (Output::Column(at), full.field(at).data_type().clone()),
                 None => {
-                    let computed = physical(expr, &scope)?;
+                    let computed = Compiled::expression(expr, &scope)?;
                     let of = computed.data_type(&full)?;
                     match Quotient::of(expr, &full) {
                         Some(quotient) => (Output::Quotient(quotient), of),
@@ -198,7 +196,7 @@ impl Fused {
             rewritten.iter().zip(schema.fields()).map(output).collect::<DfResult<Vec<_>>>()?;
         let whole = DFSchema::try_from(input.as_ref().clone())?;
         Ok(Self {
-            predicate: filter.map(|filter| predicate(filter, &whole)).transpose()?,
+            predicate: filter.map(|filter| Compiled::condition(filter, &whole)).transpose()?,
             words: match filter {
                 Some(filter) => WordPredicate::new(input, filter)?,
                 None => None,
@@ -230,7 +228,7 @@ impl Fused {
         if let Some(mask) = self.words.as_ref().and_then(|words| words.mask(batch)) {
             return Ok((mask.true_count() < mask.len()).then_some(mask));
         }
-        let mask = evaluate(predicate, batch)?;
+        let mask = predicate.array(batch)?;
         let Some(mask) = mask.as_boolean_opt() else {
             return Err(DataflowError::Expression("a filter is not BOOLEAN".into()));
         };
@@ -377,24 +375,6 @@ impl Step for Fused {
 
 fn origin(kept: Option<BooleanArray>) -> Origin {
     kept.map_or(Origin::All, Origin::Kept)
-}
-
-/// The expression, compiled.
-fn physical(expr: &Expr, scope: &DFSchema) -> DfResult<Arc<dyn PhysicalExpr>> {
-    compiled(&checked::expression(expr.clone(), scope)?, scope)
-}
-
-/// A filter, compiled.
-fn predicate(filter: &Expr, scope: &DFSchema) -> DfResult<Arc<dyn PhysicalExpr>> {
-    compiled(&checked::condition(filter.clone(), scope)?, scope)
-}
-
-fn compiled(expr: &Expr, scope: &DFSchema) -> DfResult<Arc<dyn PhysicalExpr>> {
-    create_physical_expr(expr, scope, &ExecutionProps::new(), &PhysicalPlanningContext::default())
-}
-
-fn evaluate(expr: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Result<ArrayRef, DataflowError> {
-    expr.evaluate(batch).and_then(|value| value.into_array(batch.num_rows())).map_err(failed)
 }
 
 fn failed(e: DataFusionError) -> DataflowError {

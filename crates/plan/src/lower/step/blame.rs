@@ -8,7 +8,7 @@ use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::logical_expr::Expr;
 
-use super::{evaluate, physical};
+use super::compiled::Compiled;
 use crate::explain::plain;
 use crate::text::names;
 use crate::text::types::sql_name;
@@ -21,7 +21,7 @@ const EXPRESSION_CHARS_MAX: usize = 400;
 pub(super) fn of(exprs: &[Expr], row: &RecordBatch, names: &[(String, String)]) -> Option<Blame> {
     let scope = DFSchema::try_from(row.schema().as_ref().clone()).ok()?;
     let fails = |expr: &Expr| {
-        physical(expr, &scope).is_ok_and(|compiled| evaluate(&compiled, row).is_err())
+        Compiled::expression(expr, &scope).is_ok_and(|compiled| compiled.array(row).is_err())
     };
     let mut at_fault = exprs.iter().find(|expr| fails(expr))?;
     while let Some(part) = failing_part(at_fault, &fails) {

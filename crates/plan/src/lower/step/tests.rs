@@ -109,6 +109,34 @@ fn a_part_under_a_condition_is_not_computed_for_all_rows() {
     check(None, vec![(guarded() + lit(1i64)).alias("p"), (guarded() + lit(2i64)).alias("q")]);
 }
 
+/// The rows where `a` is 4 divide by zero, so they take the slow form and the others do not.
+#[test]
+fn both_forms_of_a_guarded_expression_give_the_same_rows() {
+    let risky = || (lit(10i64) / (col("a") - lit(4i64))).gt(lit(-3i64));
+    let asked = col("a").not_eq(lit(4i64)).and(risky());
+    let safe = rows(100);
+    let without = arrow::compute::filter_record_batch(
+        &safe,
+        &arrow::compute::kernels::cmp::neq(safe.column(0), &Int64Array::new_scalar(4)).expect("a"),
+    );
+    let safe = without.expect("rows");
+    let schema =
+        Arc::new(Schema::new(vec![Field::new("q", arrow::datatypes::DataType::Boolean, true)]));
+    for (filter, output) in [(Some(asked.clone()), lit(true)), (None, asked.clone())] {
+        let step = || {
+            let outputs = std::slice::from_ref(&output);
+            let step = compile(&safe.schema(), filter.as_ref(), outputs, schema.clone());
+            step.expect("compiles").expect("a step")
+        };
+        let quick = step().apply(&safe).expect("rows").batch;
+        let slow = step();
+        slow.apply(&rows(100)).expect("no row divides by zero that is asked");
+        assert_eq!(slow.apply(&safe).expect("rows").batch, quick);
+    }
+    check(Some(asked.clone()), vec![col("a")]);
+    check(None, vec![asked.alias("q")]);
+}
+
 #[test]
 fn a_step_that_changes_nothing_is_none() {
     let batch = rows(1);

@@ -14,12 +14,11 @@ use arrow::datatypes::{DataType, Int8Type, Schema, SchemaRef};
 use datafusion::common::DFSchema;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::Expr;
-use datafusion::physical_expr::PhysicalExpr;
 
 use state::spare;
 use state::vector::equal;
 
-use super::physical;
+use super::compiled::Compiled;
 
 /// Keys of a byte: from 0 to 127.
 const WORDS_MAX: usize = 128;
@@ -28,7 +27,7 @@ const WORDS_MAX: usize = 128;
 pub(super) struct WordPredicate {
     column: usize,
     schema: SchemaRef,
-    predicate: Arc<dyn PhysicalExpr>,
+    predicate: Compiled,
     known: Mutex<Option<Known>>,
 }
 
@@ -62,7 +61,7 @@ impl WordPredicate {
         }
         let schema = Schema::new(vec![field.with_nullable(true)]);
         let scope = DFSchema::try_from(schema.clone())?;
-        let predicate = physical(predicate, &scope)?;
+        let predicate = Compiled::expression(predicate, &scope)?;
         let (schema, known) = (Arc::new(schema), Mutex::new(None));
         Ok(Some(Self { column, schema, predicate, known }))
     }
@@ -121,7 +120,7 @@ impl WordPredicate {
         let keys = PrimitiveArray::<Int8Type>::from_iter(keys);
         let each: ArrayRef = Arc::new(DictionaryArray::try_new(keys, Arc::clone(words)).ok()?);
         let each = RecordBatch::try_new(Arc::clone(&self.schema), vec![each]).ok()?;
-        let passes = super::evaluate(&self.predicate, &each).ok()?;
+        let passes = self.predicate.array(&each).ok()?;
         let passes = passes.as_boolean_opt()?;
         let pass = |row: usize| passes.is_valid(row) && passes.value(row);
         let mut answers =
