@@ -106,10 +106,14 @@ fn the_rust_on_pages_is_that_of_the_examples() {
 #[test]
 fn the_settings_are_those_of_the_code() {
     let mut out =
-        String::from("| setting | values | default | what it does |\n|---|---|---|---|\n");
+        String::from("| setting | of | values | default | what it does |\n|---|---|---|---|---|\n");
     for spec in plan::settings() {
         let (values, doc) = (cell(spec.values), cell(spec.doc));
-        writeln!(out, "| `{}` | {values} | `{}` | {doc} |", spec.name, spec.default)
+        let of = match spec.scope {
+            plan::Scope::Statement => "statement",
+            plan::Scope::Job => "job",
+        };
+        writeln!(out, "| `{}` | {of} | {values} | `{}` | {doc} |", spec.name, spec.default)
             .expect("a string takes all");
     }
     check("configuration.md", &[("settings".into(), out)]);

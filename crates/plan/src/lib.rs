@@ -51,6 +51,6 @@ pub use explain::{Analyzed, EndNeed, Explain, Need, Ran, RanOperator, RanWorker}
 pub use planner::vocabulary::{Relation, Vocabulary};
 pub use planner::{Planned, Planner, Stage};
 pub use text::diagnostics::{Diagnostic, Place};
-pub use text::settings::{SettingSpec, settings};
+pub use text::settings::{Scope, SettingSpec, settings};
 pub use text::statements::ExplainFormat;
 pub use workers::Workers;

@@ -30,7 +30,7 @@ use crate::text::depth;
 use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::hints::Hints;
 use crate::text::names::with_plain_names;
-use crate::text::settings::InForce;
+use crate::text::settings::{InForce, Scope};
 use crate::text::statements::{self, ExplainFormat, Statement};
 use crate::text::syntax::{Ident, split, text_of, unmarked};
 use crate::text::types::sql_name;
@@ -196,10 +196,13 @@ impl Planner {
     ) -> Result<(), Failed> {
         let start = tokens.first().map_or(Place::default(), |t| Place::of(t.span));
         if script.set.is_some()
-            && !matches!(statement, Statement::Insert { .. } | Statement::EndSet)
+            && !matches!(
+                statement,
+                Statement::Insert { .. } | Statement::Set { .. } | Statement::EndSet
+            )
         {
             return Err(vec![
-                Diagnostic::at(start, "a statement set holds INSERT statements only")
+                Diagnostic::at(start, "a statement set holds INSERT and SET statements only")
                     .hint("close it with END; first"),
             ]);
         }
@@ -215,7 +218,15 @@ impl Planner {
                 return self.create_view(&name, if_not_exists, &columns, &query);
             }
             Statement::Drop { view, name, if_exists } => self.drop(view, &name, if_exists)?,
-            Statement::Set { key, value } => self.set(&key, &value)?,
+            Statement::Set { key, value } => {
+                let of_a_job = InForce::scope(&key.text) == Some(Scope::Job);
+                if script.set.is_some() && of_a_job {
+                    let message = format!("'{}' is a setting of the whole statement set", key.text);
+                    let error = Diagnostic::at(key.place, message);
+                    return Err(vec![error.hint("SET it before BEGIN STATEMENT SET")]);
+                }
+                self.set(&key, &value)?;
+            }
             Statement::Analyze(inner, format) => {
                 let text = text_of(script.sql, tokens);
                 script.stages.extend(self.analyze(*inner, format, text, start)?);

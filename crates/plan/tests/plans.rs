@@ -430,6 +430,20 @@ fn the_exchange_is_chosen_or_set() {
     assert!(text.contains("exchange     uppar: by SET millstream.exchange half of the"), "{text}");
 }
 
+#[test]
+fn statements_of_a_set_may_differ_in_their_exchange() {
+    let insert = "INSERT INTO hourly SELECT max(ts), origin, count(*) FROM flights GROUP BY origin";
+    let stages = plan_on(
+        2,
+        &format!(
+            "BEGIN STATEMENT SET; SET millstream.exchange = 'merge'; {insert};
+             SET millstream.exchange = 'shuffle'; {insert}; END;"
+        ),
+    );
+    let exchanges: Vec<_> = aggregates(&stages[0]).iter().map(|spec| spec.exchange).collect();
+    assert_eq!((stages.len(), exchanges), (1, vec![Exchange::Merge, Exchange::Shuffle]));
+}
+
 /// A source tells 9 distances and a million destinations, but of origins nothing, and of times only
 /// a range that is wider than there are rows.
 #[test]

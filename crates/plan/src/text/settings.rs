@@ -3,13 +3,17 @@
 //! The table of [`settings`] is the only list of them: parsing, messages, EXPLAIN and the reference
 //! page are made from it.
 
+mod values;
+
 use std::collections::BTreeMap;
 
-use channel::Transfer;
-use channel::cast::Shape;
-use dataflow::job::{Casting, Exchange, FrequentKeys, Idle, Multicast, Settings, TreeChoice};
-use dataflow::wires::{Checksum, Connection, Progress, Wires};
+use dataflow::job::{Exchange, Settings};
 use state::KeyMode;
+
+use self::values::{
+    bytes, exchange, idle, key_mode, nanos, on, racks, set_casting, set_shuffle, set_wires,
+    transfer,
+};
 
 /// One setting, for checks and for the reference page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,8 +24,19 @@ pub struct SettingSpec {
     pub values: &'static str,
     /// Its default, as it would be written.
     pub default: &'static str,
+    /// Whether it is of a statement or of a whole job.
+    pub scope: Scope,
     /// One sentence.
     pub doc: &'static str,
+}
+
+/// What a setting is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// How a statement is planned: the statements of a set may differ.
+    Statement,
+    /// How workers run: all statements of a set have the same.
+    Job,
 }
 
 /// All settings, by name.
@@ -34,6 +49,7 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.allowed_lateness",
         values: "a time: 500 ms, 10 s, 5 min, 1 h",
         default: "0 s",
+        scope: Scope::Statement,
         doc: "How long windows and joins wait behind the watermark: each is given out, once, when \
               the watermark has passed its end by as much, and rows count until then.",
     },
@@ -41,6 +57,7 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.batch_bytes",
         values: "bytes",
         default: "2 GiB",
+        scope: Scope::Job,
         doc: "Memory of the part of a query over bounded input that runs when all input has been \
               read: ORDER BY, joins, DISTINCT.",
     },
@@ -48,12 +65,14 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.batch_rows",
         values: "1 to 1048576",
         default: "16384",
+        scope: Scope::Job,
         doc: "Rows of a batch at most.",
     },
     SettingSpec {
         name: "millstream.checksum",
         values: "auto, on, off",
         default: "auto",
+        scope: Scope::Job,
         doc: "Which rows carry checksums from one node to another: with auto those over tcp, with \
               on those over any transport. Where one does not fit, the connection is made anew \
               and the rows are sent again.",
@@ -62,6 +81,7 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.connection",
         values: "auto, process, worker",
         default: "auto",
+        scope: Scope::Job,
         doc: "Between two nodes: one connection that all their workers share, or one for each pair \
               of workers. With auto they share over tcp and verbs, and wherever a thread moves \
               them.",
@@ -70,6 +90,7 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.credit_slots",
         values: "auto, or 1 to 64",
         default: "auto",
+        scope: Scope::Job,
         doc: "How many slots of a ring a worker frees before it tells the other by a notice of its \
               own; what it sends tells so too. More than the slots for data count as all of them; \
               with auto it is a quarter of the ring.",
@@ -78,6 +99,7 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.epoch_bytes",
         values: "bytes",
         default: "64 MiB",
+        scope: Scope::Job,
         doc: "Bytes of input after which a worker sends what it has aggregated to the leaders, to \
               begin with.",
     },
@@ -85,6 +107,7 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.epoch_latency",
         values: "a time: 500 ms, 1 s, 5 min",
         default: "1 s",
+        scope: Scope::Job,
         doc: "How long the end of an epoch may take; when it takes longer, the next one is \
               shorter.",
     },
@@ -92,6 +115,7 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.epoch_stretch",
         values: "1 to 1024",
         default: "16",
+        scope: Scope::Job,
         doc: "How many times longer or shorter than millstream.epoch_bytes an epoch may become, by \
               how well rows combine in it; with 1 all are as long.",
     },
@@ -99,12 +123,14 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.epochs_kept",
         values: "1 to 64",
         default: "4",
+        scope: Scope::Job,
         doc: "Epochs that a worker may close before the oldest was acknowledged.",
     },
     SettingSpec {
         name: "millstream.exchange",
         values: "auto, merge, shuffle, uppar, forward",
         default: "auto",
+        scope: Scope::Statement,
         doc: "How rows of different workers meet when they are grouped; with uppar half of the \
               workers read and send rows on, the others group them.",
     },
@@ -112,6 +138,7 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.frequent_keys",
         values: "auto, on, off",
         default: "auto",
+        scope: Scope::Job,
         doc: "Whether rows of frequent keys are grouped where they are read and their groups sent, \
               where the exchange is shuffle: with auto if a sample shows that enough rows have \
               such keys.",
@@ -120,6 +147,7 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.hardware_counters",
         values: "on, off",
         default: "off",
+        scope: Scope::Job,
         doc: "Whether each worker has its processor count cycles, instructions and misses, for the \
               metrics of a worker that has ended, where the kernel gives such counters (perf).",
     },
@@ -127,12 +155,14 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.idle",
         values: "block, spin",
         default: "block",
+        scope: Scope::Job,
         doc: "What a worker does when nothing is ready: sleep, or poll on for the lowest latency.",
     },
     SettingSpec {
         name: "millstream.idle_timeout",
         values: "a time: 500 ms, 30 s, 5 min, 1 h; 0 s for never",
         default: "30 s",
+        scope: Scope::Statement,
         doc: "After so long a silence a flow of a table that never ends no longer holds the \
               watermark back, if the table has no IDLE TIMEOUT of its own. Tables that end \
               always hold it back.",
@@ -141,6 +171,7 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.key_mode",
         values: "auto, tiny, array, ranges, hash, packed, wide",
         default: "auto",
+        scope: Scope::Statement,
         doc: "How the group of a row is found, where the keys allow it: at its distance from the \
               least key, of few keys, of many, or of many when rows of neighbours have come; in a \
               hash table of numbers; of several packed into one; of bytes.",
@@ -149,6 +180,7 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.multicast",
         values: "auto, tree, hardware",
         default: "auto",
+        scope: Scope::Job,
         doc: "Who copies rows for every worker between processes, where the fabric has multicast \
               of its own (RDMA over RoCE v2): the network, with datagrams of which what gets lost \
               is fetched, or the processes along the tree. With auto the network, for four \
@@ -158,6 +190,7 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.multicast_queue",
         values: "1 to 65536",
         default: "64",
+        scope: Scope::Job,
         doc: "Frames of a broadcast that may wait at the worker that gives them out; then it reads \
               no more rows.",
     },
@@ -165,6 +198,7 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.multicast_tree",
         values: "auto, sequential, binomial, copies, or the most children of a process: 1 to 64",
         default: "auto",
+        scope: Scope::Job,
         doc: "How rows for every worker go from process to process: by a tree whose degree follows \
               the load, or by a fixed one. With copies the worker that gives rows out encodes and \
               sends them anew for each worker, to compare with.",
@@ -173,6 +207,7 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.progress",
         values: "spin, thread",
         default: "spin",
+        scope: Scope::Job,
         doc: "Who moves connections that workers share: the workers when they poll, or one thread \
               of each node that sleeps when nothing happens.",
     },
@@ -180,12 +215,14 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.racks",
         values: "a label for each node, with commas between: a,a,b,b; none",
         default: "none",
+        scope: Scope::Job,
         doc: "In which rack each node stands: rows for every worker enter each rack once.",
     },
     SettingSpec {
         name: "millstream.reconnect",
         values: "a time: 100 ms, 30 s; 0 s for never",
         default: "30 s",
+        scope: Scope::Job,
         doc: "How long a connection between two nodes that broke may take to be made anew. The job \
               goes on where it was, and without one it fails; so it does when a node has died.",
     },
@@ -193,6 +230,7 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.ring_mode",
         values: "write, read",
         default: "write",
+        scope: Scope::Job,
         doc: "Who moves rows between two nodes: the worker that sends them writes into memory of \
               the one that takes them, or this one reads them from memory of the sender.",
     },
@@ -200,6 +238,7 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.shuffle_bytes",
         values: "bytes, up to 16 MiB",
         default: "16 KiB",
+        scope: Scope::Job,
         doc: "Bytes of rows for one worker, or for all, that are collected before they are sent; a \
               watermark by which something may become complete sends what waits.",
     },
@@ -207,18 +246,21 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.shuffle_wait",
         values: "a time: 100 us, 1 ms, 1 s; 0 s to collect no longer than a batch",
         default: "10 ms",
+        scope: Scope::Job,
         doc: "How long such rows wait for others, if they are fewer and no watermark sends them.",
     },
     SettingSpec {
         name: "millstream.slot_bytes",
         values: "bytes: a multiple of 64 from 128 to 16 MiB",
         default: "64 KiB",
+        scope: Scope::Job,
         doc: "Bytes of a slot of the rings between workers of different nodes.",
     },
     SettingSpec {
         name: "millstream.slots",
         values: "3 to 64",
         default: "8",
+        scope: Scope::Job,
         doc: "Slots of each ring between two workers of different nodes. A queue between two of \
               one node holds as many bytes of rows as all slots of a ring.",
     },
@@ -226,6 +268,7 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.spill_dir",
         values: "a folder, with a slash in its name: /var/tmp, ./spill; none",
         default: "none",
+        scope: Scope::Job,
         doc: "Where groups go, and rows that wait, that do not fit millstream.state_bytes, in \
               files that have no name, that only this user can read, and that are gone when the \
               job ends, however it ends. Without it such a job ends with an error.",
@@ -234,12 +277,14 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.stall_timeout",
         values: "a time: 500 ms, 60 s, 5 min, 1 h",
         default: "5 min",
+        scope: Scope::Job,
         doc: "How long a worker may take none of the rows that are broadcast before the job fails.",
     },
     SettingSpec {
         name: "millstream.state_bytes",
         values: "bytes",
         default: "4 GiB",
+        scope: Scope::Job,
         doc: "Memory of what the operators of a worker keep: groups, rows that wait in joins, \
               tables.",
     },
@@ -247,6 +292,7 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.table_bytes",
         values: "bytes, up to 1 GiB",
         default: "256 MiB",
+        scope: Scope::Statement,
         doc: "Memory of a table that each node has whole to join a stream with it, which counts \
               as state of its workers, an equal part of each; and what a side of a join has at \
               most that goes to every worker by choice of the planner.",
@@ -305,6 +351,11 @@ pub(crate) enum Refused {
 }
 
 impl InForce {
+    /// What a setting is of; `None` where there is no such setting.
+    pub(crate) fn scope(name: &str) -> Option<Scope> {
+        SETTINGS.iter().find(|spec| spec.name == name).map(|spec| spec.scope)
+    }
+
     /// Puts a value in force.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), Refused> {
         let spec = SETTINGS.iter().find(|spec| spec.name == name).ok_or(Refused::Unknown)?;
@@ -378,189 +429,6 @@ impl InForce {
         *self = changed;
         Ok(())
     }
-}
-
-/// Puts a value of how rows are shuffled in force. Lower case.
-fn set_shuffle(job: &mut Settings, name: &str, value: &str) -> Option<()> {
-    match name {
-        "millstream.frequent_keys" => job.frequent_keys = frequent_keys(value)?,
-        "millstream.shuffle_wait" => job.shuffle_wait_ns = nanos(value)?,
-        _ => job.shuffle_bytes = bytes(value).filter(|n| (1..=16 << 20).contains(n))? as usize,
-    }
-    Some(())
-}
-
-/// Puts a value of how rows reach every worker in force. Lower case.
-fn set_casting(casting: &mut Casting, name: &str, value: &str) -> Option<()> {
-    match name {
-        "millstream.multicast" => casting.multicast = multicast(value)?,
-        "millstream.multicast_tree" => casting.tree = tree(value)?,
-        _ => {
-            let frames = bytes(value).filter(|frames| (1..=1 << 16).contains(frames))?;
-            casting.queue_frames = frames as u32;
-        }
-    }
-    Some(())
-}
-
-/// Puts a value of how nodes are connected in force. Lower case.
-fn set_wires(wires: &mut Wires, name: &str, value: &str) -> Option<()> {
-    match name {
-        "millstream.checksum" => wires.checksum = checksum(value)?,
-        "millstream.connection" => wires.connection = connection(value)?,
-        "millstream.progress" => wires.progress = progress(value)?,
-        _ if value == "auto" => wires.credit_slots = 0,
-        _ => wires.credit_slots = bytes(value).filter(|slots| (1..=64).contains(slots))? as u32,
-    }
-    Some(())
-}
-
-/// Which rows carry checksums. Lower case.
-fn checksum(text: &str) -> Option<Checksum> {
-    Some(match text {
-        "auto" => Checksum::Auto,
-        "on" => Checksum::On,
-        "off" => Checksum::Off,
-        _ => return None,
-    })
-}
-
-/// How rows of different workers meet. Lower case.
-fn exchange(text: &str) -> Option<ExchangeChoice> {
-    Some(match text {
-        "auto" => ExchangeChoice::Auto,
-        "merge" => ExchangeChoice::Fixed(Exchange::Merge),
-        "shuffle" => ExchangeChoice::Fixed(Exchange::Shuffle),
-        "uppar" => ExchangeChoice::Fixed(Exchange::UpPar),
-        "forward" => ExchangeChoice::Fixed(Exchange::Forward),
-        _ => return None,
-    })
-}
-
-/// How groups are found, where that is not left open. Lower case.
-fn key_mode(text: &str) -> Option<Option<KeyMode>> {
-    let mut modes = KeyMode::ALL.into_iter().filter(|&mode| mode != KeyMode::One);
-    if text == "auto" { Some(None) } else { modes.find(|mode| mode.name() == text).map(Some) }
-}
-
-/// What happens to rows of frequent keys. Lower case.
-fn frequent_keys(text: &str) -> Option<FrequentKeys> {
-    Some(match text {
-        "auto" => FrequentKeys::Auto,
-        "on" => FrequentKeys::On,
-        "off" => FrequentKeys::Off,
-        _ => return None,
-    })
-}
-
-/// Whether something is done. Lower case.
-fn on(text: &str) -> Option<bool> {
-    match text {
-        "on" => Some(true),
-        "off" => Some(false),
-        _ => None,
-    }
-}
-
-/// What an idle worker does. Lower case.
-fn idle(text: &str) -> Option<Idle> {
-    Some(match text {
-        "block" => Idle::Block,
-        "spin" => Idle::Spin,
-        _ => return None,
-    })
-}
-
-/// Who moves rows between two nodes. Lower case.
-fn transfer(text: &str) -> Option<Transfer> {
-    Some(match text {
-        "write" => Transfer::Write,
-        "read" => Transfer::Read,
-        _ => return None,
-    })
-}
-
-/// Who has a connection with another node. Lower case.
-fn connection(text: &str) -> Option<Connection> {
-    Some(match text {
-        "auto" => Connection::Auto,
-        "process" => Connection::Process,
-        "worker" => Connection::Worker,
-        _ => return None,
-    })
-}
-
-/// Who moves shared connections. Lower case.
-fn progress(text: &str) -> Option<Progress> {
-    Some(match text {
-        "spin" => Progress::Spin,
-        "thread" => Progress::Thread,
-        _ => return None,
-    })
-}
-
-/// Who copies rows for every worker. Lower case.
-fn multicast(text: &str) -> Option<Multicast> {
-    Some(match text {
-        "auto" => Multicast::Auto,
-        "tree" => Multicast::Tree,
-        "hardware" => Multicast::Hardware,
-        _ => return None,
-    })
-}
-
-/// The tree of a broadcast. Lower case.
-fn tree(text: &str) -> Option<TreeChoice> {
-    Some(match text {
-        "auto" => TreeChoice::Adaptive,
-        "sequential" => TreeChoice::Fixed(Shape::Sequential),
-        "binomial" => TreeChoice::Fixed(Shape::Binomial),
-        "copies" => TreeChoice::Copies,
-        _ => {
-            let children = text.parse().ok().filter(|children| (1..=64).contains(children))?;
-            TreeChoice::Fixed(Shape::Capped(children))
-        }
-    })
-}
-
-/// Racks by node: each label gets a number, in the order in which they come.
-fn racks(text: &str) -> Option<Vec<u32>> {
-    let labels: Vec<&str> = text.split(',').map(str::trim).collect();
-    let first = |label: &&str| labels.iter().position(|other| other == label).map(|at| at as u32);
-    match labels.as_slice() {
-        ["none"] => Some(vec![]),
-        [_] => None,
-        _ if labels.contains(&"") => None,
-        _ => labels.iter().map(first).collect(),
-    }
-}
-
-/// A number of bytes: digits, then `b`, `k…`, `m…` or `g…` for powers of 1024. Lower case.
-fn bytes(text: &str) -> Option<u64> {
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let shift = match text[end..].trim() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        _ => return None,
-    };
-    text[..end].parse::<u64>().ok()?.checked_mul(1 << shift)
-}
-
-/// A time in nanoseconds: digits and a unit. Lower case.
-fn nanos(text: &str) -> Option<u64> {
-    let end = text.find(|c: char| !c.is_ascii_digit())?;
-    let unit: u64 = match text[end..].trim() {
-        "us" => 1_000,
-        "ms" => 1_000_000,
-        "s" | "sec" | "second" | "seconds" => 1_000_000_000,
-        "m" | "min" | "minute" | "minutes" => 60_000_000_000,
-        "h" | "hour" | "hours" => 3_600_000_000_000,
-        _ => return None,
-    };
-    let ns = text[..end].parse::<u64>().ok()?.checked_mul(unit)?;
-    (ns <= i64::MAX as u64).then_some(ns)
 }
 
 #[cfg(test)]

@@ -1,0 +1,5 @@
+BEGIN STATEMENT SET;
+SET millstream.exchange = 'merge';
+SET millstream.slots = 16;
+SET millstream.exchnge = 'shuffle';
+END;
