@@ -290,6 +290,28 @@ fn rows_that_are_routed_and_reduced() -> Result<(), StreamError> {
     Ok(())
 }
 
+/// Each worker's own count of its rows shows where they are.
+#[test]
+fn rows_are_rebalanced_or_gathered() -> Result<(), StreamError> {
+    let memory = Memory::new(None);
+    let counts = |stream: Stream, size: (u32, u32)| -> Result<Vec<u64>, StreamError> {
+        let own = stream.key_by(&[])?.exchange(Exchange::Forward);
+        let rows = run(&memory, own.aggregate(&[Agg::count("n")])?, size, None).0;
+        Ok(rows.iter().map(|n| n.parse().expect("a count")).collect())
+    };
+    let total = rows().len() as u64;
+    for size in SIZES {
+        let workers = u64::from(size.0 * size.1);
+        let shares = counts(events(&memory).rebalance(), size)?;
+        assert_eq!((shares.iter().sum(), shares.len() as u64), (total, workers), "{size:?}");
+        let spread = shares.iter().max().zip(shares.iter().min()).map(|(most, least)| most - least);
+        assert!(spread <= Some(workers), "each of {workers} senders may begin anew: {shares:?}");
+        let gathered = counts(events(&memory).global(), size)?;
+        assert_eq!(gathered.iter().filter(|n| **n > 0).collect::<Vec<_>>(), [&total], "{size:?}");
+    }
+    Ok(())
+}
+
 #[test]
 fn rows_unfold_unite_and_are_aggregated_in_two_stages() -> Result<(), StreamError> {
     let mut sums: BTreeMap<i64, i64> = BTreeMap::new();

@@ -417,7 +417,19 @@ impl Stream {
     /// The rows on the workers that `route` leads them to (A4): see [`Route`]. Rows that the
     /// watermark has passed are late here.
     pub fn route(self, route: Arc<dyn Route>) -> Self {
-        self.led("route", To::One(route))
+        self.led("route", Lead::ByKey, To::One(route))
+    }
+
+    /// The rows in equal shares on all workers (W2): each worker sends one row to each in turn. For
+    /// what costs much per row, behind sources of which some have more to read than others. Rows
+    /// that the watermark has passed are late here.
+    pub fn rebalance(self) -> Self {
+        self.led("rebalance", Lead::InTurn, To::Input)
+    }
+
+    /// All rows on worker 0 (W2). Rows that the watermark has passed are late here.
+    pub fn global(self) -> Self {
+        self.led("global", Lead::ByKey, To::Input)
     }
 
     /// The rows on all workers that `spread` leads each of them to, once on each (W1): see
@@ -443,14 +455,14 @@ impl Stream {
     /// }
     /// ```
     pub fn spread(self, spread: Arc<dyn Spread>) -> Self {
-        self.led("spread", To::Several(spread))
+        self.led("spread", Lead::ByKey, To::Several(spread))
     }
 
-    fn led(self, name: &str, to: To) -> Self {
+    fn led(self, name: &str, lead: Lead, to: To) -> Self {
         let input = KeyedInput {
             schema: self.schema.clone(),
             keys: vec![],
-            lead: Lead::ByKey,
+            lead,
             time: self.time,
             grace: 1,
         };

@@ -1,4 +1,4 @@
-//! Rows that go to another worker and on from there, as they are (A4).
+//! Rows that go to another worker and on from there, as they are (A4, W2).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,21 +9,23 @@ use arrow::record_batch::RecordBatch;
 use crate::error::DataflowError;
 use crate::job::{Kept, KeyedOperator, KeyedState, Route, Spread};
 
-/// Leads rows to workers by a function, and keeps none.
+/// Sends rows to other workers, and keeps none.
 #[derive(Clone)]
 pub struct Reroute {
     /// Their columns.
     pub schema: SchemaRef,
-    /// The function.
+    /// Where they go.
     pub to: To,
 }
 
-/// How many workers a row is led to.
+/// Where rows go.
 #[derive(Clone)]
 pub enum To {
-    /// One.
+    /// Where the operator's input says: see [`Lead`](crate::job::Lead).
+    Input,
+    /// Each to one worker, by a function.
     One(Arc<dyn Route>),
-    /// Several, or none.
+    /// Each to several workers or none, by a function.
     Several(Arc<dyn Spread>),
 }
 
@@ -39,13 +41,13 @@ impl KeyedOperator for Reroute {
     fn route(&self, _: usize) -> Option<Arc<dyn Route>> {
         match &self.to {
             To::One(route) => Some(route.clone()),
-            To::Several(_) => None,
+            To::Input | To::Several(_) => None,
         }
     }
 
     fn spread(&self, _: usize) -> Option<Arc<dyn Spread>> {
         match &self.to {
-            To::One(_) => None,
+            To::Input | To::One(_) => None,
             To::Several(spread) => Some(spread.clone()),
         }
     }
@@ -55,7 +57,10 @@ impl KeyedOperator for Reroute {
     }
 
     fn describe(&self) -> String {
-        "rows go where a function leads them".into()
+        match self.to {
+            To::Input => "rows go on as they are".into(),
+            To::One(_) | To::Several(_) => "rows go where a function leads them".into(),
+        }
     }
 }
 
