@@ -107,7 +107,7 @@ pub fn check(
     let expected = sorted(&oracle::rows(&asked.batch, rows));
     let many = SIZES[1 + seed as usize % (SIZES.len() - 1)];
     for (size, exchange) in
-        [(SIZES[0], "auto"), (many, "merge"), (many, "shuffle"), (many, "uppar")]
+        [(SIZES[0], "auto"), (many, "auto"), (many, "merge"), (many, "shuffle"), (many, "uppar")]
     {
         let got = by_us(&asked.ours, ours, size, exchange, seed);
         let at = format!("seed {seed}, {size:?}, {exchange}: {}", asked.ours);

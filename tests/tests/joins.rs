@@ -266,6 +266,69 @@ fn rows_of_two_streams_meet_if_their_times_are_near() {
     cases.met(rows > 10_000, &format!("{rows} rows"));
 }
 
+/// A chain of joins of windows on one key, grouped by what says of that where a row is, or not.
+fn chained(random: &mut Random, size: u64) -> Asked {
+    let [key, other] = *random.one_of(&[["k", "s"], ["s", "v"], ["v", "k"]]);
+    let first = *random.one_of(&["", "", "LEFT", "RIGHT"]);
+    let second = *random.one_of(&["", "", "LEFT"]);
+    // The side whose rows are in all that the first join gives out.
+    let always = if first == "RIGHT" { "b" } else { "a" };
+    let second_on = if first.is_empty() { *random.one_of(&["a", "b"]) } else { always };
+    let on = |left: &str, right: &str| {
+        let same = |column: &str| format!("{left}.{column} = {right}.{column}");
+        format!("{} AND {} AND {}", same("ws"), same("we"), same(key))
+    };
+    let by = *random.one_of(&["a", "b", "c"]);
+    let mut groups = vec![format!("{by}.{key}"), format!("{always}.we")];
+    match random.below(5) {
+        0 => groups[0] = format!("{by}.{other}"),
+        1 | 2 => groups.push(format!("b.{other}")),
+        _ => {}
+    }
+    let groups = groups.join(", ");
+    let query = |side: &dyn Fn(&str) -> String| {
+        let [a, b, c] = ["a", "b", "c"].map(side);
+        let (ab, bc) = (on("a", "b"), on(second_on, "c"));
+        format!(
+            "SELECT {groups}, count(*), sum(b.v), min(a.k) FROM {a} {first} JOIN {b} ON {ab}
+             {second} JOIN {c} ON {bc} GROUP BY {groups}"
+        )
+    };
+    let few = "v IS NULL OR v % 4 = 0";
+    let start = format!("date_bin(INTERVAL '{size} second', ts)");
+    Asked {
+        ours: query(&|name| {
+            let window = format!("TUMBLE(TABLE {name}, DESCRIPTOR(ts), INTERVAL '{size}' SECOND)");
+            let bounds = "window_start AS ws, window_end AS we";
+            format!("(SELECT k, s, v, {bounds} FROM {window} WHERE {few}) {name}")
+        }),
+        batch: query(&|name| {
+            let bounds = format!("{start} AS ws, {start} + INTERVAL '{size} second' AS we");
+            format!("(SELECT k, s, v, {bounds} FROM {name} WHERE {few}) {name}")
+        }),
+    }
+}
+
+#[test]
+fn rows_are_joined_and_grouped_where_a_join_has_led_them() {
+    let mut rows = 0;
+    let mut cases = cases(40);
+    for seed in &mut cases {
+        let mut random = Random::new(seed + 80_000);
+        let streams = [(); 3].map(|()| endless(&mut random));
+        let size = *random.one_of(&[1, 3]);
+        let asked = chained(&mut random, size);
+        let names = ["a", "b", "c"];
+        let tables: Vec<_> =
+            names.into_iter().zip(&streams).map(|(name, stream)| (name, &stream.table)).collect();
+        let all = names.into_iter().zip(&streams);
+        let all: Vec<_> =
+            all.map(|(name, of)| (name, batch(&in_windows(of, size as i64)))).collect();
+        rows += check(&asked, &tables, &all, seed);
+    }
+    cases.met(rows > 1_000, &format!("{rows} rows"));
+}
+
 #[test]
 fn windows_are_over_either_time_of_rows_that_met() {
     let mut rows = 0;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use arrow::datatypes::SchemaRef;
-use dataflow::job::{Aggregation, Edge, Exchange, Input, Operator, OperatorKind, Step};
+use dataflow::job::{Aggregation, Edge, Exchange, Input, Lead, Operator, OperatorKind, Step};
 use plan::Stage;
 
 use crate::support;
@@ -516,6 +516,108 @@ fn what_keeps_rows_takes_them_where_they_are_together() {
     assert_eq!(exchange("", "a.origin = upper(b.origin)"), Exchange::Shuffle);
     let set = "SET millstream.exchange = shuffle;";
     assert_eq!(exchange(set, "a.origin = b.origin"), Exchange::Shuffle);
+}
+
+#[test]
+fn rows_stay_where_a_join_has_led_them() {
+    let columns = "ts TIMESTAMP(3), k INT, l INT, v INT, b BIGINT, d DECIMAL(10, 2), f DOUBLE";
+    let table = |name: &str| {
+        format!(
+            "CREATE TABLE {name} ({columns}, WATERMARK FOR ts AS ts) \
+             WITH ('connector' = 'memory', 'bounded' = 'false');"
+        )
+    };
+    let exchanges = |sql: &str| {
+        let (mut planner, _) = support::planner(4);
+        planner.plan(&["x", "y", "z"].map(table).concat()).expect("the tables");
+        let stages = planner.plan(sql).unwrap_or_else(|errors| panic!("{sql}: {errors:?}"));
+        let of = |operator: &Operator| match &operator.kind {
+            OperatorKind::Aggregate(spec) => Some(spec.exchange.to_string()),
+            OperatorKind::Keyed(spec) => {
+                let stays = spec.inputs.iter().any(|input| input.lead == Lead::Here);
+                Some(spec.exchange.to_string() + if stays { "-right" } else { "" })
+            }
+            _ => None,
+        };
+        stages[0].job.operators.iter().filter_map(of).collect::<Vec<_>>().join(" ")
+    };
+    // Joins of windows, and what rows are grouped by behind them besides the window.
+    let of = |name: &str| {
+        format!("(SELECT * FROM TUMBLE(TABLE {name}, DESCRIPTOR(ts), INTERVAL '9' SECOND)) {name}")
+    };
+    let join = |joins: &[(&str, &str, &str)]| {
+        let mut sql = of("x");
+        for (kind, name, on) in joins {
+            let same = |bound: &str| format!("x.window_{bound} = {name}.window_{bound}");
+            let (start, end) = (same("start"), same("end"));
+            sql += &format!(" {kind} JOIN {} ON {start} AND {end} AND {on}", of(name));
+        }
+        sql
+    };
+    let joins = [
+        (join(&[("", "y", "x.k = y.k")]), "x.k", "shuffle forward"),
+        (join(&[("", "y", "x.k = y.k")]), "y.k", "shuffle forward"),
+        (join(&[("", "y", "x.k = y.k")]), "x.v, y.v, y.k", "shuffle forward"),
+        (join(&[("", "y", "x.k = y.k")]), "x.v", "shuffle merge"),
+        (join(&[("", "y", "x.k = y.k")]), "x.k + 1", "shuffle merge"),
+        (join(&[("", "y", "x.k = y.k AND x.l = y.l")]), "y.l, x.k", "shuffle forward"),
+        (join(&[("", "y", "x.k = y.k AND x.l = y.l")]), "x.k", "shuffle merge"),
+        (join(&[("LEFT", "y", "x.k = y.k")]), "x.k", "shuffle forward"),
+        (join(&[("LEFT", "y", "x.k = y.k")]), "y.k", "shuffle merge"),
+        (join(&[("", "y", "x.k = y.b")]), "y.b", "shuffle forward"),
+        (join(&[("", "y", "x.k = y.b")]), "x.k", "shuffle forward"),
+        (join(&[("", "y", "x.f = y.f")]), "y.f", "shuffle forward"),
+        (join(&[("", "y", "x.f = y.f")]), "CAST(x.f AS STRING)", "shuffle merge"),
+        (join(&[("", "y", "CAST(x.f AS STRING) = CAST(y.f AS STRING)")]), "x.f", "shuffle merge"),
+        (
+            join(&[("", "y", "x.k = y.k"), ("", "z", "y.k = z.k")]),
+            "z.k",
+            "shuffle shuffle-right forward",
+        ),
+        (
+            join(&[("", "y", "x.k = y.k AND x.l = y.l"), ("", "z", "x.l = z.l AND y.k = z.k")]),
+            "x.k, x.l",
+            "shuffle shuffle forward",
+        ),
+        (
+            join(&[("LEFT", "y", "x.k = y.k"), ("LEFT", "z", "x.k = z.k")]),
+            "x.k",
+            "shuffle shuffle-right forward",
+        ),
+        (
+            join(&[("LEFT", "y", "x.k = y.k"), ("LEFT", "z", "y.k = z.k")]),
+            "x.k",
+            "shuffle shuffle merge",
+        ),
+    ];
+    for (from, keys, expected) in joins {
+        let by = format!("x.window_start, x.window_end, {keys}");
+        let sql = format!("SELECT count(*) FROM {from} GROUP BY {by}");
+        assert_eq!(exchanges(&sql), expected, "{sql}");
+    }
+    let behind = |join: &str, column: &str| {
+        format!(
+            "WITH n AS (SELECT {column} AS j, x.ts AS at FROM x {join})
+             SELECT count(*) FROM TUMBLE(TABLE n, DESCRIPTOR(at), INTERVAL '9' SECOND)
+             GROUP BY window_start, window_end, j"
+        )
+    };
+    let near = "JOIN y ON x.k = y.k AND x.ts BETWEEN y.ts AND y.ts + INTERVAL '9' SECOND";
+    let near = |kind: &str| format!("{kind} {near}");
+    let version = "JOIN y FOR SYSTEM_TIME AS OF x.ts ON x.k = y.k";
+    for (sql, expected) in [
+        (behind(&near(""), "x.k"), "shuffle forward"),
+        (behind(&near(""), "y.k"), "shuffle forward"),
+        (behind(&near(""), "x.l"), "shuffle merge"),
+        (behind(&near("LEFT"), "x.k"), "shuffle forward"),
+        (behind(&near("LEFT"), "y.k"), "shuffle merge"),
+        (behind(&near("LEFT"), "coalesce(y.k, x.k)"), "shuffle merge"),
+        (behind(version, "y.k"), "shuffle forward"),
+        (behind(&format!("LEFT {version}"), "x.k"), "shuffle forward"),
+        (behind(&format!("LEFT {version}"), "y.k"), "shuffle merge"),
+    ] {
+        assert_eq!(exchanges(&sql), expected, "{sql}");
+    }
 }
 
 #[test]

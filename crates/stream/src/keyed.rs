@@ -125,7 +125,6 @@ impl KeyedStream {
             inputs: vec![self.stream.feeds(true)],
             kind: OperatorKind::Keyed(spec),
             choice: self.choice,
-            keys_out: Some(self.keys.clone()),
         };
         let window = WindowColumns { start: first, end: first + 1, time: first + 2 };
         let stream = Stream::of_node(node, schema, self.stream.bounded);
@@ -220,13 +219,12 @@ impl KeyedStream {
             both,
         };
         let by_right = of_right || kind == JoinKind::Right;
-        let (window, keys) = match by_right {
-            false => (left, self.keys.clone()),
+        let window = match by_right {
+            false => left,
             true => {
                 let WindowColumns { start, end, time } = right;
                 let [start, end, time] = [start, end, time].map(|at| at + right_first);
-                let keys = other.keys.iter().map(|key| key + right_first).collect();
-                (WindowColumns { start, end, time }, keys)
+                WindowColumns { start, end, time }
             }
         };
         let inputs = sides.iter().zip([left, right]).map(|(keyed, window)| {
@@ -245,7 +243,6 @@ impl KeyedStream {
         };
         // Rows that are given out without a partner have no time on the other side.
         let known = kind != JoinKind::Full;
-        let by_key = sides.iter().all(|keyed| keyed.lead == Lead::ByKey);
         let bounded = self.stream.bounded && other.stream.bounded;
         let choice = if other.choice == Choice::Auto { self.choice } else { other.choice };
         let node = Node {
@@ -253,7 +250,6 @@ impl KeyedStream {
             inputs: sides.map(|keyed| keyed.stream.feeds(keyed.stream.time.is_some())).to_vec(),
             kind: OperatorKind::Keyed(spec),
             choice,
-            keys_out: Some(keys).filter(|_| known && by_key),
         };
         Ok(Stream {
             time: known.then_some(window.time),
@@ -317,7 +313,6 @@ impl KeyedStream {
             fields.extend(names.map(|name| Field::new(name, window.time_type.clone(), true)));
         }
         let schema: SchemaRef = Arc::new(Schema::new(fields));
-        let keys = self.keys.len();
         let spec = Aggregation {
             group_by: Arc::new(GroupBy {
                 keys: self.keys.iter().map(|&k| before.field(k).data_type().clone()).collect(),
@@ -337,7 +332,6 @@ impl KeyedStream {
             inputs: vec![self.stream.feeds(timed)],
             kind: OperatorKind::Aggregate(Box::new(spec)),
             choice: self.choice,
-            keys_out: Some((0..keys).collect()),
         };
         Ok((node, schema))
     }
@@ -478,7 +472,6 @@ pub fn process(
             operator,
         }),
         choice: choice.unwrap_or(Choice::Auto),
-        keys_out: None,
     };
     let bounded = inputs.iter().all(|keyed| keyed.stream.bounded);
     Ok(Stream { time, ..Stream::of_node(node, schema, bounded) })

@@ -76,7 +76,6 @@ impl Stream {
             inputs: vec![self.feeds(self.time.is_some())],
             kind: OperatorKind::Lookup(Box::new(lookup)),
             choice: Choice::Auto,
-            keys_out: None,
         };
         let Self { time, window, every, bounded, .. } = self;
         let first = self.schema.fields().len();

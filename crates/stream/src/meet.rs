@@ -49,8 +49,6 @@ struct Pairs {
     schema: Arc<Schema>,
     /// The column of time of what is given out, if it has one.
     time: Option<usize>,
-    /// Its keys among the columns that are given out.
-    keys: Option<Vec<usize>>,
 }
 
 impl KeyedStream {
@@ -172,24 +170,17 @@ impl KeyedStream {
         let both = side_by_side(&self.stream.schema, &other.stream.schema);
         let first = self.stream.schema.fields().len();
         let part = |from: usize, to: usize| Arc::new(Schema::new(both.fields()[from..to].to_vec()));
-        let shifted = |keys: &[usize], by: usize| keys.iter().map(|key| key + by).collect();
-        let (schema, time, keys) = match kind {
-            JoinKind::LeftSemi | JoinKind::LeftAnti => {
-                (part(0, first), Some(sides[0].time), Some(self.keys.clone()))
-            }
+        let (schema, time) = match kind {
+            JoinKind::LeftSemi | JoinKind::LeftAnti => (part(0, first), Some(sides[0].time)),
             JoinKind::RightSemi | JoinKind::RightAnti => {
-                (part(first, both.fields().len()), Some(sides[1].time), Some(other.keys.clone()))
+                (part(first, both.fields().len()), Some(sides[1].time))
             }
-            JoinKind::Right => {
-                (both.clone(), Some(first + sides[1].time), Some(shifted(&other.keys, first)))
-            }
+            JoinKind::Right => (both.clone(), Some(first + sides[1].time)),
             // A row without a partner has no time on the other side.
-            JoinKind::Full => (both.clone(), None, None),
-            JoinKind::Inner | JoinKind::Left => {
-                (both.clone(), Some(sides[0].time), Some(self.keys.clone()))
-            }
+            JoinKind::Full => (both.clone(), None),
+            JoinKind::Inner | JoinKind::Left => (both.clone(), Some(sides[0].time)),
         };
-        Pairs { both, schema, time, keys }
+        Pairs { both, schema, time }
     }
 
     /// The node of a join by time.
@@ -213,7 +204,6 @@ impl KeyedStream {
             inputs: sides.map(|keyed| keyed.stream.feeds(true)).to_vec(),
             kind: OperatorKind::Keyed(spec),
             choice,
-            keys_out: pairs.keys,
         };
         let bounded = self.stream.bounded && other.stream.bounded;
         Stream { time: pairs.time, ..Stream::of_node(node, pairs.schema, bounded) }

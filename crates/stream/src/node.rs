@@ -45,8 +45,6 @@ pub(crate) struct Node {
     pub(crate) inputs: Vec<Vec<Feed>>,
     pub(crate) kind: OperatorKind,
     pub(crate) choice: Choice,
-    /// Where its keys are among the columns that it gives out, in their order, if they are there.
-    pub(crate) keys_out: Option<Vec<usize>>,
 }
 
 impl Node {
@@ -127,7 +125,7 @@ pub(crate) fn nodes_of(fragment: &Fragment) -> Vec<Given> {
         };
         let inputs = inputs.iter().map(|edges| edges.iter().map(feed).collect()).collect();
         let (name, kind) = (name.clone(), kind.clone());
-        nodes.push(Arc::new(Node { name, inputs, kind, choice: Choice::Given, keys_out: None }));
+        nodes.push(Arc::new(Node { name, inputs, kind, choice: Choice::Given }));
     }
     fragment.from.iter().map(|(at, step)| (nodes[*at].clone(), step.clone())).collect()
 }
@@ -159,7 +157,7 @@ impl<'a> Lowering<'a> {
             inputs.push(edges);
         }
         let kind = self.decided(node, &inputs)?;
-        self.placements.push(&inputs, &kind, node.keys_out.as_deref());
+        self.placements.push(&inputs, &kind);
         self.operators.push(Operator { name: node.name.clone(), inputs, kind });
         self.known.insert(Arc::as_ptr(node), self.operators.len() - 1);
         Ok(self.operators.len() - 1)
@@ -188,6 +186,13 @@ impl<'a> Lowering<'a> {
             }
             OperatorKind::Keyed(spec) => {
                 spec.exchange = self.exchange(node, inputs, fits)?;
+                if (node.choice, self.setup.exchange) == (Choice::Auto, None)
+                    && spec.exchange == Exchange::Shuffle
+                {
+                    let stay = self.placements.stay(inputs, spec);
+                    let stay = spec.inputs.iter_mut().zip(stay).filter(|(_, stays)| *stays);
+                    stay.for_each(|(input, _)| input.lead = Lead::Here);
+                }
             }
             _ => {}
         }

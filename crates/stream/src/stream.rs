@@ -136,7 +136,6 @@ impl Stream {
             inputs: vec![],
             kind: OperatorKind::Source(input),
             choice: Choice::Given,
-            keys_out: None,
         };
         Ok(Self {
             time: watermark.map(|watermark| watermark.column),
@@ -475,7 +474,6 @@ impl Stream {
             inputs: vec![self.feeds(self.time.is_some())],
             kind: OperatorKind::Keyed(spec),
             choice: Choice::Auto,
-            keys_out: None,
         };
         let Self { schema, time, window, every, bounded, .. } = self;
         Self { time, window, every, ..Self::of_node(node, schema, bounded) }
@@ -488,7 +486,6 @@ impl Stream {
             inputs: vec![self.feeds(false)],
             kind: OperatorKind::Sink { sink, schema: self.schema.clone() },
             choice: Choice::Given,
-            keys_out: None,
         };
         Output(Arc::new(node), self.bounded)
     }

@@ -86,7 +86,6 @@ impl KeyedStream {
             inputs: vec![self.stream.feeds(self.stream.time.is_some())],
             kind: OperatorKind::Keyed(spec),
             choice: self.choice,
-            keys_out: Some(self.keys.clone()),
         };
         let Stream { bounded, every, .. } = self.stream;
         let stream = Stream::of_node(node, schema, bounded);

@@ -52,6 +52,23 @@ impl JoinKind {
         }
     }
 
+    /// Whether each row that is given out has a row of a side in it.
+    pub(crate) fn always_has(self, side: usize) -> bool {
+        match self {
+            Self::Left => side == 0,
+            Self::Right => side == 1,
+            Self::Full => false,
+            _ => true,
+        }
+    }
+
+    /// Which of the columns that are given out is `column` of a side, where those of the left side,
+    /// `left` in number, come first.
+    pub(crate) fn passes_on(self, side: usize, column: usize, left: usize) -> Option<usize> {
+        let before = if side == 1 && self.widens() { left } else { 0 };
+        self.shows(side).then_some(before + column)
+    }
+
     /// For EXPLAIN; `keys` are the names of either side's, `how` says which rows meet, `on` what a
     /// pair must pass besides.
     pub(crate) fn describe(

@@ -324,11 +324,17 @@ pub trait KeyedOperator: Send + Sync {
         None
     }
 
-    /// Where the keys of its only input, which are these columns, are among those that it gives
-    /// out, if they are all there in every row.
-    fn keys_out(&self, keys: &[usize]) -> Option<Vec<usize>> {
-        let _ = keys;
+    /// Which of the columns that it gives out is `column` of a row of `input`, if one is.
+    fn passes_on(&self, input: usize, column: usize) -> Option<usize> {
+        let _ = (input, column);
         None
+    }
+
+    /// Whether each row that it gives out has a row of `input` in it. Where it has none, the
+    /// columns of that input are NULL, and a row of another input with the same key is there.
+    fn always_has(&self, input: usize) -> bool {
+        let _ = input;
+        true
     }
 
     /// For EXPLAIN.

@@ -65,6 +65,19 @@ pub trait Step: Send + Sync {
     /// The column that the step is given which column `output` of the result is, row by row.
     fn passes_on(&self, output: usize) -> Option<usize>;
 
+    /// The columns that the step is given of which column `output` of the result is the first that
+    /// is not NULL, row by row: most often the one that it passes on.
+    fn first_of(&self, output: usize) -> Option<Vec<usize>> {
+        self.passes_on(output).map(|column| vec![column])
+    }
+
+    /// The column that the step is given of which column `output` of the result is made by a cast:
+    /// where two rows have equal values there, they have equal ones here.
+    fn cast_of(&self, output: usize) -> Option<usize> {
+        let _ = output;
+        None
+    }
+
     /// What is to blame for its failure on a batch of one row, where it can tell.
     fn blame(&self, row: &RecordBatch) -> Option<Blame> {
         let _ = row;
@@ -161,6 +174,19 @@ impl Step for Chain {
 
     fn passes_on(&self, output: usize) -> Option<usize> {
         self.first.passes_on(self.second.passes_on(output)?)
+    }
+
+    fn first_of(&self, output: usize) -> Option<Vec<usize>> {
+        let before = self.second.first_of(output)?;
+        let each = before.into_iter().map(|column| self.first.first_of(column));
+        Some(each.collect::<Option<Vec<_>>>()?.concat())
+    }
+
+    fn cast_of(&self, output: usize) -> Option<usize> {
+        match self.second.passes_on(output) {
+            Some(column) => self.first.cast_of(column),
+            None => self.first.passes_on(self.second.cast_of(output)?),
+        }
     }
 
     fn blame(&self, row: &RecordBatch) -> Option<Blame> {

@@ -3,20 +3,37 @@
 //! Where the next operator's keys are those, or more, and no step between has changed them, rows
 //! need not travel: its exchange is `forward`. An operator of several inputs asks for more: all
 //! must have been led by the same function of the same types in the same order.
+//!
+//! An operator says which of its columns are those of which input, and whether a row of that input
+//! is in every row that it gives out. So behind a join the keys of either side say where a row is;
+//! behind an outer join those of the side whose rows are always there; behind a full join only the
+//! one of both that is not NULL. Rows that are led to all workers, in turn, by a function of the
+//! operator's own or not at all are placed by no key, but for those that were already where their
+//! key leads.
 
 use arrow::datatypes::DataType;
 
-use crate::job::{Edge, Exchange, Lead, Operator, OperatorKind};
+use crate::job::{Edge, Exchange, Keyed, KeyedInput, Lead, Operator, OperatorKind};
 
 /// Of each operator of a job, where the rows of a key are that it gives out.
 #[derive(Default)]
 pub struct Placements(Vec<Option<Placed>>);
 
-/// Columns that an operator gives out, whose values say on which worker a row is.
+/// On which worker a row is that an operator gives out.
 #[derive(Clone)]
 struct Placed {
-    keys: Vec<usize>,
+    /// What leads it, in the order in which it does.
+    keys: Vec<Key>,
     led: Led,
+}
+
+/// A value that leads rows, as seen from the columns behind it.
+#[derive(Clone, Default)]
+struct Key {
+    /// It is the first of these columns that is not NULL: any of these lists has it.
+    is: Vec<Vec<usize>>,
+    /// Rows that are equal in one of these columns are equal in it.
+    follows: Vec<usize>,
 }
 
 /// A function from keys to workers.
@@ -31,61 +48,131 @@ struct Led {
 pub struct Fit {
     keys: Vec<usize>,
     led: Led,
+    /// Whether they do so themselves: else what leads rows follows from them.
+    exact: bool,
+}
+
+impl Key {
+    fn column(column: usize) -> Self {
+        Self { is: vec![vec![column]], follows: vec![] }
+    }
+
+    /// The same value as seen from behind, where columns are others, if they are there.
+    fn behind(&self, column: impl Fn(usize) -> Option<usize>) -> Self {
+        let list = |list: &Vec<usize>| list.iter().map(|&of| column(of)).collect();
+        Self {
+            is: self.is.iter().filter_map(list).collect(),
+            follows: self.follows.iter().filter_map(|&of| column(of)).collect(),
+        }
+    }
+
+    /// Of values that are equal wherever both are there, and of which one is.
+    fn either(&self, other: &Self) -> Self {
+        let pairs = self.is.iter().flat_map(|left| {
+            let both =
+                |right: &Vec<usize>| [[&left[..], right].concat(), [right, &left[..]].concat()];
+            other.is.iter().flat_map(both)
+        });
+        Self { is: pairs.collect(), follows: vec![] }
+    }
+
+    /// The same where only what it follows from is known.
+    fn followed(&self) -> Self {
+        let single = self.is.iter().filter_map(|list| match list[..] {
+            [column] => Some(column),
+            _ => None,
+        });
+        Self { is: vec![], follows: self.follows.iter().copied().chain(single).collect() }
+    }
+
+    fn is_known(&self) -> bool {
+        !self.is.is_empty() || !self.follows.is_empty()
+    }
+
+    /// The number of the key that it is; `arrived` are the columns that each is the first of.
+    fn among(&self, arrived: &[Option<Vec<usize>>]) -> Option<usize> {
+        arrived.iter().position(|key| key.as_ref().is_some_and(|key| self.is.contains(key)))
+    }
+
+    /// The number of a key that it follows from.
+    fn told_by(&self, arrived: &[Option<Vec<usize>>]) -> Option<usize> {
+        let tells = |key: &Vec<usize>| matches!(key[..], [one] if self.follows.contains(&one));
+        arrived.iter().position(|key| key.as_ref().is_some_and(tells))
+    }
 }
 
 impl Placements {
-    /// Of operators that give out their keys first, if they group; of the others, as they say.
+    /// Of all operators of a job.
     pub fn of(operators: &[Operator]) -> Self {
         let mut placements = Self::default();
         for Operator { inputs, kind, .. } in operators {
-            let keys = match kind {
-                OperatorKind::Aggregate(spec) => Some((0..spec.keys.len()).collect::<Vec<_>>()),
-                OperatorKind::Keyed(spec) => match spec.inputs.as_slice() {
-                    [input] if input.lead == Lead::ByKey => spec.operator.keys_out(&input.keys),
-                    _ => None,
-                },
-                _ => None,
-            };
-            placements.push(inputs, kind, keys.as_deref());
+            placements.push(inputs, kind);
         }
         placements
     }
 
-    /// Adds the next operator; `keys_out` says where its keys are among the columns that it gives
-    /// out, in their order, if they are there.
-    pub fn push(&mut self, inputs: &[Vec<Edge>], kind: &OperatorKind, keys_out: Option<&[usize]>) {
-        let keyed = |out: &[usize], exchange: Exchange| match exchange {
-            Exchange::Forward => {
-                let Fit { keys, led } = self.fits(inputs, &keys_of(kind))?;
-                Some(Placed { keys: keys.into_iter().map(|key| out[key]).collect(), led })
-            }
-            // All rows without a key meet on one worker, which says nothing of other keys.
-            _ if out.is_empty() => None,
-            by => Some(Placed { keys: out.to_vec(), led: Led { by, types: types_of(kind) } }),
-        };
+    /// Adds the next operator.
+    pub fn push(&mut self, inputs: &[Vec<Edge>], kind: &OperatorKind) {
         let placed = match kind {
             OperatorKind::Lookup(_) => self.behind_lookup(inputs),
-            OperatorKind::Aggregate(spec) => keys_out.and_then(|out| keyed(out, spec.exchange)),
-            OperatorKind::Keyed(spec) => keys_out.and_then(|out| keyed(out, spec.exchange)),
+            // It gives out its keys first.
+            OperatorKind::Aggregate(spec) => {
+                let keys = (0..spec.keys.len()).map(Key::column).collect();
+                let types = spec.group_by.keys.clone();
+                self.behind(inputs, kind, spec.exchange, types, keys)
+            }
+            OperatorKind::Keyed(spec) => types_of(spec).and_then(|types| {
+                let keys = self.keys_behind(inputs, spec)?;
+                self.behind(inputs, kind, spec.exchange, types, keys)
+            }),
             _ => None,
         };
         self.0.push(placed);
     }
 
+    /// What an operator gives out whose keys are then `keys`.
+    fn behind(
+        &self,
+        inputs: &[Vec<Edge>],
+        kind: &OperatorKind,
+        exchange: Exchange,
+        types: Vec<DataType>,
+        keys: Vec<Key>,
+    ) -> Option<Placed> {
+        let (keys, led) = match exchange {
+            Exchange::Forward => {
+                let Fit { keys: led_by, led, exact } = self.fits(inputs, &keys_of(kind))?;
+                let led_by = led_by.into_iter().map(|key| match exact {
+                    true => keys[key].clone(),
+                    false => keys[key].followed(),
+                });
+                (led_by.collect(), led)
+            }
+            // All rows without a key meet on one worker, which says nothing of other keys.
+            _ if keys.is_empty() => return None,
+            by => (keys, Led { by, types }),
+        };
+        keys.iter().all(Key::is_known).then_some(Placed { keys, led })
+    }
+
     /// Whether rows of equal `keys`, which are columns of each input, are together on all edges.
     pub fn fits(&self, inputs: &[Vec<Edge>], keys: &[&[usize]]) -> Option<Fit> {
+        // Values that follow from equal ones in different ways are not equal.
+        let alone = inputs.iter().map(Vec::len).sum::<usize>() == 1;
         let mut fits: Option<Fit> = None;
         for (edges, keys) in inputs.iter().zip(keys) {
             for edge in edges {
                 let placed = self.0.get(edge.from)?.as_ref()?;
-                let before = |key: &usize| match &edge.step {
-                    Some(step) => step.passes_on(*key),
-                    None => Some(*key),
+                let arrived: Vec<_> = keys.iter().map(|&key| first_of(edge, key)).collect();
+                let itself: Option<Vec<usize>> =
+                    placed.keys.iter().map(|key| key.among(&arrived)).collect();
+                let exact = itself.is_some();
+                let told = |key: &Key| key.among(&arrived).or_else(|| key.told_by(&arrived));
+                let order = match itself {
+                    None if alone => placed.keys.iter().map(told).collect(),
+                    itself => itself,
                 };
-                let arrived: Vec<Option<usize>> = keys.iter().map(before).collect();
-                let number = |key: &usize| arrived.iter().position(|at| at.as_ref() == Some(key));
-                let order: Option<Vec<usize>> = placed.keys.iter().map(number).collect();
-                let one = Fit { keys: order?, led: placed.led.clone() };
+                let one = Fit { keys: order?, led: placed.led.clone(), exact };
                 match &fits {
                     Some(other) if *other != one => return None,
                     _ => fits = Some(one),
@@ -95,19 +182,93 @@ impl Placements {
         fits
     }
 
+    /// Of each input of a keyed operator whether its rows are where its exchange would lead them.
+    pub fn stay(&self, inputs: &[Vec<Edge>], spec: &Keyed) -> Vec<bool> {
+        let led = types_of(spec).map(|types| Led { by: spec.exchange, types });
+        let stays = |(edges, input): (&Vec<Edge>, &KeyedInput)| {
+            let fit = self.fits(std::slice::from_ref(edges), &[&input.keys]);
+            let in_order = |fit: &Fit| fit.keys.iter().copied().eq(0..input.keys.len());
+            fit.is_some_and(|fit| fit.exact && in_order(&fit) && Some(fit.led) == led)
+        };
+        inputs.iter().zip(&spec.inputs).map(stays).collect()
+    }
+
+    /// The keys of a keyed operator as seen from the columns that it gives out; `None` if others
+    /// lead its rows.
+    fn keys_behind(&self, inputs: &[Vec<Edge>], spec: &Keyed) -> Option<Vec<Key>> {
+        let operator = &spec.operator;
+        let stay = self.stay(inputs, spec);
+        let by_key = spec.inputs.iter().enumerate().all(|(number, input)| {
+            let by_key = input.lead == Lead::ByKey || input.lead == Lead::Here && stay[number];
+            by_key && operator.route(number).is_none() && operator.spread(number).is_none()
+        });
+        let count = spec.inputs.first().filter(|_| by_key)?.keys.len();
+        let key = |at: usize| {
+            let of = |(number, edges): (usize, &Vec<Edge>)| {
+                let key = self.arriving(edges, spec.inputs[number].keys[at]);
+                key.behind(|column| operator.passes_on(number, column))
+            };
+            let of_inputs: Vec<Key> = inputs.iter().enumerate().map(of).collect();
+            let always = of_inputs.iter().enumerate();
+            let always: Vec<&Key> = always
+                .filter_map(|(number, key)| operator.always_has(number).then_some(key))
+                .collect();
+            match (always.as_slice(), of_inputs.as_slice()) {
+                ([], [left, right]) => left.either(right),
+                (always, _) => Key {
+                    is: always.iter().flat_map(|key| key.is.clone()).collect(),
+                    follows: always.iter().flat_map(|key| key.follows.clone()).collect(),
+                },
+            }
+        };
+        Some((0..count).map(key).collect())
+    }
+
+    /// A key of an input as seen from all of its columns: others may be equal to it, or be what the
+    /// step before makes it of.
+    fn arriving(&self, edges: &[Edge], key: usize) -> Key {
+        let mut seen = Key::column(key);
+        let [edge] = edges else { return seen };
+        if let Some(list) = first_of(edge, key) {
+            let placed = self.0.get(edge.from).and_then(Option::as_ref);
+            let keys = placed.into_iter().flat_map(|placed| &placed.keys);
+            let equal = keys.filter(|key| key.is.contains(&list)).cloned();
+            let made = Key { is: vec![list.clone()], follows: vec![] };
+            for of in equal.chain([made]).map(|key| key.behind(|of| passed_as(edge, of))) {
+                seen.is.extend(of.is);
+                seen.follows.extend(of.follows);
+            }
+        }
+        if let Some(of) = edge.step.as_ref().and_then(|step| step.cast_of(key)) {
+            seen.follows.extend(passed_as(edge, of));
+        }
+        seen
+    }
+
     /// A lookup lets the columns of its stream through as they are.
     fn behind_lookup(&self, inputs: &[Vec<Edge>]) -> Option<Placed> {
         let [edges] = inputs else { return None };
         let [edge] = edges.as_slice() else { return None };
         let placed = self.0.get(edge.from)?.as_ref()?;
-        let columns = edge.step.as_ref().map_or(0, |step| step.schema().fields().len());
-        let behind = |key: &usize| match &edge.step {
-            Some(step) => (0..columns).find(|&output| step.passes_on(output) == Some(*key)),
-            None => Some(*key),
-        };
-        let keys = placed.keys.iter().map(behind).collect::<Option<_>>()?;
-        Some(Placed { keys, led: placed.led.clone() })
+        let keys: Vec<Key> =
+            placed.keys.iter().map(|key| key.behind(|column| passed_as(edge, column))).collect();
+        keys.iter().all(Key::is_known).then(|| Placed { keys, led: placed.led.clone() })
     }
+}
+
+/// The columns before the step of an edge of which a column behind it is the first that is not
+/// NULL.
+fn first_of(edge: &Edge, column: usize) -> Option<Vec<usize>> {
+    match &edge.step {
+        Some(step) => step.first_of(column),
+        None => Some(vec![column]),
+    }
+}
+
+/// Which column behind the step of an edge is a column before it.
+fn passed_as(edge: &Edge, column: usize) -> Option<usize> {
+    let Some(step) = &edge.step else { return Some(column) };
+    (0..step.schema().fields().len()).find(|&output| step.passes_on(output) == Some(column))
 }
 
 /// The keys of an operator, by input.
@@ -121,13 +282,12 @@ pub fn keys_of(kind: &OperatorKind) -> Vec<&[usize]> {
     }
 }
 
-fn types_of(kind: &OperatorKind) -> Vec<DataType> {
-    match kind {
-        OperatorKind::Aggregate(spec) => spec.group_by.keys.clone(),
-        OperatorKind::Keyed(spec) => spec.inputs.first().map_or(vec![], |input| {
-            let of = |&key: &usize| input.schema.field(key).data_type().clone();
-            input.keys.iter().map(of).collect()
-        }),
-        _ => vec![],
-    }
+/// The types of the keys of a keyed operator, which are those of all of its inputs.
+fn types_of(spec: &Keyed) -> Option<Vec<DataType>> {
+    let mut types = spec.inputs.iter().map(|input| {
+        let of = |&key: &usize| input.schema.field(key).data_type().clone();
+        input.keys.iter().map(of).collect::<Vec<_>>()
+    });
+    let first = types.next()?;
+    types.all(|other| other == first).then_some(first)
 }

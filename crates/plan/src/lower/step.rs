@@ -222,6 +222,17 @@ impl Fused {
             && (0..self.outputs.len()).all(column)
     }
 
+    /// An output as it was given.
+    fn output(&self, output: usize) -> Option<&Expr> {
+        self.given.get(self.given.len() - self.outputs.len() + output)
+    }
+
+    /// Where a column is among those of the input.
+    fn column(&self, column: &Column) -> Option<usize> {
+        let at = self.working.first()?.index_of(&column.name).ok()?;
+        self.read.get(at).copied()
+    }
+
     /// The rows that pass; `None` if all do.
     fn mask(&self, batch: &RecordBatch) -> Result<Option<BooleanArray>, DataflowError> {
         let Some(predicate) = &self.predicate else { return Ok(None) };
@@ -364,6 +375,27 @@ impl Step for Fused {
         }
     }
 
+    fn first_of(&self, output: usize) -> Option<Vec<usize>> {
+        let mut columns = vec![];
+        first_of(self.output(output)?, &mut columns)?;
+        columns.into_iter().map(|column| self.column(column)).collect()
+    }
+
+    fn cast_of(&self, output: usize) -> Option<usize> {
+        let mut of = self.output(output)?;
+        while let Expr::Cast(cast) = of {
+            of = &cast.expr;
+        }
+        match of {
+            Expr::Column(column) => {
+                // Floats that are equal may have different texts.
+                let read = self.working.first()?.field_with_name(&column.name).ok()?;
+                self.column(column).filter(|_| !state::has_floats(read.data_type()))
+            }
+            _ => None,
+        }
+    }
+
     fn blame(&self, row: &RecordBatch) -> Option<Blame> {
         blame::of(&self.given, row, &self.names)
     }
@@ -375,6 +407,28 @@ impl Step for Fused {
 
 fn origin(kept: Option<BooleanArray>) -> Origin {
     kept.map_or(Origin::All, Origin::Kept)
+}
+
+/// Appends the columns of which an expression is the first that is not NULL, if it is that.
+fn first_of<'e>(expr: &'e Expr, columns: &mut Vec<&'e Column>) -> Option<()> {
+    match expr {
+        Expr::Column(column) => columns.push(column),
+        Expr::ScalarFunction(call) if call.func.name() == "coalesce" => {
+            call.args.iter().try_for_each(|arg| first_of(arg, columns))?;
+        }
+        // The optimizer makes this of it.
+        Expr::Case(case) if case.expr.is_none() => {
+            for (when, then) in &case.when_then_expr {
+                match &**when {
+                    Expr::IsNotNull(of) if of == then => first_of(then, columns)?,
+                    _ => return None,
+                }
+            }
+            first_of(case.else_expr.as_ref()?, columns)?;
+        }
+        _ => return None,
+    }
+    Some(())
 }
 
 fn failed(e: DataFusionError) -> DataflowError {

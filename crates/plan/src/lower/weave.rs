@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use dataflow::job::{
-    Edge, Exchange, Input, Keyed, KeyedInput, KeyedOperator, Operator, OperatorKind, Step,
+    Edge, Exchange, Input, Keyed, KeyedInput, KeyedOperator, Lead, Operator, OperatorKind, Step,
     TimeColumn, Watermark,
 };
 use dataflow::placement::Placements;
@@ -301,8 +301,17 @@ impl Weaver<'_> {
             _ if chosen == ExchangeChoice::Fixed(Exchange::UpPar) => (Exchange::UpPar, HALVES),
             _ => (Exchange::Shuffle, "rows of equal keys meet"),
         };
-        self.section.text("exchange", format!("{exchange}: {why}"));
-        let spec = Keyed { inputs, exchange, granularity, operator };
+        let mut spec = Keyed { inputs, exchange, granularity, operator };
+        let mut text = format!("{exchange}: {why}");
+        if exchange == Exchange::Shuffle && chosen == ExchangeChoice::Auto {
+            let stay = Placements::of(&self.operators).stay(&edges, &spec);
+            let sides = spec.inputs.iter_mut().zip(["left", "right"]).zip(stay);
+            for (input, side) in sides.filter_map(|(side, stays)| stays.then_some(side)) {
+                input.lead = Lead::Here;
+                text += &format!("; those of the {side} side are there already, and stay");
+            }
+        }
+        self.section.text("exchange", text);
         self.add(name.into(), edges, OperatorKind::Keyed(spec))
     }
 

@@ -141,8 +141,8 @@ impl KeyedOperator for Over {
         Some(Waits { until: self.time, apart: vec![], keeps: true })
     }
 
-    fn keys_out(&self, keys: &[usize]) -> Option<Vec<usize>> {
-        Some(keys.to_vec())
+    fn passes_on(&self, _: usize, column: usize) -> Option<usize> {
+        Some(column)
     }
 
     fn describe(&self) -> String {

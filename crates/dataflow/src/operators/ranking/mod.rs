@@ -62,8 +62,8 @@ impl KeyedOperator for Ranking {
         Some(Waits { until: self.window_end, apart: self.keys.clone(), keeps: false })
     }
 
-    fn keys_out(&self, keys: &[usize]) -> Option<Vec<usize>> {
-        Some(keys.to_vec())
+    fn passes_on(&self, _: usize, column: usize) -> Option<usize> {
+        Some(column)
     }
 
     fn describe(&self) -> String {

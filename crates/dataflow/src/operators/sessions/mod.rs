@@ -86,9 +86,9 @@ impl KeyedOperator for RowSessions {
         Some(Waits { until: self.time, apart: self.keys.clone(), keeps: true })
     }
 
-    fn keys_out(&self, keys: &[usize]) -> Option<Vec<usize>> {
+    fn passes_on(&self, _: usize, column: usize) -> Option<usize> {
         let kept = self.schema.fields().len() - BOUNDS;
-        keys.iter().all(|&key| key < kept).then(|| keys.to_vec())
+        (column < kept).then_some(column)
     }
 
     fn describe(&self) -> String {

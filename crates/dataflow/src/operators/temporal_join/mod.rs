@@ -62,6 +62,14 @@ impl KeyedOperator for TemporalJoin {
         Some(Waits { until: *time, apart: keys.clone(), keeps: true })
     }
 
+    fn passes_on(&self, input: usize, column: usize) -> Option<usize> {
+        Some(if input == 0 { column } else { self.sides[0].schema.fields().len() + column })
+    }
+
+    fn always_has(&self, input: usize) -> bool {
+        input == 0 || !self.outer
+    }
+
     fn describe(&self) -> String {
         let [left, right] = self.sides.each_ref().map(|side| names(&side.schema, &side.keys));
         let kind = if self.outer { "Left" } else { "Inner" };

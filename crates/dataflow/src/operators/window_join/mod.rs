@@ -75,6 +75,14 @@ impl KeyedOperator for WindowJoin {
         Some(Waits { until: *window_end, apart: keys.clone(), keeps: false })
     }
 
+    fn passes_on(&self, input: usize, column: usize) -> Option<usize> {
+        self.kind.passes_on(input, column, self.sides[0].schema.fields().len())
+    }
+
+    fn always_has(&self, input: usize) -> bool {
+        self.kind.always_has(input)
+    }
+
     fn describe(&self) -> String {
         let keys = self.sides.each_ref().map(|side| names(&side.schema, &side.keys));
         self.kind.describe(" of each window", keys, self.on.as_ref())
