@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fabric::pulse::{Count, Name, Watch, entries};
+use fabric::pulse::{ConnectionWatch, Count, Name, entries};
 
 /// Hears and looks as the bytes say: an odd byte is the length of a note, twice and one, and the
 /// note follows it; another one is a look at as many connections as its next two bits say, and of
@@ -11,13 +11,13 @@ use fabric::pulse::{Count, Name, Watch, entries};
 /// # Panics
 /// When one is given up that has all that was told of it, or of which more waits.
 pub fn read(mut bytes: &[u8]) -> usize {
-    let mut watch = Watch::default();
+    let mut watch = ConnectionWatch::default();
     let (mut told, mut given_up) = (BTreeMap::<Name, u64>::new(), 0);
     while let Some((&what, rest)) = bytes.split_first() {
         if what & 1 == 1 {
             let (note, rest) = rest.split_at(rest.len().min(usize::from(what >> 1)));
             for (name, sent) in entries(note) {
-                watch.hear(name, sent);
+                watch.announce(name, sent);
                 let most = told.entry(name).or_default();
                 *most = sent.max(*most);
             }

@@ -1,13 +1,13 @@
 //! The watch over connections that stand and carry nothing, explored in whole: the real
-//! [`Watch`] at the one end, what the other puts in, ends and tells, and a network that swallows
-//! everything from any byte on.
+//! [`ConnectionWatch`] at the one end, what the other puts in, ends and tells, and a network that
+//! swallows everything from any byte on.
 //!
 //! Kept in every state: W1 a connection that carries all within less than [`STILL_LOOKS`] looks is
 //! never given up; W2 there is always a step until the end of the connection was taken out, or it
 //! was given up: nobody waits for ever, whatever was swallowed. Each deviation named in [`Flaw`]
 //! must be found.
 
-use fabric::pulse::{Count, Name, STILL_LOOKS, Watch};
+use fabric::pulse::{ConnectionWatch, Count, Name, STILL_LOOKS};
 use models::{Model, Steps, explore};
 
 const NAME: Name = [7; 16];
@@ -45,8 +45,8 @@ struct State {
     joined: bool,
     looked: bool,
     taken: u64,
-    notes: Vec<u64>,
-    watch: Watch,
+    messages: Vec<u64>,
+    watch: ConnectionWatch,
     /// Looks at which the same bytes were on their way.
     looks: u32,
     given_up: bool,
@@ -62,7 +62,7 @@ enum Step {
     Arrive,
     Take,
     Tell(u64),
-    Look { heard: usize },
+    Look { announced: usize },
 }
 
 impl Vigil {
@@ -80,11 +80,11 @@ impl Vigil {
             step(Step::End, &|next| (next.sent, next.ended) = (next.sent + 1, true));
         }
         let silent = s.ended && (s.end_told || self.0 == Flaw::EndNotTold);
-        if !silent && s.notes.len() < NOTES {
+        if !silent && s.messages.len() < NOTES {
             let uncounted = s.ended && self.0 == Flaw::EndNotCounted;
             let sent = s.sent - u64::from(uncounted);
             step(Step::Tell(sent), &|next| {
-                next.notes.push(sent);
+                next.messages.push(sent);
                 next.end_told = next.ended;
             });
         }
@@ -101,11 +101,11 @@ impl Vigil {
     }
 
     /// The receiver hears the first so many notes, then looks.
-    fn look(&self, s: &State, heard: usize) -> State {
+    fn look(&self, s: &State, announced: usize) -> State {
         let mut next = s.clone();
         let strangers = self.0 == Flaw::StrangersForgotten && !s.looked;
-        for sent in next.notes.drain(..heard).filter(|_| !strangers) {
-            next.watch.hear(NAME, sent);
+        for sent in next.messages.drain(..announced).filter(|_| !strangers) {
+            next.watch.announce(NAME, sent);
         }
         let unread = s.arrived > s.taken && self.0 != Flaw::UnreadNotSeen;
         let count = Count { name: NAME, sent: 0, received: s.taken, unread };
@@ -130,8 +130,8 @@ impl Model for Vigil {
             joined: false,
             looked: false,
             taken: 0,
-            notes: Vec::new(),
-            watch: Watch::default(),
+            messages: Vec::new(),
+            watch: ConnectionWatch::default(),
             looks: 0,
             given_up: false,
         }]
@@ -153,18 +153,19 @@ impl Model for Vigil {
         if waits && s.looks + 2 > STILL_LOOKS {
             return;
         }
-        for heard in 0..=s.notes.len() {
-            let next = State { looks: s.looks + u32::from(waits), ..self.look(s, heard) };
+        for announced in 0..=s.messages.len() {
+            let next = State { looks: s.looks + u32::from(waits), ..self.look(s, announced) };
             if next != *s {
-                out.push((Step::Look { heard }, Ok(next)));
+                out.push((Step::Look { announced }, Ok(next)));
             }
         }
     }
 
     fn check(&self, s: &State) -> Result<(), String> {
-        match s.given_up && !s.swallows {
-            true => Err("W1: a connection that carries all is given up".into()),
-            false => Ok(()),
+        if s.given_up && !s.swallows {
+            Err("W1: a connection that carries all is given up".into())
+        } else {
+            Ok(())
         }
     }
 

@@ -1,4 +1,4 @@
-//! What the transports of one host reach between two threads:
+//! Throughput and latency of one host's transports between two threads:
 //! `cargo run --release --example fabric_limits [shm|tcp]`.
 //!
 //! Prints the time that a write with a notice takes one way when both sides spin, and the bytes per

@@ -12,7 +12,8 @@ pub trait Fabric: Send + Sync {
     /// The name that a user chooses it by: `shm`, `tcp`, `sim`.
     fn name(&self) -> &'static str;
 
-    /// What endpoints of this fabric can do at best; an endpoint's own [`Endpoint::caps`] binds.
+    /// The best capabilities of this fabric's endpoints; an endpoint's own [`Endpoint::caps`]
+    /// binds.
     fn caps(&self) -> Caps;
 
     /// Registers at least `bytes` of zeroed memory that never moves.
@@ -41,7 +42,7 @@ pub trait Fabric: Send + Sync {
 
 /// One side of a connection that is being made.
 pub trait Offer: Send {
-    /// What the peer needs to connect, at most 1 KiB.
+    /// The address that the peer needs to connect, at most 1 KiB.
     fn address(&self) -> Vec<u8>;
 
     /// Connects to the peer whose address this is. May block until the peer connects too; a
@@ -59,7 +60,7 @@ pub trait Offer: Send {
 /// finish at some [`poll`](Endpoint::poll), which alone gives the place in the queue back. Dropping
 /// an endpoint closes it.
 pub trait Endpoint: Send {
-    /// What this connection can do.
+    /// The capabilities of this connection.
     fn caps(&self) -> Caps;
 
     /// Lets the peer of this connection, and nobody else, write to and read from a range of a slab
@@ -75,7 +76,7 @@ pub trait Endpoint: Send {
     fn revoke(&mut self, key: RemoteKey);
 
     /// As [`revoke`](Endpoint::revoke), of a key that the peer may use once more without fault,
-    /// because it has not heard that it is over. What it then writes is lost, and the connection
+    /// because it does not know of the end yet. Its later writes are lost, and the connection
     /// goes on, where the transport can tell; on a device it ends as after `revoke`.
     fn retire(&mut self, key: RemoteKey) {
         self.revoke(key);
@@ -167,7 +168,7 @@ pub trait Endpoint: Send {
     /// some looks once more.
     fn arm(&mut self) -> Armed;
 
-    /// What can be posted right now.
+    /// How much can be posted now.
     fn budget(&self) -> Budget;
 
     /// Ends the connection. When this returns nothing that the peer posted can change memory that
@@ -221,7 +222,7 @@ impl Src<'_> {
     }
 }
 
-/// The right to touch a range of a peer's memory, given out by [`Endpoint::export`]. Its 24 bytes
+/// The right to touch a range of a peer's memory, made by [`Endpoint::export`]. Its 24 bytes
 /// mean something to the transport alone, and count as hostile until it has checked them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RemoteKey {
@@ -298,7 +299,7 @@ impl std::ops::BitOr for Flags {
     }
 }
 
-/// What happened on an endpoint.
+/// An event of an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Completion {
     /// A signalled operation's source (or a read's destination) is ours again.
@@ -320,7 +321,7 @@ pub enum Completion {
     Error {
         /// The operation, where one is to blame.
         id: Option<OpId>,
-        /// What happened.
+        /// The kind of the failure.
         kind: ErrorKind,
     },
 }
@@ -336,7 +337,7 @@ pub enum Armed {
     Virtual,
 }
 
-/// What can be posted right now: so many posts succeed without a `poll` between them.
+/// How many posts succeed now without a `poll` between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     /// Operations that fit the queue.
@@ -345,7 +346,7 @@ pub struct Budget {
     pub notices: u32,
 }
 
-/// What a connection can do.
+/// The capabilities of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caps {
     /// How the peer may learn of a write.

@@ -1,4 +1,4 @@
-//! What can go wrong on a fabric, and whose fault it is.
+//! Errors of a fabric, and whose fault they are.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub enum FabricError {
     Memory {
         /// Bytes asked for.
         bytes: usize,
-        /// What the operating system said.
+        /// The message of the operating system.
         source: std::io::Error,
     },
     /// The peer could not be reached, or did not answer in time. Look at the peer.
@@ -22,27 +22,27 @@ pub enum FabricError {
     Connect {
         /// Which pair of workers.
         link: String,
-        /// What the operating system said.
+        /// The message of the operating system.
         source: std::io::Error,
     },
     /// The peer's address or key is not of this fabric or this version. The peer is at fault.
     #[error("the peer sent a malformed {what}")]
     Malformed {
-        /// What was being decoded.
+        /// The kind of bytes that could not be decoded.
         what: &'static str,
     },
     /// No device of this transport can be used. The machine, its drivers or the options are at
     /// fault.
     #[error("no RDMA device can be used: {detail}")]
     Device {
-        /// What stands in the way.
+        /// The reason.
         detail: String,
     },
     /// The library of this transport is missing or cannot be used. The machine, or who started the
     /// process, is at fault.
     #[error("MPI cannot be used: {detail}")]
     Library {
-        /// What stands in the way.
+        /// The reason.
         detail: String,
     },
     /// The slab was not made by this fabric, and this fabric cannot do without. The caller is at
@@ -89,7 +89,8 @@ pub enum PostError {
 pub enum ErrorKind {
     /// The peer is gone or the connection broke.
     Disconnected,
-    /// What arrived is not what the peer sent: a checksum does not fit. The connection has ended.
+    /// The bytes that arrived differ from those that the peer sent: a checksum does not match. The
+    /// connection has ended.
     Damaged,
     /// The peer refused the key or range: revoked, stale or out of bounds.
     RemoteAccess,

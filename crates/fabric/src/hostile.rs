@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::frames::{FrameEndpoint, Wire};
-use crate::lobby::{self, Greeting};
+use crate::listener::{self, Greeting};
 use crate::memory::Piece;
-use crate::shared::said_on_a_trunk;
+use crate::shared::sent_on_shared_connection;
 use crate::{
     Armed, Atomics, Caps, Completion, Endpoint, ErrorKind, Flags, OpId, Publish, RemoteKey,
     RemoteRange, Slab, SlabRange, Src,
@@ -38,9 +38,9 @@ const RECVS: u32 = 8;
 /// Reads and atomics of the peer that may wait for their answers.
 const REPLIES_MAX: u32 = 4;
 
-/// What became of what a peer said.
+/// The effects of a peer's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Heard {
+pub struct PeerEffects {
     /// Notices and messages that came of it.
     pub notices: usize,
     /// Operations of the end that listens that it has completed.
@@ -56,13 +56,13 @@ pub struct Heard {
 ///
 /// # Panics
 /// When memory changes that was not exported, or more comes out than can be meant.
-pub fn frames(bytes: &[u8]) -> Option<Heard> {
+pub fn frames(bytes: &[u8]) -> Option<PeerEffects> {
     let (&[how, chunk], frames) = bytes.split_first_chunk()?;
     let (checked, plain) = (how & 1 != 0, how & 2 != 0);
     let slab = Slab::heap(MEMORY_BYTES).ok()?;
     slab.words().iter().zip(0..).for_each(|(word, n)| word.store(n, Ordering::Relaxed));
-    let (said, place) = (Arc::new(OnceLock::new()), Arc::new(AtomicUsize::new(0)));
-    let wire = Script { said: said.clone(), place: place.clone(), chunk: usize::from(chunk) };
+    let (script, place) = (Arc::new(OnceLock::new()), Arc::new(AtomicUsize::new(0)));
+    let wire = Script { script: script.clone(), place: place.clone(), chunk: usize::from(chunk) };
     let mut end = FrameEndpoint::new(caps(), wire, REPLIES_MAX, checked);
     let exported = end.export(&slab.range(EXPORTED).ok()?).ok()?;
     let retired = end.export(&slab.range(RETIRED).ok()?).ok()?;
@@ -70,13 +70,13 @@ pub fn frames(bytes: &[u8]) -> Option<Heard> {
     end.post_recvs(RECVS);
     ask(&mut end, &slab)?;
     let frames = sealed(frames, checked, plain, [exported.key, retired.key]);
-    let length = said.get_or_init(|| frames).len();
+    let length = script.get_or_init(|| frames).len();
     let mut seen = Vec::new();
     let is_end = |c: &Completion| matches!(c, Completion::Error { .. });
     loop {
         let before = place.load(Ordering::Relaxed);
-        let news = end.poll(&mut seen);
-        let stands = news == 0 && place.load(Ordering::Relaxed) == before;
+        let events = end.poll(&mut seen);
+        let stands = events == 0 && place.load(Ordering::Relaxed) == before;
         if stands && (before == length || seen.iter().any(is_end)) {
             break;
         }
@@ -85,7 +85,7 @@ pub fn frames(bytes: &[u8]) -> Option<Heard> {
     for at in untouched {
         assert_eq!(slab.load(at, Ordering::Relaxed), at as u64 / 8, "byte {at} has changed");
     }
-    Some(heard(&seen, &end))
+    Some(effects(&seen, &end))
 }
 
 fn caps() -> Caps {
@@ -111,7 +111,7 @@ fn ask(end: &mut FrameEndpoint<Script>, slab: &Slab) -> Option<()> {
     end.compare_swap(at(16), 1, 2, &slab.range(72..ANSWERS).ok()?, OpId(4)).ok()
 }
 
-fn heard(seen: &[Completion], end: &FrameEndpoint<Script>) -> Heard {
+fn effects(seen: &[Completion], end: &FrameEndpoint<Script>) -> PeerEffects {
     let count = |of: fn(&Completion) -> bool| seen.iter().filter(|c| of(c)).count();
     let notices = count(|c| matches!(c, Completion::Notify { .. } | Completion::Recv { .. }));
     let completed = count(|c| matches!(c, Completion::Local { .. }));
@@ -121,7 +121,7 @@ fn heard(seen: &[Completion], end: &FrameEndpoint<Script>) -> Heard {
         _ => None,
     });
     assert!(ended.is_none() || end.budget().ops == 0, "it goes on behind its end");
-    Heard { notices, completed, ended }
+    PeerEffects { notices, completed, ended }
 }
 
 /// The frames with their keys, and with their checksums unless they are to stay `plain`.
@@ -157,7 +157,7 @@ fn sealed(mut frames: &[u8], checked: bool, plain: bool, keys: [u64; 2]) -> Vec<
 /// A wire whose other end has said all that it will, and takes everything.
 struct Script {
     /// The keys in it are known only when the connection stands.
-    said: Arc<OnceLock<Vec<u8>>>,
+    script: Arc<OnceLock<Vec<u8>>>,
     place: Arc<AtomicUsize>,
     /// Bytes of a read at most; 0 for as many as fit.
     chunk: usize,
@@ -176,12 +176,12 @@ impl Wire for Script {
         let at = self.place.load(Ordering::Relaxed);
         let direct = head.as_ref().map_or(0, |(range, from)| range.len() - from);
         let most = if self.chunk == 0 { usize::MAX } else { self.chunk };
-        let said = self.said.get().map_or(&[][..], Vec::as_slice);
-        let n = (said.len() - at).min(direct + rest.len()).min(most);
+        let script = self.script.get().map_or(&[][..], Vec::as_slice);
+        let n = (script.len() - at).min(direct + rest.len()).min(most);
         if n == 0 {
             return Ok(None);
         }
-        let (first, last) = said[at..at + n].split_at(n.min(direct));
+        let (first, last) = script[at..at + n].split_at(n.min(direct));
         if let Some((range, from)) = head {
             range.place(from, first);
         }
@@ -214,10 +214,10 @@ pub fn greeting(bytes: &[u8]) -> bool {
         }
         1 => {
             let Some((magic, _)) = bytes.split_first_chunk() else { return false };
-            let Some((token, at)) = lobby::parse(magic, bytes) else { return false };
-            assert_eq!(lobby::address(magic, &token, at), bytes);
+            let Some((token, at)) = listener::parse(magic, bytes) else { return false };
+            assert_eq!(listener::address(magic, &token, at), bytes);
             true
         }
-        _ => said_on_a_trunk(bytes),
+        _ => sent_on_shared_connection(bytes),
     }
 }

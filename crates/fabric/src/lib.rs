@@ -45,35 +45,35 @@
 //! `docs/protocols/fabric.md` sets beside each promise what it does not say, and the mistake that
 //! follows from believing that it did.
 
-mod admit;
-mod bell;
 pub mod clock;
 pub mod conformance;
 mod endpoint;
 mod error;
+mod event_fd;
 mod frames;
 #[doc(hidden)]
 pub mod hostile;
-mod ledger;
-mod lobby;
+mod listener;
 mod memory;
 pub mod mpi;
 pub mod multicast;
+mod operations;
 pub mod pulse;
 pub mod shared;
 pub mod shm;
 pub mod sim;
 pub mod tcp;
 mod token;
+mod validate;
 pub mod verbs;
 mod wait;
 
-pub use bell::Bell;
 pub use clock::Clock;
 pub use endpoint::{
     Armed, Atomics, Budget, Caps, Completion, Endpoint, Fabric, Flags, LinkId, Offer, OpId,
     Publish, RemoteKey, RemoteRange, Src,
 };
 pub use error::{ErrorKind, FabricError, PostError};
+pub use event_fd::EventFd;
 pub use memory::{Backing, CACHE_LINE, Slab, SlabRange};
 pub use wait::wait;

@@ -20,7 +20,7 @@ pub(crate) use io::{PIECES_MAX, Piece, gather, scatter};
 /// Bytes of a cache line; slabs start at a multiple of it.
 pub const CACHE_LINE: usize = 64;
 
-/// What a slab is made of: heap memory, a shared mapping, a device registration.
+/// The memory behind a slab: heap, a shared mapping, a device registration.
 ///
 /// # Safety
 /// `base..base + len` stays mapped, readable and writable at the same address until the value is
@@ -42,7 +42,7 @@ pub unsafe trait Backing: Send + Sync + 'static {
 #[derive(Clone)]
 pub struct Slab {
     backing: Arc<dyn Backing>,
-    /// What `backing` says, without a call through its table at each access.
+    /// The addresses of `backing`, without a virtual call at each access.
     base: NonNull<u8>,
     len: usize,
 }
@@ -79,7 +79,7 @@ impl Slab {
         self.len() == 0
     }
 
-    /// What the slab is made of.
+    /// The memory behind the slab.
     pub fn backing(&self) -> &Arc<dyn Backing> {
         &self.backing
     }

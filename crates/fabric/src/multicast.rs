@@ -1,11 +1,11 @@
-//! Datagrams to many at once: what the network copies, instead of us. A capability that a fabric
+//! Datagrams to many receivers at once: the network makes the copies. A capability that a fabric
 //! may have ([`Fabric::multicast`](crate::Fabric::multicast)).
 //!
 //! ```text
 //!   Member ──send──▶ network ──▶ every other member of the group, or some, or none
 //! ```
 //!
-//! What a caller may rely on, and nothing beyond it:
+//! The guarantees, and nothing beyond them:
 //!
 //! * **M1** A datagram arrives whole, with the bytes that were sent, or not at all.
 //! * **M2** It may get lost, come more than once, late, or before one that was sent earlier. Nobody
@@ -70,7 +70,7 @@ pub trait Multicast: Send + Sync {
     /// Bytes of a datagram.
     fn datagram_max(&self) -> usize;
 
-    /// Becomes a member; what was sent before does not come.
+    /// Becomes a member; earlier datagrams are not delivered.
     ///
     /// # Errors
     /// When the device or the network has no room for another group or member.

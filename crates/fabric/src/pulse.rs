@@ -20,7 +20,7 @@
 //!   note   (name of a connection, 16 bytes | bytes put in, u64)*
 //! ```
 //!
-//! A look is taken once a second by whoever watches; there is no clock here. A process that was
+//! The watching thread looks once a second; there is no clock here. A process that was
 //! stopped for a while accuses nobody when it wakes, since it has looked once in that time.
 //! `models/tests/pulse.rs` explores what may happen between two ends.
 
@@ -75,7 +75,7 @@ pub struct Count {
 
 /// A connection that is over at this end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ended {
+pub struct EndedConnection {
     /// The connection.
     pub name: Name,
     /// The link that it belonged to.
@@ -135,7 +135,7 @@ impl Drop for Pulse {
     fn drop(&mut self) {
         let Some(pulses) = self.pulses.upgrade() else { return };
         let sent = self.sent.load(Ordering::Relaxed);
-        pulses.lock().remember(Ended { name: self.name, link: self.link, sent });
+        pulses.lock().remember(EndedConnection { name: self.name, link: self.link, sent });
     }
 }
 
@@ -146,11 +146,11 @@ pub struct Pulses(Mutex<Connections>);
 #[derive(Debug, Default)]
 struct Connections {
     used: Vec<Weak<Pulse>>,
-    ended: VecDeque<Ended>,
+    ended: VecDeque<EndedConnection>,
 }
 
 impl Connections {
-    fn remember(&mut self, ended: Ended) {
+    fn remember(&mut self, ended: EndedConnection) {
         if self.ended.len() == ENDED_MAX {
             self.ended.pop_front();
         }
@@ -165,7 +165,7 @@ impl Pulses {
         let pulses = Arc::downgrade(self);
         let pulse = Arc::new(Pulse { name, link, stream, sent, received, pulses });
         let mut connections = self.lock();
-        connections.used.retain(|known| known.strong_count() > 0);
+        connections.used.retain(|pulse| pulse.strong_count() > 0);
         connections.used.push(Arc::downgrade(&pulse));
         pulse
     }
@@ -175,8 +175,9 @@ impl Pulses {
         self.lock().used.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Those that have ended since the last call. The other end is to be told of each once.
-    pub fn take_ended(&self) -> Vec<Ended> {
+    /// The connections that have ended since the last call. The caller announces each to the other
+    /// end, once.
+    pub fn take_ended(&self) -> Vec<EndedConnection> {
         std::mem::take(&mut self.lock().ended).into()
     }
 
@@ -187,14 +188,14 @@ impl Pulses {
 
 /// Finds connections that carry nothing although there is something to carry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct Watch {
-    known: BTreeMap<Name, Known>,
-    /// Those in `known` that were looked at.
-    looked_at: usize,
+pub struct ConnectionWatch {
+    observed: BTreeMap<Name, Observed>,
+    /// Those in `observed` that were looked at.
+    observed_before: usize,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-struct Known {
+struct Observed {
     /// Bytes that the other end has announced to have put in.
     announced: u64,
     received: u64,
@@ -202,54 +203,57 @@ struct Known {
     still: u32,
 }
 
-impl Watch {
+impl ConnectionWatch {
     /// Looks at all connections of this side; once a second. Gives those to be given up, with the
     /// bytes that are on their way.
     pub fn look(&mut self, counts: &[Count]) -> Vec<(Name, u64)> {
-        let mut before = std::mem::take(&mut self.known);
+        let mut before = std::mem::take(&mut self.observed);
         let mut overdue = Vec::new();
         for count in counts {
-            let mut known = before.remove(&count.name).unwrap_or_default();
-            let missing = known.announced.saturating_sub(count.received);
-            if missing == 0 || count.unread || count.received != known.received {
-                known.still = 0;
+            let mut observed = before.remove(&count.name).unwrap_or_default();
+            let missing = observed.announced.saturating_sub(count.received);
+            if missing == 0 || count.unread || count.received != observed.received {
+                observed.still = 0;
             } else {
-                known.still += 1;
-                if known.still == STILL_LOOKS {
+                observed.still += 1;
+                if observed.still == STILL_LOOKS {
                     overdue.push((count.name, missing));
                 }
             }
-            known.received = count.received;
-            self.known.insert(count.name, known);
+            observed.received = count.received;
+            self.observed.insert(count.name, observed);
         }
-        self.looked_at = self.known.len();
+        self.observed_before = self.observed.len();
         overdue
     }
 
     /// The other end of a connection has told how much it put in. It may tell so before the first
     /// look at it, and not again; of connections that are not there at the next look nothing is
     /// kept.
-    pub fn hear(&mut self, name: Name, sent: u64) {
-        let full = self.known.len() - self.looked_at >= STRANGERS_MAX;
-        if full && !self.known.contains_key(&name) {
+    pub fn announce(&mut self, name: Name, sent: u64) {
+        let full = self.observed.len() - self.observed_before >= STRANGERS_MAX;
+        if full && !self.observed.contains_key(&name) {
             return;
         }
-        let known = self.known.entry(name).or_default();
-        known.announced = known.announced.max(sent);
+        let observed = self.observed.entry(name).or_default();
+        observed.announced = observed.announced.max(sent);
     }
 }
 
-/// What is told of connections, by how much was put into each, in notes of so many bytes at most.
-pub fn notes(connections: impl Iterator<Item = (Name, u64)>, bytes_max: usize) -> Vec<Vec<u8>> {
+/// Encodes the bytes that were put into each connection, in messages of at most `bytes_max`.
+pub fn encode_counts(
+    connections: impl Iterator<Item = (Name, u64)>,
+    bytes_max: usize,
+) -> Vec<Vec<u8>> {
     let entry = |(name, sent): (Name, u64)| [&name[..], &sent.to_le_bytes()].concat();
     let entries: Vec<u8> = connections.flat_map(entry).collect();
     let most = (bytes_max / ENTRY_BYTES).max(1) * ENTRY_BYTES;
     entries.chunks(most).map(<[u8]>::to_vec).collect()
 }
 
-/// The inverse for one note; what is left over is of no use.
-pub fn entries(note: &[u8]) -> impl Iterator<Item = (Name, u64)> {
-    note.as_chunks::<ENTRY_BYTES>().0.iter().filter_map(|entry| {
+/// Decodes one message of [`encode_counts`]; an incomplete last entry is ignored.
+pub fn entries(message: &[u8]) -> impl Iterator<Item = (Name, u64)> {
+    message.as_chunks::<ENTRY_BYTES>().0.iter().filter_map(|entry| {
         let (name, sent) = entry.split_first_chunk::<16>()?;
         Some((*name, u64::from_le_bytes(sent.try_into().ok()?)))
     })
@@ -268,19 +272,19 @@ mod tests {
     #[test]
     fn what_is_told_is_heard_and_a_broken_rest_is_not() {
         let told = [([1; 16], 900), ([2; 16], u64::MAX), ([3; 16], 0)];
-        let mut notes = notes(told.into_iter(), 2 * ENTRY_BYTES + 7);
-        assert_eq!(notes.iter().map(Vec::len).collect::<Vec<_>>(), [48, 24]);
-        notes[1].extend_from_slice(&[9; ENTRY_BYTES - 1]);
-        let heard: Vec<_> = notes.iter().flat_map(|note| entries(note)).collect();
-        assert_eq!(heard, told);
+        let mut messages = encode_counts(told.into_iter(), 2 * ENTRY_BYTES + 7);
+        assert_eq!(messages.iter().map(Vec::len).collect::<Vec<_>>(), [48, 24]);
+        messages[1].extend_from_slice(&[9; ENTRY_BYTES - 1]);
+        let decoded: Vec<_> = messages.iter().flat_map(|message| entries(message)).collect();
+        assert_eq!(decoded, told);
         assert_eq!(entries(&[]).count(), 0);
     }
 
     #[test]
     fn what_was_sent_and_does_not_come_is_overdue_once() {
-        let mut watch = Watch::default();
+        let mut watch = ConnectionWatch::default();
         assert_eq!(watch.look(&[count(90, false)]), []);
-        watch.hear(NAME, 100);
+        watch.announce(NAME, 100);
         for look in 1..10 {
             let overdue = watch.look(&[count(90, false)]);
             let expected = if look == STILL_LOOKS { vec![(NAME, 10)] } else { vec![] };
@@ -290,9 +294,9 @@ mod tests {
 
     #[test]
     fn whatever_comes_or_waits_to_be_read_counts_as_carried() {
-        let mut watch = Watch::default();
+        let mut watch = ConnectionWatch::default();
         watch.look(&[count(0, false)]);
-        watch.hear(NAME, 1000);
+        watch.announce(NAME, 1000);
         for look in 0..100 {
             // A little at a time, and at times none that is read.
             let received = look / (STILL_LOOKS as u64 - 1);
@@ -302,7 +306,7 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(watch.look(&[count(33, true)]), []);
         }
-        watch.hear(NAME, 33);
+        watch.announce(NAME, 33);
         watch.look(&[count(1000, false)]);
         for _ in 0..100 {
             assert_eq!(watch.look(&[count(1000, false)]), [], "all has come");
@@ -311,13 +315,13 @@ mod tests {
 
     #[test]
     fn what_is_told_before_the_first_look_is_kept_for_that_look() {
-        let mut watch = Watch::default();
-        watch.hear(NAME, 100);
+        let mut watch = ConnectionWatch::default();
+        watch.announce(NAME, 100);
         let mut overdue = (0..STILL_LOOKS).map(|_| watch.look(&[count(0, false)]));
         assert!(overdue.any(|overdue| overdue == [(NAME, 100)]));
-        watch.hear([8; 16], 100);
+        watch.announce([8; 16], 100);
         assert_eq!(watch.look(&[]), []);
-        assert_eq!(watch, Watch::default(), "what is not there is forgotten");
+        assert_eq!(watch, ConnectionWatch::default(), "what is not there is forgotten");
         for _ in 0..100 {
             assert_eq!(watch.look(&[count(0, false)]), []);
         }
@@ -325,14 +329,14 @@ mod tests {
 
     #[test]
     fn strangers_that_are_told_of_have_a_bound() {
-        let mut watch = Watch::default();
+        let mut watch = ConnectionWatch::default();
         watch.look(&[count(0, false)]);
         for stranger in 0..2 * STRANGERS_MAX as u128 {
-            watch.hear(stranger.to_le_bytes(), 1);
+            watch.announce(stranger.to_le_bytes(), 1);
         }
-        assert_eq!(watch.known.len(), 1 + STRANGERS_MAX);
-        watch.hear(NAME, 100);
-        assert_eq!(watch.known[&NAME].announced, 100, "one that is there is no stranger");
+        assert_eq!(watch.observed.len(), 1 + STRANGERS_MAX);
+        watch.announce(NAME, 100);
+        assert_eq!(watch.observed[&NAME].announced, 100, "one that is there is no stranger");
     }
 
     /// The two ends of a connection, and what remembers the first one.
@@ -352,7 +356,7 @@ mod tests {
         pulse.end();
         assert_eq!(pulse.count().sent, 901);
         drop(pulse);
-        let ended = Ended { name: NAME, link: LinkId { local: 3, remote: 5 }, sent: 901 };
+        let ended = EndedConnection { name: NAME, link: LinkId { local: 3, remote: 5 }, sent: 901 };
         assert_eq!((pulses.take_ended(), pulses.used().len()), (vec![ended], 0));
         assert_eq!(pulses.take_ended(), []);
     }
@@ -362,7 +366,7 @@ mod tests {
         let mut connections = Connections::default();
         for sent in 0..ENDED_MAX as u64 + 3 {
             let link = LinkId { local: 0, remote: 1 };
-            connections.remember(Ended { name: NAME, link, sent });
+            connections.remember(EndedConnection { name: NAME, link, sent });
         }
         assert_eq!(connections.ended.len(), ENDED_MAX);
         assert_eq!(connections.ended.front().map(|ended| ended.sent), Some(3));

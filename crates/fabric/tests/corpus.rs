@@ -1,5 +1,5 @@
 //! The corpora of the fuzz targets, replayed, and each seed with some changes. `UPDATE_CORPUS=1`
-//! writes the seeds anew; what a fuzz target finds is added by its own name. A seed whose name
+//! writes the seeds anew; a finding of a fuzz target is added by its own name. A seed whose name
 //! begins with `bad` ends the connection, and no other does.
 #![allow(missing_docs)]
 

@@ -11,15 +11,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fabric::conformance::pattern;
-use fabric::pulse::{Pulse, STILL_LOOKS, Watch};
+use fabric::pulse::{ConnectionWatch, Pulse, STILL_LOOKS};
 use fabric::tcp::{TcpFabric, TcpOptions};
 use fabric::{
     Armed, Completion, Endpoint, ErrorKind, Fabric, Flags, LinkId, OpId, RemoteKey, RemoteRange,
     Slab, Src,
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
-/// What both ends say first; nothing is done to it.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// The greetings of both ends; the proxy leaves them alone.
 const GREETING_BYTES: usize = 60;
 /// In front of each body.
 const HEADER_BYTES: usize = 44;
@@ -27,14 +27,14 @@ const HEADER_BYTES: usize = 44;
 const BODIES: [usize; 4] = [24 << 10, 40, 3000, 8];
 const MEMORY_BYTES: usize = 64 << 10;
 
-/// What the proxy does wrong.
+/// The fault that the proxy injects.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
     /// A bit is turned.
     Bit(u8),
-    /// So many bytes are left out.
+    /// This number of bytes is dropped.
     Drop(usize),
-    /// So many bytes come twice.
+    /// This number of bytes comes twice.
     Twice(usize),
     /// From here on nothing is handed on, not even the end.
     Hold,
@@ -100,7 +100,7 @@ impl Bed {
             if seen.iter().flatten().any(failed) || locals == BODIES.len() + 2 {
                 return seen;
             }
-            assert!(start.elapsed() < PATIENCE, "neither done nor failed");
+            assert!(start.elapsed() < TIMEOUT, "neither done nor failed");
             let (id, end) = (OpId(step as u64), &mut self.ends[0]);
             if end.budget().notices == 0 {
                 continue;
@@ -131,7 +131,7 @@ impl Bed {
         self.fabrics[i].pulses().expect("tcp has them").used()
     }
 
-    /// Whether the first so many bodies are in place.
+    /// Whether the first `count` bodies are in place.
     fn holds(&self, bodies: usize) -> bool {
         let bytes: usize = BODIES[..bodies].iter().sum();
         let word = |slab: &Slab, at| slab.load(at, Ordering::Relaxed);
@@ -215,7 +215,8 @@ fn answers() -> usize {
     assert_eq!(notices(&seen[1]), BODIES.len());
     assert!(bed.holds(BODIES.len()));
     let count = |i: usize| bed.pulses(i)[0].count();
-    // What one has put in the other takes out, up to what is still on its way.
+    // The bytes that one end has sent are those that the other receives, up to those still under
+    // way.
     assert!(count(0).sent >= count(1).received && count(1).received > 24 << 10);
     assert_eq!(count(0).name, count(1).name);
     count(0).received as usize
@@ -274,7 +275,7 @@ fn a_connection_that_carries_nothing_is_found_and_given_up() {
             let posted = bed.ends[0].write(Src::Slab(&src), dst, OpId(id), Flags::SIGNAL);
             posted.expect("room");
         }
-        let mut watches = [Watch::default(), Watch::default()];
+        let mut watches = [ConnectionWatch::default(), ConnectionWatch::default()];
         let receiver = usize::from(side == Side::Caller);
         let mut given_up = false;
         for look in 0..3 * STILL_LOOKS {
@@ -291,14 +292,14 @@ fn a_connection_that_carries_nothing_is_found_and_given_up() {
                     given_up = true;
                 }
                 for count in pulses[1 - i].iter().map(|pulse| pulse.count()) {
-                    watch.hear(count.name, count.sent);
+                    watch.announce(count.name, count.sent);
                 }
             }
         }
         assert!(given_up, "{side:?} from byte {at} on");
-        // Whoever sleeps is woken by it.
+        // This wakes a sleeping thread.
         if let Armed::Fd(fd) = bed.ends[receiver].arm() {
-            fabric::wait(&[fd], PATIENCE);
+            fabric::wait(&[fd], TIMEOUT);
         }
         bed.ends[receiver].poll(&mut seen[receiver]);
         assert_eq!(kind(&seen[receiver]), Some(ErrorKind::Disconnected), "{side:?} at {at}");
@@ -322,13 +323,13 @@ fn an_end_that_is_swallowed_is_found_by_what_is_told_of_it() {
         let Bed { fabrics, ends: [first, second], .. } = bed;
         let pulses = fabrics.each_ref().map(|fabric| fabric.pulses().expect("tcp has them"));
         let counts = || pulses[1].used().iter().map(|pulse| pulse.count()).collect::<Vec<_>>();
-        let mut watch = Watch::default();
+        let mut watch = ConnectionWatch::default();
         assert_eq!(watch.look(&counts()), []);
         drop(first);
         let ended = pulses[0].take_ended();
         assert_eq!(ended.iter().map(|end| end.sent).collect::<Vec<_>>(), [bytes as u64 + 1]);
         for end in ended.iter().filter(|_| told) {
-            watch.hear(end.name, end.sent);
+            watch.announce(end.name, end.sent);
         }
         let overdue = (0..3 * STILL_LOOKS).find_map(|_| watch.look(&counts()).pop());
         assert_eq!(overdue, told.then_some((ended[0].name, 1)), "told: {told}");
@@ -347,6 +348,6 @@ fn settle(bed: &mut Bed, seen: &mut [Vec<Completion>; 2], receiver: usize) {
         if count(receiver).sent == count(1 - receiver).received {
             return;
         }
-        assert!(start.elapsed() < PATIENCE, "the proxy holds back too much");
+        assert!(start.elapsed() < TIMEOUT, "the proxy holds back too much");
     }
 }

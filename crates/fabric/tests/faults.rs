@@ -50,7 +50,7 @@ fn second_process_of_tcp() {
     processes::second(|| TcpFabric::new(TcpOptions::default()).expect("loopback"));
 }
 
-/// What the first process is told of a peer that comes to this step and no further.
+/// The first process's error about a peer that comes to this step and no further.
 fn expected(step: &str, fault: Fault, dials: bool) -> &'static [&'static str] {
     match (step, fault) {
         // Nobody listens any more, or nobody comes.
@@ -135,7 +135,7 @@ const FORGERIES: [Forgery; 8] = [
 const OURS: [u8; 16] = [7; 16];
 
 impl Forgery {
-    /// What it says instead of this greeting; whether it stays.
+    /// The bytes that it sends instead of this greeting; whether it stays.
     fn of(self, mut greeting: Vec<u8>) -> (Vec<u8>, bool) {
         match self {
             Forgery::Leaves => return (Vec::new(), false),
@@ -160,7 +160,7 @@ impl Forgery {
             _ if !dials => "timed out",
             Forgery::Leaves => "the peer left",
             Forgery::HalfAndLeaves if stream => "the peer left",
-            // What a local socket carried is lost if its other end had something to read.
+            // The content of a local socket is lost if its other end had something to read.
             Forgery::HalfAndLeaves => "the peer",
             Forgery::Half if stream => "timed out",
             Forgery::Silent => "timed out",
@@ -233,9 +233,10 @@ fn forged_tcp(forgery: Forgery, dials: bool) -> FabricError {
         said.extend_from_slice(&crc32c::crc32c(&said).to_le_bytes());
     }
     let forger = thread::spawn(move || {
-        let mut stream = match dials {
-            true => listener.accept().expect("it dials").0,
-            false => TcpStream::connect(("127.0.0.1", port)).expect("it listens"),
+        let mut stream = if dials {
+            listener.accept().expect("it dials").0
+        } else {
+            TcpStream::connect(("127.0.0.1", port)).expect("it listens")
         };
         stream.write_all(&said).expect("a few bytes fit");
         // Until the other side has given up.
@@ -271,13 +272,12 @@ fn forged_shm(forgery: Forgery, dials: bool) -> FabricError {
     let own = [&b"MLSSHM\x00\x01"[..], &OURS].concat();
     let (said, stays) = forgery.of(greeting(b"MLSSHM\x00\x01", theirs, &to, false));
     let forger = thread::spawn(move || {
-        let stream = match dials {
-            true => accept_with(&listener, SocketFlags::CLOEXEC).expect("it dials"),
-            false => {
-                let stream = unix();
-                connect(&stream, &name(&to)).expect("it listens");
-                stream
-            }
+        let stream = if dials {
+            accept_with(&listener, SocketFlags::CLOEXEC).expect("it dials")
+        } else {
+            let stream = unix();
+            connect(&stream, &name(&to)).expect("it listens");
+            stream
         };
         if !said.is_empty() {
             send(&stream, &said, SendFlags::NOSIGNAL).expect("a message fits");

@@ -13,7 +13,7 @@ use fabric::{
     SlabRange, Src,
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of a message of [`cross`], and messages.
 const SLOT: usize = 100_000;
 const ROUNDS: u32 = 500;
@@ -64,7 +64,7 @@ struct Side {
 }
 
 impl Side {
-    /// What a control plane exchanges goes through a file of each rank.
+    /// The exchange of addresses goes through a file of each rank.
     fn connect(fabric: &dyn Fabric, rank: u32, thread: u32) -> Self {
         let board = Board::new(rank, thread);
         let link = LinkId { local: 2 * thread + rank, remote: 2 * thread + 1 - rank };
@@ -89,9 +89,9 @@ impl Side {
                 self.seen.remove(at);
                 return;
             }
-            assert!(start.elapsed() < PATIENCE, "{wanted:?} did not come: {:?}", self.seen);
+            assert!(start.elapsed() < TIMEOUT, "{wanted:?} did not come: {:?}", self.seen);
             if let Armed::Fd(fd) = self.end.arm() {
-                fabric::wait(&[fd], PATIENCE);
+                fabric::wait(&[fd], TIMEOUT);
             }
         }
     }
@@ -155,7 +155,7 @@ impl Board {
             if let Ok(bytes) = std::fs::read(file(1 - self.rank)) {
                 return bytes;
             }
-            assert!(start.elapsed() < PATIENCE, "the other rank leaves no {step}");
+            assert!(start.elapsed() < TIMEOUT, "the other rank leaves no {step}");
             std::thread::yield_now();
         }
     }

@@ -18,7 +18,7 @@ use fabric::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Only what hangs takes so long.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The suite's links join even with odd numbers.
 fn parity() -> ProcessOf {
@@ -105,12 +105,12 @@ impl Bed for SimBed {
     }
 
     fn readable(&mut self, fd: RawFd) -> bool {
-        // The bell of a worker whose network is driven here.
+        // The event descriptor of a worker whose network is driven here.
         // SAFETY: it belongs to an endpoint of the suite's, which lives during the call.
-        let bell = unsafe { BorrowedFd::borrow_raw(fd) };
+        let event_fd = unsafe { BorrowedFd::borrow_raw(fd) };
         (0..100_000).any(|_| {
             self.step();
-            let mut fds = [PollFd::from_borrowed_fd(bell, PollFlags::IN)];
+            let mut fds = [PollFd::from_borrowed_fd(event_fd, PollFlags::IN)];
             poll(&mut fds, Some(&Timespec::default())).expect("polls") == 1
         })
     }
@@ -296,7 +296,7 @@ fn closes_among_others(inner: &dyn Fn() -> Arc<dyn Fabric>, thread: bool) {
     let mut errors = vec![Vec::new(); senders.len()];
     let start = Instant::now();
     while (0..senders.len()).any(|i| i != closed && seen[i] < EACH) || errors[closed].is_empty() {
-        assert!(start.elapsed() < PATIENCE, "{seen:?} of {EACH} arrived, {errors:?}");
+        assert!(start.elapsed() < TIMEOUT, "{seen:?} of {EACH} arrived, {errors:?}");
         for (i, (_, end)) in senders.iter_mut().enumerate() {
             let dst = RemoteRange { key: keys[i], offset: 0 };
             let _ = end.write(Src::Slab(&source), dst, OpId(1), Flags::SIGNAL);
@@ -347,7 +347,7 @@ fn the_death_of_a_process_is_told_to_each_link_once() {
         let mut errors = vec![Vec::new(); here.len()];
         let start = Instant::now();
         while errors.iter().any(Vec::is_empty) {
-            assert!(start.elapsed() < PATIENCE, "not all links were told: {errors:?}");
+            assert!(start.elapsed() < TIMEOUT, "not all links were told: {errors:?}");
             here.iter_mut().zip(&mut errors).for_each(|((_, end), out)| {
                 end.poll(out);
             });
@@ -386,7 +386,7 @@ fn talk(mut ends: Vec<Box<dyn Endpoint>>, rounds: u32, all: &std::sync::Barrier)
     ends.iter_mut().for_each(|end| end.post_recvs(WINDOW));
     let start = Instant::now();
     while seen.iter().chain(&sent).any(|n| *n < rounds) {
-        assert!(start.elapsed() < PATIENCE, "sent {sent:?}, seen {seen:?} of {rounds}");
+        assert!(start.elapsed() < TIMEOUT, "sent {sent:?}, seen {seen:?} of {rounds}");
         let mut moved = false;
         for (i, end) in ends.iter_mut().enumerate() {
             // Every third number does not fit beside the port's.
@@ -429,10 +429,10 @@ fn talk(mut ends: Vec<Box<dyn Endpoint>>, rounds: u32, all: &std::sync::Barrier)
             })
             .collect();
         if fds.len() == armed.len() {
-            fabric::wait(&fds, PATIENCE);
+            fabric::wait(&fds, TIMEOUT);
         }
     }
-    // Who has all of its own serves the others until they have theirs.
+    // A thread that has all of its own serves the others until they have theirs.
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -178,7 +178,7 @@ fn what_is_not_of_this_transport_is_refused() {
 }
 
 #[test]
-fn who_waits_in_vain_is_told() {
+fn a_wait_in_vain_is_an_error() {
     let options = ShmOptions { connect_timeout: Duration::from_millis(20), ..Default::default() };
     let fabric = ShmFabric::new(options).expect("shared memory");
     conformance::waits_in_vain(&*fabric);

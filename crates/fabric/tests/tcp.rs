@@ -18,7 +18,7 @@ mod processes;
 
 use greeting::{GREETING_BYTES, greeting, place};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 struct TcpBed([Arc<TcpFabric>; 2]);
 
@@ -121,7 +121,7 @@ fn partial_writes_and_reads_lose_nothing() {
     while seen_b.len() < imm as usize || seen_a.len() < imm as usize {
         a.poll(&mut seen_a);
         b.poll(&mut seen_b);
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
     }
     assert!(seen_a.iter().enumerate().all(|(i, c)| *c == Completion::Local { id: OpId(i as u64) }));
     assert!(seen_b.iter().enumerate().all(|(i, c)| *c == Completion::Notify { imm: i as u32 }));
@@ -152,7 +152,7 @@ impl Stranger {
         let connecting = std::thread::spawn(move || offer.connect(&own));
         let mut stream = TcpStream::connect(place(&address)).expect("it listens");
         stream.write_all(&greeting(0, 1, &address[8..24], &token)).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a socket");
         stream.read_exact(&mut [0; GREETING_BYTES]).expect("it answers");
         stream.set_nonblocking(true).expect("a socket");
         let mut end = connecting.join().expect("no panic").expect("connects");
@@ -173,7 +173,7 @@ impl Stranger {
             if let Some(kind) = kinds.next() {
                 return kind;
             }
-            assert!(start.elapsed() < PATIENCE, "the endpoint did not fail");
+            assert!(start.elapsed() < TIMEOUT, "the endpoint did not fail");
         }
     }
 
@@ -239,7 +239,7 @@ fn a_refusal_names_the_operation() {
         match stranger.stream.read(&mut chunk) {
             Ok(0) => panic!("ended after {} bytes", said.len()),
             Ok(n) => said.extend_from_slice(&chunk[..n]),
-            Err(_) => assert!(start.elapsed() < PATIENCE),
+            Err(_) => assert!(start.elapsed() < TIMEOUT),
         }
     }
     assert_eq!(said, frame(10, 0, 0, 0, 0, 4711));
@@ -306,13 +306,13 @@ fn connections_of_one_fabric_find_their_offers() {
                 while a.budget().notices == 0 {
                     b.poll(&mut seen);
                     a.poll(&mut seen);
-                    assert!(start.elapsed() < PATIENCE);
+                    assert!(start.elapsed() < TIMEOUT);
                 }
                 a.send(b"hello", OpId(1)).expect("posts");
                 a.submit();
                 while seen.is_empty() {
                     b.poll(&mut seen);
-                    assert!(start.elapsed() < PATIENCE);
+                    assert!(start.elapsed() < TIMEOUT);
                 }
                 assert_eq!(seen, [Completion::Recv { bytes: b"hello".to_vec() }]);
             });
@@ -338,23 +338,23 @@ fn who_sleeps_with_bytes_to_send_is_woken_when_there_is_room() {
             let (start, mut seen) = (Instant::now(), Vec::new());
             while target.load(BYTES - 8, Ordering::Acquire) != 42 {
                 b.poll(&mut seen);
-                assert!(start.elapsed() < PATIENCE);
+                assert!(start.elapsed() < TIMEOUT);
             }
             b.submit();
         });
         let (start, mut seen) = (Instant::now(), Vec::new());
         while a.poll(&mut seen) == 0 {
             if let Armed::Fd(fd) = a.arm() {
-                fabric::wait(&[fd], PATIENCE);
+                fabric::wait(&[fd], TIMEOUT);
             }
-            assert!(start.elapsed() < PATIENCE, "a wake-up was lost");
+            assert!(start.elapsed() < TIMEOUT, "a wake-up was lost");
         }
         assert_eq!(seen, [Completion::Local { id: OpId(1) }]);
     });
 }
 
 #[test]
-fn who_waits_in_vain_or_at_a_closed_door_is_told() {
+fn a_wait_in_vain_or_at_a_closed_door_is_an_error() {
     let options =
         TcpOptions { connect_timeout: Duration::from_millis(20), ..TcpOptions::default() };
     let fabric = fabric(&options);

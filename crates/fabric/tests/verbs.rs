@@ -23,7 +23,7 @@ mod processes;
 use greeting::{GREETING_BYTES, greeting, place};
 
 const DEVICES: &str = "MILLSTREAM_RDMA_DEVICES";
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 struct VerbsBed([Arc<VerbsFabric>; 2]);
 
@@ -304,7 +304,7 @@ fn credit_for_a_peer_that_does_not_poll_is_held_back() {
     while a.budget().notices < 100 {
         a.poll(&mut seen);
         b.poll(&mut seen);
-        assert!(start.elapsed() < PATIENCE, "{:?}", a.budget());
+        assert!(start.elapsed() < TIMEOUT, "{:?}", a.budget());
     }
     let nowhere = fabric::RemoteKey { key: 0, base: 0, len: 0 };
     for imm in 0..100 {
@@ -318,7 +318,7 @@ fn credit_for_a_peer_that_does_not_poll_is_held_back() {
     while notices(&seen) < 100 {
         a.poll(&mut seen);
         b.poll(&mut seen);
-        assert!(start.elapsed() < PATIENCE, "{seen:?}");
+        assert!(start.elapsed() < TIMEOUT, "{seen:?}");
     }
 }
 
@@ -343,8 +343,8 @@ fn strangers_do_no_harm_at_any_step_of_the_handshake() {
         println!("NOT RUN: iWARP has no handshake by TCP");
         return;
     }
-    let patience = Duration::from_millis(300);
-    let options = VerbsOptions { device, connect_timeout: patience, ..Default::default() };
+    let timeout = Duration::from_millis(300);
+    let options = VerbsOptions { device, connect_timeout: timeout, ..Default::default() };
     let fabric = VerbsFabric::new(options).expect("the device opens");
     let receives = || fabric.receives_free();
     let before = receives();
@@ -379,7 +379,7 @@ fn strangers_do_no_harm_at_any_step_of_the_handshake() {
             let connecting = std::thread::spawn(move || offer.connect(&own).map(|_| ()));
             let mut stream = TcpStream::connect(place(&address)).expect("it listens");
             stream.write_all(&greeting(0, 1, &address[8..24], &[7; 16])).expect("it listens");
-            stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+            stream.set_read_timeout(Some(TIMEOUT)).expect("a socket");
             stream.read_exact(&mut [0; GREETING_BYTES]).expect("it answers");
             stream.write_all(&bytes).expect("a few bytes fit");
             // A stranger that stays keeps its socket until the offer has given up.
@@ -417,7 +417,7 @@ fn end_in_the_middle(mut bed: VerbsBed) {
         while a.budget().notices < 16 {
             b.poll(&mut seen);
             a.poll(&mut seen);
-            assert!(start.elapsed() < PATIENCE);
+            assert!(start.elapsed() < TIMEOUT);
         }
         for i in 0..16_u32 {
             let dst = RemoteRange { key, offset: u64::from(i) * 4096 };
@@ -434,7 +434,7 @@ fn end_in_the_middle(mut bed: VerbsBed) {
                 let start = Instant::now();
                 while !seen.iter().any(|c| matches!(c, Completion::Error { .. })) {
                     a.poll(&mut seen);
-                    assert!(start.elapsed() < PATIENCE);
+                    assert!(start.elapsed() < TIMEOUT);
                 }
                 let kind = ErrorKind::Disconnected;
                 let first = seen.iter().find(|c| matches!(c, Completion::Error { .. }));
@@ -447,7 +447,7 @@ fn end_in_the_middle(mut bed: VerbsBed) {
 }
 
 #[test]
-fn who_waits_in_vain_is_told() {
+fn a_wait_in_vain_is_an_error() {
     let Some([device, _]) = devices() else { return };
     for (options, _) in both_ways() {
         let connect_timeout = Duration::from_millis(50);
@@ -457,7 +457,7 @@ fn who_waits_in_vain_is_told() {
     }
 }
 
-/// Who calls without the token of the offer is refused, and the peer is connected.
+/// A caller without the token of the offer is refused, and the peer is connected.
 #[test]
 fn a_stranger_is_refused_by_rdma_cm() {
     let Some(bed) = VerbsBed::new(&by_rdma_cm()) else { return };
@@ -482,7 +482,7 @@ fn a_stranger_is_refused_by_rdma_cm() {
 }
 
 #[test]
-fn one_side_by_tcp_and_the_other_by_rdma_cm_is_said() {
+fn one_side_by_tcp_and_the_other_by_rdma_cm_is_an_error() {
     if devices().is_none() || iwarp() {
         println!("NOT RUN: there are no devices that connect both ways");
         return;

@@ -13,7 +13,7 @@ use cluster::Control;
 use dataflow::job::{Idle, Settings};
 use dataflow::wires::{Checksum, Connection, Progress, Wires};
 use fabric::multicast::Multicast;
-use fabric::pulse::{Ended, Pulse, Pulses};
+use fabric::pulse::{EndedConnection, Pulse, Pulses};
 use fabric::shared::{Network, SharedFabric};
 use fabric::{Fabric, FabricError, LinkId};
 
@@ -128,7 +128,7 @@ impl Pairs {
     }
 
     /// Those that have ended since the last call.
-    pub(crate) fn ended(&self) -> Vec<(u32, Ended)> {
+    pub(crate) fn ended(&self) -> Vec<(u32, EndedConnection)> {
         self.each(Pulses::take_ended, |ended| ended.link)
     }
 

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{Control, NOTE_BYTES_MAX};
-use fabric::pulse::{Ended, Name, Pulse, STILL_LOOKS, Watch, entries, notes};
+use fabric::pulse::{
+    ConnectionWatch, EndedConnection, Name, Pulse, STILL_LOOKS, encode_counts, entries,
+};
 
 use crate::pairs::Pairs;
 
@@ -21,13 +23,13 @@ const ABOUT: u64 = u64::MAX;
 pub(crate) struct Vigil<'a> {
     control: &'a Control,
     pairs: &'a Pairs,
-    watch: Watch,
+    watch: ConnectionWatch,
     next_ns: u64,
 }
 
 impl<'a> Vigil<'a> {
     pub(crate) fn new(control: &'a Control, pairs: &'a Pairs) -> Self {
-        Self { control, pairs, watch: Watch::default(), next_ns: 0 }
+        Self { control, pairs, watch: ConnectionWatch::default(), next_ns: 0 }
     }
 
     /// Looks, and tells the others, where it is time for that.
@@ -46,8 +48,8 @@ impl<'a> Vigil<'a> {
         for rank in others() {
             let used = pulses.iter().filter(|(of, _)| *of == rank).map(|(_, pulse)| sent(pulse));
             let ended = ended.iter().filter(|(of, _)| *of == rank);
-            let ended = ended.map(|(_, Ended { name, sent, .. })| (*name, *sent));
-            for note in notes(used.chain(ended), NOTE_BYTES_MAX) {
+            let ended = ended.map(|(_, EndedConnection { name, sent, .. })| (*name, *sent));
+            for note in encode_counts(used.chain(ended), NOTE_BYTES_MAX) {
                 // A node that is gone is told nothing, and the job ends for that reason.
                 let told = self.control.tell(rank, ABOUT, note);
                 debug_assert!(told.is_ok(), "a short note");
@@ -67,11 +69,11 @@ impl<'a> Vigil<'a> {
 }
 
 /// Takes what a node has told.
-fn listen(control: &Control, watch: &mut Watch, rank: u32) {
+fn listen(control: &Control, watch: &mut ConnectionWatch, rank: u32) {
     // A node that has failed or closed tells nothing more.
     while let Ok(Some(note)) = control.read_note(rank, ABOUT, Duration::ZERO) {
         for (name, sent) in entries(&note) {
-            watch.hear(name, sent);
+            watch.announce(name, sent);
         }
     }
 }

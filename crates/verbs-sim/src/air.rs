@@ -23,7 +23,7 @@ pub(crate) struct Air {
     copies: Vec<(u32, Vec<u8>)>,
 }
 
-/// An address handle of ours: what users see of it, and the group.
+/// An address handle of ours: the part that users see, and the group.
 #[repr(C)]
 struct Handle {
     ah: sys::Ah,

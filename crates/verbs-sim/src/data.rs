@@ -11,7 +11,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::Cq, room: c_int, out: *mut
     let n = queue.entries.len().min(usize::try_from(room).unwrap_or(0));
     let taken: Vec<_> = queue.entries.drain(..n).collect();
     for (i, (wc, number, retired)) in taken.into_iter().enumerate() {
-        // SAFETY: the caller gives room for so many.
+        // SAFETY: the caller gives room for this number.
         unsafe { out.add(i).write(wc) };
         if let Some(pair) = nic.pairs.get_mut(&number) {
             pair.retired = pair.retired.max(retired);

@@ -1,4 +1,4 @@
-//! What the device does to its users, read from `MILLSTREAM_VERBS_SIM` when the library is opened:
+//! Faults and options of the device, read from `MILLSTREAM_VERBS_SIM` when the library is opened:
 //! `key=value` pairs with commas.
 
 /// See the fields.
@@ -14,7 +14,7 @@ pub(crate) struct Knobs {
     pub(crate) inline_max: u32,
     /// The request, counted over the whole device from one, at which its queue pair breaks.
     pub(crate) fail_at: u64,
-    /// Every so many requests one breaks its queue pair; 0 for never.
+    /// One request of this number breaks its queue pair; 0 for never.
     pub(crate) fail_every: u64,
     /// Bytes that can be registered.
     pub(crate) pin_max: u64,

@@ -7,7 +7,7 @@
 //! Both ends have to be in one process: the device belongs to the library, and the library to the
 //! process.
 //!
-//! What it checks of its users: bounds, keys, access rights and protection domains of both sides;
+//! It checks its users: bounds, keys, access rights and protection domains of both sides;
 //! that queues do not overflow; that a source does not change before its completion; that objects
 //! are destroyed after those that use them, and all of them before the device is closed.
 #![deny(unsafe_op_in_unsafe_fn)]

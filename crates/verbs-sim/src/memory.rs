@@ -47,7 +47,7 @@ impl Piece {
 /// Stores bytes, each aligned word at once.
 ///
 /// # Safety
-/// The memory is mapped, and whoever else accesses it does so atomically or not at the same time.
+/// The memory is mapped, and all other accesses are atomic or not at the same time.
 pub(crate) unsafe fn store(addr: u64, bytes: &[u8]) {
     let mut done = 0;
     while done < bytes.len() {

@@ -1,4 +1,4 @@
-//! The device: what is posted, what is under way, what has completed.
+//! The device: operations posted, under way and completed.
 //!
 //! One thread of the library moves everything, a small step at a time, and chooses at random what
 //! moves next, within what the InfiniBand specification promises to users of a reliable connection:
@@ -19,7 +19,7 @@ use crate::knobs::{Knobs, Rng};
 use crate::memory::{Piece, change, load, store};
 use crate::sys;
 
-/// More of `enum ibv_wc_status`: what only the device says.
+/// More of `enum ibv_wc_status`: codes that only the device reports.
 const WC_LOC_QP_OP_ERR: i32 = 2;
 const WC_LOC_PROT_ERR: i32 = 4;
 const WC_WR_FLUSH_ERR: i32 = 5;
@@ -63,7 +63,7 @@ pub(crate) enum Bytes {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Progress {
     Waiting,
-    /// A read that is to be answered later.
+    /// A read that is answered later.
     Late,
     Done(i32),
 }
@@ -101,7 +101,7 @@ pub(crate) struct Pair {
     pub(crate) posted: u64,
     pub(crate) retired: u64,
     queue: VecDeque<Request>,
-    /// What peers have written and memory has not got.
+    /// Writes of peers that have not reached memory.
     landing: Vec<Piece>,
     absent_since: Option<Instant>,
 }
@@ -111,7 +111,7 @@ pub(crate) struct Nic {
     pub(crate) knobs: Knobs,
     rng: Rng,
     executed: u64,
-    /// What was under way to queue pairs that are gone; nothing, on a device that keeps its
+    /// Writes under way to queue pairs that are gone; nothing, on a device that keeps its
     /// promises.
     undead: Vec<Piece>,
     pub(crate) regions: BTreeMap<u32, Region>,
@@ -224,7 +224,7 @@ impl Nic {
         self.rng.below(n)
     }
 
-    /// Destroys a queue pair; what has not landed there is dropped.
+    /// Destroys a queue pair; writes that have not landed there are dropped.
     pub(crate) fn remove(&mut self, number: u32) {
         if let Some(pair) = self.pairs.remove(&number).filter(|_| self.knobs.break_revoke) {
             self.undead.extend(pair.landing);
@@ -271,7 +271,7 @@ impl Nic {
 
     /// Places some pieces of what is under way to a queue pair.
     fn place_one(&mut self, number: u32) -> bool {
-        // What lands late enough is found to land after a revoke.
+        // A write that lands late enough lands after a revoke.
         if self.knobs.break_revoke && self.rng.below(64) > 0 {
             return false;
         }
@@ -380,7 +380,7 @@ impl Nic {
         peer.is_some_and(|p| p.peer == number && matches!(p.state, sys::QPS_RTR | sys::QPS_RTS))
     }
 
-    /// What a request does at the peer. False when the peer has no receive.
+    /// Applies a request at the peer. False when the peer has no receive.
     fn apply(&mut self, number: u32, at: usize) -> Result<bool, i32> {
         let pair = &self.pairs[&number];
         let (pd, peer, request) = (pair.pd, pair.peer, &pair.queue[at]);
@@ -390,12 +390,13 @@ impl Nic {
         let notices =
             matches!(opcode, sys::WR_RDMA_WRITE_WITH_IMM | sys::WR_SEND | sys::WR_SEND_WITH_IMM);
         let srq = self.pairs[&peer].srq;
-        let receive = match notices {
-            true => match self.receives.get(&srq).and_then(|r| r.posted.front().copied()) {
+        let receive = if notices {
+            match self.receives.get(&srq).and_then(|r| r.posted.front().copied()) {
                 Some(receive) => Some(receive),
                 None => return Ok(false),
-            },
-            false => None,
+            }
+        } else {
+            None
         };
         match opcode {
             sys::WR_RDMA_WRITE
@@ -564,9 +565,10 @@ impl Nic {
         // Reads that stand before are answered first: the peer executes in order.
         for before in 0..at {
             if self.pairs[&number].queue[before].progress == Progress::Late {
-                let answered = match self.reaches(number) {
-                    true => self.apply(number, before).err().unwrap_or(sys::WC_SUCCESS),
-                    false => WC_WR_FLUSH_ERR,
+                let answered = if self.reaches(number) {
+                    self.apply(number, before).err().unwrap_or(sys::WC_SUCCESS)
+                } else {
+                    WC_WR_FLUSH_ERR
                 };
                 self.pairs.entry(number).and_modify(|pair| {
                     pair.queue[before].progress = Progress::Done(answered);
@@ -579,7 +581,7 @@ impl Nic {
         self.set_error(number);
     }
 
-    /// Nothing more is executed or placed here; what waits is flushed.
+    /// Nothing more is executed or placed here; waiting requests are flushed.
     pub(crate) fn set_error(&mut self, number: u32) {
         let Some(pair) = self.pairs.get_mut(&number) else { return };
         pair.state = sys::QPS_ERR;

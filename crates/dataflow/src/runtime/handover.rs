@@ -7,7 +7,7 @@
 //! ```text
 //!   worker 0                                          worker 1
 //!   End ── give ─▶ │ rows │ progress │ rows │ ── take ─▶ End
-//!       ◀─ taken, room again: a bell wakes who sleeps ──
+//!       ◀─ taken, room again: an event descriptor wakes a parked worker ──
 //! ```
 //!
 //! A queue holds as many bytes as the ring would that it stands for, less than one frame more, and
@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use channel::{Class, Header, LinkError, RingConfig};
-use fabric::{Bell, ErrorKind};
+use fabric::{ErrorKind, EventFd};
 
 use crate::rows::wire::{Decoder, bytes_of};
 
@@ -130,7 +130,7 @@ impl Queue {
 /// that it lies.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
-    bell: Bell,
+    event_fd: EventFd,
     lies: AtomicBool,
 }
 
@@ -140,25 +140,25 @@ impl Sleeper {
     /// # Errors
     /// When there are no descriptors left.
     pub(crate) fn new() -> std::io::Result<Self> {
-        Ok(Self { bell: Bell::new()?, lies: AtomicBool::new(false) })
+        Ok(Self { event_fd: EventFd::new()?, lies: AtomicBool::new(false) })
     }
 
     /// Asks to be woken from now on, by the descriptor. Whoever lies down looks at its queues
     /// before it sleeps.
     pub(crate) fn lie_down(&self) -> RawFd {
         self.lies.store(true, Ordering::SeqCst);
-        self.bell.raw()
+        self.event_fd.raw()
     }
 
     /// The worker is awake.
     pub(crate) fn rise(&self) {
         self.lies.store(false, Ordering::SeqCst);
-        self.bell.silence();
+        self.event_fd.clear();
     }
 
     fn wake(&self) {
         if self.lies.load(Ordering::SeqCst) && self.lies.swap(false, Ordering::SeqCst) {
-            self.bell.ring();
+            self.event_fd.signal();
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Case, Rig, Side};
+use super::{Case, ConnectionEnd, Rig};
 use crate::{Atomics, Completion, OpId, PostError};
 
 pub(super) const CASES: &[Case] = &[
@@ -17,14 +17,14 @@ pub(super) const CASES: &[Case] = &[
 
 const OLD: usize = 64;
 
-fn add(side: &mut Side, at: usize, n: u64, old: usize) -> Result<OpId, PostError> {
+fn add(side: &mut ConnectionEnd, at: usize, n: u64, old: usize) -> Result<OpId, PostError> {
     let (id, dst, old) = (side.id(), side.at(at), side.range(old, 8));
     side.end.fetch_add(dst, n, &old, id)?;
     side.end.submit();
     Ok(id)
 }
 
-fn swap(side: &mut Side, at: usize, expect: u64, new: u64) -> Result<OpId, PostError> {
+fn swap(side: &mut ConnectionEnd, at: usize, expect: u64, new: u64) -> Result<OpId, PostError> {
     let (id, dst, old) = (side.id(), side.at(at), side.range(OLD, 8));
     side.end.compare_swap(dst, expect, new, &old, id)?;
     side.end.submit();
@@ -104,7 +104,7 @@ fn two_links(rig: &mut Rig<'_>) {
         let done = Completion::Local { id: there };
         rig.until("Local", |rig| rig.others[other].0.take(&done));
     }
-    let word = |side: &Side, i: usize| side.memory.load(8 * i, Ordering::Acquire);
+    let word = |side: &ConnectionEnd, i: usize| side.memory.load(8 * i, Ordering::Acquire);
     let link = &rig.others[other].0;
     let mut seen: Vec<u64> = (0..20).flat_map(|i| [word(&rig.a, i), word(link, i)]).collect();
     seen.sort_unstable();

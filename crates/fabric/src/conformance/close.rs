@@ -1,6 +1,6 @@
 //! The end of a connection: errors, each once, and nothing after them.
 
-use super::{Case, Rig, Side, pattern};
+use super::{Case, ConnectionEnd, Rig, pattern};
 use crate::{Budget, Completion, ErrorKind, Flags, OpId, PostError, RemoteKey, Src};
 
 pub(super) const CASES: &[Case] = &[
@@ -48,7 +48,11 @@ fn ended_once(seen: &[Completion], ids: &[OpId]) {
 
 /// Awaits the ends of the operations of one side, which are taken back as the network acts, and
 /// gives more of them a chance to come.
-fn all_end<'b>(rig: &mut Rig<'b>, ids: &[OpId], side: impl for<'r> Fn(&'r Rig<'b>) -> &'r Side) {
+fn all_end<'b>(
+    rig: &mut Rig<'b>,
+    ids: &[OpId],
+    side: impl for<'r> Fn(&'r Rig<'b>) -> &'r ConnectionEnd,
+) {
     rig.until("each operation ends", |rig| ids.iter().all(|id| side(rig).settled(*id)));
     rig.quiet();
     ended_once(&side(rig).seen, ids);

@@ -50,8 +50,8 @@ fn truncated(rig: &mut Rig<'_>) {
     assert!(matches!(connected, Err(FabricError::Malformed { .. })), "{connected:?}");
 }
 
-/// Has either side of a pair connect with one that stays silent: each is told when the fabric's
-/// time to connect is over, which the caller makes short.
+/// Has either side of a pair connect with one that stays silent: each gets an error when the
+/// fabric's time to connect is over, which the caller makes short.
 pub fn waits_in_vain(fabric: &dyn Fabric) {
     for link in [LinkId { local: 0, remote: 1 }, LinkId { local: 1, remote: 0 }] {
         let silent = fabric.offer(LinkId { local: link.remote, remote: link.local });

@@ -1,7 +1,7 @@
-//! Keys: who may touch what, and for how long.
+//! Keys: which memory a peer may access, and for how long.
 
 use super::rig::MEMORY;
-use super::{Case, Rig, Side, pattern};
+use super::{Case, ConnectionEnd, Rig, pattern};
 use crate::{FabricError, Flags, OpId, PostError, RemoteKey, RemoteRange, Slab, Src};
 
 pub(super) const CASES: &[Case] = &[
@@ -24,7 +24,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Posts a write of 64 bytes of `pattern(99)` with a key of the caller's making.
-fn write_with(side: &mut Side, key: RemoteKey, offset: u64) -> Result<OpId, PostError> {
+fn write_with(side: &mut ConnectionEnd, key: RemoteKey, offset: u64) -> Result<OpId, PostError> {
     side.fill(0, 64, 99);
     let (id, src) = (side.id(), side.range(0, 64));
     side.end.write(Src::Slab(&src), RemoteRange { key, offset }, id, Flags::SIGNAL)?;

@@ -11,7 +11,7 @@
 //! assert_eq!(report.passed.len(), fabric::conformance::cases().len());
 //! ```
 //!
-//! What the suite does not do: it cannot show the absence of an ordering, only that what is
+//! Out of scope: the suite cannot show the absence of an ordering, only that what is
 //! promised holds. The simulator with its knobs does the former.
 #![forbid(unsafe_code)]
 
@@ -38,7 +38,7 @@ mod write;
 
 pub use connect::waits_in_vain;
 pub use multicast::multicast;
-pub use rig::{Rig, Side, pattern};
+pub use rig::{ConnectionEnd, Rig, pattern};
 
 /// Two nodes of one transport in one process.
 pub trait Bed {
@@ -54,9 +54,9 @@ pub trait Bed {
     /// Waits until the descriptor is readable; false after some seconds. Asked for
     /// [`Armed::Fd`](crate::Armed::Fd) only.
     fn readable(&mut self, fd: RawFd) -> bool {
-        let (start, patience) = (Instant::now(), Duration::from_secs(5));
-        crate::wait(&[fd], patience);
-        start.elapsed() < patience
+        let (start, timeout) = (Instant::now(), Duration::from_secs(5));
+        crate::wait(&[fd], timeout);
+        start.elapsed() < timeout
     }
 
     /// Connects two offers with each other. `connect` may block until the peer connects, hence two
@@ -88,9 +88,9 @@ pub struct Case {
     pub check: fn(&mut Rig<'_>),
 }
 
-/// What [`run`] did.
+/// The result of [`run`].
 #[derive(Debug, Clone, Default)]
-pub struct Report {
+pub struct ConformanceReport {
     /// Names of the cases that passed: all of them, or `run` had panicked.
     pub passed: Vec<&'static str>,
 }
@@ -117,8 +117,8 @@ pub fn cases() -> Vec<Case> {
 ///
 /// # Panics
 /// At the first case that fails, with its name.
-pub fn run(bed: &mut dyn Bed) -> Report {
-    let mut report = Report::default();
+pub fn run(bed: &mut dyn Bed) -> ConformanceReport {
+    let mut report = ConformanceReport::default();
     for case in cases() {
         let outcome = catch_unwind(AssertUnwindSafe(|| (case.check)(&mut Rig::new(bed))));
         if let Err(cause) = outcome {

@@ -1,11 +1,11 @@
-//! Datagrams to groups, where the fabric has them. What may get lost is sent again until it has
-//! come, so that the cases hold on a network that loses most of it.
+//! Datagrams to groups, where the fabric has them. A datagram that may get lost is sent again until
+//! it has come, so that the cases hold on a network that loses most of it.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::Bed;
-use super::rig::{PATIENCE, pattern};
+use super::rig::{TIMEOUT, pattern};
 use crate::multicast::{Group, Member};
 use crate::{Fabric, PostError};
 
@@ -87,7 +87,7 @@ impl Hall<'_> {
                 from.poll();
                 to.iter_mut().for_each(|seat| seat.poll());
             }
-            assert!(start.elapsed() < PATIENCE, "{} bytes do not arrive", bytes.len());
+            assert!(start.elapsed() < TIMEOUT, "{} bytes do not arrive", bytes.len());
         }
     }
 }
@@ -146,7 +146,7 @@ fn silent(hall: &mut Hall<'_>) {
         }
         hall.bed.step();
         b.poll();
-        assert!(start.elapsed() < PATIENCE, "others make it wait: {sent} are sent");
+        assert!(start.elapsed() < TIMEOUT, "others make it wait: {sent} are sent");
     }
     hall.deliver(b"after the flood", &mut a, &mut [&mut b, &mut c]);
     let ours = |got: &Vec<u8>| *got == flood || got == b"after the flood";

@@ -1,4 +1,4 @@
-//! Notices: what a receiver may conclude from one, and how many there may be.
+//! Notices: their meaning for a receiver, and how many there may be.
 
 use super::rig::RECVS;
 use super::{Case, Rig, pattern};
@@ -54,9 +54,10 @@ fn earlier_writes(rig: &mut Rig<'_>) {
         rig.a.fill(0, 4 * 512, u64::from(round));
         let mut last = None;
         for i in 0..4 {
-            last = Some(match counted {
-                true => rig.post(|rig| rig.a.write_notify(i * 512, i * 1024, 512, i as u32)),
-                false => rig.post(|rig| rig.a.write(i * 512, i * 1024, 512)),
+            last = Some(if counted {
+                rig.post(|rig| rig.a.write_notify(i * 512, i * 1024, 512, i as u32))
+            } else {
+                rig.post(|rig| rig.a.write(i * 512, i * 1024, 512))
             });
         }
         let bare = rig.post(|rig| rig.a.notify(99));

@@ -1,4 +1,4 @@
-//! Reads: what is fetched, and what a fence orders.
+//! Reads: the bytes that they fetch, and the order that a fence makes.
 
 use super::rig::MEMORY;
 use super::{Case, Rig, pattern};

@@ -15,12 +15,12 @@ pub const MEMORY: usize = 256 << 10;
 /// Receives that each side posts at the start.
 pub const RECVS: u32 = 64;
 /// How long a promised event may take on a real transport. Only a broken promise waits that long.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 /// Rounds after which silence counts as silence.
 const QUIET_ROUNDS: usize = 400;
 
 /// One end of the connection under test.
-pub struct Side {
+pub struct ConnectionEnd {
     /// The node's fabric.
     pub fabric: Arc<dyn Fabric>,
     /// The end.
@@ -29,7 +29,7 @@ pub struct Side {
     pub memory: Slab,
     /// The peer's memory.
     pub peer: RemoteKey,
-    /// What `poll` has returned and no case has taken yet.
+    /// Completions that `poll` has returned and no case has taken yet.
     pub seen: Vec<Completion>,
     next_id: u64,
 }
@@ -37,11 +37,11 @@ pub struct Side {
 /// The two sides of a fresh connection, called `a` and `b`, on a bed.
 pub struct Rig<'b> {
     /// The side that most cases post from.
-    pub a: Side,
+    pub a: ConnectionEnd,
     /// The side that most cases watch.
-    pub b: Side,
+    pub b: ConnectionEnd,
     /// Further connections between the same nodes; see [`Rig::another`].
-    pub others: Vec<(Side, Side)>,
+    pub others: Vec<(ConnectionEnd, ConnectionEnd)>,
     bed: &'b mut dyn Bed,
     links: u32,
 }
@@ -59,7 +59,7 @@ impl<'b> Rig<'b> {
         rig
     }
 
-    /// What the connection can do.
+    /// The capabilities of the connection.
     pub fn caps(&self) -> Caps {
         self.a.end.caps()
     }
@@ -99,7 +99,7 @@ impl<'b> Rig<'b> {
                 return;
             }
             self.turn();
-            assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+            assert!(start.elapsed() < TIMEOUT, "waited in vain until {what}");
         }
     }
 
@@ -160,15 +160,16 @@ impl<'b> Rig<'b> {
 
     /// The first error that `a` sees when the peer has refused an operation.
     pub fn refusal(&self, id: OpId) -> (Option<OpId>, ErrorKind) {
-        match self.caps().names_refused {
-            true => (Some(id), ErrorKind::RemoteAccess),
-            false => (None, ErrorKind::Disconnected),
+        if self.caps().names_refused {
+            (Some(id), ErrorKind::RemoteAccess)
+        } else {
+            (None, ErrorKind::Disconnected)
         }
     }
 }
 
-impl Side {
-    /// Polls once into [`Side::seen`].
+impl ConnectionEnd {
+    /// Polls once into [`ConnectionEnd::seen`].
     pub fn poll(&mut self) {
         let before = self.seen.len();
         let n = self.end.poll(&mut self.seen);
@@ -243,7 +244,7 @@ impl Side {
         Ok(id)
     }
 
-    /// As [`Side::write`], with a notice.
+    /// As [`ConnectionEnd::write`], with a notice.
     pub fn write_notify(
         &mut self,
         from: usize,
@@ -328,23 +329,23 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     out
 }
 
-fn sides(bed: &mut dyn Bed, n: u32) -> (Side, Side) {
+fn sides(bed: &mut dyn Bed, n: u32) -> (ConnectionEnd, ConnectionEnd) {
     let [fabric_a, fabric_b] = bed.fabrics();
     let (left, right) = (2 * n, 2 * n + 1);
     let offer_a = fabric_a.offer(LinkId { local: left, remote: right }).expect("an offer");
     let offer_b = fabric_b.offer(LinkId { local: right, remote: left }).expect("an offer");
     let [end_a, end_b] = bed.connect([offer_a, offer_b]);
     let (mut a, mut b) = (side(fabric_a, end_a), side(fabric_b, end_b));
-    let all = |side: &Side| side.range(0, MEMORY);
+    let all = |side: &ConnectionEnd| side.range(0, MEMORY);
     b.peer = carry(a.end.export(&all(&a)).expect("own memory can be exported"));
     a.peer = carry(b.end.export(&all(&b)).expect("own memory can be exported"));
     (a, b)
 }
 
-fn side(fabric: Arc<dyn Fabric>, end: Box<dyn Endpoint>) -> Side {
+fn side(fabric: Arc<dyn Fabric>, end: Box<dyn Endpoint>) -> ConnectionEnd {
     let memory = fabric.slab(MEMORY).expect("a small slab");
     let nothing = RemoteKey { key: 0, base: 0, len: 0 };
-    Side { fabric, end, memory, peer: nothing, seen: Vec::new(), next_id: 0 }
+    ConnectionEnd { fabric, end, memory, peer: nothing, seen: Vec::new(), next_id: 0 }
 }
 
 /// A key as it arrives after its way over the control plane.

@@ -13,11 +13,11 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Waits as a worker would: by the descriptor, and then by polling.
-fn sleep_until(rig: &mut Rig<'_>, armed: Armed, news: impl FnMut(&mut Rig<'_>) -> bool) {
+fn sleep_until(rig: &mut Rig<'_>, armed: Armed, events: impl FnMut(&mut Rig<'_>) -> bool) {
     if let Armed::Fd(fd) = armed {
         assert!(rig.bed().readable(fd), "the sleeper was not woken");
     }
-    rig.until("the news", news);
+    rig.until("the news", events);
 }
 
 /// Turns until `b` has nothing to say and can sleep.

@@ -1,4 +1,4 @@
-//! Writes: what arrives, where, and what the sender may know of it.
+//! Writes: which bytes arrive, where, and when the sender may rely on it.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! What a frame of the peer does to this side.
+//! Applies a peer's frame to this side.
 
 use std::sync::atomic::Ordering;
 
@@ -60,7 +60,7 @@ impl<W: Wire> FrameEndpoint<W> {
                 self.receive()?;
                 self.applied += 1;
                 let bytes = self.parser.small(&header).to_vec();
-                self.news.push(Completion::Recv { bytes });
+                self.events.push(Completion::Recv { bytes });
             }
             Op::Credit => {
                 self.peer_granted = self.peer_granted.max(header.offset);
@@ -92,7 +92,7 @@ impl<W: Wire> FrameEndpoint<W> {
             Op::WriteNotify => {
                 self.receive()?;
                 self.applied += 1;
-                self.news.push(Completion::Notify { imm: header.imm });
+                self.events.push(Completion::Notify { imm: header.imm });
             }
             Op::ReadData => self.answer_taken(),
             _ => {}
@@ -157,15 +157,16 @@ impl<W: Wire> FrameEndpoint<W> {
     /// Where the answer to our oldest question goes: questions are answered in order.
     fn answered(&self, header: &Header) -> Result<SlabRange, Breach> {
         let (seq, range) = self.awaiting.front().ok_or(Breach::Malformed)?;
-        match self.ledger.id(*seq) == Some(OpId(header.id)) {
-            true => Ok(range.clone()),
-            false => Err(Breach::Malformed),
+        if self.operations.id(*seq) == Some(OpId(header.id)) {
+            Ok(range.clone())
+        } else {
+            Err(Breach::Malformed)
         }
     }
 
     fn answer_taken(&mut self) {
         if let Some((seq, _)) = self.awaiting.pop_front() {
-            self.ledger.done(seq);
+            self.operations.done(seq);
         }
         self.release_held();
     }

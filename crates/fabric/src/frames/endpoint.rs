@@ -7,9 +7,9 @@ use super::frame::{Header, Op};
 use super::outbox::Outbox;
 use super::parser::{Fill, Parser};
 use super::wire::Wire;
-use crate::admit::Asked;
-use crate::ledger::{Ledger, Seq};
+use crate::operations::{OperationTable, Seq};
 use crate::token::Token;
+use crate::validate::PostRequest;
 use crate::{
     Armed, Budget, Caps, Completion, Endpoint, ErrorKind, FabricError, Flags, OpId, PostError,
     RemoteKey, RemoteRange, SlabRange, Src,
@@ -23,11 +23,11 @@ pub(crate) struct FrameEndpoint<W: Wire> {
     pub(super) caps: Caps,
     wire: W,
     open: bool,
-    /// Sending failed; what the peer said before is still read.
+    /// Sending failed; bytes that the peer sent before are still read.
     deaf_peer: bool,
     outbox: Outbox,
     pub(super) parser: Parser,
-    pub(super) ledger: Ledger,
+    pub(super) operations: OperationTable,
     /// Writes and messages on their way, and how many ever were acknowledged.
     unacked: VecDeque<Seq>,
     acked: u64,
@@ -46,19 +46,19 @@ pub(crate) struct FrameEndpoint<W: Wire> {
     pub(super) received: u64,
     /// Writes and messages of the peer that took effect.
     pub(super) applied: u64,
-    /// What the peer was told of `granted` and `applied`.
-    told: (u64, u64),
+    /// The values of `granted` and `applied` that the peer has received.
+    published: (u64, u64),
     /// Receives that the peer posted, and that we used.
     pub(super) peer_granted: u64,
     used: u64,
     /// Completions for the next poll, or for the current one.
-    pub(super) news: Vec<Completion>,
+    pub(super) events: Vec<Completion>,
 }
 
 /// Memory that the peer may use.
 pub(super) struct Export {
     pub(super) range: SlabRange,
-    /// The peer may not know that it is over: what it writes is lost.
+    /// The peer may not know of the end yet: its writes are lost.
     pub(super) retired: bool,
 }
 
@@ -92,7 +92,7 @@ impl<W: Wire> FrameEndpoint<W> {
             deaf_peer: false,
             outbox: Outbox::new(checked),
             parser: Parser::new(checked),
-            ledger: Ledger::default(),
+            operations: OperationTable::default(),
             unacked: VecDeque::new(),
             acked: 0,
             answers: VecDeque::new(),
@@ -104,20 +104,20 @@ impl<W: Wire> FrameEndpoint<W> {
             granted: 0,
             received: 0,
             applied: 0,
-            told: (0, 0),
+            published: (0, 0),
             peer_granted: 0,
             used: 0,
-            news: Vec::new(),
+            events: Vec::new(),
         }
     }
 
-    fn admit(&self, asked: Asked<'_>) -> Result<(), PostError> {
+    fn validate(&self, asked: PostRequest<'_>) -> Result<(), PostError> {
         let has_receive = || self.used < self.peer_granted;
-        self.caps.admit(asked, self.open, self.ledger.len(), has_receive)
+        self.caps.validate(asked, self.open, self.operations.len(), has_receive)
     }
 
     fn post(&mut self, header: Header, body: Body<'_>, answer: Option<SlabRange>, flags: Flags) {
-        let seq = self.ledger.post(OpId(header.id), flags.has(Flags::SIGNAL));
+        let seq = self.operations.post(OpId(header.id), flags.has(Flags::SIGNAL));
         let fence = flags.has(Flags::FENCE);
         if self.held.is_empty() && (!fence || self.awaiting.is_empty()) {
             return self.ship(header, body, answer, seq);
@@ -190,7 +190,7 @@ impl<W: Wire> FrameEndpoint<W> {
     pub(super) fn acknowledge(&mut self, applied: u64) -> bool {
         while self.acked < applied {
             let Some(seq) = self.unacked.pop_front() else { return false };
-            self.ledger.done(seq);
+            self.operations.done(seq);
             self.acked += 1;
         }
         true
@@ -198,10 +198,10 @@ impl<W: Wire> FrameEndpoint<W> {
 
     /// Tells the peer what it may send and what took effect.
     fn advertise(&mut self) {
-        let news = (self.granted, self.applied);
-        if self.told != news {
-            self.told = news;
-            let header = Header { offset: news.0, key: news.1, ..Header::new(Op::Credit, 0) };
+        let events = (self.granted, self.applied);
+        if self.published != events {
+            self.published = events;
+            let header = Header { offset: events.0, key: events.1, ..Header::new(Op::Credit, 0) };
             self.outbox.push(&header, &[]);
         }
     }
@@ -227,15 +227,15 @@ impl<W: Wire> FrameEndpoint<W> {
     /// Ends the connection for a reason that the next poll reports.
     pub(super) fn fail(&mut self, id: Option<OpId>, kind: ErrorKind) {
         if self.open {
-            self.ledger.retire(&mut self.news);
-            self.news.push(Completion::Error { id, kind });
+            self.operations.retire(&mut self.events);
+            self.events.push(Completion::Error { id, kind });
             self.shut(id);
         }
     }
 
     fn shut(&mut self, blamed: Option<OpId>) {
         self.open = false;
-        self.ledger.flush(blamed, &mut self.news);
+        self.operations.flush(blamed, &mut self.events);
         self.exports.clear();
         self.parser.abandon();
         self.held.clear();
@@ -256,7 +256,7 @@ impl<W: Wire> FrameEndpoint<W> {
         flags: Flags,
     ) -> Result<(), PostError> {
         let notifies = op == Op::WriteNotify;
-        self.admit(Asked::Write { src, dst, notifies })?;
+        self.validate(PostRequest::Write { src, dst, notifies })?;
         let body = match src {
             Src::Inline(bytes) => Body::Copied(bytes),
             Src::Slab(range) => Body::Slab(range),
@@ -278,7 +278,7 @@ impl<W: Wire> FrameEndpoint<W> {
         old: &SlabRange,
         id: OpId,
     ) -> Result<(), PostError> {
-        self.admit(Asked::Atomic { dst, old })?;
+        self.validate(PostRequest::Atomic { dst, old })?;
         let (key, offset, len) = (dst.key.key, wire_offset(&dst), operands.len() as u32);
         let header = Header { len, key, offset, ..Header::new(op, id.0) };
         self.post(header, Body::Copied(operands), Some(old.clone()), Flags::SIGNAL);
@@ -344,7 +344,7 @@ impl<W: Wire> Endpoint for FrameEndpoint<W> {
         id: OpId,
         flags: Flags,
     ) -> Result<(), PostError> {
-        self.admit(Asked::Read { len: dst.len(), src })?;
+        self.validate(PostRequest::Read { len: dst.len(), src })?;
         let (key, offset, len) = (src.key.key, wire_offset(&src), dst.len() as u32);
         let header = Header { len, key, offset, ..Header::new(Op::Read, id.0) };
         self.post(header, Body::Copied(&[]), Some(dst.clone()), flags);
@@ -374,7 +374,7 @@ impl<W: Wire> Endpoint for FrameEndpoint<W> {
     }
 
     fn send(&mut self, bytes: &[u8], id: OpId) -> Result<(), PostError> {
-        self.admit(Asked::Send { len: bytes.len() })?;
+        self.validate(PostRequest::Send { len: bytes.len() })?;
         self.used += 1;
         let header = Header { len: bytes.len() as u32, ..Header::new(Op::Send, id.0) };
         self.post(header, Body::Copied(bytes), None, Flags::SIGNAL);
@@ -400,15 +400,16 @@ impl<W: Wire> Endpoint for FrameEndpoint<W> {
         }
         if self.open {
             self.flush();
-            self.ledger.retire(&mut self.news);
+            self.operations.retire(&mut self.events);
         }
-        out.append(&mut self.news);
+        out.append(&mut self.events);
         out.len() - before
     }
 
     fn arm(&mut self) -> Armed {
         self.submit();
-        if !self.news.is_empty() || self.ledger.has_news() || (self.open && self.deaf_peer) {
+        if !self.events.is_empty() || self.operations.has_events() || (self.open && self.deaf_peer)
+        {
             return Armed::Ready;
         }
         self.wire.arm(!self.outbox.is_empty())
@@ -420,7 +421,7 @@ impl<W: Wire> Endpoint for FrameEndpoint<W> {
         }
         let notices = self.peer_granted.saturating_sub(self.used);
         Budget {
-            ops: self.caps.max_ops - self.ledger.len() as u32,
+            ops: self.caps.max_ops - self.operations.len() as u32,
             notices: u32::try_from(notices).unwrap_or(u32::MAX),
         }
     }

@@ -6,7 +6,7 @@
 
 use crc32c::{crc32c, crc32c_append};
 
-/// What a frame asks or answers.
+/// The kind of a request or an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Op {
@@ -16,15 +16,15 @@ pub(super) enum Op {
     WriteNotify = 2,
     /// Asks for `len` bytes from `key + offset`.
     Read = 3,
-    /// Body: what to add to the word at `key + offset`.
+    /// Body: the number to add to the word at `key + offset`.
     FetchAdd = 4,
-    /// Body: what to expect in the word at `key + offset`, and what to replace it by.
+    /// Body: the expected value of the word at `key + offset`, and its replacement.
     CompareSwap = 5,
     /// Body: a message.
     Send = 6,
     /// `offset`: receives posted since the connection began; `key`: writes and messages applied.
     Credit = 7,
-    /// Body: what a `Read` asked for.
+    /// Body: the bytes that a `Read` asked for.
     ReadData = 8,
     /// `offset`: the old value that an atomic found.
     Word = 9,

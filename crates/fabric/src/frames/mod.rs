@@ -1,5 +1,5 @@
-//! One-sided operations as frames on a wire that carries bytes in order: what `tcp` and `mpi`
-//! share.
+//! One-sided operations as frames on a wire that carries bytes in order: the part that `tcp` and
+//! `mpi` share.
 //!
 //! ```text
 //!   post ─▶ outbox ──Wire::write──▶     ──Wire::read──▶ parser ─▶ slab, notices, replies

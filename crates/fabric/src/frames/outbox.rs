@@ -1,4 +1,4 @@
-//! What waits to be sent: headers and small bodies copied into one buffer, large bodies left where
+//! The send queue: headers and small bodies copied into one buffer, large bodies left where
 //! they are.
 
 use std::collections::VecDeque;
@@ -30,7 +30,7 @@ pub(super) struct Outbox {
 }
 
 enum Segment {
-    /// So many bytes of the staging buffer.
+    /// This number of bytes of the staging buffer.
     Staged(usize),
     Slab(SlabRange),
     /// A frame whose body may change until it is sent: it is copied, and its checksum made, when
@@ -152,7 +152,7 @@ impl Outbox {
         }
     }
 
-    /// What can be sent: up to a frame that has to be copied first.
+    /// The bytes that can be sent: up to a frame that has to be copied first.
     fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
         let mut skip = self.front_sent;
         let mut staged = &self.staged[self.staged_sent..];

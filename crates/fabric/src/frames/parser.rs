@@ -25,7 +25,7 @@ const AHEAD_BYTES: usize = 4 << 10;
 /// The reading side of a connection.
 pub(super) struct Parser {
     buffer: Box<[u8]>,
-    /// What was read and not parsed.
+    /// Bytes that were read and not parsed.
     start: usize,
     end: usize,
     body: Option<Body>,
@@ -41,13 +41,13 @@ struct Body {
     /// Bytes that are in place.
     at: usize,
     header: Header,
-    /// The checksum of those that have come, where bodies are checked.
+    /// The checksum of the bytes that have come, where bodies are checked.
     sum: u32,
     /// Its bytes are read and go nowhere.
     lost: bool,
 }
 
-/// What the parser found.
+/// A result of the parser.
 pub(super) enum Next {
     /// A header. The endpoint calls [`Parser::begin`] if it has a body for a slab,
     /// [`Parser::small`] if it has another.
@@ -60,7 +60,7 @@ pub(super) enum Next {
     Unfit(Unfit),
 }
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fill {
     /// As much as was asked for: there may be more.

@@ -1,4 +1,4 @@
-//! What carries the bytes of frames.
+//! The wire that carries the bytes of frames.
 
 use std::io;
 

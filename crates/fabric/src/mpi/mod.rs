@@ -9,7 +9,7 @@
 //!   post ─▶ outbox ─▶ MPI_Isend(rank, channel) ─▶ MPI_Irecv, posted beforehand ─▶ parser
 //! ```
 //!
-//! What the bytes mean is told in `frames`, whose invariants hold here. MPI makes progress when
+//! `frames` defines the meaning of the bytes, and its invariants hold here. MPI makes progress when
 //! `submit` and `poll` ask whether a message is done: there is no thread and no call that waits.
 //! MPI wakes nobody either, so that a sleeper naps, longer and longer up to a millisecond, instead
 //! of keeping a processor busy.
@@ -26,7 +26,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use crate::frames::{BUFFER_BYTES, COMPACT_BYTES, FrameEndpoint, MESSAGE_MAX};
-use crate::lobby::PEER_OPS_MAX;
+use crate::listener::PEER_OPS_MAX;
 use crate::{Atomics, Caps, Endpoint, Fabric, FabricError, LinkId, Offer, Publish, Slab};
 use wire::{MpiWire, Pair};
 use world::World;

@@ -29,9 +29,9 @@ const NAPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)
 pub(super) struct Pair {
     /// The other rank.
     pub(super) peer: c_int,
-    /// What it sends to us by.
+    /// The tag of the messages that it sends to us.
     pub(super) ours: u32,
-    /// What we send to it by.
+    /// The tag of the messages that we send to it.
     pub(super) theirs: u32,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct MpiWire {
     sending: Vec<Message>,
     /// In the order in which they were posted, which is that in which messages come.
     receiving: VecDeque<Message>,
-    /// What came and was not read, and what of it was.
+    /// Bytes that came and were not read, and how many of them were.
     came: Option<(Box<[u8]>, std::ops::Range<usize>)>,
     spare: Vec<Box<[u8]>>,
     /// We have said that nothing more comes.
@@ -252,7 +252,7 @@ fn buffer() -> Box<[u8]> {
     vec![0; CHUNK_BYTES].into_boxed_slice()
 }
 
-/// What is left of a channel: messages whose memory MPI still uses, and those of the peer that come
+/// The rest of a channel: messages whose memory MPI still uses, and those of the peer that come
 /// before its last one.
 pub(super) struct Ending {
     pair: Pair,

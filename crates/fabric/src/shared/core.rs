@@ -1,25 +1,27 @@
-//! What is done with a trunk by whoever holds it.
+//! The state of a shared connection, used by the thread that holds it.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 
+use super::connection::SharedConnection;
 use super::port::{Event, Inbox, Op, Outgoing, Port, Source, What};
-use super::trunk::Trunk;
-use super::wire::{self, HEADER_BYTES, LONGS, Message, NEWS_BYTES, News, Notice, PORTS_MAX};
+use super::wire::{
+    self, HEADER_BYTES, LONGS, Message, Notice, PORTS_MAX, PortUpdate, UPDATE_BYTES,
+};
 use crate::{
     Armed, Completion, Endpoint, ErrorKind, FabricError, Flags, OpId, PostError, RemoteKey,
     SlabRange, Src,
 };
 
-/// Receives that a trunk keeps posted. Links wait for each other's notices when they are used up,
-/// and each poll gives them back.
+/// Receives that a shared connection keeps posted. Links wait for each other's notices when they
+/// are used up, and each poll gives them back.
 const RECVS: u32 = 256;
 /// Operations of one link that are posted before it is the next one's turn.
 const TURN_OPS: usize = 16;
 /// Attempts to put the line to sleep before the sleepers are roused instead.
 const REARMS: usize = 4;
-/// The owner of what the trunk itself sends.
+/// The owner of what the shared connection itself sends.
 const NOBODY: u16 = u16::MAX;
 
 /// The line and the books about it.
@@ -33,7 +35,7 @@ pub(super) struct Core {
     ports: Vec<Slot>,
     /// Ports whose owners have not closed.
     open: u32,
-    /// What was posted and has not completed, and the name of the first.
+    /// Operations that were posted and have not completed, and the id of the first.
     sent: VecDeque<Option<Sent>>,
     first: u64,
     /// Operations since the last signalled one, and how many there may be.
@@ -41,8 +43,8 @@ pub(super) struct Core {
     unsignalled_max: u32,
     /// Ports with operations that wait for room.
     backlog: VecDeque<Arc<Port>>,
-    /// What the peer is to be told, by its ports; at most one credit for each.
-    news: VecDeque<(u16, News)>,
+    /// Updates for the peer's ports; at most one credit for each.
+    updates: VecDeque<(u16, PortUpdate)>,
     /// Halves of long notices, by number.
     longs: HashMap<u32, Half>,
     next_long: u32,
@@ -73,7 +75,7 @@ enum Half {
 }
 
 /// Why a port's turn is over.
-enum Turn {
+enum PostProgress {
     Done,
     /// It has more, and there is room.
     More,
@@ -85,7 +87,7 @@ enum Turn {
 struct Breach;
 
 impl Core {
-    /// A port for one more link; `None` when the trunk is over.
+    /// A port for one more link; `None` when the shared connection is over.
     pub(super) fn add(&mut self) -> io::Result<Option<Arc<Port>>> {
         if self.over {
             return Ok(None);
@@ -115,20 +117,20 @@ impl Core {
         }
     }
 
-    /// One round: what is due is posted, after what has come was handed out if `poll` says so.
-    pub(super) fn turn(&mut self, trunk: &Trunk, poll: bool) {
-        for port in trunk.take_due() {
-            self.note(&port);
+    /// Makes progress once: delivers arrivals if `poll` is set, then posts requests that are due.
+    pub(super) fn progress(&mut self, connection: &SharedConnection, poll: bool) {
+        for port in connection.take_due() {
+            self.queue_credit(&port);
         }
         if self.over || self.line.is_none() {
             return;
         }
         if poll {
-            self.collect(trunk);
+            self.collect(connection);
         }
-        self.post(trunk);
-        if !self.over && trunk.has_sleepers() {
-            self.rearm(trunk);
+        self.post(connection);
+        if !self.over && connection.has_sleepers() {
+            self.rearm(connection);
         }
     }
 
@@ -138,17 +140,17 @@ impl Core {
     }
 
     /// The line's sleepers were promised a wake-up, which posting and polling may have used up.
-    fn rearm(&mut self, trunk: &Trunk) {
+    fn rearm(&mut self, connection: &SharedConnection) {
         for _ in 0..REARMS {
             match self.arm() {
                 Some(Armed::Ready) => {
-                    self.collect(trunk);
-                    self.post(trunk);
+                    self.collect(connection);
+                    self.post(connection);
                 }
                 _ => return,
             }
         }
-        trunk.rouse(self.ports.iter().filter_map(|slot| slot.port.as_ref()));
+        connection.rouse(self.ports.iter().filter_map(|slot| slot.port.as_ref()));
     }
 
     pub(super) fn export(&mut self, range: &SlabRange) -> Result<RemoteKey, FabricError> {
@@ -174,7 +176,7 @@ impl Core {
         } else if let Some(line) = &mut self.line {
             exports.iter().for_each(|key| line.retire(*key));
             if let Some(peer) = peer.filter(|_| tell && !self.over) {
-                self.news.push_back((peer, News::Closed));
+                self.updates.push_back((peer, PortUpdate::Closed));
             }
         }
     }
@@ -185,29 +187,29 @@ impl Core {
     }
 
     /// The line cannot be used any more.
-    pub(super) fn break_down(&mut self, trunk: &Trunk) {
-        self.fail(trunk, None, ErrorKind::Disconnected);
+    pub(super) fn break_down(&mut self, connection: &SharedConnection) {
+        self.fail(connection, None, ErrorKind::Disconnected);
     }
 
-    /// Ends the line; nobody is told.
+    /// Ends the line without an error at the links.
     pub(super) fn end(&mut self) {
         self.over = true;
         if let Some(line) = &mut self.line {
             line.close();
-            // What was outstanding is given back by this.
+            // This releases the outstanding operations.
             line.poll(&mut Vec::new());
         }
         self.sent.clear();
         self.backlog.clear();
-        self.news.clear();
+        self.updates.clear();
         self.longs.clear();
         for port in self.ports.iter().filter_map(|slot| slot.port.as_ref()) {
             port.inbox().over = true;
         }
     }
 
-    /// The line broke: each link is told once.
-    fn fail(&mut self, trunk: &Trunk, blamed: Option<Sent>, kind: ErrorKind) {
+    /// The line broke: each link fails once.
+    fn fail(&mut self, connection: &SharedConnection, blamed: Option<Sent>, kind: ErrorKind) {
         if self.over {
             return;
         }
@@ -218,23 +220,23 @@ impl Core {
                 None if kind == ErrorKind::Damaged => Event::Broken(None, kind),
                 None => Event::Broken(None, ErrorKind::Disconnected),
             };
-            tell(trunk, port, |inbox| inbox.push(event));
+            tell(connection, port, |inbox| inbox.push(event));
         }
     }
 
     /// Takes down what a port wants.
-    fn note(&mut self, port: &Arc<Port>) {
+    fn queue_credit(&mut self, port: &Arc<Port>) {
         port.due.store(false, std::sync::atomic::Ordering::Release);
         let mut outgoing = port.outgoing();
         let Some(peer) = outgoing.peer.filter(|_| !self.over) else { return };
         if let Some(total) = outgoing.grant.take() {
-            let known = self.news.iter_mut().find_map(|(to, news)| match news {
-                News::Credit(known) if *to == peer => Some(known),
+            let previous = self.updates.iter_mut().find_map(|(to, update)| match update {
+                PortUpdate::Credit(previous) if *to == peer => Some(previous),
                 _ => None,
             });
-            match known {
-                Some(known) => *known = total,
-                None => self.news.push_back((peer, News::Credit(total))),
+            match previous {
+                Some(previous) => *previous = total,
+                None => self.updates.push_back((peer, PortUpdate::Credit(total))),
             }
         }
         let slot = &mut self.ports[usize::from(port.number)];
@@ -245,20 +247,20 @@ impl Core {
     }
 
     /// Posts as much as there is room for, a few operations of each link in turn.
-    fn post(&mut self, trunk: &Trunk) {
+    fn post(&mut self, connection: &SharedConnection) {
         self.post_news();
         let mut moves = true;
         while std::mem::take(&mut moves) {
             for _ in 0..self.backlog.len() {
                 let Some(port) = self.backlog.pop_front() else { break };
-                let turn = self.post_some(trunk, &port);
-                match turn {
-                    Turn::Done => {
+                let progress = self.post_some(connection, &port);
+                match progress {
+                    PostProgress::Done => {
                         self.ports[usize::from(port.number)].in_backlog = false;
                         continue;
                     }
-                    Turn::More => moves = true,
-                    Turn::Full => {}
+                    PostProgress::More => moves = true,
+                    PostProgress::Full => {}
                 }
                 self.backlog.push_back(port);
             }
@@ -270,29 +272,31 @@ impl Core {
         }
     }
 
-    fn post_some(&mut self, trunk: &Trunk, port: &Arc<Port>) -> Turn {
+    fn post_some(&mut self, connection: &SharedConnection, port: &Arc<Port>) -> PostProgress {
         let mut outgoing = port.outgoing();
         for _ in 0..TURN_OPS {
-            let Outgoing { ops, peer: Some(peer), .. } = &*outgoing else { return Turn::Done };
-            let Some(op) = ops.front() else { return Turn::Done };
+            let Outgoing { ops, peer: Some(peer), .. } = &*outgoing else {
+                return PostProgress::Done;
+            };
+            let Some(op) = ops.front() else { return PostProgress::Done };
             match self.post_op(port.number, *peer, op) {
                 Ok(()) => {
                     outgoing.ops.pop_front();
                     outgoing.posted += 1;
                 }
                 // A closed line says so at its next poll.
-                Err(PostError::Full | PostError::Closed) => return Turn::Full,
+                Err(PostError::Full | PostError::Closed) => return PostProgress::Full,
                 Err(_) => {
                     let seq = op.seq;
                     outgoing.ops.clear();
                     outgoing.over = true;
                     let event = Event::Broken(Some(seq), ErrorKind::RemoteAccess);
-                    tell(trunk, port, |inbox| inbox.push(event));
-                    return Turn::Done;
+                    tell(connection, port, |inbox| inbox.push(event));
+                    return PostProgress::Done;
                 }
             }
         }
-        Turn::More
+        PostProgress::More
     }
 
     fn post_op(&mut self, port: u16, peer: u16, op: &Op) -> Result<(), PostError> {
@@ -341,15 +345,15 @@ impl Core {
     /// Tells the peer what there is to tell, many ports at a time.
     fn post_news(&mut self) {
         let Some(line) = &mut self.line else { return };
-        let most = ((line.caps().max_send - HEADER_BYTES) / NEWS_BYTES).max(1);
-        while !self.news.is_empty() {
-            let some = most.min(self.news.len());
-            let message = wire::news(self.news.iter().take(some));
+        let most = ((line.caps().max_send - HEADER_BYTES) / UPDATE_BYTES).max(1);
+        while !self.updates.is_empty() {
+            let some = most.min(self.updates.len());
+            let message = wire::updates(self.updates.iter().take(some));
             let id = OpId(self.first + self.sent.len() as u64);
             if line.send(&message, id).is_err() {
                 return;
             }
-            self.news.drain(..some);
+            self.updates.drain(..some);
             self.sent.push_back(Some(Sent { port: NOBODY, seq: 0, signalled: true }));
             self.unsignalled = 0;
             self.unsubmitted = true;
@@ -357,7 +361,7 @@ impl Core {
     }
 
     /// Takes what the line has, and hands it to the links that it is of.
-    fn collect(&mut self, trunk: &Trunk) {
+    fn collect(&mut self, connection: &SharedConnection) {
         let mut completions = std::mem::take(&mut self.completions);
         if let Some(line) = &mut self.line {
             line.poll(&mut completions);
@@ -368,20 +372,20 @@ impl Core {
             }
             let routed = match completion {
                 Completion::Local { id } => {
-                    self.completed(trunk, id);
+                    self.completed(connection, id);
                     Ok(())
                 }
-                Completion::Notify { imm } => self.notified(trunk, imm),
-                Completion::Recv { bytes } => self.received(trunk, &bytes),
+                Completion::Notify { imm } => self.notified(connection, imm),
+                Completion::Recv { bytes } => self.received(connection, &bytes),
                 Completion::Error { id, kind } => {
                     let at = id.and_then(|id| id.0.checked_sub(self.first));
                     let blamed = at.and_then(|at| self.sent.get(at as usize).copied().flatten());
-                    self.fail(trunk, blamed, kind);
+                    self.fail(connection, blamed, kind);
                     Ok(())
                 }
             };
             if let Err(Breach) = routed {
-                self.fail(trunk, None, ErrorKind::Disconnected);
+                self.fail(connection, None, ErrorKind::Disconnected);
             }
         }
         self.completions = completions;
@@ -393,12 +397,12 @@ impl Core {
         }
     }
 
-    fn completed(&mut self, trunk: &Trunk, id: OpId) {
+    fn completed(&mut self, connection: &SharedConnection, id: OpId) {
         let Some(at) = id.0.checked_sub(self.first) else { return };
         if !self.ordered {
             let sent = self.sent.get_mut(at as usize).and_then(Option::take);
             if let Some((port, sent)) = sent.and_then(|sent| Some((self.of(sent.port)?, sent))) {
-                tell(trunk, port, |inbox| {
+                tell(connection, port, |inbox| {
                     inbox.completed += 1;
                     inbox.events.push_back(Event::Done(sent.seq));
                     sent.signalled
@@ -420,32 +424,32 @@ impl Core {
                     Some(Sent { signalled, ..next })
                 }
                 (last, next) => {
-                    self.retired(trunk, last);
+                    self.retired(connection, last);
                     next
                 }
             };
         }
-        self.retired(trunk, last);
+        self.retired(connection, last);
     }
 
     /// All operations of a link up to this one have completed.
-    fn retired(&self, trunk: &Trunk, sent: Option<Sent>) {
+    fn retired(&self, connection: &SharedConnection, sent: Option<Sent>) {
         if let Some((port, sent)) = sent.and_then(|sent| Some((self.of(sent.port)?, sent))) {
-            tell(trunk, port, |inbox| {
+            tell(connection, port, |inbox| {
                 inbox.completed = sent.seq + 1;
                 sent.signalled
             });
         }
     }
 
-    fn notified(&mut self, trunk: &Trunk, imm: u32) -> Result<(), Breach> {
+    fn notified(&mut self, connection: &SharedConnection, imm: u32) -> Result<(), Breach> {
         self.recvs_used += 1;
         let (port, notice) = wire::decode_notice(imm);
         match notice {
-            Notice::Short(imm) => self.arrived(trunk, port, Completion::Notify { imm }),
+            Notice::Short(imm) => self.arrived(connection, port, Completion::Notify { imm }),
             Notice::Long(number) => match self.longs.remove(&number) {
                 Some(Half::Message(to, imm)) if to == port => {
-                    self.arrived(trunk, port, Completion::Notify { imm });
+                    self.arrived(connection, port, Completion::Notify { imm });
                 }
                 Some(_) => return Err(Breach),
                 None => return self.keep(number, Half::Notice(port)),
@@ -454,28 +458,28 @@ impl Core {
         Ok(())
     }
 
-    fn received(&mut self, trunk: &Trunk, bytes: &[u8]) -> Result<(), Breach> {
+    fn received(&mut self, connection: &SharedConnection, bytes: &[u8]) -> Result<(), Breach> {
         self.recvs_used += 1;
         match wire::decode(bytes).ok_or(Breach)? {
             Message::Data { port, bytes } => {
-                self.arrived(trunk, port, Completion::Recv { bytes: bytes.to_vec() });
+                self.arrived(connection, port, Completion::Recv { bytes: bytes.to_vec() });
             }
             Message::Long { port, number, imm } => match self.longs.remove(&number) {
                 Some(Half::Notice(to)) if to == port => {
-                    self.arrived(trunk, port, Completion::Notify { imm });
+                    self.arrived(connection, port, Completion::Notify { imm });
                 }
                 Some(_) => return Err(Breach),
                 None => return self.keep(number, Half::Message(port, imm)),
             },
-            Message::News(entries) => {
-                for (port, news) in entries {
+            Message::Updates(entries) => {
+                for (port, update) in entries {
                     let Some(port) = self.of(port) else { continue };
-                    tell(trunk, port, |inbox| match news {
-                        News::Credit(total) => {
+                    tell(connection, port, |inbox| match update {
+                        PortUpdate::Credit(total) => {
                             inbox.credit = inbox.credit.max(total);
                             true
                         }
-                        News::Closed => inbox.push(Event::Closed),
+                        PortUpdate::Closed => inbox.push(Event::Closed),
                     });
                 }
             }
@@ -493,9 +497,9 @@ impl Core {
     }
 
     /// A notice or a message for a link.
-    fn arrived(&self, trunk: &Trunk, port: u16, completion: Completion) {
+    fn arrived(&self, connection: &SharedConnection, port: u16, completion: Completion) {
         let Some(port) = self.of(port) else { return };
-        tell(trunk, port, |inbox| {
+        tell(connection, port, |inbox| {
             if inbox.received == inbox.granted {
                 return inbox.push(Event::Broken(None, ErrorKind::ReceiverNotReady));
             }
@@ -510,9 +514,9 @@ impl Core {
 }
 
 /// Changes a port's inbox and keeps count of the sleepers.
-fn tell(trunk: &Trunk, port: &Port, change: impl FnOnce(&mut Inbox) -> bool) {
+fn tell(connection: &SharedConnection, port: &Port, change: impl FnOnce(&mut Inbox) -> bool) {
     if port.tell(change) {
-        trunk.woken();
+        connection.woken();
     }
 }
 

@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
+use super::connection::{NO_LINE, SharedConnection};
 use super::port::{Event, Op, Port, Source, What};
-use super::trunk::{NO_LINE, Trunk};
 use super::wire::Mark;
-use crate::admit::Asked;
-use crate::ledger::Ledger;
+use crate::operations::OperationTable;
+use crate::validate::PostRequest;
 use crate::{
-    Armed, Bell, Budget, Caps, Completion, Endpoint, ErrorKind, FabricError, Flags, OpId,
+    Armed, Budget, Caps, Completion, Endpoint, ErrorKind, EventFd, FabricError, Flags, OpId,
     PostError, RemoteKey, RemoteRange, SlabRange, Src,
 };
 
-/// The [`Endpoint`] of a link on a trunk.
+/// The [`Endpoint`] of a link on a shared connection.
 pub(super) struct SharedEndpoint {
-    trunk: Arc<Trunk>,
+    connection: Arc<SharedConnection>,
     port: Arc<Port>,
     caps: Caps,
     /// Of the keys that we give out, and that the peer gave us.
@@ -28,31 +28,32 @@ pub(super) struct SharedEndpoint {
     open: bool,
     /// `close` was called.
     closed: bool,
-    ledger: Ledger,
-    /// Operations whose completion the trunk has reported.
+    operations: OperationTable,
+    /// Operations whose completion the shared connection has reported.
     completed: u64,
-    /// After the end: operations that the trunk has begun, and the one to blame. What is
-    /// outstanding is flushed when the trunk uses its memory no more.
+    /// After the end: operations that the shared connection has begun, and the one to blame. What
+    /// is outstanding is flushed when the shared connection uses its memory no more.
     flushing: Option<(u64, Option<OpId>)>,
     staged: Vec<Op>,
-    /// Receives that we posted, and of which the trunk knows.
+    /// Receives that we posted, and of which the shared connection knows.
     granted: u64,
-    told: u64,
+    granted_published: u64,
     /// Receives that the peer posted, and that we used.
     peer_granted: u64,
     used: u64,
     /// As the transport knows them.
     exports: Vec<RemoteKey>,
-    news: Vec<Completion>,
-    /// How often this worker has driven the trunk, and as of when this end knows.
-    rounds: Arc<AtomicU64>,
-    round: u64,
+    events: Vec<Completion>,
+    /// How often this worker has driven the shared connection, and as of when this end knows.
+    polls: Arc<AtomicU64>,
+    polls_seen: u64,
     /// Has been armed since the last poll.
     armed: bool,
     pillow: Option<Pillow>,
 }
 
-/// Readable when the bell rings or the trunk's line has something.
+/// Readable when the event descriptor is signalled or the line of the shared connection has
+/// something.
 struct Pillow {
     epoll: OwnedFd,
     line: RawFd,
@@ -60,42 +61,42 @@ struct Pillow {
 
 impl SharedEndpoint {
     pub(super) fn new(
-        trunk: Arc<Trunk>,
+        connection: Arc<SharedConnection>,
         port: Arc<Port>,
         caps: Caps,
         worker: u32,
         theirs: Mark,
     ) -> Self {
-        let rounds = trunk.rounds(worker);
-        let own = Mark::new(&trunk.token, port.number);
+        let polls = connection.polls(worker);
+        let own = Mark::new(&connection.token, port.number);
         Self {
             caps,
             own,
             theirs,
             open: true,
             closed: false,
-            ledger: Ledger::default(),
+            operations: OperationTable::default(),
             completed: 0,
             flushing: None,
             staged: Vec::new(),
             granted: 0,
-            told: 0,
+            granted_published: 0,
             peer_granted: 0,
             used: 0,
             exports: Vec::new(),
-            news: Vec::new(),
-            round: 0,
-            rounds,
+            events: Vec::new(),
+            polls_seen: 0,
+            polls,
             armed: false,
             pillow: None,
-            trunk,
+            connection,
             port,
         }
     }
 
-    fn admit(&self, asked: Asked<'_>) -> Result<(), PostError> {
+    fn validate(&self, asked: PostRequest<'_>) -> Result<(), PostError> {
         let has_receive = || self.used < self.peer_granted;
-        self.caps.admit(asked, self.open, self.ledger.len(), has_receive)
+        self.caps.validate(asked, self.open, self.operations.len(), has_receive)
     }
 
     /// The place as the transport knows it, if it is of this link.
@@ -105,7 +106,7 @@ impl SharedEndpoint {
     }
 
     fn stage(&mut self, id: OpId, flags: Flags, signalled: bool, what: What) {
-        let seq = self.ledger.post(id, signalled);
+        let seq = self.operations.post(id, signalled);
         self.staged.push(Op { seq, flags, what });
     }
 
@@ -117,7 +118,7 @@ impl SharedEndpoint {
         id: OpId,
         flags: Flags,
     ) -> Result<(), PostError> {
-        self.admit(Asked::Write { src, dst, notifies: notice.is_some() })?;
+        self.validate(PostRequest::Write { src, dst, notifies: notice.is_some() })?;
         let (src, dst) = match src {
             Src::Slab(range) if !range.is_empty() => {
                 (Source::Slab(range.clone()), self.place(dst)?)
@@ -132,37 +133,38 @@ impl SharedEndpoint {
         Ok(())
     }
 
-    /// Gives what was posted to the trunk. True when there was something.
+    /// Gives what was posted to the shared connection. True when there was something.
     fn hand_over(&mut self) -> bool {
-        if self.staged.is_empty() && self.told == self.granted {
+        if self.staged.is_empty() && self.granted_published == self.granted {
             return false;
         }
-        if self.told != self.granted {
+        if self.granted_published != self.granted {
             // Before the peer can use them.
             self.port.inbox().granted = self.granted;
         }
         let mut outgoing = self.port.outgoing();
-        if self.told != self.granted {
-            self.told = self.granted;
+        if self.granted_published != self.granted {
+            self.granted_published = self.granted;
             outgoing.grant = Some(self.granted);
         }
-        match outgoing.over {
-            true => self.staged.clear(),
-            false => outgoing.ops.extend(self.staged.drain(..)),
+        if outgoing.over {
+            self.staged.clear()
+        } else {
+            outgoing.ops.extend(self.staged.drain(..))
         }
         drop(outgoing);
-        self.trunk.mark(&self.port);
+        self.connection.mark(&self.port);
         true
     }
 
-    /// Whether it is this end's turn to drive the trunk: not if another link of the same worker
-    /// has done so since this one looked, for then its news are here.
+    /// Whether it is this end's turn to drive the shared connection: not if another link of the
+    /// same worker has done so since this one looked, for then its news are here.
     fn drives(&mut self) -> bool {
-        let round = self.rounds.load(Ordering::Relaxed);
-        let drives = round == self.round;
-        self.round = round + u64::from(drives);
+        let polls_seen = self.polls.load(Ordering::Relaxed);
+        let drives = polls_seen == self.polls_seen;
+        self.polls_seen = polls_seen + u64::from(drives);
         if drives {
-            self.rounds.store(self.round, Ordering::Relaxed);
+            self.polls.store(self.polls_seen, Ordering::Relaxed);
         }
         drives
     }
@@ -176,40 +178,40 @@ impl SharedEndpoint {
         self.peer_granted = self.peer_granted.max(credit);
         if self.caps.ordered_completions {
             for seq in self.completed..completed {
-                self.ledger.done(seq);
+                self.operations.done(seq);
             }
             self.completed = self.completed.max(completed);
         }
         for event in events {
             match event {
                 Event::Done(seq) => {
-                    self.ledger.done(seq);
+                    self.operations.done(seq);
                     self.completed += 1;
                 }
-                Event::Arrived(completion) if self.open => self.news.push(completion),
+                Event::Arrived(completion) if self.open => self.events.push(completion),
                 Event::Arrived(_) => {}
                 Event::Closed => self.fail(None, ErrorKind::Disconnected),
                 Event::Broken(seq, kind) => {
-                    let id = seq.and_then(|seq| self.ledger.id(seq));
+                    let id = seq.and_then(|seq| self.operations.id(seq));
                     self.fail(id, kind);
                 }
             }
         }
         if self.open {
-            self.ledger.retire(&mut self.news);
+            self.operations.retire(&mut self.events);
         }
         if let Some((begun, blamed)) = self.flushing
             && (over || self.completed >= begun)
         {
-            self.ledger.flush(blamed, &mut self.news);
+            self.operations.flush(blamed, &mut self.events);
             self.flushing = None;
         }
     }
 
     fn fail(&mut self, id: Option<OpId>, kind: ErrorKind) {
         if self.open {
-            self.ledger.retire(&mut self.news);
-            self.news.push(Completion::Error { id, kind });
+            self.operations.retire(&mut self.events);
+            self.events.push(Completion::Error { id, kind });
             self.stop(id);
         }
     }
@@ -224,18 +226,19 @@ impl SharedEndpoint {
         self.flushing = Some((outgoing.posted, blamed));
     }
 
-    /// What a worker waits on that drives the trunk itself.
+    /// The descriptor on which a worker waits that drives the shared connection itself.
     fn sleep_on(&mut self, line: RawFd) -> std::io::Result<RawFd> {
         if line == NO_LINE {
-            return Ok(self.port.bell()?.raw());
+            return Ok(self.port.event_fd()?.raw());
         }
         if let Some(pillow) = self.pillow.as_ref().filter(|pillow| pillow.line == line) {
             return Ok(pillow.epoll.as_fd().as_raw_fd());
         }
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let data = EventData::new_u64(0);
-        epoll::add(&epoll, self.port.bell()?.fd(), data, EventFlags::IN)?;
-        // SAFETY: the descriptor is of the trunk's line, which the trunk keeps as long as it lives.
+        epoll::add(&epoll, self.port.event_fd()?.fd(), data, EventFlags::IN)?;
+        // SAFETY: the descriptor is of the line of the shared connection, which the shared
+        // connection keeps as long as it lives.
         let line_fd = unsafe { BorrowedFd::borrow_raw(line) };
         epoll::add(&epoll, line_fd, data, EventFlags::IN)?;
         let fd = epoll.as_fd().as_raw_fd();
@@ -243,9 +246,9 @@ impl SharedEndpoint {
         Ok(fd)
     }
 
-    fn rise(&mut self) {
-        if std::mem::take(&mut self.armed) && self.port.rise() {
-            self.trunk.woken();
+    fn unpark(&mut self) {
+        if std::mem::take(&mut self.armed) && self.port.unpark() {
+            self.connection.woken();
         }
     }
 }
@@ -256,7 +259,7 @@ impl Endpoint for SharedEndpoint {
     }
 
     fn export(&mut self, range: &SlabRange) -> Result<RemoteKey, FabricError> {
-        let key = self.trunk.with(|core| core.export(range))?;
+        let key = self.connection.with(|core| core.export(range))?;
         if !self.closed {
             self.exports.push(key);
         }
@@ -269,7 +272,7 @@ impl Endpoint for SharedEndpoint {
         let Some(key) = self.own.take(key) else { return };
         if let Some(at) = self.exports.iter().position(|known| *known == key) {
             self.exports.swap_remove(at);
-            self.trunk.with(|core| core.revoke(key));
+            self.connection.with(|core| core.revoke(key));
         }
     }
 
@@ -301,7 +304,7 @@ impl Endpoint for SharedEndpoint {
         id: OpId,
         flags: Flags,
     ) -> Result<(), PostError> {
-        self.admit(Asked::Read { len: dst.len(), src })?;
+        self.validate(PostRequest::Read { len: dst.len(), src })?;
         let what = What::Read { dst: dst.clone(), src: self.place(src)? };
         self.stage(id, flags, flags.has(Flags::SIGNAL), what);
         Ok(())
@@ -314,7 +317,7 @@ impl Endpoint for SharedEndpoint {
         old: &SlabRange,
         id: OpId,
     ) -> Result<(), PostError> {
-        self.admit(Asked::Atomic { dst, old })?;
+        self.validate(PostRequest::Atomic { dst, old })?;
         let what = What::Add { dst: self.place(dst)?, add, old: old.clone() };
         self.stage(id, Flags::SIGNAL, true, what);
         Ok(())
@@ -328,14 +331,14 @@ impl Endpoint for SharedEndpoint {
         old: &SlabRange,
         id: OpId,
     ) -> Result<(), PostError> {
-        self.admit(Asked::Atomic { dst, old })?;
+        self.validate(PostRequest::Atomic { dst, old })?;
         let what = What::Swap { dst: self.place(dst)?, expect, swap, old: old.clone() };
         self.stage(id, Flags::SIGNAL, true, what);
         Ok(())
     }
 
     fn send(&mut self, bytes: &[u8], id: OpId) -> Result<(), PostError> {
-        self.admit(Asked::Send { len: bytes.len() })?;
+        self.validate(PostRequest::Send { len: bytes.len() })?;
         self.used += 1;
         self.stage(id, Flags::SIGNAL, true, What::Send(bytes.to_vec()));
         Ok(())
@@ -349,43 +352,43 @@ impl Endpoint for SharedEndpoint {
 
     fn submit(&mut self) {
         if self.open && self.hand_over() {
-            self.trunk.serve(false);
+            self.connection.serve(false);
         }
     }
 
     fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
         let before = out.len();
-        self.rise();
+        self.unpark();
         let wants = self.open && self.hand_over();
-        let drives = self.trunk.spins() && self.drives();
+        let drives = self.connection.spins() && self.drives();
         if drives || wants {
-            self.trunk.serve(drives);
+            self.connection.serve(drives);
         }
         self.take_inbox();
-        out.append(&mut self.news);
+        out.append(&mut self.events);
         out.len() - before
     }
 
     fn arm(&mut self) -> Armed {
-        self.rise();
+        self.unpark();
         if self.open {
             self.hand_over();
         }
-        if !self.news.is_empty() {
+        if !self.events.is_empty() {
             return Armed::Ready;
         }
         // Without a descriptor one can still poll.
-        let Ok(bell) = self.port.bell().map(Bell::raw) else { return Armed::Ready };
+        let Ok(event_fd) = self.port.event_fd().map(EventFd::raw) else { return Armed::Ready };
         self.armed = true;
-        if self.trunk.spins() {
+        if self.connection.spins() {
             let port = &self.port;
-            return match self.trunk.arm(|| port.lie_down()) {
+            return match self.connection.arm(|| port.park()) {
                 Armed::Fd(line) => self.sleep_on(line).map_or(Armed::Ready, Armed::Fd),
                 other => other,
             };
         }
-        self.trunk.serve(false);
-        if self.port.lie_down() { Armed::Fd(bell) } else { Armed::Ready }
+        self.connection.serve(false);
+        if self.port.park() { Armed::Fd(event_fd) } else { Armed::Ready }
     }
 
     fn budget(&self) -> Budget {
@@ -394,7 +397,7 @@ impl Endpoint for SharedEndpoint {
         }
         let notices = self.peer_granted.saturating_sub(self.used);
         Budget {
-            ops: self.caps.max_ops - self.ledger.len() as u32,
+            ops: self.caps.max_ops - self.operations.len() as u32,
             notices: u32::try_from(notices).unwrap_or(u32::MAX),
         }
     }
@@ -403,19 +406,19 @@ impl Endpoint for SharedEndpoint {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
-        self.rise();
+        self.unpark();
         let tells = self.open;
         if self.open {
             self.stop(None);
         }
-        self.trunk.close(&self.port, &std::mem::take(&mut self.exports), tells);
+        self.connection.close(&self.port, &std::mem::take(&mut self.exports), tells);
     }
 }
 
 impl Drop for SharedEndpoint {
     fn drop(&mut self) {
         self.close();
-        self.trunk.with(|core| core.forget(&self.port));
+        self.connection.with(|core| core.forget(&self.port));
     }
 }
 

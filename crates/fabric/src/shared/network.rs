@@ -1,23 +1,24 @@
-//! One thread that moves the trunks of a process while its workers sleep (Q4).
+//! One thread that moves the shared connections of a process while its workers sleep (Q4).
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use super::trunk::{NO_LINE, Trunk};
-use crate::{Armed, Bell};
+use super::connection::{NO_LINE, SharedConnection};
+use crate::{Armed, EventFd};
 
 /// How long the thread sleeps when nothing happens.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
-/// Polls the trunks of a process, posts what waited for room and wakes the workers that it is for.
+/// Polls the shared connections of a process, posts what waited for room and wakes the workers that
+/// it is for.
 ///
-/// The workers of a fabric that has one do not poll its trunks: they post what they have, and sleep
-/// on bells of their own.
+/// The workers of a fabric that has one do not poll its shared connections: they post what they
+/// have, and sleep on event descriptors of their own.
 pub struct Network {
-    trunks: Mutex<Vec<Weak<Trunk>>>,
-    bell: Bell,
+    connections: Mutex<Vec<Weak<SharedConnection>>>,
+    event_fd: EventFd,
 }
 
 impl Network {
@@ -26,7 +27,7 @@ impl Network {
     /// # Errors
     /// When there are no descriptors left.
     pub fn driven() -> io::Result<Arc<Self>> {
-        Ok(Arc::new(Self { trunks: Mutex::default(), bell: Bell::new()? }))
+        Ok(Arc::new(Self { connections: Mutex::default(), event_fd: EventFd::new()? }))
     }
 
     /// One with a thread, which ends after the last fabric and endpoint that use it.
@@ -45,48 +46,52 @@ impl Network {
         Ok(network)
     }
 
-    /// Lets each trunk make progress; then sleeps, if asked to, until one can make more.
+    /// Lets each shared connection make progress; then sleeps, if asked to, until one can make
+    /// more.
     pub fn turn(&self, sleep: Option<Duration>) {
-        self.bell.silence();
-        let trunks: Vec<Arc<Trunk>> = self.lock().iter().filter_map(Weak::upgrade).collect();
-        let mut descriptors = vec![self.bell.raw()];
+        self.event_fd.clear();
+        let connections: Vec<Arc<SharedConnection>> =
+            self.lock().iter().filter_map(Weak::upgrade).collect();
+        let mut descriptors = vec![self.event_fd.raw()];
         let mut ready = false;
-        let mut asleep = Vec::with_capacity(trunks.len());
-        for trunk in &trunks {
-            match trunk.arm(|| true) {
+        let mut asleep = Vec::with_capacity(connections.len());
+        for connection in &connections {
+            match connection.arm(|| true) {
                 Armed::Ready => {
                     ready = true;
                     continue;
                 }
-                Armed::Fd(NO_LINE) => self.remove(trunk),
+                Armed::Fd(NO_LINE) => self.remove(connection),
                 Armed::Fd(fd) => descriptors.push(fd),
                 Armed::Virtual => {}
             }
-            asleep.push(trunk);
+            asleep.push(connection);
         }
         if let Some(timeout) = sleep.filter(|_| !ready) {
-            // A trunk keeps its line, and so the descriptor, for as long as it is held here.
+            // A shared connection keeps its line, and so the descriptor, for as long as it is held
+            // here.
             crate::wait(&descriptors, timeout);
         }
-        asleep.into_iter().for_each(|trunk| trunk.risen());
+        asleep.into_iter().for_each(|connection| connection.unparked());
     }
 
-    pub(super) fn add(&self, trunk: &Arc<Trunk>) {
-        self.lock().push(Arc::downgrade(trunk));
-        self.bell.ring();
+    pub(super) fn add(&self, connection: &Arc<SharedConnection>) {
+        self.lock().push(Arc::downgrade(connection));
+        self.event_fd.signal();
     }
 
-    pub(super) fn bell(&self) -> &Bell {
-        &self.bell
+    pub(super) fn event_fd(&self) -> &EventFd {
+        &self.event_fd
     }
 
-    fn remove(&self, trunk: &Arc<Trunk>) {
-        let gone = |known: &Weak<Trunk>| std::ptr::eq(known.as_ptr(), Arc::as_ptr(trunk));
+    fn remove(&self, connection: &Arc<SharedConnection>) {
+        let gone =
+            |known: &Weak<SharedConnection>| std::ptr::eq(known.as_ptr(), Arc::as_ptr(connection));
         self.lock().retain(|known| known.strong_count() > 0 && !gone(known));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Trunk>>> {
-        self.trunks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<SharedConnection>>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -98,8 +103,8 @@ impl Drop for Guard {
         if thread::panicking()
             && let Some(network) = self.0.upgrade()
         {
-            let trunks: Vec<_> = network.lock().iter().filter_map(Weak::upgrade).collect();
-            trunks.iter().for_each(|trunk| trunk.break_down());
+            let connections: Vec<_> = network.lock().iter().filter_map(Weak::upgrade).collect();
+            connections.iter().for_each(|connection| connection.break_down());
         }
     }
 }

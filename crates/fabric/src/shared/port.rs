@@ -1,30 +1,30 @@
-//! Where a link and its trunk meet: what waits to be posted, and what has happened.
+//! The boundary between a link and its shared connection: operations to post, and events.
 //!
-//! The owner of the link puts in operations and takes out events; whoever holds the trunk does the
-//! reverse. Both locks are held for moments only.
+//! The owner of the link puts in operations and takes out events; the holder of the shared
+//! connection does the reverse. Both locks are held for moments only.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::{Bell, Completion, ErrorKind, Flags, RemoteRange, SlabRange};
+use crate::{Completion, ErrorKind, EventFd, Flags, RemoteRange, SlabRange};
 
-/// The trunk's end of a link.
+/// The shared connection's end of a link.
 pub(super) struct Port {
-    /// What the peer calls it by.
+    /// The number by which the peer names it.
     pub(super) number: u16,
     outgoing: Mutex<Outgoing>,
     inbox: Mutex<Inbox>,
-    /// Among the trunk's ports that have something to post.
+    /// Among the shared connection's ports that have something to post.
     pub(super) due: AtomicBool,
-    bell: OnceLock<Bell>,
+    event_fd: OnceLock<EventFd>,
 }
 
-/// What the owner wants posted.
+/// Operations that the owner has posted.
 #[derive(Default)]
 pub(super) struct Outgoing {
     pub(super) ops: VecDeque<Op>,
-    /// Operations that were posted on the trunk so far.
+    /// Operations that were posted on the shared connection so far.
     pub(super) posted: u64,
     /// Receives that were ever granted to the peer, where it has not been told.
     pub(super) grant: Option<u64>,
@@ -34,7 +34,7 @@ pub(super) struct Outgoing {
     pub(super) over: bool,
 }
 
-/// What has happened.
+/// Events for the owner.
 #[derive(Default)]
 pub(super) struct Inbox {
     pub(super) events: VecDeque<Event>,
@@ -49,13 +49,13 @@ pub(super) struct Inbox {
     ended: bool,
     /// There is something that the owner has not looked at.
     pub(super) fresh: bool,
-    /// The owner sleeps on its bell.
+    /// The owner sleeps on its event descriptor.
     asleep: bool,
-    /// The bell was rung and has not been silenced.
+    /// The event descriptor was signalled and has not been cleared.
     rung: bool,
     /// The owner has closed: only completions interest it.
     pub(super) closed: bool,
-    /// The trunk is gone: nothing comes any more.
+    /// The shared connection is gone: nothing comes any more.
     pub(super) over: bool,
 }
 
@@ -68,7 +68,7 @@ pub(super) enum Event {
     Arrived(Completion),
     /// The peer has closed the link.
     Closed,
-    /// The trunk broke; by this operation of the link, where there is one to blame.
+    /// The shared connection broke; by this operation of the link, where there is one to blame.
     Broken(Option<u64>, ErrorKind),
 }
 
@@ -115,7 +115,7 @@ impl Port {
             outgoing: Mutex::default(),
             inbox: Mutex::default(),
             due: AtomicBool::new(false),
-            bell: OnceLock::new(),
+            event_fd: OnceLock::new(),
         }
     }
 
@@ -131,14 +131,14 @@ impl Port {
     /// woken.
     pub(super) fn tell(&self, change: impl FnOnce(&mut Inbox) -> bool) -> bool {
         let mut inbox = self.inbox();
-        let news = change(&mut inbox);
-        inbox.fresh |= news;
-        let wakes = news && inbox.asleep;
+        let changed = change(&mut inbox);
+        inbox.fresh |= changed;
+        let wakes = changed && inbox.asleep;
         if wakes {
             inbox.asleep = false;
             inbox.rung = true;
-            // One that sleeps has a bell.
-            self.bell.get().into_iter().for_each(Bell::ring);
+            // One that sleeps has an event descriptor.
+            self.event_fd.get().into_iter().for_each(EventFd::signal);
         }
         wakes
     }
@@ -149,31 +149,31 @@ impl Port {
     }
 
     /// Lies down to sleep; false when there is something already. The owner has asked for its
-    /// [`Port::bell`], and waits for it then, until [`Port::rise`].
-    pub(super) fn lie_down(&self) -> bool {
+    /// [`Port::event_fd`], and waits for it then, until [`Port::unpark`].
+    pub(super) fn park(&self) -> bool {
         let mut inbox = self.inbox();
         inbox.asleep = !inbox.fresh;
         inbox.asleep
     }
 
-    /// The owner is awake. True when it was not woken by the trunk.
-    pub(super) fn rise(&self) -> bool {
+    /// The owner is awake. True when it was not woken by the shared connection.
+    pub(super) fn unpark(&self) -> bool {
         let mut inbox = self.inbox();
         if std::mem::take(&mut inbox.rung) {
-            self.bell.get().into_iter().for_each(Bell::silence);
+            self.event_fd.get().into_iter().for_each(EventFd::clear);
         }
         std::mem::take(&mut inbox.asleep)
     }
 
-    /// What wakes the owner.
+    /// The descriptor that wakes the owner.
     ///
     /// # Errors
     /// When there are no descriptors left.
-    pub(super) fn bell(&self) -> std::io::Result<&Bell> {
-        if let Some(bell) = self.bell.get() {
-            return Ok(bell);
+    pub(super) fn event_fd(&self) -> std::io::Result<&EventFd> {
+        if let Some(event_fd) = self.event_fd.get() {
+            return Ok(event_fd);
         }
-        let bell = Bell::new()?;
-        Ok(self.bell.get_or_init(|| bell))
+        let event_fd = EventFd::new()?;
+        Ok(self.event_fd.get_or_init(|| event_fd))
     }
 }

@@ -1,12 +1,12 @@
-//! What travels on a trunk besides the operations themselves: notices with the number of their
-//! port, messages, keys and addresses.
+//! The wire format of a shared connection, beside the operations themselves: notices with the
+//! number of their port, messages, keys and addresses.
 //!
 //! ```text
 //!   notice     port 12 | 0 | kind 3 | count 16       of a number that fits, as those of rings do
 //!              port 12 | 1 | number 19               of any other, which a LONG message brings
 //!   message    DATA port | bytes
 //!              LONG port | number u32 | notice u32
-//!              NEWS (port | what | value u64)*
+//!              UPDATES (port | what | value u64)*
 //! ```
 //!
 //! A message and a notice are not ordered (G3), so that the two halves of a long notice are matched
@@ -17,15 +17,15 @@ use crate::{FabricError, LinkId, RemoteKey};
 
 /// Bits of a notice that name its port.
 pub(super) const PORT_BITS: u32 = 12;
-/// Links that a trunk can have in its life.
+/// Links that a shared connection can have in its life.
 pub(super) const PORTS_MAX: usize = 1 << PORT_BITS;
 /// Bits that are left beside the port and the mark of long notices.
 const REST_BITS: u32 = 31 - PORT_BITS;
 const LONG: u32 = 1 << REST_BITS;
 /// Bytes in front of a message.
 pub(super) const HEADER_BYTES: usize = 4;
-/// Bytes of one entry of NEWS.
-pub(super) const NEWS_BYTES: usize = 12;
+/// Bytes of one entry of UPDATES.
+pub(super) const UPDATE_BYTES: usize = 12;
 
 /// A number of 32 bits in a place of 19: those of which bit 31 and the bits 16 to 27 are zero.
 fn shorten(imm: u32) -> Option<u32> {
@@ -33,7 +33,7 @@ fn shorten(imm: u32) -> Option<u32> {
     fits.then_some(imm >> 28 << 16 | imm & 0xffff)
 }
 
-/// What the trunk's notice says.
+/// The content of a notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Notice {
     /// The link's notice.
@@ -64,21 +64,21 @@ pub(super) fn decode_notice(imm: u32) -> (u16, Notice) {
     (port, notice)
 }
 
-/// What a side tells of a port of the peer's.
+/// An update of one of the peer's ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum PortUpdate {
     /// Receives that were ever posted.
     Credit(u64),
     /// The link was closed.
     Closed,
 }
 
-/// A message on a trunk.
+/// A message on a shared connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Message<'a> {
     Data { port: u16, bytes: &'a [u8] },
     Long { port: u16, number: u32, imm: u32 },
-    News(Vec<(u16, News)>),
+    Updates(Vec<(u16, PortUpdate)>),
 }
 
 fn header(kind: u8, port: u16) -> Vec<u8> {
@@ -94,12 +94,12 @@ pub(super) fn long(port: u16, number: u32, imm: u32) -> Vec<u8> {
     [&header(1, port)[..], &number.to_le_bytes(), &imm.to_le_bytes()].concat()
 }
 
-pub(super) fn news<'a>(entries: impl Iterator<Item = &'a (u16, News)>) -> Vec<u8> {
+pub(super) fn updates<'a>(entries: impl Iterator<Item = &'a (u16, PortUpdate)>) -> Vec<u8> {
     let mut out = header(2, 0);
-    for (port, news) in entries {
-        let (what, value) = match news {
-            News::Credit(total) => (0_u16, *total),
-            News::Closed => (1, 0),
+    for (port, update) in entries {
+        let (what, value) = match update {
+            PortUpdate::Credit(total) => (0_u16, *total),
+            PortUpdate::Closed => (1, 0),
         };
         out.extend_from_slice(&port.to_le_bytes());
         out.extend_from_slice(&what.to_le_bytes());
@@ -108,7 +108,7 @@ pub(super) fn news<'a>(entries: impl Iterator<Item = &'a (u16, News)>) -> Vec<u8
     out
 }
 
-/// What the peer sent; `None` when it is nothing of ours.
+/// The peer's message; `None` when it is malformed.
 pub(super) fn decode(message: &[u8]) -> Option<Message<'_>> {
     let (&[kind, zero, low, high], rest) = message.split_first_chunk()?;
     let port = u16::from_le_bytes([low, high]);
@@ -120,17 +120,17 @@ pub(super) fn decode(message: &[u8]) -> Option<Message<'_>> {
             let imm = u32::from_le_bytes(imm.try_into().ok()?);
             (number < LONGS).then_some(Message::Long { port, number, imm })
         }
-        (2, 0) if rest.len().is_multiple_of(NEWS_BYTES) => {
-            let entries = rest.chunks_exact(NEWS_BYTES).map(|entry| {
+        (2, 0) if rest.len().is_multiple_of(UPDATE_BYTES) => {
+            let entries = rest.chunks_exact(UPDATE_BYTES).map(|entry| {
                 let port = u16::from_le_bytes([entry[0], entry[1]]);
                 let value = u64::from_le_bytes(entry[4..].try_into().ok()?);
                 match u16::from_le_bytes([entry[2], entry[3]]) {
-                    0 => Some((port, News::Credit(value))),
-                    1 => Some((port, News::Closed)),
+                    0 => Some((port, PortUpdate::Credit(value))),
+                    1 => Some((port, PortUpdate::Closed)),
                     _ => None,
                 }
             });
-            entries.collect::<Option<_>>().map(Message::News)
+            entries.collect::<Option<_>>().map(Message::Updates)
         }
         _ => None,
     }
@@ -140,19 +140,19 @@ pub(super) fn decode(message: &[u8]) -> Option<Message<'_>> {
 const BASE_BITS: u32 = 48;
 const BASE_MASK: u64 = (1 << BASE_BITS) - 1;
 
-/// Marks the keys that one end of a link gives out, so that they open nothing on the trunk's other
-/// links.
+/// Marks the keys that one end of a link gives out, so that they open nothing on the shared
+/// connection's other links.
 ///
-/// Who posts checks the mark: a mistake is refused at the call and costs the trunk nothing. Against
-/// a process that lies it does not help, and need not: all links of a trunk are of the same two
-/// processes, and the transport's own check of the key stands.
+/// The poster checks the mark: a mistake is refused at the call and does not affect the shared
+/// connection. Against a process that lies it does not help, and need not: all links of a shared
+/// connection are of the same two processes, and the transport's own check of the key stands.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mark(u64);
 
 impl Mark {
-    /// The mark of the end with this port on the trunk of this token.
-    pub(super) fn new(trunk: &Token, port: u16) -> Self {
-        Self(mix(trunk.word() ^ u64::from(port).rotate_left(40)))
+    /// The mark of the end with this port on the shared connection of this token.
+    pub(super) fn new(connection: &Token, port: u16) -> Self {
+        Self(mix(connection.word() ^ u64::from(port).rotate_left(40)))
     }
 
     fn of(self, key: &RemoteKey) -> u64 {
@@ -181,11 +181,11 @@ fn mix(mut word: u64) -> u64 {
 
 const MAGIC: [u8; 8] = *b"MLSSHR\x00\x01";
 
-/// A place on a trunk that is offered to the peer.
+/// A place on a shared connection that is offered to the peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Berth {
-    /// The side's end of the trunk.
-    pub(super) trunk: Token,
+    /// The side's end of the shared connection.
+    pub(super) connection: Token,
     /// The end that it is joined with already.
     pub(super) joined: Option<Token>,
     pub(super) port: u16,
@@ -193,22 +193,22 @@ pub(super) struct Berth {
     pub(super) place: Vec<u8>,
 }
 
-/// What one end of a link tells the other.
+/// The address of one end of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) link: LinkId,
     pub(super) berth: Berth,
-    /// Where the berth is on a trunk that is joined: one on a fresh trunk, for a peer that is on
-    /// that trunk no more.
-    pub(super) spare: Option<Berth>,
+    /// Where the berth is on a shared connection that is joined: one on a fresh shared connection,
+    /// for a peer that is on that shared connection no more.
+    pub(super) spare_berth: Option<Berth>,
 }
 
 impl Berth {
     const FIXED_BYTES: usize = 36;
 
     fn encode(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(self.trunk.bytes());
-        // No end of a trunk has this name.
+        out.extend_from_slice(self.connection.bytes());
+        // No end of a shared connection has this name.
         let nobody = Token::from_bytes([0; Token::BYTES]);
         out.extend_from_slice(self.joined.unwrap_or(nobody).bytes());
         out.extend_from_slice(&self.port.to_le_bytes());
@@ -225,9 +225,9 @@ impl Berth {
         };
         let (port, len) = (half(32), half(34));
         let (place, rest) = rest.split_at_checked(usize::from(len))?;
-        let known = usize::from(port) < PORTS_MAX;
-        let berth = Self { trunk: token(0)?, joined: token(16), port, place: place.to_vec() };
-        known.then_some((berth, rest))
+        let previous = usize::from(port) < PORTS_MAX;
+        let berth = Self { connection: token(0)?, joined: token(16), port, place: place.to_vec() };
+        previous.then_some((berth, rest))
     }
 }
 
@@ -237,7 +237,7 @@ impl Address {
         out.extend_from_slice(&self.link.local.to_le_bytes());
         out.extend_from_slice(&self.link.remote.to_le_bytes());
         self.berth.encode(&mut out);
-        self.spare.iter().for_each(|spare| spare.encode(&mut out));
+        self.spare_berth.iter().for_each(|spare_berth| spare_berth.encode(&mut out));
         out
     }
 
@@ -251,23 +251,25 @@ impl Address {
             let link =
                 LinkId { local: u32::from_le_bytes(*local), remote: u32::from_le_bytes(*remote) };
             let (berth, rest) = Berth::decode(rest)?;
-            // A berth on a joined trunk has a spare, and no other has.
-            let (spare, rest) = match berth.joined {
-                Some(_) => Berth::decode(rest).map(|(spare, rest)| (Some(spare), rest))?,
+            // A berth on a joined shared connection has a spare, and no other has.
+            let (spare_berth, rest) = match berth.joined {
+                Some(_) => {
+                    Berth::decode(rest).map(|(spare_berth, rest)| (Some(spare_berth), rest))?
+                }
                 None => (None, rest),
             };
-            let fresh = spare.as_ref().is_none_or(|spare| spare.joined.is_none());
-            (rest.is_empty() && fresh).then_some(Self { link, berth, spare })
+            let fresh = spare_berth.as_ref().is_none_or(|spare_berth| spare_berth.joined.is_none());
+            (rest.is_empty() && fresh).then_some(Self { link, berth, spare_berth })
         };
         decoded().ok_or(FabricError::Malformed { what: "address" })
     }
 }
 
-/// Whether a peer may say this on a trunk, or tell it of a place on one.
+/// Whether a peer may say this on a shared connection, or tell it of a place on one.
 ///
 /// # Panics
 /// When it is something else behind being written again.
-pub(crate) fn said_on_a_trunk(bytes: &[u8]) -> bool {
+pub(crate) fn sent_on_shared_connection(bytes: &[u8]) -> bool {
     if let Ok(address) = Address::decode(bytes) {
         assert_eq!(address.encode(), bytes);
         return true;
@@ -276,7 +278,7 @@ pub(crate) fn said_on_a_trunk(bytes: &[u8]) -> bool {
     let again = message.as_ref().map(|message| match message {
         Message::Data { port, bytes } => data(*port, bytes),
         Message::Long { port, number, imm } => long(*port, *number, *imm),
-        Message::News(entries) => news(entries.iter()),
+        Message::Updates(entries) => updates(entries.iter()),
     });
     assert_eq!(again.as_deref().and_then(decode), message);
     message.is_some()
@@ -304,9 +306,9 @@ mod tests {
         let sent = long(4095, 3, u32::MAX);
         assert_eq!(decode(&sent), Some(Message::Long { port: 4095, number: 3, imm: u32::MAX }));
         assert_eq!(decode(&long(1, LONGS, 0)), None);
-        let told = vec![(1, News::Credit(u64::MAX)), (2, News::Closed)];
-        let sent = news(told.iter());
-        assert_eq!(decode(&sent), Some(Message::News(told)));
+        let sent_updates = vec![(1, PortUpdate::Credit(u64::MAX)), (2, PortUpdate::Closed)];
+        let sent = updates(sent_updates.iter());
+        assert_eq!(decode(&sent), Some(Message::Updates(sent_updates)));
         assert_eq!(decode(&sent[..sent.len() - 1]), None);
         for garbage in [&[][..], &[0, 0, 0], &[3, 0, 0, 0], &[0, 1, 0, 0], &[1, 0, 0, 0, 0]] {
             assert_eq!(decode(garbage), None, "{garbage:?}");
@@ -315,8 +317,8 @@ mod tests {
 
     #[test]
     fn a_mark_is_of_one_end_and_covers_all_of_the_key() {
-        let trunk = Token::from_bytes([7; Token::BYTES]);
-        let (own, other) = (Mark::new(&trunk, 1), Mark::new(&trunk, 2));
+        let connection = Token::from_bytes([7; Token::BYTES]);
+        let (own, other) = (Mark::new(&connection, 1), Mark::new(&connection, 2));
         let plain = RemoteKey { key: 0x1234_5678_9abc, base: 64, len: 4096 };
         let marked = own.put(plain).unwrap();
         assert_eq!(own.take(marked), Some(plain));
@@ -334,12 +336,12 @@ mod tests {
     #[test]
     fn addresses_survive_and_no_part_of_one_is_one() {
         let token = |byte| Token::from_bytes([byte; Token::BYTES]);
-        let fresh = Berth { trunk: token(9), joined: None, port: 4095, place: vec![1, 2, 3] };
-        let joined = Berth { trunk: token(8), joined: Some(token(7)), port: 0, place: vec![] };
+        let fresh = Berth { connection: token(9), joined: None, port: 4095, place: vec![1, 2, 3] };
+        let joined = Berth { connection: token(8), joined: Some(token(7)), port: 0, place: vec![] };
         let link = LinkId { local: 3, remote: 1 << 20 };
         for address in [
-            Address { link, berth: fresh.clone(), spare: None },
-            Address { link, berth: joined, spare: Some(fresh) },
+            Address { link, berth: fresh.clone(), spare_berth: None },
+            Address { link, berth: joined, spare_berth: Some(fresh) },
         ] {
             let bytes = address.encode();
             assert_eq!(Address::decode(&bytes).unwrap(), address);

@@ -1,6 +1,6 @@
 //! One end of a shared-memory connection.
 //!
-//! Every operation is finished when its post returns; `poll` only reports it. What is left for
+//! Every operation is finished when its post returns; `poll` only reports it. The rest, for
 //! `submit` is to wake a peer that sleeps.
 
 use std::collections::{HashMap, VecDeque};
@@ -12,9 +12,9 @@ use super::inbox::{EXPORTS_MAX, OwnInbox, PeerInbox};
 use super::map::{Mapping, SharedMemory};
 use super::socket::{Incoming, Socket};
 use super::spsc::{Entry, Receiver, Sender};
-use crate::admit::Asked;
 use crate::memory::publish_copy;
 use crate::token::Token;
+use crate::validate::PostRequest;
 use crate::{
     Armed, Budget, Caps, Completion, Endpoint, ErrorKind, FabricError, Flags, OpId, PostError,
     RemoteKey, RemoteRange, SlabRange, Src,
@@ -106,10 +106,10 @@ impl ShmEndpoint {
         }
     }
 
-    fn admit(&mut self, asked: Asked<'_>) -> Result<(), PostError> {
+    fn validate(&mut self, asked: PostRequest<'_>) -> Result<(), PostError> {
         let open = self.state == State::Open;
         let has_receive = || self.tx.ready(self.theirs.words());
-        self.caps.admit(asked, open, self.outstanding as usize, has_receive)
+        self.caps.validate(asked, open, self.outstanding as usize, has_receive)
     }
 
     /// Books an operation that has taken place.
@@ -140,10 +140,10 @@ impl ShmEndpoint {
     /// Finds the peer's memory: the address of `at` for `len` bytes in our mapping of its slab.
     fn locate(&mut self, at: &RemoteRange, len: usize) -> Result<*mut u8, ErrorKind> {
         let export = self.theirs.words().export(at.key.key);
-        let known = export.key.load(Ordering::Acquire) == at.key.key
+        let is_current = export.key.load(Ordering::Acquire) == at.key.key
             && export.base.load(Ordering::Relaxed) == at.key.base
             && export.len.load(Ordering::Relaxed) == at.key.len;
-        if !known {
+        if !is_current {
             return Err(self.refusal());
         }
         let slab = export.slab.load(Ordering::Relaxed) as usize;
@@ -181,9 +181,10 @@ impl ShmEndpoint {
 
     /// Why a key does not open: the peer left, or it never gave that key or took it back.
     fn refusal(&self) -> ErrorKind {
-        match self.gone || self.theirs.words().closed().load(Ordering::Acquire) != 0 {
-            true => ErrorKind::Disconnected,
-            false => ErrorKind::RemoteAccess,
+        if self.gone || self.theirs.words().closed().load(Ordering::Acquire) != 0 {
+            ErrorKind::Disconnected
+        } else {
+            ErrorKind::RemoteAccess
         }
     }
 
@@ -227,7 +228,7 @@ impl ShmEndpoint {
         id: OpId,
         step: impl FnOnce(&AtomicU64) -> u64,
     ) -> Result<(), PostError> {
-        self.admit(Asked::Atomic { dst, old })?;
+        self.validate(PostRequest::Atomic { dst, old })?;
         // SAFETY: eight bytes inside of our mapping, aligned because a mapping starts at a page.
         let outcome =
             self.change(&dst, 8, |word| step(unsafe { AtomicU64::from_ptr(word.cast()) }));
@@ -363,7 +364,7 @@ impl Endpoint for ShmEndpoint {
         id: OpId,
         flags: Flags,
     ) -> Result<(), PostError> {
-        self.admit(Asked::Write { src, dst, notifies: false })?;
+        self.validate(PostRequest::Write { src, dst, notifies: false })?;
         let outcome = self.put(src, &dst);
         self.settle(outcome, id, flags.has(Flags::SIGNAL));
         Ok(())
@@ -377,7 +378,7 @@ impl Endpoint for ShmEndpoint {
         id: OpId,
         flags: Flags,
     ) -> Result<(), PostError> {
-        self.admit(Asked::Write { src, dst, notifies: true })?;
+        self.validate(PostRequest::Write { src, dst, notifies: true })?;
         let outcome = self.put(src, &dst);
         if outcome.is_ok() {
             self.tx.push(self.theirs.words(), Entry::Notice(imm));
@@ -393,13 +394,13 @@ impl Endpoint for ShmEndpoint {
         id: OpId,
         flags: Flags,
     ) -> Result<(), PostError> {
-        self.admit(Asked::Read { len: dst.len(), src })?;
+        self.validate(PostRequest::Read { len: dst.len(), src })?;
         let outcome = self.locate(&src, dst.len()).map(|from| {
             // SAFETY: both lie inside of their mappings; the destination is the caller's until
             // `Local`. The peer may change the source meanwhile: the bytes are then torn, which a
             // read may be (G7).
             unsafe { std::ptr::copy(from.cast_const(), dst.as_ptr(), dst.len()) }
-            // Who reads a second time, to see whether the first reading was whole, reads later:
+            // A second read, which shows whether the first one was whole, comes later:
             // some processors would load in another order.
             fence(Ordering::Acquire);
         });
@@ -434,7 +435,7 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn send(&mut self, bytes: &[u8], id: OpId) -> Result<(), PostError> {
-        self.admit(Asked::Send { len: bytes.len() })?;
+        self.validate(PostRequest::Send { len: bytes.len() })?;
         let words = self.theirs.words();
         words.put_message(self.tx.position(), bytes);
         self.tx.push(words, Entry::Message(bytes.len() as u16));
@@ -469,7 +470,7 @@ impl Endpoint for ShmEndpoint {
         }
         // Looked at before the entries, so that none that was sent before the end is missed.
         let ended = self.gone || self.theirs.words().closed().load(Ordering::Acquire) != 0;
-        // What completes of our own says nothing of the peer: its memory outlives it.
+        // Our own completions say nothing of the peer: its memory outlives it.
         let own = out.len();
         self.take_entries(out);
         if ended || self.gone {
@@ -492,9 +493,10 @@ impl Endpoint for ShmEndpoint {
         }
         self.armed = true;
         // The end of the peer shows at the socket, and needs no look here.
-        match self.done.is_empty() && !self.gone && self.rx.sleep(self.mine.words()) {
-            true => fd,
-            false => Armed::Ready,
+        if self.done.is_empty() && !self.gone && self.rx.sleep(self.mine.words()) {
+            fd
+        } else {
+            Armed::Ready
         }
     }
 

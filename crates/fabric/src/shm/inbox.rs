@@ -1,5 +1,5 @@
-//! What an endpoint shares with its peer besides slabs: the inbox, made and read by one side,
-//! written by the other.
+//! The memory that an endpoint shares with its peer besides slabs: the inbox, made and read by one
+//! side, written by the other.
 //!
 //! ```text
 //!   asleep · closed          rarely written; the peer reads them at each operation

@@ -89,7 +89,7 @@ impl Drop for Mapping {
     }
 }
 
-// SAFETY: the mapping is owned memory at a fixed address; who accesses it does so atomically or by
+// SAFETY: the mapping is owned memory at a fixed address; all accesses are atomic or by
 // `unsafe`.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.

@@ -38,7 +38,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::lobby::{broken, refusal};
+use crate::listener::{broken, refusal};
 use crate::token::Token;
 use crate::{Atomics, Caps, Endpoint, Fabric, FabricError, LinkId, Offer, Publish, Slab};
 use endpoint::ShmEndpoint;
@@ -63,7 +63,7 @@ pub struct ShmOptions {
     pub connect_timeout: Duration,
     /// Operations that can be outstanding on an endpoint.
     pub ops_max: u32,
-    /// What [`Caps::publish`] says. The transport keeps the strongest promise in any case.
+    /// The value of [`Caps::publish`]. The transport keeps the strongest promise in any case.
     pub publish: Publish,
 }
 
@@ -160,9 +160,10 @@ impl Offer for ShmOffer {
         // Both sides come to the same decision; the tokens differ where a worker connects with
         // itself.
         let dials = (self.link.local, self.token) < (self.link.remote, peer);
-        let (socket, theirs) = match dials {
-            true => self.dial(&peer, &inbox, deadline),
-            false => self.answer(&peer, &inbox, deadline),
+        let (socket, theirs) = if dials {
+            self.dial(&peer, &inbox, deadline)
+        } else {
+            self.answer(&peer, &inbox, deadline)
         }
         .map_err(failed)?;
         Ok(Box::new(ShmEndpoint::new(self.caps, self.prefault, socket, inbox, theirs)))
@@ -190,9 +191,9 @@ impl ShmOffer {
     ) -> io::Result<(Socket, PeerInbox)> {
         loop {
             let socket = self.listener.accept(deadline)?;
-            // Who does not greet at once is not our peer, and is left standing.
-            let patience = deadline.min(Instant::now() + Duration::from_secs(1));
-            if let Ok(theirs) = self.greeted(&socket, peer, patience) {
+            // A socket that does not greet at once is not our peer, and is ignored.
+            let timeout = deadline.min(Instant::now() + Duration::from_secs(1));
+            if let Ok(theirs) = self.greeted(&socket, peer, timeout) {
                 socket.greet(&self.greeting(peer), inbox.fd())?;
                 return Ok((socket, theirs));
             }

@@ -18,12 +18,12 @@ use rustix::net::{
     SocketType,
 };
 
-use crate::lobby::{LEFT, broken};
+use crate::listener::{LEFT, broken};
 
 /// Bytes of the largest message.
 const MESSAGE_BYTES: usize = 64;
 
-/// What one receive found.
+/// The result of one receive.
 pub(super) enum Incoming {
     /// A message, with a descriptor if one came along.
     Message { bytes: [u8; MESSAGE_BYTES], len: usize, fd: Option<OwnedFd> },
@@ -45,8 +45,8 @@ impl Socket {
         Ok(Self(fd))
     }
 
-    /// Sends a message of at most 64 bytes. A full socket is an error: what is sent here is bounded
-    /// by the protocol.
+    /// Sends a message of at most 64 bytes. A full socket is an error: the messages here are
+    /// bounded by the protocol.
     ///
     /// # Errors
     /// When the peer is gone.

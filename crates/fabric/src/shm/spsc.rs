@@ -73,7 +73,7 @@ pub(super) trait Lane {
     fn fence();
 }
 
-/// What an entry says.
+/// The content of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Entry {
     /// A notice with its number.

@@ -115,7 +115,7 @@ pub(super) fn cut(rng: &mut Rng, offset: usize, len: usize, how: Cut, out: &mut 
     let last_word = ((offset + len) & !7).saturating_sub(8 + offset) as u32;
     out.reverse();
     if let Some(i) = out.iter().position(|p| (p.at..p.at + p.len).contains(&last_word)) {
-        // What follows the last whole word lands before it.
+        // The bytes behind the last whole word land before it.
         out[..=i].rotate_right(1);
     }
 }

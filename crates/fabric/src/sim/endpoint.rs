@@ -12,7 +12,8 @@ use crate::{
 
 pub(super) type Shared = Arc<Mutex<Net>>;
 
-/// The lock. A panic about a breach of the contract leaves the net usable for whoever catches it.
+/// The lock. A panic about a breach of the contract leaves the net usable for a caller that catches
+/// it.
 pub(super) fn lock(net: &Shared) -> MutexGuard<'_, Net> {
     net.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -192,7 +193,7 @@ impl Endpoint for SimEndpoint {
     }
 
     fn arm(&mut self) -> Armed {
-        if lock(&self.net).has_news(self.end) { Armed::Ready } else { Armed::Virtual }
+        if lock(&self.net).has_events(self.end) { Armed::Ready } else { Armed::Virtual }
     }
 
     fn budget(&self) -> Budget {

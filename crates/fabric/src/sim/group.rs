@@ -11,7 +11,7 @@ use super::net::{Net, What};
 use crate::multicast::{Group, Member, Multicast};
 use crate::{FabricError, PostError};
 
-/// What a simulated network does to datagrams. The default is hostile.
+/// How a simulated network treats datagrams. The default is hostile.
 #[derive(Debug, Clone)]
 pub struct Datagrams {
     /// Bytes of one; zero for a network without groups.
@@ -20,9 +20,9 @@ pub struct Datagrams {
     pub lost: u32,
     /// Of a thousand copies that do not, how many come twice.
     pub repeated: u32,
-    /// From `send` to the receiver, for each copy: what overtakes what follows from it.
+    /// Delay from `send` to the receiver, for each copy: the overtaking follows from it.
     pub delay_ns: Range<u64>,
-    /// Copies that wait for a member to poll; what comes beyond is lost.
+    /// Copies that wait for a member to poll; further ones are lost.
     pub waiting_max: usize,
 }
 
@@ -61,7 +61,7 @@ impl Net {
             return Err(PostError::Closed);
         }
         self.stats.datagrams += 1;
-        self.note(20, u64::from(from), bytes.len() as u64);
+        self.trace(20, u64::from(from), bytes.len() as u64);
         let bytes: Arc<[u8]> = bytes.into();
         for to in 0..self.groups.members.len() {
             let member = &self.groups.members[to];
@@ -144,7 +144,7 @@ impl Multicast for SimFabric {
         let member = net.groups.members.len() as MemberId;
         let joined = Joined { node: self.node, group, left: false, inbox: VecDeque::new() };
         net.groups.members.push(joined);
-        net.note(21, u64::from(member), u64::from(self.node));
+        net.trace(21, u64::from(member), u64::from(self.node));
         Ok(Box::new(SimMember { net: self.net.clone(), member }))
     }
 }

@@ -1,4 +1,4 @@
-//! Connections: how they are made, what an end remembers, and how they end.
+//! Connections: how they are made, the state of an end, and how they end.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -28,7 +28,7 @@ pub(super) enum State {
     Closed,
 }
 
-/// What waits for a poll.
+/// Completions that wait for a poll.
 pub(super) enum Entry {
     Local(OpRef),
     /// Done without `SIGNAL`.
@@ -47,7 +47,7 @@ pub(super) enum Entry {
 struct Export {
     key: RemoteKey,
     slab: Slab,
-    /// What is written there is lost.
+    /// Bytes that are written there are lost.
     retired: bool,
 }
 
@@ -277,7 +277,7 @@ impl Net {
         Budget { ops, notices: if bounded { e.allowance } else { u32::MAX } }
     }
 
-    pub(super) fn has_news(&self, end: EndId) -> bool {
+    pub(super) fn has_events(&self, end: EndId) -> bool {
         !self.ends[end as usize].completions.is_empty() && self.runs(self.ends[end as usize].node)
     }
 
@@ -287,7 +287,7 @@ impl Net {
     }
 
     pub(super) fn poll(&mut self, end: EndId, out: &mut Vec<Completion>) -> usize {
-        if !self.has_news(end) {
+        if !self.has_events(end) {
             return 0;
         }
         let before = out.len();
@@ -321,7 +321,7 @@ impl Net {
                 }
             };
             self.stats.completions += 1;
-            self.note(10, u64::from(end), tag);
+            self.trace(10, u64::from(end), tag);
             out.push(completion);
         }
         out.len() - before
@@ -341,7 +341,7 @@ impl Net {
         }
     }
 
-    /// A notice is about to be seen: what it promises becomes visible.
+    /// A notice is about to be polled: the writes that it releases become visible.
     fn show(&mut self, op: OpRef) {
         let record = &self.ops[op.index as usize];
         let (end, seq) = (record.end, record.seq);
@@ -351,7 +351,7 @@ impl Net {
                 _ => self.release(end, seq + 1),
             }
         }
-        self.ops[op.index as usize].told = true;
+        self.ops[op.index as usize].observed = true;
         self.recycle(op);
     }
 
@@ -404,7 +404,7 @@ impl Net {
         let completions = std::mem::take(&mut self.ends[end as usize].completions);
         for entry in completions {
             if let Entry::Notify { op, .. } = entry {
-                self.ops[op.index as usize].told = true;
+                self.ops[op.index as usize].observed = true;
                 self.recycle(op);
             }
         }
@@ -416,7 +416,7 @@ impl Net {
 
     pub(super) fn kill(&mut self, node: u32) {
         self.nodes.entry(node).or_default().dead = true;
-        self.note(11, u64::from(node), 0);
+        self.trace(11, u64::from(node), 0);
         self.leave_all(node);
         for end in 0..self.ends.len() {
             if self.ends[end].node == node {
@@ -427,7 +427,7 @@ impl Net {
 
     pub(super) fn cut_link(&mut self, a: u32, b: u32) {
         self.cuts.insert(pair(a, b));
-        self.note(12, u64::from(a), u64::from(b));
+        self.trace(12, u64::from(a), u64::from(b));
         for end in 0..self.ends.len() as EndId {
             let e = &self.ends[end as usize];
             let Some(peer) = e.peer else { continue };
@@ -477,7 +477,7 @@ impl Net {
             self.after(delay, What::Fail(peer));
         }
         self.stats.failures += u64::from(kind != ErrorKind::Flushed);
-        self.note(13, u64::from(end), kind as u64);
+        self.trace(13, u64::from(end), kind as u64);
         let e = &mut self.ends[end as usize];
         e.state = State::Failed;
         e.fetching = 0;
@@ -501,7 +501,7 @@ impl Net {
             let op = self.ends[end as usize].outstanding[i];
             let record = &mut self.ops[op.index as usize];
             if !record.queued {
-                record.told = true;
+                record.observed = true;
             }
             if record.kind != Kind::Write || !self.ends[end as usize].flying.contains(&op) {
                 self.drop_bytes(op);
@@ -522,7 +522,7 @@ impl Net {
             return;
         }
         if !record.queued {
-            record.told = true;
+            record.observed = true;
         }
         let arrived = record.arrived;
         let early = record.local.is_some() && self.options.keep.local_means_reusable;

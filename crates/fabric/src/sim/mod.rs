@@ -35,9 +35,9 @@
 //!
 //! Datagrams to groups get lost, come twice and overtake each other, as [`Datagrams`] says.
 //!
-//! What it does not do: model bandwidth or contention; lose or repeat anything on a connection that
-//! goes on; serve two threads at once (it is `Send`, and a lock orders the calls, but the order of
-//! threads is not a function of the seed).
+//! Out of scope: it does not model bandwidth or contention; lose or repeat anything on a connection
+//! that goes on; serve two threads at once (it is `Send`, and a lock orders the calls, but the
+//! order of threads is not a function of the seed).
 #![forbid(unsafe_code)]
 
 mod bytes;
@@ -90,7 +90,7 @@ impl SimNet {
         self.now.load(Ordering::Relaxed)
     }
 
-    /// The virtual time, for whoever takes a clock.
+    /// The virtual time, for users of a clock.
     pub fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(VirtualClock(self.now.clone()))
     }
@@ -125,7 +125,7 @@ impl SimNet {
     /// A new process takes a killed node's place; it begins without connections.
     pub fn restart(&self, node: u32) {
         let mut net = lock(&self.net);
-        net.note(14, u64::from(node), 0);
+        net.trace(14, u64::from(node), 0);
         let node = net.nodes.entry(node).or_default();
         node.dead = false;
         node.slabs.clear();
@@ -136,7 +136,7 @@ impl SimNet {
     pub fn pause(&self, node: u32, for_ns: u64) {
         let mut net = lock(&self.net);
         let until = net.now() + for_ns;
-        net.note(15, u64::from(node), until);
+        net.trace(15, u64::from(node), until);
         net.nodes.entry(node).or_default().paused_until = until;
         net.at(until, What::Resume(node));
     }
@@ -155,7 +155,7 @@ impl SimNet {
     /// Lets two nodes make new connections.
     pub fn heal(&self, a: u32, b: u32) {
         let mut net = lock(&self.net);
-        net.note(16, u64::from(a), u64::from(b));
+        net.trace(16, u64::from(a), u64::from(b));
         net.cuts.remove(&link::pair(a, b));
     }
 

@@ -2,7 +2,7 @@
 //! connections in `link.rs`.
 //!
 //! Invariant: an operation's record is reused only after it was retired (its poster has seen the
-//! outcome), landed (no byte of it can move any more) and told (its notice was polled or lost).
+//! outcome), landed (no byte of it can move any more) and observed (its notice was polled or lost).
 //! Events name a record by index and generation, so that an event of an earlier use is void.
 
 use std::cmp::Reverse;
@@ -27,7 +27,7 @@ pub(super) struct OpRef {
     pub generation: u32,
 }
 
-/// What the network does by itself.
+/// An event that the network schedules by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum What {
     /// The operation reaches its target.
@@ -61,7 +61,7 @@ struct Event {
 pub(super) struct Node {
     pub dead: bool,
     pub paused_until: u64,
-    /// What the node registered; the net does not keep it alive.
+    /// The memory that the node registered; the net does not keep it alive.
     pub slabs: Vec<Weak<dyn Backing>>,
 }
 
@@ -115,7 +115,7 @@ impl Net {
     }
 
     /// Adds to the hash of everything that happened.
-    pub(super) fn note(&mut self, tag: u64, a: u64, b: u64) {
+    pub(super) fn trace(&mut self, tag: u64, a: u64, b: u64) {
         let word = mix(a ^ tag.rotate_left(56)) ^ b;
         self.trace = (self.trace.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
@@ -146,7 +146,7 @@ impl Net {
             What::Resume(node) => (8, node),
             What::Datagram(flight) => (17, flight),
         };
-        self.note(tag, event.at, u64::from(subject));
+        self.trace(tag, event.at, u64::from(subject));
         match event.what {
             What::Arrive(op) => self.arrive(op),
             What::Land(op) => self.land(op),

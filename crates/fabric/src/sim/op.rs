@@ -1,14 +1,14 @@
-//! The life of an operation: posted, started, arrived; then landed, done and told, in any order;
-//! and retired once it is done.
+//! The life of an operation: posted, started, arrived; then landed, done and observed, in any
+//! order; and retired once it is done.
 
 use super::bytes::{self, Cut, PIECE, Piece};
 use super::link::{Entry, State};
 use super::net::{EndId, Net, OpRef, What};
 use super::options::POISON;
-use crate::admit::Asked;
+use crate::validate::PostRequest;
 use crate::{ErrorKind, Flags, OpId, PostError, Publish, RemoteRange, Slab, SlabRange, Src};
 
-/// What an operation does at its target.
+/// The effect of an operation at its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Write,
@@ -25,7 +25,7 @@ impl Kind {
     }
 }
 
-/// What is posted.
+/// A posted operation.
 pub(super) struct Post<'a> {
     pub kind: Kind,
     pub src: Src<'a>,
@@ -62,7 +62,7 @@ pub(super) struct Op {
     pub hash: Option<u64>,
     /// The memory at the target, once the key was checked.
     pub target: Option<(Slab, usize)>,
-    /// What has not landed yet; the last lands first.
+    /// The pieces that have not landed yet; the last lands first.
     pub pieces: Vec<Piece>,
     pub burst: usize,
     pub arrived: bool,
@@ -76,15 +76,15 @@ pub(super) struct Op {
     pub queued: bool,
     pub retired: bool,
     pub landed: bool,
-    pub told: bool,
+    pub observed: bool,
 }
 
 impl Net {
     pub(super) fn post(&mut self, end: EndId, post: Post<'_>) -> Result<(), PostError> {
-        self.admit(end, &post)?;
+        self.validate(end, &post)?;
         let op = self.record(end, &post);
         let (index, hash) = (op.index as usize, self.ops[op.index as usize].hash.unwrap_or(0));
-        self.note(9, post.id.0, hash ^ post.dst.offset ^ (post.len as u64) << 40);
+        self.trace(9, post.id.0, hash ^ post.dst.offset ^ (post.len as u64) << 40);
         let e = &mut self.ends[end as usize];
         if post.notice.is_some() || post.kind == Kind::Send {
             e.allowance = e.allowance.saturating_sub(1);
@@ -96,17 +96,21 @@ impl Net {
         Ok(())
     }
 
-    fn admit(&self, end: EndId, post: &Post<'_>) -> Result<(), PostError> {
+    fn validate(&self, end: EndId, post: &Post<'_>) -> Result<(), PostError> {
         let e = &self.ends[end as usize];
         let asked = match post.answer {
-            None if post.kind == Kind::Send => Asked::Send { len: post.len },
-            None => Asked::Write { src: post.src, dst: post.dst, notifies: post.notice.is_some() },
-            Some(_) if post.kind == Kind::Read => Asked::Read { len: post.len, src: post.dst },
-            Some(old) => Asked::Atomic { dst: post.dst, old },
+            None if post.kind == Kind::Send => PostRequest::Send { len: post.len },
+            None => {
+                PostRequest::Write { src: post.src, dst: post.dst, notifies: post.notice.is_some() }
+            }
+            Some(_) if post.kind == Kind::Read => {
+                PostRequest::Read { len: post.len, src: post.dst }
+            }
+            Some(old) => PostRequest::Atomic { dst: post.dst, old },
         };
         let has_receive = || e.allowance > 0 || !self.options.keep.receive_budget;
         let open = e.state == State::Open;
-        self.options.caps().admit(asked, open, e.outstanding.len(), has_receive)
+        self.options.caps().validate(asked, open, e.outstanding.len(), has_receive)
     }
 
     fn record(&mut self, end: EndId, post: &Post<'_>) -> OpRef {
@@ -131,7 +135,7 @@ impl Net {
             op.hash = op.local.as_ref().map(hash_of);
         }
         op.landed = matches!(op.kind, Kind::Send) || op.len == 0;
-        op.told = op.notice.is_none() && op.kind != Kind::Send;
+        op.observed = op.notice.is_none() && op.kind != Kind::Send;
         OpRef { index, generation: op.generation }
     }
 
@@ -369,13 +373,13 @@ impl Net {
 
     pub(super) fn tell(&mut self, op: OpRef) {
         let Some(record) = self.live(op) else { return };
-        let (end, imm, told) = (record.end, record.notice, record.told);
+        let (end, imm, observed) = (record.end, record.notice, record.observed);
         let Some(peer) = self.ends[end as usize].peer else { return };
-        if told {
+        if observed {
             return;
         }
         if self.ends[end as usize].broken {
-            self.ops[op.index as usize].told = true;
+            self.ops[op.index as usize].observed = true;
             return self.recycle(op);
         }
         let record = &mut self.ops[op.index as usize];
@@ -385,7 +389,7 @@ impl Net {
                 Entry::Notify { imm, op }
             }
             None => {
-                record.told = true;
+                record.observed = true;
                 Entry::Recv(std::mem::take(&mut record.bytes))
             }
         };
@@ -432,7 +436,8 @@ impl Net {
     /// Frees the record when nothing refers to it any more.
     pub(super) fn recycle(&mut self, op: OpRef) {
         let record = &mut self.ops[op.index as usize];
-        if record.generation == op.generation && record.retired && record.landed && record.told {
+        if record.generation == op.generation && record.retired && record.landed && record.observed
+        {
             record.reset();
             self.free.push(op.index);
         }
@@ -467,7 +472,7 @@ impl Op {
             queued: false,
             retired: false,
             landed: false,
-            told: false,
+            observed: false,
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a simulated network does to its users, as plain values.
+//! Options of a simulated network, as plain values.
 
 use std::ops::Range;
 
@@ -10,11 +10,11 @@ use crate::{Atomics, Caps, Publish};
 pub struct SimOptions {
     /// Everything that happens is a function of the seed and of the calls.
     pub seed: u64,
-    /// What is announced in [`Caps::publish`].
+    /// The value of [`Caps::publish`].
     pub publish: Publish,
-    /// What is announced in [`Caps::atomics`].
+    /// The value of [`Caps::atomics`].
     pub atomics: Atomics,
-    /// What is announced in [`Caps::ordered_completions`].
+    /// The value of [`Caps::ordered_completions`].
     pub ordered_completions: bool,
     /// [`Caps::max_inline`] in bytes.
     pub max_inline: usize,
@@ -44,13 +44,13 @@ pub struct SimOptions {
     /// The operation, counted over the whole net from zero, that breaks its connection instead of
     /// taking place.
     pub fail_at: Option<u64>,
-    /// What happens to datagrams of groups.
+    /// How datagrams of groups are treated.
     pub datagrams: Datagrams,
     /// Which promises are kept.
     pub keep: Guarantees,
 }
 
-/// What poisoned memory is filled with.
+/// The byte that fills poisoned memory.
 pub const POISON: u8 = 0xdb;
 
 /// A knob for each promise of the contract. A test turns one off to show that a protocol needs it.

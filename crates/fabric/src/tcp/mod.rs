@@ -9,9 +9,9 @@
 //!   Local ◀─ acknowledged                  credit, acks, read data, NAK ─▶ outbox
 //! ```
 //!
-//! What the frames keep stands at the head of `frames`. [`Publish::InOrderPoll`] holds; the default
-//! is nevertheless [`Publish::Notify`], so that protocols are not written against the strongest
-//! transport by accident.
+//! The invariants of frames stand at the head of `frames`. [`Publish::InOrderPoll`] holds; the
+//! default is nevertheless [`Publish::Notify`], so that protocols are not written against the
+//! strongest transport by accident.
 //!
 //! **Not done here.** Neither encryption nor authentication beyond the offer's random token, which
 //! travels over the control plane; do not bind beyond loopback without a trusted network.
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt;
 
 use crate::frames::{BUFFER_BYTES, COMPACT_BYTES, FrameEndpoint, MESSAGE_MAX};
-use crate::lobby::{Lobby, PEER_OPS_MAX, Place};
+use crate::listener::{OfferListener, PEER_OPS_MAX, PendingOffer};
 use crate::pulse::Pulses;
 use crate::{Atomics, Caps, Endpoint, Fabric, FabricError, LinkId, Offer, Publish, Slab};
 use wire::Socket;
@@ -48,7 +48,7 @@ pub struct TcpOptions {
     pub bind: IpAddr,
     /// Where peers reach this process, if that is not `bind`.
     pub advertise: Option<IpAddr>,
-    /// What [`Caps::publish`] says. The transport keeps the strongest promise in any case.
+    /// The value of [`Caps::publish`]. The transport keeps the strongest promise in any case.
     pub publish: Publish,
     /// How long `connect` waits for the peer.
     pub connect_timeout: Duration,
@@ -58,7 +58,7 @@ pub struct TcpOptions {
     /// adapts them.
     pub socket_bytes: Option<usize>,
     /// Whether frames carry checksums (CRC-32C), header and body. They do where one end wants it.
-    /// What arrives otherwise than it was sent ends the connection ([`ErrorKind::Damaged`]).
+    /// Bytes that arrive otherwise than they were sent end the connection ([`ErrorKind::Damaged`]).
     ///
     /// [`ErrorKind::Damaged`]: crate::ErrorKind::Damaged
     pub checksum: bool,
@@ -82,7 +82,7 @@ impl Default for TcpOptions {
 pub struct TcpFabric {
     options: TcpOptions,
     reachable: SocketAddr,
-    lobby: Arc<Lobby>,
+    listener: Arc<OfferListener>,
     pulses: Arc<Pulses>,
 }
 
@@ -101,8 +101,8 @@ impl TcpFabric {
         let listener = TcpListener::bind((options.bind, 0)).map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
         let reachable = SocketAddr::new(options.advertise.unwrap_or(options.bind), port);
-        let lobby = Arc::new(Lobby::new(listener).map_err(failed)?);
-        Ok(Arc::new(Self { options, reachable, lobby, pulses: Arc::default() }))
+        let listener = Arc::new(OfferListener::new(listener).map_err(failed)?);
+        Ok(Arc::new(Self { options, reachable, listener, pulses: Arc::default() }))
     }
 }
 
@@ -135,7 +135,8 @@ impl Fabric for TcpFabric {
     fn offer(&self, link: LinkId) -> Result<Box<dyn Offer>, FabricError> {
         let caps = self.caps();
         let checked = self.options.checksum;
-        let place = Place::new(&self.lobby, link, MAGIC, self.reachable, caps.max_ops, checked);
+        let place =
+            PendingOffer::new(&self.listener, link, MAGIC, self.reachable, caps.max_ops, checked);
         let place =
             place.map_err(|source| FabricError::Connect { link: link.to_string(), source })?;
         Ok(Box::new(TcpOffer {
@@ -149,9 +150,9 @@ impl Fabric for TcpFabric {
     }
 }
 
-/// A place in the lobby.
+/// A place in the listener.
 struct TcpOffer {
-    place: Place,
+    place: PendingOffer,
     caps: Caps,
     checked: bool,
     pulses: Arc<Pulses>,
@@ -165,7 +166,7 @@ impl Offer for TcpOffer {
     }
 
     fn connect(self: Box<Self>, peer: &[u8]) -> Result<Box<dyn Endpoint>, FabricError> {
-        let (stream, greeting) = self.place.meet(peer, Instant::now() + self.timeout)?;
+        let (stream, greeting) = self.place.rendezvous(peer, Instant::now() + self.timeout)?;
         self.prepare(&stream).map_err(|source| self.place.failed(source))?;
         let checked = self.checked || greeting.checked;
         let pulse = self.pulses.add(self.place.name(&greeting), self.place.link(), stream);
@@ -178,7 +179,7 @@ impl TcpOffer {
     fn prepare(&self, stream: &TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
-        // What stands between keeps a connection only as long as it hears of it. There is no limit
+        // A middlebox keeps a connection only as long as it sees traffic. There is no limit
         // for what is sent and not acknowledged (TCP_USER_TIMEOUT): it would also end connections
         // whose other end is busy and reads nothing; see `pulse`.
         sockopt::set_socket_keepalive(stream, true)?;

@@ -17,7 +17,7 @@ pub(super) struct Socket {
     sleep: Option<Sleep>,
 }
 
-/// What one sleeps on: readable when the socket is, or when it takes bytes that wait.
+/// The descriptor to sleep on: readable when the socket is, or when it takes bytes that wait.
 struct Sleep {
     epoll: OwnedFd,
     interest: EventFlags,

@@ -1,4 +1,4 @@
-//! What devices there are, and which of them, with which port and address, is used.
+//! The choice of a device, with its port and address.
 
 use std::ffi::{CStr, c_int};
 use std::fmt;
@@ -15,7 +15,7 @@ use super::{Connect, VerbsOptions};
 
 /// Entries of a port's address table that are looked at.
 const GIDS_MAX: usize = 1024;
-/// What Soft-RoCE and Soft-iWARP say their vendor is.
+/// The vendor that Soft-RoCE and Soft-iWARP report.
 const VENDORS_SOFTWARE: [u32; 2] = [0xff_ffff, 0x62_6d74];
 
 /// A device as the library describes it.
@@ -70,7 +70,7 @@ pub struct PortInfo {
     pub gids: Vec<GidInfo>,
 }
 
-/// What an address is of.
+/// The kind of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GidKind {
     /// RoCE in Ethernet frames: does not cross routers.
@@ -88,7 +88,7 @@ pub enum GidKind {
 pub struct GidInfo {
     /// Place in the port's table.
     pub index: u32,
-    /// What it is of.
+    /// Its kind.
     pub kind: GidKind,
     /// The address; IPv4 is mapped.
     pub address: Ipv6Addr,
@@ -105,7 +105,7 @@ impl fmt::Display for GidKind {
     }
 }
 
-/// What is used, and why.
+/// The device in use, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     /// The device's name.
@@ -259,7 +259,7 @@ fn gids(library: &Library, context: NonNull<sys::Context>) -> Vec<(u8, GidInfo)>
         sys::GidEntry { gid: [0; 2], gid_index: 0, port_num: 0, gid_type: 0, ndev_ifindex: 0 };
     let mut table = vec![empty; GIDS_MAX];
     let entry = size_of::<sys::GidEntry>();
-    // SAFETY: the context is open and the table has room for so many entries of this size.
+    // SAFETY: the context is open and the table has room for this number of entries of this size.
     let n = unsafe {
         let room = table.len();
         (library._ibv_query_gid_table)(context.as_ptr(), table.as_mut_ptr(), room, 0, entry)
@@ -322,7 +322,7 @@ type Rank = (bool, bool, u32, u32);
 /// routers and is what networks are set up for.
 ///
 /// # Errors
-/// What stands in the way, in words.
+/// The reason, in words.
 pub(super) fn choose(devices: &[DeviceInfo], options: &VerbsOptions) -> Result<Choice, String> {
     if devices.is_empty() {
         return Err("there is no RDMA device (`rdma link` lists them)".into());
@@ -352,12 +352,15 @@ pub(super) fn choose(devices: &[DeviceInfo], options: &VerbsOptions) -> Result<C
             }
         }
     }
-    best.map(|(_, choice)| choice).ok_or_else(|| match refused.is_empty() {
-        true => match options.gid_index {
-            Some(index) => format!("no port has an address with index {index}"),
-            None => "no port has an address".into(),
-        },
-        false => refused.join("; "),
+    best.map(|(_, choice)| choice).ok_or_else(|| {
+        if refused.is_empty() {
+            match options.gid_index {
+                Some(index) => format!("no port has an address with index {index}"),
+                None => "no port has an address".into(),
+            }
+        } else {
+            refused.join("; ")
+        }
     })
 }
 

@@ -15,7 +15,7 @@ use super::objects::{Domain, Region, Wire};
 use super::queue::{Origin, Payload, SendQueue, Seq, request};
 use super::receives::Head;
 use super::sys;
-use crate::admit::Asked;
+use crate::validate::PostRequest;
 use crate::{
     Armed, Budget, Caps, Completion, Endpoint, FabricError, Flags, OpId, PostError, RemoteKey,
     RemoteRange, SlabRange, Src,
@@ -30,7 +30,7 @@ pub(super) const CONTROL_OPS: u32 = CONTROL_RECEIVES + 1;
 /// Polls without news after which the line is asked whether the peer lives.
 const IDLE_POLLS: u32 = 256;
 
-/// What the handshake has agreed on.
+/// The terms of the handshake.
 pub(super) struct Terms {
     pub(super) caps: Caps,
     /// Marks our keys.
@@ -39,7 +39,7 @@ pub(super) struct Terms {
     pub(super) peer_tag: u32,
     /// The peer's counter of credit messages: place and key.
     pub(super) peer_counter: (u64, u32),
-    /// What peers may do with exported memory.
+    /// The access rights of peers to exported memory.
     pub(super) access: i32,
     /// Exported memory may be written in any order.
     pub(super) relaxed: bool,
@@ -52,18 +52,19 @@ pub(super) struct Terms {
 /// Receives of both sides, as cumulative positions.
 #[derive(Default)]
 struct Credit {
-    /// What the caller allowed, what of it is reserved in the pool, what the peer was told.
-    wanted: u64,
+    /// Receives that the caller posted, those that the pool has reserved, those that were announced
+    /// to the peer.
+    posted: u64,
     limit: u64,
-    told: u64,
-    /// What the peer has used.
+    announced: u64,
+    /// Receives that the peer has used.
     received: u64,
     /// Credit messages that we have taken, and that we have sent.
     messages_taken: u64,
     messages_sent: u64,
     /// Of the latter, those that the peer is known to have taken.
     peer_taken: u64,
-    /// What the peer has told us, and what we have used.
+    /// Receives that the peer has announced, and those that we have used.
     peer_limit: u64,
     used: u64,
 }
@@ -83,9 +84,9 @@ pub(super) struct VerbsEndpoint {
     epoll: OwnedFd,
     credit: Credit,
     /// Completions for the next poll.
-    news: Vec<Completion>,
+    completions: Vec<Completion>,
     /// The request after the last one that the device has given back, in whatever state.
-    given_back: Seq,
+    returned: Seq,
     idle_polls: u32,
     armed: bool,
 }
@@ -122,8 +123,8 @@ impl VerbsEndpoint {
             alarm,
             epoll,
             credit: Credit::default(),
-            news: Vec::new(),
-            given_back: 0,
+            completions: Vec::new(),
+            returned: 0,
             idle_polls: 0,
             armed: false,
         })
@@ -131,9 +132,9 @@ impl VerbsEndpoint {
 
     /// Checks what needs no look at the peer. `at` is where bytes go to or come from, if there are
     /// any: the device would check its key against the domain only, of which all connections are.
-    fn admit(&self, asked: Asked<'_>, at: Option<&RemoteRange>) -> Result<(), PostError> {
+    fn validate(&self, asked: PostRequest<'_>, at: Option<&RemoteRange>) -> Result<(), PostError> {
         let has_receive = || self.credit.used < self.credit.peer_limit;
-        self.terms.caps.admit(
+        self.terms.caps.validate(
             asked,
             self.wire.is_some(),
             self.queue.users() as usize,
@@ -185,7 +186,7 @@ impl VerbsEndpoint {
     ) -> Result<(), PostError> {
         let notifies = opcode == sys::WR_RDMA_WRITE_WITH_IMM;
         let at = (!src.is_empty()).then_some(&dst);
-        self.admit(Asked::Write { src, dst, notifies }, at)?;
+        self.validate(PostRequest::Write { src, dst, notifies }, at)?;
         let payload = self.payload(src)?;
         self.credit.used += u64::from(notifies);
         if notifies && self.terms.headed {
@@ -227,7 +228,7 @@ impl VerbsEndpoint {
         old: &SlabRange,
         id: OpId,
     ) -> Result<(), PostError> {
-        self.admit(Asked::Atomic { dst, old }, Some(&dst))?;
+        self.validate(PostRequest::Atomic { dst, old }, Some(&dst))?;
         let sys::Rdma { remote_addr, rkey } = target(&dst);
         let word = old.part(0, 8).map_err(|_| PostError::OutOfBounds)?;
         let payload = self.registered(&word)?;
@@ -244,13 +245,13 @@ impl VerbsEndpoint {
         let credit = &mut self.credit;
         let promised = credit.limit - credit.received;
         let room = u64::from(self.terms.receives_max).saturating_sub(promised);
-        let more = (credit.wanted - credit.limit).min(room);
+        let more = (credit.posted - credit.limit).min(room);
         if more > 0 {
             credit.limit += u64::from(wire.receives().reserve(more as u32));
         }
-        let known = credit.told - credit.received;
-        let pressing = known <= (credit.limit - credit.received) / 2;
-        if credit.limit == credit.told || !(idle || pressing) {
+        let unused = credit.announced - credit.received;
+        let pressing = unused <= (credit.limit - credit.received) / 2;
+        if credit.limit == credit.announced || !(idle || pressing) {
             return;
         }
         // A message keeps its place in the queue until its completion was polled, which may be
@@ -260,11 +261,12 @@ impl VerbsEndpoint {
         }
         if credit.messages_sent - credit.peer_taken < u64::from(CONTROL_RECEIVES) {
             credit.messages_sent += 1;
-            credit.told = credit.limit;
+            credit.announced = credit.limit;
             let imm = (credit.limit as u16 as u32) << 16 | credit.messages_taken as u16 as u32;
-            let (opcode, payload) = match self.terms.headed {
-                true => (sys::WR_SEND, Payload::Headed(Head::Credit(imm), &[])),
-                false => (sys::WR_SEND_WITH_IMM, Payload::Empty),
+            let (opcode, payload) = if self.terms.headed {
+                (sys::WR_SEND, Payload::Headed(Head::Credit(imm), &[]))
+            } else {
+                (sys::WR_SEND_WITH_IMM, Payload::Empty)
             };
             let mut wr = request(opcode, 0);
             wr.imm_data = imm.to_be();
@@ -286,8 +288,8 @@ impl Endpoint for VerbsEndpoint {
 
     fn export(&mut self, range: &SlabRange) -> Result<RemoteKey, FabricError> {
         let memory: Option<&DeviceMemory> = range.slab().backing().as_any().downcast_ref();
-        let known = memory.is_some_and(|memory| memory.region().is_of(&self.domain));
-        if !known {
+        let unused = memory.is_some_and(|memory| memory.region().is_of(&self.domain));
+        if !unused {
             return Err(FabricError::ForeignSlab);
         }
         let (base, len) = (range.as_ptr(), range.len());
@@ -308,7 +310,7 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn revoke(&mut self, key: RemoteKey) {
-        let Some(at) = self.exports.iter().position(|(known, _)| *known == key) else { return };
+        let Some(at) = self.exports.iter().position(|(held, _)| *held == key) else { return };
         let (_, mut region) = self.exports.swap_remove(at);
         if !region.revoke() {
             // The device does not let go of the memory while the queue pair may use it.
@@ -345,7 +347,7 @@ impl Endpoint for VerbsEndpoint {
         flags: Flags,
     ) -> Result<(), PostError> {
         let at = (!dst.is_empty()).then_some(&src);
-        self.admit(Asked::Read { len: dst.len(), src }, at)?;
+        self.validate(PostRequest::Read { len: dst.len(), src }, at)?;
         let origin = Origin::User { id, signalled: flags.has(Flags::SIGNAL) };
         // Nothing is read by writing nothing, which every device carries.
         if dst.is_empty() {
@@ -381,7 +383,7 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn send(&mut self, bytes: &[u8], id: OpId) -> Result<(), PostError> {
-        self.admit(Asked::Send { len: bytes.len() }, None)?;
+        self.validate(PostRequest::Send { len: bytes.len() }, None)?;
         self.credit.used += 1;
         let payload = match bytes {
             _ if self.terms.headed => Payload::Headed(Head::Message, bytes),
@@ -393,7 +395,7 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn post_recvs(&mut self, n: u32) {
-        self.credit.wanted = self.credit.wanted.saturating_add(u64::from(n));
+        self.credit.posted = self.credit.posted.saturating_add(u64::from(n));
     }
 
     fn submit(&mut self) {
@@ -405,7 +407,7 @@ impl Endpoint for VerbsEndpoint {
         let before = out.len();
         self.ring();
         self.collect();
-        if self.news.is_empty() {
+        if self.completions.is_empty() {
             self.advertise(true);
             self.idle_polls += 1;
             if self.idle_polls >= IDLE_POLLS || self.armed {
@@ -417,7 +419,7 @@ impl Endpoint for VerbsEndpoint {
         }
         self.armed = false;
         self.ring();
-        out.append(&mut self.news);
+        out.append(&mut self.completions);
         out.len() - before
     }
 
@@ -425,13 +427,13 @@ impl Endpoint for VerbsEndpoint {
         self.advertise(true);
         self.ring();
         let requested = self.wire.as_mut().is_none_or(|wire| wire.request_event().is_ok());
-        // What completed before the request raises no event.
+        // A completion before the request raises no event.
         self.collect();
         self.look_around();
-        let owed = self.wire.is_some() && self.credit.told != self.credit.limit;
-        // What came may have been awaited by requests.
+        let announces = self.wire.is_some() && self.credit.announced != self.credit.limit;
+        // Requests may have waited for this completion.
         let due = self.wire.is_some() && self.queue.due() > 0;
-        if !requested || owed || due || !self.news.is_empty() {
+        if !requested || announces || due || !self.completions.is_empty() {
             return Armed::Ready;
         }
         self.armed = true;
@@ -453,7 +455,7 @@ impl Endpoint for VerbsEndpoint {
         self.collect();
         if self.wire.is_some() {
             self.end();
-            self.queue.flush(None, &mut self.news);
+            self.queue.flush(None, &mut self.completions);
         }
     }
 }

@@ -8,11 +8,11 @@
 //!   | 16 bytes name | 8 bytes sender | payload |      at most the bytes of a packet
 //! ```
 //!
-//! The device is told of the group by the queue pair that is attached to it; the network, and a
+//! The queue pair that is attached to the group tells the device of it; the network, and a
 //! device whose packets come in through the kernel, by a socket that joins the group as IP knows
 //! it.
 //!
-//! What it does not do: InfiniBand and IPv6, whose groups are joined in other ways.
+//! Out of scope: InfiniBand and IPv6, whose groups are joined in other ways.
 
 use std::ffi::c_int;
 use std::io;
@@ -32,7 +32,7 @@ use crate::{FabricError, PostError};
 const RECEIVES: usize = 256;
 /// Datagrams on their way out.
 const SENDS: usize = 64;
-/// What the device writes before a datagram: the header of its packet.
+/// The header of the packet, which the device writes before a datagram.
 const PACKET_HEADER: usize = 40;
 /// Name and sender.
 const HEADER: usize = Group::BYTES + 8;
@@ -372,11 +372,11 @@ impl Pair {
     }
 
     fn poll(&self, queue: NonNull<sys::Cq>, out: &mut [sys::Wc]) -> io::Result<usize> {
-        // SAFETY: the completion queue is alive, and there is room for so many.
+        // SAFETY: the completion queue is alive, and there is room for this number.
         let n = unsafe {
             (self.domain.ops().poll_cq)(queue.as_ptr(), out.len() as c_int, out.as_mut_ptr())
         };
-        // What the device wrote before a completion is read after it.
+        // Memory that the device wrote before a completion is read after it.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
         usize::try_from(n).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }

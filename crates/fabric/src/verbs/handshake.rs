@@ -1,4 +1,4 @@
-//! What two endpoints tell each other over their socket before the first request.
+//! The handshake of two endpoints over their socket before the first request.
 //!
 //! ```text
 //!   both: Hello  (queue pair, address, limits)      → queue pair to RTR, then RTS
@@ -18,7 +18,7 @@ use crate::Publish;
 /// First bytes of an address and of a hello: name and version of the protocol.
 pub(super) const MAGIC: [u8; 8] = *b"MLSVRB\x00\x02";
 
-/// What one side tells the other of itself, however they meet.
+/// The description of one side for the other, on either way to connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Card {
     /// Marks the keys of this connection.
@@ -54,7 +54,7 @@ impl Card {
     /// The inverse of [`Card::encode`].
     ///
     /// # Errors
-    /// What is wrong with it; the peer is at fault.
+    /// The reason why it is refused; the peer is at fault.
     pub(super) fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, &'static str> {
         let card = Self {
             tag: quad(bytes, 0),
@@ -112,7 +112,7 @@ impl Hello {
     /// The inverse of [`Hello::encode`].
     ///
     /// # Errors
-    /// What is wrong with it; the peer is at fault.
+    /// The reason why it is refused; the peer is at fault.
     pub(super) fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, &'static str> {
         if bytes[..8] != MAGIC {
             return Err("the peer speaks another version of the protocol");

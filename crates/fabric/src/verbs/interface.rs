@@ -17,7 +17,7 @@ pub(super) fn addresses(hardware: Hardware) -> io::Result<Vec<Ipv6Addr>> {
     Ok(of_hardware(&entries()?, hardware))
 }
 
-/// What the system says of an interface: its name, and one of its addresses.
+/// A network interface: its name, and one of its addresses.
 type Entry = (Vec<u8>, Address);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::sys;
 
-/// What the dynamic linker looks for, in this order.
+/// The names that the dynamic linker tries, in this order.
 const NAMES: [&CStr; 2] = [c"libibverbs.so.1", c"libibverbs.so"];
 
 /// Why a library cannot be used.

@@ -1,5 +1,5 @@
-//! What stays of how two sides met: silent while both live, and heard when one of them ends, which
-//! a reliable connection itself says only to who posts.
+//! The connection that remains from the rendezvous: silent while both live, and readable when one
+//! of them ends, which a reliable connection itself says only to who posts.
 
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};

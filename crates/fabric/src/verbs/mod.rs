@@ -13,10 +13,10 @@
 //! limits, and bring the queue pairs up. The socket stays open and silent: its end is how an idle
 //! side learns that the peer is gone. Or they meet by rdma_cm ([`Connect`]), which then says it.
 //!
-//! **Receives.** All connections of a fabric take theirs from one shared queue. What a peer may use
-//! it is told by messages that need receives themselves; some are kept aside for them, and who has
-//! used up these looks at the peer's counter by a read before it sends another. No credit is ever
-//! written to a word of the peer, where two of them might land reversed (G3).
+//! **Receives.** All connections of a fabric take theirs from one shared queue. The receives that a
+//! peer may use are announced by messages that need receives themselves; some are reserved for
+//! them, and who has used up these looks at the peer's counter by a read before it sends another.
+//! No credit is ever written to a word of the peer, where two of them might land reversed (G3).
 //!
 //! **Groups.** Datagrams to many at once go by queue pairs of their own ([`Multicast`]).
 //!
@@ -57,7 +57,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use crate::lobby::{Lobby, PEER_OPS_MAX, Place};
+use crate::listener::{OfferListener, PEER_OPS_MAX, PendingOffer};
 use crate::multicast::Multicast;
 use crate::{Atomics, Caps, Fabric, FabricError, LinkId, Offer, Publish, Slab};
 use cm::{CmLibrary, CmPlace};
@@ -68,14 +68,15 @@ use handshake::MAGIC;
 use library::Library;
 use memory::DeviceMemory;
 use objects::Domain;
-use offer::{Meeting, VerbsOffer};
+use offer::{Rendezvous, VerbsOffer};
 use receives::{HEAD_BYTES, MESSAGE_BYTES, Receives};
 
 pub use device::{Choice, DeviceInfo, GidInfo, GidKind, PortInfo};
 pub use options::{Connect, VerbsOptions};
 pub use survey::{Survey, probe, probe_groups, survey};
 
-/// Bytes of [`Src::Inline`](crate::Src): what devices carry in a request, or else a copy of ours.
+/// Bytes of [`Src::Inline`](crate::Src): in the request where the device can, or else in a copy of
+/// ours.
 const INLINE_MAX: usize = 220;
 /// Bytes of one operation, where the port allows as much.
 const MESSAGE_MAX: usize = 1 << 30;
@@ -108,22 +109,22 @@ pub struct VerbsFabric {
 
 /// Where offers are met.
 enum Door {
-    Socket { reachable: SocketAddr, lobby: Arc<Lobby> },
+    Socket { reachable: SocketAddr, listener: Arc<OfferListener> },
     Cm { library: Arc<CmLibrary>, at: IpAddr },
 }
 
 impl Door {
-    fn place(&self, link: LinkId, ops_max: u32) -> io::Result<Meeting> {
+    fn place(&self, link: LinkId, ops_max: u32) -> io::Result<Rendezvous> {
         Ok(match self {
-            Door::Socket { reachable, lobby } => {
-                Meeting::Socket(Place::new(lobby, link, MAGIC, *reachable, ops_max, false)?)
-            }
-            Door::Cm { library, at } => Meeting::Cm(CmPlace::new(library, link, *at)?),
+            Door::Socket { reachable, listener } => Rendezvous::Socket(PendingOffer::new(
+                listener, link, MAGIC, *reachable, ops_max, false,
+            )?),
+            Door::Cm { library, at } => Rendezvous::Cm(CmPlace::new(library, link, *at)?),
         })
     }
 }
 
-/// What the device gives.
+/// The limits of the device.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     ops_max: u32,
@@ -140,7 +141,7 @@ struct Limits {
 }
 
 impl Limits {
-    /// What they leave a connection whose notices are messages, or are not. A write with a notice
+    /// The limits of one connection, whose notices are messages or not. A write with a notice
     /// takes two requests then.
     fn caps(&self, headed: bool) -> Caps {
         let (head, requests) = if headed { (HEAD_BYTES, 2) } else { (0, 1) };
@@ -198,8 +199,8 @@ impl VerbsFabric {
                 let listener = TcpListener::bind((options.bind, 0)).map_err(failed)?;
                 let port = listener.local_addr().map_err(failed)?.port();
                 let reachable = SocketAddr::new(options.advertise.unwrap_or(options.bind), port);
-                let lobby = Arc::new(Lobby::new(listener).map_err(failed)?);
-                Door::Socket { reachable, lobby }
+                let listener = Arc::new(OfferListener::new(listener).map_err(failed)?);
+                Door::Socket { reachable, listener }
             }
             Connect::RdmaCm => {
                 let missing = |detail: String| FabricError::Device { detail };
@@ -212,7 +213,7 @@ impl VerbsFabric {
         Ok(Arc::new(Self { options, domain, limits, choice, receives, events, door, groups_at }))
     }
 
-    /// What is used, and why.
+    /// The device in use, and the reason.
     pub fn choice(&self) -> &Choice {
         &self.choice
     }
@@ -223,7 +224,7 @@ impl VerbsFabric {
     }
 }
 
-/// What the options and the device allow, and the entries of the shared receives.
+/// The limits of options and device, and the entries of the shared receives.
 fn limits(device: &DeviceInfo, choice: &Choice, options: &VerbsOptions) -> (Limits, u32) {
     let port = device.ports.iter().find(|port| port.number == choice.port);
     let (message_max, lid) = port.map_or((0, 0), |port| (port.message_max, port.lid));

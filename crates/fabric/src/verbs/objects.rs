@@ -64,10 +64,10 @@ impl Domain {
         self.context.as_ptr()
     }
 
-    /// What the device may do with memory of ours at our own requests.
+    /// The device's access rights to our memory at our own requests.
     pub(super) fn local_access(&self) -> c_int {
         match self.iwarp {
-            // What a read of ours brings is to iWARP a write of the peer.
+            // To iWARP the answer to our read is a write of the peer.
             true => sys::ACCESS_LOCAL_WRITE | sys::ACCESS_REMOTE_WRITE,
             false => sys::ACCESS_LOCAL_WRITE,
         }
@@ -138,7 +138,7 @@ impl Region {
     /// Registers memory. `relaxed` lets the device place writes in any order, where it can.
     ///
     /// # Errors
-    /// What the system says; `ENOMEM` above all means the limit of locked memory.
+    /// The system's error; `ENOMEM` usually means the limit of locked memory.
     ///
     /// # Safety
     /// The memory stays mapped until the region is dropped, and no reference into it is used in a
@@ -349,7 +349,7 @@ impl Wire {
     /// Changes the state of the queue pair.
     ///
     /// # Errors
-    /// What the device says to these attributes.
+    /// The device's result for these attributes.
     pub(super) fn modify(&mut self, attr: &mut sys::QpAttr, mask: c_int) -> io::Result<()> {
         let Some(qp) = self.qp else { return Err(io::ErrorKind::NotConnected.into()) };
         // SAFETY: the queue pair is alive, and the attributes are read during the call.
@@ -369,7 +369,7 @@ impl Wire {
     /// Posts a list of requests by one doorbell.
     ///
     /// # Errors
-    /// When the queue is full or the queue pair broken. What stands before the bad one is posted.
+    /// When the queue is full or the queue pair broken. The requests before the bad one are posted.
     ///
     /// # Safety
     /// The list is linked, and the elements that it points to are readable; the memory that they
@@ -387,9 +387,9 @@ impl Wire {
     /// When the completion queue is broken.
     pub(super) fn poll(&mut self, out: &mut [sys::Wc]) -> io::Result<usize> {
         let room = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
-        // SAFETY: the completion queue is alive, and there is room for so many.
+        // SAFETY: the completion queue is alive, and there is room for this number.
         let n = unsafe { (self.domain.ops().poll_cq)(self.cq.as_ptr(), room, out.as_mut_ptr()) };
-        // What the device wrote before a completion is read after it.
+        // Memory that the device wrote before a completion is read after it.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
         usize::try_from(n).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }

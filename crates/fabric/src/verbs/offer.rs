@@ -20,14 +20,14 @@ use super::{
     Choice, GidKind, HOPS, Limits, NOT_READY_TIMER, RETRIES, RETRIES_NOT_READY, VerbsOptions,
     atomics, sys,
 };
-use crate::lobby::{Place, broken};
+use crate::listener::{PendingOffer, broken};
 use crate::token::Token;
 use crate::{Caps, Endpoint, FabricError, LinkId, Offer, Publish};
 
 /// A place to be met at, and what a connection is made of.
 pub(super) struct VerbsOffer {
     pub(super) link: LinkId,
-    pub(super) place: Meeting,
+    pub(super) place: Rendezvous,
     pub(super) options: VerbsOptions,
     pub(super) domain: Arc<Domain>,
     pub(super) limits: Limits,
@@ -39,8 +39,8 @@ pub(super) struct VerbsOffer {
 impl Offer for VerbsOffer {
     fn address(&self) -> Vec<u8> {
         match &self.place {
-            Meeting::Socket(place) => place.address(),
-            Meeting::Cm(place) => place.address(),
+            Rendezvous::Socket(place) => place.address(),
+            Rendezvous::Cm(place) => place.address(),
         }
     }
 
@@ -52,11 +52,11 @@ impl Offer for VerbsOffer {
             return Err(failed(broken("one side connects by tcp and the other by rdma_cm")));
         }
         match &self.place {
-            Meeting::Socket(place) => {
-                let (stream, _) = place.meet(peer, deadline)?;
+            Rendezvous::Socket(place) => {
+                let (stream, _) = place.rendezvous(peer, deadline)?;
                 self.made().and_then(|made| self.by_socket(stream, deadline, made))
             }
-            Meeting::Cm(place) => {
+            Rendezvous::Cm(place) => {
                 let malformed = FabricError::Malformed { what: "address" };
                 let part = place.part(peer).ok_or(malformed)?;
                 self.made().and_then(|made| self.by_cm(place, part, deadline, made))
@@ -67,25 +67,25 @@ impl Offer for VerbsOffer {
 }
 
 /// How the two sides meet.
-pub(super) enum Meeting {
-    Socket(Place),
+pub(super) enum Rendezvous {
+    Socket(PendingOffer),
     Cm(CmPlace),
 }
 
-impl Meeting {
+impl Rendezvous {
     /// Whether an address is one of the other way to meet.
     fn is_other(&self, peer: &[u8]) -> bool {
         peer.starts_with(match self {
-            Meeting::Socket(_) => &cm::MAGIC,
-            Meeting::Cm(_) => &MAGIC,
+            Rendezvous::Socket(_) => &cm::MAGIC,
+            Rendezvous::Cm(_) => &MAGIC,
         })
     }
 }
 
 /// Receives that a connection keeps for control, given back if it does not come about.
-struct Kept(Option<Arc<Receives>>);
+struct ReservedReceives(Option<Arc<Receives>>);
 
-impl Kept {
+impl ReservedReceives {
     fn new(receives: &Arc<Receives>) -> io::Result<Self> {
         match receives.reserve(CONTROL_RECEIVES) {
             CONTROL_RECEIVES => Ok(Self(Some(receives.clone()))),
@@ -97,7 +97,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for ReservedReceives {
     fn drop(&mut self) {
         if let Some(receives) = &self.0 {
             receives.release(CONTROL_RECEIVES);
@@ -109,17 +109,17 @@ impl Drop for Kept {
 struct Made {
     wire: Wire,
     queue: SendQueue,
-    kept: Kept,
+    reserved: ReservedReceives,
 }
 
 impl VerbsOffer {
     fn made(&self) -> io::Result<Made> {
-        let kept = Kept::new(&self.receives)?;
+        let reserved = ReservedReceives::new(&self.receives)?;
         let sends = self.limits.ops_max + CONTROL_OPS;
         let completions = sends + self.limits.receives_max + CONTROL_RECEIVES;
         let (wire, inline) = Wire::new(&self.domain, &self.receives, sends, completions)?;
         let queue = SendQueue::new(&self.domain, sends, inline)?;
-        Ok(Made { wire, queue, kept })
+        Ok(Made { wire, queue, reserved })
     }
 
     fn by_socket(
@@ -130,8 +130,8 @@ impl VerbsOffer {
     ) -> io::Result<Box<dyn Endpoint>> {
         let hello = self.hello(&made)?;
         self.initialise(&mut made.wire, self.first(sys::QPS_INIT))?;
-        let said = swap(&mut stream, &hello.encode(), deadline)?;
-        let peer = Hello::decode(&said).map_err(broken)?;
+        let bytes = swap(&mut stream, &hello.encode(), deadline)?;
+        let peer = Hello::decode(&bytes).map_err(broken)?;
         if peer.roce != hello.roce {
             return Err(broken("one side is on Ethernet and the other on InfiniBand"));
         }
@@ -175,9 +175,10 @@ impl VerbsOffer {
             }
         };
         let ours = self.promise(wire);
-        let speaker = Speaker { calls: matches!(part, Part::Calls(_)), iwarp: self.limits.iwarp };
-        let theirs =
-            ready::swap(&mut made.wire, &mut made.queue, &mut call, (ours, speaker), deadline)?;
+        let calls = matches!(part, Part::Calls(_));
+        let speaker = Speaker { promise: ours, calls, iwarp: self.limits.iwarp };
+        let Made { wire, queue, .. } = &mut made;
+        let theirs = ready::exchange_promises(wire, queue, &mut call, speaker, deadline)?;
         self.finish(Line::Cm(call), made, [own, peer], (ours, theirs))
     }
 
@@ -218,9 +219,9 @@ impl VerbsOffer {
             receives_max: self.limits.receives_max,
         };
         let (domain, events) = (self.domain.clone(), self.events.clone());
-        let Made { wire, queue, mut kept } = made;
+        let Made { wire, queue, mut reserved } = made;
         let endpoint = VerbsEndpoint::new(terms, domain, events, wire, queue, line)?;
-        kept.0 = None;
+        reserved.0 = None;
         Ok(Box::new(endpoint))
     }
 
@@ -246,7 +247,7 @@ impl VerbsOffer {
         })
     }
 
-    /// What peers may do with exported memory.
+    /// The access rights of peers to exported memory.
     fn access(&self) -> c_int {
         let access = sys::ACCESS_LOCAL_WRITE | sys::ACCESS_REMOTE_WRITE | sys::ACCESS_REMOTE_READ;
         if self.limits.atomics > 0 { access | sys::ACCESS_REMOTE_ATOMIC } else { access }
@@ -286,7 +287,7 @@ impl VerbsOffer {
     fn initialise(&self, wire: &mut Wire, Way { mut attr, mask }: Way) -> io::Result<()> {
         attr.qp_access_flags = (self.access() & !sys::ACCESS_LOCAL_WRITE) as u32;
         wire.modify(&mut attr, mask | sys::QP_ACCESS_FLAGS)
-            .map_err(|error| said("the device does not start", &error))
+            .map_err(|error| explained("the device does not start", &error))
     }
 
     fn ready_to_receive(
@@ -314,7 +315,7 @@ impl VerbsOffer {
                  address in the peer's network",
                 own.address, own.kind, own.index
             );
-            said(&what, &error)
+            explained(&what, &error)
         })
     }
 
@@ -333,7 +334,7 @@ impl VerbsOffer {
             | sys::QP_RETRY_CNT
             | sys::QP_RNR_RETRY
             | sys::QP_MAX_QP_RD_ATOMIC;
-        wire.modify(&mut attr, mask).map_err(|error| said("the device does not send", &error))
+        wire.modify(&mut attr, mask).map_err(|error| explained("the device does not send", &error))
     }
 
     /// The strongest mode that this side can promise for what it receives.
@@ -350,7 +351,7 @@ impl VerbsOffer {
     }
 }
 
-fn said(what: &str, error: &io::Error) -> io::Error {
+fn explained(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 

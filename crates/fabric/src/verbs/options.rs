@@ -1,4 +1,4 @@
-//! What a user may choose, as values and as text.
+//! Options of the user, as values and as text.
 
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr};
@@ -82,7 +82,7 @@ impl Default for VerbsOptions {
     }
 }
 
-/// What can stand in the text form, with an example of each.
+/// The keys of the text form, with an example of each.
 const KEYS: [(&str, &str); 14] = [
     ("device", "mlx5_0"),
     ("port", "1"),
@@ -100,7 +100,7 @@ const KEYS: [(&str, &str); 14] = [
     ("receives", "4096"),
 ];
 
-/// `key=value` pairs with commas, as in `device=mlx5_0,gid=3`; what is not named keeps its default.
+/// `key=value` pairs with commas, as in `device=mlx5_0,gid=3`; other keys keep their defaults.
 impl FromStr for VerbsOptions {
     type Err = String;
 

@@ -18,7 +18,8 @@ use crate::{Completion, ErrorKind, OpId, Slab};
 
 /// Requests of one doorbell.
 const BATCH_MAX: usize = 32;
-/// Words at the front of the staging memory: what the peer reads, and what we have read of it.
+/// Words at the front of the staging memory: the one that the peer reads, and the one that we have
+/// read of the peer.
 const TAKEN: usize = 0;
 const PEER_TAKEN: usize = 8;
 /// Bytes before the copies of small payloads.
@@ -27,7 +28,7 @@ const WORDS_BYTES: usize = 64;
 /// Position of a request among all of its connection.
 pub(super) type Seq = u64;
 
-/// What a request is of.
+/// The origin of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
     /// An operation of the caller, and whether it asked for `Local`.
@@ -36,9 +37,9 @@ pub(super) enum Origin {
     Part { id: OpId },
     /// Receives that are told to the peer.
     Credit,
-    /// A look at how many of those the peer has taken.
+    /// A read of the number of requests that the peer has taken.
     Look,
-    /// What is said before the first operation, where there is no socket for it.
+    /// The message before the first operation, where there is no socket for it.
     Ready,
 }
 
@@ -151,7 +152,7 @@ impl SendQueue {
         self.word(TAKEN).store(taken, std::sync::atomic::Ordering::Release);
     }
 
-    /// What the last look at the peer's counter has brought.
+    /// The value of the peer's counter at the last read.
     pub(super) fn peer_taken(&self) -> u64 {
         self.word(PEER_TAKEN).load(std::sync::atomic::Ordering::Acquire)
     }

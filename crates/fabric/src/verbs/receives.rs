@@ -2,7 +2,7 @@
 //! grow with the number of peers.
 //!
 //! **Invariant.** The queue is full at the start, and each receive is posted again as soon as its
-//! completion was looked at. What endpoints have promised to their peers never exceeds it: a
+//! completion was looked at. The sum of the endpoints' promises to their peers never exceeds it: a
 //! promise is reserved here first and given back when the peer has used it (G9). A peer that uses
 //! more than it was promised is found out by its endpoint, which ends the connection.
 
@@ -22,7 +22,7 @@ pub(super) const MESSAGE_BYTES: usize = 256;
 /// Bytes before the content of a message where messages also stand for notices and credit.
 pub(super) const HEAD_BYTES: usize = 8;
 
-/// What a message is of, where no immediate data says it.
+/// The kind of a message without immediate data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Head {
     /// A message of the caller: its content follows.

@@ -1,4 +1,4 @@
-//! What there is, what of it would be used, and why: for people.
+//! A survey of the devices, and of the one that would be used, for people.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -19,11 +19,11 @@ pub struct Survey {
     pub devices: Result<Vec<DeviceInfo>, String>,
     /// Devices that do not open.
     pub refused: Vec<String>,
-    /// What would be used, or why nothing can.
+    /// The device that would be used, or the reason why none can.
     pub choice: Result<Choice, String>,
     /// By what it would connect.
     pub connect: Connect,
-    /// Whether notices are to be messages, whatever the device carries.
+    /// Whether notices are messages even if the device carries immediate data.
     pub send_only: bool,
     /// Why librdmacm cannot be used; `None` where it can.
     pub rdma_cm_missing: Option<String>,
@@ -95,7 +95,7 @@ pub fn probe_groups(options: &VerbsOptions) -> Result<Option<(usize, bool)>, Fab
     let start = Instant::now();
     let mut arrives = false;
     while !arrives && start.elapsed() < Duration::from_secs(1) {
-        // What gets lost, or finds the queue full, is sent again.
+        // Datagrams that get lost, or find the queue full, are sent again.
         let _ = from.send(b"millstream");
         std::thread::sleep(Duration::from_millis(10));
         to.poll(&mut |bytes| arrives |= bytes == b"millstream");

@@ -1,5 +1,5 @@
-//! The greeting of the lobby, written out by hand: what a stranger has to send before an offer
-//! answers it. The TCP transport and verbs meet by the same one.
+//! The greeting of the listener, written out by hand: the bytes that a client has to send before an
+//! offer answers it. The TCP transport and verbs meet by the same one.
 
 use std::net::SocketAddr;
 

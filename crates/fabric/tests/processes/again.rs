@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// Starts this binary once more. What was built for another architecture needs a program that runs
+/// Starts this binary once more. A binary for another architecture needs a program that runs
 /// it: `MILLSTREAM_TEST_RUNNER` has its name and arguments.
 pub fn this_binary() -> Command {
     let binary = std::env::current_exe().expect("this binary has a path");

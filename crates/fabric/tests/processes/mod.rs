@@ -17,13 +17,13 @@ const ROLE: &str = "MILLSTREAM_TEST_ROLE";
 const MARK: char = '@';
 const MESSAGES: u32 = 4000;
 const SLOT: usize = 512;
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 mod again;
 #[allow(dead_code, reason = "tests/faults.rs goes through it, the others start nothing of it")]
 pub mod steps;
 
-/// What the second process does: nothing when this process is the first one. The first one starts
+/// Runs the second process; does nothing when this process is the first one. The first one starts
 /// the test of this name.
 pub fn second(fabric: impl FnOnce() -> Arc<dyn Fabric>) {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -148,7 +148,7 @@ impl Side {
         let start = Instant::now();
         while self.end.budget().notices == 0 || self.end.budget().ops < 2 {
             self.end.poll(&mut self.seen);
-            assert!(start.elapsed() < PATIENCE, "no receives for message {i}");
+            assert!(start.elapsed() < TIMEOUT, "no receives for message {i}");
         }
         for word in 0..SLOT / 8 {
             let value = u64::from(i) << 32 | word as u64;
@@ -173,12 +173,12 @@ impl Side {
                 }
                 return first;
             }
-            assert!(start.elapsed() < PATIENCE, "nothing came");
+            assert!(start.elapsed() < TIMEOUT, "nothing came");
             if self.end.poll(&mut self.seen) > 0 {
                 continue;
             }
             match if sleeps { self.end.arm() } else { Armed::Ready } {
-                Armed::Fd(fd) => fabric::wait(&[fd], PATIENCE),
+                Armed::Fd(fd) => fabric::wait(&[fd], TIMEOUT),
                 Armed::Ready => std::thread::yield_now(),
                 Armed::Virtual => panic!("a real transport wakes"),
             }

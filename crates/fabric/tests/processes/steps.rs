@@ -9,7 +9,7 @@ use super::*;
 pub const STEPS: [&str; 7] =
     ["offer", "connect", "export", "receive", "sleep", "be written to", "write"];
 
-/// What befalls it there.
+/// The fault that befalls it there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     Killed,
@@ -143,7 +143,7 @@ fn stream(end: &mut dyn Endpoint, src: &SlabRange, peer: Option<RemoteKey>, most
         }
         seen.clear();
         // Over shared memory a write needs nobody else; it could go on forever.
-        if start.elapsed() > PATIENCE / 10 {
+        if start.elapsed() > TIMEOUT / 10 {
             break;
         }
     }

@@ -56,11 +56,11 @@ fn unwritten_memory_is_poisoned() {
         a.write(0, 1024).expect("posts");
         a.notify(1).expect("posts");
         let poisoned = |b: &Peer| (0..1024).step_by(8).any(|i| b.holds(i, 8, poison));
-        let told = Completion::Notify { imm: 1 };
+        let observed = Completion::Notify { imm: 1 };
         assert!(until(&net, || {
             met += usize::from(poisoned(&b));
             assert!(!b.holds(1016, 8, poison), "the last word is old or new");
-            b.sees(&told)
+            b.sees(&observed)
         }));
         assert!(b.holds(0, 1024, 7));
     }

@@ -175,7 +175,7 @@ fn a_dialogue_needs_messages_in_order() {
     needs(SimOptions::default(), |keep| keep.sends_in_order = false, swapped);
 }
 
-/// What is not promised does happen, so that nobody comes to rely on it.
+/// Everything that is not promised does happen, so that no caller comes to rely on it.
 fn happens(options: SimOptions, seen: impl Fn(&SimNet) -> bool) {
     let net = |seed| SimNet::new(SimOptions { seed, ..options.clone() });
     let count = (0..SEEDS).filter(|seed| seen(&net(*seed))).count();

@@ -14,9 +14,9 @@ use super::super::objects::nonblocking;
 use super::super::sys::QpAttr;
 use super::CmLibrary;
 use super::sys::{self, CmEvent, CmId, ConnParam, EventChannel};
-use crate::lobby::{broken, time_left};
+use crate::listener::{broken, time_left};
 
-/// Bytes of ours that a request carries: what InfiniBand leaves of it beside the addresses.
+/// Bytes of ours that a request carries: the rest that InfiniBand leaves beside the addresses.
 pub(in crate::verbs) const PRIVATE_BYTES: usize = 56;
 
 /// How long a neighbour is asked for before it is asked again.
@@ -33,13 +33,13 @@ unsafe impl Send for Channel {}
 // SAFETY: as above.
 unsafe impl Sync for Channel {}
 
-/// What an id is told.
+/// An event of an id.
 pub(in crate::verbs) struct Event {
     /// One of `enum rdma_cm_event_type`.
     pub(super) kind: c_int,
     /// A negative error number, or why the peer refused.
     pub(super) status: c_int,
-    /// What the peer says, and zeros.
+    /// The peer's private data, padded with zeros.
     pub(super) said: [u8; PRIVATE_BYTES],
     /// The new connection, when somebody calls.
     pub(super) call: Option<Call>,
@@ -84,7 +84,7 @@ impl Channel {
         let says = says.contains(&event.event);
         if says && !event.conn.private_data.is_null() {
             let len = usize::from(event.conn.private_data_len).min(PRIVATE_BYTES);
-            // SAFETY: events of these kinds point to so many bytes of their own.
+            // SAFETY: events of these kinds point to this number of bytes of their own.
             unsafe {
                 let bytes = event.conn.private_data.cast::<u8>();
                 std::ptr::copy_nonoverlapping(bytes, said.as_mut_ptr(), len);
@@ -279,7 +279,7 @@ impl Call {
     /// The caller has been heard over the connection: for the manager it stands from here on,
     /// although the caller's last word may still be under way. A connection that does not stand
     /// cannot be ended in a way that the peer hears.
-    pub(super) fn heard(&self) {
+    pub(super) fn peer_is_up(&self) {
         let event = super::super::sys::EVENT_COMM_EST;
         // SAFETY: the id is alive. A connection that stands already refuses, which changes nothing.
         unsafe { (self.channel.library.rdma_notify)(self.id.as_ptr(), event) };

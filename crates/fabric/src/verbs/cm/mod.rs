@@ -41,7 +41,7 @@ use sys::{CmEvent, CmId, ConnParam, EventChannel};
 pub(super) use call::{Call, Way};
 pub(super) use place::{CmPlace, MAGIC, Part, address_of};
 
-/// What the dynamic linker looks for, in this order.
+/// The names that the dynamic linker tries, in this order.
 const NAMES: [&CStr; 2] = [c"librdmacm.so.1", c"librdmacm.so"];
 
 functions! {
@@ -78,7 +78,7 @@ functions! {
 /// Listens at an address for once, to say at the start what would fail at each connection.
 ///
 /// # Errors
-/// What stands in the way, in words.
+/// The reason, in words.
 pub(super) fn check(
     library: &Arc<CmLibrary>,
     domain: &Domain,

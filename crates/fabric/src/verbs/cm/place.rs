@@ -1,4 +1,5 @@
-//! An offer that is met by the connection manager: who calls, who is called, and by what words.
+//! An offer that connects through the connection manager: the caller, the called side, and their
+//! private data.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +12,7 @@ use super::CmLibrary;
 use super::call::{Call, Channel, PRIVATE_BYTES};
 use super::sys::{self, ConnParam};
 use crate::LinkId;
-use crate::lobby::{address, broken, parse};
+use crate::listener::{address, broken, parse};
 use crate::token::Token;
 
 /// First bytes of an address and of what is said: name and version of the protocol.
@@ -41,7 +42,7 @@ pub(in crate::verbs) struct CmPlace {
     channel: Arc<Channel>,
 }
 
-/// What a side has to do.
+/// The part of a side.
 pub(in crate::verbs) enum Part {
     /// To call the peer there.
     Calls(SocketAddr),
@@ -78,7 +79,7 @@ impl CmPlace {
         Ok(Self { link, token: Token::random()?, at, listener, channel })
     }
 
-    /// What the peer is told.
+    /// The address for the peer.
     pub(in crate::verbs) fn address(&self) -> Vec<u8> {
         address(&MAGIC, &self.token, self.at)
     }
@@ -88,7 +89,7 @@ impl CmPlace {
         self.listener.as_ref()
     }
 
-    /// What this side has to do, and the token of the peer; `None` when that is no address of one.
+    /// The part of this side, and the token of the peer; `None` when the bytes are no address.
     pub(in crate::verbs) fn part(&self, peer: &[u8]) -> Option<(Part, Token)> {
         let (token, at) = parse(&MAGIC, peer)?;
         let calls = (self.link.local, self.token) < (self.link.remote, token);
@@ -162,7 +163,7 @@ impl CmPlace {
         call.accept(&mut terms(&said, own, queue_pair))
     }
 
-    /// What a peer says of itself; `None` when it does not know our token.
+    /// The peer's card; `None` when it does not know our token.
     fn read(&self, said: &[u8; PRIVATE_BYTES]) -> Option<Result<Card, &'static str>> {
         let (magic, rest) = said.split_first_chunk::<8>()?;
         let (token, rest) = rest.split_first_chunk::<{ Token::BYTES }>()?;
@@ -181,7 +182,7 @@ pub(super) fn words(to: &Token, own: &Card) -> [u8; PRIVATE_BYTES] {
     out
 }
 
-/// What the manager is told; it points to `said`.
+/// The parameters for the manager; they point to `said`.
 fn terms(said: &[u8; PRIVATE_BYTES], own: &Card, queue_pair: u32) -> ConnParam {
     ConnParam {
         private_data: said.as_ptr().cast(),

@@ -1,5 +1,5 @@
-//! The last word before the first operation, over the connection itself: what a queue pair can
-//! promise is known only when it is up, and the manager's last message carries nothing of ours.
+//! The last message before the first operation, over the connection itself: the promises of a queue
+//! pair are known only when it is up, and the manager's last message carries nothing of ours.
 //!
 //! The caller speaks first, and is heard: the called side was up before it answered. It speaks when
 //! it has heard, since the caller is up by then; a word that came too early would be lost, and said
@@ -21,48 +21,50 @@ use super::super::queue::{Origin, Payload, SendQueue, request};
 use super::super::receives::RECEIVE;
 use super::super::sys;
 use super::Call;
-use crate::lobby::{broken, time_left};
+use crate::listener::{broken, time_left};
 
 /// How long a caller over iWARP waits before it sends something behind its word.
 const NUDGE: Duration = Duration::from_millis(50);
 
-/// Who speaks.
+/// One side of the exchange of promises.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::verbs) struct Speaker {
-    /// The caller: speaks first.
+    /// The promise that this side sends.
+    pub(in crate::verbs) promise: Promise,
+    /// This side is the caller, and sends first.
     pub(in crate::verbs) calls: bool,
     /// The connection is of iWARP.
     pub(in crate::verbs) iwarp: bool,
 }
 
-/// Says what we promise and hears what the peer promises, as a byte.
+/// Sends our promise and returns the peer's, as a byte.
 ///
 /// # Errors
 /// When the connection breaks, or at the deadline.
-pub(in crate::verbs) fn swap(
+pub(in crate::verbs) fn exchange_promises(
     wire: &mut Wire,
     queue: &mut SendQueue,
     call: &mut Call,
-    (ours, speaker): (Promise, Speaker),
+    speaker: Speaker,
     deadline: Instant,
 ) -> io::Result<u8> {
     if speaker.calls {
-        say(wire, queue, ours)?;
+        send_promise(wire, queue, speaker.promise)?;
     }
-    let theirs = hear(wire, queue, call, speaker, deadline)?;
+    let theirs = receive_promise(wire, queue, call, speaker, deadline)?;
     if !speaker.calls {
-        call.heard();
-        say(wire, queue, ours)?;
+        call.peer_is_up();
+        send_promise(wire, queue, speaker.promise)?;
     }
     Ok(theirs)
 }
 
-fn say(wire: &mut Wire, queue: &mut SendQueue, ours: Promise) -> io::Result<()> {
+fn send_promise(wire: &mut Wire, queue: &mut SendQueue, ours: Promise) -> io::Result<()> {
     queue.push(request(sys::WR_SEND, 0), Payload::Copied(&[ours.encode()]), Origin::Ready);
     queue.ring(wire)
 }
 
-fn hear(
+fn receive_promise(
     wire: &mut Wire,
     queue: &mut SendQueue,
     call: &mut Call,
@@ -72,10 +74,10 @@ fn hear(
     let nudges = speaker.calls && speaker.iwarp;
     let (mut asked, mut ended) = (false, false);
     loop {
-        // One at a time: what follows the peer's word belongs to the endpoint.
+        // One at a time: everything behind the peer's message belongs to the endpoint.
         let mut wcs = [sys::Wc::default()];
         if wire.poll(&mut wcs)? == 0 {
-            // What completes before the request raises no event, so that a look comes after it.
+            // A completion before the request raises no event, so that a poll comes after it.
             if !asked {
                 asked = true;
                 wire.request_event()?;
@@ -89,12 +91,12 @@ fn hear(
             let most = time_left(deadline)?;
             let most = if nudges { most.min(NUDGE) } else { most };
             match wait(wire, call, most)? {
-                News::None if nudges => {
+                Woken::None if nudges => {
                     let write = request(sys::WR_RDMA_WRITE, 0);
                     queue.push(write, Payload::Empty, Origin::Ready);
                     queue.ring(wire)?;
                 }
-                news => ended = news == News::End,
+                woken => ended = woken == Woken::End,
             }
             continue;
         }
@@ -106,18 +108,18 @@ fn hear(
             queue.retire(wc.wr_id, &mut Vec::new());
             continue;
         }
-        let said = wire.receives().bytes(wc.wr_id, wc.byte_len);
+        let word_bytes = wire.receives().bytes(wc.wr_id, wc.byte_len);
         wire.receives().again(wc.wr_id)?;
-        return match said[..] {
+        return match word_bytes[..] {
             [word] if wc.opcode == sys::WC_RECV => Ok(word),
             _ => Err(broken("the peer's first word is another one")),
         };
     }
 }
 
-/// What was waited for.
+/// The reason why a wait ended.
 #[derive(Debug, PartialEq, Eq)]
-enum News {
+enum Woken {
     None,
     /// Maybe a completion.
     Some,
@@ -126,7 +128,7 @@ enum News {
 }
 
 /// Waits for a completion, or for the end of the call.
-fn wait(wire: &Wire, call: &mut Call, most: Duration) -> io::Result<News> {
+fn wait(wire: &Wire, call: &mut Call, most: Duration) -> io::Result<Woken> {
     let most = Timespec::try_from(most).map_err(|_| io::ErrorKind::InvalidInput)?;
     let [completed, called] = {
         // SAFETY: the descriptor belongs to the channel of `wire`.
@@ -142,8 +144,8 @@ fn wait(wire: &Wire, call: &mut Call, most: Duration) -> io::Result<News> {
         fds.map(|fd| !fd.revents().is_empty())
     };
     Ok(match (called && call.has_ended(), completed || called) {
-        (true, _) => News::End,
-        (false, true) => News::Some,
-        (false, false) => News::None,
+        (true, _) => Woken::End,
+        (false, true) => Woken::Some,
+        (false, false) => Woken::None,
     })
 }

@@ -1,4 +1,4 @@
-//! What completions and events do to an endpoint, and how a connection ends.
+//! Effects of completions and events on an endpoint, and the end of a connection.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::{Completion, ErrorKind, OpId};
 /// Completions that are taken at a time.
 const COMPLETIONS: usize = 32;
 /// How long a broken queue pair may take to give its requests back before it is destroyed.
-const DRAIN_PATIENCE: Duration = Duration::from_millis(200);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long the answers of a peer that is gone are waited for.
-const ANSWER_PATIENCE: Duration = Duration::from_millis(100);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// What a receive has brought.
+/// The content of a completed receive.
 enum Arrived {
     /// For the caller.
-    News(Completion),
+    Completion(Completion),
     /// Receives that the peer allows.
     Credit(u32),
 }
@@ -47,7 +47,7 @@ impl VerbsEndpoint {
             for wc in &wcs[..n] {
                 let outcome = match wc.wr_id & RECEIVE {
                     0 => {
-                        self.given_back = wc.wr_id + 1;
+                        self.returned = wc.wr_id + 1;
                         if broken.is_none() { self.sent(wc) } else { Ok(()) }
                     }
                     _ => self.received(wc),
@@ -66,14 +66,14 @@ impl VerbsEndpoint {
     /// One of our requests has ended.
     fn sent(&mut self, wc: &sys::Wc) -> Result<(), Break> {
         if wc.status == sys::WC_SUCCESS {
-            let origin = self.queue.retire(wc.wr_id, &mut self.news).ok_or(LOST)?;
+            let origin = self.queue.retire(wc.wr_id, &mut self.completions).ok_or(LOST)?;
             if origin == Origin::Look {
                 let taken = self.queue.peer_taken();
                 self.peer_has_taken(taken)?;
             }
             return Ok(());
         }
-        let origin = self.queue.retire_before(wc.wr_id, &mut self.news);
+        let origin = self.queue.retire_before(wc.wr_id, &mut self.completions);
         let id = match origin {
             Some(Origin::User { id, .. } | Origin::Part { id }) => Some(id),
             _ => None,
@@ -99,26 +99,26 @@ impl VerbsEndpoint {
         }
         let arrived = self.arrived(&receives, wc);
         receives.again(wc.wr_id).map_err(|_| LOST)?;
-        let news = match arrived.ok_or(LOST)? {
+        let completion = match arrived.ok_or(LOST)? {
             Arrived::Credit(imm) => return self.credit_message(imm),
-            Arrived::News(news) => news,
+            Arrived::Completion(completion) => completion,
         };
-        if self.credit.received == self.credit.told {
+        if self.credit.received == self.credit.announced {
             return Err(Break { id: None, kind: ErrorKind::ReceiverNotReady });
         }
         self.credit.received += 1;
         receives.release(1);
-        self.news.push(news);
+        self.completions.push(completion);
         Ok(())
     }
 
-    /// What a completed receive has brought; `None` where the peer breaks the protocol.
+    /// The content of a completed receive; `None` where the peer breaks the protocol.
     fn arrived(&self, receives: &Receives, wc: &sys::Wc) -> Option<Arrived> {
-        let notice = |imm| Arrived::News(Completion::Notify { imm });
+        let notice = |imm| Arrived::Completion(Completion::Notify { imm });
         if self.terms.headed {
             let bytes = receives.bytes(wc.wr_id, wc.byte_len);
             return Head::decode(&bytes).map(|(head, content)| match head {
-                Head::Message => Arrived::News(Completion::Recv { bytes: content.to_vec() }),
+                Head::Message => Arrived::Completion(Completion::Recv { bytes: content.to_vec() }),
                 Head::Notice(imm) => notice(imm),
                 Head::Credit(imm) => Arrived::Credit(imm),
             });
@@ -128,7 +128,9 @@ impl VerbsEndpoint {
         Some(match wc.opcode {
             sys::WC_RECV_RDMA_WITH_IMM => notice(imm),
             sys::WC_RECV if with_imm => Arrived::Credit(imm),
-            _ => Arrived::News(Completion::Recv { bytes: receives.bytes(wc.wr_id, wc.byte_len) }),
+            _ => Arrived::Completion(Completion::Recv {
+                bytes: receives.bytes(wc.wr_id, wc.byte_len),
+            }),
         })
     }
 
@@ -145,10 +147,7 @@ impl VerbsEndpoint {
         self.credit.peer_limit += more;
         let taken = self.credit.peer_taken + step(imm as u16, self.credit.peer_taken);
         // A message that was overtaken by a look says less than is known.
-        match taken <= self.credit.messages_sent {
-            true => self.peer_has_taken(taken),
-            false => Ok(()),
-        }
+        if taken <= self.credit.messages_sent { self.peer_has_taken(taken) } else { Ok(()) }
     }
 
     fn peer_has_taken(&mut self, taken: u64) -> Result<(), Break> {
@@ -174,11 +173,11 @@ impl VerbsEndpoint {
         if poll(&mut fds, Some(&now)).is_err() {
             return;
         }
-        let [news, event] = [&fds[0], &fds[1]].map(|fd| !fd.revents().is_empty());
+        let [completed, event] = [&fds[0], &fds[1]].map(|fd| !fd.revents().is_empty());
         if event {
             self.events.drain();
         }
-        if (news && self.line.has_ended()) || self.alarm.is_rung() {
+        if (completed && self.line.has_ended()) || self.alarm.is_rung() {
             self.hear_out();
             self.fail(LOST);
         }
@@ -187,7 +186,7 @@ impl VerbsEndpoint {
     /// Takes the answers that are under way from a peer that is gone: one of them may be the
     /// refusal that made it go, which says more than that it went.
     fn hear_out(&mut self) {
-        let deadline = Instant::now() + ANSWER_PATIENCE;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         loop {
             self.collect();
             let awaits = self.wire.is_some() && self.queue.is_awaited();
@@ -202,8 +201,8 @@ impl VerbsEndpoint {
     pub(super) fn fail(&mut self, Break { id, kind }: Break) {
         if self.wire.is_some() {
             self.end();
-            self.news.push(Completion::Error { id, kind });
-            self.queue.flush(id, &mut self.news);
+            self.completions.push(Completion::Error { id, kind });
+            self.queue.flush(id, &mut self.completions);
         }
     }
 
@@ -216,8 +215,8 @@ impl VerbsEndpoint {
         // A queue pair that is in error already refuses nothing that matters.
         let _ = wire.modify(&mut attr, sys::QP_STATE);
         let receives = wire.receives().clone();
-        let deadline = Instant::now() + DRAIN_PATIENCE;
-        let mut awaited = self.queue.last_posted().filter(|last| self.given_back <= *last);
+        let deadline = Instant::now() + DRAIN_TIMEOUT;
+        let mut awaited = self.queue.last_posted().filter(|last| self.returned <= *last);
         let mut wcs = [sys::Wc::default(); COMPLETIONS];
         let mut stopped = false;
         loop {
@@ -247,11 +246,11 @@ impl VerbsEndpoint {
 
     /// A receive that completed before the queue pair was stopped.
     fn last_words(&mut self, receives: &Receives, wc: &sys::Wc) {
-        let whole = wc.status == sys::WC_SUCCESS && self.credit.received < self.credit.told;
+        let whole = wc.status == sys::WC_SUCCESS && self.credit.received < self.credit.announced;
         let arrived = if whole { self.arrived(receives, wc) } else { None };
         let posted = receives.again(wc.wr_id).is_ok();
-        if let Some(Arrived::News(news)) = arrived {
-            self.news.push(news);
+        if let Some(Arrived::Completion(completion)) = arrived {
+            self.completions.push(completion);
             if posted {
                 self.credit.received += 1;
                 receives.release(1);

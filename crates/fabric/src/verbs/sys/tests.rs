@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::*;
 
-/// What C is asked, and what Rust says.
+/// The size or offset in C, and in Rust.
 pub(in super::super) type Question = (String, usize);
 
 macro_rules! size {

@@ -1,8 +1,8 @@
-//! Where connections come in: one listener for all offers of a fabric that meets over sockets.
+//! Accepts connections: one listener for all offers of a fabric that connects over sockets.
 //!
-//! A stranger has to greet with the token of an offer; until then it costs one socket and a few
-//! bytes, both bounded, and nobody waits for it. Whichever thread waits for its peer serves the
-//! listener for all of them; no thread of its own is needed.
+//! A client has to greet with the token of an offer; until then it costs one socket and a few
+//! bytes, both bounded, and no thread waits for it. Any thread that waits for its peer serves the
+//! listener for all offers; it has no thread of its own.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -25,13 +25,13 @@ pub(crate) const PEER_OPS_MAX: u32 = 1 << 16;
 
 /// Sockets that have not greeted yet; beyond that the oldest has to go.
 const STRANGERS_MAX: usize = 256;
-/// How long a stranger may take to greet.
-const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client may take to greet.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long to wait before asking again for connections that the system refuses to give.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// What both sides say first.
+/// The first message of each side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Greeting {
     /// The pair as the greeter sees it.
@@ -81,8 +81,8 @@ impl Greeting {
     }
 }
 
-/// An offer's place in the lobby, given up when it is dropped.
-pub(crate) struct Place {
+/// An offer that the listener knows, until it is dropped.
+pub(crate) struct PendingOffer {
     link: LinkId,
     token: Token,
     /// First bytes of an address: name and version of the transport.
@@ -90,17 +90,17 @@ pub(crate) struct Place {
     reachable: SocketAddr,
     ops_max: u32,
     checked: bool,
-    lobby: Arc<Lobby>,
+    listener: Arc<OfferListener>,
 }
 
-impl Place {
-    /// Lets the peer of the link greet; `reachable` is what it gets told. `checked` asks for
+impl PendingOffer {
+    /// Lets the peer of the link greet at the address `reachable`. `checked` asks for
     /// checksums.
     ///
     /// # Errors
     /// When the operating system gives no randomness.
     pub(crate) fn new(
-        lobby: &Arc<Lobby>,
+        listener: &Arc<OfferListener>,
         link: LinkId,
         magic: [u8; 8],
         reachable: SocketAddr,
@@ -108,8 +108,8 @@ impl Place {
         checked: bool,
     ) -> io::Result<Self> {
         let token = Token::random()?;
-        lobby.lock().offers.insert(token, None);
-        Ok(Self { link, token, magic, reachable, ops_max, checked, lobby: lobby.clone() })
+        listener.lock().offers.insert(token, None);
+        Ok(Self { link, token, magic, reachable, ops_max, checked, listener: listener.clone() })
     }
 
     /// See [`address`].
@@ -117,12 +117,12 @@ impl Place {
         address(&self.magic, &self.token, self.reachable)
     }
 
-    /// Meets the peer whose address this is: returns a blocking socket to it, and its greeting.
+    /// Connects to the peer of this address: returns a blocking socket to it, and its greeting.
     ///
     /// # Errors
     /// [`FabricError::Malformed`] for an address of another transport, [`FabricError::Connect`] at
     /// the deadline and when the peer is not there.
-    pub(crate) fn meet(
+    pub(crate) fn rendezvous(
         &self,
         peer: &[u8],
         deadline: Instant,
@@ -132,11 +132,9 @@ impl Place {
         // Both sides come to the same decision; the tokens differ where a worker connects with
         // itself.
         let dials = (self.link.local, self.token) < (self.link.remote, peer);
-        let met = match dials {
-            true => self.dial(&peer, place, deadline),
-            false => self.answer(&peer, deadline),
-        };
-        met.map_err(|source| self.failed(source))
+        let connected =
+            if dials { self.dial(&peer, place, deadline) } else { self.answer(&peer, deadline) };
+        connected.map_err(|source| self.failed(source))
     }
 
     /// The pair.
@@ -144,7 +142,7 @@ impl Place {
         self.link
     }
 
-    /// What names the connection with who has greeted: the same at both ends.
+    /// The name of the connection with this greeter: the same at both ends.
     pub(crate) fn name(&self, greeting: &Greeting) -> [u8; Token::BYTES] {
         let theirs = greeting.from.bytes();
         std::array::from_fn(|at| self.token.bytes()[at] ^ theirs[at])
@@ -187,7 +185,7 @@ impl Place {
 
     fn answer(&self, peer: &Token, deadline: Instant) -> io::Result<(TcpStream, Greeting)> {
         loop {
-            let (mut stream, greeting) = self.lobby.wait(&self.token, deadline)?;
+            let (mut stream, greeting) = self.listener.wait(&self.token, deadline)?;
             if self.is_peer(&greeting, peer) {
                 stream.set_nonblocking(false)?;
                 stream.write_all(&self.greeting(peer).encode())?;
@@ -208,16 +206,16 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for PendingOffer {
     fn drop(&mut self) {
-        self.lobby.lock().offers.remove(&self.token);
+        self.listener.lock().offers.remove(&self.token);
     }
 }
 
 /// Why a peer that was dialled is not the peer.
 pub(crate) const LEFT: &str = "the peer left in the middle of its greeting";
 
-/// What is wrong with the greeting of a peer that was dialled.
+/// The reason why the greeting of a dialled peer is refused.
 pub(crate) fn refusal(magic: &[u8; 8], greeting: &[u8]) -> &'static str {
     match greeting.split_first_chunk::<8>() {
         Some((theirs, _)) if theirs != magic && theirs[..6] == magic[..6] => {
@@ -257,7 +255,8 @@ pub(crate) fn parse(magic: &[u8; 8], address: &[u8]) -> Option<(Token, SocketAdd
     (theirs == magic).then_some((Token::from_bytes(*token), place))
 }
 
-/// Whether descriptors or memory are short for now: strangers may hold them, who go after a while.
+/// Whether descriptors or memory are short for now: unidentified sockets may hold them, and they
+/// expire after a while.
 fn is_short(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let short = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
@@ -269,8 +268,8 @@ pub(crate) fn time_left(deadline: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// The listener and who waits for whom.
-pub(crate) struct Lobby {
+/// The listener and the offers that wait for their peers.
+pub(crate) struct OfferListener {
     listener: TcpListener,
     state: Mutex<State>,
     changed: Condvar,
@@ -278,7 +277,7 @@ pub(crate) struct Lobby {
 
 #[derive(Default)]
 struct State {
-    /// Offers that wait, and who came for them.
+    /// Offers that wait, and the connections that have come for them.
     offers: HashMap<Token, Option<(TcpStream, Greeting)>>,
     /// Sockets that have not greeted; `None` while a thread serves them.
     strangers: Option<Vec<Stranger>>,
@@ -291,7 +290,7 @@ struct Stranger {
     deadline: Instant,
 }
 
-impl Lobby {
+impl OfferListener {
     /// # Errors
     /// When the listener cannot be made non-blocking.
     pub(crate) fn new(listener: TcpListener) -> io::Result<Self> {
@@ -300,7 +299,7 @@ impl Lobby {
         Ok(Self { listener, state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// Waits until somebody greets this offer.
+    /// Waits until a peer greets this offer.
     ///
     /// # Errors
     /// At the deadline, or when the listener fails.
@@ -332,7 +331,8 @@ impl Lobby {
         }
     }
 
-    /// Waits for news of the listener and the strangers, once; returns who has greeted.
+    /// Waits once for events of the listener and of sockets that have not greeted; returns those
+    /// that have.
     fn serve(
         &self,
         strangers: &mut Vec<Stranger>,
@@ -342,13 +342,13 @@ impl Lobby {
         fds.extend(
             strangers.iter().map(|s| PollFd::from_borrowed_fd(s.stream.as_fd(), PollFlags::IN)),
         );
-        let timeout = Timespec::try_from(left.min(STRANGER_PATIENCE))
+        let timeout = Timespec::try_from(left.min(GREETING_TIMEOUT))
             .map_err(|_| io::ErrorKind::InvalidInput)?;
         match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        // No more at a time, so that who has come is listened to.
+        // No more at a time, so that accepted sockets are served.
         for _ in 0..STRANGERS_MAX {
             match self.listener.accept() {
                 Ok((stream, _)) => {
@@ -386,7 +386,7 @@ impl Lobby {
 impl Stranger {
     fn new(stream: TcpStream) -> Option<Self> {
         stream.set_nonblocking(true).ok()?;
-        let deadline = Instant::now() + STRANGER_PATIENCE;
+        let deadline = Instant::now() + GREETING_TIMEOUT;
         Some(Self { stream, greeting: [0; Greeting::BYTES], filled: 0, deadline })
     }
 
@@ -397,8 +397,8 @@ impl Stranger {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(n) => self.filled += n,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let patient = Instant::now() < self.deadline;
-                    return if patient { Ok(None) } else { Err(io::ErrorKind::TimedOut.into()) };
+                    let in_time = Instant::now() < self.deadline;
+                    return if in_time { Ok(None) } else { Err(io::ErrorKind::TimedOut.into()) };
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),

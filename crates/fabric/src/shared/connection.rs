@@ -1,10 +1,10 @@
 //! The one connection of a pair of processes, which the links of their workers share.
 //!
-//! Whoever finds the trunk free drives it for all: posts what the links want posted, takes what has
-//! completed or arrived, hands it to the link that it is of, and wakes that link's owner. Nobody
-//! waits for another: who finds the trunk taken leaves his wish in `due`, and the one who holds it
-//! looks there once more after letting go. Since the wish is left before the trunk is tried and
-//! looked for after it is free, one of the two sees it.
+//! The thread that finds the shared connection free drives it for all: it posts the links'
+//! operations, takes what has completed or arrived, passes it to its link, and wakes that link's
+//! owner. No thread waits for another: one that finds the connection taken leaves its request in
+//! `due`, and the holder looks there once more after it lets go. The request is left before the
+//! connection is tried and looked for after it is free, so that one of the two sees it.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -18,16 +18,18 @@ use super::wire::{Berth, HEADER_BYTES};
 use crate::token::Token;
 use crate::{Armed, Caps, FabricError, LinkId, Offer, RemoteKey};
 
-/// Operations that a link can have outstanding; what the trunk has no room for waits at the link.
+/// Operations that a link can have outstanding; the link queues those that the connection has no
+/// room for.
 pub(super) const LINK_OPS_MAX: u32 = 256;
 
 /// A connection of two processes.
-pub(super) struct Trunk {
+pub(super) struct SharedConnection {
     /// This end's name.
     pub(super) token: Token,
     /// Where the peer finds it.
     pub(super) place: Vec<u8>,
-    /// Moves the trunk while workers sleep; without one they sleep on the trunk themselves.
+    /// Moves the shared connection while workers sleep; without one they sleep on the shared
+    /// connection themselves.
     network: Option<Arc<Network>>,
     setup: Mutex<Setup>,
     core: Mutex<Core>,
@@ -35,8 +37,8 @@ pub(super) struct Trunk {
     due: Mutex<Vec<Arc<Port>>>,
     /// Threads that wait for the line's descriptor, or will in a moment.
     sleepers: AtomicU32,
-    /// How often each worker of this process has driven the trunk.
-    rounds: Mutex<HashMap<u32, Arc<AtomicU64>>>,
+    /// How often each worker of this process has driven the shared connection.
+    polls: Mutex<HashMap<u32, Arc<AtomicU64>>>,
 }
 
 /// How far the connection has come.
@@ -46,7 +48,7 @@ enum Setup {
     Failed(String),
 }
 
-impl Trunk {
+impl SharedConnection {
     pub(super) fn new(token: Token, offer: Box<dyn Offer>, network: Option<Arc<Network>>) -> Self {
         Self {
             token,
@@ -56,7 +58,7 @@ impl Trunk {
             core: Mutex::default(),
             due: Mutex::default(),
             sleepers: AtomicU32::new(0),
-            rounds: Mutex::default(),
+            polls: Mutex::default(),
         }
     }
 
@@ -68,7 +70,7 @@ impl Trunk {
         }
     }
 
-    /// A port for one more link; `None` when the trunk is of no more use.
+    /// A port for one more link; `None` when the shared connection is of no more use.
     ///
     /// # Errors
     /// When there are no descriptors left, or too many links.
@@ -88,7 +90,7 @@ impl Trunk {
         };
         let mut setup = self.setup.lock().unwrap_or_else(PoisonError::into_inner);
         match &*setup {
-            Setup::Joined { peer: known, .. } if *known != peer.trunk => {
+            Setup::Joined { peer: joined, .. } if *joined != peer.connection => {
                 let detail = "the connection that the two processes shared has ended: offer again";
                 return Err(failed(detail.into()));
             }
@@ -107,7 +109,7 @@ impl Trunk {
             Ok(line) => {
                 let caps = narrowed(line.caps());
                 self.with(|core| core.raise(line));
-                let (peer, place) = (peer.trunk, peer.place.clone());
+                let (peer, place) = (peer.connection, peer.place.clone());
                 *setup = Setup::Joined { peer, place, caps };
                 if let Some(network) = &self.network {
                     network.add(self);
@@ -127,13 +129,13 @@ impl Trunk {
         }
     }
 
-    /// The counter of how often this worker has driven the trunk.
-    pub(super) fn rounds(&self, worker: u32) -> Arc<AtomicU64> {
-        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
-        rounds.entry(worker).or_default().clone()
+    /// The counter of how often this worker has driven the shared connection.
+    pub(super) fn polls(&self, worker: u32) -> Arc<AtomicU64> {
+        let mut polls = self.polls.lock().unwrap_or_else(PoisonError::into_inner);
+        polls.entry(worker).or_default().clone()
     }
 
-    /// Whether workers drive the trunk when they poll.
+    /// Whether workers drive the shared connection when they poll.
     pub(super) fn spins(&self) -> bool {
         self.network.is_none()
     }
@@ -145,16 +147,17 @@ impl Trunk {
         }
     }
 
-    /// Lets the trunk make progress unless somebody else does: posts, and polls if asked to.
+    /// Lets the shared connection make progress unless somebody else does: posts, and polls if
+    /// asked to.
     pub(super) fn serve(&self, mut poll: bool) {
         loop {
             let mut core = match self.core.try_lock() {
                 Ok(core) => core,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                // Whoever has it serves what is due before and after letting go.
+                // The holder serves `due` before and after it lets go.
                 Err(TryLockError::WouldBlock) => return,
             };
-            core.turn(self, poll);
+            core.progress(self, poll);
             drop(core);
             poll = false;
             if self.due().is_empty() {
@@ -163,11 +166,11 @@ impl Trunk {
         }
     }
 
-    /// Does something with the trunk, and lets it post what that brought.
+    /// Does something with the shared connection, and lets it post what that brought.
     pub(super) fn with<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
         let mut core = self.lock();
         let result = act(&mut core);
-        core.turn(self, false);
+        core.progress(self, false);
         drop(core);
         if !self.due().is_empty() {
             self.serve(false);
@@ -179,19 +182,19 @@ impl Trunk {
     pub(super) fn close(&self, port: &Port, exports: &[RemoteKey], tell: bool) {
         self.with(|core| core.close(port, exports, tell));
         if let Some(network) = &self.network {
-            network.bell().ring();
+            network.event_fd().signal();
         }
     }
 
-    /// Polls and prepares to sleep on the line's descriptor. `lie_down` is asked whether the caller
-    /// can sleep, when everything that has come so far was handed out. Who is told to wait calls
-    /// [`Trunk::risen`] later, unless he was woken by the bell of his port.
-    pub(super) fn arm(&self, lie_down: impl FnOnce() -> bool) -> Armed {
+    /// Polls and prepares to sleep on the line's descriptor. `park` is asked whether the caller can
+    /// sleep, when everything that has come so far was delivered. A caller that may wait calls
+    /// [`SharedConnection::unparked`] later, unless the event descriptor of its port has woken it.
+    pub(super) fn arm(&self, park: impl FnOnce() -> bool) -> Armed {
         let armed = {
             let mut core = self.lock();
-            core.turn(self, true);
+            core.progress(self, true);
             let armed = core.arm();
-            if armed != Some(Armed::Ready) && lie_down() {
+            if armed != Some(Armed::Ready) && park() {
                 self.sleepers.fetch_add(1, Ordering::Relaxed);
                 armed.unwrap_or(Armed::Fd(NO_LINE))
             } else {
@@ -204,18 +207,18 @@ impl Trunk {
         armed
     }
 
-    /// One who slept on the line does so no more.
-    pub(super) fn risen(&self) {
+    /// A thread that slept on the line has woken.
+    pub(super) fn unparked(&self) {
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether anybody waits for the line's descriptor. Changed by who holds the trunk, and by
-    /// those who rise: for them the descriptor may be armed in vain.
+    /// Whether anybody waits for the line's descriptor. Changed by who holds the shared connection,
+    /// and by those who rise: for them the descriptor may be armed in vain.
     pub(super) fn has_sleepers(&self) -> bool {
         self.sleepers.load(Ordering::Relaxed) > 0
     }
 
-    /// Lets whoever sleeps on the line look for himself.
+    /// Wakes the threads that sleep on the line.
     pub(super) fn rouse<'a>(&self, ports: impl Iterator<Item = &'a Arc<Port>>) {
         for port in ports {
             if port.wake() {
@@ -223,18 +226,18 @@ impl Trunk {
             }
         }
         if let Some(network) = &self.network {
-            network.bell().ring();
+            network.event_fd().signal();
         }
     }
 
-    /// A port's owner was woken by its bell.
+    /// A port's owner was woken by its event descriptor.
     pub(super) fn woken(&self) {
         if self.spins() {
-            self.risen();
+            self.unparked();
         }
     }
 
-    /// The line cannot be used any more: every link is told.
+    /// The line cannot be used any more: every link fails.
     pub(super) fn break_down(&self) {
         self.lock().break_down(self);
     }
@@ -252,10 +255,10 @@ impl Trunk {
     }
 }
 
-impl Drop for Trunk {
+impl Drop for SharedConnection {
     fn drop(&mut self) {
         if let Some(network) = &self.network {
-            network.bell().ring();
+            network.event_fd().signal();
         }
     }
 }
@@ -263,7 +266,7 @@ impl Drop for Trunk {
 /// Stands for the descriptor of a line that is over.
 pub(super) const NO_LINE: RawFd = -1;
 
-/// What a link can do on a line.
+/// The capabilities of a link on a line.
 pub(super) fn narrowed(caps: Caps) -> Caps {
     let max_send = caps.max_send.saturating_sub(HEADER_BYTES);
     Caps { max_send, max_ops: caps.max_ops.min(LINK_OPS_MAX), ..caps }

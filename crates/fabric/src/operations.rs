@@ -7,9 +7,9 @@ use crate::{Completion, ErrorKind, OpId};
 /// Position of an operation among all of its endpoint.
 pub(crate) type Seq = u64;
 
-/// What was posted and not yet retired.
+/// Operations that were posted and not yet retired.
 #[derive(Default)]
-pub(crate) struct Ledger {
+pub(crate) struct OperationTable {
     ops: VecDeque<Posted>,
     /// Position of the first of `ops`.
     first: Seq,
@@ -21,7 +21,7 @@ struct Posted {
     done: bool,
 }
 
-impl Ledger {
+impl OperationTable {
     /// Operations that take a place in the queue.
     pub(crate) fn len(&self) -> usize {
         self.ops.len()
@@ -45,12 +45,12 @@ impl Ledger {
         Some(self.ops.get(seq.checked_sub(self.first)? as usize)?.id)
     }
 
-    /// True when [`Ledger::retire`] would report something.
-    pub(crate) fn has_news(&self) -> bool {
+    /// True when [`OperationTable::retire`] would report something.
+    pub(crate) fn has_events(&self) -> bool {
         self.ops.iter().take_while(|op| op.done).any(|op| op.signalled)
     }
 
-    /// Reports what is done up to the first operation that is not.
+    /// Reports completed operations up to the first one that is not.
     pub(crate) fn retire(&mut self, out: &mut Vec<Completion>) {
         while let Some(op) = self.ops.front().filter(|op| op.done) {
             if op.signalled {
@@ -81,32 +81,32 @@ mod tests {
 
     #[test]
     fn operations_retire_in_order_and_only_signalled_ones_are_reported() {
-        let (mut ledger, mut out) = (Ledger::default(), Vec::new());
-        let read = ledger.post(OpId(1), true);
-        let plain = ledger.post(OpId(2), false);
-        let write = ledger.post(OpId(3), true);
-        ledger.done(plain);
-        ledger.done(write);
-        ledger.retire(&mut out);
-        assert_eq!((out.len(), ledger.len(), ledger.has_news()), (0, 3, false));
-        ledger.done(read);
-        assert!(ledger.has_news());
-        ledger.retire(&mut out);
+        let (mut operations, mut out) = (OperationTable::default(), Vec::new());
+        let read = operations.post(OpId(1), true);
+        let plain = operations.post(OpId(2), false);
+        let write = operations.post(OpId(3), true);
+        operations.done(plain);
+        operations.done(write);
+        operations.retire(&mut out);
+        assert_eq!((out.len(), operations.len(), operations.has_events()), (0, 3, false));
+        operations.done(read);
+        assert!(operations.has_events());
+        operations.retire(&mut out);
         let local = |id| Completion::Local { id: OpId(id) };
-        assert_eq!((out, ledger.len()), (vec![local(1), local(3)], 0));
-        assert_eq!(ledger.post(OpId(4), true), 3);
+        assert_eq!((out, operations.len()), (vec![local(1), local(3)], 0));
+        assert_eq!(operations.post(OpId(4), true), 3);
     }
 
     #[test]
     fn a_failure_flushes_each_outstanding_operation_once() {
-        let (mut ledger, mut out) = (Ledger::default(), Vec::new());
-        let done = ledger.post(OpId(1), false);
-        ledger.post(OpId(2), false);
-        ledger.post(OpId(3), true);
-        ledger.post(OpId(3), true);
-        ledger.done(done);
-        ledger.flush(Some(OpId(3)), &mut out);
+        let (mut operations, mut out) = (OperationTable::default(), Vec::new());
+        let done = operations.post(OpId(1), false);
+        operations.post(OpId(2), false);
+        operations.post(OpId(3), true);
+        operations.post(OpId(3), true);
+        operations.done(done);
+        operations.flush(Some(OpId(3)), &mut out);
         let flushed = |id| Completion::Error { id: Some(OpId(id)), kind: ErrorKind::Flushed };
-        assert_eq!((out, ledger.len()), (vec![flushed(2), flushed(3)], 0));
+        assert_eq!((out, operations.len()), (vec![flushed(2), flushed(3)], 0));
     }
 }

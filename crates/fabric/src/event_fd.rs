@@ -1,4 +1,4 @@
-//! Waking a thread that sleeps.
+//! An `eventfd`, which wakes a thread that sleeps.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
@@ -6,10 +6,10 @@ use rustix::event::{EventfdFlags, eventfd};
 
 /// Wakes a thread that [waits](crate::wait) for its descriptor.
 #[derive(Debug)]
-pub struct Bell(OwnedFd);
+pub struct EventFd(OwnedFd);
 
-impl Bell {
-    /// A bell that was not rung.
+impl EventFd {
+    /// An event descriptor that was not signalled.
     ///
     /// # Errors
     /// When there are no descriptors left.
@@ -17,18 +17,18 @@ impl Bell {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// Makes the descriptor readable until the bell is silenced.
-    pub fn ring(&self) {
-        // It fails when the counter is full: then it has been rung.
+    /// Makes the descriptor readable until [`EventFd::clear`].
+    pub fn signal(&self) {
+        // It fails when the counter is full: then it is signalled already.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Makes the descriptor unreadable, if it was rung.
-    pub fn silence(&self) {
+    /// Makes the descriptor unreadable, if it was signalled.
+    pub fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 
-    /// The descriptor; open for as long as the bell lives.
+    /// The descriptor; open for as long as `self` lives.
     pub fn raw(&self) -> RawFd {
         self.0.as_fd().as_raw_fd()
     }
@@ -45,20 +45,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bell_that_was_rung_can_be_heard_until_it_is_silenced() {
-        let bell = Bell::new().unwrap();
+    fn an_event_fd_that_was_signalled_is_readable_until_it_is_cleared() {
+        let event_fd = EventFd::new().unwrap();
         let heard = || {
-            let mut fds = [PollFd::new(&bell.0, PollFlags::IN)];
+            let mut fds = [PollFd::new(&event_fd.0, PollFlags::IN)];
             poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap()
         };
         assert_eq!(heard(), 0);
-        bell.ring();
-        bell.ring();
+        event_fd.signal();
+        event_fd.signal();
         assert_eq!((heard(), heard()), (1, 1));
-        bell.silence();
+        event_fd.clear();
         assert_eq!(heard(), 0);
-        bell.silence();
-        bell.ring();
+        event_fd.clear();
+        event_fd.signal();
         assert_eq!(heard(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! What is checked before anything is posted, alike on every transport.
+//! Checks before an operation is posted, alike on every transport.
 //!
 //! These checks need no look at the peer's memory: they keep a caller's mistake from becoming a
 //! connection that breaks at the other end. The peer's keys are checked where its memory is.
@@ -10,29 +10,29 @@ const WORD_BYTES: usize = 8;
 
 /// An operation that is about to be posted.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Asked<'a> {
+pub(crate) enum PostRequest<'a> {
     /// A write, with or without a notice behind it.
     Write { src: Src<'a>, dst: RemoteRange, notifies: bool },
-    /// A read of so many bytes.
+    /// A read of `len` bytes.
     Read { len: usize, src: RemoteRange },
     /// An atomic operation whose old value goes into the first word of `old`.
     Atomic { dst: RemoteRange, old: &'a SlabRange },
-    /// A message of so many bytes.
+    /// A message of `len` bytes.
     Send { len: usize },
 }
 
 impl Caps {
-    /// Whether an operation may be posted on an endpoint that is `open` and has so many operations
-    /// outstanding. `has_receive` tells whether the peer has a receive for a notice or a message;
-    /// it is asked last, and only for those.
+    /// Whether an operation may be posted on an endpoint that is `open` and has `outstanding`
+    /// operations. `has_receive` tells whether the peer has a receive for a notice or a message; it
+    /// is asked last, and only for those.
     ///
     /// # Errors
     /// The first that holds of [`PostError::Closed`], [`PostError::Unsupported`],
     /// [`PostError::TooLarge`], [`PostError::OutOfBounds`] and [`PostError::Full`].
     #[inline]
-    pub(crate) fn admit(
+    pub(crate) fn validate(
         &self,
-        asked: Asked<'_>,
+        asked: PostRequest<'_>,
         open: bool,
         outstanding: usize,
         has_receive: impl FnOnce() -> bool,
@@ -41,7 +41,7 @@ impl Caps {
             return Err(PostError::Closed);
         }
         let tells = match asked {
-            Asked::Write { src, dst, notifies } => {
+            PostRequest::Write { src, dst, notifies } => {
                 let max = match src {
                     Src::Inline(_) => self.max_inline.min(self.max_msg),
                     _ => self.max_msg,
@@ -49,11 +49,11 @@ impl Caps {
                 check_range(src.len(), max, &dst)?;
                 notifies
             }
-            Asked::Read { len, src } => {
+            PostRequest::Read { len, src } => {
                 check_range(len, self.max_msg, &src)?;
                 false
             }
-            Asked::Atomic { dst, old } => {
+            PostRequest::Atomic { dst, old } => {
                 if self.atomics == Atomics::None {
                     return Err(PostError::Unsupported);
                 }
@@ -65,8 +65,8 @@ impl Caps {
                 }
                 false
             }
-            Asked::Send { len } if len > self.max_send => return Err(PostError::TooLarge),
-            Asked::Send { .. } => true,
+            PostRequest::Send { len } if len > self.max_send => return Err(PostError::TooLarge),
+            PostRequest::Send { .. } => true,
         };
         if outstanding >= self.max_ops as usize || (tells && !has_receive()) {
             return Err(PostError::Full);
@@ -75,7 +75,7 @@ impl Caps {
     }
 }
 
-/// Whether so many bytes can travel at once and lie inside of the exported range. Where there are
+/// Whether `len` bytes can travel at once and lie inside of the exported range. Where there are
 /// none, the range is not looked at.
 #[inline]
 fn check_range(len: usize, max: usize, at: &RemoteRange) -> Result<(), PostError> {
