@@ -27,6 +27,7 @@ mod atomic;
 mod blob;
 mod paths;
 mod sink;
+mod walk;
 mod watch;
 
 pub use atomic::AtomicFile;

@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use dataflow::error::ConnectorError;
 
+use super::walk;
 use crate::format::Kind;
 use crate::options::{nearest, refuse};
 
@@ -101,15 +102,8 @@ pub(super) fn kind_of(path: &Path) -> Option<Kind> {
 }
 
 fn from_glob(pattern: &str) -> Result<Vec<PathBuf>, ConnectorError> {
-    let matches = glob::glob(pattern)
-        .map_err(|error| refuse("path", format!("'{pattern}' is no glob: {error}"), None))?;
-    let mut files = Vec::new();
-    for found in matches {
-        let file = found.map_err(|error| io_error(error.path(), error.error()))?;
-        if file.is_file() && !is_hidden_from(&file, pattern) {
-            files.push(file);
-        }
-    }
+    let mut files = walk::files(pattern)?;
+    files.retain(|file| !is_hidden_from(file, pattern));
     Ok(files)
 }
 
