@@ -217,6 +217,7 @@ impl Engine {
         })?;
         let around = self.surroundings(tokens, &sites, catalog);
         let mut by_text = query.clone();
+        self.replaces_columns(catalog, &query).map_err(|error| around.report(&error))?;
         if rewrite::called::clashes(&mut query) {
             rewrite::called::by_text(&mut query);
         }
@@ -234,6 +235,20 @@ impl Engine {
     }
 
     /// The plan of a query, of which columns of one name are set apart. An error says whether it is
+    /// Looks whether all that a query replaces behind a star are columns.
+    fn replaces_columns(&self, catalog: &Catalog, query: &Query) -> Result<()> {
+        let Some((mut query, replaced)) = rewrite::replaced::left_out(query) else {
+            return Ok(());
+        };
+        let joins = rewrite::tree(&mut query, &HashSet::new())?;
+        let names = Names { engine: self, catalog, relations: vec![joins] };
+        match sql::statement(&names, Statement::Query(query)) {
+            Err(error) if replaced.lacks(&error) => Err(error),
+            // All else is told of the query as it is.
+            _ => Ok(()),
+        }
+    }
+
     /// that two have one name.
     fn named_apart(
         &self,
@@ -301,6 +316,7 @@ impl Engine {
         let planned = DFSchema::try_from(schema.clone()).and_then(|scope| {
             let expr = sql::expression(&names, parsed, &scope)?;
             let expr = rewrite::casts::expression(expr, &scope)?;
+            rewrite::conditions::expression(&expr, &scope)?;
             let expr = growth::joined::in_expression(expr)?;
             let compiled = self.state.create_physical_expr(expr, &scope)?;
             Computed::new(name, checked::compiled(compiled)?, schema)

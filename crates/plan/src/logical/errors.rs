@@ -137,7 +137,7 @@ impl Surroundings<'_> {
                 Some(Diagnostic::at(place, error.to_string()).hint(hint))
             }
             PlanError::Refused { words, message, hint } => {
-                let place = words.iter().find_map(|word| self.named(word));
+                let place = place.or_else(|| words.iter().find_map(|word| self.named(word)));
                 let place = place.unwrap_or_else(|| self.start());
                 Some(Diagnostic::at(place, message.clone()).hint(*hint))
             }
@@ -236,7 +236,8 @@ impl Surroundings<'_> {
             .and_then(|sides| sides.split(' ').find(|word| OPERATORS.contains(word)))
             .and_then(|op| self.tokens.iter().find(|t| t.token.to_string() == op));
         let place = place.or(operator.map(|token| Place::of(token.span)));
-        let place = place.or_else(|| self.text(first)).or_else(|| self.mentioned(first));
+        let place = place.or_else(|| self.condition(first)).or_else(|| self.text(first));
+        let place = place.or_else(|| self.mentioned(first));
         if let Some(said) = said(message) {
             let sign = |word: &&str| self.tokens.iter().find(|t| t.token.to_string() == **word);
             let word = |word: &&str| self.named(word).or_else(|| sign(word).map(place_of));
@@ -444,6 +445,26 @@ impl Surroundings<'_> {
         let (text, _) = about?.1.split_once('\'')?;
         let is = |t: &&TokenWithSpan| t.token == Token::SingleQuotedString(text.to_owned());
         self.tokens.iter().find(is).map(place_of)
+    }
+
+    /// Where the condition begins that a message says is none.
+    fn condition(&self, message: &str) -> Option<Place> {
+        let (_, quoted) = message.split_once("filter with non-boolean predicate '")?;
+        let call = quoted.split(['(', '\'']).next()?;
+        let name = call.rsplit('.').next()?;
+        let clause = |at: &usize| {
+            let opens = ["WHERE", "HAVING", "QUALIFY"];
+            opens.iter().any(|word| is_word(&self.tokens[*at], word))
+        };
+        let begins = |at: usize| {
+            let bracket = |t: &&TokenWithSpan| t.token == Token::LParen;
+            let mut behind = self.tokens[at + 1..].iter().skip_while(bracket);
+            let first = behind.next()?;
+            let dotted = behind.next().is_some_and(|t| t.token == Token::Period);
+            let named = if dotted { behind.next()? } else { first };
+            is_word(named, name).then(|| Place::of(first.span))
+        };
+        (0..self.tokens.len()).filter(clause).find_map(begins)
     }
 
     /// The first word of the statement that the message quotes, or a function that it names.

@@ -9,6 +9,7 @@ mod bags;
 mod beneath;
 pub(crate) mod called;
 pub(crate) mod casts;
+pub(crate) mod conditions;
 mod correlated;
 mod decimals;
 mod frames;
@@ -16,6 +17,7 @@ mod intervals;
 mod named_windows;
 mod numbers;
 mod overflow;
+pub(crate) mod replaced;
 mod subqueries;
 mod titles;
 mod using;
@@ -50,6 +52,7 @@ pub(crate) fn tree(query: &mut Query, alone: &HashSet<String>) -> Result<Arc<Mer
 /// # Errors
 /// As [`tree`].
 pub(crate) fn before_types(plan: LogicalPlan) -> Result<LogicalPlan> {
+    conditions::check(&plan)?;
     let plan = subqueries::rewrite(called::rewrite(plan)?)?;
     decimals::rewrite(frames::rewrite(bags::rewrite(versions::rewrite(plan)?)?)?)
 }

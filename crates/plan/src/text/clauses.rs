@@ -12,6 +12,7 @@ mod exprs;
 mod from;
 mod pipes;
 mod similar;
+mod star;
 
 use std::ops::ControlFlow;
 
@@ -399,15 +400,15 @@ fn select(select: &mut Select) -> Checked {
         from,
         lateral_views,
         prewhere,
-        selection: _,
+        selection,
         connect_by,
         group_by,
         cluster_by,
         distribute_by,
         sort_by,
-        having: _,
+        having,
         named_window,
-        qualify: _,
+        qualify,
         window_before_qualify: _,
         value_table_mode,
         flavor,
@@ -450,6 +451,8 @@ fn select(select: &mut Select) -> Checked {
         let message = format!("a list of more than {COLUMNS_MAX} columns");
         return Refused::said("SELECT", At::From(start), &message, "name those that are needed");
     }
+    let conditions = [selection, having, qualify].into_iter().flatten();
+    conditions.into_iter().try_for_each(|condition| exprs::condition(condition))?;
     projection.iter().try_for_each(select_item)?;
     named_window.iter().try_for_each(|NamedWindowDefinition(_, window)| exprs::named(window))?;
     from.iter_mut().try_for_each(from::joined)?;
@@ -484,37 +487,9 @@ fn select_item(item: &SelectItem) -> Checked {
                     return Refused::hinted("*", At::Behind(expr.span()), "name the fields");
                 }
             }
-            wildcard(options)
+            star::wildcard(options)
         }
-        SelectItem::Wildcard(options) => wildcard(options),
-    }
-}
-
-/// What stands behind a `*`.
-fn wildcard(options: &WildcardAdditionalOptions) -> Checked {
-    let WildcardAdditionalOptions {
-        wildcard_token,
-        opt_ilike,
-        opt_exclude: _,
-        opt_except: _,
-        opt_replace: _,
-        opt_rename,
-        opt_alias,
-    } = options;
-    let from = || At::From(wildcard_token.0.span);
-    if opt_ilike.is_some() {
-        return Refused::hinted(
-            "ILIKE",
-            from(),
-            "name the columns, or leave out some: * EXCLUDE (…)",
-        );
-    }
-    if opt_rename.is_some() {
-        return Refused::hinted("RENAME", from(), "name the columns: a AS b");
-    }
-    match opt_alias {
-        Some(alias) => Refused::hinted(&alias.value, At::Here(alias.span), "name the columns"),
-        None => Ok(()),
+        SelectItem::Wildcard(options) => star::wildcard(options),
     }
 }
 

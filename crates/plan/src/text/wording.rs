@@ -28,6 +28,7 @@ const fn phrase(
 }
 
 const ONE_TYPE: &str = "CAST one of both";
+const COMPARE: &str = "compare it with something: … <> 0";
 const OR_NULL: &str = "TRY_CAST gives NULL in its place";
 const REGULAR: &str = "the pattern is no regular expression: {1}";
 
@@ -102,20 +103,37 @@ const PHRASES: &[Phrase] = &[
     phrase(
         "Cannot create filter with non-boolean predicate '{}' returning {}",
         "a condition is BOOLEAN, and this is {1}",
-        "compare it with something",
+        COMPARE,
         &["WHERE"],
     ),
     phrase(
         "join condition must be boolean type, but got {}",
         "a condition is BOOLEAN, and this is {0}",
-        "compare it with something",
+        COMPARE,
         &["ON"],
+    ),
+    phrase(
+        "Cannot infer common argument type for logical boolean operation {} AND {}",
+        "AND takes conditions, which are BOOLEAN, and these are {0} and {1}",
+        COMPARE,
+        &["AND"],
+    ),
+    phrase(
+        "Cannot infer common argument type for logical boolean operation {} OR {}",
+        "OR takes conditions, which are BOOLEAN, and these are {0} and {1}",
+        COMPARE,
+        &["OR"],
     ),
     phrase("Unsupported CAST from {} to {}", "{0} cannot be CAST to {1}", "", &["CAST", "::"]),
     phrase("Casting from {} to {} not supported", "{0} cannot be CAST to {1}", "", &["CAST"]),
     phrase("Cannot automatically convert {} to {}", "{0} is no {1}, which this takes", "", &[]),
     phrase("Unary operator '-' {}", "'-' takes a number or an INTERVAL", "", &["-"]),
-    phrase("Unary operator 'NOT' {}, got {}", "NOT takes a BOOLEAN, and this is {1}", "", &["NOT"]),
+    phrase(
+        "Unary operator 'NOT' {}, got {}",
+        "a condition is BOOLEAN, and this is {1}",
+        COMPARE,
+        &["NOT"],
+    ),
     phrase(
         "Aggregate functions are not allowed in the WHERE clause. Consider using HAVING instead",
         "an aggregate cannot stand in WHERE: there are no groups yet",
@@ -188,6 +206,12 @@ const PHRASES: &[Phrase] = &[
         "there is no window '{0}'",
         "define it: … FROM t WINDOW w AS (ORDER BY …)",
         &["OVER"],
+    ),
+    phrase(
+        "SELECT list is empty after resolving * expressions{}",
+        "no column is left of the star",
+        "leave out fewer",
+        &["EXCLUDE", "EXCEPT"],
     ),
     phrase("Invalid qualifier {}", "unknown table '{0}' in this query", "", &[]),
     phrase(

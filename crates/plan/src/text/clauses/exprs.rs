@@ -2,10 +2,10 @@
 
 use datafusion::logical_expr::planner::ContextProvider;
 use datafusion::sql::sqlparser::ast::{
-    CastFormat, CastKind, CeilFloorKind, DateTimeField, DuplicateTreatment, Expr, Function,
-    FunctionArg, FunctionArgExpr, FunctionArgumentClause, FunctionArgumentList, FunctionArguments,
-    Ident, NamedWindowExpr, NullTreatment, Spanned, Value, ValueWithSpan, WindowFrame, WindowSpec,
-    WindowType,
+    BinaryOperator, CaseWhen, CastFormat, CastKind, CeilFloorKind, DateTimeField,
+    DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause,
+    FunctionArgumentList, FunctionArguments, Ident, NamedWindowExpr, NullTreatment, Spanned,
+    UnaryOperator, Value, ValueWithSpan, WindowFrame, WindowSpec, WindowType,
 };
 use datafusion::sql::sqlparser::tokenizer::Span;
 
@@ -78,7 +78,34 @@ pub(super) fn expr(expr: &mut Expr, names: &dyn ContextProvider) -> Checked {
                 }
             }
         }
+        Expr::Case { case_token: _, end_token: _, operand: None, conditions, else_result: _ } => {
+            conditions
+                .iter()
+                .try_for_each(|CaseWhen { condition, result: _ }| self::condition(condition))
+        }
+        Expr::BinaryOp { left, op: BinaryOperator::And | BinaryOperator::Or, right } => {
+            condition(left)?;
+            condition(right)
+        }
+        Expr::UnaryOp { op: UnaryOperator::Not, expr } => condition(expr),
         other => unknown(other),
+    }
+}
+
+/// Refuses a number or a text that stands for a condition, which is BOOLEAN.
+pub(super) fn condition(expr: &Expr) -> Checked {
+    match expr {
+        Expr::Nested(inner) => condition(inner),
+        Expr::Value(ValueWithSpan { value, span }) => {
+            let (of, hint) = match value {
+                Value::Boolean(_) | Value::Null | Value::Placeholder(_) => return Ok(()),
+                Value::Number(..) => ("a number", "compare it: … <> 0"),
+                _ => ("a text", "compare it with something, or write TRUE or FALSE"),
+            };
+            let message = format!("a condition is BOOLEAN, and this is {of}");
+            Refused::said("", At::Here(*span), &message, hint)
+        }
+        _ => Ok(()),
     }
 }
 
@@ -306,7 +333,8 @@ fn function(function: &Function, names: &dyn ContextProvider) -> Checked {
         Some(_) if kind == Kind::Window => {
             Refused::hinted("FILTER", behind(), "FILTER is for aggregates")
         }
-        _ => Ok(()),
+        Some(filter) => condition(filter),
+        None => Ok(()),
     }
 }
 

@@ -76,10 +76,8 @@ pub(super) fn join(join: &mut Join) -> Checked {
     match join_operator {
         Plain(on) | Inner(on) | Left(on) | LeftOuter(on) | Right(on) | RightOuter(on)
         | FullOuter(on) | LeftSemi(on) | RightSemi(on) | LeftAnti(on) | RightAnti(on) => match on {
-            JoinConstraint::On(_)
-            | JoinConstraint::Using(_)
-            | JoinConstraint::Natural
-            | JoinConstraint::None => Ok(()),
+            JoinConstraint::On(condition) => super::exprs::condition(condition),
+            JoinConstraint::Using(_) | JoinConstraint::Natural | JoinConstraint::None => Ok(()),
         },
         CrossJoin(JoinConstraint::None) => Ok(()),
         CrossJoin(_) => Refused::hinted(

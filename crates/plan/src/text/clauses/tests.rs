@@ -95,6 +95,66 @@ fn what_stands_behind_a_function_is_not_passed_over() {
 }
 
 #[test]
+fn a_condition_is_boolean_wherever_it_stands() {
+    for marked in [
+        "SELECT k FROM t WHERE [1]",
+        "SELECT k FROM t WHERE ([1])",
+        "SELECT k FROM t WHERE k > 0 AND [1]",
+        "SELECT k FROM t WHERE ['true']",
+        "SELECT count(*) FROM t HAVING [1]",
+        "SELECT k FROM t QUALIFY [1]",
+        "SELECT x.k FROM t JOIN t AS x ON [1]",
+        "SELECT count(*) FILTER (WHERE [1]) FROM t",
+        "SELECT count(*) FILTER (WHERE [k]) FROM t",
+        "SELECT sum(k) FILTER (WHERE [k] + 1) OVER (ORDER BY s) FROM t",
+        "SELECT CASE WHEN [1] THEN 2 END FROM t",
+        "SELECT CASE WHEN [k] THEN 2 END FROM t",
+        "SELECT CASE WHEN k > 1 THEN 1 WHEN [s] THEN 2 END FROM t",
+        "SELECT NOT [1] FROM t",
+        "SELECT NOT [k] FROM t",
+        "SELECT [k] AND TRUE FROM t",
+        "SELECT TRUE OR [s] FROM t",
+        "SELECT [k] IS TRUE FROM t",
+        "SELECT k FROM t WHERE [k]",
+        "SELECT k FROM t WHERE ([t].k)",
+        "SELECT count(*) FROM t HAVING [count](*)",
+        "SELECT k FROM t QUALIFY [row_number]() OVER (ORDER BY k)",
+        "SELECT k FROM (SELECT * FROM t) WHERE EXISTS (SELECT CASE WHEN [k] THEN 1 END FROM t)",
+    ] {
+        let (at, error) = refused(&marked.replace(['[', ']'], "")).expect(marked);
+        assert_eq!(Some(at), marked.find('['), "{marked}: {error:?}");
+        assert!(error.message.contains(" BOOLEAN, and th"), "{error:?}");
+        assert!(error.hint.is_some(), "{error:?}");
+    }
+}
+
+#[test]
+fn what_stands_behind_a_star_is_a_column_and_named_once() {
+    for (marked, message) in [
+        ("SELECT * REPLACE (1 AS [nope]) FROM t", "unknown column 'nope'"),
+        ("SELECT t.* REPLACE (k + 1 AS k, 1 AS [K]) FROM t", "unknown column 'K'"),
+        ("SELECT * EXCLUDE (s) REPLACE (1 AS [nope]) FROM t", "unknown column 'nope'"),
+        ("SELECT k FROM (SELECT * REPLACE (1 AS [nope]) FROM t)", "unknown column 'nope'"),
+        ("SELECT * EXCLUDE ([nope]) FROM t", "unknown column 'nope'"),
+        ("SELECT * EXCEPT ([nope]) FROM t", "unknown column 'nope'"),
+        ("SELECT * REPLACE (1 AS k, 2 AS [k]) FROM t", "column 'k' is named twice behind the star"),
+        ("SELECT * EXCLUDE (k, [k]) FROM t", "column 'k' is named twice behind the star"),
+        ("SELECT * EXCEPT (k, [k]) FROM t", "column 'k' is named twice behind the star"),
+        (
+            "SELECT * EXCLUDE k REPLACE (1 AS [k]) FROM t",
+            "column 'k' is named twice behind the star",
+        ),
+        ("SELECT * EXCLUDE [(]k, s) FROM t", "no column is left of the star"),
+    ] {
+        let sql = marked.replace(['[', ']'], "");
+        let (at, error) = refused(&sql).expect(marked);
+        assert_eq!(error.message, message, "{marked}");
+        // Of the last, the place is the star's.
+        assert!(Some(at) == marked.find('[') || marked.contains("[(]"), "{marked}: {error:?}");
+    }
+}
+
+#[test]
 fn what_works_is_not_refused() {
     for sql in [
         "SELECT ALL k FROM t AS FINAL WHERE FINAL.k > 0",
@@ -104,6 +164,9 @@ fn what_works_is_not_refused() {
         "SELECT k FROM t UNION ALL BY NAME SELECT 1 AS k",
         "SELECT * EXCLUDE (k) FROM t",
         "SELECT * REPLACE (k + 1 AS k) FROM t",
+        "SELECT t.k FROM (SELECT * REPLACE (k + 1 AS k, upper(s) AS s) FROM t) AS t ORDER BY t.s",
+        "SELECT x.* REPLACE (1 AS k), t.s FROM t JOIN t AS x ON t.k = x.k WHERE NULL",
+        "SELECT CASE WHEN NULL THEN 1 END FROM (WITH x AS (SELECT * REPLACE (1 AS k) FROM t) FROM t)",
         "SELECT k, count(*) FROM t GROUP BY k, s WITH CUBE",
         "SELECT TOP 1 k FROM t ORDER BY k",
         "SELECT k FROM t ORDER BY k OFFSET 1 ROW FETCH NEXT ROW ONLY",
