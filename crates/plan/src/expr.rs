@@ -4,9 +4,11 @@
 pub(crate) mod calendar;
 pub(crate) mod checked;
 pub(crate) mod conform;
+pub(crate) mod division;
 pub(crate) mod emit_kind;
 pub(crate) mod equality;
 pub(crate) mod every;
+pub(crate) mod exact;
 pub(crate) mod failure;
 pub(crate) mod flink;
 pub(crate) mod growth;
@@ -14,4 +16,3 @@ pub(crate) mod lead;
 pub(crate) mod max_by;
 pub(crate) mod own;
 pub(crate) mod percentile;
-pub(crate) mod sum;

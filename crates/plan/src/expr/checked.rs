@@ -1,4 +1,5 @@
-//! Arithmetic that fails where a result does not fit its type, and `||` with its bound.
+//! Arithmetic that fails where a result does not fit its type, `/` of decimals, which rounds, and
+//! `||` with its bound.
 //!
 //! DataFusion's `+`, `-`, `*` and unary `-` of integers wrap around. Before expressions are
 //! compiled, for a step or for the batch stage, they are replaced by functions that do not; plans
@@ -27,6 +28,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions as physical;
 use datafusion::physical_expr_common::datum::apply;
 
+use crate::expr::division;
 use crate::expr::growth::joined;
 
 /// The expression, checked.
@@ -104,6 +106,9 @@ fn operator(expr: Expr, scope: &DFSchema) -> Result<Transformed<Expr>> {
     let expr = match expr {
         Expr::BinaryExpr(call) if joined::is_joined(&call) => {
             return Ok(Transformed::yes(joined::function(call)));
+        }
+        Expr::BinaryExpr(BinaryExpr { op: Operator::Divide, .. }) => {
+            return Ok(division::function(expr, scope));
         }
         other => other,
     };

@@ -1,18 +1,24 @@
-//! `sum`, which is exact or an error.
+//! `sum` and `avg`, which are exact or an error.
 //!
-//! DataFusion's own wraps around: two large numbers may have a small sum. This one adds integers
+//! DataFusion's `sum` wraps around: two large numbers may have a small sum. This one adds integers
 //! and long decimals in numbers of twice the width, which no number of rows fills, and looks once,
 //! at the result, whether it fits its type; so neither the order of rows nor the number of workers
 //! is seen. What cannot be filled, as short decimals and floats, DataFusion adds as it is. Where
 //! integers stream, [`state::aggregates::sum`] takes its place and says the same.
+//!
+//! DataFusion's `avg` of decimals cuts digits off. This one asks it for one digit more, and rounds
+//! that: half away from zero, as Flink does.
 
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray};
 use arrow::compute::{CastOptions, cast, cast_with_options};
-use arrow::datatypes::{DataType, Field, FieldRef};
+use arrow::datatypes::{
+    DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION, DataType, Field, FieldRef,
+};
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result as DfResult};
+use datafusion::functions_aggregate::average::avg_udaf;
 use datafusion::functions_aggregate::sum::sum_udaf;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::AggregateOrderSensitivity;
@@ -26,39 +32,36 @@ use crate::text::types::sql_name;
 /// Digits of decimals of which so many rows as a machine can read may have a sum of over 38.
 const LONG_DIGITS: u8 = 29;
 
-/// The function.
+/// Either function.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Sum {
+pub(crate) struct Exact {
+    which: Which,
     inner: Arc<AggregateUDF>,
 }
 
-impl Sum {
-    pub(crate) fn new() -> Self {
-        Self { inner: sum_udaf() }
-    }
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Which {
+    Sum,
+    Avg,
 }
 
-/// The type in which values of a type are added up, if it is another.
-fn wide(of: &DataType) -> Option<DataType> {
-    match of {
-        DataType::Int64 | DataType::UInt64 => Some(DataType::Decimal128(38, 0)),
-        DataType::Decimal128(digits, scale) if *digits >= LONG_DIGITS => {
-            Some(DataType::Decimal256(76, *scale))
-        }
-        _ => None,
-    }
+/// Both of them.
+pub(crate) fn functions() -> [AggregateUDF; 2] {
+    let sum = Exact { which: Which::Sum, inner: sum_udaf() };
+    let avg = Exact { which: Which::Avg, inner: avg_udaf() };
+    [sum, avg].map(AggregateUDF::from)
 }
 
-/// What is asked of DataFusion's function in place of that.
-struct Wider {
-    to: FieldRef,
+/// What is asked of DataFusion's function in place of what it is given.
+struct Asked {
     of: Vec<FieldRef>,
+    to: FieldRef,
 }
 
-impl Wider {
-    fn of(args: &[FieldRef]) -> Option<Self> {
-        let to: FieldRef = Field::new("sum", wide(args.first()?.data_type())?, true).into();
-        Some(Self { of: vec![to.clone()], to })
+impl Asked {
+    fn new(of: DataType, to: DataType) -> Self {
+        let field = |of| FieldRef::from(Field::new("exact", of, true));
+        Self { of: vec![field(of)], to: field(to) }
     }
 
     fn args<'a>(&'a self, args: &AccumulatorArgs<'a>) -> AccumulatorArgs<'a> {
@@ -74,11 +77,61 @@ impl Wider {
             expr_fields: &self.of,
         }
     }
+
+    /// The types of a function that makes `output` in the end.
+    fn types(&self, output: &FieldRef) -> Types {
+        Types { of: self.of[0].data_type().clone(), output: output.data_type().clone() }
+    }
 }
 
-impl AggregateUDFImpl for Sum {
+impl Which {
+    /// What is asked for; none where DataFusion's function is exact itself.
+    fn asked(self, of: &[FieldRef], output: &FieldRef) -> Option<Asked> {
+        let of = of.first()?.data_type();
+        match self {
+            Which::Sum => {
+                let wide = match of {
+                    DataType::Int64 | DataType::UInt64 => DataType::Decimal128(38, 0),
+                    DataType::Decimal128(digits, scale) if *digits >= LONG_DIGITS => {
+                        DataType::Decimal256(76, *scale)
+                    }
+                    _ => return None,
+                };
+                Some(Asked::new(wide.clone(), wide))
+            }
+            // The arguments have a digit more, too: by theirs it chooses in what it adds.
+            Which::Avg => match (of, output.data_type()) {
+                (&DataType::Decimal128(digits, scale), &DataType::Decimal128(most, behind)) => {
+                    Some(match most < DECIMAL128_MAX_PRECISION {
+                        true => Asked::new(
+                            DataType::Decimal128(digits + 1, scale),
+                            DataType::Decimal128(most + 1, behind + 1),
+                        ),
+                        false => Asked::new(
+                            DataType::Decimal256(digits + 1, scale),
+                            DataType::Decimal256(most + 1, behind + 1),
+                        ),
+                    })
+                }
+                (&DataType::Decimal256(digits, scale), &DataType::Decimal256(most, behind))
+                    if most < DECIMAL256_MAX_PRECISION =>
+                {
+                    let asked = DataType::Decimal256(digits + 1, scale);
+                    Some(Asked::new(asked, DataType::Decimal256(most + 1, behind + 1)))
+                }
+                _ => None,
+            },
+        }
+    }
+}
+
+impl AggregateUDFImpl for Exact {
     fn name(&self) -> &str {
         self.inner.name()
+    }
+
+    fn aliases(&self) -> &[String] {
+        self.inner.aliases()
     }
 
     fn signature(&self) -> &Signature {
@@ -90,18 +143,18 @@ impl AggregateUDFImpl for Sum {
     }
 
     fn accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn Accumulator>> {
-        let Some(wider) = Wider::of(args.expr_fields) else {
+        let Some(asked) = self.which.asked(args.expr_fields, &args.return_field) else {
             return self.inner.accumulator(args);
         };
-        let inner = self.inner.accumulator(wider.args(&args))?;
-        Ok(Box::new(Checked { inner, types: Types::of(&wider, &args) }))
+        let inner = self.inner.accumulator(asked.args(&args))?;
+        Ok(Box::new(Checked { inner, types: asked.types(&args.return_field) }))
     }
 
     fn state_fields(&self, args: StateFieldsArgs<'_>) -> DfResult<Vec<FieldRef>> {
-        match Wider::of(args.input_fields) {
-            Some(wider) => self.inner.state_fields(StateFieldsArgs {
-                input_fields: &wider.of,
-                return_field: wider.to.clone(),
+        match self.which.asked(args.input_fields, &args.return_field) {
+            Some(asked) => self.inner.state_fields(StateFieldsArgs {
+                input_fields: &asked.of,
+                return_field: asked.to.clone(),
                 ..args
             }),
             None => self.inner.state_fields(args),
@@ -116,23 +169,23 @@ impl AggregateUDFImpl for Sum {
         &self,
         args: AccumulatorArgs<'_>,
     ) -> DfResult<Box<dyn GroupsAccumulator>> {
-        let Some(wider) = Wider::of(args.expr_fields) else {
+        let Some(asked) = self.which.asked(args.expr_fields, &args.return_field) else {
             return self.inner.create_groups_accumulator(args);
         };
-        let inner = self.inner.create_groups_accumulator(wider.args(&args))?;
-        Ok(Box::new(CheckedGroups { inner, types: Types::of(&wider, &args) }))
+        let inner = self.inner.create_groups_accumulator(asked.args(&args))?;
+        Ok(Box::new(CheckedGroups { inner, types: asked.types(&args.return_field) }))
     }
 
     fn create_sliding_accumulator(
         &self,
         args: AccumulatorArgs<'_>,
     ) -> DfResult<Box<dyn Accumulator>> {
-        match Wider::of(args.expr_fields) {
+        match self.which.asked(args.expr_fields, &args.return_field) {
             // DataFusion takes distinct values back of 64 bits only, and lets them wrap.
             Some(_) if args.is_distinct => self.accumulator(args),
-            Some(wider) => {
-                let inner = self.inner.create_sliding_accumulator(wider.args(&args))?;
-                Ok(Box::new(Checked { inner, types: Types::of(&wider, &args) }))
+            Some(asked) => {
+                let inner = self.inner.create_sliding_accumulator(asked.args(&args))?;
+                Ok(Box::new(Checked { inner, types: asked.types(&args.return_field) }))
             }
             None => self.inner.create_sliding_accumulator(args),
         }
@@ -151,36 +204,31 @@ impl AggregateUDFImpl for Sum {
     }
 }
 
-/// The types in which a sum is made and given out.
+/// The type in which DataFusion's function takes its arguments, and that of the result.
 #[derive(Debug)]
 struct Types {
-    wide: DataType,
+    of: DataType,
     output: DataType,
 }
 
 impl Types {
-    fn of(wider: &Wider, args: &AccumulatorArgs<'_>) -> Self {
-        let (wide, output) = (wider.to.data_type().clone(), args.return_field.data_type().clone());
-        Self { wide, output }
-    }
-
-    /// The arguments, widened.
+    /// The arguments, as DataFusion's function takes them.
     fn widened(&self, values: &[ArrayRef]) -> DfResult<Vec<ArrayRef>> {
-        let wide = |column: &ArrayRef| cast(column, &self.wide).map_err(DataFusionError::from);
+        let wide = |column: &ArrayRef| cast(column, &self.of).map_err(DataFusionError::from);
         values.iter().map(wide).collect()
     }
 
-    /// The sums in their own type.
-    fn narrowed(&self, sums: &ArrayRef) -> DfResult<ArrayRef> {
+    /// The results in their own type; a cast rounds half away from zero.
+    fn narrowed(&self, results: &ArrayRef) -> DfResult<ArrayRef> {
         let strict = CastOptions { safe: false, ..CastOptions::default() };
-        cast_with_options(sums, &self.output, &strict).map_err(|_| {
+        cast_with_options(results, &self.output, &strict).map_err(|_| {
             let shown = sql_name(&self.output);
             DataFusionError::Execution(state::StateError::sum_too_large(&shown))
         })
     }
 }
 
-/// DataFusion's sum of wider numbers.
+/// DataFusion's function of wider numbers.
 #[derive(Debug)]
 struct Checked {
     inner: Box<dyn Accumulator>,
@@ -193,8 +241,8 @@ impl Accumulator for Checked {
     }
 
     fn evaluate(&mut self) -> DfResult<ScalarValue> {
-        let sum = self.inner.evaluate()?.to_array()?;
-        ScalarValue::try_from_array(&self.types.narrowed(&sum)?, 0)
+        let result = self.inner.evaluate()?.to_array()?;
+        ScalarValue::try_from_array(&self.types.narrowed(&result)?, 0)
     }
 
     fn size(&self) -> usize {

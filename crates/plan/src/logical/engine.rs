@@ -31,16 +31,17 @@ use crate::catalog::{Catalog, Entry, ScannedTable};
 use crate::expr::calendar;
 use crate::expr::checked;
 use crate::expr::conform::{conform, with_literals};
+use crate::expr::division;
 use crate::expr::emit_kind::EmitKind;
 use crate::expr::equality::with_equal_values;
 use crate::expr::every;
+use crate::expr::exact;
 use crate::expr::failure::root;
 use crate::expr::flink;
 use crate::expr::growth;
 use crate::expr::lead;
 use crate::expr::max_by::{self, ByOrder};
 use crate::expr::percentile;
-use crate::expr::sum::Sum;
 use crate::logical::as_of::{self, AsOf};
 use crate::logical::errors::{PlanError, Surroundings};
 use crate::logical::rewrite;
@@ -119,7 +120,7 @@ impl Engine {
         options.execution.skip_physical_aggregate_schema_check = true;
         let mut builder = SessionStateBuilder::new().with_config(config).with_default_features();
         let by_order = max_by::functions().map(Arc::new);
-        let others = [AggregateUDF::from(Sum::new()), percentile::function()].map(Arc::new);
+        let others = exact::functions().into_iter().chain([percentile::function()]).map(Arc::new);
         builder.aggregate_functions().get_or_insert_default().extend(by_order.chain(others));
         let lead = Arc::new(lead::function());
         builder.window_functions().get_or_insert_default().push(lead);
@@ -216,8 +217,8 @@ impl Engine {
             _ => None,
         })?;
         let around = self.surroundings(tokens, &sites, catalog);
-        let mut by_text = query.clone();
         self.replaces_columns(catalog, &query).map_err(|error| around.report(&error))?;
+        let mut by_text = query.clone();
         if rewrite::called::clashes(&mut query) {
             rewrite::called::by_text(&mut query);
         }
@@ -234,7 +235,6 @@ impl Engine {
         Ok(Understood { plan, extent, sites, emit, apart, twice })
     }
 
-    /// The plan of a query, of which columns of one name are set apart. An error says whether it is
     /// Looks whether all that a query replaces behind a star are columns.
     fn replaces_columns(&self, catalog: &Catalog, query: &Query) -> Result<()> {
         let Some((mut query, replaced)) = rewrite::replaced::left_out(query) else {
@@ -249,6 +249,7 @@ impl Engine {
         }
     }
 
+    /// The plan of a query, of which columns of one name are set apart. An error says whether it is
     /// that two have one name.
     fn named_apart(
         &self,
@@ -315,9 +316,9 @@ impl Engine {
         clauses::check_expr(&mut parsed, &names, tokens)?;
         let planned = DFSchema::try_from(schema.clone()).and_then(|scope| {
             let expr = sql::expression(&names, parsed, &scope)?;
-            let expr = rewrite::casts::expression(expr, &scope)?;
             rewrite::conditions::expression(&expr, &scope)?;
-            let expr = growth::joined::in_expression(expr)?;
+            let expr = rewrite::casts::expression(expr, &scope)?;
+            let expr = growth::joined::in_expression(division::in_expression(expr, &scope)?)?;
             let compiled = self.state.create_physical_expr(expr, &scope)?;
             Computed::new(name, checked::compiled(compiled)?, schema)
         });
@@ -329,7 +330,8 @@ impl Engine {
     /// # Errors
     /// DataFusion's, and where a column cannot keep its type.
     pub(crate) fn optimize(&self, plan: &LogicalPlan) -> Result<LogicalPlan> {
-        conform(self.state.optimize(plan)?, plan.schema())
+        let optimized = self.state.optimize(&division::as_functions(plan.clone())?)?;
+        conform(division::as_operators(optimized)?, plan.schema())
     }
 
     /// What errors of a query are reported with.
