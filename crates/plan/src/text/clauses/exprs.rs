@@ -88,8 +88,33 @@ pub(super) fn expr(expr: &mut Expr, names: &dyn ContextProvider) -> Checked {
             condition(right)
         }
         Expr::UnaryOp { op: UnaryOperator::Not, expr } => condition(expr),
+        Expr::AnyOp { left, compare_op, right, is_some: _ }
+            if !matches!(**right, Expr::Subquery(_)) =>
+        {
+            if let Some(op) = negated(compare_op) {
+                let (left, right) = (left.clone(), right.clone());
+                let all = Expr::AllOp { left, compare_op: op, right };
+                *expr = Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(all) };
+            }
+            Ok(())
+        }
         other => unknown(other),
     }
+}
+
+/// What is true where a comparison is false. Of an element that is NULL, DataFusion's `ANY` of an
+/// array says that it is another one; its `ALL` says NULL.
+fn negated(op: &BinaryOperator) -> Option<BinaryOperator> {
+    use BinaryOperator::{Eq, Gt, GtEq, Lt, LtEq, NotEq};
+    Some(match op {
+        Eq => NotEq,
+        NotEq => Eq,
+        Lt => GtEq,
+        LtEq => Gt,
+        Gt => LtEq,
+        GtEq => Lt,
+        _ => return None,
+    })
 }
 
 /// Refuses a number or a text that stands for a condition, which is BOOLEAN.
