@@ -101,6 +101,7 @@ impl Cluster {
                 signals: signals.clone(),
                 disk: self.disk.clone().map(|disk| disk as Arc<dyn Disk>),
                 mender: repairs.as_ref().map(|repairs| repairs.mender(worker as u32)),
+                round: 0,
                 multicast: self.member(&net, worker as u32),
             })?));
         }

@@ -1,8 +1,8 @@
 //! The last 64 bytes of a slot: what a frame says of itself.
 //!
 //! ```text
-//!   0 len u32 | 4 crc u32 | 8 rows u32 | 12 tag u32 | 16 kind u8 | 17 flags u8 | 18 zero 6
-//!  24 epoch u64 | 32 watermark i64 | 40 aux u64 | 48 credit u64 | 56 commit u64
+//!   0 len u32 | 4 crc u32 | 8 port u32 | 12 operator u32 | 16 kind u8 | 17 flags u8
+//!  18 colour u16 | 20 zero 4 | 24 words 3 × u64 | 48 credit u64 | 56 commit u64
 //! ```
 //!
 //! Little-endian. The checksum is CRC-32C of the trailer with `crc` zero, and then of the payload
@@ -19,23 +19,22 @@ pub(crate) const COMMIT_OFFSET: usize = 56;
 /// A trailer as words in the order of memory.
 pub(crate) type Words = [u64; TRAILER_BYTES / 8];
 
-/// What the sender of a frame says to its receiver; the ring only carries it.
+/// The sender's part of a trailer. The ring carries it and reads none of it: what a field means is
+/// said by the layer that numbers the kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Header {
-    /// What the frame is; the sender's numbering.
+    /// The kind of the frame, in the sender's numbering.
     pub kind: u8,
-    /// The sender's options.
+    /// Yes or no, a bit each, as the kind defines them.
     pub flags: u8,
-    /// Which of the exchanges that share the link (Q1).
-    pub tag: u32,
-    /// Rows in the payload.
-    pub rows: u32,
-    /// Epoch (S9).
-    pub epoch: u64,
-    /// Watermark, in the unit of event time.
-    pub watermark: i64,
-    /// Whatever else.
-    pub aux: u64,
+    /// The round of the rows, modulo 2^16.
+    pub colour: u16,
+    /// The operator, of those that share the link (Q1).
+    pub operator: u32,
+    /// The input of that operator.
+    pub port: u32,
+    /// Numbers, as the kind defines them.
+    pub words: [u64; 3],
 }
 
 /// A whole trailer.
@@ -55,11 +54,11 @@ impl Trailer {
         let header = &self.header;
         let mut words = [
             self.len.into(),
-            u64::from(header.tag) << 32 | u64::from(header.rows),
-            u64::from(header.flags) << 8 | u64::from(header.kind),
-            header.epoch,
-            header.watermark as u64,
-            header.aux,
+            u64::from(header.operator) << 32 | u64::from(header.port),
+            u64::from(header.colour) << 16 | u64::from(header.flags) << 8 | u64::from(header.kind),
+            header.words[0],
+            header.words[1],
+            header.words[2],
             self.credit,
             self.commit,
         ];
@@ -77,18 +76,17 @@ impl Trailer {
         if len as usize > payload_max {
             return Err(format!("a frame of {len} bytes in a slot for {payload_max}"));
         }
-        if words[2] >> 16 != 0 {
+        if words[2] >> 32 != 0 {
             return Err("reserved bytes of a trailer are not zero".into());
         }
         Ok(Self {
             header: Header {
                 kind: words[2] as u8,
                 flags: (words[2] >> 8) as u8,
-                tag: (words[1] >> 32) as u32,
-                rows: words[1] as u32,
-                epoch: words[3],
-                watermark: words[4] as i64,
-                aux: words[5],
+                colour: (words[2] >> 16) as u16,
+                operator: (words[1] >> 32) as u32,
+                port: words[1] as u32,
+                words: [words[3], words[4], words[5]],
             },
             len,
             credit: words[6],
@@ -121,11 +119,10 @@ mod tests {
         let header = Header {
             kind: 3,
             flags: 0x81,
-            tag: 0xdead_beef,
-            rows: 12_345,
-            epoch: u64::MAX - 1,
-            watermark: i64::MIN,
-            aux: 42,
+            colour: 0xfeed,
+            operator: 0xdead_beef,
+            port: 12_345,
+            words: [u64::MAX - 1, 1 << 63, 42],
         };
         Trailer { header, len: 100, credit: 9, commit: 1 << 32 | 77 }
     }
@@ -154,8 +151,10 @@ mod tests {
     fn bounds_are_checked() {
         let words = trailer().encode(&[]);
         Trailer::decode(&words, 99).expect_err("longer than a slot");
-        let mut reserved = words;
-        reserved[2] |= 1 << 16;
-        Trailer::decode(&reserved, 100).expect_err("reserved bytes");
+        for bit in 32..64 {
+            let mut reserved = words;
+            reserved[2] |= 1 << bit;
+            Trailer::decode(&reserved, 100).expect_err("reserved bytes");
+        }
     }
 }

@@ -24,7 +24,7 @@ pub use job::{fragment, lookup, step, wires, worker_set};
 pub use optimize::{cost, known, placement};
 pub use rows::wire::detach;
 pub use rows::{time, type_name};
-pub use runtime::{mend, metrics, process};
+pub use runtime::{frame, mend, metrics, process};
 
 /// Operators that keep rows by key until time has passed them, as data: each makes the state of a
 /// worker.

@@ -57,6 +57,8 @@ pub struct WorkerConfig {
     pub clock: Arc<dyn Clock>,
     /// Where bad rows go.
     pub bad: Arc<BadRows>,
+    /// The round in which the worker begins: the first, or the one behind a checkpoint.
+    pub round: u64,
     /// Counters, for others to read.
     pub metrics: Arc<Metrics>,
     /// How others end the run.
@@ -105,7 +107,7 @@ impl Worker {
     /// When a source or sink cannot be opened.
     pub fn new(config: WorkerConfig) -> Result<Self, DataflowError> {
         let WorkerConfig { worker, workers, process, job, links, clock, bad, metrics, .. } = config;
-        let WorkerConfig { signals, disk, mender, multicast, .. } = config;
+        let WorkerConfig { signals, disk, mender, multicast, round, .. } = config;
         metrics.count_operators(job.operators.len());
         let timers = Rc::new(Timers::default());
         timers.advance(clock.now_ns());
@@ -133,6 +135,7 @@ impl Worker {
             Aloft::new(member, limits)
         });
         let net = Rc::new(Net::new(links, mender, aloft, &place, metrics.clone()));
+        net.begin_round(round);
         let context = FlowContext { clock: clock.clone(), bad, origins: Arc::default() };
         let Graph { nodes, sources } = Graph::new(&job, &place, &net, &metrics, &context, &timers)?;
         let mut paces = paces(&job.operators);
@@ -289,7 +292,7 @@ async fn receive(
     (clock, metrics): (Arc<dyn Clock>, Arc<Metrics>),
 ) -> Result<(), DataflowError> {
     while let Some(message) = net.recv(from).await? {
-        let tag = message.header.tag;
+        let tag = message.envelope.operator;
         let Some(Some(node)) = nodes.get(tag as usize) else {
             let detail = format!("no operator {tag} takes frames");
             return Err(DataflowError::Frame { worker: from, detail });

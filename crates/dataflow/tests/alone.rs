@@ -29,6 +29,7 @@ pub fn run_until(job: Job, signals: Arc<Signals>) -> u64 {
         signals,
         disk: None,
         mender: None,
+        round: 0,
         multicast: None,
     })
     .unwrap();

@@ -9,6 +9,7 @@ use arrow::record_batch::RecordBatch;
 use channel::{Class, Header, Link};
 use dataflow::bad::BadRows;
 use dataflow::error::{ConnectorError, DataflowError};
+use dataflow::frame::{Envelope, Frame};
 use dataflow::job::{Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings};
 use dataflow::metrics::Metrics;
 use dataflow::process::Process;
@@ -17,13 +18,10 @@ use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
 use dataflow::worker::{Signals, Worker, WorkerConfig};
 use fabric::sim::{SimNet, SimOptions};
 use fabric::{Fabric, LinkId};
+use state::epoch::Progress;
 use state::{GroupBy, StateError, StateOptions};
 
-/// Numbers of `dataflow::frame`, which are the wire's.
-const DELTA: u8 = 3;
-const EPOCH_END: u8 = 16;
-
-const CHUNKS: u64 = 1_000;
+const CHUNKS: u32 = 1_000;
 const BUDGET: usize = 16 << 10;
 
 /// The index of the aggregate among the operators.
@@ -144,6 +142,7 @@ fn tell(headers: impl Iterator<Item = Header>) -> Result<(), DataflowError> {
         signals: Arc::new(Signals::default()),
         disk: None,
         mender: None,
+        round: 0,
         multicast: None,
     })?;
     let mut headers = headers.peekable();
@@ -164,13 +163,15 @@ fn tell(headers: impl Iterator<Item = Header>) -> Result<(), DataflowError> {
     Ok(())
 }
 
-fn delta(epoch: u64, chunk: u64, flags: u8) -> Header {
-    Header { kind: DELTA, tag: AGGREGATE, flags, epoch, aux: chunk, ..Header::default() }
+fn delta(epoch: u64, chunk: u32, last: bool) -> Header {
+    let progress = Progress::active(0);
+    let frame = Frame::Delta { epoch, chunk, last, progress };
+    Envelope { operator: AGGREGATE, ..Envelope::of_link(frame) }.encode()
 }
 
 #[test]
 fn chunks_of_an_epoch_that_does_not_end_are_held_to_the_budget() {
-    let failed = tell((0..CHUNKS).map(|chunk| delta(1, chunk, 0))).expect_err("without an end");
+    let failed = tell((0..CHUNKS).map(|chunk| delta(1, chunk, false))).expect_err("without an end");
     let &DataflowError::State(StateError::Budget { bytes, budget }) = failed.cause() else {
         panic!("{failed}");
     };
@@ -180,9 +181,7 @@ fn chunks_of_an_epoch_that_does_not_end_are_held_to_the_budget() {
 
 #[test]
 fn chunks_of_epochs_that_end_are_given_back() {
-    let epochs = 1..=CHUNKS / 10;
-    let chunks = epochs.flat_map(|epoch| {
-        (0..10).map(move |chunk| delta(epoch, chunk, if chunk == 9 { EPOCH_END } else { 0 }))
-    });
+    let epochs = 1..=u64::from(CHUNKS / 10);
+    let chunks = epochs.flat_map(|epoch| (0..10).map(move |chunk| delta(epoch, chunk, chunk == 9)));
     tell(chunks).expect("each epoch ends");
 }

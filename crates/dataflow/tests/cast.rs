@@ -301,6 +301,7 @@ impl Bed {
                 signals: Arc::new(Signals::default()),
                 disk: None,
                 mender: None,
+                round: 0,
                 multicast: self.member(&net, worker as u32),
             })?));
         }

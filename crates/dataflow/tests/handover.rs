@@ -142,6 +142,7 @@ impl Pair {
                 signals: Arc::new(Signals::default()),
                 disk: None,
                 mender: Some(Box::new(NoMender)),
+                round: 0,
                 multicast: None,
             };
             Some(Worker::new(config).unwrap())

@@ -165,6 +165,7 @@ fn arrivals(lead: Lead, to: To, wait_ns: u64) -> Vec<(u64, i64)> {
             signals: Arc::new(Signals::default()),
             disk: None,
             mender: None,
+            round: 0,
             multicast: None,
         };
         Worker::new(config).unwrap()

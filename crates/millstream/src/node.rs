@@ -192,6 +192,7 @@ impl Node<'_> {
             signals: Arc::clone(&shared.signals),
             disk: None,
             mender: None,
+            round: 0,
             multicast: None,
         }
     }

@@ -115,11 +115,10 @@ impl Side {
         let header = Header {
             kind: (class == Class::Control).into(),
             flags: len as u8,
-            tag: number as u32,
-            rows: len as u32,
-            epoch: number << 8 | self.salt,
-            watermark: -(number as i64),
-            aux: !number,
+            colour: number as u16,
+            operator: number as u32,
+            port: len as u32,
+            words: [number << 8 | self.salt, number.wrapping_neg(), !number],
         };
         slot.publish(header, len);
         match class {
@@ -136,17 +135,21 @@ impl Side {
     fn receive(&mut self, frame: Frame) -> Result<(), String> {
         let Frame { header, payload } = frame;
         let class = usize::from(header.kind);
-        let number = header.epoch >> 8;
+        let [salted, negative, inverse] = header.words;
+        let number = salted >> 8;
         let expected = self.received[class] + class as u64;
-        if number != expected || header.watermark != -(number as i64) || header.aux != !number {
+        let colour = number as u16;
+        if (number, negative, inverse, header.colour)
+            != (expected, number.wrapping_neg(), !number, colour)
+        {
             return Err(format!("frame {number} of class {class} where {expected} belongs"));
         }
-        if payload.len() != header.rows as usize || !is_filled(header.epoch, &payload) {
+        if payload.len() != header.port as usize || !is_filled(salted, &payload) {
             return Err(format!("frame {number} of class {class} has other bytes"));
         }
         assert!(payload.as_ptr().addr().is_multiple_of(64), "a payload is aligned");
         self.received[class] += 1;
-        self.held.push((header.epoch, payload));
+        self.held.push((salted, payload));
         Ok(())
     }
 

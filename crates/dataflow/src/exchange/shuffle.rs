@@ -6,8 +6,8 @@
 //! Links and queues are first in first out, so that a watermark arrives after the rows that it
 //! speaks of.
 //!
-//! An operator may have several inputs; rows of each travel on a *lane* of their own, with one
-//! watermark for all. Rows of a lane for every worker go along a tree, and may be overtaken by a
+//! An operator may have several inputs; rows of each travel on a *port* of their own, with one
+//! watermark for all. Rows of a port for every worker go along a tree, and may be overtaken by a
 //! watermark that goes straight: it carries how many frames were broadcast before it, and whoever
 //! has not seen as many holds it until then.
 
@@ -16,69 +16,79 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
-use channel::{Class, Header};
+use channel::Class;
 use state::Frequent;
 use state::epoch::Progress;
 
-use super::cast::Cast;
-use super::lane::{ALL, Lane};
-use super::{Answers, Member, said};
+use super::broadcast::Broadcast;
+use super::port::{ALL, Port};
+use super::{Acks, Arrival, Member, said};
 use crate::error::DataflowError;
 use crate::job::Lead;
 use crate::job::worker_set::WorkerSet;
 use crate::rows::wire::detach;
-use crate::runtime::frame::{KEYED, Kind, RESUME, flags_of, said_in};
+use crate::runtime::frame::{Envelope, Frame};
 use crate::runtime::net::Message;
 use crate::runtime::place::Place;
 use crate::runtime::scheduler::Event;
 
 /// The sending and the receiving side of a shuffle on one worker.
 pub(crate) struct Shuffle {
-    lanes: Vec<Lane>,
+    ports: Vec<Port>,
     announced: Cell<(i64, bool)>,
-    answers: Answers,
-    /// Answers that [`Shuffle::resume`] still waits for.
+    acks: Acks,
+    /// Acks that [`Shuffle::resume`] still waits for.
     unanswered: Cell<u32>,
     reached: Cell<i64>,
     answered: Event,
     /// Rows have begun to wait.
     began: Event,
-    /// What is for every worker, if a lane has such rows.
-    cast: Option<Box<Cast>>,
-    /// By worker: what it said of its progress, behind broadcast frames that are not here yet.
-    held: RefCell<Vec<VecDeque<Header>>>,
+    /// What is for every worker, if a port has such rows.
+    broadcast: Option<Box<Broadcast>>,
+    /// By worker: its progress behind broadcast frames that are not here yet.
+    held: RefCell<Vec<VecDeque<Announced>>>,
+}
+
+/// The progress that another worker has announced.
+#[derive(Clone, Copy)]
+struct Announced {
+    progress: Progress,
+    resumes: bool,
+    broadcast_before: u64,
 }
 
 impl Shuffle {
-    pub(crate) fn new(lanes: Vec<Lane>, workers: u32) -> Self {
+    pub(crate) fn new(ports: Vec<Port>, workers: u32) -> Self {
         Self {
-            lanes,
+            ports,
             announced: Cell::new((i64::MIN, false)),
-            answers: Answers::new(workers),
+            acks: Acks::new(workers),
             unanswered: Cell::new(0),
             reached: Cell::new(i64::MIN),
             answered: Event::default(),
             began: Event::default(),
-            cast: None,
+            broadcast: None,
             held: RefCell::new(vec![VecDeque::new(); workers as usize]),
         }
     }
 
-    /// The same, of the operator `tag`: with what its lanes for every worker need, if there are
+    /// The same, of the operator `tag`: with what its ports for every worker need, if there are
     /// any.
-    pub(crate) fn casting(self, tag: u32, place: &Place) -> Self {
-        for lane in &self.lanes {
-            lane.turn.set(place.worker);
+    pub(crate) fn broadcasting(self, tag: u32, place: &Place) -> Self {
+        for port in &self.ports {
+            port.turn.set(place.worker);
         }
-        let lists = self.lanes.iter().any(|lane| lane.spread.is_some());
-        let casts = lists || self.lanes.iter().any(|lane| lane.lead == Lead::ToAll);
-        Self { cast: casts.then(|| Box::new(Cast::new(tag, place, lists))), ..self }
+        let lists = self.ports.iter().any(|port| port.spread.is_some());
+        let broadcasts = |port: &Port| port.spread.is_some() || port.lead == Lead::ToAll;
+        let first = self.ports.iter().position(broadcasts);
+        let broadcast = first.map(|port| Broadcast::new(tag, port as u32, place, lists));
+        Self { broadcast: broadcast.map(Box::new), ..self }
     }
 
     /// Sends what is for every worker, until there can be nothing more.
     pub(crate) async fn broadcast(&self, member: &impl Member) {
-        if let Some(cast) = &self.cast {
-            cast.run(member.net(), || member.others_have_ended()).await;
+        if let Some(broadcast) = &self.broadcast {
+            broadcast.run(member.net(), || member.others_have_ended()).await;
         }
     }
 
@@ -87,16 +97,16 @@ impl Shuffle {
     /// # Errors
     /// [`DataflowError::Stalled`] when that time has come.
     pub(crate) fn deadline(&self, now_ns: u64) -> Result<Option<u64>, DataflowError> {
-        self.cast.as_ref().map_or(Ok(None), |cast| cast.deadline(now_ns))
+        self.broadcast.as_ref().map_or(Ok(None), |broadcast| broadcast.deadline(now_ns))
     }
 
-    pub(crate) fn answers(&self) -> &Answers {
-        &self.answers
+    /// Acknowledges the return of workers that were idle, until all have ended.
+    pub(crate) async fn acknowledge(&self, member: &impl Member) {
+        self.acks.run(member, 0, |_, watermark| Frame::ResumeAck { watermark }).await;
     }
 
-    /// Takes the rows that this worker leads and passes the others on; those of `key` at once
-    /// behind what waits, with the key. Gives the others that `frequent` tells, where rows are led
-    /// by key.
+    /// Takes the rows that this worker leads and passes the others on; those of one `slice` at
+    /// once, behind what waits. Gives the others that `frequent` tells, where rows are led by key.
     ///
     /// # Errors
     /// When a key cannot be hashed or a column cannot travel.
@@ -105,26 +115,27 @@ impl Shuffle {
         member: &impl Member,
         input: usize,
         batch: &RecordBatch,
-        key: Option<i64>,
+        slice: Option<i64>,
         frequent: Option<&RefCell<Frequent>>,
     ) -> Result<Option<RecordBatch>, DataflowError> {
-        let lane = &self.lanes[input];
-        if let Some(spread) = &lane.spread {
-            for set in lane.list(spread.as_ref(), batch)? {
-                self.cast_listed(member, input, &set).await?;
+        let port = &self.ports[input];
+        if let Some(spread) = &port.spread {
+            for set in port.list(spread.as_ref(), batch)? {
+                self.broadcast_listed(member, input, &set).await?;
             }
             self.began.notify();
             return Ok(None);
         }
-        match lane.lead {
+        match port.lead {
             Lead::Here => {
-                member.keep(input, batch.clone(), key)?;
+                let arrival = Arrival { slice, ..Arrival::local(member, input) };
+                member.keep(arrival, batch.clone())?;
                 return Ok(None);
             }
             Lead::ToAll => {
-                lane.put(ALL, detach(batch));
-                if lane.is_full_for(ALL) {
-                    self.cast_waiting(member, input).await?;
+                port.put(ALL, detach(batch));
+                if port.is_full_for(ALL) {
+                    self.broadcast_buffered(member, input).await?;
                 }
                 self.began.notify();
                 return Ok(None);
@@ -132,25 +143,23 @@ impl Shuffle {
             Lead::ByKey | Lead::InTurn => {}
         }
         let mut apart = None;
-        for (owner, part) in lane.split(batch, frequent)? {
-            match key {
-                _ if owner == lane.workers => apart = Some(part),
-                _ if owner == member.worker() => member.keep(input, part, key)?,
-                None => lane.put(owner as usize, part),
-                Some(key) => {
-                    self.send_waiting(member, input, owner).await?;
-                    let header = Header {
-                        epoch: input as u64,
-                        aux: key as u64,
-                        ..header(member, Kind::Rows, 0, KEYED)
-                    };
-                    member.net().send_rows(owner, header, &lane.encoder, &part).await?;
+        for (owner, part) in port.split(batch, frequent)? {
+            match slice {
+                _ if owner == port.workers => apart = Some(part),
+                _ if owner == member.worker() => {
+                    member.keep(Arrival { slice, ..Arrival::local(member, input) }, part)?;
+                }
+                None => port.put(owner as usize, part),
+                Some(_) => {
+                    self.send_buffered(member, input, owner).await?;
+                    let envelope = member.envelope(input as u32, Frame::Rows { slice });
+                    member.net().send_rows(owner, envelope, &port.encoder, &part).await?;
                 }
             }
         }
         for to in member.net().peers() {
-            if lane.is_full_for(to as usize) {
-                self.send_waiting(member, input, to).await?;
+            if port.is_full_for(to as usize) {
+                self.send_buffered(member, input, to).await?;
             }
         }
         self.began.notify();
@@ -189,8 +198,8 @@ impl Shuffle {
     /// When a column cannot travel.
     pub(crate) async fn share(&self, member: &impl Member) -> Result<(), DataflowError> {
         for to in member.net().peers() {
-            for input in 0..self.lanes.len() {
-                self.send_waiting(member, input, to).await?;
+            for input in 0..self.ports.len() {
+                self.send_buffered(member, input, to).await?;
             }
         }
         Ok(())
@@ -199,7 +208,7 @@ impl Shuffle {
     /// Waits until rows wait; gives the time at which the first of them have done so for long
     /// enough (W4).
     pub(crate) async fn due_ns(&self) -> u64 {
-        self.began.wait_for(|| self.lanes.iter().filter_map(Lane::first_due_ns).min()).await
+        self.began.wait_for(|| self.ports.iter().filter_map(Port::first_due_ns).min()).await
     }
 
     /// Sends the rows that have waited long enough. None must be pushed meanwhile.
@@ -211,16 +220,16 @@ impl Shuffle {
         member: &impl Member,
         now_ns: u64,
     ) -> Result<(), DataflowError> {
-        for (input, lane) in self.lanes.iter().enumerate() {
-            let (places, sets) = lane.due(now_ns);
+        for (input, port) in self.ports.iter().enumerate() {
+            let (places, sets) = port.due(now_ns);
             for to in places {
-                match lane.lead {
-                    Lead::ToAll => self.cast_waiting(member, input).await?,
-                    _ => self.send_waiting(member, input, to as u32).await?,
+                match port.lead {
+                    Lead::ToAll => self.broadcast_buffered(member, input).await?,
+                    _ => self.send_buffered(member, input, to as u32).await?,
                 }
             }
             for set in sets {
-                self.cast_listed(member, input, &set).await?;
+                self.broadcast_listed(member, input, &set).await?;
             }
         }
         Ok(())
@@ -236,9 +245,7 @@ impl Shuffle {
         self.unanswered.set(peers.len() as u32);
         self.reached.set(member.least());
         for to in peers {
-            let flags = flags_of(progress) | RESUME;
-            let header = self.progress_header(member, to, watermark, flags);
-            member.net().send(to, Class::Data, header).await;
+            self.send_progress(member, to, progress, true).await;
         }
         self.answered.wait_for(|| (self.unanswered.get() == 0).then(|| self.reached.get())).await
     }
@@ -253,12 +260,12 @@ impl Shuffle {
         watermark: i64,
     ) -> Result<(), DataflowError> {
         self.announce(member, Progress::ended(watermark)).await?;
-        if let Some(cast) = &self.cast {
-            cast.end();
+        if let Some(broadcast) = &self.broadcast {
+            broadcast.end();
             member.net().stir();
         }
         if member.net().peers().next().is_none() {
-            self.answers.close();
+            self.acks.close();
         }
         Ok(())
     }
@@ -273,39 +280,39 @@ impl Shuffle {
         from: u32,
         message: Message,
     ) -> Result<(), DataflowError> {
-        let header = message.header;
-        match message.kind {
-            Kind::Rows => {
-                let malformed = |detail: String| DataflowError::Frame { worker: from, detail };
-                let input = header.epoch as usize;
-                let Some(lane) = self.lanes.get(input) else {
+        let malformed = |detail: String| DataflowError::Frame { worker: from, detail };
+        let Envelope { port: input, colour, frame, .. } = message.envelope;
+        match frame {
+            Frame::Rows { slice } => {
+                let input = input as usize;
+                let Some(port) = self.ports.get(input) else {
                     return Err(malformed(format!("there is no input {input}")));
                 };
-                let (batch, own) = message.load.rows(&lane.decoder).map_err(malformed)?;
-                let key = (header.flags & KEYED != 0).then_some(header.aux as i64);
+                let (batch, own) = message.load.rows(&port.decoder).map_err(malformed)?;
+                let arrival = Arrival { port: input, source: from, colour, slice };
                 match own {
-                    true => member.keep(input, batch, key)?,
-                    false => member.take(input, batch, key)?,
+                    true => member.keep(arrival, batch)?,
+                    false => member.take(arrival, batch)?,
                 }
             }
-            Kind::Ack => {
-                self.reached.set(self.reached.get().max(header.watermark));
+            Frame::Groups => member.take_groups(from, &message.load.bytes())?,
+            Frame::ResumeAck { watermark } => {
+                self.reached.set(self.reached.get().max(watermark));
                 self.unanswered.set(self.unanswered.get().saturating_sub(1));
                 self.answered.notify();
             }
-            kind if kind.is_of_broadcast() => {
-                let Some(cast) = &self.cast else {
-                    let detail = "nothing is broadcast to this operator".into();
-                    return Err(DataflowError::Frame { worker: from, detail });
+            Frame::Progress { progress, resumes, broadcast_before } => {
+                self.hold(from, Announced { progress, resumes, broadcast_before });
+                self.release(member, from);
+            }
+            frame => {
+                let Some(broadcast) = &self.broadcast else {
+                    return Err(malformed(format!("{frame:?} does not belong to the exchange")));
                 };
-                let decoder = |input: usize| self.lanes.get(input).map(|lane| &lane.decoder);
-                if let Some(source) = cast.receive(member, from, message, decoder)? {
+                let decoder = |input: usize| self.ports.get(input).map(|port| &port.decoder);
+                if let Some(source) = broadcast.receive(member, from, message, decoder)? {
                     self.release(member, source);
                 }
-            }
-            _ => {
-                self.hold(from, header);
-                self.release(member, from);
             }
         }
         Ok(())
@@ -316,106 +323,118 @@ impl Shuffle {
     /// # Errors
     /// When they are malformed or cannot be taken.
     pub(crate) fn look(&self, member: &impl Member) -> Result<(), DataflowError> {
-        let Some(cast) = &self.cast else { return Ok(()) };
-        let decoder = |input: usize| self.lanes.get(input).map(|lane| &lane.decoder);
-        cast.look(member, decoder)?.into_iter().for_each(|source| self.release(member, source));
+        let Some(broadcast) = &self.broadcast else { return Ok(()) };
+        let decoder = |input: usize| self.ports.get(input).map(|port| &port.decoder);
+        broadcast
+            .look(member, decoder)?
+            .into_iter()
+            .for_each(|source| self.release(member, source));
         Ok(())
     }
 
-    /// Keeps what a worker said of its progress. Of what was said behind the same frames only the
-    /// last counts, so that no more is kept than frames may be under way.
-    fn hold(&self, from: u32, header: Header) {
+    /// Keeps what a worker announced. Of announcements behind the same frames only the last counts,
+    /// so that no more are kept than frames may be under way.
+    fn hold(&self, from: u32, announced: Announced) {
         let held = &mut self.held.borrow_mut()[from as usize];
-        let asks = match held.back().is_some_and(|last| last.aux == header.aux) {
-            true => held.pop_back().map_or(0, |last| last.flags & RESUME),
-            false => 0,
-        };
-        held.push_back(Header { flags: header.flags | asks, ..header });
+        let same = |last: &mut Announced| last.broadcast_before == announced.broadcast_before;
+        let replaced = held.pop_back_if(same);
+        let resumes = announced.resumes || replaced.is_some_and(|last| last.resumes);
+        held.push_back(Announced { resumes, ..announced });
     }
 
     /// Lets a worker's progress count whose frames are here.
     fn release(&self, member: &impl Member, from: u32) {
-        let heard = self.cast.as_ref().map_or(u64::MAX, |cast| cast.heard(from));
+        let received = self.broadcast.as_ref().map_or(u64::MAX, |b| b.received(from));
         let next = || {
             let held = &mut self.held.borrow_mut()[from as usize];
-            held.pop_front_if(|header| header.aux <= heard)
+            held.pop_front_if(|announced| announced.broadcast_before <= received)
         };
-        while let Some(header) = next() {
-            member.move_clock(from, said_in(&header));
-            if header.flags & RESUME != 0 {
-                self.answers.owe(from, 0);
+        while let Some(announced) = next() {
+            member.move_clock(from, announced.progress);
+            if announced.resumes {
+                self.acks.add(from, 0);
             }
             if member.others_have_ended() {
-                self.answers.close();
+                self.acks.close();
                 member.net().stir();
             }
         }
     }
 
-    async fn announce(&self, member: &impl Member, said: Progress) -> Result<(), DataflowError> {
-        for (input, lane) in self.lanes.iter().enumerate() {
-            self.cast_waiting(member, input).await?;
-            for set in lane.sets() {
-                self.cast_listed(member, input, &set).await?;
+    async fn announce(
+        &self,
+        member: &impl Member,
+        progress: Progress,
+    ) -> Result<(), DataflowError> {
+        for (input, port) in self.ports.iter().enumerate() {
+            self.broadcast_buffered(member, input).await?;
+            for set in port.sets() {
+                self.broadcast_listed(member, input, &set).await?;
             }
         }
         for to in member.net().peers() {
-            for input in 0..self.lanes.len() {
-                self.send_waiting(member, input, to).await?;
+            for input in 0..self.ports.len() {
+                self.send_buffered(member, input, to).await?;
             }
-            let header = self.progress_header(member, to, said.watermark, flags_of(said));
-            member.net().send(to, Class::Data, header).await;
+            self.send_progress(member, to, progress, false).await;
         }
         Ok(())
     }
 
-    /// Progress behind all that was broadcast so far and `to` gets.
-    fn progress_header(&self, member: &impl Member, to: u32, watermark: i64, flags: u8) -> Header {
-        let aux = self.cast.as_ref().map_or(0, |cast| cast.given_to(to));
-        Header { aux, ..header(member, Kind::Progress, watermark, flags) }
+    /// Sends progress, behind all that was broadcast so far and `to` gets.
+    async fn send_progress(
+        &self,
+        member: &impl Member,
+        to: u32,
+        progress: Progress,
+        resumes: bool,
+    ) {
+        let broadcast_before = self.broadcast.as_ref().map_or(0, |b| b.given_to(to));
+        let frame = Frame::Progress { progress, resumes, broadcast_before };
+        member.net().send(to, Class::Data, member.envelope(0, frame)).await;
     }
 
     /// Gives out what waits for every worker.
-    async fn cast_waiting(&self, member: &impl Member, input: usize) -> Result<(), DataflowError> {
-        let (Some(cast), lane) = (&self.cast, &self.lanes[input]) else { return Ok(()) };
-        if lane.lead != Lead::ToAll {
+    async fn broadcast_buffered(
+        &self,
+        member: &impl Member,
+        input: usize,
+    ) -> Result<(), DataflowError> {
+        let (Some(broadcast), port) = (&self.broadcast, &self.ports[input]) else { return Ok(()) };
+        if port.lead != Lead::ToAll {
             return Ok(());
         }
-        let Some(batch) = lane.take(ALL)? else { return Ok(()) };
+        let Some(batch) = port.take(ALL)? else { return Ok(()) };
         // Beside rows for some workers there is no tree.
-        let all = self.lanes.iter().any(|lane| lane.spread.is_some());
-        let all = all.then(|| Arc::new(WorkerSet::all(0..lane.workers)));
-        cast.push(member, input, &lane.encoder, batch, all.as_ref()).await
+        let all = self.ports.iter().any(|port| port.spread.is_some());
+        let all = all.then(|| Arc::new(WorkerSet::all(0..port.workers)));
+        broadcast.push(member, input, &port.encoder, batch, all.as_ref()).await
     }
 
     /// Gives out what waits for some workers.
-    async fn cast_listed(
+    async fn broadcast_listed(
         &self,
         member: &impl Member,
         input: usize,
         to: &Arc<WorkerSet>,
     ) -> Result<(), DataflowError> {
-        let (Some(cast), lane) = (&self.cast, &self.lanes[input]) else { return Ok(()) };
-        let Some(batch) = lane.take_listed(to)? else { return Ok(()) };
-        cast.push(member, input, &lane.encoder, batch, Some(to)).await
+        let (Some(broadcast), port) = (&self.broadcast, &self.ports[input]) else { return Ok(()) };
+        let Some(batch) = port.take_listed(to)? else { return Ok(()) };
+        broadcast.push(member, input, &port.encoder, batch, Some(to)).await
     }
 
-    async fn send_waiting(
+    async fn send_buffered(
         &self,
         member: &impl Member,
         input: usize,
         to: u32,
     ) -> Result<(), DataflowError> {
-        let lane = &self.lanes[input];
-        if lane.lead == Lead::ToAll {
+        let port = &self.ports[input];
+        if port.lead == Lead::ToAll {
             return Ok(());
         }
-        let Some(batch) = lane.take(to as usize)? else { return Ok(()) };
-        let header = Header { epoch: input as u64, ..header(member, Kind::Rows, 0, 0) };
-        member.net().send_rows(to, header, &lane.encoder, &batch).await
+        let Some(batch) = port.take(to as usize)? else { return Ok(()) };
+        let envelope = member.envelope(input as u32, Frame::Rows { slice: None });
+        member.net().send_rows(to, envelope, &port.encoder, &batch).await
     }
-}
-
-fn header(member: &impl Member, kind: Kind, watermark: i64, flags: u8) -> Header {
-    Header { kind: kind as u8, tag: member.tag(), watermark, flags, ..Header::default() }
 }

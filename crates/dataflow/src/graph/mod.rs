@@ -33,7 +33,6 @@ use crate::operators::lookup::LookupRun;
 use crate::operators::sink::{Output, Together};
 use crate::rows::time::to_millis;
 use crate::rows::{Ahead, Rows};
-use crate::runtime::frame::Kind;
 use crate::runtime::metrics::{Metrics, OperatorMetrics};
 use crate::runtime::net::{Message, Net};
 use crate::runtime::place::Place;
@@ -355,15 +354,11 @@ impl Node {
     /// # Errors
     /// When it is malformed, or state or sink fail.
     pub(crate) fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
-        match (message.kind, &self.work) {
-            (Kind::Gather | Kind::GatherEnd, Work::Sink(output)) => output.receive(from, message),
-            (Kind::Gather | Kind::GatherEnd, _) | (_, Work::Sink(_)) => {
-                let detail = format!("a frame of kind {:?} is not for this operator", message.kind);
-                Err(DataflowError::Frame { worker: from, detail })
-            }
-            (_, Work::Grouping(grouping)) => grouping.receive(from, message),
-            (_, Work::Keyed(keyed)) => keyed.receive(from, message),
-            (_, Work::Lookup(lookup)) => lookup.receive(from, message),
+        match &self.work {
+            Work::Sink(output) => output.receive(from, message),
+            Work::Grouping(grouping) => grouping.receive(from, message),
+            Work::Keyed(keyed) => keyed.receive(from, message),
+            Work::Lookup(lookup) => lookup.receive(from, message),
         }
     }
 

@@ -21,7 +21,7 @@ use state::{Folded, KeyMap, KeyOf};
 
 use crate::connector::source::FlowContext;
 use crate::error::DataflowError;
-use crate::exchange::{Lane, Member, Shuffle, leader_of};
+use crate::exchange::{Arrival, Member, Port, Shuffle, leader_of};
 use crate::job::{JoinKind, Lead, Lookup, Origin, RawBatch, RawColumns, Step};
 use crate::operators::downstream::Downstream;
 use crate::pairing::{Hashed, Pairing, Terms};
@@ -82,8 +82,8 @@ impl<D: Downstream> LookupRun<D> {
         let share = (Some(place.worker), place.workers);
         let reader = Reader::new(&spec.table, share, rows_max, context.clone(), counters)?;
         let shuffle = (place.workers > 1).then(|| {
-            let lane = Lane::new(&spec.kept(), &[], place).led(Lead::ToAll);
-            Shuffle::new(vec![lane], place.workers).casting(tag, place)
+            let port = Port::new(&spec.kept(), &[], place).led(Lead::ToAll);
+            Shuffle::new(vec![port], place.workers).broadcasting(tag, place)
         });
         Ok(Self {
             tag,
@@ -152,7 +152,7 @@ impl<D: Downstream> LookupRun<D> {
         match &self.shuffle {
             _ if batch.num_rows() == 0 => Ok(()),
             Some(shuffle) => shuffle.push(self, 0, batch, None, None).await.map(drop),
-            None => self.keep(0, batch.clone(), None),
+            None => self.keep(Arrival::local(self, 0), batch.clone()),
         }
     }
 
@@ -167,11 +167,11 @@ impl<D: Downstream> LookupRun<D> {
     /// # Errors
     /// When it is malformed, or the table is larger than it may be.
     pub(crate) fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
-        match (&self.shuffle, message.kind.is_of_shuffle()) {
-            (Some(shuffle), true) => shuffle.receive(self, from, message),
-            _ => {
-                let kind = message.kind;
-                let detail = format!("a frame of kind {kind:?} does not belong to a lookup");
+        match &self.shuffle {
+            Some(shuffle) => shuffle.receive(self, from, message),
+            None => {
+                let frame = message.envelope.frame;
+                let detail = format!("{frame:?} does not belong to the exchange");
                 Err(DataflowError::Frame { worker: from, detail })
             }
         }
@@ -278,7 +278,7 @@ impl<D: Downstream> Member for LookupRun<D> {
         false
     }
 
-    fn keep(&self, _: usize, batch: RecordBatch, _: Option<i64>) -> Result<(), DataflowError> {
+    fn keep(&self, _: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
         let bytes = self.bytes.get() + bytes_of(&batch);
         self.bytes.set(bytes);
         if bytes > self.spec.bytes_max {

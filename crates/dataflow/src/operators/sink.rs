@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
-use channel::{Class, Header};
+use channel::Class;
 
 use crate::connector::gauge::SinkGauge;
 use crate::connector::sink::{Placement, Sink, SinkWriter};
 use crate::error::DataflowError;
 use crate::job::Job;
 use crate::rows::wire::{Decoder, Encoder};
-use crate::runtime::frame::Kind;
+use crate::runtime::frame::{Envelope, Frame};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::net::{Message, Net};
 use crate::runtime::place::Place;
@@ -126,8 +126,8 @@ impl Output {
         if self.placement == Placement::Everywhere || self.worker == GATHERER {
             return self.write(batch);
         }
-        let header = self.header(Kind::Gather);
-        self.net.send_rows(GATHERER, header, &self.encoder, batch).await
+        let envelope = self.envelope(Frame::Gather);
+        self.net.send_rows(GATHERER, envelope, &self.encoder, batch).await
     }
 
     /// Takes a frame of gathered rows.
@@ -139,12 +139,13 @@ impl Output {
         if self.placement != Placement::Gather || self.worker != GATHERER {
             return Err(malformed("rows were gathered at the wrong worker".into()));
         }
-        match message.kind {
-            Kind::Gather => {
+        match message.envelope.frame {
+            Frame::Gather => {
                 let (batch, _) = message.load.rows(&self.decoder).map_err(malformed)?;
                 self.write(&batch)
             }
-            _ => self.end_stream(),
+            Frame::GatherEnd => self.end_stream(),
+            frame => Err(malformed(format!("{frame:?} does not belong to a sink"))),
         }
     }
 
@@ -156,7 +157,7 @@ impl Output {
     pub(crate) async fn finish(&self) -> Result<(), DataflowError> {
         self.ended.wait_for(|| self.complete.get().then_some(())).await;
         if self.placement == Placement::Gather && self.worker != GATHERER {
-            self.net.send(GATHERER, Class::Data, self.header(Kind::GatherEnd)).await;
+            self.net.send(GATHERER, Class::Data, self.envelope(Frame::GatherEnd)).await;
             return Ok(());
         }
         self.end_stream()?;
@@ -207,7 +208,8 @@ impl Output {
         Ok(())
     }
 
-    fn header(&self, kind: Kind) -> Header {
-        Header { kind: kind as u8, tag: self.tag, ..Header::default() }
+    fn envelope(&self, frame: Frame) -> Envelope {
+        let colour = self.net.colour();
+        Envelope { operator: self.tag, port: 0, colour, more: false, frame }
     }
 }

@@ -72,10 +72,18 @@ impl Load {
         }
     }
 
+    /// Bytes of a payload; none where it is rows.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Load::Slot(bytes) | Load::Own(bytes) => bytes.len(),
+            Load::Rows(_) => 0,
+        }
+    }
+
     fn size(&self) -> u64 {
         match self {
-            Load::Slot(bytes) | Load::Own(bytes) => bytes.len() as u64,
             Load::Rows(batch) => bytes_of(batch) as u64,
+            encoded => encoded.len() as u64,
         }
     }
 }
@@ -279,8 +287,8 @@ mod tests {
         Load::Rows(RecordBatch::try_from_iter([("n", Arc::new(numbers) as ArrayRef)]).unwrap())
     }
 
-    fn header(aux: u64) -> Header {
-        Header { aux, ..Header::default() }
+    fn header(number: u64) -> Header {
+        Header { words: [number, 0, 0], ..Header::default() }
     }
 
     #[test]
@@ -294,7 +302,7 @@ mod tests {
         let Load::Rows(taken) = load else { panic!("rows") };
         assert!(Arc::ptr_eq(taken.column(0), batch.column(0)));
         let (second, load) = b.take().unwrap();
-        assert_eq!((first.aux, second.aux, &load.bytes()[..]), (0, 1, &b"said"[..]));
+        assert_eq!((first.words[0], second.words[0], &load.bytes()[..]), (0, 1, &b"said"[..]));
         assert!(b.take().is_none());
         assert!(a.poll().unwrap(), "there is room again");
     }
@@ -331,7 +339,7 @@ mod tests {
         a.give(header(7), rows(1));
         drop(a);
         assert!(b.poll().unwrap());
-        assert_eq!(b.take().unwrap().0.aux, 7);
+        assert_eq!(b.take().unwrap().0.words[0], 7);
         assert!(b.has_news());
         assert!(matches!(b.poll(), Err(LinkError::Disconnected { .. })));
     }
@@ -365,7 +373,7 @@ mod tests {
                 for at in 0..FRAMES {
                     let taken = loop {
                         match b.take() {
-                            Some((header, _)) => break header.aux,
+                            Some((header, _)) => break header.words[0],
                             None if b.poll().unwrap() => {}
                             None => sleep(&of_b, &b),
                         }

@@ -3,29 +3,30 @@
 //! without being encoded (Q7).
 //!
 //! All queries of a job travel over one link or queue per pair of workers, told apart by the
-//! header's tag (Q1), so that the memory of rings does not grow with the number of queries. **A
-//! receiver consumes every frame without waiting for anything that arrives**: so a frame of one
-//! query never blocks another for good.
+//! operator in their envelope (Q1), so that the memory of rings does not grow with the number of
+//! queries. **A receiver consumes every frame without waiting for anything that arrives**: so a
+//! frame of one query never blocks another for good.
 
 mod aloft;
 mod path;
+mod peer;
 
 use std::cell::{Cell, RefCell, RefMut};
-use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use channel::{Class, Header, Link, LinkError};
+use channel::{Class, Link, LinkError};
 use fabric::{Armed, ErrorKind};
 
 pub(crate) use self::aloft::{Aloft, Limits};
 use self::path::Path;
+use self::peer::Peer;
 use crate::error::DataflowError;
 use crate::rows::wire::{Encoded, Encoder};
-use crate::runtime::frame::{Kind, MORE};
+use crate::runtime::frame::{Colour, Envelope, Frame};
 use crate::runtime::handover::{Load, Sleeper};
 use crate::runtime::mend::{Mender, News};
 use crate::runtime::metrics::Metrics;
@@ -52,28 +53,14 @@ pub(crate) struct Net {
     mender: RefCell<Option<Box<dyn Mender>>>,
     /// What travels by the network's own multicast.
     aloft: Option<RefCell<Aloft>>,
+    /// The round of the rows that this worker reads.
+    colour: Cell<Colour>,
     metrics: Arc<Metrics>,
-}
-
-/// Another worker.
-struct Peer {
-    path: Path,
-    /// Something happened: a frame came, a credit, a completion.
-    moved: Event,
-    /// Payloads of which more is to come, by kind and tag.
-    partial: RefCell<HashMap<(u8, u32), Vec<u8>>>,
-    /// The other side needs nothing more of us.
-    heard_bye: Cell<bool>,
-    /// The other side knows that we need nothing more of it.
-    bye_heard: Cell<bool>,
-    /// The path ended after the goodbye, as it does when the other side was faster.
-    gone: Cell<bool>,
 }
 
 /// A frame with its whole payload.
 pub(crate) struct Message {
-    pub(crate) kind: Kind,
-    pub(crate) header: Header,
+    pub(crate) envelope: Envelope,
     pub(crate) load: Load,
 }
 
@@ -102,16 +89,8 @@ impl Net {
             Some(link) => Some(Path::of(link)),
             None => None,
         };
-        let peer = |path| Peer {
-            path,
-            moved: Event::default(),
-            partial: RefCell::new(HashMap::new()),
-            heard_bye: Cell::new(false),
-            bye_heard: Cell::new(false),
-            gone: Cell::new(false),
-        };
         Self {
-            peers: (0..).zip(links).map(path).map(|path| path.map(peer)).collect(),
+            peers: (0..).zip(links).map(path).map(|path| path.map(Peer::new)).collect(),
             sleeper: process.sleeper(*own),
             lies: Cell::new(false),
             handed: Cell::new(false),
@@ -119,6 +98,7 @@ impl Net {
             stirred: Event::default(),
             mender: RefCell::new(mender),
             aloft: aloft.map(RefCell::new),
+            colour: Cell::default(),
             metrics,
         }
     }
@@ -126,6 +106,16 @@ impl Net {
     /// What travels by the network's own multicast, if it has one.
     pub(crate) fn aloft(&self) -> Option<RefMut<'_, Aloft>> {
         self.aloft.as_ref().map(RefCell::borrow_mut)
+    }
+
+    /// The round of the rows that this worker reads.
+    pub(crate) fn colour(&self) -> Colour {
+        self.colour.get()
+    }
+
+    /// Rows that are sent from now on belong to another round.
+    pub(crate) fn begin_round(&self, round: u64) {
+        self.colour.set(Colour::of_round(round));
     }
 
     /// Whether something cannot be sent before others have taken what was sent.
@@ -311,24 +301,23 @@ impl Net {
                 self.handed.set(true);
             }
             let malformed = |detail: String| DataflowError::Frame { worker: from, detail };
-            let kind = Kind::decode(header.kind)
-                .ok_or_else(|| malformed(format!("there is no frame of kind {}", header.kind)))?;
-            match kind {
-                Kind::Bye => {
+            let envelope = Envelope::decode(&header, load.len()).map_err(malformed)?;
+            match envelope.frame {
+                Frame::Bye => {
                     peer.heard_bye.set(true);
-                    self.send(from, Class::Control, Kind::ByeHeard.header()).await;
+                    self.send(from, Class::Control, Envelope::of_link(Frame::ByeAck)).await;
                 }
-                Kind::ByeHeard => {
+                Frame::ByeAck => {
                     peer.bye_heard.set(true);
                     peer.moved.notify();
                 }
                 // Parts of several sources may come between each other: the exchange collects them.
-                Kind::Cast | Kind::Copy | Kind::List => {
-                    return Ok(Some(Message { kind, header, load }));
-                }
+                Frame::Broadcast { .. }
+                | Frame::BroadcastCopy { .. }
+                | Frame::BroadcastList { .. } => return Ok(Some(Message { envelope, load })),
                 _ => {
-                    if let Some(load) = peer.reassemble(&header, load).map_err(malformed)? {
-                        return Ok(Some(Message { kind, header, load }));
+                    if let Some(load) = peer.reassemble(&envelope, load).map_err(malformed)? {
+                        return Ok(Some(Message { envelope, load }));
                     }
                 }
             }
@@ -336,8 +325,8 @@ impl Net {
     }
 
     /// Sends a frame without a payload, waiting for credit.
-    pub(crate) async fn send(&self, to: u32, class: Class, header: Header) {
-        self.post(to, class, header, &Content::Parts(&[])).await;
+    pub(crate) async fn send(&self, to: u32, class: Class, envelope: Envelope) {
+        self.post(to, class, envelope, &Content::Parts(&[])).await;
     }
 
     /// Waits until others have taken something, for the operator `tag`.
@@ -358,13 +347,19 @@ impl Net {
 
     /// Sends a frame of these bytes, one part after the other, if there is credit. True when it was
     /// sent, or the other side needs nothing more.
-    pub(crate) fn try_send(&self, to: u32, class: Class, header: Header, parts: &[&[u8]]) -> bool {
-        self.try_post(self.peer(to), class, header, &Content::Parts(parts))
+    pub(crate) fn try_send(
+        &self,
+        to: u32,
+        class: Class,
+        envelope: Envelope,
+        parts: &[&[u8]],
+    ) -> bool {
+        self.try_post(self.peer(to), class, envelope, &Content::Parts(parts))
     }
 
     /// Hands rows to a worker of this process, if there is room. True as for [`Net::try_send`].
-    pub(crate) fn try_hand(&self, to: u32, header: Header, batch: &RecordBatch) -> bool {
-        self.try_give(self.peer(to), Class::Data, header, || Load::Rows(batch.clone()))
+    pub(crate) fn try_hand(&self, to: u32, envelope: Envelope, batch: &RecordBatch) -> bool {
+        self.try_give(self.peer(to), Class::Data, envelope, || Load::Rows(batch.clone()))
     }
 
     /// Sends rows in as many frames as they need, waiting for credit; or hands them over.
@@ -374,12 +369,12 @@ impl Net {
     pub(crate) async fn send_rows(
         &self,
         to: u32,
-        header: Header,
+        envelope: Envelope,
         encoder: &RefCell<Encoder>,
         batch: &RecordBatch,
     ) -> Result<(), DataflowError> {
         if self.is_beside(to) {
-            self.hand(to, header, || Load::Rows(batch.clone())).await;
+            self.hand(to, envelope, || Load::Rows(batch.clone())).await;
             return Ok(());
         }
         let batch = encoder.borrow().prepare(batch)?;
@@ -393,8 +388,8 @@ impl Net {
                 rows = take / 2;
                 continue;
             }
-            self.send_encoded(to, header, &encoded).await;
-            self.metrics.count_sent(header.tag, take, encoded.len());
+            self.send_encoded(to, envelope, &encoded).await;
+            self.metrics.count_sent(envelope.operator, take, encoded.len());
             done += take;
         }
         Ok(())
@@ -404,7 +399,7 @@ impl Net {
     /// side might still wait for what the other has only posted.
     pub(crate) async fn bye(&self) {
         for (worker, _) in self.each() {
-            self.send(worker, Class::Control, Kind::Bye.header()).await;
+            self.send(worker, Class::Control, Envelope::of_link(Frame::Bye)).await;
         }
     }
 
@@ -413,37 +408,38 @@ impl Net {
         self.each().all(|(_, peer)| peer.gone.get() || peer.path.is_drained())
     }
 
-    async fn send_encoded(&self, to: u32, header: Header, encoded: &Encoded) {
+    async fn send_encoded(&self, to: u32, envelope: Envelope, encoded: &Encoded) {
         if encoded.len() <= self.payload_max(to) {
-            return self.post(to, Class::Data, header, &Content::Encoded(encoded)).await;
+            return self.post(to, Class::Data, envelope, &Content::Encoded(encoded)).await;
         }
-        self.send_payload(to, header, &encoded.payload()).await;
+        self.send_payload(to, envelope, &encoded.payload()).await;
     }
 
     /// Sends a payload, in parts if it does not fit one slot; or hands it over.
-    pub(crate) async fn send_payload(&self, to: u32, mut header: Header, payload: &Bytes) {
+    pub(crate) async fn send_payload(&self, to: u32, envelope: Envelope, payload: &Bytes) {
         if self.is_beside(to) {
-            return self.hand(to, header, || Load::Own(payload.clone())).await;
+            return self.hand(to, envelope, || Load::Own(payload.clone())).await;
         }
-        let flags = header.flags;
         let parts = payload.chunks(self.payload_max(to));
         let last = parts.len() - 1;
         for (i, part) in parts.enumerate() {
-            header.flags = if i < last { flags | MORE } else { flags };
-            self.post(to, Class::Data, header, &Content::Parts(&[part])).await;
+            let envelope = Envelope { more: i < last, ..envelope };
+            self.post(to, Class::Data, envelope, &Content::Parts(&[part])).await;
         }
     }
 
     /// Sends a frame, waiting for credit.
-    async fn post(&self, to: u32, class: Class, header: Header, content: &Content<'_>) {
+    async fn post(&self, to: u32, class: Class, envelope: Envelope, content: &Content<'_>) {
         let peer = self.peer(to);
-        self.insist(peer, header.tag, || self.try_post(peer, class, header, content)).await;
+        self.insist(peer, envelope.operator, || self.try_post(peer, class, envelope, content))
+            .await;
     }
 
     /// Hands something to a worker of this process, waiting for room.
-    async fn hand(&self, to: u32, header: Header, load: impl Fn() -> Load) {
+    async fn hand(&self, to: u32, envelope: Envelope, load: impl Fn() -> Load) {
         let peer = self.peer(to);
-        self.insist(peer, header.tag, || self.try_give(peer, Class::Data, header, &load)).await;
+        self.insist(peer, envelope.operator, || self.try_give(peer, Class::Data, envelope, &load))
+            .await;
     }
 
     /// Tries until it succeeds, whenever something has moved.
@@ -453,9 +449,15 @@ impl Net {
         }
     }
 
-    fn try_post(&self, peer: &Peer, class: Class, header: Header, content: &Content<'_>) -> bool {
+    fn try_post(
+        &self,
+        peer: &Peer,
+        class: Class,
+        envelope: Envelope,
+        content: &Content<'_>,
+    ) -> bool {
         let Path::Link(joint) = &peer.path else {
-            return self.try_give(peer, class, header, || Load::Own(content.payload()));
+            return self.try_give(peer, class, envelope, || Load::Own(content.payload()));
         };
         if peer.gone.get() {
             return true;
@@ -463,7 +465,7 @@ impl Net {
         let Some(link) = &mut *joint.link.borrow_mut() else { return false };
         let Some(mut slot) = link.reserve(class) else { return false };
         let len = content.write_to(slot.payload_mut());
-        slot.publish(header, len);
+        slot.publish(envelope.encode(), len);
         Metrics::add(&self.metrics.frames_out, 1);
         Metrics::add(&self.metrics.bytes_out, len as u64);
         true
@@ -473,7 +475,7 @@ impl Net {
         &self,
         peer: &Peer,
         class: Class,
-        header: Header,
+        envelope: Envelope,
         load: impl FnOnce() -> Load,
     ) -> bool {
         let Path::Queue(end) = &peer.path else {
@@ -488,10 +490,10 @@ impl Net {
         let load = load();
         let rows = if let Load::Rows(batch) = &load { batch.num_rows() } else { 0 };
         Metrics::add(&self.metrics.rows_handed, rows as u64);
-        if let Some(operator) = self.metrics.operators().get(header.tag as usize) {
+        if let Some(operator) = self.metrics.operators().get(envelope.operator as usize) {
             Metrics::add(&operator.rows_handed, rows as u64);
         }
-        Metrics::add(&self.metrics.bytes_handed, end.give(header, load));
+        Metrics::add(&self.metrics.bytes_handed, end.give(envelope.encode(), load));
         self.handed.set(true);
         true
     }
@@ -517,38 +519,6 @@ impl Net {
 
     fn each(&self) -> impl Iterator<Item = (u32, &Peer)> {
         self.peers.iter().enumerate().filter_map(|(i, peer)| Some((i as u32, peer.as_ref()?)))
-    }
-}
-
-impl Peer {
-    /// Whether both sides need nothing more of each other, and know it.
-    fn parted(&self) -> bool {
-        self.heard_bye.get() && (self.bye_heard.get() || self.gone.get())
-    }
-
-    /// The path has ended, and nothing more is needed of it.
-    fn leave(&self) {
-        self.gone.set(true);
-        self.moved.notify();
-    }
-
-    /// Collects the parts of a payload; gives it when it is whole.
-    fn reassemble(&self, header: &Header, load: Load) -> Result<Option<Load>, String> {
-        let key = (header.kind, header.tag);
-        let mut partial = self.partial.borrow_mut();
-        if header.flags & MORE == 0 && !partial.contains_key(&key) {
-            return Ok(Some(load));
-        }
-        let (whole, payload) = (partial.entry(key).or_default(), load.bytes());
-        if whole.len() + payload.len() > REASSEMBLED_BYTES_MAX {
-            return Err(format!("a payload exceeds {REASSEMBLED_BYTES_MAX} bytes"));
-        }
-        whole.extend_from_slice(&payload);
-        if header.flags & MORE != 0 {
-            return Ok(None);
-        }
-        // A fresh allocation is not aligned for Arrow by itself; the decoder copies what is not.
-        Ok(partial.remove(&key).map(|whole| Load::Own(Bytes::from(whole))))
     }
 }
 

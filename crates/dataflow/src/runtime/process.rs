@@ -56,7 +56,7 @@ impl Process {
     }
 
     /// The worker that takes for a process what `source` gives out, so that the work is spread.
-    pub fn agent(&self, rank: u32, source: u32) -> u32 {
+    pub fn relay_of(&self, rank: u32, source: u32) -> u32 {
         rank * self.workers + source % self.workers
     }
 

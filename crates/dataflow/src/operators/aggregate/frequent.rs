@@ -15,18 +15,17 @@ use std::sync::Arc;
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use channel::Header;
 use state::{Frequent, GroupBy, KeyMode, Partitioner, Slices, Split, StateOptions};
 
 use super::delta::Deltas;
 use super::fold::Folder;
 use super::{Grouping, Meeting};
 use crate::error::DataflowError;
+use crate::exchange::Member;
 use crate::job::{Aggregation, Exchange, FrequentKeys};
 use crate::operators::downstream::Downstream;
-use crate::runtime::frame::Kind;
+use crate::runtime::frame::Frame;
 use crate::runtime::metrics::Metrics;
-use crate::runtime::net::Message;
 use crate::runtime::place::Place;
 
 /// Bytes of groups after which they are delivered at the latest: some caches full.
@@ -134,11 +133,11 @@ impl Front {
         let (groups, payloads) = self.pack(grouping)?;
         self.judge(rows, groups);
         let tag = grouping.tag;
-        let header = Header { kind: Kind::Delta as u8, tag, ..Header::default() };
+        let envelope = grouping.envelope(0, Frame::Groups);
         let mut bytes = 0;
         for (leader, payload) in payloads {
             bytes += payload.len() as u64;
-            grouping.net.send_payload(leader, header, &payload).await;
+            grouping.net.send_payload(leader, envelope, &payload).await;
         }
         if let Some(operator) = grouping.metrics.operators().get(tag as usize) {
             Metrics::add(&operator.groups_sent, groups);
@@ -201,9 +200,9 @@ impl Front {
         &self,
         grouping: &Grouping<impl Downstream>,
         from: u32,
-        message: Message,
+        payload: &Bytes,
     ) -> Result<(), DataflowError> {
-        grouping.merge_landed(&self.deltas, from, &message.load.bytes())
+        grouping.merge_landed(&self.deltas, from, payload)
     }
 }
 

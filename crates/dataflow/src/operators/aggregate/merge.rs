@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use channel::{Class, Header};
+use channel::Class;
 use fabric::Clock;
 use state::epoch::{Ended, EpochLength, Helper, Presence, Progress, Tag, Verdict};
 use state::{Columns, Partitioner, Split};
@@ -27,10 +27,10 @@ use state::{Columns, Partitioner, Split};
 use super::Grouping;
 use super::delta::{Deltas, Packer};
 use crate::error::DataflowError;
-use crate::exchange::{Answers, Member, said};
+use crate::exchange::{Acks, Member, said};
 use crate::job::Aggregation;
 use crate::operators::downstream::Downstream;
-use crate::runtime::frame::{EPOCH_END, Kind, flags_of, said_in};
+use crate::runtime::frame::Frame;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::net::Message;
 use crate::runtime::place::Place;
@@ -56,7 +56,7 @@ pub(super) struct Merge {
     kept_bytes: Cell<usize>,
     acknowledged: Event,
     staged: RefCell<Staged>,
-    answers: Answers,
+    acks: Acks,
     announced: Cell<(i64, bool)>,
     length: RefCell<EpochLength>,
     clock: Arc<dyn Clock>,
@@ -112,7 +112,7 @@ impl Merge {
             kept_bytes: Cell::new(0),
             acknowledged: Event::default(),
             staged: RefCell::new(Staged::new(place.workers)),
-            answers: Answers::new(place.workers),
+            acks: Acks::new(place.workers),
             announced: Cell::new((i64::MIN, false)),
             length: RefCell::new(EpochLength::new(place.settings.epoch)),
             clock: place.clock.clone(),
@@ -122,8 +122,8 @@ impl Merge {
         }
     }
 
-    pub(super) fn answers(&self) -> &Answers {
-        &self.answers
+    pub(super) fn acks(&self) -> &Acks {
+        &self.acks
     }
 
     /// Bytes of deltas that are kept for others, and of theirs that are staged.
@@ -214,20 +214,15 @@ impl Merge {
         message: Message,
     ) -> Result<(), DataflowError> {
         let malformed = |detail: String| DataflowError::Frame { worker: from, detail };
-        let header = message.header;
-        if message.kind == Kind::Ack {
-            self.reached.set(self.reached.get().max(header.watermark));
-            return self.acknowledge(from, header.epoch).map_err(malformed);
-        }
-        let last = header.flags & EPOCH_END != 0;
-        let tag = Tag {
-            helper: from,
-            incarnation: INCARNATION,
-            epoch: header.epoch,
-            chunk: header.aux as u32,
-            last,
-            progress: said_in(&header),
+        let (epoch, chunk, last, progress) = match message.envelope.frame {
+            Frame::Delta { epoch, chunk, last, progress } => (epoch, chunk, last, progress),
+            Frame::EpochAck { epoch, watermark } => {
+                self.reached.set(self.reached.get().max(watermark));
+                return self.acknowledge(from, epoch).map_err(malformed);
+            }
+            frame => return Err(malformed(format!("{frame:?} does not belong to the exchange"))),
         };
+        let tag = Tag { helper: from, incarnation: INCARNATION, epoch, chunk, last, progress };
         let verdict = grouping.leader.borrow_mut().accept(&tag);
         match verdict {
             Verdict::Stage => {
@@ -256,11 +251,11 @@ impl Merge {
         let mut leader = grouping.leader.borrow_mut();
         let cut = leader.cut();
         leader.committed(cut);
-        self.answers.owe(from, leader.acknowledged(from).unwrap_or(0));
+        self.acks.add(from, leader.acknowledged(from).unwrap_or(0));
         drop(leader);
         grouping.clock_moved.notify();
         if grouping.others_have_ended() {
-            self.answers.close();
+            self.acks.close();
         }
     }
 
@@ -342,18 +337,11 @@ impl Merge {
         tag: Tag,
         payload: &Bytes,
     ) {
-        let header = Header {
-            kind: Kind::Delta as u8,
-            flags: flags_of(tag.progress) | if tag.last { EPOCH_END } else { 0 },
-            tag: grouping.tag,
-            epoch: tag.epoch,
-            watermark: tag.progress.watermark,
-            aux: u64::from(tag.chunk),
-            ..Header::default()
-        };
+        let Tag { epoch, chunk, last, progress, .. } = tag;
+        let envelope = grouping.envelope(0, Frame::Delta { epoch, chunk, last, progress });
         match payload.is_empty() {
-            true => grouping.net.send(leader, Class::Data, header).await,
-            false => grouping.net.send_payload(leader, header, payload).await,
+            true => grouping.net.send(leader, Class::Data, envelope).await,
+            false => grouping.net.send_payload(leader, envelope, payload).await,
         }
     }
 

@@ -46,7 +46,7 @@ use state::epoch::{Leader, Progress};
 use state::{Fired, Partitioner, Slices, Spilled, Windowed};
 
 use crate::error::DataflowError;
-use crate::exchange::{Lane, Member, Shuffle, leader_of, said};
+use crate::exchange::{Arrival, Member, Port, Shuffle, leader_of, said};
 use crate::job::{Aggregation, Exchange, FINAL, Window};
 use crate::operators::aggregate::delta::Deltas;
 use crate::operators::aggregate::fold::Folder;
@@ -55,7 +55,7 @@ use crate::operators::aggregate::late::Sorted;
 use crate::operators::aggregate::merge::Merge;
 use crate::operators::downstream::Downstream;
 use crate::rows::time::{last_tick, ticks};
-use crate::runtime::frame::Kind;
+use crate::runtime::frame::Frame;
 use crate::runtime::ledger::Ledger;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::net::{Message, Net};
@@ -126,9 +126,9 @@ impl<D: Downstream> Grouping<D> {
                 Meeting::Merge(Box::new(Merge::new(spec, place, partitioner)))
             }
             Exchange::Shuffle | Exchange::UpPar => {
-                let lane = Lane::new(&spec.input_schema, &spec.keys, place);
-                let lane = lane.halved(spec.exchange == Exchange::UpPar);
-                let shuffle = Shuffle::new(vec![lane], place.workers);
+                let port = Port::new(&spec.input_schema, &spec.keys, place);
+                let port = port.halved(spec.exchange == Exchange::UpPar);
+                let shuffle = Shuffle::new(vec![port], place.workers);
                 Meeting::Shuffle(Box::new(shuffle), Front::of(spec, place).map(Box::new))
             }
         };
@@ -310,14 +310,12 @@ impl<D: Downstream> Grouping<D> {
     /// # Errors
     /// When it is malformed, or state cannot be updated.
     pub(crate) fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
-        match (&self.exchange, message.kind) {
-            (Meeting::Merge(merge), Kind::Delta | Kind::Ack) => merge.receive(self, from, message),
-            (Meeting::Shuffle(shuffle, _), Kind::Rows | Kind::Progress | Kind::Ack) => {
-                shuffle.receive(self, from, message)
-            }
-            (Meeting::Shuffle(_, Some(front)), Kind::Delta) => front.receive(self, from, message),
-            (_, kind) => {
-                let detail = format!("a frame of kind {kind:?} does not belong to the exchange");
+        match &self.exchange {
+            Meeting::Merge(merge) => merge.receive(self, from, message),
+            Meeting::Shuffle(shuffle, _) => shuffle.receive(self, from, message),
+            Meeting::Forward => {
+                let frame = message.envelope.frame;
+                let detail = format!("{frame:?} does not belong to the exchange");
                 Err(DataflowError::Frame { worker: from, detail })
             }
         }
@@ -377,13 +375,16 @@ impl<D: Downstream> Grouping<D> {
         }
     }
 
-    /// Answers the other workers' epochs until all are answered; a coroutine of its own, because an
+    /// Acks the other workers' epochs until all are answered; a coroutine of its own, because an
     /// answer may have to wait for credit.
     pub(crate) async fn answer(&self) {
         match &self.exchange {
             Meeting::Forward => {}
-            Meeting::Merge(merge) => merge.answers().run(self).await,
-            Meeting::Shuffle(shuffle, _) => shuffle.answers().run(self).await,
+            Meeting::Merge(merge) => {
+                let ack = |epoch, watermark| Frame::EpochAck { epoch, watermark };
+                merge.acks().run(self, 0, ack).await;
+            }
+            Meeting::Shuffle(shuffle, _) => shuffle.acknowledge(self).await,
         }
     }
 
@@ -526,17 +527,22 @@ impl<D: Downstream> Member for Grouping<D> {
         }
     }
 
-    fn keep(&self, _: usize, batch: RecordBatch, key: Option<i64>) -> Result<(), DataflowError> {
-        self.fold(&batch, key, self.bounded().slices())?;
+    fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
+        self.fold(&batch, arrival.slice, self.bounded().slices())?;
         self.account()
     }
 
-    fn take(
-        &self,
-        input: usize,
-        batch: RecordBatch,
-        key: Option<i64>,
-    ) -> Result<(), DataflowError> {
-        self.keep(input, self.owned(batch), key)
+    fn take(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
+        self.keep(arrival, self.owned(batch))
+    }
+
+    fn take_groups(&self, from: u32, payload: &Bytes) -> Result<(), DataflowError> {
+        match &self.exchange {
+            Meeting::Shuffle(_, Some(front)) => front.receive(self, from, payload),
+            _ => {
+                let detail = "groups of frequent keys, which are not set apart here".into();
+                Err(DataflowError::Frame { worker: from, detail })
+            }
+        }
     }
 }

@@ -25,7 +25,7 @@ use state::epoch::{Leader, Progress};
 use self::aside::Keeping;
 pub(crate) use self::run::Run;
 use crate::error::DataflowError;
-use crate::exchange::{Lane, Member, Shuffle, leader_of, said};
+use crate::exchange::{Arrival, Member, Port, Shuffle, leader_of, said};
 use crate::job::{Exchange, Keyed, KeyedInput};
 use crate::operators::downstream::Downstream;
 use crate::rows::Rows;
@@ -74,13 +74,13 @@ impl<D: Downstream> KeyedRun<D> {
         let apart = place.workers > 1 && spec.exchange != Exchange::Forward;
         // Who is alone must be asked for whom rows are too: some may be for nobody.
         let shuffle = (apart || spreads).then(|| {
-            let lanes = spec.inputs.iter().enumerate().map(|(number, input)| {
-                let lane = Lane::new(&input.schema, &input.keys, place);
-                let lane = lane.halved(spec.exchange == Exchange::UpPar);
-                let lane = lane.routed(spec.operator.route(number)).led(input.lead);
-                lane.spread(spread(number))
+            let ports = spec.inputs.iter().enumerate().map(|(number, input)| {
+                let port = Port::new(&input.schema, &input.keys, place);
+                let port = port.halved(spec.exchange == Exchange::UpPar);
+                let port = port.routed(spec.operator.route(number)).led(input.lead);
+                port.spread(spread(number))
             });
-            Shuffle::new(lanes.collect(), place.workers).casting(tag, place)
+            Shuffle::new(ports.collect(), place.workers).broadcasting(tag, place)
         });
         let leader = leader_of(place, shuffle.is_none());
         Self {
@@ -116,7 +116,7 @@ impl<D: Downstream> KeyedRun<D> {
         match &self.shuffle {
             _ if batch.num_rows() == 0 => Ok(()),
             Some(shuffle) => shuffle.push(self, input, batch, None, None).await.map(drop),
-            None => self.keep(input, batch.clone(), None),
+            None => self.keep(Arrival::local(self, input), batch.clone()),
         }
     }
 
@@ -159,11 +159,11 @@ impl<D: Downstream> KeyedRun<D> {
     /// # Errors
     /// When it is malformed, or state cannot be updated.
     pub(crate) fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
-        match (&self.shuffle, message.kind.is_of_shuffle()) {
-            (Some(shuffle), true) => shuffle.receive(self, from, message),
-            _ => {
-                let kind = message.kind;
-                let detail = format!("a frame of kind {kind:?} does not belong to the exchange");
+        match &self.shuffle {
+            Some(shuffle) => shuffle.receive(self, from, message),
+            None => {
+                let frame = message.envelope.frame;
+                let detail = format!("{frame:?} does not belong to the exchange");
                 Err(DataflowError::Frame { worker: from, detail })
             }
         }
@@ -197,10 +197,10 @@ impl<D: Downstream> KeyedRun<D> {
         }
     }
 
-    /// Answers the other workers until all are answered.
+    /// Acks the other workers until all are answered.
     pub(crate) async fn answer(&self) {
         if let Some(shuffle) = &self.shuffle {
-            shuffle.answers().run(self).await;
+            shuffle.acknowledge(self).await;
         }
     }
 
@@ -294,9 +294,9 @@ impl<D: Downstream> Member for KeyedRun<D> {
         }
     }
 
-    fn keep(&self, input: usize, batch: RecordBatch, _: Option<i64>) -> Result<(), DataflowError> {
+    fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
         let share = self.ledger.share(self.tag);
-        self.state.borrow_mut().push(input, compact(batch), share)?;
+        self.state.borrow_mut().push(arrival.port, compact(batch), share)?;
         if self.state.borrow().ready() {
             self.clock_moved.notify();
         }

@@ -1,29 +1,29 @@
 //! A copy for each worker: the baseline without W1.
 //!
 //! The source numbers frames as ever, but each is for one worker alone. So a copy says up to where
-//! its receiver may take the source's frames as heard: to the end of the *round*, the copies of the
-//! same rows for all.
+//! its receiver may take the source's frames as received: to the end of the *round*, the copies of
+//! the same rows for all.
 
 use std::cell::RefCell;
 
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use channel::Header;
 
-use super::super::Member;
-use super::{Cast, Parcel, parts_of};
+use super::super::{Arrival, Member};
+use super::outbound::parts_of;
+use super::{Broadcast, BroadcastFrame};
 use crate::error::DataflowError;
 use crate::rows::wire::{Decoder, Encoder};
-use crate::runtime::frame::MORE;
+use crate::runtime::frame::Envelope;
 use crate::runtime::net::{Message, REASSEMBLED_BYTES_MAX};
 
-impl Cast {
+impl Broadcast {
     /// Gives rows to the workers of this process by reference, and encodes them for each other one.
     /// They are given as they travel and as they are kept; the first copy is encoded already.
     pub(super) async fn push_copies(
         &self,
         member: &impl Member,
-        input: u32,
+        port: u32,
         encoder: &RefCell<Encoder>,
         (rows, batch): (RecordBatch, RecordBatch),
         first: (Bytes, u64),
@@ -32,9 +32,10 @@ impl Cast {
         let others: Vec<u32> = net.peers().filter(|worker| !own.contains(worker)).collect();
         let room = net.payload_room();
         let parts = parts_of(&first.0, room).len();
-        let upto = self.given_out() + 1 + (others.len() * parts) as u64;
-        let handed = Parcel::handed(input, upto, batch);
-        self.enqueue(member, handed, Some(self.locals()), 0).await?;
+        let colour = net.colour();
+        let complete_before = self.next_number() + 1 + (others.len() * parts) as u64;
+        let local = BroadcastFrame::local(port, colour, complete_before, batch);
+        self.enqueue(member, local, Some(self.locals()), 0).await?;
         let mut encoded = Some(first);
         for worker in others {
             let (payload, encode_ns) = match encoded.take() {
@@ -42,13 +43,25 @@ impl Cast {
                 None => self.encode(net, encoder, &rows)?,
             };
             for (payload, more) in parts_of(&payload, room) {
-                let (batch, to) = (None, None);
-                let stub = None;
-                let parcel = Parcel { input, upto, more, stub, payload, owned: true, batch, to };
-                self.enqueue(member, parcel, Some(vec![worker]), encode_ns / parts as u64).await?;
+                let frame = BroadcastFrame {
+                    port,
+                    colour,
+                    complete_before,
+                    more,
+                    placeholder: None,
+                    payload,
+                    owned: true,
+                    batch: None,
+                    to: None,
+                };
+                self.enqueue(member, frame, Some(vec![worker]), encode_ns / parts as u64).await?;
             }
         }
-        debug_assert_eq!(self.given_out(), upto, "copies of the same rows are equally long");
+        debug_assert_eq!(
+            self.next_number(),
+            complete_before,
+            "copies of the same rows are equally long"
+        );
         Ok(())
     }
 
@@ -57,23 +70,25 @@ impl Cast {
         &self,
         member: &impl Member,
         from: u32,
-        input: u32,
+        (number, complete_before): (u64, u64),
         message: Message,
         decoder: impl Fn(usize) -> Option<&'a Decoder>,
     ) -> Result<(), String> {
-        let Header { flags, aux: seq, watermark: upto, .. } = message.header;
-        let payload = self.whole_copy(from, flags & MORE != 0, message.load.bytes())?;
-        self.acknowledge(from, from, seq);
+        let Envelope { port, colour, more, .. } = message.envelope;
+        let payload = self.whole_copy(from, more, message.load.bytes())?;
+        self.acknowledge(from, from, number);
         let Some(payload) = payload else { return Ok(()) };
-        let heard = &mut self.heard.borrow_mut()[from as usize];
-        let upto = upto as u64;
-        if upto <= seq || upto < *heard {
-            return Err(format!("a copy numbered {seq} says that {upto} frames are here"));
+        let received = &mut self.received.borrow_mut()[from as usize];
+        if complete_before <= number || complete_before < *received {
+            return Err(format!(
+                "a copy numbered {number} says that {complete_before} frames are here"
+            ));
         }
-        *heard = upto;
-        let decoder = decoder(input as usize).ok_or(format!("there is no input {input}"))?;
+        *received = complete_before;
+        let decoder = decoder(port as usize).ok_or(format!("there is no input {port}"))?;
         let (batch, _) = decoder.decode(payload)?;
-        member.take(input as usize, batch, None).map_err(|error| error.to_string())
+        let arrival = Arrival { port: port as usize, source: from, colour, slice: None };
+        member.take(arrival, batch).map_err(|error| error.to_string())
     }
 
     /// Puts the parts of a payload together; gives it when it is whole.

@@ -1,13 +1,13 @@
 //! The broadcast: rows for every worker are encoded once and sent once to each process (W1).
 //!
-//! In each process one worker, the source's *agent*, takes the frames of a source, passes them on
+//! In each process one worker, the source's *relay*, takes the frames of a source, passes them on
 //! along the tree ([`channel::cast`]), and hands the decoded batch to the other workers of its
 //! process by reference: they are children beside the tree. What stays in state is copied out of
 //! the slot once for all of them.
 //!
 //! ```text
 //!  process 0          process 1              process 2
-//!  source ─ frame ──▶ agent ──── frame ────▶ agent
+//!  source ─ frame ──▶ relay ──── frame ────▶ relay
 //!    │ batch            │ batch                │ batch      by reference
 //!    ▼                  ▼                      ▼
 //!  workers            workers                workers
@@ -16,7 +16,7 @@
 //! Nothing here waits in order to receive. A frame that a child has no room for is copied out of
 //! its slot and kept, and the parent has credit for so many; so trees of several sources over the
 //! same rings do not block each other, and what is kept has a bound: for each source that a worker
-//! is the agent of, as many as the ring has slots, and for a while after a change of the tree as
+//! is the relay of, as many as the ring has slots, and for a while after a change of the tree as
 //! many of the parent before.
 //!
 //! Rows for some workers go without a tree (`lists`): straight to each process that has one of
@@ -26,9 +26,10 @@
 //! process and sends them there itself: what W1 is measured against.
 
 mod copies;
-mod flight;
 mod inbound;
 mod lists;
+mod multicast;
+mod outbound;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -36,20 +37,19 @@ use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
+use channel::Class;
 use channel::cast::{
     Advice, Landing, Monitor, Numbered, Relay, Shape, Source, Steer, Thresholds, Tree, degree_max,
 };
-use channel::{Class, Header};
 use fabric::Clock;
 
-use self::flight::Launches;
 use self::lists::Lists;
-use super::Member;
+use self::multicast::InFlight;
 use crate::error::DataflowError;
 use crate::job::worker_set::WorkerSet;
 use crate::job::{Multicast, TreeChoice};
-use crate::rows::wire::Encoder;
-use crate::runtime::frame::{Kind, MORE, STUB};
+use crate::runtime::frame::payload::{Placeholder, encode_children};
+use crate::runtime::frame::{Colour, Envelope, Frame};
 use crate::runtime::net::Net;
 use crate::runtime::place::Place;
 use crate::runtime::process::Process;
@@ -59,15 +59,17 @@ use crate::runtime::scheduler::Event;
 const CHANGE_NS_MAX: u64 = 1_000_000_000;
 
 /// What goes along the tree: a part of a batch, or all of it.
-struct Parcel {
-    input: u32,
-    /// Whoever has this has all frames of the source before that one.
-    upto: u64,
+struct BroadcastFrame {
+    port: u32,
+    /// The round of the rows at their source.
+    colour: Colour,
+    /// A worker that has received this one has received all frames of the source before that one.
+    complete_before: u64,
     /// The payload goes on in the next frame.
     more: bool,
-    /// Bytes of a payload that goes by the network, if it does; a stub goes along the tree.
-    stub: Option<u32>,
-    /// Empty for a stub whose payload is not here.
+    /// Bytes of a payload that goes by the network, if it does; a placeholder goes along the tree.
+    placeholder: Option<u32>,
+    /// Empty for a placeholder whose payload is not here.
     payload: Bytes,
     /// Whether the payload is in memory of its own, and not in a slot.
     owned: bool,
@@ -77,12 +79,12 @@ struct Parcel {
     to: Option<Arc<WorkerSet>>,
 }
 
-/// A source of another process, of which this worker is the agent.
+/// A source of another process, of which this worker is the relay.
 struct Relayed {
-    relay: Relay<Parcel>,
+    relay: Relay<BroadcastFrame>,
     /// The parts of a payload that is not whole yet.
     partial: Vec<u8>,
-    /// Payloads of stubs.
+    /// Payloads of placeholders.
     landing: Landing,
 }
 
@@ -98,15 +100,17 @@ enum Way {
 }
 
 /// A small frame that waits for a slot.
-struct Note {
+struct ControlFrame {
     to: u32,
-    header: Header,
+    envelope: Envelope,
     payload: Vec<u8>,
 }
 
 /// The broadcasts of an operator on one worker: its own, and those that it passes on.
-pub(super) struct Cast {
+pub(super) struct Broadcast {
     tag: u32,
+    /// The input that control frames name: the first one whose rows are broadcast.
+    port: u32,
     worker: u32,
     process: Arc<Process>,
     ranks: u32,
@@ -114,22 +118,22 @@ pub(super) struct Cast {
     queue_frames: usize,
     stall_ns: u64,
     open_max: usize,
-    own: RefCell<Source<Parcel>>,
+    own: RefCell<Source<BroadcastFrame>>,
     way: Way,
     lists: Lists,
-    launches: RefCell<Launches>,
+    in_flight: RefCell<InFlight>,
     /// By source: the parts of a copy that is not whole yet.
     partial: RefCell<BTreeMap<u32, Vec<u8>>>,
     adapts: bool,
     monitor: RefCell<Monitor>,
     changing_since: Cell<u64>,
-    /// By source: what this worker passes on as its agent.
+    /// By source: what this worker passes on as its relay.
     relayed: RefCell<BTreeMap<u32, Relayed>>,
     /// By worker: one past the last of its frames that is known here.
-    heard: RefCell<Vec<u64>>,
-    /// By worker: frames taken from its agent, or it, by reference and not acknowledged.
+    received: RefCell<Vec<u64>>,
+    /// By worker: frames taken from its relay, or it, by reference and not acknowledged.
     unacknowledged: RefCell<Vec<u64>>,
-    notes: RefCell<VecDeque<Note>>,
+    controls: RefCell<VecDeque<ControlFrame>>,
     /// The own queue has room again.
     room: Event,
     /// Since when who has taken nothing, of those for whom something waits. The one at fault is the
@@ -138,9 +142,9 @@ pub(super) struct Cast {
     ended: Cell<bool>,
 }
 
-impl Cast {
+impl Broadcast {
     /// With `lists`, rows may be for some workers and not for all.
-    pub(super) fn new(tag: u32, place: &Place, lists: bool) -> Self {
+    pub(super) fn new(tag: u32, port: u32, place: &Place, lists: bool) -> Self {
         let Place { worker, workers, settings, process, clock, .. } = place;
         let (worker, ranks) = (*worker, workers / process.workers().len() as u32);
         let casting = &settings.casting;
@@ -167,20 +171,22 @@ impl Cast {
         };
         let addresses = |source: u32| -> Vec<u32> {
             let ranks = around(process.rank_of(source), ranks).take(members as usize);
-            ranks.map(|rank| process.agent(rank, source)).collect()
+            ranks.map(|rank| process.relay_of(rank, source)).collect()
         };
-        let agents = addresses(worker);
+        let relays = addresses(worker);
         let by_network = if way == Way::Tree { casting.multicast } else { Multicast::Tree };
-        let launches = Launches::new(by_network, &agents[1..], open_max);
-        let own = Source::new(tree_of(process.rank()), agents, open_max);
+        let in_flight = InFlight::new(by_network, &relays[1..], open_max);
+        let own = Source::new(tree_of(process.rank()), relays, open_max);
         let others = (0..ranks).filter(|&rank| rank != process.rank() && way != Way::Copies);
         let relayed = others.map(|rank| {
-            let source = process.agent(rank, worker);
+            let source = process.relay_of(rank, worker);
             let member = (process.rank() + ranks - rank) % ranks;
             let children = match way {
-                Way::Tree => {
-                    Source::<Parcel>::first_children(&tree_of(rank), &addresses(source), member)
-                }
+                Way::Tree => Source::<BroadcastFrame>::first_children(
+                    &tree_of(rank),
+                    &addresses(source),
+                    member,
+                ),
                 Way::Copies | Way::Lists => vec![],
             };
             (source, Relayed::new(children, open_max))
@@ -188,6 +194,7 @@ impl Cast {
         let thresholds = Thresholds::of_queue(casting.queue_frames);
         Self {
             tag,
+            port,
             worker,
             process: process.clone(),
             ranks,
@@ -198,15 +205,15 @@ impl Cast {
             own: RefCell::new(own),
             way,
             lists: Lists::of(*workers),
-            launches: RefCell::new(launches),
+            in_flight: RefCell::new(in_flight),
             partial: RefCell::default(),
             adapts: adapts && way == Way::Tree,
             monitor: RefCell::new(Monitor::new(thresholds, ranks - 1, clock.now_ns())),
             changing_since: Cell::new(0),
             relayed: RefCell::new(relayed.collect()),
-            heard: RefCell::new(vec![0; *workers as usize]),
+            received: RefCell::new(vec![0; *workers as usize]),
             unacknowledged: RefCell::new(vec![0; *workers as usize]),
-            notes: RefCell::default(),
+            controls: RefCell::default(),
             room: Event::default(),
             stalled: RefCell::default(),
             ended: Cell::new(false),
@@ -217,139 +224,17 @@ impl Cast {
     pub(super) fn given_to(&self, to: u32) -> u64 {
         match self.way {
             Way::Lists => self.lists.given_to(to),
-            Way::Tree | Way::Copies => self.given_out(),
+            Way::Tree | Way::Copies => self.next_number(),
         }
     }
 
-    fn given_out(&self) -> u64 {
+    fn next_number(&self) -> u64 {
         self.own.borrow().relay().next()
     }
 
     /// Frames of a worker that are here.
-    pub(super) fn heard(&self, worker: u32) -> u64 {
-        self.heard.borrow()[worker as usize]
-    }
-
-    /// Gives rows, in memory of their own, to every worker, or to those of `to`. Waits while the
-    /// queue is full.
-    ///
-    /// # Errors
-    /// When the rows cannot be taken here, or a column cannot travel.
-    pub(super) async fn push(
-        &self,
-        member: &impl Member,
-        input: usize,
-        encoder: &RefCell<Encoder>,
-        batch: RecordBatch,
-        to: Option<&Arc<WorkerSet>>,
-    ) -> Result<(), DataflowError> {
-        if to.is_none_or(|to| to.contains(self.worker)) {
-            member.keep(input, batch.clone(), None)?;
-        }
-        let input = input as u32;
-        let own = self.process.workers();
-        if self.ranks == 1 || to.is_some_and(|to| to.iter().all(|worker| own.contains(&worker))) {
-            let parcel = Parcel::handed(input, self.given_out() + 1, batch);
-            let locals = self.locals_of(to);
-            self.lists.give(&locals);
-            return self.enqueue(member, parcel, Some(locals), 0).await;
-        }
-        let prepared = encoder.borrow().prepare(&batch)?;
-        let room = self.room(member.net())?;
-        let mut rows = Encoder::rows_fitting(&prepared, room);
-        let mut done = 0;
-        while done < batch.num_rows() {
-            let take = rows.min(batch.num_rows() - done);
-            let some = prepared.slice(done, take);
-            let (payload, encode_ns) = self.encode(member.net(), encoder, &some)?;
-            if payload.len() > room && take > 1 {
-                rows = take / 2;
-                continue;
-            }
-            let batch = batch.slice(done, take);
-            let encoded = (payload, encode_ns);
-            match (self.way, to) {
-                (Way::Copies, _) => {
-                    self.push_copies(member, input, encoder, (some, batch), encoded).await?;
-                }
-                (Way::Lists, Some(to)) => {
-                    self.push_listed(member, input, batch, encoded, to).await?;
-                }
-                _ => self.push_parts(member, input, batch, encoded).await?,
-            }
-            done += take;
-        }
-        Ok(())
-    }
-
-    /// A payload of these rows, and the nanoseconds that it took to make it.
-    fn encode(
-        &self,
-        net: &Net,
-        encoder: &RefCell<Encoder>,
-        rows: &RecordBatch,
-    ) -> Result<(Bytes, u64), DataflowError> {
-        let start = self.clock.now_ns();
-        let payload = encoder.borrow_mut().encode(rows)?.payload();
-        let encode_ns = self.clock.now_ns().saturating_sub(start);
-        net.count(|metrics| &metrics.cast_encode_ns, encode_ns);
-        Ok((payload, encode_ns))
-    }
-
-    /// Gives rows out along the tree, in as many frames as they need.
-    async fn push_parts(
-        &self,
-        member: &impl Member,
-        input: u32,
-        batch: RecordBatch,
-        (payload, encode_ns): (Bytes, u64),
-    ) -> Result<(), DataflowError> {
-        let mut batch = Some(batch);
-        let parts = parts_of(&payload, member.net().payload_room());
-        let encode_ns = encode_ns / parts.len() as u64;
-        let has_groups = member.net().aloft().is_some();
-        let flies = |bytes| has_groups && self.launches.borrow().carries(bytes);
-        for (payload, more) in parts {
-            // The last part brings the rows to workers of this process.
-            let batch = batch.take_if(|_| !more);
-            let also = batch.is_some().then(|| self.locals());
-            let upto = self.given_out() + 1;
-            let stub = flies(payload.len()).then_some(payload.len() as u32);
-            let parcel = Parcel { input, upto, more, stub, payload, owned: true, batch, to: None };
-            self.enqueue(member, parcel, also, encode_ns).await?;
-        }
-        Ok(())
-    }
-
-    /// Gives out a frame as soon as the queue has room: to the tree, and to others beside it.
-    async fn enqueue(
-        &self,
-        member: &impl Member,
-        parcel: Parcel,
-        also: Option<Vec<u32>>,
-        encode_ns: u64,
-    ) -> Result<(), DataflowError> {
-        let flies = parcel.stub.map(|_| parcel.payload.clone());
-        let has_room = || {
-            let queue = self.own.borrow().relay().kept() < self.queue_frames;
-            let kept = flies.is_none() || self.launches.borrow().has_room();
-            (queue && kept).then_some(())
-        };
-        member.net().wait_for_credit(self.tag, &self.room, has_room).await;
-        let seq = self.own.borrow_mut().push(parcel);
-        if let Some(payload) = flies {
-            member.net().count(|metrics| &metrics.cast_flown, 1);
-            member.net().count(|metrics| &metrics.cast_bytes, payload.len() as u64);
-            self.launches.borrow_mut().launch(seq, payload);
-        }
-        if let Some(others) = also {
-            self.own.borrow_mut().relay_mut().also(seq, &others);
-        }
-        self.monitor.borrow_mut().arrived(encode_ns);
-        self.adapt();
-        self.pump(member.net());
-        member.net().stir();
-        Ok(())
+    pub(super) fn received(&self, worker: u32) -> u64 {
+        self.received.borrow()[worker as usize]
     }
 
     /// The other workers of this process.
@@ -382,9 +267,9 @@ impl Cast {
         let tree = own.tree().switched(cap);
         self.changing_since.set(now);
         for Steer { to, version, children } in own.begin(tree) {
-            let header = self.header(Kind::Steer, self.worker, 0, version);
-            let payload = children.iter().flat_map(|child| child.to_le_bytes()).collect();
-            self.notes.borrow_mut().push_back(Note { to, header, payload });
+            let envelope = self.envelope(Frame::TreeUpdate { version });
+            let payload = encode_children(&children);
+            self.controls.borrow_mut().push_back(ControlFrame { to, envelope, payload });
         }
     }
 
@@ -405,15 +290,22 @@ impl Cast {
         );
     }
 
-    fn header(&self, kind: Kind, source: u32, input: u32, aux: u64) -> Header {
-        let epoch = u64::from(source) << 32 | u64::from(input);
-        Header { kind: kind as u8, tag: self.tag, epoch, aux, ..Header::default() }
+    /// The envelope of a control frame.
+    fn envelope(&self, frame: Frame) -> Envelope {
+        let colour = Colour::default();
+        Envelope { operator: self.tag, port: self.port, colour, more: false, frame }
+    }
+
+    /// Sends a control frame as soon as there is room.
+    fn control(&self, to: u32, frame: Frame) {
+        let envelope = self.envelope(frame);
+        self.controls.borrow_mut().push_back(ControlFrame { to, envelope, payload: vec![] });
     }
 
     /// Sends all that there is room for. True when nothing is left.
     fn pump(&self, net: &Net) -> bool {
-        self.pump_notes(net);
-        let mut left: Vec<u32> = self.pump_flight(net).into_iter().collect();
+        self.pump_controls(net);
+        let mut left: Vec<u32> = self.pump_in_flight(net).into_iter().collect();
         {
             let mut own = self.own.borrow_mut();
             let queued = own.relay().kept();
@@ -427,12 +319,11 @@ impl Cast {
         for (&source, relayed) in self.relayed.borrow_mut().iter_mut() {
             self.pump_relay(net, source, &mut relayed.relay, None);
             left.extend(relayed.relay.awaiting());
-            while let Some((parent, upto)) = relayed.relay.owed() {
-                let header = self.header(Kind::Took, source, 0, upto);
-                self.notes.borrow_mut().push_back(Note { to: parent, header, payload: vec![] });
+            while let Some((parent, before)) = relayed.relay.owed() {
+                self.control(parent, Frame::BroadcastAck { source, before });
             }
         }
-        self.pump_notes(net);
+        self.pump_controls(net);
         let mut stalled = self.stalled.borrow_mut();
         stalled.retain(|child, _| left.contains(child));
         if !left.is_empty() {
@@ -441,7 +332,7 @@ impl Cast {
                 stalled.entry(*child).or_insert(now);
             }
         }
-        left.is_empty() && self.notes.borrow().is_empty() && self.launches.borrow().is_over()
+        left.is_empty() && self.controls.borrow().is_empty() && self.in_flight.borrow().is_over()
     }
 
     /// Sends the frames of a source to one child after the other, frame by frame.
@@ -449,7 +340,7 @@ impl Cast {
         &self,
         net: &Net,
         source: u32,
-        relay: &mut Relay<Parcel>,
+        relay: &mut Relay<BroadcastFrame>,
         mut monitor: Option<&mut Monitor>,
     ) {
         loop {
@@ -478,28 +369,37 @@ impl Cast {
         relay.settle();
     }
 
-    fn try_send(&self, net: &Net, source: u32, child: u32, next: &Numbered<Parcel>) -> bool {
-        let Parcel { input, upto, more, payload, batch, to, stub, .. } = &next.frame;
+    fn try_send(
+        &self,
+        net: &Net,
+        source: u32,
+        child: u32,
+        next: &Numbered<BroadcastFrame>,
+    ) -> bool {
+        let BroadcastFrame { port, colour, complete_before, more, payload, batch, to, .. } =
+            &next.frame;
         let local = self.process.workers().contains(&child);
-        let stub = stub.filter(|_| !local).map(u32::to_le_bytes);
-        let payload = stub.as_ref().map_or(&payload[..], |stub| &stub[..]);
-        let (kind, said) = match self.way {
-            _ if local => (Kind::Handed, *upto),
-            Way::Copies => (Kind::Copy, *upto),
-            Way::Lists => (Kind::List, 0),
-            Way::Tree => (Kind::Cast, next.version),
-        };
+        let placeholder = next.frame.placeholder.filter(|_| !local);
+        let placeholder = placeholder.map(|bytes| Placeholder { bytes }.encode());
+        let payload = placeholder.as_ref().map_or(&payload[..], |bytes| &bytes[..]);
         let list = to.as_ref().filter(|_| !local).map(|to| self.list_for(child, to));
-        let seq = if list.is_some() { self.lists.number(child) } else { next.seq };
-        let mut header = self.header(kind, source, *input, seq);
-        header.watermark = said as i64;
-        header.flags = if *more && !local { MORE } else { 0 };
-        header.flags |= if stub.is_some() { STUB } else { 0 };
+        let (number, complete_before) = (next.seq, *complete_before);
+        let frame = match self.way {
+            _ if local => Frame::BroadcastReference { source, number, complete_before },
+            Way::Copies => Frame::BroadcastCopy { number, complete_before },
+            Way::Lists => Frame::BroadcastList { number: self.lists.number(child) },
+            Way::Tree => {
+                let (version, placeholder) = (next.version, placeholder.is_some());
+                Frame::Broadcast { source, number, version, placeholder }
+            }
+        };
+        let (operator, more) = (self.tag, *more && !local);
+        let envelope = Envelope { operator, port: *port, colour: *colour, more, frame };
         let sent = match batch {
-            Some(batch) if local => net.try_hand(child, header, batch),
+            Some(batch) if local => net.try_hand(child, envelope, batch),
             _ => {
                 let list = list.as_deref().unwrap_or(&[]);
-                net.try_send(child, Class::Data, header, &[list, payload])
+                net.try_send(child, Class::Data, envelope, &[list, payload])
             }
         };
         if sent && !local {
@@ -516,13 +416,13 @@ impl Cast {
     }
 
     /// Sends the small frames that wait, in order.
-    fn pump_notes(&self, net: &Net) {
-        let mut notes = self.notes.borrow_mut();
-        while let Some(Note { to, header, payload }) = notes.front() {
-            if !net.try_send(*to, Class::Control, *header, &[payload]) {
+    fn pump_controls(&self, net: &Net) {
+        let mut controls = self.controls.borrow_mut();
+        while let Some(ControlFrame { to, envelope, payload }) = controls.front() {
+            if !net.try_send(*to, Class::Control, *envelope, &[payload]) {
                 break;
             }
-            notes.pop_front();
+            controls.pop_front();
         }
     }
 
@@ -539,7 +439,7 @@ impl Cast {
         net.stirred()
             .wait_for(|| (self.pump(net) && self.ended.get() && others()).then_some(()))
             .await;
-        self.launches.borrow().report(self.worker);
+        self.in_flight.borrow().report(self.worker);
     }
 
     /// Until when somebody must have taken something, if anything waits.
@@ -566,22 +466,21 @@ impl Relayed {
     }
 }
 
-impl Parcel {
+impl BroadcastFrame {
     /// Rows that workers of the same process alone get.
-    fn handed(input: u32, upto: u64, batch: RecordBatch) -> Self {
-        let (more, stub, payload) = (false, None, Bytes::new());
-        Self { input, upto, more, stub, payload, owned: true, batch: Some(batch), to: None }
+    fn local(port: u32, colour: Colour, complete_before: u64, batch: RecordBatch) -> Self {
+        Self {
+            port,
+            colour,
+            complete_before,
+            more: false,
+            placeholder: None,
+            payload: Bytes::new(),
+            owned: true,
+            batch: Some(batch),
+            to: None,
+        }
     }
-}
-
-/// A payload as parts of at most `room` bytes, and of each whether another follows.
-fn parts_of(payload: &Bytes, room: usize) -> Vec<(Bytes, bool)> {
-    let count = payload.len().div_ceil(room).max(1);
-    let part = |at: usize| {
-        let end = payload.len().min((at + 1) * room);
-        (payload.slice(at * room..end), at + 1 < count)
-    };
-    (0..count).map(part).collect()
 }
 
 /// The ranks in the order in which those of a tree around `root` are numbered.

@@ -11,14 +11,14 @@ use arrow::record_batch::RecordBatch;
 use fabric::Clock;
 use state::{Frequent, Partitioner};
 
-use super::waiting::Waiting;
+use super::buffer::Buffer;
 use crate::error::DataflowError;
 use crate::job::worker_set::WorkerSet;
 use crate::job::{Lead, Route, Spread, halves};
 use crate::rows::wire::{Decoder, Encoder, own_views};
 use crate::runtime::place::Place;
 
-/// Sets of workers for whom rows of a lane wait; with one more all are sent.
+/// Sets of workers for whom rows of a port wait; with one more all are sent.
 const LISTS_MAX: usize = 1_024;
 
 /// Where rows for every worker wait.
@@ -28,7 +28,7 @@ pub(super) const ALL: usize = 0;
 const KEYLESS_LEADER: u32 = 0;
 
 /// The rows of one input.
-pub(crate) struct Lane {
+pub(crate) struct Port {
     worker: u32,
     partitioner: RefCell<Partitioner>,
     pub(super) workers: u32,
@@ -42,7 +42,7 @@ pub(crate) struct Lane {
     /// Leads each row to several workers.
     pub(super) spread: Option<Arc<dyn Spread>>,
     /// Rows that wait to be sent, by the workers that they are for.
-    listed: RefCell<BTreeMap<Arc<WorkerSet>, Waiting>>,
+    listed: RefCell<BTreeMap<Arc<WorkerSet>, Buffer>>,
     keys: Vec<usize>,
     schema: SchemaRef,
     row_bytes: usize,
@@ -54,7 +54,7 @@ pub(crate) struct Lane {
     pub(super) encoder: RefCell<Encoder>,
     pub(super) decoder: Decoder,
     /// Rows that wait to be sent, by leader.
-    waiting: RefCell<Vec<Waiting>>,
+    waiting: RefCell<Vec<Buffer>>,
     scratch: RefCell<Scratch>,
 }
 
@@ -64,7 +64,7 @@ struct Scratch {
     rows: Vec<Vec<u32>>,
 }
 
-impl Lane {
+impl Port {
     /// Rows of `schema`, led by the columns `keys`.
     pub(crate) fn new(schema: &SchemaRef, keys: &[usize], place: &Place) -> Self {
         let workers = place.workers;
@@ -88,7 +88,7 @@ impl Lane {
             encoder: RefCell::new(Encoder::new(schema)),
             decoder: Decoder::new(schema),
             schema: schema.clone(),
-            waiting: RefCell::new((0..workers).map(|_| Waiting::default()).collect()),
+            waiting: RefCell::new((0..workers).map(|_| Buffer::default()).collect()),
             scratch: RefCell::new(Scratch {
                 owners: Vec::new(),
                 rows: vec![Vec::new(); workers as usize + 1],
@@ -213,7 +213,7 @@ impl Lane {
         self.waiting.borrow_mut()[to].put(part, self.clock.now_ns());
     }
 
-    fn is_full(&self, waiting: &Waiting) -> bool {
+    fn is_full(&self, waiting: &Buffer) -> bool {
         waiting.rows() * self.row_bytes >= self.bytes_together
     }
 
@@ -223,7 +223,7 @@ impl Lane {
     }
 
     /// When some rows will have waited long enough.
-    fn due_ns(&self, waiting: &Waiting) -> Option<u64> {
+    fn due_ns(&self, waiting: &Buffer) -> Option<u64> {
         Some(waiting.since_ns()?.saturating_add(self.wait_ns))
     }
 
@@ -235,7 +235,7 @@ impl Lane {
 
     /// The leaders, and the sets of workers, whose rows have waited long enough.
     pub(super) fn due(&self, now_ns: u64) -> (Vec<usize>, Vec<Arc<WorkerSet>>) {
-        let due = |waiting: &Waiting| self.due_ns(waiting).is_some_and(|due| due <= now_ns);
+        let due = |waiting: &Buffer| self.due_ns(waiting).is_some_and(|due| due <= now_ns);
         let (waiting, listed) = (self.waiting.borrow(), self.listed.borrow());
         let places = (0..).zip(waiting.iter()).filter(|(_, waiting)| due(waiting));
         let sets = listed.iter().filter(|(_, waiting)| due(waiting));

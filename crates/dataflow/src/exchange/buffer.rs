@@ -8,14 +8,14 @@ use arrow::record_batch::RecordBatch;
 
 /// Rows for the same workers.
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct Buffer {
     parts: Vec<RecordBatch>,
     rows: usize,
     /// When the oldest came, if there are any.
     since_ns: u64,
 }
 
-impl Waiting {
+impl Buffer {
     /// Puts rows to the others. They lie in memory of their own: a slot must not be held for so
     /// long.
     pub(super) fn put(&mut self, part: RecordBatch, now_ns: u64) {

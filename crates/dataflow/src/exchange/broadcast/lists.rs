@@ -1,9 +1,9 @@
 //! Rows for some workers (W1): encoded once, and sent once to each process that has one of them,
-//! to the agent there, with a list of those that they are for in front. The agent hands them to
+//! to the relay there, with a list of those that they are for in front. The relay hands them to
 //! these by reference.
 //!
 //! There is no tree: each process gets other frames than the next, and they are numbered for each.
-//! A worker is told with its watermark how many it gets, those that it passes on as an agent
+//! A worker is told with its watermark how many it gets, those that it passes on as a relay
 //! included; so it waits for as many.
 
 use std::cell::RefCell;
@@ -15,7 +15,8 @@ use bytes::Bytes;
 use channel::cast::Breach;
 
 use super::super::Member;
-use super::{Cast, Parcel, Way, parts_of};
+use super::outbound::parts_of;
+use super::{Broadcast, BroadcastFrame, Way};
 use crate::error::DataflowError;
 use crate::job::worker_set::WorkerSet;
 use crate::runtime::net::Net;
@@ -24,11 +25,11 @@ use crate::runtime::net::Net;
 pub(super) struct Lists {
     /// By worker: the batches that it gets, or passes on.
     given: RefCell<Vec<u64>>,
-    /// By agent: the frames that it was sent.
+    /// By relay: the frames that it was sent.
     open: RefCell<BTreeMap<u32, Open>>,
 }
 
-/// Frames that an agent was sent.
+/// Frames that a relay was sent.
 #[derive(Default)]
 struct Open {
     /// How many it has passed on.
@@ -53,26 +54,26 @@ impl Lists {
         to.iter().for_each(|&worker| given[worker as usize] += 1);
     }
 
-    /// The number of the next frame for an agent.
-    pub(super) fn number(&self, agent: u32) -> u64 {
+    /// The number of the next frame for a relay.
+    pub(super) fn number(&self, relay: u32) -> u64 {
         let open = self.open.borrow();
-        open.get(&agent).map_or(0, |open| open.passed + open.numbers.len() as u64)
+        open.get(&relay).map_or(0, |open| open.passed + open.numbers.len() as u64)
     }
 
-    /// A frame, so numbered at the source, was sent to an agent.
-    pub(super) fn sent(&self, agent: u32, number: u64) {
-        self.open.borrow_mut().entry(agent).or_default().numbers.push_back(number);
+    /// A frame, so numbered at the source, was sent to a relay.
+    pub(super) fn sent(&self, relay: u32, number: u64) {
+        self.open.borrow_mut().entry(relay).or_default().numbers.push_back(number);
     }
 
-    /// An agent has passed on all before `upto` of those that it was sent: gives one past the last
+    /// An relay has passed on all before `upto` of those that it was sent: gives one past the last
     /// that it has passed on now, as they are numbered at the source.
     ///
     /// # Errors
     /// [`Breach::Acknowledged`] when it was sent fewer.
-    pub(super) fn passed(&self, agent: u32, upto: u64) -> Result<u64, Breach> {
+    pub(super) fn passed(&self, relay: u32, upto: u64) -> Result<u64, Breach> {
         let mut open = self.open.borrow_mut();
         let refused = Breach::Acknowledged { upto };
-        let Some(Open { passed, numbers }) = open.get_mut(&agent) else { return Err(refused) };
+        let Some(Open { passed, numbers }) = open.get_mut(&relay) else { return Err(refused) };
         if upto < *passed || upto - *passed > numbers.len() as u64 {
             return Err(refused);
         }
@@ -82,7 +83,7 @@ impl Lists {
     }
 }
 
-impl Cast {
+impl Broadcast {
     /// Bytes of a frame that rows may take.
     pub(super) fn room(&self, net: &Net) -> Result<usize, DataflowError> {
         let room = net.payload_room();
@@ -100,7 +101,7 @@ impl Cast {
     pub(super) async fn push_listed(
         &self,
         member: &impl Member,
-        input: u32,
+        port: u32,
         batch: RecordBatch,
         (payload, encode_ns): (Bytes, u64),
         to: &Arc<WorkerSet>,
@@ -109,8 +110,9 @@ impl Cast {
         let mut ranks: Vec<u32> = to.iter().map(|worker| self.process.rank_of(worker)).collect();
         ranks.dedup();
         let others = ranks.into_iter().filter(|&rank| rank != own);
-        let agents: Vec<u32> = others.map(|rank| self.process.agent(rank, self.worker)).collect();
-        let getting: WorkerSet = to.iter().chain(agents.iter().copied()).collect();
+        let relays: Vec<u32> =
+            others.map(|rank| self.process.relay_of(rank, self.worker)).collect();
+        let getting: WorkerSet = to.iter().chain(relays.iter().copied()).collect();
         let getting = getting.iter().filter(|&worker| worker != self.worker);
         self.lists.give(&getting.collect::<Vec<_>>());
         let mut batch = Some(batch);
@@ -119,22 +121,30 @@ impl Cast {
         for (payload, more) in parts {
             // The last part brings the rows to workers of this process.
             let batch = batch.take_if(|_| !more);
-            let mut targets = agents.clone();
+            let mut targets = relays.clone();
             if !more {
                 targets.extend(self.locals_of(Some(to)));
             }
-            let (upto, to) = (self.given_out() + 1, Some(to.clone()));
-            let stub = None;
-            let parcel = Parcel { input, upto, more, stub, payload, owned: true, batch, to };
-            self.enqueue(member, parcel, Some(targets), encode_ns).await?;
+            let frame = BroadcastFrame {
+                port,
+                colour: member.net().colour(),
+                complete_before: self.next_number() + 1,
+                more,
+                placeholder: None,
+                payload,
+                owned: true,
+                batch,
+                to: Some(to.clone()),
+            };
+            self.enqueue(member, frame, Some(targets), encode_ns).await?;
         }
         Ok(())
     }
 
-    /// The list for the process of an agent.
-    pub(super) fn list_for(&self, agent: u32, to: &WorkerSet) -> Vec<u8> {
+    /// The list for the process of a relay.
+    pub(super) fn list_for(&self, relay: u32, to: &WorkerSet) -> Vec<u8> {
         let count = self.process.workers().len() as u32;
-        let first = self.process.rank_of(agent) * count;
+        let first = self.process.rank_of(relay) * count;
         let mut list = vec![0; WorkerSet::bytes_max(count)];
         let bytes = to.within(first..first + count).encode(count, &mut list);
         list.truncate(bytes);

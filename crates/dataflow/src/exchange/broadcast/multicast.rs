@@ -1,7 +1,7 @@
-//! Payloads by the network's own multicast: along the tree goes a stub in place of the payload, and
-//! the payload goes to all agents at once, as datagrams. What of them is kept and asked for is
-//! [`channel::cast::Flight`]'s and [`channel::cast::Landing`]'s matter, and how they are put
-//! together [`crate::runtime::net`]'s; here is when it is done.
+//! Payloads by the network's own multicast: along the tree goes a placeholder in place of the
+//! payload, and the payload goes to all relays at once, as datagrams. What of them is kept and
+//! asked for is [`channel::cast::Flight`]'s and [`channel::cast::Landing`]'s matter, and how they
+//! are put together [`crate::runtime::net`]'s; here is when it is done.
 //!
 //! Where the network loses too much ([`Multicast::Auto`]), the source goes back to the tree.
 
@@ -9,23 +9,23 @@ use bytes::Bytes;
 use channel::Class;
 use channel::cast::Flight;
 
-use super::inbound::not_agent;
-use super::{Cast, Note, Parcel, Relayed};
+use super::inbound::not_relay;
+use super::{Broadcast, BroadcastFrame, Relayed};
 use crate::job::Multicast;
-use crate::runtime::frame::Kind;
+use crate::runtime::frame::Frame;
 use crate::runtime::net::Net;
 
 /// Payloads for which a datagram is worth it.
 const BYTES_MIN: usize = 4096;
 /// Frames after which it is known what the network loses.
 const TRIED_MIN: u64 = 16;
-/// How long an agent waits for a payload before it asks for it, and for how long it sleeps then:
+/// How long a relay waits for a payload before it asks for it, and for how long it sleeps then:
 /// datagrams wake nobody.
 const LACK_NS: u64 = 1_000_000;
 const LOOK_NS: u64 = 50_000;
 
 /// What a source gives to the network.
-pub(super) struct Launches {
+pub(super) struct InFlight {
     choice: Multicast,
     /// Payloads, and how many of their parts are on their way.
     flight: Flight<(Bytes, usize)>,
@@ -36,20 +36,20 @@ pub(super) struct Launches {
     crowded: bool,
 }
 
-impl Launches {
-    /// Of a source with these agents, each of which may have `open_max` frames open.
-    pub(super) fn new(choice: Multicast, agents: &[u32], open_max: usize) -> Self {
-        let flight = Flight::new(agents, open_max);
+impl InFlight {
+    /// Of a source with these relays, each of which may have `open_max` frames open.
+    pub(super) fn new(choice: Multicast, relays: &[u32], open_max: usize) -> Self {
+        let flight = Flight::new(relays, open_max);
         Self { choice, flight, sent: 0, repeated: 0, crowded: false }
     }
 
     /// Whether a payload of so many bytes is for the network.
     pub(super) fn carries(&self, bytes: usize) -> bool {
-        let agents = self.flight.members() as u32;
-        let lossy = self.sent >= TRIED_MIN && self.repeated * 4 > self.sent * u64::from(agents);
+        let relays = self.flight.members() as u32;
+        let lossy = self.sent >= TRIED_MIN && self.repeated * 4 > self.sent * u64::from(relays);
         match self.choice {
             Multicast::Auto if bytes < BYTES_MIN || lossy => false,
-            choice => bytes > 0 && choice.is_for(agents + 1),
+            choice => bytes > 0 && choice.is_for(relays + 1),
         }
     }
 
@@ -58,7 +58,7 @@ impl Launches {
         self.flight.has_room()
     }
 
-    /// Whether every agent has had everything.
+    /// Whether every relay has had everything.
     pub(super) fn is_over(&self) -> bool {
         self.flight.is_over()
     }
@@ -78,50 +78,53 @@ impl Launches {
     }
 }
 
-impl Cast {
+impl Broadcast {
     /// Sends what there is room for: parts to the network, payloads to who lacks them. Gives the
-    /// agent for whom a payload waits.
-    pub(super) fn pump_flight(&self, net: &Net) -> Option<u32> {
-        let Launches { flight, crowded, .. } = &mut *self.launches.borrow_mut();
+    /// relay for whom a payload waits.
+    pub(super) fn pump_in_flight(&self, net: &Net) -> Option<u32> {
+        let InFlight { flight, crowded, .. } = &mut *self.in_flight.borrow_mut();
         if let Some(mut aloft) = net.aloft() {
             let mut payloads = flight.kept_mut();
             *crowded = !payloads.all(|(seq, (payload, parts))| {
                 aloft.send((self.tag, self.worker, seq), payload, parts)
             });
         }
-        while let Some((agent, seq, (payload, _))) = flight.to_fill() {
-            let header = self.header(Kind::Filled, self.worker, 0, seq);
-            if !net.try_send(agent, Class::Data, header, &[payload]) {
-                return Some(agent);
+        while let Some((relay, seq, (payload, _))) = flight.to_fill() {
+            let envelope = self.envelope(Frame::Repair { number: seq });
+            if !net.try_send(relay, Class::Data, envelope, &[payload]) {
+                return Some(relay);
             }
             net.count(|metrics| &metrics.cast_frames, 1);
             net.count(|metrics| &metrics.cast_bytes, payload.len() as u64);
             flight.filled();
-            self.stalled.borrow_mut().remove(&agent);
+            self.stalled.borrow_mut().remove(&relay);
         }
         None
     }
 
-    /// What an agent says of payloads of this worker.
-    pub(super) fn hear_of_flight(&self, from: u32, kind: Kind, seq: u64) -> Result<(), String> {
-        let mut launches = self.launches.borrow_mut();
-        if kind == Kind::Lack {
-            launches.repeated += 1;
-            return launches.flight.lacks(from, seq).map_err(|breach| breach.to_string());
+    /// A relay has a placeholder of this worker's and not its payload.
+    pub(super) fn receive_nack(&self, from: u32, number: u64) -> Result<(), String> {
+        let mut in_flight = self.in_flight.borrow_mut();
+        in_flight.repeated += 1;
+        in_flight.flight.lacks(from, number).map_err(|breach| breach.to_string())
+    }
+
+    /// A relay has all payloads of this worker before a number.
+    pub(super) fn receive_payload_ack(&self, from: u32, before: u64) -> Result<(), String> {
+        if before > self.next_number() {
+            return Err(format!("it acknowledges payload {before}, which was never sent"));
         }
-        if seq > self.given_out() {
-            return Err(format!("it speaks of payload {seq}, which was never given out"));
-        }
-        launches.flight.had(from, seq).map_err(|breach| breach.to_string())?;
+        let mut in_flight = self.in_flight.borrow_mut();
+        in_flight.flight.had(from, before).map_err(|breach| breach.to_string())?;
         self.room.notify();
         Ok(())
     }
 
-    /// Puts the payload of the next frame of a source in its place, if that is a stub. False while
-    /// it is not here.
+    /// Puts the payload of the next frame of a source in its place, if that is a placeholder. False
+    /// while it is not here.
     pub(super) fn land(&self, net: &Net, source: u32, relayed: &mut Relayed) -> bool {
-        let Some((seq, parcel)) = relayed.relay.upcoming() else { return true };
-        let Some(bytes) = parcel.lacks() else { return true };
+        let Some((seq, frame)) = relayed.relay.upcoming() else { return true };
+        let Some(bytes) = frame.lacks() else { return true };
         let landed = net.aloft().and_then(|mut aloft| aloft.take((self.tag, source, seq), bytes));
         let Some(payload) = landed else {
             relayed.landing.awaits(seq, self.clock.now_ns());
@@ -141,10 +144,10 @@ impl Cast {
         payload: &Bytes,
     ) -> Result<(), String> {
         let mut relayed = self.relayed.borrow_mut();
-        let relayed = relayed.get_mut(&source).ok_or_else(|| not_agent(source))?;
+        let relayed = relayed.get_mut(&source).ok_or_else(|| not_relay(source))?;
         let upcoming = relayed.relay.upcoming().filter(|(next, _)| *next == seq);
         // One that has landed in the meantime is not needed any more.
-        let Some(bytes) = upcoming.and_then(|(_, parcel)| parcel.lacks()) else { return Ok(()) };
+        let Some(bytes) = upcoming.and_then(|(_, frame)| frame.lacks()) else { return Ok(()) };
         if payload.len() != bytes {
             let sent = payload.len();
             return Err(format!("payload {seq} is of {bytes} bytes, and {sent} were sent"));
@@ -156,8 +159,8 @@ impl Cast {
 
     /// The payload of the next frame of a source is here.
     fn arrives(&self, net: &Net, source: u32, relayed: &mut Relayed, payload: Bytes) {
-        let Some((seq, parcel)) = relayed.relay.upcoming() else { return };
-        (parcel.payload, parcel.owned) = (payload, true);
+        let Some((seq, frame)) = relayed.relay.upcoming() else { return };
+        (frame.payload, frame.owned) = (payload, true);
         relayed.landing.landed();
         if let Some(mut aloft) = net.aloft() {
             aloft.pass((self.tag, source, seq));
@@ -165,26 +168,22 @@ impl Cast {
     }
 
     /// Asks for payloads that have not come, and says which have.
-    pub(super) fn tell_of_flight(&self) {
+    pub(super) fn acknowledge_payloads(&self) {
         let now = self.clock.now_ns();
         for (&source, relayed) in self.relayed.borrow_mut().iter_mut() {
-            let note = |kind, seq| {
-                let header = self.header(kind, source, 0, seq);
-                self.notes.borrow_mut().push_back(Note { to: source, header, payload: vec![] });
-            };
             let Relayed { relay, landing, .. } = relayed;
-            if let Some(seq) = landing.to_ask(now, LACK_NS) {
-                note(Kind::Lack, seq);
+            if let Some(number) = landing.to_ask(now, LACK_NS) {
+                self.control(source, Frame::Nack { number });
             }
             if landing.to_tell(relay.upcoming().is_none() || landing.is_awaiting()) {
-                note(Kind::Had, relay.next());
+                self.control(source, Frame::PayloadAck { before: relay.next() });
             }
         }
     }
 
     /// Whether parts of a payload find no room.
     pub(super) fn is_crowded(&self) -> bool {
-        self.launches.borrow().crowded
+        self.in_flight.borrow().crowded
     }
 
     /// The sources of which a payload is awaited.
@@ -202,9 +201,9 @@ impl Cast {
     }
 }
 
-impl Parcel {
+impl BroadcastFrame {
     /// Bytes of its payload, if that is not here.
     fn lacks(&self) -> Option<usize> {
-        self.stub.filter(|_| self.payload.is_empty()).map(|bytes| bytes as usize)
+        self.placeholder.filter(|_| self.payload.is_empty()).map(|bytes| bytes as usize)
     }
 }

@@ -1,0 +1,157 @@
+//! Rows of this worker on their way into a broadcast: encoded, cut into frames, and queued.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
+
+use super::{Broadcast, BroadcastFrame, Way};
+use crate::error::DataflowError;
+use crate::exchange::{Arrival, Member};
+use crate::job::worker_set::WorkerSet;
+use crate::rows::wire::Encoder;
+use crate::runtime::net::Net;
+
+impl Broadcast {
+    /// Gives rows, in memory of their own, to every worker, or to those of `to`. Waits while the
+    /// queue is full.
+    ///
+    /// # Errors
+    /// When the rows cannot be taken here, or a column cannot travel.
+    pub(in crate::exchange) async fn push(
+        &self,
+        member: &impl Member,
+        input: usize,
+        encoder: &RefCell<Encoder>,
+        batch: RecordBatch,
+        to: Option<&Arc<WorkerSet>>,
+    ) -> Result<(), DataflowError> {
+        if to.is_none_or(|to| to.contains(self.worker)) {
+            member.keep(Arrival::local(member, input), batch.clone())?;
+        }
+        let port = input as u32;
+        let colour = member.net().colour();
+        let own = self.process.workers();
+        if self.ranks == 1 || to.is_some_and(|to| to.iter().all(|worker| own.contains(&worker))) {
+            let frame = BroadcastFrame::local(port, colour, self.next_number() + 1, batch);
+            let locals = self.locals_of(to);
+            self.lists.give(&locals);
+            return self.enqueue(member, frame, Some(locals), 0).await;
+        }
+        let prepared = encoder.borrow().prepare(&batch)?;
+        let room = self.room(member.net())?;
+        let mut rows = Encoder::rows_fitting(&prepared, room);
+        let mut done = 0;
+        while done < batch.num_rows() {
+            let take = rows.min(batch.num_rows() - done);
+            let some = prepared.slice(done, take);
+            let (payload, encode_ns) = self.encode(member.net(), encoder, &some)?;
+            if payload.len() > room && take > 1 {
+                rows = take / 2;
+                continue;
+            }
+            let batch = batch.slice(done, take);
+            let encoded = (payload, encode_ns);
+            match (self.way, to) {
+                (Way::Copies, _) => {
+                    self.push_copies(member, port, encoder, (some, batch), encoded).await?;
+                }
+                (Way::Lists, Some(to)) => {
+                    self.push_listed(member, port, batch, encoded, to).await?;
+                }
+                _ => self.push_parts(member, port, batch, encoded).await?,
+            }
+            done += take;
+        }
+        Ok(())
+    }
+
+    /// A payload of these rows, and the nanoseconds that it took to make it.
+    pub(super) fn encode(
+        &self,
+        net: &Net,
+        encoder: &RefCell<Encoder>,
+        rows: &RecordBatch,
+    ) -> Result<(Bytes, u64), DataflowError> {
+        let start = self.clock.now_ns();
+        let payload = encoder.borrow_mut().encode(rows)?.payload();
+        let encode_ns = self.clock.now_ns().saturating_sub(start);
+        net.count(|metrics| &metrics.cast_encode_ns, encode_ns);
+        Ok((payload, encode_ns))
+    }
+
+    /// Gives rows out along the tree, in as many frames as they need.
+    async fn push_parts(
+        &self,
+        member: &impl Member,
+        port: u32,
+        batch: RecordBatch,
+        (payload, encode_ns): (Bytes, u64),
+    ) -> Result<(), DataflowError> {
+        let mut batch = Some(batch);
+        let parts = parts_of(&payload, member.net().payload_room());
+        let encode_ns = encode_ns / parts.len() as u64;
+        let has_groups = member.net().aloft().is_some();
+        let flies = |bytes| has_groups && self.in_flight.borrow().carries(bytes);
+        for (payload, more) in parts {
+            // The last part brings the rows to workers of this process.
+            let batch = batch.take_if(|_| !more);
+            let also = batch.is_some().then(|| self.locals());
+            let frame = BroadcastFrame {
+                port,
+                colour: member.net().colour(),
+                complete_before: self.next_number() + 1,
+                more,
+                placeholder: flies(payload.len()).then_some(payload.len() as u32),
+                payload,
+                owned: true,
+                batch,
+                to: None,
+            };
+            self.enqueue(member, frame, also, encode_ns).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives out a frame as soon as the queue has room: to the tree, and to others beside it.
+    pub(super) async fn enqueue(
+        &self,
+        member: &impl Member,
+        frame: BroadcastFrame,
+        also: Option<Vec<u32>>,
+        encode_ns: u64,
+    ) -> Result<(), DataflowError> {
+        let flies = frame.placeholder.map(|_| frame.payload.clone());
+        let has_room = || {
+            let queue = self.own.borrow().relay().kept() < self.queue_frames;
+            let kept = flies.is_none() || self.in_flight.borrow().has_room();
+            (queue && kept).then_some(())
+        };
+        member.net().wait_for_credit(self.tag, &self.room, has_room).await;
+        let seq = self.own.borrow_mut().push(frame);
+        if let Some(payload) = flies {
+            member.net().count(|metrics| &metrics.cast_flown, 1);
+            member.net().count(|metrics| &metrics.cast_bytes, payload.len() as u64);
+            self.in_flight.borrow_mut().launch(seq, payload);
+        }
+        if let Some(others) = also {
+            self.own.borrow_mut().relay_mut().also(seq, &others);
+        }
+        self.monitor.borrow_mut().arrived(encode_ns);
+        self.adapt();
+        self.pump(member.net());
+        member.net().stir();
+        Ok(())
+    }
+}
+
+/// A payload as parts of at most `room` bytes, and of each whether another follows.
+pub(super) fn parts_of(payload: &Bytes, room: usize) -> Vec<(Bytes, bool)> {
+    let count = payload.len().div_ceil(room).max(1);
+    let part = |at: usize| {
+        let end = payload.len().min((at + 1) * room);
+        (payload.slice(at * room..end), at + 1 < count)
+    };
+    (0..count).map(part).collect()
+}
