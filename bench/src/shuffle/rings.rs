@@ -103,7 +103,7 @@ impl Means for Rings {
         let Some(mut slot) = link.reserve(class) else { return Ok(false) };
         let bytes = values.as_bytes();
         slot.payload_mut()[..bytes.len()].copy_from_slice(bytes);
-        slot.publish(Header { kind, tag: stage.into(), ..Header::default() }, bytes.len());
+        slot.publish(Header { kind, operator: stage.into(), ..Header::default() }, bytes.len());
         Ok(true)
     }
 
@@ -115,7 +115,7 @@ impl Means for Rings {
             let polled = link.poll();
             while let Some(frame) = link.recv()? {
                 moved = true;
-                let stage = frame.header.tag as u8;
+                let stage = frame.header.operator as u8;
                 match frame.header.kind {
                     END => take(Kind::End(stage), &[]),
                     // Payloads start at a multiple of 64 bytes, and hold whole integers.
