@@ -90,7 +90,7 @@ fn by_us(
     }
     script += sql;
     let stage = plan(&memory, &script, nodes, workers);
-    assert!(!stage.explain.text().contains("batch stage"), "{sql}");
+    assert!(!stage.explain.text().contains("Batch"), "{sql}");
     let cluster = Cluster::seeded(nodes, workers, seed);
     let run = cluster.run(&Arc::new(stage.job));
     run.unwrap_or_else(|error| panic!("seed {seed}, {nodes}x{workers}: {error}: {sql}"));

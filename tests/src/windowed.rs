@@ -112,7 +112,7 @@ impl Asked {
         let edge = |from| vec![Edge { from, step: None, timed: true, lateness: self.lateness }];
         let operators = kinds.into_iter().enumerate().map(|(at, kind)| {
             let inputs = at.checked_sub(1).map(edge).into_iter().collect();
-            Operator { name: "windows".into(), inputs, kind }
+            Operator::new("windows", inputs, kind)
         });
         let epoch = LengthBounds { bytes: 4_096, ..Settings::default().epoch };
         let settings = Settings { epoch, ..Settings::default() };

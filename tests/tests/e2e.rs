@@ -97,12 +97,12 @@ fn explain_tells_the_pipeline_the_exchange_and_the_memory() {
     let args = ["explain", "examples/flights.sql", "--nodes", "4", "--workers", "1"];
     let text = run(&dir, &args).ended(0).out;
     for part in
-        ["flights (file)", "tumble 1 h", "origin STRING", "merge: ", "rings", "state", "stdout"]
+        ["flights (file)", "SIZE 1 h", "origin STRING", "─ merge(", "rings", "state", "stdout"]
     {
         assert!(text.contains(part), "{part}:\n{text}");
     }
     let shuffled = run(&dir, &[&args[..], &["--set", SHUFFLE]].concat()).ended(0).out;
-    assert!(shuffled.contains("shuffle: ") && !shuffled.contains("merge: "), "{shuffled}");
+    assert!(shuffled.contains("─ shuffle(") && !shuffled.contains("─ merge("), "{shuffled}");
 }
 
 /// A stream that never ends: windows of 10 ms over 1,000 keys to the terminal, and one file.

@@ -11,8 +11,8 @@ use arrow::array::{AsArray, BooleanArray, RecordBatch};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Int64Type, SchemaRef, TimestampMillisecondType};
 use millstream::stream::{
-    Agg, Columns, DataflowError, Exchange, JoinKind, KeyedOperator, KeyedState, Route, Stream,
-    StreamError, Window, process,
+    Agg, Columns, DataflowError, Description, Exchange, JoinKind, KeyedOperator, KeyedState, Route,
+    Stream, StreamError, Window, process,
 };
 use millstream::{Error, RunOptions, Session};
 use tests::remainder::ByRemainder;
@@ -223,7 +223,7 @@ fn rows_that_are_together_stay_where_they_are_and_need_not() -> Result<(), Error
         let stream = ratios(&mut session)?;
         let output = session.insert("none", stream.clone())?;
         let explained = session.job(&[output])?.explain();
-        assert_eq!(explained.contains("; forward"), forward, "{explained}");
+        assert_eq!(explained.contains("─ forward: an exchange before"), forward, "{explained}");
         assert_eq!(sorted(&session.rows(&stream)?), expected, "{exchange}");
     }
     let mut session = session((1, 3));
@@ -329,8 +329,8 @@ impl KeyedOperator for Greatest {
         (self.1 > 0).then(|| Arc::new(ByRemainder(0)) as _)
     }
 
-    fn describe(&self) -> String {
-        "the greatest price".into()
+    fn describe(&self, _: &[Vec<String>]) -> Description {
+        Description { name: "Greatest", properties: vec![] }
     }
 }
 

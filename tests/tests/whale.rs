@@ -41,7 +41,7 @@ fn run(script: &str, (nodes, workers): (u32, u32)) -> Vec<String> {
     let mut stages = planned.unwrap_or_else(|errors| panic!("{errors:?}: {script}"));
     let Stage { job, explain, .. } = stages.remove(0);
     if nodes * workers > 1 && script.contains("BROADCAST") {
-        assert!(explain.text().contains("the query has the hint BROADCAST"), "{}", explain.text());
+        assert!(explain.text().contains("broadcast: hint BROADCAST("), "{}", explain.text());
     }
     let cluster = Cluster::seeded(nodes, workers, u64::from(nodes * 7 + workers));
     cluster.run(&Arc::new(job)).unwrap_or_else(|error| panic!("{nodes}x{workers}: {error}"));

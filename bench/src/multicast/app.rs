@@ -13,7 +13,7 @@ use arrow::array::{ArrayRef, AsArray, Float64Array, Int64Array, TimestampMillise
 use arrow::datatypes::{DataType, Field, Float64Type, Int64Type, Schema, SchemaRef, TimeUnit};
 use arrow::record_batch::RecordBatch;
 use dataflow::error::{ConnectorError, DataflowError};
-use dataflow::job::{KeyedOperator, KeyedState};
+use dataflow::job::{Description, KeyedOperator, KeyedState};
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
 
 /// Every so many requests one is followed on its way.
@@ -274,8 +274,12 @@ impl KeyedOperator for Matching {
         })
     }
 
-    fn describe(&self) -> String {
-        format!("matching by {} instances of {} drivers", self.instances, self.drivers)
+    fn describe(&self, _: &[Vec<String>]) -> Description {
+        let properties = vec![
+            ("instances", self.instances.to_string()),
+            ("drivers of each", self.drivers.to_string()),
+        ];
+        Description { name: "Matching", properties }
     }
 }
 

@@ -1,12 +1,13 @@
 //! The command as a user meets it: arguments, standard output and error, exit codes.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
 
 /// A directory that is removed at the end.
 struct Dir(PathBuf);
@@ -199,7 +200,7 @@ fn explain_shows_the_exchange() {
     let shuffle = ["--set", "millstream.exchange=shuffle"];
     let output = run_in(&dir.0, &[&["explain", "q.sql"], &layout[..], &shuffle[..]].concat());
     assert_ends(&output, 0);
-    assert!(text(&output.stdout).contains("shuffle"), "{}", text(&output.stdout));
+    assert!(text(&output.stdout).contains("└─ shuffle(k): SET "), "{}", text(&output.stdout));
 }
 
 #[test]
@@ -213,21 +214,82 @@ fn a_plan_is_shown_to_programs_too() {
         assert_ends(&output, 0);
         text(&output.stdout).to_owned()
     };
-    let json = explain("json");
-    for part in [
-        "\"nodes\": 2",
-        "\"kind\": \"source\"",
-        "\"kind\": \"aggregate\"",
-        "\"detail\": \"merge\"",
-        "\"from\": 1",
-        "\"bytes_per_worker\": ",
-    ] {
-        assert!(json.contains(part), "{part}:\n{json}");
+    let json: Value = serde_json::from_str(&explain("json")).expect("an object");
+    assert_eq!((&json["nodes"], &json["workers_per_node"]), (&json!(2), &json!(1)));
+    assert_eq!(json["statements"], json!([{ "name": "SELECT", "sinks": [2] }]));
+    let operators = json["operators"].as_array().expect("operators");
+    let names: Vec<_> = operators.iter().map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["Scan", "Aggregate", "Sink"]);
+    let aggregate = &operators[1];
+    assert_eq!(aggregate["properties"]["group by"], json!(["k STRING"]));
+    assert_eq!(aggregate["columns"], json!(["k", "count(*)"]));
+    let edge = &aggregate["inputs"][0];
+    assert_eq!((&edge["from"], &edge["exchange"]), (&json!(0), &json!("merge")));
+    assert_eq!((&edge["keys"], &edge["columns"]), (&json!(["k"]), &json!(["k"])));
+    assert_eq!(edge["reason"]["by"], "planner");
+    assert!(json["memory"][0]["bytes_per_worker"].is_u64(), "{json}");
+    let aggregate_and_edge = [("field of `operators[]`", aggregate), ("field of `inputs[]`", edge)];
+    for (table, object) in [("field", &json)].into_iter().chain(aggregate_and_edge) {
+        let fields = object.as_object().expect("an object").keys().cloned();
+        // What ran is told of those plans alone that have run.
+        let documented = documented(table).into_iter().filter(|field| field != "ran");
+        assert_eq!(fields.collect::<BTreeSet<_>>(), documented.collect(), "{table}");
     }
-    let dot = explain("dot");
-    assert!(dot.starts_with("digraph job {\n") && dot.ends_with("}\n"), "{dot}");
-    assert!(dot.contains("o0 [label=\"numbers\\nsource\\nbounded\"]"), "{dot}");
-    assert!(dot.contains("  o1 -> o2 [label="), "{dot}");
+    let edge = &operators[2]["inputs"][0];
+    assert_eq!((&edge["from"], &edge["exchange"]), (&json!(1), &json!("gather")));
+    assert_eq!(edge["steps"][0], json!({ "name": "Project", "text": "k, count(*)" }));
+    let (nodes, edges) = graph(&explain("dot"));
+    assert!(nodes["o0"].starts_with("Scan numbers (file) [0]\n"), "{nodes:?}");
+    assert_eq!(nodes.len(), 3);
+    let ends: Vec<_> = edges.iter().map(|(from, to, _)| (from.as_str(), to.as_str())).collect();
+    assert_eq!(ends, [("o0", "o1"), ("o1", "o2")]);
+    assert!(edges[0].2.starts_with("merge(k): "), "{edges:?}");
+}
+
+/// The fields that the page of the command documents in the table of that title.
+fn documented(table: &str) -> BTreeSet<String> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let title = format!("| {table} | meaning |");
+    let lines = page.lines().skip_while(|line| *line != title).skip(2);
+    let rows = lines.take_while(|line| line.starts_with("| `"));
+    let cells = rows.filter_map(|row| row.split(" | ").next()).flat_map(|cell| cell.split('`'));
+    let names = cells.map(|name| name.trim_end_matches("[]"));
+    names.filter(|name| name.starts_with(char::is_alphabetic)).map(str::to_owned).collect()
+}
+
+/// The labels of a graph's nodes, and its edges with theirs; panics where Graphviz would refuse it.
+fn graph(dot: &str) -> (BTreeMap<String, String>, Vec<(String, String, String)>) {
+    let body = dot.strip_prefix("digraph job {\n").and_then(|dot| dot.strip_suffix("}\n"));
+    let (mut nodes, mut edges) = (BTreeMap::new(), vec![]);
+    for line in body.expect("a digraph").lines() {
+        let line = line.trim().strip_suffix(';').expect("the end of a statement");
+        let Some((name, label)) = line.split_once(" [label=") else {
+            assert!(["rankdir=BT", "node [shape=box]"].contains(&line), "{line}");
+            continue;
+        };
+        let label = label.strip_suffix("\"]").and_then(|label| label.strip_prefix('"'));
+        let mut chars = label.expect("a quoted label").chars();
+        let mut text = String::new();
+        while let Some(char) = chars.next() {
+            assert_ne!(char, '"', "it ends the string: {line}");
+            text.push(match char {
+                '\\' => match chars.next() {
+                    Some('n') => '\n',
+                    Some(escaped @ ('"' | '\\')) => escaped,
+                    other => panic!("{other:?} is no escape: {line}"),
+                },
+                char => char,
+            });
+        }
+        match name.split_once(" -> ") {
+            Some((from, to)) => edges.push((from.to_owned(), to.to_owned(), text)),
+            None => drop(nodes.insert(name.to_owned(), text)),
+        }
+    }
+    let known = |name: &String| assert!(nodes.contains_key(name), "{name} is no node");
+    edges.iter().for_each(|(from, to, _)| [from, to].into_iter().for_each(known));
+    (nodes, edges)
 }
 
 /// A table of a million rows.
@@ -282,12 +344,12 @@ fn a_key_mode_that_is_forced_is_told_and_so_is_one_that_does_not_fit() {
     };
     let has = |shown: &str, line: &str| assert!(shown.contains(line), "{line}: {shown}");
     let shown = by("packed", "n % 100");
-    has(&shown, "key mode     packed: SET millstream.key_mode\n");
-    has(&shown, "aggregate: groups by packed\n");
+    has(&shown, "key mode: packed: SET millstream.key_mode\n");
+    has(&shown, "Aggregate: groups by packed\n");
     assert!(!shown.contains("never"), "{shown}");
     let shown = by("array", "CAST(n % 100 AS STRING)");
     has(&shown, "any, for array needs one key of whole numbers, dates or times");
-    has(&shown, "aggregate: groups by wide\n");
+    has(&shown, "Aggregate: groups by wide\n");
     has(&shown, "never by array as SET millstream.key_mode asks, which needs one key of whole");
     let shown = by("tiny", "n % 100 * 1000");
     has(&shown, "tiny, which needs a range of at most 512: SET millstream.key_mode");
@@ -317,7 +379,7 @@ fn a_plan_is_shown_with_what_the_workers_did() {
     assert_eq!(of("0 of node 0")[10], "1000", "{shown}");
     assert_eq!(of("1 of node 1")[10], "0", "{shown}");
     assert_eq!(of("skew")[1], "2.00:", "{shown}");
-    assert!(shown.contains("1 aggregate: groups by tiny\n"), "{shown}");
+    assert!(shown.contains("1 Aggregate: groups by tiny\n"), "{shown}");
     let hashed = "SET millstream.key_mode = 'hash';";
     let json = format!("{NUMBERS}{hashed}EXPLAIN (ANALYZE, FORMAT JSON) {query}");
     dir.write("q.sql", &json);

@@ -97,7 +97,7 @@ fn job() -> Job {
     let after = |at: usize, name: &str, kind: OperatorKind| {
         let edge = |from| vec![Edge { from, step: None, timed: false, lateness: 0 }];
         let inputs = at.checked_sub(1).map(edge).into_iter().collect();
-        Operator { name: name.into(), inputs, kind }
+        Operator::new(name, inputs, kind)
     };
     let operators = vec![
         after(0, "t", OperatorKind::Source(input)),

@@ -254,6 +254,7 @@ impl Bed {
                 // Rows carry the end of their window: they lag behind it by its length.
                 watermark: Some(Watermark { column: 1, delay: WINDOW_MS, idle_timeout_ns: None }),
             }),
+            labels: Default::default(),
         };
         let edge = |from| vec![Edge { from, step: None, timed: true, lateness: 0 }];
         let sink = OperatorKind::Sink { sink: Arc::new(sink), schema: both };
@@ -267,8 +268,9 @@ impl Bed {
                     name: "join".into(),
                     inputs: vec![edge(0), edge(1)],
                     kind: OperatorKind::Keyed(keyed),
+                    labels: Default::default(),
                 },
-                Operator { name: "out".into(), inputs: vec![edge(2)], kind: sink },
+                Operator::new("out", vec![edge(2)], sink),
             ],
             settings: Settings { ring, casting: self.casting.clone(), ..Settings::default() },
         }

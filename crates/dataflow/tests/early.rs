@@ -13,8 +13,8 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
 use arrow::record_batch::RecordBatch;
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::job::{
-    Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Origin, Settings, Step,
-    Stepped, Watermark, Window,
+    Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Origin, Property, Settings,
+    Step, Stepped, Watermark, Window,
 };
 use dataflow::sink::{Placement, Sink, SinkWriter};
 use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
@@ -144,7 +144,7 @@ fn job(script: &Script, windows: Windows, every_ms: u64, written: &Written) -> J
     let edge = |from| vec![Edge { from, step: None, timed: true, lateness: 0 }];
     let operators = kinds.into_iter().enumerate().map(|(at, kind)| {
         let inputs = at.checked_sub(1).map(edge).into_iter().collect();
-        Operator { name: "q".into(), inputs, kind }
+        Operator::new("q", inputs, kind)
     });
     Job { operators: operators.collect(), settings: Settings::default() }
 }
@@ -269,8 +269,8 @@ impl Step for Passing {
         Some(output)
     }
 
-    fn describe(&self) -> String {
-        "passing".into()
+    fn describe(&self) -> Vec<Property> {
+        vec![]
     }
 }
 

@@ -207,7 +207,7 @@ fn operators(source: Numbers, exchange: Exchange, counts: &Counts) -> Vec<Operat
     let edge = |from| vec![Edge { from, step: None, timed: true, lateness: 0 }];
     let operators = kinds.into_iter().enumerate().map(|(at, kind)| {
         let inputs = at.checked_sub(1).map(edge).into_iter().collect();
-        Operator { name: "q".into(), inputs, kind }
+        Operator::new("q", inputs, kind)
     });
     operators.collect()
 }

@@ -139,7 +139,7 @@ fn read(steps: [(i64, u64); 2], aggregated: bool) -> Vec<(usize, i64)> {
         OperatorKind::Source(Input { table: format!("t{number}"), source, time: None, watermark })
     };
     let edge = |from| Edge { from, step: None, timed: true, lateness: 0 };
-    let operator = |kind, inputs| Operator { name: "q".into(), inputs, kind };
+    let operator = |kind, inputs| Operator::new("q", inputs, kind);
     let both = vec![vec![edge(0), edge(1)]];
     let mut operators = vec![operator(source(0), vec![]), operator(source(1), vec![])];
     let nowhere = |schema| OperatorKind::Sink { sink: Arc::new(Nowhere), schema };

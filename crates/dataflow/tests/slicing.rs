@@ -146,7 +146,7 @@ fn arrivals(lead: Lead, to: To, wait_ns: u64) -> Vec<(u64, i64)> {
     let edge = |from| vec![Edge { from, step: None, timed: false, lateness: 0 }];
     let operators = kinds.into_iter().enumerate().map(|(at, kind)| {
         let inputs = at.checked_sub(1).map(edge).into_iter().collect();
-        Operator { name: "q".into(), inputs, kind }
+        Operator::new("q", inputs, kind)
     });
     // Four numbers leave at once.
     let settings = Settings { shuffle_bytes: 32, shuffle_wait_ns: wait_ns, ..Settings::default() };

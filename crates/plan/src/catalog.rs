@@ -86,6 +86,11 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// For EXPLAIN: the table and its connector.
+    pub(crate) fn title(&self) -> String {
+        format!("{} ({})", self.name, self.connector.name())
+    }
+
     /// The columns that are computed.
     pub(crate) fn computed(&self) -> impl Iterator<Item = &Computed> {
         self.derived.values().filter_map(|derived| match derived {

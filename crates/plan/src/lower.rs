@@ -32,8 +32,8 @@ use std::sync::{Arc, Mutex};
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::cost::Decision;
-use dataflow::job::{Edge, Exchange, Input, Operator, OperatorKind};
-use dataflow::sink::{Placement, Sink};
+use dataflow::job::{Edge, Exchange, Input, InputLabels, Labels, Operator, OperatorKind, Reason};
+use dataflow::sink::Sink;
 use datafusion::common::Column;
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result as DfResult};
@@ -43,7 +43,7 @@ use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 use crate::Workers;
 use crate::catalog::rows::Rows;
 use crate::catalog::{ScannedTable, Table};
-use crate::explain::{Line, Section, cost, plain};
+use crate::explain::{ExplainedBatch, cost, plain};
 use crate::logical::engine::Engine;
 use crate::logical::errors::Surroundings;
 use crate::logical::windows::WindowCall;
@@ -58,13 +58,9 @@ use crate::text::refusal::Refusal;
 use crate::text::settings::{ExchangeChoice, InForce};
 use crate::text::syntax::is_word;
 
-/// Why rows stay where they are.
-pub(crate) const TOGETHER: &str =
-    "rows of equal keys are on one worker already, where an exchange before has put them";
-
 /// Why workers are of two kinds.
-pub(crate) const HALVES: &str = "by SET millstream.exchange half of the workers read and send rows \
-                                 on, and the others keep those of their keys";
+pub(crate) const HALVES: &str = "millstream.exchange = 'uppar': half of the workers read and the \
+                                 others keep the rows of their keys";
 
 /// Where a statement's rows go.
 pub(crate) struct Target {
@@ -73,15 +69,17 @@ pub(crate) struct Target {
     pub(crate) sink: Arc<dyn Sink>,
     pub(crate) schema: SchemaRef,
     /// For EXPLAIN: the table and its connector.
-    pub(crate) shown: String,
+    pub(crate) table: String,
 }
 
 /// The operators of a statement, whose edges count from the first of them.
 pub(crate) struct Lowered {
     pub(crate) operators: Vec<Operator>,
-    pub(crate) sections: Vec<Section>,
+    /// For EXPLAIN: `INSERT INTO t`.
+    pub(crate) name: String,
     pub(crate) bounded: bool,
-    pub(crate) batch: bool,
+    /// What runs when all input has been read, if something does.
+    pub(crate) batch: Option<ExplainedBatch>,
 }
 
 /// Lowers one statement.
@@ -126,7 +124,6 @@ impl Lowering<'_> {
             lookups: 0,
             emit: self.emit.clone(),
             waits_ns: self.waits_ns(plan),
-            section: Section::new(&target.name),
         };
         if let Some(Sharing { plan, parts }) = sharing.filter(|_| self.emit.is_none()) {
             let mut weaver = weaver(parts);
@@ -157,7 +154,7 @@ impl Lowering<'_> {
         refusal: &Refusal,
     ) -> Result<Lowered, Option<Diagnostic>> {
         let mut parts = vec![];
-        let rest = cut(plan, &mut weaver, &target.name, &mut parts)?;
+        let rest = cut(plan, &mut weaver, &mut parts)?;
         let stage = BatchStage::new(
             rest.clone(),
             parts.len(),
@@ -168,23 +165,28 @@ impl Lowering<'_> {
             self.engine.interrupt.clone(),
         )
         .map_err(|e| self.around.report(&e))?;
-        let mut sections = vec![];
         for (at, part) in parts.into_iter().enumerate() {
             let kind = OperatorKind::Sink { sink: stage.part(at), schema: part.schema };
-            weaver.add(format!("{} (part {})", target.name, at + 1), vec![part.edges], kind);
-            sections.push(part.section);
+            let labels = Labels {
+                name: Some("BatchInput"),
+                table: Some(format!("part {}", at + 1)),
+                ..Labels::default()
+            };
+            weaver.add(
+                format!("{} (part {})", target.name, at + 1),
+                vec![part.edges],
+                kind,
+                labels,
+            );
         }
-        let mut section = Section::new(&target.name);
-        section.text(
-            "batch stage",
-            format!("on worker 0 when all parts have ended: {}", refusal.reason),
-        );
-        section.lines.extend(
-            rest.display_indent().to_string().lines().map(|line| Line::Plan(plain(line, &[]))),
-        );
-        section.text("sink", target.shown);
-        sections.push(section);
-        Ok(Lowered { operators: weaver.operators, sections, bounded: true, batch: true })
+        let plan = rest.display_indent().to_string();
+        let batch = ExplainedBatch {
+            reason: refusal.reason.clone(),
+            plan: plan.lines().map(|line| plain(line, &[])).collect(),
+            table: target.table,
+        };
+        let operators = weaver.operators;
+        Ok(Lowered { operators, name: target.name, bounded: true, batch: Some(batch) })
     }
 
     /// A statement that reads no table: its rows are computed now.
@@ -229,16 +231,28 @@ impl Lowering<'_> {
         &self,
         together: bool,
         costs: impl FnOnce() -> Option<Decision>,
-    ) -> Result<(Exchange, String), Diagnostic> {
+    ) -> Result<(Exchange, InputLabels), Diagnostic> {
+        let planned = |text: &str| InputLabels {
+            reason: Some(Reason::Planner(text.to_owned())),
+            ..InputLabels::default()
+        };
+        let set = |exchange: Exchange| InputLabels {
+            reason: Some(Reason::Setting(format!("millstream.exchange = '{exchange}'"))),
+            ..InputLabels::default()
+        };
         let workers = self.workers.total();
         match self.settings.exchange {
-            ExchangeChoice::Auto if workers == 1 => {
-                Ok((Exchange::Forward, "there is one worker, and all rows meet there".into()))
+            ExchangeChoice::Auto if workers == 1 => Ok((Exchange::Forward, InputLabels::default())),
+            ExchangeChoice::Auto if together => {
+                let reason = Some(Reason::together());
+                Ok((Exchange::Forward, InputLabels { reason, ..InputLabels::default() }))
             }
-            ExchangeChoice::Auto if together => Ok((Exchange::Forward, TOGETHER.into())),
             ExchangeChoice::Auto => Ok(match costs() {
-                Some(decision) => (decision.exchange, cost::reason(&decision)),
-                None => (Exchange::Merge, cost::UNKNOWN.into()),
+                Some(decision) => {
+                    let labels = planned(&cost::reason(&decision));
+                    (decision.exchange, InputLabels { costs: cost::costs(&decision), ..labels })
+                }
+                None => (Exchange::Merge, planned(cost::UNKNOWN)),
             }),
             ExchangeChoice::Fixed(Exchange::Forward) if workers > 1 && !together => {
                 let message =
@@ -249,9 +263,10 @@ impl Lowering<'_> {
                     .hint("SET millstream.exchange = 'merge'"))
             }
             ExchangeChoice::Fixed(Exchange::UpPar) if workers > 1 => {
-                Ok((Exchange::UpPar, HALVES.into()))
+                let reason = Some(Reason::Setting(HALVES.into()));
+                Ok((Exchange::UpPar, InputLabels { reason, ..InputLabels::default() }))
             }
-            ExchangeChoice::Fixed(exchange) => Ok((exchange, "SET millstream.exchange".into())),
+            ExchangeChoice::Fixed(exchange) => Ok((exchange, set(exchange))),
         }
     }
 
@@ -328,7 +343,7 @@ impl Lowering<'_> {
 /// Rows that are known, as a statement.
 pub(crate) fn known_rows(batches: Vec<RecordBatch>, target: Target) -> Lowered {
     let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
-    let text = format!("{rows} rows of the statement itself");
+    let text = format!("{rows}, of the statement itself");
     told_rows(Arc::new(Mutex::new(batches)), text, target)
 }
 
@@ -338,18 +353,17 @@ pub(crate) fn told_rows(
     text: String,
     target: Target,
 ) -> Lowered {
-    let mut section = Section::new(&target.name);
-    section.text("source", text);
-    section.text("sink", target.shown);
     let source = Arc::new(Rows { schema: target.schema.clone(), batches });
     let input = Input { table: "rows".into(), source, time: None, watermark: None };
     let name = input.table.clone();
-    let source = Operator { name, inputs: vec![], kind: OperatorKind::Source(input) };
+    let labels =
+        Labels { name: Some("Values"), properties: vec![("rows", text)], ..Labels::default() };
+    let source = Operator { name, inputs: vec![], kind: OperatorKind::Source(input), labels };
     let edge = Edge { from: 0, step: None, timed: false, lateness: 0 };
     let kind = OperatorKind::Sink { sink: target.sink, schema: target.schema };
-    let sink = Operator { name: target.name, inputs: vec![vec![edge]], kind };
-    let operators = vec![source, sink];
-    Lowered { operators, sections: vec![section], bounded: true, batch: false }
+    let (name, labels) = (target.name, labels_of_sink(target.table));
+    let sink = Operator { name: name.clone(), inputs: vec![vec![edge]], kind, labels };
+    Lowered { operators: vec![source, sink], name, bounded: true, batch: None }
 }
 
 /// Appends operators whose edges count from the first of them.
@@ -379,22 +393,22 @@ pub(crate) fn tables_of(plan: &LogicalPlan) -> Vec<Arc<Table>> {
 
 /// A statement that is woven whole.
 fn whole(mut weaver: Weaver<'_>, edges: Vec<Edge>, target: Target) -> Lowered {
-    let by = match target.sink.placement() {
-        Placement::Gather => "worker 0",
-        Placement::Everywhere => "every worker",
-    };
-    weaver.section.text("sink", format!("{}, written by {by}", target.shown));
     let kind = OperatorKind::Sink { sink: target.sink, schema: target.schema };
-    weaver.add(target.name, vec![edges], kind);
-    let Weaver { operators, section, bounded, .. } = weaver;
-    Lowered { operators, sections: vec![section], bounded, batch: false }
+    let (name, labels) = (target.name, labels_of_sink(target.table));
+    weaver.add(name.clone(), vec![edges], kind, labels);
+    let Weaver { operators, bounded, .. } = weaver;
+    Lowered { operators, name, bounded, batch: None }
+}
+
+/// What EXPLAIN shows of the sink of a table.
+fn labels_of_sink(table: String) -> Labels {
+    Labels { table: Some(table), ..Labels::default() }
 }
 
 /// A part of a plan that was woven.
 struct Part {
     edges: Vec<Edge>,
     schema: SchemaRef,
-    section: Section,
 }
 
 /// Cuts the largest parts that can be woven out of a plan and leaves [`GatheredRows`] with the same
@@ -402,7 +416,6 @@ struct Part {
 fn cut(
     plan: &LogicalPlan,
     weaver: &mut Weaver<'_>,
-    name: &str,
     parts: &mut Vec<Part>,
 ) -> Result<LogicalPlan, Option<Diagnostic>> {
     let mut failed = None;
@@ -411,7 +424,6 @@ fn cut(
             return Ok(Transformed::new(node, false, TreeNodeRecursion::Stop));
         }
         let schema: SchemaRef = Arc::new(node.schema().as_arrow().clone());
-        weaver.section = Section::new(&format!("{name} (part {})", parts.len() + 1));
         let edges = match weaver.weave(&node, &schema) {
             Ok(edges) => edges,
             Err(Stop::Refused(Refusal { wrong: None, .. })) => return Ok(Transformed::no(node)),
@@ -424,10 +436,8 @@ fn cut(
                 return Ok(Transformed::new(node, false, TreeNodeRecursion::Stop));
             }
         };
-        weaver.section.text("sink", "the batch stage, gathered on worker 0".to_string());
-        let section = std::mem::replace(&mut weaver.section, Section::new(name));
         let leaf = gathered(&node, parts.len())?;
-        parts.push(Part { edges, schema, section });
+        parts.push(Part { edges, schema });
         Ok(Transformed::new(leaf, true, TreeNodeRecursion::Jump))
     });
     match (failed, rest) {

@@ -19,7 +19,7 @@ use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 
 use crate::Workers;
 use crate::catalog::{Catalog, Entry};
-use crate::explain::{self, Analyzed, Discard, EndNeed, Explain, Section};
+use crate::explain::{self, Analyzed, Discard, EndNeed, Explain, Explained};
 use crate::logical::engine::{Engine, Understood};
 use crate::lower::shared::Sharing;
 use crate::lower::{Lowered, Lowering, Target, append, known_rows, told_rows};
@@ -85,7 +85,7 @@ pub(crate) type Failed = Vec<Diagnostic>;
 #[derive(Default)]
 pub(crate) struct Building {
     operators: Vec<Operator>,
-    sections: Vec<Section>,
+    explained: Vec<Explained>,
     statements: Vec<Planned>,
     ends: Vec<usize>,
     unbounded: bool,
@@ -277,8 +277,8 @@ impl Planner {
         };
         let place = query.first().map_or(start, |token| Place::of(token.span));
         let (name, lowered) = self.select_into(&query, |schema| {
-            let shown = "nothing: the rows are counted".into();
-            Ok(Target { name: "SELECT".into(), sink: Arc::new(Discard), schema, shown })
+            let table = "none, rows are counted".into();
+            Ok(Target { name: "SELECT".into(), sink: Arc::new(Discard), schema, table })
         })?;
         if !lowered.bounded {
             let message = "EXPLAIN ANALYZE runs a query to its end, and this one has none";
@@ -386,7 +386,7 @@ impl Planner {
             name: format!("INSERT INTO {}", name.text),
             sink,
             schema,
-            shown: format!("{} ({})", name.text, table.connector.name()),
+            table: table.title(),
         };
         self.lower(query, &understood, (&plan, sharing), target)
     }
@@ -446,8 +446,8 @@ impl Planner {
         };
         let sink =
             connector.sink(&def).map_err(|error| vec![Diagnostic::at(start, error.to_string())])?;
-        let shown = connector.name().to_string();
-        Ok(Target { name: name.into(), sink, schema, shown })
+        let table = connector.name().to_string();
+        Ok(Target { name: name.into(), sink, schema, table })
     }
 
     pub(crate) fn understand(&self, query: &[TokenWithSpan]) -> Result<Understood, Failed> {
@@ -481,10 +481,15 @@ impl Planner {
         };
         let groupings = building.operators.iter().filter(groups).count();
         let broadcasts = building.operators.iter().filter(|o| o.kind.broadcasts()).count();
-        let mut needs =
-            explain::needs(&self.settings, self.workers, &self.ends, groupings, building.batch);
+        let mut needs = explain::memory::needs(
+            &self.settings,
+            self.workers,
+            &self.ends,
+            groupings,
+            building.batch,
+        );
         let casting = (broadcasts, self.member_bytes);
-        needs.extend(explain::broadcast_needs(&self.settings, self.workers, casting));
+        needs.extend(explain::memory::broadcast_needs(&self.settings, self.workers, casting));
         let operators = building.operators.clone();
         Stage {
             job: Job { operators: building.operators, settings: self.settings.job.clone() },
@@ -492,7 +497,7 @@ impl Planner {
             ends: building.ends,
             bounded: !building.unbounded,
             explain: Explain {
-                sections: building.sections,
+                statements: building.explained,
                 operators,
                 needs,
                 workers: self.workers,
@@ -528,11 +533,14 @@ impl Building {
     }
 
     pub(crate) fn add(&mut self, planned: Planned, lowered: Lowered) {
+        let Lowered { operators, name, bounded, batch } = lowered;
+        let first = self.operators.len();
+        append(&mut self.operators, operators);
         self.statements.push(planned);
-        append(&mut self.operators, lowered.operators);
         self.ends.push(self.operators.len());
-        self.sections.extend(lowered.sections);
-        self.unbounded |= !lowered.bounded;
-        self.batch |= lowered.batch;
+        self.unbounded |= !bounded;
+        self.batch |= batch.is_some();
+        let operators = first..self.operators.len();
+        self.explained.push(Explained { name, operators, batch });
     }
 }

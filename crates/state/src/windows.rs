@@ -92,6 +92,11 @@ impl Windows {
         self.slide
     }
 
+    /// By how many ticks windows begin after the multiples of their slide.
+    pub fn offset(&self) -> i64 {
+        self.offset
+    }
+
     /// Whether windows that begin together grow by steps.
     pub fn cumulate(&self) -> bool {
         self.cumulate

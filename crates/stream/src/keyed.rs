@@ -6,7 +6,7 @@ use std::time::Duration;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use dataflow::fragment::WindowColumns;
 use dataflow::job::{
-    Aggregation, Exchange, Keyed, KeyedInput, KeyedOperator, Lead, OperatorKind,
+    Aggregation, Exchange, Keyed, KeyedInput, KeyedOperator, Labels, Lead, OperatorKind,
     Window as JobWindow,
 };
 use dataflow::keyed::{JoinKind, JoinSide, RowSessions, WindowJoin};
@@ -121,10 +121,11 @@ impl KeyedStream {
             operator: Arc::new(operator),
         };
         let node = Node {
-            name: "sessions".into(),
+            name: "SessionWindow".into(),
             inputs: vec![self.stream.feeds(true)],
             kind: OperatorKind::Keyed(spec),
             choice: self.choice,
+            labels: Labels::default(),
         };
         let window = WindowColumns { start: first, end: first + 1, time: first + 2 };
         let stream = Stream::of_node(node, schema, self.stream.bounded);
@@ -175,7 +176,7 @@ impl KeyedStream {
             ));
         }
         let columns = self.keys.len() + aggregates.len();
-        let (node, schema) = self.grouping("aggregate", None, false, aggregates)?;
+        let (node, schema) = self.grouping("Aggregate", None, false, aggregates)?;
         debug_assert_eq!(columns, schema.fields().len());
         check_names(&schema)?;
         Ok(Stream::of_node(node, schema, true))
@@ -246,10 +247,11 @@ impl KeyedStream {
         let bounded = self.stream.bounded && other.stream.bounded;
         let choice = if other.choice == Choice::Auto { self.choice } else { other.choice };
         let node = Node {
-            name: "join".into(),
+            name: "WindowJoin".into(),
             inputs: sides.map(|keyed| keyed.stream.feeds(keyed.stream.time.is_some())).to_vec(),
             kind: OperatorKind::Keyed(spec),
             choice,
+            labels: Labels::default(),
         };
         Ok(Stream {
             time: known.then_some(window.time),
@@ -332,6 +334,7 @@ impl KeyedStream {
             inputs: vec![self.stream.feeds(timed)],
             kind: OperatorKind::Aggregate(Box::new(spec)),
             choice: self.choice,
+            labels: Labels::default(),
         };
         Ok((node, schema))
     }
@@ -344,7 +347,7 @@ impl WindowedStream {
     /// # Errors
     /// When an aggregate does not fit or names are taken.
     pub fn aggregate(self, aggregates: &[Agg]) -> Result<Stream, StreamError> {
-        self.aggregate_as("aggregate", aggregates)
+        self.aggregate_as("WindowAggregate", aggregates)
     }
 
     /// The same rows as [`WindowedStream::aggregate`], by an explicit plan of two stages (A6): each
@@ -382,11 +385,10 @@ impl WindowedStream {
         let name = |&key: &usize| keyed.stream.schema.field(key).name().clone();
         let keys: Vec<String> = own.map(name).collect();
         let keyed = keyed.exchange(Exchange::Forward);
-        let local =
-            Self { keyed, window, timed, every }.aggregate_as("local aggregate", aggregates)?;
+        let local = Self { keyed, window, timed, every }.aggregate_as("local", aggregates)?;
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let together = local.key_by(&keys)?.exchange(Exchange::Shuffle).same_windows()?;
-        let stream = together.aggregate_as("global aggregate", &global)?;
+        let stream = together.aggregate_as("global", &global)?;
         Ok(Stream { every, ..stream })
     }
 
@@ -472,6 +474,7 @@ pub fn process(
             operator,
         }),
         choice: choice.unwrap_or(Choice::Auto),
+        labels: Labels::default(),
     };
     let bounded = inputs.iter().all(|keyed| keyed.stream.bounded);
     Ok(Stream { time, ..Stream::of_node(node, schema, bounded) })

@@ -42,7 +42,7 @@ mod window;
 
 pub use dataflow::error::DataflowError;
 pub use dataflow::fragment::Fragment;
-pub use dataflow::job::{Exchange, KeyedOperator, KeyedState, Route, Spread};
+pub use dataflow::job::{Description, Exchange, KeyedOperator, KeyedState, Route, Spread};
 pub use dataflow::keyed::JoinKind;
 pub use dataflow::worker_set::WorkerSet;
 pub use state::{Accumulator, Aggregate};

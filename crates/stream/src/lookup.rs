@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dataflow::job::{Input, OperatorKind, Step};
+use dataflow::job::{Input, Labels, OperatorKind, Step};
 use dataflow::keyed::JoinKind;
 use dataflow::lookup::Lookup;
 
@@ -72,10 +72,11 @@ impl Stream {
             both,
         };
         let node = Node {
-            name: "lookup".into(),
+            name: "LookupJoin".into(),
             inputs: vec![self.feeds(self.time.is_some())],
             kind: OperatorKind::Lookup(Box::new(lookup)),
             choice: Choice::Auto,
+            labels: Labels::default(),
         };
         let Self { time, window, every, bounded, .. } = self;
         let first = self.schema.fields().len();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::datatypes::{DataType, Schema, TimeUnit};
-use dataflow::job::{Exchange, Keyed, KeyedOperator, OperatorKind};
+use dataflow::job::{Exchange, Keyed, KeyedOperator, Labels, OperatorKind};
 use dataflow::keyed::{IntervalJoin, JoinKind, TemporalJoin, TimedSide};
 use dataflow::time::ticks_per_second;
 
@@ -192,6 +192,7 @@ impl KeyedStream {
         pairs: Pairs,
     ) -> Stream {
         let sides = [&self, &other];
+        let name = operator.describe(&[]).name.to_owned();
         let spec = Keyed {
             inputs: sides.map(|keyed| keyed.input(keyed.stream.time, 1, None)).to_vec(),
             exchange: Exchange::Shuffle,
@@ -200,10 +201,11 @@ impl KeyedStream {
         };
         let choice = if other.choice == Choice::Auto { self.choice } else { other.choice };
         let node = Node {
-            name: "join".into(),
+            name,
             inputs: sides.map(|keyed| keyed.stream.feeds(true)).to_vec(),
             kind: OperatorKind::Keyed(spec),
             choice,
+            labels: Labels::default(),
         };
         let bounded = self.stream.bounded && other.stream.bounded;
         Stream { time: pairs.time, ..Stream::of_node(node, pairs.schema, bounded) }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use dataflow::cost::{Costs, Grouped, decide};
 use dataflow::fragment::Fragment;
-use dataflow::job::{Edge, Exchange, Lead, Operator, OperatorKind, Step};
+use dataflow::job::{Edge, Exchange, Labels, Lead, Operator, OperatorKind, Reason, Step};
 use dataflow::known::Known;
 use dataflow::placement::{Placements, keys_of};
 use state::epoch::LengthBounds;
@@ -45,6 +45,8 @@ pub(crate) struct Node {
     pub(crate) inputs: Vec<Vec<Feed>>,
     pub(crate) kind: OperatorKind,
     pub(crate) choice: Choice,
+    /// What EXPLAIN shows of it beside that.
+    pub(crate) labels: Labels,
 }
 
 impl Node {
@@ -116,7 +118,7 @@ pub fn fragment(stream: &Stream, setup: &Setup) -> Result<Fragment, StreamError>
 /// The nodes that give out the rows of a fragment.
 pub(crate) fn nodes_of(fragment: &Fragment) -> Vec<Given> {
     let mut nodes: Vec<Arc<Node>> = vec![];
-    for Operator { name, inputs, kind } in &fragment.operators {
+    for Operator { name, inputs, kind, labels } in &fragment.operators {
         let feed = |edge: &Edge| Feed {
             from: nodes[edge.from].clone(),
             step: edge.step.clone(),
@@ -124,8 +126,13 @@ pub(crate) fn nodes_of(fragment: &Fragment) -> Vec<Given> {
             lateness: edge.lateness,
         };
         let inputs = inputs.iter().map(|edges| edges.iter().map(feed).collect()).collect();
-        let (name, kind) = (name.clone(), kind.clone());
-        nodes.push(Arc::new(Node { name, inputs, kind, choice: Choice::Given }));
+        nodes.push(Arc::new(Node {
+            name: name.clone(),
+            inputs,
+            kind: kind.clone(),
+            choice: Choice::Given,
+            labels: labels.clone(),
+        }));
     }
     fragment.from.iter().map(|(at, step)| (nodes[*at].clone(), step.clone())).collect()
 }
@@ -158,7 +165,8 @@ impl<'a> Lowering<'a> {
         }
         let kind = self.decided(node, &inputs)?;
         self.placements.push(&inputs, &kind);
-        self.operators.push(Operator { name: node.name.clone(), inputs, kind });
+        let labels = labels_of(node, &kind, self.setup.workers);
+        self.operators.push(Operator { name: node.name.clone(), inputs, kind, labels });
         self.known.insert(Arc::as_ptr(node), self.operators.len() - 1);
         Ok(self.operators.len() - 1)
     }
@@ -253,4 +261,23 @@ impl<'a> Lowering<'a> {
             (Choice::Auto, Some(_)) => Exchange::Shuffle,
         })
     }
+}
+
+/// What EXPLAIN shows of a node: among it why its rows are exchanged as they are, if the author of
+/// the stream has said so or they are together.
+fn labels_of(node: &Node, kind: &OperatorKind, workers: u32) -> Labels {
+    let mut labels = node.labels.clone();
+    let exchange = match kind {
+        OperatorKind::Aggregate(spec) => spec.exchange,
+        OperatorKind::Keyed(spec) => spec.exchange,
+        _ => return labels,
+    };
+    let reason = match node.choice {
+        Choice::Fixed(_) => Reason::Planner("the stream asks for it".into()),
+        Choice::Auto if exchange == Exchange::Forward && workers > 1 => Reason::together(),
+        Choice::Auto | Choice::Given => return labels,
+    };
+    labels.inputs.resize(node.inputs.len(), Default::default());
+    labels.inputs.iter_mut().for_each(|input| input.reason = Some(reason.clone()));
+    labels
 }

@@ -11,7 +11,7 @@ use arrow::datatypes::{
     TimestampNanosecondType, TimestampSecondType,
 };
 use dataflow::error::DataflowError;
-use dataflow::job::{Origin, Step, Stepped};
+use dataflow::job::{Origin, Property, Step, Stepped};
 use dataflow::time::{last_tick, ticks};
 use state::Windows;
 
@@ -29,7 +29,7 @@ pub(crate) type Function = dyn Fn(&RecordBatch) -> Result<Unfolded, DataflowErro
 pub(crate) struct Filter {
     pub(crate) schema: SchemaRef,
     pub(crate) predicate: Box<Predicate>,
-    pub(crate) text: String,
+    pub(crate) text: Property,
 }
 
 impl Step for Filter {
@@ -55,8 +55,8 @@ impl Step for Filter {
         Some(output)
     }
 
-    fn describe(&self) -> String {
-        self.text.clone()
+    fn describe(&self) -> Vec<Property> {
+        vec![self.text.clone()]
     }
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Unfold {
     pub(crate) keep: Vec<usize>,
     /// Without one there are no new columns.
     pub(crate) function: Option<Box<Function>>,
-    pub(crate) text: String,
+    pub(crate) text: Property,
 }
 
 impl Step for Unfold {
@@ -102,8 +102,8 @@ impl Step for Unfold {
         self.keep.get(output).copied()
     }
 
-    fn describe(&self) -> String {
-        self.text.clone()
+    fn describe(&self) -> Vec<Property> {
+        vec![self.text.clone()]
     }
 }
 

@@ -9,8 +9,8 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use dataflow::error::DataflowError;
 use dataflow::fragment::{Fragment, WindowColumns};
 use dataflow::job::{
-    Exchange, Input, Keyed, KeyedInput, KeyedOperator, Lead, OnBad, OperatorKind, Route, Spread,
-    Step, TimeColumn, Watermark,
+    Exchange, FILTER, Input, Keyed, KeyedInput, KeyedOperator, Labels, Lead, OnBad, OperatorKind,
+    PROJECT, Property, Route, Spread, Step, TimeColumn, Watermark,
 };
 use dataflow::keyed::{Reroute, To};
 use dataflow::sink::Sink;
@@ -136,6 +136,7 @@ impl Stream {
             inputs: vec![],
             kind: OperatorKind::Source(input),
             choice: Choice::Given,
+            labels: Labels::default(),
         };
         Ok(Self {
             time: watermark.map(|watermark| watermark.column),
@@ -176,7 +177,7 @@ impl Stream {
     where
         F: Fn(&RecordBatch) -> Result<BooleanArray, DataflowError> + Send + Sync + 'static,
     {
-        self.filtered(predicate, "filter".into())
+        self.filtered(predicate, "a function of the program".into())
     }
 
     /// The rows for which `predicate` says true.
@@ -191,7 +192,8 @@ impl Stream {
     where
         F: Fn(&RecordBatch) -> Result<BooleanArray, DataflowError> + Send + Sync + 'static,
     {
-        let step = Filter { schema: self.schema.clone(), predicate: Box::new(predicate), text };
+        let (schema, text) = (self.schema.clone(), (FILTER, text));
+        let step = Filter { schema, predicate: Box::new(predicate), text };
         self.through(Arc::new(step))
     }
 
@@ -207,7 +209,7 @@ impl Stream {
             + Sync
             + 'static,
     {
-        self.unfold("map", columns, move |batch| Ok((None, function(batch)?)))
+        self.unfold("Map", columns, move |batch| Ok((None, function(batch)?)))
     }
 
     /// New columns behind those that are kept: `function` is given a row, and gives a value for
@@ -235,7 +237,7 @@ impl Stream {
     where
         F: Fn(&RecordBatch) -> Result<Unfolded, DataflowError> + Send + Sync + 'static,
     {
-        self.unfold("flat map", columns, function)
+        self.unfold("FlatMap", columns, function)
     }
 
     /// Any number of rows for each: `function` is given a row, and pushes the new columns' values
@@ -263,7 +265,7 @@ impl Stream {
     /// # Errors
     /// When one is unknown, or named twice.
     pub fn select(self, columns: &[&str]) -> Result<Self, StreamError> {
-        let text = format!("select {}", columns.join(", "));
+        let text = (PROJECT, columns.join(", "));
         self.projected(&Columns::of(columns), None, text)
     }
 
@@ -281,18 +283,18 @@ impl Stream {
         let schema = Arc::new(Schema::new(fields));
         check_names(&schema)?;
         let keep = (0..schema.fields().len()).collect();
-        let text = format!("rename {column} to {name}");
+        let text = (PROJECT, format!("{column} AS {name}"));
         Ok(self.through(Arc::new(Unfold { schema, keep, function: None, text })))
     }
 
     fn unfold(
         self,
-        what: &str,
+        what: &'static str,
         columns: Columns,
         function: impl Fn(&RecordBatch) -> Result<Unfolded, DataflowError> + Send + Sync + 'static,
     ) -> Result<Self, StreamError> {
         let new: Vec<_> = columns.new.iter().map(|field| field.name().as_str()).collect();
-        let text = format!("{what} to {}", new.join(", "));
+        let text = (what, new.join(", "));
         self.projected(&columns, Some(Box::new(function)), text)
     }
 
@@ -300,7 +302,7 @@ impl Stream {
         self,
         columns: &Columns,
         function: Option<Box<Function>>,
-        text: String,
+        text: Property,
     ) -> Result<Self, StreamError> {
         let keep = match &columns.keep {
             None => (0..self.schema.fields().len()).collect(),
@@ -397,7 +399,7 @@ impl Stream {
         let (first, every) = (self.schema.fields().len(), window.every(windows));
         let lateness = window.waits(&self, time)?;
         let columns = columns.and("window_time", of);
-        let stream = self.unfold("windows", columns, windows_of(time, windows))?;
+        let stream = self.unfold("Windows", columns, windows_of(time, windows))?;
         let (start, end, time) = (first, first + 1, first + 2);
         let window = Some(WindowColumns { start, end, time });
         Ok(Self { window, every, lateness, ..stream })
@@ -474,6 +476,7 @@ impl Stream {
             inputs: vec![self.feeds(self.time.is_some())],
             kind: OperatorKind::Keyed(spec),
             choice: Choice::Auto,
+            labels: Labels::default(),
         };
         let Self { schema, time, window, every, bounded, .. } = self;
         Self { time, window, every, ..Self::of_node(node, schema, bounded) }
@@ -486,6 +489,7 @@ impl Stream {
             inputs: vec![self.feeds(false)],
             kind: OperatorKind::Sink { sink, schema: self.schema.clone() },
             choice: Choice::Given,
+            labels: Labels::default(),
         };
         Output(Arc::new(node), self.bounded)
     }
@@ -506,7 +510,7 @@ impl Stream {
         let schema = Arc::new(Schema::new(keep.iter().map(field).collect::<Vec<_>>()));
         check_names(&schema)?;
         let shown: Vec<_> = schema.fields().iter().map(|field| field.name().clone()).collect();
-        let text = format!("select {}", shown.join(", "));
+        let text = (PROJECT, shown.join(", "));
         Ok(self.through(Arc::new(Unfold { schema, keep, function: None, text })))
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::compute::SortOptions;
 use arrow::datatypes::{DataType, Field, Schema};
-use dataflow::job::{Exchange, Keyed, OperatorKind};
+use dataflow::job::{Exchange, Keyed, Labels, OperatorKind};
 use dataflow::keyed::Ranking;
 
 use crate::Stream;
@@ -82,10 +82,11 @@ impl KeyedStream {
             operator: Arc::new(ranking),
         };
         let node = Node {
-            name: "top".into(),
+            name: "TopN".into(),
             inputs: vec![self.stream.feeds(self.stream.time.is_some())],
             kind: OperatorKind::Keyed(spec),
             choice: self.choice,
+            labels: Labels::default(),
         };
         let Stream { bounded, every, .. } = self.stream;
         let stream = Stream::of_node(node, schema, bounded);

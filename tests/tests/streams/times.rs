@@ -249,9 +249,12 @@ fn an_aggregate_in_two_stages_gives_the_rows_of_one() -> Result<(), Error> {
         assert_eq!(sorted(&session.rows(&two)?), expected, "{layout:?}");
         let output = session.insert("none", two)?;
         let explained = session.job(&[output])?.explain();
-        for part in
-            ["local aggregate: 5 by 1 keys; forward", "global aggregate: 5 by 3 keys; shuffle"]
-        {
+        for part in [
+            "WindowAggregate local [1]",
+            "─ forward: ",
+            "WindowAggregate global [2]",
+            "─ shuffle(ad_id, window_start, window_end): ",
+        ] {
             assert!(explained.contains(part), "{part}: {explained}");
         }
         // Windows behind it are over its windows.

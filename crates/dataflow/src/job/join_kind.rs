@@ -1,9 +1,9 @@
 //! Which rows of two sides a join gives out.
 
+use std::fmt;
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
-
+use crate::job::Property;
 use crate::job::step::Step;
 
 /// Which rows of a join are given out.
@@ -69,22 +69,55 @@ impl JoinKind {
         self.shows(side).then_some(before + column)
     }
 
-    /// For EXPLAIN; `keys` are the names of either side's, `how` says which rows meet, `on` what a
-    /// pair must pass besides.
-    pub(crate) fn describe(
+    /// What EXPLAIN shows of a join of this kind: the kind, and the equal columns of both sides
+    /// with the filter that a pair must pass besides.
+    pub(crate) fn properties(
         self,
-        how: &str,
-        keys: [String; 2],
+        columns: &[Vec<String>],
+        keys: [&[usize]; 2],
         on: Option<&Arc<dyn Step>>,
-    ) -> String {
+    ) -> Vec<Property> {
+        let mut properties = vec![("type", self.to_string())];
         let [left, right] = keys;
-        let on = on.map_or(String::new(), |on| format!(", {}", on.describe()));
-        format!("{self:?}{how} on ({left}) = ({right}){on}")
+        let name = |side: usize, at: usize| {
+            columns.get(side).and_then(|of| of.get(at)).map_or_else(String::new, Clone::clone)
+        };
+        let equal = left.iter().zip(right);
+        let equal = equal.map(|(&left, &right)| format!("{} = {}", name(0, left), name(1, right)));
+        let equal: Vec<_> = equal.collect();
+        if !equal.is_empty() {
+            properties.push(("on", equal.join(" AND ")));
+        }
+        let filter = on.map(|on| on.describe()).unwrap_or_default();
+        let filter = filter.into_iter().filter(|(name, _)| *name == FILTER);
+        properties.extend(filter.map(|(_, text)| ("filter", text)));
+        properties
     }
 }
 
-/// Names of columns, for EXPLAIN.
-pub(crate) fn names(schema: &SchemaRef, columns: &[usize]) -> String {
-    let names = columns.iter().map(|&column| schema.field(column).name().as_str());
+impl fmt::Display for JoinKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            JoinKind::Inner => "INNER",
+            JoinKind::Left => "LEFT",
+            JoinKind::Right => "RIGHT",
+            JoinKind::Full => "FULL",
+            JoinKind::LeftSemi => "LEFT SEMI",
+            JoinKind::LeftAnti => "LEFT ANTI",
+            JoinKind::RightSemi => "RIGHT SEMI",
+            JoinKind::RightAnti => "RIGHT ANTI",
+        })
+    }
+}
+
+/// The name of a filter among what a step does.
+pub const FILTER: &str = "Filter";
+
+/// The name of a projection among what a step does.
+pub const PROJECT: &str = "Project";
+
+/// Names of columns, for EXPLAIN: those of an input, and of these the ones at `places`.
+pub(crate) fn list(columns: &[String], places: &[usize]) -> String {
+    let names = places.iter().filter_map(|&at| columns.get(at)).map(String::as_str);
     names.collect::<Vec<_>>().join(", ")
 }

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Schema, SchemaRef};
 
-use super::Input;
-use super::join_kind::{JoinKind, names};
+use super::{Description, Input, JoinKind};
 use crate::job::step::Step;
 
 /// A join with a table that every process has whole. The left side is the stream, the right side
@@ -32,11 +31,19 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// For EXPLAIN.
-    pub fn describe(&self) -> String {
-        let [stream, table] = &self.keys;
-        let keys = [names(&self.both, stream), names(&self.kept(), table)];
-        self.kind.describe("", keys, self.on.as_ref())
+    /// For EXPLAIN; `columns` are those of the stream and those that are kept of the table.
+    pub fn describe(&self, columns: &[Vec<String>]) -> Description {
+        let keys = self.keys.each_ref().map(Vec::as_slice);
+        let properties = self.kind.properties(columns, keys, self.on.as_ref());
+        Description { name: "LookupJoin", properties }
+    }
+
+    /// The columns of the stream, which is input 0, or what is kept of the table.
+    pub(crate) fn input_schema(&self, input: usize) -> SchemaRef {
+        match input {
+            0 => Arc::new(Schema::new(self.both.fields()[..self.width()].to_vec())),
+            _ => self.kept(),
+        }
     }
 
     /// How many of the columns that are given out are the stream's, which come first.

@@ -9,6 +9,7 @@
 //! Every worker of every node runs the same job (A1): nobody hands out work while it runs.
 
 mod casting;
+mod description;
 pub(crate) mod fault;
 pub mod fragment;
 pub(crate) mod halves;
@@ -29,11 +30,12 @@ use state::epoch::LengthBounds;
 use state::{GroupBy, Windows};
 
 pub use self::casting::{Casting, Multicast, TreeChoice};
-pub use self::join_kind::JoinKind;
-pub(crate) use self::join_kind::names;
+pub use self::description::{Cost, Description, InputLabels, Labels, Property, Reason, Strategy};
+pub(crate) use self::join_kind::list;
+pub use self::join_kind::{FILTER, JoinKind, PROJECT};
 pub use self::lookup::Lookup;
 pub use self::waits::{Given, Waits};
-use crate::connector::sink::Sink;
+use crate::connector::sink::{Placement, Sink};
 use crate::connector::source::Source;
 use crate::error::DataflowError;
 pub(crate) use crate::job::step::RawColumns;
@@ -63,6 +65,82 @@ pub struct Operator {
     pub inputs: Vec<Vec<Edge>>,
     /// What it does.
     pub kind: OperatorKind,
+    /// What EXPLAIN shows of it beside that.
+    pub labels: Labels,
+}
+
+impl Operator {
+    /// An operator without labels.
+    pub fn new(name: impl Into<String>, inputs: Vec<Vec<Edge>>, kind: OperatorKind) -> Self {
+        Self { name: name.into(), inputs, kind, labels: Labels::default() }
+    }
+
+    /// How the rows of an input get to it, on so many workers.
+    pub fn strategy(&self, input: usize, workers: u32) -> Strategy {
+        let by = |exchange: Exchange| match exchange {
+            Exchange::Forward => Strategy::Forward,
+            Exchange::Merge => Strategy::Merge,
+            Exchange::Shuffle => Strategy::Shuffle,
+            Exchange::UpPar => Strategy::UpPar,
+        };
+        let of_several = |strategy| if workers == 1 { Strategy::Forward } else { strategy };
+        match &self.kind {
+            OperatorKind::Source(_) | OperatorKind::Lookup(_) => Strategy::Forward,
+            OperatorKind::Aggregate(spec) => by(spec.exchange),
+            OperatorKind::Keyed(spec) => match spec.inputs.get(input) {
+                None => Strategy::Forward,
+                Some(of) => match of.lead {
+                    Lead::ToAll => of_several(Strategy::Broadcast),
+                    Lead::InTurn => of_several(Strategy::Rebalance),
+                    Lead::Here => Strategy::Forward,
+                    Lead::ByKey if of.keys.is_empty() && spec.operator.route(input).is_none() => {
+                        of_several(Strategy::Gather)
+                    }
+                    Lead::ByKey => by(spec.exchange),
+                },
+            },
+            OperatorKind::Sink { sink, .. } => match sink.placement() {
+                Placement::Gather => of_several(Strategy::Gather),
+                Placement::Everywhere => Strategy::Forward,
+            },
+        }
+    }
+
+    /// The columns that arrive at an input, as a user knows them.
+    pub fn columns(&self, input: usize) -> Vec<String> {
+        if let Some(labels) = self.labels.inputs.get(input)
+            && !labels.columns.is_empty()
+        {
+            return labels.columns.clone();
+        }
+        let schema = match &self.kind {
+            OperatorKind::Source(_) => None,
+            OperatorKind::Aggregate(spec) => Some(spec.input_schema.clone()),
+            OperatorKind::Keyed(spec) => spec.inputs.get(input).map(|of| of.schema.clone()),
+            OperatorKind::Lookup(lookup) => Some(lookup.input_schema(input)),
+            OperatorKind::Sink { schema, .. } => Some(schema.clone()),
+        };
+        schema.map_or(vec![], |schema| names_of(&schema))
+    }
+
+    /// The columns that it emits, as a user knows them.
+    pub fn columns_out(&self) -> Vec<String> {
+        if !self.labels.columns.is_empty() {
+            return self.labels.columns.clone();
+        }
+        match &self.kind {
+            OperatorKind::Source(input) => names_of(&input.source.schema()),
+            OperatorKind::Aggregate(spec) => names_of(&spec.schema),
+            OperatorKind::Keyed(spec) => names_of(&spec.operator.schema()),
+            OperatorKind::Lookup(lookup) => names_of(&lookup.schema),
+            OperatorKind::Sink { .. } => vec![],
+        }
+    }
+}
+
+/// The names of columns.
+fn names_of(schema: &SchemaRef) -> Vec<String> {
+    schema.fields().iter().map(|field| field.name().clone()).collect()
 }
 
 /// What an operator does.
@@ -337,8 +415,8 @@ pub trait KeyedOperator: Send + Sync {
         true
     }
 
-    /// For EXPLAIN.
-    fn describe(&self) -> String;
+    /// For EXPLAIN; `columns` are those of each input, as a user knows them.
+    fn describe(&self, columns: &[Vec<String>]) -> Description;
 }
 
 /// Which rows of an input a keyed operator holds. Besides them, those whose time has not come.

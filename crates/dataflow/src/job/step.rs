@@ -10,6 +10,7 @@ use state::{KeyOf, RawRows, Times};
 
 use crate::error::DataflowError;
 use crate::error::located::Blame;
+use crate::job::Property;
 use crate::rows::origin::Origin;
 
 /// Stateless work on a batch: filter, project, look up, unfold.
@@ -84,8 +85,8 @@ pub trait Step: Send + Sync {
         None
     }
 
-    /// For EXPLAIN.
-    fn describe(&self) -> String;
+    /// For EXPLAIN: what it does, one thing after another, as in `("Filter", "delay > 15")`.
+    fn describe(&self) -> Vec<Property>;
 }
 
 /// Rows of a batch before a step's work is done: see [`RawRows`].
@@ -196,7 +197,7 @@ impl Step for Chain {
         }
     }
 
-    fn describe(&self) -> String {
-        format!("{}, then {}", self.first.describe(), self.second.describe())
+    fn describe(&self) -> Vec<Property> {
+        self.first.describe().into_iter().chain(self.second.describe()).collect()
     }
 }

@@ -7,7 +7,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 
 use crate::error::DataflowError;
-use crate::job::{Kept, KeyedOperator, KeyedState, Route, Spread};
+use crate::job::{Description, Kept, KeyedOperator, KeyedState, Route, Spread};
 
 /// Sends rows to other workers, and keeps none.
 #[derive(Clone)]
@@ -56,11 +56,8 @@ impl KeyedOperator for Reroute {
         Some(Kept::Passing)
     }
 
-    fn describe(&self) -> String {
-        match self.to {
-            To::Input => "rows go on as they are".into(),
-            To::One(_) | To::Several(_) => "rows go where a function leads them".into(),
-        }
+    fn describe(&self, _: &[Vec<String>]) -> Description {
+        Description { name: "Exchange", properties: vec![] }
     }
 }
 

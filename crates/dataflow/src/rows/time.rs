@@ -33,6 +33,33 @@ pub fn ticks_per_second(unit: TimeUnit) -> i64 {
     }
 }
 
+/// Nanoseconds in the greatest unit of which they are a whole number, for a reader.
+pub fn span_text(ns: i64) -> String {
+    let units = [
+        ("day", 86_400_000_000_000),
+        ("h", 3_600_000_000_000),
+        ("min", 60_000_000_000),
+        ("s", 1_000_000_000),
+        ("ms", 1_000_000),
+        ("us", 1_000),
+    ];
+    match units.into_iter().find(|(_, size)| ns % size == 0 && ns != 0) {
+        Some((unit, size)) => format!("{} {unit}", ns / size),
+        None if ns == 0 => "0 s".into(),
+        None => format!("{ns} ns"),
+    }
+}
+
+/// The same of ticks of a timestamp type.
+pub(crate) fn ticks_text(ticks: i64, of: &DataType) -> String {
+    match of {
+        DataType::Timestamp(unit, _) => {
+            span_text(ticks.saturating_mul(1_000_000_000 / ticks_per_second(*unit)))
+        }
+        _ => format!("{ticks} ticks"),
+    }
+}
+
 /// A time in ticks as milliseconds; the two ends of the axis stay ends.
 pub fn to_millis(ticks: i64, unit: TimeUnit) -> i64 {
     match (ticks, unit) {

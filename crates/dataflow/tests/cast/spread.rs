@@ -1,6 +1,6 @@
 //! Rows for some workers, against a function of the test that says whom each pair should meet at.
 
-use dataflow::job::{KeyedState, Route, Spread};
+use dataflow::job::{Description, KeyedState, Route, Spread};
 use dataflow::worker_set::WorkerSet;
 
 use super::*;
@@ -46,8 +46,8 @@ impl KeyedOperator for Near {
         (input == 1).then(|| Arc::new(ByNumber) as Arc<dyn Spread>)
     }
 
-    fn describe(&self) -> String {
-        "near".into()
+    fn describe(&self, _: &[Vec<String>]) -> Description {
+        Description { name: "Near", properties: vec![] }
     }
 }
 

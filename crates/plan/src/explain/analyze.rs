@@ -8,7 +8,8 @@ use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Placement, Sink, SinkWriter};
 
-use super::{Explain, ExplainFormat, Ran};
+use super::{Explain, Ran};
+use crate::text::statements::ExplainFormat;
 
 impl Explain {
     /// The plan in a format, with what a run of it came to; as a graph, the plan alone.

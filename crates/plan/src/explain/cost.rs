@@ -3,28 +3,41 @@
 use std::fmt::Write;
 
 use dataflow::cost::{Costs, Decision, Grouped, Price, decide, of_others};
-use dataflow::job::{Aggregation, Exchange, Operator, OperatorKind};
+use dataflow::job::{Aggregation, Cost, Exchange, Operator, OperatorKind, Strategy};
 use dataflow::known::Known;
 use serde_json::{Value, json};
 use state::epoch::groups_behind;
 
-use super::{Explain, Ran, RanOperator, human};
+use super::text::number;
+use super::{Explain, Ran, RanOperator};
+use crate::text::units::human;
 
 /// Why rows are merged of which nothing is known.
-pub(crate) const UNKNOWN: &str = "each worker aggregates what it reads, so rows do not travel; how \
-                                  many groups there are is not known beforehand";
+pub(crate) const UNKNOWN: &str =
+    "each worker pre-aggregates what it reads; the number of groups is not known beforehand";
 
 /// Why it is this exchange.
 pub(crate) fn reason(decision: &Decision) -> String {
-    let Decision { merge, shuffle, combine_factor, .. } = decision;
-    let why = match decision.exchange {
+    let factor = number(decision.combine_factor);
+    match decision.exchange {
         Exchange::Shuffle if decision.for_memory => {
-            "a worker's own groups fit millstream.state_bytes, and not those of others beside"
+            "the groups of one worker fit millstream.state_bytes, all groups do not".into()
         }
-        Exchange::Shuffle => "few rows of a group would meet before they travel",
-        _ => "each worker aggregates what it reads",
+        Exchange::Shuffle => {
+            format!("pre-aggregation would combine only about {factor} rows of a group in a delta")
+        }
+        _ => format!("pre-aggregation combines about {factor} rows of a group in a delta"),
+    }
+}
+
+/// What a row costs by either exchange.
+pub(crate) fn costs(decision: &Decision) -> Vec<Cost> {
+    let of = |strategy, price: &Price| Cost::PerRow {
+        strategy,
+        bytes: price.bytes,
+        cycles: price.cycles,
     };
-    format!("{why}: {}", prices(merge, shuffle, *combine_factor, "about "))
+    vec![of(Strategy::Merge, &decision.merge), of(Strategy::Shuffle, &decision.shuffle)]
 }
 
 /// What a record costs by either.
@@ -38,14 +51,6 @@ fn prices(merge: &Price, shuffle: &Price, factor: f64, about: &str) -> String {
         number(shuffle.bytes),
         shuffle.cycles
     )
-}
-
-/// A number with two digits behind the point if it is small.
-fn number(number: f64) -> String {
-    match number {
-        ..10.0 => format!("{number:.2}"),
-        _ => format!("{number:.0}"),
-    }
 }
 
 /// What a grouping came to on all workers, and by which exchange its rows should have met by that.
@@ -183,7 +188,7 @@ impl Explain {
                     (Exchange::Merge, "")
                 }
                 Met::Shuffle { groups } => {
-                    let _ = writeln!(out, "  {name}: groups given out: {groups}");
+                    let _ = writeln!(out, "  {name}: {groups} groups emitted");
                     (Exchange::Shuffle, "about ")
                 }
             };

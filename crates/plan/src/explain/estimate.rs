@@ -10,8 +10,9 @@ use dataflow::known::{Known, row_bytes};
 use dataflow::lookup::Lookup;
 use serde_json::{Value, json};
 
-use super::{human, span};
+use super::describe::span;
 use crate::Workers;
+use crate::text::units::human;
 
 /// Of what is held in one place, or in parts.
 const ONCE: (u64, &str) = (1, "");
@@ -42,7 +43,7 @@ impl Estimate {
                 let plural = if *most == 1 { "" } else { "s" };
                 format!("at most {most} {what}{plural}{which} x {}", human(*each))
             }
-            None => format!("{what}s{which}, how many is not known beforehand, x {}", human(*each)),
+            None => format!("unknown number of {what}s{which} x {}", human(*each)),
         };
         if *copies > 1 {
             // Writing to a String cannot fail.
@@ -121,14 +122,14 @@ fn groups(aggregation: &Aggregation, rows: &Known, workers: u32) -> Vec<Estimate
         _ => groups,
     };
     let which = match &aggregation.window {
-        Some(_) => " of windows that have not ended",
+        Some(_) => " of open windows",
         None => "",
     };
     let mut parts =
         vec![Estimate { what: ("group", which.into()), each, most: kept, copies: ONCE }];
     if !lists.is_empty() {
         let each = lists.iter().map(element_bytes).sum();
-        let what = ("value", format!("{which}, those that are kept one by one,"));
+        let what = ("value", format!("{which} that are kept one by one"));
         parts.push(Estimate { what, each, most: rows.rows_max, copies: ONCE });
     }
     parts
@@ -142,18 +143,18 @@ fn held(keyed: &Keyed, at: usize, rows: &Known, workers: u32) -> Option<Estimate
     let (which, most) = match kept {
         Some(Kept::Passing) => return None,
         None => (String::new(), rows.rows_max),
-        Some(Kept::Waiting) => (" whose time has not come".into(), rows.rows_max),
+        Some(Kept::Waiting) => (" not yet due".into(), rows.rows_max),
         Some(Kept::PerKey(1)) => {
-            (", the newest of each key,".into(), least(of_keys(1), rows.rows_max))
+            (", the newest of each key".into(), least(of_keys(1), rows.rows_max))
         }
         Some(Kept::PerKey(count)) => {
-            (format!(", the newest {count} of each key,"), least(of_keys(count), rows.rows_max))
+            (format!(", the newest {count} of each key"), least(of_keys(count), rows.rows_max))
         }
         Some(Kept::Span(ticks)) => {
-            (format!(" of {}", span(ticks, &time_type(keyed, at))), rows.rows_max)
+            (format!(" within {}", span(ticks, &time_type(keyed, at))), rows.rows_max)
         }
-        Some(Kept::Window) => (" of windows that have not ended".into(), rows.rows_max),
-        Some(Kept::Session) => (" of sessions that may go on".into(), rows.rows_max),
+        Some(Kept::Window) => (" of open windows".into(), rows.rows_max),
+        Some(Kept::Session) => (" of open sessions".into(), rows.rows_max),
     };
     let of_input = match keyed.inputs.len() {
         1 => String::new(),

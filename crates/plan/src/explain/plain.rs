@@ -1,5 +1,7 @@
 //! What the user wrote in the place of names that the planner has made.
 
+use arrow::datatypes::Schema;
+
 use crate::logical::windows::bound_named;
 use crate::text::names::MERGED;
 
@@ -36,6 +38,11 @@ pub(crate) fn plain(text: &str, names: &[(String, String)]) -> String {
     }
     out.push_str(rest);
     out
+}
+
+/// The columns of a schema under the names by which the user knows them.
+pub(crate) fn shown(schema: &Schema, names: &[(String, String)]) -> Vec<String> {
+    schema.fields().iter().map(|field| plain(field.name(), names)).collect()
 }
 
 fn is_of_word(c: char) -> bool {

@@ -8,7 +8,7 @@ use arrow::temporal_conversions::timestamp_ms_to_datetime;
 use serde_json::{Value, json};
 use state::KeyModes;
 
-use super::human;
+use crate::text::units::human;
 
 /// What a run came to, or an interval of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,6 @@
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
-use dataflow::job::KeyedOperator;
 use dataflow::keyed::{IntervalJoin, JoinKind, TimedSide};
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
@@ -104,14 +103,6 @@ impl Weaver<'_> {
         between: Between,
     ) -> Result<Relation, Stop> {
         let Between { times: [left, right], apart, second, rest } = between;
-        let shown = format!(
-            "{} - {} from {} to {}",
-            left.human_display(),
-            right.human_display(),
-            shown(apart[0], second),
-            shown(apart[1], second)
-        );
-        self.section.text("times", shown);
         let at = [(left.clone(), Some(left)), (right.clone(), Some(right))];
         let meeting = self.meeting(kind, &relations, on, at, rest.as_ref())?;
         let Meeting { sides, schema, both, on, .. } = &meeting;
@@ -140,7 +131,6 @@ impl Weaver<'_> {
             timed.iter().map(|&side| own(both.field(first[side] + sides[side].0.at).name()));
         let times = times.collect();
         let often = (apart[1].saturating_sub(apart[0]) / 16).clamp(1, second);
-        self.section.text("join", operator.describe());
         let mut relation = self.met(meeting, Arc::new(operator), often, 1)?;
         relation.times = times;
         Ok(relation)
@@ -149,10 +139,6 @@ impl Weaver<'_> {
 
 const HINT: &str = "bound the times from both sides: … AND a.ts BETWEEN b.ts - INTERVAL '1' HOUR \
                     AND b.ts + INTERVAL '1' HOUR";
-
-fn shown(ticks: i64, second: i64) -> String {
-    format!("{} s", ticks as f64 / second as f64)
-}
 
 /// Adds what else is known of the same times.
 fn merge(known: &mut Option<Known>, found: Known) {

@@ -10,7 +10,7 @@
 //! `SET millstream.exchange = 'shuffle'`, or `'uppar'`, has rows meet by their keys, and all rows
 //! of a window on one worker where there are none.
 
-use dataflow::job::{Exchange, Lead};
+use dataflow::job::{Cost, Exchange, Lead, Reason, Strategy};
 use dataflow::keyed::JoinKind;
 use dataflow::known::Known;
 use dataflow::placement::Placements;
@@ -29,14 +29,15 @@ const LESS: u64 = 2;
 
 /// How the rows of a join meet.
 pub(crate) enum Meet {
-    /// By their keys; with what there is to say of that, for EXPLAIN.
-    ByKey(String),
+    /// By their keys; with what that costs and a broadcast would, as far as it is known.
+    ByKey([Vec<Cost>; 2]),
     /// A side goes to every worker.
     Broadcast {
         /// Where the rows of each side go.
         leads: [Lead; 2],
-        /// For EXPLAIN.
-        text: String,
+        /// Why, of each side.
+        reasons: [Reason; 2],
+        costs: [Vec<Cost>; 2],
     },
 }
 
@@ -65,7 +66,7 @@ impl Weaver<'_> {
     pub(crate) fn meet(&self, meeting: &Meeting) -> Result<Meet, Stop> {
         let asked = self.asked_for(meeting)?;
         let (workers, settings) = (self.lowering.workers, self.lowering.settings);
-        let by_key = || Ok(Meet::ByKey(String::new()));
+        let by_key = || Ok(Meet::ByKey([vec![], vec![]]));
         let fixed =
             matches!(settings.exchange, ExchangeChoice::Fixed(Exchange::Shuffle | Exchange::UpPar));
         let [left, right] = &meeting.sides;
@@ -92,39 +93,42 @@ impl Weaver<'_> {
             })
             .collect();
         let Ok(known) = <[Side<'_>; 2]>::try_from(known) else { return by_key() };
-        let (side, why) = match asked {
-            Some(side) => (side, "the query has the hint BROADCAST".to_owned()),
+        let chosen = match &asked {
+            Some((side, reason)) => Chosen {
+                side: *side,
+                reason: reason.clone(),
+                costs: costs(&known, workers, keyless),
+            },
             None if keyless => of_any(meeting.may.sides, &known, workers),
             None => {
                 let table_bytes = settings.table_bytes as u64;
                 match of_small(meeting.may.sides, &known, workers, table_bytes) {
                     Ok(chosen) => chosen,
-                    Err(text) => return Ok(Meet::ByKey(text)),
+                    Err(costs) => return Ok(Meet::ByKey(costs)),
                 }
             }
         };
-        let other = &known[1 - side];
-        let (lead, goes) = match other.spread {
-            true => (Lead::Here, "stay where they are"),
-            false => (Lead::InTurn, "go to one worker in turn"),
+        let Chosen { side, reason, costs } = chosen;
+        let (lead, stays) = match known[1 - side].spread {
+            true => (Lead::Here, "rows stay and meet the broadcast side"),
+            false => (Lead::InTurn, "one worker has all rows; they meet the broadcast side"),
         };
         let mut leads = [lead; 2];
         leads[side] = Lead::ToAll;
-        let text = format!(
-            "broadcast: rows of '{}' go to every worker, once to each process, and those of '{}' \
-             {goes}; {why}",
-            known[side].name, other.name
-        );
-        Ok(Meet::Broadcast { leads, text })
+        let mut reasons = [Reason::Planner(stays.into()), Reason::Planner(stays.into())];
+        reasons[side] = reason;
+        Ok(Meet::Broadcast { leads, reasons, costs })
     }
 
     /// The side for which a hint asks.
-    fn asked_for(&self, meeting: &Meeting) -> Result<Option<usize>, Stop> {
+    fn asked_for(&self, meeting: &Meeting) -> Result<Option<(usize, Reason)>, Stop> {
         for (side, name) in meeting.names.iter().enumerate() {
             let Some(hint) = self.lowering.hints.of_side(name) else { continue };
             hint.heed();
             if meeting.may.sides.contains(&side) {
-                return Ok(Some(side));
+                let (line, column) = (hint.place.line, hint.place.column);
+                let hint = format!("BROADCAST({})", hint.name);
+                return Ok(Some((side, Reason::Hint { hint, line, column })));
             }
             let message = format!("'{}' cannot go to every worker in this join", hint.name);
             let help = match meeting.may.sides {
@@ -149,11 +153,16 @@ impl Weaver<'_> {
 }
 
 impl Side<'_> {
-    /// Bytes that move when rows of this side go to every worker: over the network to each other
-    /// process, and into the state of each other worker.
-    fn to_all(&self, other: &Self, workers: Workers) -> Option<u64> {
+    /// Bytes of this side that move when its rows go to every worker: over the network to each
+    /// other process, and into the state of each other worker.
+    fn copied(&self, workers: Workers) -> Option<u64> {
         let times = u64::from(workers.nodes - 1) + u64::from(workers.total() - 1);
-        let own = self.bytes?.saturating_mul(times);
+        Some(self.bytes?.saturating_mul(times))
+    }
+
+    /// Bytes of both sides that move then.
+    fn to_all(&self, other: &Self, workers: Workers) -> Option<u64> {
+        let own = self.copied(workers)?;
         match other.spread {
             true => Some(own),
             false => Some(own.saturating_add(other.moved(workers)?)),
@@ -167,43 +176,74 @@ impl Side<'_> {
     }
 }
 
+/// The side that goes to every worker.
+#[derive(Debug, PartialEq)]
+struct Chosen {
+    side: usize,
+    reason: Reason,
+    costs: [Vec<Cost>; 2],
+}
+
+/// What the exchanges of each side of a join cost, as far as that is known: the other side may be
+/// broadcast, or this one, or with equal keys both are shuffled.
+fn costs(sides: &[Side<'_>; 2], workers: Workers, keyless: bool) -> [Vec<Cost>; 2] {
+    let of = |side: &Side<'_>| {
+        let cost = |strategy, bytes: u64| Cost::InAll { strategy, bytes };
+        let moved = side.moved(workers);
+        let stays = match side.spread {
+            true => side.bytes.map(|_| cost(Strategy::Forward, 0)),
+            false => moved.map(|bytes| cost(Strategy::Rebalance, bytes)),
+        };
+        let shuffle = moved.filter(|_| !keyless).map(|bytes| cost(Strategy::Shuffle, bytes));
+        let broadcast = side.copied(workers).map(|bytes| cost(Strategy::Broadcast, bytes));
+        stays.into_iter().chain(shuffle).chain(broadcast).collect()
+    };
+    sides.each_ref().map(of)
+}
+
 /// The side of a join without keys that goes to every worker, and why: there is no other way.
-fn of_any(may: &[usize], sides: &[Side<'_>; 2], workers: Workers) -> (usize, String) {
+fn of_any(may: &[usize], sides: &[Side<'_>; 2], workers: Workers) -> Chosen {
+    let chosen = |side: usize, why: &str| Chosen {
+        side,
+        reason: Reason::Planner(why.to_owned()),
+        costs: costs(sides, workers, true),
+    };
     let size = |side: usize| sides[side].bytes;
-    let [first, others @ ..] = may else { return (1, String::new()) };
+    let [first, others @ ..] = may else { return chosen(1, "there is no key") };
     if others.is_empty() {
-        let why = "the join asks whether rows of the other side have a partner";
-        return (*first, why.into());
+        return chosen(*first, "the join asks whether rows of the other side have a partner");
     }
     let moves = |side: usize| sides[side].to_all(&sides[1 - side], workers);
     match (moves(0), moves(1)) {
         (Some(left), Some(right)) => {
-            let (side, less, more) = if left < right { (0, left, right) } else { (1, right, left) };
-            let (of, less, more) = (sides[1 - side].name, human(less), human(more));
-            (side, format!("that moves {less} at most, '{of}' would move {more}"))
+            chosen(usize::from(left >= right), "there is no key, and this side moves less")
         }
         // What ends is mostly smaller.
-        _ if sides[0].ends && !sides[1].ends => (0, "it ends, and the other side does not".into()),
-        _ if sides[1].ends && !sides[0].ends => (1, "it ends, and the other side does not".into()),
+        _ if sides[0].ends && !sides[1].ends => chosen(0, BOUNDED),
+        _ if sides[1].ends && !sides[0].ends => chosen(1, BOUNDED),
         _ => {
             let unknown = match (size(0), size(1)) {
-                (None, None) => "nothing is known of sizes".to_owned(),
-                (None, _) => format!("nothing is known of the size of '{}'", sides[0].name),
-                _ => format!("nothing is known of the size of '{}'", sides[1].name),
+                (None, None) => "both sizes are unknown".to_owned(),
+                (None, _) => format!("the size of {} is unknown", sides[0].name),
+                _ => format!("the size of {} is unknown", sides[1].name),
             };
-            (1, format!("it stands on the right, and {unknown}"))
+            chosen(1, &format!("there is no key; this is the right side, and {unknown}"))
         }
     }
 }
 
+/// Why a side is broadcast whose size is not known.
+const BOUNDED: &str = "there is no key, and this side is bounded";
+
 /// The side of a join with keys that is so small that it had better go to every worker, and why;
-/// what is to be said where there is none.
+/// what the exchanges cost where there is none.
 fn of_small(
     may: &[usize],
     sides: &[Side<'_>; 2],
     workers: Workers,
     bytes_max: u64,
-) -> Result<(usize, String), String> {
+) -> Result<Chosen, [Vec<Cost>; 2]> {
+    let costs = costs(sides, workers, false);
     let by_key = match (sides[0].moved(workers), sides[1].moved(workers)) {
         (Some(left), Some(right)) => Some(left.saturating_add(right)),
         _ => None,
@@ -211,30 +251,21 @@ fn of_small(
     // A side that never ends moves more than any that does, if it need not move to meet it.
     let endless = |side: usize| !sides[side].ends && sides[side].spread;
     let fits = |side: &usize| sides[*side].bytes.is_some_and(|bytes| bytes <= bytes_max);
-    let mut nearest = None;
     for &side in may.iter().filter(|side| fits(side)) {
         let (own, other) = (&sides[side], &sides[1 - side]);
+        let chosen =
+            |why: String| Chosen { side, reason: Reason::Planner(why), costs: costs.clone() };
         if endless(1 - side) {
             let bytes = human(own.bytes.unwrap_or(0));
-            return Ok((side, format!("it has {bytes} at most, and the other side never ends")));
+            let why = format!("it has at most {bytes}, and the other side is unbounded");
+            return Ok(chosen(why));
         }
         let Some((to_all, by_key)) = own.to_all(other, workers).zip(by_key) else { continue };
         if to_all.saturating_mul(LESS) <= by_key {
-            let (to_all, by_key) = (human(to_all), human(by_key));
-            return Ok((side, format!("that moves {to_all} at most, by key {by_key} would move")));
-        }
-        if nearest.as_ref().is_none_or(|(least, _)| to_all < *least) {
-            nearest = Some((to_all, own.name));
+            return Ok(chosen("it moves at most half of what a shuffle would".into()));
         }
     }
-    Err(match nearest.zip(by_key) {
-        Some(((to_all, name), by_key)) => format!(
-            "; that moves {} at most, a broadcast of '{name}' {}",
-            human(by_key),
-            human(to_all)
-        ),
-        None => String::new(),
-    })
+    Err(costs)
 }
 
 impl May {
@@ -284,17 +315,17 @@ mod tests {
         let chosen = |left: u64, right: u64, most: u64| {
             of_small(&[0, 1], &[side("l", left), side("r", right)], WORKERS, most)
         };
-        let small = |right: u64| chosen(1_000, right, u64::MAX).map(|(side, _)| side);
-        assert_eq!(
-            small(9_666),
-            Err("; that moves 7.8 KiB at most, a broadcast of 'l' 3.9 KiB".into())
-        );
+        let small = |right: u64| chosen(1_000, right, u64::MAX).map(|chosen| chosen.side);
+        let moves = |bytes: u64| {
+            let cost = |strategy, bytes| Cost::InAll { strategy, bytes };
+            let shuffle = cost(Strategy::Shuffle, bytes * 3 / 4);
+            vec![cost(Strategy::Forward, 0), shuffle, cost(Strategy::Broadcast, bytes * 4)]
+        };
+        assert_eq!(small(9_666), Err([moves(1_000), moves(9_666)]));
         assert_eq!(small(9_667), Ok(0));
-        assert_eq!(
-            chosen(9_667, 1_000, 1_000),
-            Ok((1, "that moves 3.9 KiB at most, by key 7.8 KiB would move".into()))
-        );
-        assert_eq!(chosen(9_667, 1_000, 999), Err(String::new()), "too large to be everywhere");
+        let Ok(Chosen { side: 1, reason, .. }) = chosen(9_667, 1_000, 1_000) else { panic!() };
+        assert_eq!(reason.to_string(), "it moves at most half of what a shuffle would");
+        assert!(chosen(9_667, 1_000, 999).is_err(), "too large to be everywhere");
         let [l, r] = [side("l", 9_667), side("r", 1_000)];
         assert!(of_small(&[0], &[l, r], WORKERS, u64::MAX).is_err(), "the right one may not");
         let one_flow = Side { spread: false, ..side("l", 9_667) };
@@ -305,29 +336,33 @@ mod tests {
     #[test]
     fn what_ends_and_is_small_meets_what_never_ends_where_that_is() {
         let of = |left, right| of_small(&[0, 1], &[left, right], WORKERS, 4 << 20);
+        let chosen = of(side("l", None), side("r", 1 << 20)).expect("a side");
         assert_eq!(
-            of(side("l", None), side("r", 1 << 20)),
-            Ok((1, "it has 1.0 MiB at most, and the other side never ends".into()))
+            (chosen.side, chosen.reason.to_string().as_str()),
+            (1, "it has at most 1.0 MiB, and the other side is unbounded")
         );
-        assert_eq!(of(side("l", None), side("r", 5 << 20)), Err(String::new()));
-        assert_eq!(of(side("l", None), side("r", None)), Err(String::new()));
+        assert!(of(side("l", None), side("r", 5 << 20)).is_err());
+        assert_eq!(of(side("l", None), side("r", None)), Err([vec![], vec![]]));
         let one_flow = Side { spread: false, ..side("l", None) };
-        assert_eq!(of(one_flow, side("r", 1 << 20)), Err(String::new()));
+        assert!(of(one_flow, side("r", 1 << 20)).is_err());
     }
 
     #[test]
     fn without_keys_the_smaller_side_goes() {
         let of = |left, right| of_any(&[0, 1], &[left, right], WORKERS);
-        assert_eq!(
-            of(side("l", 1 << 20), side("r", 2 << 20)),
-            (0, "that moves 4.0 MiB at most, 'r' would move 8.0 MiB".into())
-        );
-        assert_eq!(of(side("l", 2), side("r", 2)).0, 1);
+        let chosen = of(side("l", 1 << 20), side("r", 2 << 20));
+        let moves = |bytes: u64| {
+            let forward = Cost::InAll { strategy: Strategy::Forward, bytes: 0 };
+            vec![forward, Cost::InAll { strategy: Strategy::Broadcast, bytes }]
+        };
+        assert_eq!(chosen.side, 0);
+        assert_eq!(chosen.costs, [moves(4 << 20), moves(8 << 20)]);
+        assert_eq!(of(side("l", 2), side("r", 2)).side, 1);
         // Rows that one worker reads move when they meet the others: then it may as well be they.
         let one_flow = Side { spread: false, ..side("l", 3 << 20) };
-        assert_eq!(of(one_flow, side("r", 2 << 20)).0, 1);
-        assert_eq!(of(side("l", 2), side("r", None)).1, "it ends, and the other side does not");
-        assert_eq!(of(side("l", None), side("r", 2)).0, 1);
-        assert_eq!(of_any(&[0], &[side("l", 2), side("r", 1)], WORKERS).0, 0);
+        assert_eq!(of(one_flow, side("r", 2 << 20)).side, 1);
+        assert_eq!(of(side("l", 2), side("r", None)).reason, Reason::Planner(BOUNDED.into()));
+        assert_eq!(of(side("l", None), side("r", 2)).side, 1);
+        assert_eq!(of_any(&[0], &[side("l", 2), side("r", 1)], WORKERS).side, 0);
     }
 }

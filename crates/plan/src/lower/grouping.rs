@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use dataflow::cost::{Costs, Decision, Grouped, decide};
-use dataflow::job::{Aggregation, Edge, Exchange, OperatorKind, Window};
+use dataflow::job::{Aggregation, Edge, Exchange, InputLabels, Labels, OperatorKind, Window};
 use dataflow::known::Known;
 use dataflow::placement::Placements;
 use datafusion::logical_expr::{self as logical, Expr};
 use state::{GroupBy, StateOptions, Windows};
 
-use crate::explain::{Section, modes, plain, window_text};
+use crate::explain::{plain, shown};
 use crate::expr::emit_kind;
 use crate::expr::own::own;
 use crate::logical::windows::{Bound, WindowCall, windows_of};
@@ -22,7 +22,6 @@ use crate::lower::several::groups_several;
 use crate::lower::weave::{Wanted, Weaver};
 use crate::text::diagnostics::Diagnostic;
 use crate::text::refusal::Refusal;
-use crate::text::types::sql_name;
 
 impl Weaver<'_> {
     /// The groups of rows.
@@ -64,10 +63,8 @@ impl Weaver<'_> {
             (Some((_, kind)), Some(column)) => Some(kind.over(column, &closed.schema)?),
             _ => None,
         };
-        grouping.show(&mut self.section, &closed.schema, &keys);
         let edges = vec![closed.edges];
         let together = Placements::of(&self.operators).fits(&edges, &[keys.as_slice()]).is_some();
-        let emitted = emit.as_ref().map(|emit| emit.shown());
         let early_ns = emit.map(|emit| emit.every_ns);
         let schema = grouping.given_out(&keys, &closed.schema, window.as_ref(), early_ns.is_some());
         let mut spec = Aggregation {
@@ -80,22 +77,20 @@ impl Weaver<'_> {
             early_ns,
             schema: schema.clone(),
         };
-        if let Some(mode) = modes::text(&spec.group_by) {
-            self.section.text("key mode", mode);
-        }
-        let (exchange, why) = self.lowering.exchange(together, || self.costs(&spec, &edges[0]))?;
+        let (exchange, input) =
+            self.lowering.exchange(together, || self.costs(&spec, &edges[0]))?;
         spec.exchange = exchange;
-        self.section.text("exchange", format!("{exchange}: {why}"));
-        if let Some(emitted) = emitted {
-            self.section.text("emit", emitted);
-        }
+        let names = grouping.names(&before);
+        let mut labels = Labels::of_input(InputLabels { columns: closed.columns, ..input });
+        labels.columns = shown(&schema, &names);
+        let name = if spec.window.is_some() { "WindowAggregate" } else { "Aggregate" };
         let kind = OperatorKind::Aggregate(Box::new(spec));
-        let operator = self.add("aggregate".into(), edges, kind);
+        let operator = self.add(name.into(), edges, kind, labels);
         let columns = aggregate.schema.columns();
         let mut relation =
             Relation::of_operator(operator, schema, columns, grouping.output_exprs())?;
         relation.filters = having;
-        relation.names = grouping.names(&before);
+        relation.names = names;
         grouping.told(&mut relation);
         Ok(relation)
     }
@@ -293,31 +288,6 @@ impl Grouping {
         let calls = self.calls.iter().map(|call| call.text.clone());
         let calls = calls.enumerate().map(|(at, text)| (aggregate_name(at), text));
         keys.chain(calls).map(|(name, text)| (name, plain(&text, before))).collect()
-    }
-
-    /// Says in EXPLAIN what is grouped and by what.
-    fn show(&self, section: &mut Section, before: &Schema, keys: &[usize]) {
-        if let Some(GroupWindow::Attached(bounds)) = &self.window {
-            let text = format!("of the rows, until {}", bounds.end.human_display());
-            section.text("window", text);
-        }
-        if let Some(GroupWindow::Call(window)) = &self.window {
-            section.text("window", window_text(window));
-        }
-        let keys: Vec<String> = keys
-            .iter()
-            .map(|&key| before.field(key))
-            .map(|field| format!("{} {}", field.name(), sql_name(field.data_type())))
-            .collect();
-        section.text("keys", if keys.is_empty() { "none".into() } else { keys.join(", ") });
-        let aggregates: Vec<String> = self
-            .calls
-            .iter()
-            .map(|call| format!("{} {}", call.text, sql_name(&call.aggregate.output_type())))
-            .collect();
-        if !aggregates.is_empty() {
-            section.text("aggregates", aggregates.join(", "));
-        }
     }
 
     /// Writes down which columns of what a grouping gives out tell time, if it has a window.

@@ -14,7 +14,9 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use dataflow::job::{Edge, Exchange, Keyed, KeyedInput, KeyedOperator, Lead, OperatorKind, Step};
+use dataflow::job::{
+    Edge, Exchange, InputLabels, Keyed, KeyedInput, KeyedOperator, Labels, Lead, Step,
+};
 use dataflow::keyed::{JoinKind, JoinSide, WindowJoin};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, JoinType, NullEquality};
@@ -137,7 +139,6 @@ impl Weaver<'_> {
             both: both.clone(),
         };
         let granularity = granularity(&call, &left.1, left.0.at);
-        self.section.text("join", operator.describe());
         let mut relation = self.met(meeting, Arc::new(operator), granularity, 0)?;
         if let Some(bounds) = behind {
             // Rows of both sides are in the same window.
@@ -178,6 +179,7 @@ impl Weaver<'_> {
         let [left_time, right_time] = at;
         let (left_at, left_side) = self.arriving(left, &left_keys, left_time)?;
         let (right_at, right_side) = self.arriving(right, &right_keys, right_time)?;
+        let shown = [left_at.shown(left, &left_side), right_at.shown(right, &right_side)];
 
         let both = both_of(&left_side.schema, &right_side.schema);
         let first = left_side.schema.fields().len();
@@ -187,13 +189,15 @@ impl Weaver<'_> {
             _ => both.clone(),
         };
         let columns = [left_at.columns(left, &both, 0), right_at.columns(right, &both, first)];
-        let on = filter.map(|filter| self.condition(filter, &columns.concat(), &both));
+        let names: Vec<(String, String)> =
+            both.fields().iter().map(|f| f.name().clone()).zip(shown.concat()).collect();
+        let on = filter.map(|filter| self.condition(filter, &columns.concat(), &both, &names));
         let on = on.transpose()?.flatten();
         let edges = vec![left_side.edges, right_side.edges];
         let sides = [(left_at, left_side.schema), (right_at, right_side.schema)];
         let names = [name(left, 0), name(right, 1)];
         let may = May::of(kind);
-        Ok(Meeting { kind, sides, edges, columns, on, schema, both, names, may })
+        Ok(Meeting { kind, sides, edges, columns, on, schema, both, names, shown, may })
     }
 
     /// Adds the operator of a join that remembers rows. `granularity` and `grace` are in ticks.
@@ -205,11 +209,18 @@ impl Weaver<'_> {
         grace: i64,
     ) -> Result<Relation, Stop> {
         let meet = self.meet(&meeting)?;
-        let Meeting { kind, sides, edges, columns, schema, .. } = meeting;
+        let Meeting { kind, sides, edges, columns, schema, both, shown, .. } = meeting;
         let leads = match meet {
             Meet::Broadcast { leads, .. } => leads,
             Meet::ByKey(_) => [Lead::ByKey; 2],
         };
+        let known = columns.concat();
+        let names = names_of(&known);
+        let emitted = both.fields().iter().zip(shown.concat());
+        let emitted = emitted.filter(|(field, _)| schema.index_of(field.name()).is_ok());
+        let mut labels =
+            Labels { columns: emitted.map(|(_, name)| name).collect(), ..Labels::default() };
+        labels.inputs.extend(shown.iter().map(|columns| InputLabels::of_columns(columns)));
         let input = |((places, schema), lead): (&(Places, SchemaRef), Lead)| KeyedInput {
             schema: schema.clone(),
             lead,
@@ -223,19 +234,22 @@ impl Weaver<'_> {
         };
         let inputs: Vec<KeyedInput> = sides.iter().zip(leads).map(input).collect();
         let operator = match meet {
-            Meet::Broadcast { text, .. } => {
-                self.section.text("exchange", text);
+            Meet::Broadcast { reasons, costs, .. } => {
+                for (input, (reason, costs)) in
+                    labels.inputs.iter_mut().zip(reasons.into_iter().zip(costs))
+                {
+                    (input.reason, input.costs) = (Some(reason), costs);
+                }
                 let exchange = Exchange::Shuffle;
-                let spec = Keyed { inputs, exchange, granularity, operator };
-                self.add("join".into(), edges, OperatorKind::Keyed(spec))
+                self.add_keyed(edges, Keyed { inputs, exchange, granularity, operator }, labels)
             }
-            Meet::ByKey(more) => {
-                let added = self.keyed("join", edges, inputs, granularity, operator);
-                self.section.add("exchange", &more);
-                added
+            Meet::ByKey(costs) => {
+                for (input, costs) in labels.inputs.iter_mut().zip(costs) {
+                    input.costs = costs;
+                }
+                self.keyed(edges, inputs, granularity, operator, labels)
             }
         };
-        let known = columns.concat();
         let [left, right] = columns;
         let outputs = match kind {
             JoinKind::LeftSemi | JoinKind::LeftAnti => left,
@@ -244,7 +258,7 @@ impl Weaver<'_> {
         };
         let (columns, exprs): (Vec<Column>, Vec<Expr>) = outputs.into_iter().unzip();
         let mut relation = Relation::of_operator(operator, schema, columns, exprs)?;
-        relation.names = names_of(&known);
+        relation.names = names;
         Ok(relation)
     }
 
@@ -254,10 +268,11 @@ impl Weaver<'_> {
         filter: &Expr,
         known: &[(Column, Expr)],
         both: &SchemaRef,
+        names: &[(String, String)],
     ) -> Result<Option<Arc<dyn Step>>, Stop> {
         let filter = over(filter, known).map_err(|e| self.report(&e))?;
         let all: Vec<Expr> = both.fields().iter().map(|field| own(field.name())).collect();
-        step::compile(both, Some(&filter), &all, both.clone()).map_err(|e| self.report(&e))
+        step::compile(both, Some(&filter), &all, both.clone(), names).map_err(|e| self.report(&e))
     }
 
     /// The time of which watermarks speak where rows have a window that ends at `end`.
@@ -310,6 +325,8 @@ pub(crate) struct Meeting {
     pub(crate) both: SchemaRef,
     /// What the sides are called in the query.
     pub(crate) names: [String; 2],
+    /// What the columns of each side are, in the words of the user.
+    shown: [Vec<String>; 2],
     /// The sides that can go to every worker.
     pub(crate) may: May,
 }
@@ -323,6 +340,16 @@ pub(crate) struct Places {
 }
 
 impl Places {
+    /// What the columns of a side are that arrive, in the words of the user.
+    fn shown(&self, side: &Relation, closed: &Closed) -> Vec<String> {
+        let arriving = closed.columns.iter().enumerate();
+        let name = |(at, text): (usize, &String)| {
+            let output = self.outputs.iter().position(|&place| place == at);
+            output.map_or_else(|| text.clone(), |output| qualified(&side.outputs[output].0))
+        };
+        arriving.map(name).collect()
+    }
+
     /// The columns of a side by what they are called among `both`, of which they begin at `first`.
     pub(crate) fn columns(
         &self,
@@ -336,13 +363,34 @@ impl Places {
     }
 }
 
-/// For EXPLAIN: what columns are.
+/// For EXPLAIN: what columns are. Those of one name are told apart by their tables.
 pub(crate) fn names_of(columns: &[(Column, Expr)]) -> Vec<(String, String)> {
+    let is_other = |column: &Column, expr: &Expr, (other, of): &(Column, Expr)| {
+        other.name == column.name && of != expr
+    };
     let named = |(column, expr): &(Column, Expr)| match expr {
-        Expr::Column(own) => Some((own.name.clone(), column.name.clone())),
+        Expr::Column(own) => {
+            let ambiguous = columns.iter().any(|other| is_other(column, expr, other));
+            let name = if ambiguous { qualified(column) } else { column.name.clone() };
+            Some((own.name.clone(), name))
+        }
         _ => None,
     };
     columns.iter().filter_map(named).collect()
+}
+
+/// What an expression over the base of a side is called, with the table or alias of the side.
+pub(crate) fn called(side: &Relation, expr: &Expr) -> Option<String> {
+    let output = side.outputs.iter().find(|(_, of)| of == expr);
+    output.map(|(column, _)| qualified(column))
+}
+
+/// A column with the table or alias that the user gave it.
+fn qualified(column: &Column) -> String {
+    match &column.relation {
+        Some(of) if !of.table().starts_with("__") => format!("{}.{}", of.table(), column.name),
+        _ => column.name.clone(),
+    }
 }
 
 fn kind_of(join: &logical::Join) -> Result<JoinKind, Refusal> {

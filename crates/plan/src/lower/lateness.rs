@@ -16,7 +16,6 @@ use crate::lower::relation::{Relation, Stop};
 use crate::lower::weave::Weaver;
 use crate::text::diagnostics::Diagnostic;
 use crate::text::interval::tick_ns;
-use crate::text::units::span_ns;
 
 impl Lowering<'_> {
     /// The least lateness of a plan.
@@ -72,9 +71,6 @@ impl Weaver<'_> {
         let ticks = i64::try_from(ticks).unwrap_or(i64::MAX);
         for (edge, _) in edges.iter_mut().zip(reads).filter(|(edge, reads)| edge.timed && *reads) {
             edge.lateness = ticks;
-        }
-        if ticks > 0 {
-            self.section.text("lateness", format!("{} behind the watermark", span_ns(more)));
         }
         Ok(())
     }

@@ -8,14 +8,15 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{Field, Schema, SchemaRef};
-use dataflow::job::OperatorKind;
+use dataflow::job::{InputLabels, Labels, OperatorKind};
 use dataflow::keyed::JoinKind;
 use dataflow::lookup::Lookup;
 use datafusion::common::{Column, DFSchema};
 use datafusion::logical_expr::{Expr, ExprSchemable};
 
+use crate::explain::{plain, shown};
 use crate::expr::own::own;
-use crate::lower::join::{On, over};
+use crate::lower::join::{On, called, over};
 use crate::lower::relation::{Base, Feeds, Relation, Stop, check_key};
 use crate::lower::step;
 use crate::lower::weave::{Wanted, Weaver};
@@ -178,7 +179,12 @@ impl Weaver<'_> {
             passed.index(&own(field.name()));
         }
         let stream_keys: Vec<usize> = keys[0].iter().map(|key| passed.index(key)).collect();
-        let closed = self.close_as_it_is(stream, &passed.0, time)?;
+        let mut closed = self.close_as_it_is(stream, &passed.0, time)?;
+        for (expr, &place) in passed.0.iter().zip(&closed.places) {
+            if let Some(name) = called(stream, expr) {
+                closed.columns[place] = name;
+            }
+        }
         let stream_keys = stream_keys.into_iter().map(|at| closed.places[at]).collect();
 
         let mut kept = Wanted::default();
@@ -195,19 +201,18 @@ impl Weaver<'_> {
             return Err(Refusal::new(&["JOIN"], "a table is not read as it is").into());
         };
         let predicate = table.predicate();
-        let whole = match self.lowering.workers.total() {
-            1 => "a table that is read whole first",
-            _ => {
-                "a table that is read once, by all workers together, and broadcast: every node has \
-                 it whole"
-            }
-        };
-        self.section.text("beside", whole.into());
         let (input, read) = self.input(source, kept.0.iter().chain(&predicate), None)?;
-        let (step, kept, places) = self.narrow(table, &kept.0, read)?;
-        let table_keys = table_keys.into_iter().map(|at| places[at]).collect();
+        let asked_of_table = kept.0;
+        let (step, kept, places) = self.narrow(table, &asked_of_table, read)?;
+        let table_keys = table_keys.into_iter().map(|at: usize| places[at]).collect();
         let told = told.into_iter().map(|(at, name)| (places[at], name.clone()));
 
+        let mut table_columns = shown(&kept, &table.names);
+        for (expr, &place) in asked_of_table.iter().zip(&places) {
+            if let Some(name) = called(table, expr) {
+                table_columns[place] = name;
+            }
+        }
         let both = beside(&closed.schema, &kept, &told.collect::<Vec<_>>());
         let schema: SchemaRef = match kind.widens() {
             true => both.clone(),
@@ -216,9 +221,18 @@ impl Weaver<'_> {
                 Arc::new(Schema::new(stream))
             }
         };
+        let of_table = columns.iter().map(|(name, expr)| {
+            let text = || plain(&expr.human_display().to_string(), &table.names);
+            (name.clone(), called(table, expr).unwrap_or_else(text))
+        });
+        let of_stream =
+            stream.scan.fields().iter().filter_map(|field| {
+                Some((field.name().clone(), called(stream, &own(field.name()))?))
+            });
+        let names: Vec<_> = of_stream.chain(stream.names.iter().cloned()).chain(of_table).collect();
         let on = on.as_ref().map(|on| {
             let all: Vec<Expr> = both.fields().iter().map(|field| own(field.name())).collect();
-            step::compile(&both, Some(on), &all, both.clone()).map_err(|e| self.report(&e))
+            step::compile(&both, Some(on), &all, both.clone(), &names).map_err(|e| self.report(&e))
         });
         let lookup = Lookup {
             table: input,
@@ -230,13 +244,15 @@ impl Weaver<'_> {
             schema: schema.clone(),
             both,
         };
-        let shown = columns.iter().map(|(name, expr)| (name, expr.human_display().to_string()));
-        let text = shown
-            .rev()
-            .fold(lookup.describe(), |text, (name, of)| text.replace(name.as_str(), &of));
-        self.section.text("lookup", text);
+        let labels = Labels {
+            table: Some(source.title()),
+            inputs: [&closed.columns, &table_columns].map(|of| InputLabels::of_columns(of)).into(),
+            columns: shown(&schema, &names),
+            ..Labels::default()
+        };
         let kind = OperatorKind::Lookup(Box::new(lookup));
-        let operator = self.add(format!("lookup {}", source.name), vec![closed.edges], kind);
+        let name = format!("LookupJoin {}", source.name);
+        let operator = self.add(name, vec![closed.edges], kind, labels);
         Ok((vec![(operator, None)], schema))
     }
 }

@@ -15,7 +15,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use dataflow::job::{KeyedInput, KeyedOperator, Lead};
+use dataflow::job::{InputLabels, KeyedInput, KeyedOperator, Labels, Lead};
 use dataflow::keyed::{
     Frame, FrameUnit, Over, OverCall, first_value, last_value, nth_value, times,
 };
@@ -28,7 +28,7 @@ use datafusion::logical_expr::{
     WindowFunctionDefinition, cast, lit, when,
 };
 
-use crate::explain::plain;
+use crate::explain::{plain, shown};
 use crate::expr::own::own;
 use crate::logical::windows::{Bound, WindowCall};
 use crate::lower::aggregates::{self, AggregateCall};
@@ -39,9 +39,6 @@ use crate::lower::relation::{Relation, Stop, check_key};
 use crate::lower::weave::Weaver;
 use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
-
-/// The label in EXPLAIN.
-const OVER: &str = "over";
 
 const FORM: &str = "order by the column of the WATERMARK: sum(x) OVER (PARTITION BY k ORDER BY ts \
                     RANGE BETWEEN INTERVAL '1' HOUR PRECEDING AND CURRENT ROW)";
@@ -146,7 +143,6 @@ impl Weaver<'_> {
         let mut operator = operator_of(&framed, &places, &closed.schema, keys.len(), end);
         operator.ties.sort_by_key(|place| told_apart(&input, &places, *place));
         let schema = operator.schema();
-        self.section.text(OVER, operator.describe());
         let known = places.columns(&input, &schema, 0);
         let mut names = names_of(&known);
         let unnamed = closed.schema.fields().iter().enumerate();
@@ -165,8 +161,14 @@ impl Weaver<'_> {
             time: Some(places.at),
             grace: 1,
         };
+        let mut labels = Labels::of_input(InputLabels::of_columns(&closed.columns));
+        labels.columns = shown(&schema, &names);
+        for call in &mut operator.calls {
+            call.text = plain(&call.text, &input.names);
+        }
         let (granularity, operator) = ((100_000_000 / tick_ns(unit)).max(1), Arc::new(operator));
-        let number = self.keyed(OVER, vec![closed.edges], vec![taken], granularity, operator);
+        let edges = vec![closed.edges];
+        let number = self.keyed(edges, vec![taken], granularity, operator, labels);
 
         let bounds = bounds_behind(&input, &known, None).filter(|_| tells_window(&input, &time));
         let (mut all, mut exprs): (Vec<Column>, Vec<Expr>) = known.into_iter().unzip();

@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use arrow::compute::SortOptions;
 use arrow::datatypes::{DataType, Field, Schema};
-use dataflow::job::{KeyedInput, KeyedOperator, Lead, OperatorKind};
+use dataflow::job::{InputLabels, KeyedInput, KeyedOperator, Labels, Lead, OperatorKind};
 use dataflow::keyed::Ranking;
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::expr::WindowFunction;
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{self as logical, Expr, Operator};
 
-use crate::explain::plain;
+use crate::explain::shown;
 use crate::expr::own::own;
 use crate::logical::windows::Bound;
-use crate::lower::join::{bound_of, bounds_behind, granularity, grid_of};
+use crate::lower::join::{bound_of, bounds_behind, granularity, grid_of, names_of};
 use crate::lower::relation::{Relation, Stop, check_key};
 use crate::lower::weave::Weaver;
 use crate::text::refusal::Refusal;
@@ -28,8 +28,6 @@ pub(crate) struct Rank {
     column: Expr,
     operator: usize,
     ranking: Ranking,
-    /// What the columns are that it is given, for EXPLAIN.
-    pub(crate) arrived: Vec<(String, String)>,
 }
 
 /// What ROW_NUMBER is asked.
@@ -71,8 +69,6 @@ impl Weaver<'_> {
             limit: None,
             schema: schema.clone(),
         };
-        self.section.text(RANK, ranking.describe());
-        let arrived = input.names.clone();
         let led = match partition.is_empty() {
             true => vec![places.at],
             false => partition.to_vec(),
@@ -85,45 +81,41 @@ impl Weaver<'_> {
             grace: 0,
         };
         let granularity = granularity(&end, &closed.schema, places.at);
-        let (edges, ranks) = (vec![closed.edges], Arc::new(ranking.clone()));
-        let operator = self.keyed("rank", edges, vec![input_of], granularity, ranks);
-
         let columns = places.columns(&input, &arriving, 0);
+        let mut names = names_of(&columns);
+        names.push((name.to_string(), "row_number()".to_string()));
+        let mut labels = Labels::of_input(InputLabels::of_columns(&closed.columns));
+        labels.columns = shown(&schema, &names);
+        let (edges, ranks) = (vec![closed.edges], Arc::new(ranking.clone()));
+        let operator = self.keyed(edges, vec![input_of], granularity, ranks, labels);
+
         let bounds = bounds_behind(&input, &columns, Some(arriving.field(places.at)));
         let all = window.schema.columns();
-        let (names, mut exprs): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
+        let mut exprs: Vec<Expr> = columns.into_iter().map(|(_, expr)| expr).collect();
         exprs.push(own(name));
         let mut relation = Relation::of_operator(operator, schema, all, exprs)?;
-        let told =
-            names.iter().zip(&relation.outputs).filter_map(|(column, (_, expr))| match expr {
-                Expr::Column(own) => Some((own.name.clone(), column.name.clone())),
-                _ => None,
-            });
-        relation.names = told.chain([(name.to_string(), "row_number()".to_string())]).collect();
+        relation.names = names;
         relation.times = bounds.iter().map(|bounds| bounds.time.clone()).collect();
         relation.window = bounds;
-        relation.rank = Some(Rank { column: own(name), operator, ranking, arrived });
+        relation.rank = Some(Rank { column: own(name), operator, ranking });
         Ok(relation)
     }
 
     /// Lets an operator that numbers rows forget those that the filters of its relation do not
     /// want.
     pub(crate) fn limit(&mut self, relation: &Relation) {
-        let Some(Rank { column, operator, ranking, arrived }) = &relation.rank else { return };
+        let Some(Rank { column, operator, ranking }) = &relation.rank else { return };
         let parts = relation.filters.iter().flat_map(split_conjunction);
         let Some(most) = parts.filter_map(|part| most(part, column)).min() else { return };
         let limited = Ranking { limit: Some(most), ..ranking.clone() };
-        self.section.replace(RANK, plain(&limited.describe(), arrived));
-        if let Some(OperatorKind::Keyed(spec)) =
-            self.operators.get_mut(*operator).map(|operator| &mut operator.kind)
+        if let Some(operator) = self.operators.get_mut(*operator)
+            && let OperatorKind::Keyed(spec) = &mut operator.kind
         {
+            operator.name = limited.describe(&[]).name.to_owned();
             spec.operator = Arc::new(limited);
         }
     }
 }
-
-/// The label in EXPLAIN.
-const RANK: &str = "rank";
 
 const FORM: &str = "number the rows of a window: ROW_NUMBER() OVER (PARTITION BY window_start, \
                     window_end ORDER BY …)";

@@ -26,7 +26,6 @@ impl Weaver<'_> {
             time: column(time),
             grid: None,
         });
-        self.section.text("source", format!("{} (a stream)", table.name));
         Ok(relation)
     }
 }

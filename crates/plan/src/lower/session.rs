@@ -18,7 +18,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
-use dataflow::job::{Edge, KeyedInput, Lead};
+use dataflow::job::{Edge, InputLabels, KeyedInput, Labels, Lead};
 use dataflow::keyed::RowSessions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, ScalarValue};
@@ -26,6 +26,7 @@ use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{self as logical, Expr, ExprSchemable, ScalarUDF};
 
+use crate::explain::shown;
 use crate::expr::own::own;
 use crate::logical::errors::PlanError;
 use crate::logical::windows::{Bound, BoundOf, Shape, WindowCall, session_bound_of};
@@ -35,7 +36,6 @@ use crate::lower::weave::{Wanted, Weaver};
 use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
 use crate::text::types::sql_name;
-use crate::text::units::span_ns;
 
 impl Weaver<'_> {
     /// Rows with the sessions that they belong to. The bounds can only be grouped by.
@@ -133,19 +133,15 @@ impl Weaver<'_> {
             return Err(self.report(&PlanError::WindowOf(sql_name(&time_type)).into()));
         };
         let gap = call.lengths.size_ns / tick_ns(*unit);
-        let name = |at: usize| closed.schema.field(at).name().clone();
-        let names = (0..kept).map(|at| (row_name(at), name(at))).collect();
-        let by = keys.iter().map(|&key| name(key)).collect::<Vec<_>>().join(", ");
-        let text = format!("gap of {} on {}, of ({by})", span_ns(call.lengths.size_ns), name(time));
-        self.section.text("sessions", text);
-        if let Some(given) = &given {
-            self.section.text("given out", format!("where {}", given.human_display()));
-        }
+        let names: Vec<_> =
+            (0..kept).map(|at| (row_name(at), closed.columns[at].clone())).collect();
         let given = last.first().copied();
         let time_field = closed.schema.field(time);
         let schema = given_out(closed.schema.fields()[..kept].iter(), time_field.data_type());
         let sessions = RowSessions { keys, time, gap, given, schema: schema.clone() };
-        let operator = self.row_sessions(closed.edges, &closed.schema, sessions);
+        let mut labels = Labels::of_input(InputLabels::of_columns(&closed.columns));
+        labels.columns = shown(&schema, &names);
+        let operator = self.row_sessions(closed.edges, &closed.schema, sessions, labels);
 
         let over = |expr: &Expr| {
             let column = |node: &Expr| match WindowCall::of(node) {
@@ -171,6 +167,7 @@ impl Weaver<'_> {
         edges: Vec<Edge>,
         before: &SchemaRef,
         sessions: RowSessions,
+        labels: Labels,
     ) -> usize {
         let input = KeyedInput {
             schema: before.clone(),
@@ -180,7 +177,7 @@ impl Weaver<'_> {
             grace: sessions.gap,
         };
         let granularity = (sessions.gap / 4).max(1);
-        self.keyed("sessions", vec![edges], vec![input], granularity, Arc::new(sessions))
+        self.keyed(vec![edges], vec![input], granularity, Arc::new(sessions), labels)
     }
 }
 

@@ -66,7 +66,6 @@ impl Weaver<'_> {
             Ok(Arc::new(InSets::new(before, places, &names, numbered, number)))
         };
         let mut relation = self.unfolded(relation, &computed, make, |_| None)?;
-        self.section.text("sets", format!("each row in {} grouping sets", sets.len()));
         for name in names.iter().map(String::as_str).chain([SET_NUMBER]) {
             relation.outputs.push((Column::new_unqualified(name), own(name)));
         }
@@ -113,7 +112,11 @@ impl Weaver<'_> {
 fn names_of(lacking: &[&Expr]) -> Vec<String> {
     let mut names: Vec<String> = vec![];
     for key in lacking {
-        let name = format!("{} or NULL", key.human_display());
+        let name = match key {
+            Expr::Column(column) => column.name.clone(),
+            other => other.human_display().to_string(),
+        };
+        let name = format!("{name} or NULL");
         let name = if names.contains(&name) { format!("{name} {}", names.len()) } else { name };
         names.push(name);
     }

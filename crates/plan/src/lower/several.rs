@@ -136,7 +136,6 @@ impl Weaver<'_> {
         };
         let mut unfolded =
             self.unfolded(relation, std::slice::from_ref(&call.time), make, added)?;
-        self.section.text("windows", format!("each row in its own: {text}"));
         // Watermarks speak of the last tick of a window as of its rows; `window_time` may lie
         // before them.
         let time = own(if fine { LAST_TICK } else { Bound::Time.column() });

@@ -98,11 +98,7 @@ impl Weaver<'_> {
         let Some(rows) = scan.source.downcast_ref::<SharedRows>() else { return Ok(None) };
         let SharedPart { plan, columns, woven } = self.shared[rows.part].clone();
         let mut relation = match woven {
-            Some(relation) => {
-                self.section
-                    .text("again", format!("the rows of {}, as above", self.giver(&relation)));
-                relation
-            }
+            Some(relation) => relation,
             None => {
                 let relation = self.relation(&plan)?;
                 let relation = self.settled(relation)?;
@@ -123,13 +119,6 @@ impl Weaver<'_> {
         let outputs = outputs.ok_or(Stop::Failed(None))?;
         relation.outputs = scan.projected_schema.columns().into_iter().zip(outputs).collect();
         Ok(Some(relation))
-    }
-
-    /// The names of the operators whose rows a relation has.
-    fn giver(&self, relation: &Relation) -> String {
-        let Base::Operators { from, .. } = &relation.base else { return String::new() };
-        let names = from.iter().filter_map(|(at, _)| self.operators.get(*at));
-        names.map(|operator| operator.name.as_str()).collect::<Vec<_>>().join(", ")
     }
 }
 

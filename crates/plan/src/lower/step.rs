@@ -27,7 +27,7 @@ use arrow::compute::{FilterBuilder, prep_null_mask_filter};
 use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use dataflow::error::DataflowError;
-use dataflow::job::{Origin, RawBatch, Step, Stepped};
+use dataflow::job::{FILTER, Origin, PROJECT, Property, RawBatch, Step, Stepped};
 use dataflow::located::Blame;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, ScalarValue};
@@ -36,6 +36,7 @@ use datafusion::logical_expr::{ColumnarValue, Expr, ExprSchemable, Operator};
 use state::spare::Words;
 use state::{KeyOf, RawRows, spare, vector};
 
+use crate::explain::plain;
 use crate::expr::conform::same_type;
 use crate::text::wording::told;
 
@@ -44,25 +45,19 @@ use quotient::Quotient;
 use words::WordPredicate;
 
 /// Compiles a filter and projections over the columns of `input` into a step that gives columns of
-/// `schema`, whose types must be those of `outputs`. `None` if the step would change nothing.
+/// `schema`, whose types must be those of `outputs`. `None` if the step would change nothing. `names`
+/// has what the columns of `input` are for a reader, where their names are ours.
 pub(crate) fn compile(
-    input: &SchemaRef,
-    filter: Option<&Expr>,
-    outputs: &[Expr],
-    schema: SchemaRef,
-) -> DfResult<Option<Arc<dyn Step>>> {
-    compile_named(input, filter, outputs, schema, &[])
-}
-
-/// The same with what the columns of `input` are for a reader, where their names are ours.
-pub(crate) fn compile_named(
     input: &SchemaRef,
     filter: Option<&Expr>,
     outputs: &[Expr],
     schema: SchemaRef,
     names: &[(String, String)],
 ) -> DfResult<Option<Arc<dyn Step>>> {
-    let fused = Fused { names: names.to_vec(), ..Fused::new(input, filter, outputs, schema)? };
+    let mut fused = Fused { names: names.to_vec(), ..Fused::new(input, filter, outputs, schema)? };
+    for (_, text) in &mut fused.text {
+        *text = plain(text, names);
+    }
     let nothing = filter.is_none() && fused.passes_on_all(input);
     Ok((!nothing).then(|| Arc::new(fused) as Arc<dyn Step>))
 }
@@ -96,7 +91,7 @@ struct Fused {
     shared: Vec<Computed>,
     outputs: Vec<Output>,
     schema: SchemaRef,
-    text: String,
+    text: Vec<Property>,
     /// The filter and the outputs as they were given, for messages.
     given: Vec<Expr>,
     names: Vec<(String, String)>,
@@ -400,7 +395,7 @@ impl Step for Fused {
         blame::of(&self.given, row, &self.names)
     }
 
-    fn describe(&self) -> String {
+    fn describe(&self) -> Vec<Property> {
         self.text.clone()
     }
 }
@@ -531,13 +526,10 @@ fn passing(column: &ArrayRef, mask: &BooleanArray) -> Result<ArrayRef, ArrowErro
     Ok(make_array(data.add_buffer(spare::give_out(kept)).build()?))
 }
 
-fn describe(filter: Option<&Expr>, outputs: &[Expr]) -> String {
+fn describe(filter: Option<&Expr>, outputs: &[Expr]) -> Vec<Property> {
     let outputs: Vec<String> = outputs.iter().map(|e| e.human_display().to_string()).collect();
-    let project = format!("project {}", outputs.join(", "));
-    match filter {
-        Some(filter) => format!("filter {}, {project}", filter.human_display()),
-        None => project,
-    }
+    let filter = filter.map(|filter| (FILTER, filter.human_display().to_string()));
+    filter.into_iter().chain([(PROJECT, outputs.join(", "))]).collect()
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
-use dataflow::job::KeyedOperator;
 use dataflow::keyed::{JoinKind, TemporalJoin, TimedSide};
 use datafusion::common::Column;
 use datafusion::common::tree_node::{Transformed, TreeNode};
@@ -91,7 +90,6 @@ impl Weaver<'_> {
             schema: meeting.both.clone(),
         };
         let time = own(meeting.both.field(l.0.at).name());
-        self.section.text("join", operator.describe());
         let often = (100_000_000 / tick_ns(unit)).max(1);
         let mut relation = self.met(meeting, Arc::new(operator), often, 1)?;
         relation.times = vec![time];

@@ -12,7 +12,7 @@ use arrow::compute::{cast, concat, take};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::error::DataflowError;
-use dataflow::job::{Origin, Step, Stepped};
+use dataflow::job::{Origin, Property, Step, Stepped};
 use dataflow::step::chain;
 use dataflow::time::{last_tick, ticks};
 use datafusion::common::Column;
@@ -164,8 +164,8 @@ impl Step for InSets {
         (output < passed).then_some(output)
     }
 
-    fn describe(&self) -> String {
-        format!("each row in {} grouping sets", self.sets.len())
+    fn describe(&self) -> Vec<Property> {
+        vec![("Expand", format!("{} grouping sets", self.sets.len()))]
     }
 }
 
@@ -241,7 +241,7 @@ impl Step for InWindows {
         (output < passed).then_some(output)
     }
 
-    fn describe(&self) -> String {
-        format!("each row in its windows: {}", self.text)
+    fn describe(&self) -> Vec<Property> {
+        vec![("Windows", self.text.clone())]
     }
 }

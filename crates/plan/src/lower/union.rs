@@ -51,6 +51,8 @@ impl Weaver<'_> {
         let scan = DFSchema::try_from(schema.as_ref().clone())
             .map_err(|error| Refusal::new(&[], error.to_string()))?;
         let columns = schema.fields().iter().map(|field| own(field.name()));
+        let names = schema.fields().iter().map(|field| field.name().clone());
+        let names = names.zip(union.schema.columns().into_iter().map(|column| column.name));
         Ok(Relation {
             scan,
             filters: vec![],
@@ -60,7 +62,7 @@ impl Weaver<'_> {
             several: None,
             lateness_ns: None,
             rank: None,
-            names: vec![],
+            names: names.collect(),
             base: Base::United { parts, schema },
         })
     }
@@ -76,8 +78,7 @@ impl Weaver<'_> {
         // The time itself, or the end of a window that it follows from.
         let told = time.and_then(|time| time.column_refs().into_iter().next().cloned());
         let column = told.and_then(|told| column_index(&Expr::Column(told), schema));
-        for (at, part) in parts.iter().enumerate() {
-            self.section.text("union", format!("part {} of {}", at + 1, parts.len()));
+        for part in parts {
             let exprs = part.exprs();
             let time = column.and_then(|column| exprs.get(column)).map(|time| {
                 WindowCall::of(time).map_or_else(|| time.clone(), |window| window.time)

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use dataflow::job::{
-    Edge, Exchange, Input, Keyed, KeyedInput, KeyedOperator, Lead, Operator, OperatorKind, Step,
-    TimeColumn, Watermark,
+    Edge, Exchange, Input, Keyed, KeyedInput, KeyedOperator, Labels, Lead, Operator, OperatorKind,
+    Reason, Step, TimeColumn, Watermark,
 };
 use dataflow::placement::Placements;
 use datafusion::common::{Column, DFSchema};
@@ -15,13 +15,13 @@ use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan};
 use crate::catalog::Table;
 use crate::catalog::proctime::{self, ProcTimeSource};
 use crate::catalog::watermark::{WatermarkedSource, is_read};
-use crate::explain::Section;
+use crate::explain::shown;
 use crate::logical::windows::is_session;
 use crate::lower::relation::{Base, Feeds, Relation, Stop, columns_read, refusal};
 use crate::lower::session;
 use crate::lower::shared::SharedPart;
 use crate::lower::step::{self, column_index};
-use crate::lower::{HALVES, Lowering, TOGETHER};
+use crate::lower::{HALVES, Lowering};
 use crate::text::emit::Emit;
 use crate::text::interval::tick_ns;
 use crate::text::settings::ExchangeChoice;
@@ -41,8 +41,6 @@ pub(crate) struct Weaver<'a> {
     pub(crate) emit: Option<Emit>,
     /// By how much the watermarks of all tables are behind what was declared: the least lateness.
     pub(crate) waits_ns: i64,
-    /// What EXPLAIN says of them.
-    pub(crate) section: Section,
 }
 
 /// What went into an operator.
@@ -52,6 +50,8 @@ pub(crate) struct Closed {
     pub(crate) schema: SchemaRef,
     /// Which of them each expression that was asked for is.
     pub(crate) places: Vec<usize>,
+    /// What those that arrive are, in the words of the user.
+    pub(crate) columns: Vec<String>,
 }
 
 /// A step, if one is needed; the columns behind it, and which of them each expression is.
@@ -65,7 +65,7 @@ impl Weaver<'_> {
         plan: &LogicalPlan,
         schema: &SchemaRef,
     ) -> Result<Vec<Edge>, Stop> {
-        let (operators, lines) = (self.operators.len(), self.section.lines.len());
+        let operators = self.operators.len();
         let woven = self.relation(plan).and_then(|relation| self.settled(relation));
         let woven = woven.and_then(|relation| {
             let outputs = relation.exprs();
@@ -73,7 +73,6 @@ impl Weaver<'_> {
         });
         if woven.is_err() {
             self.operators.truncate(operators);
-            self.section.lines.truncate(lines);
         }
         woven
     }
@@ -121,9 +120,8 @@ impl Weaver<'_> {
         let predicate = relation.predicate();
         let (from, columns) = self.open(relation, outputs.iter().chain(&predicate), time)?;
         let (filter, names) = (predicate.as_ref(), &relation.names);
-        let step = step::compile_named(&columns, filter, outputs, schema, names)
-            .map_err(|e| self.report(&e))?;
-        self.section.step(&step, &relation.names);
+        let step =
+            step::compile(&columns, filter, outputs, schema, names).map_err(|e| self.report(&e))?;
         Ok(Base::edges(&from, &step, time.is_some()))
     }
 
@@ -155,8 +153,8 @@ impl Weaver<'_> {
         let time = time.filter(|time| relation.tells(time));
         let (from, columns) = self.open(relation, wanted.iter().chain(&predicate), time)?;
         let (step, schema, places) = self.narrow(relation, &wanted, columns)?;
-        self.section.arrive(&relation.names);
-        Ok(Closed { edges: Base::edges(&from, &step, time.is_some()), schema, places })
+        let columns = shown(&schema, &relation.names);
+        Ok(Closed { edges: Base::edges(&from, &step, time.is_some()), schema, places, columns })
     }
 
     /// The step that makes `wanted` of the columns of a relation's base, if one is needed; the
@@ -174,12 +172,11 @@ impl Weaver<'_> {
             _ => {
                 let schema = schema_of(wanted, &columns).map_err(|e| self.report(&e))?;
                 let (filter, names) = (predicate.as_ref(), &relation.names);
-                let step = step::compile_named(&columns, filter, wanted, schema.clone(), names)
+                let step = step::compile(&columns, filter, wanted, schema.clone(), names)
                     .map_err(|e| self.report(&e))?;
                 (step, schema, (0..wanted.len()).collect())
             }
         };
-        self.section.step(&step, &relation.names);
         Ok((step, schema, places))
     }
 
@@ -194,7 +191,9 @@ impl Weaver<'_> {
         match &relation.base {
             Base::Table(table) => {
                 let (input, columns) = self.input(table, exprs, time)?;
-                let operator = self.add(table.name.clone(), vec![], OperatorKind::Source(input));
+                let labels = Labels { table: Some(table.title()), ..Labels::default() };
+                let source = OperatorKind::Source(input);
+                let operator = self.add(table.name.clone(), vec![], source, labels);
                 Ok((vec![(operator, None)], columns))
             }
             Base::Operators { from, schema } => Ok((from.clone(), schema.clone())),
@@ -241,7 +240,6 @@ impl Weaver<'_> {
         let time = event.and_then(|at| read.binary_search(&at).ok());
         let time = time.map(|column| TimeColumn { column, on_bad: table.on_bad() });
         let input = Input { table: table.name.clone(), source, time, watermark };
-        self.section.source(table, &input, &columns);
         Ok((input, columns))
     }
 
@@ -277,42 +275,58 @@ impl Weaver<'_> {
         name: String,
         inputs: Vec<Vec<Edge>>,
         kind: OperatorKind,
+        labels: Labels,
     ) -> usize {
-        self.operators.push(Operator { name, inputs, kind });
-        self.section.operator_ends();
+        self.operators.push(Operator { name, inputs, kind, labels });
         self.operators.len() - 1
     }
 
     /// Adds an operator that keeps rows by key, where those of one key meet.
     pub(crate) fn keyed(
         &mut self,
-        name: &str,
         edges: Vec<Vec<Edge>>,
         inputs: Vec<KeyedInput>,
         granularity: i64,
         operator: Arc<dyn KeyedOperator>,
+        mut labels: Labels,
     ) -> usize {
         let keys: Vec<&[usize]> = inputs.iter().map(|input| input.keys.as_slice()).collect();
         let together = Placements::of(&self.operators).fits(&edges, &keys).is_some();
         let chosen = self.lowering.settings.exchange;
         let (exchange, why) = match self.lowering.workers.total() {
-            1 => (Exchange::Forward, "rows of equal keys meet"),
-            _ if together && chosen == ExchangeChoice::Auto => (Exchange::Forward, TOGETHER),
-            _ if chosen == ExchangeChoice::Fixed(Exchange::UpPar) => (Exchange::UpPar, HALVES),
-            _ => (Exchange::Shuffle, "rows of equal keys meet"),
+            1 => (Exchange::Forward, None),
+            _ if together && chosen == ExchangeChoice::Auto => {
+                (Exchange::Forward, Some(Reason::together()))
+            }
+            _ if chosen == ExchangeChoice::Fixed(Exchange::UpPar) => {
+                (Exchange::UpPar, Some(Reason::Setting(HALVES.into())))
+            }
+            _ => (Exchange::Shuffle, None),
         };
+        for input in &mut labels.inputs {
+            input.reason = input.reason.take().or_else(|| why.clone());
+        }
         let mut spec = Keyed { inputs, exchange, granularity, operator };
-        let mut text = format!("{exchange}: {why}");
         if exchange == Exchange::Shuffle && chosen == ExchangeChoice::Auto {
             let stay = Placements::of(&self.operators).stay(&edges, &spec);
-            let sides = spec.inputs.iter_mut().zip(["left", "right"]).zip(stay);
-            for (input, side) in sides.filter_map(|(side, stays)| stays.then_some(side)) {
+            let sides = spec.inputs.iter_mut().zip(&mut labels.inputs).zip(stay);
+            for (input, labels) in sides.filter_map(|(side, stays)| stays.then_some(side)) {
                 input.lead = Lead::Here;
-                text += &format!("; those of the {side} side are there already, and stay");
+                labels.reason = Some(Reason::together());
             }
         }
-        self.section.text("exchange", text);
-        self.add(name.into(), edges, OperatorKind::Keyed(spec))
+        self.add_keyed(edges, spec, labels)
+    }
+
+    /// Adds an operator that keeps rows by key, under the name by which EXPLAIN knows it.
+    pub(crate) fn add_keyed(
+        &mut self,
+        edges: Vec<Vec<Edge>>,
+        spec: Keyed,
+        labels: Labels,
+    ) -> usize {
+        let name = spec.operator.describe(&[]).name.to_owned();
+        self.add(name, edges, OperatorKind::Keyed(spec), labels)
     }
 
     pub(crate) fn report(&self, error: &DataFusionError) -> Stop {

@@ -7,13 +7,12 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use dataflow::error::DataflowError;
 use dataflow::fragment::{Fragment, WindowColumns};
-use dataflow::job::{Exchange, Operator, OperatorKind, Origin, Settings, Step, Stepped};
+use dataflow::job::{Exchange, Operator, Origin, PROJECT, Property, Settings, Step, Stepped};
 use dataflow::sink::Sink;
 use dataflow::step::chain;
 use datafusion::logical_expr::{Expr, LogicalPlan};
 
 use crate::catalog::{Entry, Table};
-use crate::explain::Section;
 use crate::lower::relation::{Bounds, Relation, Stop};
 use crate::lower::weave::Weaver;
 use crate::lower::{Lowered, Lowering, tables_of};
@@ -109,10 +108,9 @@ impl Planner {
     /// A stage of operators that were made without SQL.
     pub fn stage_of(&mut self, name: &str, operators: Vec<Operator>, bounded: bool) -> Stage {
         self.engine.interrupt = Arc::default();
-        let sections = vec![section_of(name, &operators)];
         let mut building = Building::default();
         let planned = Planned { name: name.to_owned(), sql: String::new(), line: 0 };
-        building.add(planned, Lowered { operators, sections, bounded, batch: false });
+        building.add(planned, Lowered { operators, name: name.to_owned(), bounded, batch: None });
         self.stage(building)
     }
 
@@ -146,11 +144,10 @@ impl Lowering<'_> {
         for table in &tables {
             bounded &= table.bounded(self.place_of(table))?;
         }
-        let section = Section::new("a stream");
         let (operators, shared, emit) = (vec![], vec![], None);
         let (lookups, waits_ns) = (0, self.waits_ns(plan));
         let mut weaver =
-            Weaver { lowering: self, bounded, operators, shared, lookups, emit, waits_ns, section };
+            Weaver { lowering: self, bounded, operators, shared, lookups, emit, waits_ns };
         let relation = weaver.relation(plan).and_then(|relation| weaver.settled(relation));
         let woven = relation.and_then(|relation| weaver.open_end(&relation, schema));
         woven.map_err(|stop| match stop {
@@ -214,37 +211,8 @@ impl Step for Named {
         self.columns.get(output).copied()
     }
 
-    fn describe(&self) -> String {
+    fn describe(&self) -> Vec<Property> {
         let names: Vec<_> = self.schema.fields().iter().map(|f| f.name().as_str()).collect();
-        format!("as {}", names.join(", "))
+        vec![(PROJECT, names.join(", "))]
     }
-}
-
-/// What EXPLAIN says of operators that were made without SQL.
-fn section_of(name: &str, operators: &[Operator]) -> Section {
-    let mut section = Section::new(name);
-    for (at, operator) in operators.iter().enumerate() {
-        for edge in operator.inputs.iter().flatten() {
-            let step = edge.step.as_ref().map_or(String::new(), |s| format!(": {}", s.describe()));
-            section.text("edge", format!("{} to {at}{step}", edge.from));
-        }
-        let (label, text) = match &operator.kind {
-            OperatorKind::Source(input) => {
-                let schema = input.source.schema();
-                let names: Vec<_> = schema.fields().iter().map(|f| f.name().as_str()).collect();
-                ("source", format!("reads {}", names.join(", ")))
-            }
-            OperatorKind::Aggregate(spec) => {
-                let count = spec.group_by.aggregates.len();
-                ("aggregate", format!("{count} by {} keys; {}", spec.keys.len(), spec.exchange))
-            }
-            OperatorKind::Keyed(spec) => {
-                ("keyed", format!("{}; {}", spec.operator.describe(), spec.exchange))
-            }
-            OperatorKind::Lookup(lookup) => ("lookup", lookup.describe()),
-            OperatorKind::Sink { .. } => ("sink", String::new()),
-        };
-        section.text(label, format!("{at}, {}: {text}", operator.name));
-    }
-    section
 }

@@ -10,7 +10,6 @@ use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::interval::interval;
 use crate::text::syntax::{Cursor, is_word};
-use crate::text::units::span_ns;
 
 /// An interval is at least a millisecond.
 const EVERY_NS_MIN: i64 = 1_000_000;
@@ -98,12 +97,6 @@ fn read(cursor: &mut Cursor<'_>, place: Place) -> Result<Emit, Diagnostic> {
 }
 
 impl Emit {
-    /// For EXPLAIN.
-    pub(crate) fn shown(&self) -> String {
-        let every = i64::try_from(self.every_ns.get()).unwrap_or(i64::MAX);
-        format!("every {}, what windows have come to that have changed", span_ns(every))
-    }
-
     /// The error that it is written where rows do not go to a sink.
     pub(crate) fn elsewhere(&self, what: &str) -> Diagnostic {
         Diagnostic::at(self.place, format!("EMIT is for a statement's sink, and this is {what}"))

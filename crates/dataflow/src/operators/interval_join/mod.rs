@@ -19,9 +19,11 @@ use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use state::gather;
 
 use crate::error::DataflowError;
-use crate::job::{Given, JoinKind, Kept, KeyedOperator, KeyedState, Origin, Step, Waits, names};
+use crate::job::{
+    Description, Given, JoinKind, Kept, KeyedOperator, KeyedState, Origin, Step, Waits, list,
+};
 use crate::pairing::{Keys, Terms};
-use crate::rows::time::ticks;
+use crate::rows::time::{ticks, ticks_text};
 
 /// Spans that the time in which a row may have partners is cut into.
 const SPANS: i64 = 4;
@@ -124,9 +126,17 @@ impl KeyedOperator for IntervalJoin {
         self.kind.always_has(input)
     }
 
-    fn describe(&self) -> String {
-        let keys = self.sides.each_ref().map(|side| names(&side.schema, &side.keys));
-        self.kind.describe(" of times", keys, self.on.as_ref())
+    fn describe(&self, columns: &[Vec<String>]) -> Description {
+        let keys = self.sides.each_ref().map(|side| side.keys.as_slice());
+        let mut properties = self.kind.properties(columns, keys, self.on.as_ref());
+        let of = |side: usize| {
+            list(columns.get(side).map_or(&[], Vec::as_slice), &[self.sides[side].time])
+        };
+        let time = self.sides[0].schema.field(self.sides[0].time).data_type();
+        let [least, most] = self.apart.map(|ticks| ticks_text(ticks, time));
+        let between = format!("{} - {} BETWEEN {least} AND {most}", of(0), of(1));
+        properties.insert(properties.len().min(2), ("interval", between));
+        Description { name: "IntervalJoin", properties }
     }
 }
 

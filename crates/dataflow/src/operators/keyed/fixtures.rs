@@ -11,8 +11,7 @@ use arrow::datatypes::{
 };
 
 use crate::error::DataflowError;
-use crate::job::JoinKind;
-use crate::job::{Origin, Step, Stepped};
+use crate::job::{FILTER, JoinKind, Origin, Property, Step, Stepped};
 
 /// A key, a number, and a time.
 pub(crate) type Row = (Option<i64>, i64, i64);
@@ -108,8 +107,8 @@ impl Step for Passing {
         Some(output)
     }
 
-    fn describe(&self) -> String {
-        "a condition".into()
+    fn describe(&self) -> Vec<Property> {
+        vec![(FILTER, "a condition".into())]
     }
 }
 

@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
 use arrow::compute::{interleave_record_batch, take_record_batch};
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::SchemaRef;
 use state::{Aggregate, KeyRows};
 
 pub use self::edge::{first_value, last_value};
@@ -42,8 +42,8 @@ use self::sliding::{Run, Sliding};
 pub use self::steps::times;
 use self::waiting::{Due, Waiting};
 use crate::error::DataflowError;
-use crate::job::{Given, Kept, KeyedOperator, KeyedState, Waits, names};
-use crate::rows::time::ticks_per_second;
+use crate::job::{Description, Given, Kept, KeyedOperator, KeyedState, Waits, list};
+use crate::rows::time::ticks_text;
 
 /// What a key takes beside its bytes and its rows: its entry, and a list per frame.
 const KEY_BYTES: usize = 64;
@@ -145,24 +145,30 @@ impl KeyedOperator for Over {
         Some(column)
     }
 
-    fn describe(&self) -> String {
-        let far =
-            |unit: FrameUnit, count: i64| match (unit, self.input.field(self.time).data_type()) {
-                (FrameUnit::Range, DataType::Timestamp(unit, _)) => {
-                    format!("{} s", count as f64 / ticks_per_second(*unit) as f64)
-                }
-                _ => format!("{count} rows"),
-            };
+    fn describe(&self, columns: &[Vec<String>]) -> Description {
+        let columns = columns.first().map_or(&[][..], Vec::as_slice);
+        let time = self.input.field(self.time).data_type();
+        let far = |unit: FrameUnit, count: i64| match unit {
+            FrameUnit::Range => format!("{} PRECEDING", ticks_text(count, time)),
+            FrameUnit::Rows => format!("{count} PRECEDING"),
+        };
         let shown = |call: &OverCall| {
             let Frame { unit, from, to } = call.frame;
-            let from = from.map_or("all".into(), |from| far(unit, from));
-            let to = if to == 0 { String::new() } else { format!(" to {}", far(unit, to)) };
-            format!("{} of {from}{to} before", call.text)
+            let from = from.map_or("UNBOUNDED PRECEDING".into(), |from| far(unit, from));
+            let to = if to == 0 { "CURRENT ROW".into() } else { far(unit, to) };
+            let unit = match unit {
+                FrameUnit::Rows => "ROWS",
+                FrameUnit::Range => "RANGE",
+            };
+            ("function", format!("{} {unit} BETWEEN {from} AND {to}", call.text))
         };
-        let calls: Vec<String> = self.calls.iter().map(shown).collect();
-        let time = self.input.field(self.time).name();
-        let keys = names(&self.input, &self.keys);
-        format!("{}, by ({keys}) in the order of {time}", calls.join(", "))
+        let mut properties = vec![];
+        if !self.keys.is_empty() {
+            properties.push(("partition by", list(columns, &self.keys)));
+        }
+        properties.push(("order by", list(columns, &[self.time])));
+        properties.extend(self.calls.iter().map(shown));
+        Description { name: "OverAggregate", properties }
     }
 }
 

@@ -20,7 +20,7 @@ use arrow::row::Rows;
 use state::{KeyRows, has_floats};
 
 use crate::error::DataflowError;
-use crate::job::{Given, Kept, KeyedOperator, KeyedState, Waits};
+use crate::job::{Description, Given, Kept, KeyedOperator, KeyedState, Waits, list};
 use crate::operators::keyed::{before_windows, by_window};
 use crate::rows::wire::bytes_of;
 
@@ -66,17 +66,19 @@ impl KeyedOperator for Ranking {
         Some(column)
     }
 
-    fn describe(&self) -> String {
-        let name = |&at: &usize| self.input.field(at).name().clone();
-        let keys: Vec<String> = self.keys.iter().map(name).collect();
+    fn describe(&self, columns: &[Vec<String>]) -> Description {
+        let columns = columns.first().map_or(&[][..], Vec::as_slice);
         let by = self.order.iter().map(|(at, options)| {
-            let down = if options.descending { " descending" } else { "" };
-            format!("{}{down}", name(at))
+            let down = if options.descending { " DESC" } else { "" };
+            format!("{}{down}", list(columns, &[*at]))
         });
-        let rows = self.limit.map_or("all rows".into(), |limit| format!("first {limit}"));
-        let keys =
-            if keys.is_empty() { String::new() } else { format!(" and {}", keys.join(", ")) };
-        format!("{rows} of each window{keys} by {}", by.collect::<Vec<_>>().join(", "))
+        let mut properties = vec![];
+        properties.extend(self.limit.map(|limit| ("limit", limit.to_string())));
+        let keys = [self.keys.as_slice(), &[self.window_end]].concat();
+        properties.push(("partition by", list(columns, &keys)));
+        properties.push(("order by", by.collect::<Vec<_>>().join(", ")));
+        let name = if self.limit.is_some() { "TopN" } else { "RowNumber" };
+        Description { name, properties }
     }
 }
 

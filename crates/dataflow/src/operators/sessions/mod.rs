@@ -24,9 +24,9 @@ use state::{KeyTable, NullKeys, Windows};
 use self::open::{AHEAD, Open, Session};
 use self::rows::{Chain, Chains, Part, Place, Waiting};
 use crate::error::DataflowError;
-use crate::job::{Given, Kept, KeyedOperator, KeyedState, Waits, names};
+use crate::job::{Description, Given, Kept, KeyedOperator, KeyedState, Waits, list};
 use crate::pairing::columns_of;
-use crate::rows::time::{last_tick, ticks};
+use crate::rows::time::{last_tick, ticks, ticks_text};
 
 /// How many times the rows that wait batches may hold, and how many times the keys with sessions
 /// there may be ids, besides [`Slack`].
@@ -91,8 +91,17 @@ impl KeyedOperator for RowSessions {
         (column < kept).then_some(column)
     }
 
-    fn describe(&self) -> String {
-        format!("rows by ({}) until their session ends", names(&self.schema, &self.keys))
+    fn describe(&self, columns: &[Vec<String>]) -> Description {
+        let columns = columns.first().map_or(&[][..], Vec::as_slice);
+        let time = self.schema.field(self.schema.fields().len() - BOUNDS).data_type();
+        let window =
+            format!("SESSION({}, GAP {})", list(columns, &[self.time]), ticks_text(self.gap, time));
+        let mut properties = vec![("window", window)];
+        if !self.keys.is_empty() {
+            properties.push(("partition by", list(columns, &self.keys)));
+        }
+        properties.extend(self.given.map(|given| ("filter", list(columns, &[given]))));
+        Description { name: "SessionWindow", properties }
     }
 }
 

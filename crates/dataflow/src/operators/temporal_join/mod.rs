@@ -19,7 +19,7 @@ use state::KeyRows;
 use state::gather;
 
 use crate::error::DataflowError;
-use crate::job::{Given, Kept, KeyedOperator, KeyedState, Waits, names};
+use crate::job::{Description, Given, JoinKind, Kept, KeyedOperator, KeyedState, Waits, list};
 use crate::operators::interval_join::TimedSide;
 use crate::pairing::Keys;
 use crate::rows::time::ticks;
@@ -70,11 +70,16 @@ impl KeyedOperator for TemporalJoin {
         input == 0 || !self.outer
     }
 
-    fn describe(&self) -> String {
-        let [left, right] = self.sides.each_ref().map(|side| names(&side.schema, &side.keys));
-        let kind = if self.outer { "Left" } else { "Inner" };
-        let earlier = if self.earlier { "earlier " } else { "" };
-        format!("{kind} with {earlier}versions on ({left}) = ({right})")
+    fn describe(&self, columns: &[Vec<String>]) -> Description {
+        let kind = if self.outer { JoinKind::Left } else { JoinKind::Inner };
+        let keys = self.sides.each_ref().map(|side| side.keys.as_slice());
+        let mut properties = kind.properties(columns, keys, None);
+        let of = |side: usize| {
+            list(columns.get(side).map_or(&[], Vec::as_slice), &[self.sides[side].time])
+        };
+        let compared = if self.earlier { "<" } else { "<=" };
+        properties.push(("version", format!("latest with {} {compared} {}", of(1), of(0))));
+        Description { name: "TemporalJoin", properties }
     }
 }
 

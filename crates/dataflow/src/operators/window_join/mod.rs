@@ -15,7 +15,9 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 
 use crate::error::DataflowError;
-use crate::job::{Given, JoinKind, Kept, KeyedOperator, KeyedState, Step, Waits, names};
+use crate::job::{
+    Description, Given, JoinKind, Kept, KeyedOperator, KeyedState, Step, Waits, list,
+};
 use crate::operators::keyed::{Run, before_windows};
 use crate::pairing::{Hashed, Pairing, Terms};
 use crate::rows::wire::bytes_of;
@@ -83,9 +85,14 @@ impl KeyedOperator for WindowJoin {
         self.kind.always_has(input)
     }
 
-    fn describe(&self) -> String {
-        let keys = self.sides.each_ref().map(|side| names(&side.schema, &side.keys));
-        self.kind.describe(" of each window", keys, self.on.as_ref())
+    fn describe(&self, columns: &[Vec<String>]) -> Description {
+        let keys = self.sides.each_ref().map(|side| side.keys.as_slice());
+        let mut properties = self.kind.properties(columns, keys, self.on.as_ref());
+        let of = |side: usize| {
+            list(columns.get(side).map_or(&[], Vec::as_slice), &[self.sides[side].window_end])
+        };
+        properties.insert(1, ("window", format!("{} = {}", of(0), of(1))));
+        Description { name: "WindowJoin", properties }
     }
 }
 

@@ -269,7 +269,7 @@ fn arguments(call: &AggregateCall, batch: &RecordBatch) -> Vec<ArrayRef> {
     };
     let fields: Vec<Field> = call.args.iter().enumerate().map(field).collect();
     let schema = Arc::new(Schema::new(fields));
-    match step::compile(&batch.schema(), None, &call.args, schema).expect("it compiles") {
+    match step::compile(&batch.schema(), None, &call.args, schema, &[]).expect("it compiles") {
         Some(step) => step.apply(batch).expect("it runs").batch.columns().to_vec(),
         None => batch.columns().to_vec(),
     }

@@ -56,7 +56,7 @@ fn merged(call: &AggregateCall) -> ArrayRef {
         .zip(&call.args)
         .map(|(field, arg)| field.with_data_type(arg.get_type(&scope).expect("a type")));
     let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
-    let step = step::compile(&batch.schema(), None, &call.args, schema).expect("compiles");
+    let step = step::compile(&batch.schema(), None, &call.args, schema, &[]).expect("compiles");
     let mut leader = call.aggregate.create();
     for part in [batch.slice(0, 13), batch.slice(13, 27)] {
         let args = step.as_ref().map(|s| s.apply(&part).expect("runs").batch);

@@ -52,10 +52,10 @@ fn check(filter: Option<Expr>, outputs: Vec<Expr>) {
         let batch = rows(n);
         let expected = expected(&batch, filter.clone(), outputs.clone());
         let plain: Vec<Expr> = outputs.iter().map(|e| e.clone().unalias()).collect();
-        let step = compile(&batch.schema(), filter.as_ref(), &plain, expected.schema());
+        let step = compile(&batch.schema(), filter.as_ref(), &plain, expected.schema(), &[]);
         let step = step.expect("compiles").expect("does something");
         let stepped = step.apply(&batch).expect("runs");
-        assert_eq!(stepped.batch, expected, "{}", step.describe());
+        assert_eq!(stepped.batch, expected, "{:?}", step.describe());
         let kept = match stepped.origin {
             Origin::All => n as usize,
             Origin::Kept(mask) => {
@@ -141,9 +141,9 @@ fn both_forms_of_a_guarded_expression_give_the_same_rows() {
 fn a_step_that_changes_nothing_is_none() {
     let batch = rows(1);
     let all: Vec<Expr> = ["a", "b", "x", "s", "t"].map(col).to_vec();
-    assert!(compile(&batch.schema(), None, &all, batch.schema()).expect("compiles").is_none());
+    assert!(compile(&batch.schema(), None, &all, batch.schema(), &[]).expect("compiles").is_none());
     let renamed = Arc::new(batch.schema().project(&[0]).expect("one column"));
-    assert!(compile(&batch.schema(), None, &all[..1], renamed).expect("compiles").is_some());
+    assert!(compile(&batch.schema(), None, &all[..1], renamed, &[]).expect("compiles").is_some());
 }
 
 #[test]
@@ -152,7 +152,8 @@ fn a_failing_row_is_an_error_with_its_reason() {
     let schema =
         Arc::new(Schema::new(vec![Field::new("q", arrow::datatypes::DataType::Int64, true)]));
     let risky = lit(10i64) / (col("a") - lit(4i64));
-    let step = compile(&batch.schema(), None, &[risky], schema).expect("compiles").expect("a step");
+    let step =
+        compile(&batch.schema(), None, &[risky], schema, &[]).expect("compiles").expect("a step");
     let error = step.apply(&batch).err().expect("a division by zero").to_string();
     assert!(error.contains("ivision by zero"), "{error}");
 }
@@ -175,7 +176,7 @@ fn a_column_that_nobody_reads_has_the_right_length() {
         Field::new(name, data_type, true)
     };
     let schema = Arc::new(Schema::new(types.map(field).to_vec()));
-    let step = compile(&batch.schema(), Some(&filter), &outputs, schema).expect("compiles");
+    let step = compile(&batch.schema(), Some(&filter), &outputs, schema, &[]).expect("compiles");
     let step = step.expect("a step");
     assert_eq!((step.passes_on(1), step.passes_on(2)), (Some(4), None));
     let whole = step.apply(&batch).expect("rows").batch;
@@ -196,7 +197,7 @@ fn what_a_result_is_made_of_is_told_where_one_loop_can_make_it() {
     let batch = RecordBatch::try_from_iter(columns).expect("rows");
     let step = |filter: Option<Expr>, outputs: &[Expr], batch: &RecordBatch| {
         let types = expected(batch, filter.clone(), outputs.to_vec()).schema();
-        compile(&batch.schema(), filter.as_ref(), outputs, types)
+        compile(&batch.schema(), filter.as_ref(), outputs, types, &[])
             .expect("compiles")
             .expect("a step")
     };

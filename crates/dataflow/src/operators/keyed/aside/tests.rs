@@ -151,7 +151,7 @@ fn windows_give_the_same_however_little_room_there_is() {
             assert!(!expected.is_empty() && none.bytes == 0);
             for share in [0, 4 << 10, 1 << 30] {
                 let (given, spilled, _) = run(spec, &rounds, share, disk());
-                assert!(given == expected, "{}, {share} bytes", spec.operator.describe());
+                assert!(given == expected, "{}, {share} bytes", spec.operator.describe(&[]).name);
                 assert_eq!(spilled.bytes > 0, share < 1 << 20, "{share} bytes");
                 assert!(spilled.read_bytes >= spilled.bytes, "all is read");
             }
@@ -166,7 +166,7 @@ fn rows_ahead_of_time_wait_without_a_difference() {
         let (expected, _, most) = run(spec, &rounds, usize::MAX, None);
         for share in [0, most / 3, 4 * most] {
             let (given, spilled, _) = run(spec, &rounds, share, disk());
-            assert!(given == expected, "{}, {share} bytes", spec.operator.describe());
+            assert!(given == expected, "{}, {share} bytes", spec.operator.describe(&[]).name);
             assert_eq!(spilled.bytes > 0, share < most, "{share} of {most} bytes");
         }
     }
@@ -189,7 +189,7 @@ fn what_is_kept_may_be_more_than_there_is_room_for() {
         assert!(!expected.is_empty());
         for share in [0, most / 4, 4 * most] {
             let (given, spilled, _) = run(&spec, &rounds, share, disk());
-            assert!(given == expected, "{}, {share} bytes", spec.operator.describe());
+            assert!(given == expected, "{}, {share} bytes", spec.operator.describe(&[]).name);
             assert!(spilled.read_bytes >= spilled.bytes, "all is read");
             assert_eq!(spilled.bytes > 0, share < most, "{share} of {most} bytes");
         }

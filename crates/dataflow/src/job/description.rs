@@ -1,0 +1,147 @@
+//! What EXPLAIN shows of an operator: what the operator says of itself, and what its maker attached
+//! to it in the user's words. Nothing that runs reads any of it.
+
+use std::fmt;
+
+/// A name and its value, as in `("group by", "origin STRING")`.
+pub type Property = (&'static str, String);
+
+/// What an operator is and does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Description {
+    /// The operator, in the words of the field: `WindowJoin`.
+    pub name: &'static str,
+    /// What it does, in the order in which it is shown.
+    pub properties: Vec<Property>,
+}
+
+/// What the maker of an operator knows of it and the operator does not.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Labels {
+    /// What it is, where its kind does not say so.
+    pub name: Option<&'static str>,
+    /// The table that it reads or writes, as a user knows it: `flights (file)`.
+    pub table: Option<String>,
+    /// By input, as far as something is known of it.
+    pub inputs: Vec<InputLabels>,
+    /// The columns that it emits, as a user knows them; empty where these are the names of its
+    /// schema.
+    pub columns: Vec<String>,
+    /// More about it, behind what it says itself.
+    pub properties: Vec<Property>,
+}
+
+/// What the maker of an operator knows of one input.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct InputLabels {
+    /// The columns that arrive, as a user knows them; empty where these are the names of its
+    /// schema.
+    pub columns: Vec<String>,
+    /// Why rows are exchanged as they are.
+    pub reason: Option<Reason>,
+    /// What exchanges cost that could have been chosen, among them the chosen one.
+    pub costs: Vec<Cost>,
+}
+
+impl InputLabels {
+    /// Labels of an input of which the columns are known.
+    pub fn of_columns(columns: &[String]) -> Self {
+        Self { columns: columns.to_vec(), ..Self::default() }
+    }
+}
+
+impl Labels {
+    /// Labels of an operator with one input.
+    pub fn of_input(input: InputLabels) -> Self {
+        Self { inputs: vec![input], ..Self::default() }
+    }
+}
+
+/// How rows get from the workers that emit them to those that take them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Strategy {
+    /// They stay on their worker.
+    Forward,
+    /// Each worker aggregates what it has, and sends deltas of groups to the leaders of the keys.
+    Merge,
+    /// Each row goes to the worker that its key is hashed to.
+    Shuffle,
+    /// As [`Strategy::Shuffle`], from the half of the workers that reads to the other half.
+    UpPar,
+    /// Each row goes to every worker.
+    Broadcast,
+    /// Rows go to the workers in turn.
+    Rebalance,
+    /// All rows go to worker 0.
+    Gather,
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Strategy::Forward => "forward",
+            Strategy::Merge => "merge",
+            Strategy::Shuffle => "shuffle",
+            Strategy::UpPar => "uppar",
+            Strategy::Broadcast => "broadcast",
+            Strategy::Rebalance => "rebalance",
+            Strategy::Gather => "gather",
+        })
+    }
+}
+
+/// Why an input has its exchange.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// The planner has chosen it, or there is no other.
+    Planner(String),
+    /// A setting asks for it: its name and value.
+    Setting(String),
+    /// A hint asks for it.
+    Hint {
+        /// The hint as it was written.
+        hint: String,
+        /// Its line in the script, from 1.
+        line: usize,
+        /// Its column, from 1.
+        column: usize,
+    },
+}
+
+impl Reason {
+    /// Why rows of a key need not move.
+    pub fn together() -> Self {
+        Self::Planner("an exchange before has put rows of equal keys on one worker".into())
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Planner(text) => f.write_str(text),
+            Reason::Setting(setting) => write!(f, "SET {setting}"),
+            Reason::Hint { hint, line, column } => write!(f, "hint {hint} at {line}:{column}"),
+        }
+    }
+}
+
+/// What an exchange costs, by what is known before the start.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Cost {
+    /// Of a row, on average.
+    PerRow {
+        /// The exchange.
+        strategy: Strategy,
+        /// Bytes that travel between processes.
+        bytes: f64,
+        /// Cycles of a processor.
+        cycles: f64,
+    },
+    /// Of all rows, at most.
+    InAll {
+        /// The exchange.
+        strategy: Strategy,
+        /// Bytes of the rows of this input that move to other workers.
+        bytes: u64,
+    },
+}

@@ -1,0 +1,54 @@
+//! The plan as a graph for Graphviz: edges lead as rows do.
+
+use std::fmt::Write;
+
+use super::Explain;
+use super::text::{exchange, headline};
+use super::tree::{PlanEdge, PlanNode};
+
+impl Explain {
+    pub(super) fn dot(&self) -> String {
+        let tree = self.tree();
+        let mut out = String::from("digraph job {\n  rankdir=BT;\n  node [shape=box];\n");
+        for (id, node) in tree.nodes.iter().enumerate() {
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "  o{id} [label={}];", quoted(&label(node)));
+        }
+        for (id, node) in tree.nodes.iter().enumerate() {
+            for edge in &node.inputs {
+                let label = quoted(&edge_label(edge));
+                let _ = writeln!(out, "  o{} -> o{id} [label={label}];", edge.from);
+            }
+        }
+        out.push_str("}\n");
+        out
+    }
+}
+
+fn label(node: &PlanNode) -> String {
+    let properties = node.properties.iter().map(|(name, text)| format!("{name}: {text}"));
+    let lines = [headline(node)].into_iter().chain(properties).chain(node.plan.iter().cloned());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn edge_label(edge: &PlanEdge) -> String {
+    let steps = edge.steps.iter().map(|(name, text)| format!("{name} {text}"));
+    let lines: Vec<_> = steps.chain([exchange(edge)]).collect();
+    lines.join("\n")
+}
+
+/// A string of Graphviz.
+fn quoted(text: &str) -> String {
+    let escaped = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    format!("\"{escaped}\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_of_graphviz_are_escaped() {
+        assert_eq!(quoted("a \"b\"\n\\c"), r#""a \"b\"\n\\c""#);
+    }
+}

@@ -1,0 +1,103 @@
+//! The plan for other programs. The schema is documented in `docs/cli.md`.
+
+use dataflow::job::{Cost, Property, Reason};
+use serde_json::{Map, Value, json};
+
+use super::estimate::Estimate;
+use super::tree::{PlanEdge, PlanNode, PlanTree};
+use super::{Explain, Need};
+use crate::Workers;
+
+impl Explain {
+    /// The plan for other programs.
+    pub fn json(&self) -> Value {
+        let Workers { nodes, per_node } = self.workers;
+        let PlanTree { statements, nodes: operators } = self.tree();
+        let statements = statements
+            .iter()
+            .map(|statement| json!({ "name": statement.name, "sinks": statement.roots }));
+        json!({
+            "nodes": nodes,
+            "workers_per_node": per_node,
+            "statements": statements.collect::<Vec<_>>(),
+            "operators": operators.iter().enumerate().map(node).collect::<Vec<_>>(),
+            "memory": self.needs.iter().map(need).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn node((id, node): (usize, &PlanNode)) -> Value {
+    json!({
+        "id": id,
+        "operator": node.operator,
+        "name": node.name,
+        "table": node.table,
+        "properties": properties(&node.properties),
+        "columns": node.columns,
+        "plan": node.plan,
+        "state": node.state.iter().map(Estimate::json).collect::<Vec<_>>(),
+        "inputs": node.inputs.iter().map(edge).collect::<Vec<_>>(),
+    })
+}
+
+/// Properties by name; the values of one name are a list.
+fn properties(properties: &[Property]) -> Value {
+    let mut map: Map<String, Value> = Map::new();
+    for (name, text) in properties {
+        match map.get_mut(*name) {
+            None => drop(map.insert((*name).into(), json!([text]))),
+            Some(list) => list.as_array_mut().into_iter().for_each(|list| list.push(json!(text))),
+        }
+    }
+    map.into()
+}
+
+fn edge(edge: &PlanEdge) -> Value {
+    let step = |(name, text): &Property| json!({ "name": name, "text": text });
+    json!({
+        "from": edge.from,
+        "input": edge.input,
+        "exchange": edge.exchange.to_string(),
+        "keys": edge.keys,
+        "reason": edge.reason.as_ref().map(reason),
+        "costs": edge.costs.iter().map(cost).collect::<Vec<_>>(),
+        "columns": edge.columns,
+        "steps": edge.steps.iter().map(step).collect::<Vec<_>>(),
+        "event_time": edge.event_time,
+        "allowed_lateness": edge.lateness,
+    })
+}
+
+fn reason(reason: &Reason) -> Value {
+    let text = reason.to_string();
+    match reason {
+        Reason::Planner(_) => json!({ "by": "planner", "text": text }),
+        Reason::Setting(_) => json!({ "by": "setting", "text": text }),
+        Reason::Hint { line, column, .. } => {
+            json!({ "by": "hint", "text": text, "line": line, "column": column })
+        }
+    }
+}
+
+fn cost(cost: &Cost) -> Value {
+    match cost {
+        Cost::PerRow { strategy, bytes, cycles } => json!({
+            "exchange": strategy.to_string(),
+            "bytes_per_row": bytes,
+            "cycles_per_row": cycles,
+        }),
+        Cost::InAll { strategy, bytes } => json!({
+            "exchange": strategy.to_string(),
+            "bytes_at_most": bytes,
+        }),
+    }
+}
+
+fn need(need: &Need) -> Value {
+    json!({
+        "name": need.name,
+        "sum": need.sum,
+        "bytes_per_worker": need.bytes,
+        "worker_0_only": need.once,
+    })
+}

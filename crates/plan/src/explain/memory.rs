@@ -1,0 +1,207 @@
+//! The memory that a stage is given, as a sum of named amounts.
+
+use std::fmt::Write;
+
+use channel::cast::Flight;
+
+use super::Explain;
+use crate::Workers;
+use crate::text::settings::InForce;
+use crate::text::units::human;
+
+/// A named amount of memory of each worker, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Need {
+    /// What for.
+    pub name: &'static str,
+    /// How it comes about.
+    pub sum: String,
+    /// Bytes per worker; of worker 0 only if `once`.
+    pub bytes: u64,
+    /// Whether one worker of the job has it, rather than each.
+    pub once: bool,
+    /// Whether it is a limit up to which something asks before it grows, and whose end is an error
+    /// of its own; else it is taken as rows travel, and nobody asks.
+    pub asks: bool,
+}
+
+/// A named amount of memory that the transport has at each end of a link, besides the ring.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndNeed {
+    /// What it is.
+    pub name: &'static str,
+    /// What for.
+    pub what: &'static str,
+    /// Bytes; none where they are not counted.
+    pub bytes: u64,
+}
+
+impl Explain {
+    /// The memory that was given to the stage.
+    pub fn memory(&self) -> &[Need] {
+        &self.needs
+    }
+
+    pub(super) fn write_memory(&self, out: &mut String) {
+        let Workers { nodes, per_node } = self.workers;
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "memory, on {nodes} x {per_node} workers");
+        let mut line = |name: &str, sum: &str, bytes: u64| {
+            let _ = writeln!(out, "  {name:<12} {sum:<44} {:>10}", human(bytes));
+        };
+        for need in &self.needs {
+            line(need.name, &need.sum, need.bytes);
+        }
+        let worker: u64 = self.needs.iter().filter(|n| !n.once).map(|n| n.bytes).sum();
+        let once: u64 = self.needs.iter().filter(|n| n.once).map(|n| n.bytes).sum();
+        line("per worker", "at most", worker);
+        let node = worker * u64::from(per_node);
+        line("per node", &format!("{per_node} x {}", human(worker)), node);
+        if once > 0 {
+            line("node 0", &format!("{} + {}", human(node), human(once)), node + once);
+        }
+    }
+}
+
+/// The memory of a stage. `ends` is what each end of a link needs besides the ring, `groupings` is
+/// how many of its queries group rows. Links join workers of different nodes; those of one hand
+/// rows over through queues, which hold as much as a ring.
+pub(crate) fn needs(
+    settings: &InForce,
+    workers: Workers,
+    ends: &[EndNeed],
+    groupings: usize,
+    batch: bool,
+) -> Vec<Need> {
+    let beside = u64::from(workers.per_node.max(1)) - 1;
+    let links = u64::from(workers.total() - 1) - beside;
+    let link = settings.job.ring.memory_bytes();
+    let mut needs = vec![Need {
+        name: "rings",
+        sum: format!(
+            "{links} links x ({} ring + {} staging)",
+            human(link.ring as u64),
+            human(link.staging as u64)
+        ),
+        bytes: links * link.total() as u64,
+        once: false,
+        asks: false,
+    }];
+    if links > 0 {
+        needs.extend(ends.iter().map(|end| Need {
+            name: end.name,
+            sum: match end.bytes {
+                0 => format!("{}, not counted", end.what),
+                bytes => format!("{links} links x {} {}", human(bytes), end.what),
+            },
+            bytes: links * end.bytes,
+            once: false,
+            asks: false,
+        }));
+    }
+    if beside > 0 {
+        needs.push(Need {
+            name: "queues",
+            sum: format!("{beside} in the process x {}, a limit", human(link.ring as u64)),
+            bytes: beside * link.ring as u64,
+            once: false,
+            asks: false,
+        });
+    }
+    if groupings > 0 {
+        needs.push(Need {
+            name: "state",
+            sum: match &settings.job.spill {
+                None => "millstream.state_bytes, a limit".into(),
+                Some(folder) => format!("millstream.state_bytes; what is beyond goes to {folder}"),
+            },
+            bytes: settings.job.state_bytes_max as u64,
+            once: false,
+            asks: true,
+        });
+    }
+    if batch {
+        needs.push(Need {
+            name: "batch stage",
+            sum: "millstream.batch_bytes, a limit, worker 0 only".into(),
+            bytes: settings.batch_bytes as u64,
+            once: true,
+            asks: true,
+        });
+    }
+    needs
+}
+
+/// What so many operators keep whose rows go to every worker: frames that wait at a source, and
+/// those of others that are passed on. Within one process rows are handed over by reference. Where
+/// the network may carry payloads, with `member_bytes` in the transport, a source keeps them until
+/// all have had them, and others put them together.
+pub(crate) fn broadcast_needs(
+    settings: &InForce,
+    workers: Workers,
+    (broadcasts, member_bytes): (usize, u64),
+) -> Vec<Need> {
+    let others = u64::from(workers.nodes - 1);
+    let (ring, casting) = (settings.job.ring, &settings.job.casting);
+    if broadcasts == 0 || others == 0 {
+        return vec![];
+    }
+    let frame = u64::from(ring.slot_bytes);
+    let queue = u64::from(casting.queue_frames);
+    let relayed = others * u64::from(ring.slots);
+    let mut needs = vec![Need {
+        name: "broadcast",
+        sum: format!("{broadcasts} x ({queue} + {relayed}) frames of {}", human(frame)),
+        bytes: broadcasts as u64 * (queue + relayed) * frame,
+        once: false,
+        asks: false,
+    }];
+    if casting.wants_groups(workers.nodes) && member_bytes > 0 {
+        let kept = Flight::<()>::kept_max(ring.slots as usize) as u64;
+        let datagrams = human(member_bytes);
+        needs.push(Need {
+            name: "multicast",
+            sum: format!(
+                "{datagrams} of datagrams + {broadcasts} x {kept} payloads of {} x {} nodes, where \
+                 the network has it",
+                human(frame),
+                workers.nodes
+            ),
+            bytes: member_bytes + broadcasts as u64 * kept * frame * u64::from(workers.nodes),
+            once: false,
+            asks: false,
+        });
+    }
+    needs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_a_sum_of_named_needs() {
+        let workers = Workers { nodes: 2, per_node: 2 };
+        let ends = [EndNeed { name: "inboxes", what: "for notices", bytes: 1 << 20 }];
+        let needs = needs(&InForce::default(), workers, &ends, 1, true);
+        assert_eq!(
+            needs.iter().map(|n| n.name).collect::<Vec<_>>(),
+            ["rings", "inboxes", "queues", "state", "batch stage"]
+        );
+        assert_eq!((needs[0].bytes, needs[1].bytes, needs[2].bytes), (2 << 20, 2 << 20, 1 << 19));
+        assert_eq!(broadcast_needs(&InForce::default(), workers, (0, 9)), []);
+        let names = |nodes, member_bytes| -> Vec<_> {
+            let workers = Workers { nodes, ..workers };
+            let needs = broadcast_needs(&InForce::default(), workers, (1, member_bytes));
+            needs.iter().map(|need| (need.name, need.bytes)).collect()
+        };
+        let frame = 1 << 16;
+        assert_eq!(names(2, 9), [("broadcast", (64 + 8) * frame)], "too few for the network");
+        assert_eq!(names(4, 0), [("broadcast", (64 + 24) * frame)], "there are no groups");
+        assert_eq!(names(4, 9)[1], ("multicast", 9 + 4 * 16 * frame));
+        let (statements, operators) = (vec![], vec![]);
+        let epoch = InForce::default().job.epoch;
+        let explain = Explain { statements, operators, needs, workers, epoch };
+        assert!(explain.text().contains("node 0       8.0 GiB + 2.0 GiB"), "{}", explain.text());
+    }
+}

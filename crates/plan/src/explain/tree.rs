@@ -1,0 +1,264 @@
+//! The job of a stage as a tree: what all printers print.
+
+use std::ops::Range;
+
+use dataflow::job::{
+    Cost, Edge, InputLabels, Lookup, Operator, OperatorKind, Property, Reason, Strategy,
+};
+use dataflow::placement::keys_of;
+
+use super::describe::{describe, scanned, span, time_type};
+use super::estimate::{Estimate, estimates};
+use super::{Explain, Explained, ExplainedBatch, plain};
+
+/// Characters of an operator's title that are shown beside its numbers.
+const TITLE_CHARS_MAX: usize = 40;
+
+/// The statements of a stage and what runs for them. An operator that several of them read is one
+/// node.
+pub(super) struct PlanTree {
+    pub(super) statements: Vec<StatementTree>,
+    /// The operators of the job by their number, and behind them parts of operators that read a
+    /// table or run a plan of their own.
+    pub(super) nodes: Vec<PlanNode>,
+}
+
+/// A statement.
+pub(super) struct StatementTree {
+    pub(super) name: String,
+    /// Its sinks.
+    pub(super) roots: Vec<usize>,
+}
+
+/// An operator, or a part of one.
+pub(super) struct PlanNode {
+    /// The number of the operator in the job; `None` of a part.
+    pub(super) operator: Option<usize>,
+    /// What it is: `WindowJoin`.
+    pub(super) name: &'static str,
+    /// The table that it reads or writes, or what a stream calls it.
+    pub(super) table: Option<String>,
+    pub(super) properties: Vec<Property>,
+    /// The columns that it emits.
+    pub(super) columns: Vec<String>,
+    /// The lines of DataFusion's plan that it runs.
+    pub(super) plan: Vec<String>,
+    pub(super) state: Vec<Estimate>,
+    pub(super) inputs: Vec<PlanEdge>,
+}
+
+/// The way of rows from one node to another.
+pub(super) struct PlanEdge {
+    /// The node that emits them.
+    pub(super) from: usize,
+    /// The input of the node that takes them.
+    pub(super) input: usize,
+    /// Which of the edges of that input it is, and of how many: more than one are a union.
+    pub(super) part: (usize, usize),
+    pub(super) exchange: Strategy,
+    /// The columns that say which worker takes a row.
+    pub(super) keys: Vec<String>,
+    pub(super) reason: Option<Reason>,
+    /// What exchanges cost that could have been chosen.
+    pub(super) costs: Vec<Cost>,
+    /// The columns that arrive.
+    pub(super) columns: Vec<String>,
+    /// What is done with each row before the exchange, in this order.
+    pub(super) steps: Vec<Property>,
+    /// Whether watermarks go along.
+    pub(super) event_time: bool,
+    /// How long the node waits behind the watermark, where it does.
+    pub(super) lateness: Option<String>,
+}
+
+/// The title of an operator beside numbers of a run.
+pub(super) fn title(id: usize, operator: &Operator) -> String {
+    let node = describe(operator, None);
+    let called = called(operator, node.name).unwrap_or_default();
+    let title = format!("{id} {} {called}", node.name);
+    title.trim_end().chars().take(TITLE_CHARS_MAX).collect()
+}
+
+/// What an operator of some kind is called beside that.
+fn called(operator: &Operator, kind: &str) -> Option<String> {
+    let name = operator.name.strip_prefix(kind).unwrap_or(&operator.name).trim();
+    Some(name.to_owned()).filter(|name| !name.is_empty())
+}
+
+impl PlanTree {
+    /// The tree of a plan. Sources are asked for their flows.
+    pub(super) fn of(explain: &Explain) -> Self {
+        let workers = explain.workers.total();
+        let readers = explain.readers();
+        let states = estimates(&explain.operators, explain.workers);
+        let node = |((id, operator), state): ((usize, &Operator), Vec<Estimate>)| {
+            let described = describe(operator, Some(readers));
+            PlanNode {
+                operator: Some(id),
+                name: described.name,
+                table: operator.labels.table.clone().or_else(|| called(operator, described.name)),
+                properties: described.properties,
+                columns: operator.columns_out(),
+                plan: vec![],
+                state,
+                inputs: edges_of(operator, workers),
+            }
+        };
+        let operators = explain.operators.iter().enumerate();
+        let nodes = operators.zip(states).map(node).collect();
+        let mut tree = Self { statements: vec![], nodes };
+        for (id, operator) in explain.operators.iter().enumerate() {
+            if let OperatorKind::Lookup(lookup) = &operator.kind {
+                tree.look_up(id, lookup, operator, (workers, readers));
+            }
+        }
+        for Explained { name, operators, batch } in &explain.statements {
+            let sinks = sinks_of(&explain.operators, operators.clone());
+            let roots = match batch {
+                None => sinks,
+                Some(batch) => vec![tree.run_in_batch(sinks, batch)],
+            };
+            tree.statements.push(StatementTree { name: name.clone(), roots });
+        }
+        tree
+    }
+
+    /// The table of a lookup, as an input of the operator of that number.
+    fn look_up(
+        &mut self,
+        id: usize,
+        lookup: &Lookup,
+        operator: &Operator,
+        (workers, readers): (u32, u32),
+    ) {
+        let labels = operator.labels.inputs.get(1).cloned().unwrap_or_default();
+        let schema = lookup.table.source.schema();
+        self.nodes.push(PlanNode {
+            operator: None,
+            name: "Scan",
+            table: operator.labels.table.clone().or_else(|| Some(lookup.table.table.clone())),
+            properties: scanned(&lookup.table, Some(readers)),
+            columns: schema.fields().iter().map(|field| field.name().clone()).collect(),
+            plan: vec![],
+            state: vec![],
+            inputs: vec![],
+        });
+        let exchange = if workers == 1 { Strategy::Forward } else { Strategy::Broadcast };
+        let whole = match workers {
+            1 => "the table is read whole before the stream",
+            _ => "each process keeps the whole table, which all workers read together",
+        };
+        let from = self.nodes.len() - 1;
+        let node = &mut self.nodes[id];
+        // The state that the operator keeps is the table.
+        node.table = None;
+        node.inputs.push(PlanEdge {
+            from,
+            input: 1,
+            part: (0, 1),
+            exchange,
+            keys: vec![],
+            reason: labels.reason.or_else(|| Some(Reason::Planner(whole.into()))),
+            costs: labels.costs,
+            columns: operator.columns(1),
+            steps: lookup.step.as_ref().map(|step| step.describe()).unwrap_or_default(),
+            event_time: false,
+            lateness: None,
+        });
+    }
+
+    /// A batch stage and its sink, behind what gathers rows for it; gives the sink's number.
+    fn run_in_batch(&mut self, inputs: Vec<usize>, batch: &ExplainedBatch) -> usize {
+        let edge = |from: usize, input: usize| PlanEdge {
+            from,
+            input,
+            part: (0, 1),
+            exchange: Strategy::Forward,
+            keys: vec![],
+            reason: Some(Reason::Planner("it runs on worker 0".to_owned())),
+            costs: vec![],
+            columns: vec![],
+            steps: vec![],
+            event_time: false,
+            lateness: None,
+        };
+        let inputs = inputs.into_iter().enumerate().map(|(input, from)| edge(from, input));
+        let node = |name, table, properties, plan, inputs| PlanNode {
+            operator: None,
+            name,
+            table,
+            properties,
+            columns: vec![],
+            plan,
+            state: vec![],
+            inputs,
+        };
+        let runs = vec![
+            ("runs", "when all inputs have ended".to_owned()),
+            ("reason", batch.reason.clone()),
+        ];
+        self.nodes.push(node("Batch", None, runs, batch.plan.clone(), inputs.collect()));
+        let from = self.nodes.len() - 1;
+        let table = Some(batch.table.clone());
+        self.nodes.push(node("Sink", table, vec![], vec![], vec![edge(from, 0)]));
+        self.nodes.len() - 1
+    }
+}
+
+/// The sinks among some operators.
+fn sinks_of(operators: &[Operator], range: Range<usize>) -> Vec<usize> {
+    range.filter(|&at| matches!(operators[at].kind, OperatorKind::Sink { .. })).collect()
+}
+
+/// The edges of all inputs of an operator.
+fn edges_of(operator: &Operator, workers: u32) -> Vec<PlanEdge> {
+    let edges = operator.inputs.iter().enumerate().flat_map(|(input, edges)| {
+        edges.iter().enumerate().map(move |(at, edge)| (input, (at, edges.len()), edge))
+    });
+    let edge = |(input, part, edge): (usize, (usize, usize), &Edge)| {
+        let InputLabels { reason, costs, .. } =
+            operator.labels.inputs.get(input).cloned().unwrap_or_default();
+        let exchange = operator.strategy(input, workers);
+        let columns = operator.columns(input);
+        let steps = edge.step.as_ref().map(|step| step.describe()).unwrap_or_default();
+        let time = time_type(&operator.kind, input).filter(|_| edge.lateness > 0);
+        PlanEdge {
+            from: edge.from,
+            input,
+            part,
+            exchange,
+            keys: keys(operator, input, exchange, &columns),
+            reason: reason.or_else(|| usual(operator, exchange, workers)),
+            costs,
+            columns,
+            steps: steps.into_iter().map(|(name, text)| (name, plain(&text, &[]))).collect(),
+            event_time: edge.timed,
+            lateness: time.map(|of| span(edge.lateness, &of)),
+        }
+    };
+    edges.map(edge).collect()
+}
+
+/// The columns by which rows are exchanged.
+fn keys(operator: &Operator, input: usize, by: Strategy, columns: &[String]) -> Vec<String> {
+    if !matches!(by, Strategy::Merge | Strategy::Shuffle | Strategy::UpPar) {
+        return vec![];
+    }
+    let keys = keys_of(&operator.kind);
+    let keys = keys.get(input).copied().unwrap_or_default();
+    keys.iter().filter_map(|&at| columns.get(at).cloned()).collect()
+}
+
+/// Why an exchange is what it is, where its maker has not said so.
+fn usual(operator: &Operator, exchange: Strategy, workers: u32) -> Option<Reason> {
+    let text = match (exchange, &operator.kind) {
+        (Strategy::Forward, _) if workers == 1 => "there is one worker",
+        (Strategy::Forward, OperatorKind::Sink { .. }) => "every worker writes its rows",
+        (Strategy::Forward, OperatorKind::Lookup(_)) => "every worker has the table",
+        (Strategy::Gather, OperatorKind::Sink { .. }) => "worker 0 takes all rows",
+        (Strategy::Gather, _) => "there is no key",
+        (Strategy::Shuffle | Strategy::UpPar, _) => "rows of equal keys meet on one worker",
+        _ => return None,
+    };
+    Some(Reason::Planner(text.into()))
+}
