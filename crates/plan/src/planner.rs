@@ -366,7 +366,7 @@ impl Planner {
             let message = format!("table '{}' declares no columns to be named", name.text);
             return Err(vec![Diagnostic::at(first.place, message)]);
         }
-        let around = self.engine.surroundings(query, &understood.sites, &self.catalog);
+        let around = self.engine.surroundings(query, &understood, &self.catalog);
         let failed = |e| Vec::from_iter(around.report(&e));
         let (plan, schema) = match declared {
             None => (understood.plan.clone(), understood.columns()),
@@ -402,7 +402,7 @@ impl Planner {
     ) -> Result<(String, Lowered), Failed> {
         let understood = self.understand(query)?;
         let (plan, sharing) = {
-            let around = self.engine.surroundings(query, &understood.sites, &self.catalog);
+            let around = self.engine.surroundings(query, &understood, &self.catalog);
             let plan = self.engine.optimize(&understood.plan);
             let plan = plan.map_err(|e| Vec::from_iter(around.report(&e)))?;
             (plan, self.engine.shared(&understood.plan))
@@ -466,7 +466,7 @@ impl Planner {
             engine: &self.engine,
             settings: &self.settings,
             workers: self.workers,
-            around: self.engine.surroundings(query, &understood.sites, &self.catalog),
+            around: self.engine.surroundings(query, &understood, &self.catalog),
             emit: understood.emit.clone(),
             hints: &self.hints,
         };

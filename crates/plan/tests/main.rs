@@ -1,5 +1,6 @@
 //! Statements to jobs, from outside.
 
 mod errors;
+mod places;
 mod plans;
 mod support;

@@ -8,7 +8,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrow::datatypes::{DataType, Schema, SchemaRef};
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use arrow::temporal_conversions::timestamp_ns_to_datetime;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, SchemaError, TableReference};
 use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
@@ -17,7 +19,7 @@ use datafusion::logical_expr::planner::{
     ContextProvider, ExprPlanner, RelationPlanner, TypePlanner,
 };
 use datafusion::logical_expr::{
-    AggregateUDF, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF,
+    AggregateUDF, Expr, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF,
 };
 use datafusion::prelude::SessionConfig;
 use datafusion::sql::sqlparser::ast::{Query, Statement};
@@ -43,7 +45,8 @@ use crate::expr::lead;
 use crate::expr::max_by::{self, ByOrder};
 use crate::expr::percentile;
 use crate::logical::as_of::{self, AsOf};
-use crate::logical::errors::{PlanError, Surroundings};
+use crate::logical::errors::{Again, PlanError, Surroundings};
+use crate::logical::locate;
 use crate::logical::rewrite;
 use crate::logical::twice::{self, Apart};
 use crate::logical::windows::{self, Site};
@@ -70,12 +73,15 @@ pub(crate) struct Engine {
 struct NamedApart {
     plan: LogicalPlan,
     apart: Apart,
-    twice: Option<Diagnostic>,
+    /// What there is against them.
+    twice: Option<DataFusionError>,
 }
 
 /// A query as DataFusion understood it.
 #[derive(Debug)]
 pub(crate) struct Understood {
+    /// The syntax tree.
+    query: Box<Query>,
     pub(crate) plan: LogicalPlan,
     pub(crate) extent: Extent,
     pub(crate) sites: Vec<Site>,
@@ -83,7 +89,7 @@ pub(crate) struct Understood {
     pub(crate) emit: Option<Emit>,
     /// The columns of one name, and what there is against them where columns are found by name.
     apart: Apart,
-    twice: Option<Diagnostic>,
+    twice: Option<DataFusionError>,
 }
 
 impl Understood {
@@ -98,9 +104,12 @@ impl Understood {
     }
 
     /// Refuses two columns of one name.
-    pub(crate) fn each_once(&self) -> std::result::Result<(), Vec<Diagnostic>> {
+    pub(crate) fn each_once(
+        &self,
+        around: &Surroundings<'_>,
+    ) -> std::result::Result<(), Vec<Diagnostic>> {
         match &self.twice {
-            Some(error) => Err(vec![error.clone()]),
+            Some(error) => Err(Vec::from_iter(around.report(error))),
             None => Ok(()),
         }
     }
@@ -133,6 +142,7 @@ impl Engine {
         functions.push(Arc::new(ScalarUDF::from(AsOf::new())));
         functions.push(Arc::new(ScalarUDF::from(CurrentWatermark::new())));
         functions.push(rewrite::called::function());
+        functions.extend(locate::functions());
         functions.extend(flink::functions());
         functions.extend(every::functions());
         functions.extend(calendar::functions());
@@ -216,23 +226,26 @@ impl Engine {
             Ok(Some(Entry::View(view))) => Some(view.extent),
             _ => None,
         })?;
-        let around = self.surroundings(tokens, &sites, catalog);
+        let understood = query.clone();
+        let around = self.around(tokens, (&sites, Some(&understood)), catalog);
         self.replaces_columns(catalog, &query).map_err(|error| around.report(&error))?;
         let mut by_text = query.clone();
         if rewrite::called::clashes(&mut query) {
             rewrite::called::by_text(&mut query);
         }
-        let named = match self.named_apart(catalog, query, &around) {
+        let named = match self.named_apart(catalog, query) {
             Ok(named) => named,
             // Casts may be called alike that are no columns of the result.
-            Err((error, true)) if rewrite::called::by_text(&mut by_text) => {
-                self.named_apart(catalog, by_text, &around).map_err(|_| error)?
+            Err(error)
+                if twice::is_about_names(&error) && rewrite::called::by_text(&mut by_text) =>
+            {
+                self.named_apart(catalog, by_text).map_err(|_| around.report(&error))?
             }
-            Err((error, _)) => return Err(error),
+            Err(error) => return Err(around.report(&error)),
         };
         bounds::check_plan(&named.plan, around.start())?;
         let NamedApart { plan, apart, twice } = named;
-        Ok(Understood { plan, extent, sites, emit, apart, twice })
+        Ok(Understood { query: understood, plan, extent, sites, emit, apart, twice })
     }
 
     /// Looks whether all that a query replaces behind a star are columns.
@@ -249,14 +262,8 @@ impl Engine {
         }
     }
 
-    /// The plan of a query, of which columns of one name are set apart. An error says whether it is
-    /// that two have one name.
-    fn named_apart(
-        &self,
-        catalog: &Catalog,
-        mut query: Box<Query>,
-        around: &Surroundings<'_>,
-    ) -> std::result::Result<NamedApart, (Option<Diagnostic>, bool)> {
+    /// The plan of a query, of which columns of one name are set apart.
+    fn named_apart(&self, catalog: &Catalog, mut query: Box<Query>) -> Result<NamedApart> {
         let (mut apart, mut twice) = (Apart::default(), None);
         let mut rounds = 0;
         loop {
@@ -265,13 +272,51 @@ impl Engine {
                 Err(error) => error,
             };
             if rounds == twice::ROUNDS_MAX || !apart.set_apart(&mut query, &error) {
-                let again = twice.filter(|_| twice::is_meant(&error));
-                let names = twice::is_about_names(&error);
-                return Err((again.or_else(|| around.report(&error)), names));
+                return Err(twice.filter(|_| twice::is_meant(&error)).unwrap_or(error));
             }
-            twice = twice.or_else(|| around.report(&error));
+            twice = twice.or(Some(error));
             rounds += 1;
         }
+    }
+
+    /// Plans a query as far as its expressions can be computed, to see what is against that.
+    /// Columns of one name are only set apart if `apart`.
+    ///
+    /// # Errors
+    /// What is.
+    pub(crate) fn tried(&self, catalog: &Catalog, query: Query, apart: bool) -> Result<()> {
+        let plan = match apart {
+            true => self.named_apart(catalog, Box::new(query))?.plan,
+            false => self.planned(catalog, &query)?,
+        };
+        let plan = self.optimize(&plan)?;
+        plan.apply_with_subqueries(|node| {
+            let mut scope = DFSchema::empty();
+            node.inputs().iter().for_each(|input| scope.merge(input.schema()));
+            if matches!(node, LogicalPlan::Projection(_) | LogicalPlan::Filter(_)) {
+                node.apply_expressions(|expr| self.computes(expr, &scope))?;
+            }
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+        Ok(())
+    }
+
+    /// Whether an expression can be computed; of one without columns, whether its value is there.
+    fn computes(&self, expr: &Expr, scope: &DFSchema) -> Result<TreeNodeRecursion> {
+        let asks = |part: &Expr| {
+            let asks =
+                matches!(part, Expr::Exists(_) | Expr::InSubquery(_) | Expr::SetComparison(_));
+            Ok(asks || matches!(part, Expr::ScalarSubquery(_) | Expr::OuterReferenceColumn(..)))
+        };
+        if !expr.exists(asks)? && !expr.is_volatile() {
+            let compiled = self.state.create_physical_expr(expr.clone(), scope)?;
+            if expr.column_refs().is_empty() {
+                let options = RecordBatchOptions::new().with_row_count(Some(1));
+                let schema = Arc::new(Schema::empty());
+                compiled.evaluate(&RecordBatch::try_new_with_options(schema, vec![], &options)?)?;
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
     }
 
     /// The plan of a query, with its types.
@@ -322,7 +367,7 @@ impl Engine {
             let compiled = self.state.create_physical_expr(expr, &scope)?;
             Computed::new(name, checked::compiled(compiled)?, schema)
         });
-        planned.map_err(|error| self.surroundings(tokens, &[], catalog).report(&error))
+        planned.map_err(|error| self.around(tokens, (&[], None), catalog).report(&error))
     }
 
     /// Folds constants, pushes predicates and projections down. The columns keep their types.
@@ -338,7 +383,16 @@ impl Engine {
     pub(crate) fn surroundings<'a>(
         &'a self,
         tokens: &'a [TokenWithSpan],
-        sites: &'a [Site],
+        understood: &'a Understood,
+        catalog: &'a Catalog,
+    ) -> Surroundings<'a> {
+        self.around(tokens, (&understood.sites, Some(&understood.query)), catalog)
+    }
+
+    fn around<'a>(
+        &'a self,
+        tokens: &'a [TokenWithSpan],
+        (sites, query): (&'a [Site], Option<&'a Query>),
         catalog: &'a Catalog,
     ) -> Surroundings<'a> {
         Surroundings {
@@ -346,6 +400,7 @@ impl Engine {
             sites,
             tables: catalog.names().collect(),
             functions: self.function_names().collect(),
+            again: query.map(|query| Again { engine: self, catalog, query }),
         }
     }
 

@@ -1,17 +1,23 @@
 //! What DataFusion has against a query, as a [`Diagnostic`] that points at the user's own token.
 //!
-//! DataFusion gives places for columns, tables and functions; for everything else the place is
-//! looked for: the first token of the statement that the message names.
+//! DataFusion gives places for columns, tables and functions. For everything else the part of the
+//! query that is at fault is found first ([`locate`]), and what the message names is looked for
+//! from that part outwards.
 
 use std::fmt;
+use std::ops::Range;
 
 use arrow::datatypes::TimeUnit;
 use datafusion::common::{Column, SchemaError};
 use datafusion::error::DataFusionError;
-use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
+use datafusion::sql::sqlparser::ast::Query;
+use datafusion::sql::sqlparser::tokenizer::{Span, Token, TokenWithSpan};
 
-use crate::catalog::finer_hint;
+use crate::catalog::{Catalog, finer_hint};
 use crate::expr::failure::{message_of, root};
+use crate::logical::engine::Engine;
+use crate::logical::locate::{self, Fault, Outcome};
+use crate::logical::twice::is_about_names;
 use crate::logical::windows::{Shape, Site};
 use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::names::plain;
@@ -66,6 +72,7 @@ impl From<PlanError> for DataFusionError {
 }
 
 /// What is known of a query when an error of it is reported.
+#[derive(Clone)]
 pub(crate) struct Surroundings<'a> {
     /// The user's tokens.
     pub(crate) tokens: &'a [TokenWithSpan],
@@ -75,33 +82,162 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) tables: Vec<&'a str>,
     /// Names of functions.
     pub(crate) functions: Vec<&'a str>,
+    /// What the query is planned again with.
+    pub(crate) again: Option<Again<'a>>,
 }
 
-impl Surroundings<'_> {
+/// A query that can be planned again, to find which part of it is at fault.
+#[derive(Clone, Copy)]
+pub(crate) struct Again<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) catalog: &'a Catalog,
+    pub(crate) query: &'a Query,
+}
+
+/// A query with the part of it that an error comes from, as far as that is known.
+struct Part<'a> {
+    around: &'a Surroundings<'a>,
+    /// The tokens of the part, and of what stands around it; all, if it is not known.
+    scopes: Vec<Range<usize>>,
+    /// The part's own token, and its text.
+    token: Option<Place>,
+    written: Option<String>,
+}
+
+impl<'a> Surroundings<'a> {
     /// The error for the user; `None` if its cause was reported already.
     pub(crate) fn report(&self, error: &DataFusionError) -> Option<Diagnostic> {
-        let place = error
-            .diagnostic()
-            .and_then(|diagnostic| diagnostic.span)
-            .map(|span| self.token_at(span.start.line, span.start.column));
+        self.told(error, self.fault(error))
+    }
+
+    /// The error, which comes from this part of the query.
+    fn told(&self, error: &DataFusionError, fault: Option<Fault>) -> Option<Diagnostic> {
+        let place = self.place_of(error).filter(|_| fault.is_none());
+        let part = Part::of(self, fault);
         match root(error) {
             DataFusionError::External(inner) => match inner.downcast_ref::<PlanError>() {
-                Some(ours) => self.ours(ours, place),
-                None => Some(self.other(&inner.to_string(), place)),
+                Some(ours) => part.ours(ours, place),
+                None => Some(part.other(&inner.to_string(), place)),
             },
             DataFusionError::SchemaError(schema, _) => {
                 let notes = error.diagnostic().map(|diagnostic| &diagnostic.notes[..]);
                 let notes = notes.unwrap_or_default().iter();
                 let possible = notes.filter_map(|n| n.message.strip_prefix("possible column "));
-                Some(self.schema(schema, place, &possible.collect::<Vec<_>>()))
+                Some(part.schema(schema, place, &possible.collect::<Vec<_>>()))
             }
             DataFusionError::SQL(parser, _) => Some(syntax_error(parser, self.tokens)),
-            other => Some(self.other(&message_of(other), place)),
+            other => Some(part.other(&message_of(other), place)),
         }
     }
 
+    /// The place that DataFusion gives.
+    fn place_of(&self, error: &DataFusionError) -> Option<Place> {
+        let span = error.diagnostic()?.span?;
+        Some(self.token_at(span.start.line, span.start.column))
+    }
+
+    /// The part of the query that an error comes from, where DataFusion does not say, or says where
+    /// one side of it is.
+    fn fault(&self, error: &DataFusionError) -> Option<Fault> {
+        let Again { engine, catalog, query } = self.again?;
+        let message = message_of(error);
+        if self.place_of(error).is_some() && !OF_BOTH.iter().any(|of| message.contains(of)) {
+            return None;
+        }
+        let (sought, apart) = (self.told(error, None)?.message, !is_about_names(error));
+        locate::fault(query, self.tokens, |query| match engine.tried(catalog, query, apart) {
+            Ok(()) => Outcome::Fine,
+            Err(error) => match self.told(&error, None) {
+                Some(found) if found.message == sought => Outcome::Same,
+                _ => Outcome::Other,
+            },
+        })
+    }
+
+    /// The token that begins there.
+    fn token_at(&self, line: u64, column: u64) -> Place {
+        let here = |t: &&TokenWithSpan| t.span.start.line == line && t.span.start.column == column;
+        match self.tokens.iter().find(here) {
+            Some(token) => Place::of(token.span),
+            None => Place { line: line as usize, column: column as usize, length: 1 },
+        }
+    }
+
+    /// The first word `name`.
+    pub(crate) fn named(&self, name: &str) -> Option<Place> {
+        Part::of(self, None).named(name)
+    }
+
+    /// The first token.
+    pub(crate) fn start(&self) -> Place {
+        self.tokens.first().map_or(Place::default(), |t| Place::of(t.span))
+    }
+}
+
+/// Messages about two sides, of which DataFusion points at one, or about all of a subquery.
+const OF_BOTH: &[&str] = &[
+    "Cannot coerce arithmetic expression",
+    "queries have different number of columns",
+    "function calls cannot be nested",
+    "Too many columns! The subquery",
+];
+
+impl<'a> Part<'a> {
+    fn of(around: &'a Surroundings<'a>, fault: Option<Fault>) -> Self {
+        let tokens = around.tokens;
+        let range = |span: &Span| {
+            let from = tokens.partition_point(|token| token.span.start < span.start);
+            from..tokens.partition_point(|token| token.span.start < span.end)
+        };
+        let mut scopes: Vec<_> = fault.iter().flat_map(|fault| &fault.around).map(range).collect();
+        scopes.push(0..tokens.len());
+        let token = fault.as_ref().map(|fault| Place::of(fault.token));
+        Self { around, scopes, token, written: fault.map(|fault| fault.text) }
+    }
+
+    /// The part without what stands around it.
+    fn inner(&self) -> Part<'a> {
+        let scopes = self.scopes[..1].to_vec();
+        Part { around: self.around, scopes, token: self.token, written: None }
+    }
+
+    fn tokens(&self) -> &'a [TokenWithSpan] {
+        self.around.tokens
+    }
+
+    /// The first token of this kind: of the part, or of what stands around it.
+    fn find(&self, is: impl Fn(&TokenWithSpan) -> bool) -> Option<Place> {
+        self.find_at(|at| self.tokens().get(at).is_some_and(&is)).map(|at| self.place(at))
+    }
+
+    /// The first tokens of this kind next to each other.
+    fn find_three(&self, are: impl Fn(&[TokenWithSpan]) -> bool) -> Option<usize> {
+        self.find_at(|at| self.tokens().get(at..at + 3).is_some_and(&are))
+    }
+
+    fn find_at(&self, is: impl Fn(usize) -> bool) -> Option<usize> {
+        self.scopes.iter().find_map(|scope| scope.clone().find(|at| is(*at)))
+    }
+
+    fn place(&self, at: usize) -> Place {
+        place_of(&self.tokens()[at])
+    }
+
+    /// Where the part is; the statement, if that is not known.
+    fn start(&self) -> Place {
+        self.token.unwrap_or_else(|| self.around.start())
+    }
+
+    /// The window that the part is of.
+    fn site(&self) -> Option<&'a Site> {
+        let sites = self.around.sites;
+        let scope = self.scopes.first().map_or(&[][..], |scope| &self.tokens()[scope.clone()]);
+        let is_of = |site: &&Site| scope.iter().any(|token| place_of(token) == site.time.place);
+        sites.iter().find(is_of).or(sites.first())
+    }
+
     fn ours(&self, error: &PlanError, place: Option<Place>) -> Option<Diagnostic> {
-        let site = self.sites.first();
+        let site = self.site();
         match error {
             PlanError::Broken => None,
             PlanError::Table(diagnostic) => {
@@ -118,7 +254,7 @@ impl Surroundings<'_> {
                 Some(Diagnostic::at(place, message).nearest(
                     "tables and views",
                     name,
-                    self.tables.iter().copied(),
+                    self.around.tables.iter().copied(),
                 ))
             }
             PlanError::WindowOf(_) => {
@@ -137,6 +273,8 @@ impl Surroundings<'_> {
                 Some(Diagnostic::at(place, error.to_string()).hint(hint))
             }
             PlanError::Refused { words, message, hint } => {
+                let named = || self.token.and_then(|_| self.inner().mentioned(message));
+                let place = place.or_else(named);
                 let place = place.or_else(|| words.iter().find_map(|word| self.named(word)));
                 let place = place.unwrap_or_else(|| self.start());
                 Some(Diagnostic::at(place, message.clone()).hint(*hint))
@@ -202,14 +340,14 @@ impl Surroundings<'_> {
                 let message = format!("{} stands behind FROM", shape.word());
                 return Diagnostic::at(place, message).hint(format!("FROM {}", shape.example()));
             }
-            if self.functions.contains(&name) {
+            if self.around.functions.contains(&name) {
                 let message = format!("{name} looks at the rows around one, and there are none");
                 return Diagnostic::at(place, message).hint(format!("{name}() OVER (ORDER BY …)"));
             }
             return Diagnostic::at(place, format!("unknown function '{name}'")).nearest(
                 "functions",
                 name,
-                self.functions.iter().copied(),
+                self.around.functions.iter().copied(),
             );
         }
         if let Some(call) = between(message, "argument types '", "'") {
@@ -233,14 +371,19 @@ impl Surroundings<'_> {
         let operator = between(first, " expression ", " to valid types")
             .or_else(|| first.split_once(" comparison operation ").map(|(_, sides)| sides))
             .or(first.starts_with("Divide by zero").then_some("/"))
-            .and_then(|sides| sides.split(' ').find(|word| OPERATORS.contains(word)))
-            .and_then(|op| self.tokens.iter().find(|t| t.token.to_string() == op));
-        let place = place.or(operator.map(|token| Place::of(token.span)));
-        let place = place.or_else(|| self.condition(first)).or_else(|| self.text(first));
+            .and_then(|sides| sides.split(' ').find(|word| OPERATORS.contains(word)));
+        let of_part = || {
+            let inner = first.contains("function calls cannot be nested").then(|| self.inner());
+            inner.and_then(|inner| inner.mentioned(first)).or(self.token)
+        };
+        let place = place.or_else(|| self.text(first)).or_else(of_part);
+        let place = place.or_else(|| operator.and_then(|sign| self.sign(sign)));
         let place = place.or_else(|| self.mentioned(first));
         if let Some(said) = said(message) {
-            let sign = |word: &&str| self.tokens.iter().find(|t| t.token.to_string() == **word);
-            let word = |word: &&str| self.named(word).or_else(|| sign(word).map(place_of));
+            let word = |word: &&str| self.named(word).or_else(|| self.sign(word));
+            let named = said.texts.iter().filter(|_| said.words.is_empty() && self.token.is_some());
+            let named = named.into_iter().find_map(|text| self.inner().called(text));
+            let place = named.or(place);
             let place = place.or_else(|| said.words.iter().find_map(word));
             let place = place.or_else(|| said.texts.iter().find_map(|text| self.named(text)));
             let error = Diagnostic::at(place.unwrap_or_else(|| self.start()), said.message);
@@ -261,9 +404,8 @@ impl Surroundings<'_> {
     fn no_function(&self, call: &str, message: &str, place: Option<Place>) -> Diagnostic {
         let (name, types) = call.split_once('(').unwrap_or((call, ""));
         let types = in_sql(types.strip_suffix(')').unwrap_or(types));
-        let token = |text: &str| self.tokens.iter().find(|t| t.token.to_string() == text);
-        let sign =
-            |text| place.or_else(|| token(text).map(place_of)).unwrap_or_else(|| self.start());
+        let place = place.or(self.token);
+        let sign = |text| place.or_else(|| self.sign(text)).unwrap_or_else(|| self.start());
         match name {
             "array_element" | "array_slice" if self.named(name).is_none() => {
                 let of = types.split(", ").next().unwrap_or(&types);
@@ -280,7 +422,9 @@ impl Surroundings<'_> {
         // What the parser calls by another name than it is written by.
         let written = WRITTEN.iter().filter(|(theirs, _)| *theirs == name);
         let written = written.map(|(_, ours)| *ours).find(|ours| self.named(ours).is_some());
-        let (theirs, name) = (name, written.unwrap_or(name));
+        // As it is written.
+        let own = self.token.and_then(|token| self.word_at(token)).or(written);
+        let (theirs, name) = (name, own.unwrap_or(name));
         let place = place.or_else(|| self.named(name)).unwrap_or_else(|| self.start());
         let error = Diagnostic::at(place, format!("there is no function {name}({types})"));
         let form = between(message, "coercion failed with: Error during planning: write ", " No");
@@ -311,10 +455,23 @@ impl Surroundings<'_> {
             name.split(" AS ").next().unwrap_or(name)
         };
         let name = alias.unwrap_or_else(cast);
-        let place = self.named(name).or(place).unwrap_or_else(|| self.start());
+        let item = self.scopes.first().filter(|_| self.token.is_some());
+        let behind = item.zip(alias).and_then(|(item, alias)| {
+            let is_alias = |t: &TokenWithSpan| word(t) == Some(alias);
+            let rest = self.tokens().iter().skip(item.end);
+            rest.take_while(|t| t.token == Token::RParen || is_word(t, "AS") || is_alias(t))
+                .find(|t| is_alias(t))
+                .map(place_of)
+        });
+        let own = || item.map(|item| self.place(item.start));
+        let place = behind.or_else(own).or_else(|| self.named(name)).or(place);
+        let place = place.unwrap_or_else(|| self.start());
         // What is computed has no name but its expression.
         let computed = expression.contains([' ', '[', '(']) && !expression.contains(" AS ");
-        let written = computed.then(|| plain(expression));
+        let written = computed.then(|| match self.written.clone() {
+            Some(written) => written,
+            None => plain(expression),
+        });
         let name = written.as_deref().unwrap_or(name);
         Diagnostic::at(place, format!("column '{name}' would be there twice"))
             .hint("give one of them another name with AS")
@@ -334,7 +491,8 @@ impl Surroundings<'_> {
             return Some(self.subquery(expression, place));
         }
         if first.starts_with("Too many columns! The subquery") {
-            let place = self.subquery_opens().or(place).unwrap_or_else(|| self.start());
+            let place = self.token.or_else(|| self.subquery_opens()).or(place);
+            let place = place.unwrap_or_else(|| self.start());
             let message = "a subquery that stands for a value has one column";
             let columns = first.split_once("one column: ").map(|(_, columns)| in_sql(columns));
             let error = Diagnostic::at(place, message);
@@ -364,7 +522,7 @@ impl Surroundings<'_> {
         };
         let opens = || match words {
             "SELECT" => self.subquery_opens(),
-            "IN" => self.tokens.windows(3).find(|three| opens_in(three)).map(|t| place_of(&t[0])),
+            "IN" => self.find_three(opens_in).map(|at| self.place(at)),
             word => self.named(word),
         };
         let place = opens().or(place).unwrap_or_else(|| self.start());
@@ -383,10 +541,10 @@ impl Surroundings<'_> {
         let table = |token: &TokenWithSpan| {
             ["FROM", "JOIN", "IN", "EXISTS", "AS", "LATERAL"].iter().any(|w| is_word(token, w))
         };
-        let opens = |three: &&[TokenWithSpan]| {
+        let opens = |three: &[TokenWithSpan]| {
             three[1].token == Token::LParen && is_word(&three[2], "SELECT") && !table(&three[0])
         };
-        self.tokens.windows(3).find(opens).map(|three| place_of(&three[2]))
+        self.find_three(opens).map(|at| self.place(at + 2))
     }
 
     /// The clause that a message speaks of.
@@ -412,79 +570,67 @@ impl Surroundings<'_> {
         named.into_iter().find_map(|(_, word)| self.named(word))
     }
 
-    /// The token that begins there.
-    fn token_at(&self, line: u64, column: u64) -> Place {
-        let here = |t: &&TokenWithSpan| t.span.start.line == line && t.span.start.column == column;
-        match self.tokens.iter().find(here) {
-            Some(token) => Place::of(token.span),
-            None => Place { line: line as usize, column: column as usize, length: 1 },
-        }
-    }
-
     /// From the `t` of `t.name` to the `name`.
     fn last_part(&self, place: Place, name: &str) -> Place {
-        let at = self.tokens.iter().position(|t| Place::of(t.span) == place);
+        let tokens = self.tokens();
+        let at = tokens.iter().position(|t| Place::of(t.span) == place);
         let Some(at) = at else { return place };
-        let dotted = |n: usize| self.tokens.get(n).is_some_and(|t| t.token == Token::Period);
-        match self.tokens.get(at + 2) {
+        let dotted = |n: usize| tokens.get(n).is_some_and(|t| t.token == Token::Period);
+        match tokens.get(at + 2) {
             Some(token) if dotted(at + 1) && word(token) == Some(name) => Place::of(token.span),
             _ => place,
         }
     }
 
     /// The first word `name`.
-    pub(crate) fn named(&self, name: &str) -> Option<Place> {
-        let exact = self.tokens.iter().find(|t| word(t) == Some(name));
-        let any_case = || self.tokens.iter().find(|t| is_word(t, name));
-        exact.or_else(any_case).map(|t| Place::of(t.span))
+    fn named(&self, name: &str) -> Option<Place> {
+        let exact = self.find(|t| word(t) == Some(name));
+        exact.or_else(|| self.find(|t| is_word(t, name)))
+    }
+
+    /// The first token that is written so.
+    fn sign(&self, sign: &str) -> Option<Place> {
+        self.find(|token| token.token.to_string() == sign)
+    }
+
+    /// The word or text that is called so.
+    fn called(&self, name: &str) -> Option<Place> {
+        let text =
+            |t: &TokenWithSpan| matches!(&t.token, Token::SingleQuotedString(t) if t == name);
+        self.find(|t| word(t) == Some(name) || text(t))
+    }
+
+    /// The word at a place, unless it is one that stands for several functions.
+    fn word_at(&self, place: Place) -> Option<&'a str> {
+        let token = self.tokens().iter().find(|token| place_of(token) == place);
+        token.and_then(word)
     }
 
     /// The first text of the statement that a message about a text quotes.
     fn text(&self, message: &str) -> Option<Place> {
         let about = ["string '", "timestamp from '"].iter().find_map(|b| message.split_once(b));
         let (text, _) = about?.1.split_once('\'')?;
-        let is = |t: &&TokenWithSpan| t.token == Token::SingleQuotedString(text.to_owned());
-        self.tokens.iter().find(is).map(place_of)
-    }
-
-    /// Where the condition begins that a message says is none.
-    fn condition(&self, message: &str) -> Option<Place> {
-        let (_, quoted) = message.split_once("filter with non-boolean predicate '")?;
-        let call = quoted.split(['(', '\'']).next()?;
-        let name = call.rsplit('.').next()?;
-        let clause = |at: &usize| {
-            let opens = ["WHERE", "HAVING", "QUALIFY"];
-            opens.iter().any(|word| is_word(&self.tokens[*at], word))
-        };
-        let begins = |at: usize| {
-            let bracket = |t: &&TokenWithSpan| t.token == Token::LParen;
-            let mut behind = self.tokens[at + 1..].iter().skip_while(bracket);
-            let first = behind.next()?;
-            let dotted = behind.next().is_some_and(|t| t.token == Token::Period);
-            let named = if dotted { behind.next()? } else { first };
-            is_word(named, name).then(|| Place::of(first.span))
-        };
-        (0..self.tokens.len()).filter(clause).find_map(begins)
+        self.find(|t| t.token == Token::SingleQuotedString(text.to_owned()))
     }
 
     /// The first word of the statement that the message quotes, or a function that it names.
     fn mentioned(&self, message: &str) -> Option<Place> {
         let quoted = message.split(['\'', '"', '`']).skip(1).step_by(2);
-        let functions = message
-            .split_whitespace()
-            .map(|w| w.split('(').next().unwrap_or(w))
-            .filter(|w| w.len() > 1 && self.functions.iter().any(|f| f.eq_ignore_ascii_case(w)));
+        let functions =
+            message.split_whitespace().map(|w| w.split('(').next().unwrap_or(w)).filter(|w| {
+                w.len() > 1 && self.around.functions.iter().any(|f| f.eq_ignore_ascii_case(w))
+            });
         quoted.chain(functions).find_map(|name| self.written(name))
     }
 
     /// The first `table.column`.
     fn dotted(&self, table: &str, column: &str) -> Option<Place> {
-        let is = |three: &&[TokenWithSpan]| {
+        let is = |three: &[TokenWithSpan]| {
             word(&three[0]) == Some(table)
                 && three[1].token == Token::Period
                 && word(&three[2]) == Some(column)
         };
-        self.tokens.windows(3).find(is).map(|three| Place::of(three[0].span))
+        self.find_three(is).map(|at| self.place(at))
     }
 
     /// The first word, text or call that a message quotes, of `t.name` the `name`.
@@ -495,18 +641,12 @@ impl Surroundings<'_> {
         }
         let last = call.rsplit('.').next().unwrap_or(call);
         let text = || {
-            let same = |t: &&TokenWithSpan| match &t.token {
+            self.find(|t| match &t.token {
                 Token::SingleQuotedString(text) => text == quoted,
                 other => other.to_string() == quoted,
-            };
-            self.tokens.iter().find(same).map(place_of)
+            })
         };
         self.named(call).or_else(text).or_else(|| self.named(last))
-    }
-
-    /// The first token.
-    pub(crate) fn start(&self) -> Place {
-        self.tokens.first().map_or(Place::default(), |t| Place::of(t.span))
     }
 }
 

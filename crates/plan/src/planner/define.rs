@@ -81,10 +81,10 @@ impl Planner {
             return Err(vec![emit.elsewhere("a view")]);
         }
         let mut plan = understood.plan.clone();
+        let around = self.engine.surroundings(query, &understood, &self.catalog);
         if columns.is_empty() {
-            understood.each_once()?;
+            understood.each_once(&around)?;
         } else {
-            let around = self.engine.surroundings(query, &understood.sites, &self.catalog);
             let renamed = View::renamed(plan, columns).map_err(|e| vec![e])?;
             plan = renamed.map_err(|e| Vec::from_iter(around.report(&e)))?;
         }

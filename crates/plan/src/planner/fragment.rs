@@ -45,7 +45,7 @@ impl Planner {
         let parsed = statements::parse(tokens).map_err(|error| vec![error])?;
         let [Statement::Select(query)] = parsed.as_slice() else { return Err(one()) };
         let understood = self.engine.understand(query, &self.catalog)?;
-        let around = self.engine.surroundings(query, &understood.sites, &self.catalog);
+        let around = self.engine.surroundings(query, &understood, &self.catalog);
         let plan = self.engine.optimize(&understood.plan);
         let plan = plan.map_err(|e| Vec::from_iter(around.report(&e)))?;
         let schema = with_plain_names(&understood.columns(), &understood.plan);

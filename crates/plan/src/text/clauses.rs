@@ -349,9 +349,16 @@ fn body(body: &mut SetExpr) -> Checked {
             self::body(left)?;
             self::body(right)
         }
-        SetExpr::Values(Values { explicit_row: _, value_keyword, rows: _ }) => {
+        SetExpr::Values(Values { explicit_row: _, value_keyword, rows }) => {
             *value_keyword = false;
-            Ok(())
+            let first = rows.first().map_or(0, |row| row.content.len());
+            let Some(row) = rows.iter().find(|row| row.content.len() != first) else {
+                return Ok(());
+            };
+            let values = row.content.len();
+            let message = format!("a row of VALUES has {values} values, and the first has {first}");
+            let at = row.content.first().map_or(start, |value| At::Before(value.span()));
+            Refused::said("(", at, &message, "give each row a value for each column")
         }
         SetExpr::Insert(_) => Refused::new("INSERT", start),
         SetExpr::Update(_) => Refused::new("UPDATE", start),

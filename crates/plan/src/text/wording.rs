@@ -213,6 +213,19 @@ const PHRASES: &[Phrase] = &[
         "leave out fewer",
         &["EXCLUDE", "EXCEPT"],
     ),
+    phrase(
+        "Cannot infer common argument type for logical boolean operation {}",
+        "AND and OR take BOOLEAN values",
+        "compare it with something",
+        &["AND", "OR"],
+    ),
+    phrase(
+        "aggregate function calls cannot be nested: '{}' is nested inside '{}'",
+        "an aggregate cannot stand within another one",
+        "compute the inner one in a subquery",
+        &[],
+    ),
+    phrase("Field {} not found in struct", "there is no field '{0}'", "", &[]),
     phrase("Invalid qualifier {}", "unknown table '{0}' in this query", "", &[]),
     phrase(
         "Invalid identifier in USING clause. Expected single identifier, got {}",
