@@ -528,6 +528,8 @@ pub(crate) struct Catalog {
     entries: BTreeMap<String, Entry>,
     /// Names whose definition failed: what uses them is not reported again.
     pub(crate) broken: BTreeSet<String>,
+    /// The number of the script that is planned: places of others are in other texts.
+    pub(crate) script: u64,
 }
 
 impl Catalog {
@@ -564,6 +566,14 @@ impl Catalog {
         self.entries.keys().map(String::as_str)
     }
 
+    /// The views, by name.
+    pub(crate) fn views(&self) -> impl Iterator<Item = (&str, &View)> {
+        self.entries().filter_map(|(name, entry)| match entry {
+            Entry::View(view) => Some((name, &**view)),
+            Entry::Table(_) => None,
+        })
+    }
+
     /// All of them, by name.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&str, &Entry)> {
         self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
@@ -572,6 +582,7 @@ impl Catalog {
     /// Called before a script is planned.
     pub(crate) fn begin_script(&mut self) {
         self.broken.clear();
+        self.script += 1;
         for entry in self.entries.values() {
             if let Entry::Table(table) = entry {
                 table.places.stale.store(true, Ordering::Relaxed);
@@ -589,10 +600,29 @@ impl Catalog {
     }
 }
 
+/// Where a table, a view or a `WITH` query is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Named {
+    /// The number of the script.
+    pub(crate) script: u64,
+    pub(crate) place: Place,
+}
+
 /// A table as DataFusion sees it.
 pub(crate) struct ScannedTable {
     pub(crate) table: Arc<Table>,
     pub(crate) schema: SchemaRef,
+    /// Where it is named: first itself, then the views and queries that it is read through.
+    pub(crate) named: Vec<Named>,
+}
+
+impl ScannedTable {
+    /// The same, which is read through what is named there.
+    pub(crate) fn named_in(&self, named: Named) -> Self {
+        let (table, schema) = (self.table.clone(), self.schema.clone());
+        let named = self.named.iter().copied().chain([named]).collect();
+        Self { table, schema, named }
+    }
 }
 
 impl TableSource for ScannedTable {

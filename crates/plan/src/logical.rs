@@ -5,6 +5,7 @@ pub(crate) mod as_of;
 pub(crate) mod engine;
 pub(crate) mod errors;
 pub(crate) mod locate;
+pub(crate) mod naming;
 pub(crate) mod rewrite;
 pub(crate) mod twice;
 pub(crate) mod windows;

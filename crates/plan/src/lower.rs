@@ -14,6 +14,7 @@ pub(crate) mod join;
 pub(crate) mod lateness;
 pub(crate) mod lookup;
 pub(crate) mod over;
+pub(crate) mod place;
 pub(crate) mod rank;
 pub(crate) mod relation;
 pub(crate) mod scan;
@@ -38,16 +39,17 @@ use datafusion::common::Column;
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
-use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::Workers;
 use crate::catalog::rows::Rows;
-use crate::catalog::{ScannedTable, Table};
+use crate::catalog::{Catalog, ScannedTable, Table};
 use crate::explain::{ExplainedBatch, cost, plain};
 use crate::logical::engine::Engine;
 use crate::logical::errors::Surroundings;
 use crate::logical::windows::WindowCall;
 use crate::lower::batch::{BatchStage, GatheredRows};
+use crate::lower::grouping::GROUPING;
+use crate::lower::place::Texts;
 use crate::lower::relation::{Relation, Stop};
 use crate::lower::shared::{SharedPart, Sharing};
 use crate::lower::weave::Weaver;
@@ -56,7 +58,6 @@ use crate::text::emit::Emit;
 use crate::text::hints::Hints;
 use crate::text::refusal::Refusal;
 use crate::text::settings::{ExchangeChoice, InForce};
-use crate::text::syntax::is_word;
 
 /// Why workers are of two kinds.
 pub(crate) const HALVES: &str = "millstream.exchange = 'uppar': half of the workers read and the \
@@ -85,6 +86,9 @@ pub(crate) struct Lowered {
 /// Lowers one statement.
 pub(crate) struct Lowering<'a> {
     pub(crate) engine: &'a Engine,
+    pub(crate) catalog: &'a Catalog,
+    /// The optimized plan of the statement.
+    pub(crate) plan: &'a LogicalPlan,
     pub(crate) settings: &'a InForce,
     pub(crate) workers: Workers,
     pub(crate) around: Surroundings<'a>,
@@ -94,17 +98,16 @@ pub(crate) struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    /// Lowers the optimized plan of a statement: with its repeated parts apart, if it can be woven
-    /// so.
+    /// Lowers the plan of a statement: with its repeated parts apart, if it can be woven so.
     ///
     /// # Errors
     /// What does not stream over unbounded input, and what connectors or DataFusion refuse.
     pub(crate) fn lower(
         &self,
-        plan: &LogicalPlan,
         sharing: Option<Sharing>,
         target: Target,
     ) -> Result<Lowered, Option<Diagnostic>> {
+        let plan = self.plan;
         let tables = tables_of(plan);
         if tables.is_empty() {
             return match &self.emit {
@@ -135,13 +138,11 @@ impl Lowering<'_> {
         match weaver.weave(plan, &target.schema) {
             Ok(edges) => Ok(whole(weaver, edges, target)),
             Err(Stop::Failed(diagnostic)) => Err(diagnostic),
-            Err(Stop::Refused(refusal)) if refusal.wrong.is_some() => {
-                Err(Some(self.wrong(refusal)))
-            }
+            Err(Stop::Refused(refusal)) if refusal.always => Err(Some(self.refused(refusal))),
             Err(Stop::Refused(refusal)) if bounded && self.emit.is_none() => {
                 self.with_batch_stage(plan, weaver, target, &refusal)
             }
-            Err(Stop::Refused(refusal)) => Err(Some(self.unbounded(&refusal, &tables))),
+            Err(Stop::Refused(refusal)) => Err(Some(self.unbounded(refusal))),
         }
     }
 
@@ -202,19 +203,23 @@ impl Lowering<'_> {
     }
 
     /// The error that a window is over a time of which no watermark speaks.
-    pub(crate) fn no_watermark(&self, relation: &Relation, window: &WindowCall) -> Diagnostic {
-        let site = window.site(self.around.sites);
-        let place = site.map_or_else(|| self.around.start(), |site| site.time.place);
+    pub(crate) fn no_watermark(&self, relation: &Relation, window: &WindowCall) -> Refusal {
+        let sites: Vec<_> = window.sites(self.around.sites).collect();
+        let places = sites.iter().map(|site| (site.time.place, site.table)).collect();
         // As it is called where the window is written: a view may have made it of something else.
-        let name = site
-            .map_or_else(|| window.time.human_display().to_string(), |site| site.time.text.clone());
+        let name = match sites.first() {
+            Some(site) => site.time.text.clone(),
+            None => window.time.human_display().to_string(),
+        };
         let input = match relation.table() {
             Some(table) => format!("table '{}'", table.name),
             None => "its input".into(),
         };
-        let error =
-            Diagnostic::at(place, format!("'{name}' has no watermark, and {input} never ends"))
-                .detail("a window is given out when the watermark has passed its end");
+        let reason = format!("'{name}' has no watermark, and {input} never ends");
+        let error = Refusal::new(&[window.shape.word()], reason)
+            .among(places)
+            .detail("a window emits its result when the watermark passes its end")
+            .always();
         match (relation.table(), relation.times.first()) {
             (Some(_), None) => error
                 .hint(format!("declare it: WATERMARK FOR {name} AS {name} - INTERVAL '5' SECOND")),
@@ -231,7 +236,7 @@ impl Lowering<'_> {
         &self,
         together: bool,
         costs: impl FnOnce() -> Option<Decision>,
-    ) -> Result<(Exchange, InputLabels), Diagnostic> {
+    ) -> Result<(Exchange, InputLabels), Refusal> {
         let planned = |text: &str| InputLabels {
             reason: Some(Reason::Planner(text.to_owned())),
             ..InputLabels::default()
@@ -257,10 +262,10 @@ impl Lowering<'_> {
             ExchangeChoice::Fixed(Exchange::Forward) if workers > 1 && !together => {
                 let message =
                     format!("exchange 'forward' cannot group the rows of {workers} workers");
-                let place = self.first_of(&["GROUP", "DISTINCT"]);
-                Err(Diagnostic::at(place, message)
-                    .detail("each worker would give out its own rows for the same key")
-                    .hint("SET millstream.exchange = 'merge'"))
+                Err(Refusal::new(&GROUPING, message)
+                    .detail("each worker would emit its own rows for the same key")
+                    .hint("SET millstream.exchange = 'merge'")
+                    .always())
             }
             ExchangeChoice::Fixed(Exchange::UpPar) if workers > 1 => {
                 let reason = Some(Reason::Setting(HALVES.into()));
@@ -271,72 +276,44 @@ impl Lowering<'_> {
     }
 
     /// The error that something does not stream that has to.
-    fn unbounded(&self, refusal: &Refusal, tables: &[Arc<Table>]) -> Diagnostic {
-        let mut refusal = refusal.clone();
-        let opens = |pair: &[TokenWithSpan]| {
-            pair[0].token == Token::LParen && is_word(&pair[1], "DISTINCT")
+    fn unbounded(&self, refusal: Refusal) -> Diagnostic {
+        let node = refusal.node.as_deref().unwrap_or(self.plan);
+        let is_endless = |table: &&Arc<Table>| !table.bounded(Place::default()).unwrap_or(true);
+        let tables = [tables_of(node), tables_of(self.plan)].concat();
+        let endless = tables.iter().find(is_endless).map(|table| &table.name);
+        let refusal = match (endless, &refusal.detail) {
+            (_, Some(_)) => refusal,
+            (Some(name), None) => refusal.detail(format!("table '{name}' never ends")),
+            (None, None) if self.emit.is_some() => {
+                refusal.detail("with EMIT, rows are given out as time passes")
+            }
+            (None, None) => refusal,
         };
-        if self.around.tokens.windows(2).any(opens) {
+        self.refused(refusal)
+    }
+
+    /// The error that something is refused, where that is written.
+    pub(crate) fn refused(&self, mut refusal: Refusal) -> Diagnostic {
+        let texts = Texts::of(self.plan, self.around.tokens, self.catalog);
+        let found = texts.place(&refusal);
+        if found.as_ref().is_some_and(|found| found.of_values) {
             // DataFusion has made two groupings of it.
-            let reason = "DISTINCT values of rows that never end need a window";
-            refusal = Refusal::new(&["DISTINCT"], reason).hint("GROUP BY window_start, window_end");
+            refusal.reason = "DISTINCT values of rows that never end need a window".into();
+            refusal.hint = Some("GROUP BY window_start, window_end".into());
         }
-        let words: Vec<&str> = refusal.words.iter().map(String::as_str).collect();
-        let endless =
-            tables.iter().find(|t| !t.bounded(Place::default()).unwrap_or(true)).map(|t| &t.name);
-        let mut error = Diagnostic::at(self.first_of(&words), refusal.reason.clone());
-        if let Some(name) = endless {
-            error = error.detail(format!("table '{name}' never ends"));
-        } else if self.emit.is_some() {
-            error = error.detail("with EMIT, rows are given out as time passes");
-        }
-        error.hint = refusal.hint.clone();
-        error
-    }
-
-    /// The place of the first of `words` that occurs in the statement.
-    pub(crate) fn first_of(&self, words: &[&str]) -> Place {
-        let find = |word: &&str| self.around.tokens.iter().find(|token| is_word(token, word));
-        words
-            .iter()
-            .find_map(find)
-            .map_or_else(|| self.around.start(), |token| Place::of(token.span))
-    }
-
-    /// The error that no engine can do something.
-    fn wrong(&self, refusal: Refusal) -> Diagnostic {
-        let (name, columns) = refusal.wrong.unwrap_or_default();
-        let mut error = Diagnostic::at(self.call_of(&name, &columns), refusal.reason);
-        error.hint = refusal.hint;
-        error
-    }
-
-    /// The place of the first call of a function that names all of `columns`, or of the first.
-    fn call_of(&self, name: &str, columns: &[String]) -> Place {
-        let tokens = self.around.tokens;
-        let calls = (0..tokens.len()).filter(|&at| {
-            is_word(&tokens[at], name)
-                && tokens.get(at + 1).is_some_and(|next| next.token == Token::LParen)
-        });
-        let names_all = |at: &usize| {
-            let mut depth = 0;
-            let inside = tokens[at + 1..].iter().take_while(|token| {
-                match token.token {
-                    Token::LParen => depth += 1,
-                    Token::RParen => depth -= 1,
-                    _ => {}
-                }
-                depth > 0
-            });
-            let inside: Vec<_> = inside.collect();
-            columns.iter().all(|column| inside.iter().any(|token| is_word(token, column)))
+        let message = match found.as_ref().and_then(|found| found.view) {
+            Some(view) => format!("in view '{view}': {}", refusal.reason),
+            None => refusal.reason,
         };
-        let found = calls.clone().find(names_all).or_else(|| calls.clone().next());
-        found.map_or_else(|| self.first_of(&[name]), |at| Place::of(tokens[at].span))
+        let place = found.map_or_else(|| self.around.start(), |found| found.place);
+        let error = Diagnostic::at(place, message);
+        Diagnostic { detail: refusal.detail, hint: refusal.hint, ..error }
     }
 
+    /// Where a table is named.
     pub(crate) fn place_of(&self, table: &Table) -> Place {
-        self.around.named(&table.name).unwrap_or_else(|| self.around.start())
+        let place = place::of_table(table, self.plan, self.catalog.script);
+        place.unwrap_or_else(|| self.around.start())
     }
 }
 
@@ -426,9 +403,9 @@ fn cut(
         let schema: SchemaRef = Arc::new(node.schema().as_arrow().clone());
         let edges = match weaver.weave(&node, &schema) {
             Ok(edges) => edges,
-            Err(Stop::Refused(Refusal { wrong: None, .. })) => return Ok(Transformed::no(node)),
+            Err(Stop::Refused(Refusal { always: false, .. })) => return Ok(Transformed::no(node)),
             Err(Stop::Refused(refusal)) => {
-                failed = Some(Some(weaver.lowering.wrong(refusal)));
+                failed = Some(Some(weaver.lowering.refused(refusal)));
                 return Ok(Transformed::new(node, false, TreeNodeRecursion::Stop));
             }
             Err(Stop::Failed(diagnostic)) => {

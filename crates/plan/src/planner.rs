@@ -464,13 +464,15 @@ impl Planner {
         let name = target.name.clone();
         let lowering = Lowering {
             engine: &self.engine,
+            catalog: &self.catalog,
+            plan,
             settings: &self.settings,
             workers: self.workers,
             around: self.engine.surroundings(query, &understood, &self.catalog),
             emit: understood.emit.clone(),
             hints: &self.hints,
         };
-        let lowered = lowering.lower(plan, sharing, target).map_err(Vec::from_iter)?;
+        let lowered = lowering.lower(sharing, target).map_err(Vec::from_iter)?;
         Ok((name, lowered))
     }
 

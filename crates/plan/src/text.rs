@@ -11,6 +11,7 @@ pub(crate) mod emit;
 pub(crate) mod hints;
 pub(crate) mod interval;
 pub(crate) mod names;
+pub(crate) mod outline;
 pub(crate) mod refusal;
 pub(crate) mod settings;
 pub(crate) mod statements;

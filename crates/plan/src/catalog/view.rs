@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, TableSource};
+use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 
 use crate::text::bounds::Extent;
 use crate::text::diagnostics::{Diagnostic, Place};
@@ -15,13 +16,21 @@ use crate::text::syntax::Ident;
 pub(crate) struct View {
     pub(crate) plan: LogicalPlan,
     pub(crate) extent: Extent,
+    /// The script in which it was defined, and its text there.
+    pub(crate) script: u64,
+    pub(crate) tokens: Vec<TokenWithSpan>,
     schema: SchemaRef,
 }
 
 impl View {
-    pub(crate) fn new(plan: LogicalPlan, extent: Extent) -> Self {
+    /// A view that the script of that number defines by `tokens`.
+    pub(crate) fn new(
+        plan: LogicalPlan,
+        extent: Extent,
+        (script, tokens): (u64, &[TokenWithSpan]),
+    ) -> Self {
         let schema = Arc::new(plan.schema().as_arrow().clone());
-        Self { plan, extent, schema }
+        Self { plan, extent, script, tokens: tokens.to_vec(), schema }
     }
 
     /// A plan whose columns have the names of `CREATE VIEW v (a, b) AS …`.

@@ -47,6 +47,7 @@ use crate::expr::percentile;
 use crate::logical::as_of::{self, AsOf};
 use crate::logical::errors::{Again, PlanError, Surroundings};
 use crate::logical::locate;
+use crate::logical::naming::Naming;
 use crate::logical::rewrite;
 use crate::logical::twice::{self, Apart};
 use crate::logical::windows::{self, Site};
@@ -325,7 +326,8 @@ impl Engine {
         let plan = loop {
             let mut query = Box::new(query.clone());
             let joins = rewrite::tree(&mut query, &alone)?;
-            let names = Names { engine: self, catalog, relations: vec![joins.clone()] };
+            let naming = Arc::new(Naming::new(catalog.script));
+            let names = Names { engine: self, catalog, relations: vec![joins.clone(), naming] };
             match sql::statement(&names, Statement::Query(query)) {
                 Ok(plan) => break plan,
                 // Of columns that are merged, each is written as the merged one once.
@@ -473,7 +475,7 @@ impl ContextProvider for Names<'_> {
             Some(Entry::View(view)) => Ok(Arc::new(InlinedView(view.clone()))),
             Some(Entry::Table(table)) => {
                 let schema = table.columns(Place::default()).map_err(failed)?;
-                Ok(Arc::new(ScannedTable { table: table.clone(), schema }))
+                Ok(Arc::new(ScannedTable { table: table.clone(), schema, named: vec![] }))
             }
             None if self.catalog.broken.contains(&name) => Err(PlanError::Broken.into()),
             None => Err(PlanError::UnknownTable(name).into()),

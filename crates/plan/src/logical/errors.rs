@@ -163,11 +163,6 @@ impl<'a> Surroundings<'a> {
         }
     }
 
-    /// The first word `name`.
-    pub(crate) fn named(&self, name: &str) -> Option<Place> {
-        Part::of(self, None).named(name)
-    }
-
     /// The first token.
     pub(crate) fn start(&self) -> Place {
         self.tokens.first().map_or(Place::default(), |t| Place::of(t.span))

@@ -28,7 +28,7 @@ pub(crate) use self::bound::{
 };
 pub(crate) use self::lists::{WINDOWS_OF_ROW_MAX, bound_of_list, no_windows, windows_of};
 pub(crate) use self::session::{functions as window_functions, is_session, session_bound_of};
-use crate::text::diagnostics::Diagnostic;
+use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::interval::{Interval, interval};
 use crate::text::syntax::{Cursor, Ident, is_word};
 
@@ -150,6 +150,8 @@ const LATENESS: &str = "LATENESS";
 #[derive(Debug, Clone)]
 pub(crate) struct Site {
     pub(crate) shape: Shape,
+    /// Where its table is named.
+    pub(crate) table: Place,
     pub(crate) time: Ident,
     /// Of sessions the columns of PARTITION BY.
     pub(crate) keys: Vec<Ident>,
@@ -262,7 +264,8 @@ fn arguments(
     }
     let length = if shape == Shape::Session { "gap" } else { "size" };
     let size = size.ok_or_else(|| missing(length))?;
-    let site = Site { shape, time, keys, slide, size, offset, lateness };
+    let named = table.first().map_or(Place::default(), |name| Place::of(name.span));
+    let site = Site { shape, table: named, time, keys, slide, size, offset, lateness };
     check_lengths(&site)?;
     Ok((table, site))
 }

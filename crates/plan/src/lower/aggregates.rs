@@ -90,7 +90,7 @@ pub(crate) fn lower(call: &Expr, schema: &DFSchema) -> Result<AggregateCall, Ref
         let columns = params.args.iter().flat_map(|arg| arg.column_refs());
         let columns = columns.map(|column| column.name.clone()).collect();
         let types = message_of(&error).contains("type");
-        let refused = internal(error).wrong((name.clone(), columns));
+        let refused = internal(error).always().reading(columns);
         if types { refused.hint("CAST the argument to another type") } else { refused }
     })?;
     // What WITHIN GROUP orders, the function orders itself; and `string_agg` is an `array_agg`.

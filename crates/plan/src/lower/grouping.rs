@@ -320,12 +320,16 @@ impl Grouping {
     }
 }
 
+/// What a grouping is written by, from what stands for it first.
+pub(crate) const GROUPING: [&str; 10] =
+    ["GROUP", "count", "sum", "avg", "min", "max", "HAVING", "SELECT", "DISTINCT", "UNION"];
+
+/// The same of one without aggregates.
+const DISTINCT: [&str; 5] = ["DISTINCT", "UNION", "INTERSECT", "EXCEPT", "GROUP"];
+
 /// Why a grouping without a window is refused.
 pub(crate) fn for_ever(distinct: bool) -> Refusal {
-    let words: &[&str] = match distinct {
-        true => &["DISTINCT", "GROUP"],
-        false => &["GROUP", "count", "sum", "avg", "min", "max"],
-    };
+    let words = if distinct { &DISTINCT[..] } else { &GROUPING };
     Refusal::new(words, "rows that never end cannot be grouped without a window").hint(
         "add a window: FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR) … \
          GROUP BY window_start, window_end",

@@ -14,8 +14,8 @@ use crate::logical::windows::lateness_of;
 use crate::lower::Lowering;
 use crate::lower::relation::{Relation, Stop};
 use crate::lower::weave::Weaver;
-use crate::text::diagnostics::Diagnostic;
 use crate::text::interval::tick_ns;
+use crate::text::refusal::Refusal;
 
 impl Lowering<'_> {
     /// The least lateness of a plan.
@@ -52,9 +52,9 @@ impl Weaver<'_> {
         let asked = written(relation, wanted);
         let reads: Vec<bool> = edges.iter().map(|edge| self.reads(edge.from)).collect();
         if asked.is_some() && !reads.contains(&true) {
-            let place = self.lowering.first_of(&["LATENESS"]);
             let message = "LATENESS is of a window over rows of a table";
-            return Err(Diagnostic::at(place, message)
+            return Err(Refusal::new(&["LATENESS"], message)
+                .always()
                 .detail("what comes from another window or join has waited for its rows already")
                 .hint("say it of the window that is next to the table")
                 .into());

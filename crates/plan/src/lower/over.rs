@@ -92,7 +92,7 @@ impl Weaver<'_> {
         }
         let mut partitions: Vec<Partition<'_>> = vec![];
         for (at, &function) in functions.iter().enumerate() {
-            time_of(&input, function)?;
+            time_of(&input, function).map_err(|refusal| refusal.about(read_by(function)))?;
             let by = &function.params.partition_by[..];
             match partitions.iter_mut().find(|known| known.by == by) {
                 Some(known) => known.functions.push((at, function)),
@@ -133,7 +133,10 @@ impl Weaver<'_> {
             return Err(refused("the time that orders rows is no TIMESTAMP").into());
         };
         let framed = partition.functions.iter();
-        let framed = framed.map(|(_, function)| framed_of(&input, function, unit));
+        let framed = framed.map(|(_, function)| {
+            let framed = framed_of(&input, function, unit);
+            framed.map_err(|refusal| refusal.about(read_by(function)))
+        });
         let framed = framed.collect::<Result<Vec<_>, Refusal>>()?;
 
         let args = framed.iter().flat_map(|f| &f.calls).flat_map(|(call, _)| &call.args);
@@ -273,6 +276,13 @@ fn functions_of(window: &logical::Window) -> Result<Vec<&WindowFunction>, Refusa
         }
     };
     window.window_expr.iter().map(function).collect()
+}
+
+/// What a function reads.
+fn read_by(function: &WindowFunction) -> impl Iterator<Item = &Expr> {
+    let params = &function.params;
+    let order = params.order_by.iter().map(|sort| &sort.expr);
+    params.args.iter().chain(&params.partition_by).chain(order)
 }
 
 fn name_of(function: &WindowFunction) -> &str {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, IntervalMonthDayNano, Schema, SchemaRef};
 use dataflow::job::{Edge, Step};
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::utils::conjunction;
@@ -39,6 +39,16 @@ pub(crate) enum Stop {
     Refused(Refusal),
     /// It is wrong; `None` if that was reported already.
     Failed(Option<Diagnostic>),
+}
+
+impl Stop {
+    /// Says which node stops it: the innermost that is known.
+    pub(crate) fn at(self, node: &LogicalPlan) -> Self {
+        match self {
+            Stop::Refused(refusal) => Stop::Refused(refusal.at(node)),
+            failed => failed,
+        }
+    }
 }
 
 impl From<Refusal> for Stop {
@@ -280,8 +290,8 @@ impl Relation {
     }
 
     fn rewrite_with(&self, expr: &Expr, known: &Known<'_>) -> Result<Expr, Refusal> {
-        if has_subquery(expr) {
-            return Err(Refusal::new(&["EXISTS", "IN", "SELECT"], "a subquery in an expression"));
+        if let Some(refusal) = of_all_rows(expr) {
+            return Err(refusal);
         }
         let Known { outputs: known, watermark, clock } = known;
         let mut refused = None;
@@ -364,20 +374,37 @@ pub(crate) fn check_key(key: &Expr, schema: &DFSchema) -> Result<(), Refusal> {
     .hint("CAST the key to STRING or BIGINT"))
 }
 
-fn has_subquery(expr: &Expr) -> bool {
-    expr.exists(|node| {
-        Ok(matches!(
-            node,
-            Expr::Exists(_)
-                | Expr::InSubquery(_)
-                | Expr::ScalarSubquery(_)
-                | Expr::SetComparison(_)
-                | Expr::OuterReferenceColumn(..)
-                | Expr::Unnest(_)
-                | Expr::WindowFunction(_)
-        ))
-    })
-    .unwrap_or(true)
+/// Why an expression does not stream that asks a subquery or other rows.
+fn of_all_rows(expr: &Expr) -> Option<Refusal> {
+    let mut found = None;
+    // The closure never fails.
+    let _ = expr.apply(|part| {
+        let subquery = match part {
+            Expr::Exists(exists) => Some(&exists.subquery),
+            Expr::InSubquery(asked) => Some(&asked.subquery),
+            Expr::SetComparison(asked) => Some(&asked.subquery),
+            Expr::ScalarSubquery(subquery) => Some(subquery),
+            _ => None,
+        };
+        found = match (subquery, part) {
+            (Some(asked), _) => {
+                let reason = "a subquery in an expression needs all rows";
+                Some(Refusal::new(&["SELECT"], reason).at(&asked.subquery))
+            }
+            (None, Expr::OuterReferenceColumn(..)) => {
+                Some(Refusal::new(&["SELECT"], "a subquery in an expression needs all rows"))
+            }
+            (None, Expr::Unnest(_)) => {
+                Some(Refusal::new(&["UNNEST"], "UNNEST does not stream yet"))
+            }
+            (None, Expr::WindowFunction(_)) => {
+                Some(Refusal::new(&["OVER"], "OVER does not stream in an expression"))
+            }
+            _ => return Ok(TreeNodeRecursion::Continue),
+        };
+        Ok(TreeNodeRecursion::Stop)
+    });
+    found
 }
 
 /// Why a node does not stream.

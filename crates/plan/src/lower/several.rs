@@ -39,7 +39,7 @@ use crate::lower::relation::{Bounds, Relation, Stop, refusal};
 use crate::lower::session::columns_beside;
 use crate::lower::unfold::{InWindows, LAST_TICK};
 use crate::lower::weave::Weaver;
-use crate::text::diagnostics::Diagnostic;
+use crate::text::refusal::Refusal;
 use crate::text::types::sql_name;
 
 /// How many windows a row that is grouped may be in: they are all given out, and of a late row each
@@ -95,11 +95,10 @@ impl Weaver<'_> {
             .into())
     }
 
-    fn many_windows(&self, call: &WindowCall, message: String) -> Diagnostic {
-        let around = &self.lowering.around;
-        let site = call.site(around.sites);
-        let place = site.and_then(|site| site.slide).map(|slide| slide.place);
-        Diagnostic::at(place.unwrap_or_else(|| around.start()), message)
+    fn many_windows(&self, call: &WindowCall, message: String) -> Refusal {
+        let sites = call.sites(self.lowering.around.sites);
+        let places = sites.filter_map(|site| Some((site.slide?.place, site.table)));
+        Refusal::new(&[call.shape.word()], message).among(places.collect()).always()
     }
 
     /// The relation, each of its rows once for each of its windows, with the bounds as columns.

@@ -23,8 +23,8 @@ use crate::lower::broadcast::May;
 use crate::lower::join::{On, Places};
 use crate::lower::relation::{Relation, Stop};
 use crate::lower::weave::Weaver;
-use crate::text::diagnostics::Diagnostic;
 use crate::text::interval::tick_ns;
+use crate::text::refusal::Refusal;
 use crate::text::syntax::is_word;
 
 /// The prefix of columns that a condition on the versions needs behind the join.
@@ -153,8 +153,7 @@ impl Weaver<'_> {
 
     /// An error rather than a refusal: nothing else can do the join.
     fn no_versions(&self, message: &str, hint: &str) -> Stop {
-        let place = self.lowering.first_of(&["SYSTEM_TIME", "ASOF"]);
-        Diagnostic::at(place, message).hint(hint).into()
+        Refusal::new(&["SYSTEM_TIME", "ASOF"], message).hint(hint).always().into()
     }
 
     /// The form of join that was written.

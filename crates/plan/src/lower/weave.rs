@@ -71,6 +71,7 @@ impl Weaver<'_> {
             let outputs = relation.exprs();
             self.end(&relation, &outputs, schema.clone(), None)
         });
+        let woven = woven.map_err(|stop| stop.at(plan));
         if woven.is_err() {
             self.operators.truncate(operators);
         }
@@ -79,6 +80,10 @@ impl Weaver<'_> {
 
     /// The relation of a node.
     pub(crate) fn relation(&mut self, plan: &LogicalPlan) -> Result<Relation, Stop> {
+        self.node(plan).map_err(|stop| stop.at(plan))
+    }
+
+    fn node(&mut self, plan: &LogicalPlan) -> Result<Relation, Stop> {
         self.check_emit(plan)?;
         Ok(match plan {
             LogicalPlan::TableScan(scan) => match self.shared(scan)? {

@@ -88,8 +88,9 @@ impl Planner {
             let renamed = View::renamed(plan, columns).map_err(|e| vec![e])?;
             plan = renamed.map_err(|e| Vec::from_iter(around.report(&e)))?;
         }
-        self.catalog
-            .insert(name.text.clone(), Entry::View(Arc::new(View::new(plan, understood.extent))));
+        let text = (self.catalog.script, query);
+        let view = View::new(plan, understood.extent, text);
+        self.catalog.insert(name.text.clone(), Entry::View(Arc::new(view)));
         Ok(())
     }
 

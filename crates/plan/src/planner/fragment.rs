@@ -10,7 +10,7 @@ use dataflow::fragment::{Fragment, WindowColumns};
 use dataflow::job::{Exchange, Operator, Origin, PROJECT, Property, Settings, Step, Stepped};
 use dataflow::sink::Sink;
 use dataflow::step::chain;
-use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::logical_expr::Expr;
 
 use crate::catalog::{Entry, Table};
 use crate::lower::relation::{Bounds, Relation, Stop};
@@ -21,7 +21,6 @@ use crate::text::depth;
 use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::hints::Hints;
 use crate::text::names::with_plain_names;
-use crate::text::refusal::Refusal;
 use crate::text::settings::ExchangeChoice;
 use crate::text::statements::{self, Statement};
 use crate::text::syntax::{split, unmarked};
@@ -54,8 +53,9 @@ impl Planner {
             return Err(vec![emit.elsewhere("a stream")]);
         }
         let hints = &self.hints;
-        let lowering = Lowering { engine, settings, workers, around, emit: None, hints };
-        let fragment = lowering.onward(&plan, schema).map_err(Vec::from_iter)?;
+        let (catalog, plan, emit) = (&self.catalog, &plan, None);
+        let lowering = Lowering { engine, catalog, plan, settings, workers, around, emit, hints };
+        let fragment = lowering.onward(schema).map_err(Vec::from_iter)?;
         let unheeded: Vec<_> = self.hints.unheeded().collect();
         if unheeded.is_empty() { Ok(fragment) } else { Err(unheeded) }
     }
@@ -130,11 +130,8 @@ impl Planner {
 
 impl Lowering<'_> {
     /// The rows of an optimized plan as columns of `schema`, to be continued.
-    fn onward(
-        &self,
-        plan: &LogicalPlan,
-        schema: SchemaRef,
-    ) -> Result<Fragment, Option<Diagnostic>> {
+    fn onward(&self, schema: SchemaRef) -> Result<Fragment, Option<Diagnostic>> {
+        let plan = self.plan;
         let tables = tables_of(plan);
         if tables.is_empty() {
             let error = Diagnostic::at(self.around.start(), "the query reads no table");
@@ -150,14 +147,13 @@ impl Lowering<'_> {
             Weaver { lowering: self, bounded, operators, shared, lookups, emit, waits_ns };
         let relation = weaver.relation(plan).and_then(|relation| weaver.settled(relation));
         let woven = relation.and_then(|relation| weaver.open_end(&relation, schema));
-        woven.map_err(|stop| match stop {
+        woven.map_err(|stop| match stop.at(plan) {
             Stop::Failed(diagnostic) => diagnostic,
-            Stop::Refused(Refusal { words, reason, hint, .. }) => {
-                let words: Vec<&str> = words.iter().map(String::as_str).collect();
-                let error = Diagnostic::at(self.first_of(&words), reason)
-                    .detail("rows that go on into a stream are given out as they come");
-                let hint = hint.unwrap_or_else(|| "run the query as a statement instead".into());
-                Some(error.hint(hint))
+            Stop::Refused(mut refusal) => {
+                let hint = || "run the query as a statement instead".into();
+                refusal.hint = refusal.hint.or_else(|| Some(hint()));
+                let detail = "rows that go on into a stream are emitted as they come";
+                Some(self.refused(refusal.detail(detail)))
             }
         })
     }

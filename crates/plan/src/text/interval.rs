@@ -101,6 +101,7 @@ pub(crate) fn interval(cursor: &mut Cursor<'_>) -> Result<Interval, Diagnostic> 
         return Err(Diagnostic::at(Place::of(*span), message).nearest("units", &word.value, names));
     }
     let ns = ns.ok_or_else(|| bad(format!("'{}' is no length of time", text.text)))?;
+    let place = cursor.since(start);
     Ok(Interval { ns: if negative { ns.wrapping_neg() } else { ns }, place })
 }
 

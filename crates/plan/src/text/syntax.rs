@@ -123,6 +123,17 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// From a token up to the last one that was read, if that is in the same line.
+    pub(crate) fn since(&self, start: Place) -> Place {
+        let last = self.at.checked_sub(1).and_then(|at| self.tokens.get(at));
+        match last.map(|token| token.span.end) {
+            Some(end) if end.line as usize == start.line => {
+                Place { length: (end.column as usize).saturating_sub(start.column), ..start }
+            }
+            _ => start,
+        }
+    }
+
     /// Reads `words` if they come next.
     pub(crate) fn words(&mut self, words: &str) -> bool {
         let count = words.split(' ').count();

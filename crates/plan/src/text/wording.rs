@@ -225,6 +225,13 @@ const PHRASES: &[Phrase] = &[
         "compute the inner one in a subquery",
         &[],
     ),
+    phrase("Function '{}' expects {} but received {}", "{0} takes {1}, and this is {2}", "", &[]),
+    phrase(
+        "Function '{}' requires {}, but received {} (",
+        "{0} takes {1}, and this is {2}",
+        "",
+        &[],
+    ),
     phrase("Field {} not found in struct", "there is no field '{0}'", "", &[]),
     phrase("Invalid qualifier {}", "unknown table '{0}' in this query", "", &[]),
     phrase(
@@ -304,6 +311,22 @@ const KINDS: &[&str] = &[
     "Error during planning: ",
 ];
 
+/// What DataFusion calls kinds of types, in its signatures.
+const KINDS_OF_TYPES: &[(&str, &str)] = &[
+    ("NullAry()", ""),
+    ("Numeric", "a number"),
+    ("Decimal", "DECIMAL"),
+    ("Integer", "INT"),
+    ("String", "STRING"),
+    ("Timestamp", "TIMESTAMP"),
+    ("Time", "TIME"),
+    ("Duration", "INTERVAL"),
+    ("Interval", "INTERVAL"),
+    ("Float", "FLOAT"),
+    ("Null", "NULL"),
+    ("array", "ARRAY"),
+];
+
 /// A message in our words.
 pub(crate) struct Said {
     pub(crate) message: String,
@@ -324,7 +347,10 @@ pub(crate) fn said(message: &str) -> Option<Said> {
         let mut message = phrase.ours.to_owned();
         for (at, text) in texts.iter().enumerate() {
             let line = text.trim().lines().next().unwrap_or_default();
-            let text = in_sql(line.trim_end_matches('.'));
+            let text = match KINDS_OF_TYPES.iter().find(|(theirs, _)| *theirs == line) {
+                Some((_, ours)) if phrase.theirs.starts_with("Function ") => (*ours).to_owned(),
+                _ => in_sql(line.trim_end_matches('.')),
+            };
             message = message.replace(&format!("{{{at}}}"), &text);
         }
         let hint = Some(phrase.hint).filter(|hint| !hint.is_empty());
@@ -399,20 +425,6 @@ fn closed(text: &str) -> usize {
 /// The arguments that a function takes, of which DataFusion tells the signatures; none where it
 /// tells nothing that one can read.
 pub(crate) fn signatures(list: &str) -> Option<String> {
-    const WORDS: &[(&str, &str)] = &[
-        ("NullAry()", ""),
-        ("Numeric(1)", "number"),
-        ("Decimal", "DECIMAL"),
-        ("Integer", "INT"),
-        ("String", "STRING"),
-        ("Timestamp", "TIMESTAMP"),
-        ("Time", "TIME"),
-        ("Duration", "INTERVAL"),
-        ("Interval", "INTERVAL"),
-        ("Float", "FLOAT"),
-        ("Null", "NULL"),
-        ("array", "ARRAY"),
-    ];
     if ["UserDefined", "Comparable", "Any(", "Variadic"].iter().any(|word| list.contains(word)) {
         return None;
     }
@@ -420,7 +432,8 @@ pub(crate) fn signatures(list: &str) -> Option<String> {
     for line in list.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (name, args) = line.split_once('(').unwrap_or((line, ""));
         let mut args = in_sql(args);
-        for (theirs, ours) in WORDS {
+        args = args.replace("Numeric(1)", "number");
+        for (theirs, ours) in KINDS_OF_TYPES {
             args = replaced(&args, theirs, ours);
         }
         let line = format!("{name}({args}");

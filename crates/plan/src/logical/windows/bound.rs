@@ -79,11 +79,12 @@ impl WindowCall {
         *self == Self { bound, ..other.clone() }
     }
 
-    /// The site that it comes from.
-    pub(crate) fn site<'a>(&self, sites: &'a [Site]) -> Option<&'a Site> {
+    /// The sites that it may come from, those over a time of its name first.
+    pub(crate) fn sites<'a>(&self, sites: &'a [Site]) -> impl Iterator<Item = &'a Site> {
         let Lengths { slide_ns, size_ns, offset_ns } = self.lengths;
-        let fits = |site: &&Site| {
-            site.shape == self.shape
+        let shape = self.shape;
+        let fits = move |site: &&Site| {
+            site.shape == shape
                 && site.size.ns == size_ns
                 && site.offset.map_or(0, |o| o.ns) == offset_ns
                 && site.slide.is_none_or(|slide| slide.ns == slide_ns)
@@ -92,8 +93,9 @@ impl WindowCall {
             Expr::Column(column) => column.name == site.time.text,
             _ => false,
         };
-        let mut fitting = sites.iter().filter(fits);
-        fitting.clone().find(named).or_else(|| fitting.next())
+        let fitting: Vec<&Site> = sites.iter().filter(fits).collect();
+        let (first, others): (Vec<_>, Vec<_>) = fitting.into_iter().partition(named);
+        first.into_iter().chain(others)
     }
 }
 

@@ -1,0 +1,298 @@
+//! The place of a statement that a refused node comes from.
+//!
+//! A node is of the query block whose tables are those that it reads; of blocks within each other
+//! over the same tables, of the one whose clause names its columns, else of the one that has as
+//! many clauses of the kind within it as there are nodes of the kind beneath the node. A join is
+//! the one that has the tables of its two inputs on its two sides.
+
+use std::ops::Range;
+
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
+
+use crate::catalog::{Catalog, Named, ScannedTable, Table};
+use crate::text::diagnostics::Place;
+use crate::text::outline::{Mark, Outline, SET_OPERATIONS};
+use crate::text::refusal::{Refusal, places_of};
+use crate::text::syntax::is_word;
+
+/// Where a table was named: first where it stands itself, last in the statement.
+type Path = Vec<Named>;
+
+/// The texts that a plan comes from: the statement, and the views that it names.
+pub(crate) struct Texts<'a> {
+    texts: Vec<Text<'a>>,
+    /// Where the tables of the statement were named.
+    tables: Vec<Path>,
+}
+
+struct Text<'a> {
+    script: u64,
+    view: Option<&'a str>,
+    outline: Outline<'a>,
+}
+
+/// A place in the statement's script, and the view in whose text it is.
+pub(crate) struct Found<'a> {
+    pub(crate) place: Place,
+    pub(crate) view: Option<&'a str>,
+    /// Whether it is the DISTINCT of an aggregate's values.
+    pub(crate) of_values: bool,
+}
+
+/// A mark, in which text it is, and how early its word is among those that are sought.
+struct Candidate {
+    text: usize,
+    mark: Mark,
+    rank: usize,
+}
+
+impl<'a> Texts<'a> {
+    pub(crate) fn of(
+        plan: &LogicalPlan,
+        tokens: &'a [TokenWithSpan],
+        catalog: &'a Catalog,
+    ) -> Self {
+        let statement = Text { script: catalog.script, view: None, outline: Outline::of(tokens) };
+        let views = catalog.views().map(|(name, view)| Text {
+            script: view.script,
+            view: Some(name),
+            outline: Outline::of(&view.tokens),
+        });
+        Self { texts: std::iter::once(statement).chain(views).collect(), tables: paths(plan) }
+    }
+
+    /// Where what is refused was written, if that can be told.
+    pub(crate) fn place(&self, refusal: &Refusal) -> Option<Found<'a>> {
+        let node = refusal.node.as_deref();
+        let of_node = node.map(paths).unwrap_or_default();
+        let is_of = |(_, table): &&(Place, Place)| {
+            of_node.iter().flatten().any(|named| named.place == *table)
+        };
+        let among = &refusal.among;
+        if let Some((place, _)) = among.iter().find(is_of).or(among.first()) {
+            let text = self.texts.iter().position(|text| text.holds(*place)).unwrap_or_default();
+            return Some(self.found(text, *place, &of_node));
+        }
+        let candidate = match node {
+            Some(LogicalPlan::Join(join)) => {
+                let sides = [paths(&join.left), paths(&join.right)];
+                self.join(&sides).or_else(|| self.clause(refusal, node, &of_node))
+            }
+            _ => self.clause(refusal, node, &of_node),
+        };
+        let Candidate { text, mark, .. } = candidate?;
+        let Outline { tokens, .. } = &self.texts[text].outline;
+        let before = mark.at.checked_sub(1).map(|at| &tokens[at].token);
+        let of_values = is_word(&tokens[mark.at], "DISTINCT") && before == Some(&Token::LParen);
+        let found = self.found(text, self.texts[text].outline.place(mark.at), &of_node);
+        Some(Found { of_values, ..found })
+    }
+
+    /// A place in one of the texts; that of the view in the statement, where the text is of another
+    /// script.
+    fn found(&self, text: usize, place: Place, paths: &[Path]) -> Found<'a> {
+        let Text { script, view, .. } = self.texts[text];
+        let here = script == self.texts[0].script;
+        let place =
+            if here { place } else { in_script(self.texts[0].script, paths).unwrap_or_default() };
+        Found { place, view, of_values: false }
+    }
+
+    /// The join, set operation or subquery that has the tables of two inputs on its two sides.
+    fn join(&self, sides: &[Vec<Path>; 2]) -> Option<Candidate> {
+        let words = ["JOIN", "IN", "EXISTS", "SELECT"];
+        let mut found: Vec<(usize, Candidate)> = vec![];
+        for (at, text) in self.texts.iter().enumerate() {
+            let outline = &text.outline;
+            let marks = words.iter().chain(SET_OPERATIONS).flat_map(|word| outline.marks(word));
+            for mark in marks.chain(outline.commas()) {
+                let Some(ranges) = outline.sides(mark.at) else { continue };
+                let meets = |[l, r]: [usize; 2]| {
+                    text.covers_all(&ranges[0], &sides[l]) && text.covers_all(&ranges[1], &sides[r])
+                };
+                if meets([0, 1]) || meets([1, 0]) {
+                    let length = ranges.iter().flatten().map(Range::len).sum();
+                    found.push((length, Candidate { text: at, mark, rank: 0 }));
+                }
+            }
+        }
+        found.into_iter().min_by_key(|(length, _)| *length).map(|(_, candidate)| candidate)
+    }
+
+    /// The clause or call of a node.
+    fn clause(
+        &self,
+        refusal: &Refusal,
+        node: Option<&LogicalPlan>,
+        of_node: &[Path],
+    ) -> Option<Candidate> {
+        let mut candidates = vec![];
+        for (text, Text { outline, .. }) in self.texts.iter().enumerate() {
+            for (rank, word) in refusal.words.iter().enumerate() {
+                let marks = outline.marks(word).into_iter().map(|mark| match word.as_str() {
+                    "OVER" => outline.call_of_over(mark),
+                    _ => mark,
+                });
+                candidates.extend(marks.map(|mark| Candidate { text, mark, rank }));
+            }
+        }
+        let exact = |c: &Candidate| {
+            let covered = self.tables.iter().filter(|path| self.covers(c, path));
+            let covered: Vec<&Path> = covered.collect();
+            of_node.iter().all(|path| self.covers(c, path))
+                && covered.iter().all(|path| of_node.contains(path))
+        };
+        let around = |c: &Candidate| of_node.iter().all(|path| self.covers(c, path));
+        if !of_node.is_empty() {
+            let mut fitting = candidates.iter().any(exact);
+            if fitting {
+                candidates.retain(exact);
+            } else {
+                fitting = candidates.iter().any(around);
+                candidates.retain(around);
+            }
+            if !fitting {
+                return None;
+            }
+        }
+        let block = self.block(&candidates, refusal, node)?;
+        candidates.retain(|c| (c.text, &c.mark.query) == (block.0, &block.1));
+        self.own(candidates, refusal, node)
+    }
+
+    /// The block of a node, of those that have clauses of its kind.
+    fn block(
+        &self,
+        candidates: &[Candidate],
+        refusal: &Refusal,
+        node: Option<&LogicalPlan>,
+    ) -> Option<(usize, Range<usize>)> {
+        let columns = columns_of(refusal, node);
+        let mut blocks: Vec<(usize, Range<usize>)> = vec![];
+        for Candidate { text, mark, .. } in candidates {
+            let block = (*text, mark.query.clone());
+            if !blocks.contains(&block) {
+                blocks.push(block);
+            }
+        }
+        // A view is within the statement; of one text, what is shorter is within.
+        blocks.sort_by_key(|(text, block)| (*text == 0, block.len()));
+        let names = |(text, block): &&(usize, Range<usize>)| {
+            let of_block = |c: &&Candidate| c.text == *text && c.mark.query == *block;
+            let reads = |c: &Candidate| columns.iter().any(|at| self.reads(c, *at));
+            candidates.iter().filter(of_block).any(reads)
+        };
+        let mut named = blocks.iter().filter(names);
+        if let (Some(block), None) = (named.next(), named.next()) {
+            return Some(block.clone());
+        }
+        let beneath = node.map_or(0, beneath);
+        blocks.get(beneath.min(blocks.len().checked_sub(1)?)).cloned()
+    }
+
+    /// Of the clauses of one block, the node's own.
+    fn own(
+        &self,
+        mut candidates: Vec<Candidate>,
+        refusal: &Refusal,
+        node: Option<&LogicalPlan>,
+    ) -> Option<Candidate> {
+        let first = candidates.iter().map(|c| c.rank).min()?;
+        candidates.retain(|c| c.rank == first);
+        let columns = columns_of(refusal, node);
+        let read = |c: &Candidate| columns.iter().filter(|at| self.reads(c, **at)).count();
+        let names = |c: &Candidate| {
+            let tokens = &self.texts[c.text].outline.tokens[c.mark.clause.clone()];
+            let named = |name: &&String| tokens.iter().any(|token| is_word(token, name));
+            refusal.reads.iter().filter(named).count()
+        };
+        candidates.into_iter().rev().max_by_key(|c| (names(c), read(c)))
+    }
+
+    fn covers(&self, candidate: &Candidate, path: &Path) -> bool {
+        let text = &self.texts[candidate.text];
+        text.covers(std::slice::from_ref(&candidate.mark.query), path)
+    }
+
+    fn reads(&self, candidate: &Candidate, place: Place) -> bool {
+        self.texts[candidate.text].outline.covers(&candidate.mark.clause, place)
+    }
+}
+
+impl Text<'_> {
+    fn holds(&self, place: Place) -> bool {
+        self.outline.covers(&(0..self.outline.tokens.len()), place)
+    }
+
+    /// Whether a table was named in one of these ranges.
+    fn covers(&self, ranges: &[Range<usize>], path: &Path) -> bool {
+        let here = path.iter().filter(|named| named.script == self.script);
+        here.into_iter()
+            .any(|named| ranges.iter().any(|range| self.outline.covers(range, named.place)))
+    }
+
+    fn covers_all(&self, ranges: &[Range<usize>], paths: &[Path]) -> bool {
+        !paths.is_empty() && paths.iter().all(|path| self.covers(ranges, path))
+    }
+}
+
+/// Where a table is named in the script of a statement.
+pub(crate) fn of_table(table: &Table, plan: &LogicalPlan, script: u64) -> Option<Place> {
+    let mut path = None;
+    // The closure never fails.
+    let _ = plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::TableScan(scan) = node
+            && let Some(source) = scan.source.downcast_ref::<ScannedTable>()
+            && source.table.name == table.name
+        {
+            path = Some(source.named.clone());
+            return Ok(TreeNodeRecursion::Stop);
+        }
+        Ok(TreeNodeRecursion::Continue)
+    });
+    in_script(script, &[path?])
+}
+
+/// The last name of the first table that stands in a script.
+fn in_script(script: u64, paths: &[Path]) -> Option<Place> {
+    let mut named = paths.first()?.iter().rev();
+    named.find(|named| named.script == script).map(|named| named.place)
+}
+
+/// Where the columns of what is refused were written.
+fn columns_of(refusal: &Refusal, node: Option<&LogicalPlan>) -> Vec<Place> {
+    match (&refusal.columns[..], node) {
+        ([], Some(node)) => node.expressions().iter().flat_map(places_of).collect(),
+        (columns, _) => columns.to_vec(),
+    }
+}
+
+/// How many nodes of its kind, over the same tables, are beneath a node.
+fn beneath(node: &LogicalPlan) -> usize {
+    let same = std::mem::discriminant(node);
+    let tables = paths(node);
+    let (mut count, mut input) = (0, node.inputs());
+    while let [only] = input[..] {
+        count += usize::from(std::mem::discriminant(only) == same && paths(only) == tables);
+        input = only.inputs();
+    }
+    count
+}
+
+/// Where the tables of a plan were named.
+fn paths(plan: &LogicalPlan) -> Vec<Path> {
+    let mut paths: Vec<Path> = vec![];
+    // The closure never fails.
+    let _ = plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::TableScan(scan) = node
+            && let Some(source) = scan.source.downcast_ref::<ScannedTable>()
+            && !paths.contains(&source.named)
+        {
+            paths.push(source.named.clone());
+        }
+        Ok(TreeNodeRecursion::Continue)
+    });
+    paths
+}
