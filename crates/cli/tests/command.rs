@@ -221,7 +221,7 @@ fn a_plan_is_shown_to_programs_too() {
     let names: Vec<_> = operators.iter().map(|one| one["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["Scan", "Aggregate", "Sink"]);
     let aggregate = &operators[1];
-    assert_eq!(aggregate["properties"]["group by"], json!(["k STRING"]));
+    assert_eq!(aggregate["properties"]["group by"], json!(["k BIGINT"]));
     assert_eq!(aggregate["columns"], json!(["k", "count(*)"]));
     let edge = &aggregate["inputs"][0];
     assert_eq!((&edge["from"], &edge["exchange"]), (&json!(0), &json!("merge")));
