@@ -3,7 +3,7 @@
 //! A [`Table`] is what `CREATE TABLE` said, checked against its connector. Its columns, where it
 //! declares none, and whether it is bounded are asked of the connector when first needed.
 //! DataFusion sees a [`TableScan`] of a [`TableSource`] that it never reads:
-//! [`crate::lower::weave`] takes the scans out of its plans.
+//! [`crate::lower::pipeline`] takes the scans out of its plans.
 //!
 //! [`TableScan`]: datafusion::logical_expr::TableScan
 

@@ -1,6 +1,6 @@
 //! From an optimized plan to the operators of a job.
 //!
-//! A plan that can be woven ([`crate::lower::weave`]) becomes operators in front of the statement's
+//! A plan that can be woven ([`pipeline`]) becomes operators in front of the statement's
 //! sink. Otherwise, over bounded input, its largest parts that can be woven feed a [`BatchStage`],
 //! which runs the rest. Over unbounded input there is no rest: what does not stream is refused.
 
@@ -8,12 +8,15 @@ pub(crate) mod aggregates;
 pub(crate) mod batch;
 pub(crate) mod between;
 pub(crate) mod broadcast;
+pub(crate) mod builder;
+pub(crate) mod context;
 pub(crate) mod early;
 pub(crate) mod grouping;
 pub(crate) mod join;
 pub(crate) mod lateness;
 pub(crate) mod lookup;
 pub(crate) mod over;
+pub(crate) mod pipeline;
 pub(crate) mod place;
 pub(crate) mod rank;
 pub(crate) mod relation;
@@ -26,7 +29,6 @@ pub(crate) mod step;
 pub(crate) mod temporal;
 pub(crate) mod unfold;
 pub(crate) mod union;
-pub(crate) mod weave;
 
 use std::sync::{Arc, Mutex};
 
@@ -48,11 +50,12 @@ use crate::logical::engine::Engine;
 use crate::logical::errors::Surroundings;
 use crate::logical::windows::WindowCall;
 use crate::lower::batch::{BatchStage, GatheredRows};
+use crate::lower::builder::JobBuilder;
+use crate::lower::context::Context;
 use crate::lower::grouping::GROUPING;
 use crate::lower::place::Texts;
 use crate::lower::relation::{Relation, Stop};
-use crate::lower::shared::{SharedPart, Sharing};
-use crate::lower::weave::Weaver;
+use crate::lower::shared::Sharing;
 use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::emit::Emit;
 use crate::text::hints::Hints;
@@ -119,28 +122,21 @@ impl Lowering<'_> {
         for table in &tables {
             bounded &= table.bounded(self.place_of(table))?;
         }
-        let weaver = |shared: Vec<SharedPart>| Weaver {
-            lowering: self,
-            bounded,
-            operators: vec![],
-            shared,
-            lookups: 0,
-            emit: self.emit.clone(),
-            waits_ns: self.waits_ns(plan),
-        };
-        if let Some(Sharing { plan, parts }) = sharing.filter(|_| self.emit.is_none()) {
-            let mut weaver = weaver(parts);
-            if let Ok(edges) = weaver.weave(&plan, &target.schema) {
-                return Ok(whole(weaver, edges, target));
+        let emit = self.emit.as_ref();
+        let cx = Context { lowering: self, bounded, emit, waits_ns: self.waits_ns(plan) };
+        if let Some(Sharing { plan, parts }) = sharing.filter(|_| emit.is_none()) {
+            let mut job = JobBuilder { shared: parts, ..JobBuilder::default() };
+            if let Ok(edges) = pipeline::weave(&cx, &mut job, &plan, &target.schema) {
+                return Ok(whole(job, bounded, edges, target));
             }
         }
-        let mut weaver = weaver(vec![]);
-        match weaver.weave(plan, &target.schema) {
-            Ok(edges) => Ok(whole(weaver, edges, target)),
+        let mut job = JobBuilder::default();
+        match pipeline::weave(&cx, &mut job, plan, &target.schema) {
+            Ok(edges) => Ok(whole(job, bounded, edges, target)),
             Err(Stop::Failed(diagnostic)) => Err(diagnostic),
             Err(Stop::Refused(refusal)) if refusal.always => Err(Some(self.refused(refusal))),
-            Err(Stop::Refused(refusal)) if bounded && self.emit.is_none() => {
-                self.with_batch_stage(plan, weaver, target, &refusal)
+            Err(Stop::Refused(refusal)) if bounded && emit.is_none() => {
+                self.with_batch_stage(&cx, job, target, &refusal)
             }
             Err(Stop::Refused(refusal)) => Err(Some(self.unbounded(refusal))),
         }
@@ -149,13 +145,13 @@ impl Lowering<'_> {
     /// A statement with work that needs all rows.
     fn with_batch_stage(
         &self,
-        plan: &LogicalPlan,
-        mut weaver: Weaver<'_>,
+        cx: &Context<'_>,
+        mut job: JobBuilder,
         target: Target,
         refusal: &Refusal,
     ) -> Result<Lowered, Option<Diagnostic>> {
         let mut parts = vec![];
-        let rest = cut(plan, &mut weaver, &mut parts)?;
+        let rest = cut(cx, &mut job, self.plan, &mut parts)?;
         let stage = BatchStage::new(
             rest.clone(),
             parts.len(),
@@ -173,12 +169,7 @@ impl Lowering<'_> {
                 table: Some(format!("part {}", at + 1)),
                 ..Labels::default()
             };
-            weaver.add(
-                format!("{} (part {})", target.name, at + 1),
-                vec![part.edges],
-                kind,
-                labels,
-            );
+            job.add(format!("{} (part {})", target.name, at + 1), vec![part.edges], kind, labels);
         }
         let plan = rest.display_indent().to_string();
         let batch = ExplainedBatch {
@@ -186,7 +177,7 @@ impl Lowering<'_> {
             plan: plan.lines().map(|line| plain(line, &[])).collect(),
             table: target.table,
         };
-        let operators = weaver.operators;
+        let operators = job.operators;
         Ok(Lowered { operators, name: target.name, bounded: true, batch: Some(batch) })
     }
 
@@ -369,12 +360,11 @@ pub(crate) fn tables_of(plan: &LogicalPlan) -> Vec<Arc<Table>> {
 }
 
 /// A statement that is woven whole.
-fn whole(mut weaver: Weaver<'_>, edges: Vec<Edge>, target: Target) -> Lowered {
+fn whole(mut job: JobBuilder, bounded: bool, edges: Vec<Edge>, target: Target) -> Lowered {
     let kind = OperatorKind::Sink { sink: target.sink, schema: target.schema };
     let (name, labels) = (target.name, labels_of_sink(target.table));
-    weaver.add(name.clone(), vec![edges], kind, labels);
-    let Weaver { operators, bounded, .. } = weaver;
-    Lowered { operators, name, bounded, batch: None }
+    job.add(name.clone(), vec![edges], kind, labels);
+    Lowered { operators: job.operators, name, bounded, batch: None }
 }
 
 /// What EXPLAIN shows of the sink of a table.
@@ -391,8 +381,9 @@ struct Part {
 /// Cuts the largest parts that can be woven out of a plan and leaves [`GatheredRows`] with the same
 /// columns in their place.
 fn cut(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
     plan: &LogicalPlan,
-    weaver: &mut Weaver<'_>,
     parts: &mut Vec<Part>,
 ) -> Result<LogicalPlan, Option<Diagnostic>> {
     let mut failed = None;
@@ -401,11 +392,11 @@ fn cut(
             return Ok(Transformed::new(node, false, TreeNodeRecursion::Stop));
         }
         let schema: SchemaRef = Arc::new(node.schema().as_arrow().clone());
-        let edges = match weaver.weave(&node, &schema) {
+        let edges = match pipeline::weave(cx, job, &node, &schema) {
             Ok(edges) => edges,
             Err(Stop::Refused(Refusal { always: false, .. })) => return Ok(Transformed::no(node)),
             Err(Stop::Refused(refusal)) => {
-                failed = Some(Some(weaver.lowering.refused(refusal)));
+                failed = Some(Some(cx.lowering.refused(refusal)));
                 return Ok(Transformed::new(node, false, TreeNodeRecursion::Stop));
             }
             Err(Stop::Failed(diagnostic)) => {
@@ -420,7 +411,7 @@ fn cut(
     match (failed, rest) {
         (Some(diagnostic), _) => Err(diagnostic),
         (None, Ok(rest)) => Ok(rest.data),
-        (None, Err(error)) => Err(weaver.lowering.around.report(&error)),
+        (None, Err(error)) => Err(cx.lowering.around.report(&error)),
     }
 }
 

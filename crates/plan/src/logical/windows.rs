@@ -13,7 +13,7 @@
 //!
 //! Size and offset are nanoseconds; a lateness that was written follows them. The functions compute
 //! the window of a row, so that a query means the same with and without a streaming aggregate;
-//! [`crate::lower::weave`] recognises them as group keys and makes a window of them. A row has
+//! [`crate::lower::pipeline`] recognises them as group keys and makes a window of them. A row has
 //! several windows of `HOP` and `CUMULATE`, which are written as lists to be unnested: see
 //! [`lists`]. `SESSION` has window functions: see [`session`].
 

@@ -17,9 +17,11 @@ use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{Expr, ExprSchemable, Operator};
 
 use crate::expr::own::own;
+use crate::lower::builder::JobBuilder;
+use crate::lower::context::Context;
+use crate::lower::join;
 use crate::lower::join::{Meeting, On, Places};
 use crate::lower::relation::{Relation, Stop};
-use crate::lower::weave::Weaver;
 use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
 
@@ -43,98 +45,96 @@ struct Known {
     most: Option<i64>,
 }
 
-impl Weaver<'_> {
-    /// The conditions of a join that bound how far times are apart, if there are any. Those of one
-    /// side alone are refused: the rows of the other would be remembered for ever.
-    pub(crate) fn between(
-        &self,
-        left: &Relation,
-        right: &Relation,
-        on: &On,
-        filter: Option<&Expr>,
-    ) -> Result<Option<Between>, Stop> {
-        let mut known: Option<Known> = None;
-        let mut rest = vec![];
-        for (l, r) in on {
-            let at = |expr, of: &Relation| moment(expr, of);
-            if let (Some((l, ahead)), Some((r, back))) = (at(l, left), at(r, right)) {
-                let apart = back.saturating_sub(ahead);
-                merge(&mut known, Known { times: [l, r], least: Some(apart), most: Some(apart) });
-            }
+/// The conditions of a join that bound how far times are apart, if there are any. Those of one
+/// side alone are refused: the rows of the other would be remembered for ever.
+pub(crate) fn between(
+    cx: &Context<'_>,
+    left: &Relation,
+    right: &Relation,
+    on: &On,
+    filter: Option<&Expr>,
+) -> Result<Option<Between>, Stop> {
+    let mut known: Option<Known> = None;
+    let mut rest = vec![];
+    for (l, r) in on {
+        let at = |expr, of: &Relation| moment(expr, of);
+        if let (Some((l, ahead)), Some((r, back))) = (at(l, left), at(r, right)) {
+            let apart = back.saturating_sub(ahead);
+            merge(&mut known, Known { times: [l, r], least: Some(apart), most: Some(apart) });
         }
-        for part in filter.into_iter().flat_map(split_conjunction) {
-            let compared = compared(part, left, right)?;
-            match compared.filter(|found| known.as_ref().is_none_or(|k| k.times == found.times)) {
-                Some(found) => merge(&mut known, found),
-                None => rest.push(part.clone()),
-            }
-        }
-        let Some(Known { times, least, most }) = known else { return Ok(None) };
-        let (Some(least), Some(most)) = (least, most) else {
-            let reason = "a join whose times are bounded on one side would have to remember every \
-                          row of the other";
-            return Err(Refusal::new(&["JOIN", "EXISTS"], reason).hint(HINT).into());
-        };
-        let of = |side: usize, relation: &Relation| times[side].get_type(&relation.scan);
-        let (l, r) = (of(0, left), of(1, right));
-        let (l, r) = (l.map_err(|e| self.report(&e))?, r.map_err(|e| self.report(&e))?);
-        let (DataType::Timestamp(unit, _), true) = (&l, l == r) else {
-            let reason = "the times of a join are of different types";
-            let hint = "declare both columns as TIMESTAMP(3)";
-            return Err(Refusal::new(&["JOIN", "EXISTS"], reason).hint(hint).into());
-        };
-        let tick = tick_ns(*unit);
-        if least % tick != 0 || most % tick != 0 {
-            let reason = "an interval is finer than the times of the join";
-            let hint = crate::catalog::finer_hint(*unit);
-            return Err(Refusal::new(&["INTERVAL"], reason).hint(hint).into());
-        }
-        let apart = [least / tick, most / tick];
-        let second = (1_000_000_000 / tick).max(1);
-        Ok(Some(Between { times, apart, second, rest: conjunction(rest) }))
     }
+    for part in filter.into_iter().flat_map(split_conjunction) {
+        let compared = compared(part, left, right)?;
+        match compared.filter(|found| known.as_ref().is_none_or(|k| k.times == found.times)) {
+            Some(found) => merge(&mut known, found),
+            None => rest.push(part.clone()),
+        }
+    }
+    let Some(Known { times, least, most }) = known else { return Ok(None) };
+    let (Some(least), Some(most)) = (least, most) else {
+        let reason = "a join whose times are bounded on one side would have to remember every \
+                      row of the other";
+        return Err(Refusal::new(&["JOIN", "EXISTS"], reason).hint(HINT).into());
+    };
+    let of = |side: usize, relation: &Relation| times[side].get_type(&relation.scan);
+    let (l, r) = (of(0, left), of(1, right));
+    let (l, r) = (l.map_err(|e| cx.report(&e))?, r.map_err(|e| cx.report(&e))?);
+    let (DataType::Timestamp(unit, _), true) = (&l, l == r) else {
+        let reason = "the times of a join are of different types";
+        let hint = "declare both columns as TIMESTAMP(3)";
+        return Err(Refusal::new(&["JOIN", "EXISTS"], reason).hint(hint).into());
+    };
+    let tick = tick_ns(*unit);
+    if least % tick != 0 || most % tick != 0 {
+        let reason = "an interval is finer than the times of the join";
+        let hint = crate::catalog::finer_hint(*unit);
+        return Err(Refusal::new(&["INTERVAL"], reason).hint(hint).into());
+    }
+    let apart = [least / tick, most / tick];
+    let second = (1_000_000_000 / tick).max(1);
+    Ok(Some(Between { times, apart, second, rest: conjunction(rest) }))
+}
 
-    /// A join of rows whose times are near each other.
-    pub(crate) fn nearby(
-        &mut self,
-        kind: JoinKind,
-        relations: [Relation; 2],
-        on: On,
-        between: Between,
-    ) -> Result<Relation, Stop> {
-        let Between { times: [left, right], apart, second, rest } = between;
-        let at = [(left.clone(), Some(left)), (right.clone(), Some(right))];
-        let meeting = self.meeting(kind, &relations, on, at, rest.as_ref())?;
-        let Meeting { sides, schema, both, on, .. } = &meeting;
-        let [l, r] = sides;
-        let side = |(places, columns): &(Places, _)| {
-            let Places { keys, at, .. } = places;
-            TimedSide { schema: Arc::clone(columns), keys: keys.clone(), time: *at }
-        };
-        let operator = IntervalJoin {
-            sides: [side(l), side(r)],
-            apart,
-            kind,
-            on: on.clone(),
-            schema: schema.clone(),
-            both: both.clone(),
-        };
-        // Whose rows may be given out without a partner has no time on the other side.
-        let timed: &[usize] = match kind {
-            JoinKind::Inner => &[0, 1],
-            JoinKind::Left | JoinKind::LeftSemi | JoinKind::LeftAnti => &[0],
-            JoinKind::Right | JoinKind::RightSemi | JoinKind::RightAnti => &[1],
-            JoinKind::Full => &[],
-        };
-        let first = [0, l.1.fields().len()];
-        let times =
-            timed.iter().map(|&side| own(both.field(first[side] + sides[side].0.at).name()));
-        let times = times.collect();
-        let often = (apart[1].saturating_sub(apart[0]) / 16).clamp(1, second);
-        let mut relation = self.met(meeting, Arc::new(operator), often, 1)?;
-        relation.times = times;
-        Ok(relation)
-    }
+/// A join of rows whose times are near each other.
+pub(crate) fn nearby(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    kind: JoinKind,
+    relations: [Relation; 2],
+    on: On,
+    between: Between,
+) -> Result<Relation, Stop> {
+    let Between { times: [left, right], apart, second, rest } = between;
+    let at = [(left.clone(), Some(left)), (right.clone(), Some(right))];
+    let meeting = join::meeting(cx, job, kind, &relations, on, at, rest.as_ref())?;
+    let Meeting { sides, schema, both, on, .. } = &meeting;
+    let [l, r] = sides;
+    let side = |(places, columns): &(Places, _)| {
+        let Places { keys, at, .. } = places;
+        TimedSide { schema: Arc::clone(columns), keys: keys.clone(), time: *at }
+    };
+    let operator = IntervalJoin {
+        sides: [side(l), side(r)],
+        apart,
+        kind,
+        on: on.clone(),
+        schema: schema.clone(),
+        both: both.clone(),
+    };
+    // Whose rows may be given out without a partner has no time on the other side.
+    let timed: &[usize] = match kind {
+        JoinKind::Inner => &[0, 1],
+        JoinKind::Left | JoinKind::LeftSemi | JoinKind::LeftAnti => &[0],
+        JoinKind::Right | JoinKind::RightSemi | JoinKind::RightAnti => &[1],
+        JoinKind::Full => &[],
+    };
+    let first = [0, l.1.fields().len()];
+    let times = timed.iter().map(|&side| own(both.field(first[side] + sides[side].0.at).name()));
+    let times = times.collect();
+    let often = (apart[1].saturating_sub(apart[0]) / 16).clamp(1, second);
+    let mut relation = join::met(cx, job, meeting, Arc::new(operator), often, 1)?;
+    relation.times = times;
+    Ok(relation)
 }
 
 const HINT: &str = "bound the times from both sides: … AND a.ts BETWEEN b.ts - INTERVAL '1' HOUR \

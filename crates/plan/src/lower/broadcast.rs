@@ -16,9 +16,10 @@ use dataflow::known::Known;
 use dataflow::placement::Placements;
 
 use crate::Workers;
+use crate::lower::builder::JobBuilder;
+use crate::lower::context::Context;
 use crate::lower::join::Meeting;
 use crate::lower::relation::{Relation, Stop};
-use crate::lower::weave::Weaver;
 use crate::text::diagnostics::Diagnostic;
 use crate::text::settings::ExchangeChoice;
 use crate::text::units::human;
@@ -58,97 +59,92 @@ struct Side<'a> {
     spread: bool,
 }
 
-impl Weaver<'_> {
-    /// How the rows of a join meet.
-    ///
-    /// # Errors
-    /// When a hint asks for a side that cannot go to every worker.
-    pub(crate) fn meet(&self, meeting: &Meeting) -> Result<Meet, Stop> {
-        let asked = self.asked_for(meeting)?;
-        let (workers, settings) = (self.lowering.workers, self.lowering.settings);
-        let by_key = || Ok(Meet::ByKey([vec![], vec![]]));
-        let fixed =
-            matches!(settings.exchange, ExchangeChoice::Fixed(Exchange::Shuffle | Exchange::UpPar));
-        let [left, right] = &meeting.sides;
-        let keys: [&[usize]; 2] = [&left.0.keys, &right.0.keys];
-        let keyless = keys[0].is_empty();
-        let is_open = || !fixed && !meeting.may.sides.is_empty();
-        if workers.total() == 1 || asked.is_none() && !is_open() {
-            return by_key();
-        }
-        let together = || Placements::of(&self.operators).fits(&meeting.edges, &keys).is_some();
-        if asked.is_none() && !keyless && together() {
-            return by_key();
-        }
-        let given = Known::of(&self.operators, workers.total());
-        let rows: Vec<Known> =
-            meeting.edges.iter().map(|edges| Known::along(edges, &given)).collect();
-        let known = rows.iter().zip(&meeting.sides).zip(&meeting.names);
-        let known: Vec<Side<'_>> = known
-            .map(|((rows, (_, schema)), name)| Side {
-                name,
-                bytes: rows.bytes(schema),
-                ends: rows.ends,
-                spread: rows.spread,
-            })
-            .collect();
-        let Ok(known) = <[Side<'_>; 2]>::try_from(known) else { return by_key() };
-        let chosen = match &asked {
-            Some((side, reason)) => Chosen {
-                side: *side,
-                reason: reason.clone(),
-                costs: costs(&known, workers, keyless),
-            },
-            None if keyless => of_any(meeting.may.sides, &known, workers),
-            None => {
-                let table_bytes = settings.table_bytes as u64;
-                match of_small(meeting.may.sides, &known, workers, table_bytes) {
-                    Ok(chosen) => chosen,
-                    Err(costs) => return Ok(Meet::ByKey(costs)),
-                }
-            }
-        };
-        let Chosen { side, reason, costs } = chosen;
-        let (lead, stays) = match known[1 - side].spread {
-            true => (Lead::Here, "rows stay and meet the broadcast side"),
-            false => (Lead::InTurn, "one worker has all rows; they meet the broadcast side"),
-        };
-        let mut leads = [lead; 2];
-        leads[side] = Lead::ToAll;
-        let mut reasons = [Reason::Planner(stays.into()), Reason::Planner(stays.into())];
-        reasons[side] = reason;
-        Ok(Meet::Broadcast { leads, reasons, costs })
+/// How the rows of a join meet.
+///
+/// # Errors
+/// When a hint asks for a side that cannot go to every worker.
+pub(crate) fn meet(cx: &Context<'_>, job: &JobBuilder, meeting: &Meeting) -> Result<Meet, Stop> {
+    let asked = asked_for(cx, meeting)?;
+    let (workers, settings) = (cx.lowering.workers, cx.lowering.settings);
+    let by_key = || Ok(Meet::ByKey([vec![], vec![]]));
+    let fixed =
+        matches!(settings.exchange, ExchangeChoice::Fixed(Exchange::Shuffle | Exchange::UpPar));
+    let [left, right] = &meeting.sides;
+    let keys: [&[usize]; 2] = [&left.0.keys, &right.0.keys];
+    let keyless = keys[0].is_empty();
+    let is_open = || !fixed && !meeting.may.sides.is_empty();
+    if workers.total() == 1 || asked.is_none() && !is_open() {
+        return by_key();
     }
-
-    /// The side for which a hint asks.
-    fn asked_for(&self, meeting: &Meeting) -> Result<Option<(usize, Reason)>, Stop> {
-        for (side, name) in meeting.names.iter().enumerate() {
-            let Some(hint) = self.lowering.hints.of_side(name) else { continue };
-            hint.heed();
-            if meeting.may.sides.contains(&side) {
-                let (line, column) = (hint.place.line, hint.place.column);
-                let hint = format!("BROADCAST({})", hint.name);
-                return Ok(Some((side, Reason::Hint { hint, line, column })));
-            }
-            let message = format!("'{}' cannot go to every worker in this join", hint.name);
-            let help = match meeting.may.sides {
-                [] => "leave the hint out".to_owned(),
-                [other, ..] => format!(
-                    "broadcast the other side, BROADCAST({}), or leave the hint out",
-                    meeting.names[*other]
-                ),
-            };
-            let error = Diagnostic::at(hint.place, message).detail(meeting.may.why).hint(help);
-            return Err(Stop::Failed(Some(error)));
-        }
-        Ok(None)
+    let together = || Placements::of(&job.operators).fits(&meeting.edges, &keys).is_some();
+    if asked.is_none() && !keyless && together() {
+        return by_key();
     }
-
-    /// Heeds a hint for a table that every node has whole.
-    pub(crate) fn is_everywhere(&self, table: &Relation, side: usize) {
-        if let Some(hint) = self.lowering.hints.of_side(&name(table, side)) {
-            hint.heed();
+    let given = Known::of(&job.operators, workers.total());
+    let rows: Vec<Known> = meeting.edges.iter().map(|edges| Known::along(edges, &given)).collect();
+    let known = rows.iter().zip(&meeting.sides).zip(&meeting.names);
+    let known: Vec<Side<'_>> = known
+        .map(|((rows, (_, schema)), name)| Side {
+            name,
+            bytes: rows.bytes(schema),
+            ends: rows.ends,
+            spread: rows.spread,
+        })
+        .collect();
+    let Ok(known) = <[Side<'_>; 2]>::try_from(known) else { return by_key() };
+    let chosen = match &asked {
+        Some((side, reason)) => {
+            Chosen { side: *side, reason: reason.clone(), costs: costs(&known, workers, keyless) }
         }
+        None if keyless => of_any(meeting.may.sides, &known, workers),
+        None => {
+            let table_bytes = settings.table_bytes as u64;
+            match of_small(meeting.may.sides, &known, workers, table_bytes) {
+                Ok(chosen) => chosen,
+                Err(costs) => return Ok(Meet::ByKey(costs)),
+            }
+        }
+    };
+    let Chosen { side, reason, costs } = chosen;
+    let (lead, stays) = match known[1 - side].spread {
+        true => (Lead::Here, "rows stay and meet the broadcast side"),
+        false => (Lead::InTurn, "one worker has all rows; they meet the broadcast side"),
+    };
+    let mut leads = [lead; 2];
+    leads[side] = Lead::ToAll;
+    let mut reasons = [Reason::Planner(stays.into()), Reason::Planner(stays.into())];
+    reasons[side] = reason;
+    Ok(Meet::Broadcast { leads, reasons, costs })
+}
+
+/// The side for which a hint asks.
+fn asked_for(cx: &Context<'_>, meeting: &Meeting) -> Result<Option<(usize, Reason)>, Stop> {
+    for (side, name) in meeting.names.iter().enumerate() {
+        let Some(hint) = cx.lowering.hints.of_side(name) else { continue };
+        hint.heed();
+        if meeting.may.sides.contains(&side) {
+            let (line, column) = (hint.place.line, hint.place.column);
+            let hint = format!("BROADCAST({})", hint.name);
+            return Ok(Some((side, Reason::Hint { hint, line, column })));
+        }
+        let message = format!("'{}' cannot go to every worker in this join", hint.name);
+        let help = match meeting.may.sides {
+            [] => "leave the hint out".to_owned(),
+            [other, ..] => format!(
+                "broadcast the other side, BROADCAST({}), or leave the hint out",
+                meeting.names[*other]
+            ),
+        };
+        let error = Diagnostic::at(hint.place, message).detail(meeting.may.why).hint(help);
+        return Err(Stop::Failed(Some(error)));
+    }
+    Ok(None)
+}
+
+/// Heeds a hint for a table that every node has whole.
+pub(crate) fn is_everywhere(cx: &Context<'_>, table: &Relation, side: usize) {
+    if let Some(hint) = cx.lowering.hints.of_side(&name(table, side)) {
+        hint.heed();
     }
 }
 

@@ -8,9 +8,10 @@ use dataflow::job::OperatorKind;
 use datafusion::logical_expr::LogicalPlan;
 
 use crate::logical::windows::Shape;
+use crate::lower::builder::JobBuilder;
+use crate::lower::context::Context;
 use crate::lower::grouping::GroupWindow;
 use crate::lower::relation::{Base, Relation, Stop};
-use crate::lower::weave::Weaver;
 use crate::text::emit::Emit;
 use crate::text::refusal::Refusal;
 
@@ -18,70 +19,66 @@ use crate::text::refusal::Refusal;
 /// every time.
 const WINDOWS_OF_ROW_MAX: i64 = 100;
 
-impl Weaver<'_> {
-    /// Refuses EMIT where the next operator on the way from the sink is no grouping.
-    pub(crate) fn check_emit(&self, plan: &LogicalPlan) -> Result<(), Stop> {
-        let Some(emit) = &self.emit else { return Ok(()) };
-        let behind = match plan {
-            LogicalPlan::TableScan(_) => return Err(emit.without_windows().into()),
-            LogicalPlan::Join(_) => "they are joined behind their grouping",
-            LogicalPlan::Window(_) => {
-                "rows are numbered, or looked at together, behind their grouping"
-            }
-            LogicalPlan::Unnest(_) => "their rows are multiplied behind their grouping",
-            _ => return Ok(()),
-        };
-        Err(emit
-            .refused(behind)
-            .detail("what an early row went into could not be taken back")
-            .hint("leave EMIT out, or INSERT the windows into a table and query that")
-            .into())
-    }
+/// Refuses EMIT where the next operator on the way from the sink is no grouping.
+pub(crate) fn check_emit(cx: &Context<'_>, plan: &LogicalPlan) -> Result<(), Stop> {
+    let Some(emit) = &cx.emit else { return Ok(()) };
+    let behind = match plan {
+        LogicalPlan::TableScan(_) => return Err(emit.without_windows().into()),
+        LogicalPlan::Join(_) => "they are joined behind their grouping",
+        LogicalPlan::Window(_) => "rows are numbered, or looked at together, behind their grouping",
+        LogicalPlan::Unnest(_) => "their rows are multiplied behind their grouping",
+        _ => return Ok(()),
+    };
+    Err(emit
+        .refused(behind)
+        .detail("what an early row went into could not be taken back")
+        .hint("leave EMIT out, or INSERT the windows into a table and query that")
+        .into())
+}
 
-    /// Refuses EMIT for a grouping of which there is nothing to tell before its windows end.
-    pub(crate) fn can_emit(
-        &self,
-        emit: &Emit,
-        relation: &Relation,
-        window: &Option<GroupWindow>,
-    ) -> Result<(), Stop> {
-        match window {
-            None => Err(emit.without_windows().into()),
-            Some(GroupWindow::Call(call)) if call.shape == Shape::Session => Err(emit
-                .refused("a session that has not ended may still become part of another one")
-                .hint("leave EMIT out, or take windows that do not depend on rows: TUMBLE, HOP")
-                .into()),
-            Some(GroupWindow::Call(call)) => {
-                let most = call.lengths.size_ns / call.lengths.slide_ns;
-                if most <= WINDOWS_OF_ROW_MAX {
-                    return Ok(());
-                }
-                Err(emit
-                    .refused(&format!("each row is in {most} of them"))
-                    .detail(format!("{WINDOWS_OF_ROW_MAX} windows of a row are the most"))
-                    .hint("make the slide or step longer")
-                    .into())
+/// Refuses EMIT for a grouping of which there is nothing to tell before its windows end.
+pub(crate) fn can_emit(
+    job: &JobBuilder,
+    emit: &Emit,
+    relation: &Relation,
+    window: &Option<GroupWindow>,
+) -> Result<(), Stop> {
+    match window {
+        None => Err(emit.without_windows().into()),
+        Some(GroupWindow::Call(call)) if call.shape == Shape::Session => Err(emit
+            .refused("a session that has not ended may still become part of another one")
+            .hint("leave EMIT out, or take windows that do not depend on rows: TUMBLE, HOP")
+            .into()),
+        Some(GroupWindow::Call(call)) => {
+            let most = call.lengths.size_ns / call.lengths.slide_ns;
+            if most <= WINDOWS_OF_ROW_MAX {
+                return Ok(());
             }
-            Some(GroupWindow::Attached(_)) if !self.waits(relation) => Ok(()),
-            Some(GroupWindow::Attached(_)) => Err(emit
-                .refused("what they are made of comes when they have ended")
-                .detail("it comes from another grouping, a join or a DISTINCT of the same windows")
-                .hint("leave EMIT out; count(DISTINCT …) may be approx_distinct(…)")
-                .into()),
+            Err(emit
+                .refused(&format!("each row is in {most} of them"))
+                .detail(format!("{WINDOWS_OF_ROW_MAX} windows of a row are the most"))
+                .hint("make the slide or step longer")
+                .into())
         }
+        Some(GroupWindow::Attached(_)) if !waits(job, relation) => Ok(()),
+        Some(GroupWindow::Attached(_)) => Err(emit
+            .refused("what they are made of comes when they have ended")
+            .detail("it comes from another grouping, a join or a DISTINCT of the same windows")
+            .hint("leave EMIT out; count(DISTINCT …) may be approx_distinct(…)")
+            .into()),
     }
+}
 
-    /// Whether rows wait in some operator before they come.
-    fn waits(&self, relation: &Relation) -> bool {
-        let keeps = |at: usize| {
-            let kind = self.operators.get(at).map(|operator| &operator.kind);
-            matches!(kind, Some(OperatorKind::Aggregate(_) | OperatorKind::Keyed(_)))
-        };
-        match &relation.base {
-            Base::Operators { from, .. } => from.iter().any(|(at, _)| keeps(*at)),
-            Base::Table(_) | Base::Looked(_) => false,
-            Base::United { parts, .. } => parts.iter().any(|part| self.waits(part)),
-        }
+/// Whether rows wait in some operator before they come.
+fn waits(job: &JobBuilder, relation: &Relation) -> bool {
+    let keeps = |at: usize| {
+        let kind = job.operators.get(at).map(|operator| &operator.kind);
+        matches!(kind, Some(OperatorKind::Aggregate(_) | OperatorKind::Keyed(_)))
+    };
+    match &relation.base {
+        Base::Operators { from, .. } => from.iter().any(|(at, _)| keeps(*at)),
+        Base::Table(_) | Base::Looked(_) => false,
+        Base::United { parts, .. } => parts.iter().any(|part| waits(job, part)),
     }
 }
 

@@ -15,126 +15,137 @@ use crate::expr::emit_kind;
 use crate::expr::own::own;
 use crate::logical::windows::{Bound, WindowCall, windows_of};
 use crate::lower::aggregates::{self, AggregateCall};
+use crate::lower::builder::JobBuilder;
+use crate::lower::context::Context;
 use crate::lower::early;
+use crate::lower::pipeline;
+use crate::lower::pipeline::Wanted;
 use crate::lower::relation::{Bounds, Relation, Stop, check_key};
 use crate::lower::session;
+use crate::lower::sets;
+use crate::lower::several;
 use crate::lower::several::groups_several;
-use crate::lower::weave::{Wanted, Weaver};
 use crate::text::diagnostics::Diagnostic;
 use crate::text::refusal::Refusal;
 
-impl Weaver<'_> {
-    /// The groups of rows.
-    pub(crate) fn aggregate(&mut self, aggregate: &logical::Aggregate) -> Result<Relation, Stop> {
-        let emit = self.emit.take();
-        let relation = self.relation(&aggregate.input)?;
-        let (mut relation, group_exprs) = self.in_sets(relation, aggregate)?;
-        let groups = relation.rewrite_all(&group_exprs)?;
-        let calls = relation.rewrite_all(&aggregate.aggr_expr)?;
-        if !session::groups_sessions(&relation, &groups, &calls)
-            || !groups_several(&relation, &groups, &calls)
-        {
-            relation = self.settled(relation)?;
-        }
-        let having = session::take_filters(&mut relation);
-        let before = relation.names.clone();
-        let groups = relation.rewrite_all(&group_exprs)?;
-        let calls = relation.rewrite_all(&aggregate.aggr_expr)?;
-        let grouping = Grouping::of(&relation, &groups, &calls, emit.is_some())?;
-        let over =
-            |filter| session::over_groups(filter, &grouping.window, &groups, &grouping.outputs);
-        let having = having.into_iter().map(over).collect::<Result<Vec<_>, _>>()?;
-        let window = self.window(&relation, &grouping, aggregate.aggr_expr.is_empty())?;
-        if let Some(emit) = &emit {
-            self.can_emit(emit, &relation, &grouping.window)?;
-        }
-
-        let mut wanted = Wanted::default();
-        let keys: Vec<usize> = grouping.keys.iter().map(|key| wanted.index(key)).collect();
-        let args = grouping.calls.iter().map(|call| &call.args);
-        let args: Vec<Vec<usize>> =
-            args.map(|args| args.iter().map(|arg| wanted.index(arg)).collect()).collect();
-        let time = window.as_ref().map(|(time, _)| wanted.index(time));
-        let closed = self.close(&relation, &wanted.0, window.as_ref().map(|(time, _)| time))?;
-        let place = |at: usize| closed.places[at];
-        let keys: Vec<usize> = keys.into_iter().map(place).collect();
-        let args = args.into_iter().map(|args| args.into_iter().map(place).collect()).collect();
-        let window = match (window, time.map(place)) {
-            (Some((_, kind)), Some(column)) => Some(kind.over(column, &closed.schema)?),
-            _ => None,
-        };
-        let edges = vec![closed.edges];
-        let together = Placements::of(&self.operators).fits(&edges, &[keys.as_slice()]).is_some();
-        let early_ns = emit.map(|emit| emit.every_ns);
-        let schema = grouping.given_out(&keys, &closed.schema, window.as_ref(), early_ns.is_some());
-        let mut spec = Aggregation {
-            group_by: Arc::new(self.group_by(&grouping, &keys, &closed.schema)),
-            input_schema: closed.schema,
-            keys,
-            args,
-            window,
-            exchange: Exchange::Merge,
-            early_ns,
-            schema: schema.clone(),
-        };
-        let (exchange, input) =
-            self.lowering.exchange(together, || self.costs(&spec, &edges[0]))?;
-        spec.exchange = exchange;
-        let names = grouping.names(&before);
-        let mut labels = Labels::of_input(InputLabels { columns: closed.columns, ..input });
-        labels.columns = shown(&schema, &names);
-        let name = if spec.window.is_some() { "WindowAggregate" } else { "Aggregate" };
-        let kind = OperatorKind::Aggregate(Box::new(spec));
-        let operator = self.add(name.into(), edges, kind, labels);
-        let columns = aggregate.schema.columns();
-        let mut relation =
-            Relation::of_operator(operator, schema, columns, grouping.output_exprs())?;
-        relation.filters = having;
-        relation.names = names;
-        grouping.told(&mut relation);
-        Ok(relation)
+/// The groups of rows.
+pub(crate) fn aggregate(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    aggregate: &logical::Aggregate,
+) -> Result<Relation, Stop> {
+    let emit = cx.emit;
+    let cx = &cx.without_emit();
+    let relation = pipeline::relation(cx, job, &aggregate.input)?;
+    let (mut relation, group_exprs) = sets::in_sets(cx, job, relation, aggregate)?;
+    let groups = relation.rewrite_all(&group_exprs)?;
+    let calls = relation.rewrite_all(&aggregate.aggr_expr)?;
+    if !session::groups_sessions(&relation, &groups, &calls)
+        || !groups_several(&relation, &groups, &calls)
+    {
+        relation = session::settled(cx, job, relation)?;
+    }
+    let having = session::take_filters(&mut relation);
+    let before = relation.names.clone();
+    let groups = relation.rewrite_all(&group_exprs)?;
+    let calls = relation.rewrite_all(&aggregate.aggr_expr)?;
+    let grouping = Grouping::of(&relation, &groups, &calls, emit.is_some())?;
+    let over = |filter| session::over_groups(filter, &grouping.window, &groups, &grouping.outputs);
+    let having = having.into_iter().map(over).collect::<Result<Vec<_>, _>>()?;
+    let window = window(cx, &relation, &grouping, aggregate.aggr_expr.is_empty())?;
+    if let Some(emit) = &emit {
+        early::can_emit(job, emit, &relation, &grouping.window)?;
     }
 
-    /// What a grouping of the rows of some edges costs, if enough is known of them.
-    fn costs(&self, spec: &Aggregation, edges: &[Edge]) -> Option<Decision> {
-        let (workers, settings) = (self.lowering.workers, &self.lowering.settings.job);
-        let rows = Known::along(edges, &Known::of(&self.operators, workers.total()));
-        let workers = (workers.total(), workers.per_node);
-        let grouped = Grouped::of(spec, &rows, workers, settings.epoch)?;
-        Some(decide(Exchange::Merge, &grouped, &Costs::default(), settings.state_bytes_max))
-    }
+    let mut wanted = Wanted::default();
+    let keys: Vec<usize> = grouping.keys.iter().map(|key| wanted.index(key)).collect();
+    let args = grouping.calls.iter().map(|call| &call.args);
+    let args: Vec<Vec<usize>> =
+        args.map(|args| args.iter().map(|arg| wanted.index(arg)).collect()).collect();
+    let time = window.as_ref().map(|(time, _)| wanted.index(time));
+    let closed =
+        pipeline::close(cx, job, &relation, &wanted.0, window.as_ref().map(|(time, _)| time))?;
+    let place = |at: usize| closed.places[at];
+    let keys: Vec<usize> = keys.into_iter().map(place).collect();
+    let args = args.into_iter().map(|args| args.into_iter().map(place).collect()).collect();
+    let window = match (window, time.map(place)) {
+        (Some((_, kind)), Some(column)) => Some(kind.over(column, &closed.schema)?),
+        _ => None,
+    };
+    let edges = vec![closed.edges];
+    let together = Placements::of(&job.operators).fits(&edges, &[keys.as_slice()]).is_some();
+    let early_ns = emit.map(|emit| emit.every_ns);
+    let schema = grouping.given_out(&keys, &closed.schema, window.as_ref(), early_ns.is_some());
+    let mut spec = Aggregation {
+        group_by: Arc::new(group_by(cx, &grouping, &keys, &closed.schema)),
+        input_schema: closed.schema,
+        keys,
+        args,
+        window,
+        exchange: Exchange::Merge,
+        early_ns,
+        schema: schema.clone(),
+    };
+    let (exchange, input) = cx.lowering.exchange(together, || costs(cx, job, &spec, &edges[0]))?;
+    spec.exchange = exchange;
+    let names = grouping.names(&before);
+    let mut labels = Labels::of_input(InputLabels { columns: closed.columns, ..input });
+    labels.columns = shown(&schema, &names);
+    let name = if spec.window.is_some() { "WindowAggregate" } else { "Aggregate" };
+    let kind = OperatorKind::Aggregate(Box::new(spec));
+    let operator = job.add(name.into(), edges, kind, labels);
+    let columns = aggregate.schema.columns();
+    let mut relation = Relation::of_operator(operator, schema, columns, grouping.output_exprs())?;
+    relation.filters = having;
+    relation.names = names;
+    grouping.told(&mut relation);
+    Ok(relation)
+}
 
-    /// What is kept of rows with `keys` among the columns of `before`.
-    fn group_by(&self, grouping: &Grouping, keys: &[usize], before: &Schema) -> GroupBy {
-        let settings = &self.lowering.settings;
-        let (budget_bytes, key_mode) = (settings.job.state_bytes_max, settings.key_mode);
-        GroupBy {
-            keys: keys.iter().map(|&key| before.field(key).data_type().clone()).collect(),
-            aggregates: grouping.calls.iter().map(|call| call.aggregate.clone()).collect(),
-            options: StateOptions { budget_bytes, key_mode, ..StateOptions::default() },
+/// What a grouping of the rows of some edges costs, if enough is known of them.
+fn costs(
+    cx: &Context<'_>,
+    job: &JobBuilder,
+    spec: &Aggregation,
+    edges: &[Edge],
+) -> Option<Decision> {
+    let (workers, settings) = (cx.lowering.workers, &cx.lowering.settings.job);
+    let rows = Known::along(edges, &Known::of(&job.operators, workers.total()));
+    let workers = (workers.total(), workers.per_node);
+    let grouped = Grouped::of(spec, &rows, workers, settings.epoch)?;
+    Some(decide(Exchange::Merge, &grouped, &Costs::default(), settings.state_bytes_max))
+}
+
+/// What is kept of rows with `keys` among the columns of `before`.
+fn group_by(cx: &Context<'_>, grouping: &Grouping, keys: &[usize], before: &Schema) -> GroupBy {
+    let settings = &cx.lowering.settings;
+    let (budget_bytes, key_mode) = (settings.job.state_bytes_max, settings.key_mode);
+    GroupBy {
+        keys: keys.iter().map(|&key| before.field(key).data_type().clone()).collect(),
+        aggregates: grouping.calls.iter().map(|call| call.aggregate.clone()).collect(),
+        options: StateOptions { budget_bytes, key_mode, ..StateOptions::default() },
+    }
+}
+
+/// The window of a grouping, with the expression that it is over.
+fn window(
+    cx: &Context<'_>,
+    relation: &Relation,
+    grouping: &Grouping,
+    distinct: bool,
+) -> Result<Option<(Expr, WindowKind)>, Stop> {
+    match &grouping.window {
+        None if cx.bounded => Ok(None),
+        None => Err(for_ever(distinct).into()),
+        Some(GroupWindow::Attached(bounds)) => {
+            Ok(Some((bounds.time.clone(), WindowKind::Attached)))
         }
-    }
-
-    /// The window of a grouping, with the expression that it is over.
-    fn window(
-        &self,
-        relation: &Relation,
-        grouping: &Grouping,
-        distinct: bool,
-    ) -> Result<Option<(Expr, WindowKind)>, Stop> {
-        match &grouping.window {
-            None if self.bounded => Ok(None),
-            None => Err(for_ever(distinct).into()),
-            Some(GroupWindow::Attached(bounds)) => {
-                Ok(Some((bounds.time.clone(), WindowKind::Attached)))
+        Some(GroupWindow::Call(call)) => {
+            if !cx.bounded && !relation.tells(&call.time) {
+                return Err(cx.lowering.no_watermark(relation, call).into());
             }
-            Some(GroupWindow::Call(call)) => {
-                if !self.bounded && !relation.tells(&call.time) {
-                    return Err(self.lowering.no_watermark(relation, call).into());
-                }
-                self.few_windows(call)?;
-                Ok(Some((call.time.clone(), WindowKind::Call(call.clone()))))
-            }
+            several::few_windows(cx, call)?;
+            Ok(Some((call.time.clone(), WindowKind::Call(call.clone()))))
         }
     }
 }

@@ -26,10 +26,19 @@ use datafusion::logical_expr::{self as logical, Expr, ExprSchemable};
 use crate::expr::own::own;
 use crate::logical::as_of::is_asked;
 use crate::logical::windows::{Bound, Lengths, Shape, WindowCall};
+use crate::lower::between;
+use crate::lower::broadcast;
 use crate::lower::broadcast::{May, Meet, name};
+use crate::lower::builder::JobBuilder;
+use crate::lower::context::Context;
+use crate::lower::lookup;
+use crate::lower::pipeline;
+use crate::lower::pipeline::{Closed, Wanted};
 use crate::lower::relation::{Bounds, Relation, Stop, check_key};
+use crate::lower::session;
+use crate::lower::several;
 use crate::lower::step;
-use crate::lower::weave::{Closed, Wanted, Weaver};
+use crate::lower::temporal;
 use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
 
@@ -45,272 +54,280 @@ struct Conditions {
     same_start: bool,
 }
 
-impl Weaver<'_> {
-    /// A join.
-    pub(crate) fn join(&mut self, join: &logical::Join) -> Result<Relation, Stop> {
-        let kind = kind_of(join)?;
-        let filter = join.filter.as_ref();
-        let mut sides = vec![];
-        for input in [&join.left, &join.right] {
-            let relation = self.relation(input)?;
-            sides.push(match relation.several {
-                Some(_) => relation,
-                None => self.settled(relation)?,
-            });
-        }
-        let [mut left, mut right] =
-            <[Relation; 2]>::try_from(sides).map_err(|_| Stop::Failed(None))?;
-        let mut on = conditions_of(join, &left, &right)?;
-        if left.several.is_some() || right.several.is_some() {
-            let both = [left, right];
-            if let Some(sides) = self.joins_whole(kind, &both, &on, filter)? {
-                return self.widened(sides, both, on, filter);
-            }
-            [left, right] = both;
-            (left, right) = (self.settled(left)?, self.settled(right)?);
-            on = conditions_of(join, &left, &right)?;
-        }
-        if let Some(filter) = filter.filter(|filter| is_asked(filter)) {
-            return self.versioned(kind, [left, right], on, filter);
-        }
-        if let Some(conditions) = conditions(&left, &right, &on) {
-            return self.windows(kind, [left, right], conditions, filter);
-        }
-        let between = self.between(&left, &right, &on, filter);
-        match (between, self.table_side(&left, &right, kind)?) {
-            (Err(Stop::Failed(error)), _) => Err(Stop::Failed(error)),
-            (Ok(Some(between)), _) => self.nearby(kind, [left, right], on, between),
-            (_, Some(sides)) => self.widened(sides, [left, right], on, filter),
-            (Err(refused), None) => Err(refused),
-            (Ok(None), None) => Err(self.endless(&left, &right, kind)?.into()),
-        }
+/// A join.
+pub(crate) fn join(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    join: &logical::Join,
+) -> Result<Relation, Stop> {
+    let kind = kind_of(join)?;
+    let filter = join.filter.as_ref();
+    let mut sides = vec![];
+    for input in [&join.left, &join.right] {
+        let relation = pipeline::relation(cx, job, input)?;
+        sides.push(match relation.several {
+            Some(_) => relation,
+            None => session::settled(cx, job, relation)?,
+        });
     }
-
-    /// Why a join would have to remember every row.
-    fn endless(&self, left: &Relation, right: &Relation, kind: JoinKind) -> Result<Refusal, Stop> {
-        let words = ["JOIN", "IN", "EXISTS"];
-        let refusal = Refusal::new(&words, "a join would have to remember every row");
-        let other = match kind {
-            JoinKind::Left | JoinKind::LeftSemi | JoinKind::LeftAnti => JoinKind::Right,
-            _ => JoinKind::Left,
-        };
-        Ok(match self.table_side(left, right, other)? {
-            Some(_) if !self.bounded => {
-                let reason = "which rows of a table have no partner is known only at the end of \
-                              the stream";
-                Refusal::new(&words, reason)
-                    .hint("keep the rows of the stream instead: FROM stream LEFT JOIN table ON …")
-            }
-            _ => refusal.hint(
-                "join windows: … ON l.window_start = r.window_start AND \
-                 l.window_end = r.window_end AND …; or rows near each other: … AND l.ts BETWEEN \
-                 r.ts - INTERVAL '1' HOUR AND r.ts + INTERVAL '1' HOUR; or a table that ends",
-            ),
-        })
+    let [mut left, mut right] = <[Relation; 2]>::try_from(sides).map_err(|_| Stop::Failed(None))?;
+    let mut on = conditions_of(join, &left, &right)?;
+    if left.several.is_some() || right.several.is_some() {
+        let both = [left, right];
+        if let Some(sides) = several::joins_whole(cx, kind, &both, &on, filter)? {
+            return lookup::widened(cx, job, sides, both, on, filter);
+        }
+        [left, right] = both;
+        (left, right) = (session::settled(cx, job, left)?, session::settled(cx, job, right)?);
+        on = conditions_of(join, &left, &right)?;
     }
+    if let Some(filter) = filter.filter(|filter| is_asked(filter)) {
+        return temporal::versioned(cx, job, kind, [left, right], on, filter);
+    }
+    if let Some(conditions) = conditions(&left, &right, &on) {
+        return windows(cx, job, kind, [left, right], conditions, filter);
+    }
+    let between = between::between(cx, &left, &right, &on, filter);
+    match (between, lookup::table_side(cx, &left, &right, kind)?) {
+        (Err(Stop::Failed(error)), _) => Err(Stop::Failed(error)),
+        (Ok(Some(between)), _) => between::nearby(cx, job, kind, [left, right], on, between),
+        (_, Some(sides)) => lookup::widened(cx, job, sides, [left, right], on, filter),
+        (Err(refused), None) => Err(refused),
+        (Ok(None), None) => Err(endless(cx, &left, &right, kind)?.into()),
+    }
+}
 
-    /// A join of windows.
-    fn windows(
-        &mut self,
-        kind: JoinKind,
-        relations: [Relation; 2],
-        Conditions { keys, ends, same_start }: Conditions,
-        filter: Option<&Expr>,
-    ) -> Result<Relation, Stop> {
-        let (left, right) = ends;
-        let call = left.clone();
-        let times =
-            [self.window_time(&relations[0], &left)?, self.window_time(&relations[1], &right)?];
-        let [left_time, right_time] = times;
-        let at = [(left, left_time), (right, right_time)];
-        let meeting = self.meeting(kind, &relations, keys, at, filter)?;
-        let side = |(places, schema): &(Places, SchemaRef)| JoinSide {
-            schema: schema.clone(),
-            keys: places.keys.clone(),
-            window_end: places.at,
-        };
-        let behind = window_behind(kind, &relations, &meeting, same_start);
-        let Meeting { sides: [left, right], on, schema, both, .. } = &meeting;
-        let operator = WindowJoin {
-            sides: [side(left), side(right)],
-            kind,
-            on: on.clone(),
-            schema: schema.clone(),
-            both: both.clone(),
-        };
-        let granularity = granularity(&call, &left.1, left.0.at);
-        let mut relation = self.met(meeting, Arc::new(operator), granularity, 0)?;
-        if let Some(bounds) = behind {
-            // Rows of both sides are in the same window.
-            if kind == JoinKind::Inner {
-                let sides = relations.iter().flat_map(|side| {
-                    side.outputs.iter().map(move |(_, expr)| bound_of(side, expr))
-                });
-                for ((_, output), bound) in relation.outputs.iter_mut().zip(sides) {
-                    match bound {
-                        Some(Bound::Start) if same_start => *output = bounds.start.clone(),
-                        Some(Bound::End) => *output = bounds.end.clone(),
-                        Some(Bound::Start | Bound::Time) | None => {}
-                    }
+/// Why a join would have to remember every row.
+fn endless(
+    cx: &Context<'_>,
+    left: &Relation,
+    right: &Relation,
+    kind: JoinKind,
+) -> Result<Refusal, Stop> {
+    let words = ["JOIN", "IN", "EXISTS"];
+    let refusal = Refusal::new(&words, "a join would have to remember every row");
+    let other = match kind {
+        JoinKind::Left | JoinKind::LeftSemi | JoinKind::LeftAnti => JoinKind::Right,
+        _ => JoinKind::Left,
+    };
+    Ok(match lookup::table_side(cx, left, right, other)? {
+        Some(_) if !cx.bounded => {
+            let reason = "which rows of a table have no partner is known only at the end of \
+                          the stream";
+            Refusal::new(&words, reason)
+                .hint("keep the rows of the stream instead: FROM stream LEFT JOIN table ON …")
+        }
+        _ => refusal.hint(
+            "join windows: … ON l.window_start = r.window_start AND \
+             l.window_end = r.window_end AND …; or rows near each other: … AND l.ts BETWEEN \
+             r.ts - INTERVAL '1' HOUR AND r.ts + INTERVAL '1' HOUR; or a table that ends",
+        ),
+    })
+}
+
+/// A join of windows.
+fn windows(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    kind: JoinKind,
+    relations: [Relation; 2],
+    Conditions { keys, ends, same_start }: Conditions,
+    filter: Option<&Expr>,
+) -> Result<Relation, Stop> {
+    let (left, right) = ends;
+    let call = left.clone();
+    let times = [window_time(cx, &relations[0], &left)?, window_time(cx, &relations[1], &right)?];
+    let [left_time, right_time] = times;
+    let at = [(left, left_time), (right, right_time)];
+    let meeting = meeting(cx, job, kind, &relations, keys, at, filter)?;
+    let side = |(places, schema): &(Places, SchemaRef)| JoinSide {
+        schema: schema.clone(),
+        keys: places.keys.clone(),
+        window_end: places.at,
+    };
+    let behind = window_behind(kind, &relations, &meeting, same_start);
+    let Meeting { sides: [left, right], on, schema, both, .. } = &meeting;
+    let operator = WindowJoin {
+        sides: [side(left), side(right)],
+        kind,
+        on: on.clone(),
+        schema: schema.clone(),
+        both: both.clone(),
+    };
+    let granularity = granularity(&call, &left.1, left.0.at);
+    let mut relation = met(cx, job, meeting, Arc::new(operator), granularity, 0)?;
+    if let Some(bounds) = behind {
+        // Rows of both sides are in the same window.
+        if kind == JoinKind::Inner {
+            let sides = relations
+                .iter()
+                .flat_map(|side| side.outputs.iter().map(move |(_, expr)| bound_of(side, expr)));
+            for ((_, output), bound) in relation.outputs.iter_mut().zip(sides) {
+                match bound {
+                    Some(Bound::Start) if same_start => *output = bounds.start.clone(),
+                    Some(Bound::End) => *output = bounds.end.clone(),
+                    Some(Bound::Start | Bound::Time) | None => {}
                 }
             }
-            relation.times = vec![bounds.time.clone()];
-            relation.window = Some(bounds);
         }
-        Ok(relation)
+        relation.times = vec![bounds.time.clone()];
+        relation.window = Some(bounds);
     }
+    Ok(relation)
+}
 
-    /// Ends both sides of a join that remembers rows: their columns and keys arrive, and `at`, by
-    /// which they are forgotten, with the time of which watermarks speak.
-    pub(crate) fn meeting(
-        &mut self,
-        kind: JoinKind,
-        relations: &[Relation; 2],
-        keys: On,
-        at: [(Expr, Option<Expr>); 2],
-        filter: Option<&Expr>,
-    ) -> Result<Meeting, Stop> {
-        let [left, right] = relations;
-        for (l, r) in &keys {
-            check_key(l, &left.scan)?;
-            check_key(r, &right.scan)?;
+/// Ends both sides of a join that remembers rows: their columns and keys arrive, and `at`, by
+/// which they are forgotten, with the time of which watermarks speak.
+pub(crate) fn meeting(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    kind: JoinKind,
+    relations: &[Relation; 2],
+    keys: On,
+    at: [(Expr, Option<Expr>); 2],
+    filter: Option<&Expr>,
+) -> Result<Meeting, Stop> {
+    let [left, right] = relations;
+    for (l, r) in &keys {
+        check_key(l, &left.scan)?;
+        check_key(r, &right.scan)?;
+    }
+    let (left_keys, right_keys): (Vec<_>, Vec<_>) = keys.into_iter().unzip();
+    let [left_time, right_time] = at;
+    let (left_at, left_side) = arriving(cx, job, left, &left_keys, left_time)?;
+    let (right_at, right_side) = arriving(cx, job, right, &right_keys, right_time)?;
+    let shown = [left_at.shown(left, &left_side), right_at.shown(right, &right_side)];
+
+    let both = both_of(&left_side.schema, &right_side.schema);
+    let first = left_side.schema.fields().len();
+    let schema: SchemaRef = match kind {
+        JoinKind::LeftSemi | JoinKind::LeftAnti => part(&both, 0, first),
+        JoinKind::RightSemi | JoinKind::RightAnti => part(&both, first, both.fields().len()),
+        _ => both.clone(),
+    };
+    let columns = [left_at.columns(left, &both, 0), right_at.columns(right, &both, first)];
+    let names: Vec<(String, String)> =
+        both.fields().iter().map(|f| f.name().clone()).zip(shown.concat()).collect();
+    let on = filter.map(|filter| condition(cx, filter, &columns.concat(), &both, &names));
+    let on = on.transpose()?.flatten();
+    let edges = vec![left_side.edges, right_side.edges];
+    let sides = [(left_at, left_side.schema), (right_at, right_side.schema)];
+    let names = [name(left, 0), name(right, 1)];
+    let may = May::of(kind);
+    Ok(Meeting { kind, sides, edges, columns, on, schema, both, names, shown, may })
+}
+
+/// Adds the operator of a join that remembers rows. `granularity` and `grace` are in ticks.
+pub(crate) fn met(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    meeting: Meeting,
+    operator: Arc<dyn KeyedOperator>,
+    granularity: i64,
+    grace: i64,
+) -> Result<Relation, Stop> {
+    let meet = broadcast::meet(cx, job, &meeting)?;
+    let Meeting { kind, sides, edges, columns, schema, both, shown, .. } = meeting;
+    let leads = match meet {
+        Meet::Broadcast { leads, .. } => leads,
+        Meet::ByKey(_) => [Lead::ByKey; 2],
+    };
+    let known = columns.concat();
+    let names = names_of(&known);
+    let emitted = both.fields().iter().zip(shown.concat());
+    let emitted = emitted.filter(|(field, _)| schema.index_of(field.name()).is_ok());
+    let mut labels =
+        Labels { columns: emitted.map(|(_, name)| name).collect(), ..Labels::default() };
+    labels.inputs.extend(shown.iter().map(|columns| InputLabels::of_columns(columns)));
+    let input = |((places, schema), lead): (&(Places, SchemaRef), Lead)| KeyedInput {
+        schema: schema.clone(),
+        lead,
+        // Rows of one window meet; where there is none, all do.
+        keys: match places.keys.is_empty() && grace == 0 {
+            true => vec![places.at],
+            false => places.keys.clone(),
+        },
+        time: Some(places.at),
+        grace,
+    };
+    let inputs: Vec<KeyedInput> = sides.iter().zip(leads).map(input).collect();
+    let operator = match meet {
+        Meet::Broadcast { reasons, costs, .. } => {
+            for (input, (reason, costs)) in
+                labels.inputs.iter_mut().zip(reasons.into_iter().zip(costs))
+            {
+                (input.reason, input.costs) = (Some(reason), costs);
+            }
+            let exchange = Exchange::Shuffle;
+            job.add_keyed(edges, Keyed { inputs, exchange, granularity, operator }, labels)
         }
-        let (left_keys, right_keys): (Vec<_>, Vec<_>) = keys.into_iter().unzip();
-        let [left_time, right_time] = at;
-        let (left_at, left_side) = self.arriving(left, &left_keys, left_time)?;
-        let (right_at, right_side) = self.arriving(right, &right_keys, right_time)?;
-        let shown = [left_at.shown(left, &left_side), right_at.shown(right, &right_side)];
-
-        let both = both_of(&left_side.schema, &right_side.schema);
-        let first = left_side.schema.fields().len();
-        let schema: SchemaRef = match kind {
-            JoinKind::LeftSemi | JoinKind::LeftAnti => part(&both, 0, first),
-            JoinKind::RightSemi | JoinKind::RightAnti => part(&both, first, both.fields().len()),
-            _ => both.clone(),
-        };
-        let columns = [left_at.columns(left, &both, 0), right_at.columns(right, &both, first)];
-        let names: Vec<(String, String)> =
-            both.fields().iter().map(|f| f.name().clone()).zip(shown.concat()).collect();
-        let on = filter.map(|filter| self.condition(filter, &columns.concat(), &both, &names));
-        let on = on.transpose()?.flatten();
-        let edges = vec![left_side.edges, right_side.edges];
-        let sides = [(left_at, left_side.schema), (right_at, right_side.schema)];
-        let names = [name(left, 0), name(right, 1)];
-        let may = May::of(kind);
-        Ok(Meeting { kind, sides, edges, columns, on, schema, both, names, shown, may })
-    }
-
-    /// Adds the operator of a join that remembers rows. `granularity` and `grace` are in ticks.
-    pub(crate) fn met(
-        &mut self,
-        meeting: Meeting,
-        operator: Arc<dyn KeyedOperator>,
-        granularity: i64,
-        grace: i64,
-    ) -> Result<Relation, Stop> {
-        let meet = self.meet(&meeting)?;
-        let Meeting { kind, sides, edges, columns, schema, both, shown, .. } = meeting;
-        let leads = match meet {
-            Meet::Broadcast { leads, .. } => leads,
-            Meet::ByKey(_) => [Lead::ByKey; 2],
-        };
-        let known = columns.concat();
-        let names = names_of(&known);
-        let emitted = both.fields().iter().zip(shown.concat());
-        let emitted = emitted.filter(|(field, _)| schema.index_of(field.name()).is_ok());
-        let mut labels =
-            Labels { columns: emitted.map(|(_, name)| name).collect(), ..Labels::default() };
-        labels.inputs.extend(shown.iter().map(|columns| InputLabels::of_columns(columns)));
-        let input = |((places, schema), lead): (&(Places, SchemaRef), Lead)| KeyedInput {
-            schema: schema.clone(),
-            lead,
-            // Rows of one window meet; where there is none, all do.
-            keys: match places.keys.is_empty() && grace == 0 {
-                true => vec![places.at],
-                false => places.keys.clone(),
-            },
-            time: Some(places.at),
-            grace,
-        };
-        let inputs: Vec<KeyedInput> = sides.iter().zip(leads).map(input).collect();
-        let operator = match meet {
-            Meet::Broadcast { reasons, costs, .. } => {
-                for (input, (reason, costs)) in
-                    labels.inputs.iter_mut().zip(reasons.into_iter().zip(costs))
-                {
-                    (input.reason, input.costs) = (Some(reason), costs);
-                }
-                let exchange = Exchange::Shuffle;
-                self.add_keyed(edges, Keyed { inputs, exchange, granularity, operator }, labels)
+        Meet::ByKey(costs) => {
+            for (input, costs) in labels.inputs.iter_mut().zip(costs) {
+                input.costs = costs;
             }
-            Meet::ByKey(costs) => {
-                for (input, costs) in labels.inputs.iter_mut().zip(costs) {
-                    input.costs = costs;
-                }
-                self.keyed(edges, inputs, granularity, operator, labels)
-            }
-        };
-        let [left, right] = columns;
-        let outputs = match kind {
-            JoinKind::LeftSemi | JoinKind::LeftAnti => left,
-            JoinKind::RightSemi | JoinKind::RightAnti => right,
-            _ => known.clone(),
-        };
-        let (columns, exprs): (Vec<Column>, Vec<Expr>) = outputs.into_iter().unzip();
-        let mut relation = Relation::of_operator(operator, schema, columns, exprs)?;
-        relation.names = names;
-        Ok(relation)
-    }
-
-    /// The condition of a join beside its keys, over the columns of both sides.
-    fn condition(
-        &self,
-        filter: &Expr,
-        known: &[(Column, Expr)],
-        both: &SchemaRef,
-        names: &[(String, String)],
-    ) -> Result<Option<Arc<dyn Step>>, Stop> {
-        let filter = over(filter, known).map_err(|e| self.report(&e))?;
-        let all: Vec<Expr> = both.fields().iter().map(|field| own(field.name())).collect();
-        step::compile(both, Some(&filter), &all, both.clone(), names).map_err(|e| self.report(&e))
-    }
-
-    /// The time of which watermarks speak where rows have a window that ends at `end`.
-    pub(crate) fn window_time(
-        &self,
-        relation: &Relation,
-        end: &Expr,
-    ) -> Result<Option<Expr>, Stop> {
-        match WindowCall::of(end) {
-            Some(call) if !self.bounded && !relation.times.contains(&call.time) => {
-                Err(self.lowering.no_watermark(relation, &call).into())
-            }
-            Some(call) => Ok(Some(call.time)),
-            None => Ok(relation.times.first().cloned()),
+            pipeline::keyed(cx, job, edges, inputs, granularity, operator, labels)
         }
-    }
+    };
+    let [left, right] = columns;
+    let outputs = match kind {
+        JoinKind::LeftSemi | JoinKind::LeftAnti => left,
+        JoinKind::RightSemi | JoinKind::RightAnti => right,
+        _ => known.clone(),
+    };
+    let (columns, exprs): (Vec<Column>, Vec<Expr>) = outputs.into_iter().unzip();
+    let mut relation = Relation::of_operator(operator, schema, columns, exprs)?;
+    relation.names = names;
+    Ok(relation)
+}
 
-    /// Ends one side: its columns, keys and `at` arrive, with watermarks of `time`.
-    pub(crate) fn arriving(
-        &mut self,
-        relation: &Relation,
-        keys: &[Expr],
-        (at, time): (Expr, Option<Expr>),
-    ) -> Result<(Places, Closed), Stop> {
-        let mut wanted = Wanted::default();
-        let outputs: Vec<usize> =
-            relation.outputs.iter().map(|(_, expr)| wanted.index(expr)).collect();
-        let keys: Vec<usize> = keys.iter().map(|key| wanted.index(key)).collect();
-        let at = wanted.index(&at);
-        let closed = self.close(relation, &wanted.0, time.as_ref())?;
-        let place = |at: usize| closed.places[at];
-        let places = Places {
-            outputs: outputs.into_iter().map(place).collect(),
-            keys: keys.into_iter().map(place).collect(),
-            at: place(at),
-        };
-        Ok((places, closed))
+/// The condition of a join beside its keys, over the columns of both sides.
+fn condition(
+    cx: &Context<'_>,
+    filter: &Expr,
+    known: &[(Column, Expr)],
+    both: &SchemaRef,
+    names: &[(String, String)],
+) -> Result<Option<Arc<dyn Step>>, Stop> {
+    let filter = over(filter, known).map_err(|e| cx.report(&e))?;
+    let all: Vec<Expr> = both.fields().iter().map(|field| own(field.name())).collect();
+    step::compile(both, Some(&filter), &all, both.clone(), names).map_err(|e| cx.report(&e))
+}
+
+/// The time of which watermarks speak where rows have a window that ends at `end`.
+pub(crate) fn window_time(
+    cx: &Context<'_>,
+    relation: &Relation,
+    end: &Expr,
+) -> Result<Option<Expr>, Stop> {
+    match WindowCall::of(end) {
+        Some(call) if !cx.bounded && !relation.times.contains(&call.time) => {
+            Err(cx.lowering.no_watermark(relation, &call).into())
+        }
+        Some(call) => Ok(Some(call.time)),
+        None => Ok(relation.times.first().cloned()),
     }
+}
+
+/// Ends one side: its columns, keys and `at` arrive, with watermarks of `time`.
+pub(crate) fn arriving(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    relation: &Relation,
+    keys: &[Expr],
+    (at, time): (Expr, Option<Expr>),
+) -> Result<(Places, Closed), Stop> {
+    let mut wanted = Wanted::default();
+    let outputs: Vec<usize> = relation.outputs.iter().map(|(_, expr)| wanted.index(expr)).collect();
+    let keys: Vec<usize> = keys.iter().map(|key| wanted.index(key)).collect();
+    let at = wanted.index(&at);
+    let closed = pipeline::close(cx, job, relation, &wanted.0, time.as_ref())?;
+    let place = |at: usize| closed.places[at];
+    let places = Places {
+        outputs: outputs.into_iter().map(place).collect(),
+        keys: keys.into_iter().map(place).collect(),
+        at: place(at),
+    };
+    Ok((places, closed))
 }
 
 /// Both sides of a join that remembers rows, ended.

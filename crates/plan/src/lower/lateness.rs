@@ -12,8 +12,9 @@ use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan};
 
 use crate::logical::windows::lateness_of;
 use crate::lower::Lowering;
+use crate::lower::builder::JobBuilder;
+use crate::lower::context::Context;
 use crate::lower::relation::{Relation, Stop};
-use crate::lower::weave::Weaver;
 use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
 
@@ -39,52 +40,51 @@ impl Lowering<'_> {
     }
 }
 
-impl Weaver<'_> {
-    /// Lets watermarks be behind on the edges of rows that come from tables, by what the window
-    /// among `wanted` says beyond what the tables wait.
-    pub(crate) fn wait(
-        &mut self,
-        relation: &Relation,
-        wanted: &[Expr],
-        time: Option<&Expr>,
-        edges: &mut [Edge],
-    ) -> Result<(), Stop> {
-        let asked = written(relation, wanted);
-        let reads: Vec<bool> = edges.iter().map(|edge| self.reads(edge.from)).collect();
-        if asked.is_some() && !reads.contains(&true) {
-            let message = "LATENESS is of a window over rows of a table";
-            return Err(Refusal::new(&["LATENESS"], message)
-                .always()
-                .detail("what comes from another window or join has waited for its rows already")
-                .hint("say it of the window that is next to the table")
-                .into());
-        }
-        let Some(time) = time.filter(|_| edges.iter().any(|edge| edge.timed)) else {
-            return Ok(());
-        };
-        let more = asked.unwrap_or_else(|| self.lowering.default_ns()) - self.waits_ns;
-        let tick = match time.get_type(&relation.scan) {
-            Ok(DataType::Timestamp(unit, _)) => tick_ns(unit),
-            _ => 1,
-        };
-        let ticks = more.unsigned_abs().div_ceil(tick.unsigned_abs());
-        let ticks = i64::try_from(ticks).unwrap_or(i64::MAX);
-        for (edge, _) in edges.iter_mut().zip(reads).filter(|(edge, reads)| edge.timed && *reads) {
-            edge.lateness = ticks;
-        }
-        Ok(())
+/// Lets watermarks be behind on the edges of rows that come from tables, by what the window
+/// among `wanted` says beyond what the tables wait.
+pub(crate) fn wait(
+    cx: &Context<'_>,
+    job: &JobBuilder,
+    relation: &Relation,
+    wanted: &[Expr],
+    time: Option<&Expr>,
+    edges: &mut [Edge],
+) -> Result<(), Stop> {
+    let asked = written(relation, wanted);
+    let reads: Vec<bool> = edges.iter().map(|edge| reads(job, edge.from)).collect();
+    if asked.is_some() && !reads.contains(&true) {
+        let message = "LATENESS is of a window over rows of a table";
+        return Err(Refusal::new(&["LATENESS"], message)
+            .always()
+            .detail("what comes from another window or join has waited for its rows already")
+            .hint("say it of the window that is next to the table")
+            .into());
     }
+    let Some(time) = time.filter(|_| edges.iter().any(|edge| edge.timed)) else {
+        return Ok(());
+    };
+    let more = asked.unwrap_or_else(|| cx.lowering.default_ns()) - cx.waits_ns;
+    let tick = match time.get_type(&relation.scan) {
+        Ok(DataType::Timestamp(unit, _)) => tick_ns(unit),
+        _ => 1,
+    };
+    let ticks = more.unsigned_abs().div_ceil(tick.unsigned_abs());
+    let ticks = i64::try_from(ticks).unwrap_or(i64::MAX);
+    for (edge, _) in edges.iter_mut().zip(reads).filter(|(edge, reads)| edge.timed && *reads) {
+        edge.lateness = ticks;
+    }
+    Ok(())
+}
 
-    /// Whether rows of an operator come from a table without having waited.
-    fn reads(&self, operator: usize) -> bool {
-        let Some(operator) = self.operators.get(operator) else { return false };
-        match &operator.kind {
-            OperatorKind::Source(_) => true,
-            OperatorKind::Lookup(_) => {
-                operator.inputs.iter().flatten().all(|edge| self.reads(edge.from))
-            }
-            _ => false,
+/// Whether rows of an operator come from a table without having waited.
+fn reads(job: &JobBuilder, operator: usize) -> bool {
+    let Some(operator) = job.operators.get(operator) else { return false };
+    match &operator.kind {
+        OperatorKind::Source(_) => true,
+        OperatorKind::Lookup(_) => {
+            operator.inputs.iter().flatten().all(|edge| reads(job, edge.from))
         }
+        _ => false,
     }
 }
 

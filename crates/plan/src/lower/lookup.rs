@@ -16,10 +16,14 @@ use datafusion::logical_expr::{Expr, ExprSchemable};
 
 use crate::explain::{plain, shown};
 use crate::expr::own::own;
+use crate::lower::broadcast;
+use crate::lower::builder::JobBuilder;
+use crate::lower::context::Context;
 use crate::lower::join::{On, called, over};
+use crate::lower::pipeline;
+use crate::lower::pipeline::Wanted;
 use crate::lower::relation::{Base, Feeds, Relation, Stop, check_key};
 use crate::lower::step;
-use crate::lower::weave::{Wanted, Weaver};
 use crate::text::refusal::Refusal;
 
 /// Rows of a relation beside those of a table.
@@ -50,211 +54,201 @@ impl Looked {
     }
 }
 
-impl Weaver<'_> {
-    /// Which side of a join can be a table that every node has whole, if one can.
-    pub(crate) fn table_side(
-        &self,
-        left: &Relation,
-        right: &Relation,
-        kind: JoinKind,
-    ) -> Result<Option<Sides>, Stop> {
-        let (mut tables, mut timed) = (vec![], vec![]);
-        for side in [left, right] {
-            tables.push(match side.table() {
-                Some(table) => table.bounded(self.lowering.place_of(table))?,
-                None => false,
-            });
-            timed.push(!side.times.is_empty());
-        }
-        // Where all input ends, only event time tells a stream from a table.
-        let fits = |table: usize| match self.bounded {
-            true => tables[table] && !timed[table] && timed[1 - table],
-            false => tables[table],
-        };
-        let (kept, kind) = match kind {
-            JoinKind::Inner if fits(1) => (1, JoinKind::Inner),
-            JoinKind::Inner => (0, JoinKind::Inner),
-            JoinKind::Left => (1, JoinKind::Left),
-            JoinKind::LeftSemi => (1, JoinKind::LeftSemi),
-            JoinKind::LeftAnti => (1, JoinKind::LeftAnti),
-            JoinKind::Right => (0, JoinKind::Left),
-            JoinKind::RightSemi => (0, JoinKind::LeftSemi),
-            JoinKind::RightAnti => (0, JoinKind::LeftAnti),
-            JoinKind::Full => return Ok(None),
-        };
-        Ok(fits(kept).then_some(Sides { table: kept, kind }))
-    }
-
-    /// A relation widened by the rows of a table.
-    pub(crate) fn widened(
-        &mut self,
-        sides: Sides,
-        [left, right]: [Relation; 2],
-        on: On,
-        filter: Option<&Expr>,
-    ) -> Result<Relation, Stop> {
-        let Sides { table: at, kind } = sides;
-        self.is_everywhere(if at == 0 { &left } else { &right }, at);
-        if left.is_volatile() || right.is_volatile() {
-            let reason = "a random value would be another for each row that it is joined with";
-            return Err(Refusal::new(&["JOIN"], reason).into());
-        }
-        for (l, r) in &on {
-            check_key(l, &left.scan)?;
-            check_key(r, &right.scan)?;
-        }
-        let (left_keys, right_keys): (Vec<_>, Vec<_>) = on.into_iter().unzip();
-        let (stream, table, keys) = match at {
-            0 => (right, left, [right_keys, left_keys]),
-            _ => (left, right, [left_keys, right_keys]),
-        };
-        self.lookups += 1;
-        let mut kept = Wanted::default();
-        let named = |place: usize| format!("__lookup_{}_{place}", self.lookups);
-        let beside: Vec<(Column, Expr)> = table
-            .outputs
-            .iter()
-            .map(|(column, expr)| (column.clone(), own(&named(kept.index(expr)))))
-            .collect();
-        let columns = kept.0.into_iter().enumerate().map(|(at, expr)| (named(at), expr));
-        let columns: Vec<(String, Expr)> = columns.collect();
-        let mut fields: Vec<_> = stream.scan.fields().iter().cloned().collect();
-        let mut names = stream.names.clone();
-        let mut outputs = stream.outputs.clone();
-        let known: Vec<_> = outputs.iter().chain(&beside).cloned().collect();
-        if kind.widens() {
-            for (name, expr) in &columns {
-                let data_type = expr.get_type(&table.scan).map_err(|e| self.report(&e))?;
-                fields.push(Arc::new(Field::new(name, data_type, true)));
-            }
-            let told = beside.iter().map(|(column, expr)| match expr {
-                Expr::Column(own) => (own.name.clone(), column.name.clone()),
-                _ => (String::new(), String::new()),
-            });
-            names.extend(told.filter(|(own, _)| !own.is_empty()));
-            match at {
-                0 => drop(outputs.splice(0..0, beside)),
-                _ => outputs.extend(beside),
-            }
-        }
-        let on = filter.map(|filter| over(filter, &known).map_err(|e| self.report(&e)));
-        let scan = DFSchema::try_from(Schema::new(fields)).map_err(|e| self.report(&e))?;
-        let (times, window) = (stream.times.clone(), stream.window.clone());
-        let (several, lateness_ns) = (stream.several.clone(), stream.lateness_ns);
-        let looked = Looked { stream, table, kind, keys, on: on.transpose()?, columns };
-        let base = Base::Looked(Box::new(looked));
-        let (filters, rank) = (vec![], None);
-        Ok(Relation {
-            base,
-            scan,
-            filters,
-            outputs,
-            times,
-            window,
-            several,
-            lateness_ns,
-            rank,
-            names,
-        })
-    }
-
-    /// Makes the operator of a relation that a table widens, for who asks for the columns that
-    /// `exprs` name.
-    pub(crate) fn looked<'e>(
-        &mut self,
-        looked: &'e Looked,
-        exprs: impl Iterator<Item = &'e Expr>,
-        time: Option<&Expr>,
-    ) -> Result<(Feeds, SchemaRef), Stop> {
-        let Looked { stream, table, kind, keys, on, columns } = looked;
-        let asked: Vec<&str> = exprs
-            .chain(on)
-            .flat_map(|expr| expr.column_refs())
-            .map(|column| column.name.as_str())
-            .collect();
-        let asked = |name: &str| asked.contains(&name);
-
-        let mut passed = Wanted::default();
-        for field in stream.scan.fields().iter().filter(|field| asked(field.name())) {
-            passed.index(&own(field.name()));
-        }
-        let stream_keys: Vec<usize> = keys[0].iter().map(|key| passed.index(key)).collect();
-        let mut closed = self.close_as_it_is(stream, &passed.0, time)?;
-        for (expr, &place) in passed.0.iter().zip(&closed.places) {
-            if let Some(name) = called(stream, expr) {
-                closed.columns[place] = name;
-            }
-        }
-        let stream_keys = stream_keys.into_iter().map(|at| closed.places[at]).collect();
-
-        let mut kept = Wanted::default();
-        let mut told = vec![];
-        for (name, expr) in columns.iter().filter(|(name, _)| asked(name)) {
-            told.push((kept.index(expr), name));
-        }
-        let table_keys: Vec<usize> = keys[1].iter().map(|key| kept.index(key)).collect();
-        if kept.0.is_empty() {
-            // Rows need a column to be counted by.
-            kept.index(&table.counted_by());
-        }
-        let Base::Table(source) = &table.base else {
-            return Err(Refusal::new(&["JOIN"], "a table is not read as it is").into());
-        };
-        let predicate = table.predicate();
-        let (input, read) = self.input(source, kept.0.iter().chain(&predicate), None)?;
-        let asked_of_table = kept.0;
-        let (step, kept, places) = self.narrow(table, &asked_of_table, read)?;
-        let table_keys = table_keys.into_iter().map(|at: usize| places[at]).collect();
-        let told = told.into_iter().map(|(at, name)| (places[at], name.clone()));
-
-        let mut table_columns = shown(&kept, &table.names);
-        for (expr, &place) in asked_of_table.iter().zip(&places) {
-            if let Some(name) = called(table, expr) {
-                table_columns[place] = name;
-            }
-        }
-        let both = beside(&closed.schema, &kept, &told.collect::<Vec<_>>());
-        let schema: SchemaRef = match kind.widens() {
-            true => both.clone(),
-            false => {
-                let stream = both.fields()[..closed.schema.fields().len()].to_vec();
-                Arc::new(Schema::new(stream))
-            }
-        };
-        let of_table = columns.iter().map(|(name, expr)| {
-            let text = || plain(&expr.human_display().to_string(), &table.names);
-            (name.clone(), called(table, expr).unwrap_or_else(text))
+/// Which side of a join can be a table that every node has whole, if one can.
+pub(crate) fn table_side(
+    cx: &Context<'_>,
+    left: &Relation,
+    right: &Relation,
+    kind: JoinKind,
+) -> Result<Option<Sides>, Stop> {
+    let (mut tables, mut timed) = (vec![], vec![]);
+    for side in [left, right] {
+        tables.push(match side.table() {
+            Some(table) => table.bounded(cx.lowering.place_of(table))?,
+            None => false,
         });
-        let of_stream =
-            stream.scan.fields().iter().filter_map(|field| {
-                Some((field.name().clone(), called(stream, &own(field.name()))?))
-            });
-        let names: Vec<_> = of_stream.chain(stream.names.iter().cloned()).chain(of_table).collect();
-        let on = on.as_ref().map(|on| {
-            let all: Vec<Expr> = both.fields().iter().map(|field| own(field.name())).collect();
-            step::compile(&both, Some(on), &all, both.clone(), &names).map_err(|e| self.report(&e))
-        });
-        let lookup = Lookup {
-            table: input,
-            step,
-            bytes_max: self.lowering.settings.table_bytes,
-            keys: [stream_keys, table_keys],
-            kind: *kind,
-            on: on.transpose()?.flatten(),
-            schema: schema.clone(),
-            both,
-        };
-        let labels = Labels {
-            table: Some(source.title()),
-            inputs: [&closed.columns, &table_columns].map(|of| InputLabels::of_columns(of)).into(),
-            columns: shown(&schema, &names),
-            ..Labels::default()
-        };
-        let kind = OperatorKind::Lookup(Box::new(lookup));
-        let name = format!("LookupJoin {}", source.name);
-        let operator = self.add(name, vec![closed.edges], kind, labels);
-        Ok((vec![(operator, None)], schema))
+        timed.push(!side.times.is_empty());
     }
+    // Where all input ends, only event time tells a stream from a table.
+    let fits = |table: usize| match cx.bounded {
+        true => tables[table] && !timed[table] && timed[1 - table],
+        false => tables[table],
+    };
+    let (kept, kind) = match kind {
+        JoinKind::Inner if fits(1) => (1, JoinKind::Inner),
+        JoinKind::Inner => (0, JoinKind::Inner),
+        JoinKind::Left => (1, JoinKind::Left),
+        JoinKind::LeftSemi => (1, JoinKind::LeftSemi),
+        JoinKind::LeftAnti => (1, JoinKind::LeftAnti),
+        JoinKind::Right => (0, JoinKind::Left),
+        JoinKind::RightSemi => (0, JoinKind::LeftSemi),
+        JoinKind::RightAnti => (0, JoinKind::LeftAnti),
+        JoinKind::Full => return Ok(None),
+    };
+    Ok(fits(kept).then_some(Sides { table: kept, kind }))
+}
+
+/// A relation widened by the rows of a table.
+pub(crate) fn widened(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    sides: Sides,
+    [left, right]: [Relation; 2],
+    on: On,
+    filter: Option<&Expr>,
+) -> Result<Relation, Stop> {
+    let Sides { table: at, kind } = sides;
+    broadcast::is_everywhere(cx, if at == 0 { &left } else { &right }, at);
+    if left.is_volatile() || right.is_volatile() {
+        let reason = "a random value would be another for each row that it is joined with";
+        return Err(Refusal::new(&["JOIN"], reason).into());
+    }
+    for (l, r) in &on {
+        check_key(l, &left.scan)?;
+        check_key(r, &right.scan)?;
+    }
+    let (left_keys, right_keys): (Vec<_>, Vec<_>) = on.into_iter().unzip();
+    let (stream, table, keys) = match at {
+        0 => (right, left, [right_keys, left_keys]),
+        _ => (left, right, [left_keys, right_keys]),
+    };
+    job.lookups += 1;
+    let mut kept = Wanted::default();
+    let named = |place: usize| format!("__lookup_{}_{place}", job.lookups);
+    let beside: Vec<(Column, Expr)> = table
+        .outputs
+        .iter()
+        .map(|(column, expr)| (column.clone(), own(&named(kept.index(expr)))))
+        .collect();
+    let columns = kept.0.into_iter().enumerate().map(|(at, expr)| (named(at), expr));
+    let columns: Vec<(String, Expr)> = columns.collect();
+    let mut fields: Vec<_> = stream.scan.fields().iter().cloned().collect();
+    let mut names = stream.names.clone();
+    let mut outputs = stream.outputs.clone();
+    let known: Vec<_> = outputs.iter().chain(&beside).cloned().collect();
+    if kind.widens() {
+        for (name, expr) in &columns {
+            let data_type = expr.get_type(&table.scan).map_err(|e| cx.report(&e))?;
+            fields.push(Arc::new(Field::new(name, data_type, true)));
+        }
+        let told = beside.iter().map(|(column, expr)| match expr {
+            Expr::Column(own) => (own.name.clone(), column.name.clone()),
+            _ => (String::new(), String::new()),
+        });
+        names.extend(told.filter(|(own, _)| !own.is_empty()));
+        match at {
+            0 => drop(outputs.splice(0..0, beside)),
+            _ => outputs.extend(beside),
+        }
+    }
+    let on = filter.map(|filter| over(filter, &known).map_err(|e| cx.report(&e)));
+    let scan = DFSchema::try_from(Schema::new(fields)).map_err(|e| cx.report(&e))?;
+    let (times, window) = (stream.times.clone(), stream.window.clone());
+    let (several, lateness_ns) = (stream.several.clone(), stream.lateness_ns);
+    let looked = Looked { stream, table, kind, keys, on: on.transpose()?, columns };
+    let base = Base::Looked(Box::new(looked));
+    let (filters, rank) = (vec![], None);
+    Ok(Relation { base, scan, filters, outputs, times, window, several, lateness_ns, rank, names })
+}
+
+/// Makes the operator of a relation that a table widens, for who asks for the columns that
+/// `exprs` name.
+pub(crate) fn looked<'e>(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    looked: &'e Looked,
+    exprs: impl Iterator<Item = &'e Expr>,
+    time: Option<&Expr>,
+) -> Result<(Feeds, SchemaRef), Stop> {
+    let Looked { stream, table, kind, keys, on, columns } = looked;
+    let asked: Vec<&str> = exprs
+        .chain(on)
+        .flat_map(|expr| expr.column_refs())
+        .map(|column| column.name.as_str())
+        .collect();
+    let asked = |name: &str| asked.contains(&name);
+
+    let mut passed = Wanted::default();
+    for field in stream.scan.fields().iter().filter(|field| asked(field.name())) {
+        passed.index(&own(field.name()));
+    }
+    let stream_keys: Vec<usize> = keys[0].iter().map(|key| passed.index(key)).collect();
+    let mut closed = pipeline::close_as_it_is(cx, job, stream, &passed.0, time)?;
+    for (expr, &place) in passed.0.iter().zip(&closed.places) {
+        if let Some(name) = called(stream, expr) {
+            closed.columns[place] = name;
+        }
+    }
+    let stream_keys = stream_keys.into_iter().map(|at| closed.places[at]).collect();
+
+    let mut kept = Wanted::default();
+    let mut told = vec![];
+    for (name, expr) in columns.iter().filter(|(name, _)| asked(name)) {
+        told.push((kept.index(expr), name));
+    }
+    let table_keys: Vec<usize> = keys[1].iter().map(|key| kept.index(key)).collect();
+    if kept.0.is_empty() {
+        // Rows need a column to be counted by.
+        kept.index(&table.counted_by());
+    }
+    let Base::Table(source) = &table.base else {
+        return Err(Refusal::new(&["JOIN"], "a table is not read as it is").into());
+    };
+    let predicate = table.predicate();
+    let (input, read) = pipeline::input(cx, source, kept.0.iter().chain(&predicate), None)?;
+    let asked_of_table = kept.0;
+    let (step, kept, places) = pipeline::narrow(cx, table, &asked_of_table, read)?;
+    let table_keys = table_keys.into_iter().map(|at: usize| places[at]).collect();
+    let told = told.into_iter().map(|(at, name)| (places[at], name.clone()));
+
+    let mut table_columns = shown(&kept, &table.names);
+    for (expr, &place) in asked_of_table.iter().zip(&places) {
+        if let Some(name) = called(table, expr) {
+            table_columns[place] = name;
+        }
+    }
+    let both = beside(&closed.schema, &kept, &told.collect::<Vec<_>>());
+    let schema: SchemaRef = match kind.widens() {
+        true => both.clone(),
+        false => {
+            let stream = both.fields()[..closed.schema.fields().len()].to_vec();
+            Arc::new(Schema::new(stream))
+        }
+    };
+    let of_table = columns.iter().map(|(name, expr)| {
+        let text = || plain(&expr.human_display().to_string(), &table.names);
+        (name.clone(), called(table, expr).unwrap_or_else(text))
+    });
+    let of_stream = stream
+        .scan
+        .fields()
+        .iter()
+        .filter_map(|field| Some((field.name().clone(), called(stream, &own(field.name()))?)));
+    let names: Vec<_> = of_stream.chain(stream.names.iter().cloned()).chain(of_table).collect();
+    let on = on.as_ref().map(|on| {
+        let all: Vec<Expr> = both.fields().iter().map(|field| own(field.name())).collect();
+        step::compile(&both, Some(on), &all, both.clone(), &names).map_err(|e| cx.report(&e))
+    });
+    let lookup = Lookup {
+        table: input,
+        step,
+        bytes_max: cx.lowering.settings.table_bytes,
+        keys: [stream_keys, table_keys],
+        kind: *kind,
+        on: on.transpose()?.flatten(),
+        schema: schema.clone(),
+        both,
+    };
+    let labels = Labels {
+        table: Some(source.title()),
+        inputs: [&closed.columns, &table_columns].map(|of| InputLabels::of_columns(of)).into(),
+        columns: shown(&schema, &names),
+        ..Labels::default()
+    };
+    let kind = OperatorKind::Lookup(Box::new(lookup));
+    let name = format!("LookupJoin {}", source.name);
+    let operator = job.add(name, vec![closed.edges], kind, labels);
+    Ok((vec![(operator, None)], schema))
 }
 
 /// The columns of a stream beside those of a table, under names that are all different. `told`

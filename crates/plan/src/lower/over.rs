@@ -33,10 +33,14 @@ use crate::expr::own::own;
 use crate::logical::windows::{Bound, WindowCall};
 use crate::lower::aggregates::{self, AggregateCall};
 use crate::lower::between::length_ns;
+use crate::lower::builder::JobBuilder;
+use crate::lower::context::Context;
+use crate::lower::join;
 use crate::lower::join::{Places, bound_of, bounds_behind, names_of};
+use crate::lower::pipeline;
 use crate::lower::rank;
 use crate::lower::relation::{Relation, Stop, check_key};
-use crate::lower::weave::Weaver;
+use crate::lower::session;
 use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
 
@@ -72,124 +76,130 @@ enum Outcome {
     Or(Expr),
 }
 
-impl Weaver<'_> {
-    /// Rows with what functions find around them: in the order of their event time, or numbered in
-    /// their window.
-    pub(crate) fn over(&mut self, window: &logical::Window) -> Result<Relation, Stop> {
-        let input = self.relation(&window.input)?;
-        let input = self.settled(input)?;
-        let functions = functions_of(window)?;
-        if let [function] = functions[..]
-            && name_of(function) == "row_number"
-        {
-            match rank::numbered(&input, function) {
-                Ok(numbered) => return self.ranked(input, window, numbered),
-                Err(refused) => match time_of(&input, function) {
-                    Ok(_) => {}
-                    Err(_) => return Err(refused.into()),
-                },
-            }
+/// Rows with what functions find around them: in the order of their event time, or numbered in
+/// their window.
+pub(crate) fn over(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    window: &logical::Window,
+) -> Result<Relation, Stop> {
+    let input = pipeline::relation(cx, job, &window.input)?;
+    let input = session::settled(cx, job, input)?;
+    let functions = functions_of(window)?;
+    if let [function] = functions[..]
+        && name_of(function) == "row_number"
+    {
+        match rank::numbered(&input, function) {
+            Ok(numbered) => return rank::ranked(cx, job, input, window, numbered),
+            Err(refused) => match time_of(&input, function) {
+                Ok(_) => {}
+                Err(_) => return Err(refused.into()),
+            },
         }
-        let mut partitions: Vec<Partition<'_>> = vec![];
-        for (at, &function) in functions.iter().enumerate() {
-            time_of(&input, function).map_err(|refusal| refusal.about(read_by(function)))?;
-            let by = &function.params.partition_by[..];
-            match partitions.iter_mut().find(|known| known.by == by) {
-                Some(known) => known.functions.push((at, function)),
-                None => partitions.push(Partition { by, functions: vec![(at, function)] }),
-            }
-        }
-        let columns = window.schema.columns();
-        let given = columns.len() - functions.len();
-        let mut relation = input;
-        for partition in &partitions {
-            relation = self.framed(relation, partition, &columns[given..])?;
-        }
-        // The functions were computed in another order than they were asked for.
-        let outputs = std::mem::take(&mut relation.outputs);
-        let (mut outputs, results): (Vec<_>, Vec<_>) =
-            outputs.into_iter().partition(|(column, _)| !columns[given..].contains(column));
-        for column in &columns[given..] {
-            outputs.extend(results.iter().find(|(known, _)| known == column).cloned());
-        }
-        relation.outputs = outputs;
-        Ok(relation)
     }
-
-    /// Adds the operator of the functions of one partition.
-    fn framed(
-        &mut self,
-        input: Relation,
-        partition: &Partition<'_>,
-        columns: &[Column],
-    ) -> Result<Relation, Stop> {
-        let keys = input.rewrite_all(partition.by)?;
-        for key in &keys {
-            check_key(key, &input.scan)?;
+    let mut partitions: Vec<Partition<'_>> = vec![];
+    for (at, &function) in functions.iter().enumerate() {
+        time_of(&input, function).map_err(|refusal| refusal.about(read_by(function)))?;
+        let by = &function.params.partition_by[..];
+        match partitions.iter_mut().find(|known| known.by == by) {
+            Some(known) => known.functions.push((at, function)),
+            None => partitions.push(Partition { by, functions: vec![(at, function)] }),
         }
-        let time = time_of(&input, partition.functions[0].1)?;
-        let data_type = time.get_type(&input.scan).map_err(|error| self.report(&error))?;
-        let DataType::Timestamp(unit, _) = data_type else {
-            return Err(refused("the time that orders rows is no TIMESTAMP").into());
-        };
-        let framed = partition.functions.iter();
-        let framed = framed.map(|(_, function)| {
-            let framed = framed_of(&input, function, unit);
-            framed.map_err(|refusal| refusal.about(read_by(function)))
-        });
-        let framed = framed.collect::<Result<Vec<_>, Refusal>>()?;
+    }
+    let columns = window.schema.columns();
+    let given = columns.len() - functions.len();
+    let mut relation = input;
+    for partition in &partitions {
+        relation = framed(cx, job, relation, partition, &columns[given..])?;
+    }
+    // The functions were computed in another order than they were asked for.
+    let outputs = std::mem::take(&mut relation.outputs);
+    let (mut outputs, results): (Vec<_>, Vec<_>) =
+        outputs.into_iter().partition(|(column, _)| !columns[given..].contains(column));
+    for column in &columns[given..] {
+        outputs.extend(results.iter().find(|(known, _)| known == column).cloned());
+    }
+    relation.outputs = outputs;
+    Ok(relation)
+}
 
-        let args = framed.iter().flat_map(|f| &f.calls).flat_map(|(call, _)| &call.args);
-        let by: Vec<Expr> = keys.iter().chain(args).cloned().collect();
-        let (places, closed) = self.arriving(&input, &by, (time.clone(), Some(time.clone())))?;
-        let end = keys.iter().position(|key| bound_of(&input, key) == Some(Bound::End));
-        let mut operator = operator_of(&framed, &places, &closed.schema, keys.len(), end);
-        operator.ties.sort_by_key(|place| told_apart(&input, &places, *place));
-        let schema = operator.schema();
-        let known = places.columns(&input, &schema, 0);
-        let mut names = names_of(&known);
-        let unnamed = closed.schema.fields().iter().enumerate();
-        let unnamed = unnamed.map(|(at, f)| (column_name(at), plain(f.name(), &input.names)));
-        let unnamed: Vec<_> =
-            unnamed.filter(|(name, _)| !names.iter().any(|(known, _)| known == name)).collect();
-        names.extend(unnamed);
-        let results = operator.calls.iter().enumerate();
-        names.extend(results.map(|(at, call)| {
+/// Adds the operator of the functions of one partition.
+fn framed(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    input: Relation,
+    partition: &Partition<'_>,
+    columns: &[Column],
+) -> Result<Relation, Stop> {
+    let keys = input.rewrite_all(partition.by)?;
+    for key in &keys {
+        check_key(key, &input.scan)?;
+    }
+    let time = time_of(&input, partition.functions[0].1)?;
+    let data_type = time.get_type(&input.scan).map_err(|error| cx.report(&error))?;
+    let DataType::Timestamp(unit, _) = data_type else {
+        return Err(refused("the time that orders rows is no TIMESTAMP").into());
+    };
+    let framed = partition.functions.iter();
+    let framed = framed.map(|(_, function)| {
+        let framed = framed_of(&input, function, unit);
+        framed.map_err(|refusal| refusal.about(read_by(function)))
+    });
+    let framed = framed.collect::<Result<Vec<_>, Refusal>>()?;
+
+    let args = framed.iter().flat_map(|f| &f.calls).flat_map(|(call, _)| &call.args);
+    let by: Vec<Expr> = keys.iter().chain(args).cloned().collect();
+    let (places, closed) =
+        join::arriving(cx, job, &input, &by, (time.clone(), Some(time.clone())))?;
+    let end = keys.iter().position(|key| bound_of(&input, key) == Some(Bound::End));
+    let mut operator = operator_of(&framed, &places, &closed.schema, keys.len(), end);
+    operator.ties.sort_by_key(|place| told_apart(&input, &places, *place));
+    let schema = operator.schema();
+    let known = places.columns(&input, &schema, 0);
+    let mut names = names_of(&known);
+    let unnamed = closed.schema.fields().iter().enumerate();
+    let unnamed = unnamed.map(|(at, f)| (column_name(at), plain(f.name(), &input.names)));
+    let unnamed: Vec<_> =
+        unnamed.filter(|(name, _)| !names.iter().any(|(known, _)| known == name)).collect();
+    names.extend(unnamed);
+    let results = operator.calls.iter().enumerate();
+    names.extend(
+        results.map(|(at, call)| {
             (result_name(at), plain(&format!("{} over", call.text), &input.names))
-        }));
-        let taken = KeyedInput {
-            schema: closed.schema,
-            keys: operator.keys.clone(),
-            lead: Lead::ByKey,
-            time: Some(places.at),
-            grace: 1,
-        };
-        let mut labels = Labels::of_input(InputLabels::of_columns(&closed.columns));
-        labels.columns = shown(&schema, &names);
-        for call in &mut operator.calls {
-            call.text = plain(&call.text, &input.names);
-        }
-        let (granularity, operator) = ((100_000_000 / tick_ns(unit)).max(1), Arc::new(operator));
-        let edges = vec![closed.edges];
-        let number = self.keyed(edges, vec![taken], granularity, operator, labels);
-
-        let bounds = bounds_behind(&input, &known, None).filter(|_| tells_window(&input, &time));
-        let (mut all, mut exprs): (Vec<Column>, Vec<Expr>) = known.into_iter().unzip();
-        let mut call = 0;
-        for ((at, _), framed) in partition.functions.iter().zip(framed) {
-            let first = call;
-            call += framed.calls.len();
-            all.push(columns[*at].clone());
-            exprs.push(framed.outcome.over(first).map_err(|error| self.report(&error))?);
-        }
-        let time = own(schema.field(places.at).name());
-        let mut relation = Relation::of_operator(number, schema, all, exprs)?;
-        relation.names = names;
-        relation.times = vec![time];
-        relation.times.extend(bounds.iter().map(|bounds| bounds.time.clone()));
-        relation.window = bounds;
-        Ok(relation)
+        }),
+    );
+    let taken = KeyedInput {
+        schema: closed.schema,
+        keys: operator.keys.clone(),
+        lead: Lead::ByKey,
+        time: Some(places.at),
+        grace: 1,
+    };
+    let mut labels = Labels::of_input(InputLabels::of_columns(&closed.columns));
+    labels.columns = shown(&schema, &names);
+    for call in &mut operator.calls {
+        call.text = plain(&call.text, &input.names);
     }
+    let (granularity, operator) = ((100_000_000 / tick_ns(unit)).max(1), Arc::new(operator));
+    let edges = vec![closed.edges];
+    let number = pipeline::keyed(cx, job, edges, vec![taken], granularity, operator, labels);
+
+    let bounds = bounds_behind(&input, &known, None).filter(|_| tells_window(&input, &time));
+    let (mut all, mut exprs): (Vec<Column>, Vec<Expr>) = known.into_iter().unzip();
+    let mut call = 0;
+    for ((at, _), framed) in partition.functions.iter().zip(framed) {
+        let first = call;
+        call += framed.calls.len();
+        all.push(columns[*at].clone());
+        exprs.push(framed.outcome.over(first).map_err(|error| cx.report(&error))?);
+    }
+    let time = own(schema.field(places.at).name());
+    let mut relation = Relation::of_operator(number, schema, all, exprs)?;
+    relation.names = names;
+    relation.times = vec![time];
+    relation.times.extend(bounds.iter().map(|bounds| bounds.time.clone()));
+    relation.window = bounds;
+    Ok(relation)
 }
 
 /// The operator of functions whose keys and arguments arrive at `places`; of the keys, `end` is the

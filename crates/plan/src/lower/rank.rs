@@ -17,9 +17,12 @@ use datafusion::logical_expr::{self as logical, Expr, Operator};
 use crate::explain::shown;
 use crate::expr::own::own;
 use crate::logical::windows::Bound;
+use crate::lower::builder::JobBuilder;
+use crate::lower::context::Context;
+use crate::lower::join;
 use crate::lower::join::{bound_of, bounds_behind, granularity, grid_of, names_of};
+use crate::lower::pipeline;
 use crate::lower::relation::{Relation, Stop, check_key};
-use crate::lower::weave::Weaver;
 use crate::text::refusal::Refusal;
 
 /// The column that numbers rows, and the operator that does.
@@ -37,83 +40,81 @@ pub(crate) struct Numbered {
     order: Vec<(Expr, SortOptions)>,
 }
 
-impl Weaver<'_> {
-    /// Rows numbered in their window.
-    pub(crate) fn ranked(
-        &mut self,
-        input: Relation,
-        window: &logical::Window,
-        numbered: Numbered,
-    ) -> Result<Relation, Stop> {
-        let Numbered { keys, end, order } = numbered;
-        for key in &keys {
-            check_key(key, &input.scan)?;
-        }
-        let by: Vec<Expr> =
-            keys.iter().chain(order.iter().map(|(expr, _)| expr)).cloned().collect();
-        let time = self.window_time(&input, &end)?;
-        let (places, closed) = self.arriving(&input, &by, (end.clone(), time))?;
-        let (partition, sorted) = places.keys.split_at(keys.len());
-        let name = "__row_number";
-        let fields = closed.schema.fields().iter().enumerate();
-        let fields = fields.map(|(at, f)| f.as_ref().clone().with_name(format!("column_{at}")));
-        let fields: Vec<Field> = fields.collect();
-        let arriving = Arc::new(Schema::new(fields.clone()));
-        let rank = Field::new(name, DataType::UInt64, false);
-        let schema = Arc::new(Schema::new(fields.into_iter().chain([rank]).collect::<Vec<_>>()));
-        let ranking = Ranking {
-            input: closed.schema.clone(),
-            keys: partition.to_vec(),
-            window_end: places.at,
-            order: sorted.iter().copied().zip(order.iter().map(|(_, options)| *options)).collect(),
-            limit: None,
-            schema: schema.clone(),
-        };
-        let led = match partition.is_empty() {
-            true => vec![places.at],
-            false => partition.to_vec(),
-        };
-        let input_of = KeyedInput {
-            schema: closed.schema.clone(),
-            keys: led,
-            lead: Lead::ByKey,
-            time: Some(places.at),
-            grace: 0,
-        };
-        let granularity = granularity(&end, &closed.schema, places.at);
-        let columns = places.columns(&input, &arriving, 0);
-        let mut names = names_of(&columns);
-        names.push((name.to_string(), "row_number()".to_string()));
-        let mut labels = Labels::of_input(InputLabels::of_columns(&closed.columns));
-        labels.columns = shown(&schema, &names);
-        let (edges, ranks) = (vec![closed.edges], Arc::new(ranking.clone()));
-        let operator = self.keyed(edges, vec![input_of], granularity, ranks, labels);
-
-        let bounds = bounds_behind(&input, &columns, Some(arriving.field(places.at)));
-        let all = window.schema.columns();
-        let mut exprs: Vec<Expr> = columns.into_iter().map(|(_, expr)| expr).collect();
-        exprs.push(own(name));
-        let mut relation = Relation::of_operator(operator, schema, all, exprs)?;
-        relation.names = names;
-        relation.times = bounds.iter().map(|bounds| bounds.time.clone()).collect();
-        relation.window = bounds;
-        relation.rank = Some(Rank { column: own(name), operator, ranking });
-        Ok(relation)
+/// Rows numbered in their window.
+pub(crate) fn ranked(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    input: Relation,
+    window: &logical::Window,
+    numbered: Numbered,
+) -> Result<Relation, Stop> {
+    let Numbered { keys, end, order } = numbered;
+    for key in &keys {
+        check_key(key, &input.scan)?;
     }
+    let by: Vec<Expr> = keys.iter().chain(order.iter().map(|(expr, _)| expr)).cloned().collect();
+    let time = join::window_time(cx, &input, &end)?;
+    let (places, closed) = join::arriving(cx, job, &input, &by, (end.clone(), time))?;
+    let (partition, sorted) = places.keys.split_at(keys.len());
+    let name = "__row_number";
+    let fields = closed.schema.fields().iter().enumerate();
+    let fields = fields.map(|(at, f)| f.as_ref().clone().with_name(format!("column_{at}")));
+    let fields: Vec<Field> = fields.collect();
+    let arriving = Arc::new(Schema::new(fields.clone()));
+    let rank = Field::new(name, DataType::UInt64, false);
+    let schema = Arc::new(Schema::new(fields.into_iter().chain([rank]).collect::<Vec<_>>()));
+    let ranking = Ranking {
+        input: closed.schema.clone(),
+        keys: partition.to_vec(),
+        window_end: places.at,
+        order: sorted.iter().copied().zip(order.iter().map(|(_, options)| *options)).collect(),
+        limit: None,
+        schema: schema.clone(),
+    };
+    let led = match partition.is_empty() {
+        true => vec![places.at],
+        false => partition.to_vec(),
+    };
+    let input_of = KeyedInput {
+        schema: closed.schema.clone(),
+        keys: led,
+        lead: Lead::ByKey,
+        time: Some(places.at),
+        grace: 0,
+    };
+    let granularity = granularity(&end, &closed.schema, places.at);
+    let columns = places.columns(&input, &arriving, 0);
+    let mut names = names_of(&columns);
+    names.push((name.to_string(), "row_number()".to_string()));
+    let mut labels = Labels::of_input(InputLabels::of_columns(&closed.columns));
+    labels.columns = shown(&schema, &names);
+    let (edges, ranks) = (vec![closed.edges], Arc::new(ranking.clone()));
+    let operator = pipeline::keyed(cx, job, edges, vec![input_of], granularity, ranks, labels);
 
-    /// Lets an operator that numbers rows forget those that the filters of its relation do not
-    /// want.
-    pub(crate) fn limit(&mut self, relation: &Relation) {
-        let Some(Rank { column, operator, ranking }) = &relation.rank else { return };
-        let parts = relation.filters.iter().flat_map(split_conjunction);
-        let Some(most) = parts.filter_map(|part| most(part, column)).min() else { return };
-        let limited = Ranking { limit: Some(most), ..ranking.clone() };
-        if let Some(operator) = self.operators.get_mut(*operator)
-            && let OperatorKind::Keyed(spec) = &mut operator.kind
-        {
-            operator.name = limited.describe(&[]).name.to_owned();
-            spec.operator = Arc::new(limited);
-        }
+    let bounds = bounds_behind(&input, &columns, Some(arriving.field(places.at)));
+    let all = window.schema.columns();
+    let mut exprs: Vec<Expr> = columns.into_iter().map(|(_, expr)| expr).collect();
+    exprs.push(own(name));
+    let mut relation = Relation::of_operator(operator, schema, all, exprs)?;
+    relation.names = names;
+    relation.times = bounds.iter().map(|bounds| bounds.time.clone()).collect();
+    relation.window = bounds;
+    relation.rank = Some(Rank { column: own(name), operator, ranking });
+    Ok(relation)
+}
+
+/// Lets an operator that numbers rows forget those that the filters of its relation do not
+/// want.
+pub(crate) fn limit(job: &mut JobBuilder, relation: &Relation) {
+    let Some(Rank { column, operator, ranking }) = &relation.rank else { return };
+    let parts = relation.filters.iter().flat_map(split_conjunction);
+    let Some(most) = parts.filter_map(|part| most(part, column)).min() else { return };
+    let limited = Ranking { limit: Some(most), ..ranking.clone() };
+    if let Some(operator) = job.operators.get_mut(*operator)
+        && let OperatorKind::Keyed(spec) = &mut operator.kind
+    {
+        operator.name = limited.describe(&[]).name.to_owned();
+        spec.operator = Arc::new(limited);
     }
 }
 

@@ -30,155 +30,166 @@ use crate::explain::shown;
 use crate::expr::own::own;
 use crate::logical::errors::PlanError;
 use crate::logical::windows::{Bound, BoundOf, Shape, WindowCall, session_bound_of};
+use crate::lower::builder::JobBuilder;
+use crate::lower::context::Context;
 use crate::lower::grouping::GroupWindow;
+use crate::lower::pipeline;
+use crate::lower::pipeline::Wanted;
 use crate::lower::relation::{Bounds, Relation, Stop, check_key};
-use crate::lower::weave::{Wanted, Weaver};
+use crate::lower::several;
 use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
 use crate::text::types::sql_name;
 
-impl Weaver<'_> {
-    /// Rows with the sessions that they belong to. The bounds can only be grouped by.
-    pub(crate) fn sessions(&mut self, window: &logical::Window) -> Result<Relation, Stop> {
-        let bounds: Option<Vec<_>> = window.window_expr.iter().map(session_bound_of).collect();
-        let bounds = bounds.ok_or(Stop::Failed(None))?;
-        let relation = self.relation(&window.input)?;
-        let mut relation = self.settled(relation)?;
-        let columns = window.schema.columns().into_iter().skip(relation.outputs.len());
-        let mut calls = vec![];
-        for (column, (bound, function)) in columns.zip(bounds) {
-            let function = &function.params;
-            let keys = relation.rewrite_all(&function.partition_by)?;
-            let args = relation.rewrite_all(&function.args)?;
-            let none = |text: &str| Expr::Literal(ScalarValue::from(text), None);
-            let [time, gap, rest @ ..] = &args[..] else { return Err(Stop::Failed(None)) };
-            let lateness = rest.first().cloned().unwrap_or_else(|| none(""));
-            let lengths = [time.clone(), gap.clone(), none("0"), lateness];
-            let args = lengths.into_iter().chain(keys).collect();
-            let udf = Arc::new(ScalarUDF::from(BoundOf::new(Shape::Session, bound)));
-            let call = Expr::ScalarFunction(ScalarFunction::new_udf(udf, args));
-            call.get_type(&relation.scan).map_err(|error| self.report(&error))?;
-            calls.push((column, call));
-        }
-        relation.outputs.extend(calls);
-        Ok(relation)
+/// Rows with the sessions that they belong to. The bounds can only be grouped by.
+pub(crate) fn sessions(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    window: &logical::Window,
+) -> Result<Relation, Stop> {
+    let bounds: Option<Vec<_>> = window.window_expr.iter().map(session_bound_of).collect();
+    let bounds = bounds.ok_or(Stop::Failed(None))?;
+    let relation = pipeline::relation(cx, job, &window.input)?;
+    let mut relation = settled(cx, job, relation)?;
+    let columns = window.schema.columns().into_iter().skip(relation.outputs.len());
+    let mut calls = vec![];
+    for (column, (bound, function)) in columns.zip(bounds) {
+        let function = &function.params;
+        let keys = relation.rewrite_all(&function.partition_by)?;
+        let args = relation.rewrite_all(&function.args)?;
+        let none = |text: &str| Expr::Literal(ScalarValue::from(text), None);
+        let [time, gap, rest @ ..] = &args[..] else { return Err(Stop::Failed(None)) };
+        let lateness = rest.first().cloned().unwrap_or_else(|| none(""));
+        let lengths = [time.clone(), gap.clone(), none("0"), lateness];
+        let args = lengths.into_iter().chain(keys).collect();
+        let udf = Arc::new(ScalarUDF::from(BoundOf::new(Shape::Session, bound)));
+        let call = Expr::ScalarFunction(ScalarFunction::new_udf(udf, args));
+        call.get_type(&relation.scan).map_err(|error| cx.report(&error))?;
+        calls.push((column, call));
     }
+    relation.outputs.extend(calls);
+    Ok(relation)
+}
 
-    /// The relation, each of whose rows is in one window: the bounds of sessions are columns, and
-    /// what stands for several windows comes once for each.
-    pub(crate) fn settled(&mut self, relation: Relation) -> Result<Relation, Stop> {
-        self.settled_of(relation, None)
+/// The relation, each of whose rows is in one window: the bounds of sessions are columns, and
+/// what stands for several windows comes once for each.
+pub(crate) fn settled(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    relation: Relation,
+) -> Result<Relation, Stop> {
+    settled_of(cx, job, relation, None)
+}
+
+/// The relation filtered, if that is to choose among rows whose sessions are to be settled
+/// before: the others make sessions, and are not kept.
+pub(crate) fn settled_where(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    relation: Relation,
+    predicate: &Expr,
+) -> Result<Relation, Stop> {
+    let (mut of_rows, mut of_sessions) = (vec![], vec![]);
+    for part in split_conjunction(predicate) {
+        let over_base = relation.rewrite(part)?;
+        match has_session(&over_base) {
+            true => of_sessions.push(part),
+            false => of_rows.push(over_base),
+        }
     }
-
-    /// The relation filtered, if that is to choose among rows whose sessions are to be settled
-    /// before: the others make sessions, and are not kept.
-    pub(crate) fn settled_where(
-        &mut self,
-        relation: Relation,
-        predicate: &Expr,
-    ) -> Result<Relation, Stop> {
-        let (mut of_rows, mut of_sessions) = (vec![], vec![]);
-        for part in split_conjunction(predicate) {
-            let over_base = relation.rewrite(part)?;
-            match has_session(&over_base) {
-                true => of_sessions.push(part),
-                false => of_rows.push(over_base),
-            }
-        }
-        let mut relation = self.settled_of(relation, conjunction(of_rows))?;
-        for part in of_sessions {
-            relation = relation.filter(part)?;
-        }
-        Ok(relation)
+    let mut relation = settled_of(cx, job, relation, conjunction(of_rows))?;
+    for part in of_sessions {
+        relation = relation.filter(part)?;
     }
+    Ok(relation)
+}
 
-    /// The relation settled, with those of its rows for which `given` holds.
-    fn settled_of(
-        &mut self,
-        mut relation: Relation,
-        given: Option<Expr>,
-    ) -> Result<Relation, Stop> {
-        if let Some(call) = relation.several.clone() {
-            return self.in_windows(relation, &call);
-        }
-        let Some(call) = session_of(&relation) else { return Ok(relation) };
-        if !self.bounded && !relation.tells(&call.time) {
-            return Err(self.lowering.no_watermark(&relation, &call).into());
-        }
-        let having = take_filters(&mut relation);
-        let mut wanted = Wanted::default();
-        for key in &call.keys {
-            check_key(key, &relation.scan)?;
-            wanted.index(key);
-        }
-        wanted.index(&call.time);
-        relation.outputs.iter().map(|(_, expr)| expr).chain(&having).for_each(|expr| {
-            let columns = columns_beside(expr, is_session_call);
-            columns.into_iter().for_each(|column| _ = wanted.index(&column));
-        });
-        let asked = wanted.0.len();
-        wanted.0.extend(given.clone());
-        let closed = self.close(&relation, &wanted.0, Some(&call.time))?;
-        let place =
-            |expr: &Expr| wanted.0.iter().position(|w| w == expr).map(|at| closed.places[at]);
-        let (places, last) = closed.places.split_at(asked);
-        // What only says which rows are given out goes no further.
-        let columns = closed.schema.fields().len();
-        let alone = last.iter().any(|&at| at + 1 == columns && !places.contains(&at));
-        let kept = columns - usize::from(alone);
-        let keys: Vec<usize> = call.keys.iter().filter_map(place).collect();
-        let time = place(&call.time).unwrap_or_default();
-        let time_type = closed.schema.field(time).data_type().clone();
-        let DataType::Timestamp(unit, _) = &time_type else {
-            return Err(self.report(&PlanError::WindowOf(sql_name(&time_type)).into()));
+/// The relation settled, with those of its rows for which `given` holds.
+fn settled_of(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    mut relation: Relation,
+    given: Option<Expr>,
+) -> Result<Relation, Stop> {
+    if let Some(call) = relation.several.clone() {
+        return several::in_windows(cx, job, relation, &call);
+    }
+    let Some(call) = session_of(&relation) else { return Ok(relation) };
+    if !cx.bounded && !relation.tells(&call.time) {
+        return Err(cx.lowering.no_watermark(&relation, &call).into());
+    }
+    let having = take_filters(&mut relation);
+    let mut wanted = Wanted::default();
+    for key in &call.keys {
+        check_key(key, &relation.scan)?;
+        wanted.index(key);
+    }
+    wanted.index(&call.time);
+    relation.outputs.iter().map(|(_, expr)| expr).chain(&having).for_each(|expr| {
+        let columns = columns_beside(expr, is_session_call);
+        columns.into_iter().for_each(|column| _ = wanted.index(&column));
+    });
+    let asked = wanted.0.len();
+    wanted.0.extend(given.clone());
+    let closed = pipeline::close(cx, job, &relation, &wanted.0, Some(&call.time))?;
+    let place = |expr: &Expr| wanted.0.iter().position(|w| w == expr).map(|at| closed.places[at]);
+    let (places, last) = closed.places.split_at(asked);
+    // What only says which rows are given out goes no further.
+    let columns = closed.schema.fields().len();
+    let alone = last.iter().any(|&at| at + 1 == columns && !places.contains(&at));
+    let kept = columns - usize::from(alone);
+    let keys: Vec<usize> = call.keys.iter().filter_map(place).collect();
+    let time = place(&call.time).unwrap_or_default();
+    let time_type = closed.schema.field(time).data_type().clone();
+    let DataType::Timestamp(unit, _) = &time_type else {
+        return Err(cx.report(&PlanError::WindowOf(sql_name(&time_type)).into()));
+    };
+    let gap = call.lengths.size_ns / tick_ns(*unit);
+    let names: Vec<_> = (0..kept).map(|at| (row_name(at), closed.columns[at].clone())).collect();
+    let given = last.first().copied();
+    let time_field = closed.schema.field(time);
+    let schema = given_out(closed.schema.fields()[..kept].iter(), time_field.data_type());
+    let sessions = RowSessions { keys, time, gap, given, schema: schema.clone() };
+    let mut labels = Labels::of_input(InputLabels::of_columns(&closed.columns));
+    labels.columns = shown(&schema, &names);
+    let operator = row_sessions(cx, job, closed.edges, &closed.schema, sessions, labels);
+
+    let over = |expr: &Expr| {
+        let column = |node: &Expr| match WindowCall::of(node) {
+            Some(of) if of.same_window(&call) => Some(own(of.bound.column())),
+            _ => place(node).map(|at| own(&row_name(at))),
         };
-        let gap = call.lengths.size_ns / tick_ns(*unit);
-        let names: Vec<_> =
-            (0..kept).map(|at| (row_name(at), closed.columns[at].clone())).collect();
-        let given = last.first().copied();
-        let time_field = closed.schema.field(time);
-        let schema = given_out(closed.schema.fields()[..kept].iter(), time_field.data_type());
-        let sessions = RowSessions { keys, time, gap, given, schema: schema.clone() };
-        let mut labels = Labels::of_input(InputLabels::of_columns(&closed.columns));
-        labels.columns = shown(&schema, &names);
-        let operator = self.row_sessions(closed.edges, &closed.schema, sessions, labels);
+        replaced(expr.clone(), column)
+    };
+    let (columns, outputs): (Vec<Column>, Vec<Expr>) = relation.outputs.into_iter().unzip();
+    let outputs = outputs.iter().map(over).collect::<Result<_, _>>()?;
+    let mut settled = Relation::of_operator(operator, schema, columns, outputs)?;
+    settled.filters = having.iter().map(over).collect::<Result<_, _>>()?;
+    settled.names = names;
+    let [start, end, time] = Bound::ALL.map(|bound| own(bound.column()));
+    settled.times = vec![time.clone()];
+    settled.window = Some(Bounds { start, end, time, grid: None });
+    Ok(settled)
+}
 
-        let over = |expr: &Expr| {
-            let column = |node: &Expr| match WindowCall::of(node) {
-                Some(of) if of.same_window(&call) => Some(own(of.bound.column())),
-                _ => place(node).map(|at| own(&row_name(at))),
-            };
-            replaced(expr.clone(), column)
-        };
-        let (columns, outputs): (Vec<Column>, Vec<Expr>) = relation.outputs.into_iter().unzip();
-        let outputs = outputs.iter().map(over).collect::<Result<_, _>>()?;
-        let mut settled = Relation::of_operator(operator, schema, columns, outputs)?;
-        settled.filters = having.iter().map(over).collect::<Result<_, _>>()?;
-        settled.names = names;
-        let [start, end, time] = Bound::ALL.map(|bound| own(bound.column()));
-        settled.times = vec![time.clone()];
-        settled.window = Some(Bounds { start, end, time, grid: None });
-        Ok(settled)
-    }
-
-    /// Adds the operator in which rows wait; gives its index.
-    fn row_sessions(
-        &mut self,
-        edges: Vec<Edge>,
-        before: &SchemaRef,
-        sessions: RowSessions,
-        labels: Labels,
-    ) -> usize {
-        let input = KeyedInput {
-            schema: before.clone(),
-            keys: sessions.keys.clone(),
-            lead: Lead::ByKey,
-            time: Some(sessions.time),
-            grace: sessions.gap,
-        };
-        let granularity = (sessions.gap / 4).max(1);
-        self.keyed(vec![edges], vec![input], granularity, Arc::new(sessions), labels)
-    }
+/// Adds the operator in which rows wait; gives its index.
+fn row_sessions(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    edges: Vec<Edge>,
+    before: &SchemaRef,
+    sessions: RowSessions,
+    labels: Labels,
+) -> usize {
+    let input = KeyedInput {
+        schema: before.clone(),
+        keys: sessions.keys.clone(),
+        lead: Lead::ByKey,
+        time: Some(sessions.time),
+        grace: sessions.gap,
+    };
+    let granularity = (sessions.gap / 4).max(1);
+    pipeline::keyed(cx, job, vec![edges], vec![input], granularity, Arc::new(sessions), labels)
 }
 
 /// Rows with the bounds of their session.

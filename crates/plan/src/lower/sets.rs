@@ -19,10 +19,13 @@ use datafusion::logical_expr::{self as logical, Expr, GroupingSet};
 
 use crate::expr::own::own;
 use crate::logical::windows::WindowCall;
+use crate::lower::builder::JobBuilder;
+use crate::lower::context::Context;
 use crate::lower::grouping::for_ever;
 use crate::lower::relation::{Relation, Stop};
+use crate::lower::session;
+use crate::lower::unfold;
 use crate::lower::unfold::{InSets, SET_NUMBER};
-use crate::lower::weave::Weaver;
 use crate::text::refusal::Refusal;
 
 /// How many grouping sets a row may come out of a step for: a batch grows by as much.
@@ -34,77 +37,77 @@ const KEYS_MAX: usize = 56;
 /// Words to point at.
 const WORDS: [&str; 3] = ["ROLLUP", "CUBE", "GROUPING"];
 
-impl Weaver<'_> {
-    /// The rows of a grouping and what they are grouped by. With grouping sets, the rows come once
-    /// for each set, and are grouped by the keys as each set has them and by the set.
-    pub(crate) fn in_sets(
-        &mut self,
-        relation: Relation,
-        aggregate: &logical::Aggregate,
-    ) -> Result<(Relation, Vec<Expr>), Stop> {
-        let [Expr::GroupingSet(grouping)] = &aggregate.group_expr[..] else {
-            return Ok((relation, aggregate.group_expr.clone()));
-        };
-        let (keys, sets) = (grouping.distinct_expr(), sets_of(grouping)?);
-        if keys.len() > KEYS_MAX {
-            let reason = format!("{} keys are more than {KEYS_MAX}, the most of sets", keys.len());
-            return Err(Refusal::new(&WORDS, reason).into());
-        }
-        let lacking: Vec<&Expr> =
-            keys.iter().copied().filter(|key| sets.iter().any(|set| !set.contains(key))).collect();
-        let relation = self.windows_in_sets(relation, &keys, &lacking)?;
-        if sets.iter().any(Vec::is_empty) {
-            let reason = "an empty grouping set has a group even if there are no rows";
-            return Err(Refusal::new(&WORDS, reason).into());
-        }
-        let numbered = numbered(&keys, &lacking, &sets);
-        let number = aggregate.schema.field(keys.len()).data_type().clone();
-        let computed = lacking.iter().map(|key| relation.rewrite(key));
-        let computed = computed.collect::<Result<Vec<_>, _>>()?;
-        let names = names_of(&lacking);
-        let make = |before: &SchemaRef, places: &[usize]| -> DfResult<Arc<dyn Step>> {
-            Ok(Arc::new(InSets::new(before, places, &names, numbered, number)))
-        };
-        let mut relation = self.unfolded(relation, &computed, make, |_| None)?;
-        for name in names.iter().map(String::as_str).chain([SET_NUMBER]) {
-            relation.outputs.push((Column::new_unqualified(name), own(name)));
-        }
-        let of_set = |key: &&Expr| match lacking.iter().position(|lacking| lacking == key) {
-            Some(at) => own(&names[at]),
-            None => (*key).clone(),
-        };
-        let groups = keys.iter().map(of_set).chain([own(SET_NUMBER)]);
-        Ok((relation, groups.collect()))
+/// The rows of a grouping and what they are grouped by. With grouping sets, the rows come once
+/// for each set, and are grouped by the keys as each set has them and by the set.
+pub(crate) fn in_sets(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    relation: Relation,
+    aggregate: &logical::Aggregate,
+) -> Result<(Relation, Vec<Expr>), Stop> {
+    let [Expr::GroupingSet(grouping)] = &aggregate.group_expr[..] else {
+        return Ok((relation, aggregate.group_expr.clone()));
+    };
+    let (keys, sets) = (grouping.distinct_expr(), sets_of(grouping)?);
+    if keys.len() > KEYS_MAX {
+        let reason = format!("{} keys are more than {KEYS_MAX}, the most of sets", keys.len());
+        return Err(Refusal::new(&WORDS, reason).into());
     }
+    let lacking: Vec<&Expr> =
+        keys.iter().copied().filter(|key| sets.iter().any(|set| !set.contains(key))).collect();
+    let relation = windows_in_sets(cx, job, relation, &keys, &lacking)?;
+    if sets.iter().any(Vec::is_empty) {
+        let reason = "an empty grouping set has a group even if there are no rows";
+        return Err(Refusal::new(&WORDS, reason).into());
+    }
+    let numbered = numbered(&keys, &lacking, &sets);
+    let number = aggregate.schema.field(keys.len()).data_type().clone();
+    let computed = lacking.iter().map(|key| relation.rewrite(key));
+    let computed = computed.collect::<Result<Vec<_>, _>>()?;
+    let names = names_of(&lacking);
+    let make = |before: &SchemaRef, places: &[usize]| -> DfResult<Arc<dyn Step>> {
+        Ok(Arc::new(InSets::new(before, places, &names, numbered, number)))
+    };
+    let mut relation = unfold::unfolded(cx, job, relation, &computed, make, |_| None)?;
+    for name in names.iter().map(String::as_str).chain([SET_NUMBER]) {
+        relation.outputs.push((Column::new_unqualified(name), own(name)));
+    }
+    let of_set = |key: &&Expr| match lacking.iter().position(|lacking| lacking == key) {
+        Some(at) => own(&names[at]),
+        None => (*key).clone(),
+    };
+    let groups = keys.iter().map(of_set).chain([own(SET_NUMBER)]);
+    Ok((relation, groups.collect()))
+}
 
-    /// Settles the windows of rows where a set lacks their bounds or they depend on other rows.
-    fn windows_in_sets(
-        &mut self,
-        relation: Relation,
-        keys: &[&Expr],
-        lacking: &[&Expr],
-    ) -> Result<Relation, Stop> {
-        let windows = |keys: &[&Expr]| -> Result<usize, Refusal> {
-            let rewritten = keys.iter().map(|key| relation.rewrite(key));
-            let rewritten = rewritten.collect::<Result<Vec<_>, _>>()?;
-            let bounds = relation.window.iter().flat_map(|of| [&of.start, &of.end, &of.time]);
-            let bounds: Vec<&Expr> = bounds.collect();
-            let is_bound = |key: &&Expr| WindowCall::of(key).is_some() || bounds.contains(key);
-            Ok(rewritten.iter().filter(is_bound).count())
-        };
-        let (all, lacked) = (windows(keys)?, windows(lacking)?);
-        if !self.bounded && lacked == all {
-            return Err(match all {
-                0 => for_ever(false),
-                _ => Refusal::new(&WORDS, "a grouping set without a window never ends")
-                    .hint("GROUP BY window_start, window_end, and the sets of the other keys"),
-            }
-            .into());
+/// Settles the windows of rows where a set lacks their bounds or they depend on other rows.
+fn windows_in_sets(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    relation: Relation,
+    keys: &[&Expr],
+    lacking: &[&Expr],
+) -> Result<Relation, Stop> {
+    let windows = |keys: &[&Expr]| -> Result<usize, Refusal> {
+        let rewritten = keys.iter().map(|key| relation.rewrite(key));
+        let rewritten = rewritten.collect::<Result<Vec<_>, _>>()?;
+        let bounds = relation.window.iter().flat_map(|of| [&of.start, &of.end, &of.time]);
+        let bounds: Vec<&Expr> = bounds.collect();
+        let is_bound = |key: &&Expr| WindowCall::of(key).is_some() || bounds.contains(key);
+        Ok(rewritten.iter().filter(is_bound).count())
+    };
+    let (all, lacked) = (windows(keys)?, windows(lacking)?);
+    if !cx.bounded && lacked == all {
+        return Err(match all {
+            0 => for_ever(false),
+            _ => Refusal::new(&WORDS, "a grouping set without a window never ends")
+                .hint("GROUP BY window_start, window_end, and the sets of the other keys"),
         }
-        match lacked > 0 || relation.several.is_none() {
-            true => self.settled(relation),
-            false => Ok(relation),
-        }
+        .into());
+    }
+    match lacked > 0 || relation.several.is_none() {
+        true => session::settled(cx, job, relation),
+        false => Ok(relation),
     }
 }
 

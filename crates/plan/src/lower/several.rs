@@ -33,12 +33,18 @@ use crate::logical::errors::PlanError;
 use crate::logical::windows::{
     Bound, Lengths, Shape, WINDOWS_OF_ROW_MAX, WindowCall, bound_of_list, no_windows, windows_of,
 };
+use crate::lower::between;
+use crate::lower::builder::JobBuilder;
+use crate::lower::context::Context;
 use crate::lower::join::On;
+use crate::lower::lookup;
 use crate::lower::lookup::Sides;
+use crate::lower::pipeline;
 use crate::lower::relation::{Bounds, Relation, Stop, refusal};
+use crate::lower::session;
 use crate::lower::session::columns_beside;
+use crate::lower::unfold;
 use crate::lower::unfold::{InWindows, LAST_TICK};
-use crate::lower::weave::Weaver;
 use crate::text::refusal::Refusal;
 use crate::text::types::sql_name;
 
@@ -52,129 +58,129 @@ fn windows_of_row(call: &WindowCall) -> i64 {
     if call.shape == Shape::Session { 1 } else { size_ns.div_euclid(slide_ns) }
 }
 
-impl Weaver<'_> {
-    /// Rows that stand for all of their windows.
-    pub(crate) fn several(&mut self, plan: &LogicalPlan) -> Result<Relation, Stop> {
-        let LogicalPlan::Unnest(unnest) = plan else { return Err(refusal(plan).into()) };
-        let relation = self.relation(&unnest.input)?;
-        let mut relation = self.settled(relation)?;
-        let listed = |at: usize| unnest.list_type_columns.iter().any(|(list, _)| *list == at);
-        let mut calls: Vec<WindowCall> = vec![];
-        let mut outputs = vec![];
-        for (column, &at) in unnest.schema.columns().into_iter().zip(&unnest.dependency_indices) {
-            let Some((_, expr)) = relation.outputs.get(at) else {
-                return Err(refusal(plan).into());
-            };
-            if !listed(at) {
-                outputs.push((column, expr.clone()));
-                continue;
-            }
-            let call = bound_of_list(expr).ok_or_else(|| refusal(plan))?;
-            calls.extend(WindowCall::of(&call));
-            outputs.push((column, call));
-        }
-        let Some(first) = calls.first().cloned() else { return Err(refusal(plan).into()) };
-        if !unnest.struct_type_columns.is_empty() || !calls.iter().all(|c| c.same_window(&first)) {
+/// Rows that stand for all of their windows.
+pub(crate) fn several(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    plan: &LogicalPlan,
+) -> Result<Relation, Stop> {
+    let LogicalPlan::Unnest(unnest) = plan else { return Err(refusal(plan).into()) };
+    let relation = pipeline::relation(cx, job, &unnest.input)?;
+    let mut relation = session::settled(cx, job, relation)?;
+    let listed = |at: usize| unnest.list_type_columns.iter().any(|(list, _)| *list == at);
+    let mut calls: Vec<WindowCall> = vec![];
+    let mut outputs = vec![];
+    for (column, &at) in unnest.schema.columns().into_iter().zip(&unnest.dependency_indices) {
+        let Some((_, expr)) = relation.outputs.get(at) else {
             return Err(refusal(plan).into());
-        }
-        relation.outputs = outputs;
-        relation.several = Some(first);
-        Ok(relation)
-    }
-
-    /// Refuses to group by windows of which a row is in too many.
-    pub(crate) fn few_windows(&self, call: &WindowCall) -> Result<(), Stop> {
-        let most = windows_of_row(call);
-        if most <= WINDOWS_OF_GROUPED_ROW_MAX {
-            return Ok(());
-        }
-        Err(self
-            .many_windows(call, format!("each row would be in {most} windows"))
-            .detail(format!("{WINDOWS_OF_GROUPED_ROW_MAX} are the most, and each is given out"))
-            .hint("make the slide or step longer")
-            .into())
-    }
-
-    fn many_windows(&self, call: &WindowCall, message: String) -> Refusal {
-        let sites = call.sites(self.lowering.around.sites);
-        let places = sites.filter_map(|site| Some((site.slide?.place, site.table)));
-        Refusal::new(&[call.shape.word()], message).among(places.collect()).always()
-    }
-
-    /// The relation, each of its rows once for each of its windows, with the bounds as columns.
-    pub(crate) fn in_windows(
-        &mut self,
-        mut relation: Relation,
-        call: &WindowCall,
-    ) -> Result<Relation, Stop> {
-        let most = windows_of_row(call);
-        if most > WINDOWS_OF_ROW_MAX {
-            let message = format!("each row would come once for each of its {most} windows");
-            return Err(self
-                .many_windows(call, message)
-                .detail(format!("{WINDOWS_OF_ROW_MAX} are the most of a row that is not grouped"))
-                .hint("GROUP BY window_start, window_end, or make the slide longer")
-                .into());
-        }
-        relation.several = None;
-        let told = relation.tells(&call.time);
-        let added = |node: &Expr| {
-            WindowCall::of(node).filter(|c| c.same_window(call)).map(|c| own(c.bound.column()))
         };
-        let text = window_text(call);
-        let mut fine = false;
-        let make = |before: &SchemaRef, places: &[usize]| {
-            let time_type = before.field(places[0]).data_type();
-            let DataType::Timestamp(unit, _) = time_type else {
-                return Err(PlanError::WindowOf(sql_name(time_type)).into());
-            };
-            fine = last_tick(*unit) > 1;
-            let step = windows_of(call.shape, call.lengths, *unit)
-                .and_then(|windows| InWindows::new(before, places[0], windows, text.clone()));
-            step.map(|step| Arc::new(step) as Arc<dyn Step>).ok_or_else(no_windows)
-        };
-        let mut unfolded =
-            self.unfolded(relation, std::slice::from_ref(&call.time), make, added)?;
-        // Watermarks speak of the last tick of a window as of its rows; `window_time` may lie
-        // before them.
-        let time = own(if fine { LAST_TICK } else { Bound::Time.column() });
-        unfolded.lateness_ns = call.lateness_ns;
-        match told {
-            true => unfolded.times.push(time.clone()),
-            false => unfolded.times.clear(),
+        if !listed(at) {
+            outputs.push((column, expr.clone()));
+            continue;
         }
-        if told || self.bounded {
-            let (start, end) = (own(Bound::Start.column()), own(Bound::End.column()));
-            unfolded.window = Some(Bounds { start, end, time, grid: call.grid() });
-        }
-        Ok(unfolded)
+        let call = bound_of_list(expr).ok_or_else(|| refusal(plan))?;
+        calls.extend(WindowCall::of(&call));
+        outputs.push((column, call));
     }
+    let Some(first) = calls.first().cloned() else { return Err(refusal(plan).into()) };
+    if !unnest.struct_type_columns.is_empty() || !calls.iter().all(|c| c.same_window(&first)) {
+        return Err(refusal(plan).into());
+    }
+    relation.outputs = outputs;
+    relation.several = Some(first);
+    Ok(relation)
+}
 
-    /// Whether the rows of a join may stand for all of their windows behind it as well: they are
-    /// widened by a table, and nothing asks which windows they are.
-    pub(crate) fn joins_whole(
-        &self,
-        kind: JoinKind,
-        relations: &[Relation; 2],
-        on: &On,
-        filter: Option<&Expr>,
-    ) -> Result<Option<Sides>, Stop> {
-        let [left, right] = relations;
-        let asked = |relation: &Relation, expr: &Expr| {
-            let column = |(column, of): &(Column, Expr)| {
-                has_several(of) && expr.column_refs().contains(column)
-            };
-            relation.outputs.iter().any(column)
-        };
-        let by_window = on.iter().any(|(l, r)| has_several(l) || has_several(r))
-            || relations.iter().flat_map(|relation| &relation.filters).any(has_several)
-            || filter.is_some_and(|filter| relations.iter().any(|of| asked(of, filter)));
-        if by_window || self.between(left, right, on, filter)?.is_some() {
-            return Ok(None);
-        }
-        let sides = self.table_side(left, right, kind)?;
-        Ok(sides.filter(|sides| relations[sides.table].several.is_none()))
+/// Refuses to group by windows of which a row is in too many.
+pub(crate) fn few_windows(cx: &Context<'_>, call: &WindowCall) -> Result<(), Stop> {
+    let most = windows_of_row(call);
+    if most <= WINDOWS_OF_GROUPED_ROW_MAX {
+        return Ok(());
     }
+    Err(many_windows(cx, call, format!("each row would be in {most} windows"))
+        .detail(format!("{WINDOWS_OF_GROUPED_ROW_MAX} are the most, and each is given out"))
+        .hint("make the slide or step longer")
+        .into())
+}
+
+fn many_windows(cx: &Context<'_>, call: &WindowCall, message: String) -> Refusal {
+    let sites = call.sites(cx.lowering.around.sites);
+    let places = sites.filter_map(|site| Some((site.slide?.place, site.table)));
+    Refusal::new(&[call.shape.word()], message).among(places.collect()).always()
+}
+
+/// The relation, each of its rows once for each of its windows, with the bounds as columns.
+pub(crate) fn in_windows(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    mut relation: Relation,
+    call: &WindowCall,
+) -> Result<Relation, Stop> {
+    let most = windows_of_row(call);
+    if most > WINDOWS_OF_ROW_MAX {
+        let message = format!("each row would come once for each of its {most} windows");
+        return Err(many_windows(cx, call, message)
+            .detail(format!("{WINDOWS_OF_ROW_MAX} are the most of a row that is not grouped"))
+            .hint("GROUP BY window_start, window_end, or make the slide longer")
+            .into());
+    }
+    relation.several = None;
+    let told = relation.tells(&call.time);
+    let added = |node: &Expr| {
+        WindowCall::of(node).filter(|c| c.same_window(call)).map(|c| own(c.bound.column()))
+    };
+    let text = window_text(call);
+    let mut fine = false;
+    let make = |before: &SchemaRef, places: &[usize]| {
+        let time_type = before.field(places[0]).data_type();
+        let DataType::Timestamp(unit, _) = time_type else {
+            return Err(PlanError::WindowOf(sql_name(time_type)).into());
+        };
+        fine = last_tick(*unit) > 1;
+        let step = windows_of(call.shape, call.lengths, *unit)
+            .and_then(|windows| InWindows::new(before, places[0], windows, text.clone()));
+        step.map(|step| Arc::new(step) as Arc<dyn Step>).ok_or_else(no_windows)
+    };
+    let mut unfolded =
+        unfold::unfolded(cx, job, relation, std::slice::from_ref(&call.time), make, added)?;
+    // Watermarks speak of the last tick of a window as of its rows; `window_time` may lie
+    // before them.
+    let time = own(if fine { LAST_TICK } else { Bound::Time.column() });
+    unfolded.lateness_ns = call.lateness_ns;
+    match told {
+        true => unfolded.times.push(time.clone()),
+        false => unfolded.times.clear(),
+    }
+    if told || cx.bounded {
+        let (start, end) = (own(Bound::Start.column()), own(Bound::End.column()));
+        unfolded.window = Some(Bounds { start, end, time, grid: call.grid() });
+    }
+    Ok(unfolded)
+}
+
+/// Whether the rows of a join may stand for all of their windows behind it as well: they are
+/// widened by a table, and nothing asks which windows they are.
+pub(crate) fn joins_whole(
+    cx: &Context<'_>,
+    kind: JoinKind,
+    relations: &[Relation; 2],
+    on: &On,
+    filter: Option<&Expr>,
+) -> Result<Option<Sides>, Stop> {
+    let [left, right] = relations;
+    let asked = |relation: &Relation, expr: &Expr| {
+        let column =
+            |(column, of): &(Column, Expr)| has_several(of) && expr.column_refs().contains(column);
+        relation.outputs.iter().any(column)
+    };
+    let by_window = on.iter().any(|(l, r)| has_several(l) || has_several(r))
+        || relations.iter().flat_map(|relation| &relation.filters).any(has_several)
+        || filter.is_some_and(|filter| relations.iter().any(|of| asked(of, filter)));
+    if by_window || between::between(cx, left, right, on, filter)?.is_some() {
+        return Ok(None);
+    }
+    let sides = lookup::table_side(cx, left, right, kind)?;
+    Ok(sides.filter(|sides| relations[sides.table].several.is_none()))
 }
 
 fn has_several(expr: &Expr) -> bool {

@@ -22,8 +22,11 @@ use datafusion::logical_expr::{
 
 use crate::logical::engine::Engine;
 use crate::logical::windows::is_session;
+use crate::lower::builder::JobBuilder;
+use crate::lower::context::Context;
+use crate::lower::pipeline;
 use crate::lower::relation::{Base, Relation, Stop};
-use crate::lower::weave::Weaver;
+use crate::lower::session;
 
 /// A query whose repeated parts are apart.
 pub(crate) struct Sharing {
@@ -92,34 +95,36 @@ impl Engine {
     }
 }
 
-impl Weaver<'_> {
-    /// The rows of a part, if that is what is scanned.
-    pub(crate) fn shared(&mut self, scan: &logical::TableScan) -> Result<Option<Relation>, Stop> {
-        let Some(rows) = scan.source.downcast_ref::<SharedRows>() else { return Ok(None) };
-        let SharedPart { plan, columns, woven } = self.shared[rows.part].clone();
-        let mut relation = match woven {
-            Some(relation) => relation,
-            None => {
-                let relation = self.relation(&plan)?;
-                let relation = self.settled(relation)?;
-                // What is no operator yet would be made anew behind each scan.
-                if matches!(relation.base, Base::Operators { .. }) {
-                    self.shared[rows.part].woven = Some(relation.clone());
-                }
-                relation
+/// The rows of a part, if that is what is scanned.
+pub(crate) fn shared(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    scan: &logical::TableScan,
+) -> Result<Option<Relation>, Stop> {
+    let Some(rows) = scan.source.downcast_ref::<SharedRows>() else { return Ok(None) };
+    let SharedPart { plan, columns, woven } = job.shared[rows.part].clone();
+    let mut relation = match woven {
+        Some(relation) => relation,
+        None => {
+            let relation = pipeline::relation(cx, job, &plan)?;
+            let relation = session::settled(cx, job, relation)?;
+            // What is no operator yet would be made anew behind each scan.
+            if matches!(relation.base, Base::Operators { .. }) {
+                job.shared[rows.part].woven = Some(relation.clone());
             }
-        };
-        let all: Vec<usize> = (0..rows.schema.fields().len()).collect();
-        let read = scan.projection.as_ref().unwrap_or(&all).iter();
-        let outputs = read.map(|column| {
-            let at = columns.iter().position(|known| known == column)?;
-            relation.outputs.get(at).map(|(_, expr)| expr.clone())
-        });
-        let outputs: Option<Vec<Expr>> = outputs.collect();
-        let outputs = outputs.ok_or(Stop::Failed(None))?;
-        relation.outputs = scan.projected_schema.columns().into_iter().zip(outputs).collect();
-        Ok(Some(relation))
-    }
+            relation
+        }
+    };
+    let all: Vec<usize> = (0..rows.schema.fields().len()).collect();
+    let read = scan.projection.as_ref().unwrap_or(&all).iter();
+    let outputs = read.map(|column| {
+        let at = columns.iter().position(|known| known == column)?;
+        relation.outputs.get(at).map(|(_, expr)| expr.clone())
+    });
+    let outputs: Option<Vec<Expr>> = outputs.collect();
+    let outputs = outputs.ok_or(Stop::Failed(None))?;
+    relation.outputs = scan.projected_schema.columns().into_iter().zip(outputs).collect();
+    Ok(Some(relation))
 }
 
 /// The parts that a plan has more than once.

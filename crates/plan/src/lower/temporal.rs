@@ -20,9 +20,11 @@ use crate::expr::own::own;
 use crate::logical::as_of::{FORM, asof, is_asked, times};
 use crate::logical::rewrite::versions::is_marked;
 use crate::lower::broadcast::May;
+use crate::lower::builder::JobBuilder;
+use crate::lower::context::Context;
+use crate::lower::join;
 use crate::lower::join::{On, Places};
 use crate::lower::relation::{Relation, Stop};
-use crate::lower::weave::Weaver;
 use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
 use crate::text::syntax::is_word;
@@ -39,128 +41,125 @@ struct Asked {
     rest: Vec<Expr>,
 }
 
-impl Weaver<'_> {
-    /// A join with versions.
-    pub(crate) fn versioned(
-        &mut self,
-        kind: JoinKind,
-        [left, mut right]: [Relation; 2],
-        on: On,
-        filter: &Expr,
-    ) -> Result<Relation, Stop> {
-        let Asked { row, version, earlier, rest } = self.asked(filter)?;
-        if !matches!(kind, JoinKind::Inner | JoinKind::Left) {
-            let message = "only JOIN and LEFT JOIN take the version at a row's time";
-            return Err(self.no_versions(message, self.form()));
-        }
-        if on.is_empty() {
-            let message = "which version a row meets is not said by a key";
-            return Err(self.no_versions(message, self.form()));
-        }
-        if right.names_all(&row) && left.names_all(&version) {
-            let message = "a row meets the latest version up to its time, not the next one";
-            return Err(self.no_versions(message, self.form()));
-        }
-        let moved = behind(&mut right, &on);
-        if kind == JoinKind::Left && !(moved.is_empty() && rest.is_empty()) {
-            let message = "a LEFT JOIN with versions takes equal keys and nothing else";
-            return Err(self.no_versions(message, "filter with WHERE, or in the SELECT with CASE"));
-        }
-        let at = [left.rewrite(&row)?, right.rewrite(&version)?];
-        let unit = self.unit_of(&at, &left, &right, [&row, &version])?;
-        for name in columns_of(&moved) {
-            let hidden = Column::new_unqualified(format!("{HIDDEN}{name}"));
-            right.outputs.push((hidden, own(&name)));
-        }
-
-        let [row, version] = at;
-        let at = [(row.clone(), Some(row)), (version.clone(), Some(version))];
-        let mut meeting = self.meeting(JoinKind::Inner, &[left, right], on, at, None)?;
-        meeting.may = May::versions();
-        let side = |(places, schema): &(Places, SchemaRef)| TimedSide {
-            schema: schema.clone(),
-            keys: places.keys.clone(),
-            time: places.at,
-        };
-        let [l, r] = &meeting.sides;
-        let operator = TemporalJoin {
-            sides: [side(l), side(r)],
-            outer: kind == JoinKind::Left,
-            earlier,
-            schema: meeting.both.clone(),
-        };
-        let time = own(meeting.both.field(l.0.at).name());
-        let often = (100_000_000 / tick_ns(unit)).max(1);
-        let mut relation = self.met(meeting, Arc::new(operator), often, 1)?;
-        relation.times = vec![time];
-        for part in rest.into_iter().chain(moved.iter().map(hidden)) {
-            relation = relation.filter(&part)?;
-        }
-        relation.outputs.retain(|(column, _)| !column.name.starts_with(HIDDEN));
-        Ok(relation)
+/// A join with versions.
+pub(crate) fn versioned(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    kind: JoinKind,
+    [left, mut right]: [Relation; 2],
+    on: On,
+    filter: &Expr,
+) -> Result<Relation, Stop> {
+    let Asked { row, version, earlier, rest } = asked(filter)?;
+    if !matches!(kind, JoinKind::Inner | JoinKind::Left) {
+        let message = "only JOIN and LEFT JOIN take the version at a row's time";
+        return Err(no_versions(message, form(cx)));
+    }
+    if on.is_empty() {
+        let message = "which version a row meets is not said by a key";
+        return Err(no_versions(message, form(cx)));
+    }
+    if right.names_all(&row) && left.names_all(&version) {
+        let message = "a row meets the latest version up to its time, not the next one";
+        return Err(no_versions(message, form(cx)));
+    }
+    let moved = behind(&mut right, &on);
+    if kind == JoinKind::Left && !(moved.is_empty() && rest.is_empty()) {
+        let message = "a LEFT JOIN with versions takes equal keys and nothing else";
+        return Err(no_versions(message, "filter with WHERE, or in the SELECT with CASE"));
+    }
+    let at = [left.rewrite(&row)?, right.rewrite(&version)?];
+    let unit = unit_of(cx, &at, &left, &right, [&row, &version])?;
+    for name in columns_of(&moved) {
+        let hidden = Column::new_unqualified(format!("{HIDDEN}{name}"));
+        right.outputs.push((hidden, own(&name)));
     }
 
-    /// The condition, and what else is asked.
-    fn asked(&self, filter: &Expr) -> Result<Asked, Stop> {
-        let (mut asked, mut rest) = (None, vec![]);
-        for part in split_conjunction(filter) {
-            match times(part) {
-                Some((row, version, earlier)) if asked.is_none() => {
-                    asked = Some((row.clone(), version.clone(), earlier));
-                }
-                _ => rest.push(part.clone()),
-            }
-        }
-        match asked.filter(|_| !rest.iter().any(is_asked)) {
-            Some((row, version, earlier)) => Ok(Asked { row, version, earlier, rest }),
-            None => {
-                let message = "the condition of the join has OR in it";
-                Err(self.no_versions(message, "put it in brackets"))
-            }
-        }
+    let [row, version] = at;
+    let at = [(row.clone(), Some(row)), (version.clone(), Some(version))];
+    let mut meeting = join::meeting(cx, job, JoinKind::Inner, &[left, right], on, at, None)?;
+    meeting.may = May::versions();
+    let side = |(places, schema): &(Places, SchemaRef)| TimedSide {
+        schema: schema.clone(),
+        keys: places.keys.clone(),
+        time: places.at,
+    };
+    let [l, r] = &meeting.sides;
+    let operator = TemporalJoin {
+        sides: [side(l), side(r)],
+        outer: kind == JoinKind::Left,
+        earlier,
+        schema: meeting.both.clone(),
+    };
+    let time = own(meeting.both.field(l.0.at).name());
+    let often = (100_000_000 / tick_ns(unit)).max(1);
+    let mut relation = join::met(cx, job, meeting, Arc::new(operator), often, 1)?;
+    relation.times = vec![time];
+    for part in rest.into_iter().chain(moved.iter().map(hidden)) {
+        relation = relation.filter(&part)?;
     }
+    relation.outputs.retain(|(column, _)| !column.name.starts_with(HIDDEN));
+    Ok(relation)
+}
 
-    /// The unit of the times of both sides, if these are their event times.
-    fn unit_of(
-        &self,
-        at: &[Expr; 2],
-        left: &Relation,
-        right: &Relation,
-        named: [&Expr; 2],
-    ) -> Result<TimeUnit, Stop> {
-        let of = [(left, "stream"), (right, "versions")];
-        for ((at, named), (side, what)) in at.iter().zip(named).zip(of) {
-            if !side.times.contains(at) {
-                let name = named.human_display();
-                let message = format!("'{name}' is not the event time of the {what}");
-                return Err(self.no_versions(&message, "name the column of its WATERMARK"));
+/// The condition, and what else is asked.
+fn asked(filter: &Expr) -> Result<Asked, Stop> {
+    let (mut asked, mut rest) = (None, vec![]);
+    for part in split_conjunction(filter) {
+        match times(part) {
+            Some((row, version, earlier)) if asked.is_none() => {
+                asked = Some((row.clone(), version.clone(), earlier));
             }
-        }
-        let types = [at[0].get_type(&left.scan), at[1].get_type(&right.scan)];
-        let [l, r] = types.map(|of| of.map_err(|e| self.report(&e)));
-        match (l?, r?) {
-            (DataType::Timestamp(unit, zone), r)
-                if r == DataType::Timestamp(unit, zone.clone()) =>
-            {
-                Ok(unit)
-            }
-            _ => {
-                let message = "the times of the stream and of the versions are of different types";
-                Err(self.no_versions(message, "declare both columns as TIMESTAMP(3)"))
-            }
+            _ => rest.push(part.clone()),
         }
     }
-
-    /// An error rather than a refusal: nothing else can do the join.
-    fn no_versions(&self, message: &str, hint: &str) -> Stop {
-        Refusal::new(&["SYSTEM_TIME", "ASOF"], message).hint(hint).always().into()
+    match asked.filter(|_| !rest.iter().any(is_asked)) {
+        Some((row, version, earlier)) => Ok(Asked { row, version, earlier, rest }),
+        None => {
+            let message = "the condition of the join has OR in it";
+            Err(no_versions(message, "put it in brackets"))
+        }
     }
+}
 
-    /// The form of join that was written.
-    fn form(&self) -> &'static str {
-        let asof = self.lowering.around.tokens.iter().any(|token| is_word(token, "ASOF"));
-        if asof { asof::FORM } else { FORM }
+/// The unit of the times of both sides, if these are their event times.
+fn unit_of(
+    cx: &Context<'_>,
+    at: &[Expr; 2],
+    left: &Relation,
+    right: &Relation,
+    named: [&Expr; 2],
+) -> Result<TimeUnit, Stop> {
+    let of = [(left, "stream"), (right, "versions")];
+    for ((at, named), (side, what)) in at.iter().zip(named).zip(of) {
+        if !side.times.contains(at) {
+            let name = named.human_display();
+            let message = format!("'{name}' is not the event time of the {what}");
+            return Err(no_versions(&message, "name the column of its WATERMARK"));
+        }
     }
+    let types = [at[0].get_type(&left.scan), at[1].get_type(&right.scan)];
+    let [l, r] = types.map(|of| of.map_err(|e| cx.report(&e)));
+    match (l?, r?) {
+        (DataType::Timestamp(unit, zone), r) if r == DataType::Timestamp(unit, zone.clone()) => {
+            Ok(unit)
+        }
+        _ => {
+            let message = "the times of the stream and of the versions are of different types";
+            Err(no_versions(message, "declare both columns as TIMESTAMP(3)"))
+        }
+    }
+}
+
+/// An error rather than a refusal: nothing else can do the join.
+fn no_versions(message: &str, hint: &str) -> Stop {
+    Refusal::new(&["SYSTEM_TIME", "ASOF"], message).hint(hint).always().into()
+}
+
+/// The form of join that was written.
+fn form(cx: &Context<'_>) -> &'static str {
+    let asof = cx.lowering.around.tokens.iter().any(|token| is_word(token, "ASOF"));
+    if asof { asof::FORM } else { FORM }
 }
 
 /// Takes the conditions of the versions that are asked of the one that a row meets. Those of keys

@@ -22,68 +22,69 @@ use state::Windows;
 
 use crate::expr::own::own;
 use crate::logical::windows::Bound;
+use crate::lower::builder::JobBuilder;
+use crate::lower::context::Context;
+use crate::lower::pipeline;
+use crate::lower::pipeline::Wanted;
 use crate::lower::relation::{Bounds, Relation, Stop};
 use crate::lower::session::{columns_beside, replaced, row_name, take_filters};
-use crate::lower::weave::{Wanted, Weaver};
 
-impl Weaver<'_> {
-    /// Lets the rows of a relation go through a step that gives them several times.
-    ///
-    /// `computed` arrive at it. `make` is given the columns that do, and which of them each of
-    /// `computed` is; its step passes all of them on and adds others. `added` is the column of the
-    /// step that an expression over the old base becomes.
-    pub(crate) fn unfolded(
-        &mut self,
-        mut relation: Relation,
-        computed: &[Expr],
-        make: impl FnOnce(&SchemaRef, &[usize]) -> DfResult<Arc<dyn Step>>,
-        added: impl Fn(&Expr) -> Option<Expr>,
-    ) -> Result<Relation, Stop> {
-        let later = take_filters(&mut relation);
-        let mut wanted = Wanted::default();
-        let places: Vec<usize> = computed.iter().map(|expr| wanted.index(expr)).collect();
-        for expr in relation.outputs.iter().map(|(_, expr)| expr).chain(&later) {
-            let columns = columns_beside(expr, |node| added(node).is_some());
-            columns.iter().for_each(|column| _ = wanted.index(column));
-        }
-        let time = wanted.0.iter().find(|wanted| relation.tells(wanted)).cloned();
-        let closed = self.close_as_it_is(&relation, &wanted.0, time.as_ref())?;
-        let places: Vec<usize> = places.into_iter().map(|at| closed.places[at]).collect();
-        let step = make(&closed.schema, &places).map_err(|error| self.report(&error))?;
-
-        let behind = step.schema();
-        let passed = |expr: &Expr| {
-            let at = wanted.0.iter().position(|wanted| wanted == expr)?;
-            let name = behind.field(closed.places[at]).name();
-            matches!(expr, Expr::Column(_)).then(|| own(name))
-        };
-        let over =
-            |expr: &Expr| replaced(expr.clone(), |node| added(node).or_else(|| passed(node)));
-        let (columns, outputs): (Vec<Column>, Vec<Expr>) = relation.outputs.into_iter().unzip();
-        let outputs = outputs.iter().map(over).collect::<Result<_, _>>()?;
-        let edges = closed.edges.into_iter();
-        let from = edges.map(|edge| (edge.from, chain(edge.step, Some(step.clone()))));
-        let mut unfolded = Relation::of_operators(from.collect(), step.schema(), columns, outputs)?;
-        unfolded.filters = later.iter().map(over).collect::<Result<_, _>>()?;
-        unfolded.lateness_ns = relation.lateness_ns;
-        unfolded.times = relation.times.iter().filter_map(passed).collect();
-        unfolded.window = relation.window.and_then(|Bounds { start, end, time, grid }| {
-            let data_type = end.get_type(&relation.scan).ok()?;
-            let others = [passed(&start), passed(&time)];
-            Bounds::ending(passed(&end)?, &data_type, others, grid)
-        });
-        if let Some(Bounds { time, .. }) = &unfolded.window
-            && !unfolded.times.contains(time)
-        {
-            unfolded.times.push(time.clone());
-        }
-        let told = closed.schema.fields().iter().zip(behind.fields()).filter_map(|(was, is)| {
-            let known = relation.names.iter().find(|(name, _)| name == was.name());
-            known.map(|(_, text)| (is.name().clone(), text.clone()))
-        });
-        unfolded.names = told.collect();
-        Ok(unfolded)
+/// Lets the rows of a relation go through a step that gives them several times.
+///
+/// `computed` arrive at it. `make` is given the columns that do, and which of them each of
+/// `computed` is; its step passes all of them on and adds others. `added` is the column of the
+/// step that an expression over the old base becomes.
+pub(crate) fn unfolded(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    mut relation: Relation,
+    computed: &[Expr],
+    make: impl FnOnce(&SchemaRef, &[usize]) -> DfResult<Arc<dyn Step>>,
+    added: impl Fn(&Expr) -> Option<Expr>,
+) -> Result<Relation, Stop> {
+    let later = take_filters(&mut relation);
+    let mut wanted = Wanted::default();
+    let places: Vec<usize> = computed.iter().map(|expr| wanted.index(expr)).collect();
+    for expr in relation.outputs.iter().map(|(_, expr)| expr).chain(&later) {
+        let columns = columns_beside(expr, |node| added(node).is_some());
+        columns.iter().for_each(|column| _ = wanted.index(column));
     }
+    let time = wanted.0.iter().find(|wanted| relation.tells(wanted)).cloned();
+    let closed = pipeline::close_as_it_is(cx, job, &relation, &wanted.0, time.as_ref())?;
+    let places: Vec<usize> = places.into_iter().map(|at| closed.places[at]).collect();
+    let step = make(&closed.schema, &places).map_err(|error| cx.report(&error))?;
+
+    let behind = step.schema();
+    let passed = |expr: &Expr| {
+        let at = wanted.0.iter().position(|wanted| wanted == expr)?;
+        let name = behind.field(closed.places[at]).name();
+        matches!(expr, Expr::Column(_)).then(|| own(name))
+    };
+    let over = |expr: &Expr| replaced(expr.clone(), |node| added(node).or_else(|| passed(node)));
+    let (columns, outputs): (Vec<Column>, Vec<Expr>) = relation.outputs.into_iter().unzip();
+    let outputs = outputs.iter().map(over).collect::<Result<_, _>>()?;
+    let edges = closed.edges.into_iter();
+    let from = edges.map(|edge| (edge.from, chain(edge.step, Some(step.clone()))));
+    let mut unfolded = Relation::of_operators(from.collect(), step.schema(), columns, outputs)?;
+    unfolded.filters = later.iter().map(over).collect::<Result<_, _>>()?;
+    unfolded.lateness_ns = relation.lateness_ns;
+    unfolded.times = relation.times.iter().filter_map(passed).collect();
+    unfolded.window = relation.window.and_then(|Bounds { start, end, time, grid }| {
+        let data_type = end.get_type(&relation.scan).ok()?;
+        let others = [passed(&start), passed(&time)];
+        Bounds::ending(passed(&end)?, &data_type, others, grid)
+    });
+    if let Some(Bounds { time, .. }) = &unfolded.window
+        && !unfolded.times.contains(time)
+    {
+        unfolded.times.push(time.clone());
+    }
+    let told = closed.schema.fields().iter().zip(behind.fields()).filter_map(|(was, is)| {
+        let known = relation.names.iter().find(|(name, _)| name == was.name());
+        known.map(|(_, text)| (is.name().clone(), text.clone()))
+    });
+    unfolded.names = told.collect();
+    Ok(unfolded)
 }
 
 /// The columns that a step passes on, under their own names where these tell them apart, and those

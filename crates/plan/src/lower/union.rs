@@ -12,82 +12,86 @@ use datafusion::logical_expr::{self as logical, Expr, lit};
 
 use crate::expr::own::own;
 use crate::logical::windows::{Bound, WindowCall};
+use crate::lower::builder::JobBuilder;
+use crate::lower::context::Context;
 use crate::lower::join::{bound_of, grid_of};
+use crate::lower::pipeline;
 use crate::lower::relation::{Base, Bounds, Feeds, Relation, Stop};
+use crate::lower::session;
 use crate::lower::step::column_index;
-use crate::lower::weave::Weaver;
 use crate::text::refusal::Refusal;
 
-impl Weaver<'_> {
-    /// The rows of all inputs.
-    pub(crate) fn union(&mut self, union: &logical::Union) -> Result<Relation, Stop> {
-        let fields = union.schema.as_arrow().fields().iter().enumerate();
-        let named = fields.map(|(at, field)| field.as_ref().clone().with_name(format!("c{at}")));
-        let mut named: Vec<Field> = named.collect();
-        // Rows need a column to be counted by.
-        let counted = named.is_empty().then(|| Field::new("c0", DataType::Boolean, false));
-        named.extend(counted.clone());
-        let schema: SchemaRef = Arc::new(Schema::new(named));
-        let mut parts = vec![];
-        let emit = self.emit.take();
-        for input in &union.inputs {
-            self.emit.clone_from(&emit);
-            let relation = self.relation(input)?;
-            let mut relation = self.settled(relation)?;
-            let column = counted.iter().map(|field| Column::new_unqualified(field.name()));
-            relation.outputs.extend(column.map(|column| (column, lit(true))));
-            parts.push(relation);
-        }
-        let column = |at: usize| own(schema.field(at).name());
-        let all = |of: &dyn Fn(&Relation, &Expr) -> bool| {
-            let everywhere = |at: &usize| parts.iter().all(|part| of(part, &part.outputs[*at].1));
-            (0..schema.fields().len()).find(everywhere)
-        };
-        let mut times = Vec::from_iter(all(&|part, expr| part.times.contains(expr)).map(column));
-        let window = window_of(&parts, &schema, &|bound| {
-            all(&|part, expr| bound_of(part, expr) == Some(bound) && tells_bound(part, expr))
-        });
-        times.extend(window.iter().map(|window| window.time.clone()));
-        let scan = DFSchema::try_from(schema.as_ref().clone())
-            .map_err(|error| Refusal::new(&[], error.to_string()))?;
-        let columns = schema.fields().iter().map(|field| own(field.name()));
-        let names = schema.fields().iter().map(|field| field.name().clone());
-        let names = names.zip(union.schema.columns().into_iter().map(|column| column.name));
-        Ok(Relation {
-            scan,
-            filters: vec![],
-            outputs: union.schema.columns().into_iter().zip(columns).collect(),
-            times,
-            window,
-            several: None,
-            lateness_ns: None,
-            rank: None,
-            names: names.collect(),
-            base: Base::United { parts, schema },
-        })
+/// The rows of all inputs.
+pub(crate) fn union(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    union: &logical::Union,
+) -> Result<Relation, Stop> {
+    let fields = union.schema.as_arrow().fields().iter().enumerate();
+    let named = fields.map(|(at, field)| field.as_ref().clone().with_name(format!("c{at}")));
+    let mut named: Vec<Field> = named.collect();
+    // Rows need a column to be counted by.
+    let counted = named.is_empty().then(|| Field::new("c0", DataType::Boolean, false));
+    named.extend(counted.clone());
+    let schema: SchemaRef = Arc::new(Schema::new(named));
+    let mut parts = vec![];
+    for input in &union.inputs {
+        let relation = pipeline::relation(cx, job, input)?;
+        let mut relation = session::settled(cx, job, relation)?;
+        let column = counted.iter().map(|field| Column::new_unqualified(field.name()));
+        relation.outputs.extend(column.map(|column| (column, lit(true))));
+        parts.push(relation);
     }
+    let column = |at: usize| own(schema.field(at).name());
+    let all = |of: &dyn Fn(&Relation, &Expr) -> bool| {
+        let everywhere = |at: &usize| parts.iter().all(|part| of(part, &part.outputs[*at].1));
+        (0..schema.fields().len()).find(everywhere)
+    };
+    let mut times = Vec::from_iter(all(&|part, expr| part.times.contains(expr)).map(column));
+    let window = window_of(&parts, &schema, &|bound| {
+        all(&|part, expr| bound_of(part, expr) == Some(bound) && tells_bound(part, expr))
+    });
+    times.extend(window.iter().map(|window| window.time.clone()));
+    let scan = DFSchema::try_from(schema.as_ref().clone())
+        .map_err(|error| Refusal::new(&[], error.to_string()))?;
+    let columns = schema.fields().iter().map(|field| own(field.name()));
+    let names = schema.fields().iter().map(|field| field.name().clone());
+    let names = names.zip(union.schema.columns().into_iter().map(|column| column.name));
+    Ok(Relation {
+        scan,
+        filters: vec![],
+        outputs: union.schema.columns().into_iter().zip(columns).collect(),
+        times,
+        window,
+        several: None,
+        lateness_ns: None,
+        rank: None,
+        names: names.collect(),
+        base: Base::United { parts, schema },
+    })
+}
 
-    /// What gives out the rows of all parts, as columns of `schema`, of which `time` is one.
-    pub(crate) fn united(
-        &mut self,
-        parts: &[Relation],
-        schema: &SchemaRef,
-        time: Option<&Expr>,
-    ) -> Result<Feeds, Stop> {
-        let mut from = vec![];
-        // The time itself, or the end of a window that it follows from.
-        let told = time.and_then(|time| time.column_refs().into_iter().next().cloned());
-        let column = told.and_then(|told| column_index(&Expr::Column(told), schema));
-        for part in parts {
-            let exprs = part.exprs();
-            let time = column.and_then(|column| exprs.get(column)).map(|time| {
-                WindowCall::of(time).map_or_else(|| time.clone(), |window| window.time)
-            });
-            let edges = self.end(part, &exprs, schema.clone(), time.as_ref())?;
-            from.extend(edges.into_iter().map(|edge| (edge.from, edge.step)));
-        }
-        Ok(from)
+/// What gives out the rows of all parts, as columns of `schema`, of which `time` is one.
+pub(crate) fn united(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    parts: &[Relation],
+    schema: &SchemaRef,
+    time: Option<&Expr>,
+) -> Result<Feeds, Stop> {
+    let mut from = vec![];
+    // The time itself, or the end of a window that it follows from.
+    let told = time.and_then(|time| time.column_refs().into_iter().next().cloned());
+    let column = told.and_then(|told| column_index(&Expr::Column(told), schema));
+    for part in parts {
+        let exprs = part.exprs();
+        let time = column
+            .and_then(|column| exprs.get(column))
+            .map(|time| WindowCall::of(time).map_or_else(|| time.clone(), |window| window.time));
+        let edges = pipeline::end(cx, job, part, &exprs, schema.clone(), time.as_ref())?;
+        from.extend(edges.into_iter().map(|edge| (edge.from, edge.step)));
     }
+    Ok(from)
 }
 
 /// The window of rows of which each part has the same bounds in the same columns; `at` finds them.

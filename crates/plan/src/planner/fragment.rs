@@ -13,9 +13,11 @@ use dataflow::step::chain;
 use datafusion::logical_expr::Expr;
 
 use crate::catalog::{Entry, Table};
+use crate::lower::builder::JobBuilder;
+use crate::lower::context::Context;
 use crate::lower::relation::{Bounds, Relation, Stop};
-use crate::lower::weave::Weaver;
 use crate::lower::{Lowered, Lowering, tables_of};
+use crate::lower::{pipeline, session};
 use crate::planner::{Building, Planned, Planner, Stage};
 use crate::text::depth;
 use crate::text::diagnostics::{Diagnostic, Place};
@@ -141,13 +143,13 @@ impl Lowering<'_> {
         for table in &tables {
             bounded &= table.bounded(self.place_of(table))?;
         }
-        let (operators, shared, emit) = (vec![], vec![], None);
-        let (lookups, waits_ns) = (0, self.waits_ns(plan));
-        let mut weaver =
-            Weaver { lowering: self, bounded, operators, shared, lookups, emit, waits_ns };
-        let relation = weaver.relation(plan).and_then(|relation| weaver.settled(relation));
-        let woven = relation.and_then(|relation| weaver.open_end(&relation, schema));
-        woven.map_err(|stop| match stop.at(plan) {
+        let waits_ns = self.waits_ns(plan);
+        let cx = &Context { lowering: self, bounded, emit: None, waits_ns };
+        let job = &mut JobBuilder::default();
+        let relation = pipeline::relation(cx, job, plan);
+        let relation = relation.and_then(|relation| session::settled(cx, job, relation));
+        let lowered = relation.and_then(|relation| open_end(cx, job, &relation, schema));
+        lowered.map_err(|stop| match stop.at(plan) {
             Stop::Failed(diagnostic) => diagnostic,
             Stop::Refused(mut refusal) => {
                 let hint = || "run the query as a statement instead".into();
@@ -159,30 +161,32 @@ impl Lowering<'_> {
     }
 }
 
-impl Weaver<'_> {
-    /// Ends a relation whose rows somebody else takes on.
-    fn open_end(&mut self, relation: &Relation, schema: SchemaRef) -> Result<Fragment, Stop> {
-        let outputs = relation.exprs();
-        let at = |expr: &Expr| outputs.iter().position(|output| output == expr);
-        let timed = relation.times.iter().find(|time| at(time).is_some());
-        let closed = self.close(relation, &outputs, timed)?;
-        let step: Arc<dyn Step> =
-            Arc::new(Named { schema: schema.clone(), columns: closed.places });
-        let lateness = closed.edges.iter().map(|edge| edge.lateness).max().unwrap_or(0);
-        let edges = closed.edges.into_iter();
-        let window = relation.window.as_ref().and_then(|Bounds { start, end, time, .. }| {
-            Some(WindowColumns { start: at(start)?, end: at(end)?, time: at(time)? })
-        });
-        Ok(Fragment {
-            operators: std::mem::take(&mut self.operators),
-            from: edges.map(|edge| (edge.from, chain(edge.step, Some(step.clone())))).collect(),
-            schema,
-            time: timed.and_then(at),
-            window,
-            lateness,
-            bounded: self.bounded,
-        })
-    }
+/// Ends a relation whose rows somebody else takes on.
+fn open_end(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    relation: &Relation,
+    schema: SchemaRef,
+) -> Result<Fragment, Stop> {
+    let outputs = relation.exprs();
+    let at = |expr: &Expr| outputs.iter().position(|output| output == expr);
+    let timed = relation.times.iter().find(|time| at(time).is_some());
+    let closed = pipeline::close(cx, job, relation, &outputs, timed)?;
+    let step: Arc<dyn Step> = Arc::new(Named { schema: schema.clone(), columns: closed.places });
+    let lateness = closed.edges.iter().map(|edge| edge.lateness).max().unwrap_or(0);
+    let edges = closed.edges.into_iter();
+    let window = relation.window.as_ref().and_then(|Bounds { start, end, time, .. }| {
+        Some(WindowColumns { start: at(start)?, end: at(end)?, time: at(time)? })
+    });
+    Ok(Fragment {
+        operators: std::mem::take(&mut job.operators),
+        from: edges.map(|edge| (edge.from, chain(edge.step, Some(step.clone())))).collect(),
+        schema,
+        time: timed.and_then(at),
+        window,
+        lateness,
+        bounded: cx.bounded,
+    })
 }
 
 /// Some columns under the names of a query.

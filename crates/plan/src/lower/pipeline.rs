@@ -1,0 +1,342 @@
+//! From the nodes of a plan to relations, and from a relation to the edges of the next operator: see
+//! [`crate::lower::relation`].
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use dataflow::job::{
+    Edge, Exchange, Input, Keyed, KeyedInput, KeyedOperator, Labels, Lead, OperatorKind, Reason,
+    Step, TimeColumn, Watermark,
+};
+use dataflow::placement::Placements;
+use datafusion::common::{Column, DFSchema};
+use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan};
+
+use crate::catalog::Table;
+use crate::catalog::proctime::{self, ProcTimeSource};
+use crate::catalog::watermark::{WatermarkedSource, is_read};
+use crate::explain::shown;
+use crate::logical::windows::is_session;
+use crate::lower::HALVES;
+use crate::lower::builder::JobBuilder;
+use crate::lower::context::Context;
+use crate::lower::early;
+use crate::lower::grouping;
+use crate::lower::join;
+use crate::lower::lateness;
+use crate::lower::lookup;
+use crate::lower::over;
+use crate::lower::rank;
+use crate::lower::relation::{Base, Feeds, Relation, Stop, columns_read, refusal};
+use crate::lower::scan;
+use crate::lower::session;
+use crate::lower::several;
+use crate::lower::shared;
+use crate::lower::step::{self, column_index};
+use crate::lower::union;
+use crate::text::interval::tick_ns;
+use crate::text::settings::ExchangeChoice;
+
+/// What went into an operator.
+pub(crate) struct Closed {
+    pub(crate) edges: Vec<Edge>,
+    /// The columns that arrive.
+    pub(crate) schema: SchemaRef,
+    /// Which of them each expression that was asked for is.
+    pub(crate) places: Vec<usize>,
+    /// What those that arrive are, in the words of the user.
+    pub(crate) columns: Vec<String>,
+}
+
+/// A step, if one is needed; the columns behind it, and which of them each expression is.
+type Narrowed = (Option<Arc<dyn Step>>, SchemaRef, Vec<usize>);
+
+/// Weaves a plan; its rows, as columns of `schema`, go along the edges. Nothing is left behind
+/// when it fails.
+pub(crate) fn weave(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    plan: &LogicalPlan,
+    schema: &SchemaRef,
+) -> Result<Vec<Edge>, Stop> {
+    let operators = job.operators.len();
+    let woven = relation(cx, job, plan).and_then(|relation| session::settled(cx, job, relation));
+    let woven = woven.and_then(|relation| {
+        let outputs = relation.exprs();
+        end(cx, job, &relation, &outputs, schema.clone(), None)
+    });
+    let woven = woven.map_err(|stop| stop.at(plan));
+    if woven.is_err() {
+        job.operators.truncate(operators);
+    }
+    woven
+}
+
+/// The relation of a node.
+pub(crate) fn relation(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    plan: &LogicalPlan,
+) -> Result<Relation, Stop> {
+    node(cx, job, plan).map_err(|stop| stop.at(plan))
+}
+
+fn node(cx: &Context<'_>, job: &mut JobBuilder, plan: &LogicalPlan) -> Result<Relation, Stop> {
+    early::check_emit(cx, plan)?;
+    Ok(match plan {
+        LogicalPlan::TableScan(scan) => match shared::shared(cx, job, scan)? {
+            Some(relation) => relation,
+            None => scan::scan(job, scan)?,
+        },
+        LogicalPlan::SubqueryAlias(alias) => relation(cx, job, &alias.input)?.rename(&alias.schema),
+        LogicalPlan::Projection(projection) => {
+            relation(cx, job, &projection.input)?.project(&projection.expr, &projection.schema)?
+        }
+        LogicalPlan::Filter(filter) => {
+            let relation = relation(cx, job, &filter.input)?;
+            let relation = match session::filters_rows(&relation, &filter.predicate)? {
+                true => session::settled_where(cx, job, relation, &filter.predicate)?,
+                false => relation.filter(&filter.predicate)?,
+            };
+            rank::limit(job, &relation);
+            relation
+        }
+        LogicalPlan::Aggregate(aggregate) => grouping::aggregate(cx, job, aggregate)?,
+        LogicalPlan::Union(union) => union::union(cx, job, union)?,
+        LogicalPlan::Join(join) => join::join(cx, job, join)?,
+        LogicalPlan::Window(window) if is_session(window) => session::sessions(cx, job, window)?,
+        LogicalPlan::Window(window) => over::over(cx, job, window)?,
+        LogicalPlan::Unnest(_) => several::several(cx, job, plan)?,
+        other => return Err(refusal(other).into()),
+    })
+}
+
+/// Ends a relation: `outputs`, over the base's columns, go along edges as columns of `schema`.
+/// With `time` their watermarks speak of that expression.
+pub(crate) fn end(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    relation: &Relation,
+    outputs: &[Expr],
+    schema: SchemaRef,
+    time: Option<&Expr>,
+) -> Result<Vec<Edge>, Stop> {
+    let predicate = relation.predicate();
+    let (from, columns) = open(cx, job, relation, outputs.iter().chain(&predicate), time)?;
+    let (filter, names) = (predicate.as_ref(), &relation.names);
+    let step =
+        step::compile(&columns, filter, outputs, schema, names).map_err(|e| cx.report(&e))?;
+    Ok(Base::edges(&from, &step, time.is_some()))
+}
+
+/// Ends a relation: the expressions `wanted`, over the base's columns, arrive at an operator.
+/// With `time` its watermarks speak of that expression, and wait as long as they are to.
+pub(crate) fn close(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    relation: &Relation,
+    wanted: &[Expr],
+    time: Option<&Expr>,
+) -> Result<Closed, Stop> {
+    let mut closed = close_as_it_is(cx, job, relation, wanted, time)?;
+    lateness::wait(cx, job, relation, wanted, time, &mut closed.edges)?;
+    Ok(closed)
+}
+
+/// As [`close`], for what hands watermarks on as they come.
+pub(crate) fn close_as_it_is(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    relation: &Relation,
+    wanted: &[Expr],
+    time: Option<&Expr>,
+) -> Result<Closed, Stop> {
+    let mut wanted = wanted.to_vec();
+    let predicate = relation.predicate();
+    if wanted.is_empty() {
+        wanted.push(relation.counted_by());
+    }
+    let time = time.filter(|time| relation.tells(time));
+    let (from, columns) = open(cx, job, relation, wanted.iter().chain(&predicate), time)?;
+    let (step, schema, places) = narrow(cx, relation, &wanted, columns)?;
+    let columns = shown(&schema, &relation.names);
+    Ok(Closed { edges: Base::edges(&from, &step, time.is_some()), schema, places, columns })
+}
+
+/// The step that makes `wanted` of the columns of a relation's base, if one is needed; the
+/// columns behind it, and which of them each is.
+pub(crate) fn narrow(
+    cx: &Context<'_>,
+    relation: &Relation,
+    wanted: &[Expr],
+    columns: SchemaRef,
+) -> Result<Narrowed, Stop> {
+    let predicate = relation.predicate();
+    let direct = wanted.iter().map(|expr| column_index(expr, &columns)).collect();
+    let (step, schema, places) = match (&predicate, direct) {
+        (None, Some(places)) => (None, columns, places),
+        _ => {
+            let schema = schema_of(wanted, &columns).map_err(|e| cx.report(&e))?;
+            let (filter, names) = (predicate.as_ref(), &relation.names);
+            let step = step::compile(&columns, filter, wanted, schema.clone(), names)
+                .map_err(|e| cx.report(&e))?;
+            (step, schema, (0..wanted.len()).collect())
+        }
+    };
+    Ok((step, schema, places))
+}
+
+/// Where the rows of a relation come from, with the columns of its base that expressions name;
+/// watermarks speak of `time`.
+fn open<'e>(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    relation: &'e Relation,
+    exprs: impl Iterator<Item = &'e Expr>,
+    time: Option<&'e Expr>,
+) -> Result<(Feeds, SchemaRef), Stop> {
+    match &relation.base {
+        Base::Table(table) => {
+            let (input, columns) = input(cx, table, exprs, time)?;
+            let labels = Labels { table: Some(table.title()), ..Labels::default() };
+            let source = OperatorKind::Source(input);
+            let operator = job.add(table.name.clone(), vec![], source, labels);
+            Ok((vec![(operator, None)], columns))
+        }
+        Base::Operators { from, schema } => Ok((from.clone(), schema.clone())),
+        Base::Looked(looked) => lookup::looked(cx, job, looked, exprs, time),
+        Base::United { parts, schema } => {
+            Ok((union::united(cx, job, parts, schema, time)?, schema.clone()))
+        }
+    }
+}
+
+/// The columns of a table that expressions name, with its watermark if `time` is given.
+pub(crate) fn input<'e>(
+    cx: &Context<'_>,
+    table: &Arc<Table>,
+    exprs: impl Iterator<Item = &'e Expr>,
+    time: Option<&'e Expr>,
+) -> Result<(Input, SchemaRef), Stop> {
+    let place = cx.lowering.place_of(table);
+    let all = table.columns(place)?;
+    let exprs: Vec<&Expr> = exprs.chain(time).collect();
+    let mut read = columns_read(exprs.iter().copied(), &all);
+    let told = table.event_time.as_ref().filter(|_| exprs.iter().any(|e| is_read(e)));
+    // A row without its event time is a bad row also where nothing goes by it.
+    let event = table.event_time.as_ref();
+    let event = event.and_then(|time| all.index_of(&time.column).ok());
+    read.extend(event.filter(|&at| told.is_some() || all.field(at).is_nullable()));
+    read.sort_unstable();
+    read.dedup();
+    let mut source = table.source(&read, place)?;
+    let columns = all.project(&read).map_err(|error| cx.report(&error.into()))?;
+    let mut columns = Arc::new(columns);
+    if let Some((time, at)) = told.and_then(|t| Some((t, columns.index_of(&t.column).ok()?))) {
+        source = Arc::new(WatermarkedSource::new(source, at, time.delay));
+        columns = source.schema();
+    }
+    if exprs.iter().any(|expr| proctime::is_read(expr)) {
+        source = Arc::new(ProcTimeSource::new(source));
+        columns = source.schema();
+    }
+    let watermark = match time.and_then(|time| Some((time, column_index(time, &columns)?))) {
+        Some((time, column)) => watermark(cx, table, time, column, &columns)?,
+        None => None,
+    };
+    let time = event.and_then(|at| read.binary_search(&at).ok());
+    let time = time.map(|column| TimeColumn { column, on_bad: table.on_bad() });
+    let input = Input { table: table.name.clone(), source, time, watermark };
+    Ok((input, columns))
+}
+
+/// The watermark of a table over `time`, which is column `column` of `columns`, with what the
+/// settings say.
+fn watermark(
+    cx: &Context<'_>,
+    table: &Table,
+    time: &Expr,
+    column: usize,
+    columns: &Schema,
+) -> Result<Option<Watermark>, Stop> {
+    let settings = cx.lowering.settings;
+    let bounded = table.bounded(cx.lowering.place_of(table))?;
+    let by_default = settings.idle_timeout_ns.filter(|_| !bounded);
+    if proctime::is_column(time) {
+        // Rows of a flow are read one after another.
+        return Ok(Some(Watermark { column, delay: 0, idle_timeout_ns: by_default }));
+    }
+    let Some(event) = &table.event_time else { return Ok(None) };
+    let tick = match columns.field(column).data_type() {
+        DataType::Timestamp(unit, _) => tick_ns(*unit).unsigned_abs(),
+        _ => 1,
+    };
+    let lateness = cx.waits_ns.unsigned_abs().div_ceil(tick);
+    let delay = event.delay.saturating_add(i64::try_from(lateness).unwrap_or(i64::MAX));
+    Ok(Some(Watermark { column, delay, idle_timeout_ns: event.idle_timeout_ns.or(by_default) }))
+}
+
+/// Adds an operator that keeps rows by key, where those of one key meet.
+pub(crate) fn keyed(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    edges: Vec<Vec<Edge>>,
+    inputs: Vec<KeyedInput>,
+    granularity: i64,
+    operator: Arc<dyn KeyedOperator>,
+    mut labels: Labels,
+) -> usize {
+    let keys: Vec<&[usize]> = inputs.iter().map(|input| input.keys.as_slice()).collect();
+    let together = Placements::of(&job.operators).fits(&edges, &keys).is_some();
+    let chosen = cx.lowering.settings.exchange;
+    let (exchange, why) = match cx.lowering.workers.total() {
+        1 => (Exchange::Forward, None),
+        _ if together && chosen == ExchangeChoice::Auto => {
+            (Exchange::Forward, Some(Reason::together()))
+        }
+        _ if chosen == ExchangeChoice::Fixed(Exchange::UpPar) => {
+            (Exchange::UpPar, Some(Reason::Setting(HALVES.into())))
+        }
+        _ => (Exchange::Shuffle, None),
+    };
+    for input in &mut labels.inputs {
+        input.reason = input.reason.take().or_else(|| why.clone());
+    }
+    let mut spec = Keyed { inputs, exchange, granularity, operator };
+    if exchange == Exchange::Shuffle && chosen == ExchangeChoice::Auto {
+        let stay = Placements::of(&job.operators).stay(&edges, &spec);
+        let sides = spec.inputs.iter_mut().zip(&mut labels.inputs).zip(stay);
+        for (input, labels) in sides.filter_map(|(side, stays)| stays.then_some(side)) {
+            input.lead = Lead::Here;
+            labels.reason = Some(Reason::together());
+        }
+    }
+    job.add_keyed(edges, spec, labels)
+}
+
+/// Expressions that arrive at an operator, each once.
+#[derive(Default)]
+pub(crate) struct Wanted(pub(crate) Vec<Expr>);
+
+impl Wanted {
+    pub(crate) fn index(&mut self, expr: &Expr) -> usize {
+        self.0.iter().position(|known| known == expr).unwrap_or_else(|| {
+            self.0.push(expr.clone());
+            self.0.len() - 1
+        })
+    }
+}
+
+/// The columns of expressions.
+fn schema_of(exprs: &[Expr], columns: &Schema) -> DfResult<SchemaRef> {
+    let scope = &DFSchema::try_from(columns.clone())?;
+    let field = |expr: &Expr| {
+        let data_type = expr.get_type(scope)?;
+        Ok(match expr {
+            Expr::Column(Column { name, .. }) => Field::new(name, data_type, expr.nullable(scope)?),
+            other => Field::new(other.human_display().to_string(), data_type, true),
+        })
+    };
+    Ok(Arc::new(Schema::new(exprs.iter().map(field).collect::<DfResult<Vec<_>>>()?)))
+}
