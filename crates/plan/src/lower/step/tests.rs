@@ -125,7 +125,7 @@ fn both_forms_of_a_guarded_expression_give_the_same_rows() {
     for (filter, output) in [(Some(asked.clone()), lit(true)), (None, asked.clone())] {
         let step = || {
             let outputs = std::slice::from_ref(&output);
-            let step = compile(&safe.schema(), filter.as_ref(), outputs, schema.clone());
+            let step = compile(&safe.schema(), filter.as_ref(), outputs, schema.clone(), &[]);
             step.expect("compiles").expect("a step")
         };
         let quick = step().apply(&safe).expect("rows").batch;
