@@ -276,7 +276,7 @@ impl Lowering<'_> {
             (_, Some(_)) => refusal,
             (Some(name), None) => refusal.detail(format!("table '{name}' never ends")),
             (None, None) if self.emit.is_some() => {
-                refusal.detail("with EMIT, rows are given out as time passes")
+                refusal.detail("with EMIT, results are emitted as time passes")
             }
             (None, None) => refusal,
         };

@@ -47,6 +47,6 @@ impl AggregateUDFImpl for EmitKind {
     }
 
     fn accumulator(&self, _: AccumulatorArgs<'_>) -> DfResult<Box<dyn Accumulator>> {
-        exec_err!("EMIT_KIND() is known of groups that are given out early")
+        exec_err!("EMIT_KIND() is a column of groups that emit early results")
     }
 }

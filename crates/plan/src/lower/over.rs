@@ -8,7 +8,7 @@
 //! The order is that of the rows' event time, so that a row has all of its frame when the watermark
 //! has passed it. Other functions are written with aggregates over frames: ROW_NUMBER counts the
 //! rows up to its own, RANK those of an earlier time, DENSE_RANK the times, LAG is the value of one
-//! row. What needs rows to come is refused.
+//! row. What needs later rows is refused.
 //!
 //! Functions of one PARTITION BY share an operator, and each further one has its own behind it.
 
@@ -47,8 +47,8 @@ use crate::text::refusal::Refusal;
 const FORM: &str = "order by the column of the WATERMARK: sum(x) OVER (PARTITION BY k ORDER BY ts \
                     RANGE BETWEEN INTERVAL '1' HOUR PRECEDING AND CURRENT ROW)";
 
-/// Why no function sees rows to come.
-const GIVEN_OUT: &str = "a row is given out when the watermark has passed it";
+/// Why no function sees later rows.
+const EMITTED: &str = "a row is emitted when the watermark has passed it";
 
 /// The most that NTH_VALUE counts to: of each frame as many values are kept.
 const NTH_MAX: usize = 1_000;
@@ -395,7 +395,7 @@ fn place_of(
         }
         "lag" => lag(input, params),
         "lead" => {
-            let reason = format!("LEAD needs rows to come: {GIVEN_OUT}");
+            let reason = format!("LEAD needs later rows: {EMITTED}");
             Err(Refusal::new(&["LEAD", "OVER"], reason)
                 .hint("ask the later row for the one before it: LAG(x) OVER (… ORDER BY ts)"))
         }
@@ -464,7 +464,7 @@ fn lag(input: &Relation, params: &WindowFunctionParams) -> Result<Framed, Refusa
         None => 1,
     };
     if back < 0 {
-        return Err(refused("LAG of rows to come needs all rows"));
+        return Err(refused("LAG with a negative offset needs all rows"));
     }
     let skip_nulls = params.null_treatment == Some(NullTreatment::IgnoreNulls);
     let mut frame = Frame { unit: FrameUnit::Rows, from: Some(back), to: back };
@@ -528,7 +528,7 @@ fn frame_of(frame: &WindowFrame, unit: TimeUnit) -> Result<Frame, Refusal> {
             false if length(value)? == 0 => Ok(Some(0)),
             _ => Err(Refusal::new(
                 &["FOLLOWING", "OVER"],
-                format!("a frame cannot end with rows to come: {GIVEN_OUT}"),
+                format!("a frame cannot end after the current row: {EMITTED}"),
             )
             .hint(
                 "end it with CURRENT ROW, and read it at the later row; or join rows with those \

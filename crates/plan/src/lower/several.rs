@@ -98,7 +98,7 @@ pub(crate) fn few_windows(cx: &Context<'_>, call: &WindowCall) -> Result<(), Sto
         return Ok(());
     }
     Err(many_windows(cx, call, format!("each row would be in {most} windows"))
-        .detail(format!("{WINDOWS_OF_GROUPED_ROW_MAX} are the most, and each is given out"))
+        .detail(format!("{WINDOWS_OF_GROUPED_ROW_MAX} are the most, and each emits a result"))
         .hint("make the slide or step longer")
         .into())
 }

@@ -74,13 +74,13 @@ fn begins(tokens: &[TokenWithSpan]) -> bool {
 fn read(cursor: &mut Cursor<'_>, place: Place) -> Result<Emit, Diagnostic> {
     if !cursor.words("EVERY") {
         let form = cursor.peek().map(|token| token.token.to_string().to_uppercase());
-        let error = Diagnostic::at(place, "windows are given out early EVERY so often");
+        let error = Diagnostic::at(place, "EMIT takes EVERY and an interval, and nothing else");
         return Err(match form.as_deref() {
             Some("STREAM" | "CHANGES") => error
                 .detail("rows are never taken back: an early row is followed by a later one")
                 .hint(FORM),
             Some("FINAL" | "ON") => error.hint(
-                "leave EMIT out: a window is given out once, when it has ended, if nothing is said",
+                "leave EMIT out: a window emits its result once, when it has ended",
             ),
             _ => error.hint(FORM),
         });
@@ -113,7 +113,7 @@ impl Emit {
 
     /// The error that windows cannot emit early results, for a reason.
     pub(crate) fn refused(&self, reason: &str) -> Diagnostic {
-        Diagnostic::at(self.place, format!("windows cannot be given out early: {reason}"))
+        Diagnostic::at(self.place, format!("windows cannot emit early results: {reason}"))
     }
 }
 

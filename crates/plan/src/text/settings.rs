@@ -50,8 +50,8 @@ const SETTINGS: &[SettingSpec] = &[
         values: "a time: 500 ms, 10 s, 5 min, 1 h",
         default: "0 s",
         scope: Scope::Statement,
-        doc: "How long windows and joins wait behind the watermark: each is given out, once, when \
-              the watermark has passed its end by as much, and rows count until then.",
+        doc: "How long windows and joins wait behind the watermark: each emits its result once, \
+              when the watermark has passed its end by as much, and rows count until then.",
     },
     SettingSpec {
         name: "millstream.batch_bytes",
