@@ -6,7 +6,7 @@
 //!                        ▼
 //!        TUMBLE rewritten ─▶ DataFusion: names, types, optimized plan
 //!                                          │
-//!          woven whole ◀───────────────────┴──────▶ woven parts + rest
+//!        lowered whole ◀───────────────────┴──────▶ lowered parts + rest
 //!                  │                                      │
 //!        operators into the sink         operators into a batch stage into the sink
 //! ```

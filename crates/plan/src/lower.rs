@@ -1,7 +1,7 @@
 //! From an optimized plan to the operators of a job.
 //!
-//! A plan that can be woven ([`pipeline`]) becomes operators in front of the statement's
-//! sink. Otherwise, over bounded input, its largest parts that can be woven feed a [`BatchStage`],
+//! A plan that can be lowered ([`pipeline`]) becomes operators in front of the statement's
+//! sink. Otherwise, over bounded input, its largest parts that can be lowered feed a [`BatchStage`],
 //! which runs the rest. Over unbounded input there is no rest: what does not stream is refused.
 
 pub(crate) mod aggregates;
@@ -54,7 +54,7 @@ use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::grouping::GROUPING;
 use crate::lower::place::Texts;
-use crate::lower::relation::{Relation, Stop};
+use crate::lower::relation::{LowerError, Relation};
 use crate::lower::shared::Sharing;
 use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::emit::Emit;
@@ -101,7 +101,7 @@ pub(crate) struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    /// Lowers the plan of a statement: with its repeated parts apart, if it can be woven so.
+    /// Lowers the plan of a statement: with its repeated parts apart, if it can be lowered so.
     ///
     /// # Errors
     /// What does not stream over unbounded input, and what connectors or DataFusion refuse.
@@ -126,19 +126,19 @@ impl Lowering<'_> {
         let cx = Context { lowering: self, bounded, emit, waits_ns: self.waits_ns(plan) };
         if let Some(Sharing { plan, parts }) = sharing.filter(|_| emit.is_none()) {
             let mut job = JobBuilder { shared: parts, ..JobBuilder::default() };
-            if let Ok(edges) = pipeline::weave(&cx, &mut job, &plan, &target.schema) {
+            if let Ok(edges) = pipeline::lower(&cx, &mut job, &plan, &target.schema) {
                 return Ok(whole(job, bounded, edges, target));
             }
         }
         let mut job = JobBuilder::default();
-        match pipeline::weave(&cx, &mut job, plan, &target.schema) {
+        match pipeline::lower(&cx, &mut job, plan, &target.schema) {
             Ok(edges) => Ok(whole(job, bounded, edges, target)),
-            Err(Stop::Failed(diagnostic)) => Err(diagnostic),
-            Err(Stop::Refused(refusal)) if refusal.always => Err(Some(self.refused(refusal))),
-            Err(Stop::Refused(refusal)) if bounded && emit.is_none() => {
+            Err(LowerError::Failed(diagnostic)) => Err(diagnostic),
+            Err(LowerError::Refused(refusal)) if refusal.always => Err(Some(self.refused(refusal))),
+            Err(LowerError::Refused(refusal)) if bounded && emit.is_none() => {
                 self.with_batch_stage(&cx, job, target, &refusal)
             }
-            Err(Stop::Refused(refusal)) => Err(Some(self.unbounded(refusal))),
+            Err(LowerError::Refused(refusal)) => Err(Some(self.unbounded(refusal))),
         }
     }
 
@@ -359,7 +359,7 @@ pub(crate) fn tables_of(plan: &LogicalPlan) -> Vec<Arc<Table>> {
     tables
 }
 
-/// A statement that is woven whole.
+/// A statement that is lowered whole.
 fn whole(mut job: JobBuilder, bounded: bool, edges: Vec<Edge>, target: Target) -> Lowered {
     let kind = OperatorKind::Sink { sink: target.sink, schema: target.schema };
     let (name, labels) = (target.name, labels_of_sink(target.table));
@@ -372,13 +372,13 @@ fn labels_of_sink(table: String) -> Labels {
     Labels { table: Some(table), ..Labels::default() }
 }
 
-/// A part of a plan that was woven.
+/// A part of a plan that was lowered.
 struct Part {
     edges: Vec<Edge>,
     schema: SchemaRef,
 }
 
-/// Cuts the largest parts that can be woven out of a plan and leaves [`GatheredRows`] with the same
+/// Cuts the largest parts that can be lowered out of a plan and leaves [`GatheredRows`] with the same
 /// columns in their place.
 fn cut(
     cx: &Context<'_>,
@@ -392,14 +392,16 @@ fn cut(
             return Ok(Transformed::new(node, false, TreeNodeRecursion::Stop));
         }
         let schema: SchemaRef = Arc::new(node.schema().as_arrow().clone());
-        let edges = match pipeline::weave(cx, job, &node, &schema) {
+        let edges = match pipeline::lower(cx, job, &node, &schema) {
             Ok(edges) => edges,
-            Err(Stop::Refused(Refusal { always: false, .. })) => return Ok(Transformed::no(node)),
-            Err(Stop::Refused(refusal)) => {
+            Err(LowerError::Refused(Refusal { always: false, .. })) => {
+                return Ok(Transformed::no(node));
+            }
+            Err(LowerError::Refused(refusal)) => {
                 failed = Some(Some(cx.lowering.refused(refusal)));
                 return Ok(Transformed::new(node, false, TreeNodeRecursion::Stop));
             }
-            Err(Stop::Failed(diagnostic)) => {
+            Err(LowerError::Failed(diagnostic)) => {
                 failed = Some(diagnostic);
                 return Ok(Transformed::new(node, false, TreeNodeRecursion::Stop));
             }

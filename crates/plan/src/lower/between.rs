@@ -21,7 +21,7 @@ use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::join;
 use crate::lower::join::{Meeting, On, Places};
-use crate::lower::relation::{Relation, Stop};
+use crate::lower::relation::{LowerError, Relation};
 use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
 
@@ -53,7 +53,7 @@ pub(crate) fn between(
     right: &Relation,
     on: &On,
     filter: Option<&Expr>,
-) -> Result<Option<Between>, Stop> {
+) -> Result<Option<Between>, LowerError> {
     let mut known: Option<Known> = None;
     let mut rest = vec![];
     for (l, r) in on {
@@ -103,7 +103,7 @@ pub(crate) fn nearby(
     relations: [Relation; 2],
     on: On,
     between: Between,
-) -> Result<Relation, Stop> {
+) -> Result<Relation, LowerError> {
     let Between { times: [left, right], apart, second, rest } = between;
     let at = [(left.clone(), Some(left)), (right.clone(), Some(right))];
     let meeting = join::meeting(cx, job, kind, &relations, on, at, rest.as_ref())?;

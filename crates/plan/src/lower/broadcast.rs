@@ -19,7 +19,7 @@ use crate::Workers;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::join::Meeting;
-use crate::lower::relation::{Relation, Stop};
+use crate::lower::relation::{LowerError, Relation};
 use crate::text::diagnostics::Diagnostic;
 use crate::text::settings::ExchangeChoice;
 use crate::text::units::human;
@@ -63,7 +63,11 @@ struct Side<'a> {
 ///
 /// # Errors
 /// When a hint asks for a side that cannot go to every worker.
-pub(crate) fn meet(cx: &Context<'_>, job: &JobBuilder, meeting: &Meeting) -> Result<Meet, Stop> {
+pub(crate) fn meet(
+    cx: &Context<'_>,
+    job: &JobBuilder,
+    meeting: &Meeting,
+) -> Result<Meet, LowerError> {
     let asked = asked_for(cx, meeting)?;
     let (workers, settings) = (cx.lowering.workers, cx.lowering.settings);
     let by_key = || Ok(Meet::ByKey([vec![], vec![]]));
@@ -118,7 +122,7 @@ pub(crate) fn meet(cx: &Context<'_>, job: &JobBuilder, meeting: &Meeting) -> Res
 }
 
 /// The side for which a hint asks.
-fn asked_for(cx: &Context<'_>, meeting: &Meeting) -> Result<Option<(usize, Reason)>, Stop> {
+fn asked_for(cx: &Context<'_>, meeting: &Meeting) -> Result<Option<(usize, Reason)>, LowerError> {
     for (side, name) in meeting.names.iter().enumerate() {
         let Some(hint) = cx.lowering.hints.of_side(name) else { continue };
         hint.heed();
@@ -136,7 +140,7 @@ fn asked_for(cx: &Context<'_>, meeting: &Meeting) -> Result<Option<(usize, Reaso
             ),
         };
         let error = Diagnostic::at(hint.place, message).detail(meeting.may.why).hint(help);
-        return Err(Stop::Failed(Some(error)));
+        return Err(LowerError::Failed(Some(error)));
     }
     Ok(None)
 }

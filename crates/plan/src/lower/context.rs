@@ -3,7 +3,7 @@
 use datafusion::error::DataFusionError;
 
 use crate::lower::Lowering;
-use crate::lower::relation::Stop;
+use crate::lower::relation::LowerError;
 use crate::text::emit::Emit;
 
 /// What a rule may ask about the statement and the place of its node in it.
@@ -25,7 +25,7 @@ impl Context<'_> {
         Self { emit: None, ..self }
     }
 
-    pub(crate) fn report(&self, error: &DataFusionError) -> Stop {
-        Stop::Failed(self.lowering.around.report(error))
+    pub(crate) fn report(&self, error: &DataFusionError) -> LowerError {
+        LowerError::Failed(self.lowering.around.report(error))
     }
 }

@@ -11,7 +11,7 @@ use crate::logical::windows::Shape;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::grouping::GroupWindow;
-use crate::lower::relation::{Base, Relation, Stop};
+use crate::lower::relation::{Base, LowerError, Relation};
 use crate::text::emit::Emit;
 use crate::text::refusal::Refusal;
 
@@ -20,7 +20,7 @@ use crate::text::refusal::Refusal;
 const WINDOWS_OF_ROW_MAX: i64 = 100;
 
 /// Refuses EMIT where the next operator on the way from the sink is no grouping.
-pub(crate) fn check_emit(cx: &Context<'_>, plan: &LogicalPlan) -> Result<(), Stop> {
+pub(crate) fn check_emit(cx: &Context<'_>, plan: &LogicalPlan) -> Result<(), LowerError> {
     let Some(emit) = &cx.emit else { return Ok(()) };
     let behind = match plan {
         LogicalPlan::TableScan(_) => return Err(emit.without_windows().into()),
@@ -42,7 +42,7 @@ pub(crate) fn can_emit(
     emit: &Emit,
     relation: &Relation,
     window: &Option<GroupWindow>,
-) -> Result<(), Stop> {
+) -> Result<(), LowerError> {
     match window {
         None => Err(emit.without_windows().into()),
         Some(GroupWindow::Call(call)) if call.shape == Shape::Session => Err(emit

@@ -19,8 +19,8 @@ use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::early;
 use crate::lower::pipeline;
-use crate::lower::pipeline::Wanted;
-use crate::lower::relation::{Bounds, Relation, Stop, check_key};
+use crate::lower::pipeline::RequestedColumns;
+use crate::lower::relation::{Bounds, LowerError, Relation, check_key};
 use crate::lower::session;
 use crate::lower::sets;
 use crate::lower::several;
@@ -33,7 +33,7 @@ pub(crate) fn aggregate(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     aggregate: &logical::Aggregate,
-) -> Result<Relation, Stop> {
+) -> Result<Relation, LowerError> {
     let emit = cx.emit;
     let cx = &cx.without_emit();
     let relation = pipeline::relation(cx, job, &aggregate.input)?;
@@ -57,28 +57,28 @@ pub(crate) fn aggregate(
         early::can_emit(job, emit, &relation, &grouping.window)?;
     }
 
-    let mut wanted = Wanted::default();
-    let keys: Vec<usize> = grouping.keys.iter().map(|key| wanted.index(key)).collect();
+    let mut requested = RequestedColumns::default();
+    let keys: Vec<usize> = grouping.keys.iter().map(|key| requested.index(key)).collect();
     let args = grouping.calls.iter().map(|call| &call.args);
     let args: Vec<Vec<usize>> =
-        args.map(|args| args.iter().map(|arg| wanted.index(arg)).collect()).collect();
-    let time = window.as_ref().map(|(time, _)| wanted.index(time));
-    let closed =
-        pipeline::close(cx, job, &relation, &wanted.0, window.as_ref().map(|(time, _)| time))?;
-    let place = |at: usize| closed.places[at];
+        args.map(|args| args.iter().map(|arg| requested.index(arg)).collect()).collect();
+    let time = window.as_ref().map(|(time, _)| requested.index(time));
+    let finished =
+        pipeline::finish(cx, job, &relation, &requested.0, window.as_ref().map(|(time, _)| time))?;
+    let place = |at: usize| finished.places[at];
     let keys: Vec<usize> = keys.into_iter().map(place).collect();
     let args = args.into_iter().map(|args| args.into_iter().map(place).collect()).collect();
     let window = match (window, time.map(place)) {
-        (Some((_, kind)), Some(column)) => Some(kind.over(column, &closed.schema)?),
+        (Some((_, kind)), Some(column)) => Some(kind.over(column, &finished.schema)?),
         _ => None,
     };
-    let edges = vec![closed.edges];
+    let edges = vec![finished.edges];
     let together = Placements::of(&job.operators).fits(&edges, &[keys.as_slice()]).is_some();
     let early_ns = emit.map(|emit| emit.every_ns);
-    let schema = grouping.given_out(&keys, &closed.schema, window.as_ref(), early_ns.is_some());
+    let schema = grouping.given_out(&keys, &finished.schema, window.as_ref(), early_ns.is_some());
     let mut spec = Aggregation {
-        group_by: Arc::new(group_by(cx, &grouping, &keys, &closed.schema)),
-        input_schema: closed.schema,
+        group_by: Arc::new(group_by(cx, &grouping, &keys, &finished.schema)),
+        input_schema: finished.schema,
         keys,
         args,
         window,
@@ -89,7 +89,7 @@ pub(crate) fn aggregate(
     let (exchange, input) = cx.lowering.exchange(together, || costs(cx, job, &spec, &edges[0]))?;
     spec.exchange = exchange;
     let names = grouping.names(&before);
-    let mut labels = Labels::of_input(InputLabels { columns: closed.columns, ..input });
+    let mut labels = Labels::of_input(InputLabels { columns: finished.columns, ..input });
     labels.columns = shown(&schema, &names);
     let name = if spec.window.is_some() { "WindowAggregate" } else { "Aggregate" };
     let kind = OperatorKind::Aggregate(Box::new(spec));
@@ -133,7 +133,7 @@ fn window(
     relation: &Relation,
     grouping: &Grouping,
     distinct: bool,
-) -> Result<Option<(Expr, WindowKind)>, Stop> {
+) -> Result<Option<(Expr, WindowKind)>, LowerError> {
     match &grouping.window {
         None if cx.bounded => Ok(None),
         None => Err(for_ever(distinct).into()),

@@ -33,8 +33,8 @@ use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::lookup;
 use crate::lower::pipeline;
-use crate::lower::pipeline::{Closed, Wanted};
-use crate::lower::relation::{Bounds, Relation, Stop, check_key};
+use crate::lower::pipeline::{FinishedPipeline, RequestedColumns};
+use crate::lower::relation::{Bounds, LowerError, Relation, check_key};
 use crate::lower::session;
 use crate::lower::several;
 use crate::lower::step;
@@ -59,7 +59,7 @@ pub(crate) fn join(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     join: &logical::Join,
-) -> Result<Relation, Stop> {
+) -> Result<Relation, LowerError> {
     let kind = kind_of(join)?;
     let filter = join.filter.as_ref();
     let mut sides = vec![];
@@ -70,7 +70,8 @@ pub(crate) fn join(
             None => session::settled(cx, job, relation)?,
         });
     }
-    let [mut left, mut right] = <[Relation; 2]>::try_from(sides).map_err(|_| Stop::Failed(None))?;
+    let [mut left, mut right] =
+        <[Relation; 2]>::try_from(sides).map_err(|_| LowerError::Failed(None))?;
     let mut on = conditions_of(join, &left, &right)?;
     if left.several.is_some() || right.several.is_some() {
         let both = [left, right];
@@ -89,7 +90,7 @@ pub(crate) fn join(
     }
     let between = between::between(cx, &left, &right, &on, filter);
     match (between, lookup::table_side(cx, &left, &right, kind)?) {
-        (Err(Stop::Failed(error)), _) => Err(Stop::Failed(error)),
+        (Err(LowerError::Failed(error)), _) => Err(LowerError::Failed(error)),
         (Ok(Some(between)), _) => between::nearby(cx, job, kind, [left, right], on, between),
         (_, Some(sides)) => lookup::widened(cx, job, sides, [left, right], on, filter),
         (Err(refused), None) => Err(refused),
@@ -103,7 +104,7 @@ fn endless(
     left: &Relation,
     right: &Relation,
     kind: JoinKind,
-) -> Result<Refusal, Stop> {
+) -> Result<Refusal, LowerError> {
     let words = ["JOIN", "IN", "EXISTS"];
     let refusal = Refusal::new(&words, "a join would have to remember every row");
     let other = match kind {
@@ -133,7 +134,7 @@ fn windows(
     relations: [Relation; 2],
     Conditions { keys, ends, same_start }: Conditions,
     filter: Option<&Expr>,
-) -> Result<Relation, Stop> {
+) -> Result<Relation, LowerError> {
     let (left, right) = ends;
     let call = left.clone();
     let times = [window_time(cx, &relations[0], &left)?, window_time(cx, &relations[1], &right)?];
@@ -186,7 +187,7 @@ pub(crate) fn meeting(
     keys: On,
     at: [(Expr, Option<Expr>); 2],
     filter: Option<&Expr>,
-) -> Result<Meeting, Stop> {
+) -> Result<Meeting, LowerError> {
     let [left, right] = relations;
     for (l, r) in &keys {
         check_key(l, &left.scan)?;
@@ -225,7 +226,7 @@ pub(crate) fn met(
     operator: Arc<dyn KeyedOperator>,
     granularity: i64,
     grace: i64,
-) -> Result<Relation, Stop> {
+) -> Result<Relation, LowerError> {
     let meet = broadcast::meet(cx, job, &meeting)?;
     let Meeting { kind, sides, edges, columns, schema, both, shown, .. } = meeting;
     let leads = match meet {
@@ -287,7 +288,7 @@ fn condition(
     known: &[(Column, Expr)],
     both: &SchemaRef,
     names: &[(String, String)],
-) -> Result<Option<Arc<dyn Step>>, Stop> {
+) -> Result<Option<Arc<dyn Step>>, LowerError> {
     let filter = over(filter, known).map_err(|e| cx.report(&e))?;
     let all: Vec<Expr> = both.fields().iter().map(|field| own(field.name())).collect();
     step::compile(both, Some(&filter), &all, both.clone(), names).map_err(|e| cx.report(&e))
@@ -298,7 +299,7 @@ pub(crate) fn window_time(
     cx: &Context<'_>,
     relation: &Relation,
     end: &Expr,
-) -> Result<Option<Expr>, Stop> {
+) -> Result<Option<Expr>, LowerError> {
     match WindowCall::of(end) {
         Some(call) if !cx.bounded && !relation.times.contains(&call.time) => {
             Err(cx.lowering.no_watermark(relation, &call).into())
@@ -315,19 +316,20 @@ pub(crate) fn arriving(
     relation: &Relation,
     keys: &[Expr],
     (at, time): (Expr, Option<Expr>),
-) -> Result<(Places, Closed), Stop> {
-    let mut wanted = Wanted::default();
-    let outputs: Vec<usize> = relation.outputs.iter().map(|(_, expr)| wanted.index(expr)).collect();
-    let keys: Vec<usize> = keys.iter().map(|key| wanted.index(key)).collect();
-    let at = wanted.index(&at);
-    let closed = pipeline::close(cx, job, relation, &wanted.0, time.as_ref())?;
-    let place = |at: usize| closed.places[at];
+) -> Result<(Places, FinishedPipeline), LowerError> {
+    let mut requested = RequestedColumns::default();
+    let outputs: Vec<usize> =
+        relation.outputs.iter().map(|(_, expr)| requested.index(expr)).collect();
+    let keys: Vec<usize> = keys.iter().map(|key| requested.index(key)).collect();
+    let at = requested.index(&at);
+    let finished = pipeline::finish(cx, job, relation, &requested.0, time.as_ref())?;
+    let place = |at: usize| finished.places[at];
     let places = Places {
         outputs: outputs.into_iter().map(place).collect(),
         keys: keys.into_iter().map(place).collect(),
         at: place(at),
     };
-    Ok((places, closed))
+    Ok((places, finished))
 }
 
 /// Both sides of a join that remembers rows, ended.
@@ -358,8 +360,8 @@ pub(crate) struct Places {
 
 impl Places {
     /// What the columns of a side are that arrive, in the words of the user.
-    fn shown(&self, side: &Relation, closed: &Closed) -> Vec<String> {
-        let arriving = closed.columns.iter().enumerate();
+    fn shown(&self, side: &Relation, finished: &FinishedPipeline) -> Vec<String> {
+        let arriving = finished.columns.iter().enumerate();
         let name = |(at, text): (usize, &String)| {
             let output = self.outputs.iter().position(|&place| place == at);
             output.map_or_else(|| text.clone(), |output| qualified(&side.outputs[output].0))

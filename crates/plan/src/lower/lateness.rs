@@ -14,7 +14,7 @@ use crate::logical::windows::lateness_of;
 use crate::lower::Lowering;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
-use crate::lower::relation::{Relation, Stop};
+use crate::lower::relation::{LowerError, Relation};
 use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
 
@@ -41,16 +41,16 @@ impl Lowering<'_> {
 }
 
 /// Lets watermarks be behind on the edges of rows that come from tables, by what the window
-/// among `wanted` says beyond what the tables wait.
+/// among `requested` says beyond what the tables wait.
 pub(crate) fn wait(
     cx: &Context<'_>,
     job: &JobBuilder,
     relation: &Relation,
-    wanted: &[Expr],
+    requested: &[Expr],
     time: Option<&Expr>,
     edges: &mut [Edge],
-) -> Result<(), Stop> {
-    let asked = written(relation, wanted);
+) -> Result<(), LowerError> {
+    let asked = written(relation, requested);
     let reads: Vec<bool> = edges.iter().map(|edge| reads(job, edge.from)).collect();
     if asked.is_some() && !reads.contains(&true) {
         let message = "LATENESS is of a window over rows of a table";
@@ -89,10 +89,10 @@ fn reads(job: &JobBuilder, operator: usize) -> bool {
 }
 
 /// The lateness that is written for the window of rows.
-fn written(relation: &Relation, wanted: &[Expr]) -> Option<i64> {
+fn written(relation: &Relation, requested: &[Expr]) -> Option<i64> {
     let mut found = relation.lateness_ns;
     let outputs = relation.outputs.iter().map(|(_, expr)| expr);
-    for expr in wanted.iter().chain(outputs).chain(&relation.filters) {
+    for expr in requested.iter().chain(outputs).chain(&relation.filters) {
         // The closure never fails, so neither does the walk.
         let _ = expr.apply(|part| {
             found = found.or_else(|| lateness_of(part));

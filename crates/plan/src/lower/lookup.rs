@@ -21,8 +21,8 @@ use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::join::{On, called, over};
 use crate::lower::pipeline;
-use crate::lower::pipeline::Wanted;
-use crate::lower::relation::{Base, Feeds, Relation, Stop, check_key};
+use crate::lower::pipeline::RequestedColumns;
+use crate::lower::relation::{Base, Feeds, LowerError, Relation, check_key};
 use crate::lower::step;
 use crate::text::refusal::Refusal;
 
@@ -60,7 +60,7 @@ pub(crate) fn table_side(
     left: &Relation,
     right: &Relation,
     kind: JoinKind,
-) -> Result<Option<Sides>, Stop> {
+) -> Result<Option<Sides>, LowerError> {
     let (mut tables, mut timed) = (vec![], vec![]);
     for side in [left, right] {
         tables.push(match side.table() {
@@ -96,7 +96,7 @@ pub(crate) fn widened(
     [left, right]: [Relation; 2],
     on: On,
     filter: Option<&Expr>,
-) -> Result<Relation, Stop> {
+) -> Result<Relation, LowerError> {
     let Sides { table: at, kind } = sides;
     broadcast::is_everywhere(cx, if at == 0 { &left } else { &right }, at);
     if left.is_volatile() || right.is_volatile() {
@@ -113,7 +113,7 @@ pub(crate) fn widened(
         _ => (left, right, [left_keys, right_keys]),
     };
     job.lookups += 1;
-    let mut kept = Wanted::default();
+    let mut kept = RequestedColumns::default();
     let named = |place: usize| format!("__lookup_{}_{place}", job.lookups);
     let beside: Vec<(Column, Expr)> = table
         .outputs
@@ -159,7 +159,7 @@ pub(crate) fn looked<'e>(
     looked: &'e Looked,
     exprs: impl Iterator<Item = &'e Expr>,
     time: Option<&Expr>,
-) -> Result<(Feeds, SchemaRef), Stop> {
+) -> Result<(Feeds, SchemaRef), LowerError> {
     let Looked { stream, table, kind, keys, on, columns } = looked;
     let asked: Vec<&str> = exprs
         .chain(on)
@@ -168,20 +168,20 @@ pub(crate) fn looked<'e>(
         .collect();
     let asked = |name: &str| asked.contains(&name);
 
-    let mut passed = Wanted::default();
+    let mut passed = RequestedColumns::default();
     for field in stream.scan.fields().iter().filter(|field| asked(field.name())) {
         passed.index(&own(field.name()));
     }
     let stream_keys: Vec<usize> = keys[0].iter().map(|key| passed.index(key)).collect();
-    let mut closed = pipeline::close_as_it_is(cx, job, stream, &passed.0, time)?;
-    for (expr, &place) in passed.0.iter().zip(&closed.places) {
+    let mut finished = pipeline::finish_without_lateness(cx, job, stream, &passed.0, time)?;
+    for (expr, &place) in passed.0.iter().zip(&finished.places) {
         if let Some(name) = called(stream, expr) {
-            closed.columns[place] = name;
+            finished.columns[place] = name;
         }
     }
-    let stream_keys = stream_keys.into_iter().map(|at| closed.places[at]).collect();
+    let stream_keys = stream_keys.into_iter().map(|at| finished.places[at]).collect();
 
-    let mut kept = Wanted::default();
+    let mut kept = RequestedColumns::default();
     let mut told = vec![];
     for (name, expr) in columns.iter().filter(|(name, _)| asked(name)) {
         told.push((kept.index(expr), name));
@@ -207,11 +207,11 @@ pub(crate) fn looked<'e>(
             table_columns[place] = name;
         }
     }
-    let both = beside(&closed.schema, &kept, &told.collect::<Vec<_>>());
+    let both = beside(&finished.schema, &kept, &told.collect::<Vec<_>>());
     let schema: SchemaRef = match kind.widens() {
         true => both.clone(),
         false => {
-            let stream = both.fields()[..closed.schema.fields().len()].to_vec();
+            let stream = both.fields()[..finished.schema.fields().len()].to_vec();
             Arc::new(Schema::new(stream))
         }
     };
@@ -241,13 +241,13 @@ pub(crate) fn looked<'e>(
     };
     let labels = Labels {
         table: Some(source.title()),
-        inputs: [&closed.columns, &table_columns].map(|of| InputLabels::of_columns(of)).into(),
+        inputs: [&finished.columns, &table_columns].map(|of| InputLabels::of_columns(of)).into(),
         columns: shown(&schema, &names),
         ..Labels::default()
     };
     let kind = OperatorKind::Lookup(Box::new(lookup));
     let name = format!("LookupJoin {}", source.name);
-    let operator = job.add(name, vec![closed.edges], kind, labels);
+    let operator = job.add(name, vec![finished.edges], kind, labels);
     Ok((vec![(operator, None)], schema))
 }
 

@@ -39,7 +39,7 @@ use crate::lower::join;
 use crate::lower::join::{Places, bound_of, bounds_behind, names_of};
 use crate::lower::pipeline;
 use crate::lower::rank;
-use crate::lower::relation::{Relation, Stop, check_key};
+use crate::lower::relation::{LowerError, Relation, check_key};
 use crate::lower::session;
 use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
@@ -82,7 +82,7 @@ pub(crate) fn over(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     window: &logical::Window,
-) -> Result<Relation, Stop> {
+) -> Result<Relation, LowerError> {
     let input = pipeline::relation(cx, job, &window.input)?;
     let input = session::settled(cx, job, input)?;
     let functions = functions_of(window)?;
@@ -130,7 +130,7 @@ fn framed(
     input: Relation,
     partition: &Partition<'_>,
     columns: &[Column],
-) -> Result<Relation, Stop> {
+) -> Result<Relation, LowerError> {
     let keys = input.rewrite_all(partition.by)?;
     for key in &keys {
         check_key(key, &input.scan)?;
@@ -149,15 +149,15 @@ fn framed(
 
     let args = framed.iter().flat_map(|f| &f.calls).flat_map(|(call, _)| &call.args);
     let by: Vec<Expr> = keys.iter().chain(args).cloned().collect();
-    let (places, closed) =
+    let (places, finished) =
         join::arriving(cx, job, &input, &by, (time.clone(), Some(time.clone())))?;
     let end = keys.iter().position(|key| bound_of(&input, key) == Some(Bound::End));
-    let mut operator = operator_of(&framed, &places, &closed.schema, keys.len(), end);
+    let mut operator = operator_of(&framed, &places, &finished.schema, keys.len(), end);
     operator.ties.sort_by_key(|place| told_apart(&input, &places, *place));
     let schema = operator.schema();
     let known = places.columns(&input, &schema, 0);
     let mut names = names_of(&known);
-    let unnamed = closed.schema.fields().iter().enumerate();
+    let unnamed = finished.schema.fields().iter().enumerate();
     let unnamed = unnamed.map(|(at, f)| (column_name(at), plain(f.name(), &input.names)));
     let unnamed: Vec<_> =
         unnamed.filter(|(name, _)| !names.iter().any(|(known, _)| known == name)).collect();
@@ -169,19 +169,19 @@ fn framed(
         }),
     );
     let taken = KeyedInput {
-        schema: closed.schema,
+        schema: finished.schema,
         keys: operator.keys.clone(),
         lead: Lead::ByKey,
         time: Some(places.at),
         grace: 1,
     };
-    let mut labels = Labels::of_input(InputLabels::of_columns(&closed.columns));
+    let mut labels = Labels::of_input(InputLabels::of_columns(&finished.columns));
     labels.columns = shown(&schema, &names);
     for call in &mut operator.calls {
         call.text = plain(&call.text, &input.names);
     }
     let (granularity, operator) = ((100_000_000 / tick_ns(unit)).max(1), Arc::new(operator));
-    let edges = vec![closed.edges];
+    let edges = vec![finished.edges];
     let number = pipeline::keyed(cx, job, edges, vec![taken], granularity, operator, labels);
 
     let bounds = bounds_behind(&input, &known, None).filter(|_| tells_window(&input, &time));

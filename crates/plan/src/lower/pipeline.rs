@@ -28,7 +28,7 @@ use crate::lower::lateness;
 use crate::lower::lookup;
 use crate::lower::over;
 use crate::lower::rank;
-use crate::lower::relation::{Base, Feeds, Relation, Stop, columns_read, refusal};
+use crate::lower::relation::{Base, Feeds, LowerError, Relation, columns_read, refusal};
 use crate::lower::scan;
 use crate::lower::session;
 use crate::lower::several;
@@ -39,7 +39,7 @@ use crate::text::interval::tick_ns;
 use crate::text::settings::ExchangeChoice;
 
 /// What went into an operator.
-pub(crate) struct Closed {
+pub(crate) struct FinishedPipeline {
     pub(crate) edges: Vec<Edge>,
     /// The columns that arrive.
     pub(crate) schema: SchemaRef,
@@ -52,25 +52,25 @@ pub(crate) struct Closed {
 /// A step, if one is needed; the columns behind it, and which of them each expression is.
 type Narrowed = (Option<Arc<dyn Step>>, SchemaRef, Vec<usize>);
 
-/// Weaves a plan; its rows, as columns of `schema`, go along the edges. Nothing is left behind
+/// Lowers a plan; its rows, as columns of `schema`, go along the edges. Nothing is left behind
 /// when it fails.
-pub(crate) fn weave(
+pub(crate) fn lower(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     plan: &LogicalPlan,
     schema: &SchemaRef,
-) -> Result<Vec<Edge>, Stop> {
+) -> Result<Vec<Edge>, LowerError> {
     let operators = job.operators.len();
-    let woven = relation(cx, job, plan).and_then(|relation| session::settled(cx, job, relation));
-    let woven = woven.and_then(|relation| {
+    let lowered = relation(cx, job, plan).and_then(|relation| session::settled(cx, job, relation));
+    let lowered = lowered.and_then(|relation| {
         let outputs = relation.exprs();
         end(cx, job, &relation, &outputs, schema.clone(), None)
     });
-    let woven = woven.map_err(|stop| stop.at(plan));
-    if woven.is_err() {
+    let lowered = lowered.map_err(|error| error.at(plan));
+    if lowered.is_err() {
         job.operators.truncate(operators);
     }
-    woven
+    lowered
 }
 
 /// The relation of a node.
@@ -78,11 +78,15 @@ pub(crate) fn relation(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     plan: &LogicalPlan,
-) -> Result<Relation, Stop> {
-    node(cx, job, plan).map_err(|stop| stop.at(plan))
+) -> Result<Relation, LowerError> {
+    node(cx, job, plan).map_err(|error| error.at(plan))
 }
 
-fn node(cx: &Context<'_>, job: &mut JobBuilder, plan: &LogicalPlan) -> Result<Relation, Stop> {
+fn node(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    plan: &LogicalPlan,
+) -> Result<Relation, LowerError> {
     early::check_emit(cx, plan)?;
     Ok(match plan {
         LogicalPlan::TableScan(scan) => match shared::shared(cx, job, scan)? {
@@ -121,7 +125,7 @@ pub(crate) fn end(
     outputs: &[Expr],
     schema: SchemaRef,
     time: Option<&Expr>,
-) -> Result<Vec<Edge>, Stop> {
+) -> Result<Vec<Edge>, LowerError> {
     let predicate = relation.predicate();
     let (from, columns) = open(cx, job, relation, outputs.iter().chain(&predicate), time)?;
     let (filter, names) = (predicate.as_ref(), &relation.names);
@@ -130,58 +134,63 @@ pub(crate) fn end(
     Ok(Base::edges(&from, &step, time.is_some()))
 }
 
-/// Ends a relation: the expressions `wanted`, over the base's columns, arrive at an operator.
+/// Ends a relation: the expressions `requested`, over the base's columns, arrive at an operator.
 /// With `time` its watermarks speak of that expression, and wait as long as they are to.
-pub(crate) fn close(
+pub(crate) fn finish(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     relation: &Relation,
-    wanted: &[Expr],
+    requested: &[Expr],
     time: Option<&Expr>,
-) -> Result<Closed, Stop> {
-    let mut closed = close_as_it_is(cx, job, relation, wanted, time)?;
-    lateness::wait(cx, job, relation, wanted, time, &mut closed.edges)?;
-    Ok(closed)
+) -> Result<FinishedPipeline, LowerError> {
+    let mut finished = finish_without_lateness(cx, job, relation, requested, time)?;
+    lateness::wait(cx, job, relation, requested, time, &mut finished.edges)?;
+    Ok(finished)
 }
 
-/// As [`close`], for what hands watermarks on as they come.
-pub(crate) fn close_as_it_is(
+/// As [`finish`], for what hands watermarks on as they come.
+pub(crate) fn finish_without_lateness(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     relation: &Relation,
-    wanted: &[Expr],
+    requested: &[Expr],
     time: Option<&Expr>,
-) -> Result<Closed, Stop> {
-    let mut wanted = wanted.to_vec();
+) -> Result<FinishedPipeline, LowerError> {
+    let mut requested = requested.to_vec();
     let predicate = relation.predicate();
-    if wanted.is_empty() {
-        wanted.push(relation.counted_by());
+    if requested.is_empty() {
+        requested.push(relation.counted_by());
     }
     let time = time.filter(|time| relation.tells(time));
-    let (from, columns) = open(cx, job, relation, wanted.iter().chain(&predicate), time)?;
-    let (step, schema, places) = narrow(cx, relation, &wanted, columns)?;
+    let (from, columns) = open(cx, job, relation, requested.iter().chain(&predicate), time)?;
+    let (step, schema, places) = narrow(cx, relation, &requested, columns)?;
     let columns = shown(&schema, &relation.names);
-    Ok(Closed { edges: Base::edges(&from, &step, time.is_some()), schema, places, columns })
+    Ok(FinishedPipeline {
+        edges: Base::edges(&from, &step, time.is_some()),
+        schema,
+        places,
+        columns,
+    })
 }
 
-/// The step that makes `wanted` of the columns of a relation's base, if one is needed; the
+/// The step that makes `requested` of the columns of a relation's base, if one is needed; the
 /// columns behind it, and which of them each is.
 pub(crate) fn narrow(
     cx: &Context<'_>,
     relation: &Relation,
-    wanted: &[Expr],
+    requested: &[Expr],
     columns: SchemaRef,
-) -> Result<Narrowed, Stop> {
+) -> Result<Narrowed, LowerError> {
     let predicate = relation.predicate();
-    let direct = wanted.iter().map(|expr| column_index(expr, &columns)).collect();
+    let direct = requested.iter().map(|expr| column_index(expr, &columns)).collect();
     let (step, schema, places) = match (&predicate, direct) {
         (None, Some(places)) => (None, columns, places),
         _ => {
-            let schema = schema_of(wanted, &columns).map_err(|e| cx.report(&e))?;
+            let schema = schema_of(requested, &columns).map_err(|e| cx.report(&e))?;
             let (filter, names) = (predicate.as_ref(), &relation.names);
-            let step = step::compile(&columns, filter, wanted, schema.clone(), names)
+            let step = step::compile(&columns, filter, requested, schema.clone(), names)
                 .map_err(|e| cx.report(&e))?;
-            (step, schema, (0..wanted.len()).collect())
+            (step, schema, (0..requested.len()).collect())
         }
     };
     Ok((step, schema, places))
@@ -195,7 +204,7 @@ fn open<'e>(
     relation: &'e Relation,
     exprs: impl Iterator<Item = &'e Expr>,
     time: Option<&'e Expr>,
-) -> Result<(Feeds, SchemaRef), Stop> {
+) -> Result<(Feeds, SchemaRef), LowerError> {
     match &relation.base {
         Base::Table(table) => {
             let (input, columns) = input(cx, table, exprs, time)?;
@@ -218,7 +227,7 @@ pub(crate) fn input<'e>(
     table: &Arc<Table>,
     exprs: impl Iterator<Item = &'e Expr>,
     time: Option<&'e Expr>,
-) -> Result<(Input, SchemaRef), Stop> {
+) -> Result<(Input, SchemaRef), LowerError> {
     let place = cx.lowering.place_of(table);
     let all = table.columns(place)?;
     let exprs: Vec<&Expr> = exprs.chain(time).collect();
@@ -259,7 +268,7 @@ fn watermark(
     time: &Expr,
     column: usize,
     columns: &Schema,
-) -> Result<Option<Watermark>, Stop> {
+) -> Result<Option<Watermark>, LowerError> {
     let settings = cx.lowering.settings;
     let bounded = table.bounded(cx.lowering.place_of(table))?;
     let by_default = settings.idle_timeout_ns.filter(|_| !bounded);
@@ -317,9 +326,9 @@ pub(crate) fn keyed(
 
 /// Expressions that arrive at an operator, each once.
 #[derive(Default)]
-pub(crate) struct Wanted(pub(crate) Vec<Expr>);
+pub(crate) struct RequestedColumns(pub(crate) Vec<Expr>);
 
-impl Wanted {
+impl RequestedColumns {
     pub(crate) fn index(&mut self, expr: &Expr) -> usize {
         self.0.iter().position(|known| known == expr).unwrap_or_else(|| {
             self.0.push(expr.clone());

@@ -22,7 +22,7 @@ use crate::lower::context::Context;
 use crate::lower::join;
 use crate::lower::join::{bound_of, bounds_behind, granularity, grid_of, names_of};
 use crate::lower::pipeline;
-use crate::lower::relation::{Relation, Stop, check_key};
+use crate::lower::relation::{LowerError, Relation, check_key};
 use crate::text::refusal::Refusal;
 
 /// The column that numbers rows, and the operator that does.
@@ -47,24 +47,24 @@ pub(crate) fn ranked(
     input: Relation,
     window: &logical::Window,
     numbered: Numbered,
-) -> Result<Relation, Stop> {
+) -> Result<Relation, LowerError> {
     let Numbered { keys, end, order } = numbered;
     for key in &keys {
         check_key(key, &input.scan)?;
     }
     let by: Vec<Expr> = keys.iter().chain(order.iter().map(|(expr, _)| expr)).cloned().collect();
     let time = join::window_time(cx, &input, &end)?;
-    let (places, closed) = join::arriving(cx, job, &input, &by, (end.clone(), time))?;
+    let (places, finished) = join::arriving(cx, job, &input, &by, (end.clone(), time))?;
     let (partition, sorted) = places.keys.split_at(keys.len());
     let name = "__row_number";
-    let fields = closed.schema.fields().iter().enumerate();
+    let fields = finished.schema.fields().iter().enumerate();
     let fields = fields.map(|(at, f)| f.as_ref().clone().with_name(format!("column_{at}")));
     let fields: Vec<Field> = fields.collect();
     let arriving = Arc::new(Schema::new(fields.clone()));
     let rank = Field::new(name, DataType::UInt64, false);
     let schema = Arc::new(Schema::new(fields.into_iter().chain([rank]).collect::<Vec<_>>()));
     let ranking = Ranking {
-        input: closed.schema.clone(),
+        input: finished.schema.clone(),
         keys: partition.to_vec(),
         window_end: places.at,
         order: sorted.iter().copied().zip(order.iter().map(|(_, options)| *options)).collect(),
@@ -76,19 +76,19 @@ pub(crate) fn ranked(
         false => partition.to_vec(),
     };
     let input_of = KeyedInput {
-        schema: closed.schema.clone(),
+        schema: finished.schema.clone(),
         keys: led,
         lead: Lead::ByKey,
         time: Some(places.at),
         grace: 0,
     };
-    let granularity = granularity(&end, &closed.schema, places.at);
+    let granularity = granularity(&end, &finished.schema, places.at);
     let columns = places.columns(&input, &arriving, 0);
     let mut names = names_of(&columns);
     names.push((name.to_string(), "row_number()".to_string()));
-    let mut labels = Labels::of_input(InputLabels::of_columns(&closed.columns));
+    let mut labels = Labels::of_input(InputLabels::of_columns(&finished.columns));
     labels.columns = shown(&schema, &names);
-    let (edges, ranks) = (vec![closed.edges], Arc::new(ranking.clone()));
+    let (edges, ranks) = (vec![finished.edges], Arc::new(ranking.clone()));
     let operator = pipeline::keyed(cx, job, edges, vec![input_of], granularity, ranks, labels);
 
     let bounds = bounds_behind(&input, &columns, Some(arriving.field(places.at)));

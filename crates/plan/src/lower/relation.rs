@@ -1,4 +1,4 @@
-//! Weaves a plan into operators.
+//! Lowers a plan to operators.
 //!
 //! A [`Relation`] is what a node of the plan gives out: rows of a *base* (a table, or what
 //! operators give out), filtered, with each column an expression over the base's columns. Filters,
@@ -33,39 +33,39 @@ use crate::text::diagnostics::Diagnostic;
 use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
 
-/// Why a plan was not woven.
-pub(crate) enum Stop {
+/// Why a plan was not lowered.
+pub(crate) enum LowerError {
     /// It does not stream.
     Refused(Refusal),
     /// It is wrong; `None` if that was reported already.
     Failed(Option<Diagnostic>),
 }
 
-impl Stop {
+impl LowerError {
     /// Says which node stops it: the innermost that is known.
     pub(crate) fn at(self, node: &LogicalPlan) -> Self {
         match self {
-            Stop::Refused(refusal) => Stop::Refused(refusal.at(node)),
+            LowerError::Refused(refusal) => LowerError::Refused(refusal.at(node)),
             failed => failed,
         }
     }
 }
 
-impl From<Refusal> for Stop {
+impl From<Refusal> for LowerError {
     fn from(refusal: Refusal) -> Self {
-        Stop::Refused(refusal)
+        LowerError::Refused(refusal)
     }
 }
 
-impl From<Option<Diagnostic>> for Stop {
+impl From<Option<Diagnostic>> for LowerError {
     fn from(failed: Option<Diagnostic>) -> Self {
-        Stop::Failed(failed)
+        LowerError::Failed(failed)
     }
 }
 
-impl From<Diagnostic> for Stop {
+impl From<Diagnostic> for LowerError {
     fn from(failed: Diagnostic) -> Self {
-        Stop::Failed(Some(failed))
+        LowerError::Failed(Some(failed))
     }
 }
 

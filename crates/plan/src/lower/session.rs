@@ -34,8 +34,8 @@ use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::grouping::GroupWindow;
 use crate::lower::pipeline;
-use crate::lower::pipeline::Wanted;
-use crate::lower::relation::{Bounds, Relation, Stop, check_key};
+use crate::lower::pipeline::RequestedColumns;
+use crate::lower::relation::{Bounds, LowerError, Relation, check_key};
 use crate::lower::several;
 use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
@@ -46,9 +46,9 @@ pub(crate) fn sessions(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     window: &logical::Window,
-) -> Result<Relation, Stop> {
+) -> Result<Relation, LowerError> {
     let bounds: Option<Vec<_>> = window.window_expr.iter().map(session_bound_of).collect();
-    let bounds = bounds.ok_or(Stop::Failed(None))?;
+    let bounds = bounds.ok_or(LowerError::Failed(None))?;
     let relation = pipeline::relation(cx, job, &window.input)?;
     let mut relation = settled(cx, job, relation)?;
     let columns = window.schema.columns().into_iter().skip(relation.outputs.len());
@@ -58,7 +58,7 @@ pub(crate) fn sessions(
         let keys = relation.rewrite_all(&function.partition_by)?;
         let args = relation.rewrite_all(&function.args)?;
         let none = |text: &str| Expr::Literal(ScalarValue::from(text), None);
-        let [time, gap, rest @ ..] = &args[..] else { return Err(Stop::Failed(None)) };
+        let [time, gap, rest @ ..] = &args[..] else { return Err(LowerError::Failed(None)) };
         let lateness = rest.first().cloned().unwrap_or_else(|| none(""));
         let lengths = [time.clone(), gap.clone(), none("0"), lateness];
         let args = lengths.into_iter().chain(keys).collect();
@@ -77,7 +77,7 @@ pub(crate) fn settled(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     relation: Relation,
-) -> Result<Relation, Stop> {
+) -> Result<Relation, LowerError> {
     settled_of(cx, job, relation, None)
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn settled_where(
     job: &mut JobBuilder,
     relation: Relation,
     predicate: &Expr,
-) -> Result<Relation, Stop> {
+) -> Result<Relation, LowerError> {
     let (mut of_rows, mut of_sessions) = (vec![], vec![]);
     for part in split_conjunction(predicate) {
         let over_base = relation.rewrite(part)?;
@@ -110,7 +110,7 @@ fn settled_of(
     job: &mut JobBuilder,
     mut relation: Relation,
     given: Option<Expr>,
-) -> Result<Relation, Stop> {
+) -> Result<Relation, LowerError> {
     if let Some(call) = relation.several.clone() {
         return several::in_windows(cx, job, relation, &call);
     }
@@ -119,40 +119,41 @@ fn settled_of(
         return Err(cx.lowering.no_watermark(&relation, &call).into());
     }
     let having = take_filters(&mut relation);
-    let mut wanted = Wanted::default();
+    let mut requested = RequestedColumns::default();
     for key in &call.keys {
         check_key(key, &relation.scan)?;
-        wanted.index(key);
+        requested.index(key);
     }
-    wanted.index(&call.time);
+    requested.index(&call.time);
     relation.outputs.iter().map(|(_, expr)| expr).chain(&having).for_each(|expr| {
         let columns = columns_beside(expr, is_session_call);
-        columns.into_iter().for_each(|column| _ = wanted.index(&column));
+        columns.into_iter().for_each(|column| _ = requested.index(&column));
     });
-    let asked = wanted.0.len();
-    wanted.0.extend(given.clone());
-    let closed = pipeline::close(cx, job, &relation, &wanted.0, Some(&call.time))?;
-    let place = |expr: &Expr| wanted.0.iter().position(|w| w == expr).map(|at| closed.places[at]);
-    let (places, last) = closed.places.split_at(asked);
+    let asked = requested.0.len();
+    requested.0.extend(given.clone());
+    let finished = pipeline::finish(cx, job, &relation, &requested.0, Some(&call.time))?;
+    let place =
+        |expr: &Expr| requested.0.iter().position(|w| w == expr).map(|at| finished.places[at]);
+    let (places, last) = finished.places.split_at(asked);
     // What only says which rows are given out goes no further.
-    let columns = closed.schema.fields().len();
+    let columns = finished.schema.fields().len();
     let alone = last.iter().any(|&at| at + 1 == columns && !places.contains(&at));
     let kept = columns - usize::from(alone);
     let keys: Vec<usize> = call.keys.iter().filter_map(place).collect();
     let time = place(&call.time).unwrap_or_default();
-    let time_type = closed.schema.field(time).data_type().clone();
+    let time_type = finished.schema.field(time).data_type().clone();
     let DataType::Timestamp(unit, _) = &time_type else {
         return Err(cx.report(&PlanError::WindowOf(sql_name(&time_type)).into()));
     };
     let gap = call.lengths.size_ns / tick_ns(*unit);
-    let names: Vec<_> = (0..kept).map(|at| (row_name(at), closed.columns[at].clone())).collect();
+    let names: Vec<_> = (0..kept).map(|at| (row_name(at), finished.columns[at].clone())).collect();
     let given = last.first().copied();
-    let time_field = closed.schema.field(time);
-    let schema = given_out(closed.schema.fields()[..kept].iter(), time_field.data_type());
+    let time_field = finished.schema.field(time);
+    let schema = given_out(finished.schema.fields()[..kept].iter(), time_field.data_type());
     let sessions = RowSessions { keys, time, gap, given, schema: schema.clone() };
-    let mut labels = Labels::of_input(InputLabels::of_columns(&closed.columns));
+    let mut labels = Labels::of_input(InputLabels::of_columns(&finished.columns));
     labels.columns = shown(&schema, &names);
-    let operator = row_sessions(cx, job, closed.edges, &closed.schema, sessions, labels);
+    let operator = row_sessions(cx, job, finished.edges, &finished.schema, sessions, labels);
 
     let over = |expr: &Expr| {
         let column = |node: &Expr| match WindowCall::of(node) {

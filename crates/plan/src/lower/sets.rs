@@ -22,7 +22,7 @@ use crate::logical::windows::WindowCall;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::grouping::for_ever;
-use crate::lower::relation::{Relation, Stop};
+use crate::lower::relation::{LowerError, Relation};
 use crate::lower::session;
 use crate::lower::unfold;
 use crate::lower::unfold::{InSets, SET_NUMBER};
@@ -44,7 +44,7 @@ pub(crate) fn in_sets(
     job: &mut JobBuilder,
     relation: Relation,
     aggregate: &logical::Aggregate,
-) -> Result<(Relation, Vec<Expr>), Stop> {
+) -> Result<(Relation, Vec<Expr>), LowerError> {
     let [Expr::GroupingSet(grouping)] = &aggregate.group_expr[..] else {
         return Ok((relation, aggregate.group_expr.clone()));
     };
@@ -87,7 +87,7 @@ fn windows_in_sets(
     relation: Relation,
     keys: &[&Expr],
     lacking: &[&Expr],
-) -> Result<Relation, Stop> {
+) -> Result<Relation, LowerError> {
     let windows = |keys: &[&Expr]| -> Result<usize, Refusal> {
         let rewritten = keys.iter().map(|key| relation.rewrite(key));
         let rewritten = rewritten.collect::<Result<Vec<_>, _>>()?;

@@ -40,7 +40,7 @@ use crate::lower::join::On;
 use crate::lower::lookup;
 use crate::lower::lookup::Sides;
 use crate::lower::pipeline;
-use crate::lower::relation::{Bounds, Relation, Stop, refusal};
+use crate::lower::relation::{Bounds, LowerError, Relation, refusal};
 use crate::lower::session;
 use crate::lower::session::columns_beside;
 use crate::lower::unfold;
@@ -63,7 +63,7 @@ pub(crate) fn several(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     plan: &LogicalPlan,
-) -> Result<Relation, Stop> {
+) -> Result<Relation, LowerError> {
     let LogicalPlan::Unnest(unnest) = plan else { return Err(refusal(plan).into()) };
     let relation = pipeline::relation(cx, job, &unnest.input)?;
     let mut relation = session::settled(cx, job, relation)?;
@@ -92,7 +92,7 @@ pub(crate) fn several(
 }
 
 /// Refuses to group by windows of which a row is in too many.
-pub(crate) fn few_windows(cx: &Context<'_>, call: &WindowCall) -> Result<(), Stop> {
+pub(crate) fn few_windows(cx: &Context<'_>, call: &WindowCall) -> Result<(), LowerError> {
     let most = windows_of_row(call);
     if most <= WINDOWS_OF_GROUPED_ROW_MAX {
         return Ok(());
@@ -115,7 +115,7 @@ pub(crate) fn in_windows(
     job: &mut JobBuilder,
     mut relation: Relation,
     call: &WindowCall,
-) -> Result<Relation, Stop> {
+) -> Result<Relation, LowerError> {
     let most = windows_of_row(call);
     if most > WINDOWS_OF_ROW_MAX {
         let message = format!("each row would come once for each of its {most} windows");
@@ -166,7 +166,7 @@ pub(crate) fn joins_whole(
     relations: &[Relation; 2],
     on: &On,
     filter: Option<&Expr>,
-) -> Result<Option<Sides>, Stop> {
+) -> Result<Option<Sides>, LowerError> {
     let [left, right] = relations;
     let asked = |relation: &Relation, expr: &Expr| {
         let column =

@@ -25,7 +25,7 @@ use crate::logical::windows::is_session;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::pipeline;
-use crate::lower::relation::{Base, Relation, Stop};
+use crate::lower::relation::{Base, LowerError, Relation};
 use crate::lower::session;
 
 /// A query whose repeated parts are apart.
@@ -43,7 +43,7 @@ pub(crate) struct SharedPart {
     /// Which columns of the [`SharedRows`] it gives.
     columns: Vec<usize>,
     /// What its first scan has become.
-    woven: Option<Relation>,
+    lowered: Option<Relation>,
 }
 
 /// A leaf of a query: the rows of a part of it.
@@ -88,7 +88,7 @@ impl Engine {
         let plan = self.optimize(&plan?.data)?;
         let part = |(at, part)| {
             let (plan, columns) = asked(part, &scans_of(&plan, at))?;
-            Ok(SharedPart { plan: self.optimize(&plan)?, columns, woven: None })
+            Ok(SharedPart { plan: self.optimize(&plan)?, columns, lowered: None })
         };
         let parts = parts.into_iter().enumerate().map(part).collect::<DfResult<_>>()?;
         Ok(Sharing { plan, parts })
@@ -100,17 +100,17 @@ pub(crate) fn shared(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     scan: &logical::TableScan,
-) -> Result<Option<Relation>, Stop> {
+) -> Result<Option<Relation>, LowerError> {
     let Some(rows) = scan.source.downcast_ref::<SharedRows>() else { return Ok(None) };
-    let SharedPart { plan, columns, woven } = job.shared[rows.part].clone();
-    let mut relation = match woven {
+    let SharedPart { plan, columns, lowered } = job.shared[rows.part].clone();
+    let mut relation = match lowered {
         Some(relation) => relation,
         None => {
             let relation = pipeline::relation(cx, job, &plan)?;
             let relation = session::settled(cx, job, relation)?;
             // What is no operator yet would be made anew behind each scan.
             if matches!(relation.base, Base::Operators { .. }) {
-                job.shared[rows.part].woven = Some(relation.clone());
+                job.shared[rows.part].lowered = Some(relation.clone());
             }
             relation
         }
@@ -122,7 +122,7 @@ pub(crate) fn shared(
         relation.outputs.get(at).map(|(_, expr)| expr.clone())
     });
     let outputs: Option<Vec<Expr>> = outputs.collect();
-    let outputs = outputs.ok_or(Stop::Failed(None))?;
+    let outputs = outputs.ok_or(LowerError::Failed(None))?;
     relation.outputs = scan.projected_schema.columns().into_iter().zip(outputs).collect();
     Ok(Some(relation))
 }

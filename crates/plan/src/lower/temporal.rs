@@ -24,7 +24,7 @@ use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::join;
 use crate::lower::join::{On, Places};
-use crate::lower::relation::{Relation, Stop};
+use crate::lower::relation::{LowerError, Relation};
 use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
 use crate::text::syntax::is_word;
@@ -49,7 +49,7 @@ pub(crate) fn versioned(
     [left, mut right]: [Relation; 2],
     on: On,
     filter: &Expr,
-) -> Result<Relation, Stop> {
+) -> Result<Relation, LowerError> {
     let Asked { row, version, earlier, rest } = asked(filter)?;
     if !matches!(kind, JoinKind::Inner | JoinKind::Left) {
         let message = "only JOIN and LEFT JOIN take the version at a row's time";
@@ -103,7 +103,7 @@ pub(crate) fn versioned(
 }
 
 /// The condition, and what else is asked.
-fn asked(filter: &Expr) -> Result<Asked, Stop> {
+fn asked(filter: &Expr) -> Result<Asked, LowerError> {
     let (mut asked, mut rest) = (None, vec![]);
     for part in split_conjunction(filter) {
         match times(part) {
@@ -129,7 +129,7 @@ fn unit_of(
     left: &Relation,
     right: &Relation,
     named: [&Expr; 2],
-) -> Result<TimeUnit, Stop> {
+) -> Result<TimeUnit, LowerError> {
     let of = [(left, "stream"), (right, "versions")];
     for ((at, named), (side, what)) in at.iter().zip(named).zip(of) {
         if !side.times.contains(at) {
@@ -152,7 +152,7 @@ fn unit_of(
 }
 
 /// An error rather than a refusal: nothing else can do the join.
-fn no_versions(message: &str, hint: &str) -> Stop {
+fn no_versions(message: &str, hint: &str) -> LowerError {
     Refusal::new(&["SYSTEM_TIME", "ASOF"], message).hint(hint).always().into()
 }
 

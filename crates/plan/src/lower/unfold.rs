@@ -1,7 +1,7 @@
 //! Rows that come out of a step several times: once for each grouping set ([`crate::lower::sets`]),
 //! or once for each window that they are in ([`crate::lower::several`]).
 //!
-//! A relation is closed in front of such a step, and a new one begins behind it, whose columns are
+//! A relation is finished in front of such a step, and a new one begins behind it, whose columns are
 //! those of the old one and what the step adds. Nothing is kept: rows, their lateness and
 //! watermarks go on as they came.
 
@@ -25,8 +25,8 @@ use crate::logical::windows::Bound;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::pipeline;
-use crate::lower::pipeline::Wanted;
-use crate::lower::relation::{Bounds, Relation, Stop};
+use crate::lower::pipeline::RequestedColumns;
+use crate::lower::relation::{Bounds, LowerError, Relation};
 use crate::lower::session::{columns_beside, replaced, row_name, take_filters};
 
 /// Lets the rows of a relation go through a step that gives them several times.
@@ -41,29 +41,30 @@ pub(crate) fn unfolded(
     computed: &[Expr],
     make: impl FnOnce(&SchemaRef, &[usize]) -> DfResult<Arc<dyn Step>>,
     added: impl Fn(&Expr) -> Option<Expr>,
-) -> Result<Relation, Stop> {
+) -> Result<Relation, LowerError> {
     let later = take_filters(&mut relation);
-    let mut wanted = Wanted::default();
-    let places: Vec<usize> = computed.iter().map(|expr| wanted.index(expr)).collect();
+    let mut requested = RequestedColumns::default();
+    let places: Vec<usize> = computed.iter().map(|expr| requested.index(expr)).collect();
     for expr in relation.outputs.iter().map(|(_, expr)| expr).chain(&later) {
         let columns = columns_beside(expr, |node| added(node).is_some());
-        columns.iter().for_each(|column| _ = wanted.index(column));
+        columns.iter().for_each(|column| _ = requested.index(column));
     }
-    let time = wanted.0.iter().find(|wanted| relation.tells(wanted)).cloned();
-    let closed = pipeline::close_as_it_is(cx, job, &relation, &wanted.0, time.as_ref())?;
-    let places: Vec<usize> = places.into_iter().map(|at| closed.places[at]).collect();
-    let step = make(&closed.schema, &places).map_err(|error| cx.report(&error))?;
+    let time = requested.0.iter().find(|requested| relation.tells(requested)).cloned();
+    let finished =
+        pipeline::finish_without_lateness(cx, job, &relation, &requested.0, time.as_ref())?;
+    let places: Vec<usize> = places.into_iter().map(|at| finished.places[at]).collect();
+    let step = make(&finished.schema, &places).map_err(|error| cx.report(&error))?;
 
     let behind = step.schema();
     let passed = |expr: &Expr| {
-        let at = wanted.0.iter().position(|wanted| wanted == expr)?;
-        let name = behind.field(closed.places[at]).name();
+        let at = requested.0.iter().position(|requested| requested == expr)?;
+        let name = behind.field(finished.places[at]).name();
         matches!(expr, Expr::Column(_)).then(|| own(name))
     };
     let over = |expr: &Expr| replaced(expr.clone(), |node| added(node).or_else(|| passed(node)));
     let (columns, outputs): (Vec<Column>, Vec<Expr>) = relation.outputs.into_iter().unzip();
     let outputs = outputs.iter().map(over).collect::<Result<_, _>>()?;
-    let edges = closed.edges.into_iter();
+    let edges = finished.edges.into_iter();
     let from = edges.map(|edge| (edge.from, chain(edge.step, Some(step.clone()))));
     let mut unfolded = Relation::of_operators(from.collect(), step.schema(), columns, outputs)?;
     unfolded.filters = later.iter().map(over).collect::<Result<_, _>>()?;
@@ -79,7 +80,7 @@ pub(crate) fn unfolded(
     {
         unfolded.times.push(time.clone());
     }
-    let told = closed.schema.fields().iter().zip(behind.fields()).filter_map(|(was, is)| {
+    let told = finished.schema.fields().iter().zip(behind.fields()).filter_map(|(was, is)| {
         let known = relation.names.iter().find(|(name, _)| name == was.name());
         known.map(|(_, text)| (is.name().clone(), text.clone()))
     });

@@ -16,7 +16,7 @@ use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::join::{bound_of, grid_of};
 use crate::lower::pipeline;
-use crate::lower::relation::{Base, Bounds, Feeds, Relation, Stop};
+use crate::lower::relation::{Base, Bounds, Feeds, LowerError, Relation};
 use crate::lower::session;
 use crate::lower::step::column_index;
 use crate::text::refusal::Refusal;
@@ -26,7 +26,7 @@ pub(crate) fn union(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     union: &logical::Union,
-) -> Result<Relation, Stop> {
+) -> Result<Relation, LowerError> {
     let fields = union.schema.as_arrow().fields().iter().enumerate();
     let named = fields.map(|(at, field)| field.as_ref().clone().with_name(format!("c{at}")));
     let mut named: Vec<Field> = named.collect();
@@ -78,7 +78,7 @@ pub(crate) fn united(
     parts: &[Relation],
     schema: &SchemaRef,
     time: Option<&Expr>,
-) -> Result<Feeds, Stop> {
+) -> Result<Feeds, LowerError> {
     let mut from = vec![];
     // The time itself, or the end of a window that it follows from.
     let told = time.and_then(|time| time.column_refs().into_iter().next().cloned());

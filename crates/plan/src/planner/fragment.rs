@@ -15,7 +15,7 @@ use datafusion::logical_expr::Expr;
 use crate::catalog::{Entry, Table};
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
-use crate::lower::relation::{Bounds, Relation, Stop};
+use crate::lower::relation::{Bounds, LowerError, Relation};
 use crate::lower::{Lowered, Lowering, tables_of};
 use crate::lower::{pipeline, session};
 use crate::planner::{Building, Planned, Planner, Stage};
@@ -149,9 +149,9 @@ impl Lowering<'_> {
         let relation = pipeline::relation(cx, job, plan);
         let relation = relation.and_then(|relation| session::settled(cx, job, relation));
         let lowered = relation.and_then(|relation| open_end(cx, job, &relation, schema));
-        lowered.map_err(|stop| match stop.at(plan) {
-            Stop::Failed(diagnostic) => diagnostic,
-            Stop::Refused(mut refusal) => {
+        lowered.map_err(|error| match error.at(plan) {
+            LowerError::Failed(diagnostic) => diagnostic,
+            LowerError::Refused(mut refusal) => {
                 let hint = || "run the query as a statement instead".into();
                 refusal.hint = refusal.hint.or_else(|| Some(hint()));
                 let detail = "rows that go on into a stream are emitted as they come";
@@ -167,14 +167,14 @@ fn open_end(
     job: &mut JobBuilder,
     relation: &Relation,
     schema: SchemaRef,
-) -> Result<Fragment, Stop> {
+) -> Result<Fragment, LowerError> {
     let outputs = relation.exprs();
     let at = |expr: &Expr| outputs.iter().position(|output| output == expr);
     let timed = relation.times.iter().find(|time| at(time).is_some());
-    let closed = pipeline::close(cx, job, relation, &outputs, timed)?;
-    let step: Arc<dyn Step> = Arc::new(Named { schema: schema.clone(), columns: closed.places });
-    let lateness = closed.edges.iter().map(|edge| edge.lateness).max().unwrap_or(0);
-    let edges = closed.edges.into_iter();
+    let finished = pipeline::finish(cx, job, relation, &outputs, timed)?;
+    let step: Arc<dyn Step> = Arc::new(Named { schema: schema.clone(), columns: finished.places });
+    let lateness = finished.edges.iter().map(|edge| edge.lateness).max().unwrap_or(0);
+    let edges = finished.edges.into_iter();
     let window = relation.window.as_ref().and_then(|Bounds { start, end, time, .. }| {
         Some(WindowColumns { start: at(start)?, end: at(end)?, time: at(time)? })
     });

@@ -79,9 +79,9 @@ fn read(cursor: &mut Cursor<'_>, place: Place) -> Result<Emit, Diagnostic> {
             Some("STREAM" | "CHANGES") => error
                 .detail("rows are never taken back: an early row is followed by a later one")
                 .hint(FORM),
-            Some("FINAL" | "ON") => error.hint(
-                "leave EMIT out: a window emits its result once, when it has ended",
-            ),
+            Some("FINAL" | "ON") => {
+                error.hint("leave EMIT out: a window emits its result once, when it has ended")
+            }
             _ => error.hint(FORM),
         });
     }
