@@ -11,21 +11,21 @@ use arrow::datatypes::{Float32Type, Int8Type, Int64Type, TimestampMillisecondTyp
 use arrow::record_batch::RecordBatch;
 use millstream::Counters;
 
-use crate::reference::Rows;
+use crate::checksums::ChecksumTotals;
+use crate::reference::TableRows;
 use crate::run::BenchError;
-use crate::summary::{Run, Summary};
-use crate::tally::Sums;
-use crate::task::{Answer, Shape, Task};
-use crate::workload::{Size, Workload};
+use crate::summary::{MeasuredRun, Summary};
+use crate::task::{WorkloadAggregate, WorkloadGroups, WorkloadTask};
+use crate::workload::{Workload, WorkloadSize};
 
 /// The rows of a workload, in memory.
 pub(crate) struct Loop {
-    shape: Shape,
+    shape: WorkloadGroups,
     batches: Vec<RecordBatch>,
     keys: usize,
     workload: Workload,
-    size: Size,
-    runs: Vec<(Run, Sums)>,
+    size: WorkloadSize,
+    runs: Vec<(MeasuredRun, ChecksumTotals)>,
 }
 
 impl Loop {
@@ -34,13 +34,13 @@ impl Loop {
     /// # Errors
     /// [`BenchError::NoLoop`] for what is not groups in windows that do not overlap; when the
     /// generator refuses the size.
-    pub(crate) fn new(workload: Workload, size: &Size) -> Result<Self, BenchError> {
-        let apart = |shape: &Shape| shape.window.is_none_or(|w| w.size_ms == w.slide_ms);
+    pub(crate) fn new(workload: Workload, size: &WorkloadSize) -> Result<Self, BenchError> {
+        let apart = |shape: &WorkloadGroups| shape.window.is_none_or(|w| w.size_ms == w.slide_ms);
         let shape = match workload.task() {
-            Task::Groups(shape) if apart(&shape) => shape,
+            WorkloadTask::Groups(shape) if apart(&shape) => shape,
             _ => return Err(BenchError::NoLoop(workload)),
         };
-        let mut rows = Rows::open(&workload.sql(size), shape.table, &shape.columns())?;
+        let mut rows = TableRows::open(&workload.sql(size), shape.table, &shape.columns())?;
         let (mut batches, mut keys) = (Vec::new(), 0);
         while let Some(batch) = rows.next()? {
             let most = column(&batch, 0).iter().max().copied().unwrap_or(0);
@@ -55,11 +55,15 @@ impl Loop {
         let start = Instant::now();
         let sums = black_box(self.sums());
         let elapsed = start.elapsed();
-        self.runs.push((Run { elapsed, busy: elapsed, bandwidth }, sums));
+        self.runs.push((MeasuredRun { elapsed, busy: elapsed, bandwidth }, sums));
     }
 
     /// The figures, if all results are right.
-    pub(crate) fn check(self, right: Sums, hertz: Option<f64>) -> Result<Summary, BenchError> {
+    pub(crate) fn check(
+        self,
+        right: ChecksumTotals,
+        hertz: Option<f64>,
+    ) -> Result<Summary, BenchError> {
         if let Some((_, got)) = self.runs.iter().find(|(_, got)| !right.agrees(got)) {
             let variant = format!("{} (loop)", self.workload);
             return Err(BenchError::Wrong { variant, got: *got, right });
@@ -79,9 +83,9 @@ impl Loop {
         Ok(Summary { workload, variant: "loop".into(), size, runs, total, hertz })
     }
 
-    fn sums(&self) -> Sums {
+    fn sums(&self) -> ChecksumTotals {
         match (self.shape.answer, self.shape.filter) {
-            (Answer::Count, Some((_, word))) => self.fold(
+            (WorkloadAggregate::Count, Some((_, word))) => self.fold(
                 0i64,
                 |batch| {
                     let kinds = batch.column(2).as_dictionary::<Int8Type>();
@@ -92,19 +96,19 @@ impl Loop {
                 |count, (kinds, is), row| *count += i64::from(kinds[row] == *is),
                 |count| (count != 0).then_some(Ok(count)),
             ),
-            (Answer::Count, None) => self.fold(
+            (WorkloadAggregate::Count, None) => self.fold(
                 0i64,
                 |_| (),
                 |count, (), _| *count += 1,
                 |count| (count != 0).then_some(Ok(count)),
             ),
-            (Answer::Max, _) => self.fold(
+            (WorkloadAggregate::Max, _) => self.fold(
                 i64::MIN,
                 |batch| column(batch, batch.num_columns() - 1),
                 |most, values, row| *most = (*most).max(values[row]),
                 |most| (most != i64::MIN).then_some(Ok(most)),
             ),
-            (Answer::Mean, _) => self.fold(
+            (WorkloadAggregate::Mean, _) => self.fold(
                 (0.0f64, 0u64),
                 |batch| {
                     let values = batch.column(batch.num_columns() - 1);
@@ -126,9 +130,9 @@ impl Loop {
         columns: impl Fn(&'a RecordBatch) -> C,
         add: impl Fn(&mut G, &C, usize),
         result: impl Fn(G) -> Option<Result<i64, f64>>,
-    ) -> Sums {
+    ) -> ChecksumTotals {
         let mut groups = vec![zero; self.keys];
-        let mut sums = Sums::default();
+        let mut sums = ChecksumTotals::default();
         let mut give_out = |groups: &mut Vec<G>| {
             for (key, group) in groups.iter_mut().enumerate() {
                 match result(std::mem::replace(group, zero)) {

@@ -8,8 +8,8 @@ use std::fmt;
 
 use hdrhistogram::Histogram;
 
-use crate::paced::{Pace, lap_ms};
-use crate::task::Window;
+use crate::paced::{Schedule, lap_ms};
+use crate::task::WorkloadWindow;
 
 /// The event time of the generator's first row: 2024-01-01.
 const FIRST_MS: i64 = 1_704_067_200_000;
@@ -18,9 +18,9 @@ const FIRST_MS: i64 = 1_704_067_200_000;
 #[derive(Debug, Clone, Copy)]
 pub struct Probe {
     /// The pace of the rows.
-    pub pace: Pace,
+    pub schedule: Schedule,
     /// The windows.
-    pub window: Window,
+    pub window: WorkloadWindow,
     /// Rows of a lap.
     pub lap_rows: u64,
     /// Laps.
@@ -50,7 +50,7 @@ impl Probe {
         let rows = self.laps * self.lap_rows;
         for same in starts.chunk_by(|a, b| a == b) {
             let Some(last) = same.first().and_then(|start| self.last_row(*start)) else { continue };
-            let latency = at_ns.saturating_sub(self.pace.due_ns(last));
+            let latency = at_ns.saturating_sub(self.schedule.due_ns(last));
             let half = match last {
                 _ if last < rows / 10 => continue,
                 _ if last < rows * 11 / 20 => &mut latencies.early,
@@ -65,9 +65,9 @@ impl Probe {
 #[derive(Debug, Clone, Default)]
 pub struct Latencies {
     /// Of windows of the first half, but for the first tenth of the run.
-    pub early: Times,
+    pub early: LatencyHistogram,
     /// Of windows of the second half.
-    pub late: Times,
+    pub late: LatencyHistogram,
 }
 
 impl Latencies {
@@ -78,7 +78,7 @@ impl Latencies {
     }
 
     /// Of both halves.
-    pub fn all(&self) -> Times {
+    pub fn all(&self) -> LatencyHistogram {
         let mut all = self.early.clone();
         all.add(&self.late);
         all
@@ -97,15 +97,18 @@ impl Latencies {
         let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
         let (length, rest) = words.split_first()?;
         let (early, late) = rest.split_at_checked(usize::try_from(*length).ok()?)?;
-        Some(Self { early: Times::of_words(early), late: Times::of_words(late) })
+        Some(Self {
+            early: LatencyHistogram::of_words(early),
+            late: LatencyHistogram::of_words(late),
+        })
     }
 }
 
 /// Nanoseconds, to three digits, of a microsecond to an hour: what is outside counts as the bound.
 #[derive(Clone)]
-pub struct Times(Histogram<u64>);
+pub struct LatencyHistogram(Histogram<u64>);
 
-impl Times {
+impl LatencyHistogram {
     const LEAST_NS: u64 = 1_000;
     const MOST_NS: u64 = 3_600_000_000_000;
 
@@ -156,7 +159,7 @@ impl Times {
     }
 }
 
-impl Default for Times {
+impl Default for LatencyHistogram {
     fn default() -> Self {
         // Bounds and digits are constants that the crate takes.
         let histogram = Histogram::new_with_bounds(Self::LEAST_NS, Self::MOST_NS, 3);
@@ -164,13 +167,13 @@ impl Default for Times {
     }
 }
 
-impl fmt::Debug for Times {
+impl fmt::Debug for LatencyHistogram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} times: {self}", self.count())
     }
 }
 
-impl fmt::Display for Times {
+impl fmt::Display for LatencyHistogram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [p50, p90, p99, p999, most] = self.figures().map(|seconds| seconds * 1e3);
         write!(
@@ -187,8 +190,8 @@ mod tests {
 
     fn probe(rate: f64) -> Probe {
         Probe {
-            pace: Pace { start_ns: 1_000_000_000, rate },
-            window: Window { time: "t", size_ms: 10, slide_ms: 10 },
+            schedule: Schedule { start_ns: 1_000_000_000, rate },
+            window: WorkloadWindow { time: "t", size_ms: 10, slide_ms: 10 },
             lap_rows: 50,
             laps: 2,
             interval_ns: 3_000_000,

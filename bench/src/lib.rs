@@ -20,6 +20,7 @@
 #![deny(unsafe_code)]
 
 mod by_hand;
+pub mod checksums;
 pub mod latency;
 pub mod limits;
 pub mod memory;
@@ -33,7 +34,6 @@ pub mod run;
 pub mod shuffle;
 pub mod summary;
 pub mod sustain;
-pub mod tally;
 pub mod task;
 pub mod tsc;
 pub mod wire;
@@ -41,8 +41,8 @@ pub mod workload;
 pub mod write;
 
 pub use limits::Limits;
-pub use run::{BenchError, Plan, run};
+pub use run::{BenchError, RunPlan, run};
 pub use summary::Summary;
 pub use sustain::Timed;
-pub use workload::{Distribution, Workload};
+pub use workload::{KeyDistribution, Workload};
 pub use write::{Written, write};

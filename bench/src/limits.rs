@@ -6,12 +6,12 @@ use std::time::Duration;
 use channel::LinkError;
 use millstream::FabricKind;
 
-use crate::memory::{Streams, random_updates};
+use crate::memory::{StreamBuffers, random_updates};
 use crate::run::BenchError;
-use crate::summary::Spread;
+use crate::summary::MedianRange;
 use crate::tsc::Tsc;
 use crate::wire;
-use crate::wire::run::{Setup, ping, stream};
+use crate::wire::run::{LinkSetup, ping, stream};
 
 /// Tables of random updates, in bytes.
 const TABLES: [usize; 3] = [32 << 20, 128 << 20, 1 << 30];
@@ -25,13 +25,13 @@ pub struct Limits {
     /// Cycles a second of the time stamp counter.
     pub hertz: Option<f64>,
     /// Threads, and bytes a second that they read together.
-    pub read: Vec<(u32, Spread)>,
+    pub read: Vec<(u32, MedianRange)>,
     /// Bytes of a table, and additions a second to random words of it on one thread.
-    pub updates: Vec<(usize, Spread)>,
+    pub updates: Vec<(usize, MedianRange)>,
     /// Fabric, bytes of a slot, and bytes a second over a link.
-    pub throughput: Vec<(FabricKind, u32, Spread)>,
+    pub throughput: Vec<(FabricKind, u32, MedianRange)>,
     /// Fabric, and seconds that a small frame takes, polled.
-    pub one_way: Vec<(FabricKind, Spread)>,
+    pub one_way: Vec<(FabricKind, MedianRange)>,
 }
 
 /// Measures everything, each thing so many times, all in turns.
@@ -41,9 +41,9 @@ pub struct Limits {
 pub fn limits(workers: u32, runs: usize) -> Result<Limits, BenchError> {
     let mut counts = vec![1, workers.max(1)];
     counts.dedup();
-    let streams: Vec<(u32, Streams)> = counts
+    let streams: Vec<(u32, StreamBuffers)> = counts
         .iter()
-        .map(|&threads| Ok((threads, Streams::new(threads as usize)?)))
+        .map(|&threads| Ok((threads, StreamBuffers::new(threads as usize)?)))
         .collect::<Result<_, std::io::Error>>()
         .map_err(BenchError::Memory)?;
     let slots =
@@ -62,12 +62,12 @@ pub fn limits(workers: u32, runs: usize) -> Result<Limits, BenchError> {
         }
         for (rates, &(kind, bytes)) in throughput.iter_mut().zip(&slots) {
             let fabric = wire::open(kind, None).map_err(LinkError::from)?;
-            let setup = Setup::of_slots(bytes, 8);
+            let setup = LinkSetup::of_slots(bytes, 8);
             rates.push(stream(&*fabric, &setup, SPAN)?.rate());
         }
         for (times, &(kind, rounds)) in one_way.iter_mut().zip(&ways) {
             let fabric = wire::open(kind, None).map_err(LinkError::from)?;
-            times.push(ping(&*fabric, &Setup::of(64), rounds)?.p50() / 1e9);
+            times.push(ping(&*fabric, &LinkSetup::of(64), rounds)?.p50() / 1e9);
         }
     }
     Ok(Limits {
@@ -75,25 +75,25 @@ pub fn limits(workers: u32, runs: usize) -> Result<Limits, BenchError> {
         read: streams
             .iter()
             .map(|(threads, _)| *threads)
-            .zip(read.iter().map(Spread::of))
+            .zip(read.iter().map(MedianRange::of))
             .collect(),
-        updates: TABLES.into_iter().zip(updates.iter().map(Spread::of)).collect(),
+        updates: TABLES.into_iter().zip(updates.iter().map(MedianRange::of)).collect(),
         throughput: slots
             .iter()
             .zip(&throughput)
-            .map(|(&(kind, bytes), rates)| (kind, bytes, Spread::of(rates)))
+            .map(|(&(kind, bytes), rates)| (kind, bytes, MedianRange::of(rates)))
             .collect(),
-        one_way: ways.iter().map(|way| way.0).zip(one_way.iter().map(Spread::of)).collect(),
+        one_way: ways.iter().map(|way| way.0).zip(one_way.iter().map(MedianRange::of)).collect(),
     })
 }
 
 impl fmt::Display for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut line = |name: String, unit: &str, spread: Spread| {
-            writeln!(f, "{name:<44}{spread:>9.2}  {:<12}({})", unit, spread.range(2))
+        let mut line = |name: String, unit: &str, range: MedianRange| {
+            writeln!(f, "{name:<44}{range:>9.2}  {:<12}({})", unit, range.range(2))
         };
         if let Some(hertz) = self.hertz {
-            line("time stamp counter".into(), "GHz", Spread::of(&vec![hertz / 1e9]))?;
+            line("time stamp counter".into(), "GHz", MedianRange::of(&vec![hertz / 1e9]))?;
         }
         for &(threads, rate) in &self.read {
             let name = format!("memory, streaming read, {threads} thread(s)");
@@ -118,13 +118,13 @@ impl Limits {
     /// As one JSON object.
     pub fn json(&self) -> String {
         let mut fields = vec![format!("\"hertz\":{:.0}", self.hertz.unwrap_or(0.0))];
-        let mut add = |name: String, spread: Spread| {
-            fields.push(format!("\"{name}\":{}", spread.json()));
+        let mut add = |name: String, range: MedianRange| {
+            fields.push(format!("\"{name}\":{}", range.json()));
         };
         self.read.iter().for_each(|(n, s)| add(format!("read_bytes_per_s_{n}"), *s));
         self.updates.iter().for_each(|(n, s)| add(format!("updates_per_s_{}_mib", n >> 20), *s));
-        for (kind, bytes, spread) in &self.throughput {
-            add(format!("{kind}_bytes_per_s_{}_kib", bytes >> 10), *spread);
+        for (kind, bytes, range) in &self.throughput {
+            add(format!("{kind}_bytes_per_s_{}_kib", bytes >> 10), *range);
         }
         self.one_way.iter().for_each(|(kind, s)| add(format!("{kind}_one_way_s"), *s));
         format!("{{{}}}", fields.join(","))

@@ -33,9 +33,9 @@ fn mapped(bytes: usize) -> std::io::Result<MmapMut> {
 }
 
 /// Buffers to be read by so many threads.
-pub struct Streams(Vec<MmapMut>);
+pub struct StreamBuffers(Vec<MmapMut>);
 
-impl Streams {
+impl StreamBuffers {
     /// A buffer for each thread.
     ///
     /// # Errors
@@ -100,8 +100,8 @@ pub fn random_updates(bytes: usize) -> std::io::Result<f64> {
 
 /// Bytes of memory that are free or can be made so; `None` where the system does not tell.
 pub(crate) fn available() -> Option<u64> {
-    let told = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = told.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib << 10)
 }
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn any_number_of_threads_reads_memory() {
         // By three a gibibyte cannot be divided.
-        let rate = Streams::new(3).unwrap().read(3);
+        let rate = StreamBuffers::new(3).unwrap().read(3);
         assert!(rate.is_finite() && rate > 0.0, "{rate}");
     }
 }

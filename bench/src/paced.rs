@@ -34,14 +34,14 @@ const BATCH_ROWS: usize = 8192;
 
 /// When rows are due.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pace {
+pub struct Schedule {
     /// When the first row is, in nanoseconds since 1970.
     pub start_ns: u64,
     /// Rows a second of all flows; infinite for all at once.
     pub rate: f64,
 }
 
-impl Pace {
+impl Schedule {
     /// When the row of this number is due, in nanoseconds since 1970.
     pub fn due_ns(&self, row: u64) -> u64 {
         self.start_ns.saturating_add((row as f64 / self.rate * 1e9) as u64)
@@ -65,15 +65,15 @@ pub struct Paced(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    pace: Mutex<Option<Pace>>,
+    schedule: Mutex<Option<Schedule>>,
     /// By table, options and columns.
     kept: Mutex<HashMap<String, Arc<[RecordBatch]>>>,
 }
 
 impl Paced {
     /// At which pace rows come in the next run.
-    pub fn set(&self, pace: Pace) {
-        *locked(&self.0.pace) = Some(pace);
+    pub fn set(&self, schedule: Schedule) {
+        *locked(&self.0.schedule) = Some(schedule);
     }
 
     /// Keeps the rows no longer.
@@ -178,18 +178,18 @@ impl Source for PacedSource {
     fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
         let kept = self.kept(context)?;
         let rows: u64 = kept.iter().map(|batch| batch.num_rows() as u64).sum();
-        let pace = *locked(&self.shared.pace);
-        let pace = pace.unwrap_or(Pace { start_ns: 0, rate: f64::INFINITY });
-        let stripes_of_lap = rows.div_ceil(pace.stripe() as u64);
+        let schedule = *locked(&self.shared.schedule);
+        let schedule = schedule.unwrap_or(Schedule { start_ns: 0, rate: f64::INFINITY });
+        let stripes_of_lap = rows.div_ceil(schedule.stripe() as u64);
         Ok(Box::new(PacedFlow {
             schema: self.schema(),
             kept,
             rows,
             lap_ms: lap_ms(rows, self.interval_ns),
-            stripe: pace.stripe(),
+            stripe: schedule.stripe(),
             stripes_of_lap,
             stripes: stripes_of_lap * self.laps,
-            pace,
+            schedule,
             next: flow as u64,
             flows: self.flows.load(Ordering::Relaxed).into(),
             clock: Arc::clone(&context.clock),
@@ -211,7 +211,7 @@ struct PacedFlow {
     stripe: usize,
     stripes_of_lap: u64,
     stripes: u64,
-    pace: Pace,
+    schedule: Schedule,
     /// The next stripe.
     next: u64,
     flows: u64,
@@ -226,7 +226,7 @@ impl Flow for PacedFlow {
         let (lap, stripe) = (self.next / self.stripes_of_lap, self.next % self.stripes_of_lap);
         let first = stripe * self.stripe as u64;
         let rows = (self.stripe as u64).min(self.rows - first);
-        let due_ns = self.pace.due_ns(lap * self.rows + first + rows - 1);
+        let due_ns = self.schedule.due_ns(lap * self.rows + first + rows - 1);
         let early_ns = due_ns.saturating_sub(now_ns());
         if early_ns > 0 {
             return Ok(Next::Wait { until_ns: self.clock.now_ns().saturating_add(early_ns) });
@@ -289,7 +289,7 @@ mod tests {
         let metadata = Default::default();
         let table = TableDef { name: "t".into(), schema, options, metadata };
         let paced = Paced::default();
-        paced.set(Pace { start_ns: 0, rate });
+        paced.set(Schedule { start_ns: 0, rate });
         let source = paced.source(&table, &[0, 1]).unwrap();
         assert_eq!(source.flows(flows, None).unwrap().len(), flows as usize);
         let clock = Arc::new(MonotonicClock::new());
@@ -332,10 +332,10 @@ mod tests {
 
     #[test]
     fn a_row_is_not_given_out_before_it_is_due() {
-        let pace = Pace { start_ns: 5_000, rate: 2e9 };
-        assert_eq!((pace.due_ns(0), pace.due_ns(100)), (5_000, 5_050));
+        let schedule = Schedule { start_ns: 5_000, rate: 2e9 };
+        assert_eq!((schedule.due_ns(0), schedule.due_ns(100)), (5_000, 5_050));
         let paced = Paced::default();
-        paced.set(Pace { start_ns: now_ns() + 3_600_000_000_000, rate: 1.0 });
+        paced.set(Schedule { start_ns: now_ns() + 3_600_000_000_000, rate: 1.0 });
         let next = |options: [(&str, &str); 3]| {
             let options = options.map(|(key, value)| (key.to_owned(), value.to_owned()));
             let options: Options = options.into_iter().collect();

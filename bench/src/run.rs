@@ -10,20 +10,20 @@ use millstream::{FabricKind, Report, RunOptions, Script, Session, SessionBuilder
 use thiserror::Error;
 
 use crate::by_hand::Loop;
-use crate::memory::Streams;
+use crate::checksums::{ChecksumSink, ChecksumTotals};
+use crate::memory::StreamBuffers;
 use crate::reference;
-use crate::summary::{Run, Summary};
-use crate::tally::{Sums, Tally};
+use crate::summary::{MeasuredRun, Summary};
 use crate::tsc::Tsc;
-use crate::workload::{Size, Workload};
+use crate::workload::{Workload, WorkloadSize};
 
-/// What is measured.
+/// The workload.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct RunPlan {
     /// The workload.
     pub workload: Workload,
     /// How large it is: its rows are for each worker.
-    pub size: Size,
+    pub size: WorkloadSize,
     /// Nodes.
     pub nodes: u32,
     /// Workers of each.
@@ -55,7 +55,7 @@ pub enum BenchError {
     Cluster(#[from] ClusterError),
     /// The generator refused the size. The caller is at fault.
     #[error(transparent)]
-    Size(#[from] ConnectorError),
+    WorkloadSize(#[from] ConnectorError),
     /// A link between two threads could not be made or broke.
     #[error(transparent)]
     Link(#[from] LinkError),
@@ -79,9 +79,9 @@ pub enum BenchError {
         /// What ran.
         variant: String,
         /// What came out.
-        got: Sums,
+        got: ChecksumTotals,
         /// What is right.
-        right: Sums,
+        right: ChecksumTotals,
     },
     /// The workload cannot run by the clock. The caller is at fault.
     #[error("{0} has no windows of one table, by whose ends latency is measured")]
@@ -106,10 +106,10 @@ struct Variant {
     name: String,
     /// Whether node 0 runs it by itself.
     alone: bool,
-    size: Size,
+    size: WorkloadSize,
     script: Script,
-    tally: Tally,
-    runs: Vec<(Run, Sums, Report)>,
+    checksums: ChecksumSink,
+    runs: Vec<(MeasuredRun, ChecksumTotals, Report)>,
 }
 
 /// Runs everything in turns and checks the results. Node 0 gets a summary of each thing compared,
@@ -117,14 +117,14 @@ struct Variant {
 ///
 /// # Errors
 /// The first failure, and wrong results.
-pub fn run(plan: &Plan, control: &Control) -> Result<Vec<Summary>, BenchError> {
+pub fn run(plan: &RunPlan, control: &Control) -> Result<Vec<Summary>, BenchError> {
     let mut variants = variants(plan)?;
     let first = control.rank() == 0;
     let threads = |variant: &Variant| variant.size.workers as usize;
     let most = variants.iter().map(threads).max().unwrap_or(1);
     let streams = if first { most } else { 0 };
-    let streams = Streams::new(streams).map_err(BenchError::Memory)?;
-    let alone = Size { workers: 1, ..plan.size };
+    let streams = StreamBuffers::new(streams).map_err(BenchError::Memory)?;
+    let alone = WorkloadSize { workers: 1, ..plan.size };
     let by_hand = (first && plan.against_loop).then(|| Loop::new(plan.workload, &alone));
     let mut by_hand = by_hand.transpose()?;
     for _ in 0..plan.runs.max(1) {
@@ -140,11 +140,13 @@ pub fn run(plan: &Plan, control: &Control) -> Result<Vec<Summary>, BenchError> {
                     Some(variant.script.run(&options)?)
                 }
             };
-            let all = control.all_gather("sums", variant.tally.take().encode())?;
-            let mut sums = Sums::default();
-            all.iter().filter_map(|bytes| Sums::decode(bytes)).for_each(|node| sums.add(&node));
+            let all = control.all_gather("sums", variant.checksums.take().encode())?;
+            let mut sums = ChecksumTotals::default();
+            all.iter()
+                .filter_map(|bytes| ChecksumTotals::decode(bytes))
+                .for_each(|node| sums.add(&node));
             if let Some(report) = measured.filter(|_| first) {
-                let run = Run {
+                let run = MeasuredRun {
                     elapsed: report.elapsed,
                     busy: Duration::from_nanos(report.total.cpu_ns),
                     bandwidth,
@@ -165,13 +167,13 @@ pub fn run(plan: &Plan, control: &Control) -> Result<Vec<Summary>, BenchError> {
 
 /// The figures, if all results are right.
 fn checked(
-    plan: &Plan,
+    plan: &RunPlan,
     variants: Vec<Variant>,
     by_hand: Option<Loop>,
 ) -> Result<Vec<Summary>, BenchError> {
     let tsc = Tsc::default();
-    let mut known: Vec<(Size, Sums)> = Vec::new();
-    let mut right = |size: Size| match known.iter().find(|(other, _)| *other == size) {
+    let mut known: Vec<(WorkloadSize, ChecksumTotals)> = Vec::new();
+    let mut right = |size: WorkloadSize| match known.iter().find(|(other, _)| *other == size) {
         Some((_, sums)) => Ok(*sums),
         None => reference::sums(plan.workload, &size).inspect(|sums| known.push((size, *sums))),
     };
@@ -181,13 +183,13 @@ fn checked(
         summaries.push(variant.check(plan.workload, sums, &tsc)?);
     }
     if let Some(by_hand) = by_hand {
-        let sums = right(Size { workers: 1, ..plan.size })?;
+        let sums = right(WorkloadSize { workers: 1, ..plan.size })?;
         summaries.push(by_hand.check(sums, tsc.hertz())?);
     }
     Ok(summaries)
 }
 
-fn variants(plan: &Plan) -> Result<Vec<Variant>, BenchError> {
+fn variants(plan: &RunPlan) -> Result<Vec<Variant>, BenchError> {
     let workers = plan.nodes * plan.workers;
     let mut variants = Vec::new();
     let planned = [String::from("auto")];
@@ -203,23 +205,23 @@ fn variants(plan: &Plan) -> Result<Vec<Variant>, BenchError> {
 }
 
 fn variant(
-    plan: &Plan,
+    plan: &RunPlan,
     name: &str,
     exchange: Option<&str>,
     nodes: u32,
     workers: u32,
 ) -> Result<Variant, BenchError> {
-    let size = Size { workers: u64::from(nodes * workers), ..plan.size };
-    let tally = Tally::default();
-    let session = session(plan, (nodes, workers), exchange).connector(Arc::new(tally.clone()));
+    let size = WorkloadSize { workers: u64::from(nodes * workers), ..plan.size };
+    let checksums = ChecksumSink::default();
+    let session = session(plan, (nodes, workers), exchange).connector(Arc::new(checksums.clone()));
     let script = session.build()?.sql(&plan.workload.sql(&size))?;
     let alone = exchange.is_none();
-    Ok(Variant { name: name.to_owned(), alone, size, script, tally, runs: Vec::new() })
+    Ok(Variant { name: name.to_owned(), alone, size, script, checksums, runs: Vec::new() })
 }
 
 /// A session of nodes and workers of each.
 pub(crate) fn session(
-    plan: &Plan,
+    plan: &RunPlan,
     (nodes, workers): (u32, u32),
     exchange: Option<&str>,
 ) -> SessionBuilder {
@@ -235,7 +237,12 @@ pub(crate) fn session(
 
 impl Variant {
     /// The figures, if all results are right.
-    fn check(self, workload: Workload, right: Sums, tsc: &Tsc) -> Result<Summary, BenchError> {
+    fn check(
+        self,
+        workload: Workload,
+        right: ChecksumTotals,
+        tsc: &Tsc,
+    ) -> Result<Summary, BenchError> {
         let variant = || format!("{workload} ({})", self.name);
         for (_, got, report) in &self.runs {
             if !right.agrees(got) {

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use millstream::{Counters, ProcessorCounters};
 
-use crate::workload::{Size, Workload};
+use crate::workload::{Workload, WorkloadSize};
 
 /// Median, least and greatest of some measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Spread {
+pub struct MedianRange {
     /// The middle one; of an even number, the lower of the two in the middle.
     pub median: f64,
     /// The least.
@@ -18,7 +18,7 @@ pub struct Spread {
     pub greatest: f64,
 }
 
-impl Spread {
+impl MedianRange {
     /// Of these values; zeros if there are none.
     #[expect(clippy::ptr_arg, reason = "passed as a function over lists of lists")]
     pub fn of(values: &Vec<f64>) -> Self {
@@ -50,7 +50,7 @@ impl Spread {
     }
 }
 
-impl fmt::Display for Spread {
+impl fmt::Display for MedianRange {
     /// The median.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.median, f)
@@ -59,7 +59,7 @@ impl fmt::Display for Spread {
 
 /// One run.
 #[derive(Debug, Clone, Copy)]
-pub struct Run {
+pub struct MeasuredRun {
     /// From when all workers of all nodes had opened their flows until all had ended.
     pub elapsed: Duration,
     /// Processor time of the workers in between, all together.
@@ -76,9 +76,9 @@ pub struct Summary {
     /// The exchange, or `alone` for one worker by itself.
     pub variant: String,
     /// How large it was.
-    pub size: Size,
+    pub size: WorkloadSize,
     /// The runs.
-    pub runs: Vec<Run>,
+    pub runs: Vec<MeasuredRun>,
     /// Counters of the last run: those of all runs are alike.
     pub total: Counters,
     /// Cycles a second.
@@ -86,8 +86,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    fn each(&self, of: impl Fn(&Run) -> f64) -> Spread {
-        Spread::of(&self.runs.iter().map(of).collect())
+    fn each(&self, of: impl Fn(&MeasuredRun) -> f64) -> MedianRange {
+        MedianRange::of(&self.runs.iter().map(of).collect())
     }
 
     fn rows(&self) -> f64 {
@@ -95,12 +95,12 @@ impl Summary {
     }
 
     /// Rows a second, of all workers.
-    pub fn rate(&self) -> Spread {
+    pub fn rate(&self) -> MedianRange {
         self.each(|run| self.rows() / run.elapsed.as_secs_f64())
     }
 
     /// Cycles of all workers for each row, by the wall clock.
-    pub fn cycles(&self) -> Option<Spread> {
+    pub fn cycles(&self) -> Option<MedianRange> {
         let workers = self.size.workers as f64;
         let hertz = self.hertz?;
         Some(self.each(|run| run.elapsed.as_secs_f64() * hertz * workers / self.rows()))
@@ -108,7 +108,7 @@ impl Summary {
 
     /// Cycles of all workers for each row, by the time that their threads had a processor: on a
     /// machine that does other work, the better figure.
-    pub fn cycles_busy(&self) -> Option<Spread> {
+    pub fn cycles_busy(&self) -> Option<MedianRange> {
         let hertz = self.hertz?;
         Some(self.each(|run| run.busy.as_secs_f64() * hertz / self.rows()))
     }
@@ -143,17 +143,17 @@ impl Summary {
     }
 
     /// Bytes of input a second.
-    pub fn read_rate(&self) -> Spread {
+    pub fn read_rate(&self) -> MedianRange {
         self.each(|run| self.bytes_read() / run.elapsed.as_secs_f64())
     }
 
     /// Bytes a second that memory gave as many threads.
-    pub fn bandwidth(&self) -> Spread {
+    pub fn bandwidth(&self) -> MedianRange {
         self.each(|run| run.bandwidth)
     }
 
     /// The share of the bandwidth that input alone took.
-    pub fn share(&self) -> Spread {
+    pub fn share(&self) -> MedianRange {
         self.each(|run| self.bytes_read() / run.elapsed.as_secs_f64() / run.bandwidth)
     }
 
@@ -174,8 +174,8 @@ impl Summary {
         }
         let cycles =
             [("cycles_per_row", self.cycles()), ("busy_cycles_per_row", self.cycles_busy())];
-        for (name, spread) in cycles {
-            fields.extend(spread.map(|spread| format!("\"{name}\":{}", spread.json())));
+        for (name, range) in cycles {
+            fields.extend(range.map(|range| format!("\"{name}\":{}", range.json())));
         }
         for (name, count) in self.counted() {
             fields.push(format!("\"{name}_per_row\":{count:.4}"));
@@ -189,7 +189,7 @@ impl Summary {
             ("late", total.late),
             ("epochs", total.epochs),
             ("bytes_sent", total.bytes_sent),
-            ("bytes_handed", total.bytes_handed),
+            ("local_bytes", total.local_bytes),
             ("work_requests", total.frames_sent),
             ("state_bytes_peak", total.state_bytes_peak),
         ] {
@@ -201,7 +201,7 @@ impl Summary {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Size { workers, keys, distribution, record_bytes, .. } = self.size;
+        let WorkloadSize { workers, keys, distribution, record_bytes, .. } = self.size;
         let (rows, total) = (self.rows() / 1e6, &self.total);
         write!(f, "{}, {}: {workers} worker(s), {rows:.0} M rows", self.workload, self.variant)?;
         if self.workload.has_keys() {
@@ -211,9 +211,9 @@ impl fmt::Display for Summary {
             Some(bytes) => writeln!(f, ", records of {bytes} bytes")?,
             None => writeln!(f)?,
         }
-        let mut line = |name: &str, unit: &str, spread: Spread, digits: usize| {
-            let range = spread.range(digits);
-            writeln!(f, "  {name:<28}{spread:>9.digits$}  {unit:<8}({range})")
+        let mut line = |name: &str, unit: &str, range: MedianRange, digits: usize| {
+            let range = range.range(digits);
+            writeln!(f, "  {name:<28}{range:>9.digits$}  {unit:<8}({range})")
         };
         let rate = self.rate().times(1e-6);
         line("records a second", "M/s", rate, 1)?;
@@ -243,7 +243,7 @@ impl fmt::Display for Summary {
             mib(total.state_bytes_peak),
             total.epochs,
             mib(total.bytes_sent),
-            mib(total.bytes_handed),
+            mib(total.local_bytes),
             self.runs.len()
         )
     }
@@ -260,24 +260,24 @@ pub fn speedups(summaries: &[Summary]) -> Vec<(String, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::Distribution;
+    use crate::workload::KeyDistribution;
 
     #[test]
     fn the_median_of_an_even_number_is_the_lower_one() {
-        let spread = Spread::of(&vec![4.0, 1.0, 3.0, 2.0]);
-        assert_eq!((spread.median, spread.least, spread.greatest), (2.0, 1.0, 4.0));
-        assert_eq!(Spread::of(&vec![7.0]).median, 7.0);
-        assert_eq!(Spread::of(&Vec::new()), Spread::default());
+        let range = MedianRange::of(&vec![4.0, 1.0, 3.0, 2.0]);
+        assert_eq!((range.median, range.least, range.greatest), (2.0, 1.0, 4.0));
+        assert_eq!(MedianRange::of(&vec![7.0]).median, 7.0);
+        assert_eq!(MedianRange::of(&Vec::new()), MedianRange::default());
     }
 
     #[test]
     fn what_processors_count_is_told_for_each_row_where_they_do() {
         let (none, second) = (ProcessorCounters::default(), Duration::from_secs(1));
-        let size = Size {
+        let size = WorkloadSize {
             rows_per_worker: 1_000,
             workers: 1,
             keys: 10,
-            distribution: Distribution::Uniform,
+            distribution: KeyDistribution::Uniform,
             interval_ns: None,
             record_bytes: None,
         };
@@ -286,7 +286,7 @@ mod tests {
             workload: Workload::Ro,
             variant: "auto".into(),
             size,
-            runs: vec![Run { elapsed: second, busy: second, bandwidth: 1e10 }],
+            runs: vec![MeasuredRun { elapsed: second, busy: second, bandwidth: 1e10 }],
             total: Counters { processor, ..Counters::default() },
             hertz: None,
         };

@@ -14,13 +14,13 @@ use std::sync::Arc;
 use millstream::RunOptions;
 use millstream::cluster::Control;
 
+use crate::checksums::{ChecksumSink, ChecksumTotals};
 use crate::latency::{Latencies, Probe};
-use crate::paced::{Pace, Paced, now_ns};
+use crate::paced::{Paced, Schedule, now_ns};
 use crate::reference;
-use crate::run::{BenchError, Plan, session};
-use crate::tally::{Sums, Tally};
-use crate::task::Window;
-use crate::workload::Size;
+use crate::run::{BenchError, RunPlan, session};
+use crate::task::WorkloadWindow;
+use crate::workload::WorkloadSize;
 
 /// Rows of a lap at most: such that laps are whole milliseconds of event time.
 const LAP_ROWS: u64 = 4_000_000;
@@ -37,11 +37,11 @@ const BEHIND_S: f64 = 0.1;
 /// Seconds by which later windows may take longer than twice the earlier ones.
 const SLACK_S: f64 = 0.005;
 
-/// What is measured by the clock.
+/// The workload by the clock.
 #[derive(Debug, Clone)]
 pub struct Timed {
     /// The workload and where it runs; its runs and rows do not count.
-    pub plan: Plan,
+    pub plan: RunPlan,
     /// Rows a second of all workers at which latency is measured; none to search what can be
     /// sustained, and measure at half and nine tenths of it.
     pub rate: Option<f64>,
@@ -66,7 +66,7 @@ pub struct Trial {
 
 /// What came out for one exchange.
 #[derive(Debug, Clone)]
-pub struct Outcome {
+pub struct SustainOutcome {
     /// What was measured.
     pub timed: Timed,
     /// The exchange.
@@ -82,7 +82,7 @@ pub struct Outcome {
 /// # Errors
 /// [`BenchError::NoLatency`] for workloads without windows of one table; the first failure, and
 /// wrong results.
-pub fn run(timed: &Timed, control: &Control) -> Result<Vec<Outcome>, BenchError> {
+pub fn run(timed: &Timed, control: &Control) -> Result<Vec<SustainOutcome>, BenchError> {
     let window = timed.plan.workload.window();
     let window = window.ok_or(BenchError::NoLatency(timed.plan.workload))?;
     let planned = [String::from("auto")];
@@ -90,8 +90,8 @@ pub fn run(timed: &Timed, control: &Control) -> Result<Vec<Outcome>, BenchError>
     let exchanges = if exchanges.is_empty() { &planned[..] } else { exchanges };
     let mut outcomes = Vec::new();
     for exchange in exchanges {
-        let (tally, paced) = (Tally::default(), Paced::default());
-        let mut stand = Stand { timed, exchange, window, control, tally, paced, known: None };
+        let (checksums, paced) = (ChecksumSink::default(), Paced::default());
+        let mut stand = Stand { timed, exchange, window, control, checksums, paced, known: None };
         let outcome = stand.outcome()?;
         if control.rank() == 0 {
             outcomes.push(outcome);
@@ -119,16 +119,16 @@ struct Ran {
 struct Stand<'a> {
     timed: &'a Timed,
     exchange: &'a str,
-    window: Window,
+    window: WorkloadWindow,
     control: &'a Control,
-    tally: Tally,
+    checksums: ChecksumSink,
     paced: Paced,
     /// The rows of a lap that the flows have kept.
     known: Option<(u64, u64)>,
 }
 
 impl Stand<'_> {
-    fn outcome(&mut self) -> Result<Outcome, BenchError> {
+    fn outcome(&mut self) -> Result<SustainOutcome, BenchError> {
         let (search, at) = match self.timed.rate {
             Some(rate) => (None, vec![self.trial(rate, self.interval_ns(rate))?]),
             None => {
@@ -141,7 +141,7 @@ impl Stand<'_> {
             }
         };
         let (timed, exchange) = (self.timed.clone(), self.exchange.to_owned());
-        Ok(Outcome { timed, exchange, search, at })
+        Ok(SustainOutcome { timed, exchange, search, at })
     }
 
     /// Nanoseconds of event time between two rows such that windows end as often as they are to.
@@ -200,8 +200,8 @@ impl Stand<'_> {
         let workers = u64::from(self.timed.plan.nodes * self.timed.plan.workers);
         let rows = Rows { lap_rows: LAP_ROWS, laps: 8 * workers, interval_ns };
         self.warm(rows)?;
-        let pace = Pace { start_ns: 0, rate: f64::INFINITY };
-        let elapsed_s = self.run(rows, pace, None)?.elapsed_s;
+        let schedule = Schedule { start_ns: 0, rate: f64::INFINITY };
+        let elapsed_s = self.run(rows, schedule, None)?.elapsed_s;
         let rate = (rows.lap_rows * rows.laps) as f64 / elapsed_s;
         Ok(f64::from_bits(self.agreed(rate.to_bits())?))
     }
@@ -213,12 +213,12 @@ impl Stand<'_> {
         let lap_rows = if laps == 1 { rows } else { LAP_ROWS };
         let rows = Rows { lap_rows, laps, interval_ns };
         self.warm(rows)?;
-        let pace = Pace { start_ns: self.agreed(now_ns() + LEAD_NS)?, rate };
+        let schedule = Schedule { start_ns: self.agreed(now_ns() + LEAD_NS)?, rate };
         let Rows { lap_rows, laps, interval_ns } = rows;
-        let probe = Probe { pace, window: self.window, lap_rows, laps, interval_ns };
-        let Ran { ended_ns, latencies, .. } = self.run(rows, pace, Some(probe))?;
+        let probe = Probe { schedule, window: self.window, lap_rows, laps, interval_ns };
+        let Ran { ended_ns, latencies, .. } = self.run(rows, schedule, Some(probe))?;
         let seconds = (lap_rows * laps) as f64 / rate;
-        let behind_ns = ended_ns.saturating_sub(pace.due_ns(lap_rows * laps - 1));
+        let behind_ns = ended_ns.saturating_sub(schedule.due_ns(lap_rows * laps - 1));
         let behind_s = behind_ns as f64 * 1e-9;
         let [early, late] = [&latencies.early, &latencies.late].map(|half| half.quantile(0.5));
         let sustained = behind_s <= BEHIND_S + seconds / 20.0 && late <= 2.0 * early + SLACK_S;
@@ -232,23 +232,28 @@ impl Stand<'_> {
         if self.known != Some(lap) {
             self.known = Some(lap);
             self.paced.forget();
-            let pace = Pace { start_ns: 0, rate: f64::INFINITY };
-            self.run(Rows { laps: 1, ..rows }, pace, None)?;
+            let schedule = Schedule { start_ns: 0, rate: f64::INFINITY };
+            self.run(Rows { laps: 1, ..rows }, schedule, None)?;
         }
         Ok(())
     }
 
     /// What node 0 says.
-    fn agreed(&self, said: u64) -> Result<u64, BenchError> {
-        let all = self.control.all_gather("agree", said.to_le_bytes().to_vec())?;
+    fn agreed(&self, own: u64) -> Result<u64, BenchError> {
+        let all = self.control.all_gather("agree", own.to_le_bytes().to_vec())?;
         let first = all.first().and_then(|bytes| bytes.as_slice().try_into().ok());
-        Ok(first.map_or(said, u64::from_le_bytes))
+        Ok(first.map_or(own, u64::from_le_bytes))
     }
 
     /// Runs, and checks the result.
-    fn run(&mut self, rows: Rows, pace: Pace, probe: Option<Probe>) -> Result<Ran, BenchError> {
-        let Plan { workload, size, nodes, workers, .. } = self.timed.plan;
-        let lap = Size {
+    fn run(
+        &mut self,
+        rows: Rows,
+        schedule: Schedule,
+        probe: Option<Probe>,
+    ) -> Result<Ran, BenchError> {
+        let RunPlan { workload, size, nodes, workers, .. } = self.timed.plan;
+        let lap = WorkloadSize {
             rows_per_worker: rows.lap_rows,
             workers: 1,
             interval_ns: Some(rows.interval_ns),
@@ -257,10 +262,10 @@ impl Stand<'_> {
         };
         let repeat = format!("'repeat' = '{}', 'preload' = 'true'", rows.laps);
         let sql = workload.sql(&lap).replace("'preload' = 'true'", &repeat);
-        self.paced.set(pace);
-        self.tally.probe(probe);
+        self.paced.set(schedule);
+        self.checksums.probe(probe);
         let script = session(&self.timed.plan, (nodes, workers), Some(self.exchange))
-            .connector(Arc::new(self.tally.clone()))
+            .connector(Arc::new(self.checksums.clone()))
             .connector(Arc::new(self.paced.clone()))
             .build()?
             .sql(&sql)?;
@@ -268,10 +273,12 @@ impl Stand<'_> {
         let report = script.run(&options)?;
         // The check takes longer than many a run.
         let ended_ns = now_ns();
-        let all = self.control.all_gather("sums", self.tally.take().encode())?;
-        let mut got = Sums::default();
-        all.iter().filter_map(|bytes| Sums::decode(bytes)).for_each(|node| got.add(&node));
-        let taken = self.tally.take_latencies().encode();
+        let all = self.control.all_gather("sums", self.checksums.take().encode())?;
+        let mut got = ChecksumTotals::default();
+        all.iter()
+            .filter_map(|bytes| ChecksumTotals::decode(bytes))
+            .for_each(|node| got.add(&node));
+        let taken = self.checksums.take_latencies().encode();
         let all = self.control.all_gather("latencies", taken)?;
         let mut latencies = Latencies::default();
         let each = all.iter().filter_map(|bytes| Latencies::decode(bytes));
@@ -294,7 +301,7 @@ fn best(trials: &[Trial]) -> f64 {
     of(true).map(|trial| trial.rate).filter(|rate| *rate < lowest).fold(0.0, f64::max)
 }
 
-impl Outcome {
+impl SustainOutcome {
     /// The highest rate that was sustained, if that was searched and found.
     pub fn sustainable(&self) -> Option<f64> {
         self.search.as_ref().map(|(_, trials)| best(trials)).filter(|rate| *rate > 0.0)
@@ -327,7 +334,7 @@ impl Outcome {
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for SustainOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Timed { plan, seconds, every_s, .. } = &self.timed;
         writeln!(

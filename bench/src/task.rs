@@ -4,22 +4,22 @@ use crate::workload::Workload;
 
 /// What a workload computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Task {
+pub enum WorkloadTask {
     /// A value for each key in each window.
-    Groups(Shape),
+    Groups(WorkloadGroups),
     /// Rows of one kind for each row of another, for each key in each window that has both.
     Ratio(Ratio),
     /// Rows of two tables with equal keys that are in one window.
-    Meeting(Meeting),
+    Join(WorkloadJoin),
 }
 
 /// Groups of the rows of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct WorkloadGroups {
     /// The table with its rows, in the SQL.
     pub table: &'static str,
     /// The window, if there is one.
-    pub window: Option<Window>,
+    pub window: Option<WorkloadWindow>,
     /// The column of the key, and by what it is divided.
     pub key: (&'static str, i64),
     /// The column of the value, if it matters.
@@ -27,12 +27,12 @@ pub struct Shape {
     /// A column and the word that it must have.
     pub filter: Option<(&'static str, &'static str)>,
     /// What is computed.
-    pub answer: Answer,
+    pub answer: WorkloadAggregate,
 }
 
 /// Windows of one length, of which one begins every so often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
+pub struct WorkloadWindow {
     /// The column of event time.
     pub time: &'static str,
     /// Its length in milliseconds: a multiple of the slide.
@@ -43,7 +43,7 @@ pub struct Window {
 
 /// What is computed of the rows of a key in a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum WorkloadAggregate {
     /// How many there are.
     Count,
     /// The greatest value.
@@ -58,7 +58,7 @@ pub struct Ratio {
     /// The table with its rows, in the SQL.
     pub table: &'static str,
     /// The window.
-    pub window: Window,
+    pub window: WorkloadWindow,
     /// The column of the key, and by what it is divided.
     pub key: (&'static str, i64),
     /// The column of the kind.
@@ -69,20 +69,20 @@ pub struct Ratio {
 
 /// Rows of two tables that meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Meeting {
+pub struct WorkloadJoin {
     /// The table whose values are given out.
-    pub left: Side,
+    pub left: WorkloadInput,
     /// The column of the value: a whole number.
     pub value: &'static str,
     /// The other table.
-    pub right: Side,
+    pub right: WorkloadInput,
     /// When rows are together.
-    pub span: Span,
+    pub span: WorkloadSpan,
 }
 
 /// A table that is joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Side {
+pub struct WorkloadInput {
     /// The table, in the SQL.
     pub table: &'static str,
     /// The column of the key.
@@ -95,7 +95,7 @@ pub struct Side {
 
 /// When rows of one key are together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Span {
+pub enum WorkloadSpan {
     /// In one window of so many milliseconds.
     Tumble(i64),
     /// With no pause of more milliseconds between them, in both tables together.
@@ -109,13 +109,13 @@ const AUCTION: [&str; 7] =
 /// What NB8 reads of a person, beside the key.
 const PERSON: [&str; 6] = ["name", "email_address", "credit_card", "city", "state", "extra"];
 
-impl Window {
+impl WorkloadWindow {
     fn tumble(time: &'static str, size_ms: i64) -> Self {
         Self { time, size_ms, slide_ms: size_ms }
     }
 }
 
-impl Shape {
+impl WorkloadGroups {
     /// The columns that the workload reads: key, time, filter, value.
     pub fn columns(&self) -> Vec<&'static str> {
         let time = self.window.map(|window| window.time);
@@ -126,77 +126,84 @@ impl Shape {
 
 impl Workload {
     /// What it computes.
-    pub fn task(self) -> Task {
-        let ysb = Shape {
+    pub fn task(self) -> WorkloadTask {
+        let ysb = WorkloadGroups {
             table: "events",
-            window: Some(Window::tumble("event_time", 10_000)),
+            window: Some(WorkloadWindow::tumble("event_time", 10_000)),
             key: ("ad_id", 10),
             value: None,
             filter: Some(("event_type", "view")),
-            answer: Answer::Count,
+            answer: WorkloadAggregate::Count,
         };
-        let bids = Shape {
+        let bids = WorkloadGroups {
             table: "bids",
-            window: Some(Window::tumble("date_time", 60_000)),
+            window: Some(WorkloadWindow::tumble("date_time", 60_000)),
             key: ("auction", 1),
             value: Some("price"),
             filter: None,
-            answer: Answer::Max,
+            answer: WorkloadAggregate::Max,
         };
-        let side = |table, key, others| Side { table, key, time: "date_time", others };
+        let side = |table, key, others| WorkloadInput { table, key, time: "date_time", others };
         match self {
-            Workload::Ysb => Task::Groups(ysb),
-            Workload::YsbKeys => Task::Groups(Shape {
-                window: Some(Window::tumble("event_time", 600_000)),
+            Workload::Ysb => WorkloadTask::Groups(ysb),
+            Workload::YsbKeys => WorkloadTask::Groups(WorkloadGroups {
+                window: Some(WorkloadWindow::tumble("event_time", 600_000)),
                 key: ("key", 1),
                 filter: None,
                 ..ysb
             }),
-            Workload::YsbStar => Task::Ratio(Ratio {
+            Workload::YsbStar => WorkloadTask::Ratio(Ratio {
                 table: "events",
-                window: Window::tumble("event_time", 10_000),
+                window: WorkloadWindow::tumble("event_time", 10_000),
                 key: ("ad_id", 10),
                 kind: "event_type",
                 kinds: ["click", "view"],
             }),
-            Workload::Ro => {
-                Task::Groups(Shape { window: None, key: ("key", 1), filter: None, ..ysb })
-            }
-            Workload::Cm => Task::Groups(Shape {
+            Workload::Ro => WorkloadTask::Groups(WorkloadGroups {
+                window: None,
+                key: ("key", 1),
+                filter: None,
+                ..ysb
+            }),
+            Workload::Cm => WorkloadTask::Groups(WorkloadGroups {
                 table: "tasks",
-                window: Some(Window::tumble("event_time", 2_000)),
+                window: Some(WorkloadWindow::tumble("event_time", 2_000)),
                 key: ("job_id", 1),
                 value: Some("cpu"),
                 filter: None,
-                answer: Answer::Mean,
+                answer: WorkloadAggregate::Mean,
             }),
-            Workload::Nb7 => Task::Groups(bids),
-            Workload::Swa => Task::Groups(Shape {
-                window: Some(Window { time: "date_time", size_ms: 10_000, slide_ms: 2_000 }),
-                answer: Answer::Mean,
+            Workload::Nb7 => WorkloadTask::Groups(bids),
+            Workload::Swa => WorkloadTask::Groups(WorkloadGroups {
+                window: Some(WorkloadWindow {
+                    time: "date_time",
+                    size_ms: 10_000,
+                    slide_ms: 2_000,
+                }),
+                answer: WorkloadAggregate::Mean,
                 ..bids
             }),
-            Workload::Nb8 => Task::Meeting(Meeting {
+            Workload::Nb8 => WorkloadTask::Join(WorkloadJoin {
                 left: side("auctions", "seller", &AUCTION),
                 value: "id",
                 right: side("persons", "id", &PERSON),
-                span: Span::Tumble(12 * 3_600_000),
+                span: WorkloadSpan::Tumble(12 * 3_600_000),
             }),
-            Workload::Nb11 => Task::Meeting(Meeting {
+            Workload::Nb11 => WorkloadTask::Join(WorkloadJoin {
                 left: side("bids", "bidder", &["auction"]),
                 value: "price",
                 right: side("persons", "id", &["name"]),
-                span: Span::Session(10_000),
+                span: WorkloadSpan::Session(10_000),
             }),
         }
     }
 
     /// The windows of what it gives out, if they begin at `window_start` and have one length.
-    pub fn window(self) -> Option<Window> {
+    pub fn window(self) -> Option<WorkloadWindow> {
         match self.task() {
-            Task::Groups(shape) => shape.window,
-            Task::Ratio(ratio) => Some(ratio.window),
-            Task::Meeting(_) => None,
+            WorkloadTask::Groups(shape) => shape.window,
+            WorkloadTask::Ratio(ratio) => Some(ratio.window),
+            WorkloadTask::Join(_) => None,
         }
     }
 }

@@ -29,7 +29,7 @@ pub enum Workload {
 
 /// How often each key comes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Distribution {
+pub enum KeyDistribution {
     /// All as often.
     Uniform,
     /// By Zipf's law with this exponent, more than 0.
@@ -40,7 +40,7 @@ pub enum Distribution {
 
 /// How large a workload is.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Size {
+pub struct WorkloadSize {
     /// Rows of each worker, of all tables together.
     pub rows_per_worker: u64,
     /// Workers of all nodes.
@@ -48,14 +48,14 @@ pub struct Size {
     /// Different keys; of no effect where [`Workload::has_keys`] is false.
     pub keys: u64,
     /// How often each comes; of no effect where [`Workload::has_keys`] is false.
-    pub distribution: Distribution,
+    pub distribution: KeyDistribution,
     /// Nanoseconds of event time between two rows of the stream, if not as the workload has it.
     pub interval_ns: Option<u64>,
     /// Bytes of a record, where rows lie in memory as records of fixed length and not in columns.
     pub record_bytes: Option<u64>,
 }
 
-impl Size {
+impl WorkloadSize {
     /// Rows of all workers.
     pub fn rows(&self) -> u64 {
         self.rows_per_worker.saturating_mul(self.workers)
@@ -92,13 +92,13 @@ impl Workload {
     }
 
     /// Its SQL at a size.
-    pub fn sql(self, size: &Size) -> String {
+    pub fn sql(self, size: &WorkloadSize) -> String {
         let interval_ns = size.interval_ns.unwrap_or_else(|| self.interval_ns(size.workers));
         let (rows, four) = (size.rows(), size.rows() - size.rows() / 5);
         let exponent = match size.distribution {
-            Distribution::Uniform => 1.0,
-            Distribution::Zipf(exponent) => exponent,
-            Distribution::Pareto => 1.16,
+            KeyDistribution::Uniform => 1.0,
+            KeyDistribution::Zipf(exponent) => exponent,
+            KeyDistribution::Pareto => 1.16,
         };
         let mut sql = self.template().to_owned();
         if let Some(bytes) = size.record_bytes {
@@ -174,11 +174,11 @@ impl Workload {
     }
 
     /// How often each key comes, unless somebody says otherwise.
-    pub fn distribution(self) -> Distribution {
+    pub fn distribution(self) -> KeyDistribution {
         match self {
-            Workload::Cm => Distribution::Zipf(1.0),
-            Workload::Nb7 | Workload::Swa => Distribution::Pareto,
-            _ => Distribution::Uniform,
+            Workload::Cm => KeyDistribution::Zipf(1.0),
+            Workload::Nb7 | Workload::Swa => KeyDistribution::Pareto,
+            _ => KeyDistribution::Uniform,
         }
     }
 }
@@ -193,13 +193,13 @@ pub(crate) fn options_of(sql: &str, table: &str) -> Options {
     keys.zip(values).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-impl Distribution {
+impl KeyDistribution {
     /// What the generator calls it.
     pub fn name(self) -> &'static str {
         match self {
-            Distribution::Uniform => "uniform",
-            Distribution::Zipf(_) => "zipf",
-            Distribution::Pareto => "pareto",
+            KeyDistribution::Uniform => "uniform",
+            KeyDistribution::Zipf(_) => "zipf",
+            KeyDistribution::Pareto => "pareto",
         }
     }
 }
@@ -220,10 +220,10 @@ impl fmt::Display for Workload {
     }
 }
 
-impl fmt::Display for Distribution {
+impl fmt::Display for KeyDistribution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Distribution::Zipf(exponent) if *exponent != 1.0 => write!(f, "zipf {exponent}"),
+            KeyDistribution::Zipf(exponent) if *exponent != 1.0 => write!(f, "zipf {exponent}"),
             other => f.write_str(other.name()),
         }
     }
@@ -235,8 +235,8 @@ mod tests {
 
     #[test]
     fn options_are_those_of_the_sql() {
-        let distribution = Distribution::Zipf(1.5);
-        let size = Size {
+        let distribution = KeyDistribution::Zipf(1.5);
+        let size = WorkloadSize {
             rows_per_worker: 50,
             workers: 2,
             keys: 7,

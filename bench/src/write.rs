@@ -5,11 +5,11 @@ use std::path::Path;
 
 use millstream::{RowTarget, RunOptions, Session};
 
+use crate::checksums::ChecksumTotals;
 use crate::reference;
 use crate::run::BenchError;
-use crate::tally::Sums;
-use crate::task::{Side, Task};
-use crate::workload::{Size, Workload};
+use crate::task::{WorkloadInput, WorkloadTask};
+use crate::workload::{Workload, WorkloadSize};
 
 /// What files of rows hold, and what is to come out of it.
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +17,7 @@ pub struct Written {
     /// Rows in the files.
     pub rows: u64,
     /// Sums over the workload's result.
-    pub result: Sums,
+    pub result: ChecksumTotals,
 }
 
 /// Writes the columns that a workload reads to `path`, in the order of event time. The extension
@@ -27,7 +27,7 @@ pub struct Written {
 ///
 /// # Errors
 /// When the size is refused or a file cannot be written.
-pub fn write(workload: Workload, size: &Size, path: &Path) -> Result<Written, BenchError> {
+pub fn write(workload: Workload, size: &WorkloadSize, path: &Path) -> Result<Written, BenchError> {
     let sql = workload.sql(size).replace("'preload' = 'true'", "'preload' = 'false'");
     let streams = streams(workload);
     let tables = streams.iter().chain(&table_beside(workload)).cloned().collect::<Vec<_>>();
@@ -60,14 +60,16 @@ fn table_beside(workload: Workload) -> Option<Table> {
 /// The streams that a workload reads, as its SQL makes them.
 fn streams(workload: Workload) -> Vec<Table> {
     match workload.task() {
-        Task::Groups(shape) => vec![(shape.table, shape.columns())],
-        Task::Ratio(ratio) => vec![(ratio.table, vec![ratio.key.0, ratio.window.time, ratio.kind])],
-        Task::Meeting(meeting) => {
-            let columns = |side: Side, value: Option<&'static str>| {
+        WorkloadTask::Groups(shape) => vec![(shape.table, shape.columns())],
+        WorkloadTask::Ratio(ratio) => {
+            vec![(ratio.table, vec![ratio.key.0, ratio.window.time, ratio.kind])]
+        }
+        WorkloadTask::Join(join) => {
+            let columns = |side: WorkloadInput, value: Option<&'static str>| {
                 let known = [side.key, side.time].into_iter().chain(value);
                 (side.table, known.chain(side.others.iter().copied()).collect())
             };
-            vec![columns(meeting.left, Some(meeting.value)), columns(meeting.right, None)]
+            vec![columns(join.left, Some(join.value)), columns(join.right, None)]
         }
     }
 }
@@ -76,7 +78,7 @@ impl Written {
     /// As a JSON object on a line.
     pub fn json(&self) -> String {
         let Self { rows, result } = self;
-        let Sums { rows: result_rows, whole, real } = result;
+        let ChecksumTotals { rows: result_rows, whole, real } = result;
         format!(
             "{{\"rows\":{rows},\"result_rows\":{result_rows},\"whole\":{whole},\"real\":{real:e}}}\n"
         )
@@ -85,7 +87,7 @@ impl Written {
 
 impl fmt::Display for Written {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Sums { rows, whole, real } = self.result;
+        let ChecksumTotals { rows, whole, real } = self.result;
         writeln!(f, "{} rows written; the result has {rows} (sums {whole} and {real:e})", self.rows)
     }
 }

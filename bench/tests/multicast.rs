@@ -2,13 +2,13 @@
 
 use std::thread;
 
-use bench::multicast::{Plan, Point, Way, report, run};
+use bench::multicast::{MulticastPlan, Point, Way, report, run};
 use millstream::FabricKind;
 use millstream::cluster::in_process;
 
 #[test]
 fn every_way_reaches_every_instance_and_is_reported() {
-    let plan = Plan {
+    let plan = MulticastPlan {
         nodes: 3,
         workers: 2,
         instances: vec![1, 3],

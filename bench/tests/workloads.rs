@@ -2,16 +2,18 @@
 
 use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;
-use bench::task::Task;
-use bench::workload::Size;
-use bench::{BenchError, Distribution, Plan, Timed, Workload, reference, run, sustain, write};
+use bench::task::WorkloadTask;
+use bench::workload::WorkloadSize;
+use bench::{
+    BenchError, KeyDistribution, RunPlan, Timed, Workload, reference, run, sustain, write,
+};
 use millstream::cluster::Control;
 use millstream::{FabricKind, Session};
 
-fn plan(workload: Workload, workers: u32, exchanges: &[&str]) -> Plan {
-    Plan {
+fn plan(workload: Workload, workers: u32, exchanges: &[&str]) -> RunPlan {
+    RunPlan {
         workload,
-        size: Size {
+        size: WorkloadSize {
             rows_per_worker: 100_000,
             workers: workers.into(),
             keys: 5_000,
@@ -72,13 +74,13 @@ fn records_of_fixed_length_give_the_same_results() {
 fn a_loop_gives_the_same_sums() {
     use Workload::{Cm, Nb7, Ro, Ysb, YsbKeys};
     for workload in [Ysb, YsbKeys, Ro, Cm, Nb7] {
-        let plan = Plan { against_loop: true, ..plan(workload, 1, &[]) };
+        let plan = RunPlan { against_loop: true, ..plan(workload, 1, &[]) };
         // Its results are checked as all others.
         let summaries = run(&plan, &Control::solo().unwrap()).unwrap();
         assert_eq!(summaries[1].variant, "loop");
         assert_eq!(summaries[1].total.rows_out, summaries[0].total.rows_out, "{workload}");
     }
-    let none = Plan { against_loop: true, ..plan(Workload::Nb8, 1, &[]) };
+    let none = RunPlan { against_loop: true, ..plan(Workload::Nb8, 1, &[]) };
     assert!(matches!(run(&none, &Control::solo().unwrap()), Err(BenchError::NoLoop(_))));
 }
 
@@ -107,15 +109,15 @@ fn the_reference_depends_on_what_it_should() {
     let right = reference::sums(Workload::Ro, &size).unwrap();
     assert_eq!(right.rows, 5_000, "all keys came");
     for other in [
-        Size { keys: 4_999, ..size },
-        Size { rows_per_worker: 99_999, ..size },
-        Size { distribution: Distribution::Zipf(1.0), ..size },
-        Size { distribution: Distribution::Zipf(0.5), ..size },
+        WorkloadSize { keys: 4_999, ..size },
+        WorkloadSize { rows_per_worker: 99_999, ..size },
+        WorkloadSize { distribution: KeyDistribution::Zipf(1.0), ..size },
+        WorkloadSize { distribution: KeyDistribution::Zipf(0.5), ..size },
     ] {
         let sums = reference::sums(Workload::Ro, &other).unwrap();
         assert!(!right.agrees(&sums), "{other:?}");
     }
-    let dealt = Size { rows_per_worker: 50_000, workers: 2, ..size };
+    let dealt = WorkloadSize { rows_per_worker: 50_000, workers: 2, ..size };
     assert!(right.agrees(&reference::sums(Workload::Ro, &dealt).unwrap()), "the same rows");
 }
 
@@ -124,7 +126,7 @@ fn the_reference_depends_on_what_it_should() {
 fn keys_that_no_memory_holds_are_known_beforehand() {
     let size = plan(Workload::Ro, 1, &[]).size;
     assert_eq!(reference::beyond_memory(Workload::Ro, &size), None);
-    let size = Size { keys: 1 << 48, ..size };
+    let size = WorkloadSize { keys: 1 << 48, ..size };
     let [needed, free] = reference::beyond_memory(Workload::Ro, &size).unwrap();
     assert!(needed >= size.keys && free < needed, "{needed} {free}");
 }
@@ -138,7 +140,7 @@ fn rows_are_written_as_they_are_measured() {
         let path = directory.join(format!("{workload}.parquet"));
         let written = write(workload, &size, &path).unwrap();
         assert_eq!(written.rows, 100_000, "{workload}");
-        let Task::Groups(shape) = workload.task() else { panic!("{workload} groups rows") };
+        let WorkloadTask::Groups(shape) = workload.task() else { panic!("{workload} groups rows") };
         // Of fewer rows than fill a window, groups are keys; the batch stage counts them.
         let filter = shape.filter.map(|(name, word)| format!("WHERE {name} = '{word}'"));
         let sql = format!(

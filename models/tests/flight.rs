@@ -262,9 +262,10 @@ impl Model for Flights {
         let kept = state.flight.clone().kept_mut().count();
         let here = state.members.iter().map(|member| member.here.len()).max();
         let most = kept.max(here.unwrap_or_default());
-        match most > Flight::<()>::kept_max(self.open_max) {
-            true => Err(format!("F2: {most} payloads are kept")),
-            false => Ok(()),
+        if most > Flight::<()>::kept_max(self.open_max) {
+            Err(format!("F2: {most} payloads are kept"))
+        } else {
+            Ok(())
         }
     }
 

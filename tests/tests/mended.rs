@@ -94,7 +94,7 @@ fn run(settings: &str) -> Result<(Vec<[i64; 3]>, u64), Error> {
         rows.extend(values);
     }
     rows.sort_unstable();
-    Ok((rows, report.total.mended_links))
+    Ok((rows, report.total.reconnected_links))
 }
 
 fn breaks() {

@@ -36,7 +36,7 @@ pub struct Phase {
 
 /// What one instance has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Tally {
+pub(super) struct RequestCounts {
     pub(super) rows: u64,
     /// Requests that did not come in their turn.
     pub(super) astray: u64,
@@ -69,8 +69,8 @@ impl Seen {
 
 /// What a process knows at the end of a run.
 #[derive(Debug, Default)]
-pub(super) struct Notes {
-    pub(super) tallies: Vec<Tally>,
+pub(super) struct RunRecord {
+    pub(super) counts_of_instances: Vec<RequestCounts>,
     pub(super) seen: Vec<Seen>,
     /// Nanoseconds in which instances took batches, and how often one did.
     pub(super) taken: [u64; 2],
@@ -80,14 +80,14 @@ pub(super) struct Notes {
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// Requests that the source has given out, if it is here.
-    pub(super) given: AtomicU64,
+    pub(super) emitted: AtomicU64,
     workers: AtomicU32,
-    notes: Mutex<Notes>,
+    record: Mutex<RunRecord>,
 }
 
 impl Shared {
-    pub(super) fn notes(&self) -> MutexGuard<'_, Notes> {
-        self.notes.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    pub(super) fn record(&self) -> MutexGuard<'_, RunRecord> {
+        self.record.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -137,14 +137,14 @@ pub(super) struct Requests {
     pub(super) shared: Arc<Shared>,
 }
 
-struct Giving {
+struct RequestFlow {
     requests: Requests,
     context: FlowContext,
     phase: usize,
     /// When the phase began, and the requests given out before and in it.
     since_ns: Option<u64>,
     before: u64,
-    given: u64,
+    emitted: u64,
 }
 
 impl Source for Requests {
@@ -166,16 +166,16 @@ impl Source for Requests {
 
     fn open(&self, _: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
         let (requests, context) = (self.clone(), context.clone());
-        let (phase, since_ns, before, given) = (0, None, 0, 0);
-        Ok(Box::new(Giving { requests, context, phase, since_ns, before, given }))
+        let (phase, since_ns, before, emitted) = (0, None, 0, 0);
+        Ok(Box::new(RequestFlow { requests, context, phase, since_ns, before, emitted }))
     }
 }
 
-impl Flow for Giving {
+impl Flow for RequestFlow {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         loop {
             let Some(&Phase { seconds, per_second }) = self.requests.phases.get(self.phase) else {
-                self.requests.shared.given.store(self.before, Ordering::Relaxed);
+                self.requests.shared.emitted.store(self.before, Ordering::Relaxed);
                 return Ok(Next::End);
             };
             let now = now_ns();
@@ -187,23 +187,23 @@ impl Flow for Giving {
                 None => 0,
                 Some(rate) => {
                     let due = (rate * passed as f64 / 1e9) as u64;
-                    due.saturating_sub(self.given).min(rows_max as u64)
+                    due.saturating_sub(self.emitted).min(rows_max as u64)
                 }
             };
             if rows > 0 {
                 let due = |row: u64| match per_second {
                     None => now,
-                    Some(rate) => since + ((self.given + row) as f64 * 1e9 / rate) as u64,
+                    Some(rate) => since + ((self.emitted + row) as f64 * 1e9 / rate) as u64,
                 };
-                let batch = batch_of(self.before + self.given, (0..rows).map(due));
-                self.given += rows;
+                let batch = batch_of(self.before + self.emitted, (0..rows).map(due));
+                self.emitted += rows;
                 return Ok(Next::Batch(batch));
             }
             if passed < length_ns {
                 return Ok(Next::Wait { until_ns: self.context.clock.now_ns() + PAUSE_NS });
             }
-            self.before += self.given;
-            (self.given, self.since_ns) = (0, Some(since + length_ns));
+            self.before += self.emitted;
+            (self.emitted, self.since_ns) = (0, Some(since + length_ns));
             self.phase += 1;
         }
     }
@@ -239,7 +239,7 @@ pub(super) struct Matching {
 }
 
 struct Instance {
-    tally: Tally,
+    counts: RequestCounts,
     drivers: Vec<(f64, f64)>,
 }
 
@@ -262,7 +262,7 @@ impl KeyedOperator for Matching {
         let worker = self.first_worker + self.shared.workers.fetch_add(1, Ordering::Relaxed);
         let numbers = worker * self.instances..(worker + 1) * self.instances;
         let instance = |number: u32| Instance {
-            tally: Tally::default(),
+            counts: RequestCounts::default(),
             drivers: (0..self.drivers).map(|at| driver(number, at)).collect(),
         };
         Box::new(Hosted {
@@ -287,10 +287,7 @@ impl KeyedState for Hosted {
     fn push(&mut self, input: usize, batch: RecordBatch) -> Result<(), DataflowError> {
         let here_ns = now_ns();
         let mut nearest: Vec<f64> = vec![];
-        let addressed = match self.copies {
-            true => input..input + 1,
-            false => 0..self.instances.len(),
-        };
+        let addressed = if self.copies { input..input + 1 } else { 0..self.instances.len() };
         let count = addressed.len() as u64;
         for instance in &mut self.instances[addressed] {
             instance.take(batch.clone(), &mut nearest);
@@ -314,11 +311,13 @@ impl KeyedState for Hosted {
 
     fn advance(&mut self, watermark: i64, _: usize) -> Result<Option<RecordBatch>, DataflowError> {
         if watermark == i64::MAX {
-            let mut notes = self.shared.notes();
-            notes.tallies.extend(self.instances.drain(..).map(|instance| instance.tally));
-            merge(&mut notes.seen, &std::mem::take(&mut self.seen));
+            let mut record = self.shared.record();
+            record
+                .counts_of_instances
+                .extend(self.instances.drain(..).map(|instance| instance.counts));
+            merge(&mut record.seen, &std::mem::take(&mut self.seen));
             let taken = std::mem::take(&mut self.taken);
-            notes.taken.iter_mut().zip(taken).for_each(|(sum, own)| *sum += own);
+            record.taken.iter_mut().zip(taken).for_each(|(sum, own)| *sum += own);
         }
         Ok(None)
     }
@@ -342,9 +341,9 @@ impl Instance {
     /// Takes requests, and notes the nearest of the drivers that this and other instances know.
     fn take(&mut self, batch: RecordBatch, nearest: &mut Vec<f64>) {
         let numbers = batch.column(1).as_primitive::<Int64Type>().values();
-        let astray = numbers.iter().zip(self.tally.rows..).filter(|(n, turn)| **n as u64 != *turn);
-        self.tally.astray += astray.count() as u64;
-        self.tally.rows += numbers.len() as u64;
+        let astray = numbers.iter().zip(self.counts.rows..).filter(|(n, turn)| **n as u64 != *turn);
+        self.counts.astray += astray.count() as u64;
+        self.counts.rows += numbers.len() as u64;
         let [xs, ys] = [3, 4].map(|at| batch.column(at).as_primitive::<Float64Type>().values());
         nearest.resize(numbers.len(), f64::INFINITY);
         for ((&x, &y), nearest) in xs.iter().zip(ys).zip(nearest) {

@@ -24,4 +24,4 @@ mod settle;
 
 pub use app::Phase;
 pub use page::report;
-pub use real::{Plan, Point, Times, Way, run};
+pub use real::{MulticastPlan, Point, RequestTimes, Way, run};

@@ -7,7 +7,7 @@ use channel::cast::sim::{Multicast, Outcome, Plan as Sim, run};
 use channel::cast::{Shape, degree_max};
 
 use super::real::{Point, Way};
-use super::settle::{Step, settle};
+use super::settle::{RateChange, settle};
 use crate::BenchError;
 
 /// Machines of the paper, and instances of each.
@@ -20,7 +20,7 @@ pub const RATES: [f64; 5] = [30e3, 60e3, 80e3, 100e3, 80e3];
 
 /// What things cost, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Costs {
+pub struct ModelCosts {
     /// Whose these are.
     pub of: &'static str,
     /// To encode a frame.
@@ -33,23 +33,23 @@ pub struct Costs {
     pub rows: f64,
 }
 
-impl Costs {
+impl ModelCosts {
     /// Of the paper: 5.2 µs for a child, as its published code has it, and so much for encoding
     /// that it is 15 % of the communication with three children, as its figure 26 says. A frame is
     /// one tuple.
-    pub const PAPER: Costs =
-        Costs { of: "the paper", encode_ns: 2_750, send_ns: 5_200, hand_ns: 100, rows: 1.0 };
+    pub const PAPER: ModelCosts =
+        ModelCosts { of: "the paper", encode_ns: 2_750, send_ns: 5_200, hand_ns: 100, rows: 1.0 };
 
     /// Those of the source of a run here.
     pub fn measured(point: &Point, processes: u32) -> Self {
         let each = |ns: u64, of: u64| (ns / of.max(1)).max(1);
-        let given = point.frames / u64::from(processes.max(2) - 1);
+        let emitted = point.frames / u64::from(processes.max(2) - 1);
         Self {
             of: "this machine",
-            encode_ns: each(point.encode_ns, given),
+            encode_ns: each(point.encode_ns, emitted),
             send_ns: each(point.send_ns, point.source_frames),
             hand_ns: (point.take_ns as u64).max(1),
-            rows: point.rows as f64 / given.max(1) as f64,
+            rows: point.rows as f64 / emitted.max(1) as f64,
         }
     }
 
@@ -59,7 +59,7 @@ impl Costs {
             Way::Adaptive | Way::Copies => Shape::Capped(degree_max(processes - 1)),
         };
         let (adapts, by_instance) = (way == Way::Adaptive, way == Way::Copies);
-        let Costs { encode_ns, send_ns, hand_ns, .. } = self;
+        let ModelCosts { encode_ns, send_ns, hand_ns, .. } = self;
         Sim {
             processes,
             instances,
@@ -97,7 +97,7 @@ pub struct Changing {
     /// When each frame came and when all had it, in nanoseconds.
     pub times: Vec<(u64, u64)>,
     /// What came of each rate.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RateChange>,
     /// Changes of the tree: when, how long each was on its way, and the degree behind it.
     pub changes: Vec<(u64, u64, u32)>,
 }
@@ -122,7 +122,7 @@ fn simulated(plan: &Sim) -> Result<Outcome, BenchError> {
 ///
 /// # Errors
 /// When the protocol is broken in the model.
-pub fn sweep(costs: Costs, way: Way, instances: u32) -> Result<Modelled, BenchError> {
+pub fn sweep(costs: ModelCosts, way: Way, instances: u32) -> Result<Modelled, BenchError> {
     let processes = MACHINES.min(instances);
     let plan = costs.plan(way, processes, instances.div_ceil(processes));
     let frames = if way == Way::Copies { 100 } else { 600 };
@@ -141,9 +141,9 @@ pub fn sweep(costs: Costs, way: Way, instances: u32) -> Result<Modelled, BenchEr
 ///
 /// # Errors
 /// When the protocol is broken in the model.
-pub fn changing(costs: Costs, way: Way, seconds: f64) -> Result<Changing, BenchError> {
+pub fn changing(costs: ModelCosts, way: Way, seconds: f64) -> Result<Changing, BenchError> {
     // All instances of a process count as one, which costs as much.
-    let costs = Costs { hand_ns: costs.hand_ns * u64::from(INSTANCES), ..costs };
+    let costs = ModelCosts { hand_ns: costs.hand_ns * u64::from(INSTANCES), ..costs };
     let rates = RATES.map(|rate| ((rate * seconds) as u64, rate)).to_vec();
     let outcome = simulated(&Sim { rates, ..costs.plan(way, MACHINES, 1) })?;
     let times: Vec<(u64, u64)> =
@@ -178,7 +178,7 @@ pub fn shaken(changes_min: u64) -> Result<Shaken, BenchError> {
 ///
 /// # Errors
 /// When the protocol is broken in the model.
-pub fn on_racks(costs: Costs, racks: u32) -> Result<f64, BenchError> {
+pub fn on_racks(costs: ModelCosts, racks: u32) -> Result<f64, BenchError> {
     let plan = costs.plan(Way::Tree(Shape::Capped(3)), MACHINES, INSTANCES);
     let rates = vec![(60, 100.0)];
     // Between racks a message takes as long again as at most within one.
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn the_model_compares_as_the_paper_does() {
-        let of = |way| sweep(Costs::PAPER, way, 480).unwrap();
+        let of = |way| sweep(ModelCosts::PAPER, way, 480).unwrap();
         let capped = of(Way::Tree(Shape::Capped(3)));
         for way in [Way::Tree(Shape::Binomial), Way::Tree(Shape::Sequential), Way::Copies] {
             assert!(capped.per_second > of(way).per_second, "{way:?}");
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn rates_that_change_move_the_tree() {
-        let ran = changing(Costs::PAPER, Way::Adaptive, 0.1).unwrap();
+        let ran = changing(ModelCosts::PAPER, Way::Adaptive, 0.1).unwrap();
         assert_eq!(ran.times.len(), 35_000);
         assert_eq!(ran.steps.len(), 4);
         assert!(!ran.changes.is_empty());

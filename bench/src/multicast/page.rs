@@ -2,12 +2,14 @@
 
 use channel::cast::Shape;
 
-use super::model::{self, Changing, Costs, MACHINES, Modelled, RATES};
-use super::real::{Dynamic, Measured, Plan, Point, Way};
-use super::settle::{Step, arrivals, latencies};
+use super::model::{self, Changing, MACHINES, ModelCosts, Modelled, RATES};
+use super::real::{Dynamic, Measured, MulticastPlan, Point, Way};
+use super::settle::{RateChange, arrivals, latencies};
 use crate::BenchError;
 use crate::multicast::app::FOLLOWED_EVERY;
-use crate::report::{Axis, Bar, Origin, Plot, Report, Section, Series, Table};
+use crate::report::{
+    Axis, Bar, FigureOrigin, FigureReport, Plot, ReportSection, ReportTable, Series,
+};
 
 /// Ways that the model compares.
 const MODELLED: [Way; 6] = [
@@ -26,8 +28,12 @@ const MODEL_SECONDS: f64 = 0.4;
 ///
 /// # Errors
 /// When the protocol is broken in the model.
-pub fn report(plan: &Plan, measured: &Measured, changes: u64) -> Result<Report, BenchError> {
-    let Plan { nodes, workers, .. } = plan;
+pub fn report(
+    plan: &MulticastPlan,
+    measured: &Measured,
+    changes: u64,
+) -> Result<FigureReport, BenchError> {
+    let MulticastPlan { nodes, workers, .. } = plan;
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let about = vec![
         format!(
@@ -49,12 +55,12 @@ pub fn report(plan: &Plan, measured: &Measured, changes: u64) -> Result<Report, 
     let mut sections = vec![ways(measured), measured_rates(plan, measured)];
     let most = measured.points.iter().filter(|point| point.way == Way::Tree(Shape::Sequential));
     if let Some(point) = most.max_by_key(|point| point.instances) {
-        sections.push(trees(Costs::measured(point, *nodes))?);
+        sections.push(trees(ModelCosts::measured(point, *nodes))?);
     }
-    sections.push(trees(Costs::PAPER)?);
+    sections.push(trees(ModelCosts::PAPER)?);
     sections.push(modelled_rates(plan.rate_seconds.min(MODEL_SECONDS))?);
     sections.push(switches(changes)?);
-    Ok(Report { title: "Whale: one row to many instances".into(), about, sections })
+    Ok(FigureReport { title: "Whale: one row to many instances".into(), about, sections })
 }
 
 fn number(value: f64) -> String {
@@ -69,7 +75,7 @@ fn number(value: f64) -> String {
 /// A line for each way.
 fn lines<T>(
     of: &[T],
-    origin: Origin,
+    origin: FigureOrigin,
     way: impl Fn(&T) -> Way,
     point: impl Fn(&T) -> (f64, f64),
 ) -> Vec<Series> {
@@ -100,7 +106,7 @@ fn share(point: &Point) -> f64 {
 }
 
 /// The sweeps over instances.
-fn ways(measured: &Measured) -> Section {
+fn ways(measured: &Measured) -> ReportSection {
     let points = &measured.points;
     let plot = |title: &str, label: &str, log: bool, value: fn(&Point) -> f64| Plot {
         title: title.to_owned(),
@@ -108,7 +114,7 @@ fn ways(measured: &Measured) -> Section {
         y: Axis { label: label.to_owned(), log },
         series: lines(
             points,
-            Origin::Measured,
+            FigureOrigin::Measured,
             |point| point.way,
             |point| (f64::from(point.instances), value(point)),
         ),
@@ -121,7 +127,7 @@ fn ways(measured: &Measured) -> Section {
         plot("Share of encoding in it", "%", false, share),
         plot("Bytes of the source for 10,000 requests", "bytes", true, traffic),
     ];
-    Section {
+    ReportSection {
         title: "Measured: once to each process against once to each instance".into(),
         text: vec![
             "An instance is a state of the matching operator with drivers of its own; several \
@@ -139,7 +145,7 @@ fn ways(measured: &Measured) -> Section {
 }
 
 /// Every figure of the sweeps.
-fn all_points(points: &[Point]) -> Table {
+fn all_points(points: &[Point]) -> ReportTable {
     let head = [
         "way",
         "instances",
@@ -172,7 +178,7 @@ fn all_points(points: &[Point]) -> Table {
             ms(point.processing.p99_ns),
         ]
     };
-    Table {
+    ReportTable {
         title: "All points".into(),
         columns: head.map(String::from).to_vec(),
         rows: points.iter().map(row).collect(),
@@ -209,7 +215,7 @@ fn against_copies(points: &[Point]) -> Vec<Bar> {
 }
 
 /// Milliseconds of the worst change of rate, by the medians of all runs; none of no runs.
-fn worst_ms(runs: &[&[Step]], ns: fn(&Step) -> u64) -> Option<u64> {
+fn worst_ms(runs: &[&[RateChange]], ns: fn(&RateChange) -> u64) -> Option<u64> {
     let changes = runs.iter().map(|steps| steps.len()).min()?;
     let median = |change: usize| {
         let mut all: Vec<u64> = runs.iter().map(|steps| ns(&steps[change])).collect();
@@ -221,8 +227,8 @@ fn worst_ms(runs: &[&[Step]], ns: fn(&Step) -> u64) -> Option<u64> {
 
 /// What is asked of a change of rate. `stays` are runs by a tree that never changes: what they show
 /// is the machine's.
-fn rate_bars(of: &str, runs: &[&[Step]], stays: &[&[Step]]) -> Vec<Bar> {
-    let bar = |what: &str, ns: fn(&Step) -> u64, (needed, ms_max): (&str, u64)| {
+fn rate_bars(of: &str, runs: &[&[RateChange]], stays: &[&[RateChange]]) -> Vec<Bar> {
+    let bar = |what: &str, ns: fn(&RateChange) -> u64, (needed, ms_max): (&str, u64)| {
         let worst = worst_ms(runs, ns).unwrap_or(0);
         let all = runs.iter().flat_map(|steps| steps.iter()).map(|step| ns(step) / 1_000_000);
         let spread = match (runs.len(), worst_ms(stays, ns)) {
@@ -256,7 +262,7 @@ struct Drawn<'a> {
 }
 
 /// Throughput and latency over time.
-fn over_time(runs: &[Drawn<'_>], origin: Origin) -> Vec<Plot> {
+fn over_time(runs: &[Drawn<'_>], origin: FigureOrigin) -> Vec<Plot> {
     let plot = |title: &str, label: &str, log: bool, points: &dyn Fn(usize) -> Vec<(f64, f64)>| {
         let series = runs.iter().enumerate();
         let series =
@@ -272,8 +278,8 @@ fn over_time(runs: &[Drawn<'_>], origin: Origin) -> Vec<Plot> {
     ]
 }
 
-fn steps_table(runs: &[(String, &[Step])]) -> Table {
-    let row = |name: &str, step: &Step| {
+fn steps_table(runs: &[(String, &[RateChange])]) -> ReportTable {
+    let row = |name: &str, step: &RateChange| {
         vec![
             name.to_owned(),
             number(step.per_second),
@@ -284,7 +290,7 @@ fn steps_table(runs: &[(String, &[Step])]) -> Table {
     };
     let rows = runs.iter().flat_map(|(name, steps)| steps.iter().map(move |s| row(name, s)));
     let head = ["way", "to requests/s", "dip, ms", "late for, ms", "median then, ms"];
-    Table {
+    ReportTable {
         title: "Each change of rate".into(),
         columns: head.map(String::from).to_vec(),
         rows: rows.collect(),
@@ -292,12 +298,15 @@ fn steps_table(runs: &[(String, &[Step])]) -> Table {
 }
 
 /// What came of the changes of rate, by the tree that adapts or by others.
-fn steps_of(runs: &[Dynamic], adapts: bool) -> Vec<&[Step]> {
+fn steps_of(runs: &[Dynamic], adapts: bool) -> Vec<&[RateChange]> {
     let own = runs.iter().filter(|run| (run.way == Way::Adaptive) == adapts);
     own.map(|run| run.steps.as_slice()).collect()
 }
 
-fn measured_rates(plan: &Plan, Measured { rates, dynamic: runs, .. }: &Measured) -> Section {
+fn measured_rates(
+    plan: &MulticastPlan,
+    Measured { rates, dynamic: runs, .. }: &Measured,
+) -> ReportSection {
     let weight = FOLLOWED_EVERY as f64;
     // The first run of each way is drawn.
     let mut drawn: Vec<Drawn<'_>> = vec![];
@@ -310,7 +319,7 @@ fn measured_rates(plan: &Plan, Measured { rates, dynamic: runs, .. }: &Measured)
     let adaptive: Vec<&Dynamic> = runs.iter().filter(|run| run.way == Way::Adaptive).collect();
     let changes: Vec<String> = adaptive.iter().map(|run| run.tree_changes.to_string()).collect();
     let rates: Vec<String> = rates.iter().map(|&rate| number(rate)).collect();
-    Section {
+    ReportSection {
         title: "Measured: a rate that changes".into(),
         text: vec![format!(
             "{} requests a second, {} s each, each way in turns; every {FOLLOWED_EVERY}th request \
@@ -325,13 +334,13 @@ fn measured_rates(plan: &Plan, Measured { rates, dynamic: runs, .. }: &Measured)
             changes.join(", ")
         )],
         bars: rate_bars("measured", &steps_of(runs, true), &steps_of(runs, false)),
-        plots: over_time(&drawn, Origin::Measured),
+        plots: over_time(&drawn, FigureOrigin::Measured),
         tables: vec![steps_table(&steps)],
     }
 }
 
 /// The trees on as many machines as the paper had.
-fn trees(costs: Costs) -> Result<Section, BenchError> {
+fn trees(costs: ModelCosts) -> Result<ReportSection, BenchError> {
     let mut points: Vec<Modelled> = vec![];
     for way in MODELLED {
         for instances in [1, 30, 120, 240, 360, 480] {
@@ -344,7 +353,7 @@ fn trees(costs: Costs) -> Result<Section, BenchError> {
         y: Axis::log(label),
         series: lines(
             &points,
-            Origin::Simulated,
+            FigureOrigin::Simulated,
             |point| point.way,
             |point| (f64::from(point.instances), value(point)),
         ),
@@ -366,9 +375,9 @@ fn trees(costs: Costs) -> Result<Section, BenchError> {
         .map(|racks| Ok((f64::from(racks), model::on_racks(costs, racks)? / 1e3)))
         .collect::<Result<_, BenchError>>()?;
     let series =
-        vec![Series { name: "tree of 3".into(), origin: Origin::Simulated, points: racks }];
-    let Costs { of: whose, encode_ns, send_ns, hand_ns, rows } = costs;
-    Ok(Section {
+        vec![Series { name: "tree of 3".into(), origin: FigureOrigin::Simulated, points: racks }];
+    let ModelCosts { of: whose, encode_ns, send_ns, hand_ns, rows } = costs;
+    Ok(ReportSection {
         title: format!("Simulated: {MACHINES} machines with the costs of {whose}"),
         text: vec![format!(
             "Encoding a frame of {rows:.0} requests takes {encode_ns} ns, sending it to a child \
@@ -390,16 +399,16 @@ fn trees(costs: Costs) -> Result<Section, BenchError> {
     })
 }
 
-fn modelled_rates(seconds: f64) -> Result<Section, BenchError> {
+fn modelled_rates(seconds: f64) -> Result<ReportSection, BenchError> {
     let ways = [Way::Adaptive, Way::Tree(Shape::Binomial), Way::Tree(Shape::Sequential)];
     let runs: Vec<Changing> = ways
         .into_iter()
-        .map(|way| model::changing(Costs::PAPER, way, seconds))
+        .map(|way| model::changing(ModelCosts::PAPER, way, seconds))
         .collect::<Result<_, _>>()?;
     let drawn = runs.iter().map(|run| Drawn { way: run.way, times: &run.times, weight: 1.0 });
     let drawn: Vec<Drawn<'_>> = drawn.collect();
     let steps: Vec<_> = runs.iter().map(|run| (run.way.name(), run.steps.as_slice())).collect();
-    let mut plots = over_time(&drawn, Origin::Simulated);
+    let mut plots = over_time(&drawn, FigureOrigin::Simulated);
     let adaptive = runs.first().map(|run| run.changes.as_slice()).unwrap_or_default();
     let degrees = adaptive.iter().map(|change| (change.0 as f64 / 1e9, f64::from(change.2)));
     plots.push(Plot {
@@ -408,13 +417,13 @@ fn modelled_rates(seconds: f64) -> Result<Section, BenchError> {
         y: Axis::linear("d*"),
         series: vec![Series {
             name: "tree by load".into(),
-            origin: Origin::Simulated,
+            origin: FigureOrigin::Simulated,
             points: degrees.collect(),
         }],
     });
     let longest = adaptive.iter().map(|change| change.1).max().unwrap_or(0);
     let rates: Vec<String> = RATES.iter().map(|&rate| number(rate)).collect();
-    Ok(Section {
+    Ok(ReportSection {
         title: "Simulated: a rate that changes, with the costs of the paper".into(),
         text: vec![format!(
             "{} tuples a second, {seconds} s each, {MACHINES} machines. The tree was changed \
@@ -429,9 +438,9 @@ fn modelled_rates(seconds: f64) -> Result<Section, BenchError> {
     })
 }
 
-fn switches(changes: u64) -> Result<Section, BenchError> {
+fn switches(changes: u64) -> Result<ReportSection, BenchError> {
     let shaken = model::shaken(changes)?;
-    Ok(Section {
+    Ok(ReportSection {
         title: "Simulated: trees that change without need".into(),
         text: vec![
             "480 instances on 30 machines and one to five racks; seeds decide when the tree \

@@ -10,8 +10,8 @@ use millstream::cluster::Control;
 use millstream::stream::{EventTime, Stream, process};
 use millstream::{FabricKind, Report, RunOptions, Session};
 
-use super::app::{self, FOLLOWED_EVERY, Matching, Phase, Requests, Seen, Shared, Tally};
-use super::settle::{Step, settle};
+use super::app::{self, FOLLOWED_EVERY, Matching, Phase, RequestCounts, Requests, Seen, Shared};
+use super::settle::{RateChange, settle};
 use crate::BenchError;
 
 /// Requests that are matched once more by a loop, at most.
@@ -90,9 +90,9 @@ impl Way {
     }
 }
 
-/// What is measured.
+/// The workload.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
+pub struct MulticastPlan {
     /// Nodes.
     pub nodes: u32,
     /// Workers of each.
@@ -114,7 +114,7 @@ pub struct Plan {
 
 /// Nanoseconds of requests that were followed.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Times {
+pub struct RequestTimes {
     /// The mean.
     pub mean_ns: f64,
     /// Half are shorter.
@@ -123,7 +123,7 @@ pub struct Times {
     pub p99_ns: f64,
 }
 
-impl Times {
+impl RequestTimes {
     /// Of these nanoseconds; zeros of none.
     pub(super) fn of(mut ns: Vec<u64>) -> Self {
         ns.sort_unstable();
@@ -162,9 +162,9 @@ pub struct Point {
     /// Requests a second of the run whose latency is told.
     pub offered: f64,
     /// Until the last instance had a request.
-    pub multicast: Times,
+    pub multicast: RequestTimes,
     /// Until the last instance had matched it.
-    pub processing: Times,
+    pub processing: RequestTimes,
 }
 
 /// A run in which the rate changed.
@@ -177,7 +177,7 @@ pub struct Dynamic {
     /// Nanoseconds since the first, when each followed request was due and when all had it.
     pub times: Vec<(u64, u64)>,
     /// The rates, and what came of each change.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RateChange>,
 }
 
 /// All that was measured.
@@ -194,7 +194,7 @@ pub struct Measured {
 /// One run of the engine, of all nodes.
 struct Ran {
     report: Report,
-    given: u64,
+    emitted: u64,
     seen: Vec<Seen>,
     taken: [u64; 2],
 }
@@ -203,7 +203,7 @@ struct Ran {
 ///
 /// # Errors
 /// The first failure; an instance that missed a request or has a wrong match.
-pub fn run(plan: &Plan, control: &Control) -> Result<Option<Measured>, BenchError> {
+pub fn run(plan: &MulticastPlan, control: &Control) -> Result<Option<Measured>, BenchError> {
     let mut points = vec![];
     for &instances in &plan.instances {
         for way in Way::ALL {
@@ -222,7 +222,7 @@ pub fn run(plan: &Plan, control: &Control) -> Result<Option<Measured>, BenchErro
 }
 
 /// The highest rate that the tree by load sustains.
-fn sustained(plan: &Plan, instances: u32, control: &Control) -> Result<f64, BenchError> {
+fn sustained(plan: &MulticastPlan, instances: u32, control: &Control) -> Result<f64, BenchError> {
     let run = |per_second: Option<f64>| {
         let phase = Phase { seconds: plan.seconds, per_second };
         once(plan, Way::Adaptive, instances, (vec![phase], Time::Untold), control)
@@ -231,15 +231,15 @@ fn sustained(plan: &Plan, instances: u32, control: &Control) -> Result<f64, Benc
     let latency = |ran: Option<Ran>| {
         let seen = ran.map_or(vec![], |ran| ran.seen);
         let later = seen[seen.len() / 2..].iter();
-        Times::of(later.map(|seen| seen.here_ns.saturating_sub(seen.at_ns)).collect()).p50_ns
+        RequestTimes::of(later.map(|seen| seen.here_ns.saturating_sub(seen.at_ns)).collect()).p50_ns
     };
     let fast = run(None)?.as_ref().map_or(0.0, Ran::per_second);
-    let fast = told("capacity", fast, control)?;
+    let fast = agreed("capacity", fast, control)?;
     let [shares @ .., least] = SHARES;
-    let calm_ns = told("latency", latency(run(Some(least * fast))?), control)?;
+    let calm_ns = agreed("latency", latency(run(Some(least * fast))?), control)?;
     let late = |share: f64| -> Result<bool, BenchError> {
         for _ in 0..PROBES {
-            let late_ns = told("latency", latency(run(Some(share * fast))?), control)?;
+            let late_ns = agreed("latency", latency(run(Some(share * fast))?), control)?;
             if late_ns > 2.0 * calm_ns + LATER_NS {
                 return Ok(true);
             }
@@ -261,14 +261,14 @@ fn scaled(rates: &[f64], most: f64) -> Vec<f64> {
 }
 
 /// What node 0 says, which all nodes have to go by.
-fn told(what: &str, own: f64, control: &Control) -> Result<f64, BenchError> {
+fn agreed(what: &str, own: f64, control: &Control) -> Result<f64, BenchError> {
     let all = control.all_gather(what, own.to_le_bytes().to_vec())?;
     let first = all.first().and_then(|bytes| bytes.as_slice().try_into().ok());
     Ok(f64::from_le_bytes(first.unwrap_or_default()))
 }
 
 fn point(
-    plan: &Plan,
+    plan: &MulticastPlan,
     way: Way,
     instances: u32,
     control: &Control,
@@ -276,19 +276,19 @@ fn point(
     let flood = vec![Phase { seconds: plan.seconds, per_second: None }];
     let fast = once(plan, way, instances, (flood, Time::Told), control)?;
     let per_second = fast.as_ref().map_or(0.0, Ran::per_second);
-    let offered = (LOAD * told("rate", per_second, control)?).max(1.0);
+    let offered = (LOAD * agreed("rate", per_second, control)?).max(1.0);
     let steady = vec![Phase { seconds: plan.seconds, per_second: Some(offered) }];
     let calm = once(plan, way, instances, (steady, Time::Told), control)?;
     let (Some(fast), Some(calm)) = (fast, calm) else { return Ok(None) };
     let source = fast.report.workers.iter().max_by_key(|worker| worker.counters.cast_encode_ns);
     let source = source.map(|worker| worker.counters).unwrap_or_default();
     let times = |of: fn(&Seen) -> u64| {
-        Times::of(calm.seen.iter().map(|seen| of(seen).saturating_sub(seen.at_ns)).collect())
+        RequestTimes::of(calm.seen.iter().map(|seen| of(seen).saturating_sub(seen.at_ns)).collect())
     };
     Ok(Some(Point {
         way,
         instances: instances * plan.nodes * plan.workers,
-        rows: fast.given,
+        rows: fast.emitted,
         per_second,
         source_bytes: source.cast_bytes,
         bytes: fast.report.total.cast_bytes,
@@ -305,7 +305,7 @@ fn point(
 
 /// The rate changes while it runs (W13).
 fn changing(
-    plan: &Plan,
+    plan: &MulticastPlan,
     rates: &[f64],
     way: Way,
     instances: u32,
@@ -325,10 +325,10 @@ fn changing(
 }
 
 fn once(
-    plan: &Plan,
+    plan: &MulticastPlan,
     way: Way,
     instances: u32,
-    (phases, told): (Vec<Phase>, Time),
+    (phases, agreed): (Vec<Phase>, Time),
     control: &Control,
 ) -> Result<Option<Ran>, BenchError> {
     let shared = Arc::new(Shared::default());
@@ -344,7 +344,7 @@ fn once(
     let session = Session::builder().nodes(plan.nodes).workers(plan.workers).fabric(plan.fabric);
     let mut session = session.set("millstream.multicast_tree", &way.setting()).build()?;
     let engine = |error| BenchError::Engine(millstream::Error::Stream(error));
-    let time = (told == Time::Told).then(|| EventTime::of("ts"));
+    let time = (agreed == Time::Told).then(|| EventTime::of("ts"));
     let requests = Stream::read("requests", Arc::new(source), time).map_err(engine)?;
     let input = requests.key_by(&[]).map_err(engine)?.to_all();
     let inputs = vec![input; if copies { instances as usize } else { 1 }];
@@ -357,22 +357,22 @@ fn once(
     if control.rank() > 0 {
         return Ok(None);
     }
-    let mut ran = Ran { report, given: 0, seen: vec![], taken: [0; 2] };
-    let mut tallies = vec![];
+    let mut ran = Ran { report, emitted: 0, seen: vec![], taken: [0; 2] };
+    let mut counts_of_instances = vec![];
     for bytes in &all {
-        ran.add(bytes, &mut tallies);
+        ran.add(bytes, &mut counts_of_instances);
     }
-    ran.check(plan, way, instances, &tallies)?;
+    ran.check(plan, way, instances, &counts_of_instances)?;
     Ok(Some(ran))
 }
 
 /// What a process knows: words of 8 bytes, and before each list its length.
 fn encode(shared: &Shared) -> Vec<u8> {
-    let notes = shared.notes();
-    let mut words = vec![shared.given.load(Ordering::Relaxed), notes.taken[0], notes.taken[1]];
-    words.push(notes.tallies.len() as u64);
-    words.extend(notes.tallies.iter().flat_map(|tally| [tally.rows, tally.astray]));
-    for seen in &notes.seen {
+    let record = shared.record();
+    let mut words = vec![shared.emitted.load(Ordering::Relaxed), record.taken[0], record.taken[1]];
+    words.push(record.counts_of_instances.len() as u64);
+    words.extend(record.counts_of_instances.iter().flat_map(|counts| [counts.rows, counts.astray]));
+    for seen in &record.seen {
         words.extend([seen.at_ns, seen.here_ns, seen.done_ns, seen.apart.to_bits()]);
     }
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
@@ -380,18 +380,18 @@ fn encode(shared: &Shared) -> Vec<u8> {
 
 impl Ran {
     fn per_second(&self) -> f64 {
-        self.given as f64 / self.report.elapsed.as_secs_f64()
+        self.emitted as f64 / self.report.elapsed.as_secs_f64()
     }
 
     /// Adds what a process has told.
-    fn add(&mut self, bytes: &[u8], tallies: &mut Vec<Tally>) {
+    fn add(&mut self, bytes: &[u8], counts_of_instances: &mut Vec<RequestCounts>) {
         let words: Vec<u64> = bytes.as_chunks().0.iter().map(|w| u64::from_le_bytes(*w)).collect();
-        let [given, ns, times, count, rest @ ..] = words.as_slice() else { return };
-        self.given += given;
+        let [emitted, ns, times, count, rest @ ..] = words.as_slice() else { return };
+        self.emitted += emitted;
         self.taken = [self.taken[0] + ns, self.taken[1] + times];
         let (own, seen) = rest.split_at((2 * *count as usize).min(rest.len()));
-        let tally = |&[rows, astray]: &[u64; 2]| Tally { rows, astray };
-        tallies.extend(own.as_chunks().0.iter().map(tally));
+        let counts = |&[rows, astray]: &[u64; 2]| RequestCounts { rows, astray };
+        counts_of_instances.extend(own.as_chunks().0.iter().map(counts));
         let of = |&[at_ns, here_ns, done_ns, apart]: &[u64; 4]| {
             let apart = f64::from_bits(apart);
             Seen { at_ns, here_ns, done_ns, apart }
@@ -403,23 +403,25 @@ impl Ran {
     /// Every instance has every request once, in order, and matches are right.
     fn check(
         &self,
-        plan: &Plan,
+        plan: &MulticastPlan,
         way: Way,
         instances: u32,
-        tallies: &[Tally],
+        counts_of_instances: &[RequestCounts],
     ) -> Result<(), BenchError> {
         let all = instances * plan.nodes * plan.workers;
         let what = format!("{} with {all} instances", way.name());
         let wrong = |detail: String| BenchError::Multicast { what: what.clone(), detail };
-        if tallies.len() != all as usize || self.given == 0 {
-            let detail = format!("{} instances saw {} requests", tallies.len(), self.given);
+        if counts_of_instances.len() != all as usize || self.emitted == 0 {
+            let detail =
+                format!("{} instances saw {} requests", counts_of_instances.len(), self.emitted);
             return Err(wrong(detail));
         }
-        let fits = |tally: &Tally| *tally == Tally { rows: self.given, astray: 0 };
-        if let Some(tally) = tallies.iter().find(|tally| !fits(tally)) {
-            let Tally { rows, astray } = tally;
-            let given = self.given;
-            let detail = format!("an instance took {rows} of {given} requests, {astray} astray");
+        let fits =
+            |counts: &RequestCounts| *counts == RequestCounts { rows: self.emitted, astray: 0 };
+        if let Some(counts) = counts_of_instances.iter().find(|counts| !fits(counts)) {
+            let RequestCounts { rows, astray } = counts;
+            let emitted = self.emitted;
+            let detail = format!("an instance took {rows} of {emitted} requests, {astray} astray");
             return Err(wrong(detail));
         }
         let every = self.seen.len().div_ceil(CHECKED_MAX).max(1);

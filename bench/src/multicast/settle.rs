@@ -16,7 +16,7 @@ const DIP: f64 = 0.9;
 
 /// What came of the change to a rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Step {
+pub struct RateChange {
     /// The rate that came, in requests a second.
     pub per_second: f64,
     /// When it came, in nanoseconds.
@@ -37,7 +37,7 @@ pub(super) fn settle(
     weight: f64,
     rates: &[f64],
     length_ns: u64,
-) -> Vec<Step> {
+) -> Vec<RateChange> {
     let step = |(number, &per_second): (usize, &f64)| {
         let at_ns = number as u64 * length_ns;
         let (half, end) = (at_ns + length_ns / 2, at_ns + length_ns);
@@ -53,7 +53,7 @@ pub(super) fn settle(
             spell.goes_on(median(some.iter().map(latency)) > late);
         }
         let dip_ns = dip(times, weight, per_second, at_ns, half);
-        Step { per_second, at_ns, dip_ns, late_ns: spell.longest_ns, steady_ns }
+        RateChange { per_second, at_ns, dip_ns, late_ns: spell.longest_ns, steady_ns }
     };
     rates.iter().enumerate().skip(1).map(step).collect()
 }

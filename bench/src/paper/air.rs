@@ -1,12 +1,14 @@
 //! AIR (A5, A7, A8): sustainable throughput and latency.
 
-use super::{Bench, Figures, Scale, Sweep, about, cell, measured, plot, report, section, table};
-use crate::report::{Axis, Bar, Report, Section};
+use super::{
+    Figures, PaperScale, Runner, Sweep, about, cell, measured, plot, report, section, table,
+};
+use crate::report::{Axis, Bar, FigureReport, ReportSection};
 
 const WORKLOADS: [(&str, &str); 3] = [("ysb", "YSB"), ("ysb-star", "YSB*"), ("swa", "SWA")];
 
 /// The experiments of AIR.
-pub fn air(bench: &mut dyn Bench, scale: Scale) -> Report {
+pub fn air(bench: &mut dyn Runner, scale: PaperScale) -> FigureReport {
     let sweep = &mut Sweep { bench, scale, failed: Vec::new() };
     let about = about(sweep, "AIR");
     let sections = vec![
@@ -20,7 +22,7 @@ pub fn air(bench: &mut dyn Bench, scale: Scale) -> Report {
 }
 
 /// All rows are there at once.
-fn scaling(sweep: &mut Sweep<'_>) -> Section {
+fn scaling(sweep: &mut Sweep<'_>) -> ReportSection {
     let text = "Each process reads as many rows, all of them there at once.";
     let mut section = section("Weak scaling", &[text]);
     let mut series = Vec::new();
@@ -40,7 +42,7 @@ fn scaling(sweep: &mut Sweep<'_>) -> Section {
 }
 
 /// The search for what can be sustained (A7).
-fn sustainable(sweep: &mut Sweep<'_>) -> Section {
+fn sustainable(sweep: &mut Sweep<'_>) -> ReportSection {
     let text = "Rows come by the clock. The rate is the highest without a backlog, latency that of \
                 event time: from when the last row of a window was due until its rows are given \
                 out. A window ends every 100 ms.";
@@ -80,7 +82,7 @@ fn sustainable(sweep: &mut Sweep<'_>) -> Section {
 }
 
 /// Latency against the rate.
-fn by_rate(sweep: &mut Sweep<'_>) -> Section {
+fn by_rate(sweep: &mut Sweep<'_>) -> ReportSection {
     let text = "YSB on two processes, at rates of 100,000 records a second and more.";
     let mut section = section("Latency by rate", &[text]);
     let (mut medians, mut tails) = (Vec::new(), Vec::new());
@@ -98,7 +100,7 @@ fn by_rate(sweep: &mut Sweep<'_>) -> Section {
 }
 
 /// Hand-over without an exchange (A5).
-fn forward(sweep: &mut Sweep<'_>) -> Section {
+fn forward(sweep: &mut Sweep<'_>) -> ReportSection {
     let text = "The counts of YSB* are led by campaign, and so is their join: its rows need not \
                 travel a second time (A5). With an exchange that is set by hand they do.";
     let mut section = section("Pipelining", &[text]);
@@ -124,7 +126,7 @@ fn forward(sweep: &mut Sweep<'_>) -> Section {
 }
 
 /// Workers that spin, and small slots.
-fn low_latency(sweep: &mut Sweep<'_>) -> Section {
+fn low_latency(sweep: &mut Sweep<'_>) -> ReportSection {
     let text = "Over shared memory with --low-latency: YSB at a million records a second and a \
                 window every 100 ms, CM at 100,000 and a window every 20 ms. End to end, with the \
                 wait for the row behind a window's end, and the 10 µs that a stripe of rows may \

@@ -1,5 +1,5 @@
 //! The experiments of the papers, in sizes that fit a machine: sweeps of `millstream bench`, each
-//! point a run of processes of its own, and a [`Report`] of what they print.
+//! point a run of processes of its own, and a [`FigureReport`] of what they print.
 //!
 //! A point that fails is named in the report, and the others go on. What needs more machines, or
 //! hardware that is not there, the report says too.
@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use crate::report::{Axis, Origin, Plot, Report, Section, Series, Table};
+use crate::report::{Axis, FigureOrigin, FigureReport, Plot, ReportSection, ReportTable, Series};
 
 mod air;
 mod slash;
@@ -17,7 +17,7 @@ pub use air::air;
 pub use slash::slash;
 
 /// What runs `millstream bench`.
-pub trait Bench {
+pub trait Runner {
     /// Runs it with these arguments, and gives the objects that it prints.
     ///
     /// # Errors
@@ -27,7 +27,7 @@ pub trait Bench {
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Scale {
+pub struct PaperScale {
     /// Rows of each worker are so many times those of an ordinary sweep.
     pub rows: f64,
     /// Runs of each point.
@@ -40,8 +40,8 @@ pub struct Scale {
 
 /// Runs points and keeps what went wrong.
 struct Sweep<'a> {
-    bench: &'a mut dyn Bench,
-    scale: Scale,
+    bench: &'a mut dyn Runner,
+    scale: PaperScale,
     failed: Vec<String>,
 }
 
@@ -123,9 +123,9 @@ fn cell(value: Option<f64>, digits: usize) -> String {
     value.map_or("–".into(), |value| format!("{value:.digits$}"))
 }
 
-fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
+fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> ReportTable {
     let columns = columns.iter().map(|column| column.to_string()).collect();
-    Table { title: title.to_owned(), columns, rows }
+    ReportTable { title: title.to_owned(), columns, rows }
 }
 
 fn plot(title: &str, x: Axis, y: Axis, series: Vec<Series>) -> Plot {
@@ -133,17 +133,17 @@ fn plot(title: &str, x: Axis, y: Axis, series: Vec<Series>) -> Plot {
 }
 
 fn measured(name: &str, points: Vec<(f64, f64)>) -> Series {
-    Series { name: name.to_owned(), origin: Origin::Measured, points }
+    Series { name: name.to_owned(), origin: FigureOrigin::Measured, points }
 }
 
-fn section(title: &str, text: &[&str]) -> Section {
+fn section(title: &str, text: &[&str]) -> ReportSection {
     let text = text.iter().map(|paragraph| paragraph.to_string()).collect();
-    Section { title: title.to_owned(), text, ..Section::default() }
+    ReportSection { title: title.to_owned(), text, ..ReportSection::default() }
 }
 
 /// What a reader has to know beforehand.
 fn about(sweep: &mut Sweep<'_>, paper: &str) -> Vec<String> {
-    let Scale { rows, runs, nodes, processors } = sweep.scale;
+    let PaperScale { rows, runs, nodes, processors } = sweep.scale;
     let mut machine = format!("{processors} processors");
     for limits in sweep.run(&format!("limits --runs {runs}")) {
         let limits = Figures(&limits);
@@ -177,8 +177,8 @@ fn about(sweep: &mut Sweep<'_>, paper: &str) -> Vec<String> {
     about
 }
 
-fn report(title: &str, about: Vec<String>, sections: Vec<Section>) -> Report {
-    Report { title: title.to_owned(), about, sections }
+fn report(title: &str, about: Vec<String>, sections: Vec<ReportSection>) -> FigureReport {
+    FigureReport { title: title.to_owned(), about, sections }
 }
 
 #[cfg(test)]
@@ -193,7 +193,7 @@ mod tests {
         fails: &'static str,
     }
 
-    impl Bench for Fake {
+    impl Runner for Fake {
         fn run(&mut self, arguments: &[String]) -> Result<Vec<Value>, String> {
             let text = arguments.join(" ");
             self.asked.push(text.clone());
@@ -204,7 +204,7 @@ mod tests {
                 let at = arguments.iter().position(|argument| argument == name)?;
                 arguments.get(at + 1).cloned()
             };
-            let spread = |median: f64| json!({ "median": median, "least": 1.0, "greatest": 2e9 });
+            let range = |median: f64| json!({ "median": median, "least": 1.0, "greatest": 2e9 });
             let trial = json!({
                 "rate": 1e6, "sustained": true, "behind_s": 0.0,
                 "latency_s": { "count": 5, "p50": 6e-5, "p90": 7e-5, "p99": 8e-5, "max": 9e-5 }
@@ -221,9 +221,9 @@ mod tests {
                     let factor = if *variant == "uppar" { 0.25 } else { 1.0 };
                     json!({
                         "variant": variant, "rows": 1000, "bytes_sent": 500, "work_requests": 10,
-                        "rows_per_s": spread(1e8 * nodes * factor), "sustainable": 5e7,
-                        "busy_cycles_per_row": spread(25.0), "bytes_per_row": 16.0,
-                        "share_of_bandwidth": spread(0.5), "processor_cycles_per_row": 20.0,
+                        "rows_per_s": range(1e8 * nodes * factor), "sustainable": 5e7,
+                        "busy_cycles_per_row": range(25.0), "bytes_per_row": 16.0,
+                        "share_of_bandwidth": range(0.5), "processor_cycles_per_row": 20.0,
                         "instructions_per_row": 40.0, "l1_misses_per_row": 2.0,
                         "llc_misses_per_row": 0.5, "branch_misses_per_row": 0.1,
                         "latency": [trial.clone(), trial.clone()],
@@ -233,11 +233,12 @@ mod tests {
         }
     }
 
-    const SCALE: Scale = Scale { rows: 0.5, runs: 3, nodes: 4, processors: 2 };
+    const SCALE: PaperScale = PaperScale { rows: 0.5, runs: 3, nodes: 4, processors: 2 };
 
     #[test]
     fn every_section_has_figures() {
-        for (title, make) in [("Slash", slash as fn(&mut dyn Bench, Scale) -> Report), ("AIR", air)]
+        for (title, make) in
+            [("Slash", slash as fn(&mut dyn Runner, PaperScale) -> FigureReport), ("AIR", air)]
         {
             let mut bench = Fake { asked: Vec::new(), fails: "nothing fails" };
             let report = make(&mut bench, SCALE);

@@ -1,7 +1,9 @@
 //! Slash (S14, S15): late merge against re-partitioning.
 
-use super::{Bench, Figures, Scale, Sweep, about, cell, measured, plot, report, section, table};
-use crate::report::{Axis, Bar, Report, Section};
+use super::{
+    Figures, PaperScale, Runner, Sweep, about, cell, measured, plot, report, section, table,
+};
+use crate::report::{Axis, Bar, FigureReport, ReportSection};
 
 /// What is grouped, and what it is called.
 const GROUPED: [(&str, &str); 5] = [
@@ -14,7 +16,7 @@ const GROUPED: [(&str, &str); 5] = [
 const JOINED: [(&str, &str); 2] = [("nb8", "NB8"), ("nb11", "NB11")];
 
 /// The experiments of Slash.
-pub fn slash(bench: &mut dyn Bench, scale: Scale) -> Report {
+pub fn slash(bench: &mut dyn Runner, scale: PaperScale) -> FigureReport {
     let sweep = &mut Sweep { bench, scale, failed: Vec::new() };
     let about = about(sweep, "Slash");
     let sections = vec![
@@ -29,7 +31,7 @@ pub fn slash(bench: &mut dyn Bench, scale: Scale) -> Report {
 }
 
 /// Processes are added, each with as many rows.
-fn weak_scaling(sweep: &mut Sweep<'_>) -> Section {
+fn weak_scaling(sweep: &mut Sweep<'_>) -> ReportSection {
     let text = "Each process reads as many rows. Merge is what the planner chooses; UpPar has half \
                 of the workers partition and half aggregate, so it begins with two.";
     let mut section = section("Weak scaling", &[text]);
@@ -71,7 +73,7 @@ fn weak_scaling(sweep: &mut Sweep<'_>) -> Section {
 }
 
 /// What a record costs with each exchange, on two processes.
-fn against_uppar(sweep: &mut Sweep<'_>) -> Section {
+fn against_uppar(sweep: &mut Sweep<'_>) -> ReportSection {
     let text = "Two processes. Cycles are those of all workers for a record; bytes and work \
                 requests are what the fabric was given, exactly. Joins have no merge: their rows \
                 travel to the leader of their key. The paper has up to 25 times UpPar for \
@@ -139,7 +141,7 @@ fn counted_of(name: &str, variant: &str, figures: &Figures<'_>) -> Option<Vec<St
 }
 
 /// The bytes of a slot against throughput and latency.
-fn buffers(sweep: &mut Sweep<'_>) -> Section {
+fn buffers(sweep: &mut Sweep<'_>) -> ReportSection {
     let text = "Two processes. Throughput is that of UpPar on YSB with 10 M keys, in which every \
                 row crosses a link; latency is that of CM by merge at 200,000 records a second, \
                 with workers that spin. The paper has less than 100 µs below 128 KiB.";
@@ -166,7 +168,7 @@ fn buffers(sweep: &mut Sweep<'_>) -> Section {
 }
 
 /// Slots of a ring.
-fn credits(sweep: &mut Sweep<'_>) -> Section {
+fn credits(sweep: &mut Sweep<'_>) -> ReportSection {
     let text = "Two processes, UpPar on YSB with 10 M keys, slots of 64 KiB. Two slots of a ring \
                 are for control.";
     let mut section = section("Credits", &[text]);
@@ -184,7 +186,7 @@ fn credits(sweep: &mut Sweep<'_>) -> Section {
 }
 
 /// Zipf's law with exponents of 0 to 2.
-fn skew(sweep: &mut Sweep<'_>) -> Section {
+fn skew(sweep: &mut Sweep<'_>) -> ReportSection {
     let text = "Two processes, YSB with a million keys by Zipf's law; an exponent of zero is \
                 uniform. Under merge skew helps, since an epoch combines more rows; under \
                 UpPar the leader of the hottest key has most of the work.";
@@ -214,7 +216,7 @@ fn skew(sweep: &mut Sweep<'_>) -> Section {
 }
 
 /// How many workers it takes to beat a loop.
-fn cost(sweep: &mut Sweep<'_>) -> Section {
+fn cost(sweep: &mut Sweep<'_>) -> ReportSection {
     let text = "COST (McSherry et al.): how many workers it takes to beat one thread that does the \
                 same by a loop written for it, over the same rows in memory: an array of \
                 counters, no SQL, no watermark, no exchange. The workers are threads of one \

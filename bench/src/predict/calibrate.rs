@@ -5,8 +5,8 @@ use dataflow::job::Exchange;
 use serde_json::Value;
 
 use super::cluster::grouped;
-use super::{Asked, Constants};
-use crate::paper::Bench;
+use super::{Constants, Question};
+use crate::paper::Runner;
 
 /// Keys of a state that is in a cache.
 const FEW: u64 = 10_000;
@@ -67,7 +67,7 @@ struct Point {
 }
 
 /// Makes the runs.
-pub fn calibrate(bench: &mut dyn Bench, asked: &Asked) -> Calibrated {
+pub fn calibrate(bench: &mut dyn Runner, asked: &Question) -> Calibrated {
     let (mut failed, mut points, mut casts) = (vec![], vec![], vec![]);
     for keys in [FEW, asked.rows / 16, asked.rows] {
         for processes in 1..=asked.nodes {
@@ -104,19 +104,19 @@ pub(super) fn processors(processes: u32) -> f64 {
     f64::from(processes.min(all))
 }
 
-fn run(bench: &mut dyn Bench, text: &str) -> Result<Vec<Value>, String> {
+fn run(bench: &mut dyn Runner, text: &str) -> Result<Vec<Value>, String> {
     let arguments: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
     bench.run(&arguments).map_err(|error| format!("not measured: bench {text}: {error}"))
 }
 
 /// A run by merge and by shuffle.
 fn grouping(
-    bench: &mut dyn Bench,
-    asked: &Asked,
+    bench: &mut dyn Runner,
+    asked: &Question,
     keys: u64,
     processes: u32,
 ) -> Result<Vec<Point>, String> {
-    let Asked { runs, .. } = asked;
+    let Question { runs, .. } = asked;
     let rows = rows_of(keys, asked.rows);
     let text = format!(
         "ysb --keys {keys} --nodes {processes} --exchange merge,shuffle --rows {rows} \
@@ -142,7 +142,7 @@ fn grouping(
 }
 
 /// Requests a second that reach every process.
-fn broadcast(bench: &mut dyn Bench, processes: u32) -> Result<f64, String> {
+fn broadcast(bench: &mut dyn Runner, processes: u32) -> Result<f64, String> {
     let text = format!(
         "multicast --nodes {processes} --instances 1 --seconds 0.2 --rate-seconds 0.05 --changes 1 \
          --json"
@@ -293,7 +293,7 @@ mod tests {
 
     const ROWS: u64 = 4 << 20;
 
-    impl Bench for Modelled {
+    impl Runner for Modelled {
         fn run(&mut self, arguments: &[String]) -> Result<Vec<Value>, String> {
             let after = |name: &str| {
                 let at = arguments.iter().position(|argument| argument == name);
@@ -339,7 +339,7 @@ mod tests {
         }
         let truth =
             Constants { take: 30.0, cast: 90.0, group_bytes: 3.0, row_bytes: 15.0, ..truth };
-        let asked = Asked {
+        let asked = Question {
             keys: vec![],
             gigabits: vec![],
             latency_us: 1.0,
@@ -367,12 +367,12 @@ mod tests {
     #[test]
     fn a_run_that_fails_is_named_and_the_rest_goes_on() {
         struct Broken;
-        impl Bench for Broken {
+        impl Runner for Broken {
             fn run(&mut self, _: &[String]) -> Result<Vec<Value>, String> {
                 Err("no memory".into())
             }
         }
-        let asked = Asked {
+        let asked = Question {
             keys: vec![10],
             gigabits: vec![100.0],
             latency_us: 1.0,

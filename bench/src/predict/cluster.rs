@@ -13,7 +13,7 @@ const READ_BYTES: f64 = 16.0;
 
 /// Nodes that are all alike.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Cluster {
+pub struct PredictedCluster {
     /// How many.
     pub nodes: u32,
     /// Workers of each.
@@ -53,7 +53,7 @@ pub(super) fn grouped((workers, beside): (u32, u32), keys: u64, constants: &Cons
     }
 }
 
-impl Cluster {
+impl PredictedCluster {
     fn all_workers(&self) -> u32 {
         self.nodes * self.workers
     }
@@ -99,7 +99,7 @@ impl Cluster {
 }
 
 /// What a cluster does by merge, by shuffle and by broadcast.
-pub fn foretell(cluster: &Cluster, keys: u64, constants: &Constants) -> [Foretold; 3] {
+pub fn foretell(cluster: &PredictedCluster, keys: u64, constants: &Constants) -> [Foretold; 3] {
     let workers = cluster.all_workers();
     let of = grouped((workers, cluster.workers), keys, constants);
     let by = |exchange, close_s| {
@@ -127,8 +127,8 @@ pub fn foretell(cluster: &Cluster, keys: u64, constants: &Constants) -> [Foretol
 mod tests {
     use super::*;
 
-    fn cluster(nodes: u32, gigabits: f64) -> Cluster {
-        Cluster { nodes, workers: 10, gigabits, latency_us: 2.0 }
+    fn cluster(nodes: u32, gigabits: f64) -> PredictedCluster {
+        PredictedCluster { nodes, workers: 10, gigabits, latency_us: 2.0 }
     }
 
     #[test]
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_long_way_is_felt_where_slots_are_few() {
-        let far = Cluster { latency_us: 1e5, ..cluster(2, 400.0) };
+        let far = PredictedCluster { latency_us: 1e5, ..cluster(2, 400.0) };
         let [_, shuffle, _] = foretell(&far, 10_000, &Constants::default());
         // By hand: ten workers, each with ten rings of 8 slots of 64 KiB in a fifth of a second;
         // half of the rows of 16 bytes leave their node.

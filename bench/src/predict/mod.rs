@@ -14,19 +14,19 @@ mod cluster;
 
 use dataflow::cost::Costs;
 
-use crate::paper::Bench;
-use crate::report::{Bar, Report, Section, Table};
+use crate::paper::Runner;
+use crate::report::{Bar, FigureReport, ReportSection, ReportTable};
 
 use calibrate::processors;
 pub use calibrate::{Calibrated, Validated, calibrate};
-pub use cluster::{Cluster, Foretold, foretell};
+pub use cluster::{Foretold, PredictedCluster, foretell};
 
 /// The factor by which the model may err.
 const ERRS: f64 = 2.0;
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Asked {
+pub struct Question {
     /// Different keys of the workload: each number is foretold.
     pub keys: Vec<u64>,
     /// Links in gigabits a second: each is foretold.
@@ -115,7 +115,7 @@ impl Constants {
 }
 
 /// Measures, holds the model to runs, and foretells.
-pub fn predict(bench: &mut dyn Bench, asked: &Asked) -> Report {
+pub fn predict(bench: &mut dyn Runner, asked: &Question) -> FigureReport {
     let (mut constants, mut sections) = (Constants::default(), vec![]);
     let mut about = vec![
         "ysb-keys: records of 16 bytes, whose key of 8 bytes is uniform, counted by key and \
@@ -131,19 +131,24 @@ pub fn predict(bench: &mut dyn Bench, asked: &Asked) -> Report {
     constants = asked.given.iter().fold(constants, |all, (name, value)| all.with(name, *value));
     sections.insert(0, with(&constants));
     sections.push(clusters(asked, &constants));
-    Report { title: "What clusters would do".into(), about, sections }
+    FigureReport { title: "What clusters would do".into(), about, sections }
 }
 
-fn section(title: &str, text: &str, tables: Vec<Table>) -> Section {
-    Section { title: title.into(), text: vec![text.into()], tables, ..Section::default() }
+fn section(title: &str, text: &str, tables: Vec<ReportTable>) -> ReportSection {
+    ReportSection {
+        title: title.into(),
+        text: vec![text.into()],
+        tables,
+        ..ReportSection::default()
+    }
 }
 
-fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
+fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> ReportTable {
     let columns = columns.iter().map(|column| column.to_string()).collect();
-    Table { title: title.into(), columns, rows }
+    ReportTable { title: title.into(), columns, rows }
 }
 
-fn with(constants: &Constants) -> Section {
+fn with(constants: &Constants) -> ReportSection {
     let rows = Constants::NAMES.iter().zip(constants.values());
     let rows = rows.map(|(name, value)| vec![name.to_string(), format!("{value:.2}")]).collect();
     let text = "Cycles of a processor for what is done, as bench predict measured them or was \
@@ -151,7 +156,7 @@ fn with(constants: &Constants) -> Section {
     section("Constants", text, vec![table("Of the model", &["name", "value"], rows)])
 }
 
-fn validated(all: &[Validated]) -> Section {
+fn validated(all: &[Validated]) -> ReportSection {
     let row = |one: &Validated| {
         vec![
             one.exchange.into(),
@@ -189,7 +194,7 @@ fn validated(all: &[Validated]) -> Section {
                 does other work, they are what to compare.";
     let rows = all.iter().map(row).collect();
     let tables = vec![table("Runs", &columns, rows)];
-    Section {
+    ReportSection {
         bars: vec![held(all, false), held(all, true)],
         ..section("Predicted and measured", text, tables)
     }
@@ -214,13 +219,14 @@ fn held(all: &[Validated], share: bool) -> Bar {
     }
 }
 
-fn clusters(asked: &Asked, constants: &Constants) -> Section {
+fn clusters(asked: &Question, constants: &Constants) -> ReportSection {
     let mut tables = vec![];
     for &keys in &asked.keys {
         for &gigabits in &asked.gigabits {
             let rows = [2, 4, 8, 16, 32, 64, 128, 256].map(|nodes| {
                 let workers = asked.workers;
-                let cluster = Cluster { nodes, workers, gigabits, latency_us: asked.latency_us };
+                let cluster =
+                    PredictedCluster { nodes, workers, gigabits, latency_us: asked.latency_us };
                 let [merge, shuffle, broadcast] = foretell(&cluster, keys, constants);
                 let cell = |foretold: &Foretold| format!("{:.1}", foretold.rate * 1e-6);
                 vec![

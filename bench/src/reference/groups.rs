@@ -7,12 +7,15 @@ use arrow::datatypes::{DataType, Float32Type};
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
 
-use super::{Rows, has_word, numbers, times};
-use crate::tally::Sums;
-use crate::task::{Answer, Shape};
+use super::{TableRows, has_word, numbers, times};
+use crate::checksums::ChecksumTotals;
+use crate::task::{WorkloadAggregate, WorkloadGroups};
 
 /// Sums over the groups of the rows.
-pub(super) fn sums(shape: Shape, rows: &mut Rows) -> Result<Sums, ConnectorError> {
+pub(super) fn sums(
+    shape: WorkloadGroups,
+    rows: &mut TableRows,
+) -> Result<ChecksumTotals, ConnectorError> {
     let mut oracle = Oracle::new(shape);
     while let Some(batch) = rows.next()? {
         oracle.take(&batch);
@@ -21,13 +24,13 @@ pub(super) fn sums(shape: Shape, rows: &mut Rows) -> Result<Sums, ConnectorError
 }
 
 /// Bytes of the sums of so many keys, at most.
-pub(super) fn bytes(shape: Shape, keys: u64) -> u64 {
+pub(super) fn bytes(shape: WorkloadGroups, keys: u64) -> u64 {
     let groups = keys.div_ceil(shape.key.1 as u64).next_power_of_two();
     groups * size_of::<Group>() as u64 * slides(shape) as u64
 }
 
 /// Slides of a window.
-fn slides(shape: Shape) -> usize {
+fn slides(shape: WorkloadGroups) -> usize {
     shape.window.map_or(1, |window| (window.size_ms / window.slide_ms) as usize)
 }
 
@@ -41,7 +44,7 @@ struct Group {
 
 /// One row after the other.
 pub(crate) struct Oracle {
-    shape: Shape,
+    shape: WorkloadGroups,
     /// Slides of a window.
     slides: usize,
     /// The slide of the last row.
@@ -49,17 +52,17 @@ pub(crate) struct Oracle {
     /// The latest slides, as many as a window has, the current one last: by key, which are small
     /// numbers.
     recent: VecDeque<Vec<Group>>,
-    sums: Sums,
+    sums: ChecksumTotals,
 }
 
 impl Oracle {
-    pub(crate) fn new(shape: Shape) -> Self {
+    pub(crate) fn new(shape: WorkloadGroups) -> Self {
         let slides = slides(shape);
         let recent = std::iter::repeat_with(Vec::new).take(slides).collect();
-        Self { shape, slides, now: i64::MIN, recent, sums: Sums::default() }
+        Self { shape, slides, now: i64::MIN, recent, sums: ChecksumTotals::default() }
     }
 
-    /// Takes the columns of [`Shape::columns`].
+    /// Takes the columns of [`WorkloadGroups::columns`].
     pub(crate) fn take(&mut self, batch: &RecordBatch) {
         let shape = self.shape;
         let mut columns = batch.columns().iter();
@@ -97,7 +100,7 @@ impl Oracle {
     }
 
     /// Gives out what is left.
-    pub(crate) fn finish(mut self) -> Sums {
+    pub(crate) fn finish(mut self) -> ChecksumTotals {
         self.pass(self.slides);
         self.sums
     }
@@ -136,9 +139,9 @@ impl Oracle {
 
     fn give_out(&mut self, key: i64, group: Group) {
         match self.shape.answer {
-            Answer::Count => self.sums.add_whole(key, group.count.into()),
-            Answer::Max => self.sums.add_whole(key, group.max),
-            Answer::Mean => self.sums.add_real(key, group.sum / f64::from(group.count)),
+            WorkloadAggregate::Count => self.sums.add_whole(key, group.count.into()),
+            WorkloadAggregate::Max => self.sums.add_whole(key, group.max),
+            WorkloadAggregate::Mean => self.sums.add_real(key, group.sum / f64::from(group.count)),
         }
     }
 }

@@ -12,13 +12,13 @@ use dataflow::error::ConnectorError;
 use dataflow::source::{Flow, FlowContext, Next};
 use fabric::clock::MonotonicClock;
 
+use crate::checksums::ChecksumTotals;
 use crate::memory;
-use crate::tally::Sums;
-use crate::task::Task;
-use crate::workload::{Size, Workload, options_of};
+use crate::task::WorkloadTask;
+use crate::workload::{Workload, WorkloadSize, options_of};
 
 mod groups;
-mod meeting;
+mod join;
 mod ratio;
 
 /// Rows asked for at a time.
@@ -28,34 +28,34 @@ const BATCH_ROWS: usize = 8192;
 ///
 /// # Errors
 /// When the generator refuses the size.
-pub fn sums(workload: Workload, size: &Size) -> Result<Sums, ConnectorError> {
+pub fn sums(workload: Workload, size: &WorkloadSize) -> Result<ChecksumTotals, ConnectorError> {
     sums_of(workload, &workload.sql(size))
 }
 
 /// Bytes that the sums of a workload take at most, and those that this machine has free, if that is
 /// too few.
-pub fn beyond_memory(workload: Workload, size: &Size) -> Option<[u64; 2]> {
-    let Task::Groups(shape) = workload.task() else { return None };
+pub fn beyond_memory(workload: Workload, size: &WorkloadSize) -> Option<[u64; 2]> {
+    let WorkloadTask::Groups(shape) = workload.task() else { return None };
     let (needed, free) = (groups::bytes(shape, size.keys), memory::available()?);
     (needed > free).then_some([needed, free])
 }
 
 /// Sums over the result of a workload whose tables are those of `sql`.
-pub(crate) fn sums_of(workload: Workload, sql: &str) -> Result<Sums, ConnectorError> {
+pub(crate) fn sums_of(workload: Workload, sql: &str) -> Result<ChecksumTotals, ConnectorError> {
     match workload.task() {
-        Task::Groups(shape) => {
-            let mut rows = Rows::open(sql, shape.table, &shape.columns())?;
+        WorkloadTask::Groups(shape) => {
+            let mut rows = TableRows::open(sql, shape.table, &shape.columns())?;
             groups::sums(shape, &mut rows)
         }
-        Task::Ratio(ratio) => ratio::sums(&ratio, sql),
-        Task::Meeting(meeting) => meeting::sums(&meeting, sql),
+        WorkloadTask::Ratio(ratio) => ratio::sums(&ratio, sql),
+        WorkloadTask::Join(join) => join::sums(&join, sql),
     }
 }
 
 /// The rows of a table, in the order of event time.
-pub(crate) struct Rows(Box<dyn Flow>);
+pub(crate) struct TableRows(Box<dyn Flow>);
 
-impl Rows {
+impl TableRows {
     /// Of a table that `sql` makes.
     pub(crate) fn open(sql: &str, table: &str, columns: &[&str]) -> Result<Self, ConnectorError> {
         let mut options = options_of(sql, table);

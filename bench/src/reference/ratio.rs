@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use dataflow::error::ConnectorError;
 
-use super::{Rows, has_word, numbers, times};
-use crate::tally::Sums;
+use super::{TableRows, has_word, numbers, times};
+use crate::checksums::ChecksumTotals;
 use crate::task::Ratio;
 
 /// Sums over the ratios of the rows.
-pub(super) fn sums(ratio: &Ratio, sql: &str) -> Result<Sums, ConnectorError> {
-    let mut rows = Rows::open(sql, ratio.table, &[ratio.key.0, ratio.window.time, ratio.kind])?;
-    let mut sums = Sums::default();
+pub(super) fn sums(ratio: &Ratio, sql: &str) -> Result<ChecksumTotals, ConnectorError> {
+    let mut rows =
+        TableRows::open(sql, ratio.table, &[ratio.key.0, ratio.window.time, ratio.kind])?;
+    let mut sums = ChecksumTotals::default();
     let mut window = i64::MIN;
     let mut counts = BTreeMap::<i64, [u64; 2]>::new();
     while let Some(batch) = rows.next()? {
@@ -31,7 +32,7 @@ pub(super) fn sums(ratio: &Ratio, sql: &str) -> Result<Sums, ConnectorError> {
     Ok(sums)
 }
 
-fn give_out(counts: &mut BTreeMap<i64, [u64; 2]>, sums: &mut Sums) {
+fn give_out(counts: &mut BTreeMap<i64, [u64; 2]>, sums: &mut ChecksumTotals) {
     for (key, counts) in std::mem::take(counts) {
         let [counted, each] = counts;
         if counted > 0 && each > 0 {

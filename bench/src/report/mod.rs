@@ -22,18 +22,18 @@ use serde_json::{Value, json};
 
 /// Figures, in sections.
 #[derive(Debug, Clone, Default)]
-pub struct Report {
+pub struct FigureReport {
     /// What it is of.
     pub title: String,
     /// What a reader has to know beforehand: the machine, and what could not be measured on it.
     pub about: Vec<String>,
     /// Its parts.
-    pub sections: Vec<Section>,
+    pub sections: Vec<ReportSection>,
 }
 
 /// One question and its figures.
 #[derive(Debug, Clone, Default)]
-pub struct Section {
+pub struct ReportSection {
     /// The question.
     pub title: String,
     /// Paragraphs in front of the figures.
@@ -43,7 +43,7 @@ pub struct Section {
     /// Drawings.
     pub plots: Vec<Plot>,
     /// Numbers.
-    pub tables: Vec<Table>,
+    pub tables: Vec<ReportTable>,
 }
 
 /// A figure against what was asked of it.
@@ -95,7 +95,7 @@ impl Axis {
 
 /// Where figures come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
+pub enum FigureOrigin {
     /// A run of processes on this machine.
     Measured,
     /// A run in virtual time.
@@ -104,13 +104,13 @@ pub enum Origin {
     Published,
 }
 
-impl Origin {
+impl FigureOrigin {
     /// In a word.
     pub fn name(self) -> &'static str {
         match self {
-            Origin::Measured => "measured",
-            Origin::Simulated => "simulated",
-            Origin::Published => "published",
+            FigureOrigin::Measured => "measured",
+            FigureOrigin::Simulated => "simulated",
+            FigureOrigin::Published => "published",
         }
     }
 }
@@ -121,14 +121,14 @@ pub struct Series {
     /// What it is of.
     pub name: String,
     /// Where its points come from.
-    pub origin: Origin,
+    pub origin: FigureOrigin,
     /// Right and up, in the order in which they are joined.
     pub points: Vec<(f64, f64)>,
 }
 
 /// Numbers in columns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Table {
+pub struct ReportTable {
     /// What it shows.
     pub title: String,
     /// The heads of the columns.
@@ -137,7 +137,7 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
-impl Report {
+impl FigureReport {
     /// Whether every bar that could be measured is met.
     pub fn met(&self) -> bool {
         self.bars().all(|bar| bar.met != Some(false))
@@ -155,7 +155,7 @@ impl Report {
 
     /// As an object.
     pub fn json(&self) -> Value {
-        let sections: Vec<Value> = self.sections.iter().map(Section::json).collect();
+        let sections: Vec<Value> = self.sections.iter().map(ReportSection::json).collect();
         json!({ "title": self.title, "about": self.about, "sections": sections })
     }
 
@@ -195,7 +195,7 @@ fn names(path: &Path) -> [PathBuf; 2] {
     ["html", "json"].map(|extension| path.with_extension(extension))
 }
 
-impl Section {
+impl ReportSection {
     fn json(&self) -> Value {
         let bar = |bar: &Bar| {
             let Bar { what, needed, got, met } = bar;
@@ -209,8 +209,8 @@ impl Section {
             let lines: Vec<Value> = plot.series.iter().map(series).collect();
             json!({ "title": plot.title, "x": plot.x.label, "y": plot.y.label, "series": lines })
         };
-        let table = |table: &Table| {
-            let Table { title, columns, rows } = table;
+        let table = |table: &ReportTable| {
+            let ReportTable { title, columns, rows } = table;
             json!({ "title": title, "columns": columns, "rows": rows })
         };
         json!({
@@ -227,7 +227,7 @@ impl Section {
 mod tests {
     use super::*;
 
-    fn report() -> Report {
+    fn report() -> FigureReport {
         let line = |name: &str, origin, points: &[(f64, f64)]| Series {
             name: name.to_owned(),
             origin,
@@ -238,8 +238,8 @@ mod tests {
             x: Axis::linear("instances"),
             y: Axis::log("tuples/s"),
             series: vec![
-                line("tree & co", Origin::Measured, &[(8.0, 1e6), (480.0, 9e5)]),
-                line("copies", Origin::Simulated, &[(8.0, 0.0), (240.0, 1e5), (480.0, 4e4)]),
+                line("tree & co", FigureOrigin::Measured, &[(8.0, 1e6), (480.0, 9e5)]),
+                line("copies", FigureOrigin::Simulated, &[(8.0, 0.0), (240.0, 1e5), (480.0, 4e4)]),
             ],
         };
         let bar = Bar {
@@ -248,19 +248,23 @@ mod tests {
             got: "12 %".into(),
             met: Some(false),
         };
-        let table = Table {
+        let table = ReportTable {
             title: "all".into(),
             columns: vec!["a".into(), "b".into()],
             rows: vec![vec!["1".into(), "<2>".into()]],
         };
-        let section = Section {
+        let section = ReportSection {
             title: "One to many".into(),
             text: vec!["As \"it\" is.".into()],
             bars: vec![bar],
             plots: vec![plot],
             tables: vec![table],
         };
-        Report { title: "Whale".into(), about: vec!["two cores".into()], sections: vec![section] }
+        FigureReport {
+            title: "Whale".into(),
+            about: vec!["two cores".into()],
+            sections: vec![section],
+        }
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! The page of a report.
 
-use super::{Bar, Origin, Report, Section, Table, plot};
+use super::{Bar, FigureOrigin, FigureReport, ReportSection, ReportTable, plot};
 
 /// Colours for light and for dark, chosen to be told apart by everybody; a table for each drawing
 /// says the same in numbers.
 const STYLE: &str = include_str!("page.css");
 
 /// The whole page.
-pub(super) fn html(report: &Report) -> String {
+pub(super) fn html(report: &FigureReport) -> String {
     let title = escape(&report.title);
     let about: String = report.about.iter().map(|text| paragraph("about", text)).collect();
     let sections: String = report.sections.iter().map(section).collect();
@@ -19,7 +19,7 @@ pub(super) fn html(report: &Report) -> String {
     )
 }
 
-fn section(section: &Section) -> String {
+fn section(section: &ReportSection) -> String {
     let text: String = section.text.iter().map(|text| paragraph("text", text)).collect();
     let plots: String = section
         .plots
@@ -35,10 +35,8 @@ fn section(section: &Section) -> String {
             )
         })
         .collect();
-    let plots = match plots.is_empty() {
-        true => plots,
-        false => format!("<div class=\"plots\">\n{plots}</div>\n"),
-    };
+    let plots =
+        if plots.is_empty() { plots } else { format!("<div class=\"plots\">\n{plots}</div>\n") };
     let tables: String = section.tables.iter().map(table).collect();
     let bars = bars(section.bars.iter(), "");
     format!("<h2>{}</h2>\n{text}{bars}{plots}{tables}", escape(&section.title))
@@ -47,7 +45,7 @@ fn section(section: &Section) -> String {
 /// A line's entry below a drawing.
 fn entry(at: usize, series: &super::Series) -> String {
     let origin = match series.origin {
-        Origin::Measured => String::new(),
+        FigureOrigin::Measured => String::new(),
         other => format!(" ({})", other.name()),
     };
     format!(
@@ -81,7 +79,7 @@ fn bars<'a>(bars: impl Iterator<Item = &'a Bar>, title: &str) -> String {
     )
 }
 
-fn table(table: &Table) -> String {
+fn table(table: &ReportTable) -> String {
     let cells = |cells: &[String], tag: &str| {
         let cell = |text: &String| format!("<{tag}>{}</{tag}>", escape(text));
         format!("<tr>{}</tr>\n", cells.iter().map(cell).collect::<String>())

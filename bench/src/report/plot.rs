@@ -1,7 +1,7 @@
 //! Lines over two axes, as SVG.
 
 use super::page::escape;
-use super::{Axis, Origin, Plot, Table};
+use super::{Axis, FigureOrigin, Plot, ReportTable};
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 360.0;
@@ -160,22 +160,22 @@ fn axes(plot: &Plot, x: &Scale, y: &Scale) -> String {
     out
 }
 
-fn stroke(at: usize, origin: Origin) -> String {
+fn stroke(at: usize, origin: FigureOrigin) -> String {
     let dashes = match origin {
-        Origin::Measured => "",
-        Origin::Simulated => " stroke-dasharray=\"6 4\"",
-        Origin::Published => " stroke-dasharray=\"2 3\"",
+        FigureOrigin::Measured => "",
+        FigureOrigin::Simulated => " stroke-dasharray=\"6 4\"",
+        FigureOrigin::Published => " stroke-dasharray=\"2 3\"",
     };
     format!("stroke=\"var(--c{})\" stroke-width=\"2\"{dashes}", at % 8)
 }
 
 /// A short piece of a line, for the key.
-pub(super) fn sample(at: usize, origin: Origin) -> String {
+pub(super) fn sample(at: usize, origin: FigureOrigin) -> String {
     format!("<line x1=\"1\" y1=\"5\" x2=\"25\" y2=\"5\" {}/>", stroke(at, origin))
 }
 
 /// The points of all lines, by the axis to the right.
-pub(super) fn numbers(plot: &Plot) -> Table {
+pub(super) fn numbers(plot: &Plot) -> ReportTable {
     let mut at: Vec<f64> =
         plot.series.iter().flat_map(|series| series.points.iter().map(|point| point.0)).collect();
     at.sort_by(f64::total_cmp);
@@ -191,7 +191,7 @@ pub(super) fn numbers(plot: &Plot) -> Table {
     };
     let mut columns = vec![plot.x.label.clone()];
     columns.extend(plot.series.iter().map(|series| series.name.clone()));
-    Table { title: plot.y.label.clone(), columns, rows: at.iter().map(row).collect() }
+    ReportTable { title: plot.y.label.clone(), columns, rows: at.iter().map(row).collect() }
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::{Report, Section, Table};
+use super::{FigureReport, ReportSection, ReportTable};
 
-impl fmt::Display for Report {
+impl fmt::Display for FigureReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.title)?;
         self.about.iter().try_for_each(|line| writeln!(f, "  {line}"))?;
@@ -12,7 +12,7 @@ impl fmt::Display for Report {
     }
 }
 
-impl fmt::Display for Section {
+impl fmt::Display for ReportSection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.title)?;
         self.text.iter().try_for_each(|line| writeln!(f, "  {line}"))?;
@@ -28,7 +28,7 @@ impl fmt::Display for Section {
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for ReportTable {
     /// Columns as wide as what is in them; numbers end at the right.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.title.is_empty() {
@@ -57,12 +57,12 @@ impl fmt::Display for Table {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Bar, Report, Section, Table};
+    use super::super::{Bar, FigureReport, ReportSection, ReportTable};
 
     #[test]
     fn a_terminal_shows_bars_and_columns() {
         let row = |cells: [&str; 2]| cells.map(String::from).to_vec();
-        let table = Table {
+        let table = ReportTable {
             title: "by size".into(),
             columns: row(["bytes", "GB/s"]),
             rows: vec![row(["64", "0.5"]), row(["65472", "10.25"])],
@@ -74,9 +74,10 @@ mod tests {
             met: Some(false),
         };
         let (bars, tables) = (vec![bar], vec![table]);
-        let section = Section { title: "shm".into(), bars, tables, ..Section::default() };
+        let section =
+            ReportSection { title: "shm".into(), bars, tables, ..ReportSection::default() };
         let about = vec!["two cores".into()];
-        let report = Report { title: "Wires".into(), about, sections: vec![section] };
+        let report = FigureReport { title: "Wires".into(), about, sections: vec![section] };
         let right = "\
 Wires
   two cores

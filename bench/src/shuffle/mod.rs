@@ -30,7 +30,7 @@ use fabric::Fabric;
 use thiserror::Error;
 
 pub use sweep::Sweep;
-pub use worker::{Outcome, Size};
+pub use worker::{ShuffleCounts, ShufflePlan};
 
 /// What every process gives, by rank: an exchange of the control plane. The word names the step.
 pub type Gather<'a> = dyn Fn(&str, Vec<u8>) -> Result<Vec<Vec<u8>>, String> + 'a;
@@ -71,17 +71,17 @@ pub enum ShuffleError {
     },
 }
 
-/// Runs the plan once with all processes, whose result is to be [`Size::right`]; returns the time
-/// from when all had begun until all had ended, and what all workers together did.
+/// Runs the plan once with all processes, whose result is to be [`ShufflePlan::right`]; returns the
+/// time from when all had begun until all had ended, and what all workers together did.
 ///
 /// # Errors
 /// When a process or a connection fails, and for a wrong result.
 pub fn run(
     carrier: &Carrier,
-    size: &Size,
+    size: &ShufflePlan,
     right: (u64, u64),
     gather: &Gather<'_>,
-) -> Result<(Duration, Outcome), ShuffleError> {
+) -> Result<(Duration, ShuffleCounts), ShuffleError> {
     let barrier = |step: &str| gather(step, Vec::new()).map_err(ShuffleError::Control);
     let (elapsed, outcome) = match carrier {
         Carrier::Rings(fabric) => {
@@ -96,8 +96,8 @@ pub fn run(
         }
     };
     let all = gather("outcomes", outcome.encode()).map_err(ShuffleError::Control)?;
-    let mut total = Outcome::default();
-    all.iter().filter_map(|bytes| Outcome::decode(bytes)).for_each(|one| total.add(&one));
+    let mut total = ShuffleCounts::default();
+    all.iter().filter_map(|bytes| ShuffleCounts::decode(bytes)).for_each(|one| total.add(&one));
     if (total.integers, total.sum) != right {
         return Err(ShuffleError::Wrong {
             got: total.integers,

@@ -6,7 +6,7 @@ use channel::{Class, Header, Link, LinkError, RingConfig};
 use fabric::{Armed, Fabric, LinkId};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::worker::{Kind, Means, Size};
+use super::worker::{Kind, Means, ShufflePlan};
 use super::{Gather, ShuffleError};
 
 /// How long a worker sleeps at most: long beyond any wake-up.
@@ -23,7 +23,7 @@ impl Rings {
     /// Joins this worker with all others.
     pub(super) fn join(
         fabric: &dyn Fabric,
-        size: &Size,
+        size: &ShufflePlan,
         gather: &Gather<'_>,
     ) -> Result<Self, ShuffleError> {
         // As much memory whatever the threshold is: as 8 slots of 64 KiB, in slots of a chunk.
@@ -64,7 +64,7 @@ impl Rings {
 
 /// Gives each other worker what is for it, and returns what each has for this one.
 pub(super) fn for_each_pair(
-    size: &Size,
+    size: &ShufflePlan,
     gather: &Gather<'_>,
     step: &str,
     mut parts: Vec<Vec<u8>>,

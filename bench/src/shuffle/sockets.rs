@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerocopy::IntoBytes;
 
-use super::worker::{Kind, Means, Size};
+use super::worker::{Kind, Means, ShufflePlan};
 use super::{Gather, ShuffleError};
 
 /// Bytes of a read.
@@ -37,7 +37,7 @@ pub(super) struct Sockets(Vec<Option<Peer>>);
 
 impl Sockets {
     /// Joins this worker with all others: the lower rank dials.
-    pub(super) fn join(size: &Size, gather: &Gather<'_>) -> Result<Self, ShuffleError> {
+    pub(super) fn join(size: &ShufflePlan, gather: &Gather<'_>) -> Result<Self, ShuffleError> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let port = listener.local_addr()?.port();
         let ports = gather("ports", port.to_le_bytes().to_vec()).map_err(ShuffleError::Control)?;

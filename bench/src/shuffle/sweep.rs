@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::report::{Axis, Bar, Origin, Plot, Section, Series, Table};
+use crate::report::{Axis, Bar, FigureOrigin, Plot, ReportSection, ReportTable, Series};
 
-use super::{Carrier, Gather, Outcome, ShuffleError, Size, run};
+use super::{Carrier, Gather, ShuffleCounts, ShuffleError, ShufflePlan, run};
 
 /// Bytes at which chunks leave, to be compared (Q5).
 const THRESHOLDS: [usize; 4] = [1 << 10, 4 << 10, 16 << 10, (64 << 10) - 64];
@@ -13,7 +13,7 @@ const USUAL: usize = 16 << 10;
 /// An integer leaves at once: the paper's sockets.
 const AT_ONCE: usize = 8;
 
-/// What is measured.
+/// The workload.
 pub struct Sweep {
     /// What is compared, with names: first of all with sockets by which integers leave at once.
     pub carriers: Vec<(String, Carrier)>,
@@ -32,8 +32,8 @@ impl Sweep {
     ///
     /// # Errors
     /// When a process or a connection fails, and for a wrong result.
-    pub fn run(&self, gather: &Gather<'_>) -> Result<Section, ShuffleError> {
-        let mut table = Table {
+    pub fn run(&self, gather: &Gather<'_>) -> Result<ReportSection, ShuffleError> {
+        let mut table = ReportTable {
             title: "Medians, by the threshold at which a chunk leaves".into(),
             columns: ["bytes", "by", "ms", "M integers/s", "CPU s", "chunks", "sleeps"]
                 .map(String::from)
@@ -43,7 +43,7 @@ impl Sweep {
         let mut lines: Vec<Series> = self.carriers.iter().map(|(name, _)| line(name)).collect();
         let mut usual = Vec::new();
         let Self { rank, nodes, rows, .. } = *self;
-        let size = |threshold_bytes| Size { rank, nodes, rows, threshold_bytes };
+        let size = |threshold_bytes| ShufflePlan { rank, nodes, rows, threshold_bytes };
         let right = size(USUAL).right();
         let baseline = ("sockets, each integer at once".to_owned(), Carrier::Sockets);
         for threshold_bytes in THRESHOLDS {
@@ -74,7 +74,7 @@ impl Sweep {
             y: Axis::linear("ms"),
             series: lines,
         };
-        Ok(Section {
+        Ok(ReportSection {
             title: format!("{} processes, {} integers each", self.nodes, self.rows),
             text: compared(&usual).into_iter().collect(),
             bars: bar(&usual).into_iter().collect(),
@@ -106,7 +106,7 @@ fn compared(ms: &[(String, f64)]) -> Option<String> {
     Some(format!("With chunks of 16 KiB for all, {first} are {}.", others.join(", ")))
 }
 
-fn row(threshold_bytes: usize, name: &str, ms: f64, total: &Outcome) -> Vec<String> {
+fn row(threshold_bytes: usize, name: &str, ms: f64, total: &ShuffleCounts) -> Vec<String> {
     vec![
         threshold_bytes.to_string(),
         name.to_owned(),
@@ -120,10 +120,10 @@ fn row(threshold_bytes: usize, name: &str, ms: f64, total: &Outcome) -> Vec<Stri
 }
 
 fn line(name: &str) -> Series {
-    Series { name: name.into(), origin: Origin::Measured, points: Vec::new() }
+    Series { name: name.into(), origin: FigureOrigin::Measured, points: Vec::new() }
 }
 
-fn median(runs: &mut [(Duration, Outcome)]) -> (Duration, Outcome) {
+fn median(runs: &mut [(Duration, ShuffleCounts)]) -> (Duration, ShuffleCounts) {
     runs.sort_by_key(|run| run.0);
     runs.get(runs.len() / 2).copied().unwrap_or_default()
 }

@@ -5,12 +5,12 @@ use fabric::Fabric;
 use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::tcp::{TcpFabric, TcpOptions};
 
-use super::{Carrier, Gather, Outcome, Size, Sweep, run};
+use super::{Carrier, Gather, ShuffleCounts, ShufflePlan, Sweep, run};
 
 /// The plan on threads.
-fn all(carrier: &Carrier, nodes: usize, rows: u64, threshold_bytes: usize) -> Outcome {
+fn all(carrier: &Carrier, nodes: usize, rows: u64, threshold_bytes: usize) -> ShuffleCounts {
     let totals = on_each(nodes, |rank, gather| {
-        let size = Size { rank, nodes, rows, threshold_bytes };
+        let size = ShufflePlan { rank, nodes, rows, threshold_bytes };
         run(carrier, &size, size.right(), gather).expect("a right result").1
     });
     assert!(totals.iter().all(|total| total == &totals[0]), "all are told the same");
@@ -19,17 +19,17 @@ fn all(carrier: &Carrier, nodes: usize, rows: u64, threshold_bytes: usize) -> Ou
 
 /// Workers as threads that exchange what they say through a board.
 fn on_each<T: Send>(nodes: usize, work: impl Fn(usize, &Gather<'_>) -> T + Sync) -> Vec<T> {
-    let board = Mutex::new(vec![Vec::new(); nodes]);
+    let exchange = Mutex::new(vec![Vec::new(); nodes]);
     let barrier = Barrier::new(nodes);
     thread::scope(|scope| {
-        let (board, barrier, work) = (&board, &barrier, &work);
+        let (exchange, barrier, work) = (&exchange, &barrier, &work);
         let workers: Vec<_> = (0..nodes)
             .map(|rank| {
                 scope.spawn(move || {
                     let gather = |_: &str, bytes: Vec<u8>| {
-                        board.lock().expect("no panic")[rank] = bytes;
+                        exchange.lock().expect("no panic")[rank] = bytes;
                         barrier.wait();
-                        let all = board.lock().expect("no panic").clone();
+                        let all = exchange.lock().expect("no panic").clone();
                         barrier.wait();
                         Ok(all)
                     };
@@ -62,7 +62,7 @@ fn all_integers_arrive() {
 
 #[test]
 fn the_right_sum_is_the_one_by_formula() {
-    let size = Size { rank: 0, nodes: 3, rows: 1000, threshold_bytes: 8 };
+    let size = ShufflePlan { rank: 0, nodes: 3, rows: 1000, threshold_bytes: 8 };
     let even: u64 = (0..1500).map(|half| 3 * half).sum();
     // Of an odd 2h + 1, one half is lost.
     let odd: u64 = (0..1500).map(|half| 3 * half + 1).sum();

@@ -15,7 +15,7 @@ const IDLE_TURNS: u32 = 64;
 
 /// How large the plan is.
 #[derive(Debug, Clone, Copy)]
-pub struct Size {
+pub struct ShufflePlan {
     /// This worker.
     pub rank: usize,
     /// All workers: two at least.
@@ -26,7 +26,7 @@ pub struct Size {
     pub threshold_bytes: usize,
 }
 
-impl Size {
+impl ShufflePlan {
     /// Integers of a chunk.
     pub(super) fn chunk(&self) -> usize {
         (self.threshold_bytes / 8).max(1)
@@ -42,7 +42,7 @@ impl Size {
 
 /// What a worker counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Outcome {
+pub struct ShuffleCounts {
     /// Integers that came out of the second shuffle here.
     pub integers: u64,
     /// Their sum, modulo 2⁶⁴.
@@ -55,7 +55,7 @@ pub struct Outcome {
     pub cpu_s: f64,
 }
 
-impl Outcome {
+impl ShuffleCounts {
     /// Adds another worker's.
     pub(super) fn add(&mut self, other: &Self) {
         self.integers += other.integers;
@@ -114,32 +114,32 @@ fn changed(value: u64) -> u64 {
 
 /// Integers on their way to one worker in one shuffle: all chunks but the last are full.
 #[derive(Default)]
-struct Waiting(VecDeque<Vec<u64>>);
+struct SendBuffer(VecDeque<Vec<u64>>);
 
 /// All that waits to be sent.
 struct Outgoing {
-    size: Size,
+    size: ShufflePlan,
     /// By shuffle and worker.
-    waiting: [Vec<Waiting>; 2],
+    send_buffers: [Vec<SendBuffer>; 2],
     /// Chunks to be filled again.
-    spare: Vec<Vec<u64>>,
+    free: Vec<Vec<u64>>,
     chunks: u64,
 }
 
 impl Outgoing {
-    fn new(size: Size) -> Self {
-        let waiting = || (0..size.nodes).map(|_| Waiting::default()).collect();
-        Self { size, waiting: [waiting(), waiting()], spare: Vec::new(), chunks: 0 }
+    fn new(size: ShufflePlan) -> Self {
+        let send_buffers = || (0..size.nodes).map(|_| SendBuffer::default()).collect();
+        Self { size, send_buffers: [send_buffers(), send_buffers()], free: Vec::new(), chunks: 0 }
     }
 
     fn push(&mut self, stage: u8, value: u64) {
         let chunk = self.size.chunk();
-        let queue = &mut self.waiting[usize::from(stage)][place(value, self.size.nodes)].0;
+        let queue = &mut self.send_buffers[usize::from(stage)][place(value, self.size.nodes)].0;
         match queue.back_mut().filter(|last| last.len() < chunk) {
             Some(last) => last.push(value),
             None => {
                 let mut fresh =
-                    self.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.size.chunk()));
+                    self.free.pop().unwrap_or_else(|| Vec::with_capacity(self.size.chunk()));
                 fresh.push(value);
                 queue.push_back(fresh);
             }
@@ -148,14 +148,14 @@ impl Outgoing {
 
     /// Whether more may be made.
     fn has_room(&self) -> bool {
-        self.waiting.iter().flatten().all(|waiting| waiting.0.len() <= WAITING_MAX)
+        self.send_buffers.iter().flatten().all(|send_buffers| send_buffers.0.len() <= WAITING_MAX)
     }
 
     /// Sends full chunks, and with `all` those that are not full; true when something went.
     fn send(&mut self, means: &mut impl Means, stage: u8, all: bool) -> Result<bool, ShuffleError> {
         let mut moved = false;
         for to in (0..self.size.nodes).filter(|&to| to != self.size.rank) {
-            let queue = &mut self.waiting[usize::from(stage)][to].0;
+            let queue = &mut self.send_buffers[usize::from(stage)][to].0;
             while let Some(first) = queue.front() {
                 let full = first.len() == self.size.chunk();
                 if !(full || all) || !means.send(to, Kind::Rows(stage), first)? {
@@ -165,7 +165,7 @@ impl Outgoing {
                 self.chunks += 1;
                 let mut sent = queue.pop_front().unwrap_or_default();
                 sent.clear();
-                self.spare.push(sent);
+                self.free.push(sent);
             }
         }
         Ok(moved)
@@ -173,24 +173,27 @@ impl Outgoing {
 
     /// Takes what is for this worker itself: workers of a node hand over directly.
     fn own(&mut self, stage: u8) -> Option<Vec<u64>> {
-        self.waiting[usize::from(stage)][self.size.rank].0.pop_front()
+        self.send_buffers[usize::from(stage)][self.size.rank].0.pop_front()
     }
 
     fn is_empty(&self, stage: u8) -> bool {
-        self.waiting[usize::from(stage)].iter().all(|waiting| waiting.0.is_empty())
+        self.send_buffers[usize::from(stage)].iter().all(|send_buffers| send_buffers.0.is_empty())
     }
 }
 
 /// What a worker has seen.
 #[derive(Default)]
 struct Seen {
-    outcome: Outcome,
+    outcome: ShuffleCounts,
     /// Workers that have ended each shuffle, and then all.
     ended: [usize; 3],
 }
 
 /// Runs the plan.
-pub(super) fn work(means: &mut impl Means, size: &Size) -> Result<Outcome, ShuffleError> {
+pub(super) fn work(
+    means: &mut impl Means,
+    size: &ShufflePlan,
+) -> Result<ShuffleCounts, ShuffleError> {
     let before = cpu_s();
     let others = size.nodes - 1;
     let (mut out, mut seen) = (Outgoing::new(*size), Seen::default());
@@ -205,7 +208,7 @@ pub(super) fn work(means: &mut impl Means, size: &Size) -> Result<Outcome, Shuff
             while let Some(mut own) = out.own(stage) {
                 take(&mut out, &mut seen, Kind::Rows(stage), &own);
                 own.clear();
-                out.spare.push(own);
+                out.free.push(own);
                 moved = true;
             }
         }
@@ -243,7 +246,7 @@ pub(super) fn work(means: &mut impl Means, size: &Size) -> Result<Outcome, Shuff
         }
     }
     means.turn(&mut |_, _| {})?;
-    Ok(Outcome { chunks: out.chunks, cpu_s: cpu_s() - before, ..seen.outcome })
+    Ok(ShuffleCounts { chunks: out.chunks, cpu_s: cpu_s() - before, ..seen.outcome })
 }
 
 fn take(out: &mut Outgoing, seen: &mut Seen, kind: Kind, values: &[u64]) {

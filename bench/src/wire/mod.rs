@@ -23,9 +23,9 @@ use channel::LinkError;
 use fabric::{Fabric, FabricError, Publish};
 use thiserror::Error;
 
-use crate::report::Report;
+use crate::report::FigureReport;
 pub use open::open;
-pub use times::{Times, cpu_s};
+pub use times::{RoundTimes, cpu_s};
 
 /// How a transport is opened; with a publish mode where another one is wanted than it takes by
 /// itself.
@@ -70,7 +70,7 @@ pub enum WireError {
 ///
 /// # Errors
 /// When a link breaks, or the system refuses sockets or memory.
-pub fn measure(transports: &[Transport], effort: Effort) -> Result<Report, WireError> {
+pub fn measure(transports: &[Transport], effort: Effort) -> Result<FigureReport, WireError> {
     sweep::measure(transports, effort)
 }
 

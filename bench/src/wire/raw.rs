@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use fabric::{Fabric, FabricError};
 
-use super::times::Times;
+use super::times::RoundTimes;
 
 /// Bytes of one call, as iperf3 has them.
 const STREAM_BYTES: usize = 128 << 10;
@@ -158,7 +158,7 @@ pub fn ring(
 }
 
 /// A word that goes to and fro between two threads, each with a cache line of its own.
-pub fn ping_pong(rounds: u32) -> Times {
+pub fn ping_pong(rounds: u32) -> RoundTimes {
     #[repr(align(128))]
     #[derive(Default)]
     struct Line(AtomicU64);
@@ -175,7 +175,7 @@ pub fn ping_pong(rounds: u32) -> Times {
             back.0.store(round, Ordering::Release);
         }
     };
-    let ask = || -> Result<Times, Infallible> {
+    let ask = || -> Result<RoundTimes, Infallible> {
         timed(rounds, |round| {
             there.0.store(u64::from(round) + 1, Ordering::Release);
             await_value(&back, u64::from(round) + 1);
@@ -190,7 +190,7 @@ pub fn ping_pong(rounds: u32) -> Times {
 pub(super) fn timed<E>(
     rounds: u32,
     mut round: impl FnMut(u32) -> Result<(), E>,
-) -> Result<Times, E> {
+) -> Result<RoundTimes, E> {
     let mut times = Vec::with_capacity(rounds as usize);
     let mut before = Instant::now();
     for i in 0..rounds {
@@ -199,7 +199,7 @@ pub(super) fn timed<E>(
         times.push((now - before).as_nanos() as f64);
         before = now;
     }
-    Ok(Times::of_rounds(times))
+    Ok(RoundTimes::of_rounds(times))
 }
 
 fn sockets() -> io::Result<[TcpStream; 2]> {
@@ -217,7 +217,7 @@ fn sockets() -> io::Result<[TcpStream; 2]> {
 ///
 /// # Errors
 /// When the system gives no socket.
-pub fn socket_ping(bytes: usize, rounds: u32, spins: bool) -> io::Result<Times> {
+pub fn socket_ping(bytes: usize, rounds: u32, spins: bool) -> io::Result<RoundTimes> {
     let [mut near, mut far] = sockets()?;
     near.set_nonblocking(spins)?;
     far.set_nonblocking(spins)?;

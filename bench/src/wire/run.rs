@@ -14,7 +14,7 @@ use channel::{Class, Header, Link, LinkError, LinkStats, RingConfig, Transfer, T
 use fabric::{Armed, Fabric, LinkId, Publish};
 
 use super::raw::{read_all, spin, timed, two_ends};
-use super::times::{Times, cpu_s};
+use super::times::{RoundTimes, cpu_s};
 
 /// The kind of a stream's last frame.
 const LAST: u8 = 1;
@@ -32,7 +32,7 @@ pub enum Wait {
 
 /// How a link is used.
 #[derive(Debug, Clone, Copy)]
-pub struct Setup {
+pub struct LinkSetup {
     /// Its rings.
     pub ring: RingConfig,
     /// What its ends decide.
@@ -48,7 +48,7 @@ pub struct Setup {
     pub flush_bytes: usize,
 }
 
-impl Setup {
+impl LinkSetup {
     /// Messages of so many bytes, a frame each, in a ring of 8 slots of 64 KiB or as much as a
     /// message needs; announced at 16 KiB (Q5).
     pub fn of(message_bytes: usize) -> Self {
@@ -77,7 +77,7 @@ impl Setup {
 
 /// What a stream was.
 #[derive(Debug, Clone, Copy)]
-pub struct Stream {
+pub struct StreamRun {
     /// From the first message until all were read.
     pub seconds: f64,
     /// Messages.
@@ -90,7 +90,7 @@ pub struct Stream {
     pub cpu_s: f64,
 }
 
-impl Stream {
+impl StreamRun {
     /// Bytes a second.
     pub fn rate(&self) -> f64 {
         self.bytes as f64 / self.seconds
@@ -135,7 +135,11 @@ impl Stream {
 ///
 /// # Errors
 /// When the fabric refuses memory or a connection, or the link breaks.
-pub fn stream(fabric: &dyn Fabric, setup: &Setup, span: Duration) -> Result<Stream, LinkError> {
+pub fn stream(
+    fabric: &dyn Fabric,
+    setup: &LinkSetup,
+    span: Duration,
+) -> Result<StreamRun, LinkError> {
     let [mut here, mut there] = links(fabric, setup)?;
     let done = AtomicBool::new(false);
     let send = || {
@@ -147,11 +151,11 @@ pub fn stream(fabric: &dyn Fabric, setup: &Setup, span: Duration) -> Result<Stre
     let (sent, received) = two_ends(send, || receive_all(&mut there, setup, &done));
     let (spent, (messages, bytes, seconds, cpu_s)) = (sent?, received?);
     let stats = [here.stats(), there.stats()];
-    Ok(Stream { seconds, messages, bytes, stats, cpu_s: cpu_s + spent })
+    Ok(StreamRun { seconds, messages, bytes, stats, cpu_s: cpu_s + spent })
 }
 
 /// Sends until the time is over, and awaits that all of it is out; returns the processor time.
-fn send_for(link: &mut Link, setup: &Setup, span: Duration) -> Result<f64, LinkError> {
+fn send_for(link: &mut Link, setup: &LinkSetup, span: Duration) -> Result<f64, LinkError> {
     let (start, before) = (Instant::now(), cpu_s());
     let (mut messages, mut unflushed) = (0u64, 0);
     let source = vec![1u8; setup.message_bytes];
@@ -194,7 +198,7 @@ fn send_for(link: &mut Link, setup: &Setup, span: Duration) -> Result<f64, LinkE
 /// Reads all messages; returns how many, their bytes, seconds and processor seconds.
 fn receive_all(
     link: &mut Link,
-    setup: &Setup,
+    setup: &LinkSetup,
     done: &AtomicBool,
 ) -> Result<(u64, u64, f64, f64), LinkError> {
     let (start, before) = (Instant::now(), cpu_s());
@@ -231,7 +235,7 @@ fn receive_all(
 ///
 /// # Errors
 /// As [`stream`].
-pub fn ping(fabric: &dyn Fabric, setup: &Setup, rounds: u32) -> Result<Times, LinkError> {
+pub fn ping(fabric: &dyn Fabric, setup: &LinkSetup, rounds: u32) -> Result<RoundTimes, LinkError> {
     let [mut here, mut there] = links(fabric, setup)?;
     let post = |link: &mut Link| -> Result<(), LinkError> {
         send(link, Class::Data, setup.wait, Header::default(), |_| setup.message_bytes)?;
@@ -290,7 +294,7 @@ pub fn ping(fabric: &dyn Fabric, setup: &Setup, rounds: u32) -> Result<Times, Li
     echoed.and(times)
 }
 
-fn links(fabric: &dyn Fabric, setup: &Setup) -> Result<[Link; 2], LinkError> {
+fn links(fabric: &dyn Fabric, setup: &LinkSetup) -> Result<[Link; 2], LinkError> {
     let here = fabric.offer(LinkId { local: 0, remote: 1 })?;
     let there = fabric.offer(LinkId { local: 1, remote: 0 })?;
     let (of_here, of_there) = (here.address(), there.address());

@@ -8,9 +8,11 @@ use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::{Fabric, Publish};
 
 use super::raw;
-use super::run::{Setup, Stream, Wait, ping, stream};
-use super::{Effort, Times, Transport, WireError};
-use crate::report::{Axis, Bar, Origin, Plot, Report, Section, Series, Table};
+use super::run::{LinkSetup, StreamRun, Wait, ping, stream};
+use super::{Effort, RoundTimes, Transport, WireError};
+use crate::report::{
+    Axis, Bar, FigureOrigin, FigureReport, Plot, ReportSection, ReportTable, Series,
+};
 
 /// Bytes of messages that streams are of.
 const STREAM_SIZES: [usize; 8] = [64, 256, 1 << 10, 4 << 10, 16 << 10, FULL, 256 << 10, 1 << 20];
@@ -34,7 +36,7 @@ struct Bench<'a> {
     effort: Effort,
 }
 
-pub(super) fn measure(transports: &[Transport], effort: Effort) -> Result<Report, WireError> {
+pub(super) fn measure(transports: &[Transport], effort: Effort) -> Result<FigureReport, WireError> {
     let mut limits = Limits::default();
     let mut about = vec![
         "Two threads of one process on two processors, joined by nothing but the transport; the \
@@ -63,7 +65,7 @@ pub(super) fn measure(transports: &[Transport], effort: Effort) -> Result<Report
         Plot { title: "One way, median".into(), x: bytes(), y: Axis::log("ns"), series: ways },
     ];
     sections.insert(0, first);
-    Ok(Report { title: "Wires".into(), about, sections })
+    Ok(FigureReport { title: "Wires".into(), about, sections })
 }
 
 /// Limits of the machine, each with all its measurements.
@@ -78,13 +80,13 @@ impl Limits {
         }
     }
 
-    fn section(&self, bars: Vec<Bar>) -> Section {
+    fn section(&self, bars: Vec<Bar>) -> ReportSection {
         let columns = ["limit", "median", "least", "greatest", "unit"].map(String::from).to_vec();
         let rows = self.0.iter().map(|(name, unit, values)| {
             let at = |share| number(quantile(values, share));
             vec![name.clone(), at(0.5), at(0.0), at(1.0), unit.clone()]
         });
-        let table = Table {
+        let table = ReportTable {
             title: "What the machine does without a transport".into(),
             columns,
             rows: rows.collect(),
@@ -94,30 +96,44 @@ impl Limits {
              processors move."
                 .into(),
         ];
-        Section { title: "Limits and bars".into(), text, bars, tables: vec![table], plots: vec![] }
+        ReportSection {
+            title: "Limits and bars".into(),
+            text,
+            bars,
+            tables: vec![table],
+            plots: vec![],
+        }
     }
 }
 
 impl Bench<'_> {
-    fn stream(&self, setup: &Setup) -> Result<Stream, WireError> {
+    fn stream(&self, setup: &LinkSetup) -> Result<StreamRun, WireError> {
         self.stream_over(&self.fabric, setup)
     }
 
     /// The run of median rate.
-    fn stream_over(&self, fabric: &Arc<dyn Fabric>, setup: &Setup) -> Result<Stream, WireError> {
+    fn stream_over(
+        &self,
+        fabric: &Arc<dyn Fabric>,
+        setup: &LinkSetup,
+    ) -> Result<StreamRun, WireError> {
         let runs = (0..self.effort.runs).map(|_| stream(&**fabric, setup, self.effort.span));
-        let mut runs: Vec<Stream> =
+        let mut runs: Vec<StreamRun> =
             runs.collect::<Result<_, _>>().map_err(|source| self.failed(source))?;
         runs.sort_by(|a, b| a.rate().total_cmp(&b.rate()));
         Ok(runs[runs.len() / 2])
     }
 
-    fn ping(&self, setup: &Setup) -> Result<Times, WireError> {
+    fn ping(&self, setup: &LinkSetup) -> Result<RoundTimes, WireError> {
         self.ping_over(&self.fabric, setup)
     }
 
     /// As many rounds as fit the time of all runs together.
-    fn ping_over(&self, fabric: &Arc<dyn Fabric>, setup: &Setup) -> Result<Times, WireError> {
+    fn ping_over(
+        &self,
+        fabric: &Arc<dyn Fabric>,
+        setup: &LinkSetup,
+    ) -> Result<RoundTimes, WireError> {
         let failed = |source| self.failed(source);
         let first = ping(&**fabric, setup, ROUNDS.0).map_err(failed)?;
         let span = self.effort.span.as_nanos() as f64 * self.effort.runs as f64;
@@ -146,12 +162,12 @@ impl Bench<'_> {
             let bare = raw::ring(&*memory, 64 << 10, 8, self.effort.span)
                 .map_err(|error| WireError::Raw(error.to_string()))?;
             limits.add("ring of 8 slots of 64 KiB in shared memory", "GB/s", bare / 1e9);
-            let ours = stream(&*self.fabric, &Setup::of(FULL), self.effort.span);
+            let ours = stream(&*self.fabric, &LinkSetup::of(FULL), self.effort.span);
             shares.push(ours.map_err(|source| self.failed(source))?.rate() / bare);
             let line = raw::ping_pong(20_000).p50();
             limits.add("cache line, one way", "ns", line);
             lines.push(line);
-            ways.push(self.ping(&Setup::of(64))?.p50());
+            ways.push(self.ping(&LinkSetup::of(64))?.p50());
         }
         let (share, way) = (quantile(&shares, 0.5), quantile(&ways, 0.5));
         let line = quantile(&lines, 0.5);
@@ -178,7 +194,7 @@ impl Bench<'_> {
         for _ in 0..self.turns() {
             let bare = raw::socket_stream(self.effort.span).map_err(raw_error)?;
             limits.add("TCP socket, 128 KiB calls that block", "GB/s", bare / 1e9);
-            let ours = stream(&*self.fabric, &Setup::of(FULL), self.effort.span);
+            let ours = stream(&*self.fabric, &LinkSetup::of(FULL), self.effort.span);
             let ours = ours.map_err(|source| self.failed(source))?.rate();
             if installed {
                 let theirs = raw::iperf3(self.effort.span);
@@ -192,7 +208,7 @@ impl Bench<'_> {
             limits.add("TCP socket, one way of 64 bytes, spinning", "ns", line);
             let asleep = raw::socket_ping(64, 200, false).map_err(raw_error)?.p50();
             limits.add("TCP socket, one way of 64 bytes, blocking", "ns", asleep);
-            slower.push(self.ping(&Setup::of(64))?.p50() / line);
+            slower.push(self.ping(&LinkSetup::of(64))?.p50() / line);
         }
         let share = quantile(&shares, 0.5);
         let slower = quantile(&slower, 0.5);
@@ -200,9 +216,10 @@ impl Bench<'_> {
             Bar {
                 what: "tcp, share of iperf3 on loopback".into(),
                 needed: "≥ 90 %".into(),
-                got: match installed {
-                    true => format!("{:.0} %", 100.0 * share),
-                    false => "iperf3 is not installed".into(),
+                got: if installed {
+                    format!("{:.0} %", 100.0 * share)
+                } else {
+                    "iperf3 is not installed".into()
                 },
                 met: installed.then_some(share >= 0.9),
             },
@@ -223,12 +240,12 @@ impl Bench<'_> {
         &self,
         rates: &mut Vec<Series>,
         ways: &mut Vec<Series>,
-    ) -> Result<Section, WireError> {
+    ) -> Result<ReportSection, WireError> {
         let mut tables = Vec::new();
         let mut points = Vec::new();
         let mut sizes = streams("Streams by size of a message, a frame each", "bytes");
         for bytes in STREAM_SIZES.into_iter().filter(|&bytes| self.fits(bytes)) {
-            let run = self.stream(&Setup::of(bytes))?;
+            let run = self.stream(&LinkSetup::of(bytes))?;
             points.push((bytes as f64, run.rate() / 1e9));
             sizes.rows.push(stream_row(bytes.to_string(), &run));
         }
@@ -237,7 +254,7 @@ impl Bench<'_> {
         let mut points = Vec::new();
         let mut pings = pings("One way by size of a message", "bytes");
         for bytes in PING_SIZES {
-            let times = self.ping(&Setup::of(bytes))?;
+            let times = self.ping(&LinkSetup::of(bytes))?;
             points.push((bytes as f64, times.p50()));
             pings.rows.push(ping_row(bytes.to_string(), &times));
         }
@@ -250,45 +267,46 @@ impl Bench<'_> {
             caps.publish, caps.max_inline, caps.max_ops
         )];
         let title = format!("Transport {}", self.transport.name);
-        Ok(Section { title, text, tables, ..Section::default() })
+        Ok(ReportSection { title, text, tables, ..ReportSection::default() })
     }
 
     /// Each option against its other values, all else as it is by default.
-    fn options(&self) -> Result<Vec<Table>, WireError> {
-        let full = Setup::of(FULL);
+    fn options(&self) -> Result<Vec<ReportTable>, WireError> {
+        let full = LinkSetup::of(FULL);
         let mut credits = streams("Credits: slots of 64 KiB", "slots");
         for slots in [2, 4, 8, 16, 32, 64] {
             let control_slots = if slots < 4 { 1 } else { 2 };
             let ring = RingConfig { slots, control_slots, ..full.ring };
             credits
                 .rows
-                .push(stream_row(slots.to_string(), &self.stream(&Setup { ring, ..full })?));
+                .push(stream_row(slots.to_string(), &self.stream(&LinkSetup { ring, ..full })?));
         }
-        let page = Setup::of_slots(4 << 10, 16);
+        let page = LinkSetup::of_slots(4 << 10, 16);
         let mut signals =
             streams("One of so many operations is signalled; 64 slots of 4 KiB", "one of");
         for signal_every in [1, 2, 4, 8, 16] {
-            let setup = Setup::of_slots(4 << 10, 64);
-            let setup = Setup { tuning: Tuning { signal_every, ..setup.tuning }, ..setup };
+            let setup = LinkSetup::of_slots(4 << 10, 64);
+            let setup = LinkSetup { tuning: Tuning { signal_every, ..setup.tuning }, ..setup };
             signals.rows.push(stream_row(signal_every.to_string(), &self.stream(&setup)?));
         }
         let mut returns =
             streams("Credit of its own after so many slots; 64 slots of 4 KiB", "slots");
         for credit_slots in [1, 4, 16, 32] {
-            let setup = Setup::of_slots(4 << 10, 64);
-            let setup = Setup { tuning: Tuning { credit_slots, ..setup.tuning }, ..setup };
+            let setup = LinkSetup::of_slots(4 << 10, 64);
+            let setup = LinkSetup { tuning: Tuning { credit_slots, ..setup.tuning }, ..setup };
             returns.rows.push(stream_row(credit_slots.to_string(), &self.stream(&setup)?));
         }
         let mut gathers = streams("Messages of 64 bytes, gathered up to", "bytes");
         for gather_bytes in [0, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10] {
-            let setup = Setup { gather_bytes, ..Setup::of(64) };
+            let setup = LinkSetup { gather_bytes, ..LinkSetup::of(64) };
             gathers.rows.push(stream_row(gather_bytes.to_string(), &self.stream(&setup)?));
         }
         let mut waits = streams("Full slots, by how the ends wait", "ends");
         let mut naps = pings("One way of 64 bytes, by how the ends wait", "ends");
         for (wait, name) in [(Wait::Spin, "spin"), (Wait::Block, "block")] {
-            waits.rows.push(stream_row(name.into(), &self.stream(&Setup { wait, ..full })?));
-            naps.rows.push(ping_row(name.into(), &self.ping(&Setup { wait, ..Setup::of(64) })?));
+            waits.rows.push(stream_row(name.into(), &self.stream(&LinkSetup { wait, ..full })?));
+            naps.rows
+                .push(ping_row(name.into(), &self.ping(&LinkSetup { wait, ..LinkSetup::of(64) })?));
         }
         let mut tables = vec![credits, signals, returns, gathers, waits, naps];
         tables.extend(self.transfers()?);
@@ -297,27 +315,29 @@ impl Bench<'_> {
         Ok(tables)
     }
 
-    fn transfers(&self) -> Result<[Table; 2], WireError> {
+    fn transfers(&self) -> Result<[ReportTable; 2], WireError> {
         let mut rates =
             streams("Slots filled anew, written by the sender or read by the receiver", "by");
         let mut ways = pings("One way of 64 bytes, written or read", "by");
         for (transfer, name) in [(Transfer::Write, "write"), (Transfer::Read, "read")] {
-            let with =
-                |setup: Setup| Setup { ring: RingConfig { transfer, ..setup.ring }, ..setup };
+            let with = |setup: LinkSetup| LinkSetup {
+                ring: RingConfig { transfer, ..setup.ring },
+                ..setup
+            };
             // Filled anew each time: what nobody has changed would stay in the reader's cache.
-            let filled = Setup { gather_bytes: FULL, ..Setup::of(FULL) };
+            let filled = LinkSetup { gather_bytes: FULL, ..LinkSetup::of(FULL) };
             rates.rows.push(stream_row(name.into(), &self.stream(&with(filled))?));
-            ways.rows.push(ping_row(name.into(), &self.ping(&with(Setup::of(64)))?));
+            ways.rows.push(ping_row(name.into(), &self.ping(&with(LinkSetup::of(64)))?));
         }
         Ok([rates, ways])
     }
 
-    fn inline(&self) -> Result<[Table; 2], WireError> {
+    fn inline(&self) -> Result<[ReportTable; 2], WireError> {
         let mut rates = streams("Frames of 128 bytes, by value or fetched", "source");
         let mut ways = pings("One way of 64 bytes, by value or fetched", "source");
         for (inline_bytes, name) in [(0, "fetched"), (220, "by value")] {
-            let setup = Setup::of(64);
-            let setup = Setup { tuning: Tuning { inline_bytes, ..setup.tuning }, ..setup };
+            let setup = LinkSetup::of(64);
+            let setup = LinkSetup { tuning: Tuning { inline_bytes, ..setup.tuning }, ..setup };
             rates.rows.push(stream_row(name.into(), &self.stream(&setup)?));
             ways.rows.push(ping_row(name.into(), &self.ping(&setup)?));
         }
@@ -325,7 +345,7 @@ impl Bench<'_> {
     }
 
     /// The publish modes that this transport can keep.
-    fn modes(&self, page: &Setup) -> Result<[Table; 2], WireError> {
+    fn modes(&self, page: &LinkSetup) -> Result<[ReportTable; 2], WireError> {
         let mut rates = streams("Publish modes, slots of 4 KiB", "mode");
         let mut ways = pings("Publish modes, one way of 64 bytes", "mode");
         for (publish, name) in MODES {
@@ -334,7 +354,7 @@ impl Bench<'_> {
                 continue;
             };
             rates.rows.push(stream_row(name.into(), &self.stream_over(&fabric, page)?));
-            ways.rows.push(ping_row(name.into(), &self.ping_over(&fabric, &Setup::of(64))?));
+            ways.rows.push(ping_row(name.into(), &self.ping_over(&fabric, &LinkSetup::of(64))?));
         }
         Ok([rates, ways])
     }
@@ -344,11 +364,11 @@ impl Bench<'_> {
     }
 
     fn line(&self, points: Vec<(f64, f64)>) -> Series {
-        Series { name: self.transport.name.clone(), origin: Origin::Measured, points }
+        Series { name: self.transport.name.clone(), origin: FigureOrigin::Measured, points }
     }
 }
 
-fn streams(title: &str, first: &str) -> Table {
+fn streams(title: &str, first: &str) -> ReportTable {
     let columns = [
         first,
         "GB/s",
@@ -359,10 +379,14 @@ fn streams(title: &str, first: &str) -> Table {
         "CPU s/GiB",
         "stalls each",
     ];
-    Table { title: title.into(), columns: columns.map(String::from).to_vec(), rows: Vec::new() }
+    ReportTable {
+        title: title.into(),
+        columns: columns.map(String::from).to_vec(),
+        rows: Vec::new(),
+    }
 }
 
-fn stream_row(name: String, run: &Stream) -> Vec<String> {
+fn stream_row(name: String, run: &StreamRun) -> Vec<String> {
     vec![
         name,
         number(run.rate() / 1e9),
@@ -375,12 +399,12 @@ fn stream_row(name: String, run: &Stream) -> Vec<String> {
     ]
 }
 
-fn pings(title: &str, first: &str) -> Table {
+fn pings(title: &str, first: &str) -> ReportTable {
     let columns = [first, "p50 ns", "p99 ns"].map(String::from).to_vec();
-    Table { title: title.into(), columns, rows: Vec::new() }
+    ReportTable { title: title.into(), columns, rows: Vec::new() }
 }
 
-fn ping_row(name: String, times: &Times) -> Vec<String> {
+fn ping_row(name: String, times: &RoundTimes) -> Vec<String> {
     vec![name, format!("{:.0}", times.p50()), format!("{:.0}", times.p99())]
 }
 

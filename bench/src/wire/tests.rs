@@ -5,7 +5,7 @@ use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::tcp::{TcpFabric, TcpOptions};
 use fabric::{Fabric, FabricError};
 
-use super::run::{Setup, Wait, ping, stream};
+use super::run::{LinkSetup, Wait, ping, stream};
 use super::{Effort, Transport, measure, raw};
 
 const SPAN: Duration = Duration::from_millis(2);
@@ -14,7 +14,8 @@ const SPAN: Duration = Duration::from_millis(2);
 fn a_stream_counts_what_it_costs() {
     let fabric = ShmFabric::new(ShmOptions::default()).expect("shared memory");
     for wait in [Wait::Spin, Wait::Block] {
-        let run = stream(&*fabric, &Setup { wait, ..Setup::of(1000) }, SPAN).expect("a stream");
+        let run =
+            stream(&*fabric, &LinkSetup { wait, ..LinkSetup::of(1000) }, SPAN).expect("a stream");
         assert!(run.messages > 0 && run.bytes == run.messages * 1000);
         // A write for each frame and one for the end, and what was padded and said beside.
         assert_eq!(run.stats[0].writes, run.messages + 1);
@@ -27,7 +28,7 @@ fn a_stream_counts_what_it_costs() {
 #[test]
 fn gathered_messages_share_frames() {
     let fabric = TcpFabric::new(TcpOptions::default()).expect("loopback");
-    let setup = Setup { gather_bytes: 4096, ..Setup::of(64) };
+    let setup = LinkSetup { gather_bytes: 4096, ..LinkSetup::of(64) };
     let run = stream(&*fabric, &setup, SPAN).expect("a stream");
     assert_eq!(run.messages, (run.stats[0].writes - 1) * 64);
 }
@@ -35,7 +36,7 @@ fn gathered_messages_share_frames() {
 #[test]
 fn times_are_of_one_way() {
     let fabric = ShmFabric::new(ShmOptions::default()).expect("shared memory");
-    let times = ping(&*fabric, &Setup::of(64), 100).expect("a ping");
+    let times = ping(&*fabric, &LinkSetup::of(64), 100).expect("a ping");
     assert!(times.p50() > 0.0 && times.p50() <= times.p99());
     assert!(raw::ping_pong(100).p50() > 0.0);
 }
@@ -47,9 +48,9 @@ fn both_ends_come_to_an_end_where_one_reads() {
     let fabrics: [&dyn Fabric; 2] = [&*shm, &*tcp];
     for fabric in fabrics {
         for wait in [Wait::Spin, Wait::Block] {
-            let setup = Setup { wait, ..Setup::of(1000) };
+            let setup = LinkSetup { wait, ..LinkSetup::of(1000) };
             let setup =
-                Setup { ring: RingConfig { transfer: Transfer::Read, ..setup.ring }, ..setup };
+                LinkSetup { ring: RingConfig { transfer: Transfer::Read, ..setup.ring }, ..setup };
             let run = stream(fabric, &setup, SPAN).expect("a stream");
             assert_eq!((run.stats[0].writes, run.stats[0].in_flight), (0, 0));
             assert!(run.stats[1].reads > run.messages);

@@ -2,9 +2,9 @@
 
 /// The times of single rounds, in nanoseconds one way.
 #[derive(Debug, Clone, Default)]
-pub struct Times(Vec<f64>);
+pub struct RoundTimes(Vec<f64>);
 
-impl Times {
+impl RoundTimes {
     /// Of these rounds, there and back.
     pub fn of_rounds(mut rounds: Vec<f64>) -> Self {
         rounds.iter_mut().for_each(|round| *round /= 2.0);
@@ -42,8 +42,8 @@ mod tests {
 
     #[test]
     fn quantiles_are_of_one_way() {
-        let times = Times::of_rounds((0..=100).rev().map(f64::from).collect());
+        let times = RoundTimes::of_rounds((0..=100).rev().map(f64::from).collect());
         assert_eq!((times.p50(), times.p99(), times.quantile(1.0)), (25.0, 49.5, 50.0));
-        assert!(Times::default().p50().is_nan());
+        assert!(RoundTimes::default().p50().is_nan());
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct TopArgs {
     )]
     pub(crate) interval_ms: u64,
 
-    /// Ends after so many looks [default: when the job ends]
+    /// Ends after this number of looks [default: when the job ends]
     #[arg(long, value_name = "N")]
     pub(crate) count: Option<u64>,
 
@@ -33,7 +33,7 @@ pub(crate) struct TopArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct CertArgs {
-    /// What to make.
+    /// The certificates to make.
     #[command(subcommand)]
     pub(crate) make: CertCommand,
 }
@@ -62,7 +62,7 @@ pub(crate) enum CertCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct FabricArgs {
-    /// What to show.
+    /// The chart to show.
     #[command(subcommand)]
     pub(crate) show: FabricCommand,
 }
@@ -128,7 +128,7 @@ pub(crate) struct RunArgs {
 #[derive(Debug, Args)]
 pub(crate) struct SqlArgs {
     #[command(flatten)]
-    pub(crate) given: Given,
+    pub(crate) sources: SqlSources,
 
     #[command(flatten)]
     pub(crate) layout: LayoutArgs,
@@ -145,18 +145,18 @@ pub(crate) struct SqlArgs {
 
 /// What `-c` and `-f` name, in the order in which they stand on the command line.
 #[derive(Debug)]
-pub(crate) struct Given(pub(crate) Vec<Piece>);
+pub(crate) struct SqlSources(pub(crate) Vec<SqlSource>);
 
 /// One `-c` or `-f`.
 #[derive(Debug)]
-pub(crate) enum Piece {
+pub(crate) enum SqlSource {
     Text(String),
     File(PathBuf),
 }
 
-/// The arguments that [`Given`] puts in order.
+/// The arguments that [`SqlSources`] puts in order.
 #[derive(Debug, Args)]
-struct GivenArgs {
+struct SqlSourceArgs {
     /// Runs this and leaves; -c and -f may be repeated, and run in their order
     #[arg(short = 'c', long = "command", value_name = "SQL")]
     command: Vec<String>,
@@ -166,25 +166,25 @@ struct GivenArgs {
     file: Vec<PathBuf>,
 }
 
-impl Args for Given {
+impl Args for SqlSources {
     fn augment_args(command: clap::Command) -> clap::Command {
-        GivenArgs::augment_args(command)
+        SqlSourceArgs::augment_args(command)
     }
 
     fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        GivenArgs::augment_args_for_update(command)
+        SqlSourceArgs::augment_args_for_update(command)
     }
 }
 
-impl FromArgMatches for Given {
+impl FromArgMatches for SqlSources {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let GivenArgs { command, file } = GivenArgs::from_arg_matches(matches)?;
+        let SqlSourceArgs { command, file } = SqlSourceArgs::from_arg_matches(matches)?;
         let places = |id: &str| matches.indices_of(id).into_iter().flatten();
-        let texts = places("command").zip(command.into_iter().map(Piece::Text));
-        let files = places("file").zip(file.into_iter().map(Piece::File));
-        let mut all: Vec<(usize, Piece)> = texts.chain(files).collect();
+        let texts = places("command").zip(command.into_iter().map(SqlSource::Text));
+        let files = places("file").zip(file.into_iter().map(SqlSource::File));
+        let mut all: Vec<(usize, SqlSource)> = texts.chain(files).collect();
         all.sort_by_key(|(place, _)| *place);
-        Ok(Self(all.into_iter().map(|(_, piece)| piece).collect()))
+        Ok(Self(all.into_iter().map(|(_, source)| source).collect()))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -199,7 +199,7 @@ pub(crate) struct RowsArgs {
     /// How rows of a bare SELECT are written [default: by the extension of --output, else table on
     /// a terminal and csv elsewhere]
     #[arg(long, value_enum)]
-    pub(crate) format: Option<Format>,
+    pub(crate) format: Option<OutputFormat>,
 
     /// Writes the rows of a bare SELECT here instead of to standard output; the file appears when
     /// all is well
@@ -211,7 +211,7 @@ pub(crate) struct RowsArgs {
     pub(crate) chart: bool,
 }
 
-/// What others may watch.
+/// Observability: metrics, spans, logs.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TelemetryArgs {
     /// Serves metrics for Prometheus at /metrics, and JSON at /status [default address:
@@ -247,7 +247,7 @@ pub(crate) struct ExplainArgs {
     pub(crate) log: LogArgs,
 }
 
-/// What a job is and where it runs.
+/// The job and where it runs.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct JobArgs {
     /// The SQL; `-` reads standard input
@@ -268,7 +268,7 @@ pub(crate) struct LayoutArgs {
     #[arg(long, value_name = "W", value_parser = workers)]
     pub(crate) workers: Option<u32>,
 
-    /// What carries rows between workers: shm, tcp, verbs (RDMA), mpi, or auto: shm on a machine,
+    /// The transport between workers: shm, tcp, verbs (RDMA), mpi, or auto: shm on a machine,
     /// verbs or tcp between machines
     #[arg(long, value_name = "FABRIC", default_value_t = FabricKind::Auto)]
     pub(crate) fabric: FabricKind,
@@ -280,7 +280,7 @@ pub(crate) struct LayoutArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LogArgs {
-    /// What is logged on standard error: off, error, warn, info, debug or trace, also per crate
+    /// The log level on standard error: off, error, warn, info, debug or trace, also per crate
     /// (`info,channel=debug`)
     #[arg(long, value_name = "LEVEL", env = "MILLSTREAM_LOG", default_value = "warn")]
     pub(crate) log: Targets,
@@ -288,7 +288,7 @@ pub(crate) struct LogArgs {
 
 /// How rows of a bare `SELECT` are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum OutputFormat {
     /// A table, drawn when the query has ended.
     Table,
     /// Comma-separated values with a header, as they come.
@@ -301,15 +301,15 @@ pub(crate) enum Format {
     Arrow,
 }
 
-impl Format {
+impl OutputFormat {
     /// As the connector `file` names it.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Format::Table => "table",
-            Format::Csv => "csv",
-            Format::Json => "json",
-            Format::Parquet => "parquet",
-            Format::Arrow => "arrow",
+            OutputFormat::Table => "table",
+            OutputFormat::Csv => "csv",
+            OutputFormat::Json => "json",
+            OutputFormat::Parquet => "parquet",
+            OutputFormat::Arrow => "arrow",
         }
     }
 }

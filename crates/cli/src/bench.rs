@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bench::report::Report;
+use bench::report::FigureReport;
 use bench::summary::speedups;
-use bench::sustain::Outcome;
-use bench::workload::Size;
-use bench::{BenchError, Distribution, Plan, Summary, Timed, Workload, reference};
+use bench::sustain::SustainOutcome;
+use bench::workload::WorkloadSize;
+use bench::{BenchError, KeyDistribution, RunPlan, Summary, Timed, Workload, reference};
 use clap::{Args, Subcommand, ValueEnum};
 use millstream::FabricKind;
 use millstream::cluster::{Control, Invitation, LocalLaunch, launch_local};
 
-use self::flags::Given;
+use self::flags::SetFlags;
 use self::multicast::{MulticastArgs, multicast};
 use self::paper::{PaperArgs, paper};
 use self::predict::{PredictArgs, predict};
@@ -30,7 +30,7 @@ use crate::session::print;
 use crate::{log, signals};
 
 /// How long other nodes may take to end by themselves.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Examples of the command.
 pub(crate) const EXAMPLES: &str = "\
@@ -60,12 +60,12 @@ computation. Figures are medians, with the least and the greatest behind.";
 pub(crate) struct BenchArgs {
     // First: each argument that is taken out of what was matched is not there any more.
     #[command(flatten)]
-    given: Given,
+    set_flags: SetFlags,
 
     #[command(subcommand)]
     sweep: Option<Sweep>,
 
-    /// What is measured
+    /// The workload
     #[arg(value_enum, required = true)]
     workload: Option<Name>,
 
@@ -77,7 +77,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "W", default_value_t = 1, value_parser = workers)]
     workers: u32,
 
-    /// What carries rows between workers: shm or tcp [default: shm; with wire, all that there are]
+    /// The transport between workers: shm or tcp [default: shm; with wire, all that there are]
     #[arg(long, value_name = "FABRIC")]
     fabric: Option<FabricKind>,
 
@@ -98,8 +98,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "Z", value_parser = exponent, conflicts_with = "distribution")]
     exponent: Option<f64>,
 
-    /// Keeps rows as records of so many bytes, as packed structures lie in memory, instead of in
-    /// columns; those that are read are decoded while the clock runs
+    /// Keeps rows as records of this number of bytes, as packed structures lie in memory, instead
+    /// of in columns; those that are read are decoded while the clock runs
     #[arg(
         long,
         value_name = "BYTES",
@@ -141,7 +141,8 @@ pub(crate) struct BenchArgs {
     )]
     runs: u32,
 
-    /// Measures latency at so many rows a second, of all workers together, which come by the clock
+    /// Measures latency at this number of rows a second, of all workers together, which come by the
+    /// clock
     #[arg(long, value_name = "RATE", value_parser = rate)]
     latency: Option<f64>,
 
@@ -188,7 +189,7 @@ enum Sweep {
     Multicast(MulticastArgs),
     /// The experiments of a paper, in sizes that fit this machine: a page with plots, and JSON
     Paper(PaperArgs),
-    /// What 2 to 256 nodes would do by merge, shuffle and broadcast: a model, held to runs here
+    /// Predicts 2 to 256 nodes with merge, shuffle and broadcast: a model, checked by runs here
     Predict(PredictArgs),
 }
 
@@ -272,7 +273,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
     let launched = launch_local(launch).map_err(cluster)?;
     let result = args.measured(&plan, &launched.control);
     drop(launched.control);
-    launched.children.wait(PATIENCE);
+    launched.children.wait(TIMEOUT);
     print(&result.map_err(|error| failed(&error))?);
     Ok(ExitCode::SUCCESS)
 }
@@ -283,8 +284,8 @@ impl BenchArgs {
         self.latency.is_some() || self.sustainable
     }
 
-    /// What is measured; `None` for the limits.
-    fn plan(&self) -> Result<Option<Plan>, Failure> {
+    /// The workload; `None` for the limits.
+    fn plan(&self) -> Result<Option<RunPlan>, Failure> {
         let skewed = self.exponent.is_some() || self.distribution.is_some();
         let Some(workload) = self.workload else { return Ok(None) };
         let workload = match workload {
@@ -304,10 +305,10 @@ impl BenchArgs {
             return Err(Failure::usage(&format!("the keys of {workload} are given"), Some(hint)));
         }
         let distribution = match (self.exponent, self.distribution) {
-            (Some(0.0), _) | (_, Some(KeysBy::Uniform)) => Distribution::Uniform,
-            (Some(exponent), _) => Distribution::Zipf(exponent),
-            (_, Some(KeysBy::Zipf)) => Distribution::Zipf(1.0),
-            (_, Some(KeysBy::Pareto)) => Distribution::Pareto,
+            (Some(0.0), _) | (_, Some(KeysBy::Uniform)) => KeyDistribution::Uniform,
+            (Some(exponent), _) => KeyDistribution::Zipf(exponent),
+            (_, Some(KeysBy::Zipf)) => KeyDistribution::Zipf(1.0),
+            (_, Some(KeysBy::Pareto)) => KeyDistribution::Pareto,
             (None, None) => workload.distribution(),
         };
         if self.record_bytes.is_some() && !workload.is_fixed() {
@@ -316,7 +317,7 @@ impl BenchArgs {
         }
         // Records of many bytes are fewer, so that as many bytes are kept as of columns.
         let shorter = self.record_bytes.map_or(1, |bytes| bytes.div_ceil(24));
-        let size = Size {
+        let size = WorkloadSize {
             rows_per_worker: self.rows.unwrap_or(workload.rows_per_worker() / shorter),
             workers: u64::from(self.nodes) * u64::from(self.workers),
             keys: self.keys.unwrap_or(workload.keys()),
@@ -337,7 +338,7 @@ impl BenchArgs {
             ("millstream.epoch_bytes", self.epoch.clone()),
         ];
         let rings = rings.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
-        Ok(Some(Plan {
+        Ok(Some(RunPlan {
             workload,
             size,
             nodes: self.nodes,
@@ -351,32 +352,32 @@ impl BenchArgs {
         }))
     }
 
-    /// Measures, and tells the other nodes how it ended; gives what is to be printed.
-    fn measured(&self, plan: &Plan, control: &Control) -> Result<String, BenchError> {
-        let result = match self.by_clock() {
-            true => {
-                let timed = Timed {
-                    plan: plan.clone(),
-                    rate: self.latency,
-                    seconds: self.seconds,
-                    every_s: self.window_every / 1e3,
-                };
-                bench::sustain::run(&timed, control).map(|outcomes| match self.json {
-                    true => outcomes.iter().map(|outcome| outcome.json() + "\n").collect(),
-                    false => outcomes.iter().map(Outcome::to_string).collect::<Vec<_>>().join("\n"),
-                })
-            }
-            false => bench::run(plan, control).map(|summaries| match self.json {
-                true => lines(&summaries),
-                false => text(&summaries),
-            }),
+    /// Measures, and tells the other nodes how it ended; returns the text to print.
+    fn measured(&self, plan: &RunPlan, control: &Control) -> Result<String, BenchError> {
+        let result = if self.by_clock() {
+            let timed = Timed {
+                plan: plan.clone(),
+                rate: self.latency,
+                seconds: self.seconds,
+                every_s: self.window_every / 1e3,
+            };
+            bench::sustain::run(&timed, control).map(|outcomes| {
+                if self.json {
+                    outcomes.iter().map(|outcome| outcome.json() + "\n").collect()
+                } else {
+                    outcomes.iter().map(SustainOutcome::to_string).collect::<Vec<_>>().join("\n")
+                }
+            })
+        } else {
+            bench::run(plan, control)
+                .map(|summaries| if self.json { lines(&summaries) } else { text(&summaries) })
         };
-        told(result, control)
+        reported(result, control)
     }
 }
 
 /// Tells the other nodes how it ended.
-fn told<T>(result: Result<T, BenchError>, control: &Control) -> Result<T, BenchError> {
+fn reported<T>(result: Result<T, BenchError>, control: &Control) -> Result<T, BenchError> {
     match &result {
         Ok(_) => control.close(),
         Err(error) => control.fail(&error.to_string()),
@@ -385,11 +386,12 @@ fn told<T>(result: Result<T, BenchError>, control: &Control) -> Result<T, BenchE
 }
 
 /// Prints a report, and writes it where that was asked for.
-fn tell(report: &Report, json: bool, path: Option<&Path>) -> Result<ExitCode, Failure> {
-    let mut text = match json {
-        true => format!("{}\n", report.json()),
-        false => report.to_string(),
-    };
+fn write_report(
+    report: &FigureReport,
+    json: bool,
+    path: Option<&Path>,
+) -> Result<ExitCode, Failure> {
+    let mut text = if json { format!("{}\n", report.json()) } else { report.to_string() };
     if let Some(path) = path {
         let [page, data] = write(report, path)?;
         if !json {
@@ -402,7 +404,7 @@ fn tell(report: &Report, json: bool, path: Option<&Path>) -> Result<ExitCode, Fa
 
 /// Sees to it that a report can be written when all has been measured, which takes long.
 fn writable(path: Option<&Path>) -> Result<(), Failure> {
-    path.map_or(Ok(()), |path| Report::ready(path).map_err(|error| unwritten(path, &error)))
+    path.map_or(Ok(()), |path| FigureReport::ready(path).map_err(|error| unwritten(path, &error)))
 }
 
 fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
@@ -410,11 +412,11 @@ fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
 }
 
 /// Writes a report as a page, with JSON beside it; gives both names.
-fn write(report: &Report, path: &Path) -> Result<[PathBuf; 2], Failure> {
+fn write(report: &FigureReport, path: &Path) -> Result<[PathBuf; 2], Failure> {
     report.write(path).map_err(|error| unwritten(path, &error))
 }
 
-/// What has little latency: workers that poll on, slots that are soon full, and epochs so short
+/// Settings for low latency: workers that poll on, slots that are soon full, and epochs so short
 /// that little is left to be sent when a window is over, by code that was run just before.
 const LOW_LATENCY: [(&str, &str); 6] = [
     ("millstream.idle", "spin"),

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 
 /// Makes what is asked for, and says on standard error where it is.
 pub(crate) fn cert(args: &CertArgs) -> Result<ExitCode, Failure> {
-    let (made, said) = match &args.make {
+    let (made, message) = match &args.make {
         CertCommand::Init { directory, days } => (
             certs::init(directory, *days),
             format!("an authority for {days} days in {}; ca.key stays there", directory.display()),
@@ -20,6 +20,6 @@ pub(crate) fn cert(args: &CertArgs) -> Result<ExitCode, Failure> {
         ),
     };
     made.map_err(|error| Failure::runtime(&error.to_string(), None))?;
-    eprintln!("{said}");
+    eprintln!("{message}");
     Ok(ExitCode::SUCCESS)
 }

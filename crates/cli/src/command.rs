@@ -9,7 +9,7 @@ use crate::bench::{self, BenchArgs};
 #[derive(Debug, Parser)]
 #[command(name = "millstream", version, max_term_width = 100, after_help = EXAMPLES)]
 pub(crate) struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub(crate) command: Command,
 }

@@ -1,4 +1,4 @@
-//! `millstream fabric`: what can carry rows on this machine.
+//! `millstream fabric`: the transports of this machine.
 
 use std::process::ExitCode;
 
@@ -37,7 +37,7 @@ pub(crate) fn fabric(args: &FabricArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What becomes of datagrams to a group, in words.
+/// The fate of datagrams to a group, in words.
 fn groups() -> String {
     match rdma_groups() {
         Ok(Some((bytes, true))) => format!("datagrams of {bytes} bytes reach a group"),

@@ -12,12 +12,12 @@ pub(crate) const INTERRUPTED: u8 = 130;
 /// The exit code of a bug of ours, as sysexits.h has it.
 const BUG: u8 = 70;
 
-/// What is printed, and the exit code.
+/// The printed message, and the exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
     /// Whole lines; empty where everything was said already.
     text: String,
-    /// What they say, in one line.
+    /// Their message, in one line.
     message: String,
     code: u8,
 }
@@ -48,12 +48,12 @@ impl Failure {
         Self { text: String::new(), ..self }
     }
 
-    /// What is wrong, in one line.
+    /// The error, in one line.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
 
-    /// What the library said; `file` and `sql` are what it was given.
+    /// The library's error; `file` and `sql` are its input.
     pub(crate) fn of(error: &Error, file: &str, sql: &str) -> Self {
         let color = colored();
         let message = error.to_string();
@@ -109,17 +109,17 @@ fn lines(message: &str, hint: Option<&str>) -> String {
     noted(message, hint.iter().map(|hint| ("hint", *hint)), colored())
 }
 
-/// An error and notes on it, each with its label.
+/// An error and its details, each with its label.
 fn noted<'a>(
     message: &str,
-    notes: impl Iterator<Item = (&'a str, &'a str)>,
+    details: impl Iterator<Item = (&'a str, &'a str)>,
     color: bool,
 ) -> String {
     let (red, bold, off) = if color { ("\x1b[1;31m", "\x1b[1m", "\x1b[0m") } else { ("", "", "") };
     let mut text = format!("{red}error{off}{bold}: {message}{off}\n");
-    for (label, note) in notes {
-        let note = note.trim_end().replace('\n', "\n    ");
-        text.push_str(&format!("  = {bold}{label}{off}: {note}\n"));
+    for (label, detail) in details {
+        let detail = detail.trim_end().replace('\n', "\n    ");
+        text.push_str(&format!("  = {bold}{label}{off}: {detail}\n"));
     }
     text
 }
@@ -144,18 +144,18 @@ fn place(error: &Error, sql: &str) -> Option<Place> {
 
 /// Where a text has what is looked for, whatever the blanks and the case: the byte, and how many
 /// characters. `None` if it does not, or several times.
-fn only_place(text: &str, wanted: &str) -> Option<(usize, usize)> {
+fn only_place(text: &str, passage: &str) -> Option<(usize, usize)> {
     let dense = |text: &str| -> Vec<(usize, char)> {
         let shown = text.char_indices().filter(|(_, c)| !c.is_whitespace());
         shown.map(|(at, c)| (at, c.to_ascii_lowercase())).collect()
     };
-    let (text_dense, wanted) = (dense(text), dense(wanted));
-    if wanted.is_empty() {
+    let (text_dense, passage) = (dense(text), dense(passage));
+    if passage.is_empty() {
         return None;
     }
     let mut places = text_dense
-        .windows(wanted.len())
-        .filter(|window| window.iter().zip(&wanted).all(|((_, one), (_, other))| one == other));
+        .windows(passage.len())
+        .filter(|window| window.iter().zip(&passage).all(|((_, one), (_, other))| one == other));
     let found = places.next()?;
     let (&(from, _), &(last, _)) = (found.first()?, found.last()?);
     let length = text[from..last].chars().count() + 1;

@@ -7,28 +7,28 @@
 //! ```
 //!
 //! Each rank sees all that the others were given. They refuse each other where that differs, each
-//! with the same words. Rank 0 alone prints rows and the summary; what ends the job is told by
+//! with the same words. Rank 0 alone prints rows and the summary; the end of the job is reported by
 //! every rank, since a launcher may show the words of any.
 
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use millstream::cluster::{Assignment, Control, Meeting};
+use millstream::cluster::{Assignment, Control, JoinOptions};
 use millstream::{Error, FabricKind, RunOptions, WORKERS_MAX};
 
-use self::given::Given;
+use self::rank_arguments::RankArguments;
 
 use crate::args::{ProgressStyle, RunArgs};
 use crate::failure::{Failure, INTERRUPTED};
-use crate::output::{Output, Writer};
+use crate::output::{OutputFile, OutputWriter};
 use crate::screen::Screen;
-use crate::script::{self, Script};
+use crate::script::{self, SqlText};
 use crate::session::{dry_run, finish, print, session};
 use crate::telemetry::Telemetry;
 use crate::{rows, signals};
 
-mod given;
+mod rank_arguments;
 
 /// The step by which the nodes tell what they were given.
 const START_STEP: &str = "start";
@@ -57,34 +57,35 @@ fn run_rank(
 ) -> Result<ExitCode, Failure> {
     let first = assignment.rank == 0;
     // All ranks have the same arguments, and one of them is enough to say what is wrong with them.
-    let told = |failure: Failure| if first { failure } else { failure.silenced() };
-    let mut args = prepared(args, assignment).map_err(told)?;
+    let sent = |failure: Failure| if first { failure } else { failure.silenced() };
+    let mut args = prepared(args, assignment).map_err(sent)?;
     if args.dry_run {
         return if first { plan_only(&args, screen) } else { Ok(ExitCode::SUCCESS) };
     }
     // Nobody reads what rank 0 is given twice: a launcher hands standard input to one of them.
     let piped = args.job.file.as_os_str() == "-";
-    let mut script = match piped && !first {
-        true => Script { name: "<stdin>".into(), sql: String::new() },
-        false => script::read(&args.job.file)?,
+    let mut script = if piped && !first {
+        SqlText { name: "<stdin>".into(), sql: String::new() }
+    } else {
+        script::read(&args.job.file)?
     };
-    let failed = |error: &Error, script: &Script| Failure::of(error, &script.name, &script.sql);
+    let failed = |error: &Error, script: &SqlText| Failure::of(error, &script.name, &script.sql);
     args.job.layout.fabric.check().map_err(|error| failed(&error, &script))?;
     // MPI speaks with the launcher itself, and a launcher listens to one of us.
     let mpi = args.job.layout.fabric == FabricKind::Mpi;
     let suggested = mpi.then(|| assignment.directory.clone());
-    let meeting = Meeting {
+    let options = JoinOptions {
         listen: args.listen,
         directory: args.rendezvous.clone().or(suggested),
         limit: Duration::from_secs(args.join_timeout.into()),
         certs: args.certs.clone(),
         insecure: args.insecure,
     };
-    let control = assignment.join(&meeting).map_err(|error| failed(&error.into(), &script))?;
+    let control = assignment.join(&options).map_err(|error| failed(&error.into(), &script))?;
     let cancel = signals::cancel_flag(None)?;
     let started = agree(&control, &mut args, &mut script, assignment)?;
     let text_file = rows::text_file(&args.rows).filter(|_| first);
-    let (output, writer) = Output::open(text_file, screen)?;
+    let (output, writer) = OutputFile::open(text_file, screen)?;
     output.heed(&cancel);
     let on_one_machine = control.address().is_loopback();
     let planned = plan(&args, &script, writer, started).and_then(|planned| {
@@ -136,15 +137,15 @@ fn prepared(args: &RunArgs, assignment: &Assignment) -> Result<RunArgs, Failure>
 
 fn plan_only(args: &RunArgs, screen: &Screen) -> Result<ExitCode, Failure> {
     let script = script::read(&args.job.file)?;
-    let planned = plan(args, &script, Writer::stdout(screen), SystemTime::now())?;
+    let planned = plan(args, &script, OutputWriter::stdout(screen), SystemTime::now())?;
     print(&dry_run(&args.job.layout, &planned.memory()));
     Ok(ExitCode::SUCCESS)
 }
 
 fn plan(
     args: &RunArgs,
-    script: &Script,
-    writer: Writer,
+    script: &SqlText,
+    writer: OutputWriter,
     started: SystemTime,
 ) -> Result<millstream::Script, Failure> {
     let fail = |error: &Error| Failure::of(error, &script.name, &script.sql);
@@ -161,12 +162,13 @@ fn plan(
 fn agree(
     control: &Control,
     args: &mut RunArgs,
-    script: &mut Script,
+    script: &mut SqlText,
     assignment: &Assignment,
 ) -> Result<SystemTime, Failure> {
-    let own = Given::new(args, script, assignment);
+    let own = RankArguments::new(args, script, assignment);
     let all = gather(control, START_STEP, own.encode())?;
-    let all: Vec<Option<Given>> = all.iter().map(|bytes| Given::decode(bytes)).collect();
+    let all: Vec<Option<RankArguments>> =
+        all.iter().map(|bytes| RankArguments::decode(bytes)).collect();
     let Some(first) = all.first().and_then(Option::as_ref) else {
         return Err(refused(0, "its version: it speaks of what this one does not know"));
     };
@@ -181,7 +183,7 @@ fn agree(
             return Err(refused(rank, &difference));
         }
     }
-    let workers = all.iter().flatten().map(|given| given.workers).min();
+    let workers = all.iter().flatten().map(|arguments| arguments.workers).min();
     args.job.layout.workers = workers.map(|workers| workers.clamp(1, WORKERS_MAX));
     script.sql.clone_from(&first.sql);
     Ok(first.started)
@@ -197,13 +199,13 @@ fn refused(rank: usize, difference: &str) -> Failure {
 fn agree_on_plan(
     control: &Control,
     own: Result<millstream::Script, Failure>,
-    script: &Script,
+    script: &SqlText,
 ) -> Result<millstream::Script, Failure> {
-    let told = own.as_ref().err().map_or(Vec::new(), |failure| {
+    let sent = own.as_ref().err().map_or(Vec::new(), |failure| {
         let message = if failure.message().is_empty() { "?" } else { failure.message() };
         message.as_bytes().to_vec()
     });
-    let all = gather(control, PLANNED_STEP, told)?;
+    let all = gather(control, PLANNED_STEP, sent)?;
     let Some(rank) = all.iter().position(|message| !message.is_empty()) else { return own };
     control.close();
     match own {

@@ -8,10 +8,10 @@
 
 mod args;
 mod bench;
-mod board;
 mod cert;
 mod chart;
 mod command;
+mod dashboard;
 mod explain;
 mod fabric;
 mod failure;

@@ -10,7 +10,7 @@ use millstream::{Error, RunOptions};
 
 use crate::args::{ProgressStyle, RunArgs};
 use crate::failure::Failure;
-use crate::output::Writer;
+use crate::output::OutputWriter;
 use crate::screen::Screen;
 use crate::session::{SCRIPT_STEP, decode_start, session};
 use crate::signals;
@@ -51,7 +51,7 @@ fn work(
     let (sql, started) =
         decode_start(&scripts.swap_remove(0)).ok_or(Error::Unlike { rank: 0, what: "script" })?;
     // Node 0 has looked at the arguments, and rows are gathered there.
-    let session = session(args, Writer::stdout(screen), started);
+    let session = session(args, OutputWriter::stdout(screen), started);
     let session = session.map_err(|_| Error::Unlike { rank: 0, what: "arguments" })?;
     let planned = session?.sql(&sql)?;
     let cancel = Some(cancel);

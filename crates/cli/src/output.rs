@@ -14,25 +14,28 @@ use crate::screen::Screen;
 use crate::terminal;
 
 /// Standard output or a file.
-pub(crate) struct Output {
+pub(crate) struct OutputFile {
     file: Option<Shared>,
-    writer: Writer,
+    writer: OutputWriter,
 }
 
-impl Output {
+impl OutputFile {
     /// Opens the file, so that a place that cannot be written fails early.
-    pub(crate) fn open(path: Option<&Path>, screen: &Screen) -> Result<(Self, Writer), Failure> {
+    pub(crate) fn open(
+        path: Option<&Path>,
+        screen: &Screen,
+    ) -> Result<(Self, OutputWriter), Failure> {
         let (file, writer) = match path {
-            None => (None, Writer::stdout(screen)),
+            None => (None, OutputWriter::stdout(screen)),
             Some(path) => {
                 let file = Shared::new(AtomicFile::create(path).map_err(|e| cannot_write(&e))?);
-                (Some(file.clone()), Writer::new(file, screen))
+                (Some(file.clone()), OutputWriter::new(file, screen))
             }
         };
         Ok((Self { file, writer: writer.clone() }, writer))
     }
 
-    /// What the file is called until it is complete, where it has to have a name.
+    /// The file's name until it is complete, where it needs one.
     pub(crate) fn temporary(&self) -> Option<PathBuf> {
         self.file.as_ref()?.lock().as_ref()?.hidden().map(Path::to_owned)
     }
@@ -85,7 +88,7 @@ impl Write for Shared {
 
 /// The end that takes rows. Clones write to the same place.
 #[derive(Clone)]
-pub(crate) struct Writer {
+pub(crate) struct OutputWriter {
     inner: Arc<Mutex<dyn Write + Send>>,
     state: Arc<State>,
     screen: Screen,
@@ -97,11 +100,11 @@ struct State {
     /// Lines that are wider than the terminal are cut.
     clips: AtomicBool,
     clipped: AtomicBool,
-    /// What a Ctrl-C sets.
+    /// The flag that a Ctrl-C sets.
     cancel: Arc<OnceLock<Arc<AtomicBool>>>,
 }
 
-impl Writer {
+impl OutputWriter {
     /// The standard output of this process, written beside the progress line of `screen`.
     pub(crate) fn stdout(screen: &Screen) -> Self {
         let state = State::default();
@@ -136,7 +139,7 @@ impl Writer {
         self.state.broken.load(Ordering::Relaxed)
     }
 
-    fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
+    fn remember<T>(&self, result: io::Result<T>) -> io::Result<T> {
         if result.as_ref().is_err_and(|error| error.kind() == ErrorKind::BrokenPipe) {
             self.state.broken.store(true, Ordering::Relaxed);
         }
@@ -144,7 +147,7 @@ impl Writer {
     }
 }
 
-impl Write for Writer {
+impl Write for OutputWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut cut = None;
         if self.state.clips.load(Ordering::Relaxed) {
@@ -153,8 +156,9 @@ impl Write for Writer {
         }
         let shown = cut.as_ref().map_or(bytes, |text| text.as_bytes());
         let mut inner = self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let result = self.screen.aside(|| inner.write_all(shown).and_then(|()| inner.flush()));
-        self.note(result.map(|()| bytes.len()))
+        let result =
+            self.screen.without_progress(|| inner.write_all(shown).and_then(|()| inner.flush()));
+        self.remember(result.map(|()| bytes.len()))
     }
 
     fn flush(&mut self) -> io::Result<()> {

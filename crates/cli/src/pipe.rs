@@ -1,7 +1,7 @@
 //! Standard output, for which nobody waits for ever.
 //!
 //! A reader may take nothing for as long as it likes, and then the job waits. But after a Ctrl-C it
-//! has [`PATIENCE`] to take what is left; the rest is dropped, so that the job ends.
+//! has [`TIMEOUT`] to take the rest; later output is dropped, so that the job ends.
 
 use std::io::{self, ErrorKind, Stdout, Write};
 use std::os::fd::AsFd;
@@ -14,13 +14,13 @@ use rustix::fs::{FileType, Stat, fstat};
 use rustix::io::Errno;
 
 /// How long the reader may take after a Ctrl-C.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a writer that waits looks for a Ctrl-C.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// Bytes that a pipe which says that it has room takes without waiting (`PIPE_BUF`).
 const BYTES_AT_ONCE: usize = 4096;
 
-/// What is written goes to `to` at once.
+/// Writes go to `to` at once.
 pub(crate) struct Pipe<T> {
     to: T,
     /// Bytes that it takes without waiting when it has room.
@@ -49,7 +49,7 @@ impl<T: AsFd> Pipe<T> {
             return false;
         }
         let now = Instant::now();
-        now >= *self.until.get_or_insert(now + PATIENCE)
+        now >= *self.until.get_or_insert(now + TIMEOUT)
     }
 }
 

@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use millstream::{RowFormat, RowTarget, Script};
 
-use crate::args::{Format, RowsArgs};
+use crate::args::{OutputFormat, RowsArgs};
 use crate::chart::ChartConnector;
 use crate::failure::Failure;
-use crate::output::Writer;
+use crate::output::OutputWriter;
 
 /// The target that the arguments ask for; pictures go to `output`.
 ///
 /// # Errors
 /// When a format needs a file and none is named.
-pub(crate) fn target(args: &RowsArgs, output: &Writer) -> Result<RowTarget, Failure> {
+pub(crate) fn target(args: &RowsArgs, output: &OutputWriter) -> Result<RowTarget, Failure> {
     if args.chart {
         return Ok(RowTarget::Connector(Arc::new(ChartConnector::new(output.clone()))));
     }
@@ -25,9 +25,9 @@ pub(crate) fn target(args: &RowsArgs, output: &Writer) -> Result<RowTarget, Fail
     }
     match args.format {
         None => Ok(RowTarget::Output(unsaid(args))),
-        Some(Format::Table) => Ok(RowTarget::Output(RowFormat::Table)),
-        Some(Format::Csv) => Ok(RowTarget::Output(RowFormat::Csv)),
-        Some(Format::Json) => Ok(RowTarget::Output(RowFormat::Json)),
+        Some(OutputFormat::Table) => Ok(RowTarget::Output(RowFormat::Table)),
+        Some(OutputFormat::Csv) => Ok(RowTarget::Output(RowFormat::Csv)),
+        Some(OutputFormat::Json) => Ok(RowTarget::Output(RowFormat::Json)),
         Some(format) => {
             let message = format!("{} is no text for the terminal", format.name());
             let hint = format!("--output rows.{} writes it into a file", format.name());
@@ -44,17 +44,17 @@ pub(crate) fn unsaid(args: &RowsArgs) -> RowFormat {
 
 /// Whether programs read what is written.
 pub(crate) fn for_programs(args: &RowsArgs) -> bool {
-    args.format != Some(Format::Table) && !std::io::stdout().is_terminal()
+    args.format != Some(OutputFormat::Table) && !std::io::stdout().is_terminal()
 }
 
 /// The file that holds rows as data. A table in a file is text.
 pub(crate) fn file(args: &RowsArgs) -> Option<&Path> {
-    args.output.as_deref().filter(|_| args.format != Some(Format::Table))
+    args.output.as_deref().filter(|_| args.format != Some(OutputFormat::Table))
 }
 
 /// The file that holds a table as text.
 pub(crate) fn text_file(args: &RowsArgs) -> Option<&Path> {
-    args.output.as_deref().filter(|_| args.format == Some(Format::Table))
+    args.output.as_deref().filter(|_| args.format == Some(OutputFormat::Table))
 }
 
 /// A file of data holds the rows of one `SELECT`.

@@ -10,15 +10,15 @@ use millstream::{Error, RunOptions};
 
 use crate::args::{ProgressStyle, RunArgs};
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::OutputFile;
 use crate::screen::Screen;
-use crate::script::{self, Script};
+use crate::script::{self, SqlText};
 use crate::session::{SCRIPT_STEP, dry_run, encode_start, finish, print, session};
 use crate::telemetry::Telemetry;
 use crate::{launched, member, rows, signals};
 
 /// How long other nodes may take to end by themselves.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the command.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
@@ -47,7 +47,7 @@ fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<E
     let script = script::read(&args.job.file)?;
     let started = SystemTime::now();
     let fail = |error: &Error| Failure::of(error, &script.name, &script.sql);
-    let (output, writer) = Output::open(rows::text_file(&args.rows), screen)?;
+    let (output, writer) = OutputFile::open(rows::text_file(&args.rows), screen)?;
     let mut session = session(args, writer, started)?.map_err(|error| fail(&error))?;
     let planned = session.sql(&script.sql).map_err(|error| fail(&error))?;
     if let Some(file) = rows::file(&args.rows) {
@@ -71,13 +71,13 @@ fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<E
     screen.clear();
     if result.is_ok() {
         launched.control.close();
-        launched.children.wait(PATIENCE);
+        launched.children.wait(TIMEOUT);
     } else {
         // Says why before it goes.
         drop(launched.control);
         match result.as_ref().err().and_then(Error::failed_node) {
             Some(failure) => launched.children.wait_after(failure),
-            None => launched.children.wait(PATIENCE),
+            None => launched.children.wait(TIMEOUT),
         }
     }
     let interrupted = cancel.load(Ordering::Relaxed);
@@ -89,10 +89,10 @@ fn invitation() -> Result<Option<Invitation>, Failure> {
     Invitation::from_env().map_err(|error| Failure::runtime(&error.to_string(), None))
 }
 
-/// What a launcher tells this process to be; nothing if it is on its own.
+/// The launcher's assignment of this process; nothing if it is on its own.
 fn assignment() -> Result<Option<Assignment>, Failure> {
-    let told = Assignment::from_env();
-    told.map_err(|error| Failure::usage(&error.to_string(), error.hint().as_deref()))
+    let assignment = Assignment::from_env();
+    assignment.map_err(|error| Failure::usage(&error.to_string(), error.hint().as_deref()))
 }
 
 fn launch(args: &RunArgs, screen: &Screen) -> Result<Launched, Error> {
@@ -106,7 +106,7 @@ fn launch(args: &RunArgs, screen: &Screen) -> Result<Launched, Error> {
 
 /// Hands the SQL and the time to the other nodes: a file may change, standard input is read once,
 /// and `now()` has to be the same everywhere.
-fn start(control: &Control, script: &Script, started: SystemTime) -> Result<(), Error> {
+fn start(control: &Control, script: &SqlText, started: SystemTime) -> Result<(), Error> {
     control.all_gather(SCRIPT_STEP, encode_start(&script.sql, started))?;
     Ok(())
 }

@@ -38,7 +38,7 @@ struct Sink {
     waited_ns: u64,
 }
 
-/// What was shown last.
+/// The last output.
 #[derive(Debug, Clone, Copy, Default)]
 struct Last {
     elapsed: Duration,
@@ -65,14 +65,14 @@ impl Screen {
 
     /// Writes a line above the progress.
     pub(crate) fn line(&self, text: &str) {
-        self.aside(|| {
+        self.without_progress(|| {
             // Standard error may be closed; there is nobody left to tell.
             let _ = writeln!(std::io::stderr().lock(), "{text}");
         });
     }
 
     /// Takes the progress line away while something else is written.
-    pub(crate) fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
+    pub(crate) fn without_progress<T>(&self, write: impl FnOnce() -> T) -> T {
         match &self.bar {
             Some(bar) => bar.suspend(write),
             None => write(),

@@ -10,13 +10,13 @@ const SCRIPT_BYTES_MAX: u64 = 8 << 20;
 
 /// A script and the name that messages give it.
 #[derive(Debug, Clone)]
-pub(crate) struct Script {
+pub(crate) struct SqlText {
     pub(crate) name: String,
     pub(crate) sql: String,
 }
 
 /// Reads a file, or standard input for `-`.
-pub(crate) fn read(file: &Path) -> Result<Script, Failure> {
+pub(crate) fn read(file: &Path) -> Result<SqlText, Failure> {
     let (name, bytes) = if file.as_os_str() == "-" {
         ("<stdin>".to_owned(), read_bounded(std::io::stdin().lock()))
     } else {
@@ -32,7 +32,7 @@ pub(crate) fn read(file: &Path) -> Result<Script, Failure> {
         let message = format!("{name}:{line} is not UTF-8");
         Failure::usage(&message, Some("save the file as UTF-8"))
     })?;
-    Ok(Script { name, sql })
+    Ok(SqlText { name, sql })
 }
 
 fn read_bounded(from: impl Read) -> std::io::Result<Vec<u8>> {

@@ -1,4 +1,4 @@
-//! The HTTP server of a [`Board`]: `/metrics`, `/status` and `/plan`.
+//! The HTTP server of a [`Dashboard`]: `/metrics`, `/status` and `/plan`.
 //!
 //! Clients are not trusted. A connection is for one request and ends soon, well or not; there
 //! are at most [`CONNECTIONS_MAX`], and the one that is open for longest gives way to the next. And
@@ -24,7 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
 
-use crate::board::Board;
+use crate::dashboard::Dashboard;
 use crate::failure::Failure;
 
 /// Connections that are open at a time.
@@ -51,23 +51,23 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves `/metrics`, `/status` and `/plan` of a board. Requests may name it by any address, as
-    /// `localhost` and by one of `names`.
+    /// Serves `/metrics`, `/status` and `/plan` of a dashboard. Requests may name it by any
+    /// address, as `localhost` and by one of `names`.
     ///
     /// # Errors
     /// When the address cannot be listened on.
     pub(crate) fn start(
         address: SocketAddr,
         names: &[String],
-        board: &Board,
+        dashboard: &Dashboard,
     ) -> Result<Self, Failure> {
-        Self::within(address, names, board, HEAD_TIME_MAX)
+        Self::within(address, names, dashboard, HEAD_TIME_MAX)
     }
 
     fn within(
         address: SocketAddr,
         names: &[String],
-        board: &Board,
+        dashboard: &Dashboard,
         head_time_max: Duration,
     ) -> Result<Self, Failure> {
         let refused = |error: std::io::Error| {
@@ -89,7 +89,7 @@ impl Server {
                  of the job; there is no password"
             );
         }
-        runtime.spawn(accept(listener, router(board, names), head_time_max));
+        runtime.spawn(accept(listener, router(dashboard, names), head_time_max));
         Ok(Self {
             #[cfg(test)]
             address: bound,
@@ -98,9 +98,9 @@ impl Server {
     }
 }
 
-fn router(board: &Board, names: &[String]) -> Router {
+fn router(dashboard: &Dashboard, names: &[String]) -> Router {
     let names: Arc<[String]> = names.iter().map(|name| name.to_lowercase()).collect();
-    let (of_page, of_status, of_plan) = (board.clone(), board.clone(), board.clone());
+    let (of_page, of_status, of_plan) = (dashboard.clone(), dashboard.clone(), dashboard.clone());
     let json = [(CONTENT_TYPE, "application/json")];
     let of_status = {
         let json = json.clone();
@@ -139,11 +139,11 @@ fn stranger(headers: &HeaderMap, names: &[String]) -> Option<String> {
     };
     let name = without_port.strip_suffix('.').unwrap_or(without_port);
     let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-    let known = address.parse::<IpAddr>().is_ok()
+    let is_own = address.parse::<IpAddr>().is_ok()
         || name == "localhost"
         || name.ends_with(".localhost")
-        || names.iter().any(|known| known == name);
-    (!known).then_some(host)
+        || names.iter().any(|known_name| known_name == name);
+    (!is_own).then_some(host)
 }
 
 /// Takes connections for as long as the server lives.

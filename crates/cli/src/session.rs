@@ -8,9 +8,9 @@ use millstream::{Error, FabricKind, Memory, Report, RowFormat, RowTarget, Sessio
 
 use crate::args::{LayoutArgs, RunArgs};
 use crate::failure::{Failure, INTERRUPTED};
-use crate::output::{Output, Writer};
+use crate::output::{OutputFile, OutputWriter};
 use crate::screen::Screen;
-use crate::script::Script;
+use crate::script::SqlText;
 use crate::{human, rows, summary};
 
 /// The step by which node 0 hands the SQL to the others.
@@ -22,7 +22,7 @@ pub(crate) const SCRIPT_STEP: &str = "script";
 /// The outer one when the arguments do not fit each other, the inner one as the session has it.
 pub(crate) fn session(
     args: &RunArgs,
-    output: Writer,
+    output: OutputWriter,
     started: SystemTime,
 ) -> Result<Result<Session, Error>, Failure> {
     let target = rows::target(&args.rows, &output)?;
@@ -59,17 +59,17 @@ pub(crate) fn decode_start(bytes: &[u8]) -> Option<(String, SystemTime)> {
 }
 
 /// Why a job ended without success.
-pub(crate) enum End {
+pub(crate) enum JobEnd {
     Library(Error),
     Command(Failure),
 }
 
-impl End {
+impl JobEnd {
     /// As the user hears of it.
-    pub(crate) fn failure(self, script: &Script) -> Failure {
+    pub(crate) fn failure(self, script: &SqlText) -> Failure {
         match self {
-            End::Library(error) => Failure::of(&error, &script.name, &script.sql),
-            End::Command(failure) => failure,
+            JobEnd::Library(error) => Failure::of(&error, &script.name, &script.sql),
+            JobEnd::Command(failure) => failure,
         }
     }
 }
@@ -77,18 +77,18 @@ impl End {
 pub(crate) fn finish(
     args: &RunArgs,
     screen: &Screen,
-    output: Output,
+    output: OutputFile,
     result: Result<Report, Error>,
     interrupted: bool,
-) -> Result<ExitCode, End> {
+) -> Result<ExitCode, JobEnd> {
     let report = match result {
         Ok(report) => report,
         // Nobody reads the rows any more: nothing is wrong.
         Err(_) if output.reader_is_gone() => return Ok(ExitCode::SUCCESS),
-        Err(error) => return Err(End::Library(error)),
+        Err(error) => return Err(JobEnd::Library(error)),
     };
-    output.publish().map_err(End::Command)?;
-    // Whichever rank was told to end.
+    output.publish().map_err(JobEnd::Command)?;
+    // The rank that was interrupted may be any.
     let interrupted = interrupted || report.cancelled;
     if !args.quiet {
         screen.line(&summary::summary(&report));
@@ -99,7 +99,7 @@ pub(crate) fn finish(
     Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-/// What carries rows, in words.
+/// The transport, in words.
 fn between(fabric: FabricKind) -> String {
     match fabric {
         FabricKind::Auto => "shm (and verbs or tcp from machine to machine)".into(),
@@ -107,7 +107,7 @@ fn between(fabric: FabricKind) -> String {
     }
 }
 
-/// What a job would use.
+/// The memory that a job would use.
 pub(crate) fn dry_run(job: &LayoutArgs, memory: &Memory) -> String {
     let mut text = format!(
         "{} with {} each, {} between workers\n\n{:<14}{:>12}{:>12}  per worker\n",

@@ -41,7 +41,7 @@ pub(crate) fn cancel_flag(temporary: Option<PathBuf>) -> Result<Arc<AtomicBool>,
     Ok(cancel)
 }
 
-/// A flag that each Ctrl-C sets, and nothing else happens. Whoever looks at it puts it back.
+/// A flag that each Ctrl-C sets, and nothing else happens. Its reader clears it.
 pub(crate) fn interrupt_flag() -> Result<Arc<AtomicBool>, Failure> {
     let interrupted = Arc::new(AtomicBool::new(false));
     flag::register(SIGINT, Arc::clone(&interrupted)).map_err(refused)?;

@@ -6,14 +6,14 @@ use millstream::Report;
 
 use crate::human;
 
-/// Waiting for a sink is told from here on, if it is such a part of the time.
+/// The summary reports waiting for a sink from this part of the time on.
 const WAIT_MIN: Duration = Duration::from_secs(1);
 /// See [`WAIT_MIN`].
 const WAIT_PART: u32 = 4;
 /// Bad rows shown.
 const BAD_ROWS_SHOWN: usize = 5;
 
-/// What a job did, in a line or more.
+/// The summary of a job, in a line or more.
 pub(crate) fn summary(report: &Report) -> String {
     let total = &report.total;
     let mut text = format!(
@@ -57,7 +57,7 @@ fn longest_wait(report: &Report) -> Option<(&str, Duration)> {
     matters.then_some((longest.sink.as_str(), longest.waited))
 }
 
-/// What must be said even to who wants to hear nothing.
+/// The messages that even `--quiet` prints.
 pub(crate) fn warning(report: &Report) -> Option<String> {
     let Report { total, .. } = report;
     let nothing = total.rows_in == 0 && total.bad > 0;

@@ -1,9 +1,9 @@
-//! What others may watch while a command runs: logs, metrics, spans.
+//! Observability while a command runs: logs, metrics, spans.
 
 use millstream::{Error, Job, Observer, Progress, Report};
 
 use crate::args::{LogArgs, TelemetryArgs};
-use crate::board::Board;
+use crate::dashboard::Dashboard;
 use crate::failure::Failure;
 use crate::log;
 use crate::screen::Screen;
@@ -13,7 +13,7 @@ use crate::trace::Traces;
 /// Started at the beginning of a command, ended at its end.
 pub(crate) struct Telemetry {
     screen: Screen,
-    board: Option<Board>,
+    dashboard: Option<Dashboard>,
     traces: Option<Traces>,
     _server: Option<Server>,
 }
@@ -28,13 +28,16 @@ impl Telemetry {
     ) -> Result<Self, Failure> {
         let traces = args.otlp.as_deref().map(Traces::start).transpose()?;
         log::start(&log.log, screen, traces.as_ref());
-        let board = args.metrics.filter(|_| serve).map(|address| (address, Board::default()));
-        let server = match &board {
-            Some((address, board)) => Some(Server::start(*address, &args.metrics_name, board)?),
+        let dashboard =
+            args.metrics.filter(|_| serve).map(|address| (address, Dashboard::default()));
+        let server = match &dashboard {
+            Some((address, dashboard)) => {
+                Some(Server::start(*address, &args.metrics_name, dashboard)?)
+            }
             None => None,
         };
-        let board = board.map(|(_, board)| board);
-        Ok(Self { screen: screen.clone(), board, traces, _server: server })
+        let dashboard = dashboard.map(|(_, dashboard)| dashboard);
+        Ok(Self { screen: screen.clone(), dashboard, traces, _server: server })
     }
 
     /// Sends what has not been sent.
@@ -48,21 +51,21 @@ impl Telemetry {
 impl Observer for Telemetry {
     fn started(&self, job: &Job) {
         self.screen.begins(job.sinks());
-        if let Some(board) = &self.board {
-            board.started(job);
+        if let Some(dashboard) = &self.dashboard {
+            dashboard.started(job);
         }
     }
 
     fn progress(&self, progress: &Progress) {
         self.screen.show(progress);
-        if let Some(board) = &self.board {
-            board.progress(progress);
+        if let Some(dashboard) = &self.dashboard {
+            dashboard.progress(progress);
         }
     }
 
     fn ended(&self, result: &Result<Report, Error>) {
-        if let Some(board) = &self.board {
-            board.ended(result);
+        if let Some(dashboard) = &self.dashboard {
+            dashboard.ended(result);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the terminal can show.
+//! The capabilities of the terminal.
 
 use std::env;
 use std::ffi::OsStr;

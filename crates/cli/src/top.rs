@@ -1,4 +1,4 @@
-//! `millstream top`: what a running job is doing, from another terminal.
+//! `millstream top`: watches a running job, from another terminal.
 //!
 //! It reads what the job serves beside its metrics, `/status` and `/plan`, and shows what has
 //! changed between two looks: the tables of `EXPLAIN ANALYZE`, as rates. On a terminal the tables
@@ -18,7 +18,7 @@ use crate::human;
 use crate::session::print;
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of an answer at most.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
@@ -48,9 +48,10 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Failure> {
             screen.keep(plan["text"].as_str().unwrap_or_default());
         }
         let (names, ran) = (names(&now), between(&last, &now));
-        match args.json {
-            true => print(&format!("{}\n", told(&now, &ran, &names))),
-            false => screen.draw(&format!("{}\n{}", heading(&now), ran.text(&names))),
+        if args.json {
+            print(&format!("{}\n", report_json(&now, &ran, &names)))
+        } else {
+            screen.draw(&format!("{}\n{}", heading(&now), ran.text(&names)))
         }
         shown += 1;
         last = now;
@@ -58,7 +59,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is drawn on standard output.
+/// The screen on standard output.
 struct Screen {
     redraw: bool,
     /// Lines of what was drawn last.
@@ -90,7 +91,7 @@ impl Screen {
     }
 }
 
-/// The first line: how long the job has run, what it has read and how far it is.
+/// The first line: the job's running time, rows read and progress.
 fn heading(status: &Value) -> String {
     let job = &status["job"];
     let statements = job["statements"].as_array();
@@ -113,13 +114,13 @@ fn names(status: &Value) -> Vec<String> {
 }
 
 /// An interval for other programs.
-fn told(status: &Value, ran: &Ran, names: &[String]) -> Value {
-    let mut told = ran.json(names);
-    told["job"] = status["job"].clone();
-    told
+fn report_json(status: &Value, ran: &Ran, names: &[String]) -> Value {
+    let mut with_job = ran.json(names);
+    with_job["job"] = status["job"].clone();
+    with_job
 }
 
-/// What workers and operators did between two looks.
+/// The work of workers and operators between two looks.
 fn between(last: &Value, now: &Value) -> Ran {
     let clock = |status: &Value| status["clock_ms"].as_i64().unwrap_or(0);
     let each = |of: &str| now[of].as_array().into_iter().flatten();
@@ -219,8 +220,8 @@ fn status(address: SocketAddr) -> Result<Value, Problem> {
 /// The JSON at a path.
 fn ask(address: SocketAddr, path: &str) -> Result<Value, Problem> {
     let exchange = || -> std::io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         // In this version an answer ends with its connection.
         write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
         let mut answer = String::new();
@@ -233,10 +234,10 @@ fn ask(address: SocketAddr, path: &str) -> Result<Value, Problem> {
     })?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
     if !head.lines().next().is_some_and(|line| line.contains(" 200 ")) {
-        let said = head.lines().next().unwrap_or("nothing");
-        return match said {
+        let line = head.lines().next().unwrap_or("nothing");
+        return match line {
             "" | "nothing" => Err(Problem::Gone(ErrorKind::UnexpectedEof.into())),
-            _ => Err(Problem::Other(format!("it says '{said}'"))),
+            _ => Err(Problem::Other(format!("it says '{line}'"))),
         };
     }
     serde_json::from_str(body).map_err(|error| Problem::Other(error.to_string()))
@@ -280,6 +281,6 @@ mod tests {
         // A worker that was not there before has done all since.
         assert_eq!(between(&json!({}), &now).workers[0].rows_in, 600);
         assert_eq!(heading(&now), "SELECT: for 12.5 s, 2 rows bad");
-        assert_eq!(told(&now, &ran, &names(&now))["operators"][0]["name"], "0 source t");
+        assert_eq!(report_json(&now, &ran, &names(&now))["operators"][0]["name"], "0 source t");
     }
 }

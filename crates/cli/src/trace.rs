@@ -23,7 +23,7 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::failure::Failure;
 
 /// How long a collector may take for a batch, and for what is left at the end.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Crates whose spans are sent.
 const OURS: [&str; 3] = ["millstream", "dataflow", "plan"];
@@ -63,7 +63,7 @@ impl Traces {
         let runtime = runtime.map_err(|error| refused(&error))?;
         let entered = runtime.enter();
         let exporter = OtlpExporter::builder().with_tonic().with_endpoint(url);
-        let inner = exporter.with_timeout(PATIENCE).build().map_err(|error| refused(&error))?;
+        let inner = exporter.with_timeout(TIMEOUT).build().map_err(|error| refused(&error))?;
         let lost = Arc::<Lost>::default();
         let resource = Resource::builder()
             .with_service_name("millstream")
@@ -78,7 +78,7 @@ impl Traces {
         Ok(Self { url: url.to_owned(), provider, lost, runtime })
     }
 
-    /// What takes spans.
+    /// The exporter of spans.
     pub(crate) fn layer<S>(&self) -> OpenTelemetryLayer<S, SdkTracer>
     where
         S: Subscriber + for<'span> LookupSpan<'span>,
@@ -97,13 +97,13 @@ impl Traces {
 
     /// Sends what is left, and warns if anything was lost.
     pub(crate) fn end(self) {
-        let ended = self.provider.shutdown_with_timeout(PATIENCE);
+        let ended = self.provider.shutdown_with_timeout(TIMEOUT);
         let spans = self.lost.spans.load(Ordering::Relaxed);
         let reason = self.lost.reason.get().cloned();
         if let Some(reason) = reason.or_else(|| ended.err().map(|error| error.to_string())) {
             tracing::warn!(spans, "spans did not arrive at {}: {reason}", self.url);
         }
-        self.runtime.shutdown_timeout(PATIENCE);
+        self.runtime.shutdown_timeout(TIMEOUT);
     }
 }
 

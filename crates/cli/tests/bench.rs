@@ -1,4 +1,4 @@
-//! `millstream bench` as a user meets it: what it prints, and what it refuses.
+//! `millstream bench` as a user meets it: its output, and its errors.
 
 use std::process::{Command, Output};
 

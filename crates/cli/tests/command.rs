@@ -296,7 +296,7 @@ fn graph(dot: &str) -> (BTreeMap<String, String>, Vec<(String, String, String)>)
 const MILLION: &str = "CREATE TABLE t (n BIGINT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts) WITH (
     'connector' = 'generator', 'rows' = '1000000', 'fields.n.kind' = 'sequence');\n";
 
-/// What EXPLAIN ANALYZE says of a query over it.
+/// The output of EXPLAIN ANALYZE of a query over it.
 fn analyzed(settings: &str, query: &str) -> String {
     let layout = ["--nodes", "1", "--workers", "2", "--format", "csv"];
     let output = run_sql(&format!("{MILLION}{settings}EXPLAIN ANALYZE {query}"), &layout);

@@ -63,7 +63,7 @@ impl Drop for Dir {
     }
 }
 
-/// What a launcher of a family says to a rank, and what it took from its own launcher.
+/// The environment that a family of launchers gives a rank, and the variables that it takes away.
 fn say(command: &mut Command, family: &str, rank: usize, nodes: usize) {
     let all = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_FD", "SLURM_STEP_NUM_TASKS"];
     for name in all {

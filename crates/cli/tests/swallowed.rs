@@ -32,7 +32,7 @@ const WAYS: [(&str, &str); 4] = [
     ("2", "SET millstream.exchange = 'merge'; SET millstream.progress = 'thread';"),
 ];
 
-/// What is swallowed of the first connection that is made for rows.
+/// The bytes that are swallowed of the first connection for rows.
 #[derive(Debug, Clone, Copy)]
 struct Hole {
     /// Of what the one says that connects, or of the answers.
@@ -134,7 +134,7 @@ impl Middle {
         while let Ok(n @ 1..) = from.read(&mut chunk) {
             let before = self.bytes[at].fetch_add(n, Ordering::Relaxed);
             let left = hole.map_or(n, |hole| hole.saturating_sub(before).min(n));
-            // Who is not there any more gets nothing, and who speaks does not learn of it.
+            // A process that is gone receives nothing, and the sender does not learn of it.
             gone |= left < n && to.write_all(&chunk[..left]).is_err();
             gone = gone || (left == n && to.write_all(&chunk[..n]).is_err());
         }

@@ -1,9 +1,9 @@
 //! A node's handle on the others.
 //!
-//! The handle only changes shared state and wakes the [`turn`](crate::turn) thread, which owns all
-//! sockets. Outboxes are bounded without a limit of their own: an exchange is sent only after the
-//! last one was answered, progress and beats are left out while anything waits, a note is told in
-//! answer to another or once in a while, and every other frame is sent once.
+//! The handle only changes shared state and wakes the [`turn`](crate::control_thread) thread, which
+//! owns all sockets. Outboxes are bounded without a limit of their own: an exchange is sent only
+//! after the last one was answered, progress and beats are left out while anything waits, a note is
+//! told in answer to another or once in a while, and every other frame is sent once.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::control_thread::ControlThread;
 use crate::error::{Cause, ClusterError, NodeFailure};
-use crate::frame::{FRAME_BYTES_MAX, Frame, TEXT_BYTES_MAX, clip};
+use crate::frame::{ControlFrame, FRAME_BYTES_MAX, TEXT_BYTES_MAX, clip};
 use crate::launch::Exits;
 use crate::mesh::{Invitation, Peer};
-use crate::notes::Notes;
-use crate::turn::Turn;
+use crate::messages::UnreadMessages;
 
 /// Bytes of a progress report at most: of as many workers and operators as a node tells of, however
 /// much they have counted.
@@ -50,7 +50,7 @@ impl Control {
     ) -> Result<Self, ClusterError> {
         let &Invitation { rank, nodes, generation, at, .. } = own;
         let shared = Arc::new(Shared::new(rank, nodes, generation, at.ip())?);
-        let turn = Turn::new(Arc::clone(&shared), peers, exits)?;
+        let turn = ControlThread::new(Arc::clone(&shared), peers, exits)?;
         let handle = std::thread::Builder::new()
             .name(format!("control-{rank}"))
             .spawn(move || turn.run())
@@ -77,7 +77,7 @@ impl Control {
         self.shared.generation
     }
 
-    /// Where other nodes reach this one: what carries rows may listen there too.
+    /// The address at which other nodes reach this one; the fabric may listen there too.
     pub fn address(&self) -> IpAddr {
         self.shared.address
     }
@@ -134,13 +134,14 @@ impl Control {
         let mut next = lock(&self.gather);
         let seq = *next;
         let mut state = self.shared.lock();
-        // Who knows of a failure takes part in nothing any more, even if all others did.
+        // A node that knows of a failure takes part in no exchange any more, even if all others
+        // did.
         if let Some(failure) = &state.failure {
             return Err(failure.clone().into());
         }
-        let frame = Frame::Gather { seq, step: step.into(), places, bytes };
+        let frame = ControlFrame::Gather { seq, step: step.into(), places, bytes };
         state.broadcast(&frame);
-        let Frame::Gather { bytes, .. } = frame else { return Err(ClusterError::Closed) };
+        let ControlFrame::Gather { bytes, .. } = frame else { return Err(ClusterError::Closed) };
         state.contribute(seq, self.rank(), (step.into(), bytes));
         self.shared.wake();
         loop {
@@ -213,7 +214,7 @@ impl Control {
         let reason = clip(reason).to_owned();
         let mut state = self.shared.lock();
         if state.failure.is_none() {
-            state.broadcast(&Frame::Fail { reason: reason.clone() });
+            state.broadcast(&ControlFrame::Fail { reason: reason.clone() });
             let process = std::process::id();
             let cause = Cause::Reported(reason);
             self.shared.record(&mut state, NodeFailure { rank: self.rank(), process, cause });
@@ -233,7 +234,7 @@ impl Control {
         if self.rank() == 0 {
             state.latest[0] = Some(bytes.to_vec());
         } else if state.outboxes[0].is_empty() {
-            state.send(0, &Frame::Progress { bytes: bytes.to_vec() });
+            state.send(0, &ControlFrame::Progress { bytes: bytes.to_vec() });
             self.shared.wake();
         }
     }
@@ -246,7 +247,7 @@ impl Control {
     /// Asks all nodes to end in good order.
     pub fn cancel(&self) {
         if !self.shared.cancelled.swap(true, Ordering::Relaxed) {
-            self.shared.lock().broadcast(&Frame::Cancel);
+            self.shared.lock().broadcast(&ControlFrame::Cancel);
             self.shared.wake();
         }
     }
@@ -265,7 +266,7 @@ impl Control {
         let Some(turn) = lock(&self.turn).take() else { return };
         let mut state = self.shared.lock();
         if ending == Ending::Orderly && state.failure.is_none() {
-            state.broadcast(&Frame::Bye);
+            state.broadcast(&ControlFrame::Bye);
         }
         state.ending = Some(ending);
         drop(state);
@@ -295,7 +296,7 @@ pub(crate) enum Ending {
     Abrupt,
 }
 
-/// What the handle and the control thread share.
+/// The state that the handle and the control thread share.
 pub(crate) struct Shared {
     pub(crate) rank: u32,
     pub(crate) nodes: u32,
@@ -305,7 +306,7 @@ pub(crate) struct Shared {
     cancelled: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
-    pub(crate) bell: OwnedFd,
+    pub(crate) event_fd: OwnedFd,
 }
 
 /// A step's name and a node's bytes for it.
@@ -314,16 +315,16 @@ type Contribution = (String, Vec<u8>);
 pub(crate) struct State {
     /// Bytes not yet written, by rank.
     pub(crate) outboxes: Vec<Vec<u8>>,
-    /// Who said that it sends nothing more, by rank.
+    /// Whether a node has announced that it sends nothing more, by rank.
     pub(crate) closed: Vec<bool>,
-    /// Who cannot be reached any more, by rank.
+    /// Whether a node cannot be reached any more, by rank.
     pub(crate) gone: Vec<bool>,
     pub(crate) latest: Vec<Option<Vec<u8>>>,
     pub(crate) failure: Option<NodeFailure>,
     pub(crate) ending: Option<Ending>,
     /// The control thread is gone.
     pub(crate) ended: bool,
-    pub(crate) notes: Notes,
+    pub(crate) messages: UnreadMessages,
     gathers: BTreeMap<u64, Vec<Option<Contribution>>>,
     gathers_done: u64,
 }
@@ -331,7 +332,7 @@ pub(crate) struct State {
 impl Shared {
     fn new(rank: u32, nodes: u32, generation: u32, address: IpAddr) -> Result<Self, ClusterError> {
         let n = nodes as usize;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        let event_fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| ClusterError::system("an event descriptor")(errno.into()))?;
         Ok(Self {
             rank,
@@ -348,12 +349,12 @@ impl Shared {
                 failure: None,
                 ending: None,
                 ended: false,
-                notes: Notes::default(),
+                messages: UnreadMessages::default(),
                 gathers: BTreeMap::new(),
                 gathers_done: 0,
             }),
             changed: Condvar::new(),
-            bell,
+            event_fd,
         })
     }
 
@@ -364,10 +365,10 @@ impl Shared {
     /// Makes the control thread look at the state.
     pub(crate) fn wake(&self) {
         // A full counter already wakes; nothing else can go wrong with a descriptor that we own.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.event_fd, &1u64.to_ne_bytes());
     }
 
-    /// What callers wait at for a change.
+    /// Wakes callers that wait for a change.
     pub(crate) fn changed(&self) -> &Condvar {
         &self.changed
     }
@@ -389,7 +390,7 @@ impl Shared {
         }
         tracing::debug!(%failure, "node {} ends the job", failure.rank);
         if failure.rank != self.rank {
-            state.broadcast(&Frame::Verdict(failure.clone()));
+            state.broadcast(&ControlFrame::Verdict(failure.clone()));
         }
         state.failure = Some(failure);
         self.failed.store(true, Ordering::Relaxed);
@@ -399,13 +400,13 @@ impl Shared {
 
 impl State {
     /// Queues a frame for a node that is connected.
-    pub(crate) fn send(&mut self, rank: u32, frame: &Frame) {
+    pub(crate) fn send(&mut self, rank: u32, frame: &ControlFrame) {
         if !self.ended && !self.gone[rank as usize] {
             frame.encode(&mut self.outboxes[rank as usize]);
         }
     }
 
-    fn broadcast(&mut self, frame: &Frame) {
+    fn broadcast(&mut self, frame: &ControlFrame) {
         for rank in 0..self.outboxes.len() as u32 {
             self.send(rank, frame);
         }

@@ -1,4 +1,4 @@
-//! What can go wrong between nodes, and whose fault it is.
+//! Errors between nodes, and whose fault they are.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,26 +13,26 @@ pub enum ClusterError {
     /// Zero nodes, or more than [`NODES_MAX`](crate::NODES_MAX). The caller is at fault.
     #[error("a job has 1 to {} nodes, not {nodes}", crate::NODES_MAX)]
     Nodes {
-        /// What was asked for.
+        /// The value that was asked for.
         nodes: u32,
     },
     /// The control plane is not authenticated well enough for other hosts. The caller is at fault.
     #[error("cannot listen on {addr}: beyond loopback, nodes have to prove who they are")]
     NotLoopback {
-        /// What was asked for.
+        /// The value that was asked for.
         addr: SocketAddr,
     },
     /// What a launcher left in the environment contradicts itself. The launcher is at fault, or
     /// whoever imitates one.
     #[error("the launcher's environment is incomplete: {detail}")]
     Environment {
-        /// What is wrong with it.
+        /// The reason.
         detail: String,
     },
     /// No address of this host is known that others could use.
     #[error("cannot tell by which address other nodes reach this host: {detail}")]
     NoAddress {
-        /// What was tried.
+        /// The operation that failed.
         detail: String,
     },
     /// The directory in which nodes leave word for each other cannot be used.
@@ -49,7 +49,7 @@ pub enum ClusterError {
         .file.display()
     )]
     Taken {
-        /// What it left.
+        /// The bytes that it left.
         file: PathBuf,
         /// The job.
         job: String,
@@ -68,7 +68,7 @@ pub enum ClusterError {
         rank: u32,
         /// Where it listens.
         addr: SocketAddr,
-        /// What is wrong.
+        /// The reason.
         detail: String,
     },
     /// A certificate or key cannot be read or written.
@@ -76,7 +76,7 @@ pub enum ClusterError {
     Certificate {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         detail: String,
     },
     /// Nodes are missing, and the launcher does not tell which.
@@ -90,13 +90,13 @@ pub enum ClusterError {
     /// Another process has the port. The user chooses another one.
     #[error("cannot listen on {addr}: the port is in use")]
     PortInUse {
-        /// What was asked for.
+        /// The value that was asked for.
         addr: SocketAddr,
     },
     /// The operating system refused to listen.
     #[error("cannot listen on {addr}: {source}")]
     Listen {
-        /// What was asked for.
+        /// The value that was asked for.
         addr: SocketAddr,
         /// What the operating system said.
         source: std::io::Error,
@@ -120,7 +120,7 @@ pub enum ClusterError {
     Join {
         /// The node that is missing.
         rank: u32,
-        /// What was seen of it.
+        /// The observed failure.
         detail: String,
     },
     /// The other side does not know this job: a stray process, or a left-over of an earlier launch.
@@ -130,7 +130,7 @@ pub enum ClusterError {
         rank: u32,
         /// Where it listens.
         addr: SocketAddr,
-        /// What it said.
+        /// Its message.
         reason: String,
     },
     /// A node failed.
@@ -149,7 +149,7 @@ pub enum ClusterError {
     /// More bytes than a frame may carry. The caller is at fault.
     #[error("{bytes} bytes exceed a control frame's {}", crate::FRAME_BYTES_MAX)]
     TooLarge {
-        /// What was asked for.
+        /// The value that was asked for.
         bytes: usize,
     },
     /// The handle was closed.
@@ -158,15 +158,15 @@ pub enum ClusterError {
     /// The operating system refused a thread, a socket or a random number.
     #[error("the operating system refused {what}: {source}")]
     System {
-        /// What was refused.
+        /// The operation that was refused.
         what: &'static str,
-        /// What it said.
+        /// Its message.
         source: std::io::Error,
     },
 }
 
 impl ClusterError {
-    /// What the user may do about it.
+    /// A hint for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
             ClusterError::Nodes { .. } => Some("use --nodes 1 for a single process".into()),
@@ -242,14 +242,14 @@ pub enum Cause {
     Killed(i32),
     /// Its connection closed; nothing is known of its process.
     Lost,
-    /// It neither spoke nor closed its connection for so many milliseconds.
+    /// It neither spoke nor closed its connection for this number of milliseconds.
     Silent(u32),
     /// It sent what no node sends.
     Malformed(String),
 }
 
 impl NodeFailure {
-    /// What the user may do about it.
+    /// A hint for the user.
     pub fn hint(&self) -> Option<String> {
         match self.cause {
             Cause::Killed(9) => Some(

@@ -23,9 +23,9 @@ pub(crate) const TEXT_BYTES_MAX: usize = 64 << 10;
 
 const HEADER_BYTES: usize = 12;
 
-/// What nodes tell each other.
+/// The messages between nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Frame {
+pub(crate) enum ControlFrame {
     /// I am alive.
     Beat,
     /// My contribution to the `seq`-th exchange of the job.
@@ -44,52 +44,52 @@ pub(crate) enum Frame {
     Welcome { nodes: Vec<(u16, u32)> },
     /// The handshake failed.
     Refuse { reason: String },
-    /// What only this node needs to know.
-    Note { about: u64, places: bool, bytes: Vec<u8> },
+    /// A message for this node alone.
+    Message { topic: u64, places: bool, bytes: Vec<u8> },
 }
 
-impl Frame {
+impl ControlFrame {
     /// Appends the frame to `out`.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&[0; HEADER_BYTES]);
         match self {
-            Frame::Beat => out.push(1),
-            Frame::Gather { seq, step, places, bytes } => {
+            ControlFrame::Beat => out.push(1),
+            ControlFrame::Gather { seq, step, places, bytes } => {
                 out.push(2);
                 out.extend_from_slice(&seq.to_le_bytes());
                 put_text(out, step);
                 out.push((*places).into());
                 out.extend_from_slice(bytes);
             }
-            Frame::Progress { bytes } => {
+            ControlFrame::Progress { bytes } => {
                 out.push(3);
                 out.extend_from_slice(bytes);
             }
-            Frame::Cancel => out.push(4),
-            Frame::Fail { reason } => {
+            ControlFrame::Cancel => out.push(4),
+            ControlFrame::Fail { reason } => {
                 out.push(5);
                 put_text(out, reason);
             }
-            Frame::Verdict(failure) => {
+            ControlFrame::Verdict(failure) => {
                 out.push(6);
                 put_failure(out, failure);
             }
-            Frame::Bye => out.push(7),
-            Frame::Welcome { nodes } => {
+            ControlFrame::Bye => out.push(7),
+            ControlFrame::Welcome { nodes } => {
                 out.push(8);
                 for (port, process) in nodes {
                     out.extend_from_slice(&port.to_le_bytes());
                     out.extend_from_slice(&process.to_le_bytes());
                 }
             }
-            Frame::Refuse { reason } => {
+            ControlFrame::Refuse { reason } => {
                 out.push(9);
                 put_text(out, reason);
             }
-            Frame::Note { about, places, bytes } => {
+            ControlFrame::Message { topic, places, bytes } => {
                 out.push(10);
-                out.extend_from_slice(&about.to_le_bytes());
+                out.extend_from_slice(&topic.to_le_bytes());
                 out.push((*places).into());
                 out.extend_from_slice(bytes);
             }
@@ -105,9 +105,8 @@ impl Frame {
     /// Bytes at the end that are left out of the checksum.
     fn unchecked(&self) -> usize {
         match self {
-            Frame::Gather { places: true, bytes, .. } | Frame::Note { places: true, bytes, .. } => {
-                bytes.len()
-            }
+            ControlFrame::Gather { places: true, bytes, .. }
+            | ControlFrame::Message { places: true, bytes, .. } => bytes.len(),
             _ => 0,
         }
     }
@@ -116,8 +115,8 @@ impl Frame {
     /// there.
     ///
     /// # Errors
-    /// What is wrong with the frame.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Frame, usize)>, &'static str> {
+    /// The reason why the frame is malformed.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(ControlFrame, usize)>, &'static str> {
         let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
             return Ok(None);
         };
@@ -138,27 +137,31 @@ impl Frame {
         Ok(Some((frame, HEADER_BYTES + len)))
     }
 
-    fn decode_body(mut body: Reader<'_>) -> Result<Frame, &'static str> {
+    fn decode_body(mut body: Reader<'_>) -> Result<ControlFrame, &'static str> {
         let frame = match body.u8()? {
-            1 => Frame::Beat,
+            1 => ControlFrame::Beat,
             2 => {
                 let (seq, step, places) = (body.u64()?, body.text()?, body.flag()?);
-                Frame::Gather { seq, step, places, bytes: body.rest() }
+                ControlFrame::Gather { seq, step, places, bytes: body.rest() }
             }
-            3 => Frame::Progress { bytes: body.rest() },
-            4 => Frame::Cancel,
-            5 => Frame::Fail { reason: body.text()? },
-            6 => Frame::Verdict(body.failure()?),
-            7 => Frame::Bye,
+            3 => ControlFrame::Progress { bytes: body.rest() },
+            4 => ControlFrame::Cancel,
+            5 => ControlFrame::Fail { reason: body.text()? },
+            6 => ControlFrame::Verdict(body.failure()?),
+            7 => ControlFrame::Bye,
             8 => {
                 let mut nodes = Vec::new();
                 while !body.0.is_empty() {
                     nodes.push((body.u16()?, body.u32()?));
                 }
-                Frame::Welcome { nodes }
+                ControlFrame::Welcome { nodes }
             }
-            9 => Frame::Refuse { reason: body.text()? },
-            10 => Frame::Note { about: body.u64()?, places: body.flag()?, bytes: body.rest() },
+            9 => ControlFrame::Refuse { reason: body.text()? },
+            10 => ControlFrame::Message {
+                topic: body.u64()?,
+                places: body.flag()?,
+                bytes: body.rest(),
+            },
             _ => return Err("its kind is unknown"),
         };
         if body.0.is_empty() { Ok(frame) } else { Err("it is too long") }
@@ -269,11 +272,11 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::*;
 
-    fn gather(seq: u64, step: &str, bytes: Vec<u8>) -> Frame {
-        Frame::Gather { seq, step: step.into(), places: false, bytes }
+    fn gather(seq: u64, step: &str, bytes: Vec<u8>) -> ControlFrame {
+        ControlFrame::Gather { seq, step: step.into(), places: false, bytes }
     }
 
-    fn samples() -> Vec<Frame> {
+    fn samples() -> Vec<ControlFrame> {
         let causes = [
             Cause::Reported("the disk is full".into()),
             Cause::Exited(-3),
@@ -283,19 +286,20 @@ mod tests {
             Cause::Malformed("its kind is unknown".into()),
         ];
         let mut frames = vec![
-            Frame::Beat,
+            ControlFrame::Beat,
             gather(u64::MAX, "plans", vec![0, 255, 7]),
             gather(0, "", Vec::new()),
-            Frame::Progress { bytes: vec![1, 2] },
-            Frame::Cancel,
-            Frame::Fail { reason: "café".into() },
-            Frame::Bye,
-            Frame::Welcome { nodes: vec![(0, 1), (u16::MAX, u32::MAX)] },
-            Frame::Refuse { reason: "no".into() },
-            Frame::Note { about: 1 << 40 | 3, places: false, bytes: vec![5, 6] },
+            ControlFrame::Progress { bytes: vec![1, 2] },
+            ControlFrame::Cancel,
+            ControlFrame::Fail { reason: "café".into() },
+            ControlFrame::Bye,
+            ControlFrame::Welcome { nodes: vec![(0, 1), (u16::MAX, u32::MAX)] },
+            ControlFrame::Refuse { reason: "no".into() },
+            ControlFrame::Message { topic: 1 << 40 | 3, places: false, bytes: vec![5, 6] },
         ];
         frames.extend(
-            causes.map(|cause| Frame::Verdict(NodeFailure { rank: 2, process: 1234, cause })),
+            causes
+                .map(|cause| ControlFrame::Verdict(NodeFailure { rank: 2, process: 1234, cause })),
         );
         frames
     }
@@ -308,7 +312,7 @@ mod tests {
         }
         let mut rest = &bytes[..];
         for frame in samples() {
-            let (decoded, len) = Frame::decode(rest).unwrap().unwrap();
+            let (decoded, len) = ControlFrame::decode(rest).unwrap().unwrap();
             assert_eq!(decoded, frame);
             rest = &rest[len..];
         }
@@ -321,7 +325,7 @@ mod tests {
             let mut bytes = Vec::new();
             frame.encode(&mut bytes);
             for len in 0..bytes.len() {
-                assert_eq!(Frame::decode(&bytes[..len]), Ok(None), "{frame:?} cut to {len}");
+                assert_eq!(ControlFrame::decode(&bytes[..len]), Ok(None), "{frame:?} cut to {len}");
             }
         }
     }
@@ -333,12 +337,15 @@ mod tests {
             let header = [len, sums[0], sums[1]].map(u32::to_le_bytes);
             [header.as_flattened(), body].concat()
         };
-        assert!(Frame::decode(&framed(FRAME_BYTES_MAX as u32 + 1, &[])).is_err());
-        assert!(Frame::decode(&framed(0, &[])).is_err());
-        assert!(Frame::decode(&framed(1, &[77])).is_err());
-        assert!(Frame::decode(&framed(2, &[1, 0])).is_err(), "longer than it is");
-        assert!(Frame::decode(&framed(3, &[5, 0, 0])).is_err(), "shorter than it is");
-        assert_eq!(Frame::decode(&framed(1, &[1])), Ok(Some((Frame::Beat, HEADER_BYTES + 1))));
+        assert!(ControlFrame::decode(&framed(FRAME_BYTES_MAX as u32 + 1, &[])).is_err());
+        assert!(ControlFrame::decode(&framed(0, &[])).is_err());
+        assert!(ControlFrame::decode(&framed(1, &[77])).is_err());
+        assert!(ControlFrame::decode(&framed(2, &[1, 0])).is_err(), "longer than it is");
+        assert!(ControlFrame::decode(&framed(3, &[5, 0, 0])).is_err(), "shorter than it is");
+        assert_eq!(
+            ControlFrame::decode(&framed(1, &[1])),
+            Ok(Some((ControlFrame::Beat, HEADER_BYTES + 1)))
+        );
     }
 
     #[test]
@@ -350,7 +357,7 @@ mod tests {
                 for bit in 0..8 {
                     let mut damaged = bytes.clone();
                     damaged[at] ^= 1 << bit;
-                    assert!(Frame::decode(&damaged).is_err(), "{frame:?}, byte {at}");
+                    assert!(ControlFrame::decode(&damaged).is_err(), "{frame:?}, byte {at}");
                 }
             }
         }
@@ -358,21 +365,21 @@ mod tests {
 
     #[test]
     fn places_alone_may_be_rewritten() {
-        let frames: [fn(Vec<u8>) -> Frame; 2] = [
-            |bytes| Frame::Gather { seq: 3, step: "addresses".into(), places: true, bytes },
-            |bytes| Frame::Note { about: 9, places: true, bytes },
+        let frames: [fn(Vec<u8>) -> ControlFrame; 2] = [
+            |bytes| ControlFrame::Gather { seq: 3, step: "addresses".into(), places: true, bytes },
+            |bytes| ControlFrame::Message { topic: 9, places: true, bytes },
         ];
         for frame in frames {
             let mut bytes = Vec::new();
             frame(vec![127, 0, 0, 1]).encode(&mut bytes);
             let places = bytes.len() - 4;
             bytes[places..].copy_from_slice(&[10, 0, 0, 7]);
-            let (rewritten, _) = Frame::decode(&bytes).unwrap().unwrap();
+            let (rewritten, _) = ControlFrame::decode(&bytes).unwrap().unwrap();
             assert_eq!(rewritten, frame(vec![10, 0, 0, 7]));
             for at in 0..places {
                 let mut damaged = bytes.clone();
                 damaged[at] ^= 1;
-                assert!(Frame::decode(&damaged).is_err(), "byte {at}");
+                assert!(ControlFrame::decode(&damaged).is_err(), "byte {at}");
             }
         }
     }
@@ -381,9 +388,9 @@ mod tests {
     fn a_long_reason_is_cut_between_characters() {
         let long = "é".repeat(TEXT_BYTES_MAX);
         let mut bytes = Vec::new();
-        Frame::Fail { reason: format!("x{long}") }.encode(&mut bytes);
-        let (frame, _) = Frame::decode(&bytes).unwrap().unwrap();
-        let Frame::Fail { reason } = frame else { panic!("{frame:?}") };
+        ControlFrame::Fail { reason: format!("x{long}") }.encode(&mut bytes);
+        let (frame, _) = ControlFrame::decode(&bytes).unwrap().unwrap();
+        let ControlFrame::Fail { reason } = frame else { panic!("{frame:?}") };
         assert_eq!(reason.len(), TEXT_BYTES_MAX - 1);
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Each function reads bytes that anybody may have made, and checks what holds whatever they are.
 
-use crate::frame::Frame;
+use crate::frame::ControlFrame;
 use crate::mesh::Hello;
 use crate::rendezvous::Card;
 
@@ -14,7 +14,7 @@ const HEADER_BYTES: usize = 12;
 /// are put right before. Gives how many there were.
 ///
 /// # Errors
-/// What is wrong with the first bytes that are none.
+/// The reason why the first bytes are malformed.
 ///
 /// # Panics
 /// When a frame is another one behind being written again, or longer than what there is of it.
@@ -22,11 +22,11 @@ pub fn control(bytes: &[u8]) -> Result<usize, &'static str> {
     let Some((how, said)) = bytes.split_first() else { return Ok(0) };
     let said = if how & 1 == 1 { sealed(said) } else { said.to_vec() };
     let (mut rest, mut count) = (&said[..], 0);
-    while let Some((frame, length)) = Frame::decode(rest)? {
+    while let Some((frame, length)) = ControlFrame::decode(rest)? {
         assert!(length <= rest.len());
         let mut again = Vec::new();
         frame.encode(&mut again);
-        assert_eq!(Frame::decode(&again), Ok(Some((frame, again.len()))));
+        assert_eq!(ControlFrame::decode(&again), Ok(Some((frame, again.len()))));
         (rest, count) = (&rest[length..], count + 1);
     }
     Ok(count)

@@ -35,7 +35,7 @@ pub const LOST_AFTER: Duration = Duration::from_millis(4500);
 /// Takes a line that a node wrote to its standard error: its rank, and the line without its end.
 pub type StderrLine = Arc<dyn Fn(u32, &str) + Send + Sync>;
 
-/// What is to be started.
+/// The processes to start.
 #[derive(Clone)]
 pub struct LocalLaunch {
     /// Nodes of the job, the calling process included.
@@ -125,14 +125,14 @@ struct Watch {
     thread: JoinHandle<()>,
     /// Dropping it ends the watch at once.
     ending: mpsc::Sender<End>,
-    bell: Arc<OwnedFd>,
+    event_fd: Arc<OwnedFd>,
 }
 
 impl Children {
     fn start(launch: LocalLaunch, root: &Root, exits: Arc<Exits>) -> Result<Self, ClusterError> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        let event_fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| ClusterError::system("an event descriptor")(errno.into()))?;
-        let bell = Arc::new(bell);
+        let event_fd = Arc::new(event_fd);
         let commands: Vec<_> = (1..launch.nodes)
             .map(|rank| {
                 let mut command = Command::new(&launch.program);
@@ -151,7 +151,7 @@ impl Children {
         let watcher = Watcher {
             stderr: Arc::clone(&launch.stderr),
             exits,
-            bell: Arc::clone(&bell),
+            event_fd: Arc::clone(&event_fd),
             ending,
             children: Vec::new(),
             pumps: Vec::new(),
@@ -160,7 +160,7 @@ impl Children {
             .name("children".into())
             .spawn(move || watcher.run(commands, &started))
             .map_err(ClusterError::system("a thread"))?;
-        let children = Self { watch: Some(Watch { thread, ending: end, bell }) };
+        let children = Self { watch: Some(Watch { thread, ending: end, event_fd }) };
         match starts.recv() {
             Ok(Ok(())) => Ok(children),
             Ok(Err(error)) => Err(error),
@@ -182,10 +182,10 @@ impl Children {
     }
 
     fn end(&mut self, end: End) {
-        let Some(Watch { thread, ending, bell }) = self.watch.take() else { return };
+        let Some(Watch { thread, ending, event_fd }) = self.watch.take() else { return };
         // The watcher may have seen the last child end already.
         let _ = ending.send(end);
-        let _ = rustix::io::write(&bell, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&event_fd, &1u64.to_ne_bytes());
         if thread.join().is_err() {
             tracing::error!("the thread that watches the children panicked");
         }
@@ -239,7 +239,7 @@ impl Exits {
 struct Watcher {
     stderr: StderrLine,
     exits: Arc<Exits>,
-    bell: Arc<OwnedFd>,
+    event_fd: Arc<OwnedFd>,
     ending: mpsc::Receiver<End>,
     children: Vec<Watched>,
     pumps: Vec<JoinHandle<()>>,
@@ -335,7 +335,7 @@ impl Watcher {
 
     /// Indices of children that have ended, in ascending order.
     fn await_exit(&self, limit: Option<Duration>) -> Vec<usize> {
-        let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(&self.event_fd, PollFlags::IN)];
         for watched in &self.children {
             fds.push(PollFd::from_borrowed_fd(watched.ended.as_fd(), PollFlags::IN));
         }
@@ -349,7 +349,7 @@ impl Watcher {
         }
         let ended = (0..self.children.len()).filter(|at| !fds[at + 1].revents().is_empty());
         let ended = ended.collect();
-        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+        let _ = rustix::io::read(&self.event_fd, &mut [0u8; 8]);
         ended
     }
 

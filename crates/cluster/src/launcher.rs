@@ -1,4 +1,4 @@
-//! What a launcher tells the processes that it starts: which of how many each is, and of which job.
+//! The assignment that a launcher gives its processes: rank, number of ranks, and job.
 //!
 //! | launcher | rank | nodes | of this host | job |
 //! |---|---|---|---|---|
@@ -28,15 +28,15 @@ pub struct Assignment {
     pub rank: u32,
     /// Processes of the job.
     pub nodes: u32,
-    /// Who started them, as a user would say it.
+    /// The launcher, by the name that a user knows.
     pub launcher: &'static str,
     /// Which job of this user it is: letters, digits, `-`, `_` and `.`.
     pub job: String,
     /// Processes of the job on this host, where the launcher tells.
     pub local: Option<u32>,
-    /// Processors of each process, where the user told the launcher.
+    /// Processors of each process, where the launcher was given their number.
     pub cores: Option<u32>,
-    /// Where the nodes leave word for each other unless told otherwise.
+    /// Where the nodes publish their addresses by default.
     pub directory: PathBuf,
     /// A descriptor of this process at which the launcher speaks PMI-1.
     pub pmi: Option<i32>,
@@ -84,8 +84,8 @@ const FAMILIES: [Family; 4] = [
 ];
 
 impl Assignment {
-    /// What the environment of this process says; `None` where no launcher started it, or started
-    /// it alone.
+    /// The assignment in the environment of this process; `None` where no launcher started it, or
+    /// started it alone.
     ///
     /// # Errors
     /// When a launcher's variables contradict each other.

@@ -21,13 +21,14 @@
 //!   and all nodes name the same one: where rank 0 started the processes it knows best, and its
 //!   verdict is awaited. Processes that rank 0 started have ended by then, too
 //!   ([`Children::wait_after`]).
-//! * Frames are limited and checked before they are believed; who lacks the job's token is refused.
+//! * Frames are limited and checked before they are believed; a peer without the job's token is
+//!   refused.
 //! * Nothing outlives a rank 0 that started the others: the kernel kills the children of a launcher
 //!   that dies.
 //! * Nothing listens beyond loopback unless nodes show certificates of their cluster, or the caller
 //!   says that the network is trusted.
 //!
-//! What it does not do: encrypt rows, restart a node, know of operators.
+//! Out of scope: encrypting rows, restarting a node, knowledge of operators.
 //!
 //! ```
 //! let nodes = cluster::in_process(2)?;
@@ -44,31 +45,31 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod acceptor;
+mod bootstrap;
 pub mod certs;
 mod control;
+mod control_thread;
 mod error;
 mod frame;
 #[doc(hidden)]
 pub mod hostile;
 mod launch;
 mod launcher;
-mod meet;
 mod mesh;
-mod notes;
+mod messages;
 mod pmi;
-mod reception;
 mod rendezvous;
 mod secure;
-mod turn;
 
+pub use bootstrap::JoinOptions;
 pub use control::{Control, PROGRESS_BYTES_MAX};
 pub use error::{Cause, ClusterError, NodeFailure};
 pub use frame::FRAME_BYTES_MAX;
 pub use launch::{Children, LOST_AFTER, Launched, LocalLaunch, StderrLine, launch_local};
 pub use launcher::{Assignment, JOB_VARIABLE};
-pub use meet::Meeting;
 pub use mesh::{INVITATION_VARIABLE, Invitation, in_process};
-pub use notes::NOTE_BYTES_MAX;
+pub use messages::CONTROL_MESSAGE_BYTES_MAX;
 
 /// Nodes of a job at most: each keeps a connection with every other.
 pub const NODES_MAX: u32 = 256;

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use crate::acceptor::Acceptor;
 use crate::control::Control;
 use crate::error::{Cause, ClusterError, NodeFailure};
-use crate::frame::Frame;
+use crate::frame::ControlFrame;
 use crate::launch::Exits;
-use crate::reception::Reception;
-use crate::secure::{Security, Stream, objection};
+use crate::secure::{SecureStream, Security, objection};
 
 /// The environment variable that carries an [`Invitation`] to a node's process.
 pub const INVITATION_VARIABLE: &str = "MILLSTREAM_INVITATION";
@@ -38,14 +38,14 @@ pub(crate) const ANOTHER_JOB: &str = "it belongs to another job";
 const MAGIC: [u8; 8] = *b"MILLCTRL";
 const VERSION: u32 = 3;
 
-/// How long the other nodes are waited for.
+/// The deadline for the other nodes to join.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct JoinDeadline {
     pub(crate) until: Instant,
     pub(crate) limit: Duration,
 }
 
-impl Patience {
+impl JoinDeadline {
     /// From now on.
     pub(crate) fn of(limit: Duration) -> Self {
         Self { until: Instant::now() + limit, limit }
@@ -54,14 +54,14 @@ impl Patience {
 
 /// A connected peer.
 pub(crate) struct Peer {
-    pub(crate) stream: Stream,
+    pub(crate) stream: SecureStream,
     pub(crate) process: u32,
     /// Bytes that came behind the handshake.
     pub(crate) inbox: Vec<u8>,
 }
 
-/// What a process needs to join a job. It holds the job's secret: it goes through the environment,
-/// which only the same user may read, and never over a command line.
+/// The data that a process needs to join a job. It holds the job's secret: it goes through the
+/// environment, which only the same user may read, and never over a command line.
 #[derive(Clone)]
 pub struct Invitation {
     pub(crate) rank: u32,
@@ -70,13 +70,13 @@ pub struct Invitation {
     pub(crate) at: SocketAddr,
     /// The launcher, with which this process dies; 0 for none.
     pub(crate) parent: u32,
-    pub(crate) token: Token,
+    pub(crate) token: JobToken,
     pub(crate) security: Security,
 }
 
 /// 128 random bits that the nodes of a job share.
 #[derive(Clone, Copy)]
-pub(crate) struct Token([u8; 16]);
+pub(crate) struct JobToken([u8; 16]);
 
 impl Invitation {
     /// The invitation in the environment, if a launcher left one.
@@ -114,7 +114,7 @@ impl Invitation {
     /// When rank 0 refuses, or nodes do not come within 20 s.
     pub fn join(&self) -> Result<Control, ClusterError> {
         self.die_with_parent()?;
-        let patience = Patience::of(JOIN);
+        let patience = JoinDeadline::of(JOIN);
         let listener = listen(SocketAddr::new(self.at.ip(), 0))?;
         let port = listener.local_addr().map_err(ClusterError::system("a socket's address"))?;
         let hello = Hello::new(self, port.port());
@@ -131,12 +131,12 @@ impl Invitation {
             let (peer, _) = connect(at, rank, hello, &self.security, patience)?;
             peers[rank as usize] = Some(Peer { process, ..peer });
         }
-        let guests = Reception::new(&listener, self, None).receive(patience)?;
-        for guest in guests {
-            let mut stream = guest.stream;
-            welcome(&mut stream, guest.hello.rank, &[])?;
-            peers[guest.hello.rank as usize] =
-                Some(Peer { stream, process: guest.hello.process, inbox: Vec::new() });
+        let joined = Acceptor::new(&listener, self, None).receive(patience)?;
+        for node in joined {
+            let mut stream = node.stream;
+            welcome(&mut stream, node.hello.rank, &[])?;
+            peers[node.hello.rank as usize] =
+                Some(Peer { stream, process: node.hello.process, inbox: Vec::new() });
         }
         Control::start(self, peers, None)
     }
@@ -170,7 +170,7 @@ impl Invitation {
             generation: generation.parse().ok()?,
             at: at.parse().ok()?,
             parent: parent.parse().ok()?,
-            token: Token::parse(token)?,
+            token: JobToken::parse(token)?,
             security: Security::Token,
         };
         let Self { rank, nodes, .. } = invitation;
@@ -185,13 +185,13 @@ impl fmt::Debug for Invitation {
 }
 
 /// Says nothing of its bits.
-impl fmt::Debug for Token {
+impl fmt::Debug for JobToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token")
+        f.write_str("JobToken")
     }
 }
 
-impl Token {
+impl JobToken {
     pub(crate) fn random() -> Result<Self, ClusterError> {
         let mut bytes = [0; 16];
         let filled = getrandom(&mut bytes, GetRandomFlags::empty())
@@ -204,7 +204,7 @@ impl Token {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The inverse of [`Token::hex`].
+    /// The inverse of [`JobToken::hex`].
     pub(crate) fn parse(hex: &str) -> Option<Self> {
         let mut bytes = [0; 16];
         if hex.len() != 2 * bytes.len() || !hex.bytes().all(|digit| digit.is_ascii_hexdigit()) {
@@ -217,7 +217,7 @@ impl Token {
     }
 
     /// Compares in a time that does not depend on where they differ.
-    pub(crate) fn same(&self, other: &Token) -> bool {
+    pub(crate) fn same(&self, other: &JobToken) -> bool {
         self.0.iter().zip(other.0).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
     }
 }
@@ -260,7 +260,7 @@ pub(crate) fn check_nodes(nodes: u32) -> Result<(), ClusterError> {
 /// Rank 0 before the others have come.
 pub(crate) struct Root {
     listener: TcpListener,
-    /// An invitation to rank 0 itself: what all have in common.
+    /// An invitation for rank 0 itself: the part that all have in common.
     common: Invitation,
 }
 
@@ -276,7 +276,7 @@ impl Root {
         }
         let listener = listen(at)?;
         let at = listener.local_addr().map_err(ClusterError::system("a socket's address"))?;
-        let token = Token::random()?;
+        let token = JobToken::random()?;
         let security = Security::Token;
         let common = Invitation { rank: 0, nodes, generation, at, parent, token, security };
         Ok(Self { listener, common })
@@ -289,14 +289,14 @@ impl Root {
     /// Waits for all nodes, and tells each where the others are. `exits` knows of children that
     /// died instead of coming.
     pub(crate) fn gather(&self, exits: Option<Arc<Exits>>) -> Result<Control, ClusterError> {
-        let reception = Reception::new(&self.listener, &self.common, exits.as_deref());
-        let guests = reception.receive(Patience::of(JOIN))?;
+        let acceptor = Acceptor::new(&self.listener, &self.common, exits.as_deref());
+        let joined = acceptor.receive(JoinDeadline::of(JOIN))?;
         let mut peers: Vec<Option<Peer>> = (0..self.common.nodes).map(|_| None).collect();
         let mut nodes = vec![(0, std::process::id()); peers.len()];
-        for guest in guests {
-            let Hello { rank, port, process, .. } = guest.hello;
+        for node in joined {
+            let Hello { rank, port, process, .. } = node.hello;
             nodes[rank as usize] = (port, process);
-            peers[rank as usize] = Some(Peer { stream: guest.stream, process, inbox: Vec::new() });
+            peers[rank as usize] = Some(Peer { stream: node.stream, process, inbox: Vec::new() });
         }
         for (rank, peer) in peers.iter_mut().enumerate() {
             if let Some(peer) = peer {
@@ -322,7 +322,7 @@ pub(crate) struct Hello {
     pub(crate) rank: u32,
     pub(crate) process: u32,
     port: u16,
-    pub(crate) token: Token,
+    pub(crate) token: JobToken,
 }
 
 impl Hello {
@@ -346,7 +346,7 @@ impl Hello {
     }
 
     /// # Errors
-    /// Why whoever sent this is refused.
+    /// The reason why the sender is refused.
     pub(crate) fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, String> {
         if bytes[..8] != MAGIC {
             return Err("it does not speak this protocol".into());
@@ -362,17 +362,17 @@ impl Hello {
         let port = u16::from_le_bytes([bytes[28], bytes[29]]);
         let mut token = [0; 16];
         token.copy_from_slice(&bytes[30..]);
-        Ok(Self { generation, nodes, rank, process, port, token: Token(token) })
+        Ok(Self { generation, nodes, rank, process, port, token: JobToken(token) })
     }
 }
 
 pub(crate) fn welcome(
-    stream: &mut Stream,
+    stream: &mut SecureStream,
     rank: u32,
     nodes: &[(u16, u32)],
 ) -> Result<(), ClusterError> {
     let mut bytes = Vec::new();
-    Frame::Welcome { nodes: nodes.to_vec() }.encode(&mut bytes);
+    ControlFrame::Welcome { nodes: nodes.to_vec() }.encode(&mut bytes);
     let mut write = || {
         stream.socket().set_nonblocking(false)?;
         stream.socket().set_write_timeout(Some(HELLO))?;
@@ -388,7 +388,7 @@ pub(crate) fn connect(
     rank: u32,
     hello: Hello,
     security: &Security,
-    patience: Patience,
+    patience: JoinDeadline,
 ) -> Result<(Peer, Vec<(u16, u32)>), ClusterError> {
     let join = |error: std::io::Error| {
         if let Some(detail) = objection(&error) {
@@ -411,12 +411,12 @@ pub(crate) fn connect(
     stream.write_all(&hello.encode()).map_err(join)?;
     let mut inbox = Vec::new();
     loop {
-        match Frame::decode(&inbox) {
-            Ok(Some((Frame::Welcome { nodes }, len))) => {
+        match ControlFrame::decode(&inbox) {
+            Ok(Some((ControlFrame::Welcome { nodes }, len))) => {
                 inbox.drain(..len);
                 return Ok((Peer { stream, process: 0, inbox }, nodes));
             }
-            Ok(Some((Frame::Refuse { reason }, _))) => {
+            Ok(Some((ControlFrame::Refuse { reason }, _))) => {
                 return Err(ClusterError::Refused { rank, addr, reason });
             }
             Ok(None) => {}

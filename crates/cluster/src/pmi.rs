@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
-use crate::mesh::Patience;
+use crate::mesh::JoinDeadline;
 use crate::rendezvous::{Card, left};
 
 /// Bytes of an answer at most.
@@ -26,7 +26,7 @@ const LINE_BYTES_MAX: usize = 8192;
 
 /// Why there are no cards.
 #[derive(Debug)]
-pub(crate) enum Error {
+pub(crate) enum PmiError {
     /// Not all nodes have come in time.
     Late,
     /// The launcher does not speak this protocol.
@@ -34,11 +34,15 @@ pub(crate) enum Error {
 }
 
 /// Hands this node's card to the launcher and gets those of all nodes, by rank.
-pub(crate) fn exchange(fd: i32, card: &Card, patience: Patience) -> Result<Vec<Card>, Error> {
-    let mut launcher = Launcher::open(fd, patience).map_err(|e| Error::Deaf(e.to_string()))?;
+pub(crate) fn exchange(
+    fd: i32,
+    card: &Card,
+    patience: JoinDeadline,
+) -> Result<Vec<Card>, PmiError> {
+    let mut launcher = Launcher::open(fd, patience).map_err(|e| PmiError::Deaf(e.to_string()))?;
     launcher.ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init")?;
     let named = launcher.ask("cmd=get_my_kvsname", "my_kvsname")?;
-    let space = field(&named, "kvsname").ok_or_else(|| Error::Deaf(named.clone()))?.to_owned();
+    let space = field(&named, "kvsname").ok_or_else(|| PmiError::Deaf(named.clone()))?.to_owned();
     let own = card.encode();
     let put = format!("cmd=put kvsname={space} key=millstream-{} value={own}", card.rank);
     launcher.ask(&put, "put_result")?;
@@ -48,7 +52,7 @@ pub(crate) fn exchange(fd: i32, card: &Card, patience: Patience) -> Result<Vec<C
         let get = format!("cmd=get kvsname={space} key=millstream-{rank}");
         let got = launcher.ask(&get, "get_result")?;
         let card = field(&got, "value").and_then(Card::decode);
-        cards.push(card.ok_or_else(|| Error::Deaf(got.clone()))?);
+        cards.push(card.ok_or_else(|| PmiError::Deaf(got.clone()))?);
     }
     launcher.ask("cmd=finalize", "finalize_ack")?;
     Ok(cards)
@@ -56,22 +60,22 @@ pub(crate) fn exchange(fd: i32, card: &Card, patience: Patience) -> Result<Vec<C
 
 struct Launcher {
     fd: OwnedFd,
-    patience: Patience,
-    /// What came behind the last answer.
+    patience: JoinDeadline,
+    /// Bytes behind the last answer.
     rest: Vec<u8>,
 }
 
 impl Launcher {
     /// A copy of a descriptor that this process inherited.
-    fn open(fd: i32, patience: Patience) -> std::io::Result<Self> {
+    fn open(fd: i32, patience: JoinDeadline) -> std::io::Result<Self> {
         let itself = pidfd_open(getpid(), PidfdFlags::empty())?;
         let fd = pidfd_getfd(itself, fd, PidfdGetfdFlags::empty())?;
         Ok(Self { fd, patience, rest: Vec::new() })
     }
 
     /// Sends a line and awaits the answer of a kind.
-    fn ask(&mut self, line: &str, kind: &str) -> Result<String, Error> {
-        let deaf = |error: std::io::Error| Error::Deaf(error.to_string());
+    fn ask(&mut self, line: &str, kind: &str) -> Result<String, PmiError> {
+        let deaf = |error: std::io::Error| PmiError::Deaf(error.to_string());
         let mut bytes = line.as_bytes().to_vec();
         bytes.push(b'\n');
         let mut unsent = &bytes[..];
@@ -86,36 +90,36 @@ impl Launcher {
         let answer = self.line()?;
         let good = field(&answer, "cmd") == Some(kind)
             && field(&answer, "rc").is_none_or(|code| code == "0");
-        if good { Ok(answer) } else { Err(Error::Deaf(answer)) }
+        if good { Ok(answer) } else { Err(PmiError::Deaf(answer)) }
     }
 
-    fn line(&mut self) -> Result<String, Error> {
+    fn line(&mut self) -> Result<String, PmiError> {
         loop {
             if let Some(end) = self.rest.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = self.rest.drain(..=end).collect();
                 return Ok(String::from_utf8_lossy(&line).trim().to_owned());
             }
             if self.rest.len() > LINE_BYTES_MAX {
-                return Err(Error::Deaf("its answer has no end".into()));
+                return Err(PmiError::Deaf("its answer has no end".into()));
             }
             self.wait(PollFlags::IN)?;
             let mut chunk = [0; 1024];
             match rustix::io::read(&self.fd, &mut chunk) {
-                Ok(0) => return Err(Error::Deaf(ErrorKind::UnexpectedEof.to_string())),
+                Ok(0) => return Err(PmiError::Deaf(ErrorKind::UnexpectedEof.to_string())),
                 Ok(n) => self.rest.extend_from_slice(&chunk[..n]),
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
-                Err(errno) => return Err(Error::Deaf(errno.to_string())),
+                Err(errno) => return Err(PmiError::Deaf(errno.to_string())),
             }
         }
     }
 
-    fn wait(&self, flags: PollFlags) -> Result<(), Error> {
-        let left = left(self.patience).ok_or(Error::Late)?;
-        let limit = Timespec::try_from(left).map_err(|_| Error::Late)?;
+    fn wait(&self, flags: PollFlags) -> Result<(), PmiError> {
+        let left = left(self.patience).ok_or(PmiError::Late)?;
+        let limit = Timespec::try_from(left).map_err(|_| PmiError::Late)?;
         match poll(&mut [PollFd::new(&self.fd, flags)], Some(&limit)) {
-            Ok(0) => Err(Error::Late),
+            Ok(0) => Err(PmiError::Late),
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(errno) => Err(Error::Deaf(errno.to_string())),
+            Err(errno) => Err(PmiError::Deaf(errno.to_string())),
         }
     }
 }

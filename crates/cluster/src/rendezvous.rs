@@ -3,7 +3,7 @@
 //!
 //! In a directory each node has a file, `.millstream-JOB-RANK`, that holds one [`Card`]. It appears
 //! whole, under a name that nobody else may take, and is gone once the node has met the others.
-//! What a killed job left behind is told from a job that runs by asking at its address; and a card
+//! A card of a killed job is told from one of a running job by asking at its address; and a card
 //! is believed only as far as the node there knows the token of the card.
 
 use std::fs::{File, FileType, Metadata, OpenOptions};
@@ -17,7 +17,7 @@ use rustix::fs::OFlags;
 
 use crate::error::ClusterError;
 use crate::launcher::Assignment;
-use crate::mesh::{Patience, Token};
+use crate::mesh::{JobToken, JoinDeadline};
 use crate::pmi;
 
 /// Bytes of a card at most.
@@ -27,7 +27,7 @@ const ANSWER: Duration = Duration::from_secs(1);
 /// How often a file that a dead job left is taken away before somebody else is to blame.
 const TAKES_MAX: u32 = 8;
 
-/// What a node tells the others of itself.
+/// The address of a node, for the others.
 #[derive(Debug, Clone)]
 pub(crate) struct Card {
     pub(crate) rank: u32,
@@ -36,8 +36,8 @@ pub(crate) struct Card {
     pub(crate) at: SocketAddr,
     pub(crate) process: u32,
     pub(crate) host: String,
-    /// What whoever connects has to know.
-    pub(crate) token: Token,
+    /// The secret that a connecting node has to know.
+    pub(crate) token: JobToken,
 }
 
 impl Card {
@@ -56,7 +56,7 @@ impl Card {
             at: at.parse().ok()?,
             process: process.parse().ok()?,
             host: host.to_owned(),
-            token: Token::parse(token)?,
+            token: JobToken::parse(token)?,
         })
     }
 
@@ -78,15 +78,15 @@ pub(crate) fn host() -> String {
     if name.is_empty() { "localhost".into() } else { name }
 }
 
-/// The place where cards are left and found.
-pub(crate) enum Board {
+/// The medium over which nodes exchange their cards.
+pub(crate) enum CardExchange {
     /// A directory that all nodes see.
     Directory(Directory),
-    /// The launcher has handed out the cards of all.
+    /// The launcher has distributed all cards.
     Launcher(Vec<Card>),
 }
 
-impl Board {
+impl CardExchange {
     /// Leaves this node's card.
     ///
     /// # Errors
@@ -96,17 +96,17 @@ impl Board {
         assignment: &Assignment,
         directory: Option<&Path>,
         card: &Card,
-        patience: Patience,
+        patience: JoinDeadline,
     ) -> Result<Self, ClusterError> {
         if let (Some(fd), None) = (assignment.pmi, directory) {
             match pmi::exchange(fd, card, patience) {
                 Ok(cards) => return Ok(Self::Launcher(cards)),
-                Err(pmi::Error::Late) => {
+                Err(pmi::PmiError::Late) => {
                     let seconds = patience.limit.as_secs_f32();
                     return Err(ClusterError::Barrier { nodes: card.nodes, seconds });
                 }
                 // All nodes have the same launcher, and come to the same conclusion.
-                Err(pmi::Error::Deaf(detail)) => {
+                Err(pmi::PmiError::Deaf(detail)) => {
                     tracing::debug!(%detail, "the launcher does not speak PMI-1");
                 }
             }
@@ -231,8 +231,8 @@ fn write_new(path: &Path, text: &str) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// The card in a file; `None` where there is no file, or no card in it. What stands under the name
-/// may be anybody's and anything: opening it neither waits nor follows a link.
+/// The card in a file; `None` where there is no file, or no card in it. A file of that name
+/// may be of any owner and kind: opening it neither waits nor follows a link.
 fn read_card(path: &Path) -> std::io::Result<Option<Card>> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let opened = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
@@ -266,7 +266,7 @@ fn read_card(path: &Path) -> std::io::Result<Option<Card>> {
     Ok(read_text(file).and_then(|text| Card::decode(&text)))
 }
 
-/// What is no regular file, in words.
+/// The kind of a file that is not regular, in words.
 fn kind_of(kind: FileType) -> &'static str {
     if kind.is_symlink() {
         "a symbolic link"
@@ -295,8 +295,8 @@ fn is_ours(metadata: &Metadata) -> bool {
     metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0
 }
 
-/// Time that is left until `patience` ends.
-pub(crate) fn left(patience: Patience) -> Option<Duration> {
+/// Time that is left until the deadline.
+pub(crate) fn left(patience: JoinDeadline) -> Option<Duration> {
     Some(patience.until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
 }
 
@@ -333,7 +333,7 @@ mod tests {
     }
 
     fn card(at: SocketAddr) -> Card {
-        let (process, token) = (std::process::id(), Token::random().unwrap());
+        let (process, token) = (std::process::id(), JobToken::random().unwrap());
         Card { rank: 1, nodes: 3, at, process, host: host(), token }
     }
 

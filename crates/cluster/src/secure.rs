@@ -1,8 +1,8 @@
-//! What a connection of the control plane travels on: plain TCP, or TLS 1.3 in which both sides
+//! The stream of a control connection: plain TCP, or TLS 1.3 in which both sides
 //! show a certificate of the cluster.
 //!
-//! A certificate is looked at before anything else: who has none, one of another cluster, or
-//! something else to say than TLS gets no further than an alert, and is told why where it listens.
+//! A certificate is checked before anything else: a peer with none, with one of another cluster,
+//! or without TLS gets no further than an alert, and the listening side logs the reason.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -81,23 +81,23 @@ impl Identity {
 
 impl Security {
     /// The side that connects.
-    pub(crate) fn client(&self, socket: TcpStream) -> std::io::Result<Stream> {
-        let Self::Certificates(identity) = self else { return Ok(Stream::Plain(socket)) };
+    pub(crate) fn client(&self, socket: TcpStream) -> std::io::Result<SecureStream> {
+        let Self::Certificates(identity) = self else { return Ok(SecureStream::Plain(socket)) };
         let name = ServerName::try_from(NODE_NAME).map_err(std::io::Error::other)?;
         let tls = ClientConnection::new(Arc::clone(&identity.client), name);
-        Ok(Stream::tls(tls.map_err(std::io::Error::other)?.into(), socket))
+        Ok(SecureStream::tls(tls.map_err(std::io::Error::other)?.into(), socket))
     }
 
     /// The side that listens.
-    pub(crate) fn server(&self, socket: TcpStream) -> std::io::Result<Stream> {
-        let Self::Certificates(identity) = self else { return Ok(Stream::Plain(socket)) };
+    pub(crate) fn server(&self, socket: TcpStream) -> std::io::Result<SecureStream> {
+        let Self::Certificates(identity) = self else { return Ok(SecureStream::Plain(socket)) };
         let tls = ServerConnection::new(Arc::clone(&identity.server));
-        Ok(Stream::tls(tls.map_err(std::io::Error::other)?.into(), socket))
+        Ok(SecureStream::tls(tls.map_err(std::io::Error::other)?.into(), socket))
     }
 }
 
 /// A connection, blocking or not as its socket is.
-pub(crate) enum Stream {
+pub(crate) enum SecureStream {
     Plain(TcpStream),
     Tls(Box<Tls>),
 }
@@ -109,7 +109,7 @@ pub(crate) struct Tls {
     socket: TcpStream,
 }
 
-impl Stream {
+impl SecureStream {
     fn tls(connection: Connection, socket: TcpStream) -> Self {
         Self::Tls(Box::new(Tls { connection, socket }))
     }
@@ -171,7 +171,7 @@ impl Tls {
     }
 }
 
-impl Read for Stream {
+impl Read for SecureStream {
     fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.read(bytes),
@@ -180,7 +180,7 @@ impl Read for Stream {
     }
 }
 
-impl Write for Stream {
+impl Write for SecureStream {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.write(bytes),
@@ -197,13 +197,13 @@ impl Write for Stream {
     }
 }
 
-impl AsFd for Stream {
+impl AsFd for SecureStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket().as_fd()
     }
 }
 
-/// What TLS has against the other side, in words; `None` for errors of the socket.
+/// The objection of TLS to the other side, in words; `None` for errors of the socket.
 pub(crate) fn objection(error: &std::io::Error) -> Option<String> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     Some(match error {

@@ -35,7 +35,7 @@ fn verdict(cause: u8, of: &[u8]) -> Vec<u8> {
 /// The name of a good one begins with the number of its frames.
 fn control_seeds() -> Seeds {
     let gather = |mark: u8| frame(&[&[2], &[7; 8], &text(b"plans"), &[mark], b"what it says"]);
-    let note = |mark: u8| frame(&[&[10], &[7; 8], &[mark], b"what it says"]);
+    let message = |mark: u8| frame(&[&[10], &[7; 8], &[mark], b"what it says"]);
     let beat = frame(&[&[1]]);
     let verdicts: Vec<u8> = (1..=6).flat_map(|cause| verdict(cause, b"why")).collect();
     let long = (FRAME_BYTES_MAX as u32 + 1).to_le_bytes();
@@ -49,7 +49,7 @@ fn control_seeds() -> Seeds {
         ("1-bye", frame(&[&[7]])),
         ("1-welcome", frame(&[&[8], &[1; 6 * 4]])),
         ("1-refuse", frame(&[&[9], &text(b"no")])),
-        ("1-note", note(0)),
+        ("1-note", message(0)),
         ("2-half", [&beat[..], &beat, &gather(0)[..20]].concat()),
         ("0-none", vec![]),
         ("bad-kind", frame(&[&[11]])),
@@ -60,7 +60,7 @@ fn control_seeds() -> Seeds {
         ("bad-welcome", frame(&[&[8], &[1; 7]])),
         ("bad-text", frame(&[&[5], &text(b"\xff")])),
         ("bad-text-long", frame(&[&[5], &[0xff; 8]])),
-        ("bad-mark", note(2)),
+        ("bad-mark", message(2)),
         ("bad-cause", verdict(7, b"why")),
         ("bad-behind", [&beat[..], &frame(&[&[0]])].concat()),
     ];
@@ -72,14 +72,14 @@ fn control_seeds() -> Seeds {
         frame[4..12].copy_from_slice(sums.as_flattened());
         frame
     };
-    let (places, note) = (b"what it says".len(), whole(0, note(0)));
-    let mut damaged = note.clone();
+    let (places, message) = (b"what it says".len(), whole(0, message(0)));
+    let mut damaged = message.clone();
     damaged[25] ^= 4;
-    let mut length = note.clone();
+    let mut length = message.clone();
     length[1] ^= 4;
     let plain = [
-        ("1-note-plain", note.clone()),
-        ("2-places", [whole(places, gather(1)), note].concat()),
+        ("1-note-plain", message.clone()),
+        ("2-places", [whole(places, gather(1)), message].concat()),
         ("bad-damaged", damaged),
         ("bad-length-damaged", length),
     ];

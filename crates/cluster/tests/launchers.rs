@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-use cluster::{Assignment, Control, JOB_VARIABLE, Meeting};
+use cluster::{Assignment, Control, JOB_VARIABLE, JoinOptions};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
 /// A node: tells on standard output what it met, and on standard error what went wrong.
 fn node(role: &str) -> ExitCode {
     let var = |name: &str| std::env::var(name).ok();
-    let meeting = Meeting {
+    let meeting = JoinOptions {
         listen: var(LISTEN).map(|addr| addr.parse().unwrap()),
         directory: var(DIRECTORY).map(PathBuf::from),
         limit: Duration::from_millis(var(LIMIT).map_or(20_000, |ms| ms.parse().unwrap())),
@@ -94,7 +94,8 @@ fn node(role: &str) -> ExitCode {
     };
     let all = control.all_gather("ranks", vec![control.rank() as u8]).unwrap();
     assert!(all.iter().enumerate().all(|(rank, bytes)| bytes == &[rank as u8]));
-    // Who ends from here on does not take this step from those that have not heard all yet.
+    // A node that ends from here on does not take this step from nodes that have not received all
+    // yet.
     let known = control.all_gather("known", Vec::new());
     println!("{} of {}", control.rank(), all.len());
     if role == "waits" {
@@ -136,7 +137,7 @@ impl Drop for Dir {
 
 type Vars = Vec<(&'static str, String)>;
 
-/// What a launcher of a family says to a rank.
+/// The environment that a family of launchers gives a rank.
 fn said(family: &str, rank: u32, nodes: u32, job: &str) -> Vars {
     let text = |number: u32| number.to_string();
     match family {
@@ -214,7 +215,7 @@ fn start(role: &str, dir: &Dir, family: &str, job: &str, ranks: &[u32], nodes: u
     ranks.iter().map(start).collect()
 }
 
-fn all_meet(mut nodes: Vec<Node>) {
+fn all_join(mut nodes: Vec<Node>) {
     let count = nodes.len();
     for (rank, node) in nodes.iter_mut().enumerate() {
         assert_eq!(node.met(), format!("{rank} of {count}"));
@@ -227,7 +228,7 @@ fn all_meet(mut nodes: Vec<Node>) {
 fn families() {
     for family in ["open", "hydra", "slurm", "own"] {
         let dir = Dir::new(family);
-        all_meet(start("ends", &dir, family, "families", &[0, 1, 2, 3], 4));
+        all_join(start("ends", &dir, family, "families", &[0, 1, 2, 3], 4));
         assert_eq!(dir.files(), 0, "{family}: nothing is left behind");
     }
 }
@@ -276,7 +277,7 @@ fn pmi() {
         let (space, barrier) = (Arc::clone(&space), Arc::clone(&barrier));
         std::thread::spawn(move || speak(ours, &space, &barrier));
     }
-    all_meet(nodes);
+    all_join(nodes);
     assert_eq!(space.lock().unwrap().len(), 3);
 }
 
@@ -292,7 +293,7 @@ fn deaf_pmi() {
         // It stays open until this process ends, as that of a launcher does.
         std::mem::forget(ours);
     }
-    all_meet(nodes);
+    all_join(nodes);
 }
 
 /// Lets something happen to a rank and compares what the others say of it.
@@ -364,7 +365,7 @@ fn stale() {
     // Those above look for those below, and find what is not there any more.
     let mut nodes = start("ends", &dir, "slurm", "stale", &[3, 2, 1, 0], 4);
     nodes.reverse();
-    all_meet(nodes);
+    all_join(nodes);
 }
 
 fn twins() {
@@ -382,15 +383,15 @@ fn twins() {
     assert!(words.contains(" is node 0 of job 'twins' already "), "{words}");
     // The first has not suffered.
     first.extend(start("ends", &dir, "own", "twins", &[1], 2));
-    all_meet(first);
+    all_join(first);
 }
 
 fn neighbours() {
     let dir = Dir::new("neighbours");
     let one = start("ends", &dir, "slurm", "17", &[0, 1, 2], 3);
     let other = start("ends", &dir, "slurm", "18", &[0, 1], 2);
-    all_meet(one);
-    all_meet(other);
+    all_join(one);
+    all_join(other);
     assert_eq!(dir.files(), 0);
 }
 
@@ -412,7 +413,7 @@ fn unlike() {
     assert!(!well);
     assert_eq!(words, "node 0 did not join: it is node 0 of 2");
     let right = start("ends", &dir, "own", "unlike", &[1], 2);
-    all_meet(smaller.into_iter().chain(right).collect());
+    all_join(smaller.into_iter().chain(right).collect());
 }
 
 /// Starts two ranks with certificates, and gives back how they ended.
@@ -504,7 +505,7 @@ fn noise() {
             // It may have hung up already.
             let _ = socket.write_all(&bytes);
         }
-        all_meet(vec![waits, start(1)]);
+        all_join(vec![waits, start(1)]);
     }
 }
 

@@ -63,14 +63,15 @@ fn node(invitation: &Invitation, role: &str) -> ExitCode {
     let mine = std::process::id().to_le_bytes().to_vec();
     let pids = match control.all_gather("processes", mine) {
         Ok(pids) => pids,
-        // Rank 0 may have killed one when this node has not heard of the exchange's end yet.
+        // Rank 0 may have killed one before this node knows the exchange's end.
         Err(error) => {
             eprintln!("{error}");
             control.close();
             return ExitCode::SUCCESS;
         }
     };
-    // Who ends from here on does not take this step from those that have not heard all yet.
+    // A node that ends from here on does not take this step from nodes that have not received all
+    // yet.
     let _ = control.all_gather("known", Vec::new());
     assert_eq!(pids.len(), invitation.nodes() as usize);
     assert_eq!((control.generation(), invitation.generation()), (7, 7));

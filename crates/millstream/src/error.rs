@@ -1,4 +1,4 @@
-//! What can go wrong with a job, and whose fault it is.
+//! Errors of a job, and whose fault they are.
 
 use channel::LinkError;
 use cluster::{Cause, ClusterError, NodeFailure};
@@ -24,20 +24,20 @@ pub enum Error {
     /// The session cannot be built as asked. The caller is at fault.
     #[error("{message}")]
     Usage {
-        /// What is wrong.
+        /// The reason.
         message: String,
-        /// What to do instead.
+        /// The hint for the user.
         hint: String,
     },
     /// Nodes could not be started or connected, or one of them failed.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// A node is not set up as this one is. Whoever started them is at fault.
+    /// A node is not set up as this one is: its starter is at fault.
     #[error("node {rank} differs from node 0 in its {what}")]
     Unlike {
         /// The node.
         rank: u32,
-        /// What differs.
+        /// The difference.
         what: &'static str,
     },
     /// The fabric refused memory or a connection. Look at the operating system's limits.
@@ -52,9 +52,9 @@ pub enum Error {
     /// A panic outside the operators: our bug.
     #[error("{panicked}")]
     Panic {
-        /// What was done: `planning`, `worker 3`.
+        /// The place: `planning`, `worker 3`.
         doing: String,
-        /// What is known of it.
+        /// The message.
         panicked: Panicked,
     },
     /// A statement failed while it ran.
@@ -113,13 +113,13 @@ impl Error {
                 DataflowError::Panicked(_) => Blame::Bug,
                 _ => Blame::Failure,
             },
-            error => error.told().map_or(Blame::Failure, |fault| fault.blame),
+            error => error.reported().map_or(Blame::Failure, |fault| fault.blame),
         }
     }
 
-    /// What the user may do about it.
+    /// A hint for the user.
     pub fn hint(&self) -> Option<String> {
-        if let Some(fault) = self.told() {
+        if let Some(fault) = self.reported() {
             return fault.hint;
         }
         if self.blame() == Blame::Bug && self.panicked().is_some() {
@@ -157,7 +157,7 @@ impl Error {
 
     /// Where it was, and with which row, as far as that is known; a line each.
     pub fn details(&self) -> Vec<String> {
-        if let Some(fault) = self.told() {
+        if let Some(fault) = self.reported() {
             return fault.details;
         }
         let mut details = Vec::new();
@@ -165,9 +165,8 @@ impl Error {
             && let Some(at) = error.located()
         {
             let bug = self.blame() == Blame::Bug;
-            details.extend(at.record.as_ref().map(|record| match bug {
-                true => format!("while it read {record}"),
-                false => format!("at {record}"),
+            details.extend(at.record.as_ref().map(|record| {
+                if bug { format!("while it read {record}") } else { format!("at {record}") }
             }));
             let of = |text: &Option<String>| text.clone().filter(|_| !bug);
             details.extend(match (of(&at.expression), of(&at.row)) {
@@ -190,14 +189,14 @@ impl Error {
 
     /// The expression that failed on a row, where it is known.
     pub fn expression(&self) -> Option<String> {
-        if let Some(fault) = self.told() {
+        if let Some(fault) = self.reported() {
             return fault.expression;
         }
         let Error::Dataflow(error) = self.cause() else { return None };
         error.located()?.expression.clone()
     }
 
-    /// What a node tells the others when it ends by this failure, for
+    /// The message of a node to the others when it ends by this failure, for
     /// [`Control::fail`](cluster::Control::fail): they give the same hint and the same blame.
     pub fn reason(&self) -> String {
         fault::encode(self, None)
@@ -215,8 +214,8 @@ impl Error {
         }
     }
 
-    /// What another node told of its failure.
-    pub(crate) fn told(&self) -> Option<Fault> {
+    /// Another node's message about its failure.
+    pub(crate) fn reported(&self) -> Option<Fault> {
         match &self.failed_node()?.cause {
             Cause::Reported(text) => Some(fault::decode(text)),
             _ => None,

@@ -39,12 +39,12 @@ impl FabricKind {
     /// All, as a user would write them.
     pub const NAMES: [&str; 5] = ["auto", "shm", "tcp", "verbs", "mpi"];
 
-    /// Memory of each end of a link besides its ring. What the operating system keeps for a socket
-    /// adapts to the traffic: it is named, but not counted.
+    /// Memory of each end of a link besides its ring. The memory that the operating system keeps
+    /// for a socket adapts to the traffic: it is named, but not counted.
     pub(crate) fn end_needs(self) -> Vec<EndNeed> {
         let need = |name, what, bytes: usize| EndNeed { name, what, bytes: bytes as u64 };
         match self {
-            // What TCP and RDMA have is less.
+            // TCP and RDMA take less.
             FabricKind::Auto | FabricKind::Shm => {
                 vec![need("inboxes", "for notices and messages", ShmFabric::ENDPOINT_BYTES)]
             }
@@ -139,8 +139,8 @@ fn rdma_options_at(address: IpAddr) -> Result<VerbsOptions, String> {
     Ok(VerbsOptions { bind, ..options })
 }
 
-/// What the RDMA device speaks that [`FabricKind::Verbs`] would use at this address, as `RoCE v2`:
-/// it reaches those that speak the same.
+/// The protocol of the RDMA device that [`FabricKind::Verbs`] would use at this address, as
+/// `RoCE v2`: it reaches those that speak the same.
 ///
 /// # Errors
 /// Why there is none that reaches even itself, in words.
@@ -151,8 +151,8 @@ pub(crate) fn rdma_network(address: IpAddr) -> Result<String, String> {
     Ok(network)
 }
 
-/// The RDMA devices of this machine, what of them [`FabricKind::Verbs`] would use, and why; and, if
-/// there is one, what a connection of it with itself can do.
+/// The RDMA devices of this machine, the one that [`FabricKind::Verbs`] would use, and why; and the
+/// capabilities of a connection of it with itself.
 ///
 /// # Errors
 /// When [`RDMA_VARIABLE`] is wrong, in words.
@@ -163,7 +163,7 @@ pub fn rdma_survey() -> Result<(Survey, Option<Result<Caps, FabricError>>), Stri
     Ok((found, tried))
 }
 
-/// What the chosen device makes of datagrams to a group: bytes of one, and whether they arrive;
+/// How the chosen device treats datagrams to a group: bytes of one, and whether they arrive;
 /// `None` where there are no groups.
 ///
 /// # Errors

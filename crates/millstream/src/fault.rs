@@ -114,8 +114,8 @@ mod tests {
     fn what_is_malformed_tells_less() {
         assert_eq!(decode(""), Fault::default());
         let text = "m\nblame x\nstatement -1\nodd\nnew 7\ndetail d\\";
-        let told = Fault { details: vec!["d".into()], ..Fault::default() };
-        assert_eq!(decode(text), told);
+        let fault = Fault { details: vec!["d".into()], ..Fault::default() };
+        assert_eq!(decode(text), fault);
         assert_eq!(decode("m\nexpression a / b").expression.as_deref(), Some("a / b"));
     }
 }

@@ -16,7 +16,7 @@ use fabric::FabricError;
 use fabric::multicast::{Group, Member};
 
 use crate::error::Error;
-use crate::links::Layout;
+use crate::links::NodeLayout;
 use crate::pairs::Pairs;
 
 /// Puts each worker of this node into its group; `None` for all where the network has none. Every
@@ -27,8 +27,8 @@ use crate::pairs::Pairs;
 pub(crate) fn join_groups(
     pairs: &Pairs,
     control: &Control,
-    layout: Layout,
-    wanted: Multicast,
+    layout: NodeLayout,
+    requested: Multicast,
 ) -> Result<Vec<Option<Box<dyn Member>>>, Error> {
     let none = || layout.own().map(|_| None).collect();
     let multicast = pairs.multicast(layout.rank);
@@ -43,7 +43,7 @@ pub(crate) fn join_groups(
     let able = names.iter().all(|name| name.len() == Group::BYTES);
     let (Some(multicast), Some(family), true) = (multicast, family, able) else {
         let lacking = names.iter().position(|name| name.len() != Group::BYTES);
-        return if wanted == Multicast::Hardware { Err(missing(lacking)) } else { Ok(none()) };
+        return if requested == Multicast::Hardware { Err(missing(lacking)) } else { Ok(none()) };
     };
     let joined: Result<Vec<_>, FabricError> =
         (0..layout.per_node).map(|place| multicast.join(family.branch(place))).collect();
@@ -51,8 +51,8 @@ pub(crate) fn join_groups(
     let refused = all.iter().position(|joined| *joined != [1]);
     match (joined, refused) {
         (Ok(members), None) => Ok(members.into_iter().map(Some).collect()),
-        (Err(error), _) if wanted == Multicast::Hardware => Err(error.into()),
-        (_, refused) if wanted == Multicast::Hardware => Err(missing(refused)),
+        (Err(error), _) if requested == Multicast::Hardware => Err(error.into()),
+        (_, refused) if requested == Multicast::Hardware => Err(missing(refused)),
         (joined, _) => {
             let reason = joined.err().map(|error| error.to_string());
             tracing::warn!(reason, "the network's multicast is not used");
@@ -81,13 +81,13 @@ mod tests {
     use crate::FabricKind;
 
     /// How many members each of four nodes over sockets has, which have no groups.
-    fn over_tcp(wanted: Multicast) -> Vec<Result<usize, Error>> {
+    fn over_tcp(requested: Multicast) -> Vec<Result<usize, Error>> {
         let controls = cluster::in_process(4).unwrap();
         let node = |control: &Control| {
-            let layout = Layout { rank: control.rank(), nodes: 4, per_node: 2 };
+            let layout = NodeLayout { rank: control.rank(), nodes: 4, per_node: 2 };
             let settings = Settings::default();
             let pairs = Pairs::agree(FabricKind::Tcp, control, layout, &settings).unwrap();
-            let joined = join_groups(&pairs, control, layout, wanted);
+            let joined = join_groups(&pairs, control, layout, requested);
             control.all_gather("end", Vec::new()).unwrap();
             control.close();
             joined.map(|members| members.iter().flatten().count())

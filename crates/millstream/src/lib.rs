@@ -24,14 +24,13 @@
 //! # Ok::<(), millstream::Error>(())
 //! ```
 //!
-//! Nodes live as threads of this process, or as processes of this machine: whoever starts the
-//! processes (see [`cluster::launch_local`]) gives each its [`cluster::Control`] by way of
+//! Nodes live as threads of this process, or as processes of this machine: the program that starts
+//! the processes (see [`cluster::launch_local`]) gives each its [`cluster::Control`] by way of
 //! [`RunOptions`].
 //!
-//! What it keeps: every worker of every node has opened its sources and sinks before a row is read;
-//! what ends one worker early ends all, and the error that comes out is the cause and not a
-//! consequence. This is the only place that knows which transport carries rows. It does not know
-//! terminals.
+//! Invariants: every worker of every node has opened its sources and sinks before a row is read; a
+//! failure of one worker ends all, and the error that comes out is the cause and not a consequence.
+//! This is the only place that knows which transport carries rows. It does not know terminals.
 #![forbid(unsafe_code)]
 
 mod collect;
@@ -41,12 +40,12 @@ mod fault;
 mod groups;
 mod links;
 mod memory;
-mod mend;
 mod metrics;
 mod node;
 mod pairs;
 mod progress;
 mod pulse;
+mod reconnect;
 mod report;
 mod script;
 mod session;

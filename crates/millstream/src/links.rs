@@ -19,7 +19,7 @@ use crate::pairs::Pairs;
 
 /// The workers of a job: every node has as many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct NodeLayout {
     /// This node.
     pub(crate) rank: u32,
     /// All nodes.
@@ -28,7 +28,7 @@ pub(crate) struct Layout {
     pub(crate) per_node: u32,
 }
 
-impl Layout {
+impl NodeLayout {
     /// Workers of the job.
     pub(crate) fn workers(self) -> u32 {
         self.nodes * self.per_node
@@ -66,7 +66,7 @@ impl Layout {
 pub(crate) fn join(
     pairs: &Pairs,
     control: &Control,
-    layout: Layout,
+    layout: NodeLayout,
     settings: &Settings,
 ) -> Result<Vec<Vec<Option<Link>>>, Error> {
     let tuning = Tuning { credit_slots: settings.wires.credit_slots, ..Tuning::default() };
@@ -102,14 +102,15 @@ pub(crate) fn join(
 /// places at which the ends connect.
 fn exchange(
     control: &Control,
-    layout: Layout,
+    layout: NodeLayout,
     (step, places): (&str, bool),
     ends: &[LinkId],
     own: Vec<Vec<u8>>,
 ) -> Result<Vec<Vec<u8>>, Error> {
-    let all = match places {
-        true => control.all_gather_places(step, pack(&own))?,
-        false => control.all_gather(step, pack(&own))?,
+    let all = if places {
+        control.all_gather_places(step, pack(&own))?
+    } else {
+        control.all_gather(step, pack(&own))?
     };
     let count = ends.len();
     let mut lists = Vec::with_capacity(all.len());
@@ -174,7 +175,7 @@ mod tests {
     #[test]
     fn the_opposite_of_an_end_tells_of_the_same_link() {
         for (nodes, per_node) in [(1, 2), (1, 5), (2, 1), (3, 4), (8, 2)] {
-            let layout = |rank| Layout { rank, nodes, per_node };
+            let layout = |rank| NodeLayout { rank, nodes, per_node };
             let lists: Vec<Vec<LinkId>> =
                 (0..nodes).map(|rank| layout(rank).ends().collect()).collect();
             let count = nodes * per_node * (nodes - 1) * per_node;
@@ -213,7 +214,7 @@ mod tests {
             thread::scope(|scope| {
                 for control in &controls {
                     scope.spawn(move || {
-                        let layout = Layout { rank: control.rank(), nodes: 2, per_node: 2 };
+                        let layout = NodeLayout { rank: control.rank(), nodes: 2, per_node: 2 };
                         let settings = Settings { wires, ..Settings::default() };
                         let pairs = Pairs::agree(kind, control, layout, &settings).unwrap();
                         let links = join(&pairs, control, layout, &settings).unwrap();

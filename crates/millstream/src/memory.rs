@@ -20,7 +20,7 @@ pub struct Memory {
 /// A named amount of memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryNeed {
-    /// What for.
+    /// Its purpose.
     pub name: &'static str,
     /// How it comes about, per worker.
     pub sum: String,
@@ -99,7 +99,7 @@ fn total_of(info: &str) -> Option<u64> {
     Some(kib.saturating_mul(1024))
 }
 
-/// The least limit of the groups of a process and of those around them, whose files are under
+/// The least limit of the control groups around a process, whose files are under
 /// `root`: `memory.max` of version 2, `memory.limit_in_bytes` of version 1.
 fn limit_of(groups: &str, root: &Path) -> Option<u64> {
     let files = groups.lines().flat_map(|line| {

@@ -1,12 +1,11 @@
-//! What is measured, as a table: the metrics for Prometheus and their reference page are made from
-//! it.
+//! The metrics, as a table, from which the page for Prometheus and the reference page are made.
 //!
 //! Labels are bounded: a worker's number, of which there are at most 256 per node. Nothing that
 //! comes from data is ever a label.
 
 use crate::report::{Counters, Progress};
 
-/// What a number does over time.
+/// How a number changes over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricKind {
     /// It only grows while the process lives.
@@ -20,7 +19,7 @@ pub enum MetricKind {
 pub struct MetricSpec {
     /// Its name, without the suffix `_total` of a counter.
     pub name: &'static str,
-    /// What it does over time.
+    /// How it changes over time.
     pub kind: MetricKind,
     /// One sentence.
     pub doc: &'static str,
@@ -33,7 +32,7 @@ pub struct MetricSpec {
 pub struct JobMetricSpec {
     /// Its name, without the suffix `_total` of a counter.
     pub name: &'static str,
-    /// What it does over time.
+    /// How it changes over time.
     pub kind: MetricKind,
     /// One sentence.
     pub doc: &'static str,
@@ -95,7 +94,7 @@ const fn gauge(
     MetricSpec { name, kind: MetricKind::Gauge, doc, read }
 }
 
-/// What a processor has counted: nothing where it was not asked.
+/// A count of the processor; nothing where it was not asked for.
 fn counted(count: u64) -> Option<f64> {
     (count > 0).then_some(count as f64)
 }
@@ -110,7 +109,7 @@ const METRICS: &[MetricSpec] = &[
     counter(
         "millstream_broadcast_bytes",
         "Bytes of rows for every worker, sent to other processes: the worker's own, and those that \
-         it passed on. What the network's multicast copies counts once.",
+         it passed on. A payload that the network copies counts once.",
         |c| Some(c.cast_bytes as f64),
     ),
     counter(
@@ -130,15 +129,15 @@ const METRICS: &[MetricSpec] = &[
         |c| Some(c.cast_frames as f64),
     ),
     counter(
-        "millstream_broadcast_landed",
-        "Payloads of rows for every worker that came by the network's multicast.",
-        |c| Some(c.cast_landed as f64),
-    ),
-    counter(
         "millstream_broadcast_multicast",
         "Payloads of its rows for every worker that went to all processes by the network's \
          multicast.",
         |c| Some(c.cast_flown as f64),
+    ),
+    counter(
+        "millstream_broadcast_multicast_received",
+        "Payloads of rows for every worker that came by the network's multicast.",
+        |c| Some(c.cast_landed as f64),
     ),
     counter(
         "millstream_broadcast_send_seconds",
@@ -167,16 +166,6 @@ const METRICS: &[MetricSpec] = &[
     counter("millstream_flows_done", "Flows of bounded input read to their end.", |c| {
         Some(c.flows_done as f64)
     }),
-    counter(
-        "millstream_handed_bytes",
-        "Bytes handed over, by reference, to other workers of the process.",
-        |c| Some(c.bytes_handed as f64),
-    ),
-    counter(
-        "millstream_handed_rows",
-        "Rows handed over, by reference, to other workers of the process.",
-        |c| Some(c.rows_handed as f64),
-    ),
     counter("millstream_idle_seconds", "Time in which the worker had nothing to do.", |c| {
         Some(c.idle_ns as f64 / 1e9)
     }),
@@ -188,15 +177,19 @@ const METRICS: &[MetricSpec] = &[
         Some(c.late as f64)
     }),
     counter(
-        "millstream_mended_links",
-        "Links to workers of other processes that went on over another connection because theirs \
-         broke.",
-        |c| Some(c.mended_links as f64),
+        "millstream_local_exchange_bytes",
+        "Bytes passed by reference to other workers of the process.",
+        |c| Some(c.local_bytes as f64),
+    ),
+    counter(
+        "millstream_local_exchange_rows",
+        "Rows passed by reference to other workers of the process.",
+        |c| Some(c.local_rows as f64),
     ),
     counter("millstream_output_rows", "Rows that have reached sinks.", |c| Some(c.rows_out as f64)),
     counter(
         "millstream_processor_branch_misses",
-        "Branches that the processor foretold wrongly, known when the \
+        "Branches that the processor predicted wrongly, known when the \
          worker has ended; absent without millstream.hardware_counters.",
         |c| counted(c.processor.branch_misses),
     ),
@@ -224,6 +217,12 @@ const METRICS: &[MetricSpec] = &[
          worker has ended; absent without millstream.hardware_counters.",
         |c| counted(c.processor.llc_misses),
     ),
+    counter(
+        "millstream_reconnected_links",
+        "Links to workers of other processes that went on over another connection because theirs \
+         broke.",
+        |c| Some(c.reconnected_links as f64),
+    ),
     counter("millstream_sent_bytes", "Bytes sent to workers of other processes.", |c| {
         Some(c.bytes_sent as f64)
     }),
@@ -249,13 +248,13 @@ const METRICS: &[MetricSpec] = &[
         "millstream_watermark_seconds",
         "The watermark in seconds since 1970; absent before the first and after the last.",
         |c| {
-            let known = c.watermark_ms != i64::MIN && c.watermark_ms != i64::MAX;
-            known.then_some(c.watermark_ms as f64 / 1e3)
+            let is_known = c.watermark_ms != i64::MIN && c.watermark_ms != i64::MAX;
+            is_known.then_some(c.watermark_ms as f64 / 1e3)
         },
     ),
     counter(
         "millstream_windows",
-        "Windows fired by groupings, joins and rankings, counted once per leader.",
+        "Windows triggered by groupings, joins and rankings, counted once per leader.",
         |c| Some(c.windows as f64),
     ),
 ];

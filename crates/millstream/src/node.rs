@@ -33,11 +33,11 @@ use crate::FabricKind;
 use crate::error::Error;
 use crate::fault;
 use crate::groups::join_groups;
-use crate::links::{Layout, join};
-use crate::mend::{Broken, Counter, Workshop};
+use crate::links::{NodeLayout, join};
 use crate::pairs::Pairs;
-use crate::progress::Watch;
+use crate::progress::ProgressWatch;
 use crate::pulse::Vigil;
+use crate::reconnect::{BrokenLink, ReconnectService, WorkerEnd};
 use crate::report::{NodeCounters, Report, decode_end, encode_end};
 use crate::script::RunOptions;
 use crate::spill::Folder;
@@ -50,10 +50,10 @@ const TICKS_PER_REPORT: u32 = 4;
 /// How long a node that lost a link waits to learn why: longer than the control plane takes.
 const REASON_WAIT: Duration = Duration::from_secs(4);
 
-/// What a node runs.
+/// The work of a node.
 pub(crate) struct Node<'a> {
     pub(crate) control: &'a Control,
-    pub(crate) layout: Layout,
+    pub(crate) layout: NodeLayout,
     pub(crate) job: Arc<Job>,
     pub(crate) fabric: FabricKind,
     pub(crate) clock: Arc<dyn Clock>,
@@ -63,14 +63,28 @@ pub(crate) struct Node<'a> {
     pub(crate) ends: &'a [usize],
 }
 
-/// What a worker's thread tells the node.
-pub(crate) enum Event {
+/// An event from a worker's thread.
+pub(crate) enum WorkerEvent {
     Opened,
     Ended(Result<(), Error>),
     /// A link has lost its connection.
-    Broken(Box<Broken>),
+    BrokenLink(Box<BrokenLink>),
     /// So has one that is not needed any more.
     Declined(LinkId),
+}
+
+/// Broken links of a running job: the service that reconnects them, and the scope of its threads.
+#[derive(Clone, Copy)]
+struct Reconnects<'scope, 'env> {
+    service: &'scope ReconnectService<'scope>,
+    scope: &'scope Scope<'scope, 'env>,
+}
+
+impl Reconnects<'_, '_> {
+    /// Begins to reconnect a link.
+    fn start(&self, broken: BrokenLink) {
+        self.service.reconnect(self.scope, broken);
+    }
 }
 
 /// State that a node shares with its workers.
@@ -110,46 +124,48 @@ impl Node<'_> {
         let pairs = Pairs::agree(self.fabric, self.control, self.layout, settings)?;
         let links = join(&pairs, self.control, self.layout, settings)?;
         let broadcasts = self.job.operators.iter().any(|operator| operator.kind.broadcasts());
-        let members = match broadcasts && settings.casting.wants_groups(self.layout.nodes) {
-            true => join_groups(&pairs, self.control, self.layout, settings.casting.multicast)?,
-            false => self.layout.own().map(|_| None).collect(),
+        let members = if broadcasts && settings.casting.wants_groups(self.layout.nodes) {
+            join_groups(&pairs, self.control, self.layout, settings.casting.multicast)?
+        } else {
+            self.layout.own().map(|_| None).collect()
         };
         let shared = Shared {
-            process: Process::new(self.layout.rank, self.layout.per_node).map_err(no_bells)?,
+            process: Process::new(self.layout.rank, self.layout.per_node)
+                .map_err(no_descriptors)?,
             metrics: links.iter().map(|_| Arc::default()).collect(),
             bad: Arc::default(),
             signals: Arc::default(),
         };
-        let watch = Watch::new(self.control, &self.job, self.layout);
+        let watch = ProgressWatch::new(self.control, &self.job, self.layout);
         let disk = self.disk()?;
-        let (counters, news): (_, Vec<_>) = links.iter().map(|_| mpsc::channel()).unzip();
-        let shop = Workshop {
+        let (workers, link_events): (_, Vec<_>) = links.iter().map(|_| mpsc::channel()).unzip();
+        let service = ReconnectService {
             pairs: &pairs,
             control: self.control,
             layout: self.layout,
-            patience: Duration::from_nanos(settings.reconnect_ns),
+            timeout: Duration::from_nanos(settings.reconnect_ns),
             signals: &shared.signals,
-            counters,
-            bench: Mutex::default(),
+            workers,
+            repairs: Mutex::default(),
         };
         thread::scope(|scope| {
-            // Workers must not outlive who watches over them, however that ends.
+            // Workers must not outlive the thread that watches them, however that ends.
             let _end = AbortAtEnd(&shared.signals);
             let (events, received) = mpsc::channel();
             let mut gates = Vec::new();
             let mut started = Ok(());
             let own = self.layout.own().zip(links).zip(&shared.metrics);
-            for (((worker, links), metrics), (member, news)) in
-                own.zip(members.into_iter().zip(news))
+            for (((worker, links), metrics), (member, link_events)) in
+                own.zip(members.into_iter().zip(link_events))
             {
                 let (gate, opened) = mpsc::channel();
                 let mut config = self.config(worker, links, metrics, &shared);
                 config.disk = disk.clone();
                 config.multicast = member;
                 let events = events.clone();
-                config.mender = shop.mends().then(|| {
-                    let counter = Counter { worker, events: events.clone(), news };
-                    Box::new(counter) as Box<dyn Mender>
+                config.mender = service.is_enabled().then(|| {
+                    let end = WorkerEnd { worker, events: events.clone(), link_events };
+                    Box::new(end) as Box<dyn Mender>
                 });
                 let span = tracing::info_span!("worker", worker);
                 let spawned = thread::Builder::new().name(format!("worker-{worker}")).spawn_scoped(
@@ -168,7 +184,14 @@ impl Node<'_> {
             // Without a gate, workers that wait at it end.
             started?;
             let start = self.open(gates, &received, &shared)?;
-            let report = self.watch(start, &received, (&shop, scope), &shared, watch, options)?;
+            let report = self.watch(
+                start,
+                &received,
+                Reconnects { service: &service, scope },
+                &shared,
+                watch,
+                options,
+            )?;
             Ok(Report { joined: pairs.joined().to_vec(), ..report })
         })
     }
@@ -209,16 +232,16 @@ impl Node<'_> {
         }
     }
 
-    /// Waits until all workers of the job have opened, then lets this node's run. Tells when: who
-    /// wakes another thread may wait for a processor itself.
+    /// Waits until all workers of the job have opened, then lets this node's run. Returns the time:
+    /// this thread may wait for a processor after it has woken another.
     fn open(
         &self,
         gates: Vec<Sender<()>>,
-        events: &Receiver<Event>,
+        events: &Receiver<WorkerEvent>,
         shared: &Shared,
     ) -> Result<Instant, Error> {
         for _ in &gates {
-            if let Ok(Event::Ended(result)) = events.recv() {
+            if let Ok(WorkerEvent::Ended(result)) = events.recv() {
                 shared.signals.abort();
                 drop(gates);
                 return Err(worst(result.err(), events));
@@ -237,26 +260,26 @@ impl Node<'_> {
     fn watch<'scope>(
         &self,
         start: Instant,
-        events: &Receiver<Event>,
-        (shop, scope): (&'scope Workshop<'scope>, &'scope Scope<'scope, '_>),
+        events: &Receiver<WorkerEvent>,
+        reconnects: Reconnects<'scope, '_>,
         shared: &Shared,
-        mut watch: Watch<'_>,
+        mut watch: ProgressWatch<'_>,
         options: &RunOptions<'_>,
     ) -> Result<Report, Error> {
         let mut running = shared.metrics.len();
-        let mut vigil = Vigil::new(self.control, shop.pairs);
+        let mut vigil = Vigil::new(self.control, reconnects.service.pairs);
         let mut ticks = 0;
         while running > 0 {
             match events.recv_timeout(TICK) {
-                Ok(Event::Ended(Ok(()))) => running -= 1,
-                Ok(Event::Ended(Err(_))) if is_set(options.abort) => {}
-                Ok(Event::Ended(Err(error))) => {
+                Ok(WorkerEvent::Ended(Ok(()))) => running -= 1,
+                Ok(WorkerEvent::Ended(Err(_))) if is_set(options.abort) => {}
+                Ok(WorkerEvent::Ended(Err(error))) => {
                     shared.signals.abort();
                     return Err(worst(Some(error), events));
                 }
-                Ok(Event::Broken(broken)) => shop.mend(scope, *broken),
-                Ok(Event::Declined(end)) => shop.decline(end),
-                Ok(Event::Opened) => {}
+                Ok(WorkerEvent::BrokenLink(broken)) => reconnects.start(*broken),
+                Ok(WorkerEvent::Declined(end)) => reconnects.service.decline(end),
+                Ok(WorkerEvent::Opened) => {}
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -269,7 +292,7 @@ impl Node<'_> {
                 shared.signals.abort();
                 return Err(ClusterError::Node(failure).into());
             }
-            shop.answer();
+            reconnects.service.answer();
             vigil.turn(self.clock.now_ns());
             self.pass_on(&shared.signals, options.cancel);
             ticks += 1;
@@ -282,7 +305,7 @@ impl Node<'_> {
         let mut watch_on = || vigil.turn(self.clock.now_ns());
         let all = self.control.all_gather_while("end", own, TICK, &mut watch_on)?;
         // About links of this job: the next one has others.
-        self.control.forget_notes();
+        self.control.discard_messages();
         let elapsed = start.elapsed();
         let mut report =
             Report { elapsed, cancelled: self.control.cancelled(), ..Report::default() };
@@ -290,7 +313,7 @@ impl Node<'_> {
             let unlike = Error::Unlike { rank: rank as u32, what: "report" };
             let (node, bad) = decode_end(bytes).ok_or(unlike)?;
             report.total.add(&node.total);
-            report.workers.extend(node.told(rank as u32, self.layout.per_node));
+            report.workers.extend(node.workers(rank as u32, self.layout.per_node));
             report.nodes.push(node.total);
             report.bad_rows.extend(bad);
         }
@@ -312,7 +335,7 @@ impl Node<'_> {
     }
 
     /// The reason behind an error: a broken link means that the other end failed, and the control
-    /// plane knows how. A failure of this node's own is told to the others.
+    /// plane knows how. The node sends its own failure to the others.
     fn explain(&self, error: Error) -> Error {
         if is_link(&error)
             && let Some(failure) = self.control.await_failure(REASON_WAIT)
@@ -326,9 +349,9 @@ impl Node<'_> {
     }
 }
 
-/// The statement, by number, whose failure this is, as far as that can be told.
+/// The statement, by number, whose failure this is, as far as it is known.
 pub(crate) fn statement_of(error: &Error, ends: &[usize]) -> Option<usize> {
-    if let Some(fault) = error.told() {
+    if let Some(fault) = error.reported() {
         return fault.statement;
     }
     let Error::Dataflow(error) = error.cause() else { return None };
@@ -337,13 +360,13 @@ pub(crate) fn statement_of(error: &Error, ends: &[usize]) -> Option<usize> {
 }
 
 /// Opens a worker, waits at the gate, and runs it.
-fn run_worker(config: WorkerConfig, gate: &Receiver<()>, events: &Sender<Event>) {
+fn run_worker(config: WorkerConfig, gate: &Receiver<()>, events: &Sender<WorkerEvent>) {
     let number = config.worker;
     let run = || -> Result<(), Error> {
         let metrics = Arc::clone(&config.metrics);
         let hardware = config.job.settings.hardware_counters;
         let worker = Worker::new(config)?;
-        if events.send(Event::Opened).is_ok() && gate.recv().is_ok() {
+        if events.send(WorkerEvent::Opened).is_ok() && gate.recv().is_ok() {
             let usage = Usage::begin(hardware);
             worker.run()?;
             usage.end(&metrics);
@@ -354,10 +377,10 @@ fn run_worker(config: WorkerConfig, gate: &Receiver<()>, events: &Sender<Event>)
         Err(Error::Panic { doing: format!("worker {number}"), panicked })
     });
     // The node may have given up on this worker.
-    let _ = events.send(Event::Ended(result));
+    let _ = events.send(WorkerEvent::Ended(result));
 }
 
-fn no_bells(source: std::io::Error) -> Error {
+fn no_descriptors(source: std::io::Error) -> Error {
     FabricError::Connect { link: "the workers of this process".into(), source }.into()
 }
 
@@ -366,9 +389,9 @@ fn is_set(flag: Option<&AtomicBool>) -> bool {
 }
 
 /// Of the errors of a node's workers the one that explains the others, whichever came first.
-fn worst(first: Option<Error>, events: &Receiver<Event>) -> Error {
+fn worst(first: Option<Error>, events: &Receiver<WorkerEvent>) -> Error {
     let others = events.iter().filter_map(|event| match event {
-        Event::Ended(Err(error)) => Some(error),
+        WorkerEvent::Ended(Err(error)) => Some(error),
         _ => None,
     });
     let errors = first.into_iter().chain(others);
@@ -376,8 +399,8 @@ fn worst(first: Option<Error>, events: &Receiver<Event>) -> Error {
 }
 
 /// How far an error is from its cause: a connection that broke is the consequence of something
-/// else, and a link that nobody mends says more of it than one that has only ended, as those within
-/// a process do when a worker ends.
+/// else, and a link that could not be reconnected says more of it than one that has only ended, as
+/// those within a process do when a worker ends.
 fn remoteness(error: &Error) -> u32 {
     match error.cause() {
         Error::Dataflow(DataflowError::Unmended { .. }) => 1,
@@ -399,26 +422,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_several_errors_the_cause_is_told_whichever_comes_first() {
+    fn of_several_errors_the_cause_is_reported_whichever_comes_first() {
         let link = || DataflowError::Link { worker: 3, source: LinkError::Closed };
-        let unmended = || {
+        let not_reconnected = || {
             let reason = "no device".into();
             DataflowError::Unmended { worker: 1, source: LinkError::Closed, reason }
         };
         let own = || DataflowError::Expression("too large".into());
-        let told = |order: Vec<DataflowError>| {
+        let worst_of = |order: Vec<DataflowError>| {
             let (ended, events) = mpsc::channel();
             let mut errors = order.into_iter().map(Error::from);
             let first = errors.next();
-            errors.for_each(|error| ended.send(Event::Ended(Err(error))).expect("it is heard"));
+            errors.for_each(|error| {
+                ended.send(WorkerEvent::Ended(Err(error))).expect("the receiver lives")
+            });
             drop(ended);
             worst(first, &events).to_string()
         };
-        for order in [vec![link(), unmended()], vec![unmended(), link()]] {
-            assert_eq!(told(order), Error::from(unmended()).to_string());
+        for order in [vec![link(), not_reconnected()], vec![not_reconnected(), link()]] {
+            assert_eq!(worst_of(order), Error::from(not_reconnected()).to_string());
         }
-        for order in [vec![unmended(), own(), link()], vec![own(), unmended()]] {
-            assert_eq!(told(order), Error::from(own()).to_string());
+        for order in [vec![not_reconnected(), own(), link()], vec![own(), not_reconnected()]] {
+            assert_eq!(worst_of(order), Error::from(own()).to_string());
         }
     }
 }

@@ -19,7 +19,7 @@ use fabric::{Fabric, FabricError, LinkId};
 
 use crate::error::Error;
 use crate::fabric_kind::{FabricKind, rdma_network};
-use crate::links::Layout;
+use crate::links::NodeLayout;
 
 /// The transports of a node, opened, and which joins it with each other node.
 pub(crate) struct Pairs {
@@ -47,7 +47,7 @@ impl Pairs {
     pub(crate) fn agree(
         kind: FabricKind,
         control: &Control,
-        layout: Layout,
+        layout: NodeLayout,
         settings: &Settings,
     ) -> Result<Self, Error> {
         let wires = settings.wires;
@@ -87,13 +87,13 @@ impl Pairs {
         per_node: u32,
         settings: &Settings,
     ) -> Result<Self, Error> {
-        // Who spins does not want the first rows of each slot to wait for the kernel.
+        // A spinning worker must not wait for the kernel at the first rows of each slot.
         let (wires, prefault) = (settings.wires, settings.idle == Idle::Spin);
         let checksum = wires.checksum != Checksum::Off;
         let mut open: Vec<Open> = Vec::new();
         let mut network = None;
         for &kind in &kinds {
-            if open.iter().any(|known| known.kind == kind) {
+            if open.iter().any(|opened| opened.kind == kind) {
                 continue;
             }
             let mut fabric = kind.open_at(address, prefault, checksum)?;
@@ -115,10 +115,10 @@ impl Pairs {
         &self.joined
     }
 
-    /// What joins this node with another.
+    /// The fabric between this node and another.
     pub(crate) fn with(&self, rank: u32) -> &dyn Fabric {
         let kind = self.kinds[rank as usize];
-        let found = self.open.iter().find(|known| known.kind == kind);
+        let found = self.open.iter().find(|opened| opened.kind == kind);
         &*found.expect("each kind was opened").fabric
     }
 
@@ -155,7 +155,7 @@ impl Pairs {
         let mut others = (0..self.kinds.len() as u32).filter(|&rank| rank != own);
         let first = self.kinds[others.next()? as usize];
         let alike = others.all(|rank| self.kinds[rank as usize] == first);
-        let open = self.open.iter().find(|known| known.kind == first)?;
+        let open = self.open.iter().find(|opened| opened.kind == first)?;
         open.fabric.multicast().filter(|_| alike)
     }
 }
@@ -173,12 +173,12 @@ fn choose((machine, network): &Place, other: &Place) -> FabricKind {
     }
 }
 
-/// How often each transport was chosen for a pair of so many nodes.
+/// How often each transport was chosen for pairs of `nodes` nodes.
 fn count(nodes: usize, choose: impl Fn(usize, usize) -> FabricKind) -> Vec<(FabricKind, u64)> {
     let mut joined: Vec<(FabricKind, u64)> = Vec::new();
     for (a, b) in (0..nodes).flat_map(|a| (a + 1..nodes).map(move |b| (a, b))) {
         let kind = choose(a, b);
-        match joined.iter_mut().find(|(known, _)| *known == kind) {
+        match joined.iter_mut().find(|(counted, _)| *counted == kind) {
             Some((_, pairs)) => *pairs += 1,
             None => joined.push((kind, 1)),
         }
@@ -218,8 +218,8 @@ fn apart(rank: usize) -> Error {
     }
 }
 
-/// What processes have in common that can share memory: a boot of a kernel, and the namespace in
-/// which their sockets find each other.
+/// The identity that processes with shared memory have in common: a boot of a kernel, and the
+/// namespace in which their sockets find each other.
 fn machine() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();

@@ -6,16 +6,16 @@ use cluster::Control;
 use dataflow::job::{Job as Queries, readers};
 
 use crate::error::Error;
-use crate::links::Layout;
+use crate::links::NodeLayout;
 use crate::report::{Counters, NodeCounters, Progress, Report};
 use crate::script::Job;
 
-/// Who wants to know how jobs go. A closure that takes [`Progress`] is one.
+/// An observer of running jobs. A closure that takes [`Progress`] is one.
 pub trait Observer: Sync {
     /// A job is about to run.
     fn started(&self, _job: &Job) {}
 
-    /// What the running job has done so far: a few times a second, on node 0.
+    /// The progress of the running job: a few times a second, on node 0.
     fn progress(&self, progress: &Progress);
 
     /// A job has ended.
@@ -29,7 +29,7 @@ impl<F: Fn(&Progress) + Sync> Observer for F {
 }
 
 /// The progress of a job, as one node sees it.
-pub(crate) struct Watch<'a> {
+pub(crate) struct ProgressWatch<'a> {
     control: &'a Control,
     per_node: u32,
     start: Instant,
@@ -43,8 +43,8 @@ enum Whole {
     Flows(u64),
 }
 
-impl<'a> Watch<'a> {
-    pub(crate) fn new(control: &'a Control, job: &Queries, layout: Layout) -> Self {
+impl<'a> ProgressWatch<'a> {
+    pub(crate) fn new(control: &'a Control, job: &Queries, layout: NodeLayout) -> Self {
         let whole = (control.rank() == 0).then(|| Whole::of(job, layout.workers())).flatten();
         Self { control, per_node: layout.per_node, start: Instant::now(), whole }
     }
@@ -57,13 +57,13 @@ impl<'a> Watch<'a> {
         }
         let Some(to) = to else { return };
         let mut counters = own.total;
-        let mut workers: Vec<_> = own.told(0, self.per_node).collect();
+        let mut workers: Vec<_> = own.workers(0, self.per_node).collect();
         for rank in 1..self.control.nodes() {
             let latest = self.control.latest(rank);
             match latest.and_then(|bytes| NodeCounters::decode(&mut &bytes[..])) {
                 Some(node) => {
                     counters.add(&node.total);
-                    workers.extend(node.told(rank, self.per_node));
+                    workers.extend(node.workers(rank, self.per_node));
                 }
                 None => counters.watermark_ms = i64::MIN,
             }

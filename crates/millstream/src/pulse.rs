@@ -1,13 +1,13 @@
 //! The watchdog of connections that stand and carry nothing ([`fabric::pulse`]).
 //!
 //! It runs on the node's own thread, until all nodes have ended. Once a second it tells the other
-//! nodes, by a note over the control plane, how many bytes this node has put into each connection
-//! with them; of one that has ended, as when a worker is done, it tells so once.
+//! nodes, by a message over the control plane, how many bytes this node has put into each
+//! connection with them; of one that has ended, as when a worker is done, it tells so once.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{Control, NOTE_BYTES_MAX};
+use cluster::{CONTROL_MESSAGE_BYTES_MAX, Control};
 use fabric::pulse::{
     ConnectionWatch, EndedConnection, Name, Pulse, STILL_LOOKS, encode_counts, entries,
 };
@@ -16,7 +16,7 @@ use crate::pairs::Pairs;
 
 /// Between two looks.
 const LOOK_NS: u64 = 1_000_000_000;
-/// The subject of these notes. Subjects of workers are made of their numbers, and never this one.
+/// The topic of these messages. Topics of workers are made of their numbers, and never this one.
 const ABOUT: u64 = u64::MAX;
 
 /// The watch of a node over its connections.
@@ -39,7 +39,7 @@ impl<'a> Vigil<'a> {
         }
         self.next_ns = now_ns + LOOK_NS;
         let others = || (0..self.control.nodes()).filter(|rank| *rank != self.control.rank());
-        // Of what is told of a connection that has ended nothing is kept but for one that is found
+        // Of what is sent of a connection that has ended nothing is kept but for one that is found
         // here by then, and it stood here before it ended there.
         for rank in others() {
             listen(self.control, &mut self.watch, rank);
@@ -49,10 +49,10 @@ impl<'a> Vigil<'a> {
             let used = pulses.iter().filter(|(of, _)| *of == rank).map(|(_, pulse)| sent(pulse));
             let ended = ended.iter().filter(|(of, _)| *of == rank);
             let ended = ended.map(|(_, EndedConnection { name, sent, .. })| (*name, *sent));
-            for note in encode_counts(used.chain(ended), NOTE_BYTES_MAX) {
-                // A node that is gone is told nothing, and the job ends for that reason.
-                let told = self.control.tell(rank, ABOUT, note);
-                debug_assert!(told.is_ok(), "a short note");
+            for message in encode_counts(used.chain(ended), CONTROL_MESSAGE_BYTES_MAX) {
+                // A message to a node that is gone is dropped; the job ends for that reason.
+                let sent = self.control.send_to(rank, ABOUT, message);
+                debug_assert!(sent.is_ok(), "a short note");
             }
         }
         let counts: Vec<_> = pulses.iter().map(|(_, pulse)| pulse.count()).collect();
@@ -68,11 +68,11 @@ impl<'a> Vigil<'a> {
     }
 }
 
-/// Takes what a node has told.
+/// Receives the messages of a node.
 fn listen(control: &Control, watch: &mut ConnectionWatch, rank: u32) {
     // A node that has failed or closed tells nothing more.
-    while let Ok(Some(note)) = control.read_note(rank, ABOUT, Duration::ZERO) {
-        for (name, sent) in entries(&note) {
+    while let Ok(Some(message)) = control.receive_message(rank, ABOUT, Duration::ZERO) {
+        for (name, sent) in entries(&message) {
             watch.announce(name, sent);
         }
     }
@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
     use crate::FabricKind;
-    use crate::links::Layout;
+    use crate::links::NodeLayout;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -115,7 +115,7 @@ mod tests {
     }
 
     /// Two nodes whose connection swallows what the first one says: the second one gives it up, by
-    /// what it is told over the control plane, at looks that are a second of their clock apart.
+    /// what it is sent over the control plane, at looks that are a second of their clock apart.
     #[test]
     fn a_connection_that_swallows_everything_is_given_up_by_who_gets_nothing() {
         let controls = cluster::in_process(2).unwrap();
@@ -128,7 +128,7 @@ mod tests {
 
     fn node(control: &Control) {
         let (rank, settings) = (control.rank(), Settings::default());
-        let layout = Layout { rank, nodes: 2, per_node: 1 };
+        let layout = NodeLayout { rank, nodes: 2, per_node: 1 };
         let pairs = Pairs::agree(FabricKind::Tcp, control, layout, &settings).unwrap();
         let fabric = pairs.with(1 - rank);
         let offer = fabric.offer(LinkId { local: rank, remote: 1 - rank }).unwrap();
@@ -153,13 +153,13 @@ mod tests {
         }
         let mut vigil = Vigil::new(control, &pairs);
         let (start, mut now_ns) = (Instant::now(), 0);
-        // The second one finds it, and the first one is told that it has.
+        // The second one finds it, and the first one is sent that it has.
         loop {
             now_ns += LOOK_NS;
             vigil.turn(now_ns);
             let failed = has_failed(&mut *end);
-            let told = control.all_gather("look", vec![failed.into()]).unwrap();
-            if told[1] == [1] {
+            let sent = control.all_gather("look", vec![failed.into()]).unwrap();
+            if sent[1] == [1] {
                 break assert!(!failed || rank == 1, "who gets what it is sent has nothing to say");
             }
             assert!(start.elapsed() < PATIENCE, "nobody gives the connection up");

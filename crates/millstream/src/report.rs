@@ -1,4 +1,4 @@
-//! What a job did, and what it is doing: counters of workers, summed over a node and over all
+//! Reports of a job, ended or running: counters of workers, summed over a node and over all
 //! nodes.
 
 mod counters;
@@ -18,11 +18,11 @@ pub use self::counters::{Counters, ProcessorCounters};
 use self::packed::{put_number, take_number};
 use crate::FabricKind;
 
-/// Workers of a node that are told of one by one at most; the sum holds all.
-pub(crate) const WORKERS_TOLD_MAX: usize = 256;
+/// Workers of a node that are reported one by one at most; the sum holds all.
+pub(crate) const REPORTED_WORKERS_MAX: usize = 256;
 
-/// Operators of a worker that are told of one by one at most.
-pub(crate) const OPERATORS_TOLD_MAX: usize = 64;
+/// Operators of a worker that are reported one by one at most.
+pub(crate) const REPORTED_OPERATORS_MAX: usize = 64;
 
 /// The counters of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,9 +31,9 @@ pub struct WorkerCounters {
     pub node: u32,
     /// Its number among all workers of the job.
     pub worker: u32,
-    /// What it counted. Bad rows are counted per node, and 0 here.
+    /// Its counters. Bad rows are counted per node, and 0 here.
     pub counters: Counters,
-    /// What its operators counted, in the order of the plan; the first 64.
+    /// Counters of its operators, in the order of the plan; the first 64.
     pub operators: Vec<OperatorCounters>,
 }
 
@@ -64,8 +64,8 @@ pub struct OperatorCounters {
     pub rows_sent: u64,
     /// Bytes of these.
     pub row_bytes_sent: u64,
-    /// Rows that it handed over, by reference, to other workers of the same process.
-    pub rows_handed: u64,
+    /// Rows that it passed by reference to other workers of the same process.
+    pub local_rows: u64,
     /// Rows of frequent keys that it folded in front of a shuffle, where they were read.
     pub rows_combined: u64,
     /// Epochs that it closed, if it groups and its rows meet by merge.
@@ -99,7 +99,7 @@ impl OperatorCounters {
             spilled_bytes: load(&operator.spilled_bytes),
             rows_sent: load(&operator.rows_sent),
             row_bytes_sent: load(&operator.row_bytes_sent),
-            rows_handed: load(&operator.rows_handed),
+            local_rows: load(&operator.rows_handed),
             rows_combined: load(&operator.rows_combined),
             epochs: load(&operator.epochs),
             groups_sent: load(&operator.groups_sent),
@@ -123,7 +123,7 @@ impl OperatorCounters {
             self.spilled_bytes,
             self.rows_sent,
             self.row_bytes_sent,
-            self.rows_handed,
+            self.local_rows,
             self.rows_combined,
             self.epochs,
             self.groups_sent,
@@ -149,7 +149,7 @@ impl OperatorCounters {
             spilled_bytes: word()?,
             rows_sent: word()?,
             row_bytes_sent: word()?,
-            rows_handed: word()?,
+            local_rows: word()?,
             rows_combined: word()?,
             epochs: word()?,
             groups_sent: word()?,
@@ -160,12 +160,12 @@ impl OperatorCounters {
     }
 }
 
-/// What a node tells of itself: `total | number of workers | each worker`, and of a worker
+/// A node's report: `total | number of workers | each worker`, and of a worker
 /// `counters | number of operators | each operator`. All numbers are [`packed`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct NodeCounters {
     pub(crate) total: Counters,
-    /// The first [`WORKERS_TOLD_MAX`] of them.
+    /// The first [`REPORTED_WORKERS_MAX`] of them.
     pub(crate) workers: Vec<(Counters, Vec<OperatorCounters>)>,
 }
 
@@ -174,18 +174,18 @@ impl NodeCounters {
     pub(crate) fn read(metrics: &[Arc<Metrics>], bad: &BadRows) -> Self {
         let mut total = Counters { bad: bad.count(), ..Counters::default() };
         let operators = |one: &Metrics| {
-            let told = one.operators().iter().take(OPERATORS_TOLD_MAX);
-            told.map(OperatorCounters::of).collect()
+            let reported = one.operators().iter().take(REPORTED_OPERATORS_MAX);
+            reported.map(OperatorCounters::of).collect()
         };
         let all = metrics.iter().map(|one| (Counters::of_worker(one), operators(one)));
         let mut workers: Vec<(Counters, Vec<OperatorCounters>)> = all.collect();
         workers.iter().for_each(|(worker, _)| total.add(worker));
-        workers.truncate(WORKERS_TOLD_MAX);
+        workers.truncate(REPORTED_WORKERS_MAX);
         Self { total, workers }
     }
 
     /// Its workers, by their numbers in the job.
-    pub(crate) fn told(&self, node: u32, per_node: u32) -> impl Iterator<Item = WorkerCounters> {
+    pub(crate) fn workers(&self, node: u32, per_node: u32) -> impl Iterator<Item = WorkerCounters> {
         let numbers = node * per_node..;
         numbers.zip(&self.workers).map(move |(worker, (counters, operators))| {
             let (counters, operators) = (*counters, operators.clone());
@@ -207,10 +207,10 @@ impl NodeCounters {
     /// Takes a node's counters off the front of what it sent.
     pub(crate) fn decode(bytes: &mut &[u8]) -> Option<Self> {
         let total = Counters::decode(bytes)?;
-        let count = decode_count(bytes, WORKERS_TOLD_MAX)?;
+        let count = decode_count(bytes, REPORTED_WORKERS_MAX)?;
         let worker = |bytes: &mut &[u8]| {
             let counters = Counters::decode(bytes)?;
-            let count = decode_count(bytes, OPERATORS_TOLD_MAX)?;
+            let count = decode_count(bytes, REPORTED_OPERATORS_MAX)?;
             let operators = (0..count).map(|_| OperatorCounters::decode(bytes));
             Some((counters, operators.collect::<Option<_>>()?))
         };
@@ -224,7 +224,7 @@ fn decode_count(bytes: &mut &[u8], most: usize) -> Option<usize> {
     usize::try_from(take_number(bytes)?).ok().filter(|count| *count <= most)
 }
 
-/// What a running job has done so far.
+/// The progress of a running job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Progress {
     /// Since the first row could be read.
@@ -248,7 +248,7 @@ pub struct SinkWait {
     pub waited: Duration,
 }
 
-/// What a job did.
+/// The report of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
     /// From the first row that could be read to the last that was written, on this node.
@@ -270,15 +270,15 @@ pub struct Report {
 }
 
 impl Report {
-    /// What EXPLAIN ANALYZE says of it.
+    /// The data for EXPLAIN ANALYZE.
     pub(crate) fn ran(&self) -> Ran {
-        let known =
+        let finite =
             |watermark_ms: i64| Some(watermark_ms).filter(|ms| ![i64::MIN, i64::MAX].contains(ms));
-        let worker = |told: &WorkerCounters| {
-            let counters = &told.counters;
+        let worker = |worker: &WorkerCounters| {
+            let counters = &worker.counters;
             RanWorker {
-                node: told.node,
-                worker: told.worker,
+                node: worker.node,
+                worker: worker.worker,
                 busy_ns: counters.busy_ns,
                 backpressured_ns: counters.backpressured_ns,
                 idle_ns: counters.idle_ns,
@@ -288,14 +288,14 @@ impl Report {
                 bytes_sent: counters.bytes_sent,
                 state_bytes_peak: counters.state_bytes_peak,
                 state_bytes: counters.state_bytes,
-                watermark_ms: known(counters.watermark_ms),
+                watermark_ms: finite(counters.watermark_ms),
             }
         };
-        let operators = self.workers.iter().flat_map(|told| {
-            told.operators.iter().enumerate().map(move |(operator, counters)| RanOperator {
+        let operators = self.workers.iter().flat_map(|worker| {
+            worker.operators.iter().enumerate().map(move |(operator, counters)| RanOperator {
                 operator,
-                node: told.node,
-                worker: told.worker,
+                node: worker.node,
+                worker: worker.worker,
                 busy_ns: counters.busy_ns,
                 backpressured_ns: counters.backpressured_ns,
                 rows_in: counters.rows_in,
@@ -308,13 +308,13 @@ impl Report {
                 spilled_bytes: counters.spilled_bytes,
                 rows_sent: counters.rows_sent,
                 row_bytes_sent: counters.row_bytes_sent,
-                rows_handed: counters.rows_handed,
+                rows_handed: counters.local_rows,
                 rows_combined: counters.rows_combined,
                 epochs: counters.epochs,
                 groups_sent: counters.groups_sent,
                 delta_bytes: counters.delta_bytes,
                 epoch_bytes: counters.epoch_bytes,
-                watermark_ms: known(counters.watermark_ms),
+                watermark_ms: finite(counters.watermark_ms),
             })
         });
         Ran {
@@ -400,7 +400,7 @@ mod tests {
             spilled_bytes: 7,
             rows_sent: 8,
             row_bytes_sent: 9,
-            rows_handed: 10,
+            local_rows: 10,
             rows_combined: 18,
             epochs: 11,
             groups_sent: 12,
@@ -426,8 +426,8 @@ mod tests {
     #[test]
     fn the_longest_report_is_not_left_out() {
         let most = Counters::from_fields([u64::MAX; Counters::FIELDS]);
-        let worker = (most, vec![of_all(u64::MAX); OPERATORS_TOLD_MAX]);
-        let report = NodeCounters { total: most, workers: vec![worker; WORKERS_TOLD_MAX] };
+        let worker = (most, vec![of_all(u64::MAX); REPORTED_OPERATORS_MAX]);
+        let report = NodeCounters { total: most, workers: vec![worker; REPORTED_WORKERS_MAX] };
         let bytes = report.encode();
         assert!(bytes.len() <= cluster::PROGRESS_BYTES_MAX, "{} bytes", bytes.len());
         assert_eq!(NodeCounters::decode(&mut &bytes[..]), Some(report));

@@ -15,7 +15,7 @@ use plan::{Analyzed, Explain, ExplainFormat, Planned, Stage, Workers};
 use crate::FabricKind;
 use crate::error::Error;
 use crate::fault::Blame;
-use crate::links::Layout;
+use crate::links::NodeLayout;
 use crate::memory::{self, Memory};
 use crate::node::{Node, statement_of};
 use crate::progress::Observer;
@@ -27,16 +27,16 @@ pub struct RunOptions<'a> {
     /// This node's connection with the others, where they are processes of their own. Without it
     /// all nodes of the session run as threads of this process.
     pub control: Option<&'a Control>,
-    /// Set to true to end the job: inputs end, what is finished is published.
+    /// Set to true to end the job: inputs end, and finished output is published.
     pub cancel: Option<&'a AtomicBool>,
     /// Set to true to drop the job: nothing of it is published, and it ends with
     /// [`Error::Interrupted`].
     pub abort: Option<&'a AtomicBool>,
-    /// Told how the jobs go.
+    /// Observes the jobs.
     pub observer: Option<&'a dyn Observer>,
 }
 
-/// What [`Session::sql`](crate::Session::sql) made of a text.
+/// The script that [`Session::sql`](crate::Session::sql) made of a text.
 pub struct Script {
     jobs: Vec<Job>,
 }
@@ -222,7 +222,7 @@ impl Job {
         let Workers { nodes, per_node } = self.workers;
         Node {
             control,
-            layout: Layout { rank: control.rank(), nodes, per_node },
+            layout: NodeLayout { rank: control.rank(), nodes, per_node },
             job: Arc::clone(&self.job),
             fabric: self.fabric,
             clock: Arc::new(MonotonicClock::new()),
@@ -231,10 +231,10 @@ impl Job {
         }
     }
 
-    /// The same failure with the statement that it is of, if that can be told.
+    /// The same failure with its statement, if that is known.
     fn of_statement(&self, cause: Error) -> Error {
         let runs = matches!(cause, Error::Dataflow(_) | Error::Panic { .. });
-        let of_worker = runs || cause.told().is_some_and(|fault| fault.blame != Blame::Usage);
+        let of_worker = runs || cause.reported().is_some_and(|fault| fault.blame != Blame::Usage);
         let only = (self.statements.len() == 1 && of_worker).then_some(0);
         let statement = statement_of(&cause, &self.ends).or(only);
         match statement.and_then(|at| self.statements.get(at)) {
@@ -268,7 +268,7 @@ impl Job {
                 .map(|node| node.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
                 .collect::<Vec<_>>()
         });
-        // The node at fault knows best; what the others say is that it failed.
+        // The node at fault knows best; the others only report that it failed.
         let at_fault = results
             .iter()
             .position(|result| result.as_ref().is_err_and(|error| error.failed_node().is_none()));

@@ -43,7 +43,7 @@ pub enum RowTarget {
     File {
         /// Where; may be whatever the connector `file` can write.
         path: String,
-        /// `csv`, `json`, …: what the connector `file` takes as `'format'`. The extension tells it
+        /// `csv`, `json`, …: a `'format'` of the connector `file`. The extension tells it
         /// where there is none.
         format: Option<String>,
     },
@@ -80,7 +80,7 @@ impl RowFormat {
     }
 }
 
-/// What a session is made of; everything has a default.
+/// The options of a session; everything has a default.
 #[must_use]
 pub struct SessionBuilder {
     workers: Workers,
@@ -229,7 +229,7 @@ impl SessionBuilder {
         self
     }
 
-    /// What carries rows between workers.
+    /// The transport between workers.
     pub fn fabric(mut self, fabric: FabricKind) -> Self {
         self.fabric = fabric;
         self

@@ -1,6 +1,6 @@
 //! Groups that do not fit memory, in files without a name.
 //!
-//! What lies there is of use to this process alone. So no file has a name by which another could
+//! Spilled data are of use to this process alone. So no file has a name by which another could
 //! open it, only this user may read it, and the kernel takes it away with the process, whatever
 //! ends that. A node keeps one file open, not one for each run: there may be more runs than a
 //! process may have open files. The bytes of a run that nobody needs any more go back to the disk
@@ -58,7 +58,7 @@ impl Disk for Folder {
 struct Unnamed {
     file: File,
     folder: PathBuf,
-    /// What was written, or is being.
+    /// The bytes written so far.
     end: AtomicU64,
 }
 

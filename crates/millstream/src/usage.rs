@@ -1,4 +1,4 @@
-//! What a thread has used of its processor: time, and what the processor itself counts (S14).
+//! A thread's use of its processor: time, and hardware counters (S14).
 
 use std::sync::atomic::Ordering;
 
@@ -35,7 +35,7 @@ fn cpu_ns() -> u64 {
     times.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0)
 }
 
-/// What the processor counts of the calling thread outside the kernel. Each counter by itself: one
+/// Hardware counters of the calling thread outside the kernel. Each counter by itself: one
 /// that a processor does not have, as virtual machines often have none, is missing and no more.
 #[derive(Default)]
 struct Counting {

@@ -136,7 +136,7 @@ fn memory_is_known_beforehand() {
     assert!(memory.all_bytes() > rings.all_bytes, "state comes on top");
 }
 
-/// What a faulty source does when its second flow is read.
+/// How a faulty source fails when its second flow is read.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
     Error,

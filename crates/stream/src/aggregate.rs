@@ -1,4 +1,4 @@
-//! What is computed of the rows of a group.
+//! Aggregates over the rows of a group.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,7 +16,7 @@ pub struct Agg {
     pub(crate) name: String,
     columns: Vec<String>,
     make: Arc<Make>,
-    /// What puts results of parts together, which are in a column of its name.
+    /// The aggregate that combines partial results, which are in a column of its name.
     parts: Option<Arc<Parts>>,
 }
 
@@ -80,9 +80,12 @@ impl Agg {
         function: Arc<Function<T>>,
     ) -> Self {
         let again = function.clone();
-        let reduced = Self::of(name, &[column], move |types| match types[0] == T::DATA_TYPE {
-            true => Some(Arc::new(Reduce::<T>(function.clone()))),
-            false => None,
+        let reduced = Self::of(name, &[column], move |types| {
+            if types[0] == T::DATA_TYPE {
+                Some(Arc::new(Reduce::<T>(function.clone())))
+            } else {
+                None
+            }
         });
         reduced.with(move |name| Self::reduced::<T>(name, name, again.clone()))
     }
@@ -101,7 +104,7 @@ impl Agg {
         Self { parts: Some(Arc::new(parts)), ..self }
     }
 
-    /// What puts together the results that it had of parts of the rows.
+    /// The aggregate that combines its partial results.
     pub(crate) fn of_parts(&self) -> Result<Self, StreamError> {
         match &self.parts {
             Some(parts) => Ok(parts(&self.name)),

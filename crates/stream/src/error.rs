@@ -1,4 +1,4 @@
-//! What can be wrong with a stream that is being built: always its author's fault.
+//! Errors of a stream that is being built: always its author's fault.
 
 use arrow::datatypes::{DataType, Schema};
 
@@ -9,9 +9,9 @@ pub enum StreamError {
     /// A column that the stream does not have was named.
     #[error("there is no column '{name}'")]
     Column {
-        /// What was written.
+        /// The text as written.
         name: String,
-        /// What the stream has.
+        /// The columns of the stream.
         columns: Vec<String>,
     },
     /// Two columns of a result would have one name.
@@ -27,21 +27,21 @@ pub enum StreamError {
         name: String,
         /// Its type.
         found: DataType,
-        /// What is needed.
+        /// The requirement.
         needs: String,
     },
-    /// What was asked for cannot be given.
+    /// The request cannot be fulfilled.
     #[error("{message}")]
     Refused {
         /// Why.
         message: String,
-        /// What to write instead.
+        /// The text to write instead.
         hint: String,
     },
 }
 
 impl StreamError {
-    /// What to write instead.
+    /// The text to write instead.
     pub fn hint(&self) -> Option<String> {
         match self {
             StreamError::Column { columns, .. } => {
@@ -68,7 +68,7 @@ pub(crate) fn index_of(schema: &Schema, name: &str) -> Result<usize, StreamError
     })
 }
 
-/// The columns of those names.
+/// The columns of these names.
 pub(crate) fn indices_of(schema: &Schema, names: &[&str]) -> Result<Vec<usize>, StreamError> {
     names.iter().map(|name| index_of(schema, name)).collect()
 }

@@ -1,4 +1,4 @@
-//! What brings rows of equal keys together: aggregates, joins, operators of one's own.
+//! Operators on rows of equal keys: aggregates, joins, user-defined operators.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -163,7 +163,7 @@ impl KeyedStream {
         Ok(WindowedStream { keyed: self, window, timed, every: 1 })
     }
 
-    /// Aggregates over all rows, given out at the end of a stream that ends: a column for each key
+    /// Aggregates over all rows, emitted at the end of a bounded stream: a column for each key
     /// and each aggregate.
     ///
     /// # Errors
@@ -220,13 +220,12 @@ impl KeyedStream {
             both,
         };
         let by_right = of_right || kind == JoinKind::Right;
-        let window = match by_right {
-            false => left,
-            true => {
-                let WindowColumns { start, end, time } = right;
-                let [start, end, time] = [start, end, time].map(|at| at + right_first);
-                WindowColumns { start, end, time }
-            }
+        let window = if !by_right {
+            left
+        } else {
+            let WindowColumns { start, end, time } = right;
+            let [start, end, time] = [start, end, time].map(|at| at + right_first);
+            WindowColumns { start, end, time }
         };
         let inputs = sides.iter().zip([left, right]).map(|(keyed, window)| {
             let time = Some(window.end);
@@ -242,7 +241,7 @@ impl KeyedStream {
             },
             operator: Arc::new(join),
         };
-        // Rows that are given out without a partner have no time on the other side.
+        // Rows that are emitted without a match have no time on the other side.
         let known = kind != JoinKind::Full;
         let bounded = self.stream.bounded && other.stream.bounded;
         let choice = if other.choice == Choice::Auto { self.choice } else { other.choice };
@@ -308,9 +307,10 @@ impl KeyedStream {
         fields
             .extend(named.map(|(of, function)| Field::new(&of.name, function.output_type(), true)));
         if let Some(window) = &window {
-            let names = match window.attached {
-                false => ["window_start", "window_end", "window_time"],
-                true => ["tick_start", "tick_end", "tick_time"],
+            let names = if !window.attached {
+                ["window_start", "window_end", "window_time"]
+            } else {
+                ["tick_start", "tick_end", "tick_time"]
             };
             fields.extend(names.map(|name| Field::new(name, window.time_type.clone(), true)));
         }
@@ -408,8 +408,8 @@ impl WindowedStream {
     }
 }
 
-/// What windows that rows belonged to already have given out: the keys without the windows' bounds,
-/// the aggregates, and then these. Of what is given out the start is the time.
+/// The output columns of a window aggregation: the keys without the windows' bounds, the aggregates, and
+/// then these. The start is the time of the output.
 fn again(
     stream: Stream,
     keys: &[usize],
@@ -496,12 +496,13 @@ fn meets_once(leads: [Lead; 2], kind: JoinKind) -> Result<(), StreamError> {
             return Err(StreamError::refused("rows of equal keys would not meet", hint));
         }
     };
-    match fits {
-        true => Ok(()),
-        false => Err(StreamError::refused(
+    if fits {
+        Ok(())
+    } else {
+        Err(StreamError::refused(
             "whether a row that goes to all has a partner is not known on any one worker",
             "let the other side go to all",
-        )),
+        ))
     }
 }
 

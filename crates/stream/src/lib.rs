@@ -23,7 +23,7 @@
 //! }
 //! ```
 //!
-//! What it keeps: a stream is a value, so a graph has no cycle; what is wrong with it is said where
+//! Invariants: a stream is a value, so a graph has no cycle; an error is reported where
 //! it is built, and before anything runs; an operator that is used by several is run once. It does
 //! not know SQL, connectors, or how workers are joined.
 #![forbid(unsafe_code)]

@@ -47,16 +47,16 @@ impl Near {
 struct Pairs {
     both: Arc<Schema>,
     schema: Arc<Schema>,
-    /// The column of time of what is given out, if it has one.
+    /// The time column of the output, if it has one.
     time: Option<usize>,
 }
 
 impl KeyedStream {
     /// Pairs of rows of equal keys whose times are near each other, and, as `kind` says, rows
-    /// without a partner. A pair is given out when its second row has come, a row without a partner
+    /// without a match. A pair is emitted when its second row has come, a row without a match
     /// when the watermark says that none can come, and rows are forgotten then. Columns are as in
     /// [`KeyedStream::join`]; the time of the new stream is that of this side, or of the other
-    /// where that one's rows are all given out, and a full join has none.
+    /// where all rows of that one are emitted, and a full join has none.
     ///
     /// ```
     /// use std::time::Duration;
@@ -165,7 +165,7 @@ impl KeyedStream {
         Ok(self.meet(versions, Arc::new(operator), often, pairs))
     }
 
-    /// What a join of this kind gives out.
+    /// The output of a join of this kind.
     fn pairs(&self, other: &KeyedStream, sides: &[TimedSide; 2], kind: JoinKind) -> Pairs {
         let both = side_by_side(&self.stream.schema, &other.stream.schema);
         let first = self.stream.schema.fields().len();

@@ -20,7 +20,7 @@ use state::{GroupBy, StateOptions};
 use crate::error::StreamError;
 use crate::{Output, Stream};
 
-/// What a job is made for.
+/// The target of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setup {
     /// Workers of the whole job.
@@ -73,7 +73,7 @@ pub(crate) struct Feed {
 /// A node, and what is done with the rows that it gives out.
 pub(crate) type Given = (Arc<Node>, Option<Arc<dyn Step>>);
 
-/// Who says how rows meet.
+/// The chooser of the exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Choice {
     /// The node is as it is.

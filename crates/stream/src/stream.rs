@@ -29,7 +29,7 @@ use crate::window::{Window, span_of};
 /// outputs.
 #[derive(Clone)]
 pub struct Stream {
-    /// What gives out the rows, and what is done with those of each to have these columns.
+    /// The producers of the rows, and the steps that give each of them these columns.
     pub(crate) from: Vec<Given>,
     pub(crate) schema: SchemaRef,
     pub(crate) time: Option<usize>,
@@ -41,7 +41,7 @@ pub struct Stream {
     pub(crate) bounded: bool,
 }
 
-/// Rows on their way into a sink: what a job is made of.
+/// Rows on their way into a sink: a part of a job.
 #[derive(Clone)]
 pub struct Output(pub(crate) Arc<Node>, bool);
 
@@ -275,9 +275,12 @@ impl Stream {
     /// When it is unknown, or the new name is taken.
     pub fn rename(self, column: &str, name: &str) -> Result<Self, StreamError> {
         let at = index_of(&self.schema, column)?;
-        let field = |(number, field): (usize, &Arc<Field>)| match number == at {
-            true => Arc::new(field.as_ref().clone().with_name(name)),
-            false => field.clone(),
+        let field = |(number, field): (usize, &Arc<Field>)| {
+            if number == at {
+                Arc::new(field.as_ref().clone().with_name(name))
+            } else {
+                field.clone()
+            }
         };
         let fields: Vec<_> = self.schema.fields().iter().enumerate().map(field).collect();
         let schema = Arc::new(Schema::new(fields));
@@ -405,8 +408,8 @@ impl Stream {
         Ok(Self { window, every, lateness, ..stream })
     }
 
-    /// The rows by the values of columns: what follows brings rows of equal keys together. Without
-    /// columns all rows are together.
+    /// The rows by the values of columns: the next operator brings rows of equal keys together.
+    /// Without columns all rows are together.
     ///
     /// # Errors
     /// When a column is unknown.

@@ -33,8 +33,8 @@ impl Order {
 
 impl KeyedStream {
     /// The first `limit` rows of each key in each window, with their number from 1 in a new column
-    /// called `number`, of 64 bits without a sign. They are given out when the window ends. Rows
-    /// that `order` does not tell apart are told apart by their other columns.
+    /// called `number`, of 64 bits without a sign. They are emitted when the window ends. Rows that
+    /// are equal by `order` are ordered by their other columns.
     ///
     /// ```
     /// use std::time::Duration;

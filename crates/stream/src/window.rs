@@ -73,7 +73,7 @@ impl Window {
     }
 
     /// Waits so long behind the watermark: rows count until it has passed the end of their window
-    /// by as much, and the window is given out then, once. Only of the rows of tables: those of
+    /// by as much, and the window is emitted then, once. Only of the rows of tables: those of
     /// operators have been waited for.
     pub fn lateness(self, lateness: Duration) -> Self {
         Self { lateness: Some(lateness), ..self }

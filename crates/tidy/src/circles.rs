@@ -1,7 +1,7 @@
 //! Imports between the modules of a crate.
 //!
 //! The modules at the top of a crate, each with all that lies below it, import each other without
-//! a circle: whoever reads one has to read those that it imports, and no others. Modules of one
+//! a circle: a reader of one has to read those that it imports, and no others. Modules of one
 //! folder may import each other as they like.
 //!
 //! [`FOLDERS`] goes further for the crates that it names: their folders stand in layers as the
@@ -24,10 +24,10 @@ const DATAFLOW: &[&str] = &[
     "error",
     "connector",
     "rows",
-    // Specifications: what a worker is told to do.
+    // Specifications: the work of a worker, as data.
     "job",
     "optimize",
-    // What a worker does it with.
+    // The machinery of a worker.
     "pairing",
     "runtime",
     "exchange",
@@ -64,7 +64,7 @@ pub const CIRCLES: &[(&str, usize, &str)] = &[
 /// The name of the root of a crate.
 const ROOT: &str = "(root)";
 
-/// What each module imports of each other one.
+/// The imports of each module, by the module that they lead to.
 type Edges<'a> = BTreeMap<&'a str, BTreeMap<&'a str, &'a Import>>;
 
 /// Circles of imports, imports from a lower to an upper layer, and numbers that could be lower.

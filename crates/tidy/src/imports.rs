@@ -1,4 +1,4 @@
-//! What the modules of a crate import, read from the text of their files.
+//! The imports of the modules of a crate, read from the text of their files.
 //!
 //! An import is a path that begins with `crate`, `self`, `super` or the name of a module below,
 //! in a `use` or in the middle of code. It leads to the module that *defines* the name: a name that
@@ -7,7 +7,7 @@
 //! Code that is compiled for tests alone does not count: tests may look at everything. Names in
 //! comments and strings do not count either.
 //!
-//! What this does not do: it expands no macros and knows no types. A method that is called on a
+//! Out of scope: it expands no macros and knows no types. A method that is called on a
 //! value needs no import, so a dependency by types alone is not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -122,7 +122,7 @@ fn resolve(
     (!foreign).then(|| at.to_vec())
 }
 
-/// What one file says.
+/// The content of one file.
 #[derive(Debug, Default)]
 struct Module {
     file: String,
@@ -142,7 +142,7 @@ struct Use {
     line: usize,
     /// From the root of the crate.
     path: Vec<String>,
-    /// What it is called here; nothing where it stands in the middle of code.
+    /// Its name here; nothing where it stands in the middle of code.
     name: Option<String>,
     is_glob: bool,
     /// Whether others may take it from here.

@@ -1,4 +1,4 @@
-//! Who may depend on whom.
+//! The allowed dependencies between crates.
 //!
 //! [`LAYERS`] is the architecture as a table. A crate and its tests may use the crates of its row
 //! and no others; and it must stay clear of the libraries that its layer does not know.
@@ -26,7 +26,7 @@ const SQL: &[&str] = &["datafusion", "sqlparser"];
 const SQL_ASYNC: &[&str] = &["datafusion", "sqlparser", "tokio", "async-std", "smol"];
 /// Libraries of queries and of rows.
 const ROWS: &[&str] = &["datafusion", "sqlparser", "arrow", "parquet"];
-/// All of those: for what moves bytes.
+/// All of these: for crates that move bytes.
 const ROWS_ASYNC: &[&str] =
     &["datafusion", "sqlparser", "arrow", "parquet", "tokio", "async-std", "smol"];
 
@@ -83,7 +83,7 @@ const TESTS: &[&str] = &[
     "oracle",
 ];
 
-/// What tests of any crate may use.
+/// Crates that the tests of any crate may use.
 const IN_TESTS: &[&str] = &["oracle"];
 
 const fn layer(

@@ -4,7 +4,7 @@
 //! finds what it is for. A rule that a reader cannot guess from its message is explained in
 //! `CONTRIBUTING.md`.
 //!
-//! What this does not do: format and lints (`cargo fmt`, `cargo clippy`), licences (`cargo deny`).
+//! Out of scope: format and lints (`cargo fmt`, `cargo clippy`), licences (`cargo deny`).
 #![forbid(unsafe_code)]
 
 pub mod bounds;

@@ -61,7 +61,7 @@ fn pages_of_comments(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// What is wrong with a link, if anything.
+/// The fault of a link, if it has one.
 fn fault(tree: &Tree, from: &File, target: &str) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;

@@ -12,7 +12,7 @@ use crate::tree::{File, Finding, Tree};
 pub fn outside_the_programs(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for manifest in tree.manifests() {
-        // What is not TOML is found by the rule of layers.
+        // The rule of layers finds files that are not TOML.
         let Ok(table) = manifest.text.parse::<Table>() else { continue };
         let named = table.get("package").and_then(|package| package.get("autotests"));
         if named != Some(&Value::Boolean(false)) {

@@ -108,7 +108,7 @@ pub struct Finding {
     pub path: String,
     /// The line, from 1; 0 for the file as a whole.
     pub line: usize,
-    /// What is wrong and what to do.
+    /// The fault, and how to fix it.
     pub message: String,
 }
 

@@ -11,9 +11,9 @@ const PRINTED: [&str; 2] = ["json", "log"];
 
 /// The flags that were given, but for those of printing.
 #[derive(Debug)]
-pub(super) struct Given(Vec<String>);
+pub(super) struct SetFlags(Vec<String>);
 
-impl Args for Given {
+impl Args for SetFlags {
     fn augment_args(command: Command) -> Command {
         command
     }
@@ -23,7 +23,7 @@ impl Args for Given {
     }
 }
 
-impl FromArgMatches for Given {
+impl FromArgMatches for SetFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let all = BenchArgs::augment_args(Command::new("bench"));
         let flags = all.get_arguments().filter_map(|argument| {
@@ -40,19 +40,19 @@ impl FromArgMatches for Given {
     }
 }
 
-/// What only runs by the clock know.
+/// Options of runs by the clock.
 const BY_CLOCK: [&str; 2] = ["--seconds", "--window-every"];
 
-/// What sets an option besides `--set`.
+/// Flags that set an option besides `--set`.
 const SETTINGS: [(&str, &str); 3] = [
     ("--slot-bytes", "millstream.slot_bytes"),
     ("--credits", "millstream.slots"),
     ("--epoch", "millstream.epoch_bytes"),
 ];
 
-impl Given {
+impl SetFlags {
     fn has(&self, flag: &str) -> bool {
-        self.0.iter().any(|given| given == flag)
+        self.0.iter().any(|set| set == flag)
     }
 }
 
@@ -61,10 +61,11 @@ impl BenchArgs {
     /// than another.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let refused = |why: &str, hint: &str| Err(Failure::usage(why, Some(hint)));
-        let is_given = |flag: &str| self.given.has(flag);
+        let is_given = |flag: &str| self.set_flags.has(flag);
         match self.taken() {
             Some((what, taken)) => {
-                if let Some(flag) = self.given.0.iter().find(|flag| !taken.contains(&flag.as_str()))
+                if let Some(flag) =
+                    self.set_flags.0.iter().find(|flag| !taken.contains(&flag.as_str()))
                 {
                     let hint = format!("it takes {}", taken.join(", "));
                     return refused(&format!("{flag} is not of {what}"), &hint);
@@ -96,10 +97,10 @@ impl BenchArgs {
         let more = "use --workers 2 or --nodes 2";
         let is_uppar = |exchange: &String| exchange.eq_ignore_ascii_case("uppar");
         match self.workload {
-            Some(Name::Shuffle) if self.nodes == 1 && self.given.has("--nodes") => {
+            Some(Name::Shuffle) if self.nodes == 1 && self.set_flags.has("--nodes") => {
                 refused("one process has nobody to shuffle to", "use --nodes 2")
             }
-            Some(Name::Limits) if self.workers == 1 && self.given.has("--workers") => {
+            Some(Name::Limits) if self.workers == 1 && self.set_flags.has("--workers") => {
                 refused("a link has a thread at each end", "use --workers 2")
             }
             _ if self.nodes * self.workers > 1 => Ok(()),
@@ -111,7 +112,7 @@ impl BenchArgs {
         }
     }
 
-    /// What is measured, and all flags that it takes, where these are few.
+    /// The workload, and all flags that it takes, where these are few.
     fn taken(&self) -> Option<(&'static str, &'static [&'static str])> {
         Some(match self.workload {
             Some(Name::Limits) => ("'bench limits'", &["--workers", "--runs"]),

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bench::multicast::{self, Plan};
+use bench::multicast::{self, MulticastPlan};
 use clap::{Args, Command, FromArgMatches};
 use millstream::FabricKind;
 use millstream::cluster::{Invitation, LocalLaunch, launch_local};
 
-use super::{PATIENCE, failed, tell, told, writable};
+use super::{TIMEOUT, failed, reported, writable, write_report};
 use crate::args::{nodes, workers};
 use crate::failure::Failure;
 use crate::signals;
@@ -27,7 +27,7 @@ pub(crate) struct MulticastArgs {
     #[arg(long, value_name = "W", default_value_t = 1, value_parser = workers)]
     workers: u32,
 
-    /// What carries rows between workers: shm or tcp
+    /// The transport between workers: shm or tcp
     #[arg(long, value_name = "FABRIC", default_value_t = FabricKind::Shm)]
     fabric: FabricKind,
 
@@ -94,7 +94,7 @@ impl MulticastArgs {
 
 /// Runs the command.
 pub(crate) fn multicast(args: &MulticastArgs) -> Result<ExitCode, Failure> {
-    let plan = Plan {
+    let plan = MulticastPlan {
         nodes: args.nodes,
         workers: args.workers,
         instances: args.instances.clone(),
@@ -108,7 +108,7 @@ pub(crate) fn multicast(args: &MulticastArgs) -> Result<ExitCode, Failure> {
     if let Some(invitation) = Invitation::from_env().map_err(cluster)? {
         signals::ignore_interrupts()?;
         let control = invitation.join().map_err(cluster)?;
-        return match told(multicast::run(&plan, &control), &control) {
+        return match reported(multicast::run(&plan, &control), &control) {
             Ok(_) => Ok(ExitCode::SUCCESS),
             // Node 0 tells.
             Err(_) => Err(Failure::silent()),
@@ -116,15 +116,15 @@ pub(crate) fn multicast(args: &MulticastArgs) -> Result<ExitCode, Failure> {
     }
     writable(args.report.as_deref())?;
     let launched = launch_local(LocalLaunch::new(args.nodes).map_err(cluster)?).map_err(cluster)?;
-    let result = told(multicast::run(&plan, &launched.control), &launched.control);
+    let result = reported(multicast::run(&plan, &launched.control), &launched.control);
     drop(launched.control);
-    launched.children.wait(PATIENCE);
+    launched.children.wait(TIMEOUT);
     let Some(measured) = result.map_err(|error| failed(&error))? else {
         return Ok(ExitCode::SUCCESS);
     };
     let report =
         multicast::report(&plan, &measured, args.changes).map_err(|error| failed(&error))?;
-    tell(&report, args.json, args.report.as_deref())
+    write_report(&report, args.json, args.report.as_deref())
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

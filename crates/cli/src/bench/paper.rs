@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
-use bench::paper::{self, Bench, Scale};
-use bench::report::Report;
+use bench::paper::{self, PaperScale, Runner};
+use bench::report::FigureReport;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
@@ -56,8 +56,8 @@ enum Paper {
 pub(crate) fn paper(args: &PaperArgs) -> Result<ExitCode, Failure> {
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let nodes = args.nodes.unwrap_or(4);
-    let scale = Scale { rows: args.rows, runs: args.runs, nodes, processors };
-    let (sweep, name): (fn(&mut dyn Bench, Scale) -> Report, _) = match args.paper {
+    let scale = PaperScale { rows: args.rows, runs: args.runs, nodes, processors };
+    let (sweep, name): (fn(&mut dyn Runner, PaperScale) -> FigureReport, _) = match args.paper {
         Paper::Slash => (paper::slash, "paper-slash.html"),
         Paper::Air => (paper::air, "paper-air.html"),
         // Its processes are started once, and each of them comes here.
@@ -89,7 +89,7 @@ pub(crate) fn paper(args: &PaperArgs) -> Result<ExitCode, Failure> {
 /// Runs `millstream bench` as processes of its own, so that no point has what another has left.
 pub(super) struct Processes;
 
-impl Bench for Processes {
+impl Runner for Processes {
     fn run(&mut self, arguments: &[String]) -> Result<Vec<Value>, String> {
         eprintln!("bench {}", arguments.join(" "));
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
@@ -105,7 +105,7 @@ impl Bench for Processes {
     }
 }
 
-/// What rows are multiplied by.
+/// The factor for rows.
 fn factor(text: &str) -> Result<f64, String> {
     let factor = text.parse::<f64>().ok().filter(|factor| (1e-3..=1e3).contains(factor));
     factor.ok_or_else(|| "write a number from 0.001 to 1000".into())

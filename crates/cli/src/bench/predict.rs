@@ -1,13 +1,13 @@
-//! `millstream bench predict`: what clusters would do, by a model that is held to runs here.
+//! `millstream bench predict`: predicts clusters by a model that is checked by runs here.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bench::predict::{self, Asked, Constants};
+use bench::predict::{self, Constants, Question};
 use clap::Args;
 
 use super::paper::Processes;
-use super::{tell, writable};
+use super::{writable, write_report};
 use crate::args::workers;
 use crate::failure::Failure;
 
@@ -79,7 +79,7 @@ pub(crate) struct PredictArgs {
 /// Runs the command.
 pub(crate) fn predict(args: &PredictArgs) -> Result<ExitCode, Failure> {
     writable(args.report.as_deref())?;
-    let asked = Asked {
+    let asked = Question {
         keys: args.keys.clone(),
         gigabits: args.gigabits.clone(),
         latency_us: args.latency,
@@ -90,7 +90,7 @@ pub(crate) fn predict(args: &PredictArgs) -> Result<ExitCode, Failure> {
         given: args.cycles.clone(),
     };
     let report = predict::predict(&mut Processes, &asked);
-    tell(&report, args.json, args.report.as_deref())
+    write_report(&report, args.json, args.report.as_deref())
 }
 
 fn positive(text: &str) -> Result<f64, String> {

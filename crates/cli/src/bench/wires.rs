@@ -1,14 +1,14 @@
-//! `bench wire` and `bench shuffle`: what carries rows, without any rows of SQL.
+//! `bench wire` and `bench shuffle`: the data plane without SQL.
 
 use std::process::ExitCode;
 
-use bench::report::{Report, Section};
+use bench::report::{FigureReport, ReportSection};
 use bench::shuffle::{Carrier, Sweep};
 use bench::wire::{Effort, Transport, open};
 use millstream::FabricKind;
 use millstream::cluster::{ClusterError, Control, Invitation, LocalLaunch, launch_local};
 
-use super::{BenchArgs, PATIENCE, failed, tell, writable};
+use super::{BenchArgs, TIMEOUT, failed, writable, write_report};
 use crate::failure::Failure;
 use crate::signals;
 
@@ -27,7 +27,7 @@ pub(super) fn wire(args: &BenchArgs) -> Result<ExitCode, Failure> {
     let effort = Effort { runs: args.runs as usize, ..Effort::default() };
     let report = bench::wire::measure(&transports, effort)
         .map_err(|error| Failure::runtime(&error.to_string(), None))?;
-    tell(&report, args.json, args.report.as_deref())
+    write_report(&report, args.json, args.report.as_deref())
 }
 
 /// Measures integers through two shuffles.
@@ -48,7 +48,7 @@ pub(super) fn shuffle(args: &BenchArgs) -> Result<ExitCode, Failure> {
         let launched = launch_local(launch).map_err(cluster)?;
         let section = section(args, &launched.control);
         drop(launched.control);
-        launched.children.wait(PATIENCE);
+        launched.children.wait(TIMEOUT);
         sections.push(section?);
     }
     let about = vec![
@@ -62,11 +62,11 @@ pub(super) fn shuffle(args: &BenchArgs) -> Result<ExitCode, Failure> {
             .into(),
     ];
     let title = "Integers through two shuffles".into();
-    tell(&Report { title, about, sections }, args.json, args.report.as_deref())
+    write_report(&FigureReport { title, about, sections }, args.json, args.report.as_deref())
 }
 
 /// This process's part of the measurement.
-fn section(args: &BenchArgs, control: &Control) -> Result<Section, Failure> {
+fn section(args: &BenchArgs, control: &Control) -> Result<ReportSection, Failure> {
     let kinds = args.fabric.map_or(vec![FabricKind::Shm, FabricKind::Tcp], |kind| vec![kind]);
     let mut carriers = Vec::new();
     for kind in kinds {

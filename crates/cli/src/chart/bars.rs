@@ -37,8 +37,8 @@ pub(super) fn draw(data: &Data, look: Look) -> String {
             let (bar, shown) = match point {
                 None => (String::new(), "NULL".to_owned()),
                 Some((_, value)) => {
-                    let several = data.series.len() > 1 && !look.color;
-                    let full = several.then(|| mark(at, look.unicode));
+                    let many = data.series.len() > 1 && !look.color;
+                    let full = many.then(|| mark(at, look.unicode));
                     (bar(*value, low, high, width, look, full), number(*value))
                 }
             };

@@ -32,7 +32,7 @@ pub(super) struct Shape {
     names: Vec<String>,
 }
 
-/// What lies along the horizontal axis; texts lie along the vertical one.
+/// The values of the horizontal axis; texts lie along the vertical one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum X {
     /// Milliseconds since 1970.
@@ -78,7 +78,7 @@ pub(super) struct Series {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// What was kept of the rows.
+/// The rows that were kept.
 #[derive(Debug)]
 pub(super) struct Data {
     pub(super) shape: Shape,
@@ -88,7 +88,7 @@ pub(super) struct Data {
     /// Series that are not drawn.
     pub(super) more_series: usize,
     pub(super) rows: u64,
-    /// One row in so many is drawn.
+    /// One row in this number is drawn.
     pub(super) stride: u64,
     /// Texts of all series, drawn or not.
     groups: Vec<String>,
@@ -135,10 +135,10 @@ impl Data {
 
     /// The points of a row.
     fn points(&mut self, group: Option<String>, x: f64, ys: &[Float64Array], row: usize) {
-        let several = ys.len() > 1;
+        let many = ys.len() > 1;
         let first = match &group {
             None => 0,
-            Some(group) => match self.groups.iter().position(|known| known == group) {
+            Some(group) => match self.groups.iter().position(|entry| entry == group) {
                 Some(at) => at * ys.len(),
                 None if self.groups.len() == NAMES_MAX => return,
                 None => {
@@ -156,7 +156,7 @@ impl Data {
             while self.series.len() <= at {
                 let column = &self.shape.names[self.shape.ys[self.series.len() % ys.len()]];
                 let name = match &group {
-                    Some(group) if several => format!("{group} {column}"),
+                    Some(group) if many => format!("{group} {column}"),
                     Some(group) => group.clone(),
                     None => column.clone(),
                 };

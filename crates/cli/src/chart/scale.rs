@@ -68,7 +68,7 @@ pub(super) fn number(value: f64) -> String {
     format!("{sign}{whole}{point}{fraction}")
 }
 
-/// A time within a span of so many milliseconds: as fine as it has to be.
+/// A time within a span of `span` milliseconds, as fine as it has to be.
 pub(super) fn time(ms: f64, span_ms: f64) -> String {
     let text = human::time(ms as i64);
     let (date, clock) = text.split_once(' ').unwrap_or((&text, ""));

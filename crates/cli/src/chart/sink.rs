@@ -14,17 +14,17 @@ use arrow::record_batch::RecordBatch;
 use super::data::{Data, Shape, X};
 use super::{Look, bars, lines};
 use crate::human;
-use crate::output::Writer;
+use crate::output::OutputWriter;
 
 /// Draws what it is given when the query has ended.
 #[derive(Clone)]
 pub(crate) struct ChartConnector {
-    output: Writer,
+    output: OutputWriter,
 }
 
 impl ChartConnector {
     /// Draws to `output`.
-    pub(crate) fn new(output: Writer) -> Self {
+    pub(crate) fn new(output: OutputWriter) -> Self {
         Self { output }
     }
 }
@@ -57,7 +57,7 @@ impl Connector for ChartConnector {
 }
 
 struct ChartSink {
-    output: Writer,
+    output: OutputWriter,
     /// `None` where nothing can be drawn.
     shape: Option<Shape>,
 }
@@ -74,7 +74,7 @@ impl Sink for ChartSink {
 }
 
 struct Drawing {
-    output: Writer,
+    output: OutputWriter,
     data: Option<Data>,
 }
 

@@ -10,7 +10,7 @@ mod seeds;
 fn server(head_time_max: Duration) -> Server {
     let address = "127.0.0.1:0".parse().unwrap();
     let names = ["Metrics.example.org".to_owned()];
-    Server::within(address, &names, &Board::default(), head_time_max).unwrap()
+    Server::within(address, &names, &Dashboard::default(), head_time_max).unwrap()
 }
 
 fn connect(server: &Server) -> std::net::TcpStream {

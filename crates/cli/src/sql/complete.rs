@@ -1,4 +1,4 @@
-//! What the Tab key offers, from what stands before the cursor.
+//! Completions for the Tab key, from the text before the cursor.
 //!
 //! ```text
 //! .mode c            values of a dot command
@@ -12,7 +12,7 @@
 use millstream::{Relation, Vocabulary};
 
 use super::dot;
-use super::lexer::{Kind, Piece, pieces};
+use super::lexer::{SqlToken, TokenKind, tokens};
 
 /// The words of the dialect.
 #[rustfmt::skip]
@@ -31,28 +31,28 @@ pub(crate) const KEYWORDS: &[&str] = &[
     "WHEN", "WHERE", "WINDOW", "WITH", "YEAR",
 ];
 
-/// What could stand at the cursor.
+/// Candidates at the cursor.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Offer {
+pub(crate) enum Candidates {
     /// Texts that take the place of what stands from a byte on.
     Texts(usize, Vec<String>),
     /// Names of files, for what stands from a byte on.
     Files(usize),
 }
 
-/// What could stand at byte `cursor` of `text`.
-pub(crate) fn offer(text: &str, cursor: usize, names: &Vocabulary) -> Offer {
+/// The candidates at byte `cursor` of `text`.
+pub(crate) fn offer(text: &str, cursor: usize, names: &Vocabulary) -> Candidates {
     let before = &text[..cursor];
     let line = before.rsplit('\n').next().unwrap_or_default();
-    let all: Vec<Piece<'_>> = pieces(before).collect();
+    let all: Vec<SqlToken<'_>> = tokens(before).collect();
     // The statement that the cursor is in.
-    let from = all.iter().rposition(|p| p.kind == Kind::Semicolon).map_or(0, |at| at + 1);
-    let statement: Vec<Piece<'_>> =
-        all[from..].iter().copied().filter(Piece::is_significant).collect();
+    let from = all.iter().rposition(|p| p.kind == TokenKind::Semicolon).map_or(0, |at| at + 1);
+    let statement: Vec<SqlToken<'_>> =
+        all[from..].iter().copied().filter(SqlToken::is_significant).collect();
     if line.starts_with('.') && statement.first().is_none_or(|first| first.text == ".") {
         return dot_offer(line, cursor, names);
     }
-    // What is being typed, and what stands before it.
+    // The word being typed, and the text before it.
     let (typed, done) = match all.last() {
         Some(last) if is_typed(last) => (last.text, &statement[..statement.len() - 1]),
         _ => ("", &statement[..]),
@@ -61,35 +61,35 @@ pub(crate) fn offer(text: &str, cursor: usize, names: &Vocabulary) -> Offer {
     // The name of a setting has dots.
     if let [set, key, ..] = &statement[..]
         && set.is_word("SET")
-        && key.kind == Kind::Word
-        && !statement.iter().any(|piece| piece.text == "=")
+        && key.kind == TokenKind::Word
+        && !statement.iter().any(|token| token.text == "=")
     {
         let settings = names.settings.iter().map(|(spec, _)| spec.name.to_owned());
-        return Offer::Texts(key.at, near(settings, &before[key.at..]));
+        return Candidates::Texts(key.at, matching(settings, &before[key.at..]));
     }
     if let Some(inner) = typed.strip_prefix('\'') {
         return match in_quotes(done, names) {
-            Quoted::Texts(texts) => Offer::Texts(start + 1, near(texts, inner)),
-            Quoted::Path => Offer::Files(start + 1),
+            Quoted::Texts(texts) => Candidates::Texts(start + 1, matching(texts, inner)),
+            Quoted::Path => Candidates::Files(start + 1),
         };
     }
     let rest = &text[cursor..];
     let end = rest.find(';').unwrap_or(rest.len());
     let mut whole = statement.clone();
-    let behind: Vec<Piece<'_>> = pieces(&rest[..end]).filter(Piece::is_significant).collect();
+    let behind: Vec<SqlToken<'_>> = tokens(&rest[..end]).filter(SqlToken::is_significant).collect();
     whole.extend(behind);
-    Offer::Texts(start, words(typed, done, &whole, names))
+    Candidates::Texts(start, words(typed, done, &whole, names))
 }
 
 /// Whether the cursor, behind this piece, is still in it.
-fn is_typed(piece: &Piece<'_>) -> bool {
-    matches!(piece.kind, Kind::Word) || (piece.kind == Kind::Text && piece.open)
+fn is_typed(token: &SqlToken<'_>) -> bool {
+    matches!(token.kind, TokenKind::Word) || (token.kind == TokenKind::Text && token.open)
 }
 
-fn dot_offer(line: &str, cursor: usize, names: &Vocabulary) -> Offer {
+fn dot_offer(line: &str, cursor: usize, names: &Vocabulary) -> Candidates {
     let Some((command, argument)) = line.split_once(' ') else {
         let commands = dot::COMMANDS.iter().map(|command| command.name.to_owned());
-        return Offer::Texts(cursor - line.len(), near(commands, line));
+        return Candidates::Texts(cursor - line.len(), matching(commands, line));
     };
     let start = cursor - argument.trim_start().len();
     let argument = argument.trim_start();
@@ -97,29 +97,29 @@ fn dot_offer(line: &str, cursor: usize, names: &Vocabulary) -> Offer {
         None => vec![],
         Some(known) => match known.takes {
             dot::Takes::Nothing => vec![],
-            dot::Takes::File => return Offer::Files(start),
+            dot::Takes::File => return Candidates::Files(start),
             dot::Takes::OneOf(values) => values.iter().map(|value| (*value).to_owned()).collect(),
             dot::Takes::Relation => names.relations.iter().map(|r| r.name.clone()).collect(),
             dot::Takes::Setting => names.settings.iter().map(|(s, _)| s.name.to_owned()).collect(),
             dot::Takes::Sql => {
-                let Offer::Texts(at, texts) = offer(argument, argument.len(), names) else {
-                    return Offer::Files(cursor);
+                let Candidates::Texts(at, texts) = offer(argument, argument.len(), names) else {
+                    return Candidates::Files(cursor);
                 };
-                return Offer::Texts(start + at, texts);
+                return Candidates::Texts(start + at, texts);
             }
         },
     };
-    Offer::Texts(start, near(texts, argument))
+    Candidates::Texts(start, matching(texts, argument))
 }
 
-/// What stands in single quotes.
+/// The text in single quotes.
 enum Quoted {
     Texts(Vec<String>),
     Path,
 }
 
-fn in_quotes(done: &[Piece<'_>], names: &Vocabulary) -> Quoted {
-    let word = |at: usize| done.get(at).map(|piece| piece.text.trim_matches('\''));
+fn in_quotes(done: &[SqlToken<'_>], names: &Vocabulary) -> Quoted {
+    let word = |at: usize| done.get(at).map(|token| token.text.trim_matches('\''));
     let last = done.len().wrapping_sub(1);
     if done.first().is_some_and(|first| first.is_word("SET")) {
         return Quoted::Texts(names.settings.iter().map(|(s, _)| s.name.to_owned()).collect());
@@ -156,49 +156,54 @@ fn is_choice(names: &Vocabulary, key: &str) -> bool {
 }
 
 /// The connector that a `WITH (…)` has named already.
-fn chosen_connector<'a>(done: &[Piece<'a>]) -> Option<&'a str> {
-    let at = done.iter().rposition(|piece| piece.text == "'connector'")?;
+fn chosen_connector<'a>(done: &[SqlToken<'a>]) -> Option<&'a str> {
+    let at = done.iter().rposition(|token| token.text == "'connector'")?;
     let value = done.get(at + 2).filter(|_| done[at + 1].text == "=")?;
     Some(value.text.trim_matches('\''))
 }
 
 /// Words: `typed` is the beginning of one, `done` stands before it, `whole` is the statement.
-fn words(typed: &str, done: &[Piece<'_>], whole: &[Piece<'_>], names: &Vocabulary) -> Vec<String> {
+fn words(
+    typed: &str,
+    done: &[SqlToken<'_>],
+    whole: &[SqlToken<'_>],
+    names: &Vocabulary,
+) -> Vec<String> {
     let relations = || names.relations.iter().map(|relation| quoted_if_needed(&relation.name));
     match done {
         [.., table, dot] if dot.text == "." => {
             let columns = relation_of(table, whole, names);
             let columns = columns.map(|relation| &relation.columns[..]).unwrap_or_default();
-            return near(columns.iter().map(|(name, _)| quoted_if_needed(name)), typed);
+            return matching(columns.iter().map(|(name, _)| quoted_if_needed(name)), typed);
         }
         [.., last] if ["FROM", "JOIN", "INTO", "TABLE"].iter().any(|word| last.is_word(word)) => {
-            return near(relations(), typed);
+            return matching(relations(), typed);
         }
         [first] if first.is_word("DESCRIBE") || first.is_word("DESC") => {
-            return near(relations(), typed);
+            return matching(relations(), typed);
         }
         [first, ..] if first.is_word("SET") && done.len() == 1 => {
-            return near(names.settings.iter().map(|(spec, _)| spec.name.to_owned()), typed);
+            return matching(names.settings.iter().map(|(spec, _)| spec.name.to_owned()), typed);
         }
         _ => {}
     }
     let named = |relation: &&Relation| {
-        whole.iter().any(|piece| piece.text.trim_matches(['"', '`']) == relation.name)
+        whole.iter().any(|token| token.text.trim_matches(['"', '`']) == relation.name)
     };
     // Before the tables are named it may be a column of any.
     let any = !names.relations.iter().any(|relation| named(&relation));
     let of = names.relations.iter().filter(|relation| any || named(relation));
     let columns = of.flat_map(|relation| &relation.columns);
-    let mut texts = near(columns.map(|(name, _)| quoted_if_needed(name)), typed);
+    let mut texts = matching(columns.map(|(name, _)| quoted_if_needed(name)), typed);
     // Everything there is would be no help.
     if typed.is_empty() {
         return if any { vec![] } else { texts };
     }
     let lower = typed.chars().all(|c| !c.is_uppercase());
     let keyword = |word: &&str| if lower { word.to_lowercase() } else { (*word).to_owned() };
-    let mut others = near(KEYWORDS.iter().map(keyword), typed);
-    others.extend(near(names.functions.iter().map(|name| format!("{name}(")), typed));
-    others.extend(near(relations(), typed));
+    let mut others = matching(KEYWORDS.iter().map(keyword), typed);
+    others.extend(matching(names.functions.iter().map(|name| format!("{name}(")), typed));
+    others.extend(matching(relations(), typed));
     others.retain(|other| !texts.contains(other));
     texts.append(&mut others);
     texts
@@ -206,11 +211,11 @@ fn words(typed: &str, done: &[Piece<'_>], whole: &[Piece<'_>], names: &Vocabular
 
 /// The table of a name or an alias: `FROM bids AS b`, `JOIN bids b`.
 fn relation_of<'a>(
-    name: &Piece<'_>,
-    whole: &[Piece<'_>],
+    name: &SqlToken<'_>,
+    whole: &[SqlToken<'_>],
     names: &'a Vocabulary,
 ) -> Option<&'a Relation> {
-    let bare = |piece: &Piece<'_>| piece.text.trim_matches(['"', '`']).to_owned();
+    let bare = |token: &SqlToken<'_>| token.text.trim_matches(['"', '`']).to_owned();
     let find = |name: &str| names.relations.iter().find(|relation| relation.name == name);
     let name = bare(name);
     find(&name).or_else(|| {
@@ -230,7 +235,7 @@ fn quoted_if_needed(name: &str) -> String {
 }
 
 /// Those that begin with what was typed, whatever the case, sorted.
-fn near(texts: impl IntoIterator<Item = String>, typed: &str) -> Vec<String> {
+fn matching(texts: impl IntoIterator<Item = String>, typed: &str) -> Vec<String> {
     let begins = |text: &String| {
         let text = text.trim_start_matches('"');
         let mut chars = text.chars().flat_map(char::to_lowercase);
@@ -272,12 +277,12 @@ mod tests {
         }
     }
 
-    /// What is offered at `|`.
+    /// The candidates at `|`.
     fn at(text: &str) -> Vec<String> {
         let cursor = text.find('|').expect("a cursor");
         match offer(&text.replace('|', ""), cursor, &names()) {
-            Offer::Texts(_, texts) => texts,
-            Offer::Files(at) => vec![format!("files from {at}")],
+            Candidates::Texts(_, texts) => texts,
+            Candidates::Files(at) => vec![format!("files from {at}")],
         }
     }
 

@@ -1,21 +1,21 @@
-//! Dot commands: what the shell itself is told.
+//! Dot commands: commands for the shell itself.
 
 use crate::failure::Failure;
 
 /// A dot command, for the help, completion and the reference page.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Command {
+pub(crate) struct DotCommand {
     /// Its name, with the dot.
     pub(crate) name: &'static str,
     /// How its argument is shown.
     pub(crate) usage: &'static str,
-    /// What its argument is.
+    /// The kind of its argument.
     pub(crate) takes: Takes,
     /// One sentence.
     pub(crate) doc: &'static str,
 }
 
-/// What an argument is.
+/// The kind of an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Takes {
     Nothing,
@@ -29,60 +29,65 @@ pub(crate) enum Takes {
 const ON_OFF: Takes = Takes::OneOf(&["on", "off"]);
 
 /// All of them, by name.
-pub(crate) const COMMANDS: &[Command] = &[
-    Command {
+pub(crate) const COMMANDS: &[DotCommand] = &[
+    DotCommand {
         name: ".chart",
         usage: "on|off",
         takes: ON_OFF,
         doc: "Draws the rows of SELECT as a chart instead of a table.",
     },
-    Command {
+    DotCommand {
         name: ".explain",
         usage: "[SQL]",
         takes: Takes::Sql,
         doc: "Shows how a statement would run: pipelines, exchanges and why, memory. Without SQL, \
               the last one.",
     },
-    Command { name: ".help", usage: "", takes: Takes::Nothing, doc: "Lists the dot commands." },
-    Command {
+    DotCommand { name: ".help", usage: "", takes: Takes::Nothing, doc: "Lists the dot commands." },
+    DotCommand {
         name: ".mode",
         usage: "table|csv|json",
         takes: Takes::OneOf(&["table", "csv", "json"]),
         doc: "How rows are shown: a table when the query has ended, or text as they come.",
     },
-    Command {
+    DotCommand {
         name: ".output",
         usage: "[FILE]",
         takes: Takes::File,
         doc: "Writes the rows of the next SELECT to a file; its extension tells the format: csv, \
               json, parquet, arrow. Without FILE, takes that back.",
     },
-    Command {
+    DotCommand {
         name: ".quit",
         usage: "",
         takes: Takes::Nothing,
         doc: "Leaves, as Ctrl-D and .exit do.",
     },
-    Command {
+    DotCommand {
         name: ".read",
         usage: "FILE",
         takes: Takes::File,
         doc: "Runs the statements and dot commands of a file.",
     },
-    Command {
+    DotCommand {
         name: ".schema",
         usage: "[TABLE]",
         takes: Takes::Relation,
         doc: "Shows the columns of a table or view, or of all.",
     },
-    Command {
+    DotCommand {
         name: ".set",
         usage: "[SETTING [VALUE]]",
         takes: Takes::Setting,
         doc: "Changes a setting, as SET does; without VALUE, shows it, and without SETTING all.",
     },
-    Command { name: ".tables", usage: "", takes: Takes::Nothing, doc: "Lists tables and views." },
-    Command {
+    DotCommand {
+        name: ".tables",
+        usage: "",
+        takes: Takes::Nothing,
+        doc: "Lists tables and views.",
+    },
+    DotCommand {
         name: ".timer",
         usage: "on|off",
         takes: ON_OFF,
@@ -123,19 +128,19 @@ pub(crate) fn parse(line: &str) -> Result<Dot<'_>, Failure> {
             return Err(Failure::usage(&message, Some(".help lists the commands")));
         }
     };
-    let given = Some(bare).filter(|text| !text.is_empty());
+    let value = Some(bare).filter(|text| !text.is_empty());
     let wrong = || {
-        let message = match given {
-            Some(given) => format!("'{given}' does not fit {name}"),
+        let message = match value {
+            Some(value) => format!("'{value}' does not fit {name}"),
             None => format!("{name} needs more"),
         };
         Failure::usage(&message, Some(&format!("{name} {}", command.usage)))
     };
-    if command.takes == Takes::Nothing && given.is_some() {
+    if command.takes == Takes::Nothing && value.is_some() {
         let message = format!("{name} takes nothing, and '{bare}' was given");
         return Err(Failure::usage(&message, Some(command.doc)));
     }
-    let on = || match given {
+    let on = || match value {
         Some("on") => Ok(true),
         Some("off") => Ok(false),
         _ => Err(wrong()),
@@ -144,19 +149,19 @@ pub(crate) fn parse(line: &str) -> Result<Dot<'_>, Failure> {
         ".chart" => Dot::Chart(on()?),
         ".explain" => Dot::Explain(Some(argument).filter(|sql| !sql.is_empty())),
         ".help" => Dot::Help,
-        ".mode" => match (given, command.takes) {
+        ".mode" => match (value, command.takes) {
             (Some(mode), Takes::OneOf(modes)) if modes.contains(&mode) => Dot::Mode(mode),
             _ => return Err(wrong()),
         },
-        ".output" => Dot::Output(given.map(unquoted)),
-        ".read" => Dot::Read(unquoted(given.ok_or_else(wrong)?)),
-        ".schema" => Dot::Schema(given),
-        ".set" => Dot::Set(given.map(|given| match given.split_once(['=', ' ']) {
+        ".output" => Dot::Output(value.map(unquoted)),
+        ".read" => Dot::Read(unquoted(value.ok_or_else(wrong)?)),
+        ".schema" => Dot::Schema(value),
+        ".set" => Dot::Set(value.map(|value| match value.split_once(['=', ' ']) {
             Some((key, value)) => {
                 let value = value.trim_start_matches([' ', '=']);
                 (key.trim(), Some(unquoted(value)))
             }
-            None => (given, None),
+            None => (value, None),
         })),
         ".tables" => Dot::Tables,
         ".timer" => Dot::Timer(on()?),

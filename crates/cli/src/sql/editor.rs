@@ -15,20 +15,20 @@ use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{ColorMode, CompletionType, Config, Context, Editor, Helper, Hinter};
 
-use super::complete::{KEYWORDS, Offer, offer};
-use super::lexer::{Kind, Piece, pieces};
+use super::complete::{Candidates, KEYWORDS, offer};
+use super::lexer::{SqlToken, TokenKind, tokens};
 use super::units::{Unit, units};
 use crate::failure::colored;
 
 /// Statements that the history keeps.
 const HISTORY_MAX: usize = 10_000;
 
-/// What was typed.
+/// The user's input.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Typed {
     /// Complete statements or dot commands.
     Text(String),
-    /// Ctrl-C: what stood there is dropped.
+    /// Ctrl-C: the line is dropped.
     Dropped,
     /// Ctrl-D.
     End,
@@ -108,7 +108,7 @@ fn open_history(path: &PathBuf) -> std::io::Result<()> {
     OpenOptions::new().append(true).create(true).mode(0o600).open(path).map(|_| ())
 }
 
-/// What stands beside the user.
+/// Helpers of the line editor.
 #[derive(Helper, Hinter)]
 struct Assistant {
     names: Arc<Mutex<Vocabulary>>,
@@ -127,12 +127,12 @@ impl Completer for Assistant {
     ) -> rustyline::Result<(usize, Vec<Pair>)> {
         let names = self.names.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         match offer(line, pos, &names) {
-            Offer::Texts(start, texts) => {
+            Candidates::Texts(start, texts) => {
                 let pair = |text: String| Pair { display: text.clone(), replacement: text };
                 Ok((start, texts.into_iter().map(pair).collect()))
             }
             // Without the text before: quotes there are those of SQL.
-            Offer::Files(start) => {
+            Candidates::Files(start) => {
                 let (at, pairs) = self.files.complete_path(&line[start..pos], pos - start)?;
                 Ok((start + at, pairs))
             }
@@ -172,21 +172,21 @@ impl Highlighter for Assistant {
 /// The same text with colours.
 pub(super) fn highlighted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() * 2);
-    for piece in pieces(text) {
-        match color_of(&piece) {
-            "" => out.push_str(piece.text),
-            color => out.push_str(&format!("\x1b[{color}m{}\x1b[0m", piece.text)),
+    for token in tokens(text) {
+        match color_of(&token) {
+            "" => out.push_str(token.text),
+            color => out.push_str(&format!("\x1b[{color}m{}\x1b[0m", token.text)),
         }
     }
     out
 }
 
-fn color_of(piece: &Piece<'_>) -> &'static str {
-    match piece.kind {
-        Kind::Comment => "2",
-        Kind::Text => "32",
-        Kind::Number => "36",
-        Kind::Word if KEYWORDS.contains(&piece.text.to_uppercase().as_str()) => "1;34",
+fn color_of(token: &SqlToken<'_>) -> &'static str {
+    match token.kind {
+        TokenKind::Comment => "2",
+        TokenKind::Text => "32",
+        TokenKind::Number => "36",
+        TokenKind::Word if KEYWORDS.contains(&token.text.to_uppercase().as_str()) => "1;34",
         _ => "",
     }
 }

@@ -1,12 +1,12 @@
-//! SQL as pieces for the eye: what is a word, a text, a comment. It never fails, so that half a
-//! statement can be coloured, completed and told from a whole one.
+//! SQL as tokens for display: words, texts, comments. It never fails, so that half a statement can
+//! be coloured, completed and told from a whole one.
 //!
 //! The planner has its own tokens; a test of [`super::units`] holds that both agree on where a
 //! statement ends.
 
-/// What a piece is.
+/// The kind of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum TokenKind {
     /// Blanks and line ends.
     Blank,
     /// `-- …` or `/* … */`.
@@ -27,9 +27,9 @@ pub(crate) enum Kind {
 
 /// A piece of SQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Piece<'a> {
-    /// What it is.
-    pub(crate) kind: Kind,
+pub(crate) struct SqlToken<'a> {
+    /// Its kind.
+    pub(crate) kind: TokenKind,
     /// Where it begins, in bytes.
     pub(crate) at: usize,
     /// Its text.
@@ -38,15 +38,15 @@ pub(crate) struct Piece<'a> {
     pub(crate) open: bool,
 }
 
-impl Piece<'_> {
+impl SqlToken<'_> {
     /// Whether it is this word, whatever its case.
     pub(crate) fn is_word(&self, word: &str) -> bool {
-        self.kind == Kind::Word && self.text.eq_ignore_ascii_case(word)
+        self.kind == TokenKind::Word && self.text.eq_ignore_ascii_case(word)
     }
 
     /// Neither blank nor comment.
     pub(crate) fn is_significant(&self) -> bool {
-        !matches!(self.kind, Kind::Blank | Kind::Comment)
+        !matches!(self.kind, TokenKind::Blank | TokenKind::Comment)
     }
 
     /// Where it ends, in bytes.
@@ -57,49 +57,49 @@ impl Piece<'_> {
 
 /// The pieces of a text from a place on, without gaps.
 #[derive(Debug, Clone)]
-pub(crate) struct Pieces<'a> {
+pub(crate) struct SqlTokens<'a> {
     text: &'a str,
     /// Where the next one begins, in bytes.
     pub(crate) at: usize,
 }
 
 /// All pieces of a text.
-pub(crate) fn pieces(text: &str) -> Pieces<'_> {
-    Pieces { text, at: 0 }
+pub(crate) fn tokens(text: &str) -> SqlTokens<'_> {
+    SqlTokens { text, at: 0 }
 }
 
-impl<'a> Iterator for Pieces<'a> {
-    type Item = Piece<'a>;
+impl<'a> Iterator for SqlTokens<'a> {
+    type Item = SqlToken<'a>;
 
-    fn next(&mut self) -> Option<Piece<'a>> {
+    fn next(&mut self) -> Option<SqlToken<'a>> {
         let rest = &self.text[self.at..];
         if rest.is_empty() {
             return None;
         }
         let (kind, len, open) = first(rest);
-        let piece = Piece { kind, at: self.at, text: &rest[..len], open };
+        let token = SqlToken { kind, at: self.at, text: &rest[..len], open };
         self.at += len;
-        Some(piece)
+        Some(token)
     }
 }
 
 /// Kind and length of the first piece of a text that is not empty, and whether it is open.
-fn first(text: &str) -> (Kind, usize, bool) {
+fn first(text: &str) -> (TokenKind, usize, bool) {
     let mut chars = text.chars();
     let (c, next) = (chars.next().unwrap_or(' '), chars.next().unwrap_or(' '));
     let run = |take: fn(char) -> bool| text.find(|c| !take(c)).unwrap_or(text.len());
     match c {
-        c if c.is_whitespace() => (Kind::Blank, run(char::is_whitespace), false),
-        '-' if next == '-' => (Kind::Comment, text.find('\n').unwrap_or(text.len()), false),
+        c if c.is_whitespace() => (TokenKind::Blank, run(char::is_whitespace), false),
+        '-' if next == '-' => (TokenKind::Comment, text.find('\n').unwrap_or(text.len()), false),
         '/' if next == '*' => block_comment(text),
-        '\'' => quoted(Kind::Text, text, 0, '\'', false),
-        'e' | 'E' if next == '\'' => quoted(Kind::Text, text, 1, '\'', true),
-        '"' | '`' => quoted(Kind::Quoted, text, 0, c, false),
+        '\'' => quoted(TokenKind::Text, text, 0, '\'', false),
+        'e' | 'E' if next == '\'' => quoted(TokenKind::Text, text, 1, '\'', true),
+        '"' | '`' => quoted(TokenKind::Quoted, text, 0, c, false),
         '$' => dollars(text),
-        ';' => (Kind::Semicolon, 1, false),
-        c if c.is_ascii_digit() => (Kind::Number, number(text), false),
-        c if is_word(c) => (Kind::Word, run(is_word), false),
-        c => (Kind::Sign, c.len_utf8(), false),
+        ';' => (TokenKind::Semicolon, 1, false),
+        c if c.is_ascii_digit() => (TokenKind::Number, number(text), false),
+        c if is_word(c) => (TokenKind::Word, run(is_word), false),
+        c => (TokenKind::Sign, c.len_utf8(), false),
     }
 }
 
@@ -123,7 +123,7 @@ fn number(text: &str) -> usize {
 }
 
 /// `/* … */`, which may hold others.
-fn block_comment(text: &str) -> (Kind, usize, bool) {
+fn block_comment(text: &str) -> (TokenKind, usize, bool) {
     let mut depth = 0;
     let mut at = 0;
     while at < text.len() {
@@ -141,20 +141,20 @@ fn block_comment(text: &str) -> (Kind, usize, bool) {
         };
         at += step;
         if depth == 0 {
-            return (Kind::Comment, at, false);
+            return (TokenKind::Comment, at, false);
         }
     }
-    (Kind::Comment, text.len(), true)
+    (TokenKind::Comment, text.len(), true)
 }
 
 /// Up to the quote that closes; one that is doubled does not. `from` is where the opening one is.
 fn quoted(
-    kind: Kind,
+    kind: TokenKind,
     text: &str,
     from: usize,
     quote: char,
     backslash: bool,
-) -> (Kind, usize, bool) {
+) -> (TokenKind, usize, bool) {
     let mut chars = text.char_indices().skip(from + 1).peekable();
     while let Some((at, c)) = chars.next() {
         if backslash && c == '\\' {
@@ -167,15 +167,15 @@ fn quoted(
 }
 
 /// `$$ … $$` or `$tag$ … $tag$`.
-fn dollars(text: &str) -> (Kind, usize, bool) {
+fn dollars(text: &str) -> (TokenKind, usize, bool) {
     let tag = text[1..].find(|c| !is_word(c)).map_or(text.len(), |len| len + 1);
     if !text[tag..].starts_with('$') {
-        return (Kind::Sign, 1, false);
+        return (TokenKind::Sign, 1, false);
     }
     let tag = &text[..=tag];
     match text[tag.len()..].find(tag) {
-        Some(at) => (Kind::Text, at + 2 * tag.len(), false),
-        None => (Kind::Text, text.len(), true),
+        Some(at) => (TokenKind::Text, at + 2 * tag.len(), false),
+        None => (TokenKind::Text, text.len(), true),
     }
 }
 
@@ -183,15 +183,15 @@ fn dollars(text: &str) -> (Kind, usize, bool) {
 mod tests {
     use super::*;
 
-    fn shown(sql: &str) -> Vec<(Kind, &str)> {
-        let all: Vec<_> = pieces(sql).collect();
-        assert_eq!(all.iter().map(|piece| piece.text).collect::<String>(), sql, "no gaps");
-        all.into_iter().filter(Piece::is_significant).map(|p| (p.kind, p.text)).collect()
+    fn shown(sql: &str) -> Vec<(TokenKind, &str)> {
+        let all: Vec<_> = tokens(sql).collect();
+        assert_eq!(all.iter().map(|token| token.text).collect::<String>(), sql, "no gaps");
+        all.into_iter().filter(SqlToken::is_significant).map(|p| (p.kind, p.text)).collect()
     }
 
     #[test]
     fn pieces_are_told_apart() {
-        use Kind::{Number, Quoted, Semicolon, Sign, Text, Word};
+        use TokenKind::{Number, Quoted, Semicolon, Sign, Text, Word};
         assert_eq!(
             shown("SELECT \"a b\", 'it''s', 1.5e-3 -- no\n/* /* deep */ */ FROM `t`;"),
             [
@@ -216,10 +216,10 @@ mod tests {
     #[test]
     fn what_nothing_closes_is_open() {
         for sql in ["'a;", "\"a", "/* a /* */", "$$ a $", "E'a\\'", "'a''"] {
-            assert!(pieces(sql).last().is_some_and(|piece| piece.open), "{sql}");
+            assert!(tokens(sql).last().is_some_and(|token| token.open), "{sql}");
         }
         for sql in ["'a'", "-- a", "/* */", "$a", "", "''''"] {
-            assert!(!pieces(sql).any(|piece| piece.open), "{sql}");
+            assert!(!tokens(sql).any(|token| token.open), "{sql}");
         }
     }
 }

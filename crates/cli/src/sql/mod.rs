@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 use millstream::panics;
 
-use crate::args::{Piece, ProgressStyle, SqlArgs};
+use crate::args::{ProgressStyle, SqlArgs, SqlSource};
 use crate::failure::Failure;
 use crate::screen::Screen;
 use crate::script;
@@ -35,10 +35,11 @@ use shell::{Next, Shell};
 /// Runs the command.
 pub(crate) fn sql(args: &SqlArgs) -> Result<ExitCode, Failure> {
     signals::survive_large_files()?;
-    let interactive = args.given.0.is_empty() && std::io::stdin().is_terminal();
-    let progress = match interactive && std::io::stderr().is_terminal() {
-        true => ProgressStyle::Bar,
-        false => ProgressStyle::None,
+    let interactive = args.sources.0.is_empty() && std::io::stdin().is_terminal();
+    let progress = if interactive && std::io::stderr().is_terminal() {
+        ProgressStyle::Bar
+    } else {
+        ProgressStyle::None
     };
     let screen = Screen::new(progress);
     let telemetry = Telemetry::start(&args.telemetry, &args.log, &screen, true)?;
@@ -49,17 +50,17 @@ pub(crate) fn sql(args: &SqlArgs) -> Result<ExitCode, Failure> {
     result
 }
 
-/// What the arguments name, or else standard input.
+/// The script that the arguments name, or else standard input.
 fn run(shell: &mut Shell<'_>, args: &SqlArgs) -> Result<ExitCode, Failure> {
-    let standard_input = [Piece::File(Path::new("-").to_owned())];
-    let pieces = match &args.given.0[..] {
+    let standard_input = [SqlSource::File(Path::new("-").to_owned())];
+    let pieces = match &args.sources.0[..] {
         [] => &standard_input,
-        given => given,
+        sources => sources,
     };
     for piece in pieces {
         let next = match piece {
-            Piece::Text(sql) => shell.run("<command>", sql)?,
-            Piece::File(file) => {
+            SqlSource::Text(sql) => shell.run("<command>", sql)?,
+            SqlSource::File(file) => {
                 let script = script::read(file)?;
                 shell.run(&script.name, &script.sql)?
             }

@@ -17,7 +17,7 @@ use super::units::{Unit, units};
 use crate::args::SqlArgs;
 use crate::chart::ChartConnector;
 use crate::failure::Failure;
-use crate::output::Writer;
+use crate::output::OutputWriter;
 use crate::screen::Screen;
 use crate::session::millstream_session;
 use crate::telemetry::Telemetry;
@@ -27,10 +27,10 @@ use crate::{human, rows, script, signals, summary, terminal};
 const TICK: Duration = Duration::from_millis(20);
 /// Files that read each other.
 const DEPTH_MAX: usize = 16;
-/// What a query may begin with.
+/// The first words of a query.
 const QUERY_WORDS: [&str; 7] = ["SELECT", "WITH", "VALUES", "TABLE", "INSERT", "BEGIN", "EXECUTE"];
 
-/// What comes after a unit.
+/// The next step after a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     GoOn,
@@ -41,7 +41,7 @@ pub(super) enum Next {
 pub(super) struct Shell<'a> {
     session: Session,
     names: Arc<Mutex<Vocabulary>>,
-    output: Writer,
+    output: OutputWriter,
     screen: Screen,
     telemetry: &'a Telemetry,
     /// Set by a Ctrl-C, until somebody looks.
@@ -69,7 +69,7 @@ impl<'a> Shell<'a> {
         telemetry: &'a Telemetry,
         interactive: bool,
     ) -> Result<Self, Failure> {
-        let output = Writer::stdout(&screen);
+        let output = OutputWriter::stdout(&screen);
         let fail = |error: Error| Failure::of(&error, "", "");
         let builder = millstream_session(&args.layout).output("stdout", output.clone());
         let builder = builder.output_for_programs(rows::for_programs(&args.rows));
@@ -174,7 +174,7 @@ impl<'a> Shell<'a> {
             Err(Error::Interrupted) => return Err(Failure::interrupted()),
             Err(error) => return Err(fail(error)),
         };
-        self.told(&report, gives_rows);
+        self.report_end(&report, gives_rows);
         if report.cancelled && !self.interactive {
             return Err(Failure::interrupted());
         }
@@ -195,8 +195,8 @@ impl<'a> Shell<'a> {
         self.screen.line(ends);
     }
 
-    /// What the user should know when a query has ended well.
-    fn told(&mut self, report: &Report, gave_rows: bool) {
+    /// The summary of a query that has ended well.
+    fn report_end(&mut self, report: &Report, gave_rows: bool) {
         if gave_rows && let Some(RowTarget::File { path, .. }) = self.file.take() {
             let rows = human::counted(report.total.rows_out, "row");
             self.screen.line(&format!("{rows} written to {path}"));
@@ -268,7 +268,7 @@ impl<'a> Shell<'a> {
             Dot::Tables => self.tables(),
             Dot::Schema(name) => self.schema(name)?,
             Dot::Set(Some((key, Some(value)))) => self.session.set(key, value).map_err(fail)?,
-            Dot::Set(given) => self.settings(given.map(|(key, _)| key))?,
+            Dot::Set(assigned) => self.settings(assigned.map(|(key, _)| key))?,
             Dot::Explain(sql) => self.explain(sql)?,
         }
         Ok(Next::GoOn)
@@ -299,17 +299,17 @@ impl<'a> Shell<'a> {
 
     fn schema(&mut self, name: Option<&str>) -> Result<(), Failure> {
         let all = self.session.vocabulary().relations;
-        let wanted = all.iter().filter(|relation| name.is_none_or(|name| name == relation.name));
-        let mut names: Vec<String> = wanted.map(|relation| relation.name.clone()).collect();
+        let matching = all.iter().filter(|relation| name.is_none_or(|name| name == relation.name));
+        let mut names: Vec<String> = matching.map(|relation| relation.name.clone()).collect();
         // A name that is unknown gets its message from the planner.
         names.extend(name.filter(|_| names.is_empty()).map(str::to_owned));
         for name in names {
             // This makes a connector tell columns that are not known yet.
             let describe = format!("DESCRIBE \"{}\"", name.replace('"', "\"\""));
-            let told = self.session.sql(&describe);
-            told.map_err(|error| Failure::of(&error, "<typed>", &describe))?;
-            let known = self.session.vocabulary().relations;
-            let Some(relation) = known.iter().find(|relation| relation.name == name) else {
+            let described = self.session.sql(&describe);
+            described.map_err(|error| Failure::of(&error, "<typed>", &describe))?;
+            let relations = self.session.vocabulary().relations;
+            let Some(relation) = relations.iter().find(|relation| relation.name == name) else {
                 continue;
             };
             let width = relation.columns.iter().map(|(c, _)| c.chars().count()).max().unwrap_or(0);
@@ -324,19 +324,22 @@ impl<'a> Shell<'a> {
 
     fn settings(&mut self, name: Option<&str>) -> Result<(), Failure> {
         let all = self.session.vocabulary().settings;
-        let wanted: Vec<_> =
+        let matching: Vec<_> =
             all.iter().filter(|(spec, _)| name.is_none_or(|name| name == spec.name)).collect();
-        if let (Some(name), true) = (name, wanted.is_empty()) {
+        if let (Some(name), true) = (name, matching.is_empty()) {
             let message = format!("unknown setting '{name}'");
             return Err(Failure::usage(&message, Some(".set lists the settings")));
         }
-        let width = wanted.iter().map(|(spec, _)| spec.name.len()).max().unwrap_or(0);
+        let width = matching.iter().map(|(spec, _)| spec.name.len()).max().unwrap_or(0);
         let mut text = String::new();
-        for (spec, given) in wanted {
-            let value = given.as_deref().unwrap_or(spec.default);
-            let note =
-                if given.is_some() { format!("  (default {})", spec.default) } else { "".into() };
-            text += &format!("{:width$}  {value}{note}\n", spec.name);
+        for (spec, assigned) in matching {
+            let value = assigned.as_deref().unwrap_or(spec.default);
+            let shown_default = if assigned.is_some() {
+                format!("  (default {})", spec.default)
+            } else {
+                "".into()
+            };
+            text += &format!("{:width$}  {value}{shown_default}\n", spec.name);
         }
         self.say(&text);
         Ok(())
@@ -348,9 +351,10 @@ impl<'a> Shell<'a> {
             sql.trim_start_matches(['(', ' ', '\n', '\t']).chars().take(10).collect();
         let first = first.split_whitespace().next().unwrap_or_default().to_uppercase();
         if !QUERY_WORDS.contains(&first.as_str()) {
-            let message = match sql.is_empty() {
-                true => "there is nothing to explain yet".to_owned(),
-                false => format!("only queries are explained, and this begins with {first}"),
+            let message = if sql.is_empty() {
+                "there is nothing to explain yet".to_owned()
+            } else {
+                format!("only queries are explained, and this begins with {first}")
             };
             return Err(Failure::usage(&message, Some(".explain SELECT …")));
         }

@@ -1,6 +1,6 @@
-//! What the shell does at a time: one statement, a whole statement set, or a dot command.
+//! The shell's units of work: one statement, a whole statement set, or a dot command.
 
-use super::lexer::{Kind, Piece, Pieces, pieces};
+use super::lexer::{SqlToken, SqlTokens, TokenKind, tokens};
 
 /// A part of a text that is carried out as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,9 +28,9 @@ pub(crate) struct Units<'a> {
 
 /// Cuts a text into units.
 pub(crate) fn units(text: &str) -> Units<'_> {
-    let mut pieces = pieces(text);
+    let mut tokens = tokens(text);
     let mut list = Vec::new();
-    while let Some(first) = pieces.next() {
+    while let Some(first) = tokens.next() {
         if !first.is_significant() {
             // A comment that nothing closes may hide anything.
             if first.open {
@@ -39,11 +39,11 @@ pub(crate) fn units(text: &str) -> Units<'_> {
         } else if is_dot(&first, text) {
             let line = text[first.at..].lines().next().unwrap_or_default();
             list.push(Unit::Dot { text: line.trim_end() });
-            pieces.at = first.at + line.len();
-        } else if first.kind != Kind::Semicolon {
-            pieces.at = first.at;
-            let complete = skip_statement(&mut pieces);
-            list.push(Unit::Sql { text: text[first.at..pieces.at].trim_end(), at: first.at });
+            tokens.at = first.at + line.len();
+        } else if first.kind != TokenKind::Semicolon {
+            tokens.at = first.at;
+            let complete = skip_statement(&mut tokens);
+            list.push(Unit::Sql { text: text[first.at..tokens.at].trim_end(), at: first.at });
             if !complete {
                 return Units { list, complete };
             }
@@ -53,28 +53,28 @@ pub(crate) fn units(text: &str) -> Units<'_> {
 }
 
 /// A dot that begins a line, with a letter or nothing behind it.
-fn is_dot(piece: &Piece<'_>, text: &str) -> bool {
-    let before = text[..piece.at].rsplit('\n').next().unwrap_or_default();
-    let behind = text[piece.end()..].chars().next();
+fn is_dot(token: &SqlToken<'_>, text: &str) -> bool {
+    let before = text[..token.at].rsplit('\n').next().unwrap_or_default();
+    let behind = text[token.end()..].chars().next();
     let command = behind.is_none_or(|c| c.is_alphabetic() || c.is_whitespace());
-    piece.text == "." && before.trim().is_empty() && command
+    token.text == "." && before.trim().is_empty() && command
 }
 
 /// Takes the pieces of a statement or statement set; false if its end is missing.
-fn skip_statement(pieces: &mut Pieces<'_>) -> bool {
+fn skip_statement(tokens: &mut SqlTokens<'_>) -> bool {
     let mut words = 0;
     let (mut begins, mut is_set) = (false, false);
     // The first word since the last semicolon is END.
     let (mut is_first, mut is_end) = (true, false);
-    for piece in pieces {
-        match piece.kind {
-            Kind::Semicolon if !is_set || is_end => return true,
-            Kind::Semicolon => (is_first, is_end) = (true, false),
-            _ if piece.is_significant() => {
+    for token in tokens {
+        match token.kind {
+            TokenKind::Semicolon if !is_set || is_end => return true,
+            TokenKind::Semicolon => (is_first, is_end) = (true, false),
+            _ if token.is_significant() => {
                 words += 1;
-                begins |= words == 1 && (piece.is_word("BEGIN") || piece.is_word("EXECUTE"));
-                is_set |= words == 2 && begins && piece.is_word("STATEMENT");
-                is_end |= is_first && piece.is_word("END");
+                begins |= words == 1 && (token.is_word("BEGIN") || token.is_word("EXECUTE"));
+                is_set |= words == 2 && begins && token.is_word("STATEMENT");
+                is_end |= is_first && token.is_word("END");
                 is_first = false;
             }
             _ => {}

@@ -37,15 +37,15 @@ fn every_exchange_gives_everybody_the_same_by_rank() {
 #[test]
 fn who_waits_for_others_does_something_meanwhile() {
     on_each(2, |control| {
-        let (about, mut calls) = (7, 0);
-        // The second node comes when the first one has told it something three times.
+        let (topic, mut calls) = (7, 0);
+        // The second node comes when the first one has sent it three messages.
         for _ in (0..3).filter(|_| control.rank() == 1) {
-            while control.read_note(0, about, LIMIT).unwrap().is_none() {}
+            while control.receive_message(0, topic, LIMIT).unwrap().is_none() {}
         }
         let every = Duration::from_millis(1);
         let mut meanwhile = || {
             calls += 1;
-            control.tell(1 - control.rank(), about, vec![]).unwrap();
+            control.send_to(1 - control.rank(), topic, vec![]).unwrap();
         };
         let all = control.all_gather_while("step", vec![5], every, &mut meanwhile).unwrap();
         assert_eq!(all, [[5], [5]]);

@@ -38,7 +38,7 @@ fn an_invitation_does_not_print_its_secret() {
 fn a_wrong_token_is_refused_and_the_right_one_still_joins() {
     let root = root(2);
     let right = root.invitation(1);
-    let wrong = Invitation { token: Token::random().unwrap(), ..right.clone() };
+    let wrong = Invitation { token: JobToken::random().unwrap(), ..right.clone() };
     let later = Invitation { generation: 2, ..right.clone() };
     std::thread::scope(|scope| {
         let first = scope.spawn(|| root.gather(None));

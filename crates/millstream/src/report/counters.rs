@@ -1,4 +1,4 @@
-//! What a worker counts, as numbers that nodes tell each other.
+//! A worker's counters, as numbers that nodes send each other.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,8 +6,8 @@ use dataflow::metrics::Metrics;
 
 use super::packed::{put_number, take_number};
 
-/// What processors have counted of workers outside the kernel, from when all had opened: known when
-/// they have ended, where it was asked for and is to be had, else 0.
+/// Hardware counters of workers outside the kernel, from the time when all had opened: known when
+/// they have ended, where they were asked for and are available, else 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProcessorCounters {
     /// Cycles.
@@ -18,7 +18,7 @@ pub struct ProcessorCounters {
     pub l1_misses: u64,
     /// Misses of the last level of the caches.
     pub llc_misses: u64,
-    /// Branches that were foretold wrongly.
+    /// Branches that were predicted wrongly.
     pub branch_misses: u64,
 }
 
@@ -65,11 +65,11 @@ pub struct Counters {
     /// Bytes sent to workers of other processes.
     pub bytes_sent: u64,
     /// Links that went on over another connection because theirs broke, each counted at both ends.
-    pub mended_links: u64,
-    /// Rows handed over, by reference, to other workers of the same process.
-    pub rows_handed: u64,
-    /// Bytes handed over: of these rows, and of partial states.
-    pub bytes_handed: u64,
+    pub reconnected_links: u64,
+    /// Rows passed by reference to other workers of the same process.
+    pub local_rows: u64,
+    /// Bytes passed by reference: of these rows, and of partial states.
+    pub local_bytes: u64,
     /// Changes of the trees by which rows reach every worker.
     pub tree_changes: u64,
     /// Frames of rows for every worker sent to other processes.
@@ -90,7 +90,7 @@ pub struct Counters {
     pub epochs: u64,
     /// Groups in their deltas, or of frequent keys.
     pub groups_sent: u64,
-    /// Windows fired, counted once per leader.
+    /// Windows triggered, counted once per leader.
     pub windows: u64,
     /// Bytes of window state now.
     pub state_bytes: u64,
@@ -105,7 +105,7 @@ pub struct Counters {
     /// Processor time of the workers from when all had opened, in nanoseconds; known when they have
     /// ended, 0 where the system does not tell.
     pub cpu_ns: u64,
-    /// What processors have counted meanwhile.
+    /// Hardware counters of the same time.
     pub processor: ProcessorCounters,
     /// Time of the workers' threads with work, in nanoseconds.
     pub busy_ns: u64,
@@ -131,9 +131,9 @@ impl Default for Counters {
             bad: 0,
             frames_sent: 0,
             bytes_sent: 0,
-            mended_links: 0,
-            rows_handed: 0,
-            bytes_handed: 0,
+            reconnected_links: 0,
+            local_rows: 0,
+            local_bytes: 0,
             tree_changes: 0,
             cast_frames: 0,
             cast_bytes: 0,
@@ -175,9 +175,9 @@ impl Counters {
             bad: 0,
             frames_sent: load(&worker.frames_out),
             bytes_sent: load(&worker.bytes_out),
-            mended_links: load(&worker.mended_links),
-            rows_handed: load(&worker.rows_handed),
-            bytes_handed: load(&worker.bytes_handed),
+            reconnected_links: load(&worker.mended_links),
+            local_rows: load(&worker.rows_handed),
+            local_bytes: load(&worker.bytes_handed),
             tree_changes: load(&worker.tree_changes),
             cast_frames: load(&worker.cast_frames),
             cast_bytes: load(&worker.cast_bytes),
@@ -224,9 +224,9 @@ impl Counters {
             self.bad,
             self.frames_sent,
             self.bytes_sent,
-            self.mended_links,
-            self.rows_handed,
-            self.bytes_handed,
+            self.reconnected_links,
+            self.local_rows,
+            self.local_bytes,
             self.tree_changes,
             self.cast_frames,
             self.cast_bytes,
@@ -266,9 +266,9 @@ impl Counters {
             bad,
             frames_sent,
             bytes_sent,
-            mended_links,
-            rows_handed,
-            bytes_handed,
+            reconnected_links,
+            local_rows,
+            local_bytes,
             tree_changes,
             cast_frames,
             cast_bytes,
@@ -301,9 +301,9 @@ impl Counters {
             bad,
             frames_sent,
             bytes_sent,
-            mended_links,
-            rows_handed,
-            bytes_handed,
+            reconnected_links,
+            local_rows,
+            local_bytes,
             tree_changes,
             cast_frames,
             cast_bytes,

@@ -1,10 +1,10 @@
-//! How the jobs of this process are doing, for Prometheus and as JSON: `--metrics`.
+//! The status of this process's jobs, for Prometheus and as JSON: `--metrics`.
 //! `millstream top` reads the latter.
 //!
-//! A [`Board`] is told by the jobs and read by the [`Server`](crate::serve::Server). Counters of
+//! Jobs report to a [`Dashboard`], and the [`Server`](crate::serve::Server) reads it. Counters of
 //! jobs that have ended are kept, so that they only grow while the process lives. The number of
 //! series is bounded: workers beyond [`WORKERS_SHOWN_MAX`] are added up as `other`, statements
-//! beyond [`STATEMENTS_SHOWN_MAX`] are left out, and nothing that comes from data is a label.
+//! beyond [`STATEMENTS_SHOWN_MAX`] are omitted, and nothing that comes from data is a label.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,15 +27,15 @@ const STATEMENTS_SHOWN_MAX: usize = 64;
 /// Characters of a statement's name that are shown.
 const NAME_CHARS_MAX: usize = 80;
 
-/// What is known of the jobs of this process. Clones are the same board.
+/// The status of this process's jobs. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Board(Arc<Mutex<State>>);
+pub(crate) struct Dashboard(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
     /// The job that runs.
     job: Option<Running>,
-    /// What it has done so far.
+    /// Its progress.
     progress: Option<Progress>,
     /// Counters of jobs that have ended, by worker, in the order of [`metrics`].
     ended_workers: BTreeMap<u32, Values>,
@@ -85,7 +85,7 @@ impl Values {
     }
 }
 
-impl Observer for Board {
+impl Observer for Dashboard {
     fn started(&self, job: &Job) {
         let mut state = self.lock();
         let name = |name: &str| name.chars().take(NAME_CHARS_MAX).collect();
@@ -116,7 +116,7 @@ impl Observer for Board {
                 let none = Progress { elapsed, counters, workers: vec![], done: None, lag: None };
                 (workers, Some(none))
             }
-            // What is known of a job that failed is what it told last.
+            // Of a job that failed, its last report counts.
             Err(_) => (last.iter().flat_map(|p| p.workers.clone()).collect(), last),
         };
         match result {
@@ -131,11 +131,11 @@ impl Observer for Board {
                 // A gauge tells of now.
                 *value = value.filter(|_| metric.kind == MetricKind::Counter);
             }
-            let known = state
+            let totals = state
                 .ended_workers
                 .entry(worker.worker)
                 .or_insert(Values { node: worker.node, of: vec![None; metrics().len()] });
-            known.add(&values);
+            totals.add(&values);
         }
         let State { ended_jobs, .. } = &mut *state;
         ended_jobs.resize(job_metrics().len(), 0.0);
@@ -147,7 +147,7 @@ impl Observer for Board {
     }
 }
 
-impl Board {
+impl Dashboard {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -229,7 +229,7 @@ impl State {
         for worker in self.progress.iter().flat_map(|progress| &progress.workers) {
             let values = Values::of(worker);
             match all.get_mut(&worker.worker) {
-                Some(known) => known.add(&values),
+                Some(sum) => sum.add(&values),
                 None => {
                     all.insert(worker.worker, values);
                 }
@@ -242,7 +242,7 @@ impl State {
                 _ => "other".to_owned(),
             };
             match shown.get_mut(&label) {
-                Some(known) => known.add(&values),
+                Some(sum) => sum.add(&values),
                 None => {
                     shown.insert(label, values);
                 }
@@ -255,9 +255,9 @@ impl State {
     fn operators(&self) -> Vec<String> {
         let workers = self.progress.iter().flat_map(|progress| &progress.workers);
         let operator = |worker: &WorkerCounters, at: usize, counted: &OperatorCounters| {
-            let known = ![i64::MIN, i64::MAX].contains(&counted.watermark_ms);
+            let is_finite = ![i64::MIN, i64::MAX].contains(&counted.watermark_ms);
             let seconds = counted.watermark_ms as f64 / 1e3;
-            let watermark = if known { seconds.to_string() } else { "null".into() };
+            let watermark = if is_finite { seconds.to_string() } else { "null".into() };
             format!(
                 "{{\"operator\":{at},\"node\":{},\"worker\":{},\"busy_seconds\":{},\
                  \"backpressured_seconds\":{},\"input_rows\":{},\"output_rows\":{},\
@@ -292,7 +292,7 @@ impl State {
     }
 }
 
-impl Collector for Board {
+impl Collector for Dashboard {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let state = self.lock();
         let workers = state.workers();
@@ -422,10 +422,10 @@ mod tests {
 
     #[test]
     fn counters_of_ended_jobs_are_kept_and_gauges_are_of_now() {
-        let board = Board::default();
-        board.ended(&Ok(report(1, 10)));
-        board.progress(&progress(1, 7));
-        let page = board.page();
+        let dashboard = Dashboard::default();
+        dashboard.ended(&Ok(report(1, 10)));
+        dashboard.progress(&progress(1, 7));
+        let page = dashboard.page();
         let of = |name: &str| line(&page, &format!("{name}{{node=\"0\",worker=\"0\"}}"));
         assert_eq!(of("millstream_input_rows_total"), Some("17.0"), "{page}");
         assert_eq!(of("millstream_state_bytes"), Some("5.0"));
@@ -435,8 +435,8 @@ mod tests {
         assert_eq!(line(&page, "millstream_job_done_ratio"), Some("0.5"));
         assert_eq!(line(&page, "millstream_job_lag_seconds"), Some("4.0"));
         assert!(page.ends_with("# EOF\n"));
-        board.ended(&Err(Error::Interrupted));
-        let page = board.page();
+        dashboard.ended(&Err(Error::Interrupted));
+        let page = dashboard.page();
         let of = |name: &str| line(&page, &format!("{name}{{node=\"0\",worker=\"0\"}}"));
         assert_eq!(of("millstream_input_rows_total"), Some("17.0"), "{page}");
         assert_eq!(of("millstream_state_bytes"), None);
@@ -445,13 +445,13 @@ mod tests {
 
     #[test]
     fn the_number_of_series_is_bounded() {
-        let board = Board::default();
+        let dashboard = Dashboard::default();
         let rows =
             |page: &str| page.lines().filter(|l| l.starts_with("millstream_input_rows")).count();
-        board.progress(&progress(WORKERS_SHOWN_MAX, 1));
-        assert_eq!(rows(&board.page()), 256);
-        board.progress(&progress(4 * WORKERS_SHOWN_MAX, 1));
-        let page = board.page();
+        dashboard.progress(&progress(WORKERS_SHOWN_MAX, 1));
+        assert_eq!(rows(&dashboard.page()), 256);
+        dashboard.progress(&progress(4 * WORKERS_SHOWN_MAX, 1));
+        let page = dashboard.page();
         assert_eq!(rows(&page), 257);
         let other = "millstream_input_rows_total{node=\"64\",worker=\"other\"}";
         assert_eq!(line(&page, other), Some("768.0"));
@@ -460,16 +460,16 @@ mod tests {
     #[test]
     fn the_status_is_json() {
         assert_eq!(json_text("a\"\\\n"), "\"a\\\"\\\\\\u000a\"");
-        let board = Board::default();
-        board.progress(&progress(1, 7));
-        let status = board.status();
+        let dashboard = Dashboard::default();
+        dashboard.progress(&progress(1, 7));
+        let status = dashboard.status();
         assert!(status.starts_with("{\"version\":\""), "{status}");
         assert!(status.contains("\"workers\":[{\"node\":0,\"worker\":0,"), "{status}");
         assert!(status.contains("\"input_rows\":7"), "{status}");
         let operator =
             "\"operators\":[{\"operator\":0,\"node\":0,\"worker\":0,\"busy_seconds\":0.5,";
         assert!(status.contains(operator), "{status}");
-        assert_eq!(board.plan(), "null\n", "there is no job");
+        assert_eq!(dashboard.plan(), "null\n", "there is no job");
     }
 
     /// The reference page names what only this program has.

@@ -1,16 +1,17 @@
-//! Where links are mended whose connection broke, while the job goes on.
+//! Reconnects links whose connection broke, while the job goes on.
 //!
 //! ```text
-//!   worker ── Broken ─▶ node ─▶ thread: offer ─▶ note ─▶ connect ─▶ Link::renew ─▶ note ─▶ attach
-//!     ▲ News::Lost ◀─── node ◀─ note about a link that is not here yet                       │
-//!     └──────────────────────────────── News::Mended ◀───────────────────────────────────────┘
+//!   worker ─ BrokenLink ─▶ node ─▶ thread: offer ─▶ message ─▶ connect ─▶ Link::renew ─▶ message
+//!     ▲ News::Lost ◀────── node ◀─ message about a link that is not here yet         attach │
+//!     └─────────────────────────────── News::Mended ◀─────────────────────────────────────┘
 //! ```
 //!
-//! Both ends of a link say the same to each other: where to connect, then which ring is theirs and
-//! what they have taken. Each says for which incarnation of the link; of two the higher one counts,
-//! and whoever hears of one that is higher than his own goes there. So an attempt that failed at
-//! one end only is given up by both. Notes travel over the control plane, which has connections of
-//! its own and tells of a node that has died: then the job ends for that reason.
+//! Both ends of a link send each other the same: the address to connect to, then the ring of the
+//! sender and the position up to which it has taken frames. Each message names an incarnation of
+//! the link; of two the higher one counts, and an end that receives a higher one than its own goes
+//! there. So both ends give up an attempt that failed at one end only. The messages travel over the
+//! control plane, which has connections of its own and reports a node that has died: then the job
+//! ends for that reason.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::mpsc::{Receiver, Sender};
@@ -25,75 +26,78 @@ use dataflow::mend::{Mender, News};
 use dataflow::worker::Signals;
 use fabric::LinkId;
 
-use crate::links::Layout;
-use crate::node::Event;
+use crate::links::NodeLayout;
+use crate::node::WorkerEvent;
 use crate::pairs::Pairs;
 
-/// How often who waits for the other end looks whether the job still runs.
+/// How often a thread that waits for the other end checks whether the job still runs.
 const LOOK: Duration = Duration::from_millis(50);
 /// Between the first two attempts; twice as long after each.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 /// Between two attempts at most.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// A connection that stood for so long was one, even if nothing is known to have come through.
+/// A connection that stood for this time counts as one, even if no frame is known to have come
+/// through.
 const STOOD: Duration = Duration::from_secs(60);
 
-/// A link that a worker has given away.
-pub(crate) struct Broken {
+/// A broken link that a worker has given to its node.
+pub(crate) struct BrokenLink {
     end: LinkId,
     link: Link,
     cause: LinkError,
 }
 
-/// Where a worker gives its links away, and gets them back.
-pub(crate) struct Counter {
+/// A worker's end: gives broken links to the node, and receives them back.
+pub(crate) struct WorkerEnd {
     pub(crate) worker: u32,
-    pub(crate) events: Sender<Event>,
-    pub(crate) news: Receiver<News>,
+    pub(crate) events: Sender<WorkerEvent>,
+    pub(crate) link_events: Receiver<News>,
 }
 
-impl Mender for Counter {
+impl Mender for WorkerEnd {
     fn mend(&mut self, worker: u32, link: Link, cause: LinkError) {
         let end = LinkId { local: self.worker, remote: worker };
-        // A node that has given up on its workers drops the link.
-        let _ = self.events.send(Event::Broken(Box::new(Broken { end, link, cause })));
+        // A node that no longer waits for its workers drops the link.
+        let _ =
+            self.events.send(WorkerEvent::BrokenLink(Box::new(BrokenLink { end, link, cause })));
     }
 
     fn decline(&mut self, worker: u32) {
-        let _ = self.events.send(Event::Declined(LinkId { local: self.worker, remote: worker }));
+        let _ =
+            self.events.send(WorkerEvent::Declined(LinkId { local: self.worker, remote: worker }));
     }
 
     fn news(&mut self) -> Option<News> {
-        self.news.try_recv().ok()
+        self.link_events.try_recv().ok()
     }
 }
 
 /// Mends the links of a node.
-pub(crate) struct Workshop<'a> {
+pub(crate) struct ReconnectService<'a> {
     pub(crate) pairs: &'a Pairs,
     pub(crate) control: &'a Control,
-    pub(crate) layout: Layout,
-    /// How long a link may take; none is mended with zero.
-    pub(crate) patience: Duration,
+    pub(crate) layout: NodeLayout,
+    /// How long a link may take; with zero none is reconnected.
+    pub(crate) timeout: Duration,
     pub(crate) signals: &'a Signals,
     /// To the workers of this node.
-    pub(crate) counters: Vec<Sender<News>>,
-    pub(crate) bench: Mutex<Bench>,
+    pub(crate) workers: Vec<Sender<News>>,
+    pub(crate) repairs: Mutex<LinkRepairs>,
 }
 
-/// What is known of links that are not whole, or were not.
+/// The state of links that are broken, or were.
 #[derive(Default)]
-pub(crate) struct Bench {
-    /// Those that are mended, or were asked for.
+pub(crate) struct LinkRepairs {
+    /// Links under repair, or asked for.
     ends: HashSet<LinkId>,
-    /// How long each that broke may be away.
+    /// The limit of each broken link.
     limits: HashMap<LinkId, Limit>,
-    /// The latest incarnation of links with a node of which was said that it broke.
-    said: HashMap<u32, u32>,
+    /// The latest incarnation, per node, whose break was logged.
+    logged: HashMap<u32, u32>,
 }
 
-/// How long a link may be away. One over whose new connection nothing has come through has not been
-/// mended, however often it was connected.
+/// How long a link may be away. A link over whose new connection no frame has come through does
+/// not count as reconnected, however often it was connected.
 #[derive(Clone, Copy)]
 struct Limit {
     /// Frames that the other end was known to have taken.
@@ -103,19 +107,19 @@ struct Limit {
     back: Option<Instant>,
 }
 
-impl Bench {
+impl LinkRepairs {
     /// Until when a link that breaks now may be away.
     fn limit(
         &mut self,
         end: LinkId,
         LinkStats { frames_sent, in_flight, .. }: LinkStats,
         now: Instant,
-        patience: Duration,
+        timeout: Duration,
     ) -> Instant {
         let taken = frames_sent - in_flight;
-        let fresh = Limit { taken, until: now + patience, back: None };
+        let fresh = Limit { taken, until: now + timeout, back: None };
         let limit = self.limits.entry(end).or_insert(fresh);
-        let stood = limit.back.is_some_and(|back| now - back > STOOD.max(patience));
+        let stood = limit.back.is_some_and(|back| now - back > STOOD.max(timeout));
         if stood || in_flight == 0 || limit.taken != taken {
             *limit = fresh;
         }
@@ -129,27 +133,32 @@ impl Bench {
     }
 }
 
-impl Workshop<'_> {
-    /// Whether links are mended at all.
-    pub(crate) fn mends(&self) -> bool {
-        !self.patience.is_zero()
+impl ReconnectService<'_> {
+    /// Whether links are reconnected at all.
+    pub(crate) fn is_enabled(&self) -> bool {
+        !self.timeout.is_zero()
     }
 
-    /// Mends a link on a thread of its own, and gives it back to its worker.
-    pub(crate) fn mend<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, broken: Broken) {
-        let Broken { end, link, cause } = broken;
+    /// Reconnects a link on a thread of its own, and returns it to its worker.
+    pub(crate) fn reconnect<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        broken: BrokenLink,
+    ) {
+        let BrokenLink { end, link, cause } = broken;
         let rank = end.remote / self.layout.per_node;
         let until = {
-            let mut bench = self.bench();
-            bench.ends.insert(end);
-            bench.limit(end, link.stats(), Instant::now(), self.patience)
+            let mut repairs = self.repairs();
+            repairs.ends.insert(end);
+            repairs.limit(end, link.stats(), Instant::now(), self.timeout)
         };
-        let mending = move || {
+        let repairing = move || {
             let start = Instant::now();
-            let heard = VecDeque::new();
-            let repair = Repair { shop: self, end, rank, cause: cause.to_string(), until, heard };
+            let received = VecDeque::new();
+            let repair =
+                LinkRepair { service: self, end, rank, cause: cause.to_string(), until, received };
             let worker = end.remote;
-            let news = match repair.run(link) {
+            let event = match repair.run(link) {
                 Ok(Some(link)) => {
                     let LinkId { local, remote } = end;
                     let after = start.elapsed();
@@ -163,75 +172,75 @@ impl Workshop<'_> {
                     News::Failed(DataflowError::Unmended { worker, source: cause, reason })
                 }
             };
-            // In one step, so that nobody asks for a link on its way back.
-            let mut bench = self.bench();
-            self.tell_worker(end, news);
-            bench.came_back(end, Instant::now());
+            // In one step, so that no request for a link crosses its return.
+            let mut repairs = self.repairs();
+            self.notify_worker(end, event);
+            repairs.came_back(end, Instant::now());
         };
-        let name = format!("mend-{}-{}", end.local, end.remote);
-        if let Err(error) = thread::Builder::new().name(name).spawn_scoped(scope, mending) {
+        let name = format!("reconnect-{}-{}", end.local, end.remote);
+        if let Err(error) = thread::Builder::new().name(name).spawn_scoped(scope, repairing) {
             let (worker, source) = (end.remote, LinkError::Closed);
             let reason = format!("there is no thread: {error}");
             let failed = DataflowError::Unmended { worker, source, reason };
-            self.tell_worker(end, News::Failed(failed));
+            self.notify_worker(end, News::Failed(failed));
         }
     }
 
-    /// Says once of each connection with a node that it broke: when the other node answers, for
-    /// else it has died, and that is told.
+    /// Logs each broken connection once, when the other node answers: a node that does not has
+    /// died, and the job ends with that error.
     fn warn(&self, rank: u32, incarnation: u32, cause: &str) {
-        let mut bench = self.bench();
-        let said = bench.said.entry(rank).or_default();
-        if *said < incarnation {
-            *said = incarnation;
+        let mut repairs = self.repairs();
+        let logged = repairs.logged.entry(rank).or_default();
+        if *logged < incarnation {
+            *logged = incarnation;
             tracing::warn!(
                 "the connection with node {rank} broke ({cause}); its links go on over another"
             );
         }
     }
 
-    /// Tells the other end that this one needs nothing more.
+    /// Tells the other end that this one needs no link any more.
     pub(crate) fn decline(&self, end: LinkId) {
-        let told = self.tell(end, Step::Declined, 0, &[]);
-        debug_assert!(told.is_ok(), "a short note");
+        let sent = self.send_to(end, Step::Declined, 0, &[]);
+        debug_assert!(sent.is_ok(), "a short note");
     }
 
     /// Asks workers for links that their other ends have lost.
     pub(crate) fn answer(&self) {
-        if !self.mends() {
+        if !self.is_enabled() {
             return;
         }
-        for (rank, about) in self.control.unread_notes() {
-            let Some(end) = self.own_end(rank, about) else { continue };
-            if self.bench().ends.insert(end) {
-                self.tell_worker(end, News::Lost { worker: end.remote });
+        for (rank, topic) in self.control.unread_messages() {
+            let Some(end) = self.own_end(rank, topic) else { continue };
+            if self.repairs().ends.insert(end) {
+                self.notify_worker(end, News::Lost { worker: end.remote });
             }
         }
     }
 
-    fn bench(&self) -> MutexGuard<'_, Bench> {
-        self.bench.lock().unwrap_or_else(PoisonError::into_inner)
+    fn repairs(&self) -> MutexGuard<'_, LinkRepairs> {
+        self.repairs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell_worker(&self, end: LinkId, news: News) {
+    fn notify_worker(&self, end: LinkId, event: News) {
         let at = (end.local - self.layout.own().start) as usize;
         // It may have ended.
-        let _ = self.counters[at].send(news);
+        let _ = self.workers[at].send(event);
     }
 
-    fn tell(&self, end: LinkId, step: Step, number: u32, bytes: &[u8]) -> Result<(), String> {
-        let note = [&[step as u8][..], &number.to_le_bytes(), bytes].concat();
+    fn send_to(&self, end: LinkId, step: Step, number: u32, bytes: &[u8]) -> Result<(), String> {
+        let message = [&[step as u8][..], &number.to_le_bytes(), bytes].concat();
         let rank = end.remote / self.layout.per_node;
-        let told = match step {
-            Step::Offer => self.control.tell_place(rank, about(end), note),
-            Step::Ring | Step::Declined => self.control.tell(rank, about(end), note),
+        let sent = match step {
+            Step::Offer => self.control.send_place_to(rank, topic(end), message),
+            Step::Ring | Step::Declined => self.control.send_to(rank, topic(end), message),
         };
-        told.map_err(|error| error.to_string())
+        sent.map_err(|error| error.to_string())
     }
 
-    /// This node's end of what a node has said something about.
-    fn own_end(&self, rank: u32, about: u64) -> Option<LinkId> {
-        let (low, high) = ((about >> 32) as u32, about as u32);
+    /// This node's end of the link that a message is about.
+    fn own_end(&self, rank: u32, topic: u64) -> Option<LinkId> {
+        let (low, high) = ((topic >> 32) as u32, topic as u32);
         let ends = [LinkId { local: low, remote: high }, LinkId { local: high, remote: low }];
         let own = |end: &LinkId| {
             self.layout.own().contains(&end.local) && end.remote / self.layout.per_node == rank
@@ -240,12 +249,12 @@ impl Workshop<'_> {
     }
 }
 
-/// What notes about a link are about: the same at both ends.
-fn about(LinkId { local, remote }: LinkId) -> u64 {
+/// The topic of messages about a link: the same at both ends.
+fn topic(LinkId { local, remote }: LinkId) -> u64 {
     u64::from(local.min(remote)) << 32 | u64::from(local.max(remote))
 }
 
-/// What a note says: a byte, then the incarnation of which it speaks, then bytes.
+/// The kind of a message: a byte, then the incarnation of the link, then bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     /// Where to connect.
@@ -256,33 +265,33 @@ enum Step {
     Declined = 3,
 }
 
-fn decode(note: &[u8]) -> Result<(Step, u32, &[u8]), String> {
-    let step = match note.first() {
+fn decode(message: &[u8]) -> Result<(Step, u32, &[u8]), String> {
+    let step = match message.first() {
         Some(1) => Some(Step::Offer),
         Some(2) => Some(Step::Ring),
         Some(3) => Some(Step::Declined),
         _ => None,
     };
-    let number = note.get(1..).and_then(<[u8]>::split_first_chunk);
+    let number = message.get(1..).and_then(<[u8]>::split_first_chunk);
     let (step, (number, bytes)) = step.zip(number).ok_or("the other end sent a malformed note")?;
     Ok((step, u32::from_le_bytes(*number), bytes))
 }
 
-/// The mending of one link.
-struct Repair<'s, 'a> {
-    shop: &'s Workshop<'a>,
+/// The reconnection of one link.
+struct LinkRepair<'s, 'a> {
+    service: &'s ReconnectService<'a>,
     end: LinkId,
     /// The node of the other end.
     rank: u32,
-    /// What ended the connection.
+    /// The error that ended the connection.
     cause: String,
     until: Instant,
-    /// What the other end has said and was not looked at.
-    heard: VecDeque<Said>,
+    /// Messages of the other end that were not looked at.
+    received: VecDeque<LinkMessage>,
 }
 
-/// A note: its step, the incarnation of which it speaks, and the bytes.
-type Said = (Step, u32, Vec<u8>);
+/// A message: its step, the incarnation, and the bytes.
+type LinkMessage = (Step, u32, Vec<u8>);
 
 /// How an attempt ended.
 enum Attempt {
@@ -290,22 +299,22 @@ enum Attempt {
     Whole,
     /// The other end needs nothing more.
     Declined,
-    /// There is to be another, for this reason; the other end may be there already, and has said
-    /// where.
+    /// Another attempt follows, for this reason; the other end may be there already, with this
+    /// address.
     Again(String, Option<(u32, Vec<u8>)>),
 }
 
-impl Repair<'_, '_> {
-    /// Makes the link whole; `None` when the other end declines.
+impl LinkRepair<'_, '_> {
+    /// Reconnects the link; `None` when the other end declines.
     fn run(mut self, mut link: Link) -> Result<Option<Link>, String> {
         let mut number = link.incarnation();
         let mut theirs = None;
         let mut pause = PAUSE_FIRST;
         loop {
             if Instant::now() >= self.until {
-                let patience = self.shop.patience;
+                let timeout = self.service.timeout;
                 return Err(format!(
-                    "nothing has come through those that were made for {patience:?}"
+                    "nothing has come through those that were made for {timeout:?}"
                 ));
             }
             number = theirs.as_ref().map_or(number + 1, |(theirs, _)| *theirs);
@@ -334,12 +343,12 @@ impl Repair<'_, '_> {
         theirs: Option<(u32, Vec<u8>)>,
     ) -> Result<Attempt, String> {
         let again = |reason: String| Ok(Attempt::Again(reason, None));
-        let fabric = self.shop.pairs.with(self.rank);
+        let fabric = self.service.pairs.with(self.rank);
         let offer = match fabric.offer(self.end) {
             Ok(offer) => offer,
             Err(error) => return again(error.to_string()),
         };
-        self.tell(Step::Offer, *number, &offer.address())?;
+        self.send_to(Step::Offer, *number, &offer.address())?;
         let (theirs, address) = match theirs {
             Some(theirs) => theirs,
             None => match self.await_offer(*number)? {
@@ -347,10 +356,10 @@ impl Repair<'_, '_> {
                 None => return Ok(Attempt::Declined),
             },
         };
-        self.shop.warn(self.rank, link.incarnation(), &self.cause);
+        self.service.warn(self.rank, link.incarnation(), &self.cause);
         if theirs > *number {
             *number = theirs;
-            self.tell(Step::Offer, *number, &offer.address())?;
+            self.send_to(Step::Offer, *number, &offer.address())?;
         }
         let endpoint = match offer.connect(&address) {
             Ok(endpoint) => endpoint,
@@ -361,7 +370,7 @@ impl Repair<'_, '_> {
             Err(LinkError::Fabric(error)) => return again(error.to_string()),
             Err(error) => return Err(error.to_string()),
         }
-        self.tell(Step::Ring, *number, &link.descriptor())?;
+        self.send_to(Step::Ring, *number, &link.descriptor())?;
         loop {
             match self.read()? {
                 (Step::Ring, at, ring) if at == *number => {
@@ -383,51 +392,51 @@ impl Repair<'_, '_> {
     /// declines.
     fn await_offer(&mut self, number: u32) -> Result<Option<(u32, Vec<u8>)>, String> {
         loop {
-            while let Some(said) = self.look(Duration::ZERO)? {
-                self.heard.push_back(said);
+            while let Some(message) = self.look(Duration::ZERO)? {
+                self.received.push_back(message);
             }
-            if self.heard.iter().any(|(step, ..)| *step == Step::Declined) {
+            if self.received.iter().any(|(step, ..)| *step == Step::Declined) {
                 return Ok(None);
             }
-            let offers = |(step, at, _): &Said| *step == Step::Offer && *at >= number;
-            if let Some(latest) = self.heard.iter().rposition(offers) {
-                self.heard.drain(..latest);
-                return Ok(self.heard.pop_front().map(|(_, at, address)| (at, address)));
+            let offers = |(step, at, _): &LinkMessage| *step == Step::Offer && *at >= number;
+            if let Some(latest) = self.received.iter().rposition(offers) {
+                self.received.drain(..latest);
+                return Ok(self.received.pop_front().map(|(_, at, address)| (at, address)));
             }
             // Of attempts that were given up.
-            self.heard.clear();
-            let said = self.read()?;
-            self.heard.push_back(said);
+            self.received.clear();
+            let message = self.read()?;
+            self.received.push_back(message);
         }
     }
 
-    fn tell(&self, step: Step, number: u32, bytes: &[u8]) -> Result<(), String> {
-        self.shop.tell(self.end, step, number, bytes)
+    fn send_to(&self, step: Step, number: u32, bytes: &[u8]) -> Result<(), String> {
+        self.service.send_to(self.end, step, number, bytes)
     }
 
-    /// The next that the other end says.
-    fn read(&mut self) -> Result<Said, String> {
-        if let Some(said) = self.heard.pop_front() {
-            return Ok(said);
+    /// The other end's next message.
+    fn read(&mut self) -> Result<LinkMessage, String> {
+        if let Some(message) = self.received.pop_front() {
+            return Ok(message);
         }
         loop {
-            if self.shop.signals.is_aborted() {
+            if self.service.signals.is_aborted() {
                 return Err("the job has ended".into());
             }
-            if let Some(said) = self.look(LOOK)? {
-                return Ok(said);
+            if let Some(message) = self.look(LOOK)? {
+                return Ok(message);
             }
             if Instant::now() >= self.until {
-                let patience = self.shop.patience;
-                return Err(format!("the other end has said nothing for {patience:?}"));
+                let timeout = self.service.timeout;
+                return Err(format!("the other end has sent nothing for {timeout:?}"));
             }
         }
     }
 
-    fn look(&self, limit: Duration) -> Result<Option<Said>, String> {
-        let note = self.shop.control.read_note(self.rank, about(self.end), limit);
-        let Some(note) = note.map_err(|error| error.to_string())? else { return Ok(None) };
-        let (step, number, bytes) = decode(&note)?;
+    fn look(&self, limit: Duration) -> Result<Option<LinkMessage>, String> {
+        let message = self.service.control.receive_message(self.rank, topic(self.end), limit);
+        let Some(message) = message.map_err(|error| error.to_string())? else { return Ok(None) };
+        let (step, number, bytes) = decode(&message)?;
         Ok(Some((step, number, bytes.to_vec())))
     }
 }
@@ -437,22 +446,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ends_speak_about_the_same() {
+    fn both_ends_have_one_topic() {
         let (here, there) = (LinkId { local: 7, remote: 2 }, LinkId { local: 2, remote: 7 });
-        assert_eq!(about(here), about(there));
-        assert_ne!(about(here), about(LinkId { local: 7, remote: 3 }));
+        assert_eq!(topic(here), topic(there));
+        assert_ne!(topic(here), topic(LinkId { local: 7, remote: 3 }));
     }
 
     #[test]
-    fn who_carries_nothing_has_one_limit_and_who_does_a_new_one() {
+    fn an_idle_link_has_one_limit_and_a_used_one_a_new_one() {
         let end = LinkId { local: 0, remote: 1 };
         let (start, second) = (Instant::now(), Duration::from_secs(1));
         let stats =
             |frames_sent, in_flight| LinkStats { frames_sent, in_flight, ..Default::default() };
-        let mut bench = Bench::default();
+        let mut repairs = LinkRepairs::default();
         let mut limit = |stats, at| {
-            let until = bench.limit(end, stats, start + at * second, 30 * second) - start;
-            bench.came_back(end, start + at * second);
+            let until = repairs.limit(end, stats, start + at * second, 30 * second) - start;
+            repairs.came_back(end, start + at * second);
             until.as_secs()
         };
         assert_eq!(limit(stats(7, 2), 0), 30);
@@ -464,10 +473,10 @@ mod tests {
     }
 
     #[test]
-    fn notes_that_are_none_are_refused() {
-        let note = [2, 5, 0, 0, 0, 9, 9];
-        assert_eq!(decode(&note), Ok((Step::Ring, 5, &[9, 9][..])));
-        for bad in [&note[..4], &[], &[0, 5, 0, 0, 0], &[4, 5, 0, 0, 0]] {
+    fn malformed_messages_are_refused() {
+        let message = [2, 5, 0, 0, 0, 9, 9];
+        assert_eq!(decode(&message), Ok((Step::Ring, 5, &[9, 9][..])));
+        for bad in [&message[..4], &[], &[0, 5, 0, 0, 0], &[4, 5, 0, 0, 0]] {
             assert!(decode(bad).is_err(), "{bad:?}");
         }
     }

@@ -15,7 +15,7 @@ use crate::paced::now_ns;
 
 /// Sums over the rows of a result whose last two columns are the key and the value.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Sums {
+pub struct ChecksumTotals {
     /// Rows.
     pub rows: u64,
     /// The sum of `(key + 1) · value`, modulo 2⁶⁴, where values are whole numbers.
@@ -24,7 +24,7 @@ pub struct Sums {
     pub real: f64,
 }
 
-impl Sums {
+impl ChecksumTotals {
     /// Adds those of other rows.
     pub fn add(&mut self, other: &Self) {
         self.rows += other.rows;
@@ -55,7 +55,7 @@ impl Sums {
         [self.rows, self.whole, self.real.to_bits()].iter().flat_map(|w| w.to_le_bytes()).collect()
     }
 
-    /// From the bytes of [`Sums::encode`].
+    /// From the bytes of [`ChecksumTotals::encode`].
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (words, []) = bytes.as_chunks::<8>() else { return None };
         let [rows, whole, real] =
@@ -83,37 +83,37 @@ fn weight(key: i64) -> u64 {
 
 /// The connector `blackhole`, which here keeps sums. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct Tally(Arc<Mutex<Taken>>);
+pub struct ChecksumSink(Arc<Mutex<ChecksumState>>);
 
 #[derive(Debug, Default)]
-struct Taken {
-    sums: Sums,
+struct ChecksumState {
+    sums: ChecksumTotals,
     probe: Option<Probe>,
     latencies: Latencies,
 }
 
-impl Tally {
+impl ChecksumSink {
     /// What was published since the last call.
-    pub fn take(&self) -> Sums {
-        std::mem::take(&mut self.taken().sums)
+    pub fn take(&self) -> ChecksumTotals {
+        std::mem::take(&mut self.state().sums)
     }
 
     /// Whether the next run takes the time of windows, and how.
     pub fn probe(&self, probe: Option<Probe>) {
-        self.taken().probe = probe;
+        self.state().probe = probe;
     }
 
     /// What windows took that were published since the last call.
     pub fn take_latencies(&self) -> Latencies {
-        std::mem::take(&mut self.taken().latencies)
+        std::mem::take(&mut self.state().latencies)
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn state(&self) -> MutexGuard<'_, ChecksumState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Connector for Tally {
+impl Connector for ChecksumSink {
     fn name(&self) -> &'static str {
         "blackhole"
     }
@@ -129,23 +129,23 @@ impl Connector for Tally {
     }
 }
 
-impl Sink for Tally {
+impl Sink for ChecksumSink {
     fn placement(&self) -> Placement {
         Placement::Everywhere
     }
 
     fn open(&self, _worker: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
-        let probe = self.taken().probe;
+        let probe = self.state().probe;
         let latencies = Latencies::default();
-        Ok(Box::new(Writer { sums: Sums::default(), probe, latencies, to: self.clone() }))
+        Ok(Box::new(Writer { sums: ChecksumTotals::default(), probe, latencies, to: self.clone() }))
     }
 }
 
 struct Writer {
-    sums: Sums,
+    sums: ChecksumTotals,
     probe: Option<Probe>,
     latencies: Latencies,
-    to: Tally,
+    to: ChecksumSink,
 }
 
 impl SinkWriter for Writer {
@@ -166,9 +166,9 @@ impl SinkWriter for Writer {
     }
 
     fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
-        let mut taken = self.to.taken();
-        taken.sums.add(&self.sums);
-        taken.latencies.add(&self.latencies);
+        let mut state = self.to.state();
+        state.sums.add(&self.sums);
+        state.latencies.add(&self.latencies);
         Ok(())
     }
 }
@@ -183,16 +183,16 @@ mod tests {
 
     #[test]
     fn sums_tell_results_apart_and_survive_the_wire() {
-        let mut sums = Sums::default();
+        let mut sums = ChecksumTotals::default();
         sums.add_whole(3, 5);
         sums.add_whole(0, -1);
-        let mut swapped = Sums::default();
+        let mut swapped = ChecksumTotals::default();
         swapped.add_whole(0, 5);
         swapped.add_whole(3, -1);
         assert!(!sums.agrees(&swapped), "values of the wrong keys");
-        assert_eq!(Sums::decode(&sums.encode()), Some(sums));
-        assert_eq!(Sums::decode(&sums.encode()[1..]), None);
-        let (mut a, mut b) = (Sums::default(), Sums::default());
+        assert_eq!(ChecksumTotals::decode(&sums.encode()), Some(sums));
+        assert_eq!(ChecksumTotals::decode(&sums.encode()[1..]), None);
+        let (mut a, mut b) = (ChecksumTotals::default(), ChecksumTotals::default());
         [0.1, 0.2, 0.3].iter().for_each(|&v| a.add_real(1, v));
         [0.3, 0.2, 0.1].iter().for_each(|&v| b.add_real(1, v));
         assert!(a.agrees(&b));

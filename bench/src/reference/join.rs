@@ -4,29 +4,29 @@ use std::collections::HashMap;
 
 use dataflow::error::ConnectorError;
 
-use super::{Rows, numbers, times};
-use crate::tally::Sums;
-use crate::task::{Meeting, Side, Span};
+use super::{TableRows, numbers, times};
+use crate::checksums::ChecksumTotals;
+use crate::task::{WorkloadInput, WorkloadJoin, WorkloadSpan};
 
 /// Sums over the pairs.
-pub(super) fn sums(meeting: &Meeting, sql: &str) -> Result<Sums, ConnectorError> {
+pub(super) fn sums(join: &WorkloadJoin, sql: &str) -> Result<ChecksumTotals, ConnectorError> {
     // By key, the times of its rows, with the value of those on the left.
     let mut rows = HashMap::<i64, Vec<(i64, Option<i64>)>>::new();
-    let Meeting { left, value, right, span } = meeting;
+    let WorkloadJoin { left, value, right, span } = join;
     read(sql, right, None, |key, time, _| rows.entry(key).or_default().push((time, None)))?;
     read(sql, left, Some(value), |key, time, value| {
         rows.entry(key).or_default().push((time, value));
     })?;
-    let mut sums = Sums::default();
+    let mut sums = ChecksumTotals::default();
     for (key, mut rows) in rows {
         rows.sort_unstable();
         let together = |a: &(i64, Option<i64>), b: &(i64, Option<i64>)| match span {
-            Span::Tumble(size) => a.0.div_euclid(*size) == b.0.div_euclid(*size),
-            Span::Session(gap) => b.0 - a.0 <= *gap,
+            WorkloadSpan::Tumble(size) => a.0.div_euclid(*size) == b.0.div_euclid(*size),
+            WorkloadSpan::Session(gap) => b.0 - a.0 <= *gap,
         };
-        for met in rows.chunk_by(together) {
-            let others = met.iter().filter(|(_, value)| value.is_none()).count();
-            for value in met.iter().filter_map(|(_, value)| *value) {
+        for matched in rows.chunk_by(together) {
+            let others = matched.iter().filter(|(_, value)| value.is_none()).count();
+            for value in matched.iter().filter_map(|(_, value)| *value) {
                 (0..others).for_each(|_| sums.add_whole(key, value));
             }
         }
@@ -37,12 +37,12 @@ pub(super) fn sums(meeting: &Meeting, sql: &str) -> Result<Sums, ConnectorError>
 /// Reads key, time and value of each row.
 fn read(
     sql: &str,
-    side: &Side,
+    side: &WorkloadInput,
     value: Option<&'static str>,
     mut each: impl FnMut(i64, i64, Option<i64>),
 ) -> Result<(), ConnectorError> {
     let columns: Vec<&str> = [side.key, side.time].into_iter().chain(value).collect();
-    let mut rows = Rows::open(sql, side.table, &columns)?;
+    let mut rows = TableRows::open(sql, side.table, &columns)?;
     while let Some(batch) = rows.next()? {
         let (keys, times) = (numbers(batch.column(0)), times(batch.column(1)));
         let values = value.map(|_| numbers(batch.column(2)));

@@ -1,23 +1,23 @@
-//! What a rank was given: it has to be the same for all, but for what each may have of its own.
+//! The arguments of a rank: all have the same, except for those that each may have of its own.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use millstream::cluster::Assignment;
 
 use crate::args::RunArgs;
-use crate::script::Script;
+use crate::script::SqlText;
 
 /// Characters of a text that a message quotes.
 const QUOTE_MAX: usize = 60;
 
 /// Program, options and SQL of a rank.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Given {
+pub(super) struct RankArguments {
     /// Its clock; that of rank 0 counts.
     pub(super) started: SystemTime,
-    /// Threads that it was told to have, or can have.
+    /// Threads from its arguments, or those that it can have.
     pub(super) workers: u32,
-    /// What it read; empty for a rank that leaves reading to rank 0.
+    /// The script that it read; empty for a rank that leaves reading to rank 0.
     pub(super) sql: String,
     /// Whether it did.
     reads: bool,
@@ -25,8 +25,8 @@ pub(super) struct Given {
     options: Vec<(String, String)>,
 }
 
-impl Given {
-    pub(super) fn new(args: &RunArgs, script: &Script, assignment: &Assignment) -> Self {
+impl RankArguments {
+    pub(super) fn new(args: &RunArgs, script: &SqlText, assignment: &Assignment) -> Self {
         let layout = &args.job.layout;
         let set: Vec<_> = layout.set.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let workers = layout.workers.map_or(String::new(), |workers| workers.to_string());
@@ -69,7 +69,7 @@ impl Given {
         out
     }
 
-    /// The inverse of [`Given::encode`].
+    /// The inverse of [`RankArguments::encode`].
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (ns, rest) = bytes.split_first_chunk()?;
         let (workers, rest) = rest.split_first_chunk()?;
@@ -92,7 +92,7 @@ impl Given {
         })
     }
 
-    /// What another rank was given that this one, rank 0, was not.
+    /// The arguments of another rank that this one, rank 0, does not have.
     pub(super) fn difference(&self, other: &Self) -> Option<String> {
         let pairs = self.options.iter().zip(&other.options);
         for ((name, ours), (their_name, theirs)) in pairs {
@@ -131,9 +131,9 @@ fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn given(sql: &str) -> Given {
+    fn arguments(sql: &str) -> RankArguments {
         let option = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        Given {
+        RankArguments {
             started: UNIX_EPOCH + Duration::from_nanos(1_234_567_890_123_456_789),
             workers: 3,
             sql: sql.into(),
@@ -144,22 +144,25 @@ mod tests {
 
     #[test]
     fn what_is_told_is_understood_and_damage_is_not() {
-        let told = given("SELECT 'é'");
-        let bytes = told.encode();
-        assert_eq!(Given::decode(&bytes), Some(told));
+        let sent = arguments("SELECT 'é'");
+        let bytes = sent.encode();
+        assert_eq!(RankArguments::decode(&bytes), Some(sent));
         for end in 0..bytes.len() {
-            assert_ne!(Given::decode(&bytes[..end]).map(|given| given.options.len()), Some(2));
+            assert_ne!(
+                RankArguments::decode(&bytes[..end]).map(|arguments| arguments.options.len()),
+                Some(2)
+            );
         }
     }
 
     #[test]
     fn the_first_difference_is_quoted() {
-        let ours = given("SELECT 1;\nSELECT 2;\n");
+        let ours = arguments("SELECT 1;\nSELECT 2;\n");
         assert_eq!(ours.difference(&ours), None);
-        let difference = |other: &Given| ours.difference(other).unwrap();
-        let other = given("SELECT 1;\nSELECT 3;\n");
+        let difference = |other: &RankArguments| ours.difference(other).unwrap();
+        let other = arguments("SELECT 1;\nSELECT 3;\n");
         assert_eq!(difference(&other), "line 2 of the SQL: 'SELECT 3;', not 'SELECT 2;'");
-        let other = given("SELECT 1;\n");
+        let other = arguments("SELECT 1;\n");
         assert_eq!(difference(&other), "line 2 of the SQL: the end, not 'SELECT 2;'");
         let mut other = ours.clone();
         other.options[0].1 = "0.2.0".into();
@@ -167,8 +170,8 @@ mod tests {
         other.options[0].1 = "0.1.0".into();
         other.options[1].1 = "a=b".into();
         assert_eq!(difference(&other), "--set: 'a=b', not nothing");
-        // Who leaves reading to rank 0 has read nothing.
-        let other = Given { reads: false, ..given("") };
+        // A rank that leaves reading to rank 0 has read nothing.
+        let other = RankArguments { reads: false, ..arguments("") };
         assert_eq!(ours.difference(&other), None);
     }
 }

@@ -1,4 +1,4 @@
-//! A listener that waits for nodes: strangers are refused and do not hold anybody up.
+//! A listener that waits for nodes: it refuses other connections, and none of them delays a node.
 //!
 //! Until it has said a proper hello, a connection costs one socket and a few bytes; both are
 //! bounded, and so is the time.
@@ -11,71 +11,73 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::{ClusterError, NodeFailure};
-use crate::frame::Frame;
+use crate::frame::ControlFrame;
 use crate::launch::Exits;
-use crate::mesh::{ANOTHER_JOB, HELLO, Hello, Invitation, LOOK, Patience, welcome};
-use crate::secure::{Stream, objection};
+use crate::mesh::{ANOTHER_JOB, HELLO, Hello, Invitation, JoinDeadline, LOOK, welcome};
+use crate::secure::{SecureStream, objection};
 
 /// Connections that have not said hello, at most; the oldest is dropped for one more.
-const STRANGERS_MAX: usize = 64;
+const UNIDENTIFIED_MAX: usize = 64;
 
 /// A node that said a proper hello and waits for its welcome.
-pub(crate) struct Guest {
+pub(crate) struct JoinedNode {
     pub(crate) hello: Hello,
-    pub(crate) stream: Stream,
+    pub(crate) stream: SecureStream,
 }
 
-/// Waits at a listener for the ranks above one's own. Strangers are refused and do not hold anybody
-/// up.
-pub(crate) struct Reception<'a> {
+/// Accepts the ranks above this node's own. Other connections are refused and delay no node.
+pub(crate) struct Acceptor<'a> {
     listener: &'a TcpListener,
-    host: &'a Invitation,
+    own: &'a Invitation,
     exits: Option<&'a Exits>,
-    /// Whether guests are welcomed as they come, or later by the caller.
+    /// Whether nodes are welcomed as they join, or later by the caller.
     welcomes: bool,
-    guests: Vec<Guest>,
-    strangers: Vec<Stranger>,
+    joined: Vec<JoinedNode>,
+    unidentified: Vec<Unidentified>,
     /// Why the last connection was refused.
     refused: Option<String>,
 }
 
-struct Stranger {
-    stream: Stream,
+struct Unidentified {
+    stream: SecureStream,
     bytes: [u8; Hello::BYTES],
     filled: usize,
     since: Instant,
 }
 
-impl<'a> Reception<'a> {
+impl<'a> Acceptor<'a> {
     pub(crate) fn new(
         listener: &'a TcpListener,
-        host: &'a Invitation,
+        own: &'a Invitation,
         exits: Option<&'a Exits>,
     ) -> Self {
-        let (guests, strangers) = (Vec::new(), Vec::new());
-        Self { listener, host, exits, welcomes: false, guests, strangers, refused: None }
+        let (joined, unidentified) = (Vec::new(), Vec::new());
+        Self { listener, own, exits, welcomes: false, joined, unidentified, refused: None }
     }
 
-    /// Welcomes each guest as soon as it has come, so that it can go on to the next node.
+    /// Welcomes each node as soon as it has joined, so that it can go on to the next one.
     pub(crate) fn welcoming(self) -> Self {
         Self { welcomes: true, ..self }
     }
 
-    pub(crate) fn receive(mut self, patience: Patience) -> Result<Vec<Guest>, ClusterError> {
+    pub(crate) fn receive(
+        mut self,
+        patience: JoinDeadline,
+    ) -> Result<Vec<JoinedNode>, ClusterError> {
         self.listener.set_nonblocking(true).map_err(ClusterError::system("a socket option"))?;
-        let expected = (self.host.nodes - self.host.rank - 1) as usize;
-        while self.guests.len() < expected {
+        let expected = (self.own.nodes - self.own.rank - 1) as usize;
+        while self.joined.len() < expected {
             self.await_event()?;
             self.accept()?;
-            for stranger in std::mem::take(&mut self.strangers) {
-                self.listen_to(stranger);
+            for socket in std::mem::take(&mut self.unidentified) {
+                self.listen_to(socket);
             }
             if let Some((rank, process, cause)) = self.exits.and_then(Exits::first) {
                 return Err(NodeFailure { rank, process, cause }.into());
             }
             if Instant::now() >= patience.until {
-                let came = |rank| self.guests.iter().any(|guest| guest.hello.rank == rank);
-                let rank = (self.host.rank + 1..self.host.nodes).find(|&rank| !came(rank));
+                let came = |rank| self.joined.iter().any(|node| node.hello.rank == rank);
+                let rank = (self.own.rank + 1..self.own.nodes).find(|&rank| !came(rank));
                 let seconds = patience.limit.as_secs_f32();
                 let detail = match &self.refused {
                     None => format!("nothing was heard of it for {seconds} s"),
@@ -84,13 +86,13 @@ impl<'a> Reception<'a> {
                 return Err(ClusterError::Join { rank: rank.unwrap_or(0), detail });
             }
         }
-        Ok(self.guests)
+        Ok(self.joined)
     }
 
     fn await_event(&self) -> Result<(), ClusterError> {
         let mut fds = vec![PollFd::new(self.listener, PollFlags::IN)];
-        for stranger in &self.strangers {
-            fds.push(PollFd::from_borrowed_fd(stranger.stream.as_fd(), PollFlags::IN));
+        for socket in &self.unidentified {
+            fds.push(PollFd::from_borrowed_fd(socket.stream.as_fd(), PollFlags::IN));
         }
         let limit = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
         match poll(&mut fds, Some(&limit)) {
@@ -100,20 +102,20 @@ impl<'a> Reception<'a> {
     }
 
     fn accept(&mut self) -> Result<(), ClusterError> {
-        // No more at a time, so that who has come is listened to.
-        for _ in 0..STRANGERS_MAX {
+        // No more at a time, so that accepted connections are served.
+        for _ in 0..UNIDENTIFIED_MAX {
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     stream
                         .set_nonblocking(true)
                         .map_err(ClusterError::system("a socket option"))?;
-                    if self.strangers.len() == STRANGERS_MAX {
-                        self.strangers.remove(0);
+                    if self.unidentified.len() == UNIDENTIFIED_MAX {
+                        self.unidentified.remove(0);
                     }
                     let (bytes, since) = ([0; Hello::BYTES], Instant::now());
-                    let stream = self.host.security.server(stream);
+                    let stream = self.own.security.server(stream);
                     let stream = stream.map_err(ClusterError::system("a connection of TLS"))?;
-                    self.strangers.push(Stranger { stream, bytes, filled: 0, since });
+                    self.unidentified.push(Unidentified { stream, bytes, filled: 0, since });
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
                 // The connection is gone again, or descriptors are short: the next look may be
@@ -127,15 +129,15 @@ impl<'a> Reception<'a> {
         Ok(())
     }
 
-    fn listen_to(&mut self, mut stranger: Stranger) {
-        while stranger.filled < Hello::BYTES {
-            match stranger.stream.read(&mut stranger.bytes[stranger.filled..]) {
+    fn listen_to(&mut self, mut socket: Unidentified) {
+        while socket.filled < Hello::BYTES {
+            match socket.stream.read(&mut socket.bytes[socket.filled..]) {
                 Ok(0) => return,
-                Ok(n) => stranger.filled += n,
+                Ok(n) => socket.filled += n,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                    if stranger.since.elapsed() < HELLO {
-                        self.strangers.push(stranger);
+                    if socket.since.elapsed() < HELLO {
+                        self.unidentified.push(socket);
                     }
                     return;
                 }
@@ -148,37 +150,37 @@ impl<'a> Reception<'a> {
                 }
             }
         }
-        let mut stream = stranger.stream;
-        match Hello::decode(&stranger.bytes).and_then(|hello| self.check(hello)) {
+        let mut stream = socket.stream;
+        match Hello::decode(&socket.bytes).and_then(|hello| self.check(hello)) {
             Ok(hello) => {
                 let welcomed = !self.welcomes || welcome(&mut stream, hello.rank, &[]).is_ok();
-                // Who is gone already may come again, until the time is up.
+                // A node that is gone already may come again, until the time is up.
                 if welcomed {
-                    self.guests.push(Guest { hello, stream });
+                    self.joined.push(JoinedNode { hello, stream });
                 }
             }
             Err(reason) => {
                 tracing::warn!(%reason, "refused a connection");
                 self.refused = Some(reason.clone());
                 let mut bytes = Vec::new();
-                Frame::Refuse { reason }.encode(&mut bytes);
-                // Whether it hears why is its own affair.
+                ControlFrame::Refuse { reason }.encode(&mut bytes);
+                // Delivery of the reason is best effort.
                 let _ = stream.write(&bytes);
             }
         }
     }
 
     fn check(&self, hello: Hello) -> Result<Hello, String> {
-        let host = self.host;
-        if !hello.token.same(&host.token)
-            || (hello.generation, hello.nodes) != (host.generation, host.nodes)
+        let own = self.own;
+        if !hello.token.same(&own.token)
+            || (hello.generation, hello.nodes) != (own.generation, own.nodes)
         {
             return Err(ANOTHER_JOB.into());
         }
-        if hello.rank <= host.rank || hello.rank >= host.nodes {
+        if hello.rank <= own.rank || hello.rank >= own.nodes {
             return Err(format!("rank {} has no business here", hello.rank));
         }
-        if self.guests.iter().any(|guest| guest.hello.rank == hello.rank) {
+        if self.joined.iter().any(|node| node.hello.rank == hello.rank) {
             return Err(format!("rank {} has come already", hello.rank));
         }
         Ok(hello)

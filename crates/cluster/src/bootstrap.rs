@@ -1,4 +1,4 @@
-//! How nodes that a launcher started find each other, without anybody who started them all.
+//! Bootstrap of nodes that a launcher started: how they find each other without a common parent.
 //!
 //! ```text
 //!   each    listens, leaves its card {address, token}
@@ -6,31 +6,33 @@
 //!           accepts r+1..N, who know the token of its own card
 //! ```
 //!
-//! Every rank does the same; none waits for rank 0 in particular. Who finds a card of an earlier
-//! job is refused, or finds nobody, and looks again until the node of this job has left its own.
+//! Every rank does the same; none waits for rank 0 in particular. A node that finds a card of an
+//! earlier job is refused, or reaches no one, and looks again until the node of this job has
+//! published its own.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::acceptor::Acceptor;
 use crate::control::Control;
 use crate::error::ClusterError;
 use crate::launcher::Assignment;
 use crate::mesh::{
-    ANOTHER_JOB, Hello, Invitation, LOOK, Patience, Peer, Token, check_nodes, connect, listen,
+    ANOTHER_JOB, Hello, Invitation, JobToken, JoinDeadline, LOOK, Peer, check_nodes, connect,
+    listen,
 };
-use crate::reception::Reception;
-use crate::rendezvous::{Board, Card, host, left};
+use crate::rendezvous::{Card, CardExchange, host, left};
 use crate::secure::{Identity, Security};
 
-/// How a node meets the others.
+/// How a node joins the others.
 #[derive(Debug, Clone)]
-pub struct Meeting {
+pub struct JoinOptions {
     /// Where it listens; `None` for the loopback address, or, where the job has other hosts, for
     /// the address of this host's name.
     pub listen: Option<SocketAddr>,
-    /// The directory in which nodes leave word for each other; `None` for what the launcher
+    /// The directory in which nodes publish their addresses; `None` for the one that the launcher
     /// suggests.
     pub directory: Option<PathBuf>,
     /// How long it waits for the others.
@@ -47,16 +49,16 @@ impl Assignment {
     ///
     /// # Errors
     /// When a node does not come in time, or the directory or the address cannot be used.
-    pub fn join(&self, meeting: &Meeting) -> Result<Control, ClusterError> {
+    pub fn join(&self, options: &JoinOptions) -> Result<Control, ClusterError> {
         check_nodes(self.nodes)?;
-        let patience = Patience::of(meeting.limit);
-        let security = match &meeting.certs {
+        let patience = JoinDeadline::of(options.limit);
+        let security = match &options.certs {
             Some(directory) => Security::Certificates(Arc::new(Identity::load(directory)?)),
             None => Security::Token,
         };
-        let listener = listen(self.address(meeting)?)?;
+        let listener = listen(self.address(options)?)?;
         let at = listener.local_addr().map_err(ClusterError::system("a socket's address"))?;
-        let token = Token::random()?;
+        let token = JobToken::random()?;
         let card = Card {
             rank: self.rank,
             nodes: self.nodes,
@@ -65,25 +67,25 @@ impl Assignment {
             host: host(),
             token,
         };
-        let board = Board::publish(self, meeting.directory.as_deref(), &card, patience)?;
+        let cards = CardExchange::publish(self, options.directory.as_deref(), &card, patience)?;
         let (rank, nodes) = (self.rank, self.nodes);
         let own = Invitation { rank, nodes, generation: 1, at, parent: 0, token, security };
         let mut peers: Vec<Option<Peer>> = (0..self.nodes).map(|_| None).collect();
         for rank in 0..self.rank {
-            peers[rank as usize] = Some(call(rank, &board, &own, patience)?);
+            peers[rank as usize] = Some(call(rank, &cards, &own, patience)?);
         }
-        let guests = Reception::new(&listener, &own, None).welcoming().receive(patience);
-        let guests = guests.map_err(|error| explain(error, &board))?;
-        for guest in guests {
-            let Hello { rank, process, .. } = guest.hello;
-            peers[rank as usize] = Some(Peer { stream: guest.stream, process, inbox: Vec::new() });
+        let joined = Acceptor::new(&listener, &own, None).welcoming().receive(patience);
+        let joined = joined.map_err(|error| explain(error, &cards))?;
+        for node in joined {
+            let Hello { rank, process, .. } = node.hello;
+            peers[rank as usize] = Some(Peer { stream: node.stream, process, inbox: Vec::new() });
         }
         Control::start(&own, peers, None)
     }
 
     /// Where this node listens.
-    fn address(&self, meeting: &Meeting) -> Result<SocketAddr, ClusterError> {
-        let addr = match meeting.listen {
+    fn address(&self, options: &JoinOptions) -> Result<SocketAddr, ClusterError> {
+        let addr = match options.listen {
             Some(addr) => addr,
             None if self.leaves_host() => SocketAddr::new(own_address()?, 0),
             None => SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -91,7 +93,7 @@ impl Assignment {
         if addr.ip().is_unspecified() {
             return Err(ClusterError::NoAddress { detail: format!("{addr} is none") });
         }
-        if !addr.ip().is_loopback() && meeting.certs.is_none() && !meeting.insecure {
+        if !addr.ip().is_loopback() && options.certs.is_none() && !options.insecure {
             return Err(ClusterError::NotLoopback { addr });
         }
         Ok(addr)
@@ -123,13 +125,13 @@ fn own_address() -> Result<IpAddr, ClusterError> {
 /// Connects with a rank below one's own, as soon as it can be found.
 fn call(
     rank: u32,
-    board: &Board,
+    cards: &CardExchange,
     own: &Invitation,
-    patience: Patience,
+    patience: JoinDeadline,
 ) -> Result<Peer, ClusterError> {
     let mut last = None;
     while left(patience).is_some() {
-        if let Some(card) = board.read(rank)? {
+        if let Some(card) = cards.read(rank)? {
             match call_at(&card, rank, own, patience) {
                 Ok(peer) => return Ok(peer),
                 Err(error) => last = Some(patient(error)?),
@@ -137,14 +139,14 @@ fn call(
         }
         std::thread::sleep(LOOK);
     }
-    Err(last.unwrap_or_else(|| ClusterError::Join { rank, detail: absent(board, patience) }))
+    Err(last.unwrap_or_else(|| ClusterError::Join { rank, detail: absent(cards, patience) }))
 }
 
 fn call_at(
     card: &Card,
     rank: u32,
     own: &Invitation,
-    patience: Patience,
+    patience: JoinDeadline,
 ) -> Result<Peer, ClusterError> {
     let wrong = |detail: String| ClusterError::Join { rank, detail };
     if (card.rank, card.nodes) != (rank, own.nodes) {
@@ -169,17 +171,17 @@ fn patient(error: ClusterError) -> Result<ClusterError, ClusterError> {
     }
 }
 
-fn absent(board: &Board, patience: Patience) -> String {
-    format!("{} within {} s", board.place(), patience.limit.as_secs_f32())
+fn absent(cards: &CardExchange, patience: JoinDeadline) -> String {
+    format!("{} within {} s", cards.place(), patience.limit.as_secs_f32())
 }
 
 /// Says where a node that never came was looked for.
-fn explain(error: ClusterError, board: &Board) -> ClusterError {
+fn explain(error: ClusterError, cards: &CardExchange) -> ClusterError {
     match error {
         ClusterError::Join { rank, detail } => {
-            let detail = match board.read(rank) {
+            let detail = match cards.read(rank) {
                 Ok(Some(card)) => format!("{detail}; it should be at {} of {}", card.at, card.host),
-                Ok(None) => format!("{detail}, and {}", board.place()),
+                Ok(None) => format!("{detail}, and {}", cards.place()),
                 Err(_) => detail,
             };
             ClusterError::Join { rank, detail }

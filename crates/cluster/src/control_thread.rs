@@ -3,11 +3,11 @@
 //! Silence is counted in beats of our own, not in time: a node that was itself stopped (Ctrl-Z, a
 //! suspended machine) does not accuse the others when it wakes.
 //!
-//! Who died is decided once. Rank 0 knows how a process that it started has ended, so it waits a
-//! moment for the exit status; the others wait a little longer for its verdict before they settle
-//! for what they saw themselves. Only of rank 0's own death there is nobody to wait for. Whoever
-//! settles tells all before it goes, so that those who have not decided yet take over its verdict
-//! instead of its own end.
+//! The control plane decides once which node has died. Rank 0 knows how a process that it started
+//! has ended, so it waits a moment for the exit status; the others wait a little longer for its
+//! verdict before they settle for what they saw themselves. Only of rank 0's own death there is
+//! nobody to wait for. Whoever settles tells all before it goes, so that those who have not decided
+//! yet take over its verdict instead of its own end.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -18,10 +18,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::control::{Ending, Shared, State};
 use crate::error::{Cause, ClusterError, NodeFailure};
-use crate::frame::Frame;
+use crate::frame::ControlFrame;
 use crate::launch::Exits;
 use crate::mesh::Peer;
-use crate::secure::Stream;
+use crate::secure::SecureStream;
 
 /// Between two beats.
 const BEAT: Duration = Duration::from_millis(100);
@@ -42,10 +42,10 @@ const FLUSH_BEATS: u32 = 5;
 /// Bytes of one read.
 const READ_BYTES: usize = 64 << 10;
 /// Reads of one peer before others have a turn.
-const READS_PER_TURN: usize = 32;
+const READS_PER_PEER: usize = 32;
 
-/// What the control thread owns.
-pub(crate) struct Turn {
+/// The control thread: its sockets, and the verdict that it waits for.
+pub(crate) struct ControlThread {
     shared: Arc<Shared>,
     peers: Vec<Option<Link>>,
     exits: Option<Arc<Exits>>,
@@ -54,12 +54,12 @@ pub(crate) struct Turn {
 }
 
 struct Link {
-    stream: Stream,
+    stream: SecureStream,
     process: u32,
     inbox: Vec<u8>,
     silent: u32,
     /// It has spoken since the handshake.
-    heard: bool,
+    has_spoken: bool,
     /// It has sent its last frame.
     bye: bool,
 }
@@ -70,7 +70,7 @@ struct Suspect {
     beats: u32,
 }
 
-impl Turn {
+impl ControlThread {
     pub(crate) fn new(
         shared: Arc<Shared>,
         peers: Vec<Option<Peer>>,
@@ -80,7 +80,7 @@ impl Turn {
             peer.stream.socket().set_nodelay(true)?;
             peer.stream.socket().set_nonblocking(true)?;
             let (stream, process, inbox) = (peer.stream, peer.process, peer.inbox);
-            Ok(Link { stream, process, inbox, silent: 0, heard: false, bye: false })
+            Ok(Link { stream, process, inbox, silent: 0, has_spoken: false, bye: false })
         };
         let peers = peers
             .into_iter()
@@ -100,7 +100,7 @@ impl Turn {
     pub(crate) fn run(mut self) {
         let mut next_beat = Instant::now() + BEAT;
         let ranks = self.peers.len() as u32;
-        // What came together with the handshake.
+        // Bytes that came together with the handshake.
         (0..ranks).for_each(|rank| self.decode(rank));
         loop {
             let left = next_beat.saturating_duration_since(Instant::now());
@@ -125,7 +125,7 @@ impl Turn {
     }
 
     fn await_event(&self, limit: Duration) -> Result<(), rustix::io::Errno> {
-        let mut fds = vec![PollFd::new(&self.shared.bell, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(&self.shared.event_fd, PollFlags::IN)];
         {
             let state = self.shared.lock();
             for (rank, peer) in self.peers.iter().enumerate() {
@@ -142,8 +142,8 @@ impl Turn {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
-        // Empty the bell; that it was not rung is no error.
-        let _ = rustix::io::read(&self.shared.bell, &mut [0u8; 8]);
+        // Clear the descriptor; it is no error if it was not signalled.
+        let _ = rustix::io::read(&self.shared.event_fd, &mut [0u8; 8]);
         Ok(())
     }
 
@@ -154,7 +154,7 @@ impl Turn {
             let Some(peer) = peer else { continue };
             peer.silent += 1;
             if state.outboxes[rank].is_empty() && state.ending.is_none() {
-                state.send(rank as u32, &Frame::Beat);
+                state.send(rank as u32, &ControlFrame::Beat);
             }
         }
         if state.ending.is_some() {
@@ -164,7 +164,7 @@ impl Turn {
         if let Some(suspect) = &mut self.suspect {
             suspect.beats = suspect.beats.saturating_sub(1);
         }
-        let limit = |peer: &Link| if peer.heard { SILENT_BEATS } else { SILENT_BEATS_FIRST };
+        let limit = |peer: &Link| if peer.has_spoken { SILENT_BEATS } else { SILENT_BEATS_FIRST };
         let silent = |peer: &Link| !peer.bye && peer.silent >= limit(peer);
         let rank = self.peers.iter().position(|peer| peer.as_ref().is_some_and(silent));
         if let Some(rank) = rank {
@@ -177,7 +177,7 @@ impl Turn {
     fn receive(&mut self, rank: u32) {
         let Some(peer) = &mut self.peers[rank as usize] else { return };
         let mut lost = false;
-        for _ in 0..READS_PER_TURN {
+        for _ in 0..READS_PER_PEER {
             let filled = peer.inbox.len();
             peer.inbox.resize(filled + READ_BYTES, 0);
             let read = peer.stream.read(&mut peer.inbox[filled..]);
@@ -185,7 +185,7 @@ impl Turn {
             match read {
                 Ok(0) => lost = true,
                 Ok(_) => {
-                    (peer.silent, peer.heard) = (0, true);
+                    (peer.silent, peer.has_spoken) = (0, true);
                     continue;
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
@@ -204,7 +204,7 @@ impl Turn {
         let mut at = 0;
         loop {
             let Some(peer) = &mut self.peers[rank as usize] else { return };
-            match Frame::decode(&peer.inbox[at..]) {
+            match ControlFrame::decode(&peer.inbox[at..]) {
                 Ok(Some((frame, len))) => {
                     at += len;
                     if let Err(what) = self.take(rank, frame) {
@@ -220,36 +220,38 @@ impl Turn {
         }
     }
 
-    fn take(&mut self, rank: u32, frame: Frame) -> Result<(), &'static str> {
+    fn take(&mut self, rank: u32, frame: ControlFrame) -> Result<(), &'static str> {
         let mut state = self.shared.lock();
         match frame {
-            Frame::Beat => {}
-            Frame::Gather { seq, step, bytes, .. } => {
+            ControlFrame::Beat => {}
+            ControlFrame::Gather { seq, step, bytes, .. } => {
                 state.peer_contributes(seq, rank, (step, bytes))?;
                 self.shared.notify();
             }
-            Frame::Progress { bytes } => state.latest[rank as usize] = Some(bytes),
-            Frame::Note { about, bytes, .. } => {
-                state.notes.add(rank, about, bytes)?;
+            ControlFrame::Progress { bytes } => state.latest[rank as usize] = Some(bytes),
+            ControlFrame::Message { topic, bytes, .. } => {
+                state.messages.add(rank, topic, bytes)?;
                 self.shared.notify();
             }
-            Frame::Cancel => self.shared.note_cancel(),
-            Frame::Fail { reason } => {
+            ControlFrame::Cancel => self.shared.note_cancel(),
+            ControlFrame::Fail { reason } => {
                 drop(state);
                 self.suspect(rank, Cause::Reported(reason));
             }
-            Frame::Verdict(failure) if failure.rank < self.shared.nodes => {
+            ControlFrame::Verdict(failure) if failure.rank < self.shared.nodes => {
                 self.shared.record(&mut state, failure);
             }
-            Frame::Bye => {
+            ControlFrame::Bye => {
                 if let Some(peer) = &mut self.peers[rank as usize] {
                     peer.bye = true;
                 }
                 state.closed[rank as usize] = true;
                 self.shared.notify();
             }
-            Frame::Verdict(_) => return Err("a verdict on a node that is not there"),
-            Frame::Welcome { .. } | Frame::Refuse { .. } => return Err("a handshake out of turn"),
+            ControlFrame::Verdict(_) => return Err("a verdict on a node that is not there"),
+            ControlFrame::Welcome { .. } | ControlFrame::Refuse { .. } => {
+                return Err("a handshake out of turn");
+            }
         }
         Ok(())
     }
