@@ -208,9 +208,10 @@ impl Link {
         let tuning = self.tuning;
         self.inline_max = tuning.inline_bytes.min(self.caps.max_inline);
         // A quarter of the queue, and of the ring: a staging slot is retired before its next turn.
-        let most = match self.caps.ordered_completions {
-            true => (self.caps.max_ops / 4).min(self.config.slots / 4).max(1),
-            false => 1,
+        let most = if self.caps.ordered_completions {
+            (self.caps.max_ops / 4).min(self.config.slots / 4).max(1)
+        } else {
+            1
         };
         self.unsignalled_max = match tuning.signal_every {
             0 => most,

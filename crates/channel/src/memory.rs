@@ -104,9 +104,10 @@ impl Ring {
     }
 
     fn trailer_at(&self, slot: usize) -> usize {
-        match self.front {
-            true => slot * self.slot_bytes,
-            false => (slot + 1) * self.slot_bytes - TRAILER_BYTES,
+        if self.front {
+            slot * self.slot_bytes
+        } else {
+            (slot + 1) * self.slot_bytes - TRAILER_BYTES
         }
     }
 
@@ -136,10 +137,7 @@ impl Ring {
     /// Where a payload of `len` bytes begins, which was checked to fit a slot.
     fn payload_at(&self, slot: u32, len: usize) -> usize {
         let trailer = self.trailer_at(slot as usize);
-        match self.front {
-            true => trailer + TRAILER_BYTES,
-            false => trailer - len.next_multiple_of(64),
-        }
+        if self.front { trailer + TRAILER_BYTES } else { trailer - len.next_multiple_of(64) }
     }
 
     /// The payload of a frame that is there and was not accepted; `len` was checked to fit a slot.

@@ -80,10 +80,7 @@ fn run(mut side: Side, peer: Load, done: &AtomicUsize, sleeps: bool) -> Side {
             counted = true;
         }
         assert!(start.elapsed() < PATIENCE, "no end: {:?}", side.link.stats());
-        match sleeps && side.is_idle() {
-            true => sleep(&mut side.link),
-            false => std::thread::yield_now(),
-        }
+        if sleeps && side.is_idle() { sleep(&mut side.link) } else { std::thread::yield_now() }
     }
     side
 }

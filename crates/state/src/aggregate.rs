@@ -33,14 +33,14 @@ pub trait Aggregate: Send + Sync + Debug {
     }
 
     /// Whether ids without rows may lie between ids with rows.
-    fn holes(&self) -> Holes {
-        Holes::Refused
+    fn sparse_ids(&self) -> SparseIds {
+        SparseIds::Refused
     }
 }
 
 /// What an accumulator makes of ids that no row was ever given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Holes {
+pub enum SparseIds {
     /// Ids must be dense: each id below `total` had a row before `update` or `merge` returned.
     Refused,
     /// They cost a slot of so many bytes; what comes out for them is thrown away. Promised only
@@ -103,14 +103,15 @@ pub trait Accumulator: Send {
     fn clear(&mut self, total: usize);
 
     /// Forgets the groups of a part: each is as if it had had no rows. Only asked where ids may
-    /// have holes, hence of aggregates that stand them ([`Aggregate::holes`]) and before any null.
+    /// have holes, hence of aggregates that stand them ([`Aggregate::sparse_ids`]) and before any
+    /// null.
     fn forget(&mut self, part: &Part) {
         let _ = part;
     }
 
     /// Says that few groups are to be kept as many are, of which no row takes turns with another
     /// ([`crate::KeyMode::Tiny`]).
-    fn take_no_turns(&mut self) {}
+    fn keep_unreplicated(&mut self) {}
 
     /// Bytes held.
     fn bytes(&self) -> usize;
@@ -121,7 +122,7 @@ pub trait Accumulator: Send {
         true
     }
 
-    /// Which of `ids` had a row, if [`Aggregate::holes`] says [`Holes::Told`].
+    /// Which of `ids` had a row, if [`Aggregate::sparse_ids`] says [`SparseIds::Told`].
     fn occupied(&self, ids: Range<usize>) -> Option<BooleanBuffer> {
         let _ = ids;
         None

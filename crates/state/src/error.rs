@@ -61,7 +61,7 @@ pub enum StateError {
     /// Rows came for a slice of which groups were given out already. Our own bug, or a peer that
     /// sends rows of a window after it said that it has none any more.
     #[error("rows for a slice that is being given out")]
-    GivenOut,
+    BeingDrained,
     /// A sum is greater or less than all numbers of its type. The user's query: it can ask for the
     /// sum of wider numbers.
     #[error("{}", Self::sum_too_large(shown(.0)))]

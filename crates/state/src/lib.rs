@@ -54,13 +54,13 @@ mod part;
 #[cfg(test)]
 mod part_tests;
 mod partition;
+pub mod recycled;
 mod sessions;
 pub mod sim;
 mod slice;
 #[cfg(test)]
 mod slice_tests;
 mod slices;
-pub mod spare;
 mod spec;
 mod spill;
 mod table;
@@ -69,7 +69,7 @@ mod windowed;
 mod windows;
 mod words;
 
-pub use aggregate::{Accumulator, Aggregate, Holes};
+pub use aggregate::{Accumulator, Aggregate, SparseIds};
 pub use error::StateError;
 pub use frequent::Frequent;
 pub use gather::gather;
@@ -88,5 +88,5 @@ pub use slices::Slices;
 pub use spec::{Columns, GroupBy, StateOptions};
 pub use spill::rows::{RowFiles, RowPiece};
 pub use spill::{Disk, DiskFile, Spilled};
-pub use windowed::{Fired, Windowed};
-pub use windows::{Assignment, Place, Selections, Window, Windows};
+pub use windowed::{Triggered, Windowed};
+pub use windows::{RowPlace, Selections, SliceAssignment, WindowBounds, Windows};

@@ -29,7 +29,7 @@ fn parts(slice: &mut Slice) -> Vec<Columns> {
 type Groups = BTreeMap<Option<i64>, (Option<i64>, Option<i64>, i64)>;
 
 /// What the parts say, whose first key is a number or its digits.
-fn said(parts: &[Columns]) -> Groups {
+fn announced(parts: &[Columns]) -> Groups {
     let mut groups = Groups::new();
     for part in parts {
         assert!(part.rows() > 0, "a part has rows");
@@ -99,12 +99,12 @@ proptest! {
                 let expected = fill(&mut slice, &key, &rows);
                 prop_assert_eq!(slice.groups(), expected.len());
                 let parts = parts(&mut slice);
-                prop_assert_eq!(&said(&parts), &expected);
+                prop_assert_eq!(&announced(&parts), &expected);
                 prop_assert!(slice.is_empty() && slice.groups() == 0);
                 for part in &parts {
                     leader.merge(&part.keys, &part.states).unwrap();
                 }
-                prop_assert_eq!(said(&self::parts(&mut leader)), expected, "merged");
+                prop_assert_eq!(announced(&self::parts(&mut leader)), expected, "merged");
             }
         }
     }
@@ -149,7 +149,7 @@ fn long_strings_come_back_from_the_right_part() {
 }
 
 #[test]
-fn a_slice_takes_no_rows_while_it_is_given_out() {
+fn a_slice_takes_no_rows_while_it_is_drained() {
     let spec = spec(vec![DataType::Int64], None);
     let mut slices = Slices::new(&spec);
     let add = |slices: &mut Slices, from: i64| {
@@ -161,7 +161,7 @@ fn a_slice_takes_no_rows_while_it_is_given_out() {
     let first = slices.take_values(0).unwrap().unwrap();
     // The first id is that of NULL, which has no rows.
     assert_eq!((first.rows(), slices.first()), (16_383, Some(0)));
-    assert!(matches!(add(&mut slices, 0), Err(StateError::GivenOut)));
+    assert!(matches!(add(&mut slices, 0), Err(StateError::BeingDrained)));
     assert_eq!(slices.take_values(0).unwrap().unwrap().rows(), 20_000 - 16_383);
     assert!(slices.take_values(0).unwrap().is_none() && slices.is_empty());
     let held = slices.bytes();

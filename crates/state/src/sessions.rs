@@ -38,7 +38,7 @@ pub(crate) struct Sessions {
     first_end: i64,
     pass: Option<Pass>,
     /// An emptied table for the next pass.
-    spare: Option<Slice>,
+    recycled: Option<Slice>,
 }
 
 /// Open sessions on their way from one table to the next.
@@ -72,14 +72,14 @@ impl Sessions {
             open: Slice::new(spec),
             first_end: i64::MAX,
             pass: None,
-            spare: None,
+            recycled: None,
         }
     }
 
     /// Bytes held beside the slices.
     pub(crate) fn bytes(&self) -> usize {
         let next = self.pass.as_ref().map(|pass| &pass.next);
-        let tables = [Some(&self.open), next, self.spare.as_ref()];
+        let tables = [Some(&self.open), next, self.recycled.as_ref()];
         let adding = self.pass.as_ref().map_or(0, |pass| pass.adding.bytes());
         tables.into_iter().flatten().map(Slice::bytes).sum::<usize>() + adding
     }
@@ -88,7 +88,7 @@ impl Sessions {
     ///
     /// # Errors
     /// Errors of accumulators.
-    pub(crate) fn fire(
+    pub(crate) fn trigger(
         &mut self,
         slices: &mut Slices,
         watermark: i64,
@@ -134,15 +134,16 @@ impl Sessions {
     ) -> Result<(), StateError> {
         let mut pass = Pass {
             adding: Adding::default(),
-            next: self.spare.take().unwrap_or_else(|| Slice::new(&self.spec)),
+            next: self.recycled.take().unwrap_or_else(|| Slice::new(&self.spec)),
             first_end: i64::MAX,
             until,
         };
         if let Some(slice) = slice {
             let mut index = Index::new(&self.spec.keys, Some(KeyMode::Hash), true);
-            let mut gathering = match slices.is_cold(slice) {
-                true => Some(slices.gather([(slice, true)].into_iter())?),
-                false => None,
+            let mut gathering = if slices.is_cold(slice) {
+                Some(slices.gather([(slice, true)].into_iter())?)
+            } else {
+                None
             };
             let mut take = || match &mut gathering {
                 Some(gathering) => slices.gathered(gathering, Slice::take_delta),
@@ -164,7 +165,7 @@ impl Sessions {
         for part in pass.adding.parts {
             pass.next.merge(&part.keys, &part.states)?;
         }
-        self.spare = Some(std::mem::replace(&mut self.open, pass.next));
+        self.recycled = Some(std::mem::replace(&mut self.open, pass.next));
         self.first_end = pass.first_end;
         Ok(())
     }

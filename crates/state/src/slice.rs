@@ -1,8 +1,8 @@
 //! The state of one slice of time: an index of groups, and an accumulator per aggregate.
 //!
 //! [`Slice::update`] folds rows in, whoever leads their keys, and [`Slice::merge`] deltas of groups
-//! that are led here. [`crate::Slices::give_away`] takes out the groups that others lead, and
-//! [`Slice::take_values`] and [`Slice::take_delta`] all that are left. A slice is given out in
+//! that are led here. [`crate::Slices::take_remote_groups`] takes out the groups that others lead,
+//! and [`Slice::take_values`] and [`Slice::take_delta`] all that are left. A slice is given out in
 //! parts of some thousand groups: what is built of a part stays in the cache, and its memory serves
 //! for the next. Memory of a whole window's columns would be touched for the first time, at a tenth
 //! of the speed.
@@ -30,7 +30,8 @@ use crate::index::{Index, KeyMode};
 use crate::spec::ARRAY_PART;
 use crate::table::Table;
 use crate::{
-    Accumulator, Aggregate, Columns, GroupBy, Groups, Holes, Ids, Part, StateError, kernel, words,
+    Accumulator, Aggregate, Columns, GroupBy, Groups, Ids, Part, SparseIds, StateError, kernel,
+    words,
 };
 
 /// How many times the range of an array may exceed the number of its groups whatever it takes: at
@@ -76,7 +77,7 @@ pub struct Slice {
     index: Index,
     accumulators: Vec<Box<dyn Accumulator>>,
     /// The accumulator that knows which ids have rows, if there is one, and as long as it does.
-    teller: Option<usize>,
+    occupancy: Option<usize>,
     /// Which ids have rows, where they may have holes and there is no teller.
     marks: Table<u8>,
     /// False before the first row, and again when all is given out.
@@ -87,7 +88,7 @@ pub struct Slice {
     giving: Option<Cursor>,
     /// What was given out is still there: it is cleared when it turns out that the memory is
     /// needed.
-    spent: Option<Cursor>,
+    drained: Option<Cursor>,
     /// The share of a sparse array.
     array_bytes_max: usize,
     /// By how many bytes the slice may grow.
@@ -108,18 +109,18 @@ impl Slice {
         let mut accumulators: Vec<_> =
             spec.aggregates.iter().map(|aggregate| aggregate.create()).collect();
         if spec.forced_mode() == Some(KeyMode::Array) {
-            accumulators.iter_mut().for_each(|accumulator| accumulator.take_no_turns());
+            accumulators.iter_mut().for_each(|accumulator| accumulator.keep_unreplicated());
         }
         Self {
             spec: Arc::clone(spec),
             index,
             accumulators,
-            teller: teller(spec),
+            occupancy: occupancy(spec),
             marks: Table::new(),
             started: false,
             touched: Touched::default(),
             giving: None,
-            spent: None,
+            drained: None,
             array_bytes_max: spec.options.budget_bytes / ARRAY_PART,
             room: usize::MAX,
             spills: false,
@@ -202,10 +203,10 @@ impl Slice {
     /// Merges all groups of `other`, which keeps them.
     ///
     /// # Errors
-    /// Errors of accumulators; [`StateError::GivenOut`] if either is being given out.
+    /// Errors of accumulators; [`StateError::BeingDrained`] if either is being given out.
     pub(crate) fn merge_all_of(&mut self, other: &mut Self) -> Result<(), StateError> {
         if other.giving.is_some() {
-            return Err(StateError::GivenOut);
+            return Err(StateError::BeingDrained);
         }
         other.settle()?;
         let mut cursor = Cursor::default();
@@ -288,9 +289,9 @@ impl Slice {
             return Ok(());
         }
         if self.giving.is_some() {
-            return Err(StateError::GivenOut);
+            return Err(StateError::BeingDrained);
         }
-        self.clear_spent();
+        self.clear_drained();
         let nulls = input.has_nulls();
         if nulls && self.is_direct() {
             self.go_dense()?;
@@ -336,7 +337,7 @@ impl Slice {
         }
         let total = self.index.total();
         self.started = true;
-        if self.is_direct() && self.teller.is_none() {
+        if self.is_direct() && self.occupancy.is_none() {
             self.mark(groups);
         }
         match input {
@@ -357,8 +358,8 @@ impl Slice {
             }
         }
         if self.is_direct()
-            && let Some(teller) = self.teller
-            && !self.accumulators[teller].shows()
+            && let Some(occupancy) = self.occupancy
+            && !self.accumulators[occupancy].shows()
         {
             self.mark_occupied();
             self.mark(groups);
@@ -437,7 +438,7 @@ impl Slice {
             let marks = self.marks.as_mut();
             occupied.set_indices().for_each(|id| marks[id] = 1);
         }
-        self.teller = None;
+        self.occupancy = None;
     }
 
     fn is_direct(&self) -> bool {
@@ -449,8 +450,8 @@ impl Slice {
         if !self.is_direct() {
             return None;
         }
-        let told = self.teller.and_then(|at| self.accumulators[at].occupied(ids.clone()));
-        Some(told.unwrap_or_else(|| self.marks.not_zero(ids)))
+        let emitted = self.occupancy.and_then(|at| self.accumulators[at].occupied(ids.clone()));
+        Some(emitted.unwrap_or_else(|| self.marks.not_zero(ids)))
     }
 
     fn take(&mut self, read: impl Fn(&mut dyn Accumulator, &Part) -> States) -> Taken {
@@ -461,7 +462,7 @@ impl Slice {
             self.giving = Some(cursor);
         } else if std::mem::take(&mut self.started) {
             self.touched.clear();
-            self.spent = Some(cursor);
+            self.drained = Some(cursor);
         }
         Ok(part)
     }
@@ -515,15 +516,15 @@ impl Slice {
     }
 
     /// Makes room for new groups where old ones were given out.
-    fn clear_spent(&mut self) {
-        let Some(spent) = self.spent.take() else { return };
+    fn clear_drained(&mut self) {
+        let Some(drained) = self.drained.take() else { return };
         self.ranges.start_anew();
-        self.accumulators.iter_mut().for_each(|accumulator| accumulator.clear(spent.used));
-        self.marks.clear(spent.used);
-        self.teller = teller(&self.spec);
+        self.accumulators.iter_mut().for_each(|accumulator| accumulator.clear(drained.used));
+        self.marks.clear(drained.used);
+        self.occupancy = occupancy(&self.spec);
         match &mut self.index {
             // Its range was too large for its groups: the next ones may have a better.
-            Index::Array(array) if array.is_sparse(spent.groups, SPARSE_MAX) => {
+            Index::Array(array) if array.is_sparse(drained.groups, SPARSE_MAX) => {
                 let mode = self.spec.options.key_mode;
                 let dense = self.spec.hole_bytes().is_none();
                 self.index = Index::new(&self.spec.keys, mode, dense);
@@ -534,10 +535,10 @@ impl Slice {
 }
 
 /// Who is asked which ids have rows: whose answer takes the least memory to be read.
-fn teller(spec: &GroupBy) -> Option<usize> {
-    let bytes = |aggregate: &Arc<dyn Aggregate>| match aggregate.holes() {
-        Holes::Told(bytes) => Some(bytes),
-        Holes::Refused | Holes::Kept(_) => None,
+fn occupancy(spec: &GroupBy) -> Option<usize> {
+    let bytes = |aggregate: &Arc<dyn Aggregate>| match aggregate.sparse_ids() {
+        SparseIds::Told(bytes) => Some(bytes),
+        SparseIds::Refused | SparseIds::Kept(_) => None,
     };
     let tellers = spec.aggregates.iter().enumerate();
     let tellers = tellers.filter_map(|(at, aggregate)| Some((bytes(aggregate)?, at)));

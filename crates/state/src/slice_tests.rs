@@ -18,9 +18,9 @@ use crate::{
     Split, StateError, StateOptions,
 };
 
-mod holes;
 mod modes;
 mod raw;
+mod sparse_ids;
 
 fn spec(
     keys: Vec<DataType>,
@@ -124,18 +124,16 @@ fn late_merge(spec: &Arc<GroupBy>, batches: &[Batch], workers: usize) -> Columns
             }
             Ok::<_, StateError>(())
         };
-        states[worker].give_away(worker as u32, &mut partitioner, keep).unwrap();
+        states[worker].take_remote_groups(worker as u32, &mut partitioner, keep).unwrap();
         for (other, start, delta) in deltas {
             states[other].merge(start, &delta.keys, &delta.states).unwrap();
         }
     };
     for (at, batch) in batches.iter().enumerate() {
         let (keys, value) = columns(batch, &spec.keys[0]);
-        let rows_alone = matches!(&spec.aggregates[..], [only] if only.holes() == count().holes());
-        let args = match rows_alone {
-            true => vec![vec![]],
-            false => vec![vec![value]; spec.aggregates.len()],
-        };
+        let rows_alone =
+            matches!(&spec.aggregates[..], [only] if only.sparse_ids() == count().sparse_ids());
+        let args = if rows_alone { vec![vec![]] } else { vec![vec![value]; spec.aggregates.len()] };
         states[at % workers].update(0, batch.len(), &[keys], &args).unwrap();
         if at % 2 == 1 {
             end_epoch(&mut states, at % workers);
@@ -146,7 +144,7 @@ fn late_merge(spec: &Arc<GroupBy>, batches: &[Batch], workers: usize) -> Columns
         assert_eq!(columns.rows(), 0, "nothing has come since");
         Ok::<_, StateError>(())
     };
-    states[0].give_away(0, &mut Partitioner::new(workers as u32), give).unwrap();
+    states[0].take_remote_groups(0, &mut Partitioner::new(workers as u32), give).unwrap();
     let mut at = 0;
     whole(|| {
         while let Some(state) = states.get_mut(at) {
@@ -214,7 +212,7 @@ proptest! {
     }
 
     #[test]
-    fn short_epochs_give_away_what_they_touched(
+    fn short_epochs_take_the_groups_that_they_touched(
         first in prop::collection::vec(0i64..3_000, 500..600),
         more in prop::collection::vec(
             prop::collection::vec(prop::option::weighted(0.9, -200i64..20_000), 0..6),
@@ -435,7 +433,7 @@ fn no_table_grows_beyond_the_budget() {
 }
 
 #[test]
-fn a_budget_is_kept_and_frees_what_is_spare() {
+fn a_budget_holds_and_frees_recycled_memory() {
     let options = StateOptions { budget_bytes: 1 << 20, ..StateOptions::default() };
     let spec = GroupBy { keys: vec![DataType::Int64], aggregates: vec![count()], options };
     let mut slices = Slices::new(&Arc::new(spec));

@@ -162,9 +162,9 @@ impl Slices {
     /// how many stayed of those slices, at most: each was looked at.
     ///
     /// # Errors
-    /// Errors of accumulators and of `each`; [`StateError::GivenOut`] for a slice that is being
+    /// Errors of accumulators and of `each`; [`StateError::BeingDrained`] for a slice that is being
     /// given out.
-    pub fn give_away<E: From<StateError>>(
+    pub fn take_remote_groups<E: From<StateError>>(
         &mut self,
         own: u32,
         partitioner: &mut Partitioner,
@@ -173,20 +173,22 @@ impl Slices {
         let (budget, mut stayed) = (self.budget, 0);
         for (&start, Live { slice, .. }) in &mut self.live {
             let Some(slice) = slice else { continue };
-            let (all, mut spare) = (self.bytes, self.free.pop());
-            let before = slice.bytes() + spare.as_ref().map_or(0, Slice::bytes);
+            let (all, mut recycled) = (self.bytes, self.free.pop());
+            let before = slice.bytes() + recycled.as_ref().map_or(0, Slice::bytes);
             slice.set_room(budget.saturating_sub(all));
-            let given = slice.give_away(
+            let given = slice.take_remote_groups(
                 own,
                 partitioner,
-                &mut spare,
+                &mut recycled,
                 |split, columns| each(start, split, columns),
                 |error| over_budget(error, all, budget),
             );
             self.bytes = all - before + slice.bytes();
-            if let Some(spare) = spare.filter(|spare| self.bytes + spare.bytes() <= budget) {
-                self.bytes += spare.bytes();
-                self.free.push(spare);
+            if let Some(recycled) =
+                recycled.filter(|recycled| self.bytes + recycled.bytes() <= budget)
+            {
+                self.bytes += recycled.bytes();
+                self.free.push(recycled);
             }
             stayed += given?;
         }
@@ -306,9 +308,10 @@ impl Slices {
         *changed = self.changes;
         let slice = slice.get_or_insert_with(|| {
             self.free.pop().unwrap_or_else(|| {
-                let slice = match self.cold.is_some() {
-                    true => Slice::spilling(&self.spec),
-                    false => Slice::new(&self.spec),
+                let slice = if self.cold.is_some() {
+                    Slice::spilling(&self.spec)
+                } else {
+                    Slice::new(&self.spec)
                 };
                 self.bytes += slice.bytes();
                 slice
@@ -344,10 +347,7 @@ impl Slices {
     /// The slice that starts at `start` has no groups: it is gone, and its memory is for others.
     fn release(&mut self, start: i64) {
         let Some(Live { slice: Some(slice), .. }) = self.live.remove(&start) else { return };
-        match self.free.len() < FREE_MAX {
-            true => self.free.push(slice),
-            false => self.bytes -= slice.bytes(),
-        }
+        if self.free.len() < FREE_MAX { self.free.push(slice) } else { self.bytes -= slice.bytes() }
     }
 }
 

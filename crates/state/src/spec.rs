@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef};
 use arrow::datatypes::DataType;
 
-use crate::{Aggregate, Holes, KeyMode, Part, StateError};
+use crate::{Aggregate, KeyMode, Part, SparseIds, StateError};
 
 /// The part of the budget that is a sparse array's share, if nobody says otherwise.
 pub(crate) const ARRAY_PART: usize = 8;
@@ -88,11 +88,11 @@ impl GroupBy {
 
     /// What a key of an array's range costs, if ids may have holes.
     pub(crate) fn hole_bytes(&self) -> Option<usize> {
-        let told = self.aggregates.iter().any(|a| matches!(a.holes(), Holes::Told(_)));
-        let marks = usize::from(!told);
-        self.aggregates.iter().try_fold(marks, |sum, aggregate| match aggregate.holes() {
-            Holes::Refused => None,
-            Holes::Kept(bytes) | Holes::Told(bytes) => Some(sum + bytes),
+        let emitted = self.aggregates.iter().any(|a| matches!(a.sparse_ids(), SparseIds::Told(_)));
+        let marks = usize::from(!emitted);
+        self.aggregates.iter().try_fold(marks, |sum, aggregate| match aggregate.sparse_ids() {
+            SparseIds::Refused => None,
+            SparseIds::Kept(bytes) | SparseIds::Told(bytes) => Some(sum + bytes),
         })
     }
 

@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
-use self::section::Tally;
+use self::section::SpillCounters;
 use crate::GroupBy;
 
 /// Into how many parts a hash splits what does not fit.
@@ -88,7 +88,7 @@ pub(crate) struct Store {
     pub(crate) spec: Arc<GroupBy>,
     /// Keys and states: views and dictionaries as plain values.
     schema: SchemaRef,
-    tally: Tally,
+    counters: SpillCounters,
 }
 
 impl Store {
@@ -96,12 +96,12 @@ impl Store {
         let types = spec.keys.iter().cloned().chain(spec.state_types());
         let field = |(at, of): (usize, DataType)| Field::new(at.to_string(), of, true);
         let schema = Schema::new(types.enumerate().map(field).collect::<Vec<_>>());
-        let (schema, tally) = (section::plain_schema(&schema), Tally::default());
-        Self { disk, spec: Arc::clone(spec), schema, tally }
+        let (schema, counters) = (section::plain_schema(&schema), SpillCounters::default());
+        Self { disk, spec: Arc::clone(spec), schema, counters }
     }
 
     /// What was written and read so far.
     pub(crate) fn spilled(&self) -> Spilled {
-        self.tally.spilled()
+        self.counters.spilled()
     }
 }

@@ -44,9 +44,10 @@ pub(crate) fn ascend<const NEAR: bool>(times: &[i64]) -> bool {
     let (eights, few) = rest.as_chunks::<8>();
     let mut signs = [0; 8];
     for (at, (before, eight)) in befores.iter().zip(eights).enumerate() {
-        match NEAR {
-            true => prefetch_near(before),
-            false => prefetch_column(times, at * 8),
+        if NEAR {
+            prefetch_near(before)
+        } else {
+            prefetch_column(times, at * 8)
         }
         for ((sign, &a), &b) in signs.iter_mut().zip(before).zip(eight) {
             *sign |= b.wrapping_sub(a) | (b ^ (b << 1));
@@ -159,9 +160,10 @@ pub(crate) fn starts(words: &[u64], shift: u32, out: &mut [u32]) {
     if neon::is_faster() {
         return neon::starts(words, shift, out);
     }
-    match target_cfg_f!(any(target_feature = "avx512f", target_feature = "avx2")) {
-        true => starts_by::<true>(words, shift, out),
-        false => starts_by::<false>(words, shift, out),
+    if target_cfg_f!(any(target_feature = "avx512f", target_feature = "avx2")) {
+        starts_by::<true>(words, shift, out)
+    } else {
+        starts_by::<false>(words, shift, out)
     }
 }
 
@@ -195,9 +197,10 @@ pub(crate) fn hashes(words: &[u64], cut: u32, next: bool, out: &mut [u64]) {
     if neon::is_faster() {
         return neon::hashes(words, cut, next, out);
     }
-    match target_cfg_f!(any(target_feature = "avx512f", target_feature = "avx2")) {
-        true => hashes_by::<true>(words, cut, next, out),
-        false => hashes_by::<false>(words, cut, next, out),
+    if target_cfg_f!(any(target_feature = "avx512f", target_feature = "avx2")) {
+        hashes_by::<true>(words, cut, next, out)
+    } else {
+        hashes_by::<false>(words, cut, next, out)
     }
 }
 

@@ -20,7 +20,7 @@ use self::early::Early;
 use crate::sessions::Sessions;
 use crate::spill::gather::Gathering;
 use crate::windows::Piece;
-use crate::{Columns, GroupBy, Slice, Slices, StateError, Window, Windows};
+use crate::{Columns, GroupBy, Slice, Slices, StateError, WindowBounds, Windows};
 
 /// The key of all rows, where there are no windows.
 const ALL: i64 = 0;
@@ -31,12 +31,12 @@ pub struct Windowed {
     windows: Option<Windows>,
     slices: Slices,
     /// Windows that end no later than this have fired.
-    fired: i64,
+    triggered: i64,
     firing: Option<Firing>,
     /// Of cumulating windows that begin together, what the last one had.
-    running: Option<(Window, Slice)>,
+    running: Option<(WindowBounds, Slice)>,
     /// An emptied slice for the next window.
-    spare: Option<Slice>,
+    recycled: Option<Slice>,
     sessions: Option<Sessions>,
     early: Early,
     /// Bytes that all of this may hold.
@@ -45,7 +45,7 @@ pub struct Windowed {
 
 /// A window that is being given out.
 struct Firing {
-    window: Window,
+    window: WindowBounds,
     from: Source,
     begun: bool,
 }
@@ -80,9 +80,9 @@ impl Source {
 
 /// Groups of a window that has fired.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Fired {
+pub struct Triggered {
     /// The window; `None` if there are no windows, or each group has its own as sessions have.
-    pub window: Option<Window>,
+    pub window: Option<WindowBounds>,
     /// Whether these are its first groups.
     pub first: bool,
     /// Keys and values.
@@ -100,10 +100,10 @@ impl Windowed {
             spec: Arc::clone(spec),
             windows,
             slices: Slices::new(spec),
-            fired: i64::MIN,
+            triggered: i64::MIN,
             firing: None,
             running: None,
-            spare: None,
+            recycled: None,
             early: Early::default(),
             budget: spec.options.budget_bytes,
         }
@@ -131,7 +131,7 @@ impl Windowed {
     pub fn bytes(&self) -> usize {
         let firing = self.firing.as_ref().map_or(0, |firing| firing.from.bytes());
         let running = self.running.as_ref().map(|(_, slice)| slice);
-        let own = running.into_iter().chain(&self.spare).map(Slice::bytes).sum::<usize>();
+        let own = running.into_iter().chain(&self.recycled).map(Slice::bytes).sum::<usize>();
         let sessions = self.sessions.as_ref().map_or(0, Sessions::bytes);
         self.slices.bytes() + firing + own + self.early.bytes() + sessions
     }
@@ -143,10 +143,10 @@ impl Windowed {
     ///
     /// # Errors
     /// Errors of accumulators.
-    pub fn fire(&mut self, watermark: i64) -> Result<Option<Fired>, StateError> {
+    pub fn trigger(&mut self, watermark: i64) -> Result<Option<Triggered>, StateError> {
         if let Some(sessions) = &mut self.sessions {
-            let over = sessions.fire(&mut self.slices, watermark)?;
-            return Ok(over.map(|columns| Fired { window: None, first: true, columns }));
+            let over = sessions.trigger(&mut self.slices, watermark)?;
+            return Ok(over.map(|columns| Triggered { window: None, first: true, columns }));
         }
         loop {
             self.share(self.firing.as_ref().map_or(0, |firing| firing.from.bytes()));
@@ -155,36 +155,36 @@ impl Windowed {
                 if let Some(columns) = columns {
                     let first = !std::mem::replace(&mut firing.begun, true);
                     let window = self.windows.map(|_| firing.window);
-                    return Ok(Some(Fired { window, first, columns }));
+                    return Ok(Some(Triggered { window, first, columns }));
                 }
                 if let Some(Firing { from: Source::Merged(slice), .. }) = self.firing.take() {
-                    self.spare = Some(*slice);
+                    self.recycled = Some(*slice);
                 }
             }
             let Some(window) = self.next(watermark) else { return Ok(None) };
             let from = self.assemble(window)?;
-            self.fired = window.end;
+            self.triggered = window.end;
             self.firing = Some(Firing { window, from, begun: false });
         }
     }
 
     /// The window that fires next.
-    fn next(&mut self, watermark: i64) -> Option<Window> {
+    fn next(&mut self, watermark: i64) -> Option<WindowBounds> {
         let Some(windows) = self.windows else {
-            let all = Window { start: i64::MIN, end: i64::MAX };
+            let all = WindowBounds { start: i64::MIN, end: i64::MAX };
             return (watermark == i64::MAX && !self.slices.is_empty()).then_some(all);
         };
-        let fired = self.fired;
-        let of = |start| windows.window_after(start, fired);
+        let triggered = self.triggered;
+        let of = |start| windows.window_after(start, triggered);
         let running = self.running.as_ref().and_then(|(ran, _)| of(ran.start));
         let (mut alone, mut slice, mut useless) = (None, None, vec![]);
         for key in self.slices.starts() {
             // Later slices are in no earlier window, and what is of a window alone is within it.
-            if slice.is_some_and(|first: Window| key >= windows.slice_key(first.end)) {
+            if slice.is_some_and(|first: WindowBounds| key >= windows.slice_key(first.end)) {
                 break;
             }
             match windows.piece(key) {
-                Piece::Window(end) => _ = alone.get_or_insert_with(|| windows.window_at(end)),
+                Piece::WindowBounds(end) => _ = alone.get_or_insert_with(|| windows.window_at(end)),
                 // Between windows, or left over of what has fired.
                 Piece::Slice(start) if of(start).is_none() => useless.push(key),
                 Piece::Slice(start) => slice = slice.or_else(|| of(start)),
@@ -198,11 +198,11 @@ impl Windowed {
     }
 
     /// Brings the groups of a window together.
-    fn assemble(&mut self, window: Window) -> Result<Source, StateError> {
+    fn assemble(&mut self, window: WindowBounds) -> Result<Source, StateError> {
         let Some(windows) = self.windows else { return self.alone(ALL) };
         let keys = self.keys_of(&windows, window);
         let is_last = |key: i64| match windows.piece(key) {
-            Piece::Window(_) => true,
+            Piece::WindowBounds(_) => true,
             Piece::Slice(start) => windows.last_end(start).is_none_or(|last| last <= window.end),
         };
         if windows.cumulate() {
@@ -230,16 +230,17 @@ impl Windowed {
 
     /// A window of one slice that nothing else needs.
     fn alone(&mut self, key: i64) -> Result<Source, StateError> {
-        match self.slices.is_cold(key) {
-            true => Ok(Source::Gathered(Box::new(self.slices.gather([(key, true)].into_iter())?))),
-            false => Ok(Source::Key(key)),
+        if self.slices.is_cold(key) {
+            Ok(Source::Gathered(Box::new(self.slices.gather([(key, true)].into_iter())?)))
+        } else {
+            Ok(Source::Key(key))
         }
     }
 
     /// The keys of what a window is put together from, beside what is running.
-    fn keys_of(&self, windows: &Windows, window: Window) -> Vec<i64> {
+    fn keys_of(&self, windows: &Windows, window: WindowBounds) -> Vec<i64> {
         let of_window = |key: &i64| match windows.piece(*key) {
-            Piece::Window(end) => end == window.end,
+            Piece::WindowBounds(end) => end == window.end,
             Piece::Slice(start) => window.start <= start && start < window.end,
         };
         let within = self.slices.starts().take_while(|&key| key < windows.slice_key(window.end));
@@ -250,7 +251,7 @@ impl Windowed {
     fn accumulate(
         &mut self,
         windows: &Windows,
-        window: Window,
+        window: WindowBounds,
         keys: &[i64],
         last: Option<i64>,
     ) -> Result<Source, StateError> {
@@ -283,8 +284,8 @@ impl Windowed {
     }
 
     /// Whether a window must be put together part by part.
-    fn must_gather(&self, keys: &[i64], window: Window) -> bool {
-        let of_window = |(ran, _): &&(Window, Slice)| ran.start == window.start;
+    fn must_gather(&self, keys: &[i64], window: WindowBounds) -> bool {
+        let of_window = |(ran, _): &&(WindowBounds, Slice)| ran.start == window.start;
         let running = self.running.as_ref().filter(of_window);
         // It grows, and is copied.
         let beside = running.map_or(0, |(_, running)| 2 * running.bytes());
@@ -292,7 +293,7 @@ impl Windowed {
     }
 
     /// What is running of a cumulating window becomes its first slice again.
-    fn put_back(&mut self, windows: &Windows, window: Window) -> Result<(), StateError> {
+    fn put_back(&mut self, windows: &Windows, window: WindowBounds) -> Result<(), StateError> {
         match self.running.take() {
             Some((ran, running)) if ran.start == window.start => {
                 let key = windows.slice_key(ran.start);
@@ -310,7 +311,7 @@ impl Windowed {
     }
 
     fn empty(&mut self) -> Slice {
-        self.spare.take().unwrap_or_else(|| Slice::new(&self.spec))
+        self.recycled.take().unwrap_or_else(|| Slice::new(&self.spec))
     }
 }
 

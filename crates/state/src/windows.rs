@@ -25,7 +25,7 @@ pub struct Windows {
 
 /// A window, from its start to its end, exclusively. Windows of one kind differ in their ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Window {
+pub struct WindowBounds {
     /// Its first tick.
     pub start: i64,
     /// The tick behind its last.
@@ -34,7 +34,7 @@ pub struct Window {
 
 /// Where a row belongs that met some watermark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum RowPlace {
     /// To this slice: its own, or a later one that is in just the windows that have not fired.
     Slice(i64),
     /// To the windows of its slice that end after the watermark: see [`Windows::ends_of`].
@@ -45,7 +45,7 @@ pub enum Place {
 
 /// Where the rows of a batch belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Assignment {
+pub enum SliceAssignment {
     /// All to the slice that starts here.
     OneSlice(i64),
     /// To several slices, or there are no rows: see [`Windows::split`].
@@ -139,7 +139,7 @@ impl Windows {
     }
 
     /// The first window that has the slice that starts at `slice` and ends after `after`.
-    pub fn window_after(&self, slice: i64, after: i64) -> Option<Window> {
+    pub fn window_after(&self, slice: i64, after: i64) -> Option<WindowBounds> {
         let (size, x) = (i128::from(self.size), i128::from(slice.max(after)));
         let (start, end) = if self.cumulate {
             let start = grid(slice.into(), self.size, self.offset);
@@ -155,7 +155,7 @@ impl Windows {
             }
             (start, start + size)
         };
-        let window = Window { start: clamp(start), end: clamp(end) };
+        let window = WindowBounds { start: clamp(start), end: clamp(end) };
         // At the end of time windows are cut off, and there is none behind.
         (window.end > after).then_some(window)
     }
@@ -179,13 +179,14 @@ impl Windows {
     }
 
     /// The window that ends at `end`.
-    pub fn window_at(&self, end: i64) -> Window {
+    pub fn window_at(&self, end: i64) -> WindowBounds {
         let end128 = i128::from(end);
-        let start = match self.cumulate {
-            true => grid(end128 - 1, self.size, self.offset),
-            false => end128 - i128::from(self.size),
+        let start = if self.cumulate {
+            grid(end128 - 1, self.size, self.offset)
+        } else {
+            end128 - i128::from(self.size)
         };
-        Window { start: clamp(start), end }
+        WindowBounds { start: clamp(start), end }
     }
 
     /// Where the windows end that have the slice that starts at `slice`, as far as after `after`;
@@ -198,18 +199,18 @@ impl Windows {
     /// Where a row of time `at` belongs that met `watermark`: windows that end at or before that
     /// have fired, as far as the row's own flow can tell. Which windows those are does not depend
     /// on when they really fire, so that the result does not depend on it either.
-    pub fn place(&self, at: i64, watermark: i64) -> Place {
+    pub fn place(&self, at: i64, watermark: i64) -> RowPlace {
         let slice = self.slice_start(at);
         match self.window_after(slice, i64::MIN) {
             Some(first) if first.end <= watermark => {}
             // Between windows there is nothing to be late for.
-            _ => return Place::Slice(slice),
+            _ => return RowPlace::Slice(slice),
         }
         match self.last_end(slice) {
-            Some(last) if last <= watermark => Place::Late,
+            Some(last) if last <= watermark => RowPlace::Late,
             // The windows that have the slice in which the watermark is are those that are left.
-            _ if self.cumulate => Place::Slice(self.slice_start(watermark)),
-            _ => Place::Windows,
+            _ if self.cumulate => RowPlace::Slice(self.slice_start(watermark)),
+            _ => RowPlace::Windows,
         }
     }
 
@@ -230,7 +231,7 @@ impl Windows {
         let behind = i128::from(key) + 1 - i128::from(self.offset) * i128::from(scale);
         let step = i128::from(self.width()) * i128::from(scale);
         if self.overlaps() && behind.rem_euclid(step) == 0 && key != i64::MIN {
-            Piece::Window(((i128::from(key) + 1) / i128::from(scale)) as i64)
+            Piece::WindowBounds(((i128::from(key) + 1) / i128::from(scale)) as i64)
         } else {
             Piece::Slice(key / scale)
         }
@@ -246,13 +247,13 @@ impl Windows {
     }
 
     /// Whether all of `times` are in one slice, which in most batches they are.
-    pub fn assign(&self, times: &[i64]) -> Assignment {
-        let Some(&first) = times.first() else { return Assignment::Mixed };
+    pub fn assign(&self, times: &[i64]) -> SliceAssignment {
+        let Some(&first) = times.first() else { return SliceAssignment::Mixed };
         let (start, width) = (self.slice_start(first), self.width());
         if start.checked_add(width).is_none() {
             let mut starts = times.iter().map(|&time| self.slice_start(time));
             let one = starts.all(|other| other == start);
-            return if one { Assignment::OneSlice(start) } else { Assignment::Mixed };
+            return if one { SliceAssignment::OneSlice(start) } else { SliceAssignment::Mixed };
         }
         // The sign is set if a time is before the start or after the end. There is no 64-bit
         // minimum in the vector instructions that every x86-64 has, but there is a subtraction.
@@ -260,7 +261,7 @@ impl Windows {
             let since = time.wrapping_sub(start);
             sign | since | (width - 1).wrapping_sub(since)
         });
-        if sign >= 0 { Assignment::OneSlice(start) } else { Assignment::Mixed }
+        if sign >= 0 { SliceAssignment::OneSlice(start) } else { SliceAssignment::Mixed }
     }
 
     /// Sorts the rows of `times` by slice. `selections` is reused: in steady state nothing is
@@ -286,7 +287,7 @@ pub(crate) enum Piece {
     /// The slice that starts here.
     Slice(i64),
     /// What is only of the window that ends here.
-    Window(i64),
+    WindowBounds(i64),
 }
 
 /// The greatest number not above `at` that is `offset` beyond a multiple of `step`.
@@ -361,34 +362,34 @@ mod tests {
         assert_eq!(windows.width(), 2);
         assert_eq!(windows.ends_of(4, i64::MIN).collect::<Vec<_>>(), [6, 10]);
         assert_eq!(windows.ends_of(6, i64::MIN).collect::<Vec<_>>(), [10]);
-        assert_eq!(windows.window_at(10), Window { start: 4, end: 10 });
+        assert_eq!(windows.window_at(10), WindowBounds { start: 4, end: 10 });
         assert_eq!(Windows::hopping(2, 5, 0).unwrap().ends_of(2, i64::MIN).count(), 0, "a gap");
         assert!(Windows::tumbling(0, 0).is_none() && Windows::hopping(1, -1, 0).is_none());
         assert!(Windows::cumulating(10, 3, 0).is_none(), "a step divides the size");
     }
 
     #[test]
-    fn a_row_counts_for_the_windows_that_have_not_fired() {
+    fn a_row_counts_for_the_windows_that_have_not_triggered() {
         let hop = Windows::hopping(10, 5, 0).unwrap();
-        assert_eq!(hop.place(3, 4), Place::Slice(0));
-        assert_eq!(hop.place(3, 5), Place::Windows);
+        assert_eq!(hop.place(3, 4), RowPlace::Slice(0));
+        assert_eq!(hop.place(3, 5), RowPlace::Windows);
         assert_eq!(hop.ends_of(0, 5).collect::<Vec<_>>(), [10]);
-        assert_eq!(hop.place(3, 10), Place::Late);
+        assert_eq!(hop.place(3, 10), RowPlace::Late);
         let day = Windows::cumulating(24, 6, 1).unwrap();
-        assert_eq!(day.place(2, 6), Place::Slice(1));
-        assert_eq!(day.place(2, 14), Place::Slice(13), "in the windows up to 19 and 25");
-        assert_eq!(day.place(2, 25), Place::Late);
+        assert_eq!(day.place(2, 6), RowPlace::Slice(1));
+        assert_eq!(day.place(2, 14), RowPlace::Slice(13), "in the windows up to 19 and 25");
+        assert_eq!(day.place(2, 25), RowPlace::Late);
         let rare = Windows::hopping(2, 5, 0).unwrap();
-        assert_eq!(rare.place(3, 100), Place::Slice(3), "in no window, so not late");
+        assert_eq!(rare.place(3, 100), RowPlace::Slice(3), "in no window, so not late");
     }
 
     #[test]
     fn no_rows_and_the_end_of_time() {
         let windows = Windows::tumbling(10, 0).unwrap();
-        assert_eq!(windows.assign(&[]), Assignment::Mixed);
+        assert_eq!(windows.assign(&[]), SliceAssignment::Mixed);
         let last = windows.slice_start(i64::MAX);
-        assert_eq!(windows.assign(&[i64::MAX, i64::MAX - 1]), Assignment::OneSlice(last));
-        assert_eq!(windows.assign(&[i64::MAX, i64::MIN]), Assignment::Mixed);
+        assert_eq!(windows.assign(&[i64::MAX, i64::MAX - 1]), SliceAssignment::OneSlice(last));
+        assert_eq!(windows.assign(&[i64::MAX, i64::MIN]), SliceAssignment::Mixed);
         let mut selections = Selections::default();
         windows.split(&[i64::MAX, i64::MIN, i64::MAX], &mut selections);
         assert_eq!(selections.iter().count(), 2);
@@ -416,11 +417,11 @@ mod tests {
                 }
                 prop_assert!(seen.iter().all(|&n| n == 1));
                 match windows.assign(&times) {
-                    Assignment::OneSlice(start) => {
+                    SliceAssignment::OneSlice(start) => {
                         let starts: Vec<_> = selections.iter().map(|s| s.0).collect();
                         prop_assert_eq!(starts, [start]);
                     }
-                    Assignment::Mixed => prop_assert!(selections.iter().count() != 1),
+                    SliceAssignment::Mixed => prop_assert!(selections.iter().count() != 1),
                 }
             }
         }
@@ -430,19 +431,20 @@ mod tests {
             size in 1i64..30, slide in 1i64..30, offset in -40i64..40, at in -100i64..100,
             after in -120i64..150, cumulate in any::<bool>(),
         ) {
-            let windows = match cumulate {
-                true => Windows::cumulating(size * slide, slide, offset),
-                false => Windows::hopping(size, slide, offset),
+            let windows = if cumulate {
+                Windows::cumulating(size * slide, slide, offset)
+            } else {
+                Windows::hopping(size, slide, offset)
             };
             let windows = windows.unwrap();
             let slice = windows.slice_start(at);
             let on_grid = |at: i64, step: i64| (at - offset).rem_euclid(step) == 0;
-            let every: Vec<Window> = (-1_100..1_100)
+            let every: Vec<WindowBounds> = (-1_100..1_100)
                 .filter(|&start| on_grid(start, if cumulate { size * slide } else { slide }))
                 .flat_map(|start| {
                     let steps = if cumulate { 1..=size } else { 1..=1 };
                     steps.map(move |n| if cumulate { n * slide } else { size })
-                        .map(move |size| Window { start, end: start + size })
+                        .map(move |size| WindowBounds { start, end: start + size })
                 })
                 .filter(|window| window.start <= at && at < window.end)
                 .collect();
@@ -459,20 +461,20 @@ mod tests {
                 let others = windows.ends_between(window.end, window.end + slide - 1);
                 prop_assert!(!others, "the next one ends a slide later");
             }
-            let left: Vec<Window> = every.iter().copied().filter(|w| w.end > after).collect();
-            let found: Vec<Window> = ends.iter().map(|&end| windows.window_at(end)).collect();
+            let left: Vec<WindowBounds> = every.iter().copied().filter(|w| w.end > after).collect();
+            let found: Vec<WindowBounds> = ends.iter().map(|&end| windows.window_at(end)).collect();
             prop_assert_eq!(&found, &left);
             match windows.place(at, after) {
-                Place::Slice(slice) => {
+                RowPlace::Slice(slice) => {
                     let ends: Vec<i64> = windows.ends_of(slice, i64::MIN).collect();
                     prop_assert_eq!(ends, left.iter().map(|w| w.end).collect::<Vec<_>>());
                 }
-                Place::Windows => prop_assert!(!left.is_empty() && left.len() < every.len()),
-                Place::Late => prop_assert!(left.is_empty() && !every.is_empty()),
+                RowPlace::Windows => prop_assert!(!left.is_empty() && left.len() < every.len()),
+                RowPlace::Late => prop_assert!(left.is_empty() && !every.is_empty()),
             }
             prop_assert_eq!(windows.piece(windows.slice_key(slice)), Piece::Slice(slice));
             for end in ends.into_iter().filter(|_| windows.overlaps()) {
-                prop_assert_eq!(windows.piece(windows.window_key(end)), Piece::Window(end));
+                prop_assert_eq!(windows.piece(windows.window_key(end)), Piece::WindowBounds(end));
             }
         }
     }

@@ -47,10 +47,7 @@ pub fn degree(queue: u32, load: Load, n: u32) -> u32 {
 /// be sent.
 pub fn expected_queue(load: Load, children: u32) -> f64 {
     let busy = load.per_second / 1e9 * (load.encode_ns + f64::from(children) * load.send_ns);
-    match busy < 1.0 {
-        true => busy * busy / (2.0 * (1.0 - busy)) + busy,
-        false => f64::INFINITY,
-    }
+    if busy < 1.0 { busy * busy / (2.0 * (1.0 - busy)) + busy } else { f64::INFINITY }
 }
 
 #[cfg(test)]

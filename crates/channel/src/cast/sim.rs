@@ -207,9 +207,10 @@ impl<'a> Run<'a> {
         let tree = Tree::racked(plan.shape, members, &racks);
         let addresses: Vec<u32> = (0..=members).collect();
         let relay = |member: u32| {
-            let children = match member <= members {
-                true => Source::<()>::first_children(&tree, &addresses, member),
-                false => vec![],
+            let children = if member <= members {
+                Source::<()>::first_children(&tree, &addresses, member)
+            } else {
+                vec![]
             };
             (member > 0).then(|| Relay::new(children, plan.open_max))
         };
@@ -286,11 +287,12 @@ impl<'a> Run<'a> {
         while self.source.relay().kept() < self.plan.queue as usize {
             let Some(came) = self.waiting.pop_front() else { return };
             let seq = self.source.push(());
-            let locals: Vec<u32> = match self.plan.by_instance {
-                true => (0..self.plan.processes)
+            let locals: Vec<u32> = if self.plan.by_instance {
+                (0..self.plan.processes)
                     .flat_map(|process| instances_of(process, self.plan.instances))
-                    .collect(),
-                false => instances_of(0, self.plan.instances).collect(),
+                    .collect()
+            } else {
+                instances_of(0, self.plan.instances).collect()
             };
             self.source.relay_mut().also(seq, &locals);
             self.came.push_back(came);
@@ -352,10 +354,7 @@ impl<'a> Run<'a> {
             let encoded = self.outcome.frames.len() as u64 - self.came.len() as u64;
             numbered.seq >= encoded
         };
-        let mut cost = match is_local(process, child) {
-            true => self.plan.hand_ns,
-            false => self.plan.send_ns,
-        };
+        let mut cost = if is_local(process, child) { self.plan.hand_ns } else { self.plan.send_ns };
         // Who is in the same process gets a reference, not a copy.
         let copies = self.plan.by_instance && !is_local(process, child);
         if process == 0 && (first || copies) {
@@ -391,10 +390,7 @@ impl<'a> Run<'a> {
         let [least, most] = self.plan.wire_ns;
         let of_rack = self.plan.processes.div_ceil(self.plan.racks.max(1));
         let target = if to < INSTANCES { to } else { to / INSTANCES - 1 };
-        let mut wire = match target == from {
-            true => 0,
-            false => least + self.random(most - least + 1),
-        };
+        let mut wire = if target == from { 0 } else { least + self.random(most - least + 1) };
         if target / of_rack != from / of_rack {
             wire += self.plan.rack_ns;
         }

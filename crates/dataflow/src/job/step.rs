@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::record_batch::RecordBatch;
-use state::spare::Words;
+use state::recycled::RecycledWords;
 use state::{KeyOf, RawRows, Times};
 
 use crate::error::DataflowError;
@@ -92,7 +92,7 @@ pub trait Step: Send + Sync {
 /// Rows of a batch before a step's work is done: see [`RawRows`].
 pub struct RawBatch {
     /// Which rows pass, if not all: see [`RawRows::passes`].
-    pub passes: Option<Words>,
+    pub passes: Option<RecycledWords>,
     /// The column of which keys are made.
     pub key: ArrayRef,
     /// How.

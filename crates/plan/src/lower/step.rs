@@ -33,8 +33,8 @@ use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::logical_expr::{ColumnarValue, Expr, ExprSchemable, Operator};
-use state::spare::Words;
-use state::{KeyOf, RawRows, spare, vector};
+use state::recycled::RecycledWords;
+use state::{KeyOf, RawRows, recycled, vector};
 
 use crate::explain::plain;
 use crate::expr::conform::same_type;
@@ -246,8 +246,8 @@ impl Fused {
     }
 
     /// The same as bits.
-    fn bits(&self, batch: &RecordBatch) -> Result<Option<Words>, DataflowError> {
-        let mut bits = Words::default();
+    fn bits(&self, batch: &RecordBatch) -> Result<Option<RecycledWords>, DataflowError> {
+        let mut bits = RecycledWords::default();
         if !self.words.as_ref().is_some_and(|words| words.bits(batch, &mut bits)) {
             let Some(mask) = self.mask(batch)? else { return Ok(None) };
             bits.extend(mask.values().bit_chunks().iter_padded());
@@ -520,10 +520,10 @@ fn is_plain(column: &ArrayRef) -> bool {
 fn passing(column: &ArrayRef, mask: &BooleanArray) -> Result<ArrayRef, ArrowError> {
     let data = column.to_data();
     let values = &data.buffer::<u64>(0)[..column.len()];
-    let mut kept = spare::take();
+    let mut kept = recycled::take();
     vector::filter(values, mask.values(), &mut kept);
     let data = ArrayData::builder(column.data_type().clone()).len(kept.len());
-    Ok(make_array(data.add_buffer(spare::give_out(kept)).build()?))
+    Ok(make_array(data.add_buffer(recycled::into_buffer(kept)).build()?))
 }
 
 fn describe(filter: Option<&Expr>, outputs: &[Expr]) -> Vec<Property> {

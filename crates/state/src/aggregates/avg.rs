@@ -14,7 +14,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{Values, column};
 use crate::table::Table;
-use crate::{Accumulator, Aggregate, Folded, Groups, Holes, Near, Part, StateError, kernel, near};
+use crate::{
+    Accumulator, Aggregate, Folded, Groups, Near, Part, SparseIds, StateError, kernel, near,
+};
 
 /// `avg` of integers and floats of any width, `None` for other types.
 pub fn avg(of: &DataType) -> Option<Arc<dyn Aggregate>> {
@@ -71,8 +73,8 @@ impl<T: Number> Aggregate for Avg<T> {
         false
     }
 
-    fn holes(&self) -> Holes {
-        Holes::Told(size_of::<Mean>())
+    fn sparse_ids(&self) -> SparseIds {
+        SparseIds::Told(size_of::<Mean>())
     }
 }
 

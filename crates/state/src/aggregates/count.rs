@@ -14,7 +14,7 @@ use super::{any_column, column};
 use crate::groups::{Groups, Ids};
 use crate::kernel;
 use crate::table::Table;
-use crate::{Accumulator, Aggregate, Folded, Holes, Near, Part, StateError, near};
+use crate::{Accumulator, Aggregate, Folded, Near, Part, SparseIds, StateError, near};
 
 /// What a group costs, as long as counters are narrow.
 const COUNTER_BYTES: usize = size_of::<u32>();
@@ -50,10 +50,10 @@ impl Aggregate for Count {
         false
     }
 
-    fn holes(&self) -> Holes {
+    fn sparse_ids(&self) -> SparseIds {
         // A group may have rows but no argument that is not null; then only its other aggregates
         // know it.
-        if self.argument { Holes::Kept(COUNTER_BYTES) } else { Holes::Told(COUNTER_BYTES) }
+        if self.argument { SparseIds::Kept(COUNTER_BYTES) } else { SparseIds::Told(COUNTER_BYTES) }
     }
 }
 
@@ -278,7 +278,7 @@ impl Accumulator for Counts {
         }
     }
 
-    fn take_no_turns(&mut self) {
+    fn keep_unreplicated(&mut self) {
         self.turns = false;
     }
 

@@ -19,7 +19,9 @@ use super::valid::Valid;
 use super::{Values, column};
 use crate::table::{Plain, Table};
 use crate::words::with_fixed;
-use crate::{Accumulator, Aggregate, Folded, Groups, Holes, Near, Part, StateError, kernel, near};
+use crate::{
+    Accumulator, Aggregate, Folded, Groups, Near, Part, SparseIds, StateError, kernel, near,
+};
 
 /// `max` of integers, floats, dates, times, timestamps and durations; `None` for other types.
 pub fn max(of: &DataType) -> Option<Arc<dyn Aggregate>> {
@@ -126,8 +128,8 @@ where
         false
     }
 
-    fn holes(&self) -> Holes {
-        Holes::Told(size_of::<<T::Native as Ordered>::Code>())
+    fn sparse_ids(&self) -> SparseIds {
+        SparseIds::Told(size_of::<<T::Native as Ordered>::Code>())
     }
 }
 

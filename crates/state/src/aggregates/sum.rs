@@ -18,7 +18,7 @@ use arrow::datatypes::{
 use super::valid::Valid;
 use super::{Values, column};
 use crate::table::{Plain, Table};
-use crate::{Accumulator, Aggregate, Groups, Holes, Part, StateError, kernel};
+use crate::{Accumulator, Aggregate, Groups, Part, SparseIds, StateError, kernel};
 
 /// `sum` of integers and floats of any width, `None` for other types.
 pub fn sum(of: &DataType) -> Option<Arc<dyn Aggregate>> {
@@ -92,10 +92,7 @@ where
     S::Native: From<T::Native>,
 {
     fn state_types(&self) -> Vec<DataType> {
-        match S::CARRIES {
-            true => vec![S::DATA_TYPE, DataType::Int64],
-            false => vec![S::DATA_TYPE],
-        }
+        if S::CARRIES { vec![S::DATA_TYPE, DataType::Int64] } else { vec![S::DATA_TYPE] }
     }
 
     fn output_type(&self) -> DataType {
@@ -111,8 +108,8 @@ where
         false
     }
 
-    fn holes(&self) -> Holes {
-        Holes::Kept(size_of::<S::Native>())
+    fn sparse_ids(&self) -> SparseIds {
+        SparseIds::Kept(size_of::<S::Native>())
     }
 }
 
@@ -170,9 +167,10 @@ impl<T, S: Total> Sums<T, S> {
     }
 
     fn carried(&self, part: &Part) -> Vec<i64> {
-        match self.carries.is_empty() {
-            true => vec![0; part.rows()],
-            false => part.each_id(|id| self.carries.get(&id).copied().unwrap_or(0)),
+        if self.carries.is_empty() {
+            vec![0; part.rows()]
+        } else {
+            part.each_id(|id| self.carries.get(&id).copied().unwrap_or(0))
         }
     }
 }

@@ -334,17 +334,17 @@ fn a_sum_of_integers_is_exact_or_an_error() {
         helper.update(&[values], &Groups::one(1, part.len()), 2).unwrap();
         let state = helper.state(&Part::all(0..2, 2)).unwrap();
         leader.merge(&state, &Groups::each(&[0, 1]), 2).unwrap();
-        let mut told = sum(&of).unwrap().create();
+        let mut emitted = sum(&of).unwrap().create();
         let state = leader.state(&Part::all(1..2, 2)).unwrap();
-        told.merge(&state, &Groups::one(0, 1), 1).unwrap();
-        match (told.values(&Part::all(0..1, 1)), fits) {
+        emitted.merge(&state, &Groups::one(0, 1), 1).unwrap();
+        match (emitted.values(&Part::all(0..1, 1)), fits) {
             (Ok(sum), Some(fits)) => assert_eq!(sum.as_primitive::<Int64Type>().value(0), fits),
             (Err(StateError::Sum(of)), None) => assert_eq!(of, DataType::Int64),
             (found, fits) => panic!("{found:?}, {fits:?}"),
         }
-        assert!(told.values(&Part::all(0..1, 1)).is_ok() == fits.is_some(), "it stays so");
-        told.clear(1);
-        assert!(told.values(&Part::all(0..1, 1)).is_ok(), "a cleared sum carries nothing");
+        assert!(emitted.values(&Part::all(0..1, 1)).is_ok() == fits.is_some(), "it stays so");
+        emitted.clear(1);
+        assert!(emitted.values(&Part::all(0..1, 1)).is_ok(), "a cleared sum carries nothing");
     }
 }
 

@@ -65,12 +65,12 @@ impl VectorClock {
 
     /// Notes what a helper says. Its watermark does not go back, and who has ended does not come
     /// back. True if [`least`](Self::least) or [`ended`](Self::ended) tells something new.
-    pub fn advance(&mut self, helper: u32, said: Progress) -> bool {
+    pub fn advance(&mut self, helper: u32, announced: Progress) -> bool {
         let before = (self.least, self.ended());
         if let Some(own) = self.helpers.get_mut(helper as usize) {
-            own.watermark = own.watermark.max(said.watermark);
+            own.watermark = own.watermark.max(announced.watermark);
             if own.presence != Presence::Ended {
-                own.presence = said.presence;
+                own.presence = announced.presence;
             }
         }
         self.refresh();
@@ -103,10 +103,10 @@ impl VectorClock {
         self.least = self.least_if(None);
     }
 
-    fn least_if(&self, said: Option<(usize, i64)>) -> i64 {
+    fn least_if(&self, announced: Option<(usize, i64)>) -> i64 {
         let holds = |own: &Progress| own.presence != Presence::Idle && !own.is_complete();
         let holding = self.helpers.iter().enumerate().filter(|(_, own)| holds(own));
-        let watermarks = holding.map(|(at, own)| match said {
+        let watermarks = holding.map(|(at, own)| match announced {
             Some((helper, watermark)) if helper == at => own.watermark.max(watermark),
             _ => own.watermark,
         });

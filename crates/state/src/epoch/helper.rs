@@ -13,27 +13,27 @@ pub struct Helper<D> {
     id: u32,
     incarnation: u64,
     /// Closed epochs that are not committed, without gaps.
-    kept: VecDeque<Kept<D>>,
-    kept_max: usize,
+    uncommitted: VecDeque<UncommittedEpoch<D>>,
+    uncommitted_max: usize,
     /// The last epoch that the leader has committed.
     committed: u64,
-    /// Which chunk goes out next: index into `kept`, index of the chunk.
+    /// Which chunk goes out next: index into `uncommitted`, index of the chunk.
     next: (usize, usize),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Kept<D> {
+struct UncommittedEpoch<D> {
     progress: Progress,
     chunks: Vec<D>,
 }
 
-/// As many epochs are kept as may be: the leader is behind. Go on reading into the open epoch, or
-/// wait.
+/// As many epochs are uncommitted as may be: the leader is behind. Go on reading into the open
+/// epoch, or wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the leader is {kept} epochs behind")]
+#[error("the leader is {uncommitted} epochs behind")]
 pub struct TooManyEpochs {
-    /// How many epochs are kept.
-    pub kept: usize,
+    /// How many epochs are uncommitted.
+    pub uncommitted: usize,
 }
 
 /// The leader acknowledges an epoch that was never closed. Its fault: the link must be cut.
@@ -48,15 +48,22 @@ pub struct AcknowledgeError {
 
 impl<D> Helper<D> {
     /// Helper `id` in life `incarnation`, whose source was put back to where epoch `committed`
-    /// ended. Keeps at most `kept_max` epochs, at least one.
-    pub fn new(id: u32, incarnation: u64, committed: u64, kept_max: usize) -> Self {
-        let kept_max = kept_max.max(1);
-        Self { id, incarnation, kept: VecDeque::new(), kept_max, committed, next: (0, 0) }
+    /// ended. Keeps at most `uncommitted_max` epochs, at least one.
+    pub fn new(id: u32, incarnation: u64, committed: u64, uncommitted_max: usize) -> Self {
+        let uncommitted_max = uncommitted_max.max(1);
+        Self {
+            id,
+            incarnation,
+            uncommitted: VecDeque::new(),
+            uncommitted_max,
+            committed,
+            next: (0, 0),
+        }
     }
 
     /// The open epoch, to which rows read now belong.
     pub fn epoch(&self) -> u64 {
-        self.committed + self.kept.len() as u64 + 1
+        self.committed + self.uncommitted.len() as u64 + 1
     }
 
     /// The last epoch that the leader has committed.
@@ -64,19 +71,19 @@ impl<D> Helper<D> {
         self.committed
     }
 
-    /// How many closed epochs are kept.
-    pub fn kept(&self) -> usize {
-        self.kept.len()
+    /// How many closed epochs are uncommitted.
+    pub fn uncommitted(&self) -> usize {
+        self.uncommitted.len()
     }
 
-    /// The chunks of all epochs that are kept, in order.
+    /// The chunks of all epochs that are uncommitted, in order.
     pub fn chunks(&self) -> impl Iterator<Item = &D> {
-        self.kept.iter().flat_map(|kept| &kept.chunks)
+        self.uncommitted.iter().flat_map(|epoch| &epoch.chunks)
     }
 
     /// Whether another epoch may be closed.
     pub fn may_close(&self) -> bool {
-        self.kept.len() < self.kept_max
+        self.uncommitted.len() < self.uncommitted_max
     }
 
     /// Closes the open epoch with its delta: rows up to `progress`, in chunks. No chunks stand for
@@ -90,10 +97,10 @@ impl<D> Helper<D> {
         D: Default,
     {
         if !self.may_close() {
-            return Err(TooManyEpochs { kept: self.kept.len() });
+            return Err(TooManyEpochs { uncommitted: self.uncommitted.len() });
         }
         let chunks = if chunks.is_empty() { vec![D::default()] } else { chunks };
-        self.kept.push_back(Kept { progress, chunks });
+        self.uncommitted.push_back(UncommittedEpoch { progress, chunks });
         Ok(self.epoch() - 1)
     }
 
@@ -101,23 +108,24 @@ impl<D> Helper<D> {
     /// its way.
     pub fn to_send(&self) -> Option<(Tag, &D)> {
         let (at, chunk) = self.next;
-        let kept = self.kept.get(at)?;
+        let uncommitted = self.uncommitted.get(at)?;
         let tag = Tag {
             helper: self.id,
             incarnation: self.incarnation,
             epoch: self.committed + at as u64 + 1,
             chunk: chunk as u32,
-            last: chunk + 1 == kept.chunks.len(),
-            progress: kept.progress,
+            last: chunk + 1 == uncommitted.chunks.len(),
+            progress: uncommitted.progress,
         };
-        Some((tag, &kept.chunks[chunk]))
+        Some((tag, &uncommitted.chunks[chunk]))
     }
 
-    /// The chunk of [`Helper::to_send`] is on its way. It stays kept.
+    /// The chunk of [`Helper::to_send`] is on its way. It stays uncommitted.
     pub fn sent(&mut self) {
         let (at, chunk) = self.next;
-        if let Some(kept) = self.kept.get(at) {
-            self.next = if chunk + 1 < kept.chunks.len() { (at, chunk + 1) } else { (at + 1, 0) };
+        if let Some(uncommitted) = self.uncommitted.get(at) {
+            self.next =
+                if chunk + 1 < uncommitted.chunks.len() { (at, chunk + 1) } else { (at + 1, 0) };
         }
     }
 
@@ -132,14 +140,14 @@ impl<D> Helper<D> {
             return Err(AcknowledgeError { epoch, closed });
         }
         let drop = epoch.saturating_sub(self.committed) as usize;
-        self.kept.drain(..drop);
+        self.uncommitted.drain(..drop);
         self.committed += drop as u64;
         self.next = if self.next.0 >= drop { (self.next.0 - drop, self.next.1) } else { (0, 0) };
         Ok(drop)
     }
 
-    /// The link was made again, or the leader came back: sends everything again that is kept beyond
-    /// `committed`, the leader's committed epoch.
+    /// The link was made again, or the leader came back: sends everything again that is uncommitted
+    /// beyond `committed`, the leader's committed epoch.
     ///
     /// # Errors
     /// As [`Helper::acknowledge`].

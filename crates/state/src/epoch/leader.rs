@@ -153,8 +153,8 @@ impl Leader {
 
     /// A helper says where its event time is, outside of any epoch: the leader as a helper of
     /// itself, and helpers that send rows as they read them. As [`VectorClock::advance`].
-    pub fn advance(&mut self, helper: u32, said: Progress) -> bool {
-        self.merged.advance(helper, said)
+    pub fn advance(&mut self, helper: u32, announced: Progress) -> bool {
+        self.merged.advance(helper, announced)
     }
 
     /// How far each helper's event time is merged: a window fires when [`VectorClock::least`] has

@@ -48,7 +48,10 @@ fn a_helper_keeps_until_commit_and_sends_again() {
     assert_eq!(helper.close(Progress::active(10), vec!["a", "b"]), Ok(1));
     assert_eq!(helper.close(Progress::active(20), vec![]), Ok(2));
     assert!(!helper.may_close());
-    assert_eq!(helper.close(Progress::active(30), vec!["lost"]), Err(TooManyEpochs { kept: 2 }));
+    assert_eq!(
+        helper.close(Progress::active(30), vec!["lost"]),
+        Err(TooManyEpochs { uncommitted: 2 })
+    );
     let drain = |helper: &mut Helper<&'static str>| {
         let mut sent = vec![];
         while let Some((tag, &chunk)) = helper.to_send() {
@@ -59,7 +62,7 @@ fn a_helper_keeps_until_commit_and_sends_again() {
     };
     let all = [(1, 0, false, "a"), (1, 1, true, "b"), (2, 0, true, "")];
     assert_eq!(drain(&mut helper), all);
-    assert_eq!(helper.kept(), 2, "sent is not committed");
+    assert_eq!(helper.uncommitted(), 2, "sent is not committed");
     helper.resend(0).unwrap();
     assert_eq!(drain(&mut helper), all);
     assert_eq!(helper.acknowledge(1), Ok(1));

@@ -37,13 +37,12 @@ fn column(data_type: &DataType, values: &[Option<u8>], packed: bool) -> ArrayRef
         Binary | BinaryView => cast(&cast(&numbers, &Utf8).unwrap(), data_type).unwrap(),
         _ => cast(&numbers, data_type).unwrap(),
     };
-    match packed {
-        true => {
-            let into = Dictionary(Box::new(Int32), Box::new(data_type.clone()));
-            // Arrow packs not every type.
-            cast(&plain, &into).unwrap_or(plain)
-        }
-        false => plain,
+    if packed {
+        let into = Dictionary(Box::new(Int32), Box::new(data_type.clone()));
+        // Arrow packs not every type.
+        cast(&plain, &into).unwrap_or(plain)
+    } else {
+        plain
     }
 }
 
@@ -108,9 +107,10 @@ proptest! {
                     let expected = (0..rows.len()).map(|row| {
                         let Some(key) = key(&columns, row, nulls) else { return KeyTable::UNKNOWN };
                         let next = map.len() as u32;
-                        match add {
-                            true => *map.entry(key).or_insert(next),
-                            false => map.get(&key).copied().unwrap_or(KeyTable::UNKNOWN),
+                        if *add {
+                            *map.entry(key).or_insert(next)
+                        } else {
+                            map.get(&key).copied().unwrap_or(KeyTable::UNKNOWN)
                         }
                     });
                     prop_assert_eq!(&ids, &expected.collect::<Vec<_>>(), "{:?} {:?}", types, nulls);

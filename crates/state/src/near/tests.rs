@@ -212,10 +212,7 @@ fn rows_count_by_the_key_that_a_table_has_beside_their_word() {
         assert!(folded.rows <= end && folded.rows + 65 > end, "{} of {end}", folded.rows);
         let (mut expected, mut missed) = (vec![0; counts.len()], 0);
         for (&number, _) in drawn[..folded.rows].iter().zip(&passes).filter(|row| *row.1) {
-            match has_key(number) {
-                true => expected[key(number) as usize + 1] += 1,
-                false => missed += 1,
-            }
+            if has_key(number) { expected[key(number) as usize + 1] += 1 } else { missed += 1 }
         }
         assert_eq!(counts, expected, "{odd:?} of {rows}, {sieve}");
         assert_eq!(folded.passed, counts.iter().sum::<u32>() as usize);

@@ -76,10 +76,10 @@ fn add(slices: &mut Slices, windows: &Windows, keys: Keys, (time, key, value): R
     slices.update(slice, 1, &keys.columns(key), &args).unwrap();
 }
 
-fn fire(windowed: &mut Windowed, keys: Keys, watermark: i64, out: &mut Vec<Session>) {
-    while let Some(fired) = windowed.fire(watermark).unwrap() {
-        assert!(fired.window.is_none() && fired.columns.rows() > 0);
-        let Columns { keys: key, states } = fired.columns;
+fn trigger(windowed: &mut Windowed, keys: Keys, watermark: i64, out: &mut Vec<Session>) {
+    while let Some(triggered) = windowed.trigger(watermark).unwrap() {
+        assert!(triggered.window.is_none() && triggered.columns.rows() > 0);
+        let Columns { keys: key, states } = triggered.columns;
         let of = |column: usize, row| states[column].as_primitive::<Int64Type>().value(row);
         for row in 0..states[0].len() {
             let [count, sum, first, last] = [0, 1, 2, 3].map(|column| of(column, row));
@@ -134,8 +134,8 @@ proptest! {
         }
         let mut partials: Vec<Slices> = (0..helpers).map(|_| Slices::new(&spec)).collect();
         // By helper the latest time of its flow, and the watermark that the leader was told.
-        let (mut latest, mut told) = (vec![0; helpers], vec![i64::MIN; helpers]);
-        let (mut counted, mut fired) = (vec![], vec![]);
+        let (mut latest, mut emitted) = (vec![0; helpers], vec![i64::MIN; helpers]);
+        let (mut counted, mut triggered) = (vec![], vec![]);
         for (helper, ahead, behind, key, value, action) in steps {
             let helper = helper % helpers;
             let watermark = latest[helper] - delay;
@@ -148,27 +148,27 @@ proptest! {
             }
             if action < 4 {
                 hand_over(&mut partials[helper], &mut leader);
-                told[helper] = latest[helper] - delay;
+                emitted[helper] = latest[helper] - delay;
             }
             if spills && action % 4 == 1 {
                 leader.slices().spill_all();
             }
             if action % 3 == 0 {
-                let least = *told.iter().min().unwrap();
-                let before = fired.len();
-                fire(&mut leader, keys, least, &mut fired);
+                let least = *emitted.iter().min().unwrap();
+                let before = triggered.len();
+                trigger(&mut leader, keys, least, &mut triggered);
                 let horizon = windows.horizon(least);
-                prop_assert!(fired[before..].iter().all(|s| s.2 + gap < horizon), "too early");
+                prop_assert!(triggered[before..].iter().all(|s| s.2 + gap < horizon), "too early");
                 // Nothing that is whole is kept for longer than a slice.
                 let over = |s: &Session| s.2 + gap < windows.slice_start(horizon);
                 let due = brute_force(&counted, gap).into_iter().filter(over).count();
-                prop_assert!(least == i64::MIN || fired.len() >= due, "{} of {due}", fired.len());
+                prop_assert!(least == i64::MIN || triggered.len() >= due, "{} of {due}", triggered.len());
             }
         }
         partials.iter_mut().for_each(|partial| hand_over(partial, &mut leader));
-        fire(&mut leader, keys, i64::MAX, &mut fired);
-        fired.sort_unstable();
-        prop_assert_eq!(fired, brute_force(&counted, gap));
+        trigger(&mut leader, keys, i64::MAX, &mut triggered);
+        triggered.sort_unstable();
+        prop_assert_eq!(triggered, brute_force(&counted, gap));
         prop_assert!(leader.slices().is_empty() && disk.files() == 0);
     }
 }
@@ -189,9 +189,9 @@ fn a_row_at_the_end_of_a_session_continues_it() {
         for time in [second, 0] {
             add(windowed.slices(), &windows, Keys::Number, (time, 1, 1));
         }
-        let mut fired = vec![];
-        fire(&mut windowed, Keys::Number, i64::MAX, &mut fired);
-        assert_eq!(fired.len(), sessions, "{second}: {fired:?}");
+        let mut triggered = vec![];
+        trigger(&mut windowed, Keys::Number, i64::MAX, &mut triggered);
+        assert_eq!(triggered.len(), sessions, "{second}: {triggered:?}");
     }
 }
 
@@ -199,13 +199,13 @@ fn a_row_at_the_end_of_a_session_continues_it() {
 fn a_session_is_over_when_no_row_on_time_can_continue_it() {
     let windows = Windows::sessions(10).unwrap();
     let mut windowed = Windowed::new(&spec(Keys::Number), Some(windows));
-    let mut fired = vec![];
+    let mut triggered = vec![];
     add(windowed.slices(), &windows, Keys::Number, (0, 1, 5));
     // It ends at 10; a row at 10 is late when the watermark has reached 20.
-    fire(&mut windowed, Keys::Number, 19, &mut fired);
-    assert!(fired.is_empty());
-    fire(&mut windowed, Keys::Number, 20, &mut fired);
-    assert_eq!(fired, [(1, 0, 0, 1, 5)]);
+    trigger(&mut windowed, Keys::Number, 19, &mut triggered);
+    assert!(triggered.is_empty());
+    trigger(&mut windowed, Keys::Number, 20, &mut triggered);
+    assert_eq!(triggered, [(1, 0, 0, 1, 5)]);
 }
 
 #[test]
@@ -215,9 +215,9 @@ fn sessions_at_both_ends_of_time() {
     for time in [i64::MIN, i64::MAX, 0] {
         add(windowed.slices(), &windows, Keys::Number, (time, 1, 1));
     }
-    let mut fired = vec![];
-    fire(&mut windowed, Keys::Number, i64::MAX, &mut fired);
-    let times: Vec<_> = fired.iter().map(|session| (session.1, session.2)).collect();
+    let mut triggered = vec![];
+    trigger(&mut windowed, Keys::Number, i64::MAX, &mut triggered);
+    let times: Vec<_> = triggered.iter().map(|session| (session.1, session.2)).collect();
     assert_eq!(times, [(i64::MIN, i64::MIN), (0, 0), (i64::MAX, i64::MAX)]);
 }
 
@@ -225,23 +225,23 @@ fn sessions_at_both_ends_of_time() {
 fn a_session_that_goes_on_holds_one_group() {
     let windows = Windows::sessions(10).unwrap();
     let mut windowed = Windowed::new(&spec(Keys::Text), Some(windows));
-    let mut fired = vec![];
+    let mut triggered = vec![];
     for time in 0..5_000 {
         add(windowed.slices(), &windows, Keys::Text, (time * 10, time % 3 + 1, 1));
-        fire(&mut windowed, Keys::Text, time * 10, &mut fired);
+        trigger(&mut windowed, Keys::Text, time * 10, &mut triggered);
         assert!(windowed.slices().len() <= 5, "{} slices", windowed.slices().len());
     }
     assert!(windowed.bytes() < 1 << 20, "{} bytes", windowed.bytes());
     // A key comes every 30 ticks: each row is a session.
-    fire(&mut windowed, Keys::Text, i64::MAX, &mut fired);
-    assert_eq!(fired.len(), 5_000);
+    trigger(&mut windowed, Keys::Text, i64::MAX, &mut triggered);
+    assert_eq!(triggered.len(), 5_000);
     for time in 0..5_000 {
         add(windowed.slices(), &windows, Keys::Text, (time * 3, time % 3 + 1, 1));
-        fire(&mut windowed, Keys::Text, time * 3, &mut fired);
+        trigger(&mut windowed, Keys::Text, time * 3, &mut triggered);
     }
-    assert_eq!(fired.len(), 5_000, "all of them go on");
-    fire(&mut windowed, Keys::Text, i64::MAX, &mut fired);
-    let counts: Vec<i64> = fired[5_000..].iter().map(|session| session.3).collect();
+    assert_eq!(triggered.len(), 5_000, "all of them go on");
+    trigger(&mut windowed, Keys::Text, i64::MAX, &mut triggered);
+    let counts: Vec<i64> = triggered[5_000..].iter().map(|session| session.3).collect();
     assert_eq!(counts.iter().sum::<i64>(), 5_000);
     assert_eq!(counts.len(), 3);
 }

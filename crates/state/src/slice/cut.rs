@@ -14,19 +14,19 @@ use crate::{Columns, Part, Partitioner, StateError, kernel};
 impl Slice {
     /// Gives away all groups of which `own` is not the owner. `each` gets their partial states,
     /// part by part, and which rows of a part are whose; what is said of `own` there is of no
-    /// account. `spare` may be an empty slice of the same kind, and may be one afterwards; `error`
-    /// says what it means that one cannot grow.
+    /// account. `recycled` may be an empty slice of the same kind, and may be one afterwards;
+    /// `error` says what it means that one cannot grow.
     ///
     /// Nothing happens if no row has come since the last call: the others' groups are gone, and
     /// what is merged is the own. Tells how many groups were looked at and stayed, at most.
     ///
     /// # Errors
-    /// Errors of accumulators and of `each`; [`StateError::GivenOut`] if it is being given out.
-    pub(crate) fn give_away<E: From<StateError>>(
+    /// Errors of accumulators and of `each`; [`StateError::BeingDrained`] if it is being given out.
+    pub(crate) fn take_remote_groups<E: From<StateError>>(
         &mut self,
         own: u32,
         partitioner: &mut Partitioner,
-        spare: &mut Option<Self>,
+        recycled: &mut Option<Self>,
         each: impl FnMut(&Split, &Columns) -> Result<(), E>,
         error: impl Fn(StateError) -> StateError,
     ) -> Result<usize, E> {
@@ -34,18 +34,18 @@ impl Slice {
             return Ok(0);
         }
         if self.giving.is_some() {
-            return Err(StateError::GivenOut.into());
+            return Err(StateError::BeingDrained.into());
         }
         self.settle()?;
         if self.is_direct() {
-            return self.make_holes(own, partitioner, each);
+            return self.clear_remote_groups(own, partitioner, each);
         }
         self.touched.clear();
-        let mut kept = spare.take().unwrap_or_else(|| self.alike());
+        let mut kept = recycled.take().unwrap_or_else(|| self.alike());
         kept.set_room(self.room);
         kept.set_array_bytes_max(self.array_bytes_max);
         self.keep_own(own, partitioner, &mut kept, each, error)?;
-        *spare = Some(std::mem::replace(self, kept));
+        *recycled = Some(std::mem::replace(self, kept));
         Ok(self.groups_at_most())
     }
 
@@ -85,11 +85,11 @@ impl Slice {
     }
 
     /// Whether some groups were given out, and not yet all.
-    pub(crate) fn is_given_out(&self) -> bool {
+    pub(crate) fn is_being_drained(&self) -> bool {
         self.giving.is_some()
     }
 
-    fn make_holes<E: From<StateError>>(
+    fn clear_remote_groups<E: From<StateError>>(
         &mut self,
         own: u32,
         partitioner: &mut Partitioner,

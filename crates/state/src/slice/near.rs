@@ -25,7 +25,7 @@ impl Slice {
         if !self.takes_raw() || args.iter().any(|arg| arg.logical_null_count() > 0) {
             return Ok(Folded::default());
         }
-        self.clear_spent();
+        self.clear_drained();
         self.fold_near(rows, args)
     }
 
@@ -50,7 +50,7 @@ impl Slice {
     /// Whether there may be rows whose groups need not be looked for.
     fn takes_near(&self) -> bool {
         // What may have to leave memory first is taken whole or not at all.
-        !self.spills && self.teller.is_some() && self.accumulators.len() == 1 && self.is_direct()
+        !self.spills && self.occupancy.is_some() && self.accumulators.len() == 1 && self.is_direct()
     }
 
     fn fold_near(&mut self, rows: &RawRows<'_>, args: &[ArrayRef]) -> Result<Folded, StateError> {

@@ -61,7 +61,7 @@ impl Slice {
         if self.spec.forced_mode() == Some(KeyMode::Ranges) {
             self.ranges.start_anew();
         }
-        let alone = self.teller.is_some() && args.iter().all(Vec::is_empty);
+        let alone = self.occupancy.is_some() && args.iter().all(Vec::is_empty);
         let (groups, group_bytes) = (self.index.total(), self.spec.id_bytes());
         alone && self.is_far() && self.ranges.open(groups, group_bytes, self.room)
     }

@@ -35,10 +35,7 @@ impl Touched {
 
     /// Rows have come for groups of these ids.
     pub(super) fn add(&mut self, ids: &[u32]) {
-        match self.remembers(ids.len()) {
-            true => self.ids.extend_from_slice(ids),
-            false => self.add_any(),
-        }
+        if self.remembers(ids.len()) { self.ids.extend_from_slice(ids) } else { self.add_any() }
     }
 
     /// Rows have come for any groups.
@@ -94,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_groups_of_many_are_told() {
+    fn few_groups_of_many_are_marked() {
         let mut touched = Touched::default();
         assert!(!touched.is_any() && touched.few_of(1_000).is_none());
         touched.add(&[70, 7, 70]);

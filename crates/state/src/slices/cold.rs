@@ -143,7 +143,9 @@ impl Slices {
     /// Writes what is in memory of the slice that starts at `start`.
     pub(super) fn spill(&mut self, start: i64) -> Result<(), StateError> {
         let Some(live) = self.live.get_mut(&start) else { return Ok(()) };
-        let Some(slice) = live.slice.take_if(|slice| !slice.is_given_out()) else { return Ok(()) };
+        let Some(slice) = live.slice.take_if(|slice| !slice.is_being_drained()) else {
+            return Ok(());
+        };
         self.bytes -= slice.bytes();
         self.write(start, slice)
     }

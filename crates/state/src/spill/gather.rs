@@ -73,18 +73,20 @@ impl Gathering {
         while let Some(piece) = pieces.next() {
             let held = self.slice.bytes();
             let full = held.saturating_mul(2).saturating_add(2 * piece.bytes()) > room;
-            let merged = match full && !last {
-                true => false,
-                false => self.merge(store, &piece, room.saturating_sub(held), last)?,
+            let merged = if full && !last {
+                false
+            } else {
+                self.merge(store, &piece, room.saturating_sub(held), last)?
             };
             if !merged {
                 let pieces = [piece].into_iter().chain(pieces).collect();
                 return self.split(store, Pile { level: pile.level, pieces }, room);
             }
         }
-        match self.slice.bytes() > room && !last {
-            true => self.split(store, Pile { level: pile.level, pieces: vec![] }, room),
-            false => Ok(()),
+        if self.slice.bytes() > room && !last {
+            self.split(store, Pile { level: pile.level, pieces: vec![] }, room)
+        } else {
+            Ok(())
         }
     }
 

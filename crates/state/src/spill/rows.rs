@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 
-use super::section::{self, Appending, Section, Tally};
+use super::section::{self, Appending, Section, SpillCounters};
 use super::{Disk, DiskFile, Spilled};
 use crate::StateError;
 
@@ -14,7 +14,7 @@ use crate::StateError;
 #[derive(Debug)]
 pub struct RowFiles {
     disk: Arc<dyn Disk>,
-    tally: Tally,
+    counters: SpillCounters,
 }
 
 /// A batch on a disk. Its file is gone with the last of its pieces.
@@ -28,7 +28,7 @@ pub struct RowPiece {
 impl RowFiles {
     /// On this disk, nothing yet.
     pub fn new(disk: Arc<dyn Disk>) -> Self {
-        Self { disk, tally: Tally::default() }
+        Self { disk, counters: SpillCounters::default() }
     }
 
     /// Writes batches, together in one file.
@@ -39,7 +39,7 @@ impl RowFiles {
         &self,
         batches: impl Iterator<Item = RecordBatch>,
     ) -> Result<Vec<RowPiece>, StateError> {
-        let mut file = Appending::new(&*self.disk, &self.tally);
+        let mut file = Appending::new(&*self.disk, &self.counters);
         let mut sections = vec![];
         for batch in batches {
             let schema = batch.schema();
@@ -58,13 +58,13 @@ impl RowFiles {
     /// [`StateError::Disk`] if they cannot be read; [`StateError::Damaged`] if they are not what
     /// was written.
     pub fn read(&self, piece: &RowPiece) -> Result<RecordBatch, StateError> {
-        let batch = section::read(&*piece.file, &piece.section, &self.tally)?;
+        let batch = section::read(&*piece.file, &piece.section, &self.counters)?;
         section::recast(&batch, &piece.schema)
     }
 
     /// What was written and read so far.
     pub fn spilled(&self) -> Spilled {
-        self.tally.spilled()
+        self.counters.spilled()
     }
 }
 

@@ -75,7 +75,7 @@ impl Store {
         let split_bytes = SPLIT_BYTES_MIN.max(room / SPLIT_PART);
         let splitter = level.map(|level| Partitioner::salted(PARTS, level));
         let (gathered, level) = (Vec::new(), level.unwrap_or(0));
-        let (file, sections) = (Appending::new(&*self.disk, &self.tally), Vec::new());
+        let (file, sections) = (Appending::new(&*self.disk, &self.counters), Vec::new());
         Writer { store: self, level, splitter, split_bytes, gathered, held: 0, file, sections }
     }
 
@@ -85,7 +85,7 @@ impl Store {
     /// [`StateError::Disk`] if it cannot be read; [`StateError::Damaged`] if it is not what was
     /// written.
     pub(crate) fn read(&self, piece: &Piece) -> Result<Columns, StateError> {
-        let batch = section::read(&*piece.run.file, &piece.section().place, &self.tally)?;
+        let batch = section::read(&*piece.run.file, &piece.section().place, &self.counters)?;
         let types = self.spec.keys.iter().cloned().chain(self.spec.state_types());
         let columns = batch.columns().iter().zip(types);
         let mut columns: Vec<ArrayRef> = columns

@@ -24,13 +24,13 @@ pub(super) struct Section {
 
 /// What was written and read so far.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct SpillCounters {
     runs: AtomicU64,
     bytes: AtomicU64,
     read_bytes: AtomicU64,
 }
 
-impl Tally {
+impl SpillCounters {
     pub(super) fn spilled(&self) -> Spilled {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Spilled { runs: of(&self.runs), bytes: of(&self.bytes), read_bytes: of(&self.read_bytes) }
@@ -40,15 +40,15 @@ impl Tally {
 /// A file that is being written.
 pub(super) struct Appending<'a> {
     disk: &'a dyn Disk,
-    tally: &'a Tally,
+    counters: &'a SpillCounters,
     /// Made for the first section.
     file: Option<Box<dyn DiskFile>>,
     at: u64,
 }
 
 impl<'a> Appending<'a> {
-    pub(super) fn new(disk: &'a dyn Disk, tally: &'a Tally) -> Self {
-        Self { disk, tally, file: None, at: 0 }
+    pub(super) fn new(disk: &'a dyn Disk, counters: &'a SpillCounters) -> Self {
+        Self { disk, counters, file: None, at: 0 }
     }
 
     /// Writes a batch behind the others.
@@ -71,7 +71,7 @@ impl<'a> Appending<'a> {
         file.append(&bytes).map_err(|source| failed(source, file.name()))?;
         let (at, len) = (self.at, bytes.len());
         self.at += len as u64;
-        self.tally.bytes.fetch_add(len as u64, Ordering::Relaxed);
+        self.counters.bytes.fetch_add(len as u64, Ordering::Relaxed);
         Ok(Section { at, bytes: len, crc: crc32c::crc32c(&bytes) })
     }
 
@@ -83,7 +83,7 @@ impl<'a> Appending<'a> {
         let Some(mut file) = self.file else { return Ok(None) };
         let failed = |source, name| StateError::Disk { doing: "written", file: name, source };
         file.finish().map_err(|source| failed(source, file.name()))?;
-        self.tally.runs.fetch_add(1, Ordering::Relaxed);
+        self.counters.runs.fetch_add(1, Ordering::Relaxed);
         Ok(Some(file))
     }
 }
@@ -96,12 +96,12 @@ impl<'a> Appending<'a> {
 pub(super) fn read(
     file: &dyn DiskFile,
     section: &Section,
-    tally: &Tally,
+    counters: &SpillCounters,
 ) -> Result<RecordBatch, StateError> {
     let mut bytes = vec![0; section.bytes];
     let failed = |source| StateError::Disk { doing: "read", file: file.name(), source };
     file.read(section.at, &mut bytes).map_err(failed)?;
-    tally.read_bytes.fetch_add(section.bytes as u64, Ordering::Relaxed);
+    counters.read_bytes.fetch_add(section.bytes as u64, Ordering::Relaxed);
     let damaged = || StateError::Damaged { file: file.name(), at: section.at };
     if crc32c::crc32c(&bytes) != section.crc {
         return Err(damaged());
@@ -131,9 +131,12 @@ pub(super) fn plain_schema(of: &Schema) -> SchemaRef {
 /// The batch with columns of other types that have the same values.
 pub(super) fn recast(batch: &RecordBatch, to: &SchemaRef) -> Result<RecordBatch, StateError> {
     let columns = batch.columns().iter().zip(to.fields());
-    let columns = columns.map(|(column, field)| match column.data_type() == field.data_type() {
-        true => Ok(column.clone()),
-        false => cast(column, field.data_type()),
+    let columns = columns.map(|(column, field)| {
+        if column.data_type() == field.data_type() {
+            Ok(column.clone())
+        } else {
+            cast(column, field.data_type())
+        }
     });
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     let columns = columns.collect::<Result<_, _>>()?;

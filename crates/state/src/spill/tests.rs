@@ -65,7 +65,7 @@ impl Keys {
 }
 
 /// Adds what a part has, whose keys nobody has given out before.
-fn give_out(columns: &Columns, window: i64, groups: &mut Groups) {
+fn into_buffer(columns: &Columns, window: i64, groups: &mut Groups) {
     let text: Vec<ArrayRef> =
         columns.keys.iter().map(|key| cast(key, &DataType::Utf8).unwrap()).collect();
     let of = |at: usize, row| columns.states[at].as_primitive::<Int64Type>().value(row);
@@ -109,8 +109,8 @@ fn run(
             windowed.slices().update(slice, ROWS as usize, &key, &args)?;
         }
         let watermark = if number < batches { number - 3 } else { i64::MAX };
-        while let Some(fired) = windowed.fire(watermark)? {
-            give_out(&fired.columns, fired.window.unwrap().start, &mut groups);
+        while let Some(triggered) = windowed.trigger(watermark)? {
+            into_buffer(&triggered.columns, triggered.window.unwrap().start, &mut groups);
             assert!(windowed.bytes() <= budget, "{} bytes of {budget}", windowed.bytes());
         }
         assert!(windowed.bytes() <= budget, "{} bytes of {budget}", windowed.bytes());
@@ -168,8 +168,8 @@ fn what_is_split_and_still_does_not_fit_is_split_again() {
     }
     let written = windowed.slices().spilled().bytes;
     let mut rows = 0;
-    while let Some(fired) = windowed.fire(i64::MAX).unwrap() {
-        rows += fired.columns.rows();
+    while let Some(triggered) = windowed.trigger(i64::MAX).unwrap() {
+        rows += triggered.columns.rows();
         assert!(windowed.bytes() <= budget, "{} bytes of {budget}", windowed.bytes());
     }
     let spilled = windowed.slices().spilled();
@@ -204,7 +204,7 @@ fn a_disk_that_fails_is_an_error_and_never_a_wrong_row() {
 }
 
 #[test]
-fn groups_of_others_stay_until_they_are_given_away() {
+fn remote_groups_stay_until_they_are_taken() {
     for keys in KEYS {
         let (of, own, batches) = (2_000, 1, 40);
         let mut windowed = Windowed::new(&keys.spec(1 << 30), None);
@@ -226,15 +226,15 @@ fn groups_of_others_stay_until_they_are_given_away() {
                     }
                     Ok::<_, StateError>(())
                 };
-                windowed.slices().give_away(own, &mut partitioner, give).unwrap();
+                windowed.slices().take_remote_groups(own, &mut partitioner, give).unwrap();
                 let left = windowed.slices().get(0).map_or(0, Slice::groups);
                 assert_eq!(left, 0, "what is own is on disk");
             }
         }
         let mut groups = Groups::new();
         for leader in [&mut windowed, &mut others] {
-            while let Some(part) = leader.fire(i64::MAX).unwrap() {
-                give_out(&part.columns, 0, &mut groups);
+            while let Some(part) = leader.trigger(i64::MAX).unwrap() {
+                into_buffer(&part.columns, 0, &mut groups);
             }
         }
         let mut all = Groups::new();
@@ -267,9 +267,9 @@ fn a_batch_that_has_to_wait_for_the_disk_counts_once() {
     update((0..100).chain(60_000..60_100).collect(), 30);
     assert!(windowed.slices().spilled().runs > 0, "it did not fit");
     let mut means = BTreeMap::new();
-    while let Some(fired) = windowed.fire(i64::MAX).unwrap() {
-        let keys = fired.columns.keys[0].as_primitive::<Int64Type>().values();
-        let values = fired.columns.states[0].as_primitive::<Float64Type>().values();
+    while let Some(triggered) = windowed.trigger(i64::MAX).unwrap() {
+        let keys = triggered.columns.keys[0].as_primitive::<Int64Type>().values();
+        let values = triggered.columns.states[0].as_primitive::<Float64Type>().values();
         means.extend(keys.iter().copied().zip(values.iter().copied()));
     }
     let expected = (0..4_096).map(|key| (key, if key < 100 { 15.0 } else { 0.0 }));

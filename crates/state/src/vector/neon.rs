@@ -65,12 +65,13 @@ pub(super) fn hashes(words: &[u64], cut: u32, next: bool, out: &mut [u64]) {
     let (fours, rest) = words.as_chunks::<4>();
     let (outs, out) = out.split_at_mut(4 * fours.len());
     let outs = fours.iter().zip(outs.as_chunks_mut::<4>().0);
-    match next {
-        true => outs.for_each(|(four, out)| {
+    if next {
+        outs.for_each(|(four, out)| {
             let column = Four::load(four).shifted(cut).hash();
             Four::load(out).xor(A).fold(column.xor(C).halves()).store(out);
-        }),
-        false => outs.for_each(|(four, out)| Four::load(four).shifted(cut).hash().store(out)),
+        })
+    } else {
+        outs.for_each(|(four, out)| Four::load(four).shifted(cut).hash().store(out))
     }
     hashes_by::<false>(rest, cut, next, out);
 }

@@ -7,15 +7,15 @@
 
 use std::collections::BTreeMap;
 
-use super::{Fired, Source, Windowed};
+use super::{Source, Triggered, Windowed};
 use crate::windows::Piece;
-use crate::{Slice, StateError, Window, Windows};
+use crate::{Slice, StateError, WindowBounds, Windows};
 
 /// What was given out of windows before their end.
 #[derive(Default)]
 pub(super) struct Early {
     /// By its end, of each window that was given out the last change that it had.
-    pub(super) told: BTreeMap<i64, u64>,
+    pub(super) emitted: BTreeMap<i64, u64>,
     /// Of what is running, the last change.
     pub(super) running: u64,
     /// Windows that end no later have been looked at in this round.
@@ -25,7 +25,7 @@ pub(super) struct Early {
 
 /// A window that is being given out.
 struct Giving {
-    window: Window,
+    window: WindowBounds,
     from: Source,
     begun: bool,
 }
@@ -40,28 +40,28 @@ impl Early {
 impl Windowed {
     /// The next groups of a window that has not fired and has changed since it was given out here
     /// last. `None` ends a round, in which each such window came once, by its end; the next call
-    /// begins another. Call it when [`fire`](Self::fire) has nothing to give, and to the end of a
-    /// round before that is called again. A session has no window before it is over: there are
+    /// begins another. Call it when [`trigger`](Self::fire) has nothing to give, and to the end of
+    /// a round before that is called again. A session has no window before it is over: there are
     /// none here.
     ///
     /// # Errors
     /// Errors of accumulators.
-    pub fn early(&mut self) -> Result<Option<Fired>, StateError> {
+    pub fn early(&mut self) -> Result<Option<Triggered>, StateError> {
         let Some(windows) = self.windows.filter(|windows| windows.gap().is_none()) else {
             return Ok(None);
         };
         if self.early.looked.is_none() {
-            self.early.told = self.early.told.split_off(&self.fired.saturating_add(1));
+            self.early.emitted = self.early.emitted.split_off(&self.triggered.saturating_add(1));
         }
         loop {
             self.share(self.early.bytes());
             if let Some(giving) = &mut self.early.giving {
                 if let Some(columns) = giving.from.take(&mut self.slices)? {
                     let first = !std::mem::replace(&mut giving.begun, true);
-                    return Ok(Some(Fired { window: Some(giving.window), first, columns }));
+                    return Ok(Some(Triggered { window: Some(giving.window), first, columns }));
                 }
                 if let Some(Giving { from: Source::Merged(slice), .. }) = self.early.giving.take() {
-                    self.spare = Some(*slice);
+                    self.recycled = Some(*slice);
                 }
             }
             let Some(window) = self.open_after(&windows) else {
@@ -76,8 +76,8 @@ impl Windowed {
     }
 
     /// The first window with groups that has not fired and was not looked at in this round.
-    fn open_after(&self, windows: &Windows) -> Option<Window> {
-        let after = self.fired.max(self.early.looked.unwrap_or(i64::MIN));
+    fn open_after(&self, windows: &Windows) -> Option<WindowBounds> {
+        let after = self.triggered.max(self.early.looked.unwrap_or(i64::MIN));
         let running = self.running.as_ref();
         let mut next = running.and_then(|(ran, _)| windows.window_after(ran.start, after));
         let first = windows.slice_key(after.saturating_sub(windows.size()));
@@ -87,7 +87,7 @@ impl Windowed {
                 break;
             }
             let window = match windows.piece(key) {
-                Piece::Window(end) => (end > after).then(|| windows.window_at(end)),
+                Piece::WindowBounds(end) => (end > after).then(|| windows.window_at(end)),
                 Piece::Slice(start) => windows.window_after(start, after),
             };
             next = next.into_iter().chain(window).min_by_key(|window| window.end);
@@ -96,7 +96,11 @@ impl Windowed {
     }
 
     /// The groups of a window, if it has changed.
-    fn so_far(&mut self, windows: &Windows, window: Window) -> Result<Option<Source>, StateError> {
+    fn so_far(
+        &mut self,
+        windows: &Windows,
+        window: WindowBounds,
+    ) -> Result<Option<Source>, StateError> {
         let keys = self.keys_of(windows, window);
         if self.must_gather(&keys, window) {
             return self.gathered_so_far(windows, window);
@@ -104,13 +108,12 @@ impl Windowed {
         let mut running = self.running.take_if(|(ran, _)| ran.start == window.start);
         let before = if running.is_some() { self.early.running } else { 0 };
         let changed = keys.iter().map(|&key| self.slices.changed(key)).fold(before, u64::max);
-        let told = self.early.told.insert(window.end, changed);
-        let merged = match told == Some(changed) {
-            true => Ok(None),
-            false => {
-                let copy = self.copied(running.as_mut().map(|(_, slice)| slice), &keys);
-                copy.map(|copy| Some(Source::Merged(Box::new(copy))))
-            }
+        let emitted = self.early.emitted.insert(window.end, changed);
+        let merged = if emitted == Some(changed) {
+            Ok(None)
+        } else {
+            let copy = self.copied(running.as_mut().map(|(_, slice)| slice), &keys);
+            copy.map(|copy| Some(Source::Merged(Box::new(copy))))
         };
         self.running = running.or_else(|| self.running.take());
         merged
@@ -120,14 +123,14 @@ impl Windowed {
     fn gathered_so_far(
         &mut self,
         windows: &Windows,
-        window: Window,
+        window: WindowBounds,
     ) -> Result<Option<Source>, StateError> {
         if self.running.as_ref().is_some_and(|(ran, _)| ran.start == window.start) {
             self.put_back(windows, window)?;
         }
         let keys = self.keys_of(windows, window);
         let changed = keys.iter().map(|&key| self.slices.changed(key)).fold(0, u64::max);
-        if self.early.told.insert(window.end, changed) == Some(changed) {
+        if self.early.emitted.insert(window.end, changed) == Some(changed) {
             return Ok(None);
         }
         let keys = keys.into_iter().map(|key| (key, false));

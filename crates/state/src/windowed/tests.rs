@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::aggregates::{count, max, sum};
 use crate::sim::{SimDisk, SimDiskOptions};
-use crate::{KeyMode, Place, StateOptions};
+use crate::{KeyMode, RowPlace, StateOptions};
 
 /// Key and value.
 type Row = (i64, i64);
@@ -35,34 +35,37 @@ fn add_to(groups: &mut Groups, (group, value): Row) {
 }
 
 /// Fires what may fire; each window once, in the order of their ends.
-fn fire(windowed: &mut Windowed, watermark: i64, fired: &mut Vec<(Window, Groups)>) {
-    while let Some(part) = windowed.fire(watermark).unwrap() {
+fn trigger(windowed: &mut Windowed, watermark: i64, triggered: &mut Vec<(WindowBounds, Groups)>) {
+    while let Some(part) = windowed.trigger(watermark).unwrap() {
         let window = part.window.unwrap();
         assert!(window.end <= watermark);
         if part.first {
-            assert!(fired.last().is_none_or(|(last, _)| last.end < window.end), "{fired:?}");
-            fired.push((window, Groups::new()));
+            assert!(
+                triggered.last().is_none_or(|(last, _)| last.end < window.end),
+                "{triggered:?}"
+            );
+            triggered.push((window, Groups::new()));
         }
-        let (last, groups) = fired.last_mut().unwrap();
+        let (last, groups) = triggered.last_mut().unwrap();
         assert_eq!(*last, window);
         groups.extend(rows_of(&part.columns));
     }
 }
 
 /// One round of what has changed, each window once, in the order of their ends.
-fn look(windowed: &mut Windowed) -> BTreeMap<i64, (Window, Groups)> {
-    let mut told = BTreeMap::<i64, (Window, Groups)>::new();
+fn look(windowed: &mut Windowed) -> BTreeMap<i64, (WindowBounds, Groups)> {
+    let mut emitted = BTreeMap::<i64, (WindowBounds, Groups)>::new();
     while let Some(part) = windowed.early().unwrap() {
         let window = part.window.unwrap();
         if part.first {
-            assert!(told.last_key_value().is_none_or(|(&end, _)| end < window.end));
-            told.insert(window.end, (window, Groups::new()));
+            assert!(emitted.last_key_value().is_none_or(|(&end, _)| end < window.end));
+            emitted.insert(window.end, (window, Groups::new()));
         }
-        let (of, groups) = told.get_mut(&window.end).unwrap();
+        let (of, groups) = emitted.get_mut(&window.end).unwrap();
         assert_eq!(*of, window);
         groups.extend(rows_of(&part.columns));
     }
-    told
+    emitted
 }
 
 fn rows_of(columns: &Columns) -> Groups {
@@ -76,9 +79,10 @@ fn kinds() -> impl Strategy<Value = Windows> {
     let hop = (1i64..40, 1i64..15).prop_map(|(size, slide)| (size, slide, false));
     let cumulate = (1i64..8, 1i64..8).prop_map(|(steps, step)| (steps * step, step, true));
     (prop_oneof![2 => hop, 1 => cumulate], -20i64..20).prop_map(|((size, slide, grow), offset)| {
-        match grow {
-            true => Windows::cumulating(size, slide, offset).unwrap(),
-            false => Windows::hopping(size, slide, offset).unwrap(),
+        if grow {
+            Windows::cumulating(size, slide, offset).unwrap()
+        } else {
+            Windows::hopping(size, slide, offset).unwrap()
         }
     })
 }
@@ -100,9 +104,9 @@ proptest! {
         if spills {
             windowed.slices().spill_to(disk.clone(), None);
         }
-        let mut expected = BTreeMap::<i64, (Window, Groups)>::new();
-        let (mut latest, mut watermark, mut fired) = (0, i64::MIN, vec![]);
-        let mut told = BTreeMap::new();
+        let mut expected = BTreeMap::<i64, (WindowBounds, Groups)>::new();
+        let (mut latest, mut watermark, mut triggered) = (0, i64::MIN, vec![]);
+        let mut emitted = BTreeMap::new();
         for (ahead, behind, group, value) in steps {
             latest += ahead.max(0);
             let (time, row) = (latest - behind, (group, value));
@@ -112,11 +116,11 @@ proptest! {
                 add_to(&mut expected.entry(end).or_insert((window, Groups::new())).1, row);
             }
             match windows.place(time, watermark) {
-                Place::Slice(start) => add(windowed.slices(), windows.slice_key(start), row),
-                Place::Windows => windows.ends_of(slice, watermark).for_each(|end| {
+                RowPlace::Slice(start) => add(windowed.slices(), windows.slice_key(start), row),
+                RowPlace::Windows => windows.ends_of(slice, watermark).for_each(|end| {
                     add(windowed.slices(), windows.window_key(end), row);
                 }),
-                Place::Late => {}
+                RowPlace::Late => {}
             }
             watermark = watermark.max(latest - delay);
             if spills && value % 4 == 0 {
@@ -124,20 +128,20 @@ proptest! {
             }
             // Other workers may hold windows back for any time.
             if ahead < 0 {
-                fire(&mut windowed, watermark, &mut fired);
+                trigger(&mut windowed, watermark, &mut triggered);
             }
             if ahead == -2 {
-                let done = fired.last().map_or(i64::MIN, |(window, _)| window.end);
+                let done = triggered.last().map_or(i64::MIN, |(window, _)| window.end);
                 let mut open = expected.clone().split_off(&done.saturating_add(1));
-                open.retain(|end, groups| told.get(end) != Some(groups));
+                open.retain(|end, groups| emitted.get(end) != Some(groups));
                 let news = look(&mut windowed);
                 prop_assert_eq!(&news, &open);
-                told.extend(news);
+                emitted.extend(news);
                 prop_assert!(look(&mut windowed).is_empty(), "nothing has come since");
             }
         }
-        fire(&mut windowed, i64::MAX, &mut fired);
-        prop_assert_eq!(fired, expected.into_values().collect::<Vec<_>>());
+        trigger(&mut windowed, i64::MAX, &mut triggered);
+        prop_assert_eq!(triggered, expected.into_values().collect::<Vec<_>>());
         prop_assert!(windowed.slices().is_empty() && disk.files() == 0);
     }
 }
@@ -146,22 +150,22 @@ proptest! {
 fn what_no_window_needs_any_more_is_gone() {
     let windows = Windows::hopping(10, 2, 0).unwrap();
     let mut windowed = Windowed::new(&spec(None), Some(windows));
-    let mut fired = vec![];
+    let mut triggered = vec![];
     for time in 0..1_000 {
         add(windowed.slices(), windows.slice_key(windows.slice_start(time)), (1, 1));
-        fire(&mut windowed, time, &mut fired);
+        trigger(&mut windowed, time, &mut triggered);
         assert!(windowed.slices().len() <= 6, "{} slices", windowed.slices().len());
     }
-    assert!(fired.iter().skip(4).all(|(_, groups)| groups[&1] == (10, 1, 10)), "{fired:?}");
+    assert!(triggered.iter().skip(4).all(|(_, groups)| groups[&1] == (10, 1, 10)), "{triggered:?}");
     let windows = Windows::cumulating(1_000, 1, 0).unwrap();
     let mut windowed = Windowed::new(&spec(None), Some(windows));
-    fired.clear();
+    triggered.clear();
     for time in 0..1_000 {
         add(windowed.slices(), windows.slice_key(time), (1, 1));
-        fire(&mut windowed, time + 1, &mut fired);
+        trigger(&mut windowed, time + 1, &mut triggered);
         assert!(windowed.slices().is_empty(), "what was is in the running slice");
     }
-    let counts: Vec<i64> = fired.iter().map(|(_, groups)| groups[&1].2).collect();
+    let counts: Vec<i64> = triggered.iter().map(|(_, groups)| groups[&1].2).collect();
     assert_eq!(counts, (1..=1_000).collect::<Vec<_>>());
     assert!(windowed.bytes() < 1 << 20);
 }
@@ -179,15 +183,15 @@ fn looking_at_many_windows_looks_at_few_slices() {
 }
 
 #[test]
-fn what_was_told_of_windows_that_fired_is_forgotten() {
+fn early_results_of_triggered_windows_are_forgotten() {
     let windows = Windows::hopping(10, 2, 0).unwrap();
     let mut windowed = Windowed::new(&spec(None), Some(windows));
-    let mut fired = vec![];
+    let mut triggered = vec![];
     for time in 0..1_000 {
         add(windowed.slices(), windows.slice_key(windows.slice_start(time)), (1, 1));
-        fire(&mut windowed, time, &mut fired);
+        trigger(&mut windowed, time, &mut triggered);
         assert_eq!(look(&mut windowed).len(), 5);
-        assert!(windowed.early.told.len() <= 6);
+        assert!(windowed.early.emitted.len() <= 6);
     }
     assert!(windowed.bytes() < 1 << 20);
 }
@@ -197,18 +201,18 @@ fn firing_many_windows_looks_at_few_slices() {
     let windows = Windows::tumbling(1, 0).unwrap();
     let mut windowed = Windowed::new(&spec(None), Some(windows));
     (0..20_000).for_each(|time| add(windowed.slices(), windows.slice_key(time), (1, 1)));
-    let mut fired = vec![];
-    fire(&mut windowed, i64::MAX, &mut fired);
-    assert_eq!(fired.len(), 20_000);
+    let mut triggered = vec![];
+    trigger(&mut windowed, i64::MAX, &mut triggered);
+    assert_eq!(triggered.len(), 20_000);
 }
 
 #[test]
 fn without_windows_all_fires_at_the_end() {
     let mut windowed = Windowed::new(&spec(None), None);
-    assert_eq!(windowed.fire(i64::MAX).unwrap(), None);
+    assert_eq!(windowed.trigger(i64::MAX).unwrap(), None);
     add(windowed.slices(), ALL, (7, 3));
-    assert_eq!(windowed.fire(i64::MAX - 1).unwrap(), None);
-    let fired = windowed.fire(i64::MAX).unwrap().unwrap();
-    assert_eq!((fired.window, fired.first, fired.columns.rows()), (None, true, 1));
-    assert_eq!(windowed.fire(i64::MAX).unwrap(), None);
+    assert_eq!(windowed.trigger(i64::MAX - 1).unwrap(), None);
+    let triggered = windowed.trigger(i64::MAX).unwrap().unwrap();
+    assert_eq!((triggered.window, triggered.first, triggered.columns.rows()), (None, true, 1));
+    assert_eq!(windowed.trigger(i64::MAX).unwrap(), None);
 }

@@ -13,7 +13,7 @@
 
 use std::num::NonZeroU64;
 
-use state::Fired;
+use state::Triggered;
 
 use super::{Grouping, Meeting};
 use crate::error::DataflowError;
@@ -69,8 +69,8 @@ impl<D: Downstream> Grouping<D> {
     }
 
     /// The groups that this worker leads.
-    fn own_of(&self, part: Fired) -> Result<Fired, DataflowError> {
+    fn own_of(&self, part: Triggered) -> Result<Triggered, DataflowError> {
         let Meeting::Merge(merge) = &self.exchange else { return Ok(part) };
-        Ok(Fired { columns: merge.own_of(self.worker, &part.columns)?, ..part })
+        Ok(Triggered { columns: merge.own_of(self.worker, &part.columns)?, ..part })
     }
 }

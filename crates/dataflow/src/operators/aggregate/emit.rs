@@ -11,7 +11,7 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, TimeUnit};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use state::epoch::END_OF_STREAM;
-use state::{Fired, Window};
+use state::{Triggered, WindowBounds};
 
 use super::{Grouping, sessions};
 use crate::error::DataflowError;
@@ -27,7 +27,7 @@ const TOTAL_WORKER: u32 = 0;
 impl<D: Downstream> Grouping<D> {
     /// Assembles keys, values and window columns, and emits. `kind` is [`EARLY`](crate::job::EARLY)
     /// or [`FINAL`].
-    pub(super) async fn emit(&self, fired: Vec<Fired>, kind: &str) -> Result<(), DataflowError> {
+    pub(super) async fn emit(&self, fired: Vec<Triggered>, kind: &str) -> Result<(), DataflowError> {
         let batches = fired.into_iter().map(|fired| self.assemble(fired, kind));
         let batches = batches.collect::<Result<Vec<_>, _>>()?;
         let batch = match batches.as_slice() {
@@ -45,7 +45,7 @@ impl<D: Downstream> Grouping<D> {
         Ok(())
     }
 
-    fn assemble(&self, fired: Fired, kind: &str) -> Result<RecordBatch, DataflowError> {
+    fn assemble(&self, fired: Triggered, kind: &str) -> Result<RecordBatch, DataflowError> {
         let rows = fired.columns.rows();
         let mut arrays = fired.columns.keys;
         let mut values = fired.columns.states;
@@ -75,10 +75,10 @@ impl<D: Downstream> Grouping<D> {
         }
         let states = self.spec.group_by.of_nothing()?;
         let columns = state::Columns { keys: Vec::new(), states };
-        self.emit(vec![Fired { window: None, first: true, columns }], FINAL).await
+        self.emit(vec![Triggered { window: None, first: true, columns }], FINAL).await
     }
 
-    fn append_window(&self, of: Option<Window>, rows: usize, columns: &mut Vec<ArrayRef>) {
+    fn append_window(&self, of: Option<WindowBounds>, rows: usize, columns: &mut Vec<ArrayRef>) {
         let (Some(window), Some(of)) = (&self.spec.window, of) else { return };
         let DataType::Timestamp(unit, zone) = &window.time_type else { return };
         let last = of.end - last_tick(*unit);

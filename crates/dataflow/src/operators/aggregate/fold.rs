@@ -4,7 +4,7 @@ use arrow::array::{ArrayRef, UInt32Array};
 use arrow::buffer::ScalarBuffer;
 use arrow::compute::take;
 use arrow::record_batch::RecordBatch;
-use state::{Assignment, Selections, Slices};
+use state::{SliceAssignment, Selections, Slices};
 
 use crate::error::DataflowError;
 use crate::job::Aggregation;
@@ -66,8 +66,8 @@ impl Folder {
         };
         let windows = &window.windows;
         let one = key.or_else(|| match windows.assign(times) {
-            Assignment::OneSlice(start) => Some(windows.slice_key(start)),
-            Assignment::Mixed => None,
+            SliceAssignment::OneSlice(start) => Some(windows.slice_key(start)),
+            SliceAssignment::Mixed => None,
         });
         if let Some(key) = one {
             let whole = |column: &ArrayRef| Ok(column.clone());

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use arrow::array::{BooleanArray, UInt32Array};
 use arrow::compute::{filter_record_batch, take_record_batch};
 use arrow::record_batch::RecordBatch;
-use state::{Place, Windows};
+use state::{RowPlace, Windows};
 
 use crate::error::DataflowError;
 use crate::rows::time::without_late;
@@ -53,11 +53,11 @@ pub(super) fn sort_out(
         }
         let mut put = |key| rest.entry(key).or_default().push(row as u32);
         match windows.place(time, met) {
-            Place::Slice(start) => put(windows.slice_key(start)),
-            Place::Windows => {
+            RowPlace::Slice(start) => put(windows.slice_key(start)),
+            RowPlace::Windows => {
                 windows.ends_of(start, met).for_each(|end| put(windows.window_key(end)));
             }
-            Place::Late => late += 1,
+            RowPlace::Late => late += 1,
         }
     }
     if late == 0 && rest.is_empty() {

@@ -202,7 +202,7 @@ impl Merge {
     /// Waits until every delta of this worker is acknowledged.
     pub(super) async fn settle(&self, grouping: &Grouping<impl Downstream>) {
         for leader in grouping.net.peers() {
-            let settled = || self.helpers.borrow()[leader as usize].kept() == 0;
+            let settled = || self.helpers.borrow()[leader as usize].uncommitted() == 0;
             self.acknowledged.wait_for(|| settled().then_some(())).await;
         }
     }
@@ -262,9 +262,9 @@ impl Merge {
     fn acknowledge(&self, leader: u32, epoch: u64) -> Result<(), String> {
         let mut helpers = self.helpers.borrow_mut();
         let helper = &mut helpers[leader as usize];
-        let before = helper.kept();
+        let before = helper.uncommitted();
         helper.acknowledge(epoch).map_err(|e| e.to_string())?;
-        if helper.kept() < before {
+        if helper.uncommitted() < before {
             let kept = helpers.iter().flat_map(Helper::chunks);
             self.kept_bytes.set(kept.map(Bytes::len).sum());
             self.acknowledged.notify();
@@ -355,7 +355,7 @@ impl Merge {
         let mut packers: Vec<_> = (0..grouping.net.size() as u32).map(packer).collect();
         let mut partitioner = self.partitioner.borrow_mut();
         let mut given = 0;
-        let stayed = grouping.bounded().slices().give_away(
+        let stayed = grouping.bounded().slices().take_remote_groups(
             grouping.worker,
             &mut partitioner,
             |start, split, groups| {

@@ -43,7 +43,7 @@ use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use state::epoch::{Leader, Progress};
-use state::{Fired, Partitioner, Slices, Spilled, Windowed};
+use state::{Triggered, Partitioner, Slices, Spilled, Windowed};
 
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Member, Port, Shuffle, leader_of, said};
@@ -404,12 +404,12 @@ impl<D: Downstream> Grouping<D> {
     }
 
     /// Groups of the first windows that the watermark has passed: so many as make a batch.
-    fn ripe(&self, watermark: i64) -> Result<Vec<Fired>, DataflowError> {
+    fn ripe(&self, watermark: i64) -> Result<Vec<Triggered>, DataflowError> {
         let mut merged = self.bounded();
         let mut ripe = Vec::new();
         let mut rows = 0;
         while rows < self.rows_max
-            && let Some(fired) = merged.fire(watermark)?
+            && let Some(fired) = merged.trigger(watermark)?
         {
             let windows =
                 if self.spec.has_sessions() { fired.columns.rows() } else { fired.first.into() };

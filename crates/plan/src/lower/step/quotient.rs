@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Int64Type, Schema};
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{Expr, Operator};
 use state::vector::scaled;
-use state::{Scale, spare};
+use state::{Scale, recycled};
 
 use super::column_index;
 
@@ -44,9 +44,9 @@ impl Quotient {
     pub(super) fn evaluate(&self, columns: &[ArrayRef]) -> Option<ArrayRef> {
         let values = columns.get(self.column)?.as_primitive_opt::<Int64Type>()?;
         if let Some(scale) = self.scale {
-            let mut quotients = spare::take();
+            let mut quotients = recycled::take();
             if (0..1 << 31).contains(&scaled(values.values(), scale, &mut quotients)) {
-                let quotients = ScalarBuffer::from(spare::give_out(quotients));
+                let quotients = ScalarBuffer::from(recycled::into_buffer(quotients));
                 return Some(Arc::new(Int64Array::new(quotients, values.nulls().cloned())));
             }
         }

@@ -15,7 +15,7 @@ use datafusion::common::DFSchema;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::Expr;
 
-use state::spare;
+use state::recycled;
 use state::vector::equal;
 
 use super::compiled::Compiled;
@@ -68,9 +68,9 @@ impl WordPredicate {
 
     /// The rows that pass; `None` if that has to be asked row by row.
     pub(super) fn mask(&self, batch: &RecordBatch) -> Option<BooleanArray> {
-        let mut bits = spare::take();
+        let mut bits = recycled::take();
         self.bits(batch, &mut bits).then(|| {
-            let bits = BooleanBuffer::new(spare::give_out(bits), 0, batch.num_rows());
+            let bits = BooleanBuffer::new(recycled::into_buffer(bits), 0, batch.num_rows());
             BooleanArray::new(bits, None)
         })
     }

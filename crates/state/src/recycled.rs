@@ -3,7 +3,8 @@
 //! What is made for each batch and dropped with it then lies at the same place for every batch, and
 //! stays in a cache. An allocator gives each of them another place, of which all together fill one.
 //!
-//! So it is with words that are no column ([`Words`]), of which nothing is allocated at all.
+//! So it is with words that are no column ([`RecycledWords`]), of which nothing is allocated at
+//! all.
 //!
 //! Each thread has its own, as workers share the steps that fill columns: who drops a column on
 //! another thread gives nothing back to that one. A thread keeps `COLUMNS_MAX` times `BYTES_MAX` at
@@ -22,14 +23,14 @@ const COLUMNS_MAX: usize = 8;
 const BYTES_MAX: usize = 1 << 20;
 
 thread_local! {
-    static GIVEN_OUT: RefCell<Vec<Buffer>> = const { RefCell::new(Vec::new()) };
+    static LENT: RefCell<Vec<Buffer>> = const { RefCell::new(Vec::new()) };
     static DROPPED: RefCell<Vec<Vec<u64>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// An empty vector, with the room of a column that was [given out](give_out) and dropped if there
 /// is one.
 pub fn take<T: ArrowNativeType>() -> Vec<T> {
-    let mut values: Vec<T> = GIVEN_OUT.with_borrow_mut(|columns| {
+    let mut values: Vec<T> = LENT.with_borrow_mut(|columns| {
         let dropped = columns.iter().position(|column| column.strong_count() == 1);
         let column = dropped.map(|at| columns.swap_remove(at));
         column.and_then(|column| column.into_vec().ok()).unwrap_or_default()
@@ -39,11 +40,11 @@ pub fn take<T: ArrowNativeType>() -> Vec<T> {
 }
 
 /// Values as the memory of a column, which is remembered.
-pub fn give_out<T: ArrowNativeType>(values: Vec<T>) -> Buffer {
+pub fn into_buffer<T: ArrowNativeType>(values: Vec<T>) -> Buffer {
     let remembered = values.capacity() * size_of::<T>() <= BYTES_MAX;
     let column = Buffer::from_vec(values);
     if remembered {
-        GIVEN_OUT.with_borrow_mut(|columns| {
+        LENT.with_borrow_mut(|columns| {
             if columns.len() == COLUMNS_MAX {
                 columns.remove(0);
             }
@@ -55,9 +56,9 @@ pub fn give_out<T: ArrowNativeType>(values: Vec<T>) -> Buffer {
 
 /// Words for a while: none at first, in the memory of some that were dropped if there are any.
 #[derive(Debug)]
-pub struct Words(Vec<u64>);
+pub struct RecycledWords(Vec<u64>);
 
-impl Default for Words {
+impl Default for RecycledWords {
     fn default() -> Self {
         let mut words = DROPPED.with_borrow_mut(Vec::pop).unwrap_or_default();
         words.clear();
@@ -65,7 +66,7 @@ impl Default for Words {
     }
 }
 
-impl Drop for Words {
+impl Drop for RecycledWords {
     fn drop(&mut self) {
         let words = std::mem::take(&mut self.0);
         if words.capacity() * size_of::<u64>() <= BYTES_MAX {
@@ -78,7 +79,7 @@ impl Drop for Words {
     }
 }
 
-impl Deref for Words {
+impl Deref for RecycledWords {
     type Target = Vec<u64>;
 
     fn deref(&self) -> &Vec<u64> {
@@ -86,7 +87,7 @@ impl Deref for Words {
     }
 }
 
-impl DerefMut for Words {
+impl DerefMut for RecycledWords {
     fn deref_mut(&mut self) -> &mut Vec<u64> {
         &mut self.0
     }
@@ -98,15 +99,15 @@ mod tests {
 
     #[test]
     fn words_are_taken_up_again_when_they_are_dropped() {
-        let mut words = Words::default();
+        let mut words = RecycledWords::default();
         words.extend(0..1000);
-        let other = Words::default();
+        let other = RecycledWords::default();
         let place = words.as_ptr();
         drop(words);
-        let again = Words::default();
+        let again = RecycledWords::default();
         assert_eq!((again.as_ptr(), again.len()), (place, 0));
         drop((again, other));
-        let many: Vec<Words> = (0..20).map(|_| Words::default()).collect();
+        let many: Vec<RecycledWords> = (0..20).map(|_| RecycledWords::default()).collect();
         drop(many);
         DROPPED.with_borrow(|dropped| assert_eq!(dropped.len(), COLUMNS_MAX));
     }
@@ -116,7 +117,7 @@ mod tests {
         let mut values: Vec<u64> = take();
         values.extend(0..1000);
         let place = values.as_ptr();
-        let column = give_out(values);
+        let column = into_buffer(values);
         let held = column.clone();
         drop(column);
         assert_eq!(take::<u64>().capacity(), 0, "somebody holds it");
@@ -129,9 +130,9 @@ mod tests {
 
     #[test]
     fn a_few_columns_are_remembered_and_no_long_one() {
-        let columns: Vec<Buffer> = (0..20).map(|_| give_out(vec![0u64; 100])).collect();
+        let columns: Vec<Buffer> = (0..20).map(|_| into_buffer(vec![0u64; 100])).collect();
         drop(columns);
-        drop(give_out(vec![0u64; BYTES_MAX]));
+        drop(into_buffer(vec![0u64; BYTES_MAX]));
         let taken: Vec<Vec<u64>> = (0..20).map(|_| take()).collect();
         assert_eq!(taken.iter().filter(|values| values.capacity() > 0).count(), COLUMNS_MAX);
         assert!(taken.iter().all(|values| values.capacity() <= 100));

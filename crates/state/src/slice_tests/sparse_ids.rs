@@ -55,7 +55,7 @@ impl Accumulator for DenseOnlyState {
 }
 
 #[test]
-fn an_aggregate_that_stands_no_holes_sees_none() {
+fn an_aggregate_that_needs_dense_ids_sees_no_sparse_ones() {
     let spec = spec(vec![DataType::Int64], vec![Arc::new(DenseOnly)], None);
     let mut slice = Slice::new(&spec);
     for keys in [vec![None, None], vec![Some(70), Some(50), None], vec![Some(-9), Some(70)]] {
