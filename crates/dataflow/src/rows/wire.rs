@@ -238,7 +238,8 @@ pub(crate) fn bytes_of(batch: &RecordBatch) -> usize {
     batch.columns().iter().map(bytes_of_array).sum()
 }
 
-fn bytes_of_array(array: &ArrayRef) -> usize {
+/// Bytes of an array's rows, wherever they lie.
+pub(crate) fn bytes_of_array(array: &ArrayRef) -> usize {
     // Arrow counts of views what does not lie elsewhere, and of lists all of their values.
     if let Some(list) = array.as_list_opt::<i32>() {
         let (offsets, values) = (list.offsets(), list.values());

@@ -103,6 +103,16 @@ impl Log {
         (from.max(self.first), to)
     }
 
+    /// Up to where rows were asked for.
+    pub(super) fn asked(&self) -> (u64, u64) {
+        self.at
+    }
+
+    /// Lets rows be asked for again from there on.
+    pub(super) fn ask_again(&mut self, asked: (u64, u64)) {
+        self.at = asked;
+    }
+
     /// The runs that rows `from..to` are made of, from left to right, with those before the first
     /// row if frames reach back to them.
     pub(super) fn runs(&self, (from, to): (u64, u64), mut each: impl FnMut(Node)) {

@@ -111,10 +111,12 @@ impl KeyedOperator for Over {
     fn create(&self) -> Box<dyn KeyedState> {
         let mut frames: Vec<Sliding> = vec![];
         for (at, call) in self.calls.iter().enumerate() {
-            match frames.iter_mut().find(|sliding| sliding.frame == call.frame) {
-                Some(sliding) => sliding.calls.push(at),
-                None => frames.push(Sliding::new(call.frame, at)),
-            }
+            let known = frames.iter().position(|sliding| sliding.frame == call.frame);
+            let frame = known.unwrap_or_else(|| {
+                frames.push(Sliding::new(call.frame));
+                frames.len() - 1
+            });
+            frames[frame].call(at, call);
         }
         Box::new(Framed {
             waiting: Waiting::new(self.keys.clone(), self.time),
@@ -316,7 +318,10 @@ impl Framed {
     /// The next rows of a load, with what their frames hold.
     fn give_out(&mut self, load: &mut Load, rows_max: usize) -> Result<RecordBatch, DataflowError> {
         let all = load.rows.num_rows();
-        let some = load.done..all.min(load.done + rows_max.max(1));
+        let mut some = load.done..all.min(load.done + rows_max.max(1));
+        for sliding in &mut self.frames {
+            some.end = sliding.fitting(&load.runs[load.run..], some.clone(), &load.times);
+        }
         let mut columns = match some.len() == all {
             true => load.rows.columns().to_vec(),
             false => {

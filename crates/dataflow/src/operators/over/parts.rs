@@ -6,6 +6,8 @@ use arrow::array::{Array, ArrayRef};
 use arrow::error::ArrowError;
 use state::gather;
 
+use crate::rows::wire::bytes_of_array;
+
 /// An aggregate: a row of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Node {
@@ -84,6 +86,13 @@ impl Parts {
             self.parts[node.part as usize] = None;
             self.free.push(node.part);
         }
+    }
+
+    /// Bytes of an aggregate.
+    pub(super) fn bytes_of(&self, node: Node) -> usize {
+        let part = self.parts[node.part as usize].as_ref();
+        let columns = part.into_iter().flat_map(|part| &part.columns);
+        columns.map(|column| bytes_of_array(&column.slice(node.row as usize, 1))).sum()
     }
 
     /// The aggregates of some nodes, in their order.

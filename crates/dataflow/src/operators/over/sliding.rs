@@ -3,15 +3,20 @@
 use std::ops::Range;
 
 use arrow::array::{ArrayRef, RecordBatch};
+use arrow::datatypes::DataType;
 use state::{Aggregate, Groups, Part};
 
 use super::log::{Log, ROW_BYTES};
 use super::parts::{Node, Parts};
-use super::{Frame, FrameUnit, Over};
+use super::{Frame, FrameUnit, Over, OverCall};
 use crate::error::DataflowError;
 
 /// What the list of a key takes beside its rows: itself, and its levels.
 const LOG_BYTES: usize = size_of::<Log>() + 256;
+
+/// Bytes of lists and texts that frames of the rows of a batch hold together; those of one row may
+/// be more.
+const FRAMES_BYTES_MAX: usize = 64 << 20;
 
 /// A frame that slides over the rows of each key.
 pub(super) struct Sliding {
@@ -23,6 +28,8 @@ pub(super) struct Sliding {
     parts: Parts,
     /// Rows that are kept.
     rows: u64,
+    /// Whether what a frame holds grows with its rows, as a list does.
+    long: bool,
 }
 
 /// Rows of one key, side by side.
@@ -34,8 +41,17 @@ pub(super) struct Run {
 }
 
 impl Sliding {
-    pub(super) fn new(frame: Frame, call: usize) -> Self {
-        Self { frame, calls: vec![call], logs: vec![], parts: Parts::default(), rows: 0 }
+    /// A frame without calls.
+    pub(super) fn new(frame: Frame) -> Self {
+        let (calls, logs, parts) = Default::default();
+        Self { frame, calls, logs, parts, rows: 0, long: false }
+    }
+
+    /// Adds call `at`.
+    pub(super) fn call(&mut self, at: usize, call: &OverCall) {
+        self.calls.push(at);
+        let long = |of: &DataType| of.primitive_width().is_none() && *of != DataType::Boolean;
+        self.long |= call.aggregate.state_types().iter().any(long);
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -116,6 +132,32 @@ impl Sliding {
             }
         }
         Ok(())
+    }
+
+    /// Up to which of `rows`, at least the first, their frames hold no more than
+    /// [`FRAMES_BYTES_MAX`].
+    pub(super) fn fitting(&mut self, runs: &[Run], rows: Range<usize>, times: &[i64]) -> usize {
+        if !self.long {
+            return rows.end;
+        }
+        let mut bytes = 0;
+        for run in runs.iter().take_while(|run| run.from < rows.end) {
+            let log = &mut self.logs[run.slot as usize];
+            let asked = log.asked();
+            let own = run.from.max(rows.start)..run.to.min(rows.end);
+            let over = own.clone().zip(&times[own]).find_map(|(row, &time)| {
+                let number = log.count - (run.to - row) as u64;
+                let bounds = log.bounds(&self.frame, number, time);
+                log.runs(bounds, |node| bytes += self.parts.bytes_of(node));
+                (bytes > FRAMES_BYTES_MAX && row > rows.start).then_some(row)
+            });
+            // They are asked for once more, in order, for their results.
+            log.ask_again(asked);
+            if let Some(row) = over {
+                return row;
+            }
+        }
+        rows.end
     }
 
     /// What the frames of `rows` hold: a column for each call, put where the call has its place.

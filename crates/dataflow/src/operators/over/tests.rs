@@ -1,10 +1,10 @@
 //! Frames over random rows against a look at all rows of the key for each row.
 
-use arrow::array::{Array, AsArray, Int64Array, TimestampMillisecondArray};
+use arrow::array::{Array, AsArray, Int64Array, StringArray, TimestampMillisecondArray};
 use arrow::datatypes::{
     DataType, Field, Float64Type, Int64Type, Schema, TimeUnit, TimestampMillisecondType,
 };
-use state::aggregates;
+use state::{Accumulator, Aggregate, Groups, Part, StateError, aggregates};
 
 use super::*;
 use crate::operators::keyed::fixtures::Numbers;
@@ -266,4 +266,81 @@ fn a_row_far_ahead_of_time_does_not_hold_its_batch() {
         most = most.max(state.bytes());
     }
     assert!(most < 200 * 2_000, "{most} bytes for 200 rows");
+}
+
+/// A text of a mebibyte for each row, of all rows one behind the other.
+#[derive(Debug)]
+struct Texts;
+
+impl Aggregate for Texts {
+    fn state_types(&self) -> Vec<DataType> {
+        vec![DataType::Utf8]
+    }
+
+    fn output_type(&self) -> DataType {
+        DataType::Utf8
+    }
+
+    fn create(&self) -> Box<dyn Accumulator> {
+        Box::new(Long(vec![]))
+    }
+}
+
+struct Long(Vec<String>);
+
+impl Accumulator for Long {
+    fn update(&mut self, _: &[ArrayRef], ids: &Groups, total: usize) -> Result<(), StateError> {
+        self.0.resize(total.max(self.0.len()), String::new());
+        ids.iter().for_each(|id| self.0[id as usize].push_str(&"x".repeat(1 << 20)));
+        Ok(())
+    }
+
+    fn merge(&mut self, states: &[ArrayRef], ids: &Groups, total: usize) -> Result<(), StateError> {
+        self.0.resize(total.max(self.0.len()), String::new());
+        let texts = states[0].as_string::<i32>().iter().flatten();
+        ids.iter().zip(texts).for_each(|(id, text)| self.0[id as usize].push_str(text));
+        Ok(())
+    }
+
+    fn state(&mut self, part: &Part) -> Result<Vec<ArrayRef>, StateError> {
+        Ok(vec![self.values(part)?])
+    }
+
+    fn values(&mut self, part: &Part) -> Result<ArrayRef, StateError> {
+        self.0.resize(part.total().max(self.0.len()), String::new());
+        Ok(Arc::new(StringArray::from_iter_values(&self.0[part.ids()])))
+    }
+
+    fn clear(&mut self, _: usize) {
+        self.0.clear();
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.iter().map(String::capacity).sum()
+    }
+}
+
+#[test]
+fn what_frames_of_a_batch_hold_together_has_a_bound() {
+    let rows = Frame { unit: FrameUnit::Rows, from: Some(15), to: 0 };
+    let range = Frame { unit: FrameUnit::Range, from: Some(7), to: 0 };
+    let call =
+        |frame| OverCall { text: "texts".into(), aggregate: Arc::new(Texts), args: vec![], frame };
+    let calls = vec![call(rows), call(range)];
+    let spec = over(true, &[("count", rows), ("count", range)]);
+    let texts = (0..2).map(|at| Field::new(format!("call_{at}"), DataType::Utf8, true));
+    let schema = Arc::new(Schema::new(fields().into_iter().chain(texts).collect::<Vec<_>>()));
+    let mut state = Over { calls, schema, ..spec }.create();
+    let given: Vec<Row> = (0..24).map(|at| (Some(at / 16), None, at, at % 16, 0)).collect();
+    state.push(0, batch(&given)).unwrap();
+    let mut lengths = vec![];
+    while let Some(batch) = state.advance(i64::MAX, 8_192).unwrap() {
+        let texts = [5, 6].map(|at| batch.column(at).as_string::<i32>().clone());
+        let bytes = texts.clone().map(|texts| texts.values().len()).iter().sum::<usize>();
+        assert!(batch.num_rows() == 1 || bytes <= 2 * 65 << 20, "{bytes} in a batch");
+        let mib = |texts: &StringArray, row| texts.value(row).len() >> 20;
+        lengths.extend((0..batch.num_rows()).map(|row| texts.clone().map(|t| mib(&t, row))));
+    }
+    let expected = |at: usize| [at % 16 + 1, (at % 16 + 1).min(8)];
+    assert_eq!(lengths, (0..24).map(expected).collect::<Vec<_>>());
 }
