@@ -1,5 +1,5 @@
 //! Arithmetic that fails where a result does not fit its type, `/` of decimals, which rounds, and
-//! `||` with its bound.
+//! `||` and long constants with their bound.
 //!
 //! DataFusion's `+`, `-`, `*` and unary `-` of integers wrap around. Before expressions are
 //! compiled, for a step or for the batch stage, they are replaced by functions that do not; plans
@@ -29,14 +29,14 @@ use datafusion::physical_expr::expressions as physical;
 use datafusion::physical_expr_common::datum::apply;
 
 use crate::expr::division;
-use crate::expr::growth::joined;
+use crate::expr::growth::{constant, joined};
 
 /// The expression, checked.
 ///
 /// # Errors
 /// DataFusion's, of types.
 pub(crate) fn expression(expr: Expr, scope: &DFSchema) -> Result<Expr> {
-    let guarded = expr.transform_up(|part| guard(part, scope))?;
+    let guarded = constant::bounded(expr).transform_up(|part| guard(part, scope))?;
     for_all_rows(guarded.data, scope)
 }
 

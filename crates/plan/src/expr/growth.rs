@@ -11,6 +11,7 @@
 //! ([`joined`]). A test goes through all functions that there are, and each is either here or among
 //! those that cannot grow.
 
+pub(crate) mod constant;
 mod estimate;
 pub(crate) mod joined;
 #[cfg(test)]

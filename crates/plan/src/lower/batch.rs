@@ -11,6 +11,7 @@
 //! spill to disk when it is full; rows gathered do not.
 
 mod sliding;
+mod unnested;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -240,7 +241,7 @@ fn runtime() -> DfResult<tokio::runtime::Runtime> {
 /// The plan is optimized already; its keys are equal where those of streaming parts are.
 async fn physical(plan: &LogicalPlan, state: &SessionState) -> DfResult<Arc<dyn ExecutionPlan>> {
     let plan = sliding::kept(with_equal_keys(plan.clone())?)?;
-    state.query_planner().create_physical_plan(&plan, state).await
+    unnested::bounded(state.query_planner().create_physical_plan(&plan, state).await?)
 }
 
 /// The same plan, whose operators all yield after so many batches: by itself DataFusion asks that
