@@ -153,10 +153,10 @@ impl Worker {
         let nodes: Rc<[Option<Rc<Node>>]> = nodes.into();
         for (at, node) in nodes.iter().enumerate() {
             let Some(node) = node else { continue };
-            scheduler.spawn_of(at, node.clone().answer());
-            scheduler.spawn_of(at, node.clone().broadcast());
+            scheduler.spawn_of(at, node.clone().acknowledge());
+            scheduler.spawn_of(at, node.clone().relay());
             scheduler.spawn_of(at, node.clone().run());
-            scheduler.spawn_beside(at, node.clone().slice(timers.clone()));
+            scheduler.spawn_beside(at, node.clone().send_due(timers.clone()));
             if let Some(every_ns) = node.interval_ns() {
                 scheduler.spawn_beside(at, node.clone().at_intervals(every_ns, timers.clone()));
             }
@@ -178,7 +178,7 @@ impl Worker {
         self.timers.advance(self.clock.now_ns());
         let moved = self.net.poll()?;
         if self.net.aloft().is_some() {
-            self.nodes.iter().flatten().try_for_each(|node| node.look())?;
+            self.nodes.iter().flatten().try_for_each(|node| node.poll())?;
         }
         let mut since = self.clock.now_ns();
         let (clock, metrics) = (&self.clock, &self.metrics);

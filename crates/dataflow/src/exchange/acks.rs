@@ -13,14 +13,14 @@ use crate::runtime::frame::Frame;
 use crate::runtime::scheduler::Event;
 
 /// Pending acknowledgements, by worker.
-pub(crate) struct Acks {
+pub(super) struct Acks {
     pending: RefCell<Vec<Option<u64>>>,
     changed: Event,
     closed: Cell<bool>,
 }
 
 impl Acks {
-    pub(crate) fn new(workers: u32) -> Self {
+    pub(super) fn new(workers: u32) -> Self {
         Self {
             pending: RefCell::new(vec![None; workers as usize]),
             changed: Event::default(),
@@ -29,7 +29,7 @@ impl Acks {
     }
 
     /// A worker is to be sent the acknowledgement of `number` and all before it.
-    pub(crate) fn add(&self, to: u32, number: u64) {
+    pub(super) fn add(&self, to: u32, number: u64) {
         if let Some(pending) = self.pending.borrow_mut().get_mut(to as usize) {
             *pending = Some(pending.map_or(number, |before| before.max(number)));
         }
@@ -37,14 +37,14 @@ impl Acks {
     }
 
     /// No more acknowledgements will be added.
-    pub(crate) fn close(&self) {
+    pub(super) fn close(&self) {
         self.closed.set(true);
         self.changed.notify();
     }
 
     /// Sends the acknowledgements until closed and none is pending: `frame` makes one of a number
     /// and the watermark up to which windows have fired here.
-    pub(crate) async fn run(
+    pub(super) async fn run(
         &self,
         member: &impl Member,
         port: u32,

@@ -1,36 +1,249 @@
-//! How rows of different workers meet at an operator.
+//! Exchanges: how the rows of an operator's inputs reach the workers that need them.
 //!
-//! An exchange talks to the operator on its own worker as a [`Member`]. The merge exchange, which
-//! ships partial states instead of rows, belongs to the aggregate and lies there.
+//! | exchange | rows go | what travels |
+//! |---|---|---|
+//! | [`Forward`] | nowhere | nothing |
+//! | [`Merge`] | nowhere: each worker folds its own | groups that others lead, by epochs |
+//! | [`Shuffle`] | to the leader of their key, by a function, or in turn | rows |
+//! | `uppar` ([`uppar::partition`]) | as by shuffle, to half of the workers | rows |
+//! | [`Broadcast`] | to every worker, or to some | rows, once to each process |
+//! | [`Gather`] | to the worker that writes them | rows |
 //!
-//! Rows of one input may each go to the leader of its key, or all to every worker (`broadcast`), in
-//! turn to one after the other, or nowhere: see [`Lead`](crate::job::Lead).
+//! The operator pushes rows and announces progress; its worker passes on the frames of others. On
+//! the other side an exchange knows the operator as a [`Member`]. The exchanges of all inputs of an
+//! operator are together in its [`Inputs`], which announce one progress for all.
+//!
+//! `docs/design/adding-an-exchange.md` says how to add one. What each of them promises is tested by
+//! `conformance`.
 
 mod acks;
 mod broadcast;
 mod buffer;
-mod port;
+mod connected;
+mod edge;
+mod forward;
+mod gather;
+mod inputs;
+mod merge;
+mod partition;
 mod shuffle;
+mod uppar;
 
 use std::cell::RefCell;
 
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use state::epoch::{END_OF_STREAM, Leader, Presence, Progress};
+use state::{Columns, Frequent, Partitioner, Split};
 
-pub(crate) use self::acks::Acks;
-pub(crate) use self::port::Port;
+pub(crate) use self::broadcast::Broadcast;
+pub(crate) use self::connected::Connected;
+pub(crate) use self::edge::Edge;
+pub(crate) use self::forward::Forward;
+pub(crate) use self::gather::{GATHERER, Gather};
+pub(crate) use self::inputs::{Inputs, Port};
+pub(crate) use self::merge::Merge;
+pub(crate) use self::merge::deltas::Deltas;
+pub(crate) use self::partition::Partition;
 pub(crate) use self::shuffle::Shuffle;
+pub(crate) use self::uppar::partition as uppar;
 use crate::error::DataflowError;
 use crate::rows::wire::detach;
 use crate::runtime::frame::{Colour, Envelope, Frame};
-use crate::runtime::net::Net;
+use crate::runtime::net::{Message, Net};
 use crate::runtime::place::Place;
 use crate::runtime::scheduler::Event;
 
-/// An operator on one worker, as its exchange sees it.
+/// What moves the rows of one or several inputs between the instances of an operator.
+///
+/// Rows of one sender arrive once, in the order in which they were pushed, and before the progress
+/// that was announced behind them. A push waits while the receivers have no room.
+pub(crate) trait Exchange<M: Member> {
+    /// Takes rows of this worker: keeps those that belong here and sends the others, at once or
+    /// when more are together. Gives those that were set apart.
+    ///
+    /// # Errors
+    /// When state cannot be updated, a partition cannot be computed, or a column cannot travel.
+    async fn push(
+        &self,
+        member: &M,
+        rows: Outgoing<'_>,
+    ) -> Result<Option<RecordBatch>, DataflowError>;
+
+    /// Sends whatever waits to be sent together.
+    ///
+    /// # Errors
+    /// When a column cannot travel.
+    async fn flush(&self, _: &M) -> Result<(), DataflowError> {
+        Ok(())
+    }
+
+    /// This worker's progress is announced: what was pushed before is sent. With it the progress,
+    /// if the exchange [carries](Self::carries_progress) that itself.
+    ///
+    /// # Errors
+    /// As [`Exchange::flush`].
+    async fn announce(&self, member: &M, _: Progress) -> Result<(), DataflowError> {
+        self.flush(member).await
+    }
+
+    /// Whether other workers learn of progress by the exchange itself, or need not know it. If not,
+    /// the inputs announce it behind the rows.
+    fn carries_progress(&self, _: &M) -> bool {
+        false
+    }
+
+    /// This worker was idle and has rows again: announces the progress, and gives the watermark up
+    /// to which windows have fired anywhere. Nothing if the exchange does not carry progress.
+    ///
+    /// # Errors
+    /// As [`Exchange::flush`].
+    async fn resume(&self, _: &M, _: Progress) -> Result<Option<i64>, DataflowError> {
+        Ok(None)
+    }
+
+    /// This worker will push nothing more; its end is announced.
+    fn end(&self, _: &M) {}
+
+    /// Takes a frame of another worker. Gives the worker of whose broadcast rows more have arrived.
+    ///
+    /// # Errors
+    /// When it is malformed, or its rows cannot be taken.
+    fn receive(
+        &self,
+        member: &M,
+        from: u32,
+        message: Message,
+    ) -> Result<Option<u32>, DataflowError>;
+
+    /// When rows that wait to be sent together have waited long enough.
+    fn due(&self, _: &M) -> Option<u64> {
+        None
+    }
+
+    /// Sends the rows that have waited long enough.
+    ///
+    /// # Errors
+    /// As [`Exchange::flush`].
+    async fn send_due(&self, _: &M, _: u64) -> Result<(), DataflowError> {
+        Ok(())
+    }
+
+    /// Acknowledges what other workers wait for, until they wait for nothing more.
+    async fn acknowledge(&self, _: &M) {}
+
+    /// Sends what waits for links, and passes on what others send, until all workers have ended.
+    async fn relay(&self, _: &M) {}
+
+    /// Takes rows that came without a frame. Gives the workers of whose rows more have arrived.
+    ///
+    /// # Errors
+    /// When they are malformed or cannot be taken.
+    fn poll(&self, _: &M) -> Result<Vec<u32>, DataflowError> {
+        Ok(vec![])
+    }
+
+    /// Until when another worker must have taken something, if it has been waited for.
+    ///
+    /// # Errors
+    /// [`DataflowError::Stalled`] when that time has come.
+    fn deadline(&self, _: &M, _: u64) -> Result<Option<u64>, DataflowError> {
+        Ok(None)
+    }
+
+    /// The operator has taken rows of a worker for good, and has room for others.
+    fn consumed(&self, _: &M, _: u32, _: usize) {}
+
+    /// Waits until no other worker needs anything that this one keeps.
+    async fn settle(&self, _: &M) {}
+
+    /// Frames for a worker that progress, which goes straight to it, may overtake.
+    fn sent_before(&self, _: &M, _: u32) -> u64 {
+        0
+    }
+
+    /// Such frames of a worker that have arrived.
+    fn received_before(&self, _: &M, _: u32) -> u64 {
+        u64::MAX
+    }
+
+    /// Whether this worker's rows travel, and not only what is made of them.
+    fn sends_rows(&self, _: &M) -> bool {
+        true
+    }
+
+    /// Whether so much was pushed that progress is to be announced though no window ends.
+    fn is_long(&self, _: &M) -> bool {
+        false
+    }
+
+    /// Memory is short: sends what state holds for others, when they have taken what was sent
+    /// before.
+    ///
+    /// # Errors
+    /// As [`Exchange::flush`].
+    async fn relieve(&self, _: &M) -> Result<(), DataflowError> {
+        Ok(())
+    }
+
+    /// Bytes of groups that are kept for others, or staged.
+    fn bytes(&self, _: &M) -> usize {
+        0
+    }
+
+    /// Of some groups in this worker's state those that it leads.
+    ///
+    /// # Errors
+    /// When a key cannot be hashed.
+    fn led_here(&self, _: &M, groups: Columns) -> Result<Columns, DataflowError> {
+        Ok(groups)
+    }
+}
+
+/// Rows of this worker for an exchange.
+pub(crate) struct Outgoing<'a> {
+    /// The input.
+    pub(crate) port: usize,
+    /// The rows.
+    pub(crate) batch: RecordBatch,
+    /// The slice of all of them, if some of their windows have fired.
+    pub(crate) slice: Option<i64>,
+    /// Which keys are frequent, where rows of such keys are set apart.
+    pub(crate) frequent: Option<&'a RefCell<Frequent>>,
+}
+
+impl Outgoing<'_> {
+    /// Rows of an input, each in the slice of its time.
+    pub(crate) fn of(port: usize, batch: RecordBatch) -> Self {
+        Self { port, batch, slice: None, frequent: None }
+    }
+}
+
+/// Where rows come from that an operator takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    /// The input.
+    pub(crate) port: usize,
+    /// The worker that has read them, or made them.
+    pub(crate) source: u32,
+    /// Their round.
+    pub(crate) colour: Colour,
+    /// The slice of all of them, some of whose windows have fired; if nothing, each row belongs to
+    /// the slice of its time.
+    pub(crate) slice: Option<i64>,
+}
+
+impl Arrival {
+    /// Of rows of this worker.
+    pub(crate) fn local(member: &impl Member, rows: &Outgoing<'_>) -> Self {
+        let (source, colour) = (member.worker(), member.net().colour());
+        Self { port: rows.port, source, colour, slice: rows.slice }
+    }
+}
+
+/// An operator on one worker, as its exchanges see it.
 pub(crate) trait Member {
-    /// The operator's number on the wire.
+    /// The operator's number in the job.
     fn tag(&self) -> u32;
 
     /// This worker.
@@ -38,6 +251,9 @@ pub(crate) trait Member {
 
     /// The links.
     fn net(&self) -> &Net;
+
+    /// The exchanges of its inputs.
+    fn inputs(&self) -> &Inputs;
 
     /// This worker as a leader, which knows how far every worker's rows are known to be here; and
     /// who waits for that.
@@ -61,25 +277,50 @@ pub(crate) trait Member {
         self.keep(arrival, detach(&batch))
     }
 
-    /// Takes a payload of groups of another worker that are merged here.
+    /// Takes groups of another worker that are merged here, as a payload of [`Deltas`].
     ///
     /// # Errors
-    /// When it is malformed or state cannot be updated.
+    /// When they are malformed or state cannot be updated.
     fn take_groups(&self, from: u32, _: &Bytes) -> Result<(), DataflowError> {
-        let detail = "this operator does not merge groups".into();
+        let detail = "groups for an operator that merges none".into();
         Err(DataflowError::Frame { worker: from, detail })
     }
 
-    /// A frame of an input of this operator, whose rows are of this worker's round.
-    fn envelope(&self, port: u32, frame: Frame) -> Envelope {
-        let colour = self.net().colour();
-        Envelope { operator: self.tag(), port, colour, more: false, frame }
+    /// Takes the groups of other leaders out of the state, slice by slice, and gives them with the
+    /// start of the slice. Tells how many groups stay.
+    ///
+    /// # Errors
+    /// When state fails, or what they are given to.
+    fn take_remote_groups(
+        &self,
+        _: &mut Partitioner,
+        _: &mut dyn FnMut(i64, &Split, &Columns) -> Result<(), DataflowError>,
+    ) -> Result<usize, DataflowError> {
+        Ok(0)
     }
 
-    /// A worker has said how far it is.
-    fn move_clock(&self, worker: u32, said: Progress) {
+    /// Groups in the state, at most.
+    fn groups_max(&self) -> u64 {
+        0
+    }
+
+    /// Bytes that the operator may have.
+    fn share(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Publishes the bytes that the operator has, and holds them to their bound.
+    ///
+    /// # Errors
+    /// When they exceed it.
+    fn account(&self) -> Result<(), DataflowError> {
+        Ok(())
+    }
+
+    /// A worker has announced its progress.
+    fn move_clock(&self, worker: u32, progress: Progress) {
         let (leader, moved) = self.leader();
-        if leader.borrow_mut().advance(worker, said) {
+        if leader.borrow_mut().advance(worker, progress) {
             moved.notify();
         }
     }
@@ -95,37 +336,26 @@ pub(crate) trait Member {
         self.time().0
     }
 
+    /// Whether a worker has ended its stream.
+    fn has_ended(&self, worker: u32) -> bool {
+        let leader = self.leader().0.borrow();
+        leader.clock().of(worker).is_some_and(|of| of.presence == Presence::Ended)
+    }
+
     /// Whether every other worker has ended its stream.
     fn others_have_ended(&self) -> bool {
-        let leader = self.leader().0.borrow();
-        let has_ended = |said: Progress| said.presence == Presence::Ended;
-        self.net().peers().all(|worker| leader.clock().of(worker).is_some_and(has_ended))
+        self.net().peers().all(|worker| self.has_ended(worker))
     }
-}
 
-/// Where rows come from that an operator takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Arrival {
-    /// The input.
-    pub(crate) port: usize,
-    /// The worker that has read them, or made them.
-    pub(crate) source: u32,
-    /// Their round.
-    pub(crate) colour: Colour,
-    /// The slice of all of them, some of whose windows have fired; if nothing, each row belongs to
-    /// the slice of its time.
-    pub(crate) slice: Option<i64>,
-}
-
-impl Arrival {
-    /// Of rows of this worker.
-    pub(crate) fn local(member: &impl Member, port: usize) -> Self {
-        Self { port, source: member.worker(), colour: member.net().colour(), slice: None }
+    /// A frame of an input of this operator, whose rows are of this worker's round.
+    fn envelope(&self, port: u32, frame: Frame) -> Envelope {
+        let colour = self.net().colour();
+        Envelope { operator: self.tag(), port, colour, more: false, frame }
     }
 }
 
 /// The progress of a worker that has not ended.
-pub(crate) fn said(watermark: i64, idle: bool) -> Progress {
+pub(crate) fn progress_of(watermark: i64, idle: bool) -> Progress {
     if idle { Progress::idle(watermark) } else { Progress::active(watermark) }
 }
 
@@ -136,4 +366,10 @@ pub(crate) fn leader_of(place: &Place, alone: bool) -> Leader {
         leader.advance(other, Progress::ended(END_OF_STREAM));
     }
     leader
+}
+
+/// A frame that an exchange does not take.
+fn refused(from: u32, frame: Frame) -> DataflowError {
+    let detail = format!("{frame:?} does not belong to the exchange");
+    DataflowError::Frame { worker: from, detail }
 }

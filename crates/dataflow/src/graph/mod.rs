@@ -24,7 +24,7 @@ pub(crate) use self::routes::Routes;
 use self::routes::{Onward, Route};
 use crate::connector::source::FlowContext;
 use crate::error::DataflowError;
-use crate::exchange::{Member, Shuffle, said};
+use crate::exchange::{Connected, progress_of};
 use crate::job::{Edge, Input, Job, OperatorKind, RawColumns};
 use crate::operators::aggregate::Grouping;
 use crate::operators::downstream::Downstream;
@@ -41,21 +41,34 @@ use crate::runtime::scheduler::{Event, Gate, Timers, Turn};
 /// An operator with inputs, on one worker.
 pub(crate) struct Node {
     work: Work,
+    /// The exchanges of its inputs.
+    connected: Rc<dyn Connected>,
     counted: Counted,
     feeders: RefCell<Feeders>,
     /// Rows and watermarks of several edges must not interleave where one has to wait.
     gate: Gate,
     ended: Cell<bool>,
-    /// The broadcasts are over.
-    told: Cell<bool>,
+    /// Nothing more is relayed.
+    relayed: Cell<bool>,
     end: Event,
 }
 
 enum Work {
-    Grouping(Box<Grouping<Routes>>),
-    Keyed(Box<KeyedRun<Routes>>),
-    Lookup(Box<LookupRun<Routes>>),
-    Sink(Box<Output>),
+    Grouping(Rc<Grouping<Routes>>),
+    Keyed(Rc<KeyedRun<Routes>>),
+    Lookup(Rc<LookupRun<Routes>>),
+    Sink(Rc<Output>),
+}
+
+impl Work {
+    fn connected(&self) -> Rc<dyn Connected> {
+        match self {
+            Work::Grouping(grouping) => grouping.clone(),
+            Work::Keyed(keyed) => keyed.clone(),
+            Work::Lookup(lookup) => lookup.clone(),
+            Work::Sink(output) => output.clone(),
+        }
+    }
 }
 
 /// The edges that lead to an operator, and how far each is.
@@ -91,13 +104,13 @@ impl Node {
                 let unread = slice.and_then(|_| grouping.only_time());
                 let Rows { batch, met, .. } = route.apply(rows, unread)?;
                 self.counted.add_in(batch.num_rows());
-                grouping.push(&batch, met.as_ref(), slice).await?;
+                grouping.push(batch, met.as_ref(), slice).await?;
                 heed_length(grouping, route).await
             }
             Work::Keyed(keyed) => {
                 let rows = route.apply(rows, None)?;
                 self.counted.add_in(rows.batch.num_rows());
-                keyed.push(route.input, &rows.batch, rows.met.as_ref()).await
+                keyed.push(route.input, rows.batch, rows.met.as_ref()).await
             }
             Work::Lookup(lookup) => {
                 let rows = route.apply(rows, None)?;
@@ -108,7 +121,7 @@ impl Node {
                 let rows = route.apply(rows, None)?;
                 self.counted.add_in(rows.batch.num_rows());
                 self.counted.add_out(rows.batch.num_rows());
-                output.emit(&rows.batch).await
+                output.emit(rows.batch).await
             }
         }
     }
@@ -163,7 +176,7 @@ impl Node {
             return Ok(None);
         }
         let turn = self.gate.enter().await;
-        self.feeders.borrow_mut().clock.advance(feeder, said(watermark, idle));
+        self.feeders.borrow_mut().clock.advance(feeder, progress_of(watermark, idle));
         self.tell(turn).await
     }
 
@@ -175,7 +188,7 @@ impl Node {
         match &self.work {
             _ if !was_idle => Ok(self.feeders.borrow().clock.least()),
             Work::Grouping(grouping) => grouping.resume().await,
-            Work::Keyed(keyed) => Ok(keyed.resume().await),
+            Work::Keyed(keyed) => keyed.resume().await,
             Work::Lookup(lookup) => Box::pin(lookup.behind.resume()).await,
             Work::Sink(_) => Ok(i64::MIN),
         }
@@ -235,16 +248,10 @@ impl Node {
         Ok(())
     }
 
-    /// Answers other workers; a coroutine of its own, because an answer may have to wait for
-    /// credit.
-    pub(crate) async fn answer(self: Rc<Self>) -> Result<(), DataflowError> {
-        match &self.work {
-            Work::Grouping(grouping) => grouping.answer().await,
-            Work::Keyed(keyed) => keyed.answer().await,
-            // Who reads a table is never idle and asks nothing.
-            Work::Lookup(_) | Work::Sink(_) => {}
-        }
-        Ok(())
+    /// Acknowledges what other workers wait for; a coroutine of its own, because an acknowledgement
+    /// may have to wait for credit.
+    pub(crate) async fn acknowledge(self: Rc<Self>) -> Result<(), DataflowError> {
+        self.connected.acknowledge().await
     }
 
     /// Nanoseconds after which [`Node::at_intervals`] has something to do, if ever.
@@ -270,47 +277,21 @@ impl Node {
         }
     }
 
-    /// Sends rows that have waited long enough for others (W4); for ever. What is given out by
-    /// nobody before all of it is there has no need of that.
-    pub(crate) async fn slice(self: Rc<Self>, timers: Rc<Timers>) -> Result<(), DataflowError> {
-        match &self.work {
-            Work::Grouping(grouping) => match grouping.shuffle() {
-                Some(shuffle) => self.slice_of(shuffle, &**grouping, timers).await,
-                None => Ok(()),
-            },
-            Work::Keyed(keyed) => match keyed.shuffle() {
-                Some(shuffle) => self.slice_of(shuffle, &**keyed, timers).await,
-                None => Ok(()),
-            },
-            Work::Lookup(_) | Work::Sink(_) => Ok(()),
-        }
-    }
-
-    async fn slice_of(
-        &self,
-        shuffle: &Shuffle,
-        member: &impl Member,
-        timers: Rc<Timers>,
-    ) -> Result<(), DataflowError> {
+    /// Sends rows that have waited long enough for others (W4), forever.
+    pub(crate) async fn send_due(self: Rc<Self>, timers: Rc<Timers>) -> Result<(), DataflowError> {
         loop {
-            timers.sleep_until(shuffle.due_ns().await).await;
+            let due_ns = self.connected.buffered().wait_for(|| self.connected.due()).await;
+            timers.sleep_until(due_ns).await;
             let _turn = self.gate.enter().await;
-            shuffle.send_due(member, timers.now_ns()).await?;
+            self.connected.send_due(timers.now_ns()).await?;
         }
     }
 
-    /// Sends what is for every worker; a coroutine of its own, because it waits for all links.
-    pub(crate) async fn broadcast(self: Rc<Self>) -> Result<(), DataflowError> {
-        match &self.work {
-            Work::Keyed(keyed) => keyed.broadcast().await,
-            Work::Lookup(lookup) => {
-                if let Some(shuffle) = lookup.shuffle() {
-                    shuffle.broadcast(&**lookup).await;
-                }
-            }
-            Work::Grouping(_) | Work::Sink(_) => {}
-        }
-        self.told.set(true);
+    /// Sends what waits for links and passes on what others send; a coroutine of its own, because
+    /// it waits for all links.
+    pub(crate) async fn relay(self: Rc<Self>) -> Result<(), DataflowError> {
+        self.connected.relay().await?;
+        self.relayed.set(true);
         self.end.notify();
         Ok(())
     }
@@ -320,33 +301,21 @@ impl Node {
     /// # Errors
     /// [`DataflowError::Stalled`] when that time has come.
     pub(crate) fn deadline(&self, now_ns: u64) -> Result<Option<u64>, DataflowError> {
-        match &self.work {
-            Work::Keyed(keyed) => keyed.deadline(now_ns),
-            Work::Lookup(lookup) => {
-                lookup.shuffle().map_or(Ok(None), |shuffle| shuffle.deadline(now_ns))
-            }
-            _ => Ok(None),
-        }
+        self.connected.deadline(now_ns)
     }
 
-    /// Takes rows for every worker that have come by the network's own multicast.
+    /// Takes rows that came without a frame.
     ///
     /// # Errors
     /// When they are malformed, or state fails.
-    pub(crate) fn look(&self) -> Result<(), DataflowError> {
-        match &self.work {
-            Work::Keyed(keyed) => keyed.look(),
-            Work::Lookup(lookup) => {
-                lookup.shuffle().map_or(Ok(()), |shuffle| shuffle.look(&**lookup))
-            }
-            Work::Grouping(_) | Work::Sink(_) => Ok(()),
-        }
+    pub(crate) fn poll(&self) -> Result<(), DataflowError> {
+        self.connected.poll()
     }
 
-    /// Waits until [`Node::run`] and [`Node::broadcast`] are through: what the latter has to say at
-    /// the end is heard only before the goodbye.
+    /// Waits until [`Node::run`] and [`Node::relay`] are through: what the latter sends at the end
+    /// is received only before the goodbye.
     pub(crate) async fn wait(&self) {
-        self.end.wait_for(|| (self.ended.get() && self.told.get()).then_some(())).await;
+        self.end.wait_for(|| (self.ended.get() && self.relayed.get()).then_some(())).await;
     }
 
     /// Takes a frame of this operator.
@@ -354,12 +323,7 @@ impl Node {
     /// # Errors
     /// When it is malformed, or state or sink fail.
     pub(crate) fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
-        match &self.work {
-            Work::Sink(output) => output.receive(from, message),
-            Work::Grouping(grouping) => grouping.receive(from, message),
-            Work::Keyed(keyed) => keyed.receive(from, message),
-            Work::Lookup(lookup) => lookup.receive(from, message),
-        }
+        self.connected.receive(from, message)
     }
 
     /// Makes rows visible that a reader should see now.
@@ -447,7 +411,7 @@ impl Graph {
                     sources.push((at, input.clone(), routes));
                     continue;
                 }
-                OperatorKind::Aggregate(spec) => Work::Grouping(Box::new(Grouping::new(
+                OperatorKind::Aggregate(spec) => Work::Grouping(Rc::new(Grouping::new(
                     tag,
                     spec,
                     place,
@@ -455,7 +419,7 @@ impl Graph {
                     routes,
                     metrics.clone(),
                 ))),
-                OperatorKind::Keyed(spec) => Work::Keyed(Box::new(KeyedRun::new(
+                OperatorKind::Keyed(spec) => Work::Keyed(Rc::new(KeyedRun::new(
                     tag,
                     spec,
                     place,
@@ -463,7 +427,7 @@ impl Graph {
                     routes,
                     metrics.clone(),
                 ))),
-                OperatorKind::Lookup(spec) => Work::Lookup(Box::new(
+                OperatorKind::Lookup(spec) => Work::Lookup(Rc::new(
                     LookupRun::new(
                         tag,
                         spec,
@@ -478,10 +442,11 @@ impl Graph {
                     let (net, together) = (net.clone(), together.as_ref());
                     let output =
                         Output::new(tag, place, sink.as_ref(), schema, net, metrics, together);
-                    Work::Sink(Box::new(output.map_err(|error| error.of_operator(at))?))
+                    Work::Sink(Rc::new(output.map_err(|error| error.of_operator(at))?))
                 }
             };
             nodes[at] = Some(Rc::new(Node {
+                connected: work.connected(),
                 work,
                 counted,
                 feeders: RefCell::new(
@@ -489,7 +454,7 @@ impl Graph {
                 ),
                 gate: Gate::default(),
                 ended: Cell::new(false),
-                told: Cell::new(false),
+                relayed: Cell::new(false),
                 end: Event::default(),
             }));
         }

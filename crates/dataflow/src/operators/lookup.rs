@@ -1,7 +1,7 @@
 //! The join of a stream with a small table that every process has whole (A3).
 //!
 //! The table is read once, its flows by all workers together, and its rows are broadcast as any
-//! others are ([`Shuffle`], W1): encoded once, sent once to each process, and handed to the workers
+//! others are ([`Inputs`], W1): encoded once, sent once to each process, and handed to the workers
 //! there by reference. When all of them are there, the first worker of a process puts them into a
 //! hash table, which its workers share.
 //!
@@ -16,13 +16,13 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
-use state::epoch::{END_OF_STREAM, Leader, Progress};
+use state::epoch::{END_OF_STREAM, Leader};
 use state::{Folded, KeyMap, KeyOf};
 
 use crate::connector::source::FlowContext;
 use crate::error::DataflowError;
-use crate::exchange::{Arrival, Member, Port, Shuffle, leader_of};
-use crate::job::{JoinKind, Lead, Lookup, Origin, RawBatch, RawColumns, Step};
+use crate::exchange::{Arrival, Inputs, Member, Outgoing, Port, leader_of};
+use crate::job::{Exchange, JoinKind, Lead, Lookup, Origin, RawBatch, RawColumns, Step};
 use crate::operators::downstream::Downstream;
 use crate::pairing::{Hashed, Pairing, Terms};
 use crate::rows::time::ticks_of;
@@ -30,7 +30,7 @@ use crate::rows::wire::bytes_of;
 use crate::rows::{Ahead, Rows};
 use crate::runtime::ledger::Ledger;
 use crate::runtime::metrics::Metrics;
-use crate::runtime::net::{Message, Net};
+use crate::runtime::net::Net;
 use crate::runtime::place::Place;
 use crate::runtime::process::Process;
 use crate::runtime::reader::{Read, Reader};
@@ -47,8 +47,8 @@ pub(crate) struct LookupRun<D> {
     timers: Rc<Timers>,
     /// Of this worker's part of the table, until it is read.
     reader: RefCell<Option<Reader>>,
-    /// Nothing where this worker is the only one.
-    shuffle: Option<Shuffle>,
+    /// By which the table comes.
+    inputs: Inputs,
     /// Which workers have read their parts, so that all of it is here.
     leader: RefCell<Leader>,
     clock_moved: Event,
@@ -81,10 +81,17 @@ impl<D: Downstream> LookupRun<D> {
         let counters = Arc::new(Metrics::default());
         let share = (Some(place.worker), place.workers);
         let reader = Reader::new(&spec.table, share, rows_max, context.clone(), counters)?;
-        let shuffle = (place.workers > 1).then(|| {
-            let port = Port::new(&spec.kept(), &[], place).led(Lead::ToAll);
-            Shuffle::new(vec![port], place.workers).broadcasting(tag, place)
-        });
+        let table = Port {
+            schema: spec.kept(),
+            keys: vec![],
+            lead: Lead::ToAll,
+            route: None,
+            spread: None,
+        };
+        let inputs = match place.workers {
+            1 => Inputs::local(1, place),
+            _ => Inputs::of_rows(tag, vec![table], Exchange::Shuffle, place),
+        };
         Ok(Self {
             tag,
             worker: place.worker,
@@ -94,8 +101,8 @@ impl<D: Downstream> LookupRun<D> {
             ledger: place.ledger.clone(),
             timers,
             reader: RefCell::new(Some(reader)),
-            leader: RefCell::new(leader_of(place, shuffle.is_none())),
-            shuffle,
+            leader: RefCell::new(leader_of(place, inputs.is_local())),
+            inputs,
             clock_moved: Event::default(),
             rows: RefCell::default(),
             bytes: Cell::new(0),
@@ -121,7 +128,7 @@ impl<D: Downstream> LookupRun<D> {
                             Some(step) => step.apply(&batch)?.batch,
                             None => batch,
                         };
-                        self.give(&batch).await?;
+                        self.give(batch).await?;
                     }
                     yield_now().await;
                 }
@@ -130,10 +137,7 @@ impl<D: Downstream> LookupRun<D> {
             }
         }
         drop(reader);
-        if let Some(shuffle) = &self.shuffle {
-            shuffle.end(self, END_OF_STREAM).await?;
-        }
-        self.move_clock(self.worker, Progress::ended(END_OF_STREAM));
+        self.inputs.end(self, END_OF_STREAM).await?;
         self.clock_moved.wait_for(|| self.time().1.then_some(())).await;
         let rows = self.rows.take();
         let table = self.process.table(self.tag, || {
@@ -141,45 +145,24 @@ impl<D: Downstream> LookupRun<D> {
             Hashed::new(vec![concat_batches(&kept, &rows)?], &kept, &self.spec.keys[1])
         })?;
         drop(rows);
-        self.account(table.bytes())?;
+        self.publish_bytes(table.bytes())?;
         *self.table.borrow_mut() = Some(table);
         self.read.notify();
         Ok(())
     }
 
     /// Gives rows of the table to every worker.
-    async fn give(&self, batch: &RecordBatch) -> Result<(), DataflowError> {
-        match &self.shuffle {
-            _ if batch.num_rows() == 0 => Ok(()),
-            Some(shuffle) => shuffle.push(self, 0, batch, None, None).await.map(drop),
-            None => self.keep(Arrival::local(self, 0), batch.clone()),
+    async fn give(&self, batch: RecordBatch) -> Result<(), DataflowError> {
+        if batch.num_rows() > 0 {
+            self.inputs.push(self, Outgoing::of(0, batch)).await?;
         }
+        Ok(())
     }
 
     /// The workers of a process have the table together, and each writes down its part of it.
-    fn account(&self, bytes: usize) -> Result<(), DataflowError> {
+    fn publish_bytes(&self, bytes: usize) -> Result<(), DataflowError> {
         let part = bytes.div_ceil(self.process.workers().len());
         Ok(self.ledger.set(self.tag, part)?)
-    }
-
-    /// Takes a frame of another worker.
-    ///
-    /// # Errors
-    /// When it is malformed, or the table is larger than it may be.
-    pub(crate) fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
-        match &self.shuffle {
-            Some(shuffle) => shuffle.receive(self, from, message),
-            None => {
-                let frame = message.envelope.frame;
-                let detail = format!("{frame:?} does not belong to the exchange");
-                Err(DataflowError::Frame { worker: from, detail })
-            }
-        }
-    }
-
-    /// The exchange by which the table comes.
-    pub(crate) fn shuffle(&self) -> Option<&Shuffle> {
-        self.shuffle.as_ref()
     }
 
     /// Joins rows of the stream and hands on what comes of them; waits until the table is read.
@@ -245,7 +228,7 @@ impl<D: Downstream> LookupRun<D> {
                 let map = table.map(*own, column)?;
                 // Each worker has one.
                 let maps = map.as_ref().map_or(0, KeyMap::bytes) * self.process.workers().len();
-                self.account(table.bytes() + maps)?;
+                self.publish_bytes(table.bytes() + maps)?;
                 self.map.get_or_init(|| map.map(Arc::new))
             }
         };
@@ -269,6 +252,10 @@ impl<D: Downstream> Member for LookupRun<D> {
         &self.net
     }
 
+    fn inputs(&self) -> &Inputs {
+        &self.inputs
+    }
+
     fn leader(&self) -> (&RefCell<Leader>, &Event) {
         (&self.leader, &self.clock_moved)
     }
@@ -286,7 +273,7 @@ impl<D: Downstream> Member for LookupRun<D> {
             return Err(DataflowError::Table { table, bytes_max: self.spec.bytes_max });
         }
         self.rows.borrow_mut().push(batch);
-        self.account(bytes)
+        self.publish_bytes(bytes)
     }
 }
 

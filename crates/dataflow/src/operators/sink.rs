@@ -9,21 +9,17 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
-use channel::Class;
+use state::epoch::{END_OF_STREAM, Leader};
 
 use crate::connector::gauge::SinkGauge;
 use crate::connector::sink::{Placement, Sink, SinkWriter};
 use crate::error::DataflowError;
+use crate::exchange::{Arrival, Edge, GATHERER, Gather, Inputs, Member, Outgoing, leader_of};
 use crate::job::Job;
-use crate::rows::wire::{Decoder, Encoder};
-use crate::runtime::frame::{Envelope, Frame};
 use crate::runtime::metrics::Metrics;
-use crate::runtime::net::{Message, Net};
+use crate::runtime::net::Net;
 use crate::runtime::place::Place;
 use crate::runtime::scheduler::Event;
-
-/// The worker at which rows are gathered.
-const GATHERER: u32 = 0;
 
 /// The sinks of a job that one worker publishes at the same time.
 #[derive(Default)]
@@ -51,16 +47,14 @@ impl Together {
 pub(crate) struct Output {
     tag: u32,
     worker: u32,
-    placement: Placement,
+    inputs: Inputs,
+    /// Which workers have ended, of those whose rows come here.
+    leader: RefCell<Leader>,
     net: Rc<Net>,
     writer: RefCell<Option<Box<dyn SinkWriter>>>,
     gauge: Arc<SinkGauge>,
     /// Whether the writer measures what it hands on.
     hands_on: bool,
-    encoder: RefCell<Encoder>,
-    decoder: Decoder,
-    /// Workers whose rows have not all arrived here, this one included.
-    streams: Cell<u32>,
     /// Whether all rows of this worker have been emitted.
     complete: Cell<bool>,
     ended: Event,
@@ -94,59 +88,38 @@ impl Output {
         if let Some(operator) = metrics.operators().get(tag as usize) {
             operator.sink.get_or_init(|| gauge.clone());
         }
-        let streams = match placement {
-            Placement::Gather if worker == GATHERER => 1 + net.peers().count() as u32,
-            _ => 1,
+        let inputs = match placement {
+            Placement::Gather if place.workers > 1 => {
+                let gather = Gather::new(0, schema, place);
+                Inputs::of(vec![Edge::Gather(Box::new(gather))], place)
+            }
+            _ => Inputs::local(1, place),
         };
+        let alone = inputs.is_local() || worker != GATHERER;
         Ok(Self {
             tag,
             worker,
-            placement,
+            inputs,
+            leader: RefCell::new(leader_of(place, alone)),
             net,
             writer: RefCell::new(writer),
             gauge,
             hands_on,
-            encoder: RefCell::new(Encoder::new(schema)),
-            decoder: Decoder::new(schema),
-            streams: Cell::new(streams),
             complete: Cell::new(false),
             ended: Event::default(),
             together,
         })
     }
 
-    /// Writes rows, or sends them to who writes.
+    /// Writes rows, or sends them to the worker that writes.
     ///
     /// # Errors
     /// When the sink fails or the rows cannot travel.
-    pub(crate) async fn emit(&self, batch: &RecordBatch) -> Result<(), DataflowError> {
-        if batch.num_rows() == 0 {
-            return Ok(());
+    pub(crate) async fn emit(&self, batch: RecordBatch) -> Result<(), DataflowError> {
+        if batch.num_rows() > 0 {
+            self.inputs.push(self, Outgoing::of(0, batch)).await?;
         }
-        if self.placement == Placement::Everywhere || self.worker == GATHERER {
-            return self.write(batch);
-        }
-        let envelope = self.envelope(Frame::Gather);
-        self.net.send_rows(GATHERER, envelope, &self.encoder, batch).await
-    }
-
-    /// Takes a frame of gathered rows.
-    ///
-    /// # Errors
-    /// When the sink fails or the frame is malformed.
-    pub(crate) fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
-        let malformed = |detail: String| DataflowError::Frame { worker: from, detail };
-        if self.placement != Placement::Gather || self.worker != GATHERER {
-            return Err(malformed("rows were gathered at the wrong worker".into()));
-        }
-        match message.envelope.frame {
-            Frame::Gather => {
-                let (batch, _) = message.load.rows(&self.decoder).map_err(malformed)?;
-                self.write(&batch)
-            }
-            Frame::GatherEnd => self.end_stream(),
-            frame => Err(malformed(format!("{frame:?} does not belong to a sink"))),
-        }
+        Ok(())
     }
 
     /// Waits until this worker's rows are [`complete`](Self::complete) and all rows are written and
@@ -156,12 +129,8 @@ impl Output {
     /// When the sink fails.
     pub(crate) async fn finish(&self) -> Result<(), DataflowError> {
         self.ended.wait_for(|| self.complete.get().then_some(())).await;
-        if self.placement == Placement::Gather && self.worker != GATHERER {
-            self.net.send(GATHERER, Class::Data, self.envelope(Frame::GatherEnd)).await;
-            return Ok(());
-        }
-        self.end_stream()?;
-        self.ended.wait_for(|| (self.streams.get() == 0).then_some(())).await;
+        self.inputs.end(self, END_OF_STREAM).await?;
+        self.ended.wait_for(|| self.time().1.then_some(())).await;
         if let Some(together) = &self.together {
             together.wait().await;
         }
@@ -197,19 +166,42 @@ impl Output {
             None => Ok(()),
         }
     }
+}
 
-    fn end_stream(&self) -> Result<(), DataflowError> {
-        let left = self.streams.get().checked_sub(1).ok_or_else(|| DataflowError::Frame {
-            worker: self.worker,
-            detail: "a stream of results ended twice".into(),
-        })?;
-        self.streams.set(left);
-        self.ended.notify();
+impl Member for Output {
+    fn tag(&self) -> u32 {
+        self.tag
+    }
+
+    fn worker(&self) -> u32 {
+        self.worker
+    }
+
+    fn net(&self) -> &Net {
+        &self.net
+    }
+
+    fn inputs(&self) -> &Inputs {
+        &self.inputs
+    }
+
+    fn leader(&self) -> (&RefCell<Leader>, &Event) {
+        (&self.leader, &self.ended)
+    }
+
+    /// Nothing is complete before the end.
+    fn crosses(&self, _: i64, _: i64) -> bool {
+        false
+    }
+
+    fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
+        self.write(&batch)?;
+        self.inputs.consumed(self, arrival.source, batch.num_rows());
         Ok(())
     }
 
-    fn envelope(&self, frame: Frame) -> Envelope {
-        let colour = self.net.colour();
-        Envelope { operator: self.tag, port: 0, colour, more: false, frame }
+    /// A writer is done with the rows when it has them.
+    fn take(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
+        self.keep(arrival, batch)
     }
 }

@@ -265,6 +265,11 @@ impl Net {
         ready
     }
 
+    /// The counters of this worker.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
     /// Adds to a counter of this worker.
     pub(crate) fn count(&self, counter: impl Fn(&Metrics) -> &AtomicU64, n: u64) {
         Metrics::add(counter(&self.metrics), n);

@@ -4,8 +4,8 @@
 
 use state::Folded;
 
+use super::Grouping;
 use super::fold::NO_WINDOW;
-use super::{Grouping, Meeting};
 use crate::error::DataflowError;
 use crate::job::{RawBatch, RawColumns};
 use crate::operators::downstream::Downstream;
@@ -40,7 +40,7 @@ impl<D: Downstream> Grouping<D> {
             None => Some(NO_WINDOW),
             Some(_) => times.filter(|_| timed).and_then(|times| self.slice_of(times.span()?)),
         };
-        let Some(slice) = slice.filter(|_| !matches!(self.exchange, Meeting::Shuffle(..))) else {
+        let Some(slice) = slice.filter(|_| !self.sends_rows()) else {
             return Ok(Folded::default());
         };
         if !self.bounded().slices().takes_raw(slice) {
@@ -55,7 +55,7 @@ impl<D: Downstream> Grouping<D> {
             self.pause.set(PAUSE);
         }
         self.metrics.count_fused(self.tag, folded.rows);
-        self.account()?;
+        self.publish_bytes()?;
         Ok(folded)
     }
 }

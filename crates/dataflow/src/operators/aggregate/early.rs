@@ -15,7 +15,7 @@ use std::num::NonZeroU64;
 
 use state::Triggered;
 
-use super::{Grouping, Meeting};
+use super::Grouping;
 use crate::error::DataflowError;
 use crate::exchange::Member;
 use crate::job::EARLY;
@@ -33,14 +33,8 @@ impl<D: Downstream> Grouping<D> {
     /// When state cannot travel.
     pub(crate) async fn interval(&self) -> Result<(), DataflowError> {
         if !self.ended.get() {
-            match &self.exchange {
-                Meeting::Forward => {}
-                Meeting::Merge(merge) => merge.share(self).await?,
-                Meeting::Shuffle(shuffle, _) => {
-                    self.deliver().await?;
-                    shuffle.share(self).await?;
-                }
-            }
+            self.deliver().await?;
+            self.inputs.flush(self).await?;
         }
         self.look.set(true);
         self.leader().1.notify();
@@ -60,17 +54,16 @@ impl<D: Downstream> Grouping<D> {
                     news.push(part);
                 }
             }
-            self.account()?;
+            self.publish_bytes()?;
             if rows > 0 {
                 self.emit(news, EARLY).await?;
             }
         }
-        self.account()
+        self.publish_bytes()
     }
 
     /// The groups that this worker leads.
     fn own_of(&self, part: Triggered) -> Result<Triggered, DataflowError> {
-        let Meeting::Merge(merge) = &self.exchange else { return Ok(part) };
-        Ok(Triggered { columns: merge.own_of(self.worker, &part.columns)?, ..part })
+        Ok(Triggered { columns: self.inputs.led_here(self, part.columns)?, ..part })
     }
 }

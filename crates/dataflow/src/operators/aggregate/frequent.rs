@@ -17,11 +17,10 @@ use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use state::{Frequent, GroupBy, KeyMode, Partitioner, Slices, Split, StateOptions};
 
-use super::delta::Deltas;
+use super::Grouping;
 use super::fold::Folder;
-use super::{Grouping, Meeting};
 use crate::error::DataflowError;
-use crate::exchange::Member;
+use crate::exchange::{Deltas, Member};
 use crate::job::{Aggregation, Exchange, FrequentKeys};
 use crate::operators::downstream::Downstream;
 use crate::runtime::frame::Frame;
@@ -143,7 +142,7 @@ impl Front {
             Metrics::add(&operator.groups_sent, groups);
             Metrics::add(&operator.delta_bytes, bytes);
         }
-        grouping.account()
+        grouping.publish_bytes()
     }
 
     /// Learns from a delivery whether it is worth it.
@@ -191,19 +190,6 @@ impl Front {
         }
         Ok((groups, payloads))
     }
-
-    /// Takes groups that another worker delivers.
-    ///
-    /// # Errors
-    /// When they are malformed, or state cannot be updated.
-    pub(super) fn receive(
-        &self,
-        grouping: &Grouping<impl Downstream>,
-        from: u32,
-        payload: &Bytes,
-    ) -> Result<(), DataflowError> {
-        grouping.merge_landed(&self.deltas, from, payload)
-    }
 }
 
 /// Bytes that groups have at most, of so many for all state of the operator.
@@ -217,9 +203,9 @@ impl<D: Downstream> Grouping<D> {
     /// # Errors
     /// When state cannot travel.
     pub(super) async fn deliver(&self) -> Result<(), DataflowError> {
-        match &self.exchange {
-            Meeting::Shuffle(_, Some(front)) => front.deliver(self).await,
-            _ => Ok(()),
+        match &self.front {
+            Some(front) => front.deliver(self).await,
+            None => Ok(()),
         }
     }
 }

@@ -7,7 +7,7 @@
 //! | exchange | where a row is folded | what travels |
 //! |---|---|---|
 //! | `forward` | here, by the only worker | nothing |
-//! | `merge` | here | one delta per epoch and leader, of the groups that others lead ([`merge`]) |
+//! | `merge` | here | one delta per epoch and leader, of the groups that others lead ([`Merge`]) |
 //! | `shuffle` | at its key's leader | each row ([`Shuffle`]) |
 //! | `shuffle`, frequent keys | here | their groups, when a window may fire ([`frequent`]) |
 //! | `uppar` | at its key's leader, one of half of the workers | each row; the others read |
@@ -25,13 +25,11 @@
 //! exchange.
 
 mod ahead;
-mod delta;
 mod early;
 mod emit;
 mod fold;
 mod frequent;
 mod late;
-mod merge;
 mod sessions;
 
 use std::cell::{Cell, RefCell, RefMut};
@@ -44,21 +42,22 @@ use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use state::epoch::{Leader, Progress};
 use state::{Triggered, Partitioner, Slices, Spilled, Windowed};
+use state::epoch::Leader;
+use state::{Columns, Fired, Partitioner, Slices, Spilled, Split, Windowed};
 
 use crate::error::DataflowError;
-use crate::exchange::{Arrival, Member, Port, Shuffle, leader_of, said};
+use crate::exchange::{
+    Arrival, Deltas, Edge, Inputs, Member, Merge, Outgoing, Partition, Shuffle, leader_of, uppar,
+};
 use crate::job::{Aggregation, Exchange, FINAL, Window};
-use crate::operators::aggregate::delta::Deltas;
 use crate::operators::aggregate::fold::Folder;
 use crate::operators::aggregate::frequent::Front;
 use crate::operators::aggregate::late::Sorted;
-use crate::operators::aggregate::merge::Merge;
 use crate::operators::downstream::Downstream;
 use crate::rows::time::{last_tick, ticks};
-use crate::runtime::frame::Frame;
 use crate::runtime::ledger::Ledger;
 use crate::runtime::metrics::Metrics;
-use crate::runtime::net::{Message, Net};
+use crate::runtime::net::Net;
 use crate::runtime::place::{Place, Signals};
 use crate::runtime::scheduler::Event;
 
@@ -77,7 +76,11 @@ pub(crate) struct Grouping<D> {
     /// others.
     merged: RefCell<Windowed>,
     folder: RefCell<Folder>,
-    exchange: Meeting,
+    inputs: Inputs,
+    /// How groups travel, if they do.
+    deltas: Option<Rc<Deltas>>,
+    /// What is in front of a shuffle, if rows of frequent keys are folded where they are read.
+    front: Option<Box<Front>>,
     /// This worker as the leader of its keys: how far every worker's rows are known to be here.
     leader: RefCell<Leader>,
     clock_moved: Event,
@@ -99,14 +102,6 @@ pub(crate) struct Grouping<D> {
     metrics: Arc<Metrics>,
 }
 
-/// How the states of one key come together.
-enum Meeting {
-    Forward,
-    Merge(Box<Merge>),
-    /// With what is in front of it, if rows of frequent keys are folded where they are read.
-    Shuffle(Box<Shuffle>, Option<Box<Front>>),
-}
-
 impl<D: Downstream> Grouping<D> {
     pub(crate) fn new(
         tag: u32,
@@ -118,24 +113,29 @@ impl<D: Downstream> Grouping<D> {
     ) -> Self {
         let spec = &sessions::with_times(spec);
         let windows = spec.window.as_ref().map(|window| window.windows);
-        let exchange = match spec.exchange {
-            _ if place.workers == 1 => Meeting::Forward,
-            Exchange::Forward => Meeting::Forward,
-            Exchange::Merge => {
+        let alone = place.workers == 1 || spec.exchange == Exchange::Forward;
+        let merges = !alone && spec.exchange == Exchange::Merge;
+        let front = if alone { None } else { Front::of(spec, place) };
+        let deltas = (merges || front.is_some()).then(|| Rc::new(Deltas::new(&spec.group_by)));
+        let inputs = match &deltas {
+            _ if alone => Inputs::local(1, place),
+            Some(deltas) if merges => {
                 let partitioner = Partitioner::in_blocks(place.workers);
-                Meeting::Merge(Box::new(Merge::new(spec, place, partitioner)))
+                let merge = Merge::new(deltas.clone(), partitioner, place);
+                Inputs::of(vec![Edge::Merge(Box::new(merge))], place)
             }
-            Exchange::Shuffle | Exchange::UpPar => {
-                let port = Port::new(&spec.input_schema, &spec.keys, place);
-                let port = port.halved(spec.exchange == Exchange::UpPar);
-                let shuffle = Shuffle::new(vec![port], place.workers);
-                Meeting::Shuffle(Box::new(shuffle), Front::of(spec, place).map(Box::new))
+            _ => {
+                let partition = match spec.exchange {
+                    Exchange::UpPar => uppar(&spec.keys, place.worker, place.workers),
+                    _ => Partition::by_key(&spec.keys, place.worker, place.workers),
+                };
+                let shuffle = Shuffle::new(0, &spec.input_schema, partition, place);
+                Inputs::of(vec![Edge::Shuffle(Box::new(shuffle))], place)
             }
         };
-        let leader = leader_of(place, matches!(exchange, Meeting::Forward));
+        let leader = leader_of(place, alone);
         let mut merged = Windowed::new(&spec.group_by, windows);
         if let Some(disk) = &place.disk {
-            let merges = matches!(exchange, Meeting::Merge(_));
             let own = merges.then(|| (place.worker, Partitioner::in_blocks(place.workers)));
             merged.slices().spill_to(disk.clone(), own);
         }
@@ -147,7 +147,9 @@ impl<D: Downstream> Grouping<D> {
             ledger: place.ledger.clone(),
             merged: RefCell::new(merged),
             folder: RefCell::new(Folder::new(spec)),
-            exchange,
+            inputs,
+            deltas,
+            front: front.map(Box::new),
             leader: RefCell::new(leader),
             clock_moved: Event::default(),
             emitted: Cell::new(false),
@@ -175,8 +177,7 @@ impl<D: Downstream> Grouping<D> {
         let column = self.spec.window.as_ref()?.column;
         let read = self.spec.keys.contains(&column)
             || self.spec.args.iter().flatten().any(|&arg| arg == column);
-        let sent = matches!(self.exchange, Meeting::Shuffle(..));
-        (!read && !sent).then_some(column)
+        (!read && !self.sends_rows()).then_some(column)
     }
 
     /// Takes rows of this worker's own flows; `met` gives the watermark that each row met, if some
@@ -186,7 +187,7 @@ impl<D: Downstream> Grouping<D> {
     /// When state cannot be updated or rows cannot travel.
     pub(crate) async fn push(
         &self,
-        batch: &RecordBatch,
+        batch: RecordBatch,
         met: Option<&Int64Array>,
         slice: Option<i64>,
     ) -> Result<(), DataflowError> {
@@ -196,23 +197,25 @@ impl<D: Downstream> Grouping<D> {
                            NOT NULL";
             return Err(DataflowError::Expression(message.into()));
         }
-        let sorted = met.map(|met| self.sort_out(batch, met)).transpose()?;
+        let sorted = met.map(|met| self.sort_out(&batch, met)).transpose()?;
         // Rows that travel are told apart by their time.
-        let slice = slice.filter(|_| !matches!(self.exchange, Meeting::Shuffle(..)));
+        let slice = slice.filter(|_| !self.sends_rows());
         if let Some(Sorted { on_time, rest, .. }) = sorted {
-            self.push_on(&on_time, slice).await?;
-            for (key, batch) in &rest {
-                self.push_on(batch, Some(*key)).await?;
+            self.push_on(on_time, slice).await?;
+            for (key, batch) in rest {
+                self.push_on(batch, Some(key)).await?;
             }
         } else {
             self.push_on(batch, slice).await?;
         }
-        self.account()?;
-        match &self.exchange {
-            // Groups of others are all that is left in memory: their leaders have room for them.
-            Meeting::Merge(merge) if self.has_spilled() => merge.relieve(self).await,
-            _ => Ok(()),
-        }
+        self.publish_bytes()?;
+        // Groups of others are all that is left in memory: their leaders have room for them.
+        if self.spills && self.has_spilled() { self.inputs.relieve(self).await } else { Ok(()) }
+    }
+
+    /// Whether rows travel, and not only groups.
+    fn sends_rows(&self) -> bool {
+        self.inputs.sends_rows(self)
     }
 
     /// Whether groups have gone to the disk since the last call.
@@ -221,21 +224,20 @@ impl<D: Downstream> Grouping<D> {
     }
 
     /// Takes rows to where they are folded; those of `key` are not of their slice.
-    async fn push_on(&self, batch: &RecordBatch, key: Option<i64>) -> Result<(), DataflowError> {
+    async fn push_on(&self, batch: RecordBatch, key: Option<i64>) -> Result<(), DataflowError> {
         if batch.num_rows() == 0 {
             return Ok(());
         }
-        match &self.exchange {
-            Meeting::Forward | Meeting::Merge(_) => self.fold(batch, key, self.bounded().slices()),
-            Meeting::Shuffle(shuffle, front) => {
-                let front = front.as_ref().filter(|_| key.is_none());
-                let frequent = front.map(|front| front.frequent());
-                let apart = shuffle.push(self, 0, batch, key, frequent).await?;
-                match (front, apart) {
-                    (Some(front), Some(rows)) => front.push(self, &rows).await,
-                    _ => Ok(()),
-                }
-            }
+        if !self.sends_rows() {
+            return self.fold(&batch, key, self.bounded().slices());
+        }
+        let front = self.front.as_ref().filter(|_| key.is_none());
+        let frequent = front.map(|front| front.frequent());
+        let rows = Outgoing { port: 0, batch, slice: key, frequent };
+        let apart = self.inputs.push(self, rows).await?;
+        match (front, apart) {
+            (Some(front), Some(rows)) => front.push(self, &rows).await,
+            _ => Ok(()),
         }
     }
 
@@ -251,14 +253,9 @@ impl<D: Downstream> Grouping<D> {
     /// # Errors
     /// When state cannot be merged or cannot travel.
     pub(crate) async fn progress(&self, watermark: i64, idle: bool) -> Result<(), DataflowError> {
-        match &self.exchange {
-            Meeting::Forward => self.move_clock(self.worker, said(watermark, idle)),
-            Meeting::Merge(merge) => merge.progress(self, watermark, idle).await?,
-            Meeting::Shuffle(shuffle, _) if shuffle.announces(self, watermark, idle) => {
-                self.deliver().await?;
-                shuffle.progress(self, watermark, idle).await?;
-            }
-            Meeting::Shuffle(..) => {}
+        if self.inputs.announces(self, watermark, idle) {
+            self.deliver().await?;
+            self.inputs.progress(self, watermark, idle).await?;
         }
         Ok(())
     }
@@ -268,10 +265,7 @@ impl<D: Downstream> Grouping<D> {
     /// # Errors
     /// When state cannot travel.
     pub(crate) async fn end_long_epoch(&self) -> Result<(), DataflowError> {
-        match &self.exchange {
-            Meeting::Merge(merge) if merge.is_long(self) => merge.share(self).await,
-            _ => Ok(()),
-        }
+        if self.inputs.is_long(self) { self.inputs.flush(self).await } else { Ok(()) }
     }
 
     /// This worker was idle and has rows again. Gives the watermark up to which windows have fired
@@ -280,11 +274,7 @@ impl<D: Downstream> Grouping<D> {
     /// # Errors
     /// When state cannot travel.
     pub(crate) async fn resume(&self) -> Result<i64, DataflowError> {
-        match &self.exchange {
-            Meeting::Forward => Ok(self.least()),
-            Meeting::Merge(merge) => merge.resume(self).await,
-            Meeting::Shuffle(shuffle, _) => Ok(shuffle.resume(self).await),
-        }
+        self.inputs.resume(self).await
     }
 
     /// This worker has no more rows. `watermark` is `i64::MAX` if its input is complete.
@@ -293,32 +283,8 @@ impl<D: Downstream> Grouping<D> {
     /// When state cannot be merged or cannot travel.
     pub(crate) async fn end_of_rows(&self, watermark: i64) -> Result<(), DataflowError> {
         self.ended.set(true);
-        match &self.exchange {
-            Meeting::Forward => {}
-            Meeting::Merge(merge) => merge.end(self, watermark).await?,
-            Meeting::Shuffle(shuffle, _) => {
-                self.deliver().await?;
-                shuffle.end(self, watermark).await?;
-            }
-        }
-        self.move_clock(self.worker, Progress::ended(watermark));
-        Ok(())
-    }
-
-    /// Takes a frame of another worker.
-    ///
-    /// # Errors
-    /// When it is malformed, or state cannot be updated.
-    pub(crate) fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
-        match &self.exchange {
-            Meeting::Merge(merge) => merge.receive(self, from, message),
-            Meeting::Shuffle(shuffle, _) => shuffle.receive(self, from, message),
-            Meeting::Forward => {
-                let frame = message.envelope.frame;
-                let detail = format!("{frame:?} does not belong to the exchange");
-                Err(DataflowError::Frame { worker: from, detail })
-            }
-        }
+        self.deliver().await?;
+        self.inputs.end(self, watermark).await
     }
 
     /// Fires windows until no more rows can come.
@@ -344,7 +310,7 @@ impl<D: Downstream> Grouping<D> {
                 // Lasts until it is dropped; nothing is inside it.
                 let _firing = tracing::info_span!("window firing", windows = ripe.len());
                 self.emit(ripe, FINAL).await?;
-                self.account()?;
+                self.publish_bytes()?;
             }
             if self.look.take() {
                 self.emit_early().await?;
@@ -375,32 +341,9 @@ impl<D: Downstream> Grouping<D> {
         }
     }
 
-    /// Acks the other workers' epochs until all are answered; a coroutine of its own, because an
-    /// answer may have to wait for credit.
-    pub(crate) async fn answer(&self) {
-        match &self.exchange {
-            Meeting::Forward => {}
-            Meeting::Merge(merge) => {
-                let ack = |epoch, watermark| Frame::EpochAck { epoch, watermark };
-                merge.acks().run(self, 0, ack).await;
-            }
-            Meeting::Shuffle(shuffle, _) => shuffle.acknowledge(self).await,
-        }
-    }
-
-    /// What leads rows to other workers, if that is how they meet.
-    pub(crate) fn shuffle(&self) -> Option<&Shuffle> {
-        match &self.exchange {
-            Meeting::Shuffle(shuffle, _) => Some(shuffle),
-            Meeting::Forward | Meeting::Merge(_) => None,
-        }
-    }
-
     /// Waits until no other worker needs anything that this one keeps.
     pub(crate) async fn settle(&self) {
-        if let Meeting::Merge(merge) = &self.exchange {
-            merge.settle(self).await;
-        }
+        self.inputs.settle(self).await;
     }
 
     /// Groups of the first windows that the watermark has passed: so many as make a batch.
@@ -445,52 +388,31 @@ impl<D: Downstream> Grouping<D> {
         if self.spec.group_by.keeps_arrays() { crate::rows::wire::detach(&landed) } else { landed }
     }
 
-    /// Merges groups of another worker.
-    fn merge_landed(
-        &self,
-        deltas: &Deltas,
-        from: u32,
-        payload: &Bytes,
-    ) -> Result<(), DataflowError> {
-        if payload.is_empty() {
-            return Ok(());
-        }
-        let landed = deltas.read(payload);
-        let landed = landed.map_err(|detail| DataflowError::Frame { worker: from, detail })?;
-        for (start, groups) in landed.map(|groups| self.owned(groups)).runs() {
-            self.bounded().slices().merge(start, &groups.keys, &groups.states)?;
-            self.account()?;
-        }
-        Ok(())
-    }
-
     /// The merged state, held to what the budget leaves for it.
     fn bounded(&self) -> RefMut<'_, Windowed> {
         let mut merged = self.merged.borrow_mut();
         let share = self.ledger.share(self.tag);
-        let beside = match &self.exchange {
+        let beside = match &self.front {
             // It grows between two looks at the state, which can make room for it.
-            Meeting::Shuffle(_, Some(front)) if self.spills => front.reserved(share),
+            Some(front) if self.spills => front.reserved(share),
             _ => self.travelling_bytes(),
         };
         let left = share.saturating_sub(beside);
         // What is given away is copied, and travels while more comes.
-        let copies = if self.spills && matches!(self.exchange, Meeting::Merge(_)) { 2 } else { 1 };
+        let gives_away = self.spills && !self.inputs.is_local() && !self.sends_rows();
+        let copies = if gives_away { 2 } else { 1 };
         merged.set_budget(left / copies);
         merged
     }
 
     /// Bytes of state on its way from one worker to another, or still to go it.
     fn travelling_bytes(&self) -> usize {
-        match &self.exchange {
-            Meeting::Merge(merge) => merge.bytes(),
-            Meeting::Shuffle(_, Some(front)) => front.bytes(),
-            Meeting::Forward | Meeting::Shuffle(_, None) => 0,
-        }
+        let in_front = self.front.as_ref().map_or(0, |front| front.bytes());
+        self.inputs.bytes(self) + in_front
     }
 
     /// Publishes the bytes of state, and holds them to their bound.
-    fn account(&self) -> Result<(), DataflowError> {
+    fn publish_bytes(&self) -> Result<(), DataflowError> {
         let mut merged = self.merged.borrow_mut();
         let spilled = merged.slices().spilled();
         self.metrics.count_spilled(self.tag, &self.spilled, spilled);
@@ -513,6 +435,10 @@ impl<D: Downstream> Member for Grouping<D> {
         &self.net
     }
 
+    fn inputs(&self) -> &Inputs {
+        &self.inputs
+    }
+
     fn leader(&self) -> (&RefCell<Leader>, &Event) {
         (&self.leader, &self.clock_moved)
     }
@@ -529,7 +455,7 @@ impl<D: Downstream> Member for Grouping<D> {
 
     fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
         self.fold(&batch, arrival.slice, self.bounded().slices())?;
-        self.account()
+        self.publish_bytes()
     }
 
     fn take(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
@@ -537,12 +463,38 @@ impl<D: Downstream> Member for Grouping<D> {
     }
 
     fn take_groups(&self, from: u32, payload: &Bytes) -> Result<(), DataflowError> {
-        match &self.exchange {
-            Meeting::Shuffle(_, Some(front)) => front.receive(self, from, payload),
-            _ => {
-                let detail = "groups of frequent keys, which are not set apart here".into();
-                Err(DataflowError::Frame { worker: from, detail })
-            }
+        let malformed = |detail| DataflowError::Frame { worker: from, detail };
+        let Some(deltas) = &self.deltas else {
+            return Err(malformed("groups of frequent keys, which are not set apart".into()));
+        };
+        if payload.is_empty() {
+            return Ok(());
         }
+        let landed = deltas.read(payload).map_err(malformed)?;
+        for (start, groups) in landed.map(|groups| self.owned(groups)).runs() {
+            self.bounded().slices().merge(start, &groups.keys, &groups.states)?;
+            self.publish_bytes()?;
+        }
+        Ok(())
+    }
+
+    fn take_remote_groups(
+        &self,
+        partitioner: &mut Partitioner,
+        give: &mut dyn FnMut(i64, &Split, &Columns) -> Result<(), DataflowError>,
+    ) -> Result<usize, DataflowError> {
+        self.bounded().slices().give_away(self.worker, partitioner, give)
+    }
+
+    fn groups_max(&self) -> u64 {
+        self.merged.borrow_mut().slices().groups_at_most() as u64
+    }
+
+    fn share(&self) -> usize {
+        self.ledger.share(self.tag)
+    }
+
+    fn account(&self) -> Result<(), DataflowError> {
+        self.publish_bytes()
     }
 }

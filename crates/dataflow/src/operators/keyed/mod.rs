@@ -20,12 +20,12 @@ use arrow::compute::take_record_batch;
 use arrow::datatypes::{DataType, Field};
 use arrow::record_batch::RecordBatch;
 use state::Spilled;
-use state::epoch::{Leader, Progress};
+use state::epoch::Leader;
 
 use self::aside::Keeping;
 pub(crate) use self::run::Run;
 use crate::error::DataflowError;
-use crate::exchange::{Arrival, Member, Port, Shuffle, leader_of, said};
+use crate::exchange::{Arrival, Inputs, Member, Outgoing, Port, leader_of};
 use crate::job::{Exchange, Keyed, KeyedInput};
 use crate::operators::downstream::Downstream;
 use crate::rows::Rows;
@@ -33,7 +33,7 @@ use crate::rows::time::{last_tick, ticks, without_late};
 use crate::rows::wire::compact;
 use crate::runtime::ledger::Ledger;
 use crate::runtime::metrics::Metrics;
-use crate::runtime::net::{Message, Net};
+use crate::runtime::net::Net;
 use crate::runtime::place::Place;
 use crate::runtime::scheduler::{Event, yield_now};
 
@@ -51,8 +51,7 @@ pub(crate) struct KeyedRun<D> {
     state: RefCell<Keeping>,
     /// What went to the disk, as far as it was published.
     spilled: Cell<Spilled>,
-    /// Nothing where rows of one key are together already.
-    shuffle: Option<Shuffle>,
+    inputs: Inputs,
     leader: RefCell<Leader>,
     clock_moved: Event,
     net: Rc<Net>,
@@ -73,16 +72,20 @@ impl<D: Downstream> KeyedRun<D> {
         let spreads = (0..spec.inputs.len()).any(|number| spread(number).is_some());
         let apart = place.workers > 1 && spec.exchange != Exchange::Forward;
         // Who is alone must be asked for whom rows are too: some may be for nobody.
-        let shuffle = (apart || spreads).then(|| {
-            let ports = spec.inputs.iter().enumerate().map(|(number, input)| {
-                let port = Port::new(&input.schema, &input.keys, place);
-                let port = port.halved(spec.exchange == Exchange::UpPar);
-                let port = port.routed(spec.operator.route(number)).led(input.lead);
-                port.spread(spread(number))
-            });
-            Shuffle::new(ports.collect(), place.workers).broadcasting(tag, place)
-        });
-        let leader = leader_of(place, shuffle.is_none());
+        let inputs = if apart || spreads {
+            let port = |(number, input): (usize, &KeyedInput)| Port {
+                schema: input.schema.clone(),
+                keys: input.keys.clone(),
+                lead: input.lead,
+                route: spec.operator.route(number),
+                spread: spread(number),
+            };
+            let ports = spec.inputs.iter().enumerate().map(port).collect();
+            Inputs::of_rows(tag, ports, spec.exchange, place)
+        } else {
+            Inputs::local(spec.inputs.len(), place)
+        };
+        let leader = leader_of(place, inputs.is_local());
         Self {
             tag,
             worker: place.worker,
@@ -91,7 +94,7 @@ impl<D: Downstream> KeyedRun<D> {
             state: RefCell::new(Keeping::new(spec, place.disk.clone())),
             spilled: Cell::default(),
             spec: spec.clone(),
-            shuffle,
+            inputs,
             leader: RefCell::new(leader),
             clock_moved: Event::default(),
             net,
@@ -108,16 +111,17 @@ impl<D: Downstream> KeyedRun<D> {
     pub(crate) async fn push(
         &self,
         input: usize,
-        batch: &RecordBatch,
+        batch: RecordBatch,
         met: Option<&Int64Array>,
     ) -> Result<(), DataflowError> {
-        let on_time = met.map(|met| self.without_late(input, batch, met)).transpose()?;
-        let batch = on_time.as_ref().unwrap_or(batch);
-        match &self.shuffle {
-            _ if batch.num_rows() == 0 => Ok(()),
-            Some(shuffle) => shuffle.push(self, input, batch, None, None).await.map(drop),
-            None => self.keep(Arrival::local(self, input), batch.clone()),
+        let batch = match met {
+            Some(met) => self.without_late(input, &batch, met)?,
+            None => batch,
+        };
+        if batch.num_rows() > 0 {
+            self.inputs.push(self, Outgoing::of(input, batch)).await?;
         }
+        Ok(())
     }
 
     /// This worker's watermark has moved, or it fell idle.
@@ -125,21 +129,15 @@ impl<D: Downstream> KeyedRun<D> {
     /// # Errors
     /// When rows cannot travel.
     pub(crate) async fn progress(&self, watermark: i64, idle: bool) -> Result<(), DataflowError> {
-        match &self.shuffle {
-            Some(shuffle) => shuffle.progress(self, watermark, idle).await,
-            None => {
-                self.move_clock(self.worker, said(watermark, idle));
-                Ok(())
-            }
-        }
+        self.inputs.progress(self, watermark, idle).await
     }
 
     /// This worker was idle and has rows again. Gives the watermark before which they are late.
-    pub(crate) async fn resume(&self) -> i64 {
-        match &self.shuffle {
-            Some(shuffle) => shuffle.resume(self).await,
-            None => self.least(),
-        }
+    ///
+    /// # Errors
+    /// When rows cannot travel.
+    pub(crate) async fn resume(&self) -> Result<i64, DataflowError> {
+        self.inputs.resume(self).await
     }
 
     /// This worker has no more rows. `watermark` is `i64::MAX` if they are complete.
@@ -147,26 +145,7 @@ impl<D: Downstream> KeyedRun<D> {
     /// # Errors
     /// When rows cannot travel.
     pub(crate) async fn end_of_rows(&self, watermark: i64) -> Result<(), DataflowError> {
-        if let Some(shuffle) = &self.shuffle {
-            shuffle.end(self, watermark).await?;
-        }
-        self.move_clock(self.worker, Progress::ended(watermark));
-        Ok(())
-    }
-
-    /// Takes a frame of another worker.
-    ///
-    /// # Errors
-    /// When it is malformed, or state cannot be updated.
-    pub(crate) fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
-        match &self.shuffle {
-            Some(shuffle) => shuffle.receive(self, from, message),
-            None => {
-                let frame = message.envelope.frame;
-                let detail = format!("{frame:?} does not belong to the exchange");
-                Err(DataflowError::Frame { worker: from, detail })
-            }
-        }
+        self.inputs.end(self, watermark).await
     }
 
     /// Gives out what has become complete, until no more rows can come.
@@ -180,13 +159,13 @@ impl<D: Downstream> KeyedRun<D> {
             let mut given = 0;
             while let Some(batch) = self.advance(seen.0)? {
                 self.behind.push(Rows::on_time(batch)).await?;
-                self.account()?;
+                self.publish_bytes()?;
                 given += 1;
                 if given % TURN_BATCHES == 0 {
                     yield_now().await;
                 }
             }
-            self.account()?;
+            self.publish_bytes()?;
             let complete = self.complete(seen.0);
             self.behind.advance(complete, false).await?;
             if self.time() == seen && seen.1 {
@@ -195,41 +174,6 @@ impl<D: Downstream> KeyedRun<D> {
             let more = || self.time() != seen || self.state.borrow().ready();
             self.clock_moved.wait_for(|| more().then_some(())).await;
         }
-    }
-
-    /// Acks the other workers until all are answered.
-    pub(crate) async fn answer(&self) {
-        if let Some(shuffle) = &self.shuffle {
-            shuffle.acknowledge(self).await;
-        }
-    }
-
-    /// Sends what is for every worker, until all of it is sent, here and elsewhere.
-    pub(crate) async fn broadcast(&self) {
-        if let Some(shuffle) = &self.shuffle {
-            shuffle.broadcast(self).await;
-        }
-    }
-
-    /// What leads rows to other workers, if there are any.
-    pub(crate) fn shuffle(&self) -> Option<&Shuffle> {
-        self.shuffle.as_ref()
-    }
-
-    /// Until when another worker must have taken something, if it has been waited for.
-    ///
-    /// # Errors
-    /// [`DataflowError::Stalled`] when that time has come.
-    pub(crate) fn deadline(&self, now_ns: u64) -> Result<Option<u64>, DataflowError> {
-        self.shuffle.as_ref().map_or(Ok(None), |shuffle| shuffle.deadline(now_ns))
-    }
-
-    /// Takes rows for every worker that have come by the network's own multicast.
-    ///
-    /// # Errors
-    /// When they are malformed, or state fails.
-    pub(crate) fn look(&self) -> Result<(), DataflowError> {
-        self.shuffle.as_ref().map_or(Ok(()), |shuffle| shuffle.look(self))
     }
 
     fn advance(&self, watermark: i64) -> Result<Option<RecordBatch>, DataflowError> {
@@ -260,7 +204,7 @@ impl<D: Downstream> KeyedRun<D> {
     }
 
     /// Publishes the bytes of state, and holds them to their bound.
-    fn account(&self) -> Result<(), DataflowError> {
+    fn publish_bytes(&self) -> Result<(), DataflowError> {
         let state = self.state.borrow();
         self.metrics.count_spilled(self.tag, &self.spilled, state.spilled());
         Ok(self.ledger.set(self.tag, state.bytes())?)
@@ -278,6 +222,10 @@ impl<D: Downstream> Member for KeyedRun<D> {
 
     fn net(&self) -> &Net {
         &self.net
+    }
+
+    fn inputs(&self) -> &Inputs {
+        &self.inputs
     }
 
     fn leader(&self) -> (&RefCell<Leader>, &Event) {
@@ -300,7 +248,7 @@ impl<D: Downstream> Member for KeyedRun<D> {
         if self.state.borrow().ready() {
             self.clock_moved.notify();
         }
-        self.account()
+        self.publish_bytes()
     }
 }
 

@@ -94,6 +94,11 @@ pub enum Frame {
     Gather,
     /// The sender has no more result rows.
     GatherEnd,
+    /// The writer has taken result rows of the receiver's.
+    GatherAck {
+        /// How many since the beginning.
+        rows: u64,
+    },
     /// The sender needs nothing more from this link.
     Bye,
     /// The sender has received the goodbye.
@@ -167,7 +172,7 @@ pub enum Frame {
 
 impl Frame {
     /// One frame of each kind, in the order of their numbers, with all optional fields.
-    pub const KINDS: [Frame; 20] = [
+    pub const KINDS: [Frame; 21] = [
         Frame::Rows { slice: Some(0) },
         Frame::Progress { progress: NO_PROGRESS, resumes: false, broadcast_before: 0 },
         Frame::Delta { epoch: 0, chunk: 0, last: false, progress: NO_PROGRESS },
@@ -176,6 +181,7 @@ impl Frame {
         Frame::ResumeAck { watermark: 0 },
         Frame::Gather,
         Frame::GatherEnd,
+        Frame::GatherAck { rows: 0 },
         Frame::Bye,
         Frame::ByeAck,
         Frame::Broadcast { source: 0, number: 0, version: 0, placeholder: false },
@@ -202,18 +208,38 @@ impl Frame {
             Frame::ResumeAck { .. } => 6,
             Frame::Gather => 7,
             Frame::GatherEnd => 8,
-            Frame::Bye => 9,
-            Frame::ByeAck => 10,
-            Frame::Broadcast { .. } => 11,
-            Frame::BroadcastReference { .. } => 12,
-            Frame::BroadcastCopy { .. } => 13,
-            Frame::BroadcastList { .. } => 14,
-            Frame::BroadcastAck { .. } => 15,
-            Frame::TreeUpdate { .. } => 16,
-            Frame::TreeUpdateAck { .. } => 17,
-            Frame::Nack { .. } => 18,
-            Frame::Repair { .. } => 19,
-            Frame::PayloadAck { .. } => 20,
+            Frame::GatherAck { .. } => 9,
+            Frame::Bye => 10,
+            Frame::ByeAck => 11,
+            Frame::Broadcast { .. } => 12,
+            Frame::BroadcastReference { .. } => 13,
+            Frame::BroadcastCopy { .. } => 14,
+            Frame::BroadcastList { .. } => 15,
+            Frame::BroadcastAck { .. } => 16,
+            Frame::TreeUpdate { .. } => 17,
+            Frame::TreeUpdateAck { .. } => 18,
+            Frame::Nack { .. } => 19,
+            Frame::Repair { .. } => 20,
+            Frame::PayloadAck { .. } => 21,
+        }
+    }
+
+    /// The worker whose rows, or the end of them, a frame from another worker is of. Nothing for
+    /// frames that may come behind the end.
+    pub(crate) fn source(&self, from: u32) -> Option<u32> {
+        match *self {
+            Frame::Broadcast { source, .. } | Frame::BroadcastReference { source, .. } => {
+                Some(source)
+            }
+            Frame::Rows { .. }
+            | Frame::Progress { .. }
+            | Frame::Delta { .. }
+            | Frame::Groups
+            | Frame::Gather
+            | Frame::GatherEnd
+            | Frame::BroadcastCopy { .. }
+            | Frame::BroadcastList { .. } => Some(from),
+            _ => None,
         }
     }
 
@@ -259,6 +285,10 @@ impl Frame {
             Frame::GatherEnd => {
                 fields.port(to);
                 fields.colour(to);
+            }
+            Frame::GatherAck { rows } => {
+                fields.port(to);
+                fields.word("rows", 0, rows);
             }
             Frame::Bye | Frame::ByeAck => {}
             _ => self.fields_of_broadcast(to, fields),

@@ -34,7 +34,7 @@ const WIDE_SLOTS: usize = 4;
 type Run = (i64, u32);
 
 /// How the partial states of a grouping travel.
-pub(super) struct Deltas {
+pub(crate) struct Deltas {
     keys: usize,
     /// Keys, then states.
     schema: SchemaRef,
@@ -43,7 +43,7 @@ pub(super) struct Deltas {
 }
 
 impl Deltas {
-    pub(super) fn new(group_by: &GroupBy) -> Self {
+    pub(crate) fn new(group_by: &GroupBy) -> Self {
         let types = group_by.keys.iter().cloned().chain(group_by.state_types());
         let field = |(i, data_type): (usize, DataType)| Field::new(format!("{i}"), data_type, true);
         let schema = Arc::new(Schema::new(types.enumerate().map(field).collect::<Vec<_>>()));
@@ -56,7 +56,7 @@ impl Deltas {
     }
 
     /// What packs the groups of a leader, for payloads of at most `room` bytes, or one group.
-    pub(super) fn packer(&self, room: usize) -> Packer<'_> {
+    pub(crate) fn packer(&self, room: usize) -> Packer<'_> {
         let (payloads, gathered, runs) = (vec![], vec![], vec![]);
         Packer { deltas: self, payloads, room, gathered, gathered_bytes: 0, runs }
     }
@@ -65,14 +65,14 @@ impl Deltas {
     ///
     /// # Errors
     /// What is malformed.
-    pub(super) fn read(&self, payload: &Bytes) -> Result<Landed, String> {
+    pub(crate) fn read(&self, payload: &Bytes) -> Result<Landed, String> {
         let (groups, runs) = self.decoder.decode_narrow(payload)?;
         Landed::new(groups, &runs, self.keys)
     }
 }
 
 /// Packs the groups of one leader.
-pub(super) struct Packer<'a> {
+pub(crate) struct Packer<'a> {
     deltas: &'a Deltas,
     payloads: Vec<Bytes>,
     room: usize,
@@ -86,7 +86,7 @@ impl Packer<'_> {
     ///
     /// # Errors
     /// When a column's type cannot travel.
-    pub(super) fn add(&mut self, start: i64, groups: Columns) -> Result<(), DataflowError> {
+    pub(crate) fn add(&mut self, start: i64, groups: Columns) -> Result<(), DataflowError> {
         let rows = groups.rows();
         let columns: Vec<ArrayRef> = groups.keys.into_iter().chain(groups.states).collect();
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
@@ -106,7 +106,7 @@ impl Packer<'_> {
     ///
     /// # Errors
     /// When a column's type cannot travel.
-    pub(super) fn finish(mut self) -> Result<Vec<Bytes>, DataflowError> {
+    pub(crate) fn finish(mut self) -> Result<Vec<Bytes>, DataflowError> {
         self.pack()?;
         Ok(self.payloads)
     }
@@ -179,7 +179,7 @@ fn encode_runs(runs: &[Run]) -> Vec<u8> {
 }
 
 /// Groups that arrived.
-pub(super) struct Landed {
+pub(crate) struct Landed {
     runs: Vec<Run>,
     groups: RecordBatch,
     keys: usize,
@@ -204,12 +204,12 @@ impl Landed {
     }
 
     /// The same with its columns changed.
-    pub(super) fn map(self, change: impl FnOnce(RecordBatch) -> RecordBatch) -> Self {
+    pub(crate) fn map(self, change: impl FnOnce(RecordBatch) -> RecordBatch) -> Self {
         Self { groups: change(self.groups), ..self }
     }
 
     /// Each run: the slice's start, and the groups.
-    pub(super) fn runs(&self) -> impl Iterator<Item = (i64, Columns)> {
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (i64, Columns)> {
         let mut done = 0;
         self.runs.iter().map(move |&(start, rows)| {
             let run = self.groups.slice(done, rows as usize);

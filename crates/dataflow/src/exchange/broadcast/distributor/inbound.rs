@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use channel::cast::{Breach, Numbered, Relay};
 
-use super::super::{Arrival, Member};
-use super::{Broadcast, BroadcastFrame, Relayed, Way};
+use super::{BroadcastFrame, Distributor, Relayed, Way};
 use crate::error::DataflowError;
+use crate::exchange::{Arrival, Member};
 use crate::rows::wire::Decoder;
 use crate::rows::wire::detach;
 use crate::runtime::frame::payload::{Placeholder, decode_children};
@@ -13,7 +13,7 @@ use crate::runtime::frame::{Envelope, Frame};
 use crate::runtime::handover::Load;
 use crate::runtime::net::{Message, Net, REASSEMBLED_BYTES_MAX};
 
-impl Broadcast {
+impl Distributor {
     /// Takes a frame of the broadcast. Gives the worker of whose rows more are here than before.
     ///
     /// # Errors
@@ -115,8 +115,8 @@ impl Broadcast {
     /// Gives the workers of whose rows more are here than before.
     ///
     /// # Errors
-    /// As [`Broadcast::receive`].
-    pub(in crate::exchange) fn look<'a>(
+    /// As [`Distributor::receive`].
+    pub(in crate::exchange) fn poll<'a>(
         &self,
         member: &impl Member,
         decoder: impl Fn(usize) -> Option<&'a Decoder>,

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 
-use super::{Broadcast, BroadcastFrame, Way};
+use super::{BroadcastFrame, Distributor, Way};
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Member};
 use crate::job::worker_set::WorkerSet;
 use crate::rows::wire::Encoder;
 use crate::runtime::net::Net;
 
-impl Broadcast {
+impl Distributor {
     /// Gives rows, in memory of their own, to every worker, or to those of `to`. Waits while the
     /// queue is full.
     ///
@@ -22,15 +22,16 @@ impl Broadcast {
     pub(in crate::exchange) async fn push(
         &self,
         member: &impl Member,
-        input: usize,
+        port: usize,
         encoder: &RefCell<Encoder>,
         batch: RecordBatch,
         to: Option<&Arc<WorkerSet>>,
     ) -> Result<(), DataflowError> {
         if to.is_none_or(|to| to.contains(self.worker)) {
-            member.keep(Arrival::local(member, input), batch.clone())?;
+            let (source, colour) = (member.worker(), member.net().colour());
+            member.keep(Arrival { port, source, colour, slice: None }, batch.clone())?;
         }
-        let port = input as u32;
+        let port = port as u32;
         let colour = member.net().colour();
         let own = self.process.workers();
         if self.ranks == 1 || to.is_some_and(|to| to.iter().all(|worker| own.contains(&worker))) {

@@ -9,15 +9,15 @@ use std::cell::RefCell;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 
-use super::super::{Arrival, Member};
 use super::outbound::parts_of;
-use super::{Broadcast, BroadcastFrame};
+use super::{BroadcastFrame, Distributor};
 use crate::error::DataflowError;
+use crate::exchange::{Arrival, Member};
 use crate::rows::wire::{Decoder, Encoder};
 use crate::runtime::frame::Envelope;
 use crate::runtime::net::{Message, REASSEMBLED_BYTES_MAX};
 
-impl Broadcast {
+impl Distributor {
     /// Gives rows to the workers of this process by reference, and encodes them for each other one.
     /// They are given as they travel and as they are kept; the first copy is encoded already.
     pub(super) async fn push_copies(

@@ -10,7 +10,7 @@ use channel::Class;
 use channel::cast::Flight;
 
 use super::inbound::not_relay;
-use super::{Broadcast, BroadcastFrame, Relayed};
+use super::{BroadcastFrame, Distributor, Relayed};
 use crate::job::Multicast;
 use crate::runtime::frame::Frame;
 use crate::runtime::net::Net;
@@ -78,7 +78,7 @@ impl InFlight {
     }
 }
 
-impl Broadcast {
+impl Distributor {
     /// Sends what there is room for: parts to the network, payloads to who lacks them. Gives the
     /// relay for whom a payload waits.
     pub(super) fn pump_in_flight(&self, net: &Net) -> Option<u32> {

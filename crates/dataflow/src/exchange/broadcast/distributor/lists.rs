@@ -14,10 +14,10 @@ use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use channel::cast::Breach;
 
-use super::super::Member;
 use super::outbound::parts_of;
-use super::{Broadcast, BroadcastFrame, Way};
+use super::{BroadcastFrame, Distributor, Way};
 use crate::error::DataflowError;
+use crate::exchange::Member;
 use crate::job::worker_set::WorkerSet;
 use crate::runtime::net::Net;
 
@@ -83,7 +83,7 @@ impl Lists {
     }
 }
 
-impl Broadcast {
+impl Distributor {
     /// Bytes of a frame that rows may take.
     pub(super) fn room(&self, net: &Net) -> Result<usize, DataflowError> {
         let room = net.payload_room();

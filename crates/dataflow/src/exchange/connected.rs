@@ -1,0 +1,89 @@
+//! The exchanges of an operator as its worker drives them, which knows nothing else of the
+//! operator.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use super::Member;
+use crate::error::DataflowError;
+use crate::runtime::net::Message;
+use crate::runtime::scheduler::Event;
+
+/// What a coroutine of the worker runs.
+pub(crate) type Task<'a> = Pin<Box<dyn Future<Output = Result<(), DataflowError>> + 'a>>;
+
+/// An operator that is joined with its instances on other workers.
+pub(crate) trait Connected {
+    /// Takes a frame of another worker.
+    ///
+    /// # Errors
+    /// When it is malformed, or state or sink fail.
+    fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError>;
+
+    /// Takes rows that came without a frame: by the network's own multicast.
+    ///
+    /// # Errors
+    /// When they are malformed, or state fails.
+    fn poll(&self) -> Result<(), DataflowError>;
+
+    /// Until when another worker must have taken something, if it has been waited for.
+    ///
+    /// # Errors
+    /// [`DataflowError::Stalled`] when that time has come.
+    fn deadline(&self, now_ns: u64) -> Result<Option<u64>, DataflowError>;
+
+    /// What tells that [`Connected::due`] may have changed.
+    fn buffered(&self) -> &Event;
+
+    /// When rows that wait to be sent together have waited long enough.
+    fn due(&self) -> Option<u64>;
+
+    /// Sends the rows that have waited long enough. None must be pushed meanwhile.
+    fn send_due(&self, now_ns: u64) -> Task<'_>;
+
+    /// Acknowledges what other workers wait for, until they wait for nothing more.
+    fn acknowledge(&self) -> Task<'_>;
+
+    /// Sends what waits for links, and passes on what others send, until all workers have ended.
+    fn relay(&self) -> Task<'_>;
+}
+
+impl<M: Member> Connected for M {
+    fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
+        self.inputs().receive(self, from, message)
+    }
+
+    fn poll(&self) -> Result<(), DataflowError> {
+        self.inputs().poll(self)
+    }
+
+    fn deadline(&self, now_ns: u64) -> Result<Option<u64>, DataflowError> {
+        self.inputs().deadline(self, now_ns)
+    }
+
+    fn buffered(&self) -> &Event {
+        self.inputs().buffered()
+    }
+
+    fn due(&self) -> Option<u64> {
+        self.inputs().due(self)
+    }
+
+    fn send_due(&self, now_ns: u64) -> Task<'_> {
+        Box::pin(self.inputs().send_due(self, now_ns))
+    }
+
+    fn acknowledge(&self) -> Task<'_> {
+        Box::pin(async {
+            self.inputs().acknowledge(self).await;
+            Ok(())
+        })
+    }
+
+    fn relay(&self) -> Task<'_> {
+        Box::pin(async {
+            self.inputs().relay(self).await;
+            Ok(())
+        })
+    }
+}

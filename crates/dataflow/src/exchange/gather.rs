@@ -1,0 +1,159 @@
+//! The gather exchange: rows of all workers go to one (Q8).
+//!
+//! The receiver may have to wait before it can take rows, while the links by which they come serve
+//! other operators too. So each sender stops when [`GATHERED_ROWS_MAX`] of its rows are on their way or
+//! wait, and goes on when they have been taken.
+
+use std::cell::{Cell, RefCell};
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use channel::Class;
+use state::epoch::{END_OF_STREAM, Presence, Progress};
+
+use super::acks::Acks;
+use super::{Arrival, Exchange, Member, Outgoing, refused};
+use crate::error::DataflowError;
+use crate::rows::wire::{Decoder, Encoder};
+use crate::runtime::frame::{Envelope, Frame};
+use crate::runtime::net::Message;
+use crate::runtime::place::Place;
+use crate::runtime::scheduler::Event;
+
+/// The worker to which all rows go.
+pub(crate) const GATHERER: u32 = 0;
+
+/// Rows of one sender that are on their way or wait at the [`GATHERER`], besides those of one
+/// batch.
+const GATHERED_ROWS_MAX: u64 = 32_768;
+
+/// Sends all rows to the [`GATHERER`].
+pub(crate) struct Gather {
+    port: u32,
+    encoder: RefCell<Encoder>,
+    decoder: Decoder,
+    /// Of a sender, the rows that it has sent, and those that were taken.
+    sent: Cell<u64>,
+    taken: Cell<u64>,
+    acknowledged: Event,
+    /// Of the gatherer, by sender: the rows that were taken, and of how many it has been told.
+    consumed: RefCell<Vec<(u64, u64)>>,
+    acks: Acks,
+}
+
+impl Gather {
+    /// Of the rows of an input.
+    pub(crate) fn new(port: usize, schema: &SchemaRef, place: &Place) -> Self {
+        Self {
+            port: port as u32,
+            encoder: RefCell::new(Encoder::new(schema)),
+            decoder: Decoder::new(schema),
+            sent: Cell::new(0),
+            taken: Cell::new(0),
+            acknowledged: Event::default(),
+            consumed: RefCell::new(vec![(0, 0); place.workers as usize]),
+            acks: Acks::new(place.workers),
+        }
+    }
+
+    /// Waits until few enough rows of this worker have not been taken.
+    async fn room(&self, member: &impl Member) {
+        let has_room = || (self.sent.get() - self.taken.get() < GATHERED_ROWS_MAX).then_some(());
+        if has_room().is_none() {
+            member.net().wait_for_credit(member.tag(), &self.acknowledged, has_room).await;
+        }
+    }
+
+    /// The gatherer has taken rows of a sender.
+    fn acknowledge_rows(&self, from: u32, taken: u64) -> Result<(), String> {
+        if !(self.taken.get()..=self.sent.get()).contains(&taken) {
+            return Err(format!("worker {from} has taken {taken} rows, which were not sent"));
+        }
+        self.taken.set(taken);
+        self.acknowledged.notify();
+        Ok(())
+    }
+}
+
+impl<M: Member> Exchange<M> for Gather {
+    async fn push(
+        &self,
+        member: &M,
+        rows: Outgoing<'_>,
+    ) -> Result<Option<RecordBatch>, DataflowError> {
+        if member.worker() == GATHERER {
+            member.keep(Arrival::local(member, &rows), rows.batch)?;
+        } else {
+            self.room(member).await;
+            self.sent.set(self.sent.get() + rows.batch.num_rows() as u64);
+            let envelope = member.envelope(self.port, Frame::Gather);
+            member.net().send_rows(GATHERER, envelope, &self.encoder, &rows.batch).await?;
+        }
+        Ok(None)
+    }
+
+    /// Rows need no time here, but the end of each worker is waited for.
+    async fn announce(&self, member: &M, progress: Progress) -> Result<(), DataflowError> {
+        if progress.presence == Presence::Ended && member.worker() != GATHERER {
+            let envelope = member.envelope(self.port, Frame::GatherEnd);
+            member.net().send(GATHERER, Class::Data, envelope).await;
+        }
+        Ok(())
+    }
+
+    fn carries_progress(&self, _: &M) -> bool {
+        true
+    }
+
+    fn end(&self, member: &M) {
+        if member.worker() != GATHERER || member.others_have_ended() {
+            self.acks.close();
+        }
+    }
+
+    fn receive(
+        &self,
+        member: &M,
+        from: u32,
+        message: Message,
+    ) -> Result<Option<u32>, DataflowError> {
+        let malformed = |detail| DataflowError::Frame { worker: from, detail };
+        let Envelope { colour, frame, .. } = message.envelope;
+        match frame {
+            Frame::Gather if member.worker() == GATHERER => {
+                let (batch, own) = message.load.rows(&self.decoder).map_err(malformed)?;
+                let (port, slice) = (self.port as usize, None);
+                let arrival = Arrival { port, source: from, colour, slice };
+                match own {
+                    true => member.keep(arrival, batch)?,
+                    false => member.take(arrival, batch)?,
+                }
+            }
+            Frame::GatherEnd if member.worker() == GATHERER => {
+                member.move_clock(from, Progress::ended(END_OF_STREAM));
+                if member.others_have_ended() {
+                    self.acks.close();
+                }
+            }
+            Frame::GatherAck { rows } if member.worker() != GATHERER && from == GATHERER => {
+                self.acknowledge_rows(from, rows).map_err(malformed)?;
+            }
+            frame => return Err(refused(from, frame)),
+        }
+        Ok(None)
+    }
+
+    async fn acknowledge(&self, member: &M) {
+        self.acks.run(member, self.port, |rows, _| Frame::GatherAck { rows }).await;
+    }
+
+    /// Tells the sender when half of the rows that it may have under way were taken.
+    fn consumed(&self, _: &M, from: u32, rows: usize) {
+        let (taken, told) = &mut self.consumed.borrow_mut()[from as usize];
+        *taken += rows as u64;
+        if from != GATHERER && *taken - *told >= GATHERED_ROWS_MAX / 2 {
+            *told = *taken;
+            self.acks.add(from, *taken);
+        }
+    }
+}
