@@ -350,7 +350,7 @@ impl<M: Member> Exchange<M> for Merge {
     /// Waits until every delta of this worker is acknowledged.
     async fn settle(&self, member: &M) {
         for leader in member.net().peers() {
-            let settled = || self.helpers.borrow()[leader as usize].kept() == 0;
+            let settled = || self.helpers.borrow()[leader as usize].uncommitted() == 0;
             self.acknowledged.wait_for(|| settled().then_some(())).await;
         }
     }

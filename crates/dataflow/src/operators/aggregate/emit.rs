@@ -27,7 +27,11 @@ const TOTAL_WORKER: u32 = 0;
 impl<D: Downstream> Grouping<D> {
     /// Assembles keys, values and window columns, and emits. `kind` is [`EARLY`](crate::job::EARLY)
     /// or [`FINAL`].
-    pub(super) async fn emit(&self, fired: Vec<Triggered>, kind: &str) -> Result<(), DataflowError> {
+    pub(super) async fn emit(
+        &self,
+        fired: Vec<Triggered>,
+        kind: &str,
+    ) -> Result<(), DataflowError> {
         let batches = fired.into_iter().map(|fired| self.assemble(fired, kind));
         let batches = batches.collect::<Result<Vec<_>, _>>()?;
         let batch = match batches.as_slice() {

@@ -4,7 +4,7 @@ use arrow::array::{ArrayRef, UInt32Array};
 use arrow::buffer::ScalarBuffer;
 use arrow::compute::take;
 use arrow::record_batch::RecordBatch;
-use state::{SliceAssignment, Selections, Slices};
+use state::{Selections, SliceAssignment, Slices};
 
 use crate::error::DataflowError;
 use crate::job::Aggregation;

@@ -40,10 +40,8 @@ use arrow::array::Int64Array;
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use state::epoch::{Leader, Progress};
-use state::{Triggered, Partitioner, Slices, Spilled, Windowed};
 use state::epoch::Leader;
-use state::{Columns, Fired, Partitioner, Slices, Spilled, Split, Windowed};
+use state::{Columns, Partitioner, Slices, Spilled, Split, Triggered, Windowed};
 
 use crate::error::DataflowError;
 use crate::exchange::{
@@ -483,7 +481,7 @@ impl<D: Downstream> Member for Grouping<D> {
         partitioner: &mut Partitioner,
         give: &mut dyn FnMut(i64, &Split, &Columns) -> Result<(), DataflowError>,
     ) -> Result<usize, DataflowError> {
-        self.bounded().slices().give_away(self.worker, partitioner, give)
+        self.bounded().slices().take_remote_groups(self.worker, partitioner, give)
     }
 
     fn groups_max(&self) -> u64 {
