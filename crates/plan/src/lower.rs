@@ -12,6 +12,7 @@ pub(crate) mod builder;
 pub(crate) mod context;
 pub(crate) mod early;
 pub(crate) mod grouping;
+pub(crate) mod hints;
 pub(crate) mod join;
 pub(crate) mod lateness;
 pub(crate) mod lookup;
@@ -53,6 +54,7 @@ use crate::lower::batch::{BatchStage, GatheredRows};
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::grouping::GROUPING;
+use crate::lower::hints::BlockHints;
 use crate::lower::place::Texts;
 use crate::lower::relation::{LowerError, Relation};
 use crate::lower::shared::Sharing;
@@ -123,7 +125,8 @@ impl Lowering<'_> {
             bounded &= table.bounded(self.place_of(table))?;
         }
         let emit = self.emit.as_ref();
-        let cx = Context { lowering: self, bounded, emit, waits_ns: self.waits_ns(plan) };
+        let (waits_ns, hints) = (self.waits_ns(plan), BlockHints::default());
+        let cx = Context { lowering: self, bounded, emit, waits_ns, hints };
         if let Some(Sharing { plan, parts }) = sharing.filter(|_| emit.is_none()) {
             let mut job = JobBuilder { shared: parts, ..JobBuilder::default() };
             if let Ok(edges) = pipeline::lower(&cx, &mut job, &plan, &target.schema) {
@@ -226,43 +229,53 @@ impl Lowering<'_> {
     pub(crate) fn exchange(
         &self,
         together: bool,
+        hints: &BlockHints<'_>,
         costs: impl FnOnce() -> Option<Decision>,
-    ) -> Result<(Exchange, InputLabels), Refusal> {
-        let planned = |text: &str| InputLabels {
-            reason: Some(Reason::Planner(text.to_owned())),
-            ..InputLabels::default()
-        };
-        let set = |exchange: Exchange| InputLabels {
-            reason: Some(Reason::Setting(format!("millstream.exchange = '{exchange}'"))),
-            ..InputLabels::default()
-        };
+    ) -> Result<(Exchange, InputLabels), LowerError> {
         let workers = self.workers.total();
+        let decision = if workers > 1 { costs() } else { None };
+        let labels = |reason: Option<Reason>| InputLabels {
+            reason,
+            costs: decision.as_ref().map(cost::costs).unwrap_or_default(),
+            ..InputLabels::default()
+        };
+        if let Some((exchange, hint)) = hints.exchange() {
+            if exchange == Exchange::Forward && workers > 1 && !together {
+                let why = format!("rows of equal keys may be on several of the {workers} workers");
+                let help = "leave the hint out, or write EXCHANGE('merge')";
+                return Err(LowerError::Failed(Some(hints::disobeyed(hint, &why, help))));
+            }
+            return Ok((exchange, labels(Some(hint.obey()))));
+        }
         match self.settings.exchange {
-            ExchangeChoice::Auto if workers == 1 => Ok((Exchange::Forward, InputLabels::default())),
+            ExchangeChoice::Auto if workers == 1 => Ok((Exchange::Forward, labels(None))),
             ExchangeChoice::Auto if together => {
                 let reason = Some(Reason::together());
                 Ok((Exchange::Forward, InputLabels { reason, ..InputLabels::default() }))
             }
-            ExchangeChoice::Auto => Ok(match costs() {
-                Some(decision) => {
-                    let labels = planned(&cost::reason(&decision));
-                    (decision.exchange, InputLabels { costs: cost::costs(&decision), ..labels })
-                }
-                None => (Exchange::Merge, planned(cost::UNKNOWN)),
-            }),
+            ExchangeChoice::Auto => {
+                let (exchange, reason) = match &decision {
+                    Some(decision) => (decision.exchange, cost::reason(decision)),
+                    None => (Exchange::Merge, cost::UNKNOWN.into()),
+                };
+                Ok((exchange, labels(Some(Reason::Planner(reason)))))
+            }
             ExchangeChoice::Fixed(Exchange::Forward) if workers > 1 && !together => {
                 let message =
                     format!("exchange 'forward' cannot group the rows of {workers} workers");
-                Err(Refusal::new(&GROUPING, message)
+                let refusal = Refusal::new(&GROUPING, message)
                     .detail("each worker would emit its own rows for the same key")
                     .hint("SET millstream.exchange = 'merge'")
-                    .always())
+                    .always();
+                Err(refusal.into())
             }
             ExchangeChoice::Fixed(Exchange::UpPar) if workers > 1 => {
-                let reason = Some(Reason::Setting(HALVES.into()));
-                Ok((Exchange::UpPar, InputLabels { reason, ..InputLabels::default() }))
+                Ok((Exchange::UpPar, labels(Some(Reason::Setting(HALVES.into())))))
             }
-            ExchangeChoice::Fixed(exchange) => Ok((exchange, set(exchange))),
+            ExchangeChoice::Fixed(exchange) => {
+                let setting = format!("millstream.exchange = '{exchange}'");
+                Ok((exchange, labels(Some(Reason::Setting(setting)))))
+            }
         }
     }
 

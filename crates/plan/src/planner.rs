@@ -160,7 +160,7 @@ impl Planner {
 
     fn plan_here(&mut self, sql: &str) -> Result<Vec<Stage>, Vec<Diagnostic>> {
         self.catalog.begin_script();
-        self.hints = Hints::of(sql).map_err(|error| vec![error])?;
+        self.hints.read(sql, self.catalog.script).map_err(|error| vec![error])?;
         self.engine.interrupt = Arc::default();
         let mut script = Script { sql, stages: vec![], set: None };
         let mut errors = vec![];
@@ -183,7 +183,7 @@ impl Planner {
             );
         }
         if errors.is_empty() {
-            errors.extend(self.hints.unheeded());
+            errors.extend(self.hints.disobeyed());
         }
         if errors.is_empty() { Ok(script.stages) } else { Err(errors) }
     }

@@ -18,9 +18,10 @@ use dataflow::placement::Placements;
 use crate::Workers;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
+use crate::lower::hints::{BlockHints, disobeyed};
 use crate::lower::join::Meeting;
 use crate::lower::relation::{LowerError, Relation};
-use crate::text::diagnostics::Diagnostic;
+use crate::text::hints::Asked;
 use crate::text::settings::ExchangeChoice;
 use crate::text::units::human;
 
@@ -30,8 +31,13 @@ const LESS: u64 = 2;
 
 /// How the rows of a join meet.
 pub(crate) enum Meet {
-    /// By their keys; with what that costs and a broadcast would, as far as it is known.
-    ByKey([Vec<Cost>; 2]),
+    /// By their keys.
+    ByKey {
+        /// Why, of each side, where a hint asks for it.
+        reasons: [Option<Reason>; 2],
+        /// What that costs and a broadcast would, as far as it is known.
+        costs: [Vec<Cost>; 2],
+    },
     /// A side goes to every worker.
     Broadcast {
         /// Where the rows of each side go.
@@ -68,11 +74,22 @@ pub(crate) fn meet(
     job: &JobBuilder,
     meeting: &Meeting,
 ) -> Result<Meet, LowerError> {
-    let asked = asked_for(cx, meeting)?;
     let (workers, settings) = (cx.lowering.workers, cx.lowering.settings);
-    let by_key = || Ok(Meet::ByKey([vec![], vec![]]));
-    let fixed =
-        matches!(settings.exchange, ExchangeChoice::Fixed(Exchange::Shuffle | Exchange::UpPar));
+    let by_key = || Ok(Meet::ByKey { reasons: [None, None], costs: [vec![], vec![]] });
+    let asked = match asked_for(&cx.hints, meeting)? {
+        Some(Wish { lead: Lead::ToAll, side, reason }) => Some((side, reason)),
+        Some(Wish { side, reason, .. }) => {
+            let mut reasons = [None, None];
+            reasons[side] = Some(reason);
+            return Ok(Meet::ByKey { reasons, costs: [vec![], vec![]] });
+        }
+        None => None,
+    };
+    let chosen = match cx.hints.exchange() {
+        Some((exchange, _)) => ExchangeChoice::Fixed(exchange),
+        None => settings.exchange,
+    };
+    let fixed = matches!(chosen, ExchangeChoice::Fixed(Exchange::Shuffle | Exchange::UpPar));
     let [left, right] = &meeting.sides;
     let keys: [&[usize]; 2] = [&left.0.keys, &right.0.keys];
     let keyless = keys[0].is_empty();
@@ -105,7 +122,7 @@ pub(crate) fn meet(
             let table_bytes = settings.table_bytes as u64;
             match of_small(meeting.may.sides, &known, workers, table_bytes) {
                 Ok(chosen) => chosen,
-                Err(costs) => return Ok(Meet::ByKey(costs)),
+                Err(costs) => return Ok(Meet::ByKey { reasons: [None, None], costs }),
             }
         }
     };
@@ -121,35 +138,66 @@ pub(crate) fn meet(
     Ok(Meet::Broadcast { leads, reasons, costs })
 }
 
-/// The side for which a hint asks.
-fn asked_for(cx: &Context<'_>, meeting: &Meeting) -> Result<Option<(usize, Reason)>, LowerError> {
+/// What a hint asks for: where the rows of a side go.
+struct Wish {
+    lead: Lead,
+    side: usize,
+    reason: Reason,
+}
+
+/// What the hints of a join ask for.
+///
+/// # Errors
+/// When that cannot be.
+fn asked_for(hints: &BlockHints<'_>, meeting: &Meeting) -> Result<Option<Wish>, LowerError> {
     for (side, name) in meeting.names.iter().enumerate() {
-        let Some(hint) = cx.lowering.hints.of_side(name) else { continue };
-        hint.heed();
-        if meeting.may.sides.contains(&side) {
-            let (line, column) = (hint.place.line, hint.place.column);
-            let hint = format!("BROADCAST({})", hint.name);
-            return Ok(Some((side, Reason::Hint { hint, line, column })));
-        }
-        let message = format!("'{}' cannot go to every worker in this join", hint.name);
-        let help = match meeting.may.sides {
-            [] => "leave the hint out".to_owned(),
-            [other, ..] => format!(
-                "broadcast the other side, BROADCAST({}), or leave the hint out",
-                meeting.names[*other]
-            ),
+        let Some(hint) = hints.of_side(name) else { continue };
+        let refused = |why: &str, help: &str| {
+            Err(LowerError::Failed(Some(disobeyed(hint, why, help))))
         };
-        let error = Diagnostic::at(hint.place, message).detail(meeting.may.why).hint(help);
-        return Err(LowerError::Failed(Some(error)));
+        let lead = match hint.asked {
+            Asked::Broadcast(_) => Lead::ToAll,
+            Asked::Shuffle(_) | Asked::Exchange(_) => Lead::ByKey,
+        };
+        if lead == Lead::ByKey && meeting.sides[0].0.keys.is_empty() {
+            let why = "the join has no equal keys by which rows could be shuffled";
+            return refused(why, "add an equality to the condition of the join");
+        }
+        if lead == Lead::ToAll && !meeting.may.sides.contains(&side) {
+            return match meeting.may.sides {
+                [] => refused(meeting.may.why, "leave the hint out"),
+                [other, ..] => {
+                    let other = &meeting.names[*other];
+                    let help = format!("broadcast the other side, BROADCAST({other}), or leave the hint out");
+                    refused(meeting.may.why, &help)
+                }
+            };
+        }
+        return Ok(Some(Wish { lead, side, reason: hint.obey() }));
     }
     Ok(None)
 }
 
-/// Heeds a hint for a table that every node has whole.
-pub(crate) fn is_everywhere(cx: &Context<'_>, table: &Relation, side: usize) {
-    if let Some(hint) = cx.lowering.hints.of_side(&name(table, side)) {
-        hint.heed();
+/// Obeys the hint for a side that every node has whole.
+///
+/// # Errors
+/// When a hint asks for something else.
+pub(crate) fn is_everywhere(
+    hints: &BlockHints<'_>,
+    sides: [&Relation; 2],
+    table: usize,
+) -> Result<(), LowerError> {
+    for (side, relation) in sides.into_iter().enumerate() {
+        let Some(hint) = hints.of_side(&name(relation, side)) else { continue };
+        if side == table && matches!(hint.asked, Asked::Broadcast(_)) {
+            hint.obey();
+            continue;
+        }
+        let why = "a table that ends is joined by having it whole on every node";
+        let help = "leave the hint out";
+        return Err(LowerError::Failed(Some(disobeyed(hint, why, help))));
     }
+    Ok(())
 }
 
 impl Side<'_> {

@@ -4,6 +4,7 @@ use datafusion::error::DataFusionError;
 
 use crate::lower::Lowering;
 use crate::lower::relation::LowerError;
+use crate::lower::hints::BlockHints;
 use crate::text::emit::Emit;
 
 /// What a rule may ask about the statement and the place of its node in it.
@@ -17,6 +18,8 @@ pub(crate) struct Context<'a> {
     pub(crate) emit: Option<&'a Emit>,
     /// By how much the watermarks of all tables are behind what was declared: the least lateness.
     pub(crate) waits_ns: i64,
+    /// The hints about the join that is lowered.
+    pub(crate) hints: BlockHints<'a>,
 }
 
 impl Context<'_> {

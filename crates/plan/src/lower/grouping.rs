@@ -86,7 +86,9 @@ pub(crate) fn aggregate(
         early_ns,
         schema: schema.clone(),
     };
-    let (exchange, input) = cx.lowering.exchange(together, || costs(cx, job, &spec, &edges[0]))?;
+    let hints = cx.lowering.hints_of_grouping(aggregate);
+    let exchange = cx.lowering.exchange(together, &hints, || costs(cx, job, &spec, &edges[0]));
+    let (exchange, input) = exchange?;
     spec.exchange = exchange;
     let names = grouping.names(&before);
     let mut labels = Labels::of_input(InputLabels { columns: finished.columns, ..input });

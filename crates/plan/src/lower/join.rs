@@ -72,6 +72,7 @@ pub(crate) fn join(
     }
     let [mut left, mut right] =
         <[Relation; 2]>::try_from(sides).map_err(|_| LowerError::Failed(None))?;
+    let cx = &Context { hints: cx.lowering.hints_of_join(join), ..*cx };
     let mut on = conditions_of(join, &left, &right)?;
     if left.several.is_some() || right.several.is_some() {
         let both = [left, right];
@@ -219,6 +220,9 @@ pub(crate) fn meeting(
 }
 
 /// Adds the operator of a join that remembers rows. `granularity` and `grace` are in ticks.
+///
+/// # Errors
+/// When a hint asks for what cannot be.
 pub(crate) fn met(
     cx: &Context<'_>,
     job: &mut JobBuilder,
@@ -231,7 +235,7 @@ pub(crate) fn met(
     let Meeting { kind, sides, edges, columns, schema, both, shown, .. } = meeting;
     let leads = match meet {
         Meet::Broadcast { leads, .. } => leads,
-        Meet::ByKey(_) => [Lead::ByKey; 2],
+        Meet::ByKey { .. } => [Lead::ByKey; 2],
     };
     let known = columns.concat();
     let names = names_of(&known);
@@ -262,11 +266,12 @@ pub(crate) fn met(
             let exchange = Exchange::Shuffle;
             job.add_keyed(edges, Keyed { inputs, exchange, granularity, operator }, labels)
         }
-        Meet::ByKey(costs) => {
-            for (input, costs) in labels.inputs.iter_mut().zip(costs) {
-                input.costs = costs;
+        Meet::ByKey { reasons, costs } => {
+            let of_sides = reasons.into_iter().zip(costs);
+            for (input, (reason, costs)) in labels.inputs.iter_mut().zip(of_sides) {
+                (input.reason, input.costs) = (reason, costs);
             }
-            pipeline::keyed(cx, job, edges, inputs, granularity, operator, labels)
+            pipeline::keyed(cx, job, edges, inputs, granularity, operator, labels)?
         }
     };
     let [left, right] = columns;

@@ -98,7 +98,7 @@ pub(crate) fn widened(
     filter: Option<&Expr>,
 ) -> Result<Relation, LowerError> {
     let Sides { table: at, kind } = sides;
-    broadcast::is_everywhere(cx, if at == 0 { &left } else { &right }, at);
+    broadcast::is_everywhere(&cx.hints, [&left, &right], at)?;
     if left.is_volatile() || right.is_volatile() {
         let reason = "a random value would be another for each row that it is joined with";
         return Err(Refusal::new(&["JOIN"], reason).into());

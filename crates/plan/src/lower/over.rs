@@ -182,7 +182,7 @@ fn framed(
     }
     let (granularity, operator) = ((100_000_000 / tick_ns(unit)).max(1), Arc::new(operator));
     let edges = vec![finished.edges];
-    let number = pipeline::keyed(cx, job, edges, vec![taken], granularity, operator, labels);
+    let number = pipeline::keyed(cx, job, edges, vec![taken], granularity, operator, labels)?;
 
     let bounds = bounds_behind(&input, &known, None).filter(|_| tells_window(&input, &time));
     let (mut all, mut exprs): (Vec<Column>, Vec<Expr>) = known.into_iter().unzip();

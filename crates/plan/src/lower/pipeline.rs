@@ -28,6 +28,7 @@ use crate::lower::lateness;
 use crate::lower::lookup;
 use crate::lower::over;
 use crate::lower::rank;
+use crate::lower::hints::disobeyed;
 use crate::lower::relation::{Base, Feeds, LowerError, Relation, columns_read, refusal};
 use crate::lower::scan;
 use crate::lower::session;
@@ -287,6 +288,9 @@ fn watermark(
 }
 
 /// Adds an operator that keeps rows by key, where those of one key meet.
+///
+/// # Errors
+/// When a hint asks for an exchange that cannot be.
 pub(crate) fn keyed(
     cx: &Context<'_>,
     job: &mut JobBuilder,
@@ -295,19 +299,37 @@ pub(crate) fn keyed(
     granularity: i64,
     operator: Arc<dyn KeyedOperator>,
     mut labels: Labels,
-) -> usize {
+) -> Result<usize, LowerError> {
     let keys: Vec<&[usize]> = inputs.iter().map(|input| input.keys.as_slice()).collect();
     let together = Placements::of(&job.operators).fits(&edges, &keys).is_some();
-    let chosen = cx.lowering.settings.exchange;
-    let (exchange, why) = match cx.lowering.workers.total() {
-        1 => (Exchange::Forward, None),
-        _ if together && chosen == ExchangeChoice::Auto => {
-            (Exchange::Forward, Some(Reason::together()))
-        }
+    let workers = cx.lowering.workers.total();
+    // Partial states are of groupings.
+    let hinted = cx.hints.exchange().filter(|(exchange, _)| *exchange != Exchange::Merge);
+    if let Some((Exchange::Forward, hint)) = hinted
+        && workers > 1
+        && !together
+    {
+        let why = format!("rows of equal keys may be on several of the {workers} workers");
+        let error = disobeyed(hint, &why, "leave the hint out, or write EXCHANGE('shuffle')");
+        return Err(LowerError::Failed(Some(error)));
+    }
+    let asked = hinted.map(|(_, hint)| hint.obey());
+    let chosen = match hinted {
+        Some((exchange, _)) => ExchangeChoice::Fixed(exchange),
+        None => cx.lowering.settings.exchange,
+    };
+    let forward = match hinted {
+        Some((exchange, _)) => exchange == Exchange::Forward,
+        None => together && chosen == ExchangeChoice::Auto,
+    };
+    let (exchange, why) = match workers {
+        1 => (Exchange::Forward, asked),
+        _ if forward => (Exchange::Forward, Some(asked.unwrap_or_else(Reason::together))),
         _ if chosen == ExchangeChoice::Fixed(Exchange::UpPar) => {
-            (Exchange::UpPar, Some(Reason::Setting(HALVES.into())))
+            let set = || Reason::Setting(HALVES.into());
+            (Exchange::UpPar, Some(asked.unwrap_or_else(set)))
         }
-        _ => (Exchange::Shuffle, None),
+        _ => (Exchange::Shuffle, asked),
     };
     for input in &mut labels.inputs {
         input.reason = input.reason.take().or_else(|| why.clone());
@@ -321,7 +343,7 @@ pub(crate) fn keyed(
             labels.reason = Some(Reason::together());
         }
     }
-    job.add_keyed(edges, spec, labels)
+    Ok(job.add_keyed(edges, spec, labels))
 }
 
 /// Expressions that arrive at an operator, each once.

@@ -75,19 +75,32 @@ impl<'a> Texts<'a> {
             let text = self.texts.iter().position(|text| text.holds(*place)).unwrap_or_default();
             return Some(self.found(text, *place, &of_node));
         }
-        let candidate = match node {
-            Some(LogicalPlan::Join(join)) => {
-                let sides = [paths(&join.left), paths(&join.right)];
-                self.join(&sides).or_else(|| self.clause(refusal, node, &of_node))
-            }
-            _ => self.clause(refusal, node, &of_node),
-        };
-        let Candidate { text, mark, .. } = candidate?;
+        let Candidate { text, mark, .. } = self.candidate(refusal, &of_node)?;
         let Outline { tokens, .. } = &self.texts[text].outline;
         let before = mark.at.checked_sub(1).map(|at| &tokens[at].token);
         let of_values = is_word(&tokens[mark.at], "DISTINCT") && before == Some(&Token::LParen);
         let found = self.found(text, self.texts[text].outline.place(mark.at), &of_node);
         Some(Found { of_values, ..found })
+    }
+
+    /// The SELECT of the block that a node comes from, and the script in which that stands.
+    pub(crate) fn select(&self, refusal: &Refusal) -> Option<(u64, Place)> {
+        let of_node = refusal.node.as_deref().map(paths).unwrap_or_default();
+        let Candidate { text, mark, .. } = self.candidate(refusal, &of_node)?;
+        let Text { script, outline, .. } = &self.texts[text];
+        Some((*script, outline.place(mark.query.start)))
+    }
+
+    /// The word that a node comes from.
+    fn candidate(&self, refusal: &Refusal, of_node: &[Path]) -> Option<Candidate> {
+        let node = refusal.node.as_deref();
+        match node {
+            Some(LogicalPlan::Join(join)) => {
+                let sides = [paths(&join.left), paths(&join.right)];
+                self.join(&sides).or_else(|| self.clause(refusal, node, of_node))
+            }
+            _ => self.clause(refusal, node, of_node),
+        }
     }
 
     /// A place in one of the texts; that of the view in the statement, where the text is of another

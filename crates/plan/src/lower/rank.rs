@@ -89,7 +89,7 @@ pub(crate) fn ranked(
     let mut labels = Labels::of_input(InputLabels::of_columns(&finished.columns));
     labels.columns = shown(&schema, &names);
     let (edges, ranks) = (vec![finished.edges], Arc::new(ranking.clone()));
-    let operator = pipeline::keyed(cx, job, edges, vec![input_of], granularity, ranks, labels);
+    let operator = pipeline::keyed(cx, job, edges, vec![input_of], granularity, ranks, labels)?;
 
     let bounds = bounds_behind(&input, &columns, Some(arriving.field(places.at)));
     let all = window.schema.columns();

@@ -153,7 +153,7 @@ fn settled_of(
     let sessions = RowSessions { keys, time, gap, given, schema: schema.clone() };
     let mut labels = Labels::of_input(InputLabels::of_columns(&finished.columns));
     labels.columns = shown(&schema, &names);
-    let operator = row_sessions(cx, job, finished.edges, &finished.schema, sessions, labels);
+    let operator = row_sessions(cx, job, finished.edges, &finished.schema, sessions, labels)?;
 
     let over = |expr: &Expr| {
         let column = |node: &Expr| match WindowCall::of(node) {
@@ -181,7 +181,7 @@ fn row_sessions(
     before: &SchemaRef,
     sessions: RowSessions,
     labels: Labels,
-) -> usize {
+) -> Result<usize, LowerError> {
     let input = KeyedInput {
         schema: before.clone(),
         keys: sessions.keys.clone(),

@@ -89,6 +89,7 @@ impl Planner {
             plan = renamed.map_err(|e| Vec::from_iter(around.report(&e)))?;
         }
         let text = (self.catalog.script, query);
+        self.hints.keep(self.catalog.script, query);
         let view = View::new(plan, understood.extent, text);
         self.catalog.insert(name.text.clone(), Entry::View(Arc::new(view)));
         Ok(())

@@ -15,13 +15,13 @@ use datafusion::logical_expr::Expr;
 use crate::catalog::{Entry, Table};
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
+use crate::lower::hints::BlockHints;
 use crate::lower::relation::{Bounds, LowerError, Relation};
 use crate::lower::{Lowered, Lowering, tables_of};
 use crate::lower::{pipeline, session};
 use crate::planner::{Building, Planned, Planner, Stage};
 use crate::text::depth;
 use crate::text::diagnostics::{Diagnostic, Place};
-use crate::text::hints::Hints;
 use crate::text::names::with_plain_names;
 use crate::text::settings::ExchangeChoice;
 use crate::text::statements::{self, Statement};
@@ -38,7 +38,7 @@ impl Planner {
 
     fn fragment_here(&mut self, sql: &str) -> Result<Fragment, Vec<Diagnostic>> {
         self.catalog.begin_script();
-        self.hints = Hints::of(sql).map_err(|error| vec![error])?;
+        self.hints.read(sql, self.catalog.script).map_err(|error| vec![error])?;
         let one = || vec![Diagnostic::at(Place::default(), "a stream is made of one SELECT")];
         let mut pieces = split(sql).map_err(|error| vec![error])?;
         pieces.retain(|tokens| !tokens.is_empty());
@@ -58,8 +58,8 @@ impl Planner {
         let (catalog, plan, emit) = (&self.catalog, &plan, None);
         let lowering = Lowering { engine, catalog, plan, settings, workers, around, emit, hints };
         let fragment = lowering.onward(schema).map_err(Vec::from_iter)?;
-        let unheeded: Vec<_> = self.hints.unheeded().collect();
-        if unheeded.is_empty() { Ok(fragment) } else { Err(unheeded) }
+        let disobeyed: Vec<_> = self.hints.disobeyed().collect();
+        if disobeyed.is_empty() { Ok(fragment) } else { Err(disobeyed) }
     }
 
     /// Gives a stream a name that queries may read, until it is dropped as a table is.
@@ -144,7 +144,8 @@ impl Lowering<'_> {
             bounded &= table.bounded(self.place_of(table))?;
         }
         let waits_ns = self.waits_ns(plan);
-        let cx = &Context { lowering: self, bounded, emit: None, waits_ns };
+        let hints = BlockHints::default();
+        let cx = &Context { lowering: self, bounded, emit: None, waits_ns, hints };
         let job = &mut JobBuilder::default();
         let relation = pipeline::relation(cx, job, plan);
         let relation = relation.and_then(|relation| session::settled(cx, job, relation));

@@ -1,0 +1,80 @@
+//! The hints of the query block that a node comes from.
+
+use dataflow::job::Exchange;
+use datafusion::logical_expr::{Aggregate, Join, LogicalPlan};
+
+use crate::lower::Lowering;
+use crate::lower::place::Texts;
+use crate::text::diagnostics::{Diagnostic, Place};
+use crate::text::hints::{Asked, Hint, Hints};
+use crate::text::refusal::Refusal;
+
+/// The hints of a block, if there are any.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct BlockHints<'a>(Option<(&'a Hints, Block)>);
+
+/// The script of a block, and its SELECT there.
+type Block = (u64, Place);
+
+impl<'a> BlockHints<'a> {
+    fn each(&self) -> impl Iterator<Item = &'a Hint> {
+        let of_block = |(hints, (script, select)): (&'a Hints, Block)| {
+            hints.of_block(script, select)
+        };
+        self.0.into_iter().flat_map(of_block)
+    }
+
+    /// How rows of different workers shall meet.
+    pub(crate) fn exchange(&self) -> Option<(Exchange, &'a Hint)> {
+        self.each().find_map(|hint| match hint.asked {
+            Asked::Exchange(exchange) => Some((exchange, hint)),
+            Asked::Broadcast(_) | Asked::Shuffle(_) => None,
+        })
+    }
+
+    /// The hint that names a side of a join.
+    pub(crate) fn of_side(&self, side: &str) -> Option<&'a Hint> {
+        self.each().find(|hint| match &hint.asked {
+            Asked::Broadcast(name) | Asked::Shuffle(name) => name.eq_ignore_ascii_case(side),
+            Asked::Exchange(_) => false,
+        })
+    }
+}
+
+impl<'a> Lowering<'a> {
+    /// The hints of the block of a join.
+    pub(crate) fn hints_of_join(&self, join: &Join) -> BlockHints<'a> {
+        self.hints_of(|| Refusal::new(&["JOIN"], "").at(&LogicalPlan::Join(join.clone())))
+    }
+
+    /// The hints of the block of a grouping.
+    pub(crate) fn hints_of_grouping(&self, aggregate: &Aggregate) -> BlockHints<'a> {
+        self.hints_of(|| {
+            let names = aggregate.aggr_expr.iter().filter_map(|call| {
+                let text = call.to_string();
+                text.split_once('(').map(|(name, _)| name.to_owned())
+            });
+            let names: Vec<String> = names.collect();
+            let words: Vec<&str> = match aggregate.group_expr.is_empty() {
+                true => names.iter().map(String::as_str).collect(),
+                false => vec!["GROUP", "DISTINCT", "UNION", "INTERSECT", "EXCEPT"],
+            };
+            Refusal::new(&words, "").at(&LogicalPlan::Aggregate(aggregate.clone()))
+        })
+    }
+
+    /// The hints of the block of a node, which is found as that of a refusal is.
+    fn hints_of(&self, of: impl FnOnce() -> Refusal) -> BlockHints<'a> {
+        if self.hints.is_empty() {
+            return BlockHints::default();
+        }
+        let texts = Texts::of(self.plan, self.around.tokens, self.catalog);
+        BlockHints(texts.select(&of()).map(|block| (self.hints, block)))
+    }
+}
+
+/// The error that a hint cannot be obeyed.
+pub(crate) fn disobeyed(hint: &Hint, why: &str, help: &str) -> Diagnostic {
+    let message = format!("the hint {} cannot be obeyed here", hint.text());
+    Diagnostic::at(hint.place, message).detail(why).hint(help)
+}
