@@ -193,7 +193,8 @@ fn exchange_of(table: &str, text: &str) -> String {
     edge.split_once("─ ").map_or("", |(_, exchange)| exchange).to_owned()
 }
 
-/// What EXPLAIN says of the exchanges of both sides of a query over two streams, on so many workers.
+/// What EXPLAIN says of the exchanges of both sides of a query over two streams, on so many
+/// workers.
 fn exchanges(settings: &str, join: &str, (nodes, workers): (u32, u32)) -> [String; 2] {
     let memory = Memory::new(None);
     let mut random = Random::new(5);

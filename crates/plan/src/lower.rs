@@ -1,7 +1,7 @@
 //! From an optimized plan to the operators of a job.
 //!
-//! A plan that can be lowered ([`pipeline`]) becomes operators in front of the statement's
-//! sink. Otherwise, over bounded input, its largest parts that can be lowered feed a [`BatchStage`],
+//! A plan that can be lowered ([`pipeline`]) becomes operators in front of the statement's sink.
+//! Otherwise, over bounded input, its largest parts that can be lowered feed a [`BatchStage`],
 //! which runs the rest. Over unbounded input there is no rest: what does not stream is refused.
 
 pub(crate) mod aggregates;
@@ -391,8 +391,8 @@ struct Part {
     schema: SchemaRef,
 }
 
-/// Cuts the largest parts that can be lowered out of a plan and leaves [`GatheredRows`] with the same
-/// columns in their place.
+/// Cuts the largest parts that can be lowered out of a plan and leaves [`GatheredRows`] with the
+/// same columns in their place.
 fn cut(
     cx: &Context<'_>,
     job: &mut JobBuilder,

@@ -3,6 +3,11 @@
 
 use std::fmt;
 
+use arrow::datatypes::SchemaRef;
+
+use super::{Exchange, Lead, Operator, OperatorKind};
+use crate::connector::sink::Placement;
+
 /// A name and its value, as in `("group by", "origin STRING")`.
 pub type Property = (&'static str, String);
 
@@ -144,4 +149,73 @@ pub enum Cost {
         /// Bytes of the rows of this input that move to other workers.
         bytes: u64,
     },
+}
+
+impl Operator {
+    /// How the rows of an input get to it, on so many workers.
+    pub fn strategy(&self, input: usize, workers: u32) -> Strategy {
+        let by = |exchange: Exchange| match exchange {
+            Exchange::Forward => Strategy::Forward,
+            Exchange::Merge => Strategy::Merge,
+            Exchange::Shuffle => Strategy::Shuffle,
+            Exchange::UpPar => Strategy::UpPar,
+        };
+        let of_several = |strategy| if workers == 1 { Strategy::Forward } else { strategy };
+        match &self.kind {
+            OperatorKind::Source(_) | OperatorKind::Lookup(_) => Strategy::Forward,
+            OperatorKind::Aggregate(spec) => by(spec.exchange),
+            OperatorKind::Keyed(spec) => match spec.inputs.get(input) {
+                None => Strategy::Forward,
+                Some(of) => match of.lead {
+                    Lead::ToAll => of_several(Strategy::Broadcast),
+                    Lead::InTurn => of_several(Strategy::Rebalance),
+                    Lead::Here => Strategy::Forward,
+                    Lead::ByKey if of.keys.is_empty() && spec.operator.route(input).is_none() => {
+                        of_several(Strategy::Gather)
+                    }
+                    Lead::ByKey => by(spec.exchange),
+                },
+            },
+            OperatorKind::Sink { sink, .. } => match sink.placement() {
+                Placement::Gather => of_several(Strategy::Gather),
+                Placement::Everywhere => Strategy::Forward,
+            },
+        }
+    }
+
+    /// The columns that arrive at an input, as a user knows them.
+    pub fn columns(&self, input: usize) -> Vec<String> {
+        if let Some(labels) = self.labels.inputs.get(input)
+            && !labels.columns.is_empty()
+        {
+            return labels.columns.clone();
+        }
+        let schema = match &self.kind {
+            OperatorKind::Source(_) => None,
+            OperatorKind::Aggregate(spec) => Some(spec.input_schema.clone()),
+            OperatorKind::Keyed(spec) => spec.inputs.get(input).map(|of| of.schema.clone()),
+            OperatorKind::Lookup(lookup) => Some(lookup.input_schema(input)),
+            OperatorKind::Sink { schema, .. } => Some(schema.clone()),
+        };
+        schema.map_or(vec![], |schema| names_of(&schema))
+    }
+
+    /// The columns that it emits, as a user knows them.
+    pub fn columns_out(&self) -> Vec<String> {
+        if !self.labels.columns.is_empty() {
+            return self.labels.columns.clone();
+        }
+        match &self.kind {
+            OperatorKind::Source(input) => names_of(&input.source.schema()),
+            OperatorKind::Aggregate(spec) => names_of(&spec.schema),
+            OperatorKind::Keyed(spec) => names_of(&spec.operator.schema()),
+            OperatorKind::Lookup(lookup) => names_of(&lookup.schema),
+            OperatorKind::Sink { .. } => vec![],
+        }
+    }
+}
+
+/// The names of columns.
+fn names_of(schema: &SchemaRef) -> Vec<String> {
+    schema.fields().iter().map(|field| field.name().clone()).collect()
 }

@@ -35,7 +35,7 @@ pub(crate) use self::join_kind::list;
 pub use self::join_kind::{FILTER, JoinKind, PROJECT};
 pub use self::lookup::Lookup;
 pub use self::waits::{Given, Waits};
-use crate::connector::sink::{Placement, Sink};
+use crate::connector::sink::Sink;
 use crate::connector::source::Source;
 use crate::error::DataflowError;
 pub(crate) use crate::job::step::RawColumns;
@@ -74,73 +74,6 @@ impl Operator {
     pub fn new(name: impl Into<String>, inputs: Vec<Vec<Edge>>, kind: OperatorKind) -> Self {
         Self { name: name.into(), inputs, kind, labels: Labels::default() }
     }
-
-    /// How the rows of an input get to it, on so many workers.
-    pub fn strategy(&self, input: usize, workers: u32) -> Strategy {
-        let by = |exchange: Exchange| match exchange {
-            Exchange::Forward => Strategy::Forward,
-            Exchange::Merge => Strategy::Merge,
-            Exchange::Shuffle => Strategy::Shuffle,
-            Exchange::UpPar => Strategy::UpPar,
-        };
-        let of_several = |strategy| if workers == 1 { Strategy::Forward } else { strategy };
-        match &self.kind {
-            OperatorKind::Source(_) | OperatorKind::Lookup(_) => Strategy::Forward,
-            OperatorKind::Aggregate(spec) => by(spec.exchange),
-            OperatorKind::Keyed(spec) => match spec.inputs.get(input) {
-                None => Strategy::Forward,
-                Some(of) => match of.lead {
-                    Lead::ToAll => of_several(Strategy::Broadcast),
-                    Lead::InTurn => of_several(Strategy::Rebalance),
-                    Lead::Here => Strategy::Forward,
-                    Lead::ByKey if of.keys.is_empty() && spec.operator.route(input).is_none() => {
-                        of_several(Strategy::Gather)
-                    }
-                    Lead::ByKey => by(spec.exchange),
-                },
-            },
-            OperatorKind::Sink { sink, .. } => match sink.placement() {
-                Placement::Gather => of_several(Strategy::Gather),
-                Placement::Everywhere => Strategy::Forward,
-            },
-        }
-    }
-
-    /// The columns that arrive at an input, as a user knows them.
-    pub fn columns(&self, input: usize) -> Vec<String> {
-        if let Some(labels) = self.labels.inputs.get(input)
-            && !labels.columns.is_empty()
-        {
-            return labels.columns.clone();
-        }
-        let schema = match &self.kind {
-            OperatorKind::Source(_) => None,
-            OperatorKind::Aggregate(spec) => Some(spec.input_schema.clone()),
-            OperatorKind::Keyed(spec) => spec.inputs.get(input).map(|of| of.schema.clone()),
-            OperatorKind::Lookup(lookup) => Some(lookup.input_schema(input)),
-            OperatorKind::Sink { schema, .. } => Some(schema.clone()),
-        };
-        schema.map_or(vec![], |schema| names_of(&schema))
-    }
-
-    /// The columns that it emits, as a user knows them.
-    pub fn columns_out(&self) -> Vec<String> {
-        if !self.labels.columns.is_empty() {
-            return self.labels.columns.clone();
-        }
-        match &self.kind {
-            OperatorKind::Source(input) => names_of(&input.source.schema()),
-            OperatorKind::Aggregate(spec) => names_of(&spec.schema),
-            OperatorKind::Keyed(spec) => names_of(&spec.operator.schema()),
-            OperatorKind::Lookup(lookup) => names_of(&lookup.schema),
-            OperatorKind::Sink { .. } => vec![],
-        }
-    }
-}
-
-/// The names of columns.
-fn names_of(schema: &SchemaRef) -> Vec<String> {
-    schema.fields().iter().map(|field| field.name().clone()).collect()
 }
 
 /// What an operator does.

@@ -18,7 +18,7 @@ pub(crate) struct Context<'a> {
     pub(crate) emit: Option<&'a Emit>,
     /// By how much the watermarks of all tables are behind what was declared: the least lateness.
     pub(crate) waits_ns: i64,
-    /// The hints about the join that is lowered.
+    /// The hints about the join or grouping that is lowered.
     pub(crate) hints: BlockHints<'a>,
 }
 

@@ -73,10 +73,9 @@ pub(crate) fn aggregate(
         _ => None,
     };
     let edges = vec![finished.edges];
-    let together = Placements::of(&job.operators).fits(&edges, &[keys.as_slice()]).is_some();
     let early_ns = emit.map(|emit| emit.every_ns);
     let schema = grouping.given_out(&keys, &finished.schema, window.as_ref(), early_ns.is_some());
-    let mut spec = Aggregation {
+    let spec = Aggregation {
         group_by: Arc::new(group_by(cx, &grouping, &keys, &finished.schema)),
         input_schema: finished.schema,
         keys,
@@ -86,22 +85,36 @@ pub(crate) fn aggregate(
         early_ns,
         schema: schema.clone(),
     };
-    let hints = cx.lowering.hints_of_grouping(aggregate);
-    let exchange = cx.lowering.exchange(together, &hints, || costs(cx, job, &spec, &edges[0]));
-    let (exchange, input) = exchange?;
-    spec.exchange = exchange;
     let names = grouping.names(&before);
-    let mut labels = Labels::of_input(InputLabels { columns: finished.columns, ..input });
-    labels.columns = shown(&schema, &names);
-    let name = if spec.window.is_some() { "WindowAggregate" } else { "Aggregate" };
-    let kind = OperatorKind::Aggregate(Box::new(spec));
-    let operator = job.add(name.into(), edges, kind, labels);
+    let columns = [finished.columns, shown(&schema, &names)];
+    let cx = &Context { hints: cx.lowering.hints_of_grouping(aggregate), ..*cx };
+    let operator = add(cx, job, spec, edges, columns)?;
     let columns = aggregate.schema.columns();
     let mut relation = Relation::of_operator(operator, schema, columns, grouping.output_exprs())?;
     relation.filters = having;
     relation.names = names;
     grouping.told(&mut relation);
     Ok(relation)
+}
+
+/// Adds a grouping of the rows of some edges by the exchange that is chosen for it. `columns` are
+/// those that arrive and those that it emits, in the words of the user.
+fn add(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    mut spec: Aggregation,
+    edges: Vec<Vec<Edge>>,
+    [columns, emitted]: [Vec<String>; 2],
+) -> Result<usize, LowerError> {
+    let together = Placements::of(&job.operators).fits(&edges, &[spec.keys.as_slice()]).is_some();
+    let costs = || costs(cx, job, &spec, &edges[0]);
+    let (exchange, input) = cx.lowering.exchange(together, &cx.hints, costs)?;
+    spec.exchange = exchange;
+    let mut labels = Labels::of_input(InputLabels { columns, ..input });
+    labels.columns = emitted;
+    let name = if spec.window.is_some() { "WindowAggregate" } else { "Aggregate" };
+    let kind = OperatorKind::Aggregate(Box::new(spec));
+    Ok(job.add(name.into(), edges, kind, labels))
 }
 
 /// What a grouping of the rows of some edges costs, if enough is known of them.

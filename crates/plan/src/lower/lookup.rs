@@ -8,12 +8,13 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{Field, Schema, SchemaRef};
-use dataflow::job::{InputLabels, Labels, OperatorKind};
+use dataflow::job::{Input, InputLabels, Labels, OperatorKind, Step};
 use dataflow::keyed::JoinKind;
 use dataflow::lookup::Lookup;
 use datafusion::common::{Column, DFSchema};
 use datafusion::logical_expr::{Expr, ExprSchemable};
 
+use crate::catalog::Table;
 use crate::explain::{plain, shown};
 use crate::expr::own::own;
 use crate::lower::broadcast;
@@ -160,7 +161,7 @@ pub(crate) fn looked<'e>(
     exprs: impl Iterator<Item = &'e Expr>,
     time: Option<&Expr>,
 ) -> Result<(Feeds, SchemaRef), LowerError> {
-    let Looked { stream, table, kind, keys, on, columns } = looked;
+    let Looked { stream, kind, keys, on, .. } = looked;
     let asked: Vec<&str> = exprs
         .chain(on)
         .flat_map(|expr| expr.column_refs())
@@ -174,19 +175,70 @@ pub(crate) fn looked<'e>(
     }
     let stream_keys: Vec<usize> = keys[0].iter().map(|key| passed.index(key)).collect();
     let mut finished = pipeline::finish_without_lateness(cx, job, stream, &passed.0, time)?;
-    for (expr, &place) in passed.0.iter().zip(&finished.places) {
-        if let Some(name) = called(stream, expr) {
-            finished.columns[place] = name;
-        }
-    }
+    call_columns(&mut finished.columns, stream, &passed.0, &finished.places);
     let stream_keys = stream_keys.into_iter().map(|at| finished.places[at]).collect();
 
+    let side = table_beside(cx, looked, &asked)?;
+    let both = beside(&finished.schema, &side.schema, &side.told);
+    let schema: SchemaRef = match kind.widens() {
+        true => both.clone(),
+        false => {
+            let stream = both.fields()[..finished.schema.fields().len()].to_vec();
+            Arc::new(Schema::new(stream))
+        }
+    };
+    let names = names_of(looked);
+    let on = on.as_ref().map(|on| {
+        let all: Vec<Expr> = both.fields().iter().map(|field| own(field.name())).collect();
+        step::compile(&both, Some(on), &all, both.clone(), &names).map_err(|e| cx.report(&e))
+    });
+    let lookup = Lookup {
+        table: side.input,
+        step: side.step,
+        bytes_max: cx.lowering.settings.table_bytes,
+        keys: [stream_keys, side.keys],
+        kind: *kind,
+        on: on.transpose()?.flatten(),
+        schema: schema.clone(),
+        both,
+    };
+    let labels = Labels {
+        table: Some(side.table.title()),
+        inputs: [&finished.columns, &side.columns].map(|of| InputLabels::of_columns(of)).into(),
+        columns: shown(&schema, &names),
+        ..Labels::default()
+    };
+    let kind = OperatorKind::Lookup(Box::new(lookup));
+    let name = format!("LookupJoin {}", side.table.name);
+    let operator = job.add(name, vec![finished.edges], kind, labels);
+    Ok((vec![(operator, None)], schema))
+}
+
+/// The table of a lookup join, as it is kept.
+struct TableSide<'a> {
+    table: &'a Table,
+    input: Input,
+    step: Option<Arc<dyn Step>>,
+    schema: SchemaRef,
+    /// The columns that must be equal to the stream's.
+    keys: Vec<usize>,
+    /// Those that are asked for, with their names in the base of the join.
+    told: Vec<(usize, String)>,
+    /// What the columns are, in the words of the user.
+    columns: Vec<String>,
+}
+
+/// The table of a lookup join, with its keys and the columns that are `asked` for.
+fn table_beside<'a>(
+    cx: &Context<'_>,
+    looked: &'a Looked,
+    asked: &dyn Fn(&str) -> bool,
+) -> Result<TableSide<'a>, LowerError> {
+    let table = &looked.table;
     let mut kept = RequestedColumns::default();
-    let mut told = vec![];
-    for (name, expr) in columns.iter().filter(|(name, _)| asked(name)) {
-        told.push((kept.index(expr), name));
-    }
-    let table_keys: Vec<usize> = keys[1].iter().map(|key| kept.index(key)).collect();
+    let told = looked.columns.iter().filter(|(name, _)| asked(name));
+    let told: Vec<(usize, &String)> = told.map(|(name, expr)| (kept.index(expr), name)).collect();
+    let keys: Vec<usize> = looked.keys[1].iter().map(|key| kept.index(key)).collect();
     if kept.0.is_empty() {
         // Rows need a column to be counted by.
         kept.index(&table.counted_by());
@@ -196,25 +248,31 @@ pub(crate) fn looked<'e>(
     };
     let predicate = table.predicate();
     let (input, read) = pipeline::input(cx, source, kept.0.iter().chain(&predicate), None)?;
-    let asked_of_table = kept.0;
-    let (step, kept, places) = pipeline::narrow(cx, table, &asked_of_table, read)?;
-    let table_keys = table_keys.into_iter().map(|at: usize| places[at]).collect();
-    let told = told.into_iter().map(|(at, name)| (places[at], name.clone()));
+    let (step, schema, places) = pipeline::narrow(cx, table, &kept.0, read)?;
+    let mut columns = shown(&schema, &table.names);
+    call_columns(&mut columns, table, &kept.0, &places);
+    Ok(TableSide {
+        table: source,
+        input,
+        step,
+        schema,
+        keys: keys.into_iter().map(|at| places[at]).collect(),
+        told: told.into_iter().map(|(at, name)| (places[at], name.clone())).collect(),
+        columns,
+    })
+}
 
-    let mut table_columns = shown(&kept, &table.names);
-    for (expr, &place) in asked_of_table.iter().zip(&places) {
-        if let Some(name) = called(table, expr) {
-            table_columns[place] = name;
+/// Calls the columns at `places`, which are `exprs` over the base of a side, as the user does.
+fn call_columns(columns: &mut [String], side: &Relation, exprs: &[Expr], places: &[usize]) {
+    for (expr, &place) in exprs.iter().zip(places) {
+        if let Some(name) = called(side, expr) {
+            columns[place] = name;
         }
     }
-    let both = beside(&finished.schema, &kept, &told.collect::<Vec<_>>());
-    let schema: SchemaRef = match kind.widens() {
-        true => both.clone(),
-        false => {
-            let stream = both.fields()[..finished.schema.fields().len()].to_vec();
-            Arc::new(Schema::new(stream))
-        }
-    };
+}
+
+/// What the columns of both sides are, in the words of the user.
+fn names_of(Looked { stream, table, columns, .. }: &Looked) -> Vec<(String, String)> {
     let of_table = columns.iter().map(|(name, expr)| {
         let text = || plain(&expr.human_display().to_string(), &table.names);
         (name.clone(), called(table, expr).unwrap_or_else(text))
@@ -224,31 +282,7 @@ pub(crate) fn looked<'e>(
         .fields()
         .iter()
         .filter_map(|field| Some((field.name().clone(), called(stream, &own(field.name()))?)));
-    let names: Vec<_> = of_stream.chain(stream.names.iter().cloned()).chain(of_table).collect();
-    let on = on.as_ref().map(|on| {
-        let all: Vec<Expr> = both.fields().iter().map(|field| own(field.name())).collect();
-        step::compile(&both, Some(on), &all, both.clone(), &names).map_err(|e| cx.report(&e))
-    });
-    let lookup = Lookup {
-        table: input,
-        step,
-        bytes_max: cx.lowering.settings.table_bytes,
-        keys: [stream_keys, table_keys],
-        kind: *kind,
-        on: on.transpose()?.flatten(),
-        schema: schema.clone(),
-        both,
-    };
-    let labels = Labels {
-        table: Some(source.title()),
-        inputs: [&finished.columns, &table_columns].map(|of| InputLabels::of_columns(of)).into(),
-        columns: shown(&schema, &names),
-        ..Labels::default()
-    };
-    let kind = OperatorKind::Lookup(Box::new(lookup));
-    let name = format!("LookupJoin {}", source.name);
-    let operator = job.add(name, vec![finished.edges], kind, labels);
-    Ok((vec![(operator, None)], schema))
+    of_stream.chain(stream.names.iter().cloned()).chain(of_table).collect()
 }
 
 /// The columns of a stream beside those of a table, under names that are all different. `told`

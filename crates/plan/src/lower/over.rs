@@ -156,18 +156,10 @@ fn framed(
     operator.ties.sort_by_key(|place| told_apart(&input, &places, *place));
     let schema = operator.schema();
     let known = places.columns(&input, &schema, 0);
-    let mut names = names_of(&known);
-    let unnamed = finished.schema.fields().iter().enumerate();
-    let unnamed = unnamed.map(|(at, f)| (column_name(at), plain(f.name(), &input.names)));
-    let unnamed: Vec<_> =
-        unnamed.filter(|(name, _)| !names.iter().any(|(known, _)| known == name)).collect();
-    names.extend(unnamed);
-    let results = operator.calls.iter().enumerate();
-    names.extend(
-        results.map(|(at, call)| {
-            (result_name(at), plain(&format!("{} over", call.text), &input.names))
-        }),
-    );
+    for call in &mut operator.calls {
+        call.text = plain(&call.text, &input.names);
+    }
+    let names = names_behind(&operator, &known, &finished.columns);
     let taken = KeyedInput {
         schema: finished.schema,
         keys: operator.keys.clone(),
@@ -177,9 +169,6 @@ fn framed(
     };
     let mut labels = Labels::of_input(InputLabels::of_columns(&finished.columns));
     labels.columns = shown(&schema, &names);
-    for call in &mut operator.calls {
-        call.text = plain(&call.text, &input.names);
-    }
     let (granularity, operator) = ((100_000_000 / tick_ns(unit)).max(1), Arc::new(operator));
     let edges = vec![finished.edges];
     let number = pipeline::keyed(cx, job, edges, vec![taken], granularity, operator, labels)?;
@@ -200,6 +189,23 @@ fn framed(
     relation.times.extend(bounds.iter().map(|bounds| bounds.time.clone()));
     relation.window = bounds;
     Ok(relation)
+}
+
+/// What the columns are that an operator emits: those that are `known`, those that arrive, and its
+/// results.
+fn names_behind(
+    operator: &Over,
+    known: &[(Column, Expr)],
+    arriving: &[String],
+) -> Vec<(String, String)> {
+    let mut names = names_of(known);
+    let unnamed = arriving.iter().enumerate().map(|(at, text)| (column_name(at), text.clone()));
+    let unnamed: Vec<_> =
+        unnamed.filter(|(name, _)| !names.iter().any(|(known, _)| known == name)).collect();
+    let results = operator.calls.iter().enumerate();
+    let results = results.map(|(at, call)| (result_name(at), format!("{} over", call.text)));
+    names.extend(unnamed.into_iter().chain(results));
+    names
 }
 
 /// The operator of functions whose keys and arguments arrive at `places`; of the keys, `end` is the

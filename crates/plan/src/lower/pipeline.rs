@@ -1,5 +1,5 @@
-//! From the nodes of a plan to relations, and from a relation to the edges of the next operator: see
-//! [`crate::lower::relation`].
+//! From the nodes of a plan to relations, and from a relation to the edges of the next operator:
+//! see [`crate::lower::relation`].
 
 use std::sync::Arc;
 

@@ -45,8 +45,8 @@ use quotient::Quotient;
 use words::WordPredicate;
 
 /// Compiles a filter and projections over the columns of `input` into a step that gives columns of
-/// `schema`, whose types must be those of `outputs`. `None` if the step would change nothing. `names`
-/// has what the columns of `input` are for a reader, where their names are ours.
+/// `schema`, whose types must be those of `outputs`. `None` if the step would change nothing.
+/// `names` has what the columns of `input` are for a reader, where their names are ours.
 pub(crate) fn compile(
     input: &SchemaRef,
     filter: Option<&Expr>,

@@ -1,8 +1,8 @@
 //! Rows that come out of a step several times: once for each grouping set ([`crate::lower::sets`]),
 //! or once for each window that they are in ([`crate::lower::several`]).
 //!
-//! A relation is finished in front of such a step, and a new one begins behind it, whose columns are
-//! those of the old one and what the step adds. Nothing is kept: rows, their lateness and
+//! A relation is finished in front of such a step, and a new one begins behind it, whose columns
+//! are those of the old one and what the step adds. Nothing is kept: rows, their lateness and
 //! watermarks go on as they came.
 
 use std::sync::Arc;
