@@ -86,10 +86,10 @@ pub(crate) fn rewrite(
         if lookup && has_no_versions(&table.value, catalog) {
             continue;
         }
+        let put = |token: Token| TokenWithSpan { token, span };
+        out.extend([Token::make_word(NAME, None), Token::LParen].map(put));
+        out.extend_from_slice(time);
         let mut put = |token: Token| out.push(TokenWithSpan { token, span });
-        put(Token::make_word(NAME, None));
-        put(Token::LParen);
-        time.iter().for_each(|token| put(token.token.clone()));
         put(Token::Comma);
         match versions(&table.value, catalog, place)? {
             Some(column) => {

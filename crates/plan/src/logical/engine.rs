@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use arrow::temporal_conversions::timestamp_ns_to_datetime;
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, SchemaError, TableReference};
 use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
@@ -19,11 +19,13 @@ use datafusion::logical_expr::planner::{
     ContextProvider, ExprPlanner, RelationPlanner, TypePlanner,
 };
 use datafusion::logical_expr::{
-    AggregateUDF, Expr, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF,
+    AggregateUDF, EmptyRelation, Expr, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource,
+    WindowUDF,
 };
 use datafusion::prelude::SessionConfig;
 use datafusion::sql::sqlparser::ast::{Query, Statement};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
+use futures::FutureExt;
 
 use crate::catalog::computed::Computed;
 use crate::catalog::proctime::ProcTime;
@@ -291,6 +293,18 @@ impl Engine {
             false => self.planned(catalog, &query)?,
         };
         let plan = self.optimize(&plan)?;
+        let empty = plan.clone().transform_down_with_subqueries(|node| match node {
+            LogicalPlan::TableScan(scan) => {
+                let schema = scan.projected_schema;
+                let rows = EmptyRelation { produce_one_row: false, schema };
+                Ok(Transformed::yes(LogicalPlan::EmptyRelation(rows)))
+            }
+            other => Ok(Transformed::no(other)),
+        })?;
+        // Nothing is read, so that it is ready at once.
+        let physical = self.state.query_planner();
+        let physical = physical.create_physical_plan(&empty.data, &self.state).now_or_never();
+        physical.transpose()?;
         plan.apply_with_subqueries(|node| {
             let mut scope = DFSchema::empty();
             node.inputs().iter().for_each(|input| scope.merge(input.schema()));

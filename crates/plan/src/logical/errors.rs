@@ -4,15 +4,17 @@
 //! query that is at fault is found first ([`locate`]), and what the message names is looked for
 //! from that part outwards.
 
+mod part;
+
 use std::fmt;
-use std::ops::Range;
 
 use arrow::datatypes::TimeUnit;
 use datafusion::common::{Column, SchemaError};
 use datafusion::error::DataFusionError;
 use datafusion::sql::sqlparser::ast::Query;
-use datafusion::sql::sqlparser::tokenizer::{Span, Token, TokenWithSpan};
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
+use self::part::{OPERATORS, Part, opens_in, place_of, word};
 use crate::catalog::{Catalog, finer_hint};
 use crate::expr::failure::{message_of, root};
 use crate::logical::engine::Engine;
@@ -94,16 +96,6 @@ pub(crate) struct Again<'a> {
     pub(crate) query: &'a Query,
 }
 
-/// A query with the part of it that an error comes from, as far as that is known.
-struct Part<'a> {
-    around: &'a Surroundings<'a>,
-    /// The tokens of the part, and of what stands around it; all, if it is not known.
-    scopes: Vec<Range<usize>>,
-    /// The part's own token, and its text.
-    token: Option<Place>,
-    written: Option<String>,
-}
-
 impl<'a> Surroundings<'a> {
     /// The error for the user; `None` if its cause was reported already.
     pub(crate) fn report(&self, error: &DataFusionError) -> Option<Diagnostic> {
@@ -172,65 +164,13 @@ impl<'a> Surroundings<'a> {
 /// Messages about two sides, of which DataFusion points at one, or about all of a subquery.
 const OF_BOTH: &[&str] = &[
     "Cannot coerce arithmetic expression",
+    "Cannot infer common argument type for comparison operation",
     "queries have different number of columns",
     "function calls cannot be nested",
     "Too many columns! The subquery",
 ];
 
 impl<'a> Part<'a> {
-    fn of(around: &'a Surroundings<'a>, fault: Option<Fault>) -> Self {
-        let tokens = around.tokens;
-        let range = |span: &Span| {
-            let from = tokens.partition_point(|token| token.span.start < span.start);
-            from..tokens.partition_point(|token| token.span.start < span.end)
-        };
-        let mut scopes: Vec<_> = fault.iter().flat_map(|fault| &fault.around).map(range).collect();
-        scopes.push(0..tokens.len());
-        let token = fault.as_ref().map(|fault| Place::of(fault.token));
-        Self { around, scopes, token, written: fault.map(|fault| fault.text) }
-    }
-
-    /// The part without what stands around it.
-    fn inner(&self) -> Part<'a> {
-        let scopes = self.scopes[..1].to_vec();
-        Part { around: self.around, scopes, token: self.token, written: None }
-    }
-
-    fn tokens(&self) -> &'a [TokenWithSpan] {
-        self.around.tokens
-    }
-
-    /// The first token of this kind: of the part, or of what stands around it.
-    fn find(&self, is: impl Fn(&TokenWithSpan) -> bool) -> Option<Place> {
-        self.find_at(|at| self.tokens().get(at).is_some_and(&is)).map(|at| self.place(at))
-    }
-
-    /// The first tokens of this kind next to each other.
-    fn find_three(&self, are: impl Fn(&[TokenWithSpan]) -> bool) -> Option<usize> {
-        self.find_at(|at| self.tokens().get(at..at + 3).is_some_and(&are))
-    }
-
-    fn find_at(&self, is: impl Fn(usize) -> bool) -> Option<usize> {
-        self.scopes.iter().find_map(|scope| scope.clone().find(|at| is(*at)))
-    }
-
-    fn place(&self, at: usize) -> Place {
-        place_of(&self.tokens()[at])
-    }
-
-    /// Where the part is; the statement, if that is not known.
-    fn start(&self) -> Place {
-        self.token.unwrap_or_else(|| self.around.start())
-    }
-
-    /// The window that the part is of.
-    fn site(&self) -> Option<&'a Site> {
-        let sites = self.around.sites;
-        let scope = self.scopes.first().map_or(&[][..], |scope| &self.tokens()[scope.clone()]);
-        let is_of = |site: &&Site| scope.iter().any(|token| place_of(token) == site.time.place);
-        sites.iter().find(is_of).or(sites.first())
-    }
-
     fn ours(&self, error: &PlanError, place: Option<Place>) -> Option<Diagnostic> {
         let site = self.site();
         match error {
@@ -283,6 +223,7 @@ impl<'a> Part<'a> {
             let table = column.relation.as_ref().map(|relation| relation.table());
             let dotted = || table.and_then(|table| self.dotted(table, &column.name));
             place
+                .or(self.token)
                 .or_else(dotted)
                 .or_else(|| self.named(&column.name))
                 .unwrap_or_else(|| self.start())
@@ -300,7 +241,8 @@ impl<'a> Part<'a> {
                     && !valid_fields.iter().any(|c| qualified(&c))
                 {
                     let tables = valid_fields.iter().filter_map(|c| c.relation.as_ref());
-                    let place = self.named(table).unwrap_or(place);
+                    let own = Some(of(field)).filter(|own| self.word_at(*own) == Some(table));
+                    let place = own.or_else(|| self.named(table)).unwrap_or(place);
                     return Diagnostic::at(place, format!("unknown table '{table}' in this query"))
                         .nearest("tables here", table, tables.map(|r| r.table()));
                 }
@@ -413,6 +355,12 @@ impl<'a> Part<'a> {
                 return Diagnostic::at(sign("["), message).hint("CAST them to one type");
             }
             _ => {}
+        }
+        // An operator may be a function of another name.
+        if let Some(sign) = self.token.and_then(|token| self.sign_at(token)) {
+            let types = types.replacen(", ", &format!(" {sign} "), 1);
+            let message = format!("there is no operation {types}");
+            return Diagnostic::at(self.start(), message).hint("CAST one of both");
         }
         // What the parser calls by another name than it is written by.
         let written = WRITTEN.iter().filter(|(theirs, _)| *theirs == name);
@@ -531,17 +479,6 @@ impl<'a> Part<'a> {
         Diagnostic::at(place, message).hint(hint)
     }
 
-    /// The first subquery in parentheses that is no table.
-    fn subquery_opens(&self) -> Option<Place> {
-        let table = |token: &TokenWithSpan| {
-            ["FROM", "JOIN", "IN", "EXISTS", "AS", "LATERAL"].iter().any(|w| is_word(token, w))
-        };
-        let opens = |three: &[TokenWithSpan]| {
-            three[1].token == Token::LParen && is_word(&three[2], "SELECT") && !table(&three[0])
-        };
-        self.find_three(opens).map(|at| self.place(at + 2))
-    }
-
     /// The clause that a message speaks of.
     fn clause_of(&self, message: &str) -> Option<Place> {
         const CLAUSES: &[(&str, &str)] = &[
@@ -564,94 +501,6 @@ impl<'a> Part<'a> {
         let named = CLAUSES.iter().filter(|(said, _)| message.contains(said));
         named.into_iter().find_map(|(_, word)| self.named(word))
     }
-
-    /// From the `t` of `t.name` to the `name`.
-    fn last_part(&self, place: Place, name: &str) -> Place {
-        let tokens = self.tokens();
-        let at = tokens.iter().position(|t| Place::of(t.span) == place);
-        let Some(at) = at else { return place };
-        let dotted = |n: usize| tokens.get(n).is_some_and(|t| t.token == Token::Period);
-        match tokens.get(at + 2) {
-            Some(token) if dotted(at + 1) && word(token) == Some(name) => Place::of(token.span),
-            _ => place,
-        }
-    }
-
-    /// The first word `name`.
-    fn named(&self, name: &str) -> Option<Place> {
-        let exact = self.find(|t| word(t) == Some(name));
-        exact.or_else(|| self.find(|t| is_word(t, name)))
-    }
-
-    /// The first token that is written so.
-    fn sign(&self, sign: &str) -> Option<Place> {
-        self.find(|token| token.token.to_string() == sign)
-    }
-
-    /// The word or text that is called so.
-    fn called(&self, name: &str) -> Option<Place> {
-        let text =
-            |t: &TokenWithSpan| matches!(&t.token, Token::SingleQuotedString(t) if t == name);
-        self.find(|t| word(t) == Some(name) || text(t))
-    }
-
-    /// The word at a place, unless it is one that stands for several functions.
-    fn word_at(&self, place: Place) -> Option<&'a str> {
-        let token = self.tokens().iter().find(|token| place_of(token) == place);
-        token.and_then(word)
-    }
-
-    /// The first text of the statement that a message about a text quotes.
-    fn text(&self, message: &str) -> Option<Place> {
-        let about = ["string '", "timestamp from '"].iter().find_map(|b| message.split_once(b));
-        let (text, _) = about?.1.split_once('\'')?;
-        self.find(|t| t.token == Token::SingleQuotedString(text.to_owned()))
-    }
-
-    /// The first word of the statement that the message quotes, or a function that it names.
-    fn mentioned(&self, message: &str) -> Option<Place> {
-        let quoted = message.split(['\'', '"', '`']).skip(1).step_by(2);
-        let functions =
-            message.split_whitespace().map(|w| w.split('(').next().unwrap_or(w)).filter(|w| {
-                w.len() > 1 && self.around.functions.iter().any(|f| f.eq_ignore_ascii_case(w))
-            });
-        quoted.chain(functions).find_map(|name| self.written(name))
-    }
-
-    /// The first `table.column`.
-    fn dotted(&self, table: &str, column: &str) -> Option<Place> {
-        let is = |three: &[TokenWithSpan]| {
-            word(&three[0]) == Some(table)
-                && three[1].token == Token::Period
-                && word(&three[2]) == Some(column)
-        };
-        self.find_three(is).map(|at| self.place(at))
-    }
-
-    /// The first word, text or call that a message quotes, of `t.name` the `name`.
-    fn written(&self, quoted: &str) -> Option<Place> {
-        let call = quoted.split('(').next().filter(|name| !name.is_empty())?;
-        if let Some(place) = call.split_once('.').and_then(|(t, column)| self.dotted(t, column)) {
-            return Some(place);
-        }
-        let last = call.rsplit('.').next().unwrap_or(call);
-        let text = || {
-            self.find(|t| match &t.token {
-                Token::SingleQuotedString(text) => text == quoted,
-                other => other.to_string() == quoted,
-            })
-        };
-        self.named(call).or_else(text).or_else(|| self.named(last))
-    }
-}
-
-/// Whether three tokens are `IN (SELECT`.
-fn opens_in(three: &[TokenWithSpan]) -> bool {
-    is_word(&three[0], "IN") && three[1].token == Token::LParen && is_word(&three[2], "SELECT")
-}
-
-fn place_of(token: &TokenWithSpan) -> Place {
-    Place::of(token.span)
 }
 
 /// What DataFusion calls functions that SQL writes in its own way, and by which word.
@@ -663,16 +512,6 @@ const WRITTEN: &[(&str, &str)] = &[
     ("date_part", "EXTRACT"),
     ("substr", "SUBSTRING"),
 ];
-
-/// Operators that DataFusion names when their sides do not fit.
-const OPERATORS: &[&str] = &["+", "-", "*", "/", "%", "=", "<>", "!=", "<", "<=", ">", ">=", "||"];
-
-fn word(token: &TokenWithSpan) -> Option<&str> {
-    match &token.token {
-        Token::Word(word) => Some(&word.value),
-        _ => None,
-    }
-}
 
 fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
     text.split_once(before)?.1.split_once(after).map(|(found, _)| found)

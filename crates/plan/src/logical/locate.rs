@@ -9,6 +9,8 @@
 //!
 //! This is done for a query that has failed, and a few times only: the point is found by halving.
 
+mod spans;
+
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -21,12 +23,13 @@ use datafusion::logical_expr::{
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, Distinct, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList,
     FunctionArguments, GroupByExpr, Ident, JoinConstraint, JoinOperator, LimitClause, ObjectName,
-    OrderBy, OrderByKind, Query, Select, SelectItem, SetExpr, SetOperator, Spanned, TableFactor,
-    TableWithJoins, Value, Values, Visit, VisitMut, Visitor, VisitorMut, WindowType,
+    OrderBy, OrderByKind, Query, Select, SelectItem, SetExpr, SetOperator, Spanned, TableAlias,
+    TableFactor, TableWithJoins, Value, Values, Visit, VisitMut, Visitor, VisitorMut,
 };
-use datafusion::sql::sqlparser::tokenizer::{Span, Token, TokenWithSpan};
+use datafusion::sql::sqlparser::tokenizer::{Span, TokenWithSpan};
 
-use crate::text::syntax::{is_word, parser, split};
+use self::spans::{around, last_before, own_token, whole_span};
+use crate::text::syntax::{parser, split};
 
 /// What became of a query of which parts were left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,11 +165,8 @@ impl<'a> Walk<'a> {
                         SetOperator::Intersect => "INTERSECT",
                     };
                     let whole = whole_span(left).union(&whole_span(right));
-                    let before = |t: &&TokenWithSpan| t.span.start < whole_span(right).start;
-                    let before = tokens.iter().take_while(before);
-                    let mut before = before.collect::<Vec<_>>().into_iter();
-                    let sign = before.rfind(|t| is_word(t, word) || is_word(t, "MINUS"));
-                    let token = sign.map_or(whole, |token| token.span);
+                    let sign = last_before(whole_span(right), tokens, &[word, "MINUS"]);
+                    let token = sign.unwrap_or(whole);
                     Found { span: whole, token, text: word.to_owned() }
                 };
                 if self.part(of) {
@@ -224,6 +224,7 @@ impl<'a> Walk<'a> {
         self.table(&mut from.relation);
         for join in &mut from.joins {
             self.table(&mut join.relation);
+            let right = whole_span(&join.relation);
             let Some(constraint) = constraint(&mut join.join_operator) else { continue };
             match constraint {
                 JoinConstraint::On(condition) => self.condition(condition),
@@ -234,19 +235,43 @@ impl<'a> Walk<'a> {
                         *constraint = JoinConstraint::On(truth());
                     }
                 }
-                JoinConstraint::Natural | JoinConstraint::None => {}
+                JoinConstraint::Natural => {
+                    let text = "NATURAL".to_owned();
+                    let of = |tokens: &[TokenWithSpan]| {
+                        let token = last_before(right, tokens, &["NATURAL"]).unwrap_or(right);
+                        Found { span: token, token, text }
+                    };
+                    if self.part(of) {
+                        *constraint = JoinConstraint::On(truth());
+                    }
+                }
+                JoinConstraint::None => {}
             }
         }
     }
 
     fn table(&mut self, table: &mut TableFactor) {
         match table {
-            TableFactor::Derived { subquery, .. } => self.query(subquery),
+            TableFactor::Derived { subquery, alias, .. } => {
+                self.query(subquery);
+                self.names_of_columns(alias);
+            }
+            TableFactor::Table { alias, .. } => self.names_of_columns(alias),
             TableFactor::NestedJoin { table_with_joins, .. } => self.joined(table_with_joins),
             TableFactor::UNNEST { array_exprs, .. } => {
                 array_exprs.iter_mut().for_each(|expr| self.expr(expr));
             }
             _ => {}
+        }
+    }
+
+    /// The names of columns behind the name of a table.
+    fn names_of_columns(&mut self, alias: &mut Option<TableAlias>) {
+        let Some(alias) = alias.as_mut().filter(|alias| !alias.columns.is_empty()) else { return };
+        let (token, text) = (alias.columns[0].name.span, alias.to_string());
+        let span = alias.columns.iter().fold(token, |all, name| all.union(&name.name.span));
+        if self.part(|_| Found { span, token, text }) {
+            alias.columns.clear();
         }
     }
 
@@ -443,160 +468,6 @@ fn beside(left: &mut SetExpr, right: &mut SetExpr) -> SetExpr {
         std::mem::swap(&mut *asked.body, right);
     }
     *query.body
-}
-
-/// From the first to the last token of a tree that has a place.
-fn whole_span(tree: &impl Visit) -> Span {
-    let mut spans = Spans(Span::empty());
-    let _ = tree.visit(&mut spans);
-    spans.0
-}
-
-struct Spans(Span);
-
-impl Visitor for Spans {
-    type Break = ();
-
-    fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<()> {
-        self.0 = self.0.union(&select.select_token.0.span);
-        ControlFlow::Continue(())
-    }
-
-    fn pre_visit_table_factor(&mut self, table: &TableFactor) -> ControlFlow<()> {
-        self.0 = self.0.union(&table.span());
-        ControlFlow::Continue(())
-    }
-
-    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
-        self.0 = self.0.union(&expr.span());
-        if let Expr::Function(Function { over: Some(WindowType::NamedWindow(name)), .. }) = expr {
-            self.0 = self.0.union(&name.span);
-        }
-        ControlFlow::Continue(())
-    }
-}
-
-/// The expressions and queries that stand around a place, from the innermost.
-fn around(query: &Query, span: Span) -> Vec<Span> {
-    let mut around = Around { span, found: vec![] };
-    let _ = Visit::visit(query, &mut around);
-    let mut found = around.found;
-    let lines = |s: &Span| (s.end.line - s.start.line, s.end.column as i64 - s.start.column as i64);
-    found.push(span);
-    found.sort_by_key(lines);
-    found.dedup();
-    found
-}
-
-struct Around {
-    span: Span,
-    found: Vec<Span>,
-}
-
-impl Around {
-    fn add(&mut self, tree: &impl Visit) -> ControlFlow<()> {
-        let whole = whole_span(tree);
-        if whole.start <= self.span.start && self.span.end <= whole.end {
-            self.found.push(whole);
-        }
-        ControlFlow::Continue(())
-    }
-}
-
-impl Visitor for Around {
-    type Break = ();
-
-    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
-        self.add(query)
-    }
-
-    fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<()> {
-        self.add(select)
-    }
-
-    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
-        self.add(expr)
-    }
-}
-
-/// The token by which an expression is known: the name of a call, the sign between two sides.
-fn own_token(expr: &Expr, tokens: &[TokenWithSpan]) -> Span {
-    let whole = whole_span(expr);
-    let first = || token_at(whole, tokens);
-    // The last of these words in front of what stands within.
-    let before = |words: &[&str]| {
-        let front = tokens.iter().take_while(|t| t.span.start <= whole.start);
-        let mut front = front.collect::<Vec<_>>().into_iter();
-        front.rfind(|t| words.iter().any(|word| is_sign(t, word))).map_or_else(first, |t| t.span)
-    };
-    // The first of these words behind the left side.
-    let behind = |left: &Expr, words: &[&str]| {
-        let end = whole_span(left).end;
-        let mut rest = tokens.iter().skip_while(|t| t.span.start < end);
-        rest.find(|t| words.iter().any(|word| is_sign(t, word))).map_or_else(first, |t| t.span)
-    };
-    match expr {
-        Expr::Function(function) => function.name.0.last().map_or_else(first, |name| name.span()),
-        Expr::BinaryOp { left, op, .. } => {
-            let op = op.to_string();
-            behind(left, &[op.split(' ').next().unwrap_or(&op)])
-        }
-        Expr::UnaryOp { op, .. } => before(&[&op.to_string()]),
-        Expr::Cast { expr: inner, .. } => {
-            let cast = before(&["CAST", "TRY_CAST", "SAFE_CAST"]);
-            let at = tokens.iter().position(|t| t.span == cast).unwrap_or_default();
-            let opens = tokens.get(at + 1).is_some_and(|t| t.token == Token::LParen);
-            let holds = tokens.get(at + 2).is_some_and(|t| t.span.start >= whole.start);
-            if opens && holds && cast.start < whole.start { cast } else { behind(inner, &["::"]) }
-        }
-        Expr::Like { expr, .. } => behind(expr, &["LIKE"]),
-        Expr::ILike { expr, .. } => behind(expr, &["ILIKE"]),
-        Expr::SimilarTo { expr, .. } => behind(expr, &["SIMILAR"]),
-        Expr::Between { expr, .. } => behind(expr, &["BETWEEN"]),
-        Expr::InList { expr, .. } | Expr::InSubquery { expr, .. } => behind(expr, &["IN"]),
-        Expr::IsNull(expr)
-        | Expr::IsNotNull(expr)
-        | Expr::IsTrue(expr)
-        | Expr::IsNotTrue(expr)
-        | Expr::IsFalse(expr)
-        | Expr::IsNotFalse(expr)
-        | Expr::IsUnknown(expr)
-        | Expr::IsNotUnknown(expr)
-        | Expr::IsDistinctFrom(expr, _)
-        | Expr::IsNotDistinctFrom(expr, _) => behind(expr, &["IS"]),
-        Expr::AtTimeZone { timestamp, .. } => behind(timestamp, &["AT"]),
-        Expr::Exists { .. } => before(&["EXISTS"]),
-        Expr::Extract { .. } => before(&["EXTRACT"]),
-        Expr::Substring { .. } => before(&["SUBSTRING", "SUBSTR"]),
-        Expr::Trim { .. } => before(&["TRIM"]),
-        Expr::Position { .. } => before(&["POSITION"]),
-        Expr::Overlay { .. } => before(&["OVERLAY"]),
-        Expr::Ceil { .. } => before(&["CEIL", "CEILING"]),
-        Expr::Floor { .. } => before(&["FLOOR"]),
-        Expr::Interval(_) => before(&["INTERVAL"]),
-        Expr::Array(array) if array.named => before(&["ARRAY"]),
-        Expr::Array(_) => before(&["["]),
-        Expr::CompoundFieldAccess { root, .. } => behind(root, &["[", "."]),
-        _ => first(),
-    }
-}
-
-fn is_sign(token: &TokenWithSpan, sign: &str) -> bool {
-    is_word(token, sign) || token.token.to_string() == sign
-}
-
-/// The first token of a place: of `t.c`, all.
-fn token_at(whole: Span, tokens: &[TokenWithSpan]) -> Span {
-    let here = tokens.iter().position(|t| t.span.start >= whole.start);
-    let Some(at) = here else { return whole };
-    let mut span = tokens[at].span;
-    for pair in tokens[at + 1..].chunks_exact(2) {
-        if pair[0].token != Token::Period || pair[1].span.end > whole.end {
-            break;
-        }
-        span = span.union(&pair[1].span);
-    }
-    span
 }
 
 /// The functions that stand for what was left out, of any arguments.

@@ -238,7 +238,9 @@ impl Grouping {
                 false => aggregate_name(grouping.calls.len()),
             });
             if !kind {
-                grouping.calls.push(aggregates::lower(call, &relation.scan)?);
+                let lowered = aggregates::lower(call, &relation.scan);
+                let lowered = lowered.map_err(|refusal| refusal.nth(alike(calls, call)))?;
+                grouping.calls.push(lowered);
             }
         }
         let two = || Refusal::new(&["GROUP"], "rows are grouped by two different windows");
@@ -346,9 +348,18 @@ impl Grouping {
     }
 }
 
+/// How many calls of the function of `call` are in front of it.
+fn alike(calls: &[Expr], call: &Expr) -> usize {
+    let name = |expr: &Expr| match expr {
+        Expr::AggregateFunction(call) => Some(call.func.name().to_owned()),
+        _ => None,
+    };
+    let before = calls.iter().take_while(|before| *before != call);
+    before.filter(|before| name(before) == name(call)).count()
+}
+
 /// What a grouping is written by, from what stands for it first.
-pub(crate) const GROUPING: [&str; 10] =
-    ["GROUP", "count", "sum", "avg", "min", "max", "HAVING", "SELECT", "DISTINCT", "UNION"];
+pub(crate) const GROUPING: [&str; 5] = ["GROUP", "DISTINCT", "HAVING", "UNION", "SELECT"];
 
 /// The same of one without aggregates.
 const DISTINCT: [&str; 5] = ["DISTINCT", "UNION", "INTERSECT", "EXCEPT", "GROUP"];

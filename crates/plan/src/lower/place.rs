@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::catalog::{Catalog, Named, ScannedTable, Table};
@@ -143,8 +143,8 @@ impl<'a> Texts<'a> {
     ) -> Option<Candidate> {
         let mut candidates = vec![];
         for (text, Text { outline, .. }) in self.texts.iter().enumerate() {
-            for (rank, word) in refusal.words.iter().enumerate() {
-                let marks = outline.marks(word).into_iter().map(|mark| match word.as_str() {
+            for (rank, word) in words_of(refusal, node).into_iter().enumerate() {
+                let marks = outline.marks(&word).into_iter().map(|mark| match word.as_str() {
                     "OVER" => outline.call_of_over(mark),
                     _ => mark,
                 });
@@ -221,7 +221,10 @@ impl<'a> Texts<'a> {
             let named = |name: &&String| tokens.iter().any(|token| is_word(token, name));
             refusal.reads.iter().filter(named).count()
         };
-        candidates.into_iter().rev().max_by_key(|c| (names(c), read(c)))
+        let best = candidates.iter().map(|c| (names(c), read(c))).max()?;
+        candidates.retain(|c| (names(c), read(c)) == best);
+        let nth = refusal.nth.min(candidates.len() - 1);
+        Some(candidates.swap_remove(nth))
     }
 
     fn covers(&self, candidate: &Candidate, path: &Path) -> bool {
@@ -272,6 +275,21 @@ pub(crate) fn of_table(table: &Table, plan: &LogicalPlan, script: u64) -> Option
 fn in_script(script: u64, paths: &[Path]) -> Option<Place> {
     let mut named = paths.first()?.iter().rev();
     named.find(|named| named.script == script).map(|named| named.place)
+}
+
+/// The words of what is refused; behind the first, of a grouping the aggregates.
+fn words_of(refusal: &Refusal, node: Option<&LogicalPlan>) -> Vec<String> {
+    let mut words = refusal.words.clone();
+    if let Some(LogicalPlan::Aggregate(aggregate)) = node
+        && words.first().is_some_and(|first| first == "GROUP")
+    {
+        let name = |expr: &Expr| match expr {
+            Expr::AggregateFunction(call) => Some(call.func.name().to_owned()),
+            _ => None,
+        };
+        words.splice(1..1, aggregate.aggr_expr.iter().filter_map(name));
+    }
+    words
 }
 
 /// Where the columns of what is refused were written.

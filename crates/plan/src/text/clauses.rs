@@ -19,11 +19,11 @@ use std::ops::ControlFlow;
 use datafusion::logical_expr::planner::ContextProvider;
 use datafusion::sql::sqlparser::ast::{
     ConnectByKind, Cte, Distinct, ExcludeSelectItem, Expr, Fetch, ForClause, FormatClause,
-    GroupByExpr, GroupByWithModifier, LimitClause, LockClause, LockType, NamedWindowDefinition,
-    Offset, OrderBy, OrderByExpr, OrderByKind, OrderByOptions, Query, Select, SelectFlavor,
-    SelectItem, SelectItemQualifiedWildcardKind, SetExpr, SetOperator, SetQuantifier, Setting,
-    Spanned, TableFactor, Top, TopQuantity, Value, Values, VisitMut, VisitorMut,
-    WildcardAdditionalOptions, With,
+    GroupByExpr, GroupByWithModifier, Ident, LimitClause, LockClause, LockType,
+    NamedWindowDefinition, Offset, OrderBy, OrderByExpr, OrderByKind, OrderByOptions, Query,
+    Select, SelectFlavor, SelectItem, SelectItemQualifiedWildcardKind, SetExpr, SetOperator,
+    SetQuantifier, Setting, Spanned, TableFactor, Top, TopQuantity, Value, Values, VisitMut,
+    VisitorMut, WildcardAdditionalOptions, With,
 };
 use datafusion::sql::sqlparser::tokenizer::{Span, TokenWithSpan};
 
@@ -179,6 +179,13 @@ fn query(query: &mut Query) -> Checked {
     } = query;
     if let Some(With { with_token: _, recursive: _, cte_tables }) = with {
         cte_tables.iter().try_for_each(cte)?;
+        let name = |at: usize| &cte_tables[at].alias.name;
+        let is_again = |at: &usize| (0..*at).any(|first| name(first).value == name(*at).value);
+        if let Some(again) = (0..cte_tables.len()).find(is_again) {
+            let Ident { value, span, .. } = name(again);
+            let message = format!("WITH names two queries '{value}'");
+            return Refused::said(value, At::Here(*span), &message, "give one another name");
+        }
     }
     if let Some(order_by) = order_by {
         self::order_by(order_by, body)?;

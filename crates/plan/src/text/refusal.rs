@@ -18,6 +18,8 @@ pub(crate) struct Refusal {
     pub(crate) always: bool,
     /// The columns that the call reads, which tell it from others of the same function.
     pub(crate) reads: Vec<String>,
+    /// How many calls of the same function are in front of it.
+    pub(crate) nth: usize,
     /// Places to point at, each with that of the table that it is about.
     pub(crate) among: Vec<(Place, Place)>,
     /// Where the columns of the expression at fault were written.
@@ -35,6 +37,7 @@ impl Refusal {
             hint: None,
             always: false,
             reads: vec![],
+            nth: 0,
             among: vec![],
             columns: vec![],
             node: None,
@@ -50,6 +53,12 @@ impl Refusal {
     /// Says which columns the call reads.
     pub(crate) fn reading(mut self, columns: Vec<String>) -> Self {
         self.reads = columns;
+        self
+    }
+
+    /// Says how many calls of the same function are in front of it.
+    pub(crate) fn nth(mut self, nth: usize) -> Self {
+        self.nth = nth;
         self
     }
 

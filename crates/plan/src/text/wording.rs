@@ -232,6 +232,25 @@ const PHRASES: &[Phrase] = &[
         "",
         &[],
     ),
+    phrase(
+        "Cannot get result type for temporal operation {}: {}",
+        "there is no operation {0}",
+        "",
+        &[],
+    ),
+    phrase(
+        "Can not find compatible types to compare {} with {}",
+        "IN compares with values of one type, and these are {0} and {1}",
+        "CAST them to one type",
+        &["IN"],
+    ),
+    phrase(
+        "Incompatible inputs for Union: Previous inputs were of type {}, but got incompatible type \
+         {} on column '{}'",
+        "the sides of UNION have no type in common: {0}, and {1} in column '{2}'",
+        "CAST them to one type",
+        &["UNION"],
+    ),
     phrase("Field {} not found in struct", "there is no field '{0}'", "", &[]),
     phrase("Invalid qualifier {}", "unknown table '{0}' in this query", "", &[]),
     phrase(
