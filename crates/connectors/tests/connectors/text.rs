@@ -518,6 +518,36 @@ fn what_is_json_but_not_one_object_a_line_is_named() {
 }
 
 #[test]
+fn what_is_wrong_with_a_line_of_json_is_said_in_the_words_of_sql() {
+    let scratch = Scratch::new("json-words");
+    let list = DataType::new_list(DataType::Int32, true);
+    for (of, line, reason) in [
+        (BIGINT, "5", "a row is a JSON object, and this is a number"),
+        (BIGINT, "\"x\"", "a row is a JSON object, and this is a text"),
+        (
+            BIGINT,
+            "{\"a\":1},",
+            "no JSON: at character 8 the end of the line is missing, and there is ','",
+        ),
+        (
+            BIGINT,
+            "{\"a\":{} \"b\":2}",
+            "no JSON: at character 9 ',' or '}' is missing, and there is '\"'",
+        ),
+        (DataType::Boolean, "{\"a\":300}", "column 'a': 300 is not a valid BOOLEAN"),
+        (list.clone(), "{\"a\":\"x\"}", "column 'a': \"x\" is not a valid ARRAY<INT>"),
+        (BIGINT, "{\"a\":[1]}", "column 'a': [1] is not a valid BIGINT"),
+        (BIGINT, "{\"a\":\"x\"}", "column 'a': 'x' is not a valid BIGINT"),
+    ] {
+        let path = scratch.write("t.json", format!("{line}\n"));
+        let table = table(&columns(&[("a", of)]), &[("path", &path)]);
+        let context = context();
+        read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+        assert_eq!(bad(&context)[0].1, reason, "{line}");
+    }
+}
+
+#[test]
 fn batches_of_long_records_are_short() {
     let scratch = Scratch::new("csv-long");
     let record = format!("{}\n", "x".repeat(1 << 20));

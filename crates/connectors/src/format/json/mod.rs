@@ -25,8 +25,10 @@ use super::infer::{SAMPLE_ROWS, narrowest};
 use super::input::{Filled, Input};
 use super::rows::{Origin, Refused, Refuser, clipped, convert_from, unfit};
 use super::{Decoded, Decoder};
+use crate::options::sql_type;
 
 mod lines;
+mod syntax;
 mod text;
 
 use lines::{Line, Lines, Unread};
@@ -140,15 +142,32 @@ impl JsonDecoder {
             ArrowError::JsonError(message) => clipped(&message).into_owned(),
             other => clipped(&other.to_string()).into_owned(),
         };
-        if let Err(error) = decode_all(&Arc::new(Schema::empty()), text, 1) {
-            return not_a_line(text).map_or_else(|| message(error), str::to_owned);
+        let whole = decode_all(&Arc::new(Schema::empty()), text, 1);
+        // The library passes over some of what is missing, and blames a column.
+        let fault = || syntax::fault(text);
+        let none = || whole.as_ref().err().and_then(|_| not_a_line(text)).map(str::to_owned);
+        if let Some(fault) = none().or_else(fault) {
+            return fault;
+        }
+        if let Err(error) = whole {
+            return message(error);
         }
         for (field, as_text) in self.loose.fields().iter().zip(self.texts.fields()) {
             let alone = |field| Arc::new(Schema::new(vec![Arc::clone(field)]));
             if let Err(error) = decode_all(&alone(as_text), text, 1) {
                 // The message for the declared type, where that fails too.
                 let error = decode_all(&alone(field), text, 1).err().unwrap_or(error);
-                return format!("column '{}': {}", field.name(), message(error));
+                let said = error.to_string();
+                let value =
+                    said.split_once(": expected ").and_then(|(_, of)| of.split_once(" got "));
+                let message = match value {
+                    Some((_, value)) => {
+                        let of = sql_type(field.data_type());
+                        format!("{} is not a valid {of}", clipped(value))
+                    }
+                    None => message(error),
+                };
+                return format!("column '{}': {message}", field.name());
             }
         }
         message(error)
