@@ -51,6 +51,29 @@ fn a_group_at_fault_is_named_by_its_key() {
 }
 
 #[test]
+fn an_expression_of_the_batch_stage_is_named_with_its_row() {
+    let dir = shares();
+    for (select, parts) in [
+        (
+            "SELECT 7 % b.whole AS x FROM shares AS a, shares AS b ORDER BY x",
+            ["division by zero", "in 7 % whole, where whole = 0"],
+        ),
+        (
+            "SELECT sum(a.part / b.whole) FROM shares AS a, shares AS b",
+            ["division by zero", "in a.part / b.whole, where a.part = "],
+        ),
+        (
+            "SELECT part FROM shares ORDER BY CAST(whole || 'x' AS INT)",
+            ["x' is no INT", "in CAST(whole || 'x' AS INT), where whole = "],
+        ),
+    ] {
+        for layout in LAYOUTS {
+            says(run_sql(&dir, &format!("{TABLE}\n{select}"), &layout), 1, &parts);
+        }
+    }
+}
+
+#[test]
 fn of_several_statements_the_one_at_fault_is_named() {
     let dir = shares();
     let sql = format!(

@@ -42,6 +42,17 @@ pub enum ConnectorError {
         /// What to do about it.
         hint: Option<String>,
     },
+    /// An expression of a sink that computes what it writes failed on a row: the query's author or
+    /// the data is at fault.
+    #[error("{message}")]
+    Expression {
+        /// What went wrong.
+        message: String,
+        /// The expression.
+        expression: String,
+        /// The row, as the text `a = 1, b = 0`.
+        row: Option<String>,
+    },
 }
 
 /// A failure of a running worker.
@@ -50,7 +61,7 @@ pub enum ConnectorError {
 pub enum DataflowError {
     /// A source or sink failed.
     #[error(transparent)]
-    Connector(#[from] ConnectorError),
+    Connector(ConnectorError),
     /// A connection to another worker failed: most often the other node died.
     #[error("the link to worker {worker} failed: {source}")]
     Link {
@@ -134,6 +145,20 @@ impl DataflowError {
     pub fn is_budget(&self) -> bool {
         use state::StateError::{Budget, Growth};
         matches!(self.cause(), DataflowError::State(Budget { .. } | Growth { .. }))
+    }
+}
+
+impl From<ConnectorError> for DataflowError {
+    fn from(error: ConnectorError) -> Self {
+        match error {
+            ConnectorError::Expression { message, expression, row } => {
+                DataflowError::Expression(message).map(|located| {
+                    located.expression = Some(expression);
+                    located.row = row;
+                })
+            }
+            other => DataflowError::Connector(other),
+        }
     }
 }
 

@@ -36,7 +36,7 @@ use crate::expr::growth::{constant, joined};
 /// # Errors
 /// DataFusion's, of types.
 pub(crate) fn expression(expr: Expr, scope: &DFSchema) -> Result<Expr> {
-    let guarded = constant::bounded(expr).transform_up(|part| guard(part, scope))?;
+    let guarded = expr.transform_up(|part| guard(part, scope))?;
     for_all_rows(guarded.data, scope)
 }
 
@@ -54,7 +54,8 @@ pub(crate) fn condition(expr: Expr, scope: &DFSchema) -> Result<Expr> {
 /// # Errors
 /// As [`expression`].
 pub(crate) fn for_all_rows(expr: Expr, scope: &DFSchema) -> Result<Expr> {
-    expr.transform_up(|part| operator(part, scope)).map(|checked| checked.data)
+    let checked = constant::bounded(expr).transform_up(|part| operator(part, scope))?;
+    Ok(checked.data)
 }
 
 /// The plan with all of its expressions checked.

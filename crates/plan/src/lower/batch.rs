@@ -38,6 +38,8 @@ use futures::StreamExt;
 use crate::expr::checked;
 use crate::expr::conform::same_type;
 use crate::expr::equality::with_equal_keys;
+use crate::expr::failure::{message_of, root};
+use crate::lower::step::told::{Told, telling};
 use crate::text::wording::told;
 
 /// The rest of a statement's plan.
@@ -107,7 +109,7 @@ impl BatchStage {
         memory_bytes: usize,
         interrupt: Arc<AtomicBool>,
     ) -> DfResult<Arc<Self>> {
-        let plan = checked::plan(plan)?;
+        let plan = checked::plan(telling(plan)?)?;
         let (state, run) = (state.clone(), Mutex::new(None));
         let stage = Self { plan, parts, state, sink, schema, memory_bytes, interrupt, run };
         // Refuses what cannot be planned now, rather than when everything has been read.
@@ -223,7 +225,7 @@ impl BatchStage {
 /// DataFusion's.
 pub(crate) fn collect(plan: &LogicalPlan, state: &SessionState) -> DfResult<Vec<RecordBatch>> {
     runtime()?.block_on(async {
-        let plan = physical(&checked::plan(plan.clone())?, state).await?;
+        let plan = physical(&checked::plan(telling(plan.clone())?)?, state).await?;
         let mut rows = execute_stream(plan, state.task_ctx())?;
         let mut all = vec![];
         while let Some(batch) = rows.next().await {
@@ -259,10 +261,16 @@ pub(crate) fn renamed(batch: RecordBatch, schema: &SchemaRef) -> DfResult<Record
 }
 
 fn failed(error: &DataFusionError) -> ConnectorError {
+    if let DataFusionError::External(inner) = root(error)
+        && let Some(Told { message, expression, row }) = inner.downcast_ref()
+    {
+        let (message, expression) = (message.clone(), expression.clone());
+        return ConnectorError::Expression { message, expression, row: row.clone() };
+    }
     let full = matches!(error.find_root(), DataFusionError::ResourcesExhausted(_));
     ConnectorError::Io {
         place: "the batch stage".into(),
-        message: told(&crate::expr::failure::message_of(error)),
+        message: told(&message_of(error)),
         hint: full.then(|| "SET millstream.batch_bytes = '…' allows it more memory".into()),
     }
 }

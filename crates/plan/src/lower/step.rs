@@ -15,6 +15,7 @@
 mod blame;
 mod compiled;
 mod quotient;
+pub(crate) mod told;
 mod words;
 
 use std::collections::{BTreeMap, HashMap};
