@@ -10,6 +10,7 @@ pub mod connector;
 pub mod error;
 mod exchange;
 mod graph;
+pub mod hostile;
 pub mod job;
 mod operators;
 mod optimize;

@@ -4,6 +4,7 @@ mod alone;
 mod bounds;
 mod cast;
 mod early;
+mod frames;
 mod handover;
 mod lists;
 mod pace;

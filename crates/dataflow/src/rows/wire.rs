@@ -20,11 +20,12 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::ipc::reader::RecordBatchDecoder;
 use arrow::ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
-use arrow::ipc::{MessageHeader, root_as_message};
+use arrow::ipc::{self, MessageHeader, root_as_message};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use bytes::Bytes;
 
 use crate::error::DataflowError;
+use crate::error::panics::caught;
 use crate::rows::narrow::Widen;
 
 /// Buffers lie at multiples of this, and so does the first one in its slot.
@@ -32,6 +33,9 @@ const ALIGNMENT: usize = 64;
 
 /// So many bytes of an array are never too many to be held in vain.
 const SMALL_BYTES: usize = 1 << 12;
+
+/// Rows of a payload, at most: a column of NULLs states its length and has no bytes.
+const ROWS_MAX: i64 = 1 << 28;
 
 /// Bytes before the message: its length and that of the extra.
 const PREFIX: usize = 8;
@@ -225,11 +229,49 @@ impl Parts {
             return Err("it is not a record batch".into());
         }
         let batch = message.header_as_record_batch().ok_or("it has no record batch")?;
+        check(&batch, self.buffers.len())?;
         let buffers = Buffer::from(self.buffers.clone());
         let none = HashMap::new();
-        RecordBatchDecoder::try_new(&buffers, batch, schema.clone(), &none, &message.version())
-            .and_then(|decoder| decoder.read_record_batch())
-            .map_err(|e| e.to_string())
+        let version = message.version();
+        let read = || {
+            RecordBatchDecoder::try_new(&buffers, batch, schema.clone(), &none, &version)?
+                .read_record_batch()
+        };
+        // The library checks most of what it reads, and stops with a panic at some of the rest.
+        match caught(read) {
+            Ok(read) => read.map_err(|error| error.to_string()),
+            Err(panicked) => Err(format!("it cannot be read: {}", panicked.message)),
+        }
+    }
+}
+
+/// Refuses what the library takes without a look: lengths that the buffers of so many bytes do not
+/// have, and compression, which is not used here.
+fn check(batch: &ipc::RecordBatch<'_>, bytes: usize) -> Result<(), String> {
+    if batch.compression().is_some() {
+        return Err("it is compressed".into());
+    }
+    let is_length = |rows: i64| (0..=ROWS_MAX).contains(&rows);
+    let nodes = || batch.nodes().into_iter().flatten();
+    if !is_length(batch.length()) || !nodes().all(|node| is_length(node.length())) {
+        return Err(format!("it states {} rows", batch.length()));
+    }
+    if !nodes().all(|node| (0..=node.length()).contains(&node.null_count())) {
+        return Err("a column states more nulls than rows".into());
+    }
+    let is_inside = |buffer: &ipc::Buffer| {
+        let (from, length) = (u64::try_from(buffer.offset()), u64::try_from(buffer.length()));
+        let end = from.ok().zip(length.ok()).and_then(|(from, length)| from.checked_add(length));
+        buffer.offset() % ALIGNMENT as i64 == 0 && end.is_some_and(|end| end <= bytes as u64)
+    };
+    let buffers = || batch.buffers().into_iter().flatten();
+    if !buffers().all(is_inside) {
+        return Err("a column lies outside of its payload".into());
+    }
+    let (most, parts) = (buffers().count() as i64, batch.variadicBufferCounts());
+    match parts.into_iter().flatten().all(|parts| (0..=most).contains(&parts)) {
+        true => Ok(()),
+        false => Err("a column states more parts than there are".into()),
     }
 }
 

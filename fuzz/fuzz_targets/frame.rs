@@ -1,0 +1,8 @@
+//! What one worker sends another: the header of a frame and its payload.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = dataflow::hostile::frame(bytes);
+});
