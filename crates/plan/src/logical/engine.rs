@@ -52,7 +52,7 @@ use crate::logical::locate;
 use crate::logical::naming::Naming;
 use crate::logical::rewrite;
 use crate::logical::twice::{self, Apart};
-use crate::logical::windows::{self, Site};
+use crate::logical::windows::{self, Site, Windows};
 use crate::text::bounds::{self, Extent};
 use crate::text::clauses;
 use crate::text::diagnostics::{Diagnostic, Place};
@@ -140,8 +140,7 @@ impl Engine {
         let scalar = builder.scalar_functions().get_or_insert_default();
         scalar.iter_mut().for_each(growth::bound);
         let state = builder.build();
-        let mut functions = windows::functions();
-        functions.push(Arc::new(ScalarUDF::from(ProcTime::new())));
+        let mut functions = vec![Arc::new(ScalarUDF::from(ProcTime::new()))];
         functions.push(Arc::new(ScalarUDF::from(AsOf::new())));
         functions.push(Arc::new(ScalarUDF::from(CurrentWatermark::new())));
         functions.push(rewrite::called::function());
@@ -257,7 +256,8 @@ impl Engine {
             return Ok(());
         };
         let joins = rewrite::tree(&mut query, &HashSet::new())?;
-        let names = Names { engine: self, catalog, relations: vec![joins] };
+        let relations: Vec<Arc<dyn RelationPlanner>> = vec![joins, Arc::new(Windows)];
+        let names = Names { engine: self, catalog, relations };
         match sql::statement(&names, Statement::Query(query)) {
             Err(error) if replaced.lacks(&error) => Err(error),
             // All else is told of the query as it is.
@@ -341,7 +341,9 @@ impl Engine {
             let mut query = Box::new(query.clone());
             let joins = rewrite::tree(&mut query, &alone)?;
             let naming = Arc::new(Naming::new(catalog.script));
-            let names = Names { engine: self, catalog, relations: vec![joins.clone(), naming] };
+            let relations: Vec<Arc<dyn RelationPlanner>> =
+                vec![joins.clone(), naming, Arc::new(Windows)];
+            let names = Names { engine: self, catalog, relations };
             match sql::statement(&names, Statement::Query(query)) {
                 Ok(plan) => break plan,
                 // Of columns that are merged, each is written as the merged one once.

@@ -1,32 +1,30 @@
 //! `TUMBLE`, `HOP`, `CUMULATE` and `SESSION`: windows in FROM.
 //!
-//! DataFusion's SQL has no windowing table functions. A pass over the tokens turns each into a
-//! query that calls functions of ours, and leaves the table's name and the time column as the
-//! user's own tokens, with their places:
+//! DataFusion's SQL has no windowing table functions. A pass over the tokens makes a query of
+//! each, in which the table's name and the time column are the user's own tokens, with their places;
+//! in the place of that query the planner puts a node of ours ([`WindowAssign`]):
 //!
 //! ```text
 //! TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR)
-//!   ⇒ (SELECT *, __tumble_start(ts, size, offset) AS window_start,
-//!                __tumble_end(ts, size, offset) AS window_end,
-//!                __tumble_time(ts, size, offset) AS window_time FROM t)
+//!   ⇒ (SELECT __window(ts, 'TUMBLE', slide, size, offset) FROM t)
+//!   ⇒ WindowAssign: TUMBLE on t.ts, size 1 h
+//!       TableScan: t
 //! ```
 //!
-//! Size and offset are nanoseconds; a lateness that was written follows them. The functions compute
-//! the window of a row, so that a query means the same with and without a streaming aggregate;
-//! [`crate::lower::pipeline`] recognises them as group keys and makes a window of them. A row has
-//! several windows of `HOP` and `CUMULATE`, which are written as lists to be unnested: see
-//! [`lists`]. `SESSION` has window functions: see [`session`].
+//! In a relation ([`crate::lower::relation`]) bounds are written as calls of functions
+//! ([`WindowCall`]), which compute them where rows are not grouped. `SESSION` has window functions:
+//! see [`session`].
 
+mod assign;
 mod bound;
 mod lists;
 mod session;
 
 use datafusion::sql::sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Word};
 
-pub(crate) use self::bound::{
-    BoundOf, Lengths, WindowCall, bound_named, functions, lateness_of, nanos,
-};
-pub(crate) use self::lists::{WINDOWS_OF_ROW_MAX, bound_of_list, no_windows, windows_of};
+pub(crate) use self::assign::{WindowAssign, Windows, expanded};
+pub(crate) use self::bound::{BoundOf, Lengths, WindowCall, bound_named, lateness_of, nanos};
+pub(crate) use self::lists::{WINDOWS_OF_ROW_MAX, no_windows, windows_of};
 pub(crate) use self::session::{functions as window_functions, is_session, session_bound_of};
 use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::interval::{Interval, interval};
@@ -162,6 +160,14 @@ pub(crate) struct Site {
     pub(crate) offset: Option<Interval>,
     /// How long its rows may be late, if that is written.
     pub(crate) lateness: Option<Interval>,
+}
+
+impl Site {
+    fn lengths(&self) -> Lengths {
+        let offset_ns = self.offset.map_or(0, |offset| offset.ns);
+        let slide_ns = self.slide.unwrap_or(self.size).ns;
+        Lengths { slide_ns, size_ns: self.size.ns, offset_ns }
+    }
 }
 
 /// Replaces each `TUMBLE(…)`, `HOP(…)`, `CUMULATE(…)` and `SESSION(…)`, also inside `TABLE(…)`.
@@ -344,64 +350,69 @@ fn descriptor(cursor: &mut Cursor<'_>) -> Result<Ident, Diagnostic> {
 /// Writes the query that stands for a window.
 fn replace(out: &mut Vec<TokenWithSpan>, span: Span, table: &[TokenWithSpan], site: &Site) {
     let word = |text: &str| Token::make_word(text, None);
-    let quoted = |text: &str| {
-        Token::Word(Word {
-            value: text.to_string(),
-            quote_style: Some('"'),
-            keyword: datafusion::sql::sqlparser::keywords::Keyword::NoKeyword,
-        })
-    };
-    let number = |ns: i64| Token::SingleQuotedString(ns.to_string());
-    let span_of = |name: &Ident| {
-        let start = Location::new(name.place.line as u64, name.place.column as u64);
-        let end = Location::new(start.line, start.column + name.place.length as u64);
-        Span::new(start, end)
-    };
     let mut put = |token: Token, span: Span| out.push(TokenWithSpan { token, span });
-    for token in [Token::LParen, Token::make_keyword("SELECT"), Token::Mul] {
+    for token in [Token::LParen, Token::make_keyword("SELECT")] {
         put(token, span);
     }
-    for bound in Bound::ALL {
-        put(Token::Comma, span);
-        if site.slide.is_some() {
-            put(word("unnest"), span);
-            put(Token::LParen, span);
-        }
-        put(word(site.shape.written(bound)), span);
+    if site.shape == Shape::Session {
+        put(Token::Mul, span);
+        Bound::ALL.into_iter().for_each(|bound| session_bound(&mut put, span, bound, site));
+    } else {
+        put(word(assign::CALL), span);
         put(Token::LParen, span);
         put(quoted(&site.time.text), span_of(&site.time));
-        let offset = site.offset.map_or(0, |offset| offset.ns);
-        let session = site.shape == Shape::Session;
-        let offset = (!session).then_some(offset);
-        let [slide, lateness] = [site.slide, site.lateness].map(|of| of.map(|of| of.ns));
-        for ns in [Some(site.size.ns), offset, slide, lateness].into_iter().flatten() {
+        let Lengths { slide_ns, size_ns, offset_ns } = site.lengths();
+        let lateness_ns = site.lateness.map(|lateness| lateness.ns);
+        let lengths = [Some(slide_ns), Some(size_ns), Some(offset_ns), lateness_ns];
+        let lengths = lengths.into_iter().flatten().map(|ns| ns.to_string());
+        for argument in [site.shape.word().to_owned()].into_iter().chain(lengths) {
             put(Token::Comma, span);
-            put(number(ns), span);
+            put(Token::SingleQuotedString(argument), span);
         }
         put(Token::RParen, span);
-        if site.slide.is_some() {
-            put(Token::RParen, span);
-        }
-        if session {
-            put(Token::make_keyword("OVER"), span);
-            put(Token::LParen, span);
-            for (at, key) in site.keys.iter().enumerate() {
-                let before: &[&str] = if at == 0 { &["PARTITION", "BY"] } else { &[] };
-                before.iter().for_each(|keyword| put(Token::make_keyword(keyword), span));
-                if at > 0 {
-                    put(Token::Comma, span);
-                }
-                put(quoted(&key.text), span_of(key));
-            }
-            put(Token::RParen, span);
-        }
-        for token in [Token::make_keyword("AS"), word(bound.column())] {
-            put(token, span);
-        }
     }
     put(Token::make_keyword("FROM"), span);
     table.iter().for_each(|token| put(token.token.clone(), token.span));
     put(Token::RParen, span);
+}
+
+/// Writes a bound of a session as a window function.
+fn session_bound(put: &mut impl FnMut(Token, Span), span: Span, bound: Bound, site: &Site) {
+    let word = |text: &str| Token::make_word(text, None);
+    for token in [Token::Comma, word(site.shape.function(bound)), Token::LParen] {
+        put(token, span);
+    }
+    put(quoted(&site.time.text), span_of(&site.time));
+    for length in [Some(site.size), site.lateness].into_iter().flatten() {
+        put(Token::Comma, span);
+        put(Token::SingleQuotedString(length.ns.to_string()), span);
+    }
+    put(Token::RParen, span);
+    put(Token::make_keyword("OVER"), span);
+    put(Token::LParen, span);
+    for (at, key) in site.keys.iter().enumerate() {
+        let before: &[&str] = if at == 0 { &["PARTITION", "BY"] } else { &[] };
+        before.iter().for_each(|keyword| put(Token::make_keyword(keyword), span));
+        if at > 0 {
+            put(Token::Comma, span);
+        }
+        put(quoted(&key.text), span_of(key));
+    }
+    for token in [Token::RParen, Token::make_keyword("AS"), word(bound.column())] {
+        put(token, span);
+    }
+}
+
+fn quoted(text: &str) -> Token {
+    let keyword = datafusion::sql::sqlparser::keywords::Keyword::NoKeyword;
+    Token::Word(Word { value: text.to_string(), quote_style: Some('"'), keyword })
+}
+
+/// Where the user wrote a name.
+fn span_of(name: &Ident) -> Span {
+    let start = Location::new(name.place.line as u64, name.place.column as u64);
+    let end = Location::new(start.line, start.column + name.place.length as u64);
+    Span::new(start, end)
 }
 
 #[cfg(test)]

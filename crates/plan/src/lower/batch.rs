@@ -40,6 +40,7 @@ use crate::expr::conform::same_type;
 use crate::expr::equality::with_equal_keys;
 use crate::expr::failure::{message_of, root};
 use crate::lower::step::told::{Told, telling};
+use crate::logical::windows::expanded;
 use crate::text::wording::told;
 
 /// The rest of a statement's plan.
@@ -109,7 +110,7 @@ impl BatchStage {
         memory_bytes: usize,
         interrupt: Arc<AtomicBool>,
     ) -> DfResult<Arc<Self>> {
-        let plan = checked::plan(telling(plan)?)?;
+        let plan = checked::plan(telling(expanded(plan)?)?)?;
         let (state, run) = (state.clone(), Mutex::new(None));
         let stage = Self { plan, parts, state, sink, schema, memory_bytes, interrupt, run };
         // Refuses what cannot be planned now, rather than when everything has been read.
@@ -225,7 +226,7 @@ impl BatchStage {
 /// DataFusion's.
 pub(crate) fn collect(plan: &LogicalPlan, state: &SessionState) -> DfResult<Vec<RecordBatch>> {
     runtime()?.block_on(async {
-        let plan = physical(&checked::plan(telling(plan.clone())?)?, state).await?;
+        let plan = physical(&checked::plan(telling(expanded(plan.clone())?)?)?, state).await?;
         let mut rows = execute_stream(plan, state.task_ctx())?;
         let mut all = vec![];
         while let Some(batch) = rows.next().await {

@@ -7,7 +7,7 @@
 use dataflow::job::OperatorKind;
 use datafusion::logical_expr::LogicalPlan;
 
-use crate::logical::windows::Shape;
+use crate::logical::windows::{Shape, WindowAssign};
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::grouping::GroupWindow;
@@ -19,6 +19,8 @@ use crate::text::refusal::Refusal;
 /// every time.
 const WINDOWS_OF_ROW_MAX: i64 = 100;
 
+const MULTIPLIED: &str = "their rows are multiplied behind their grouping";
+
 /// Refuses EMIT where the next operator on the way from the sink is no grouping.
 pub(crate) fn check_emit(cx: &Context<'_>, plan: &LogicalPlan) -> Result<(), LowerError> {
     let Some(emit) = &cx.emit else { return Ok(()) };
@@ -26,8 +28,11 @@ pub(crate) fn check_emit(cx: &Context<'_>, plan: &LogicalPlan) -> Result<(), Low
         LogicalPlan::TableScan(_) => return Err(emit.without_windows().into()),
         LogicalPlan::Join(_) => "they are joined behind their grouping",
         LogicalPlan::Window(_) => "rows are numbered, or looked at together, behind their grouping",
-        LogicalPlan::Unnest(_) => "their rows are multiplied behind their grouping",
-        _ => return Ok(()),
+        LogicalPlan::Unnest(_) => MULTIPLIED,
+        other => match WindowAssign::of(other) {
+            Some(assign) if assign.shape != Shape::Tumble => MULTIPLIED,
+            _ => return Ok(()),
+        },
     };
     Err(emit
         .refused(behind)

@@ -10,7 +10,7 @@ use dataflow::job::{Edge, OperatorKind};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan};
 
-use crate::logical::windows::lateness_of;
+use crate::logical::windows::{WindowAssign, lateness_of};
 use crate::lower::Lowering;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
@@ -24,6 +24,8 @@ impl Lowering<'_> {
         let mut least = self.default_ns();
         // The closures never fail, so neither do the walks.
         let _ = plan.apply_with_subqueries(|node| {
+            let assigned = WindowAssign::of(node).and_then(|assign| assign.lateness_ns);
+            least = assigned.map_or(least, |ns| least.min(ns));
             node.apply_expressions(|expr| {
                 expr.apply(|part| {
                     least = lateness_of(part).map_or(least, |ns| least.min(ns));

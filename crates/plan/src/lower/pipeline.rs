@@ -17,7 +17,7 @@ use crate::catalog::Table;
 use crate::catalog::proctime::{self, ProcTimeSource};
 use crate::catalog::watermark::{WatermarkedSource, is_read};
 use crate::explain::shown;
-use crate::logical::windows::is_session;
+use crate::logical::windows::{WindowAssign, is_session};
 use crate::lower::HALVES;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
@@ -112,8 +112,10 @@ fn node(
         LogicalPlan::Join(join) => join::join(cx, job, join)?,
         LogicalPlan::Window(window) if is_session(window) => session::sessions(cx, job, window)?,
         LogicalPlan::Window(window) => over::over(cx, job, window)?,
-        LogicalPlan::Unnest(_) => several::several(cx, job, plan)?,
-        other => return Err(refusal(other).into()),
+        other => match WindowAssign::of(other) {
+            Some(assign) => several::windowed(cx, job, assign)?,
+            None => return Err(refusal(other).into()),
+        },
     })
 }
 

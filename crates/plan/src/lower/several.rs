@@ -1,20 +1,9 @@
-//! `HOP` and `CUMULATE`: windows of which a row has several.
+//! Windows of rows: `TUMBLE`, and `HOP` and `CUMULATE`, of which a row has several.
 //!
-//! [`crate::logical::windows`] writes them as what they are, lists that are unnested, so that
-//! DataFusion neither loses a row nor moves a limit below them, and the batch stage computes them
-//! for any query over bounded input:
-//!
-//! ```text
-//! HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '5' MINUTE, INTERVAL '1' HOUR)
-//!   ⇒ (SELECT *, unnest(__hop_starts(ts, size, offset, slide)) AS window_start,
-//!                unnest(__hop_ends(ts, size, offset, slide)) AS window_end,
-//!                unnest(__hop_times(ts, size, offset, slide)) AS window_time FROM t)
-//! ```
-//!
-//! In a relation the bounds are written as calls, like those of other windows, and each of its rows
-//! stands for all of its windows. Where rows are grouped by them, the grouping knows the windows of
-//! a row. For anything else each row comes out of a step once for each window that it is in
-//! ([`crate::lower::unfold`]).
+//! In a relation the bounds are written as calls, and each of its rows stands for all of its
+//! windows. Where rows are grouped by them, the grouping knows the windows of a row. For anything
+//! else a row of `TUMBLE` has its bounds computed, and one of the others comes out of a step once
+//! for each window that it is in ([`crate::lower::unfold`]).
 
 use std::sync::Arc;
 
@@ -25,13 +14,13 @@ use dataflow::time::last_tick;
 use datafusion::common::Column;
 use datafusion::common::tree_node::TreeNode;
 use datafusion::logical_expr::utils::split_conjunction;
-use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::logical_expr::{Expr, UserDefinedLogicalNodeCore};
 
 use crate::explain::window_text;
 use crate::expr::own::own;
 use crate::logical::errors::PlanError;
 use crate::logical::windows::{
-    Bound, Lengths, Shape, WINDOWS_OF_ROW_MAX, WindowCall, bound_of_list, no_windows, windows_of,
+    Bound, Lengths, Shape, WINDOWS_OF_ROW_MAX, WindowAssign, WindowCall, no_windows, windows_of,
 };
 use crate::lower::between;
 use crate::lower::builder::JobBuilder;
@@ -40,7 +29,7 @@ use crate::lower::join::On;
 use crate::lower::lookup;
 use crate::lower::lookup::Sides;
 use crate::lower::pipeline;
-use crate::lower::relation::{Bounds, LowerError, Relation, refusal};
+use crate::lower::relation::{Bounds, LowerError, Relation};
 use crate::lower::session;
 use crate::lower::session::columns_beside;
 use crate::lower::unfold;
@@ -59,35 +48,20 @@ fn windows_of_row(call: &WindowCall) -> i64 {
 }
 
 /// Rows that stand for all of their windows.
-pub(crate) fn several(
+pub(crate) fn windowed(
     cx: &Context<'_>,
     job: &mut JobBuilder,
-    plan: &LogicalPlan,
+    assign: &WindowAssign,
 ) -> Result<Relation, LowerError> {
-    let LogicalPlan::Unnest(unnest) = plan else { return Err(refusal(plan).into()) };
-    let relation = pipeline::relation(cx, job, &unnest.input)?;
+    let relation = pipeline::relation(cx, job, &assign.input)?;
     let mut relation = session::settled(cx, job, relation)?;
-    let listed = |at: usize| unnest.list_type_columns.iter().any(|(list, _)| *list == at);
-    let mut calls: Vec<WindowCall> = vec![];
-    let mut outputs = vec![];
-    for (column, &at) in unnest.schema.columns().into_iter().zip(&unnest.dependency_indices) {
-        let Some((_, expr)) = relation.outputs.get(at) else {
-            return Err(refusal(plan).into());
-        };
-        if !listed(at) {
-            outputs.push((column, expr.clone()));
-            continue;
-        }
-        let call = bound_of_list(expr).ok_or_else(|| refusal(plan))?;
-        calls.extend(WindowCall::of(&call));
-        outputs.push((column, call));
+    let time = relation.rewrite(&assign.time)?;
+    let columns = assign.schema().columns().into_iter().skip(relation.outputs.len());
+    let bounds = Bound::ALL.map(|bound| assign.call(bound, time.clone()));
+    if assign.shape != Shape::Tumble {
+        relation.several = WindowCall::of(&bounds[0]);
     }
-    let Some(first) = calls.first().cloned() else { return Err(refusal(plan).into()) };
-    if !unnest.struct_type_columns.is_empty() || !calls.iter().all(|c| c.same_window(&first)) {
-        return Err(refusal(plan).into());
-    }
-    relation.outputs = outputs;
-    relation.several = Some(first);
+    relation.outputs.extend(columns.zip(bounds));
     Ok(relation)
 }
 

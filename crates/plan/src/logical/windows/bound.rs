@@ -13,12 +13,11 @@ use dataflow::time::last_tick;
 use datafusion::common::{ScalarValue, exec_err};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-    Volatility,
+    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility,
 };
 use state::vector::least_greatest;
 
-use super::{Bound, Shape, Site};
+use super::{Bound, Shape, Site, session_bound_of};
 use crate::logical::errors::PlanError;
 use crate::text::interval::tick_ns;
 use crate::text::types::sql_name;
@@ -37,7 +36,7 @@ pub(crate) struct WindowCall {
 }
 
 /// Where the windows of a function begin and end, as far as that does not depend on rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Lengths {
     /// The slide or step; of other windows, the size.
     pub(crate) slide_ns: i64,
@@ -108,23 +107,15 @@ pub(crate) fn bound_named(function: &str) -> Option<&'static str> {
     Bound::ALL.into_iter().find_map(of)
 }
 
-/// The lateness that is written in a call of any function of a window, also of those that stand for
-/// windows of which a row has several, and of those that are given over rows.
+/// The lateness that is written in a call of a function of a window, also of those that are given
+/// over rows.
 pub(crate) fn lateness_of(expr: &Expr) -> Option<i64> {
-    let (name, args, window) = match expr {
-        Expr::ScalarFunction(call) => (call.func.name(), &call.args, false),
-        Expr::WindowFunction(call) => (call.fun.name(), &call.params.args, true),
-        _ => return None,
-    };
-    let of = |shape: &Shape| {
-        Bound::ALL.iter().any(|&b| shape.function(b) == name || shape.written(b) == name)
-    };
-    let at = match Shape::ALL.into_iter().find(of)? {
-        Shape::Session if window => 2,
-        Shape::Tumble | Shape::Session => 3,
-        Shape::Hop | Shape::Cumulate => 4,
-    };
-    written_ns(args.get(at)?)
+    match expr {
+        Expr::WindowFunction(_) => match session_bound_of(expr)? {
+            (_, call) => written_ns(call.params.args.get(2)?),
+        },
+        _ => WindowCall::of(expr)?.lateness_ns,
+    }
 }
 
 fn written_ns(expr: &Expr) -> Option<i64> {
@@ -139,12 +130,6 @@ pub(crate) fn nanos(value: &ScalarValue) -> Option<i64> {
         ScalarValue::Utf8(Some(text)) => text.parse().ok(),
         _ => None,
     }
-}
-
-/// The functions that are written for windows.
-pub(crate) fn functions() -> Vec<Arc<ScalarUDF>> {
-    let bounds = Bound::ALL.into_iter().map(|bound| BoundOf::new(Shape::Tumble, bound));
-    bounds.map(|bound| Arc::new(ScalarUDF::from(bound))).chain(super::lists::functions()).collect()
 }
 
 /// `__tumble_…(time, size, offset)`: a bound of the window of `time`, of the same type;

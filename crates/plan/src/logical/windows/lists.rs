@@ -1,4 +1,4 @@
-//! `HOP` and `CUMULATE` as lists: the bounds of all windows of a row.
+//! `HOP` and `CUMULATE` as lists: the bounds of all windows of a row, for [`super::expanded`].
 
 use std::sync::Arc;
 
@@ -9,10 +9,8 @@ use arrow::datatypes::{DataType, Field, FieldRef, TimeUnit};
 use dataflow::time::{last_tick, ticks};
 use datafusion::common::exec_err;
 use datafusion::error::{DataFusionError, Result as DfResult};
-use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-    Volatility,
+    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility,
 };
 use state::Windows;
 
@@ -35,28 +33,13 @@ pub(crate) fn windows_of(shape: Shape, lengths: Lengths, unit: TimeUnit) -> Opti
     }
 }
 
-/// The bound that a list of bounds is of, as a call over the same arguments.
-pub(crate) fn bound_of_list(list: &Expr) -> Option<Expr> {
-    let Expr::ScalarFunction(function) = list else { return None };
-    let WindowsOf { shape, bound, .. } = function.func.inner().downcast_ref::<WindowsOf>()?;
-    let udf = Arc::new(ScalarUDF::from(BoundOf::new(*shape, *bound)));
-    Some(Expr::ScalarFunction(ScalarFunction::new_udf(udf, function.args.clone())))
-}
-
 pub(crate) fn no_windows() -> DataFusionError {
     DataFusionError::Plan("a window's lengths are whole ticks of its time".into())
 }
 
-/// The functions that are written for windows.
-pub(super) fn functions() -> impl Iterator<Item = Arc<ScalarUDF>> {
-    [Shape::Hop, Shape::Cumulate].into_iter().flat_map(|shape| {
-        Bound::ALL.map(|bound| Arc::new(ScalarUDF::from(WindowsOf::new(shape, bound))))
-    })
-}
-
 /// `__hop_starts(time, size, offset, slide)` and its kin: a bound of each window of `time`.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct WindowsOf {
+pub(super) struct WindowsOf {
     shape: Shape,
     bound: Bound,
     signature: Signature,
@@ -65,7 +48,7 @@ struct WindowsOf {
 }
 
 impl WindowsOf {
-    fn new(shape: Shape, bound: Bound) -> Self {
+    pub(super) fn new(shape: Shape, bound: Bound) -> Self {
         let signature = Signature::variadic_any(Volatility::Immutable);
         Self { shape, bound, signature, one: BoundOf::new(shape, bound) }
     }

@@ -12,7 +12,7 @@ fn rewritten(sql: &str) -> std::result::Result<String, String> {
 fn all_ways_to_write_a_window_are_the_same() {
     let plain = rewritten("SELECT * FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR)");
     let plain = plain.expect("a window");
-    assert!(plain.contains("__tumble_start ( \"ts\" , '3600000000000' , '0' )"), "{plain}");
+    assert!(plain.contains("__window ( \"ts\" , 'TUMBLE' , '3600000000000'"), "{plain}");
     for sql in [
         "SELECT * FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '60' MINUTES))",
         "SELECT * FROM tumble(SIZE => INTERVAL '1' HOUR, DATA => TABLE t, \
