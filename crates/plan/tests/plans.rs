@@ -609,6 +609,17 @@ fn rows_stay_where_a_join_has_led_them() {
         let sql = format!("SELECT count(*) FROM {from} GROUP BY {by}");
         assert_eq!(exchanges(&sql), expected, "{sql}");
     }
+    let full = join(&[("FULL", "y", "x.k = y.k")]);
+    for (key, expected) in [
+        ("coalesce(x.k, y.k)", "shuffle forward"),
+        ("coalesce(y.k, x.k)", "shuffle forward"),
+        ("x.k", "shuffle merge"),
+        ("coalesce(x.k, y.l)", "shuffle merge"),
+    ] {
+        let end = "coalesce(x.window_end, y.window_end)";
+        let sql = format!("SELECT count(*) FROM {full} GROUP BY {end}, {key}");
+        assert_eq!(exchanges(&sql), expected, "{sql}");
+    }
     let behind = |join: &str, column: &str| {
         format!(
             "WITH n AS (SELECT {column} AS j, x.ts AS at FROM x {join})

@@ -491,21 +491,28 @@ pub(crate) fn grid_of(relation: &Relation, expr: &Expr) -> Option<(Shape, Length
     }
 }
 
-/// The window of the rows behind a join of windows: that of the side whose rows are always there.
+/// The window of the rows behind a join of windows: that of the side whose rows are always there,
+/// or of both where either may be missing.
 fn window_behind(
     kind: JoinKind,
     relations: &[Relation; 2],
     meeting: &Meeting,
     same_start: bool,
 ) -> Option<Bounds> {
+    let of_side = |side: usize| {
+        let first = side * meeting.sides[0].1.fields().len();
+        let end = meeting.both.field(first + meeting.sides[side].0.at);
+        bounds_behind(&relations[side], &meeting.columns[side], Some(end))
+    };
     let side = match kind {
-        JoinKind::Full => return None,
+        JoinKind::Full => {
+            let end = meeting.both.field(meeting.sides[0].0.at);
+            return Bounds::of_either(of_side(0)?, of_side(1)?, end.data_type(), same_start);
+        }
         JoinKind::Right | JoinKind::RightSemi | JoinKind::RightAnti => 1,
         JoinKind::Inner | JoinKind::Left | JoinKind::LeftSemi | JoinKind::LeftAnti => 0,
     };
-    let first = side * meeting.sides[0].1.fields().len();
-    let end = meeting.both.field(first + meeting.sides[side].0.at);
-    let mut bounds = bounds_behind(&relations[side], &meeting.columns[side], Some(end))?;
+    let mut bounds = of_side(side)?;
     // A start that is read on the other side alone tells this window only if it is the same one.
     let reads_start = bounds.start != bounds.end;
     if kind == JoinKind::Inner
@@ -528,8 +535,10 @@ pub(crate) fn bounds_behind(
 ) -> Option<Bounds> {
     let find = |bound: Bound| {
         let is_bound = |(_, expr): &(Column, Expr)| bound_of(side, expr) == Some(bound);
-        let at = side.outputs.iter().position(is_bound)?;
-        Some((&side.outputs[at].1, columns[at].1.clone()))
+        match side.outputs.iter().position(is_bound) {
+            Some(at) => Some((&side.outputs[at].1, columns[at].1.clone())),
+            None => computed(side, columns, bound),
+        }
     };
     let found = find(Bound::End);
     let data_type = match (end, &found) {
@@ -544,6 +553,30 @@ pub(crate) fn bounds_behind(
     let end = found.map(|(_, expr)| expr).or_else(|| end.map(|end| own(end.name())))?;
     let read = |bound: Bound| find(bound).map(|(_, expr)| expr);
     Bounds::ending(end, &data_type, [read(Bound::Start), read(Bound::Time)], grid)
+}
+
+/// A bound that is computed of columns which a side gives out, as one that either side of a full
+/// join may have; and what it is behind the operator that gives them out as `columns`.
+fn computed<'a>(
+    side: &'a Relation,
+    columns: &[(Column, Expr)],
+    bound: Bound,
+) -> Option<(&'a Expr, Expr)> {
+    let window = side.window.as_ref()?;
+    let of = match bound {
+        Bound::Start => &window.start,
+        Bound::End => &window.end,
+        Bound::Time => &window.time,
+    };
+    let column = |part: &Expr| {
+        let at = side.outputs.iter().position(|(_, expr)| expr == part)?;
+        matches!(part, Expr::Column(_)).then(|| columns[at].1.clone())
+    };
+    let named = of.column_refs().into_iter().cloned().map(Expr::Column);
+    let is_computed =
+        !matches!(of, Expr::Column(_)) && named.map(|of| column(&of)).all(|of| of.is_some());
+    let behind = is_computed.then(|| session::replaced(of.clone(), column))?.ok()?;
+    Some((of, behind))
 }
 
 /// Left and right columns, under names that are all different.

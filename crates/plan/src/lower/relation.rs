@@ -9,7 +9,7 @@
 //! What is of another form is refused with a reason that a user understands; whether that is an
 //! error or work for the batch stage is decided in [`crate::lower`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, IntervalMonthDayNano, Schema, SchemaRef};
@@ -18,7 +18,7 @@ use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::utils::conjunction;
-use datafusion::logical_expr::{self as logical, Expr, LogicalPlan, lit};
+use datafusion::logical_expr::{self as logical, Expr, LogicalPlan, lit, when};
 
 use crate::catalog::proctime;
 use crate::catalog::watermark;
@@ -28,7 +28,7 @@ use crate::logical::windows::{Lengths, Shape, WindowCall};
 use crate::lower::aggregates;
 use crate::lower::lookup::Looked;
 use crate::lower::rank::Rank;
-use crate::lower::step::by_name;
+use crate::lower::step::{by_name, first_of};
 use crate::text::diagnostics::Diagnostic;
 use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
@@ -310,7 +310,10 @@ impl Relation {
                     None => Transformed::no(Expr::Column(column)),
                 },
                 Expr::Alias(alias) => Transformed::yes(*alias.expr),
-                other => Transformed::no(other),
+                other => match self.window.as_ref().and_then(|window| window.merged(&other)) {
+                    Some(bound) => Transformed::yes(bound),
+                    None => Transformed::no(other),
+                },
             })
         });
         match refused {
@@ -334,6 +337,40 @@ impl Bounds {
         let last = || end.clone() - lit(ScalarValue::IntervalMonthDayNano(Some(tick)));
         let time = time.unwrap_or_else(last);
         Some(Self { start: start.unwrap_or_else(|| end.clone()), end, time, grid })
+    }
+
+    /// The bounds of a window of which rows of two sides are, where one side may be missing: those
+    /// of the side that is there. Starts are told if they are read on both sides and the same.
+    pub(crate) fn of_either(
+        left: Self,
+        right: Self,
+        data_type: &DataType,
+        same_start: bool,
+    ) -> Option<Self> {
+        let reads_starts = left.start != left.end && right.start != right.end;
+        // What the optimizer makes of `coalesce(left, right)`.
+        let either =
+            |left: Expr, right: Expr| when(left.clone().is_not_null(), left).otherwise(right).ok();
+        let is_read = |time: &Expr| matches!(time, Expr::Column(_));
+        let reads_times = is_read(&left.time) && is_read(&right.time);
+        let grid = left.grid.filter(|_| left.grid == right.grid);
+        let start = (same_start && reads_starts).then(|| either(left.start, right.start)).flatten();
+        let time = reads_times.then(|| either(left.time, right.time)).flatten();
+        Self::ending(either(left.end, right.end)?, data_type, [start, time], grid)
+    }
+
+    /// The bound that an expression gives in another form: the one of two sides that is there,
+    /// whichever is asked first.
+    fn merged(&self, expr: &Expr) -> Option<Expr> {
+        let columns = |expr: &Expr| {
+            let mut columns = vec![];
+            first_of(expr, &mut columns)?;
+            let columns: BTreeSet<Column> = columns.into_iter().cloned().collect();
+            Some(columns).filter(|columns| columns.len() > 1)
+        };
+        let asked = columns(expr)?;
+        let bounds = [&self.end, &self.start, &self.time];
+        bounds.into_iter().find(|bound| columns(bound).as_ref() == Some(&asked)).cloned()
     }
 
     /// Whether expressions, of which each has one value, tell a window from those that end at

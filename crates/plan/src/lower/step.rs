@@ -406,7 +406,7 @@ fn origin(kept: Option<BooleanArray>) -> Origin {
 }
 
 /// Appends the columns of which an expression is the first that is not NULL, if it is that.
-fn first_of<'e>(expr: &'e Expr, columns: &mut Vec<&'e Column>) -> Option<()> {
+pub(crate) fn first_of<'e>(expr: &'e Expr, columns: &mut Vec<&'e Column>) -> Option<()> {
     match expr {
         Expr::Column(column) => columns.push(column),
         Expr::ScalarFunction(call) if call.func.name() == "coalesce" => {
