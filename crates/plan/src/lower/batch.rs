@@ -39,8 +39,8 @@ use crate::expr::checked;
 use crate::expr::conform::same_type;
 use crate::expr::equality::with_equal_keys;
 use crate::expr::failure::{message_of, root};
-use crate::lower::step::told::{Told, telling};
 use crate::logical::windows::expanded;
+use crate::lower::step::told::{Told, telling};
 use crate::text::wording::told;
 
 /// The rest of a statement's plan.

@@ -152,9 +152,8 @@ struct Wish {
 fn asked_for(hints: &BlockHints<'_>, meeting: &Meeting) -> Result<Option<Wish>, LowerError> {
     for (side, name) in meeting.names.iter().enumerate() {
         let Some(hint) = hints.of_side(name) else { continue };
-        let refused = |why: &str, help: &str| {
-            Err(LowerError::Failed(Some(disobeyed(hint, why, help))))
-        };
+        let refused =
+            |why: &str, help: &str| Err(LowerError::Failed(Some(disobeyed(hint, why, help))));
         let lead = match hint.asked {
             Asked::Broadcast(_) => Lead::ToAll,
             Asked::Shuffle(_) | Asked::Exchange(_) => Lead::ByKey,
@@ -168,7 +167,9 @@ fn asked_for(hints: &BlockHints<'_>, meeting: &Meeting) -> Result<Option<Wish>, 
                 [] => refused(meeting.may.why, "leave the hint out"),
                 [other, ..] => {
                     let other = &meeting.names[*other];
-                    let help = format!("broadcast the other side, BROADCAST({other}), or leave the hint out");
+                    let help = format!(
+                        "broadcast the other side, BROADCAST({other}), or leave the hint out"
+                    );
                     refused(meeting.may.why, &help)
                 }
             };

@@ -3,8 +3,8 @@
 use datafusion::error::DataFusionError;
 
 use crate::lower::Lowering;
-use crate::lower::relation::LowerError;
 use crate::lower::hints::BlockHints;
+use crate::lower::relation::LowerError;
 use crate::text::emit::Emit;
 
 /// What a rule may ask about the statement and the place of its node in it.

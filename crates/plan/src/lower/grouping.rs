@@ -53,7 +53,7 @@ pub(crate) fn aggregate(
     let over = |filter| session::over_groups(filter, &grouping.window, &groups, &grouping.outputs);
     let having = having.into_iter().map(over).collect::<Result<Vec<_>, _>>()?;
     let window = window(cx, &relation, &grouping, aggregate.aggr_expr.is_empty())?;
-    if let Some(emit) = &emit {
+    if let Some(emit) = emit {
         early::can_emit(job, emit, &relation, &grouping.window)?;
     }
 

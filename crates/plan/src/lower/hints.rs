@@ -18,9 +18,8 @@ type Block = (u64, Place);
 
 impl<'a> BlockHints<'a> {
     fn each(&self) -> impl Iterator<Item = &'a Hint> {
-        let of_block = |(hints, (script, select)): (&'a Hints, Block)| {
-            hints.of_block(script, select)
-        };
+        let of_block =
+            |(hints, (script, select)): (&'a Hints, Block)| hints.of_block(script, select);
         self.0.into_iter().flat_map(of_block)
     }
 
