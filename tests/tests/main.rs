@@ -1,6 +1,7 @@
 //! The suites of the whole engine, as modules of one program: each program would link DataFusion.
 
 mod bad_input;
+mod behind;
 mod broadcast;
 mod e2e;
 mod early;
