@@ -10,6 +10,7 @@
 pub(crate) mod computed;
 pub(crate) mod proctime;
 pub(crate) mod rows;
+mod scanned;
 pub(crate) mod shelf;
 pub(crate) mod side;
 pub(crate) mod streams;
@@ -26,8 +27,8 @@ use dataflow::error::ConnectorError;
 use dataflow::fragment::Fragment;
 use dataflow::job::OnBad;
 use dataflow::source::Source;
-use datafusion::logical_expr::TableSource;
 
+pub(crate) use self::scanned::{Named, ScannedTable};
 use crate::catalog::computed::{Computed, ComputingSource};
 use crate::catalog::shelf::{Shelf, ShelfSource, ShelvingSource};
 use crate::catalog::side::{FlowNames, Side, SideSource, Time};
@@ -597,36 +598,5 @@ impl Catalog {
             name,
             self.names(),
         )
-    }
-}
-
-/// Where a table, a view or a `WITH` query is named.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Named {
-    /// The number of the script.
-    pub(crate) script: u64,
-    pub(crate) place: Place,
-}
-
-/// A table as DataFusion sees it.
-pub(crate) struct ScannedTable {
-    pub(crate) table: Arc<Table>,
-    pub(crate) schema: SchemaRef,
-    /// Where it is named: first itself, then the views and queries that it is read through.
-    pub(crate) named: Vec<Named>,
-}
-
-impl ScannedTable {
-    /// The same, which is read through what is named there.
-    pub(crate) fn named_in(&self, named: Named) -> Self {
-        let (table, schema) = (self.table.clone(), self.schema.clone());
-        let named = self.named.iter().copied().chain([named]).collect();
-        Self { table, schema, named }
-    }
-}
-
-impl TableSource for ScannedTable {
-    fn schema(&self) -> SchemaRef {
-        self.schema.clone()
     }
 }
