@@ -647,3 +647,18 @@ fn a_killed_node_ends_the_job_with_one_error() {
     assert!(error.starts_with(&named), "{error}");
     assert_eq!(error.matches("error").count(), 1, "{error}");
 }
+
+#[test]
+fn a_ctrl_c_ends_the_shell_while_it_waits_for_a_script() {
+    for args in [&["sql", "--workers", "1"][..], &["sql", "--workers", "1", "-f", "-"]] {
+        let mut child = command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // More than a pipe holds: when all is written, the shell has begun to read.
+        let line = format!("-- {}\n", "x".repeat(1 << 20));
+        child.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        // The pipe stays open, or the end of the script would end it.
+        let pipe = child.stdin.take();
+        assert!(!child.wait().unwrap().success(), "{args:?}");
+        drop(pipe);
+    }
+}

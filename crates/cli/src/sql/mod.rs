@@ -25,7 +25,7 @@ use millstream::panics;
 use crate::args::{ProgressStyle, SqlArgs, SqlSource};
 use crate::failure::Failure;
 use crate::screen::Screen;
-use crate::script;
+use crate::script::{self, SqlText};
 use crate::signals;
 use crate::telemetry::Telemetry;
 
@@ -36,6 +36,8 @@ use shell::{Next, Shell};
 pub(crate) fn sql(args: &SqlArgs) -> Result<ExitCode, Failure> {
     signals::survive_large_files()?;
     let interactive = args.sources.0.is_empty() && std::io::stdin().is_terminal();
+    // Read before anybody listens for Ctrl-C, which ends the command while it waits for a pipe.
+    let typed = if interactive { None } else { standard_input(args)? };
     let progress = if interactive && std::io::stderr().is_terminal() {
         ProgressStyle::Bar
     } else {
@@ -44,14 +46,29 @@ pub(crate) fn sql(args: &SqlArgs) -> Result<ExitCode, Failure> {
     let screen = Screen::new(progress);
     let telemetry = Telemetry::start(&args.telemetry, &args.log, &screen, true)?;
     let result = Shell::new(args, screen, &telemetry, interactive).and_then(|mut shell| {
-        if interactive { converse(&mut shell) } else { run(&mut shell, args) }
+        if interactive { converse(&mut shell) } else { run(&mut shell, args, typed) }
     });
     telemetry.end();
     result
 }
 
-/// The script that the arguments name, or else standard input.
-fn run(shell: &mut Shell<'_>, args: &SqlArgs) -> Result<ExitCode, Failure> {
+/// The script on standard input, where the arguments name it or nothing.
+fn standard_input(args: &SqlArgs) -> Result<Option<SqlText>, Failure> {
+    let named = |source: &SqlSource| matches!(source, SqlSource::File(file) if is_dash(file));
+    let asked = args.sources.0.is_empty() || args.sources.0.iter().any(named);
+    asked.then(|| script::read(Path::new("-"))).transpose()
+}
+
+fn is_dash(file: &Path) -> bool {
+    file.as_os_str() == "-"
+}
+
+/// The script that the arguments name, or else `typed`, that on standard input.
+fn run(
+    shell: &mut Shell<'_>,
+    args: &SqlArgs,
+    mut typed: Option<SqlText>,
+) -> Result<ExitCode, Failure> {
     let standard_input = [SqlSource::File(Path::new("-").to_owned())];
     let pieces = match &args.sources.0[..] {
         [] => &standard_input,
@@ -61,7 +78,8 @@ fn run(shell: &mut Shell<'_>, args: &SqlArgs) -> Result<ExitCode, Failure> {
         let next = match piece {
             SqlSource::Text(sql) => shell.run("<command>", sql)?,
             SqlSource::File(file) => {
-                let script = script::read(file)?;
+                let typed = if is_dash(file) { typed.take() } else { None };
+                let script = typed.map_or_else(|| script::read(file), Ok)?;
                 shell.run(&script.name, &script.sql)?
             }
         };
