@@ -17,6 +17,7 @@ mod intervals;
 mod named_windows;
 mod numbers;
 mod overflow;
+mod pinned;
 pub(crate) mod replaced;
 mod subqueries;
 mod titles;
@@ -53,7 +54,7 @@ pub(crate) fn tree(query: &mut Query, alone: &HashSet<String>) -> Result<Arc<Mer
 /// As [`tree`].
 pub(crate) fn before_types(plan: LogicalPlan) -> Result<LogicalPlan> {
     conditions::check(&plan)?;
-    let plan = subqueries::rewrite(called::rewrite(plan)?)?;
+    let plan = pinned::rewrite(subqueries::rewrite(called::rewrite(plan)?)?)?;
     decimals::rewrite(frames::rewrite(bags::rewrite(versions::rewrite(plan)?)?)?)
 }
 
