@@ -9,6 +9,15 @@ pub(super) fn columns_of(named: &Named, alias: &str) -> Vec<Column> {
     named.columns.iter().map(column).collect()
 }
 
+/// Conditions without a column: true, false and neither.
+const CONSTANTS: [&str; 5] = [
+    "1 = 1",
+    "2 < 1",
+    "CAST(NULL AS BIGINT) > 2",
+    "NULL IS NULL",
+    "CAST(NULL AS BIGINT) IN (1, 2)",
+];
+
 const JOINS: [&str; 5] = ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT JOIN"];
 
 impl Writer<'_> {
@@ -51,7 +60,8 @@ impl Writer<'_> {
 
     fn join(&mut self, depth: u32) -> (String, Scope) {
         let (mut text, mut columns) = self.single(depth);
-        for _ in 0..1 + self.random.below(2) {
+        let joins = 1 + self.random.below(2);
+        for join in 1..=joins {
             let (right, more) = self.single(depth);
             if self.random.chance(8) {
                 text = format!("{text} CROSS JOIN {right}");
@@ -69,9 +79,11 @@ impl Writer<'_> {
             }
             columns = left.columns;
             columns.extend(other.columns);
-            // Not a condition of constants alone: behind an inner join by one, SQLite loses the
-            // rows that RIGHT and FULL JOIN keep.
-            if on.is_empty() {
+            // A condition of constants alone is that of the last join: behind an inner join by one,
+            // SQLite loses the rows that RIGHT and FULL JOIN keep.
+            if join == joins && self.random.chance(10) {
+                on = vec![self.word(&CONSTANTS).to_owned()];
+            } else if on.is_empty() {
                 on.push("TRUE".into());
             } else if self.random.chance(30) {
                 on.push(self.condition(&Scope::of(columns.clone()).flat(), 1));
