@@ -59,6 +59,24 @@ const PHRASES: &[Phrase] = &[
         &[],
     ),
     phrase(
+        "Cannot get result type for temporal operation {}: {}",
+        "there is no operation {0}",
+        "",
+        &[],
+    ),
+    phrase(
+        "COUNT DISTINCT with multiple arguments",
+        "count(DISTINCT …) takes one argument",
+        "count(DISTINCT (a, b)) counts rows of both",
+        &["COUNT"],
+    ),
+    phrase(
+        "Unsupported Interval Expression with last_field {}",
+        "an INTERVAL has one unit",
+        "write INTERVAL '14' MONTH",
+        &["INTERVAL"],
+    ),
+    phrase(
         "Cannot get result type for arithmetic operation {}: {}",
         "there is no operation {0}",
         ONE_TYPE,

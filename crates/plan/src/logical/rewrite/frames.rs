@@ -26,13 +26,15 @@ pub(super) fn rewrite(plan: LogicalPlan) -> Result<LogicalPlan> {
                 let Expr::WindowFunction(mut call) = part else { return Ok(Transformed::no(part)) };
                 let frame = &mut call.params.window_frame;
                 let by = call.params.order_by.first().map(|order| order.expr.get_type(&scope));
-                let Some(by) = by.transpose()?.filter(|by| !has_distance(by)) else {
+                let Some(by) = by.transpose()?.filter(|_| frame.units == WindowFrameUnits::Range)
+                else {
                     return Ok(Transformed::no(Expr::WindowFunction(call)));
                 };
-                if frame.units != WindowFrameUnits::Range {
+                let distance = is_distance(&frame.start_bound) || is_distance(&frame.end_bound);
+                if is_taken(&by) && !(distance && has_no_distance(&by)) {
                     return Ok(Transformed::no(Expr::WindowFunction(call)));
                 }
-                if is_distance(&frame.start_bound) || is_distance(&frame.end_bound) {
+                if distance {
                     let message =
                         format!("rows that are ordered by {} have no distance", sql_name(&by));
                     return Err(refused(&["RANGE"], &message, "write ROWS or GROUPS"));
@@ -46,8 +48,13 @@ pub(super) fn rewrite(plan: LogicalPlan) -> Result<LogicalPlan> {
     Ok(rewritten.data)
 }
 
+/// Whether DataFusion takes such a type for one with distances, though it has none.
+fn has_no_distance(of: &DataType) -> bool {
+    of.is_string() || *of == DataType::Boolean
+}
+
 /// Whether DataFusion takes RANGE over an order by this type.
-fn has_distance(of: &DataType) -> bool {
+fn is_taken(of: &DataType) -> bool {
     of.is_numeric()
         || of.is_null()
         || of.is_string()

@@ -328,6 +328,11 @@ fn function(function: &Function, names: &dyn ContextProvider) -> Checked {
         }
         FunctionArguments::List(list) => nulls = arguments(list, kind, &behind)?.or(nulls),
     }
+    if matches!(args, FunctionArguments::List(list) if list.args.iter().any(is_star))
+        && !name.to_string().eq_ignore_ascii_case("count")
+    {
+        return Refused::said("*", behind(), "only count takes a star", "name a column");
+    }
     match over {
         Some(WindowType::WindowSpec(spec)) => window(spec)?,
         Some(WindowType::NamedWindow(_)) | None => {}
@@ -361,6 +366,10 @@ fn function(function: &Function, names: &dyn ContextProvider) -> Checked {
         Some(filter) => condition(filter),
         None => Ok(()),
     }
+}
+
+fn is_star(arg: &FunctionArg) -> bool {
+    matches!(arg, FunctionArg::Unnamed(FunctionArgExpr::Wildcard))
 }
 
 fn words_of(nulls: Option<NullTreatment>) -> &'static str {
