@@ -170,7 +170,7 @@ fn what_works_is_not_refused() {
         "SELECT * REPLACE (k + 1 AS k) FROM t",
         "SELECT t.k FROM (SELECT * REPLACE (k + 1 AS k, upper(s) AS s) FROM t) AS t ORDER BY t.s",
         "SELECT x.* REPLACE (1 AS k), t.s FROM t JOIN t AS x ON t.k = x.k WHERE NULL",
-        "SELECT CASE WHEN NULL THEN 1 END FROM (WITH x AS (SELECT * REPLACE (1 AS k) FROM t) FROM t)",
+        "SELECT NULL AND TRUE FROM (WITH x AS (SELECT * REPLACE (1 AS k) FROM t) FROM t)",
         "SELECT k, count(*) FROM t GROUP BY k, s WITH CUBE",
         "SELECT TOP 1 k FROM t ORDER BY k",
         "SELECT k FROM t ORDER BY k OFFSET 1 ROW FETCH NEXT ROW ONLY",
