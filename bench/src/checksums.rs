@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Float64Type, Int64Type, TimestampMillisecondTyp
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Sink, SinkWriter};
+use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
 
 use crate::latency::{Latencies, Probe};
 use crate::paced::now_ns;
@@ -134,7 +134,7 @@ impl Sink for ChecksumSink {
         Placement::Everywhere
     }
 
-    fn open(&self, _worker: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+    fn open(&self, _: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         let probe = self.state().probe;
         let latencies = Latencies::default();
         Ok(Box::new(Writer { sums: ChecksumTotals::default(), probe, latencies, to: self.clone() }))

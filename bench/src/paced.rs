@@ -23,7 +23,7 @@ use connectors::Generator;
 use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::Sink;
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 use fabric::Clock;
 
 /// Rows that come within so long a time make a stripe.
@@ -132,7 +132,7 @@ struct PacedSource {
     laps: u64,
     /// Nanoseconds of event time between two rows.
     interval_ns: u64,
-    /// The flows that the last call of [`Source::flows`] cut. Relaxed: it is written before
+    /// The flows that the last call of [`Source::splits`] cut. Relaxed: it is written before
     /// anything is opened, by the thread that hands the flows on.
     flows: AtomicU32,
     shared: Arc<Shared>,
@@ -140,13 +140,13 @@ struct PacedSource {
 
 impl PacedSource {
     /// The rows of a lap, made by who asks first.
-    fn kept(&self, context: &FlowContext) -> Result<Arc<[RecordBatch]>, ConnectorError> {
+    fn kept(&self, context: &ReaderContext) -> Result<Arc<[RecordBatch]>, ConnectorError> {
         let mut kept = locked(&self.shared.kept);
         if let Some(rows) = kept.get(&self.name) {
             return Ok(Arc::clone(rows));
         }
-        self.source.flows(1, None)?;
-        let mut flow = self.source.open(0, context)?;
+        let splits = self.source.splits(1, None)?;
+        let mut flow = self.source.open(&splits[0], None, context)?;
         let mut rows = Vec::new();
         while let Next::Batch(batch) = flow.next(BATCH_ROWS)? {
             rows.push(batch);
@@ -166,16 +166,21 @@ impl Source for PacedSource {
         self.source.bounded()
     }
 
-    fn flows(&self, workers: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
-        let named = |flow| FlowInfo {
+    fn splits(&self, workers: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
+        let named = |flow| Split {
             name: format!("paced generator {flow} of {workers}"),
-            ..FlowInfo::default()
+            ..Split::default()
         };
         self.flows.store(workers.max(1), Ordering::Relaxed);
         Ok((0..workers.max(1)).map(named).collect())
     }
 
-    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+    fn open(
+        &self,
+        split: &Split,
+        _: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         let kept = self.kept(context)?;
         let rows: u64 = kept.iter().map(|batch| batch.num_rows() as u64).sum();
         let schedule = *locked(&self.shared.schedule);
@@ -190,7 +195,7 @@ impl Source for PacedSource {
             stripes_of_lap,
             stripes: stripes_of_lap * self.laps,
             schedule,
-            next: flow as u64,
+            next: split.number as u64,
             flows: self.flows.load(Ordering::Relaxed).into(),
             clock: Arc::clone(&context.clock),
         }))
@@ -218,7 +223,7 @@ struct PacedFlow {
     clock: Arc<dyn Clock>,
 }
 
-impl Flow for PacedFlow {
+impl SplitReader for PacedFlow {
     fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
         if self.next >= self.stripes {
             return Ok(Next::End);
@@ -235,6 +240,10 @@ impl Flow for PacedFlow {
         let batch = &self.kept[first as usize / BATCH_ROWS];
         let batch = batch.slice(first as usize % BATCH_ROWS, rows as usize);
         Ok(Next::Batch(self.moved(batch, lap)?))
+    }
+
+    fn position(&self) -> Position {
+        Position::none("t")
     }
 }
 
@@ -291,9 +300,9 @@ mod tests {
         let paced = Paced::default();
         paced.set(Schedule { start_ns: 0, rate });
         let source = paced.source(&table, &[0, 1]).unwrap();
-        assert_eq!(source.flows(flows, None).unwrap().len(), flows as usize);
+        assert_eq!(source.splits(flows, None).unwrap().len(), flows as usize);
         let clock = Arc::new(MonotonicClock::new());
-        let context = FlowContext { clock, bad: Arc::default(), origins: Arc::default() };
+        let context = ReaderContext { clock, bad: Arc::default(), origins: Arc::default() };
         let of = |flow: u32| {
             let mut flow = source.open(flow as usize, &context).unwrap();
             let mut rows = vec![];
@@ -344,8 +353,8 @@ mod tests {
                 TableDef { name: "t".into(), schema, options, metadata: Default::default() };
             let source = paced.source(&table, &[0]).unwrap();
             let clock = Arc::new(MonotonicClock::new());
-            let context = FlowContext { clock, bad: Arc::default(), origins: Arc::default() };
-            source.open(0, &context).unwrap().next(100).unwrap()
+            let context = ReaderContext { clock, bad: Arc::default(), origins: Arc::default() };
+            source.open(&Split::default(), None, &context).unwrap().next(100).unwrap()
         };
         let stream = next([("kind", "ro"), ("rows", "10"), ("interval", "1000ns")]);
         assert!(matches!(stream, Next::Wait { .. }));

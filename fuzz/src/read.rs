@@ -7,7 +7,7 @@ use connectors::FileConnector;
 use dataflow::bad::BadRows;
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::source::{FlowContext, Next};
+use dataflow::source::{Next, ReaderContext};
 
 /// Rows after which reading stops: a column of nulls states its length and has no bytes.
 const ROWS_MAX: usize = 1 << 20;
@@ -46,10 +46,10 @@ fn read(path: &str) -> Result<(usize, u64), ConnectorError> {
     let source = FileConnector.source(&table, &all)?;
     let bad = Arc::new(BadRows::default());
     let context =
-        FlowContext { clock: Arc::new(Standing), bad: bad.clone(), origins: Arc::default() };
+        ReaderContext { clock: Arc::new(Standing), bad: bad.clone(), origins: Arc::default() };
     let mut rows = 0;
-    for flow in 0..source.flows(1, None)?.len() {
-        let mut flow = source.open(flow, &context)?;
+    for split in source.splits(1, None)? {
+        let mut flow = source.open(&split, None, &context)?;
         loop {
             match flow.next(BATCH_ROWS)? {
                 Next::Batch(batch) => {

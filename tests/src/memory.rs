@@ -9,8 +9,8 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Sink, SinkWriter};
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 
 /// What a flow does, in order.
 #[derive(Debug, Clone)]
@@ -128,22 +128,27 @@ impl Source for MemorySource {
         self.table.bounded
     }
 
-    fn flows(&self, _: u32, time: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
+    fn splits(&self, _: u32, time: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
         let time = time.map(|column| self.projection[column]);
-        let info = |(i, events): (usize, &Vec<Event>)| FlowInfo {
+        let info = |(i, events): (usize, &Vec<Event>)| Split {
             name: format!("flow {i}"),
             // Every second flow says where it begins, so that both ways are used.
             event_time_min: time.filter(|_| i % 2 == 0).and_then(|column| earliest(events, column)),
             rows: Some(rows_of(events)),
-            ..FlowInfo::default()
+            ..Split::default()
         };
         Ok(self.table.flows.iter().enumerate().map(info).collect())
     }
 
-    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+    fn open(
+        &self,
+        split: &Split,
+        _: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         self.opened.fetch_add(1, Ordering::Relaxed);
         Ok(Box::new(MemoryFlow {
-            events: self.table.flows[flow].clone().into(),
+            events: self.table.flows[split.number].clone().into(),
             projection: self.projection.clone(),
             context: context.clone(),
             silent_until_ns: 0,
@@ -175,11 +180,11 @@ fn earliest(events: &[Event], column: usize) -> Option<i64> {
 struct MemoryFlow {
     events: VecDeque<Event>,
     projection: Vec<usize>,
-    context: FlowContext,
+    context: ReaderContext,
     silent_until_ns: u64,
 }
 
-impl Flow for MemoryFlow {
+impl SplitReader for MemoryFlow {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         if self.context.clock.now_ns() < self.silent_until_ns {
             return Ok(Next::Wait { until_ns: self.silent_until_ns });
@@ -201,6 +206,10 @@ impl Flow for MemoryFlow {
             }
         }
     }
+
+    fn position(&self) -> Position {
+        Position::none("t")
+    }
 }
 
 struct MemorySink {
@@ -213,7 +222,7 @@ impl Sink for MemorySink {
         self.memory.placement.unwrap_or(Placement::Gather)
     }
 
-    fn open(&self, _: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+    fn open(&self, _: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         let (name, memory) = (self.name.clone(), self.memory.clone());
         Ok(Box::new(MemoryWriter { name, memory, batches: Vec::new() }))
     }

@@ -13,7 +13,7 @@ use arrow::datatypes::{DataType, Schema, SchemaRef};
 use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::Sink;
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 use plan::{Planner, Workers};
 use state::aggregates::{avg, count, max, sum};
 use state::{GroupBy, KeyMode, Slices, StateOptions};
@@ -85,19 +85,28 @@ impl Source for Ready {
         true
     }
 
-    fn flows(&self, _: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
-        Ok(vec![FlowInfo::default()])
+    fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
+        Ok(vec![Split::default()])
     }
 
-    fn open(&self, _: usize, _: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+    fn open(
+        &self,
+        _: &Split,
+        _: Option<&Position>,
+        _: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         Ok(Box::new(self.clone()))
     }
 }
 
-impl Flow for Ready {
+impl SplitReader for Ready {
     fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
         let batch = self.batches.lock().expect("not poisoned").pop_front();
         Ok(batch.map_or(Next::End, Next::Batch))
+    }
+
+    fn position(&self) -> Position {
+        Position::none("t")
     }
 }
 

@@ -9,7 +9,7 @@ use arrow::record_batch::RecordBatch;
 use connectors::Generator;
 use dataflow::bad::BadRows;
 use dataflow::connector::{Connector, Options, TableDef};
-use dataflow::source::{FlowContext, Next};
+use dataflow::source::{Next, ReaderContext, Split};
 use fabric::Clock;
 use plan::{Planner, Stage, Workers};
 use tests::cluster::Cluster;
@@ -298,7 +298,7 @@ fn generated(name: &str, options: &[(&str, &str)], schema: Option<SchemaRef>) ->
     let source = Generator.source(&def, &all).expect("it can be made");
     let (clock, bad) = (Arc::new(Stopped), Arc::new(BadRows::default()));
     let mut flow = source
-        .open(0, &FlowContext { clock, bad, origins: Arc::default() })
+        .open(&Split::default(), None, &ReaderContext { clock, bad, origins: Arc::default() })
         .expect("there is one flow");
     let mut batches = vec![];
     while let Next::Batch(batch) = flow.next(8_192).expect("it is generated") {

@@ -14,7 +14,7 @@ use arrow::datatypes::{DataType, Field, Float64Type, Int64Type, Schema, SchemaRe
 use arrow::record_batch::RecordBatch;
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::job::{Description, KeyedOperator, KeyedState};
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 
 /// Every so many requests one is followed on its way.
 pub(super) const FOLLOWED_EVERY: u64 = 64;
@@ -139,7 +139,7 @@ pub(super) struct Requests {
 
 struct RequestFlow {
     requests: Requests,
-    context: FlowContext,
+    context: ReaderContext,
     phase: usize,
     /// When the phase began, and the requests given out before and in it.
     since_ns: Option<u64>,
@@ -160,18 +160,23 @@ impl Source for Requests {
         false
     }
 
-    fn flows(&self, _: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
-        Ok(vec![FlowInfo::default()])
+    fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
+        Ok(vec![Split::default()])
     }
 
-    fn open(&self, _: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+    fn open(
+        &self,
+        _: &Split,
+        _: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         let (requests, context) = (self.clone(), context.clone());
         let (phase, since_ns, before, emitted) = (0, None, 0, 0);
         Ok(Box::new(RequestFlow { requests, context, phase, since_ns, before, emitted }))
     }
 }
 
-impl Flow for RequestFlow {
+impl SplitReader for RequestFlow {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         loop {
             let Some(&Phase { seconds, per_second }) = self.requests.phases.get(self.phase) else {
@@ -206,6 +211,10 @@ impl Flow for RequestFlow {
             (self.emitted, self.since_ns) = (0, Some(since + length_ns));
             self.phase += 1;
         }
+    }
+
+    fn position(&self) -> Position {
+        Position::none("t")
     }
 }
 

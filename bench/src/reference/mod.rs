@@ -9,7 +9,7 @@ use arrow::record_batch::RecordBatch;
 use connectors::Generator;
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::source::{Flow, FlowContext, Next};
+use dataflow::source::{Next, ReaderContext, SplitReader};
 use fabric::clock::MonotonicClock;
 
 use crate::checksums::ChecksumTotals;
@@ -53,7 +53,7 @@ pub(crate) fn sums_of(workload: Workload, sql: &str) -> Result<ChecksumTotals, C
 }
 
 /// The rows of a table, in the order of event time.
-pub(crate) struct TableRows(Box<dyn Flow>);
+pub(crate) struct TableRows(Box<dyn SplitReader>);
 
 impl TableRows {
     /// Of a table that `sql` makes.
@@ -73,13 +73,13 @@ impl TableRows {
         let table =
             TableDef { name: "reference".into(), schema, options, metadata: Default::default() };
         let source = Generator.source(&table, &projection?)?;
-        source.flows(1, None)?;
-        let context = FlowContext {
+        let splits = source.splits(1, None)?;
+        let context = ReaderContext {
             clock: Arc::new(MonotonicClock::new()),
             bad: Arc::default(),
             origins: Arc::default(),
         };
-        Ok(Self(source.open(0, &context)?))
+        Ok(Self(source.open(&splits[0], None, &context)?))
     }
 
     /// The next of them; `None` at the end.

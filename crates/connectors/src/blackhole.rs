@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Sink, SinkWriter};
+use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
 
 /// The connector `blackhole`. Clones count together.
 #[derive(Debug, Clone, Default)]
@@ -38,7 +38,7 @@ impl Sink for Blackhole {
         Placement::Everywhere
     }
 
-    fn open(&self, _worker: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+    fn open(&self, _: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         Ok(Box::new(self.clone()))
     }
 }

@@ -27,6 +27,7 @@ pub mod hostile;
 pub mod http;
 mod object;
 mod options;
+mod queued;
 mod remote;
 pub mod socket;
 pub mod stdin;

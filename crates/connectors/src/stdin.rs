@@ -20,13 +20,13 @@ use bytes::Bytes;
 use dataflow::connector::{Connector, MetadataSpec, OptionSpec, Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::Sink;
-use dataflow::source::{Flow, FlowContext, FlowInfo, Source};
+use dataflow::source::{Position, ReaderContext, Source, Split, SplitReader};
 use tokio::sync::mpsc::channel;
 
 use crate::format::rows::METADATA;
 use crate::format::{CSV_OPTIONS, Format, ON_BAD, Refuser, Target, fixed};
 use crate::options::refuse;
-use crate::remote::{PIECE_BYTES, Stream, StreamFlow, TaskStreams, decode, feed, stream_format};
+use crate::remote::{PIECE_BYTES, Stream, StreamReader, TaskStreams, decode, feed, stream_format};
 
 /// What messages call it.
 const PLACE: &str = "stdin";
@@ -124,15 +124,21 @@ impl Source for StdinSource {
         false
     }
 
-    fn flows(
+    fn splits(
         &self,
         _workers: u32,
         _time_column: Option<usize>,
-    ) -> Result<Vec<FlowInfo>, ConnectorError> {
-        Ok(vec![FlowInfo { name: PLACE.into(), ..FlowInfo::default() }])
+    ) -> Result<Vec<Split>, ConnectorError> {
+        Ok(vec![Split { name: PLACE.into(), ..Split::default() }])
     }
 
-    fn open(&self, _flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+    fn open(
+        &self,
+        split: &Split,
+        from: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        split.begins(from)?;
         let mut stdin = self.stdin.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let reader = stdin.take().ok_or_else(|| ConnectorError::Io {
             place: PLACE.into(),
@@ -142,7 +148,7 @@ impl Source for StdinSource {
         let refuser = Refuser::new(&self.target, context);
         let streams = pump(reader)?;
         let decode = decode(self.format.clone(), refuser);
-        Ok(Box::new(StreamFlow::new(streams, decode, Arc::clone(&context.clock))))
+        Ok(Box::new(StreamReader::new(split, streams, decode, context)))
     }
 }
 

@@ -18,12 +18,13 @@ use state::Disk;
 
 use crate::connector::bad::BadRows;
 use crate::connector::origins::Reading;
-use crate::connector::source::FlowContext;
+use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
 use crate::error::panics::{Panicked, caught};
 use crate::graph::{Graph, Node};
 use crate::job::{Idle, Job, readers};
 use crate::operators::source::feed;
+use crate::runtime::external::External;
 use crate::runtime::ledger::Ledger;
 use crate::runtime::mend::Mender;
 use crate::runtime::metrics::Metrics;
@@ -91,6 +92,8 @@ pub struct Worker {
     scheduler: Scheduler,
     timers: Rc<Timers>,
     net: Rc<Net>,
+    /// What other threads tell.
+    external: Rc<External>,
     nodes: Rc<[Option<Rc<Node>>]>,
     clock: Arc<dyn Clock>,
     signals: Arc<Signals>,
@@ -114,6 +117,7 @@ impl Worker {
         let mut scheduler = Scheduler::new();
         let ledger = Rc::new(Ledger::of(&job, disk.is_some(), metrics.clone()));
         let (clock_here, settings) = (clock.clone(), job.settings.clone());
+        let external = Rc::new(External::new(process.sleeper(worker)));
         let place = Place {
             worker,
             workers,
@@ -123,6 +127,8 @@ impl Worker {
             ledger,
             disk,
             signals: signals.clone(),
+            timers: timers.clone(),
+            external: external.clone(),
         };
         let aloft = multicast.map(|member| {
             let ring = &job.settings.ring;
@@ -136,7 +142,7 @@ impl Worker {
         });
         let net = Rc::new(Net::new(links, mender, aloft, &place, metrics.clone()));
         net.begin_round(round);
-        let context = FlowContext { clock: clock.clone(), bad, origins: Arc::default() };
+        let context = ReaderContext { clock: clock.clone(), bad, origins: Arc::default() };
         let Graph { nodes, sources } = Graph::new(&job, &place, &net, &metrics, &context, &timers)?;
         let mut paces = paces(&job.operators);
         let mut readings = vec![None; job.operators.len()];
@@ -167,7 +173,18 @@ impl Worker {
         }
         scheduler.spawn(goodbye(net.clone(), nodes.clone()));
         let idle = job.settings.idle;
-        Ok(Self { scheduler, timers, net, nodes, clock, signals, metrics, idle, readings })
+        Ok(Self {
+            scheduler,
+            timers,
+            net,
+            external,
+            nodes,
+            clock,
+            signals,
+            metrics,
+            idle,
+            readings,
+        })
     }
 
     /// Lets links and coroutines make progress once. Does not block.
@@ -176,7 +193,7 @@ impl Worker {
     /// The first failure; the worker is of no use afterwards.
     pub fn step(&mut self) -> Result<Status, DataflowError> {
         self.timers.advance(self.clock.now_ns());
-        let moved = self.net.poll()?;
+        let moved = self.net.poll()? | self.external.poll();
         if self.net.aloft().is_some() {
             self.nodes.iter().flatten().try_for_each(|node| node.poll())?;
         }
@@ -241,10 +258,18 @@ impl Worker {
             let (now, waited_now) = (self.clock.now_ns(), metrics.waited_for_sinks_ns());
             // That is counted by the sinks.
             since += waited_now.saturating_sub(waited);
+            let ns = now.saturating_sub(since);
             waited = waited_now;
-            Metrics::add(spent, now.saturating_sub(since));
+            let only_waits = idle_steps > 0 && !waiting;
+            match only_waits.then(|| metrics.sink_without_room()).flatten() {
+                Some(sink) => {
+                    sink.add_waited(ns);
+                    waited += ns;
+                }
+                None => Metrics::add(spent, ns),
+            }
             if waiting {
-                self.net.add_backpressured(now.saturating_sub(since));
+                self.net.add_backpressured(ns);
             }
             since = now;
             if matches!(status, Status::Done) {
@@ -263,13 +288,14 @@ impl Worker {
         error.of_operator(at).of_record(|_| reading.and_then(|reading| reading.place(None)))
     }
 
-    /// Sleeps until a link has something, a timer is due, or [`SLEEP_MAX`] is over.
+    /// Sleeps until a link has something, another thread tells something, a timer is due, or
+    /// [`SLEEP_MAX`] is over.
     fn sleep(&self, wake_ns: Option<u64>) {
         let now = self.clock.now_ns();
         let timer = wake_ns.map(|at| Duration::from_nanos(at.saturating_sub(now)));
         let timeout = timer.map_or(SLEEP_MAX, |timer| timer.min(SLEEP_MAX));
         let mut descriptors = Vec::new();
-        if !self.net.arm(&mut descriptors) {
+        if !self.net.arm(&mut descriptors) && !self.external.is_told() {
             fabric::wait(&descriptors, timeout);
         }
     }

@@ -13,8 +13,8 @@ use dataflow::frame::{Envelope, Frame};
 use dataflow::job::{Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings};
 use dataflow::metrics::Metrics;
 use dataflow::process::Process;
-use dataflow::sink::{Placement, Sink, SinkWriter};
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 use dataflow::worker::{Signals, Worker, WorkerConfig};
 use fabric::sim::{SimNet, SimOptions};
 use fabric::{Fabric, LinkId};
@@ -39,18 +39,27 @@ impl Source for Silence {
         false
     }
 
-    fn flows(&self, _: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
-        Ok(vec![FlowInfo::default()])
+    fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
+        Ok(vec![Split::default()])
     }
 
-    fn open(&self, _: usize, _: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+    fn open(
+        &self,
+        _: &Split,
+        _: Option<&Position>,
+        _: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         Ok(Box::new(Silence))
     }
 }
 
-impl Flow for Silence {
+impl SplitReader for Silence {
     fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
         Ok(Next::Wait { until_ns: u64::MAX })
+    }
+
+    fn position(&self) -> Position {
+        Position::none("t")
     }
 }
 
@@ -59,7 +68,7 @@ impl Sink for Silence {
         Placement::Everywhere
     }
 
-    fn open(&self, _: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+    fn open(&self, _: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         Ok(Box::new(Silence))
     }
 }

@@ -22,8 +22,8 @@ use dataflow::job::{
 use dataflow::keyed::{JoinKind, JoinSide, WindowJoin};
 use dataflow::metrics::Metrics;
 use dataflow::process::Process;
-use dataflow::sink::{Placement, Sink, SinkWriter};
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
 use fabric::multicast::{Group, Member};
 use fabric::sim::{Datagrams, SimNet, SimOptions};
@@ -65,16 +65,21 @@ impl Source for Table {
         true
     }
 
-    fn flows(&self, _: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
-        Ok(self.flows.iter().map(|_| FlowInfo::default()).collect())
+    fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
+        Ok(self.flows.iter().map(|_| Split::default()).collect())
     }
 
-    fn open(&self, flow: usize, _: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
-        Ok(Box::new(Reading(self.clone(), self.flows[flow].clone())))
+    fn open(
+        &self,
+        split: &Split,
+        _: Option<&Position>,
+        _: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        Ok(Box::new(Reading(self.clone(), self.flows[split.number].clone())))
     }
 }
 
-impl Flow for Reading {
+impl SplitReader for Reading {
     fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
         let Reading(table, rows) = self;
         if rows.is_empty() {
@@ -89,6 +94,10 @@ impl Flow for Reading {
         ];
         Ok(Next::Batch(RecordBatch::try_new(table.schema.clone(), columns).expect("they fit")))
     }
+
+    fn position(&self) -> Position {
+        Position::none("t")
+    }
 }
 
 /// Pairs of numbers that were given out.
@@ -100,7 +109,7 @@ impl Sink for Pairs {
         Placement::Everywhere
     }
 
-    fn open(&self, _: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+    fn open(&self, _: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         Ok(Box::new(self.clone()))
     }
 }

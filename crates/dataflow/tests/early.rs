@@ -16,8 +16,8 @@ use dataflow::job::{
     Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Origin, Property, Settings,
     Step, Stepped, Watermark, Window,
 };
-use dataflow::sink::{Placement, Sink, SinkWriter};
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 use dataflow::worker::Signals;
 use state::{GroupBy, StateOptions, Windows};
 
@@ -39,11 +39,16 @@ impl Source for Script {
         false
     }
 
-    fn flows(&self, _: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
-        Ok(vec![FlowInfo::default()])
+    fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
+        Ok(vec![Split::default()])
     }
 
-    fn open(&self, _: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+    fn open(
+        &self,
+        _: &Split,
+        _: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         let (events, schema) = (self.0.clone().into(), self.schema());
         Ok(Box::new(Played { events, schema, context: context.clone() }))
     }
@@ -52,10 +57,10 @@ impl Source for Script {
 struct Played {
     events: VecDeque<(u64, Vec<(i64, i64)>)>,
     schema: SchemaRef,
-    context: FlowContext,
+    context: ReaderContext,
 }
 
-impl Flow for Played {
+impl SplitReader for Played {
     fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
         let Some((at_ms, _)) = self.events.front() else { return Ok(Next::End) };
         let until_ns = at_ms * 1_000_000;
@@ -68,6 +73,10 @@ impl Flow for Played {
         let columns: Vec<ArrayRef> = vec![Arc::new(keys), Arc::new(times)];
         Ok(Next::Batch(RecordBatch::try_new(self.schema.clone(), columns).unwrap()))
     }
+
+    fn position(&self) -> Position {
+        Position::none("t")
+    }
 }
 
 /// Rows as they were written: `key count start kind`.
@@ -79,7 +88,7 @@ impl Sink for Written {
         Placement::Everywhere
     }
 
-    fn open(&self, _: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+    fn open(&self, _: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         Ok(Box::new(self.clone()))
     }
 }
@@ -214,7 +223,7 @@ impl Sink for Stopping {
         Placement::Everywhere
     }
 
-    fn open(&self, _: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+    fn open(&self, _: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         Ok(Box::new(self.clone()))
     }
 }

@@ -15,8 +15,8 @@ use dataflow::job::{Aggregation, Edge, Exchange, Input, Job, Operator, OperatorK
 use dataflow::mend::{Mender, News};
 use dataflow::metrics::Metrics;
 use dataflow::process::Process;
-use dataflow::sink::{Placement, Sink, SinkWriter};
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
 use fabric::sim::{SimNet, SimOptions};
 use state::{GroupBy, Partitioner, StateOptions};
@@ -46,16 +46,21 @@ impl Source for Numbers {
         true
     }
 
-    fn flows(&self, _: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
-        Ok(vec![FlowInfo::default(); WORKERS as usize])
+    fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
+        Ok(vec![Split::default(); WORKERS as usize])
     }
 
-    fn open(&self, _: usize, _: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+    fn open(
+        &self,
+        _: &Split,
+        _: Option<&Position>,
+        _: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         Ok(Box::new(self.clone()))
     }
 }
 
-impl Flow for Numbers {
+impl SplitReader for Numbers {
     fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
         if self.0 == 0 {
             return Ok(Next::End);
@@ -63,6 +68,10 @@ impl Flow for Numbers {
         self.0 -= 1;
         let keys = keys(self.0 * BATCH_ROWS..(self.0 + 1) * BATCH_ROWS);
         Ok(Next::Batch(RecordBatch::try_new(schema(&["k"]), vec![keys]).unwrap()))
+    }
+
+    fn position(&self) -> Position {
+        Position::none("t")
     }
 }
 
@@ -75,7 +84,7 @@ impl Sink for Counts {
         Placement::Gather
     }
 
-    fn open(&self, _: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+    fn open(&self, _: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         Ok(Box::new(self.clone()))
     }
 }

@@ -8,4 +8,5 @@ mod frames;
 mod handover;
 mod lists;
 mod pace;
+mod room;
 mod slicing;

@@ -10,8 +10,8 @@ use dataflow::error::ConnectorError;
 use dataflow::job::{
     Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings, Watermark, Window,
 };
-use dataflow::sink::{Placement, Sink, SinkWriter};
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 use state::{GroupBy, StateOptions, Windows};
 
 use crate::alone;
@@ -45,11 +45,16 @@ impl Source for Steps {
         false
     }
 
-    fn flows(&self, _: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
-        Ok(vec![FlowInfo::default()])
+    fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
+        Ok(vec![Split::default()])
     }
 
-    fn open(&self, _: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+    fn open(
+        &self,
+        _: &Split,
+        _: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         Ok(Box::new(Walk { steps: self.clone(), at: 0, context: context.clone() }))
     }
 }
@@ -57,10 +62,10 @@ impl Source for Steps {
 struct Walk {
     steps: Steps,
     at: i64,
-    context: FlowContext,
+    context: ReaderContext,
 }
 
-impl Flow for Walk {
+impl SplitReader for Walk {
     fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
         let until_ns = self.steps.from_ms * 1_000_000;
         if self.context.clock.now_ns() < until_ns {
@@ -74,6 +79,10 @@ impl Flow for Walk {
         let times = TimestampMillisecondArray::from(vec![self.at]);
         Ok(Next::Batch(RecordBatch::try_new(schema(), vec![Arc::new(times)]).unwrap()))
     }
+
+    fn position(&self) -> Position {
+        Position::none("t")
+    }
 }
 
 struct Nowhere;
@@ -83,7 +92,7 @@ impl Sink for Nowhere {
         Placement::Everywhere
     }
 
-    fn open(&self, _: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+    fn open(&self, _: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         Ok(Box::new(Self))
     }
 }

@@ -16,8 +16,8 @@ use dataflow::job::{
 };
 use dataflow::keyed::{Reroute, To};
 use dataflow::process::Process;
-use dataflow::sink::{Placement, Sink, SinkWriter};
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
 use dataflow::worker_set::WorkerSet;
 use fabric::Clock;
@@ -37,7 +37,7 @@ fn schema() -> SchemaRef {
 #[derive(Clone)]
 struct Script(Vec<(u64, Vec<i64>)>);
 
-struct Played(VecDeque<(u64, Vec<i64>)>, FlowContext);
+struct Played(VecDeque<(u64, Vec<i64>)>, ReaderContext);
 
 impl Source for Script {
     fn schema(&self) -> SchemaRef {
@@ -48,16 +48,21 @@ impl Source for Script {
         false
     }
 
-    fn flows(&self, _: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
-        Ok(vec![FlowInfo::default()])
+    fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
+        Ok(vec![Split::default()])
     }
 
-    fn open(&self, _: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+    fn open(
+        &self,
+        _: &Split,
+        _: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         Ok(Box::new(Played(self.0.clone().into(), context.clone())))
     }
 }
 
-impl Flow for Played {
+impl SplitReader for Played {
     fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
         let at_ns = MS * self.0.front().map_or(END_MS, |(at_ms, _)| *at_ms);
         if self.1.clock.now_ns() < at_ns {
@@ -66,6 +71,10 @@ impl Flow for Played {
         let Some((_, numbers)) = self.0.pop_front() else { return Ok(Next::End) };
         let numbers = Arc::new(Int64Array::from(numbers));
         Ok(Next::Batch(RecordBatch::try_new(schema(), vec![numbers]).unwrap()))
+    }
+
+    fn position(&self) -> Position {
+        Position::none("t")
     }
 }
 
@@ -82,8 +91,8 @@ impl Sink for Arrivals {
         Placement::Everywhere
     }
 
-    fn open(&self, worker: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
-        Ok(Box::new(Self { worker, ..self.clone() }))
+    fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+        Ok(Box::new(Self { worker: context.worker, ..self.clone() }))
     }
 }
 

@@ -10,8 +10,8 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Sink, SinkWriter};
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 use millstream::Session;
 
 /// The connector: knows its options and makes sources and sinks of tables.
@@ -63,7 +63,7 @@ impl Connector for Countdown {
     }
 }
 
-/// A table to be read: a single flow that ends.
+/// A table to be read: a single split that ends.
 struct Numbers {
     from: i64,
     schema: SchemaRef,
@@ -78,23 +78,32 @@ impl Source for Numbers {
         true
     }
 
-    fn flows(&self, _: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
+    fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
         let rows = Some(self.from.max(0) as u64);
-        Ok(vec![FlowInfo { name: "countdown".into(), rows, ..FlowInfo::default() }])
+        Ok(vec![Split { name: "countdown".into(), rows, ..Split::default() }])
     }
 
-    fn open(&self, _: usize, _: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
-        Ok(Box::new(Counting { next: self.from, schema: self.schema.clone() }))
+    fn open(
+        &self,
+        split: &Split,
+        from: Option<&Position>,
+        _: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        let given = from.map(|from| from.numbers("countdown", 1, &split.name)).transpose()?;
+        let [given] = given.unwrap_or_default();
+        let next = self.from - given as i64;
+        Ok(Box::new(Counting { from: self.from, next, schema: self.schema.clone() }))
     }
 }
 
-/// The flow, being read.
+/// The split, being read.
 struct Counting {
+    from: i64,
     next: i64,
     schema: SchemaRef,
 }
 
-impl Flow for Counting {
+impl SplitReader for Counting {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         let rows = (self.next.max(0) as usize).min(rows_max);
         if rows == 0 {
@@ -114,6 +123,10 @@ impl Flow for Counting {
                 hint: None,
             })
     }
+
+    fn position(&self) -> Position {
+        Position::new("countdown", 1, "countdown", &[(self.from - self.next) as u64])
+    }
 }
 
 /// A table to be written, by one worker.
@@ -124,7 +137,7 @@ impl Sink for Adding {
         Placement::Gather
     }
 
-    fn open(&self, _: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+    fn open(&self, _: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         Ok(Box::new(Writer { sum: 0, total: self.0.clone() }))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Sink, SinkWriter};
+use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
 
 /// Rows that were published.
 #[derive(Debug, Clone, Default)]
@@ -33,7 +33,7 @@ impl Sink for Collected {
         Placement::Gather
     }
 
-    fn open(&self, _worker: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+    fn open(&self, _: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         Ok(Box::new(Collector { rows: Vec::new(), to: self.clone() }))
     }
 }

@@ -89,7 +89,7 @@ impl Whole {
                 return None;
             }
             let time_column = input.watermark.map(|watermark| watermark.column);
-            for flow in source.flows(readers(&job.operators, workers), time_column).ok()? {
+            for flow in source.splits(readers(&job.operators, workers), time_column).ok()? {
                 rows = rows.zip(flow.rows).map(|(sum, rows)| sum + rows);
                 flows += 1;
             }

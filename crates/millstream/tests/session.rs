@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::sink::Sink;
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 use millstream::{Blame, Error, FabricKind, Progress, RunOptions, Session, SessionBuilder};
 
 const BIDS: &str = "CREATE TABLE bids (
@@ -183,16 +183,24 @@ impl Source for Faulty {
         true
     }
 
-    fn flows(&self, workers: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
-        let flow = |flow| FlowInfo { name: format!("tape {flow}"), ..FlowInfo::default() };
+    fn splits(&self, workers: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
+        let flow = |flow| Split { name: format!("tape {flow}"), ..Split::default() };
         Ok((0..workers).map(flow).collect())
     }
 
-    fn open(&self, flow: usize, _: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
-        if flow == 1 && self.0 == Fault::Open {
+    fn open(
+        &self,
+        split: &Split,
+        _: Option<&Position>,
+        _: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        if split.number == 1 && self.0 == Fault::Open {
             return Err(broken());
         }
-        Ok(Box::new(FaultyFlow { fault: (flow == 1).then_some(self.0), schema: self.schema() }))
+        Ok(Box::new(FaultyFlow {
+            fault: (split.number == 1).then_some(self.0),
+            schema: self.schema(),
+        }))
     }
 }
 
@@ -201,7 +209,7 @@ struct FaultyFlow {
     schema: SchemaRef,
 }
 
-impl Flow for FaultyFlow {
+impl SplitReader for FaultyFlow {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         match self.fault {
             // Others go on for ever: only the failure ends them.
@@ -213,6 +221,10 @@ impl Flow for FaultyFlow {
             Some(Fault::Panic) => panic!("the tape is torn"),
             Some(_) => Err(broken()),
         }
+    }
+
+    fn position(&self) -> Position {
+        Position::none("t")
     }
 }
 

@@ -31,7 +31,7 @@ use dataflow::source::Source;
 pub(crate) use self::scanned::{Named, ScannedTable};
 use crate::catalog::computed::{Computed, ComputingSource};
 use crate::catalog::shelf::{Shelf, ShelfSource, ShelvingSource};
-use crate::catalog::side::{FlowNames, Side, SideSource, Time};
+use crate::catalog::side::{Side, SideSource, Time};
 use crate::catalog::streams::Streams;
 use crate::catalog::view::View;
 use crate::text::bounds::COLUMNS_MAX;
@@ -309,8 +309,8 @@ impl Table {
         let time = self.event_time.as_ref();
         let time = time.and_then(|time| inner.schema().index_of(&time.column).ok());
         let shelf = (!inner.repeats()).then(|| Arc::clone(&self.shelf));
-        let (table, flows) = (self.name.clone(), FlowNames::default());
-        Ok(Arc::new(ShelvingSource { table, inner, time, shelf, flows }))
+        let table = self.name.clone();
+        Ok(Arc::new(ShelvingSource { table, inner, time, shelf }))
     }
 
     /// What becomes of a bad row.
@@ -405,8 +405,7 @@ impl Table {
         };
         let column = time.and_then(|time| inner.schema().index_of(&time.column).ok());
         let time = column.zip(time).map(|(column, time)| Time { column, delay: time.delay });
-        let flows = FlowNames::default();
-        Ok(Arc::new(SideSource { table, side, inner, time, schema, flows }))
+        Ok(Arc::new(SideSource { table, side, inner, time, schema }))
     }
 
     /// A reader of all columns of the data that passes over bad rows, whatever `on_bad` says.

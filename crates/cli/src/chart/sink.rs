@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use millstream::ConnectorError;
 use millstream::connector::{Connector, OptionSpec, Options, TableDef};
-use millstream::sink::{Placement, Sink, SinkWriter};
+use millstream::sink::{Placement, Sink, SinkWriter, WriterContext};
 use millstream::source::Source;
 
 use arrow::datatypes::SchemaRef;
@@ -67,7 +67,7 @@ impl Sink for ChartSink {
         Placement::Gather
     }
 
-    fn open(&self, _: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+    fn open(&self, _: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         let data = self.shape.clone().map(Data::new);
         Ok(Box::new(Drawing { output: self.output.clone(), data }))
     }

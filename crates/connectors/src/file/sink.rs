@@ -14,7 +14,7 @@ use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use dataflow::connector::{Options, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Sink, SinkWriter};
+use dataflow::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
 use parquet::arrow::{ArrowSchemaConverter, ArrowWriter};
 use parquet::basic::Compression as ParquetCodec;
 use parquet::errors::ParquetError;
@@ -29,6 +29,7 @@ use crate::format::encode::{RowFormat, check_csv_columns};
 use crate::format::{Compression, Kind, fixed};
 use crate::object::{self, Upload};
 use crate::options::{Reader, refuse};
+use crate::queued::QueuedWriter;
 use crate::stored::not_packed;
 
 /// Bytes of rows gathered before they are written.
@@ -48,6 +49,27 @@ impl Output for AtomicFile {
 impl Output for Upload {
     fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
         Upload::commit(*self)
+    }
+}
+
+/// A device or a pipe, whose reader may be slow: a thread writes what is queued for it.
+struct Pipe(Arc<QueuedWriter>);
+
+impl Write for Pipe {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let sent = self.0.send(bytes.to_vec());
+        sent.map(|()| bytes.len()).map_err(std::io::Error::other)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Output for Pipe {
+    /// What was written to a pipe cannot be taken back: nothing is left to do.
+    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
+        Ok(())
     }
 }
 
@@ -120,6 +142,50 @@ impl FileSink {
             None => Ok(Box::new(AtomicFile::create(&self.path)?)),
         }
     }
+
+    /// The way to a device or a pipe; `None` where the path is of a file or of an object.
+    fn pipe(&self, context: &WriterContext) -> Result<Option<Arc<QueuedWriter>>, ConnectorError> {
+        let is_pipe = |of: &fs::Metadata| !of.is_file() && !is_replaced(&self.path, of);
+        if !fs::metadata(&self.path).is_ok_and(|of| is_pipe(&of)) {
+            return Ok(None);
+        }
+        let (mut to, path) = (AtomicFile::create(&self.path)?, self.path.clone());
+        let write =
+            move |bytes: &[u8]| to.write_all(bytes).map_err(|error| io_error(&path, &error));
+        let place = self.path.display().to_string();
+        Ok(Some(Arc::new(QueuedWriter::start(&place, &context.waker, write)?)))
+    }
+
+    /// Writes rows in the format of the table.
+    fn writer(&self, file: Box<dyn Output>) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+        let schema = Arc::clone(&self.schema);
+        Ok(match &self.format {
+            SinkFormat::Rows(format, packed) => {
+                let buffer = format.prologue(schema).map_err(|error| unfit(&self.path, &error))?;
+                let path = self.path.clone();
+                Box::new(RowWriter { path, to: packed.pack(file)?, format: format.clone(), buffer })
+            }
+            SinkFormat::Parquet(codec) => {
+                let properties = WriterProperties::builder().set_compression(*codec).build();
+                let file = BufWriter::with_capacity(BUFFER_BYTES, file);
+                let writer = ArrowWriter::try_new(file, schema, Some(properties))
+                    .map_err(|error| parquet_error(&self.path, error))?;
+                Box::new(ParquetWriter { path: self.path.clone(), writer })
+            }
+            SinkFormat::Arrow { stream, options, packed } => {
+                let to = BufWriter::with_capacity(BUFFER_BYTES, packed.pack(file)?);
+                let options = options.clone();
+                let writer = match stream {
+                    true => StreamWriter::try_new_with_options(to, &schema, options)
+                        .map(ArrowLayout::Stream),
+                    false => FileWriter::try_new_with_options(to, &schema, options)
+                        .map(ArrowLayout::File),
+                };
+                let writer = writer.map_err(|error| arrow_error(&self.path, error))?;
+                Box::new(IpcWriter { path: self.path.clone(), schema, writer })
+            }
+        })
+    }
 }
 
 fn parquet_codec(options: Reader<'_>) -> Result<ParquetCodec, ConnectorError> {
@@ -181,35 +247,45 @@ impl Sink for FileSink {
         }
     }
 
-    fn open(&self, _worker: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
-        let file = self.output()?;
-        let schema = Arc::clone(&self.schema);
-        Ok(match &self.format {
-            SinkFormat::Rows(format, packed) => {
-                let buffer = format.prologue(schema).map_err(|error| unfit(&self.path, &error))?;
-                let path = self.path.clone();
-                Box::new(RowWriter { path, to: packed.pack(file)?, format: format.clone(), buffer })
+    fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+        match self.pipe(context)? {
+            Some(queued) => {
+                let writer = Some(self.writer(Box::new(Pipe(Arc::clone(&queued))))?);
+                Ok(Box::new(PipeWriter { writer, queued }))
             }
-            SinkFormat::Parquet(codec) => {
-                let properties = WriterProperties::builder().set_compression(*codec).build();
-                let file = BufWriter::with_capacity(BUFFER_BYTES, file);
-                let writer = ArrowWriter::try_new(file, schema, Some(properties))
-                    .map_err(|error| parquet_error(&self.path, error))?;
-                Box::new(ParquetWriter { path: self.path.clone(), writer })
-            }
-            SinkFormat::Arrow { stream, options, packed } => {
-                let to = BufWriter::with_capacity(BUFFER_BYTES, packed.pack(file)?);
-                let options = options.clone();
-                let writer = match stream {
-                    true => StreamWriter::try_new_with_options(to, &schema, options)
-                        .map(ArrowLayout::Stream),
-                    false => FileWriter::try_new_with_options(to, &schema, options)
-                        .map(ArrowLayout::File),
-                };
-                let writer = writer.map_err(|error| arrow_error(&self.path, error))?;
-                Box::new(IpcWriter { path: self.path.clone(), schema, writer })
-            }
-        })
+            None => self.writer(self.output()?),
+        }
+    }
+}
+
+/// Writes to a device or a pipe.
+struct PipeWriter {
+    /// Until all rows are queued.
+    writer: Option<Box<dyn SinkWriter>>,
+    queued: Arc<QueuedWriter>,
+}
+
+impl SinkWriter for PipeWriter {
+    fn room(&mut self) -> Room {
+        self.queued.room()
+    }
+
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        self.writer.as_mut().map_or(Ok(()), |writer| writer.write(batch))
+    }
+
+    fn flush(&mut self) -> Result<(), ConnectorError> {
+        self.queued.drain().map(drop)
+    }
+
+    fn drain(&mut self) -> Result<Room, ConnectorError> {
+        self.writer.take().map_or(Ok(()), |writer| writer.commit())?;
+        self.queued.drain()
+    }
+
+    fn commit(mut self: Box<Self>) -> Result<(), ConnectorError> {
+        self.drain()?;
+        self.queued.finish()
     }
 }
 

@@ -12,7 +12,7 @@
 //!
 //! **A file that was found holds the watermark back until it is read.** Flows of one process list
 //! together, so that all know of a file as soon as one does: a flow that has one to read, or that
-//! waits until one has settled, [owes](Flow::owes) rows and is not idle. No flow gives rows until
+//! waits until one has settled, [owes](SplitReader::owes) rows and is not idle. No flow gives rows until
 //! all that owe some have been asked once more, since by then the job knows that they are not idle
 //! ([`board`]). Flows of other processes see a file within an interval; where there are such, none
 //! is read before it has been known for that long.
@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arrow::datatypes::SchemaRef;
 use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 
 use self::board::{Board, Step};
 use super::PATH_HINT;
@@ -132,23 +132,31 @@ impl Source for Watched {
         false
     }
 
-    fn flows(
+    fn splits(
         &self,
         workers: u32,
         _time_column: Option<usize>,
-    ) -> Result<Vec<FlowInfo>, ConnectorError> {
+    ) -> Result<Vec<Split>, ConnectorError> {
         self.0.cut.store(workers.max(1), Ordering::Relaxed);
-        let flow = |flow| FlowInfo {
-            name: format!("{} part {flow} of {workers}", self.0.path),
-            ..FlowInfo::default()
+        let split = |number: u32| Split {
+            number: number as usize,
+            name: format!("{} part {number} of {workers}", self.0.path),
+            ..Split::default()
         };
-        Ok((0..workers).map(flow).collect())
+        Ok((0..workers).map(split).collect())
     }
 
-    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+    fn open(
+        &self,
+        split: &Split,
+        from: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        split.begins(from)?;
         let flows = u64::from(self.0.cut.load(Ordering::Relaxed));
-        Ok(Box::new(WatchFlow {
-            seat: self.0.board().join(flow as u64, flows),
+        Ok(Box::new(WatchReader {
+            seat: self.0.board().join(split.number as u64, flows),
+            split: split.name.clone(),
             source: Arc::clone(&self.0),
             refuser: Refuser::new(&self.0.target, context),
             context: context.clone(),
@@ -158,44 +166,45 @@ impl Source for Watched {
 }
 
 /// The files of one flow.
-struct WatchFlow {
+struct WatchReader {
+    split: String,
     source: Arc<WatchSource>,
     /// Its place on the board.
     seat: u64,
     refuser: Refuser,
-    context: FlowContext,
+    context: ReaderContext,
     reading: Option<OpenFile>,
 }
 
-/// A file whose flows are read one after the other.
+/// A file whose splits are read one after the other.
 struct OpenFile {
     path: PathBuf,
     source: Arc<dyn Source>,
     /// Those that have not been opened.
-    rest: std::ops::Range<usize>,
-    flow: Option<Box<dyn Flow>>,
+    rest: std::vec::IntoIter<Split>,
+    reader: Option<Box<dyn SplitReader>>,
 }
 
 impl OpenFile {
     fn next(
         &mut self,
         rows_max: usize,
-        context: &FlowContext,
+        context: &ReaderContext,
     ) -> Result<Option<Next>, ConnectorError> {
         loop {
-            if let Some(flow) = &mut self.flow {
-                match flow.next(rows_max)? {
-                    Next::End => self.flow = None,
+            if let Some(reader) = &mut self.reader {
+                match reader.next(rows_max)? {
+                    Next::End => self.reader = None,
                     next => return Ok(Some(next)),
                 }
             }
-            let Some(flow) = self.rest.next() else { return Ok(None) };
-            self.flow = Some(self.source.open(flow, context)?);
+            let Some(split) = self.rest.next() else { return Ok(None) };
+            self.reader = Some(self.source.open(&split, None, context)?);
         }
     }
 }
 
-impl WatchFlow {
+impl WatchReader {
     /// What there is to do now.
     fn step(&self) -> Result<Step, ConnectorError> {
         let (now_ns, source) = (self.context.clock.now_ns(), &self.source);
@@ -209,8 +218,8 @@ impl WatchFlow {
 
     fn open(&self, path: &Path) -> Result<OpenFile, ConnectorError> {
         let source = self.source.file(path)?;
-        let flows = source.flows(1, None)?.len();
-        Ok(OpenFile { path: path.to_path_buf(), source, rest: 0..flows, flow: None })
+        let rest = source.splits(1, None)?.into_iter();
+        Ok(OpenFile { path: path.to_path_buf(), source, rest, reader: None })
     }
 
     /// A file that cannot be read, or not to its end, is like a bad row: the others are read.
@@ -222,7 +231,7 @@ impl WatchFlow {
     }
 }
 
-impl Flow for WatchFlow {
+impl SplitReader for WatchReader {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         loop {
             let path = match self.step()? {
@@ -257,12 +266,16 @@ impl Flow for WatchFlow {
         }
     }
 
+    fn position(&self) -> Position {
+        Position::none(&self.split)
+    }
+
     fn owes(&self) -> bool {
         self.reading.is_some() || self.source.board().owes(self.seat)
     }
 }
 
-impl Drop for WatchFlow {
+impl Drop for WatchReader {
     fn drop(&mut self) {
         self.source.board().leave(self.seat);
     }

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::task::Waker;
+use std::time::{Duration, Instant};
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
@@ -10,10 +11,10 @@ use arrow_flight::encode::FlightDataEncoderBuilder;
 use arrow_flight::error::FlightError;
 use arrow_flight::{FlightData, FlightDescriptor};
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Sink, SinkWriter};
+use dataflow::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
 use futures::{Stream, StreamExt, TryStreamExt, stream};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tokio::time::timeout;
 
 use super::client::Server;
 use crate::remote::{Io, Task, died};
@@ -41,14 +42,15 @@ impl Sink for FlightSink {
         Placement::Gather
     }
 
-    fn open(&self, _worker: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+    fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         let io = Io::shared()?;
         let server = self.server.clone();
         let mut client = io.wait(async move { server.client().await })?;
         let (batches, queue) = channel(BATCHES_MAX);
         let (outcome, result) = mpsc::sync_channel(1);
         let committed = Arc::new(AtomicBool::new(false));
-        let data = data(self, queue, Arc::clone(&committed));
+        let waker = context.waker.clone();
+        let data = data(self, queue, waker.clone(), Arc::clone(&committed));
         let server = self.server.clone();
         let task = io.spawn(async move {
             let put = match client.do_put(data).await {
@@ -57,22 +59,31 @@ impl Sink for FlightSink {
             };
             // Nobody is left to tell only if the writer is gone.
             let _ = outcome.send(put.map_err(|error| server.said(&error)));
+            waker.wake();
         });
         let place = self.server.place().to_owned();
         let batches = Some(batches);
-        Ok(Box::new(FlightWriter { place, io, batches, committed, result, _task: task }))
+        let full_since = None;
+        Ok(Box::new(FlightWriter { place, batches, full_since, committed, result, _task: task }))
     }
 }
 
 /// What is sent: the rows; and behind rows that were not committed a message that is none. A
 /// client cannot break off a call but by its connection, and the mere end of the rows would look
-/// like the end of the table.
+/// like the end of the table. `waker` is called when there is room for more.
 fn data(
     sink: &FlightSink,
     mut queue: Receiver<RecordBatch>,
+    waker: Waker,
     committed: Arc<AtomicBool>,
 ) -> impl Stream<Item = Result<FlightData, FlightError>> + Send + 'static {
-    let rows = stream::poll_fn(move |context| queue.poll_recv(context));
+    let rows = stream::poll_fn(move |context| {
+        let next = queue.poll_recv(context);
+        if next.is_ready() {
+            waker.wake_by_ref();
+        }
+        next
+    });
     let data = FlightDataEncoderBuilder::new()
         .with_schema(Arc::clone(&sink.schema))
         .with_flight_descriptor(Some(sink.descriptor.clone()))
@@ -86,9 +97,10 @@ fn data(
 
 struct FlightWriter {
     place: String,
-    io: Arc<Io>,
     /// Dropped, the rows have ended.
     batches: Option<Sender<RecordBatch>>,
+    /// Since when the server has taken nothing though batches wait for it.
+    full_since: Option<Instant>,
     /// Stored with `Release` before `batches` is dropped; read with `Acquire` after.
     committed: Arc<AtomicBool>,
     /// How the call ended.
@@ -96,25 +108,56 @@ struct FlightWriter {
     _task: Task,
 }
 
+impl FlightWriter {
+    /// How the call has ended, though there were more rows.
+    fn ended(&self) -> ConnectorError {
+        match self.result.recv() {
+            Ok(Err(error)) => error,
+            Ok(Ok(())) => self.failed("the server ended the call before the last row".into()),
+            Err(_) => died(&self.place),
+        }
+    }
+
+    fn failed(&self, message: String) -> ConnectorError {
+        ConnectorError::Io { place: self.place.clone(), message, hint: None }
+    }
+}
+
 impl SinkWriter for FlightWriter {
+    fn room(&mut self) -> Room {
+        let waits = |batches: &Sender<_>| batches.capacity() == 0 && !batches.is_closed();
+        if !self.batches.as_ref().is_some_and(waits) {
+            self.full_since = None;
+            return Room::Ready;
+        }
+        // That the server has taken nothing for too long is told by the next rows.
+        let waits = self.full_since.get_or_insert_with(Instant::now).elapsed();
+        if waits < WRITE_TIMEOUT { Room::Full } else { Room::Ready }
+    }
+
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
-        let Some(batches) = self.batches.clone() else { return Err(died(&self.place)) };
-        let batch = dataflow::detach(batch);
-        let sending = async move { Ok(timeout(WRITE_TIMEOUT, batches.send(batch)).await) };
-        let message = match self.io.wait(sending)? {
-            Ok(Ok(())) => return Ok(()),
-            Err(_) => format!("the server has taken no rows for {} s", WRITE_TIMEOUT.as_secs()),
-            Ok(Err(_)) => match self.result.recv() {
-                Ok(Err(error)) => return Err(error),
-                Ok(Ok(())) => "the server ended the call before the last row".into(),
-                Err(_) => return Err(died(&self.place)),
-            },
-        };
-        Err(ConnectorError::Io { place: self.place.clone(), message, hint: None })
+        let Some(batches) = &self.batches else { return Err(died(&self.place)) };
+        match batches.try_send(dataflow::detach(batch)) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Full(_)) => {
+                let seconds = WRITE_TIMEOUT.as_secs();
+                Err(self.failed(format!("the server has taken no rows for {seconds} s")))
+            }
+            Err(TrySendError::Closed(_)) => Err(self.ended()),
+        }
     }
 
     fn flush(&mut self) -> Result<(), ConnectorError> {
         Ok(())
+    }
+
+    /// The last batches are taken: the server's answer is all that is missing then.
+    fn drain(&mut self) -> Result<Room, ConnectorError> {
+        match &self.batches {
+            Some(batches) if batches.is_closed() => Err(self.ended()),
+            Some(batches) if batches.capacity() < BATCHES_MAX => Ok(Room::Full),
+            _ => Ok(Room::Ready),
+        }
     }
 
     fn commit(mut self: Box<Self>) -> Result<(), ConnectorError> {

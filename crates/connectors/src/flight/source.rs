@@ -6,7 +6,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use arrow_flight::FlightEndpoint;
 use dataflow::error::ConnectorError;
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
 
 use super::client::Server;
@@ -39,26 +39,32 @@ impl Source for FlightSource {
         self.bounded
     }
 
-    fn flows(
+    fn splits(
         &self,
         _workers: u32,
         _time_column: Option<usize>,
-    ) -> Result<Vec<FlowInfo>, ConnectorError> {
-        let flow = |flow| FlowInfo { name: self.place(flow), ..FlowInfo::default() };
-        Ok((0..self.endpoints.len()).map(flow).collect())
+    ) -> Result<Vec<Split>, ConnectorError> {
+        let split = |number| Split { number, name: self.place(number), ..Split::default() };
+        Ok((0..self.endpoints.len()).map(split).collect())
     }
 
-    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+    fn open(
+        &self,
+        split: &Split,
+        from: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        split.begins(from)?;
         let (batches, queue) = channel(BATCHES_MAX);
         let server = self.server.clone();
-        let endpoint = self.endpoints[flow].clone();
+        let endpoint = self.endpoints[split.number].clone();
         let task = Io::shared()?.spawn(async move {
             let end = read(&server, &endpoint, &batches).await;
             // Nobody is left to tell only if nobody reads any more.
             let _ = batches.send(end.map(|()| None)).await;
         });
-        Ok(Box::new(FlightFlow {
-            place: self.place(flow),
+        Ok(Box::new(FlightReader {
+            place: self.place(split.number),
             queue,
             _task: task,
             mapping: None,
@@ -84,7 +90,7 @@ async fn read(
     }
 }
 
-struct FlightFlow {
+struct FlightReader {
     place: String,
     queue: Receiver<Result<Option<RecordBatch>, ConnectorError>>,
     _task: Task,
@@ -98,7 +104,7 @@ struct FlightFlow {
     nap: Nap,
 }
 
-impl FlightFlow {
+impl FlightReader {
     /// The rows of a batch that fit the table.
     fn rows(&mut self, batch: &RecordBatch) -> Result<RecordBatch, ConnectorError> {
         let target = &self.refuser.target;
@@ -117,7 +123,7 @@ impl FlightFlow {
     }
 }
 
-impl Flow for FlightFlow {
+impl SplitReader for FlightReader {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         loop {
             let batch = match self.rest.take() {
@@ -139,5 +145,9 @@ impl Flow for FlightFlow {
                 return Ok(Next::Batch(batch));
             }
         }
+    }
+
+    fn position(&self) -> Position {
+        Position::none(&self.place)
     }
 }

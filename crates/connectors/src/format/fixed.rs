@@ -22,11 +22,12 @@ use arrow::error::ArrowError;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use dataflow::connector::OptionSpec;
 use dataflow::error::ConnectorError;
+use dataflow::position::refused;
 
 use super::input::{Filled, Input};
 use super::rows::{Refuser, is_text, unfit};
 use super::typed::Mapping;
-use super::{Decoded, Decoder};
+use super::{Decoded, Decoder, RecordStart};
 use crate::options::{Reader, nearest, refuse, sql_type};
 
 /// Bytes of a record at most.
@@ -360,12 +361,14 @@ pub(crate) struct FixedDecoder {
     known: Option<(Layout, Mapping)>,
     /// The number of the record to be read next.
     record: u64,
+    /// Where to go on.
+    resume: Option<RecordStart>,
     refuser: Refuser,
 }
 
 impl FixedDecoder {
     pub(crate) fn new(input: Input, given: Given, refuser: Refuser) -> Self {
-        Self { input, given, known: None, record: 1, refuser }
+        Self { input, given, known: None, record: 1, resume: None, refuser }
     }
 
     /// Behind the last whole record.
@@ -382,6 +385,15 @@ impl FixedDecoder {
 }
 
 impl Decoder for FixedDecoder {
+    fn place(&self) -> RecordStart {
+        let offset = self.input.offset(self.input.position());
+        self.resume.unwrap_or(RecordStart { offset, record: self.record, rest: false })
+    }
+
+    fn go_to(&mut self, place: RecordStart) {
+        self.resume = (place.offset > 0).then_some(place);
+    }
+
     fn start(&mut self) -> Result<bool, ConnectorError> {
         if self.known.is_none() {
             let target = &self.refuser.target;
@@ -394,6 +406,18 @@ impl Decoder for FixedDecoder {
 
     fn decode(&mut self, rows_max: usize) -> Result<Decoded, ConnectorError> {
         self.start()?;
+        if let (Some(place), Some((layout, _))) = (self.resume, &self.known) {
+            let before = place.record.saturating_sub(1).checked_mul(layout.record_bytes as u64);
+            if before != Some(place.offset) {
+                let RecordStart { offset, record, .. } = place;
+                let message = format!("record {record} does not begin at byte {offset}");
+                return Err(refused(self.input.name(), message));
+            }
+            if !self.input.skip_to(place.offset, place.record)? {
+                return Ok(Decoded::Later);
+            }
+            (self.record, self.resume) = (place.record, None);
+        }
         loop {
             let Some((layout, mapping)) = &self.known else { return Ok(Decoded::Later) };
             let ahead = self.input.ahead();

@@ -14,6 +14,7 @@
 use std::io::{ErrorKind, Read};
 
 use dataflow::error::ConnectorError;
+use dataflow::position::refused;
 
 /// Bytes asked of the reader at a time.
 const READ_BYTES: usize = 1 << 20;
@@ -31,6 +32,8 @@ pub(crate) struct Input {
     at: usize,
     filled: usize,
     ended: bool,
+    /// Bytes of the input that stood before the buffer.
+    forgotten: u64,
 }
 
 /// What became of an attempt to read on.
@@ -55,6 +58,7 @@ impl Input {
             at: 0,
             filled: 0,
             ended: false,
+            forgotten: 0,
         }
     }
 
@@ -77,6 +81,51 @@ impl Input {
     /// The position, counted from the beginning of the batch.
     pub(crate) fn position(&self) -> usize {
         self.at - self.begin
+    }
+
+    /// Where a position of this batch is, counted from the beginning of the input.
+    pub(crate) fn offset(&self, position: usize) -> u64 {
+        self.forgotten + (self.begin + position) as u64
+    }
+
+    /// Passes all bytes before an offset, as they come; a new batch begins there. `false`: they
+    /// have not come yet.
+    ///
+    /// # Errors
+    /// When the input cannot be read, has passed the offset already, or ends before it.
+    pub(crate) fn skip_to(&mut self, offset: u64, record: u64) -> Result<bool, ConnectorError> {
+        loop {
+            let at = self.offset(self.position());
+            let Some(left) = offset.checked_sub(at) else {
+                let message = format!("the position is byte {offset}, before the first record");
+                return Err(refused(&self.name, message));
+            };
+            let bytes = self.ahead().len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            self.at += bytes;
+            self.begin = self.at;
+            if bytes as u64 == left {
+                return Ok(true);
+            }
+            match self.fill(record)? {
+                Filled::More => {}
+                Filled::Later => return Ok(false),
+                Filled::End => {
+                    let message = format!("the position is byte {offset}, behind the end");
+                    return Err(refused(&self.name, message));
+                }
+            }
+        }
+    }
+
+    /// Whether a record may begin here: behind a line end, at the beginning, or at the end.
+    ///
+    /// # Errors
+    /// When the input cannot be read.
+    pub(crate) fn is_behind_line(&mut self, record: u64) -> Result<bool, ConnectorError> {
+        let before = self.at.checked_sub(1).map(|at| self.buffer[at]);
+        let in_line = before.is_some_and(|byte| byte != b'\n' && byte != b'\r');
+        let at_end = |input: &mut Self| Ok(input.fill(record)? == Filled::End);
+        Ok(!in_line || self.ahead().is_empty() && at_end(self)?)
     }
 
     /// Goes back to a position of this batch.
@@ -140,6 +189,7 @@ impl Input {
             self.buffer.copy_within(self.begin..self.filled, 0);
             self.filled -= self.begin;
             self.at -= self.begin;
+            self.forgotten += self.begin as u64;
             self.begin = 0;
             let wanted = (self.filled * 2).max(2 * READ_BYTES);
             if self.buffer.len() < wanted {

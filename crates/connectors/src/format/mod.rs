@@ -18,7 +18,8 @@ use arrow::datatypes::{DataType, Schema};
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::OptionSpec;
 use dataflow::error::ConnectorError;
-use dataflow::source::{Flow, FlowContext, Next};
+use dataflow::position::refused;
+use dataflow::source::{Next, Position, ReaderContext, SplitReader};
 use fabric::Clock;
 
 pub(crate) mod compression;
@@ -180,6 +181,16 @@ impl Format {
         }
     }
 
+    /// What positions in it are called.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Csv(_) => "csv",
+            Self::Json => "json",
+            Self::Arrow => "arrow stream",
+            Self::Fixed(_) => "fixed",
+        }
+    }
+
     /// Columns that the first records of `input` suggest. The input must not be one that waits.
     pub(crate) fn infer(&self, input: Input) -> Result<Schema, ConnectorError> {
         match self {
@@ -204,12 +215,35 @@ pub(crate) trait Decoder: Send {
     /// When the bytes cannot be read, or a declared column is not there.
     fn start(&mut self) -> Result<bool, ConnectorError>;
 
+    /// The place behind the records of the last batch.
+    fn place(&self) -> RecordStart;
+
+    /// Goes on at a place that [`place`](Self::place) gave, once its bytes have come: called before
+    /// anything is decoded.
+    fn go_to(&mut self, place: RecordStart);
+
     /// Up to `rows_max` of the rows that have arrived. Records that are no rows have gone to the
     /// refuser.
     ///
     /// # Errors
     /// When the bytes cannot be read, or nothing in them can be told apart any more.
     fn decode(&mut self, rows_max: usize) -> Result<Decoded, ConnectorError>;
+}
+
+/// A place between two records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RecordStart {
+    /// In bytes, unpacked.
+    pub(crate) offset: u64,
+    /// The number of the record behind it, as messages have it.
+    pub(crate) record: u64,
+    /// Whether the rest of a record that is too long stands there, to be passed over.
+    pub(crate) rest: bool,
+}
+
+/// The error that a position is not between two records.
+fn within_a_record(input: &Input, place: RecordStart) -> ConnectorError {
+    refused(input.name(), format!("byte {} is within a record", place.offset))
 }
 
 /// What a decoder has to give.
@@ -223,26 +257,65 @@ pub(crate) enum Decoded {
     End,
 }
 
-/// A decoder as a flow.
-pub(crate) struct DecoderFlow {
+/// The version of the positions of decoders.
+const POSITION_VERSION: u32 = 1;
+
+/// The rows of bytes that can be read again: a file, an object.
+pub(crate) struct DecoderReader {
     decoder: Box<dyn Decoder>,
     clock: Arc<dyn Clock>,
-    /// How long a flow without bytes is left alone.
+    /// How long a reader without bytes is left alone.
     poll_ns: u64,
+    format: &'static str,
+    split: String,
+    /// How long the input is: one of another length is another one.
+    bytes: u64,
 }
 
-impl DecoderFlow {
-    pub(crate) fn new(decoder: Box<dyn Decoder>, context: &FlowContext, poll_ns: u64) -> Self {
-        Self { decoder, clock: Arc::clone(&context.clock), poll_ns }
+impl DecoderReader {
+    /// Reads `input`, of `bytes` bytes, from a position or from the beginning.
+    ///
+    /// # Errors
+    /// When it does not fit the table, or `from` is no position in it.
+    pub(crate) fn open(
+        format: &Format,
+        (input, bytes): (Input, u64),
+        from: Option<&Position>,
+        (target, context): (&Arc<Target>, &ReaderContext),
+        poll_ns: u64,
+    ) -> Result<Self, ConnectorError> {
+        let (split, name) = (input.name().to_owned(), format.name());
+        let mut decoder = format.decoder(input, Refuser::new(target, context));
+        decoder.start()?;
+        if let Some(from) = from {
+            let numbers = from.numbers(name, POSITION_VERSION, &split)?;
+            let [length, offset, record, rest] = numbers;
+            if length != bytes {
+                let message = format!("it has {bytes} bytes, and had {length} before");
+                return Err(refused(&split, message));
+            }
+            if rest > 1 || record == 0 {
+                return Err(refused(&split, "the position names no record".into()));
+            }
+            decoder.go_to(RecordStart { offset, record, rest: rest == 1 });
+        }
+        let clock = Arc::clone(&context.clock);
+        Ok(Self { decoder, clock, poll_ns, format: name, split, bytes })
     }
 }
 
-impl Flow for DecoderFlow {
+impl SplitReader for DecoderReader {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         Ok(match self.decoder.decode(rows_max)? {
             Decoded::Batch(batch) => Next::Batch(batch),
             Decoded::Later => Next::Wait { until_ns: self.clock.now_ns() + self.poll_ns },
             Decoded::End => Next::End,
         })
+    }
+
+    fn position(&self) -> Position {
+        let RecordStart { offset, record, rest } = self.decoder.place();
+        let numbers = [self.bytes, offset, record, u64::from(rest)];
+        Position::new(self.format, POSITION_VERSION, &self.split, &numbers)
     }
 }

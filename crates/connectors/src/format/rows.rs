@@ -19,7 +19,7 @@ use dataflow::bad::{BadRow, BadRows};
 use dataflow::connector::{MetadataSpec, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::origins::Origins;
-use dataflow::source::FlowContext;
+use dataflow::source::ReaderContext;
 
 use super::fit::{Fitted, Texts, fit};
 use crate::options::{Reader, nearest, sql_type};
@@ -238,7 +238,7 @@ pub(crate) struct Refuser {
 
 impl Refuser {
     /// Rows refused go to the bad rows of `context`.
-    pub(crate) fn new(target: &Arc<Target>, context: &FlowContext) -> Self {
+    pub(crate) fn new(target: &Arc<Target>, context: &ReaderContext) -> Self {
         let (bad, origins) = (Arc::clone(&context.bad), Arc::clone(&context.origins));
         Self { target: Arc::clone(target), bad, origins }
     }

@@ -12,7 +12,8 @@ use arrow::datatypes::{
 use arrow::error::ArrowError;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use dataflow::error::ConnectorError;
-use dataflow::source::{ColumnBounds, Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::position::refused;
+use dataflow::source::{ColumnBounds, Next, Position, ReaderContext, Source, Split, SplitReader};
 use fabric::Clock;
 
 use super::columns::{Column, Timeline};
@@ -26,7 +27,7 @@ const BLOCK_NS_MAX: u64 = 10_000_000;
 /// A generated table.
 pub(super) struct GeneratorSource {
     stream: Arc<Stream>,
-    /// The flows that the last call of [`Source::flows`] cut. Relaxed: it is written before
+    /// The flows that the last call of [`Source::splits`] cut. Relaxed: it is written before
     /// anything is opened, by the thread that hands the flows on.
     cut: AtomicU32,
     flows: Option<u32>,
@@ -105,16 +106,17 @@ impl Source for GeneratorSource {
         self.stream.rows.is_some()
     }
 
-    fn flows(
+    fn splits(
         &self,
         workers: u32,
         time_column: Option<usize>,
-    ) -> Result<Vec<FlowInfo>, ConnectorError> {
+    ) -> Result<Vec<Split>, ConnectorError> {
         let flows = self.flows.unwrap_or(workers).max(1);
         self.cut.store(flows, Ordering::Relaxed);
         let info = |flow: u32| {
             let deal = Deal { flow: u64::from(flow), flows: u64::from(flows) };
-            FlowInfo {
+            Split {
+                number: flow as usize,
                 name: format!("generator {flow} of {flows}"),
                 rows: self.stream.rows.map(|rows| self.stream.rows_of(deal, rows)),
                 bytes: None,
@@ -132,20 +134,35 @@ impl Source for GeneratorSource {
         }
     }
 
-    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
-        let deal = Deal { flow: flow as u64, flows: self.cut.load(Ordering::Relaxed).into() };
+    fn open(
+        &self,
+        split: &Split,
+        from: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        let flows = self.cut.load(Ordering::Relaxed).into();
+        let deal = Deal { flow: split.number as u64, flows };
         let stream = Arc::clone(&self.stream);
         let kept = self.keep.as_ref().map(|keep| stream.kept(keep, deal)).transpose()?;
-        Ok(Box::new(GeneratorFlow {
+        let begin = Begin { lap: 0, block: deal.flow, rows: 0 };
+        let mut reader = GeneratorReader {
             stream,
             deal,
             kept,
+            split: split.name.clone(),
             opened_ns: context.clock.now_ns(),
+            began_ns: 0,
             clock: Arc::clone(&context.clock),
             lap: 0,
             block: deal.flow,
+            begin,
+            pass: 0,
             rest: None,
-        }))
+        };
+        if let Some(from) = from {
+            reader.go_to(from)?;
+        }
+        Ok(Box::new(reader))
     }
 }
 
@@ -260,21 +277,40 @@ fn later(values: &ArrayRef, by_ms: i64) -> ArrayRef {
     }
 }
 
-struct GeneratorFlow {
+struct GeneratorReader {
     stream: Arc<Stream>,
     deal: Deal,
     /// This flow's blocks, if they were made in advance.
     kept: Option<Kept>,
+    split: String,
     clock: Arc<dyn Clock>,
     opened_ns: u64,
+    /// When, after the opening of a reader that began at the beginning, this one goes on.
+    began_ns: u64,
     lap: u64,
-    /// The block to be given out next.
+    /// The block to be made next.
     block: u64,
+    /// Where the rows in hand begin, and how many of them were given.
+    begin: Begin,
+    /// Rows of the next block that were given before.
+    pass: u64,
     /// What did not fit into the last batch asked for.
     rest: Option<RecordBatch>,
 }
 
-impl GeneratorFlow {
+/// A block of a lap, and so many of its rows.
+#[derive(Debug, Clone, Copy)]
+struct Begin {
+    lap: u64,
+    block: u64,
+    rows: u64,
+}
+
+/// What positions in a generated stream are called.
+const FORMAT: &str = "generator";
+const POSITION_VERSION: u32 = 1;
+
+impl GeneratorReader {
     /// The next block; of kept ones as many as `rows_max` allows, unless each has its time.
     fn next_block(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         loop {
@@ -283,7 +319,7 @@ impl GeneratorFlow {
             }
             if let Some(rate) = self.stream.rate {
                 let due_ns = self.stream.due_ns(self.lap, self.block, rate);
-                let until_ns = self.opened_ns.saturating_add(due_ns);
+                let until_ns = self.opened_ns.saturating_add(due_ns.saturating_sub(self.began_ns));
                 if self.exists() && self.clock.now_ns() < until_ns {
                     return Ok(Next::Wait { until_ns });
                 }
@@ -302,6 +338,7 @@ impl GeneratorFlow {
             match block {
                 Some(batch) => {
                     let blocks = (batch.num_rows() as u64).div_ceil(self.stream.block_rows);
+                    self.begin = Begin { lap: self.lap, block: self.block, rows: 0 };
                     self.block += blocks * self.deal.flows;
                     let batch = self.stream.moved(batch, self.lap).map_err(unfit)?;
                     return Ok(Next::Batch(batch));
@@ -314,6 +351,34 @@ impl GeneratorFlow {
         }
     }
 
+    /// Goes on at a position.
+    fn go_to(&mut self, from: &Position) -> Result<(), ConnectorError> {
+        let numbers = from.numbers(FORMAT, POSITION_VERSION, &self.split)?;
+        let [lap, block, rows, block_rows] = numbers;
+        let (stream, deal) = (&self.stream, self.deal);
+        let outside = |message: &str| Err(refused(&self.split, message.into()));
+        if block_rows != stream.block_rows {
+            return outside("the position is of a stream of another rate");
+        }
+        if block % deal.flows != deal.flow || lap > stream.laps {
+            return outside("the position is in a block of another split");
+        }
+        // Rows that were kept are given by several blocks at a time.
+        let whole = rows / block_rows;
+        let next = whole.checked_mul(deal.flows).and_then(|blocks| block.checked_add(blocks));
+        let Some(next) = next else { return outside("the position is behind the end") };
+        (self.lap, self.block, self.pass) = (lap, next, rows % block_rows);
+        self.begin = Begin { lap, block: next, rows: self.pass };
+        let behind = |rows: u64| next.saturating_mul(block_rows).saturating_add(self.pass) > rows;
+        if self.pass > 0 && stream.rows.is_some_and(behind) {
+            return outside("the position is behind the end");
+        }
+        if let Some(rate) = stream.rate {
+            self.began_ns = stream.due_ns(lap, next, rate);
+        }
+        Ok(())
+    }
+
     /// Whether the lap has the block to be given out next.
     fn exists(&self) -> bool {
         let first = self.block.saturating_mul(self.stream.block_rows);
@@ -321,20 +386,35 @@ impl GeneratorFlow {
     }
 }
 
-impl Flow for GeneratorFlow {
+impl SplitReader for GeneratorReader {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         let batch = match self.rest.take() {
             Some(rest) => rest,
             None => match self.next_block(rows_max)? {
-                Next::Batch(batch) => batch,
+                Next::Batch(batch) => {
+                    let rows = batch.num_rows();
+                    let pass = (std::mem::take(&mut self.pass) as usize).min(rows);
+                    self.begin.rows = pass as u64;
+                    batch.slice(pass, rows - pass)
+                }
                 other => return Ok(other),
             },
         };
-        if batch.num_rows() > rows_max {
-            self.rest = Some(batch.slice(rows_max, batch.num_rows() - rows_max));
-            return Ok(Next::Batch(batch.slice(0, rows_max)));
+        let rows = batch.num_rows().min(rows_max);
+        self.begin.rows += rows as u64;
+        if rows < batch.num_rows() {
+            self.rest = Some(batch.slice(rows, batch.num_rows() - rows));
         }
-        Ok(Next::Batch(batch))
+        match rows {
+            0 => self.next(rows_max),
+            _ => Ok(Next::Batch(batch.slice(0, rows))),
+        }
+    }
+
+    fn position(&self) -> Position {
+        let Begin { lap, block, rows } = self.begin;
+        let numbers = [lap, block, rows, self.stream.block_rows];
+        Position::new(FORMAT, POSITION_VERSION, &self.split, &numbers)
     }
 }
 

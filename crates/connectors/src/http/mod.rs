@@ -26,7 +26,7 @@ use arrow::datatypes::SchemaRef;
 use dataflow::connector::{Connector, MetadataSpec, OptionSpec, Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::Sink;
-use dataflow::source::{Flow, FlowContext, FlowInfo, Source};
+use dataflow::source::{Position, ReaderContext, Source, Split, SplitReader};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Url};
@@ -34,7 +34,7 @@ use reqwest::{Client, Url};
 use crate::format::rows::METADATA;
 use crate::format::{CSV_OPTIONS, Format, Input, ON_BAD, Refuser, Target};
 use crate::options::{Reader, refuse};
-use crate::remote::{Io, KEEPALIVE, PATIENCE, StreamFlow, decode, line_format, patience_ns};
+use crate::remote::{Io, KEEPALIVE, PATIENCE, StreamReader, decode, line_format, patience_ns};
 
 mod array;
 mod events;
@@ -249,17 +249,23 @@ impl Source for HttpSource {
         matches!(self.settings.mode, Mode::Once)
     }
 
-    fn flows(
+    fn splits(
         &self,
         _workers: u32,
         _time_column: Option<usize>,
-    ) -> Result<Vec<FlowInfo>, ConnectorError> {
+    ) -> Result<Vec<Split>, ConnectorError> {
         let name = self.settings.request.place().to_owned();
-        Ok(vec![FlowInfo { name, ..FlowInfo::default() }])
+        Ok(vec![Split { name, ..Split::default() }])
     }
 
-    fn open(&self, _flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+    fn open(
+        &self,
+        split: &Split,
+        from: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         let Settings { request, format, mode } = self.settings.clone();
+        split.begins(from)?;
         let clock = Arc::clone(&context.clock);
         let refuser = Refuser::new(&self.target, context);
         let is_json = matches!(format, Format::Json);
@@ -268,7 +274,7 @@ impl Source for HttpSource {
         Ok(match mode {
             Mode::Events { of_type } => {
                 let streams = events::listen(&io, request, of_type, is_json);
-                Box::new(StreamFlow::new(streams, decode, clock))
+                Box::new(StreamReader::new(split, streams, decode, context))
             }
             Mode::Once | Mode::Every { .. } => {
                 let interval_ns = match mode {
@@ -277,7 +283,7 @@ impl Source for HttpSource {
                 };
                 let polls =
                     poll::Polls::new(io, request, interval_ns, is_json, refuser, clock.clone());
-                Box::new(StreamFlow::new(polls, decode, clock))
+                Box::new(StreamReader::new(split, polls, decode, context))
             }
         })
     }

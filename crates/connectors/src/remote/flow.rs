@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dataflow::error::ConnectorError;
-use dataflow::source::{Flow, Next};
+use dataflow::source::{Next, Position, ReaderContext, Split, SplitReader};
 use fabric::Clock;
 use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 
@@ -70,20 +70,22 @@ impl Streams for TaskStreams {
 }
 
 /// Reads streams, one after the other.
-pub(crate) struct StreamFlow<S> {
+pub(crate) struct StreamReader<S> {
+    split: String,
     streams: S,
     decode: Decode,
     current: Option<Box<dyn Decoder>>,
     nap: Nap,
 }
 
-impl<S: Streams> StreamFlow<S> {
-    pub(crate) fn new(streams: S, decode: Decode, clock: Arc<dyn Clock>) -> Self {
-        Self { streams, decode, current: None, nap: Nap::new(clock) }
+impl<S: Streams> StreamReader<S> {
+    pub(crate) fn new(split: &Split, streams: S, decode: Decode, context: &ReaderContext) -> Self {
+        let nap = Nap::new(Arc::clone(&context.clock));
+        Self { split: split.name.clone(), streams, decode, current: None, nap }
     }
 }
 
-impl<S: Streams> Flow for StreamFlow<S> {
+impl<S: Streams> SplitReader for StreamReader<S> {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         loop {
             if let Some(decoder) = &mut self.current {
@@ -103,6 +105,10 @@ impl<S: Streams> Flow for StreamFlow<S> {
                 Arrival::End => return Ok(Next::End),
             }
         }
+    }
+
+    fn position(&self) -> Position {
+        Position::none(&self.split)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! worker thread                                  thread `millstream-io`, one for the process
-//! Flow::next ◀─ decoder ◀─ Feed ◀─ bounded queue ◀─ task: connect, read, reconnect
+//! SplitReader::next ◀─ decoder ◀─ Feed ◀─ bounded queue ◀─ task: connect, read, reconnect
 //! ```
 //!
 //! A task gives *streams* of bytes, one after the other: a connection of a socket, an answer over
@@ -28,7 +28,7 @@ use std::time::Duration;
 pub(crate) use backoff::Backoff;
 pub(crate) use errors::{chain, lost};
 pub(crate) use feed::{Feed, FeedSender, PIECE_BYTES, feed};
-pub(crate) use flow::{Arrival, Nap, Stream, StreamFlow, Streams, TaskStreams, decode};
+pub(crate) use flow::{Arrival, Nap, Stream, StreamReader, Streams, TaskStreams, decode};
 pub(crate) use io::{Io, Task, died};
 pub(crate) use lines::{WholeLines, lines_in};
 pub(crate) use options::{PATIENCE, line_format, patience_ns, stream_format, text_format};

@@ -19,12 +19,12 @@ use arrow::datatypes::SchemaRef;
 use dataflow::connector::{Connector, MetadataSpec, OptionSpec, Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::Sink;
-use dataflow::source::{Flow, FlowContext, FlowInfo, Source};
+use dataflow::source::{Position, ReaderContext, Source, Split, SplitReader};
 
 use crate::format::rows::METADATA;
 use crate::format::{CSV_OPTIONS, Format, ON_BAD, Refuser, Target};
 use crate::options::{Reader, refuse};
-use crate::remote::{Io, PATIENCE, StreamFlow, decode, line_format, patience_ns};
+use crate::remote::{Io, PATIENCE, StreamReader, decode, line_format, patience_ns};
 
 mod sink;
 mod source;
@@ -135,24 +135,34 @@ impl Source for SocketSource {
         false
     }
 
-    fn flows(
+    fn splits(
         &self,
         _workers: u32,
         _time_column: Option<usize>,
-    ) -> Result<Vec<FlowInfo>, ConnectorError> {
-        let flow = |address: &String| FlowInfo { name: address.clone(), ..FlowInfo::default() };
-        Ok(self.settings.addresses.iter().map(flow).collect())
+    ) -> Result<Vec<Split>, ConnectorError> {
+        let split = |(number, address): (usize, &String)| Split {
+            number,
+            name: address.clone(),
+            ..Split::default()
+        };
+        Ok(self.settings.addresses.iter().enumerate().map(split).collect())
     }
 
-    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+    fn open(
+        &self,
+        split: &Split,
+        from: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        split.begins(from)?;
         let refuser = Refuser::new(&self.target, context);
         let streams = source::connect(
             &Io::shared()?,
-            self.settings.addresses[flow].clone(),
+            self.settings.addresses[split.number].clone(),
             self.settings.patience_ns,
             refuser.clone(),
         );
         let decode = decode(self.settings.format.clone(), refuser);
-        Ok(Box::new(StreamFlow::new(streams, decode, Arc::clone(&context.clock))))
+        Ok(Box::new(StreamReader::new(split, streams, decode, context)))
     }
 }

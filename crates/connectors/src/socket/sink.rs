@@ -1,4 +1,4 @@
-//! Writing lines.
+//! Writing lines: a thread of the sink's own waits for the peer.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Sink, SinkWriter};
+use dataflow::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
 
 use super::Settings;
 use super::source::unreachable;
 use crate::format::encode::RowFormat;
 use crate::options::refuse;
+use crate::queued::QueuedWriter;
 use crate::remote::text_format;
 
 /// Bytes that are held back before they are written without waiting for a flush.
@@ -65,7 +66,7 @@ impl Sink for SocketSink {
         Placement::Gather
     }
 
-    fn open(&self, _worker: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+    fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         let socket = self.connect()?;
         let place = self.address.clone();
         let prepared =
@@ -73,18 +74,28 @@ impl Sink for SocketSink {
         prepared.map_err(|error| broken(&place, &error))?;
         let pending = self.format.prologue(Arc::clone(&self.schema));
         let pending = pending.map_err(|error| unfit(&place, &error))?;
-        Ok(Box::new(SocketWriter { place, socket, format: self.format.clone(), pending }))
+        let (mut to, of) =
+            (socket.try_clone().map_err(|error| broken(&place, &error))?, place.clone());
+        let write = move |bytes: &[u8]| to.write_all(bytes).map_err(|error| broken(&of, &error));
+        let queued = Some(QueuedWriter::start(&place, &context.waker, write)?);
+        Ok(Box::new(SocketWriter { place, socket, queued, format: self.format.clone(), pending }))
     }
 }
 
 struct SocketWriter {
     place: String,
     socket: TcpStream,
+    /// Until it is committed.
+    queued: Option<QueuedWriter>,
     format: RowFormat,
     pending: Vec<u8>,
 }
 
 impl SinkWriter for SocketWriter {
+    fn room(&mut self) -> Room {
+        self.queued.as_ref().map_or(Room::Ready, QueuedWriter::room)
+    }
+
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
         let encoded = self.format.encode(batch, &mut self.pending);
         encoded.map_err(|error| unfit(&self.place, &error))?;
@@ -92,15 +103,33 @@ impl SinkWriter for SocketWriter {
     }
 
     fn flush(&mut self) -> Result<(), ConnectorError> {
-        let written = self.socket.write_all(&self.pending);
-        written.map_err(|error| broken(&self.place, &error))?;
-        self.pending.clear();
-        Ok(())
+        let Some(queued) = &self.queued else { return Ok(()) };
+        match self.pending.is_empty() {
+            true => queued.drain().map(drop),
+            false => queued.send(std::mem::take(&mut self.pending)),
+        }
+    }
+
+    fn drain(&mut self) -> Result<Room, ConnectorError> {
+        self.flush()?;
+        self.queued.as_ref().map_or(Ok(Room::Ready), QueuedWriter::drain)
     }
 
     fn commit(mut self: Box<Self>) -> Result<(), ConnectorError> {
         self.flush()?;
+        let queued = self.queued.take();
+        queued.map_or(Ok(()), |queued| queued.finish())?;
         self.socket.shutdown(Shutdown::Write).map_err(|error| broken(&self.place, &error))
+    }
+}
+
+impl Drop for SocketWriter {
+    /// Ends the thread of a writer that was given up, though its peer reads nothing.
+    fn drop(&mut self) {
+        if self.queued.take().is_some() {
+            // It fails when the connection is gone already.
+            let _ = self.socket.shutdown(Shutdown::Both);
+        }
     }
 }
 

@@ -11,7 +11,7 @@
 //! first of its output.
 //!
 //! The rows go to an [`Output`] that the program hands in, never to the process's own standard
-//! output behind its back.
+//! output behind its back. A thread of the sink's own writes them, since a reader may be slow.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -22,10 +22,11 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, OptionSpec, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Sink, SinkWriter};
+use dataflow::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
 
 use crate::format::encode::{CsvStyle, RowFormat};
 use crate::options::Reader;
+use crate::queued::QueuedWriter;
 
 mod nested;
 mod table;
@@ -49,6 +50,8 @@ pub struct Output {
     for_programs: bool,
     /// Whether rows were written to it as a stream.
     begun: Arc<AtomicBool>,
+    /// It takes bytes without waiting for anybody.
+    is_memory: bool,
 }
 
 impl Output {
@@ -58,7 +61,13 @@ impl Output {
     }
 
     fn of(name: &str, writer: Arc<Mutex<dyn Write + Send>>) -> Self {
-        Self { name: name.into(), writer, for_programs: false, begun: Arc::default() }
+        Self {
+            name: name.into(),
+            writer,
+            for_programs: false,
+            begun: Arc::default(),
+            is_memory: false,
+        }
     }
 
     /// The same for programs that read it: a table that says no format is written as CSV, with all
@@ -75,7 +84,8 @@ impl Output {
     /// An output that is kept in memory, and the end from which to read it.
     pub fn captured() -> (Self, Capture) {
         let bytes = Arc::new(Mutex::new(Vec::new()));
-        (Self::of("memory", bytes.clone()), Capture(bytes))
+        let output = Self { is_memory: true, ..Self::of("memory", bytes.clone()) };
+        (output, Capture(bytes))
     }
 
     fn write_all(&self, bytes: &[u8]) -> Result<(), ConnectorError> {
@@ -182,13 +192,14 @@ impl Sink for StdoutSink {
         Placement::Gather
     }
 
-    fn open(&self, _worker: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
-        let output = self.output.clone();
+    fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         let schema = Arc::clone(&self.schema);
+        let blank_line = matches!(&self.format, Format::Stream(RowFormat::Csv(_)));
+        let to = To::open(&self.output, blank_line, context)?;
         Ok(match &self.format {
             Format::Table { rows_max } => {
-                let picture = TablePicture::new(schema, *rows_max as usize);
-                Box::new(TableWriter { output, picture })
+                let picture = Some(TablePicture::new(schema, *rows_max as usize));
+                Box::new(TableWriter { to, picture })
             }
             Format::Stream(format) => {
                 let format = format.clone();
@@ -196,44 +207,135 @@ impl Sink for StdoutSink {
                 let flat = flat.flatten();
                 let written = flat.as_ref().map_or(schema, Flat::schema);
                 let pending = format.prologue(written).map_err(unfit)?;
-                Box::new(StreamWriter { output, format, flat, pending, begun: false })
+                Box::new(StreamWriter { to, format, flat, pending })
             }
         })
     }
 }
 
+/// The way to an [`Output`].
+enum To {
+    Memory(Pieces),
+    Thread(QueuedWriter),
+}
+
+/// Writes the pieces of one result.
+struct Pieces {
+    output: Output,
+    /// A blank line stands before the first piece, if it is not the first of its output.
+    blank_line: bool,
+    /// Whether some of it was written.
+    begun: bool,
+}
+
+impl Pieces {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), ConnectorError> {
+        if self.blank_line && !std::mem::replace(&mut self.begun, true) {
+            let follows = self.output.begun.swap(true, Ordering::Relaxed);
+            if follows {
+                return self.output.write_all(&[b"\n", bytes].concat());
+            }
+        }
+        self.output.write_all(bytes)
+    }
+}
+
+impl To {
+    fn open(
+        output: &Output,
+        blank_line: bool,
+        context: &WriterContext,
+    ) -> Result<Self, ConnectorError> {
+        let mut pieces = Pieces { output: output.clone(), blank_line, begun: false };
+        if output.is_memory {
+            return Ok(Self::Memory(pieces));
+        }
+        let write = move |bytes: &[u8]| pieces.write(bytes);
+        Ok(Self::Thread(QueuedWriter::start(&output.name, &context.waker, write)?))
+    }
+
+    fn room(&self) -> Room {
+        match self {
+            Self::Memory(_) => Room::Ready,
+            Self::Thread(queued) => queued.room(),
+        }
+    }
+
+    fn send(&mut self, bytes: Vec<u8>) -> Result<(), ConnectorError> {
+        match self {
+            Self::Memory(pieces) => pieces.write(&bytes),
+            Self::Thread(queued) => queued.send(bytes),
+        }
+    }
+
+    fn drain(&self) -> Result<Room, ConnectorError> {
+        match self {
+            Self::Memory(_) => Ok(Room::Ready),
+            Self::Thread(queued) => queued.drain(),
+        }
+    }
+
+    fn finish(&self) -> Result<(), ConnectorError> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            Self::Thread(queued) => queued.finish(),
+        }
+    }
+}
+
 /// Draws at the end.
 struct TableWriter {
-    output: Output,
-    picture: TablePicture,
+    to: To,
+    /// Until it is drawn.
+    picture: Option<TablePicture>,
+}
+
+impl TableWriter {
+    fn draw(&mut self) -> Result<(), ConnectorError> {
+        match self.picture.take() {
+            Some(picture) => self.to.send(picture.draw().into_bytes()),
+            None => Ok(()),
+        }
+    }
 }
 
 impl SinkWriter for TableWriter {
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
-        self.picture.add(batch).map_err(unfit)
+        match &mut self.picture {
+            Some(picture) => picture.add(batch).map_err(unfit),
+            None => Ok(()),
+        }
     }
 
     fn flush(&mut self) -> Result<(), ConnectorError> {
         Ok(())
     }
 
-    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
-        self.output.write_all(self.picture.draw().as_bytes())
+    fn drain(&mut self) -> Result<Room, ConnectorError> {
+        self.draw()?;
+        self.to.drain()
+    }
+
+    fn commit(mut self: Box<Self>) -> Result<(), ConnectorError> {
+        self.draw()?;
+        self.to.finish()
     }
 }
 
 /// Streams.
 struct StreamWriter {
-    output: Output,
+    to: To,
     format: RowFormat,
     /// Gives texts for columns that CSV has none for.
     flat: Option<Flat>,
     pending: Vec<u8>,
-    /// Whether something of it was written.
-    begun: bool,
 }
 
 impl SinkWriter for StreamWriter {
+    fn room(&mut self) -> Room {
+        self.to.room()
+    }
+
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
         let written = match &self.flat {
             Some(flat) => flat.of(batch).map_err(unfit)?,
@@ -244,21 +346,20 @@ impl SinkWriter for StreamWriter {
     }
 
     fn flush(&mut self) -> Result<(), ConnectorError> {
-        if !self.pending.is_empty() {
-            if !std::mem::replace(&mut self.begun, true) {
-                let follows = self.output.begun.swap(true, Ordering::Relaxed);
-                if follows && matches!(self.format, RowFormat::Csv(_)) {
-                    self.pending.insert(0, b'\n');
-                }
-            }
-            self.output.write_all(&self.pending)?;
-            self.pending.clear();
+        match self.pending.is_empty() {
+            true => self.to.drain().map(drop),
+            false => self.to.send(std::mem::take(&mut self.pending)),
         }
-        Ok(())
+    }
+
+    fn drain(&mut self) -> Result<Room, ConnectorError> {
+        self.flush()?;
+        self.to.drain()
     }
 
     fn commit(mut self: Box<Self>) -> Result<(), ConnectorError> {
-        self.flush()
+        self.flush()?;
+        self.to.finish()
     }
 }
 

@@ -10,9 +10,9 @@ use arrow::ipc;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use dataflow::error::ConnectorError;
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 
-use super::{Blob, Near, look, of_several, read_exactly};
+use super::{Blob, Near, behind, look, of_several, passed, read_exactly, rows_passed};
 use crate::format::ipc::{Context, Frame, MAGIC, damaged, frame, rows_of, schema_of};
 use crate::format::typed::{Mapping, plain};
 use crate::format::{Refuser, Target};
@@ -255,47 +255,62 @@ impl Source for IpcSource {
         true
     }
 
-    fn flows(
+    fn splits(
         &self,
         _workers: u32,
         _time_column: Option<usize>,
-    ) -> Result<Vec<FlowInfo>, ConnectorError> {
-        let describe = |(file, batch): &(usize, usize)| {
+    ) -> Result<Vec<Split>, ConnectorError> {
+        let describe = |(number, (file, batch)): (usize, &(usize, usize))| {
             let file = &self.files[*file];
-            FlowInfo {
+            Split {
+                number,
                 name: format!("{} record batch {batch}", file.blob.name()),
                 bytes: Some(file.footer.batches[*batch].bytes as u64),
-                ..FlowInfo::default()
+                ..Split::default()
             }
         };
-        Ok(self.flows.iter().map(describe).collect())
+        Ok(self.flows.iter().enumerate().map(describe).collect())
     }
 
-    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
-        let (file, batch) = self.flows[flow];
+    fn open(
+        &self,
+        split: &Split,
+        from: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        let (file, batch) = self.flows[split.number];
         let file = Arc::clone(&self.files[file]);
-        Ok(Box::new(IpcFlow {
+        let passed = rows_passed(FORMAT, &split.name, file.blob.bytes(), from)?;
+        Ok(Box::new(IpcReader {
             near: Near::new(&file.blob, file.ranges(batch), context),
             file,
             batch,
+            split: split.name.clone(),
+            passed,
             rest: None,
             refuser: Refuser::new(&self.target, context),
         }))
     }
 }
 
+/// What positions in a record batch of a file are called.
+const FORMAT: &str = "arrow";
+
 /// A record batch that is being read.
-struct IpcFlow {
+struct IpcReader {
     near: Near,
     file: Arc<IpcFile>,
     batch: usize,
+    split: String,
+    /// Rows of it that were given, or refused.
+    passed: u64,
     /// What is left of it, as the file has it, and the number of its first row; `None` before it
     /// has been read.
     rest: Option<(RecordBatch, u64)>,
     refuser: Refuser,
 }
 
-impl Flow for IpcFlow {
+impl SplitReader for IpcReader {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         if let Some(wait) = self.near.wait()? {
             return Ok(wait);
@@ -304,14 +319,19 @@ impl Flow for IpcFlow {
         loop {
             let (batch, first) = match self.rest.take() {
                 Some(rest) => rest,
-                None => self.file.read(&*self.near.blob, self.batch).map_err(|message| {
-                    let place = format!("{name} record batch {}", self.batch);
-                    damaged(place, &message)
-                })?,
+                None => {
+                    let read = self.file.read(&*self.near.blob, self.batch);
+                    let (batch, first) = read.map_err(|message| {
+                        let place = format!("{name} record batch {}", self.batch);
+                        damaged(place, &message)
+                    })?;
+                    (behind(&self.split, &batch, self.passed)?, first + self.passed)
+                }
             };
             let rows = batch.num_rows().min(rows_max);
             let rest = batch.slice(rows, batch.num_rows() - rows);
             self.rest = Some((rest, first + rows as u64));
+            self.passed += rows as u64;
             if rows == 0 {
                 return Ok(Next::End);
             }
@@ -321,6 +341,10 @@ impl Flow for IpcFlow {
                 return Ok(Next::Batch(batch));
             }
         }
+    }
+
+    fn position(&self) -> Position {
+        passed(FORMAT, &self.split, (self.file.blob.bytes(), self.passed))
     }
 }
 

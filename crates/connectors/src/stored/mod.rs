@@ -14,9 +14,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::datatypes::Schema;
+use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use dataflow::error::ConnectorError;
-use dataflow::source::{FlowContext, Next, Source};
+use dataflow::position::refused;
+use dataflow::source::{Next, Position, ReaderContext, Source};
 use fabric::Clock;
 
 use crate::format::input::read_error;
@@ -82,7 +84,7 @@ struct Near {
 
 impl Near {
     /// Begins to bring `ranges` of a blob here.
-    fn new(blob: &Arc<dyn Blob>, ranges: Vec<Range<u64>>, context: &FlowContext) -> Self {
+    fn new(blob: &Arc<dyn Blob>, ranges: Vec<Range<u64>>, context: &ReaderContext) -> Self {
         let (blob, clock) = (Arc::clone(blob), Arc::clone(&context.clock));
         Self { fetch: blob.fetch(ranges), blob, clock }
     }
@@ -204,6 +206,45 @@ fn unpacked(
 ) -> Result<Input, ConnectorError> {
     let packed = packed.unwrap_or_else(|| Compression::of(&name));
     Ok(Input::new(packed.unpack(bytes)?, name))
+}
+
+/// The version of the positions that are a number of rows.
+const ROWS_VERSION: u32 = 1;
+
+/// The position behind so many rows of a split, in a blob of so many bytes.
+fn passed(format: &str, split: &str, (bytes, rows): (u64, u64)) -> Position {
+    Position::new(format, ROWS_VERSION, split, &[bytes, rows])
+}
+
+/// The rows in front of a position; none where there is no position.
+///
+/// # Errors
+/// When it is of another split, or of a blob that was replaced.
+fn rows_passed(
+    format: &str,
+    split: &str,
+    bytes: u64,
+    from: Option<&Position>,
+) -> Result<u64, ConnectorError> {
+    let Some(from) = from else { return Ok(0) };
+    let [length, rows] = from.numbers(format, ROWS_VERSION, split)?;
+    match length == bytes {
+        true => Ok(rows),
+        false => {
+            Err(refused(split, format!("its file has {bytes} bytes, and had {length} before")))
+        }
+    }
+}
+
+/// A batch without its first rows.
+///
+/// # Errors
+/// When it has fewer.
+fn behind(split: &str, batch: &RecordBatch, rows: u64) -> Result<RecordBatch, ConnectorError> {
+    match usize::try_from(rows).ok().filter(|&rows| rows <= batch.num_rows()) {
+        Some(rows) => Ok(batch.slice(rows, batch.num_rows() - rows)),
+        None => Err(refused(split, format!("the position is behind row {rows}, and the end"))),
+    }
 }
 
 /// A few bytes of a blob, for the errors of the blob itself: what the reader of a format says of a

@@ -1,13 +1,13 @@
-//! The formats that are read in order as a source: a blob is a flow.
+//! The formats that are read in order as a source: a blob is a split.
 
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use dataflow::error::ConnectorError;
-use dataflow::source::{Flow, FlowContext, FlowInfo, Source};
+use dataflow::source::{Position, ReaderContext, Source, Split, SplitReader};
 
 use super::{Blob, POLL_NS, beginning, input, of_several};
-use crate::format::{Compression, DecoderFlow, Format, Refuser, Target};
+use crate::format::{Compression, DecoderReader, Format, Refuser, Target};
 
 /// Blobs that are read in order.
 pub(super) struct TextSource {
@@ -61,23 +61,29 @@ impl Source for TextSource {
         true
     }
 
-    fn flows(
+    fn splits(
         &self,
         _workers: u32,
         _time_column: Option<usize>,
-    ) -> Result<Vec<FlowInfo>, ConnectorError> {
-        let flow = |blob: &Arc<dyn Blob>| FlowInfo {
+    ) -> Result<Vec<Split>, ConnectorError> {
+        let split = |(number, blob): (usize, &Arc<dyn Blob>)| Split {
+            number,
             name: blob.name(),
             bytes: Some(blob.bytes()),
-            ..FlowInfo::default()
+            ..Split::default()
         };
-        Ok(self.blobs.iter().map(flow).collect())
+        Ok(self.blobs.iter().enumerate().map(split).collect())
     }
 
-    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
-        let input = input(&*self.blobs[flow], self.packed)?;
-        let mut decoder = self.format.decoder(input, Refuser::new(&self.target, context));
-        decoder.start()?;
-        Ok(Box::new(DecoderFlow::new(decoder, context, POLL_NS)))
+    fn open(
+        &self,
+        split: &Split,
+        from: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        let blob = &self.blobs[split.number];
+        let input = (input(&**blob, self.packed)?, blob.bytes());
+        let of = (&self.target, context);
+        Ok(Box::new(DecoderReader::open(&self.format, input, from, of, POLL_NS)?))
     }
 }

@@ -14,7 +14,8 @@ use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::source::{ColumnBounds, Flow, FlowContext, Next, Source};
+use dataflow::sink::{Room, SinkWriter};
+use dataflow::source::{ColumnBounds, Next, ReaderContext, Source, Split, SplitReader};
 use fabric::Clock;
 
 /// A directory that goes away with the test.
@@ -54,6 +55,19 @@ impl Drop for Scratch {
     }
 }
 
+/// A split of a source by its number.
+pub fn nth(number: usize) -> Split {
+    Split { number, ..Split::default() }
+}
+
+/// Writes rows when there is room for them.
+pub fn put(writer: &mut dyn SinkWriter, batch: &RecordBatch) -> Result<(), ConnectorError> {
+    while writer.room() == Room::Full {
+        std::thread::yield_now();
+    }
+    writer.write(batch)
+}
+
 /// A clock that stands still until it is moved.
 #[derive(Default)]
 pub struct ManualClock(AtomicU64);
@@ -70,8 +84,8 @@ impl Clock for ManualClock {
     }
 }
 
-pub fn context() -> FlowContext {
-    FlowContext {
+pub fn context() -> ReaderContext {
+    ReaderContext {
         clock: Arc::new(ManualClock::default()),
         bad: Arc::default(),
         origins: Arc::default(),
@@ -108,16 +122,16 @@ pub fn source(
 }
 
 /// A flow of a source, to its end, in one batch.
-pub fn read_flow(source: &dyn Source, flow: usize, context: &FlowContext) -> RecordBatch {
+pub fn read_flow(source: &dyn Source, flow: usize, context: &ReaderContext) -> RecordBatch {
     try_read_flow(source, flow, context).unwrap()
 }
 
 pub fn try_read_flow(
     source: &dyn Source,
     flow: usize,
-    context: &FlowContext,
+    context: &ReaderContext,
 ) -> Result<RecordBatch, ConnectorError> {
-    let mut flow = source.open(flow, context)?;
+    let mut flow = source.open(&nth(flow), None, context)?;
     let mut batches = Vec::new();
     loop {
         match flow.next(1000)? {
@@ -133,8 +147,8 @@ pub fn try_read_flow(
 }
 
 /// All flows, one after the other.
-pub fn read(source: &dyn Source, workers: u32, context: &FlowContext) -> RecordBatch {
-    let flows = source.flows(workers, None).unwrap().len();
+pub fn read(source: &dyn Source, workers: u32, context: &ReaderContext) -> RecordBatch {
+    let flows = source.splits(workers, None).unwrap().len();
     let batches: Vec<RecordBatch> =
         (0..flows).map(|flow| read_flow(source, flow, context)).collect();
     concat_batches(&source.schema(), &batches).unwrap()
@@ -155,7 +169,7 @@ pub fn rows(batch: &RecordBatch) -> Vec<String> {
 }
 
 /// `(place, reason, text)` of the bad rows; places without their directory.
-pub fn bad(context: &FlowContext) -> Vec<(String, String, String)> {
+pub fn bad(context: &ReaderContext) -> Vec<(String, String, String)> {
     let name = |place: &str| place.rsplit('/').next().unwrap_or(place).to_owned();
     let kept = context.bad.kept().into_iter();
     kept.map(|row| (name(&row.place), row.reason, row.text)).collect()
@@ -187,7 +201,7 @@ pub fn refused<T>(result: Result<T, ConnectorError>) -> ConnectorError {
 }
 
 /// The next rows of a flow, which may have to be waited for.
-pub fn await_batch(flow: &mut dyn Flow) -> Result<RecordBatch, ConnectorError> {
+pub fn await_batch(flow: &mut dyn SplitReader) -> Result<RecordBatch, ConnectorError> {
     loop {
         match flow.next(1000)? {
             Next::Batch(batch) => return Ok(batch),
@@ -198,7 +212,7 @@ pub fn await_batch(flow: &mut dyn Flow) -> Result<RecordBatch, ConnectorError> {
 }
 
 /// A flow to its end, which may have to be waited for, in one batch.
-pub fn drain(flow: &mut dyn Flow) -> Result<RecordBatch, ConnectorError> {
+pub fn drain(flow: &mut dyn SplitReader) -> Result<RecordBatch, ConnectorError> {
     let mut batches = Vec::new();
     loop {
         match flow.next(1000)? {

@@ -17,6 +17,7 @@ use arrow::record_batch::RecordBatch;
 use arrow_flight::encode::FlightDataEncoderBuilder;
 use connectors::{FileConnector, hostile};
 use dataflow::connector::Connector;
+use dataflow::sink::WriterContext;
 use futures::{StreamExt, stream};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, Encoding};
@@ -95,7 +96,7 @@ fn written(name: &str, options: &[(&str, &str)]) -> Vec<u8> {
     let path = scratch.path(name);
     let options: Vec<_> = [("path", path.as_str())].iter().chain(options).copied().collect();
     let sink = FileConnector.sink(&table(&sample().schema(), &options)).unwrap();
-    let mut writer = sink.open(0).unwrap();
+    let mut writer = sink.open(&WriterContext::of(0)).unwrap();
     writer.write(&sample()).unwrap();
     writer.write(&sample()).unwrap();
     writer.commit().unwrap();

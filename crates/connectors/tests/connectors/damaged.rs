@@ -9,6 +9,7 @@ use arrow::record_batch::RecordBatch;
 use connectors::FileConnector;
 use dataflow::connector::Connector;
 use dataflow::error::ConnectorError;
+use dataflow::sink::WriterContext;
 use dataflow::source::Next;
 
 use crate::bed::*;
@@ -41,7 +42,7 @@ fn write(path: &str) {
         options.extend([("arrow.compression", "zstd"), ("parquet.compression", "zstd")]);
     }
     let sink = FileConnector.sink(&table(&sample.schema(), &options)).unwrap();
-    let mut writer = sink.open(0).unwrap();
+    let mut writer = sink.open(&WriterContext::of(0)).unwrap();
     writer.write(&sample.slice(0, 20)).unwrap();
     writer.write(&sample.slice(20, 20)).unwrap();
     writer.commit().unwrap();
@@ -53,8 +54,8 @@ fn read_all(path: &str) -> Result<(Vec<String>, u64), ConnectorError> {
     FileConnector.infer(&table.options)?;
     let (source, context) = (source(&FileConnector, &table)?, context());
     let mut found = Vec::new();
-    for flow in 0..source.flows(1, None)?.len() {
-        let mut flow = source.open(flow, &context)?;
+    for flow in 0..source.splits(1, None)?.len() {
+        let mut flow = source.open(&nth(flow), None, &context)?;
         loop {
             match flow.next(64)? {
                 Next::Batch(batch) => found.extend(rows(&batch)),

@@ -9,6 +9,7 @@ use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
 use connectors::{FileConnector, Generator, Stdin};
 use dataflow::connector::Connector;
+use dataflow::sink::WriterContext;
 
 use crate::bed::*;
 
@@ -30,7 +31,7 @@ fn what_is_written_is_read_also_in_part_and_packed() {
         let path = scratch.path(name);
         let options = [("path", &*path), ("format", "fixed"), LENGTHS, BYTES];
         let table = table(&sample().schema(), &options);
-        let mut writer = FileConnector.sink(&table).unwrap().open(0).unwrap();
+        let mut writer = FileConnector.sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
         writer.write(&sample().slice(0, 1)).unwrap();
         writer.write(&sample().slice(1, 2)).unwrap();
         writer.commit().unwrap();
@@ -78,7 +79,7 @@ fn columns_are_declared_and_null_is_refused() {
     assert!(error.to_string().contains("do not name their columns"), "{error}");
 
     let table = table(&columns(&[("n", DataType::Int32)]), &options);
-    let mut writer = FileConnector.sink(&table).unwrap().open(0).unwrap();
+    let mut writer = FileConnector.sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
     let numbers: ArrayRef = Arc::new(Int32Array::from(vec![Some(1), None]));
     let error = refused(writer.write(&batch(&[("n", numbers)])));
     assert!(error.to_string().contains("column 'n': NULL has no place"), "{error}");
@@ -92,7 +93,7 @@ fn records_may_be_piped_in() {
     let table = table(&columns(&[("n", DataType::Int16)]), &[("format", "fixed")]);
     let source = source(&stdin, &table).unwrap();
     let context = context();
-    let mut flow = source.open(0, &context).unwrap();
+    let mut flow = source.open(&nth(0), None, &context).unwrap();
     assert_eq!(rows(&drain(&mut *flow).unwrap()), ["7", "8"]);
     assert_eq!(bad(&context)[0].0, "stdin:3");
 }

@@ -8,7 +8,7 @@ use arrow::record_batch::RecordBatch;
 use connectors::FlightConnector;
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::sink::Placement;
+use dataflow::sink::{Placement, WriterContext};
 
 use crate::bed::*;
 use crate::servers::flight::Tables;
@@ -36,8 +36,8 @@ fn at(serving: &Serving, options: &[(&str, &str)]) -> TableDef {
 fn read_all(table: &TableDef) -> Result<Vec<String>, ConnectorError> {
     let source = source(&FlightConnector, table)?;
     let mut all = Vec::new();
-    for flow in 0..source.flows(2, None)?.len() {
-        all.extend(rows(&drain(&mut *source.open(flow, &context())?)?));
+    for flow in 0..source.splits(2, None)?.len() {
+        all.extend(rows(&drain(&mut *source.open(&nth(flow), None, &context())?)?));
     }
     Ok(all)
 }
@@ -50,7 +50,7 @@ fn endpoints_are_flows_and_columns_are_matched_by_name() {
     let source = source(&FlightConnector, &table).unwrap();
     assert!(source.bounded());
     let names: Vec<String> =
-        source.flows(2, None).unwrap().into_iter().map(|flow| flow.name).collect();
+        source.splits(2, None).unwrap().into_iter().map(|flow| flow.name).collect();
     let uri = format!("grpc://{}", serving.address);
     assert_eq!(names, [format!("{uri} endpoint 0"), format!("{uri} endpoint 1")]);
     let expected: Vec<String> = (0..5001)
@@ -58,7 +58,7 @@ fn endpoints_are_flows_and_columns_are_matched_by_name() {
         .collect();
     assert_eq!(read_all(&table).unwrap(), expected);
     let projected = FlightConnector.source(&table, &[1]).unwrap();
-    let mut flow = projected.open(1, &context()).unwrap();
+    let mut flow = projected.open(&nth(1), None, &context()).unwrap();
     assert_eq!(rows(&drain(&mut *flow).unwrap()), ["x5000"]);
     let endless = at(&serving, &[("path", "x/y"), ("bounded", "false")]);
     assert!(!crate::bed::source(&FlightConnector, &endless).unwrap().bounded());
@@ -86,7 +86,7 @@ fn a_value_that_does_not_fit_is_a_bad_row() {
     table.schema = columns(&[("a", DataType::Int32), ("b", VARCHAR)]);
     let source = source(&FlightConnector, &table).unwrap();
     let context = context();
-    let mut flow = source.open(0, &context).unwrap();
+    let mut flow = source.open(&nth(0), None, &context).unwrap();
     assert_eq!(rows(&drain(&mut *flow).unwrap()), ["1|x", "3|z"]);
     let place = format!("{} endpoint 0:2", serving.address);
     let bad = bad(&context);
@@ -128,9 +128,9 @@ fn a_put_arrives_whole() {
     table.schema = sample.schema();
     let sink = FlightConnector.sink(&table).unwrap();
     assert_eq!(sink.placement(), Placement::Gather);
-    let mut writer = sink.open(0).unwrap();
+    let mut writer = sink.open(&WriterContext::of(0)).unwrap();
     for part in 0..100 {
-        writer.write(&sample.slice(part * 100, 100)).unwrap();
+        put(&mut *writer, &sample.slice(part * 100, 100)).unwrap();
     }
     writer.commit().unwrap();
     let stored = tables.tables.lock().unwrap()["new"].clone();
@@ -145,9 +145,9 @@ fn a_put_that_is_dropped_is_seen_as_broken() {
     let sample = sample(0, 10);
     let mut table = at(&serving, &[("path", "new")]);
     table.schema = sample.schema();
-    let mut writer = FlightConnector.sink(&table).unwrap().open(0).unwrap();
+    let mut writer = FlightConnector.sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
     for _ in 0..100 {
-        writer.write(&sample).unwrap();
+        put(&mut *writer, &sample).unwrap();
     }
     drop(writer);
     while tables.broken.lock().unwrap().is_empty() {
@@ -162,8 +162,8 @@ fn a_put_that_the_server_refuses_is_an_error() {
     let sample = sample(0, 10);
     let mut table = at(&serving, &[("path", "refused")]);
     table.schema = sample.schema();
-    let mut writer = FlightConnector.sink(&table).unwrap().open(0).unwrap();
-    let error = refused(writer.write(&sample).and_then(|()| writer.commit()));
+    let mut writer = FlightConnector.sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
+    let error = refused(put(&mut *writer, &sample).and_then(|()| writer.commit()));
     assert!(error.to_string().contains("it is read-only"), "{error}");
     let mut ticket = at(&serving, &[("ticket", "t")]);
     ticket.schema = sample.schema();

@@ -9,7 +9,7 @@ use arrow::record_batch::RecordBatch;
 use connectors::Generator;
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::source::{FlowContext, Next};
+use dataflow::source::{Next, ReaderContext};
 
 use crate::bed::*;
 
@@ -31,7 +31,7 @@ fn with(mut table: TableDef, options: &[(&str, &str)]) -> TableDef {
 /// The rows in the order of the stream, put together from flows.
 fn stream(table: &TableDef, workers: u32) -> Vec<String> {
     let source = source(&Generator, table).unwrap();
-    let flows = source.flows(workers, None).unwrap();
+    let flows = source.splits(workers, None).unwrap();
     let mut parts = Vec::new();
     for (flow, info) in flows.iter().enumerate() {
         let part = rows(&read_flow(&*source, flow, &context()));
@@ -143,7 +143,7 @@ fn event_time_advances_by_the_interval_and_strays_no_further_than_the_disorder()
     let options = [("kind", "ro"), ("rows", "20000"), ("interval", "250us"), ("disorder", "40ms")];
     let source = source(&Generator, &workload(&options)).unwrap();
     let column = source.schema().index_of("event_time").unwrap();
-    let flows = source.flows(2, Some(column)).unwrap();
+    let flows = source.splits(2, Some(column)).unwrap();
     let mut out_of_order = 0;
     for (flow, info) in flows.iter().enumerate() {
         let batch = read_flow(&*source, flow, &context());
@@ -161,7 +161,7 @@ fn event_time_advances_by_the_interval_and_strays_no_further_than_the_disorder()
         }
     }
     assert!(out_of_order > 1000);
-    assert_eq!(source.flows(2, Some(0)).unwrap()[0].event_time_min, None);
+    assert_eq!(source.splits(2, Some(0)).unwrap()[0].event_time_min, None);
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn repeated_rows_are_the_same_but_later() {
             ("preload", preload),
         ];
         let source = source(&Generator, &workload(&options)).unwrap();
-        let flows = source.flows(2, None).unwrap();
+        let flows = source.splits(2, None).unwrap();
         assert_eq!(
             flows.iter().map(|flow| flow.rows).collect::<Vec<_>>(),
             [24_576, 5_424].map(Some)
@@ -196,13 +196,13 @@ fn repeated_rows_are_the_same_but_later() {
 fn a_rate_is_kept_by_the_clock() {
     let clock = Arc::new(ManualClock::default());
     let context =
-        FlowContext { clock: clock.clone(), bad: Arc::default(), origins: Arc::default() };
+        ReaderContext { clock: clock.clone(), bad: Arc::default(), origins: Arc::default() };
     // Ten milliseconds hold 100 rows: blocks of 64.
     let table = workload(&[("kind", "ro"), ("rate", "10000"), ("rows", "200"), ("flows", "2")]);
     let source = source(&Generator, &table).unwrap();
-    assert_eq!(source.flows(9, None).unwrap().len(), 2);
+    assert_eq!(source.splits(9, None).unwrap().len(), 2);
     clock.set(1_000_000_000);
-    let mut flow = source.open(1, &context).unwrap();
+    let mut flow = source.open(&nth(1), None, &context).unwrap();
     let due_ns = |rows: u64| 1_000_000_000 + rows * 100_000;
     let mut next = || flow.next(8192).unwrap();
     assert!(matches!(next(), Next::Wait { until_ns } if until_ns == due_ns(128)));
@@ -221,8 +221,8 @@ fn a_rate_is_kept_by_the_clock() {
 fn a_stream_without_rows_goes_on() {
     let source = source(&Generator, &workload(&[("kind", "ysb")])).unwrap();
     assert!(!source.bounded());
-    assert_eq!(source.flows(4, None).unwrap()[3].rows, None);
-    let mut flow = source.open(3, &context()).unwrap();
+    assert_eq!(source.splits(4, None).unwrap()[3].rows, None);
+    let mut flow = source.open(&nth(3), None, &context()).unwrap();
     for _ in 0..20 {
         assert!(matches!(flow.next(5000), Ok(Next::Batch(batch)) if batch.num_rows() <= 5000));
     }

@@ -22,7 +22,7 @@ fn read_both(path: &str, fields: &[(&str, DataType)]) -> [Result<Vec<String>, St
     [&[0][..], &[]].map(|projection| {
         let source = FileConnector.source(&table, projection).map_err(|error| error.to_string())?;
         let mut read = Vec::new();
-        for flow in 0..source.flows(1, None).unwrap().len() {
+        for flow in 0..source.splits(1, None).unwrap().len() {
             let batch = try_read_flow(&*source, flow, &context());
             read.extend(rows(&batch.map_err(|error| error.to_string())?));
         }
@@ -325,7 +325,7 @@ fn a_file_that_is_cut_or_replaced_while_it_is_read_is_named() {
     let path = scratch.write("t.csv", &text);
     let source = source(&FileConnector, &table(&columns(&[("a", BIGINT)]), &[("path", &path)]));
     let source = source.unwrap();
-    let mut flow = source.open(0, &context()).unwrap();
+    let mut flow = source.open(&nth(0), None, &context()).unwrap();
     flow.next(1000).unwrap();
     fs::File::options().write(true).open(&path).unwrap().set_len(4_000_000).unwrap();
     let error = loop {
@@ -340,6 +340,6 @@ fn a_file_that_is_cut_or_replaced_while_it_is_read_is_named() {
     // Another file under the name that was listed.
     fs::write(scratch.path("new"), &text).unwrap();
     fs::rename(scratch.path("new"), &path).unwrap();
-    let error = refused(source.open(0, &context()));
+    let error = refused(source.open(&nth(0), None, &context()));
     assert!(error.to_string().contains("it was replaced while the query ran"), "{error}");
 }

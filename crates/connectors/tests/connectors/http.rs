@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use connectors::Http;
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::source::{Flow, FlowContext, Next};
+use dataflow::source::{Next, ReaderContext, SplitReader};
 
 use crate::bed::*;
 use crate::servers::nobody;
@@ -23,10 +23,10 @@ fn ok(headers: &str, body: &str) -> String {
 }
 
 /// All rows of the only flow.
-fn read_all(table: &TableDef, context: &FlowContext) -> Result<Vec<String>, ConnectorError> {
+fn read_all(table: &TableDef, context: &ReaderContext) -> Result<Vec<String>, ConnectorError> {
     let source = source(&Http, table)?;
-    assert_eq!(source.flows(3, None)?.len(), 1);
-    let mut flow = source.open(0, context)?;
+    assert_eq!(source.splits(3, None)?.len(), 1);
+    let mut flow = source.open(&nth(0), None, context)?;
     drain(&mut *flow).map(|batch| rows(&batch))
 }
 
@@ -69,7 +69,7 @@ fn bad_records_are_counted_and_an_array_without_end_is_one() {
 }
 
 /// The answers of `flow` up to its next wait for a time of the clock, which is `at`.
-fn until(flow: &mut dyn Flow, at: u64) -> Vec<String> {
+fn until(flow: &mut dyn SplitReader, at: u64) -> Vec<String> {
     let mut read = Vec::new();
     loop {
         match flow.next(100).unwrap() {
@@ -91,10 +91,10 @@ fn polls_are_an_interval_apart_and_ask_for_what_is_new() {
     let peer = Peer::http(script.iter().map(|text| (text.as_str(), Then::Close)).collect());
     let clock = Arc::new(ManualClock::default());
     let context =
-        FlowContext { clock: clock.clone(), bad: Arc::default(), origins: Arc::default() };
+        ReaderContext { clock: clock.clone(), bad: Arc::default(), origins: Arc::default() };
     let source = source(&Http, &web(&peer.url(), &[("interval", "5s")])).unwrap();
     assert!(!source.bounded());
-    let mut flow = source.open(0, &context).unwrap();
+    let mut flow = source.open(&nth(0), None, &context).unwrap();
     const S: u64 = 1_000_000_000;
     assert_eq!(until(&mut *flow, 5 * S), ["1|NULL"]);
     clock.set(5 * S);
@@ -152,7 +152,7 @@ fn an_answer_that_breaks_off_ends_a_single_question() {
     let table = web(&peer.url(), &[]);
     let source = source(&Http, &table).unwrap();
     let context = context();
-    let mut flow = source.open(0, &context).unwrap();
+    let mut flow = source.open(&nth(0), None, &context).unwrap();
     assert_eq!(rows(&await_batch(&mut *flow).unwrap()), ["1|NULL"]);
     let error = refused(drain(&mut *flow));
     assert!(error.to_string().contains("the connection was lost"), "{error}");
@@ -165,9 +165,9 @@ fn an_answer_that_breaks_off_is_polled_again_as_a_whole() {
     let peer = Peer::http(vec![(CUT, Then::Close), (&whole, Then::Close)]);
     let clock = Arc::new(ManualClock::default());
     let context =
-        FlowContext { clock: clock.clone(), bad: Arc::default(), origins: Arc::default() };
+        ReaderContext { clock: clock.clone(), bad: Arc::default(), origins: Arc::default() };
     let source = source(&Http, &web(&peer.url(), &[("interval", "5ms")])).unwrap();
-    let mut flow = source.open(0, &context).unwrap();
+    let mut flow = source.open(&nth(0), None, &context).unwrap();
     assert_eq!(until(&mut *flow, 5_000_000), ["1|NULL"]);
     let place = format!("{}:2", peer.url());
     assert_eq!(context.bad.kept()[0].place, place);
@@ -194,7 +194,7 @@ fn events_are_records_and_go_on_behind_the_last_whole_one() {
     let source = source(&Http, &table).unwrap();
     assert!(!source.bounded());
     let context = context();
-    let mut flow = source.open(0, &context).unwrap();
+    let mut flow = source.open(&nth(0), None, &context).unwrap();
     assert_eq!(rows(&await_batch(&mut *flow).unwrap()), ["1|x"]);
     now.send(()).unwrap();
     assert_eq!(rows(&drain(&mut *flow).unwrap()), ["2|NULL"]);

@@ -13,6 +13,7 @@ mod http;
 mod object;
 mod packed;
 mod parquet;
+mod positions;
 mod servers;
 mod sink;
 mod socket;

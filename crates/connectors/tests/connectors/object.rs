@@ -7,6 +7,7 @@ use arrow::record_batch::RecordBatch;
 use connectors::FileConnector;
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
+use dataflow::sink::WriterContext;
 use dataflow::source::Source;
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
@@ -37,14 +38,14 @@ fn open(table: &TableDef) -> Result<Arc<dyn Source>, ConnectorError> {
 /// All flows, one after the other.
 fn read_all(source: &dyn Source) -> Result<Vec<String>, ConnectorError> {
     let mut all = Vec::new();
-    for flow in 0..source.flows(1, None)?.len() {
-        all.extend(rows(&drain(&mut *source.open(flow, &context())?)?));
+    for flow in 0..source.splits(1, None)?.len() {
+        all.extend(rows(&drain(&mut *source.open(&nth(flow), None, &context())?)?));
     }
     Ok(all)
 }
 
 fn names(source: &dyn Source) -> Vec<String> {
-    source.flows(1, None).unwrap().into_iter().map(|flow| flow.name).collect()
+    source.splits(1, None).unwrap().into_iter().map(|flow| flow.name).collect()
 }
 
 /// Two columns, the second wide and incompressible, so that to fetch it would show.
@@ -197,7 +198,7 @@ fn what_is_written_appears_on_commit_and_reads_back() {
     for name in ["t.csv", "t.json", "t.parquet", "t.arrow", "t.csv.zst"] {
         let path = format!("/bucket/out/{name}");
         let table = at(&store, &format!("s3:/{path}"), &[]);
-        let mut writer = FileConnector.sink(&table).unwrap().open(0).unwrap();
+        let mut writer = FileConnector.sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
         for part in 0..5 {
             writer.write(&sample.slice(part * 100_000, 100_000)).unwrap();
         }
@@ -217,7 +218,7 @@ fn a_writer_that_is_dropped_leaves_no_trace() {
     let store = S3::start();
     store.put("/bucket/t.csv", "old");
     let table = at(&store, "s3://bucket/t.csv", &[]);
-    let mut writer = FileConnector.sink(&table).unwrap().open(0).unwrap();
+    let mut writer = FileConnector.sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
     assert_eq!(store.shelf.lock().unwrap().uploads.len(), 1);
     writer.write(&sample(0, 500_000)).unwrap();
     drop(writer);
@@ -230,7 +231,7 @@ fn an_output_that_cannot_be_written_fails_before_the_first_row() {
     let store = S3::start();
     let error = |path: &str, options: &[(&str, &str)]| {
         let sink = FileConnector.sink(&at(&store, path, options));
-        refused(sink.and_then(|sink| sink.open(0).map(drop)))
+        refused(sink.and_then(|sink| sink.open(&WriterContext::of(0)).map(drop)))
     };
     let closed = error("s3://bucket/t.csv", &[("s3.access_key_id", "somebody")]);
     assert!(closed.to_string().contains("access is refused"), "{closed}");
@@ -244,7 +245,7 @@ fn an_output_that_cannot_be_written_fails_before_the_first_row() {
 fn an_upload_that_fails_on_the_way_is_given_up() {
     let store = S3::start();
     let table = at(&store, "s3://bucket/t.csv", &[]);
-    let mut writer = FileConnector.sink(&table).unwrap().open(0).unwrap();
+    let mut writer = FileConnector.sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
     // As a rule of the bucket would do that removes old uploads.
     store.shelf.lock().unwrap().uploads.clear();
     let error = refused(writer.write(&sample(0, 500_000)).and_then(|()| writer.commit()));

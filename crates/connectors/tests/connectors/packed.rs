@@ -13,6 +13,7 @@ use arrow::record_batch::RecordBatch;
 use connectors::FileConnector;
 use dataflow::connector::Connector;
 use dataflow::error::ConnectorError;
+use dataflow::sink::WriterContext;
 use parquet::basic::{Compression, LogicalType};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
@@ -30,7 +31,7 @@ fn write(path: &str, batch: &RecordBatch, more: &[(&str, &str)]) {
     let mut options = vec![("path", path)];
     options.extend(more);
     let sink = FileConnector.sink(&table(&batch.schema(), &options)).unwrap();
-    let mut writer = sink.open(0).unwrap();
+    let mut writer = sink.open(&WriterContext::of(0)).unwrap();
     writer.write(&batch.slice(0, batch.num_rows() / 2)).unwrap();
     writer.write(&batch.slice(batch.num_rows() / 2, batch.num_rows().div_ceil(2))).unwrap();
     writer.commit().unwrap();
@@ -149,7 +150,7 @@ fn arrow_files_and_streams_are_written_and_read() {
         write(&path, &sample, options);
         let table = table(&sample.schema(), &[("path", &path)]);
         let source = source(&FileConnector, &table).unwrap();
-        assert_eq!(source.flows(1, None).unwrap().len(), flows, "{name}");
+        assert_eq!(source.splits(1, None).unwrap().len(), flows, "{name}");
         assert_eq!(rows(&read(&*source, 1, &context())), rows(&sample), "{name}");
         let projected = FileConnector.source(&table, &[1]).unwrap();
         let names = sample.project(&[1]).unwrap();

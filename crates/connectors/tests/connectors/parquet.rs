@@ -52,7 +52,7 @@ fn row_groups_are_flows_and_say_what_is_in_them() {
     // Out of the file's order, and with the types that the table declares.
     let source = FileConnector.source(&table, &[2, 0, 1]).unwrap();
     assert_eq!(source.schema().field(1).data_type(), &BIGINT);
-    let flows = source.flows(7, Some(0)).unwrap();
+    let flows = source.splits(7, Some(0)).unwrap();
     assert_eq!(flows.iter().map(|flow| flow.rows).collect::<Vec<_>>(), [100, 100, 50].map(Some));
     assert_eq!(
         flows.iter().map(|flow| flow.event_time_min).collect::<Vec<_>>(),
@@ -62,7 +62,7 @@ fn row_groups_are_flows_and_say_what_is_in_them() {
     let read = read_flow(&*source, 1, &context());
     assert_eq!(rows(&read)[1], "1970-01-01T00:01:41.050|101|101");
     assert_eq!(rows(&read)[0], "1970-01-01T00:01:40.050|100|NULL");
-    assert_eq!(source.flows(7, Some(1)).unwrap()[0].event_time_min, None);
+    assert_eq!(source.splits(7, Some(1)).unwrap()[0].event_time_min, None);
     // The number and the time.
     assert_eq!(bounds_hold(&*source), 2);
     assert_eq!(source.bounds(1).range, Some([0, 249]));

@@ -9,7 +9,7 @@ use arrow::record_batch::RecordBatch;
 use connectors::{Blackhole, FileConnector};
 use dataflow::connector::Connector;
 use dataflow::error::ConnectorError;
-use dataflow::sink::Placement;
+use dataflow::sink::{Placement, WriterContext};
 
 use crate::bed::*;
 
@@ -29,7 +29,7 @@ fn what_is_written_reads_back_in_every_format() {
         let table = table(&sample.schema(), &options);
         let sink = FileConnector.sink(&table).unwrap();
         assert_eq!(sink.placement(), Placement::Gather);
-        let mut writer = sink.open(0).unwrap();
+        let mut writer = sink.open(&WriterContext::of(0)).unwrap();
         writer.write(&sample.slice(0, 1)).unwrap();
         writer.flush().unwrap();
         writer.write(&sample.slice(1, 2)).unwrap();
@@ -56,7 +56,7 @@ fn a_text_that_stands_for_null_is_quoted_and_read_again() {
     let sample = batch(&[("text", texts), ("number", numbers)]);
     let options = [("path", &*scratch.path("t.csv")), ("csv.null", "NA,0,-")];
     let table = table(&sample.schema(), &options);
-    let mut writer = FileConnector.sink(&table).unwrap().open(0).unwrap();
+    let mut writer = FileConnector.sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
     writer.write(&sample).unwrap();
     writer.commit().unwrap();
     let written = fs::read_to_string(scratch.path("t.csv")).unwrap();
@@ -78,7 +78,7 @@ fn json_has_words_for_numbers_without_digits_and_none_for_times_beyond_the_calen
     let sample = batch(&[("value", values)]);
     let path = scratch.path("t.json");
     let json = table(&sample.schema(), &[("path", &path)]);
-    let mut writer = FileConnector.sink(&json).unwrap().open(0).unwrap();
+    let mut writer = FileConnector.sink(&json).unwrap().open(&WriterContext::of(0)).unwrap();
     writer.write(&sample).unwrap();
     writer.commit().unwrap();
     let words = ["\"Infinity\"", "\"-Infinity\"", "\"NaN\"", "null", "1.5"];
@@ -90,7 +90,7 @@ fn json_has_words_for_numbers_without_digits_and_none_for_times_beyond_the_calen
     let sample = batch(&[("at", far)]);
     for name in ["t.json", "t.csv"] {
         let table = table(&sample.schema(), &[("path", &scratch.path(name))]);
-        let mut writer = FileConnector.sink(&table).unwrap().open(0).unwrap();
+        let mut writer = FileConnector.sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
         let error = refused(writer.write(&sample).and_then(|()| writer.flush()));
         assert!(error.to_string().contains("9223372036854775807"), "{error}");
     }
@@ -102,13 +102,13 @@ fn a_writer_that_is_dropped_leaves_what_was_there() {
     for name in ["t.csv", "t.json", "t.parquet"] {
         let path = scratch.write(name, "old");
         let sink = FileConnector.sink(&table(&sample().schema(), &[("path", &path)])).unwrap();
-        let mut writer = sink.open(0).unwrap();
+        let mut writer = sink.open(&WriterContext::of(0)).unwrap();
         writer.write(&sample()).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "old", "until it is whole");
         drop(writer);
         assert_eq!(scratch.names(), [name]);
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
-        let mut writer = sink.open(0).unwrap();
+        let mut writer = sink.open(&WriterContext::of(0)).unwrap();
         writer.write(&sample()).unwrap();
         writer.commit().unwrap();
         assert_ne!(fs::read(&path).unwrap(), b"old");
@@ -119,7 +119,7 @@ fn a_writer_that_is_dropped_leaves_what_was_there() {
 
 fn written(path: &str) {
     let sink = FileConnector.sink(&table(&sample().schema(), &[("path", path)])).unwrap();
-    let mut writer = sink.open(0).unwrap();
+    let mut writer = sink.open(&WriterContext::of(0)).unwrap();
     writer.write(&sample()).unwrap();
     writer.commit().unwrap();
 }
@@ -158,7 +158,7 @@ fn a_link_stays_and_the_file_that_it_points_to_is_replaced() {
     let circle = scratch.path("circle.csv");
     symlink("circle.csv", &circle).unwrap();
     let sink = FileConnector.sink(&table(&sample().schema(), &[("path", &circle)])).unwrap();
-    assert!(refused(sink.open(0).map(drop)).to_string().contains("circle.csv"));
+    assert!(refused(sink.open(&WriterContext::of(0)).map(drop)).to_string().contains("circle.csv"));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn a_result_without_rows_is_a_file_with_columns() {
     let scratch = Scratch::new("sink-empty");
     for name in ["t.csv", "t.parquet"] {
         let table = table(&sample().schema(), &[("path", &scratch.path(name))]);
-        FileConnector.sink(&table).unwrap().open(0).unwrap().commit().unwrap();
+        FileConnector.sink(&table).unwrap().open(&WriterContext::of(0)).unwrap().commit().unwrap();
         assert_eq!(read(&*source(&FileConnector, &table).unwrap(), 1, &context()).num_rows(), 0);
     }
 }
@@ -203,7 +203,7 @@ fn an_output_that_cannot_be_made_fails_before_the_first_row() {
     let scratch = Scratch::new("sink-open");
     let open = |path: &str| {
         let table = table(&sample().schema(), &[("path", path), ("format", "csv")]);
-        FileConnector.sink(&table).and_then(|sink| sink.open(0).map(drop))
+        FileConnector.sink(&table).and_then(|sink| sink.open(&WriterContext::of(0)).map(drop))
     };
     let nowhere = refused(open(&scratch.path("nowhere/t.csv")));
     assert!(hint(&nowhere).starts_with("make it first: mkdir -p"), "{nowhere}");
@@ -222,7 +222,7 @@ fn a_full_disk_is_an_error_with_its_path() {
     for format in ["csv", "json", "parquet"] {
         let options = [("path", "/dev/full"), ("format", format)];
         let sink = FileConnector.sink(&table(&sample().schema(), &options)).unwrap();
-        let mut writer = sink.open(0).unwrap();
+        let mut writer = sink.open(&WriterContext::of(0)).unwrap();
         let error = refused(writer.write(&sample()).and_then(|()| writer.commit()));
         assert!(matches!(&error, ConnectorError::Io { place, .. } if place == "/dev/full"));
         assert!(hint(&error).contains("make room"), "{format}: {error}");
@@ -235,7 +235,7 @@ fn the_blackhole_counts_and_keeps_nothing() {
     let sink = blackhole.sink(&table(&sample().schema(), &[])).unwrap();
     assert_eq!(sink.placement(), Placement::Everywhere);
     for worker in 0..3 {
-        let mut writer = sink.open(worker).unwrap();
+        let mut writer = sink.open(&WriterContext::of(worker)).unwrap();
         writer.write(&sample()).unwrap();
         writer.commit().unwrap();
     }

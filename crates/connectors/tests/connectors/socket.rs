@@ -9,7 +9,7 @@ use arrow::array::{ArrayRef, Int64Array};
 use connectors::Socket;
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::sink::Placement;
+use dataflow::sink::{Placement, WriterContext};
 
 use crate::bed::*;
 use crate::servers::nobody;
@@ -28,11 +28,12 @@ fn each_address_is_a_flow_that_ends_with_its_stream() {
     let source = source(&Socket, &table).unwrap();
     assert!(!source.bounded());
     let names: Vec<String> =
-        source.flows(2, None).unwrap().into_iter().map(|flow| flow.name).collect();
+        source.splits(2, None).unwrap().into_iter().map(|flow| flow.name).collect();
     assert_eq!(names, [one.address.clone(), other.address.clone()]);
     let context = context();
     // All flows of an unbounded source are open at the same time.
-    let mut flows: Vec<_> = (0..2).map(|flow| source.open(flow, &context).unwrap()).collect();
+    let mut flows: Vec<_> =
+        (0..2).map(|flow| source.open(&nth(flow), None, &context).unwrap()).collect();
     assert_eq!(rows(&drain(&mut *flows[0]).unwrap()), ["1|x", "2|y"]);
     assert_eq!(rows(&drain(&mut *flows[1]).unwrap()), ["3|z", "5|last"]);
     let reason = "column 'a': 'four' is not a valid BIGINT";
@@ -50,7 +51,7 @@ fn a_record_that_a_lost_connection_cut_off_is_bad_and_reading_goes_on() {
     let table = lines(&[("address", &peer.address), ("format", "json")]);
     let source = source(&Socket, &table).unwrap();
     let context = context();
-    let mut flow = source.open(0, &context).unwrap();
+    let mut flow = source.open(&nth(0), None, &context).unwrap();
     assert_eq!(rows(&await_batch(&mut *flow).unwrap()), ["1|NULL"]);
     now.send(()).unwrap();
     assert_eq!(rows(&drain(&mut *flow).unwrap()), ["3|NULL"]);
@@ -65,7 +66,7 @@ fn where_bad_rows_are_errors_so_is_a_record_that_was_cut_off() {
     let peer = Peer::lines(vec![("1,x\n2", Then::Reset(reset))]);
     let table = lines(&[("address", &peer.address), ("on_bad", "fail")]);
     let source = source(&Socket, &table).unwrap();
-    let mut flow = source.open(0, &context()).unwrap();
+    let mut flow = source.open(&nth(0), None, &context()).unwrap();
     assert_eq!(rows(&await_batch(&mut *flow).unwrap()), ["1|x"]);
     now.send(()).unwrap();
     let error = refused(drain(&mut *flow));
@@ -78,7 +79,7 @@ fn a_header_is_read_anew_with_each_connection() {
     let peer = Peer::lines(vec![("a,b\n1,x\n", Then::Reset(reset)), ("b,a\ny,2\n", Then::Close)]);
     let table = lines(&[("address", &peer.address), ("csv.header", "true")]);
     let source = source(&Socket, &table).unwrap();
-    let mut flow = source.open(0, &context()).unwrap();
+    let mut flow = source.open(&nth(0), None, &context()).unwrap();
     assert_eq!(rows(&await_batch(&mut *flow).unwrap()), ["1|x"]);
     now.send(()).unwrap();
     assert_eq!(rows(&drain(&mut *flow).unwrap()), ["2|y"]);
@@ -89,12 +90,12 @@ fn where_nobody_listens_the_query_fails_when_patience_ends() {
     let address = nobody();
     let table = lines(&[("address", &address), ("patience", "60ms")]);
     let source = source(&Socket, &table).unwrap();
-    let mut flow = source.open(0, &context()).unwrap();
+    let mut flow = source.open(&nth(0), None, &context()).unwrap();
     let error = refused(drain(&mut *flow));
     assert!(matches!(&error, ConnectorError::Io { place, .. } if *place == address));
     assert!(error.to_string().contains("cannot connect: Connection refused"), "{error}");
     assert!(hint(&error).contains("'patience'"));
-    let error = refused(Socket.sink(&table).unwrap().open(0).map(drop));
+    let error = refused(Socket.sink(&table).unwrap().open(&WriterContext::of(0)).map(drop));
     assert!(error.to_string().contains("cannot connect"), "{error}");
 }
 
@@ -102,7 +103,7 @@ fn where_nobody_listens_the_query_fails_when_patience_ends() {
 fn who_stops_reading_hangs_up() {
     let peer = Peer::lines(vec![("1,x\n", Then::Hold)]);
     let source = source(&Socket, &lines(&[("address", &peer.address)])).unwrap();
-    let mut flow = source.open(0, &context()).unwrap();
+    let mut flow = source.open(&nth(0), None, &context()).unwrap();
     assert_eq!(rows(&await_batch(&mut *flow).unwrap()), ["1|x"]);
     drop(flow);
     // Heard when the connection has ended.
@@ -134,7 +135,7 @@ fn a_sink_writes_lines_and_ends_the_stream() {
         let options = [("address", &*address), ("format", format)];
         let sink = Socket.sink(&table(&batch.schema(), &options)).unwrap();
         assert_eq!(sink.placement(), Placement::Gather);
-        let mut writer = sink.open(0).unwrap();
+        let mut writer = sink.open(&WriterContext::of(0)).unwrap();
         let (mut socket, _) = listener.accept().unwrap();
         writer.write(&batch.slice(0, 1)).unwrap();
         writer.flush().unwrap();

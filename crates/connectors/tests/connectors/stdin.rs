@@ -30,14 +30,14 @@ fn a_pipe_is_one_flow_that_ends_with_it() {
     let table = table(&columns(&[("a", BIGINT), ("b", VARCHAR)]), &[]);
     let source = source(&stdin, &table).unwrap();
     assert!(source.bounded());
-    assert_eq!(source.flows(4, None).unwrap().len(), 1);
+    assert_eq!(source.splits(4, None).unwrap().len(), 1);
     let context = context();
-    let mut flow = source.open(0, &context).unwrap();
+    let mut flow = source.open(&nth(0), None, &context).unwrap();
     assert_eq!(rows(&drain(&mut *flow).unwrap()), ["1|x", "3|z"]);
     let reason = "column 'a': 'many' is not a valid BIGINT";
     assert_eq!(bad(&context), [("stdin:3".into(), reason.into(), "y,many".into())]);
 
-    let again = refused(source.open(0, &context).map(drop));
+    let again = refused(source.open(&nth(0), None, &context).map(drop));
     assert!(again.to_string().contains("read already"), "{again}");
 }
 
@@ -47,7 +47,7 @@ fn rows_come_before_the_end() {
     let options = [("format", "json")];
     let table = table(&columns(&[("a", BIGINT)]), &options);
     let source = source(&Stdin::new(Pipe(pipe)), &table).unwrap();
-    let mut flow = source.open(0, &context()).unwrap();
+    let mut flow = source.open(&nth(0), None, &context()).unwrap();
     assert!(matches!(flow.next(10).unwrap(), Next::Wait { .. }), "nothing was sent");
     send.send(Ok("{\"a\":1}\n{\"a\":")).unwrap();
     assert_eq!(rows(&await_batch(&mut *flow).unwrap()), ["1"]);
@@ -67,7 +67,7 @@ fn arrow_is_read_as_a_stream() {
     writer.finish().unwrap();
     let table = table(&batch.schema(), &[("format", "arrow")]);
     let source = source(&Stdin::new(Cursor::new(bytes)), &table).unwrap();
-    let mut flow = source.open(0, &context()).unwrap();
+    let mut flow = source.open(&nth(0), None, &context()).unwrap();
     assert_eq!(drain(&mut *flow).unwrap(), batch);
 }
 
@@ -78,7 +78,7 @@ fn a_pipe_that_breaks_is_an_error_after_its_rows() {
     send.send(Err(io::Error::other("the disk is gone"))).unwrap();
     let table = table(&columns(&[("a", BIGINT)]), &[]);
     let source = source(&Stdin::new(Pipe(pipe)), &table).unwrap();
-    let mut flow = source.open(0, &context()).unwrap();
+    let mut flow = source.open(&nth(0), None, &context()).unwrap();
     assert_eq!(rows(&await_batch(&mut *flow).unwrap()), ["1"]);
     let error = refused(drain(&mut *flow));
     assert_eq!(error.to_string(), "stdin: the disk is gone");

@@ -7,7 +7,7 @@ use arrow::datatypes::Int64Type;
 use arrow::record_batch::RecordBatch;
 use connectors::{Output, Stdout};
 use dataflow::connector::Connector;
-use dataflow::sink::Placement;
+use dataflow::sink::{Placement, WriterContext};
 
 use crate::bed::*;
 
@@ -22,7 +22,7 @@ fn print(options: &[(&str, &str)], batches: &[RecordBatch]) -> String {
     let schema = sample(0, 0).schema();
     let sink = Stdout::new(output).sink(&table(&schema, options)).unwrap();
     assert_eq!(sink.placement(), Placement::Gather);
-    let mut writer = sink.open(0).unwrap();
+    let mut writer = sink.open(&WriterContext::of(0)).unwrap();
     for batch in batches {
         writer.write(batch).unwrap();
     }
@@ -78,7 +78,8 @@ fn csv_and_json_stream_at_a_flush() {
     ] {
         let (output, capture) = Output::captured();
         let table = table(&sample(0, 0).schema(), &[("format", format)]);
-        let mut writer = Stdout::new(output).sink(&table).unwrap().open(0).unwrap();
+        let mut writer =
+            Stdout::new(output).sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
         writer.write(&sample(0, 1)).unwrap();
         assert_eq!(capture.take(), "");
         writer.flush().unwrap();
@@ -96,7 +97,7 @@ fn programs_get_all_rows_of_each_result() {
     let stdout = Stdout::new(output.for_programs());
     let write = |options: &[(&str, &str)], rows: i64| {
         let sink = stdout.sink(&table(&sample(0, 0).schema(), options)).unwrap();
-        let mut writer = sink.open(0).unwrap();
+        let mut writer = sink.open(&WriterContext::of(0)).unwrap();
         writer.write(&sample(0, rows)).unwrap();
         writer.commit().unwrap();
         capture.take()
@@ -122,7 +123,7 @@ fn lists_are_json_in_csv() {
     let batch = batch(&[("list", Arc::new(lists))]);
     let (output, capture) = Output::captured();
     let table = table(&batch.schema(), &[("format", "csv")]);
-    let mut writer = Stdout::new(output).sink(&table).unwrap().open(0).unwrap();
+    let mut writer = Stdout::new(output).sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
     writer.write(&batch).unwrap();
     writer.commit().unwrap();
     assert_eq!(capture.take(), "list\n\"[1,null]\"\n\"\"\n[]\n");

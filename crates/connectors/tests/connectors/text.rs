@@ -181,7 +181,7 @@ fn globs_and_directories_are_sorted_and_files_are_flows() {
     assert_eq!(names(&scratch.path("_*.csv")), ["_hidden.csv"]);
     assert_eq!(names(&scratch.path("_hidden.csv")), ["_hidden.csv"]);
     let source_of = |path: &str| source(&FileConnector, &table(&schema, &[("path", path)]));
-    let flows = source_of(&scratch.path("?.csv")).unwrap().flows(1, None).unwrap();
+    let flows = source_of(&scratch.path("?.csv")).unwrap().splits(1, None).unwrap();
     assert_eq!(flows.len(), 2);
     assert_eq!(flows[0].bytes, Some(8));
     assert!(flows[1].name.ends_with("b.csv"));
@@ -553,7 +553,7 @@ fn batches_of_long_records_are_short() {
     let record = format!("{}\n", "x".repeat(1 << 20));
     let table = csv(&scratch, format!("a\n{}", record.repeat(20)), &[("a", VARCHAR)]);
     let source = source(&FileConnector, &table).unwrap();
-    let mut flow = source.open(0, &context()).unwrap();
+    let mut flow = source.open(&nth(0), None, &context()).unwrap();
     let mut sizes = Vec::new();
     while let Next::Batch(batch) = flow.next(8192).unwrap() {
         sizes.push(batch.num_rows());

@@ -7,6 +7,7 @@ use arrow::array::*;
 use arrow::datatypes::{DataType, Int32Type, Int64Type};
 use connectors::FileConnector;
 use dataflow::connector::Connector;
+use dataflow::sink::WriterContext;
 
 use crate::bed::*;
 
@@ -132,7 +133,7 @@ fn values_of_every_type_come_back_from_every_format() {
                 }
                 Err(error) => panic!("{place}: {error}"),
             };
-            let mut writer = sink.open(0).unwrap();
+            let mut writer = sink.open(&WriterContext::of(0)).unwrap();
             writer.write(&sample).unwrap();
             writer.commit().unwrap();
             let context = context();

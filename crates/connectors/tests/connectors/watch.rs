@@ -6,7 +6,7 @@ use std::sync::Arc;
 use connectors::FileConnector;
 use dataflow::bad::BadRows;
 use dataflow::connector::Connector;
-use dataflow::source::{Flow, FlowContext, Next, Source};
+use dataflow::source::{Next, ReaderContext, Source, SplitReader};
 
 use crate::bed::*;
 
@@ -15,7 +15,7 @@ const SECOND: u64 = 1_000_000_000;
 /// All flows of a watched source, and the clock that they see.
 struct Watch {
     source: Arc<dyn Source>,
-    flows: Vec<Box<dyn Flow>>,
+    flows: Vec<Box<dyn SplitReader>>,
     clock: Arc<ManualClock>,
     bad: Arc<BadRows>,
 }
@@ -30,9 +30,10 @@ impl Watch {
         assert!(!source.bounded());
         let (clock, bad) = (Arc::new(ManualClock::default()), Arc::new(BadRows::default()));
         let context =
-            FlowContext { clock: clock.clone(), bad: bad.clone(), origins: Arc::default() };
-        let flows = source.flows(workers, None).unwrap().len();
-        let flows = (0..flows).map(|flow| source.open(flow, &context).unwrap()).collect();
+            ReaderContext { clock: clock.clone(), bad: bad.clone(), origins: Arc::default() };
+        let flows = source.splits(workers, None).unwrap().len();
+        let flows =
+            (0..flows).map(|flow| source.open(&nth(flow), None, &context).unwrap()).collect();
         Self { source, flows, clock, bad }
     }
 
@@ -70,7 +71,7 @@ fn a_new_file_is_read_once_when_it_has_settled() {
     let scratch = Scratch::new("watch");
     scratch.write("1.csv", "a\n1\n");
     let mut watch = Watch::new(&scratch.path(""), 1, &[("watch", "1s"), ("watch.settle", "2s")]);
-    assert_eq!(watch.source.flows(1, None).unwrap().len(), 1);
+    assert_eq!(watch.source.splits(1, None).unwrap().len(), 1);
     assert!(watch.at(0).is_empty());
     assert!(watch.at(SECOND).is_empty());
     assert_eq!(watch.at(2 * SECOND), ["1 1.csv"]);

@@ -1,16 +1,19 @@
 //! How long a worker waits for its sinks, and how many rows have reached them.
 //!
 //! A sink is called by the worker's own thread, which does nothing else meanwhile. The part of such
-//! a call that the thread does not spend on its processor, it waits: for the reader of a pipe, a
-//! disk, a server. Others may look at any time, also while a call lasts.
+//! a call that the thread does not spend on its processor, it waits: for a disk. Others may look at
+//! any time, also while a call lasts.
+//!
+//! While a writer has no [room](SinkWriter::room), its rows are held back and the worker goes on.
+//! Time in which the worker has nothing else to do then is waited for that sink, too.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arrow::record_batch::RecordBatch;
 use fabric::Clock;
 
-use crate::connector::sink::SinkWriter;
+use crate::connector::sink::{Room, SinkWriter};
 use crate::error::ConnectorError;
 
 /// A call that lasts longer is waiting as a whole, and seen as that while it lasts.
@@ -26,6 +29,8 @@ pub struct SinkGauge {
     /// Waited in calls that are over.
     waited_ns: AtomicU64,
     rows: AtomicU64,
+    /// Rows are held back, because the writer has no room.
+    holds_back: AtomicBool,
 }
 
 impl std::fmt::Debug for SinkGauge {
@@ -38,7 +43,7 @@ impl SinkGauge {
     /// Of a worker with this clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let (since_ns, waited_ns, rows) = (NEVER.into(), 0.into(), 0.into());
-        Self { clock, since_ns, waited_ns, rows }
+        Self { clock, since_ns, waited_ns, rows, holds_back: false.into() }
     }
 
     /// Has rows written.
@@ -63,6 +68,29 @@ impl SinkGauge {
         self.call(|| writer.flush())
     }
 
+    /// Has the writer hand on what it still holds.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn drain(&self, writer: &mut dyn SinkWriter) -> Result<Room, ConnectorError> {
+        self.call(|| writer.drain())
+    }
+
+    /// Says whether rows are held back, because the writer has no room.
+    pub(crate) fn hold_back(&self, holds_back: bool) {
+        self.holds_back.store(holds_back, Ordering::Relaxed);
+    }
+
+    /// Whether rows are held back.
+    pub(crate) fn holds_back(&self) -> bool {
+        self.holds_back.load(Ordering::Relaxed)
+    }
+
+    /// Adds time in which the worker had nothing to do but wait for room.
+    pub(crate) fn add_waited(&self, ns: u64) {
+        self.waited_ns.fetch_add(ns, Ordering::Release);
+    }
+
     /// Has everything published.
     ///
     /// # Errors
@@ -76,7 +104,7 @@ impl SinkGauge {
         self.rows.load(Ordering::Relaxed)
     }
 
-    /// Nanoseconds waited in calls that are over.
+    /// Nanoseconds waited in calls that are over, and for room.
     pub fn waited_ns(&self) -> u64 {
         self.waited_ns.load(Ordering::Relaxed)
     }

@@ -4,6 +4,7 @@
 pub mod bad;
 pub mod gauge;
 pub mod origins;
+pub mod position;
 pub mod sink;
 pub mod source;
 

@@ -1,6 +1,7 @@
 //! Sinks: where rows leave.
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use arrow::record_batch::RecordBatch;
 
@@ -24,7 +25,33 @@ pub trait Sink: Send + Sync {
     ///
     /// # Errors
     /// When the output cannot be created.
-    fn open(&self, worker: u32) -> Result<Box<dyn SinkWriter>, ConnectorError>;
+    fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError>;
+}
+
+/// What a writer may use of its surroundings.
+#[derive(Debug, Clone)]
+pub struct WriterContext {
+    /// The worker that writes.
+    pub worker: u32,
+    /// Wakes that worker, from any thread: a writer that answered [`Room::Full`] calls it when the
+    /// answer would be another.
+    pub waker: Waker,
+}
+
+impl WriterContext {
+    /// Of a worker that nobody has to wake: for tests, and for writers that always have room.
+    pub fn of(worker: u32) -> Self {
+        Self { worker, waker: Waker::noop().clone() }
+    }
+}
+
+/// Whether a writer takes rows now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// It takes rows without waiting for anybody.
+    Ready,
+    /// It waits for its reader. It wakes the worker when it has room again.
+    Full,
 }
 
 /// Which workers write a sink.
@@ -38,9 +65,19 @@ pub enum Placement {
 
 /// An open sink, whose calls are measured by a [`SinkGauge`]. Dropping it without
 /// [`commit`](SinkWriter::commit) leaves no trace of what was written.
+///
+/// A call never waits for the reader of what is written: the worker has links to serve, timers, and
+/// other sinks. A writer with a slow reader says so by [`room`](SinkWriter::room). The worker then
+/// holds back the rows of this sink, and what gives rows to it, and goes on with everything else.
 pub trait SinkWriter: Send {
-    /// Takes rows; may keep them in memory. The arrays may lie in a ring's slot: who keeps rows
-    /// beyond the call copies them.
+    /// Whether [`write`](Self::write) and [`flush`](Self::flush) may be called. By default always:
+    /// for writers that wait for no more than a disk.
+    fn room(&mut self) -> Room {
+        Room::Ready
+    }
+
+    /// Takes rows while there is [room](Self::room); may keep them in memory. The arrays may lie in
+    /// a ring's slot: a writer that keeps rows beyond the call copies them.
     ///
     /// # Errors
     /// When the output cannot be written.
@@ -52,6 +89,16 @@ pub trait SinkWriter: Send {
     /// # Errors
     /// When the output cannot be written.
     fn flush(&mut self) -> Result<(), ConnectorError>;
+
+    /// All rows are written: hands on what the writer still holds. [`Room::Full`] while it waits
+    /// for its reader: it is asked again when it has woken the worker. [`commit`](Self::commit)
+    /// follows when it is [`Room::Ready`], and has to wait for nobody.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    fn drain(&mut self) -> Result<Room, ConnectorError> {
+        Ok(Room::Ready)
+    }
 
     /// Whether it only hands rows on, later and others than it is given, to another sink: it does
     /// that by `gauge` then, and its own calls are not measured. Asked once, before the first row.

@@ -1,8 +1,8 @@
 //! Sources: where rows enter.
 //!
-//! A source is cut into *flows*. A flow is read in order, by one worker, from beginning to end; its
-//! rows carry its own watermark. The cut must not depend on the node that asks: every node computes
-//! the same list and takes its share.
+//! A source is cut into *splits*. A split is read in order, by one worker, from its beginning or
+//! from a [`Position`] to its end; its rows have a watermark of their own. The cut must not depend
+//! on the node that asks: every node computes the same list and takes its share.
 
 use std::sync::Arc;
 
@@ -12,6 +12,8 @@ use fabric::Clock;
 
 use crate::connector::bad::BadRows;
 use crate::connector::origins::Origins;
+pub use crate::connector::position::Position;
+use crate::connector::position::replayed;
 use crate::error::ConnectorError;
 
 /// A table that can be read.
@@ -19,7 +21,7 @@ pub trait Source: Send + Sync {
     /// Columns of the batches, already projected.
     fn schema(&self) -> SchemaRef;
 
-    /// Whether every flow ends by itself.
+    /// Whether every split ends by itself.
     fn bounded(&self) -> bool;
 
     /// Whether it gives the same rows whenever it is read; else each goes to one reader alone.
@@ -27,17 +29,17 @@ pub trait Source: Send + Sync {
         self.bounded()
     }
 
-    /// The flows, equal on every node. `workers` is the number of workers of the whole job, for
-    /// sources that can be cut at will; `time_column` asks for [`FlowInfo::event_time_min`] of that
+    /// The splits, equal on every node. `workers` is the number of workers of the whole job, for
+    /// sources that can be cut at will; `time_column` asks for [`Split::event_time_min`] of that
     /// column.
     ///
     /// # Errors
     /// When the input is missing or cannot be read.
-    fn flows(
+    fn splits(
         &self,
         workers: u32,
         time_column: Option<usize>,
-    ) -> Result<Vec<FlowInfo>, ConnectorError>;
+    ) -> Result<Vec<Split>, ConnectorError>;
 
     /// What is known of a column's values before they are read. It estimates the state of a job
     /// for EXPLAIN; no result depends on it.
@@ -46,29 +48,49 @@ pub trait Source: Send + Sync {
         ColumnBounds::default()
     }
 
-    /// Opens a flow of the list for reading.
+    /// Opens a split of the list for reading: from its beginning, or behind the rows that had been
+    /// given when its reader told the [position](SplitReader::position) `from`.
     ///
     /// # Errors
-    /// When the input is missing or cannot be read.
-    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError>;
+    /// When the input is missing or cannot be read; when `from` is a position of another split, or
+    /// no position that its reader tells, or when rows cannot be replayed.
+    fn open(
+        &self,
+        split: &Split,
+        from: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError>;
 }
 
-/// What is known of a flow before it is read.
+/// A part of a source, with what is known of it before it is read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FlowInfo {
-    /// For messages and EXPLAIN: a file and row group, a generator's shard.
+pub struct Split {
+    /// Its number in the list. Whoever asks for the list sets it.
+    pub number: usize,
+    /// For messages, EXPLAIN and positions: a file and row group, a generator's shard. No two
+    /// splits of a source have the same.
     pub name: String,
     /// Rows, where known: for the progress bar.
     pub rows: Option<u64>,
     /// Bytes to be read, where known.
     pub bytes: Option<u64>,
-    /// A lower bound of the time column in the column's own ticks, where known. A bounded flow that
+    /// A lower bound of the time column in the column's own ticks, where known. A bounded split that
     /// has not been opened yet holds the watermark back to here, or altogether where this is
     /// unknown.
     pub event_time_min: Option<i64>,
 }
 
-/// Bounds of a column's values over all flows. NULL does not count.
+impl Split {
+    /// For splits that give their rows once: they are opened at their beginning alone.
+    ///
+    /// # Errors
+    /// [`ConnectorError::Io`] when there is a position to read from.
+    pub fn begins(&self, from: Option<&Position>) -> Result<(), ConnectorError> {
+        from.map_or(Ok(()), |_| Err(replayed(&self.name)))
+    }
+}
+
+/// Bounds of a column's values over all splits. NULL does not count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ColumnBounds {
     /// Of whole numbers and points in time: none is less or greater, in the column's own ticks.
@@ -100,21 +122,21 @@ impl ColumnBounds {
     }
 }
 
-/// What a flow may use of its surroundings.
+/// What the reader of a split may use of its surroundings.
 #[derive(Clone)]
-pub struct FlowContext {
+pub struct ReaderContext {
     /// Time, for paced generators and polling.
     pub clock: Arc<dyn Clock>,
     /// Where rows go that cannot be read.
     pub bad: Arc<BadRows>,
-    /// Where a flow tells from where its rows are, for messages; each flow has its own. One that
-    /// tells nothing is named by its name.
+    /// Where a reader tells from where its rows are, for messages; each split has its own. One of
+    /// which nothing is told is named by its name.
     pub origins: Arc<Origins>,
 }
 
-/// One physical data flow, being read.
-pub trait Flow: Send {
-    /// The next batch of at most `rows_max` rows. Must not block for long: a flow without rows
+/// A split that is being read.
+pub trait SplitReader: Send {
+    /// The next batch of at most `rows_max` rows. Must not block for long: a split without rows
     /// answers [`Next::Wait`].
     ///
     /// # Errors
@@ -122,14 +144,18 @@ pub trait Flow: Send {
     /// [`BadRows`].
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError>;
 
+    /// How far it was read: behind the rows of the last batch that it gave. A reader that is opened
+    /// there gives exactly the rows that are left.
+    fn position(&self) -> Position;
+
     /// Whether rows are known to come, though the last answer was [`Next::Wait`]: a file that was
-    /// found and not read yet. Such a flow is not idle: it holds the watermark back.
+    /// found and not read yet. Such a split is not idle: it holds the watermark back.
     fn owes(&self) -> bool {
         false
     }
 }
 
-/// What a flow has to give.
+/// What a split has to give.
 #[derive(Debug, Clone)]
 pub enum Next {
     /// Rows, in order. Not empty.

@@ -22,7 +22,7 @@ use state::epoch::{Presence, Progress, VectorClock};
 
 pub(crate) use self::routes::Routes;
 use self::routes::{Onward, Route};
-use crate::connector::source::FlowContext;
+use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
 use crate::exchange::{Connected, progress_of};
 use crate::job::{Edge, Input, Job, OperatorKind, RawColumns};
@@ -395,7 +395,7 @@ impl Graph {
         place: &Place,
         net: &Rc<Net>,
         metrics: &Arc<Metrics>,
-        context: &FlowContext,
+        context: &ReaderContext,
         timers: &Rc<Timers>,
     ) -> Result<Self, DataflowError> {
         let mut nodes: Vec<Option<Rc<Node>>> = vec![None; job.operators.len()];

@@ -19,7 +19,7 @@ use arrow::compute::concat_batches;
 use state::epoch::{END_OF_STREAM, Leader};
 use state::{Folded, KeyMap, KeyOf};
 
-use crate::connector::source::FlowContext;
+use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Member, Outgoing, Port, leader_of};
 use crate::job::{Exchange, JoinKind, Lead, Lookup, Origin, RawBatch, RawColumns, Step};
@@ -72,7 +72,7 @@ impl<D: Downstream> LookupRun<D> {
         tag: u32,
         spec: &Lookup,
         place: &Place,
-        (context, timers): (&FlowContext, Rc<Timers>),
+        (context, timers): (&ReaderContext, Rc<Timers>),
         net: Rc<Net>,
         behind: D,
     ) -> Result<Self, DataflowError> {

@@ -4,6 +4,7 @@
 //! them has its rows: a file that one replaces is read by another as it was before.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -12,14 +13,25 @@ use arrow::record_batch::RecordBatch;
 use state::epoch::{END_OF_STREAM, Leader};
 
 use crate::connector::gauge::SinkGauge;
-use crate::connector::sink::{Placement, Sink, SinkWriter};
+use crate::connector::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Edge, GATHERER, Gather, Inputs, Member, Outgoing, leader_of};
 use crate::job::Job;
+use crate::rows::wire::detach;
+use crate::runtime::external::External;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::net::Net;
-use crate::runtime::place::Place;
-use crate::runtime::scheduler::Event;
+use crate::runtime::place::{Place, STOP_SEEN_WITHIN_NS, Signals};
+use crate::runtime::scheduler::{Event, Timers, either};
+
+/// How long a reader may take nothing after the job was told to stop. What is left is dropped then.
+const STOP_PATIENCE_NS: u64 = 3_000_000_000;
+
+/// Since when a job that was told to stop waits for a reader.
+#[derive(Default)]
+struct Patience {
+    stopped_ns: Option<u64>,
+}
 
 /// The sinks of a job that one worker publishes at the same time.
 #[derive(Default)]
@@ -58,8 +70,13 @@ pub(crate) struct Output {
     /// Whether all rows of this worker have been emitted.
     complete: Cell<bool>,
     ended: Event,
+    /// Rows of other workers for which there was no room, with their sender.
+    held: RefCell<VecDeque<(u32, RecordBatch)>>,
     /// With which others it is published, if this worker writes it.
     together: Option<Rc<Together>>,
+    timers: Rc<Timers>,
+    external: Rc<External>,
+    signals: Arc<Signals>,
 }
 
 impl Output {
@@ -78,7 +95,8 @@ impl Output {
     ) -> Result<Self, DataflowError> {
         let (placement, worker) = (sink.placement(), place.worker);
         let writes = placement == Placement::Everywhere || worker == GATHERER;
-        let mut writer = writes.then(|| sink.open(worker)).transpose()?;
+        let context = WriterContext { worker, waker: place.external.waker() };
+        let mut writer = writes.then(|| sink.open(&context)).transpose()?;
         let together = together.filter(|_| writes).cloned();
         if let Some(together) = &together {
             together.open.set(together.open.get() + 1);
@@ -107,16 +125,23 @@ impl Output {
             hands_on,
             complete: Cell::new(false),
             ended: Event::default(),
+            held: RefCell::default(),
             together,
+            timers: place.timers.clone(),
+            external: place.external.clone(),
+            signals: place.signals.clone(),
         })
     }
 
-    /// Writes rows, or sends them to the worker that writes.
+    /// Writes rows, or sends them to the worker that writes, when there is room for them.
     ///
     /// # Errors
     /// When the sink fails or the rows cannot travel.
     pub(crate) async fn emit(&self, batch: RecordBatch) -> Result<(), DataflowError> {
         if batch.num_rows() > 0 {
+            if self.writes() {
+                self.room().await;
+            }
             self.inputs.push(self, Outgoing::of(0, batch)).await?;
         }
         Ok(())
@@ -128,9 +153,14 @@ impl Output {
     /// # Errors
     /// When the sink fails.
     pub(crate) async fn finish(&self) -> Result<(), DataflowError> {
-        self.ended.wait_for(|| self.complete.get().then_some(())).await;
+        self.write_held_until(|| self.complete.get()).await?;
         self.inputs.end(self, END_OF_STREAM).await?;
-        self.ended.wait_for(|| self.time().1.then_some(())).await;
+        self.write_held_until(|| self.time().1).await?;
+        let mut patience = Patience::default();
+        while self.drain()? == Room::Full {
+            self.wait_for_reader(&mut patience).await;
+        }
+        self.gauge.hold_back(false);
         if let Some(together) = &self.together {
             together.wait().await;
         }
@@ -147,11 +177,14 @@ impl Output {
         self.ended.notify();
     }
 
-    /// Makes visible what a reader should see now.
+    /// Makes visible what a reader should see now, if there is room for it.
     ///
     /// # Errors
     /// When the sink fails.
     pub(crate) fn flush(&self) -> Result<(), DataflowError> {
+        if !self.has_room() {
+            return Ok(());
+        }
         match self.writer.borrow_mut().as_mut() {
             Some(writer) if self.hands_on => Ok(writer.flush()?),
             Some(writer) => Ok(self.gauge.flush(writer.as_mut())?),
@@ -165,6 +198,83 @@ impl Output {
             Some(writer) => Ok(self.gauge.write(writer.as_mut(), batch)?),
             None => Ok(()),
         }
+    }
+
+    /// Whether this worker writes what it emits.
+    fn writes(&self) -> bool {
+        self.writer.borrow().is_some()
+    }
+
+    fn drain(&self) -> Result<Room, DataflowError> {
+        match self.writer.borrow_mut().as_mut() {
+            Some(writer) if self.hands_on => Ok(writer.drain()?),
+            Some(writer) => Ok(self.gauge.drain(writer.as_mut())?),
+            None => Ok(Room::Ready),
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.writer.borrow_mut().as_mut().is_none_or(|writer| writer.room() == Room::Ready)
+    }
+
+    /// Waits for room.
+    async fn room(&self) {
+        let mut patience = Patience::default();
+        while !self.has_room() {
+            self.wait_for_reader(&mut patience).await;
+        }
+        self.gauge.hold_back(false);
+    }
+
+    /// Writes the rows of other workers that are held, as there is room, until it is over and none
+    /// are held.
+    async fn write_held_until(&self, is_over: impl Fn() -> bool) -> Result<(), DataflowError> {
+        loop {
+            let next = || (!self.held.borrow().is_empty() || is_over()).then_some(());
+            self.ended.wait_for(next).await;
+            if self.held.borrow().is_empty() {
+                return Ok(());
+            }
+            self.room().await;
+            let Some((source, batch)) = self.held.borrow_mut().pop_front() else { continue };
+            self.write(&batch)?;
+            self.inputs.consumed(self, source, batch.num_rows());
+        }
+    }
+
+    /// Takes rows: those of this worker, for which there is room, and those of others, which are
+    /// held where there is none.
+    fn receive_rows(
+        &self,
+        source: u32,
+        batch: RecordBatch,
+        kept: impl Fn(&RecordBatch) -> RecordBatch,
+    ) -> Result<(), DataflowError> {
+        if source == self.worker || self.held.borrow().is_empty() && self.has_room() {
+            self.write(&batch)?;
+            self.inputs.consumed(self, source, batch.num_rows());
+        } else {
+            self.held.borrow_mut().push_back((source, kept(&batch)));
+            self.ended.notify();
+        }
+        Ok(())
+    }
+
+    /// Waits until the writer may have room, or a stop may have come; drops the writer if its
+    /// reader takes nothing for long after a stop.
+    async fn wait_for_reader(&self, Patience { stopped_ns }: &mut Patience) {
+        self.gauge.hold_back(true);
+        let now = self.timers.now_ns();
+        if self.signals.is_stopped() {
+            let since = *stopped_ns.get_or_insert(now);
+            if now.saturating_sub(since) >= STOP_PATIENCE_NS {
+                tracing::warn!(operator = self.tag, "a sink's reader takes nothing: rows are lost");
+                *self.writer.borrow_mut() = None;
+                return;
+            }
+        }
+        let soon = now.saturating_add(STOP_SEEN_WITHIN_NS);
+        either(self.external.told(), self.timers.sleep_until(soon)).await;
     }
 }
 
@@ -195,13 +305,12 @@ impl Member for Output {
     }
 
     fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
-        self.write(&batch)?;
-        self.inputs.consumed(self, arrival.source, batch.num_rows());
-        Ok(())
+        self.receive_rows(arrival.source, batch, RecordBatch::clone)
     }
 
-    /// A writer is done with the rows when it has them.
+    /// A writer is done with the rows when it has them. What lies in a ring's slot is copied where
+    /// it has to wait: the link has other operators.
     fn take(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
-        self.keep(arrival, batch)
+        self.receive_rows(arrival.source, batch, detach)
     }
 }

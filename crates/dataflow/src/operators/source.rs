@@ -11,12 +11,9 @@ use arrow::record_batch::RecordBatch;
 use crate::error::DataflowError;
 use crate::operators::downstream::Downstream;
 use crate::runtime::pace::Pace;
-use crate::runtime::place::Signals;
+use crate::runtime::place::{STOP_SEEN_WITHIN_NS, Signals};
 use crate::runtime::reader::{Read, Reader};
 use crate::runtime::scheduler::{Timers, yield_now};
-
-/// How soon a source that waits looks for a stop.
-const STOP_SEEN_WITHIN_NS: u64 = 50_000_000;
 
 /// Reads all flows and pushes their rows, until they end or a stop is asked for; in step with the
 /// sources that they meet, if there are some.

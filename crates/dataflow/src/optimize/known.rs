@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Field, SchemaRef};
 
-use crate::connector::source::{ColumnBounds, FlowInfo, Source};
+use crate::connector::source::{ColumnBounds, Source, Split};
 use crate::job::{Aggregation, Edge, Operator, OperatorKind, Step};
 use crate::optimize::cost::value_bytes;
 
@@ -48,9 +48,9 @@ impl Known {
 
     /// Of the rows of a source.
     pub fn of_source(source: &dyn Source, workers: u32) -> Self {
-        let flows = source.flows(workers, None).unwrap_or_default();
+        let flows = source.splits(workers, None).unwrap_or_default();
         let ends = source.bounded();
-        let sum = |each: fn(&FlowInfo) -> Option<u64>| {
+        let sum = |each: fn(&Split) -> Option<u64>| {
             if ends { flows.iter().map(each).sum() } else { None }
         };
         let columns = 0..source.schema().fields().len();

@@ -164,7 +164,8 @@ impl Sleeper {
         self.event_fd.clear();
     }
 
-    fn wake(&self) {
+    /// Ends the sleep, from any thread.
+    pub(crate) fn wake(&self) {
         if self.lies.load(Ordering::SeqCst) && self.lies.swap(false, Ordering::SeqCst) {
             self.event_fd.signal();
         }

@@ -84,7 +84,7 @@ pub struct Metrics {
     /// ready, in nanoseconds.
     pub backpressured_ns: AtomicU64,
     /// Work done of bounded inputs, in rows or bytes as
-    /// [`FlowInfo`](crate::connector::source::FlowInfo) counts.
+    /// [`Split`](crate::connector::source::Split) counts.
     pub flows_done: AtomicU64,
     operators: OnceLock<Box<[OperatorMetrics]>>,
 }
@@ -238,9 +238,14 @@ impl Metrics {
         self.backpressured_ns.load(Ordering::Relaxed) + sinks.sum::<u64>()
     }
 
-    /// Time waited for sinks in calls that are over.
+    /// Time waited for sinks in calls that are over, and for room.
     pub(crate) fn waited_for_sinks_ns(&self) -> u64 {
         self.sinks().map(SinkGauge::waited_ns).sum()
+    }
+
+    /// A sink that holds rows back, if there is one.
+    pub(crate) fn sink_without_room(&self) -> Option<&SinkGauge> {
+        self.sinks().find(|sink| sink.holds_back())
     }
 
     fn sinks(&self) -> impl Iterator<Item = &SinkGauge> {

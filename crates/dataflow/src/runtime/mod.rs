@@ -1,6 +1,7 @@
 //! The runtime of operators on a worker: coroutines and timers, links, reading, and memory
 //! accounting.
 
+pub(crate) mod external;
 pub mod frame;
 pub(crate) mod handover;
 pub(crate) mod ledger;

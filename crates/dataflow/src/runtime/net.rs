@@ -39,7 +39,7 @@ pub(crate) const REASSEMBLED_BYTES_MAX: usize = 256 << 20;
 /// What joins one worker with the others.
 pub(crate) struct Net {
     peers: Vec<Option<Peer>>,
-    /// How others of its process wake this worker.
+    /// How other threads of its process wake this worker.
     sleeper: Arc<Sleeper>,
     /// This worker has asked to be woken.
     lies: Cell<bool>,
@@ -247,10 +247,8 @@ impl Net {
     /// coroutines are awake, for arming takes in what has just arrived.
     pub(crate) fn arm(&self, descriptors: &mut Vec<RawFd>) -> bool {
         let mut ready = false;
-        if self.each().any(|(_, peer)| matches!(peer.path, Path::Queue(_))) {
-            self.lies.set(true);
-            descriptors.push(self.sleeper.lie_down());
-        }
+        self.lies.set(true);
+        descriptors.push(self.sleeper.lie_down());
         for (_, peer) in self.each().filter(|(_, peer)| !peer.gone.get()) {
             match peer.path.arm() {
                 Armed::Fd(fd) => descriptors.push(fd),

@@ -8,8 +8,13 @@ use fabric::Clock;
 use state::Disk;
 
 use crate::job::Settings;
+use crate::runtime::external::External;
 use crate::runtime::ledger::Ledger;
 use crate::runtime::process::Process;
+use crate::runtime::scheduler::Timers;
+
+/// How soon a coroutine that waits for somebody outside sees [`Signals::stop`].
+pub(crate) const STOP_SEEN_WITHIN_NS: u64 = 50_000_000;
 
 /// Where an operator runs.
 pub(crate) struct Place {
@@ -21,6 +26,8 @@ pub(crate) struct Place {
     pub(crate) ledger: Rc<Ledger>,
     pub(crate) disk: Option<Arc<dyn Disk>>,
     pub(crate) signals: Arc<Signals>,
+    pub(crate) timers: Rc<Timers>,
+    pub(crate) external: Rc<External>,
 }
 
 /// How others end a worker's run.

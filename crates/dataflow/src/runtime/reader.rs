@@ -25,7 +25,7 @@ use state::{Times, vector};
 
 use crate::connector::bad::BadRow;
 use crate::connector::origins::{Origins, Reading};
-use crate::connector::source::{Flow, FlowContext, FlowInfo, Next};
+use crate::connector::source::{Next, ReaderContext, Split, SplitReader};
 use crate::error::{ConnectorError, DataflowError};
 use crate::job::{Input, OnBad, TimeColumn};
 use crate::rows::time::{ticks, to_millis};
@@ -48,9 +48,9 @@ pub(crate) enum Read {
 /// The flows of one worker.
 pub(crate) struct Reader {
     input: Input,
-    context: FlowContext,
+    context: ReaderContext,
     rows_max: usize,
-    infos: Vec<FlowInfo>,
+    infos: Vec<Split>,
     pending: VecDeque<usize>,
     open: Vec<OpenFlow>,
     turn: usize,
@@ -62,7 +62,7 @@ pub(crate) struct Reader {
 
 struct OpenFlow {
     index: usize,
-    flow: Box<dyn Flow>,
+    flow: Box<dyn SplitReader>,
     greatest: i64,
     /// When the flow last had rows, or some that were to come.
     last_row_ns: u64,
@@ -81,10 +81,11 @@ impl Reader {
         input: &Input,
         (share, shares): (Option<u32>, u32),
         rows_max: usize,
-        context: FlowContext,
+        context: ReaderContext,
         metrics: Arc<Metrics>,
     ) -> Result<Self, DataflowError> {
-        let infos = input.source.flows(shares, input.watermark.map(|w| w.column))?;
+        let mut infos = input.source.splits(shares, input.watermark.map(|w| w.column))?;
+        infos.iter_mut().enumerate().for_each(|(number, split)| split.number = number);
         let is_own = |flow: &usize| share.is_some_and(|s| *flow as u64 % shares as u64 == s as u64);
         let pending = (0..infos.len()).filter(is_own);
         let mut reader = Self {
@@ -267,10 +268,10 @@ impl Reader {
     fn open_next(&mut self) -> Result<bool, DataflowError> {
         let Some(index) = self.pending.pop_front() else { return Ok(false) };
         let origins = Arc::<Origins>::default();
-        let context = FlowContext { origins: Arc::clone(&origins), ..self.context.clone() };
+        let context = ReaderContext { origins: Arc::clone(&origins), ..self.context.clone() };
         self.reading.open(index, &self.infos[index].name, &origins);
         self.reading.at(index, 0, 0);
-        let flow = self.input.source.open(index, &context)?;
+        let flow = self.input.source.open(&self.infos[index], None, &context)?;
         self.reading.idle();
         let last_row_ns = self.context.clock.now_ns();
         let (greatest, silent_ns, rows) = (i64::MIN, None, 0);

@@ -250,6 +250,16 @@ pub(crate) async fn yield_now() {
     .await;
 }
 
+/// Waits for the first of two.
+pub(crate) async fn either(first: impl Future, second: impl Future) {
+    let (mut first, mut second) = (std::pin::pin!(first), std::pin::pin!(second));
+    std::future::poll_fn(|cx| {
+        let ready = first.as_mut().poll(cx).is_ready() || second.as_mut().poll(cx).is_ready();
+        if ready { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
 /// A condition that coroutines of one worker wait for. Waiting is by re-checking: whoever changes
 /// what others may wait for calls [`Event::notify`].
 #[derive(Default)]

@@ -10,7 +10,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use dataflow::error::ConnectorError;
-use dataflow::source::{ColumnBounds, Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::source::{ColumnBounds, Next, Position, ReaderContext, Source, Split, SplitReader};
 use datafusion::error::Result as DfResult;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
@@ -102,16 +102,16 @@ impl Source for ComputingSource {
         self.inner.repeats()
     }
 
-    fn flows(
+    fn splits(
         &self,
         workers: u32,
         time_column: Option<usize>,
-    ) -> Result<Vec<FlowInfo>, ConnectorError> {
+    ) -> Result<Vec<Split>, ConnectorError> {
         let read = time_column.and_then(|column| match self.outputs.get(column)? {
             Output::Read(index) => Some(*index),
             Output::Computed(_) => None,
         });
-        self.inner.flows(workers, read)
+        self.inner.splits(workers, read)
     }
 
     fn bounds(&self, column: usize) -> ColumnBounds {
@@ -121,9 +121,14 @@ impl Source for ComputingSource {
         }
     }
 
-    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+    fn open(
+        &self,
+        split: &Split,
+        from: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         Ok(Box::new(ComputingFlow {
-            inner: self.inner.open(flow, context)?,
+            inner: self.inner.open(split, from, context)?,
             outputs: Arc::clone(&self.outputs),
             schema: Arc::clone(&self.schema),
         }))
@@ -131,12 +136,12 @@ impl Source for ComputingSource {
 }
 
 struct ComputingFlow {
-    inner: Box<dyn Flow>,
+    inner: Box<dyn SplitReader>,
     outputs: Arc<[Output]>,
     schema: SchemaRef,
 }
 
-impl Flow for ComputingFlow {
+impl SplitReader for ComputingFlow {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         let batch = match self.inner.next(rows_max)? {
             Next::Batch(batch) => batch,
@@ -151,6 +156,10 @@ impl Flow for ComputingFlow {
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
             .map(Next::Batch)
             .map_err(|error| refused("*", error.to_string()))
+    }
+
+    fn position(&self) -> Position {
+        self.inner.position()
     }
 
     fn owes(&self) -> bool {

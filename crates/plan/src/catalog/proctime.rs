@@ -14,7 +14,7 @@ use arrow::array::TimestampMillisecondArray;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use dataflow::error::ConnectorError;
-use dataflow::source::{ColumnBounds, Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::source::{ColumnBounds, Next, Position, ReaderContext, Source, Split, SplitReader};
 use datafusion::common::ScalarValue;
 use datafusion::common::tree_node::TreeNode;
 use datafusion::error::Result as DfResult;
@@ -118,30 +118,35 @@ impl Source for ProcTimeSource {
         self.inner.repeats()
     }
 
-    fn flows(&self, workers: u32, time: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
+    fn splits(&self, workers: u32, time: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
         // Of when its rows will be read a table knows nothing.
         let time = time.filter(|&column| column < self.schema.fields().len() - 1);
-        self.inner.flows(workers, time)
+        self.inner.splits(workers, time)
     }
 
     fn bounds(&self, column: usize) -> ColumnBounds {
         self.inner.bounds(column)
     }
 
-    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
-        let (inner, schema) = (self.inner.open(flow, context)?, Arc::clone(&self.schema));
+    fn open(
+        &self,
+        split: &Split,
+        from: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        let (inner, schema) = (self.inner.open(split, from, context)?, Arc::clone(&self.schema));
         Ok(Box::new(ProcTimeFlow { inner, schema, last_ms: i64::MIN }))
     }
 }
 
 struct ProcTimeFlow {
-    inner: Box<dyn Flow>,
+    inner: Box<dyn SplitReader>,
     schema: SchemaRef,
     /// The clock of the system may be set back.
     last_ms: i64,
 }
 
-impl Flow for ProcTimeFlow {
+impl SplitReader for ProcTimeFlow {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         let batch = match self.inner.next(rows_max)? {
             Next::Batch(batch) => batch,
@@ -157,6 +162,10 @@ impl Flow for ProcTimeFlow {
             message: error.to_string(),
             hint: None,
         })
+    }
+
+    fn position(&self) -> Position {
+        self.inner.position()
     }
 
     fn owes(&self) -> bool {

@@ -5,7 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::position::refused;
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
+
+/// What positions in them are called.
+const FORMAT: &str = "rows";
+const VERSION: u32 = 1;
 
 /// Rows that are known when they are read.
 pub(crate) struct Rows {
@@ -28,22 +33,47 @@ impl Source for Rows {
         true
     }
 
-    fn flows(&self, _: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
+    fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
         let rows = Some(self.batches().iter().map(|batch| batch.num_rows() as u64).sum());
-        Ok(vec![FlowInfo { name: "rows".into(), rows, ..FlowInfo::default() }])
+        Ok(vec![Split { name: "rows".into(), rows, ..Split::default() }])
     }
 
-    fn open(&self, _: usize, _: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
-        Ok(Box::new(RowsFlow { rest: self.batches().into_iter().rev().collect() }))
+    fn open(
+        &self,
+        split: &Split,
+        from: Option<&Position>,
+        _: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        let numbers = from.map(|from| from.numbers(FORMAT, VERSION, &split.name)).transpose()?;
+        let [mut pass] = numbers.unwrap_or_default();
+        let mut reader = RowsReader {
+            split: split.name.clone(),
+            rest: self.batches().into_iter().rev().collect(),
+            given: pass,
+        };
+        while pass > 0 {
+            let Some(batch) = reader.rest.pop() else {
+                return Err(refused(&split.name, "the position is behind the end".into()));
+            };
+            let rows = batch.num_rows().min(usize::try_from(pass).unwrap_or(usize::MAX));
+            pass -= rows as u64;
+            if rows < batch.num_rows() {
+                reader.rest.push(batch.slice(rows, batch.num_rows() - rows));
+            }
+        }
+        Ok(Box::new(reader))
     }
 }
 
 /// What has not been read, the next last.
-struct RowsFlow {
+struct RowsReader {
+    split: String,
+    /// Rows that were given.
+    given: u64,
     rest: Vec<RecordBatch>,
 }
 
-impl Flow for RowsFlow {
+impl SplitReader for RowsReader {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         while let Some(batch) = self.rest.pop() {
             let rows = batch.num_rows();
@@ -51,9 +81,15 @@ impl Flow for RowsFlow {
                 self.rest.push(batch.slice(rows_max, rows - rows_max));
             }
             if rows > 0 {
-                return Ok(Next::Batch(batch.slice(0, rows.min(rows_max))));
+                let rows = rows.min(rows_max);
+                self.given += rows as u64;
+                return Ok(Next::Batch(batch.slice(0, rows)));
             }
         }
         Ok(Next::End)
+    }
+
+    fn position(&self) -> Position {
+        Position::new(FORMAT, VERSION, &self.split, &[self.given])
     }
 }

@@ -16,9 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arrow::datatypes::SchemaRef;
 use dataflow::bad::{BadRow, BadRows};
 use dataflow::error::ConnectorError;
-use dataflow::source::{ColumnBounds, Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::source::{ColumnBounds, Next, Position, ReaderContext, Source, Split, SplitReader};
 
-use crate::catalog::side::{FlowNames, Untimed, as_batch};
+use crate::catalog::side::{Untimed, as_batch};
 
 /// Rows on a shelf at most.
 pub(crate) const ROWS_MAX: usize = 10_000;
@@ -87,7 +87,6 @@ pub(crate) struct ShelvingSource {
     pub(crate) time: Option<usize>,
     /// Where they go; nothing where they can be read again.
     pub(crate) shelf: Option<Arc<Shelf>>,
-    pub(crate) flows: FlowNames,
 }
 
 impl Source for ShelvingSource {
@@ -103,23 +102,26 @@ impl Source for ShelvingSource {
         self.inner.repeats()
     }
 
-    fn flows(&self, workers: u32, time: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
-        let flows = self.inner.flows(workers, time)?;
-        self.flows.keep(&flows);
-        Ok(flows)
+    fn splits(&self, workers: u32, time: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
+        self.inner.splits(workers, time)
     }
 
     fn bounds(&self, column: usize) -> ColumnBounds {
         self.inner.bounds(column)
     }
 
-    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+    fn open(
+        &self,
+        split: &Split,
+        from: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         let bad = Arc::new(BadRows::collecting());
-        let inner = FlowContext { bad: Arc::clone(&bad), ..context.clone() };
-        let inner = self.inner.open(flow, &inner)?;
+        let inner = ReaderContext { bad: Arc::clone(&bad), ..context.clone() };
+        let inner = self.inner.open(split, from, &inner)?;
         let reading = self.shelf.as_ref().map(|shelf| Reading::begun(Arc::clone(shelf)));
         Ok(Box::new(ShelvingFlow {
-            untimed: Untimed::new(&self.table, self.flows.of(flow), &context.origins),
+            untimed: Untimed::new(&self.table, split.name.clone(), &context.origins),
             inner,
             time: self.time,
             bad,
@@ -148,7 +150,7 @@ impl Drop for Reading {
 
 struct ShelvingFlow {
     untimed: Untimed,
-    inner: Box<dyn Flow>,
+    inner: Box<dyn SplitReader>,
     time: Option<usize>,
     /// Where the table's reader puts them.
     bad: Arc<BadRows>,
@@ -159,7 +161,7 @@ struct ShelvingFlow {
     reading: Option<Reading>,
 }
 
-impl Flow for ShelvingFlow {
+impl SplitReader for ShelvingFlow {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         let next = match self.inner.next(rows_max)? {
             Next::Batch(batch) => {
@@ -176,6 +178,10 @@ impl Flow for ShelvingFlow {
             bad.into_iter().for_each(|row| shelf.put(row));
         }
         Ok(next)
+    }
+
+    fn position(&self) -> Position {
+        self.inner.position()
     }
 
     fn owes(&self) -> bool {
@@ -206,12 +212,22 @@ impl Source for ShelfSource {
         false
     }
 
-    fn flows(&self, workers: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
-        let named = |at| FlowInfo { name: format!("{} {at}", self.table), ..FlowInfo::default() };
+    fn splits(&self, workers: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
+        let named = |at: u32| Split {
+            number: at as usize,
+            name: format!("{} {at}", self.table),
+            ..Split::default()
+        };
         Ok((0..workers).map(named).collect())
     }
 
-    fn open(&self, _: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+    fn open(
+        &self,
+        split: &Split,
+        from: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        split.begins(from)?;
         Ok(Box::new(ShelfFlow {
             table: self.table.clone(),
             shelf: Arc::clone(&self.shelf),
@@ -225,10 +241,10 @@ struct ShelfFlow {
     table: String,
     shelf: Arc<Shelf>,
     schema: SchemaRef,
-    clock: FlowContext,
+    clock: ReaderContext,
 }
 
-impl Flow for ShelfFlow {
+impl SplitReader for ShelfFlow {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         let (rows, over) = self.shelf.take(&self.table, rows_max);
         match rows.is_empty() {
@@ -239,6 +255,10 @@ impl Flow for ShelfFlow {
                 Ok(Next::Wait { until_ns: now.saturating_add(LOOK_NS) })
             }
         }
+    }
+
+    fn position(&self) -> Position {
+        Position::none(&self.table)
     }
 }
 

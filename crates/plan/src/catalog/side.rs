@@ -6,7 +6,7 @@
 //! watermark that each met: a window counts such a row as long as it has not fired itself, and
 //! drops it from then on.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, StringArray};
 use arrow::compute::filter_record_batch;
@@ -15,7 +15,7 @@ use arrow::error::ArrowError;
 use dataflow::bad::{BadRow, BadRows};
 use dataflow::error::ConnectorError;
 use dataflow::origins::Origins;
-use dataflow::source::{Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 use dataflow::time::ticks;
 
 use crate::catalog::watermark::{Met, as_time};
@@ -83,8 +83,6 @@ pub(crate) struct SideSource {
     pub(crate) time: Option<Time>,
     /// The side's columns, already projected.
     pub(crate) schema: SchemaRef,
-    /// Names of the flows, as last asked for.
-    pub(crate) flows: FlowNames,
 }
 
 impl Source for SideSource {
@@ -96,51 +94,34 @@ impl Source for SideSource {
         self.inner.bounded()
     }
 
-    fn flows(&self, workers: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
+    fn splits(&self, workers: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
         // How many rows a side has is not known before.
-        let unknown = |info: FlowInfo| FlowInfo { name: info.name, ..FlowInfo::default() };
-        let flows: Vec<_> = self.inner.flows(workers, None)?.into_iter().map(unknown).collect();
-        self.flows.keep(&flows);
-        Ok(flows)
+        let unknown = |Split { number, name, .. }| Split { number, name, ..Split::default() };
+        Ok(self.inner.splits(workers, None)?.into_iter().map(unknown).collect())
     }
 
-    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+    fn open(
+        &self,
+        split: &Split,
+        from: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         let bad = match self.side {
             Side::Bad => Arc::new(BadRows::collecting()),
             // They are counted where the table itself is read.
             Side::Late => Arc::new(BadRows::default()),
         };
-        let inner = FlowContext { bad: Arc::clone(&bad), ..context.clone() };
+        let inner = ReaderContext { bad: Arc::clone(&bad), ..context.clone() };
         Ok(Box::new(SideFlow {
-            untimed: Untimed::new(&self.table, self.flows.of(flow), &context.origins),
+            untimed: Untimed::new(&self.table, split.name.clone(), &context.origins),
             side: self.side,
-            inner: self.inner.open(flow, &inner)?,
+            inner: self.inner.open(split, from, &inner)?,
             time: self.time.clone(),
             schema: Arc::clone(&self.schema),
             bad,
             met: Met::new(self.time.as_ref().map_or(0, |time| time.delay)),
             ended: false,
         }))
-    }
-}
-
-/// Names of a source's flows, as last asked for.
-#[derive(Default)]
-pub(crate) struct FlowNames(Mutex<Vec<String>>);
-
-impl FlowNames {
-    /// Remembers the names.
-    pub(crate) fn keep(&self, flows: &[FlowInfo]) {
-        *self.names() = flows.iter().map(|flow| flow.name.clone()).collect();
-    }
-
-    /// The name of a flow; empty if it is not known.
-    pub(crate) fn of(&self, flow: usize) -> String {
-        self.names().get(flow).cloned().unwrap_or_default()
-    }
-
-    fn names(&self) -> MutexGuard<'_, Vec<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -182,7 +163,7 @@ impl Untimed {
 struct SideFlow {
     untimed: Untimed,
     side: Side,
-    inner: Box<dyn Flow>,
+    inner: Box<dyn SplitReader>,
     time: Option<Time>,
     schema: SchemaRef,
     bad: Arc<BadRows>,
@@ -191,7 +172,7 @@ struct SideFlow {
     ended: bool,
 }
 
-impl Flow for SideFlow {
+impl SplitReader for SideFlow {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         if self.ended {
             return Ok(Next::End);
@@ -212,6 +193,10 @@ impl Flow for SideFlow {
             (_, Next::Batch(_)) => Ok(Next::Wait { until_ns: 0 }),
             (_, next) => Ok(next),
         }
+    }
+
+    fn position(&self) -> Position {
+        self.inner.position()
     }
 
     fn owes(&self) -> bool {

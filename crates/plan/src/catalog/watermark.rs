@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, make_array};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use dataflow::error::ConnectorError;
-use dataflow::source::{ColumnBounds, Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::source::{ColumnBounds, Next, Position, ReaderContext, Source, Split, SplitReader};
 use dataflow::time::ticks;
 use datafusion::common::tree_node::TreeNode;
 use datafusion::error::{DataFusionError, Result as DfResult};
@@ -163,21 +163,26 @@ impl Source for WatermarkedSource {
         self.inner.repeats()
     }
 
-    fn flows(
+    fn splits(
         &self,
         workers: u32,
         time_column: Option<usize>,
-    ) -> Result<Vec<FlowInfo>, ConnectorError> {
-        self.inner.flows(workers, time_column)
+    ) -> Result<Vec<Split>, ConnectorError> {
+        self.inner.splits(workers, time_column)
     }
 
     fn bounds(&self, column: usize) -> ColumnBounds {
         self.inner.bounds(column)
     }
 
-    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
+    fn open(
+        &self,
+        split: &Split,
+        from: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         Ok(Box::new(WatermarkedFlow {
-            inner: self.inner.open(flow, context)?,
+            inner: self.inner.open(split, from, context)?,
             time: self.time,
             met: Met::new(self.delay),
             schema: Arc::clone(&self.schema),
@@ -186,7 +191,7 @@ impl Source for WatermarkedSource {
 }
 
 struct WatermarkedFlow {
-    inner: Box<dyn Flow>,
+    inner: Box<dyn SplitReader>,
     time: usize,
     met: Met,
     schema: SchemaRef,
@@ -201,7 +206,7 @@ impl WatermarkedFlow {
     }
 }
 
-impl Flow for WatermarkedFlow {
+impl SplitReader for WatermarkedFlow {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         let batch = match self.inner.next(rows_max)? {
             Next::Batch(batch) => batch,
@@ -212,6 +217,10 @@ impl Flow for WatermarkedFlow {
             message,
             hint: None,
         })
+    }
+
+    fn position(&self) -> Position {
+        self.inner.position()
     }
 
     fn owes(&self) -> bool {

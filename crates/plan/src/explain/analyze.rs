@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, StringArray};
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Sink, SinkWriter};
+use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
 
 use super::{Explain, Ran};
 use crate::text::statements::ExplainFormat;
@@ -62,7 +62,7 @@ impl Sink for Discard {
         Placement::Everywhere
     }
 
-    fn open(&self, _: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+    fn open(&self, _: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         Ok(Box::new(Discard))
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn scanned(input: &Input, readers: Option<u32>) -> Vec<Property> {
 /// How many flows a table has for so many readers.
 fn flows(source: &dyn Source, readers: u32) -> String {
     let end = if source.bounded() { "" } else { ", unbounded" };
-    match source.flows(readers, None) {
+    match source.splits(readers, None) {
         Err(error) => format!("unreadable ({error})"),
         Ok(flows) => {
             let rows: Option<u64> = flows.iter().map(|flow| flow.rows).sum();

@@ -23,7 +23,7 @@ use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow::datatypes::SchemaRef;
 use dataflow::error::ConnectorError;
 use dataflow::gauge::SinkGauge;
-use dataflow::sink::{Placement, Sink, SinkWriter};
+use dataflow::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::datasource::{MemTable, provider_as_source};
 use datafusion::error::{DataFusionError, Result as DfResult};
@@ -32,7 +32,7 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::{LogicalPlan, TableSource};
 use datafusion::physical_plan::coop::CooperativeExec;
-use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use datafusion::physical_plan::{ExecutionPlan, SendableRecordBatchStream, execute_stream};
 use futures::StreamExt;
 
 use crate::expr::checked;
@@ -62,8 +62,19 @@ struct Run {
     state: SessionState,
     reservation: MemoryReservation,
     writer: Box<dyn SinkWriter>,
+    rest: Rest,
     /// Of the part that asked last: they are all of one worker.
     gauge: Option<Arc<SinkGauge>>,
+}
+
+/// How far the rest of the plan is.
+enum Rest {
+    /// Parts are still gathered.
+    Waiting,
+    /// It gives rows.
+    Running(tokio::runtime::Runtime, SendableRecordBatchStream),
+    /// It has given all rows.
+    Over,
 }
 
 impl Run {
@@ -72,6 +83,28 @@ impl Run {
             Some(gauge) => gauge.write(self.writer.as_mut(), batch),
             None => self.writer.write(batch),
         }
+    }
+
+    fn drain(&mut self) -> Result<Room, ConnectorError> {
+        match &self.gauge {
+            Some(gauge) => gauge.drain(self.writer.as_mut()),
+            None => self.writer.drain(),
+        }
+    }
+
+    /// The next rows of the rest, once it runs.
+    fn next(&mut self, interrupt: &AtomicBool) -> Result<Option<RecordBatch>, ConnectorError> {
+        let Rest::Running(runtime, rows) = &mut self.rest else { return Ok(None) };
+        // The operators yield now and then; each time this looks whether to go on.
+        let next = std::future::poll_fn(|context| match interrupt.load(Ordering::Relaxed) {
+            true => Poll::Ready(Err(interrupted())),
+            false => rows.poll_next_unpin(context).map(Ok),
+        });
+        let batch = runtime.block_on(next)?.transpose().map_err(|e| failed(&e))?;
+        if batch.is_none() {
+            self.rest = Rest::Over;
+        }
+        Ok(batch)
     }
 
     fn commit(self) -> Result<(), ConnectorError> {
@@ -130,7 +163,7 @@ impl BatchStage {
         self.run.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn open(&self, worker: u32) -> Result<(), ConnectorError> {
+    fn open(&self, context: &WriterContext) -> Result<(), ConnectorError> {
         let mut run = self.lock();
         if run.is_none() {
             let runtime = RuntimeEnvBuilder::new()
@@ -145,7 +178,8 @@ impl BatchStage {
                 state: SessionStateBuilder::new_from_existing(self.state.clone())
                     .with_runtime_env(runtime)
                     .build(),
-                writer: self.sink.open(worker)?,
+                writer: self.sink.open(context)?,
+                rest: Rest::Waiting,
                 gauge: None,
             });
         }
@@ -164,39 +198,39 @@ impl BatchStage {
         }
     }
 
-    /// A part has ended well; the last one runs the rest.
-    fn ended(&self) -> Result<(), ConnectorError> {
+    /// A part has all of its rows. Gives whether it is the last: then the rest begins to run.
+    fn gathered(&self) -> Result<bool, ConnectorError> {
         let mut guard = self.lock();
         let Some(run) = &mut *guard else { return Err(broken()) };
         run.running -= 1;
         if run.running > 0 {
-            return Ok(());
+            return Ok(false);
         }
-        let Some(mut run) = guard.take() else { return Err(broken()) };
-        drop(guard);
         let plan = self.filled(&run.gathered).map_err(|e| failed(&e))?;
         run.gathered.clear();
         let runtime = runtime().map_err(|e| failed(&e))?;
-        runtime.block_on(async {
-            let plan = physical(&plan, &run.state).await.and_then(yielding);
-            let plan = plan.map_err(|e| failed(&e))?;
-            let mut rows = execute_stream(plan, run.state.task_ctx()).map_err(|e| failed(&e))?;
-            // The operators yield now and then; each time this looks whether to go on.
-            let mut next = async || {
-                std::future::poll_fn(|context| match self.interrupt.load(Ordering::Relaxed) {
-                    true => Poll::Ready(Err(interrupted())),
-                    false => rows.poll_next_unpin(context).map(Ok),
-                })
-                .await
-            };
-            while let Some(batch) = next().await? {
-                let batch = batch.map_err(|e| failed(&e))?;
-                let batch = renamed(batch, &self.schema).map_err(|e| failed(&e))?;
-                run.write(&batch)?;
-            }
-            Ok(())
-        })?;
-        run.commit()
+        let rows = runtime.block_on(async {
+            let plan = physical(&plan, &run.state).await.and_then(yielding)?;
+            execute_stream(plan, run.state.task_ctx())
+        });
+        run.rest = Rest::Running(runtime, rows.map_err(|e| failed(&e))?);
+        Ok(true)
+    }
+
+    /// Runs the rest as far as the sink has room: [`Room::Ready`] when it has taken all rows.
+    fn run_rest(&self) -> Result<Room, ConnectorError> {
+        let mut guard = self.lock();
+        let Some(run) = &mut *guard else { return Err(broken()) };
+        while run.writer.room() == Room::Ready {
+            let Some(batch) = run.next(&self.interrupt)? else { return run.drain() };
+            run.write(&renamed(batch, &self.schema).map_err(|e| failed(&e))?)?;
+        }
+        Ok(Room::Full)
+    }
+
+    /// Publishes the rows of the rest.
+    fn commit(&self) -> Result<(), ConnectorError> {
+        self.lock().take().map_or_else(|| Err(broken()), Run::commit)
     }
 
     /// The plan over the rows gathered.
@@ -313,16 +347,28 @@ impl Sink for Part {
         self.stage.sink.replaces()
     }
 
-    fn open(&self, worker: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
-        self.stage.open(worker)?;
-        Ok(Box::new(PartWriter { stage: self.stage.clone(), part: self.part, ended: false }))
+    fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+        self.stage.open(context)?;
+        let (stage, part) = (self.stage.clone(), self.part);
+        Ok(Box::new(PartWriter { stage, part, role: None, ended: false }))
     }
 }
 
 struct PartWriter {
     stage: Arc<BatchStage>,
     part: usize,
+    /// Once it has all of its rows.
+    role: Option<Role>,
     ended: bool,
+}
+
+/// What a part does that has all of its rows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// Nothing: others are still gathered.
+    Gathered,
+    /// It was the last, and runs the rest.
+    Runs,
 }
 
 impl SinkWriter for PartWriter {
@@ -341,9 +387,28 @@ impl SinkWriter for PartWriter {
         true
     }
 
+    fn drain(&mut self) -> Result<Room, ConnectorError> {
+        let role = match self.role {
+            Some(role) => role,
+            None => match self.stage.gathered()? {
+                true => Role::Runs,
+                false => Role::Gathered,
+            },
+        };
+        self.role = Some(role);
+        match role {
+            Role::Gathered => Ok(Room::Ready),
+            Role::Runs => self.stage.run_rest(),
+        }
+    }
+
     fn commit(mut self: Box<Self>) -> Result<(), ConnectorError> {
         self.ended = true;
-        self.stage.ended()
+        match self.role {
+            Some(Role::Runs) => self.stage.commit(),
+            Some(Role::Gathered) => Ok(()),
+            None => Err(broken()),
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Sink, SinkWriter};
-use dataflow::source::{ColumnBounds, Flow, FlowContext, FlowInfo, Source};
+use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
+use dataflow::source::{ColumnBounds, Position, ReaderContext, Source, Split, SplitReader};
 use plan::{Planner, Workers};
 
 /// `'connector' = 'memory'`.
@@ -99,8 +99,8 @@ impl Source for Nothing {
         self.bounded
     }
 
-    fn flows(&self, workers: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
-        Ok(vec![FlowInfo { rows: Some(1000), ..FlowInfo::default() }; workers as usize])
+    fn splits(&self, workers: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
+        Ok(vec![Split { rows: Some(1000), ..Split::default() }; workers as usize])
     }
 
     fn bounds(&self, column: usize) -> ColumnBounds {
@@ -112,8 +112,13 @@ impl Source for Nothing {
         }
     }
 
-    fn open(&self, flow: usize, _: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
-        panic!("flow {flow} is opened, but nothing runs here")
+    fn open(
+        &self,
+        split: &Split,
+        _: Option<&Position>,
+        _: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        panic!("split {} is opened, but nothing runs here", split.number)
     }
 }
 
@@ -124,7 +129,7 @@ impl Sink for Kept {
         Placement::Gather
     }
 
-    fn open(&self, _: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+    fn open(&self, _: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         Ok(Box::new(KeptWriter { sink: self.0.clone(), batches: vec![] }))
     }
 }

@@ -23,7 +23,7 @@ use dataflow::error::ConnectorError;
 use super::encode::CsvStyle;
 use super::infer::{SAMPLE_ROWS, narrowest};
 use super::rows::{Refuser, unfit};
-use super::{Decoded, Decoder, Input, extension};
+use super::{Decoded, Decoder, Input, RecordStart, extension};
 use crate::options::Reader;
 
 mod records;
@@ -86,6 +86,8 @@ pub(crate) struct CsvDecoder {
     records: Records,
     /// The field of each declared column, once the header has been read.
     fields: Option<Vec<Option<usize>>>,
+    /// Where to go on, behind the header.
+    resume: Option<RecordStart>,
     refuser: Refuser,
 }
 
@@ -98,7 +100,7 @@ impl CsvDecoder {
             records.width = declared;
             fields = Some((0..declared).map(Some).collect());
         }
-        Self { records, fields, refuser }
+        Self { records, fields, resume: None, refuser }
     }
 
     /// Columns of the records at hand, without those that do not fit the table.
@@ -157,8 +159,24 @@ impl Decoder for CsvDecoder {
         Ok(self.fields.is_some())
     }
 
+    fn place(&self) -> RecordStart {
+        self.resume.unwrap_or_else(|| self.records.place())
+    }
+
+    fn go_to(&mut self, place: RecordStart) {
+        self.resume = (place.offset > 0).then_some(place);
+    }
+
     fn decode(&mut self, rows_max: usize) -> Result<Decoded, ConnectorError> {
-        self.start()?;
+        if !self.start()? {
+            return Ok(Decoded::Later);
+        }
+        if let Some(place) = self.resume {
+            if !self.records.go_to(place)? {
+                return Ok(Decoded::Later);
+            }
+            self.resume = None;
+        }
         let Some(fields) = self.fields.take() else { return Ok(Decoded::Later) };
         let decoded = self.decode_at(&fields, rows_max);
         self.fields = Some(fields);

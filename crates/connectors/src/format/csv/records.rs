@@ -8,6 +8,7 @@ use dataflow::error::ConnectorError;
 use super::{Dialect, QUOTED_BYTES_MAX, RECORD_BYTES_MAX};
 use crate::format::input::{BATCH_BYTES_MAX, Filled, Input};
 use crate::format::rows::{Origin, Refused};
+use crate::format::{RecordStart, within_a_record};
 
 /// Bytes that are kept of a record that is too long.
 const KEPT_BYTES: usize = 1 << 10;
@@ -117,6 +118,39 @@ impl Records {
     fn pass_mark(&mut self) -> Result<bool, ConnectorError> {
         self.at_start = self.at_start && self.input.pass_mark()? == Filled::Later;
         Ok(!self.at_start)
+    }
+
+    /// Where the next record begins: its offset, its line, and whether the rest of a line that is
+    /// too long stands there.
+    pub(super) fn place(&self) -> RecordStart {
+        let rest = self.in_rest.is_some();
+        match &self.begun {
+            Some(begun) => {
+                RecordStart { offset: self.input.offset(begun.from), record: begun.line, rest }
+            }
+            None => {
+                let (offset, line) = (self.input.offset(self.input.position()), self.parser.line());
+                RecordStart { offset, record: self.in_rest.unwrap_or(line), rest }
+            }
+        }
+    }
+
+    /// Goes on at a place that [`place`](Self::place) gave; `false` if its bytes have not come yet.
+    pub(super) fn go_to(&mut self, place: RecordStart) -> Result<bool, ConnectorError> {
+        if place.offset > 0 {
+            self.at_start = false;
+        }
+        if !self.input.skip_to(place.offset, place.record)? {
+            return Ok(false);
+        }
+        if !place.rest && !self.input.is_behind_line(place.record)? {
+            return Err(within_a_record(&self.input, place));
+        }
+        self.begun = None;
+        self.parser.reset();
+        self.parser.set_line(place.record);
+        self.in_rest = place.rest.then_some(place.record);
+        Ok(true)
     }
 
     /// The names of the columns.

@@ -19,11 +19,12 @@ use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::ipc;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
+use dataflow::position::refused;
 
 use super::input::{Filled, Input};
 use super::rows::Refuser;
 use super::typed::{Mapping, guarded, plain};
-use super::{Decoded, Decoder};
+use super::{Decoded, Decoder, RecordStart};
 
 mod parts;
 
@@ -337,16 +338,27 @@ pub(crate) struct IpcDecoder {
     mapping: Option<Mapping>,
     /// What did not fit into the last batch asked for, as the data has it.
     rest: Option<RecordBatch>,
+    /// Rows before this one, counted from 1, are passed over.
+    from: u64,
     refuser: Refuser,
 }
 
 impl IpcDecoder {
     pub(crate) fn new(input: Input, refuser: Refuser) -> Self {
-        Self { messages: Messages::new(input), mapping: None, rest: None, refuser }
+        Self { messages: Messages::new(input), mapping: None, rest: None, from: 1, refuser }
     }
 }
 
 impl Decoder for IpcDecoder {
+    /// Dictionaries come along the way, so that the data are read from their beginning always.
+    fn place(&self) -> RecordStart {
+        RecordStart { offset: 0, record: self.messages.row.max(self.from), rest: false }
+    }
+
+    fn go_to(&mut self, place: RecordStart) {
+        self.from = place.record;
+    }
+
     fn start(&mut self) -> Result<bool, ConnectorError> {
         while self.mapping.is_none() {
             match self.messages.step(&[])? {
@@ -372,10 +384,19 @@ impl Decoder for IpcDecoder {
                 None => match self.messages.step(&projection)? {
                     Step::Batch(batch) => batch,
                     Step::Later => return Ok(Decoded::Later),
+                    Step::End if self.messages.row < self.from => {
+                        let row = self.from;
+                        let message = format!("the position is row {row}, behind the end");
+                        return Err(refused(self.messages.input.name(), message));
+                    }
                     Step::End => return Ok(Decoded::End),
                     Step::Schema(_) | Step::Dictionary => continue,
                 },
             };
+            let passed = usize::try_from(self.from.saturating_sub(self.messages.row));
+            let passed = passed.unwrap_or(usize::MAX).min(batch.num_rows());
+            let batch = batch.slice(passed, batch.num_rows() - passed);
+            self.messages.row += passed as u64;
             let rows = batch.num_rows().min(rows_max);
             if rows < batch.num_rows() {
                 self.rest = Some(batch.slice(rows, batch.num_rows() - rows));

@@ -8,6 +8,7 @@ use dataflow::error::ConnectorError;
 use super::LINE_BYTES_MAX;
 use super::text::is_deep;
 use crate::format::input::{BATCH_BYTES_MAX, Filled, Input};
+use crate::format::{RecordStart, within_a_record};
 
 /// Bytes that are kept of a line that is too long.
 const KEPT_BYTES: usize = 1 << 10;
@@ -55,6 +56,27 @@ impl Lines {
             at_start: true,
             in_rest: false,
         }
+    }
+
+    /// Where the next line begins, and whether the rest of one that is too long stands there.
+    pub(super) fn place(&self) -> RecordStart {
+        let offset = self.input.offset(self.input.position());
+        RecordStart { offset, record: self.number, rest: self.in_rest }
+    }
+
+    /// Goes on at a place that [`place`](Self::place) gave; `false` if its bytes have not come yet.
+    pub(super) fn go_to(&mut self, place: RecordStart) -> Result<bool, ConnectorError> {
+        if place.offset > 0 {
+            self.at_start = false;
+        }
+        if !self.input.skip_to(place.offset, place.record)? {
+            return Ok(false);
+        }
+        if !place.rest && !self.input.is_behind_line(place.record)? {
+            return Err(within_a_record(&self.input, place));
+        }
+        (self.number, self.in_rest, self.searched) = (place.record, place.rest, 0);
+        Ok(true)
     }
 
     /// Finds the next lines.

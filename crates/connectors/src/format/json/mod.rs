@@ -24,7 +24,7 @@ use super::fit::Texts;
 use super::infer::{SAMPLE_ROWS, narrowest};
 use super::input::{Filled, Input};
 use super::rows::{Origin, Refused, Refuser, clipped, convert_from, unfit};
-use super::{Decoded, Decoder};
+use super::{Decoded, Decoder, RecordStart};
 use crate::options::sql_type;
 
 mod lines;
@@ -43,6 +43,8 @@ const UNREAD_BYTES_SHOWN: usize = 200;
 /// JSON that is being read.
 pub(crate) struct JsonDecoder {
     lines: Lines,
+    /// Where to go on.
+    resume: Option<RecordStart>,
     /// The declared columns, each of which may be null while a line is looked at.
     loose: SchemaRef,
     /// The same with text for what is decoded as such.
@@ -61,7 +63,7 @@ impl JsonDecoder {
             declared.iter().map(|field| field.as_ref().clone().with_nullable(true)).collect();
         let texts: Vec<Field> = fields.iter().map(as_text).collect();
         let [loose, texts] = [fields, texts].map(|fields| Arc::new(Schema::new(fields)));
-        Self { lines, loose, texts, refuser }
+        Self { lines, resume: None, loose, texts, refuser }
     }
 
     /// The rows among the lines at hand.
@@ -246,7 +248,21 @@ impl Decoder for JsonDecoder {
         Ok(true)
     }
 
+    fn place(&self) -> RecordStart {
+        self.resume.unwrap_or_else(|| self.lines.place())
+    }
+
+    fn go_to(&mut self, place: RecordStart) {
+        self.resume = (place.offset > 0).then_some(place);
+    }
+
     fn decode(&mut self, rows_max: usize) -> Result<Decoded, ConnectorError> {
+        if let Some(place) = self.resume {
+            if !self.lines.go_to(place)? {
+                return Ok(Decoded::Later);
+            }
+            self.resume = None;
+        }
         loop {
             self.lines.read(rows_max)?;
             if let Some(batch) = self.rows()? {

@@ -1,4 +1,4 @@
-//! Parquet, read: each row group is a flow.
+//! Parquet, read: each row group is a split.
 //!
 //! Footers are read when the source is made, so that a truncated file or a column that does not
 //! fit is reported before anything runs. Only the columns of the query are read. A value that the
@@ -17,12 +17,13 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
-use dataflow::source::{ColumnBounds, Flow, FlowContext, FlowInfo, Next, Source};
+use dataflow::position::refused;
+use dataflow::source::{ColumnBounds, Next, Position, ReaderContext, Source, Split, SplitReader};
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReader};
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
 
-use super::{Blob, Near, of_several};
+use super::{Blob, Near, of_several, passed, rows_passed};
 use crate::format::rows::fitted;
 use crate::format::typed::{Mapping, guarded, plain};
 use crate::format::{Refuser, Target};
@@ -71,7 +72,7 @@ impl ParquetSource {
         Ok(Self { files, flows, target })
     }
 
-    fn describe(&self, flow: usize, time_column: Option<usize>) -> FlowInfo {
+    fn describe(&self, flow: usize, time_column: Option<usize>) -> Split {
         let (file, group) = self.flows[flow];
         let file = &self.files[file];
         let rows = file.metadata.metadata().row_group(group);
@@ -81,7 +82,8 @@ impl ParquetSource {
             .filter(|leaf| read.contains(&roots.get_column_root_idx(*leaf)))
             .map(|leaf| rows.column(leaf).compressed_size().max(0) as u64)
             .sum();
-        FlowInfo {
+        Split {
+            number: flow,
             name: format!("{} row group {group}", file.blob.name()),
             rows: Some(rows.num_rows().max(0) as u64),
             bytes: Some(bytes),
@@ -130,11 +132,11 @@ impl Source for ParquetSource {
         true
     }
 
-    fn flows(
+    fn splits(
         &self,
         _workers: u32,
         time_column: Option<usize>,
-    ) -> Result<Vec<FlowInfo>, ConnectorError> {
+    ) -> Result<Vec<Split>, ConnectorError> {
         Ok((0..self.flows.len()).map(|flow| self.describe(flow, time_column)).collect())
     }
 
@@ -149,15 +151,21 @@ impl Source for ParquetSource {
         all.flatten().map_or_else(Default::default, |[a, b]| ColumnBounds::between(a, b))
     }
 
-    fn open(&self, flow: usize, context: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
-        let (file, group) = self.flows[flow];
+    fn open(
+        &self,
+        split: &Split,
+        from: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        let (file, group) = self.flows[split.number];
         let file = &self.files[file];
+        let passed = rows_passed(FORMAT, &split.name, file.blob.bytes(), from)?;
         let groups = file.metadata.metadata().row_groups();
         let before = groups[..group].iter().map(|rows| rows.num_rows().max(0));
         let before = before.fold(0, i64::saturating_add);
         let chunks = guarded(|| Ok::<_, String>(chunks(file, group)))
             .map_err(|message| damaged(file.blob.name(), &message))?;
-        Ok(Box::new(ParquetFlow {
+        Ok(Box::new(ParquetReader {
             near: Near::new(&file.blob, chunks, context),
             metadata: file.metadata.clone(),
             group,
@@ -165,6 +173,9 @@ impl Source for ParquetSource {
             mapping: file.mapping.clone(),
             reader: None,
             rest: None,
+            split: split.name.clone(),
+            first: before.max(0) as u64 + 1,
+            passed,
             row: before.max(0) as u64 + 1,
             left: groups[group].num_rows().max(0) as u64,
             refuser: Refuser::new(&self.target, context),
@@ -218,7 +229,7 @@ fn chunks(file: &ParquetFile, group: usize) -> Vec<Range<u64>> {
 }
 
 /// A row group that is being read.
-struct ParquetFlow {
+struct ParquetReader {
     near: Near,
     metadata: ArrowReaderMetadata,
     group: usize,
@@ -226,16 +237,21 @@ struct ParquetFlow {
     columns: Vec<usize>,
     mapping: Mapping,
     reader: Option<ParquetRecordBatchReader>,
-    /// What did not fit into the last batch asked for.
+    /// What did not fit into the last batch asked for, as the file has it.
     rest: Option<RecordBatch>,
-    /// The number in the file of the row to be read next, counted from 1.
+    split: String,
+    /// The number in the file of the first row of the row group, counted from 1.
+    first: u64,
+    /// Rows of it that were given, or refused, or are passed over because they were before.
+    passed: u64,
+    /// The number in the file of the row to be read next.
     row: u64,
     /// Rows that the row group states and that have not come yet.
     left: u64,
     refuser: Refuser,
 }
 
-impl ParquetFlow {
+impl ParquetReader {
     /// The next rows as the file has them.
     fn read(&mut self, rows_max: usize) -> Result<Option<RecordBatch>, ConnectorError> {
         let place = format!("{}:{}", self.near.blob.name(), self.row);
@@ -279,7 +295,18 @@ impl ParquetFlow {
     }
 }
 
-impl Flow for ParquetFlow {
+impl ParquetReader {
+    /// The rows of a batch that was read last that are behind the position.
+    fn behind_position(&mut self, batch: RecordBatch) -> RecordBatch {
+        let begin = self.row - self.first;
+        self.row += batch.num_rows() as u64;
+        let passed = usize::try_from(self.passed.saturating_sub(begin)).unwrap_or(usize::MAX);
+        let passed = passed.min(batch.num_rows());
+        batch.slice(passed, batch.num_rows() - passed)
+    }
+}
+
+impl SplitReader for ParquetReader {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         if let Some(wait) = self.near.wait()? {
             return Ok(wait);
@@ -287,23 +314,40 @@ impl Flow for ParquetFlow {
         loop {
             let batch = match self.rest.take() {
                 Some(batch) => batch,
-                None => {
-                    let Some(batch) = self.read(rows_max)? else { return Ok(Next::End) };
-                    let first = self.row;
-                    self.row += batch.num_rows() as u64;
-                    self.mapping.rows(&self.refuser, &batch, &self.near.blob.name(), first)?
-                }
+                None => match self.read(rows_max)? {
+                    Some(batch) => self.behind_position(batch),
+                    None if self.row - self.first < self.passed => {
+                        let rows = self.passed;
+                        let message = format!("the position is behind row {rows}, and the end");
+                        return Err(refused(&self.split, message));
+                    }
+                    None => return Ok(Next::End),
+                },
             };
-            if batch.num_rows() > rows_max {
-                self.rest = Some(batch.slice(rows_max, batch.num_rows() - rows_max));
-                return Ok(Next::Batch(batch.slice(0, rows_max)));
+            let rows = batch.num_rows().min(rows_max);
+            if rows < batch.num_rows() {
+                self.rest = Some(batch.slice(rows, batch.num_rows() - rows));
             }
+            if rows == 0 {
+                continue;
+            }
+            let (batch, name) = (batch.slice(0, rows), self.near.blob.name());
+            let first = self.first + self.passed;
+            let batch = self.mapping.rows(&self.refuser, &batch, &name, first)?;
+            self.passed += rows as u64;
             if batch.num_rows() > 0 {
                 return Ok(Next::Batch(batch));
             }
         }
     }
+
+    fn position(&self) -> Position {
+        passed(FORMAT, &self.split, (self.near.blob.bytes(), self.passed))
+    }
 }
+
+/// What positions in a row group are called.
+const FORMAT: &str = "parquet";
 
 /// The file's own columns.
 pub(super) fn infer(blob: &Arc<dyn Blob>) -> Result<Schema, ConnectorError> {

@@ -50,22 +50,27 @@ impl Source for Script {
         self.bounded
     }
 
-    fn flows(&self, _: u32, _: Option<usize>) -> Result<Vec<FlowInfo>, ConnectorError> {
-        let info = |(i, (min, _)): (usize, &(Option<i64>, _))| FlowInfo {
+    fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
+        let info = |(i, (min, _)): (usize, &(Option<i64>, _))| Split {
             name: format!("flow {i}"),
             event_time_min: *min,
-            ..FlowInfo::default()
+            ..Split::default()
         };
         Ok(self.flows.iter().enumerate().map(info).collect())
     }
 
-    fn open(&self, flow: usize, _: &FlowContext) -> Result<Box<dyn Flow>, ConnectorError> {
-        let batches = self.flows[flow].1.clone().into();
+    fn open(
+        &self,
+        split: &Split,
+        _: Option<&Position>,
+        _: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        let batches = self.flows[split.number].1.clone().into();
         Ok(Box::new(ScriptFlow { schema: schema(), bounded: self.bounded, batches }))
     }
 }
 
-impl Flow for ScriptFlow {
+impl SplitReader for ScriptFlow {
     fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
         match self.batches.pop_front() {
             Some(times) => {
@@ -75,6 +80,10 @@ impl Flow for ScriptFlow {
             None if self.bounded => Ok(Next::End),
             None => Ok(Next::Wait { until_ns: 1_000_000 }),
         }
+    }
+
+    fn position(&self) -> Position {
+        Position::none("t")
     }
 
     fn owes(&self) -> bool {
@@ -95,7 +104,7 @@ struct Bench {
 
 fn bench(script: Script, delay: i64, idle_timeout_ns: Option<u64>) -> Bench {
     let (clock, bad) = (Arc::new(Hand::default()), Arc::new(BadRows::default()));
-    let context = FlowContext { clock: clock.clone(), bad: bad.clone(), origins: Arc::default() };
+    let context = ReaderContext { clock: clock.clone(), bad: bad.clone(), origins: Arc::default() };
     let time = Some(TimeColumn { column: 0, on_bad: OnBad::Show });
     let watermark = Some(Watermark { column: 0, delay, idle_timeout_ns });
     let input = Input { table: "t".into(), source: Arc::new(script), time, watermark };

@@ -17,7 +17,7 @@ impl Sink for Kept {
         Placement::Gather
     }
 
-    fn open(&self, _: u32) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+    fn open(&self, _: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         Ok(Box::new(KeptWriter(self.0.clone(), vec![])))
     }
 }
@@ -72,16 +72,22 @@ fn stage_until(
     (stage.expect("a stage"), written)
 }
 
+/// A part has all of its rows; the sink always has room.
+fn ended(mut part: Box<dyn SinkWriter>) -> Result<(), ConnectorError> {
+    assert_eq!(part.drain()?, Room::Ready);
+    part.commit()
+}
+
 #[test]
 fn an_interrupt_ends_the_rest_and_nothing_is_published() {
     let interrupt = Arc::new(AtomicBool::new(false));
     let (stage, written) = stage_until(64 << 20, interrupt.clone());
-    let mut parts = [0, 1].map(|part| stage.part(part).open(0).expect("opens"));
+    let mut parts = [0, 1].map(|part| stage.part(part).open(&WriterContext::of(0)).expect("opens"));
     parts.iter_mut().for_each(|part| part.write(&numbers([1])).expect("writes"));
     let [first, second] = parts;
-    first.commit().expect("the other part goes on");
+    ended(first).expect("the other part goes on");
     interrupt.store(true, Ordering::Relaxed);
-    let error = second.commit().expect_err("the rest was interrupted");
+    let error = ended(second).expect_err("the rest was interrupted");
     assert!(error.to_string().contains("interrupted"), "{error}");
     assert!(written.lock().expect("the rows").is_empty());
 }
@@ -90,14 +96,14 @@ fn an_interrupt_ends_the_rest_and_nothing_is_published() {
 fn the_rest_runs_when_the_last_part_has_ended_and_may_run_again() {
     let (stage, written) = stage(64 << 20);
     for _ in 0..2 {
-        let mut first = stage.part(0).open(0).expect("opens");
-        let mut second = stage.part(1).open(0).expect("opens");
+        let mut first = stage.part(0).open(&WriterContext::of(0)).expect("opens");
+        let mut second = stage.part(1).open(&WriterContext::of(0)).expect("opens");
         first.write(&numbers([5, 1])).expect("writes");
         second.write(&numbers([4])).expect("writes");
         first.write(&numbers([3])).expect("writes");
-        first.commit().expect("commits");
+        ended(first).expect("commits");
         assert!(written.lock().expect("rows").is_empty());
-        second.commit().expect("commits");
+        ended(second).expect("commits");
         let batches = std::mem::take(&mut *written.lock().expect("rows"));
         let all: Vec<i64> = batches
             .iter()
@@ -110,17 +116,17 @@ fn the_rest_runs_when_the_last_part_has_ended_and_may_run_again() {
 #[test]
 fn a_part_that_is_dropped_takes_the_run_with_it() {
     let (stage, written) = stage(64 << 20);
-    let first = stage.part(0).open(0).expect("opens");
-    let second = stage.part(1).open(0).expect("opens");
+    let first = stage.part(0).open(&WriterContext::of(0)).expect("opens");
+    let second = stage.part(1).open(&WriterContext::of(0)).expect("opens");
     drop(first);
-    assert!(second.commit().is_err());
+    assert!(ended(second).is_err());
     assert!(written.lock().expect("rows").is_empty());
 }
 
 #[test]
 fn memory_has_a_bound_and_its_error_names_the_setting() {
     let (stage, _) = stage(1 << 20);
-    let mut part = stage.part(0).open(0).expect("opens");
+    let mut part = stage.part(0).open(&WriterContext::of(0)).expect("opens");
     let error = (0..100).find_map(|_| part.write(&numbers(0..10_000)).err());
     match error {
         Some(ConnectorError::Io { hint: Some(hint), .. }) => assert!(hint.contains("batch_bytes")),
