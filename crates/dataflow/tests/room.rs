@@ -161,8 +161,18 @@ impl Set {
             let sink = OperatorKind::Sink { sink: Arc::new(pipe.clone()), schema: schema() };
             let edge = Edge { from: 2 * at, step: None, timed: false, lateness: 0 };
             [
-                Operator { name: "t".into(), inputs: vec![], kind: OperatorKind::Source(input) },
-                Operator { name: "s".into(), inputs: vec![vec![edge]], kind: sink },
+                Operator {
+                    name: "t".into(),
+                    inputs: vec![],
+                    kind: OperatorKind::Source(input),
+                    labels: Default::default(),
+                },
+                Operator {
+                    name: "s".into(),
+                    inputs: vec![vec![edge]],
+                    kind: sink,
+                    labels: Default::default(),
+                },
             ]
         });
         let job = Job { operators: operators.collect(), settings: Settings::default() };
@@ -183,6 +193,7 @@ impl Set {
                 disk: None,
                 mender: None,
                 multicast: None,
+                round: 0,
             };
             Some(Worker::new(config).unwrap())
         };

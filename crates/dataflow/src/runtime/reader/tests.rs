@@ -6,8 +6,8 @@ use arrow::datatypes::{Field, Schema, SchemaRef};
 use fabric::Clock;
 
 use super::*;
-use crate::connector::bad::BadRows;
-use crate::connector::source::Source;
+use crate::connector::source::Position;
+use crate::connector::source::{Position, Source};
 use crate::error::ConnectorError;
 use crate::job::{OnBad, TimeColumn, Watermark};
 
