@@ -31,6 +31,8 @@ const DATAFLOW: &[&str] = &[
     "pairing",
     "runtime",
     "exchange",
+    // What fuzz targets read with it.
+    "hostile",
     "operators/downstream",
     "operators/aggregate",
     "operators/keyed",

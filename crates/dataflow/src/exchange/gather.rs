@@ -1,8 +1,8 @@
 //! The gather exchange: rows of all workers go to one (Q8).
 //!
 //! The receiver may have to wait before it can take rows, while the links by which they come serve
-//! other operators too. So each sender stops when [`GATHERED_ROWS_MAX`] of its rows are on their way or
-//! wait, and goes on when they have been taken.
+//! other operators too. So each sender stops when [`GATHERED_ROWS_MAX`] of its rows are on their
+//! way or wait, and goes on when they have been taken.
 
 use std::cell::{Cell, RefCell};
 

@@ -59,7 +59,8 @@ use crate::runtime::scheduler::Event;
 /// What moves the rows of one or several inputs between the instances of an operator.
 ///
 /// Rows arrive once, before the progress that was announced behind them, and those of one sender
-/// for the same workers in the order in which they were pushed. A push waits while the receivers have no room.
+/// for the same workers in the order in which they were pushed. A push waits while the receivers
+/// have no room.
 pub(crate) trait Exchange<M: Member> {
     /// Takes rows of this worker: keeps those that belong here and sends the others, at once or
     /// when more are together. Gives those that were set apart.
