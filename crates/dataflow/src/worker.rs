@@ -1,11 +1,11 @@
 //! A worker: one thread that runs its share of every operator of a job.
 //!
 //! An operator is a few coroutines on the worker's scheduler: a source has one that reads and
-//! pushes, another operator one that gives out results and one that answers others; and for each
-//! other worker there is one that takes its frames. [`Worker::step`] gives every ready coroutine a
-//! turn and lets the links make progress; it never blocks, so that a simulator can run many workers
-//! on one thread. [`Worker::run`] repeats it on a thread of its own and sleeps when nothing is
-//! ready.
+//! pushes, another operator one that emits results, and others that relay rows and send
+//! acknowledgements; and for each other worker there is one that takes its frames. [`Worker::step`]
+//! gives every ready coroutine a turn and lets the links make progress; it never blocks, so that a
+//! simulator can run many workers on one thread. [`Worker::run`] repeats it on a thread of its own
+//! and sleeps when nothing is ready.
 
 use std::rc::Rc;
 use std::sync::Arc;
