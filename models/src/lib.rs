@@ -16,7 +16,7 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 pub trait Model {
     /// All that the next step may depend on.
     type State: Clone + Eq + Hash + Debug;
-    /// What happened, for a reader of the trace.
+    /// The event, for a reader of the trace.
     type Step: Clone + Debug;
 
     /// Where exploration begins.
@@ -26,7 +26,7 @@ pub trait Model {
     /// it is.
     fn steps(&self, state: &Self::State, out: &mut Steps<Self::Step, Self::State>);
 
-    /// What must hold in each state.
+    /// The invariant of each state.
     ///
     /// # Errors
     /// The invariant that does not hold.
@@ -39,7 +39,7 @@ pub trait Model {
 /// Steps, each with the state that it leads to or the violation that it is.
 pub type Steps<Step, State> = Vec<(Step, Result<State, String>)>;
 
-/// What a complete exploration saw.
+/// The statistics of a complete exploration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Explored {
     /// Distinct states.

@@ -5,8 +5,8 @@
 //!
 //! Invariants: E1 committed state is the sum of the epochs up to the committed clock; E2 a helper's
 //! clock grows by exactly one epoch; E3 a delta is dropped only when a commit contains it; E4 a
-//! window fires once, and no record of it is merged afterwards; E6 a record is late only after an
-//! idle time or a crash, and only if its window has passed. That everything commits once faults
+//! window triggers once, and no record of it is merged afterwards; E6 a record is late only after
+//! an idle time or a crash, and only if its window has passed. That everything commits once faults
 //! stop is the absence of dead ends.
 #![allow(missing_docs)]
 
@@ -20,7 +20,7 @@ const KEPT_MAX: usize = 2;
 /// The helper that may fall idle; the other one's delta has two chunks.
 const IDLER: usize = 1;
 
-/// What of the protocol is left out, to show that it is needed.
+/// A part of the protocol that is left out, to show that it is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Variant {
     AsIs,
@@ -40,11 +40,11 @@ enum Variant {
     NoStaging,
     /// A new life begins after what is merged, not after what is committed.
     RejoinAfterMerged,
-    /// A window fires when one clock has passed its end.
+    /// A window triggers when one clock has passed its end.
     AnyClock,
     /// A helper that was idle judges its records by what it knew before.
     ReturnUnasked,
-    /// It asks how far windows have fired, but does not say before that it is back.
+    /// It asks how far windows have triggered, but does not say before that it is back.
     AskOnly,
     /// It is answered when its epoch is merged, before that is committed.
     AnswerWhenMerged,
@@ -71,7 +71,7 @@ enum Mood {
     Asks(u64),
 }
 
-/// What a closed epoch holds.
+/// The content of a closed epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Closed {
     delta: Delta,
@@ -85,7 +85,7 @@ struct State {
     moods: [Mood; HELPERS],
     /// Records that were read, late ones too.
     read: [usize; HELPERS],
-    /// How far windows have fired, as each helper was told.
+    /// How far windows have triggered, as each helper was told.
     reached: [i64; HELPERS],
     /// By helper the epochs that it has closed.
     closed: [Vec<Closed>; HELPERS],
@@ -140,7 +140,7 @@ fn end(window: usize) -> i64 {
     window as i64 + 1
 }
 
-/// The watermark after so many records.
+/// The watermark after this many records.
 fn watermark(read: usize) -> i64 {
     if read == 0 { i64::MIN } else { end(read - 1) }
 }
@@ -211,7 +211,7 @@ impl Epochs {
         close(&mut next, helper, delta, progress).map(|()| next)
     }
 
-    /// Merges into windows that have not fired.
+    /// Merges into windows that have not triggered.
     fn merge(state: &mut State, delta: Delta) -> Result<(), String> {
         Self::add(&mut state.counts, delta);
         let records = (0..HELPERS * RECORDS).filter(|at| delta >> at & 1 == 1);
@@ -320,7 +320,7 @@ impl Epochs {
             let passed = match self.0 {
                 Variant::AnyClock => (0..HELPERS as u32)
                     .filter_map(|helper| clock.of(helper))
-                    .any(|said| said.watermark >= end(window)),
+                    .any(|message| message.watermark >= end(window)),
                 _ => clock.least() >= end(window),
             };
             if !passed || state.fired[window] > 0 {
@@ -445,7 +445,7 @@ fn close(state: &mut State, helper: usize, delta: Delta, progress: Progress) -> 
 }
 
 /// The leader's answer that all epochs of a helper up to `epoch` are safe carries how far windows
-/// have fired.
+/// have triggered.
 fn answer(state: &mut State, helper: usize, epoch: u64) {
     if matches!(state.moods[helper], Mood::Asks(asked) if asked <= epoch) {
         state.moods[helper] = Mood::Reads;

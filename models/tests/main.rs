@@ -1,8 +1,8 @@
 //! The models, side by side.
 
-mod cast;
+mod broadcast;
 mod epoch;
-mod flight;
+mod payloads;
 mod pull;
 mod pulse;
 mod ring;

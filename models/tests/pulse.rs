@@ -14,17 +14,17 @@ const NAME: Name = [7; 16];
 /// Bytes that are put in before the end.
 const BYTES: u64 = 2;
 /// Notes that are on their way at most.
-const NOTES: usize = 2;
+const MESSAGES_MAX: usize = 2;
 
 /// A deviation from the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flaw {
     None,
-    /// Nothing is told of a connection that has ended.
+    /// Nothing is announced of a connection that has ended.
     EndNotTold,
     /// The end itself does not count as a byte.
     EndNotCounted,
-    /// What is told of a connection before the first look at it is forgotten.
+    /// An announcement before the first look at a connection is forgotten.
     StrangersForgotten,
     /// Bytes that wait to be read do not count as carried.
     UnreadNotSeen,
@@ -80,7 +80,7 @@ impl Vigil {
             step(Step::End, &|next| (next.sent, next.ended) = (next.sent + 1, true));
         }
         let silent = s.ended && (s.end_told || self.0 == Flaw::EndNotTold);
-        if !silent && s.messages.len() < NOTES {
+        if !silent && s.messages.len() < MESSAGES_MAX {
             let uncounted = s.ended && self.0 == Flaw::EndNotCounted;
             let sent = s.sent - u64::from(uncounted);
             step(Step::Tell(sent), &|next| {
@@ -100,7 +100,7 @@ impl Vigil {
         }
     }
 
-    /// The receiver hears the first so many notes, then looks.
+    /// The receiver hears the first this many notes, then looks.
     fn look(&self, s: &State, announced: usize) -> State {
         let mut next = s.clone();
         let strangers = self.0 == Flaw::StrangersForgotten && !s.looked;
@@ -148,7 +148,7 @@ impl Model for Vigil {
         } else if s.taken < s.arrived {
             out.push((Step::Take, Ok(State { taken: s.taken + 1, ..s.clone() })));
         }
-        // What is on its way arrives before so many looks.
+        // What is on its way arrives before this many looks.
         let waits = !s.swallows && s.arrived < s.sent;
         if waits && s.looks + 2 > STILL_LOOKS {
             return;

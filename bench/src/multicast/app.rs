@@ -16,7 +16,7 @@ use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::job::{Description, KeyedOperator, KeyedState};
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 
-/// Every so many requests one is followed on its way.
+/// Every this many requests one is followed on its way.
 pub(super) const FOLLOWED_EVERY: u64 = 64;
 
 /// How long a paced source sleeps when nothing is due.
@@ -34,7 +34,7 @@ pub struct Phase {
     pub per_second: Option<f64>,
 }
 
-/// What one instance has seen.
+/// Counts of one instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct RequestCounts {
     pub(super) rows: u64,
@@ -56,7 +56,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// What two processes saw of the same request.
+    /// The request as two processes saw it.
     pub(super) fn with(self, other: &Self) -> Self {
         Self {
             at_ns: self.at_ns.max(other.at_ns),
@@ -67,7 +67,7 @@ impl Seen {
     }
 }
 
-/// What a process knows at the end of a run.
+/// The record of a process at the end of a run.
 #[derive(Debug, Default)]
 pub(super) struct RunRecord {
     pub(super) counts_of_instances: Vec<RequestCounts>,
@@ -76,10 +76,10 @@ pub(super) struct RunRecord {
     pub(super) taken: [u64; 2],
 }
 
-/// What the workers of a process share.
+/// State that the workers of a process share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// Requests that the source has given out, if it is here.
+    /// Requests that the source has emitted, if it is here.
     pub(super) emitted: AtomicU64,
     workers: AtomicU32,
     record: Mutex<RunRecord>,
@@ -130,7 +130,7 @@ fn requests_schema() -> SchemaRef {
     ]))
 }
 
-/// Gives out requests, phase by phase.
+/// Emits requests, phase by phase.
 #[derive(Clone)]
 pub(super) struct Requests {
     pub(super) phases: Vec<Phase>,
@@ -141,7 +141,7 @@ struct RequestFlow {
     requests: Requests,
     context: ReaderContext,
     phase: usize,
-    /// When the phase began, and the requests given out before and in it.
+    /// When the phase began, and the requests emitted before and in it.
     since_ns: Option<u64>,
     before: u64,
     emitted: u64,

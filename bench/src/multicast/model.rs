@@ -3,8 +3,8 @@
 //! Each machine has a processor of its own here, and a network that nobody has measured on one
 //! machine: its time on the way is assumed. What the model tells is the trees', not the wire's.
 
-use channel::cast::sim::{Multicast, Outcome, Plan as Sim, run};
-use channel::cast::{Shape, degree_max};
+use channel::broadcast::sim::{SimMulticast, SimOutcome, SimPlan, run};
+use channel::broadcast::{Shape, degree_max};
 
 use super::real::{Point, Way};
 use super::settle::{RateChange, settle};
@@ -18,7 +18,7 @@ pub(super) const INSTANCES: u32 = 16;
 /// The rates of the paper, in tuples a second (W13).
 pub const RATES: [f64; 5] = [30e3, 60e3, 80e3, 100e3, 80e3];
 
-/// What things cost, in nanoseconds.
+/// Costs, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ModelCosts {
     /// Whose these are.
@@ -53,14 +53,14 @@ impl ModelCosts {
         }
     }
 
-    fn plan(self, way: Way, processes: u32, instances: u32) -> Sim {
+    fn plan(self, way: Way, processes: u32, instances: u32) -> SimPlan {
         let shape = match way {
             Way::Tree(shape) => shape,
             Way::Adaptive | Way::Copies => Shape::Capped(degree_max(processes - 1)),
         };
         let (adapts, by_instance) = (way == Way::Adaptive, way == Way::Copies);
         let ModelCosts { encode_ns, send_ns, hand_ns, .. } = self;
-        Sim {
+        SimPlan {
             processes,
             instances,
             shape,
@@ -69,7 +69,7 @@ impl ModelCosts {
             encode_ns,
             send_ns,
             hand_ns,
-            ..Sim::default()
+            ..SimPlan::default()
         }
     }
 }
@@ -96,7 +96,7 @@ pub struct Changing {
     pub way: Way,
     /// When each frame came and when all had it, in nanoseconds.
     pub times: Vec<(u64, u64)>,
-    /// What came of each rate.
+    /// The outcome of each rate.
     pub steps: Vec<RateChange>,
     /// Changes of the tree: when, how long each was on its way, and the degree behind it.
     pub changes: Vec<(u64, u64, u32)>,
@@ -107,13 +107,13 @@ pub struct Changing {
 pub struct Shaken {
     /// Changes of trees.
     pub changes: u64,
-    /// Frames that were given out.
+    /// Frames that were emitted.
     pub frames: u64,
     /// Frames that some instance missed; a run in which one came twice does not end.
     pub missed: u64,
 }
 
-fn simulated(plan: &Sim) -> Result<Outcome, BenchError> {
+fn simulated(plan: &SimPlan) -> Result<SimOutcome, BenchError> {
     let what = format!("the model with {:?}", plan.shape);
     run(plan).map_err(|detail| BenchError::Multicast { what, detail })
 }
@@ -126,8 +126,8 @@ pub fn sweep(costs: ModelCosts, way: Way, instances: u32) -> Result<Modelled, Be
     let processes = MACHINES.min(instances);
     let plan = costs.plan(way, processes, instances.div_ceil(processes));
     let frames = if way == Way::Copies { 100 } else { 600 };
-    let flood = simulated(&Sim { rates: vec![(frames, 1e9)], ..plan.clone() })?;
-    let calm = simulated(&Sim { rates: vec![(60, 100.0)], ..plan })?;
+    let flood = simulated(&SimPlan { rates: vec![(frames, 1e9)], ..plan.clone() })?;
+    let calm = simulated(&SimPlan { rates: vec![(60, 100.0)], ..plan })?;
     Ok(Modelled {
         way,
         instances,
@@ -145,9 +145,12 @@ pub fn changing(costs: ModelCosts, way: Way, seconds: f64) -> Result<Changing, B
     // All instances of a process count as one, which costs as much.
     let costs = ModelCosts { hand_ns: costs.hand_ns * u64::from(INSTANCES), ..costs };
     let rates = RATES.map(|rate| ((rate * seconds) as u64, rate)).to_vec();
-    let outcome = simulated(&Sim { rates, ..costs.plan(way, MACHINES, 1) })?;
-    let times: Vec<(u64, u64)> =
-        outcome.frames.iter().map(|&Multicast { came_ns, done_ns }| (came_ns, done_ns)).collect();
+    let outcome = simulated(&SimPlan { rates, ..costs.plan(way, MACHINES, 1) })?;
+    let times: Vec<(u64, u64)> = outcome
+        .frames
+        .iter()
+        .map(|&SimMulticast { came_ns, done_ns }| (came_ns, done_ns))
+        .collect();
     let steps = settle(&times, 1.0, &RATES, (seconds * 1e9) as u64);
     Ok(Changing { way, times, steps, changes: outcome.changes })
 }
@@ -164,7 +167,7 @@ pub fn shaken(changes_min: u64) -> Result<Shaken, BenchError> {
         let racks = 1 + (seed % 5) as u32;
         let frames = 400;
         let rates = vec![(frames, 30_000.0)];
-        let plan = Sim { racks, rates, shaken_every: Some(3), seed, ..Sim::default() };
+        let plan = SimPlan { racks, rates, shaken_every: Some(3), seed, ..SimPlan::default() };
         let what = format!("the model with seed {seed}");
         let outcome = run(&plan).map_err(|detail| BenchError::Multicast { what, detail })?;
         sum.changes += outcome.changes.len() as u64;
@@ -174,7 +177,7 @@ pub fn shaken(changes_min: u64) -> Result<Shaken, BenchError> {
     Ok(sum)
 }
 
-/// Mean nanoseconds until the last instance has a frame, on so many racks.
+/// Mean nanoseconds until the last instance has a frame, on this many racks.
 ///
 /// # Errors
 /// When the protocol is broken in the model.
@@ -182,7 +185,7 @@ pub fn on_racks(costs: ModelCosts, racks: u32) -> Result<f64, BenchError> {
     let plan = costs.plan(Way::Tree(Shape::Capped(3)), MACHINES, INSTANCES);
     let rates = vec![(60, 100.0)];
     // Between racks a message takes as long again as at most within one.
-    let outcome = simulated(&Sim { racks, rack_ns: plan.wire_ns[1], rates, ..plan })?;
+    let outcome = simulated(&SimPlan { racks, rack_ns: plan.wire_ns[1], rates, ..plan })?;
     Ok(outcome.latency_ns())
 }
 

@@ -1,6 +1,6 @@
-//! What was measured and modelled, as a report.
+//! The report of measurements and models.
 
-use channel::cast::Shape;
+use channel::broadcast::Shape;
 
 use super::model::{self, Changing, MACHINES, ModelCosts, Modelled, RATES};
 use super::real::{Dynamic, Measured, MulticastPlan, Point, Way};
@@ -225,7 +225,7 @@ fn worst_ms(runs: &[&[RateChange]], ns: fn(&RateChange) -> u64) -> Option<u64> {
     (0..changes).map(median).max()
 }
 
-/// What is asked of a change of rate. `stays` are runs by a tree that never changes: what they show
+/// The targets of a change of rate. `stays` are runs by a tree that never changes: what they show
 /// is the machine's.
 fn rate_bars(of: &str, runs: &[&[RateChange]], stays: &[&[RateChange]]) -> Vec<Bar> {
     let bar = |what: &str, ns: fn(&RateChange) -> u64, (needed, ms_max): (&str, u64)| {
@@ -297,7 +297,7 @@ fn steps_table(runs: &[(String, &[RateChange])]) -> ReportTable {
     }
 }
 
-/// What came of the changes of rate, by the tree that adapts or by others.
+/// Outcomes of the changes of rate, by the tree that adapts or by others.
 fn steps_of(runs: &[Dynamic], adapts: bool) -> Vec<&[RateChange]> {
     let own = runs.iter().filter(|run| (run.way == Way::Adaptive) == adapts);
     own.map(|run| run.steps.as_slice()).collect()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use channel::cast::Shape;
+use channel::broadcast::Shape;
 use connectors::Blackhole;
 use dataflow::sink::Sink;
 use millstream::cluster::Control;
@@ -29,7 +29,7 @@ const SHARES: [f64; 7] = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3];
 /// much longer.
 const LATER_NS: f64 = 5e6;
 
-/// A rate is sustained only if it is in so many runs in a row: near the limit, one may be lucky.
+/// A rate is sustained only if it is in this many runs in a row: near the limit, one may be lucky.
 const PROBES: usize = 3;
 
 /// How often the rates change, by each way in turns.
@@ -40,7 +40,7 @@ const RATE_RUNS: usize = 5;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Time {
     /// They do: a frame leaves with its watermark.
-    Told,
+    Announced,
     /// They do not: a frame leaves when it is full.
     Untold,
 }
@@ -103,7 +103,7 @@ pub struct MulticastPlan {
     pub drivers: u32,
     /// Seconds of each run.
     pub seconds: f64,
-    /// What carries rows.
+    /// The transport.
     pub fabric: FabricKind,
     /// The rates of the run in which the rate changes, one after the other, in proportion: the
     /// greatest becomes the highest that the tree by load sustains.
@@ -159,7 +159,7 @@ pub struct Point {
     pub send_ns: u64,
     /// Nanoseconds in which an instance took a batch, on average.
     pub take_ns: f64,
-    /// Requests a second of the run whose latency is told.
+    /// Requests a second of the run whose latency is reported.
     pub offered: f64,
     /// Until the last instance had a request.
     pub multicast: RequestTimes,
@@ -260,7 +260,7 @@ fn scaled(rates: &[f64], most: f64) -> Vec<f64> {
     rates.iter().map(|rate| (rate / greatest * most).max(1.0)).collect()
 }
 
-/// What node 0 says, which all nodes have to go by.
+/// The value of node 0, which all nodes use.
 fn agreed(what: &str, own: f64, control: &Control) -> Result<f64, BenchError> {
     let all = control.all_gather(what, own.to_le_bytes().to_vec())?;
     let first = all.first().and_then(|bytes| bytes.as_slice().try_into().ok());
@@ -274,11 +274,11 @@ fn point(
     control: &Control,
 ) -> Result<Option<Point>, BenchError> {
     let flood = vec![Phase { seconds: plan.seconds, per_second: None }];
-    let fast = once(plan, way, instances, (flood, Time::Told), control)?;
+    let fast = once(plan, way, instances, (flood, Time::Announced), control)?;
     let per_second = fast.as_ref().map_or(0.0, Ran::per_second);
     let offered = (LOAD * agreed("rate", per_second, control)?).max(1.0);
     let steady = vec![Phase { seconds: plan.seconds, per_second: Some(offered) }];
-    let calm = once(plan, way, instances, (steady, Time::Told), control)?;
+    let calm = once(plan, way, instances, (steady, Time::Announced), control)?;
     let (Some(fast), Some(calm)) = (fast, calm) else { return Ok(None) };
     let source = fast.report.workers.iter().max_by_key(|worker| worker.counters.cast_encode_ns);
     let source = source.map(|worker| worker.counters).unwrap_or_default();
@@ -344,7 +344,7 @@ fn once(
     let session = Session::builder().nodes(plan.nodes).workers(plan.workers).fabric(plan.fabric);
     let mut session = session.set("millstream.multicast_tree", &way.setting()).build()?;
     let engine = |error| BenchError::Engine(millstream::Error::Stream(error));
-    let time = (agreed == Time::Told).then(|| EventTime::of("ts"));
+    let time = (agreed == Time::Announced).then(|| EventTime::of("ts"));
     let requests = Stream::read("requests", Arc::new(source), time).map_err(engine)?;
     let input = requests.key_by(&[]).map_err(engine)?.to_all();
     let inputs = vec![input; if copies { instances as usize } else { 1 }];
@@ -366,7 +366,7 @@ fn once(
     Ok(Some(ran))
 }
 
-/// What a process knows: words of 8 bytes, and before each list its length.
+/// The record of a process: words of 8 bytes, and before each list its length.
 fn encode(shared: &Shared) -> Vec<u8> {
     let record = shared.record();
     let mut words = vec![shared.emitted.load(Ordering::Relaxed), record.taken[0], record.taken[1]];
@@ -383,7 +383,7 @@ impl Ran {
         self.emitted as f64 / self.report.elapsed.as_secs_f64()
     }
 
-    /// Adds what a process has told.
+    /// Adds the record of a process.
     fn add(&mut self, bytes: &[u8], counts_of_instances: &mut Vec<RequestCounts>) {
         let words: Vec<u64> = bytes.as_chunks().0.iter().map(|w| u64::from_le_bytes(*w)).collect();
         let [emitted, ns, times, count, rest @ ..] = words.as_slice() else { return };

@@ -1,20 +1,20 @@
-//! What comes of a change of rate: how long fewer requests arrive than come, and how long they take
+//! Effects of a change of rate: how long fewer requests arrive than come, and how long they take
 //! longer than they will.
 
-/// Requests are late when half of them take so many times what those of the same rate take in the
+/// Requests are late when half of them take this many times what those of the same rate take in the
 /// end.
 const LATE: f64 = 2.0;
 
 /// Below this latency none are late: the timers and the scheduler of a machine make as much.
 const LATE_NS_MIN: f64 = 1e6;
 
-/// Arrivals are counted in so many nanoseconds.
+/// Arrivals are counted in this many nanoseconds.
 pub(super) const BUCKET_NS: u64 = 10_000_000;
 
 /// In a dip fewer than this share of what is due arrives.
 const DIP: f64 = 0.9;
 
-/// What came of the change to a rate.
+/// The effect of the change to a rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RateChange {
     /// The rate that came, in requests a second.
@@ -30,7 +30,7 @@ pub struct RateChange {
     pub steady_ns: f64,
 }
 
-/// What came of each rate but the first. `times` says of requests when they were due and when all
+/// The effect of each rate but the first. `times` says of requests when they were due and when all
 /// instances had them, each standing for `weight`; each rate lasts `length_ns`.
 pub(super) fn settle(
     times: &[(u64, u64)],

@@ -1,4 +1,4 @@
-//! What a ring costs over shared memory between two threads: bytes a second in large slots, frames
+//! The cost of a ring over shared memory between two threads: bytes a second in large slots, frames
 //! a second in small ones, and the time of one way. `cargo run --release -p millstream-channel
 //! --example ring_limits`
 

@@ -94,7 +94,7 @@ impl Default for RingConfig {
 /// What each end of a link decides for itself, without the other's knowledge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tuning {
-    /// Frames of at most so many bytes, padding and trailer included, are handed over by value: a
+    /// Frames of at most this many bytes, padding and trailer included, are handed over by value: a
     /// device then need not fetch them. What the endpoint takes by value bounds it as well.
     pub inline_bytes: usize,
     /// Each how-many-th operation asks for its completion; 0 leaves it to the link, which asks as

@@ -20,14 +20,14 @@
 //! * control frames find a slot while data frames are stalled ([`Class`]);
 //! * memory is bounded and known beforehand ([`RingConfig::memory_bytes`]).
 //!
-//! From one to many, [`cast`] says who passes a frame on to whom.
+//! From one to many, [`broadcast`] says who passes a frame on to whom.
 //!
 //! The protocol's decisions are plain values without memory, clock or randomness,
 //! [`protocol::Producer`] and [`protocol::Consumer`]; the models explore the very same types. What
 //! peers write is hostile until checked. Nothing here knows Arrow or SQL, retries a failed link, or
 //! waits.
 
-pub mod cast;
+pub mod broadcast;
 mod config;
 mod descriptor;
 mod error;

@@ -16,7 +16,7 @@
 //! Credit travels in the trailers of the reverse ring; where that is silent, in notices of a
 //! quarter ring each. It is never written to a word of the producer's memory: two such writes may
 //! be placed in the wrong order (G3), and the older one would then stay there. Queue entries and
-//! the peer's receives are counted before a slot is given out, with a reserve for control, so that
+//! the peer's receives are counted before a slot is reserved, with a reserve for control, so that
 //! publishing cannot fail for want of them (G9).
 
 mod fetch;
@@ -82,7 +82,7 @@ pub struct Link {
     /// The peer sleeps and has to be told of frames (mode A).
     peer_sleeps: bool,
     /// There are frames that the sleeping peer has not seen.
-    wake_owed: bool,
+    wake_due: bool,
     /// We told the peer that we sleep and have seen all below this.
     slept_at: Option<u64>,
     /// Operations since the last signalled one, and how many there may be.
@@ -175,7 +175,7 @@ impl Link {
             completions: Vec::new(),
             flushing: false,
             peer_sleeps: false,
-            wake_owed: false,
+            wake_due: false,
             slept_at: None,
             unsignalled: 0,
             unsignalled_max: 1,
@@ -361,7 +361,7 @@ impl Link {
             Transfer::Read => self.producer.in_flight() == 0,
         };
         let attached = self.peer.is_some() && !self.posts_again();
-        attached && announced && !self.wake_owed && self.notices_open == 0 && moved
+        attached && announced && !self.wake_due && self.notices_open == 0 && moved
     }
 
     /// Counters.
@@ -475,7 +475,7 @@ impl Link {
             self.fail(refused(error));
             return;
         }
-        self.wake_owed |= self.peer_sleeps;
+        self.wake_due |= self.peer_sleeps;
     }
 
     /// Asks for a completion of the next operation.
@@ -519,7 +519,7 @@ impl Link {
                     Notice::Sleep(seen) => {
                         self.peer_sleeps = true;
                         let unseen = self.producer.is_beyond(seen);
-                        self.wake_owed = unseen && self.producer.unannounced().is_some();
+                        self.wake_due = unseen && self.producer.unannounced().is_some();
                     }
                 }
                 Ok(())

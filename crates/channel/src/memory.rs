@@ -38,7 +38,7 @@ impl Staging {
     }
 
     /// The payload of `slot`, to be filled. The producer has reserved the slot, and `&mut self`
-    /// gives out one at a time.
+    /// hands out one at a time.
     pub fn payload_mut(&mut self, slot: usize) -> &mut [u8] {
         let start = slot * self.slot_bytes + if self.front { TRAILER_BYTES } else { 0 };
         // SAFETY: the producer reserves a position only when the write that last used its slot is
@@ -174,7 +174,7 @@ impl AsRef<[u8]> for Payload {
         // SAFETY: the frame was accepted after its commit word was observed, so its bytes are
         // placed; the peer may write the slot again only after credit for it, which is returned
         // only after this value is dropped. A peer that writes without credit breaks the protocol:
-        // it was authenticated when its key was given out.
+        // it was authenticated when its key was issued.
         unsafe { self.ring.slab.bytes(self.start..self.start + self.len) }
     }
 }

@@ -393,7 +393,7 @@ fn run_over_cuts(
     [a, b]: &mut [Side; 2],
     rng: &mut Rng,
 ) -> Result<u32, String> {
-    let (mut cuts, mut patience) = (0, 0);
+    let (mut cuts, mut timeout) = (0, 0);
     for _ in 0..200_000 {
         let both = [stands(a)?, stands(b)?];
         for _ in 0..rng.below(5) {
@@ -407,13 +407,13 @@ fn run_over_cuts(
             if rng.below(60) == 0 {
                 net.cut(0, 1);
                 cuts += 1;
-                patience = rng.below(8);
+                timeout = rng.below(8);
             }
             continue;
         }
         // One end may notice before the other, and goes on meanwhile.
-        if patience > 0 {
-            patience -= 1;
+        if timeout > 0 {
+            timeout -= 1;
             continue;
         }
         net.heal(0, 1);

@@ -22,7 +22,7 @@ use load::{Load, Side, links};
 use questions::questions;
 
 /// What a deadlock costs before the test says so.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Fabrics of two processes.
 fn fabrics() -> Vec<[Arc<dyn Fabric>; 2]> {
@@ -79,7 +79,7 @@ fn run(mut side: Side, peer: Load, done: &AtomicUsize, sleeps: bool) -> Side {
             done.fetch_add(1, Ordering::AcqRel);
             counted = true;
         }
-        assert!(start.elapsed() < PATIENCE, "no end: {:?}", side.link.stats());
+        assert!(start.elapsed() < TIMEOUT, "no end: {:?}", side.link.stats());
         if sleeps && side.is_idle() { sleep(&mut side.link) } else { std::thread::yield_now() }
     }
     side

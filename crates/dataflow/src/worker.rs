@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use channel::Link;
-use channel::cast::Flight;
+use channel::broadcast::InFlightPayloads;
 use fabric::Clock;
 use state::Disk;
 
@@ -135,7 +135,7 @@ impl Worker {
             let limits = Limits {
                 tags: job.operators.len() as u32,
                 workers,
-                kept: Flight::<()>::kept_max(ring.slots as usize),
+                kept: InFlightPayloads::<()>::retained_max(ring.slots as usize),
                 bytes: ring.slot_bytes as usize,
             };
             Aloft::new(member, limits)

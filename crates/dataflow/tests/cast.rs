@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use arrow::array::{ArrayRef, AsArray, Int64Array, StringArray, TimestampMillisecondArray};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
 use arrow::record_batch::RecordBatch;
-use channel::cast::Shape;
+use channel::broadcast::Shape;
 use channel::{Link, RingConfig};
 use dataflow::bad::BadRows;
 use dataflow::error::{ConnectorError, DataflowError};

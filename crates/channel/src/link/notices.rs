@@ -13,14 +13,14 @@ impl Link {
         }
         if let Some(count) = self.producer.unannounced() {
             let due = match self.publish {
-                Publish::InOrderPoll => self.wake_owed,
+                Publish::InOrderPoll => self.wake_due,
                 Publish::Notify => self.flushing,
                 Publish::NotifyCounted => false,
             };
             if due && self.notice(Notice::Frames(count)) {
                 self.producer.announce();
                 self.peer_sleeps = false;
-                self.wake_owed = false;
+                self.wake_due = false;
                 self.flushing = false;
             }
         } else {

@@ -51,7 +51,7 @@ impl Link {
         self.fetches = Fetches::new(self.config.slots);
         (self.endpoint, self.caps, self.incarnation) = (endpoint, caps, incarnation);
         (self.peer, self.failure, self.slept_at, self.cramped) = (None, None, None, None);
-        (self.peer_sleeps, self.wake_owed) = (false, false);
+        (self.peer_sleeps, self.wake_due) = (false, false);
         (self.unsignalled, self.notices_open, self.recvs_used) = (0, 0, 0);
         self.tune();
         self.endpoint.submit();

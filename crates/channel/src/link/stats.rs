@@ -32,7 +32,7 @@ pub struct LinkStats {
     pub frames_received: u64,
     /// Bytes of their payloads.
     pub payload_bytes_received: u64,
-    /// Times that no slot was given out: no credit,
+    /// Times that no slot could be reserved: no credit,
     pub credit_stalls: u64,
     /// or the staging slot's write had not completed,
     pub staging_stalls: u64,

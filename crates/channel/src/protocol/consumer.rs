@@ -57,8 +57,8 @@ impl Consumer {
         }
     }
 
-    /// Returns credit on its own after so many slots, and never so seldom that the data slots could
-    /// run dry before.
+    /// Returns credit on its own after this many slots, and never so seldom that the data slots
+    /// could run dry before.
     pub fn returning_every(&mut self, slots: u32, control_slots: u32) {
         self.credit_batch = u64::from(slots).clamp(1, self.slots - u64::from(control_slots));
     }

@@ -99,9 +99,9 @@ impl Producer {
         if credit > self.published {
             return Err(Breach::Credit { credit, published: self.published });
         }
-        let news = credit > self.credit;
+        let events = credit > self.credit;
         self.credit = self.credit.max(credit);
-        Ok(news)
+        Ok(events)
     }
 
     /// As [`credit`](Self::credit), from the count of a notice.

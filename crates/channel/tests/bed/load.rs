@@ -21,7 +21,7 @@ impl Rng {
 pub struct Load {
     /// Data frames to send.
     pub frames: u64,
-    /// Every so many data frames a control frame is sent as well; 0 is never.
+    /// Every this many data frames a control frame is sent as well; 0 is never.
     pub control_every: u64,
     /// Payloads held at once before some are dropped.
     pub hold: usize,
@@ -34,7 +34,7 @@ pub struct Side {
     rng: Rng,
     salt: u64,
     sent: u64,
-    control_owed: u64,
+    control_due: u64,
     received: [u64; 2],
     held: Vec<(u64, Payload)>,
 }
@@ -62,7 +62,7 @@ impl Side {
             rng: Rng(seed ^ salt << 32),
             salt,
             sent: 0,
-            control_owed: 0,
+            control_due: 0,
             received: [0; 2],
             held: Vec::new(),
         }
@@ -96,7 +96,7 @@ impl Side {
     }
 
     fn send(&mut self) {
-        let class = if self.control_owed > 0 { Class::Control } else { Class::Data };
+        let class = if self.control_due > 0 { Class::Control } else { Class::Data };
         if class == Class::Data && self.sent == self.load.frames {
             return;
         }
@@ -122,12 +122,12 @@ impl Side {
         };
         slot.publish(header, len);
         match class {
-            Class::Control => self.control_owed -= 1,
+            Class::Control => self.control_due -= 1,
             Class::Data => {
                 self.sent += 1;
                 let due = self.load.control_every > 0
                     && self.sent.is_multiple_of(self.load.control_every);
-                self.control_owed += u64::from(due);
+                self.control_due += u64::from(due);
             }
         }
     }
@@ -156,7 +156,7 @@ impl Side {
     /// True when only the peer can bring anything on.
     #[allow(dead_code, reason = "the simulator does not sleep")]
     pub fn is_idle(&mut self) -> bool {
-        let wants = match self.control_owed {
+        let wants = match self.control_due {
             0 if self.sent == self.load.frames => return self.held.is_empty(),
             0 => Class::Data,
             _ => Class::Control,
@@ -168,7 +168,7 @@ impl Side {
     pub fn is_done(&self, peer: &Load) -> bool {
         let control = peer.frames.checked_div(peer.control_every).unwrap_or(0);
         self.sent == self.load.frames
-            && self.control_owed == 0
+            && self.control_due == 0
             && self.received == [peer.frames, control]
             && self.held.is_empty()
     }

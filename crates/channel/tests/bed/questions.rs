@@ -6,7 +6,7 @@ use channel::{Class, Header, Link};
 use fabric::{Armed, wait};
 
 /// What a lost wake-up costs before the test says so.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Asks a hundred questions, a thread for each end.
 pub fn questions([mut a, mut b]: [Link; 2]) {
@@ -51,9 +51,9 @@ fn await_kind(link: &mut Link) -> u8 {
         if let Some(frame) = link.recv().expect("an open link") {
             return frame.header.kind;
         }
-        assert!(start.elapsed() < PATIENCE, "nobody wakes us: {:?}", link.stats());
+        assert!(start.elapsed() < TIMEOUT, "nobody wakes us: {:?}", link.stats());
         if let Armed::Fd(fd) = link.arm() {
-            wait(&[fd], PATIENCE);
+            wait(&[fd], TIMEOUT);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! How rows for every worker travel: the tree, and the network in its place.
 
-use channel::cast::Shape;
+use channel::broadcast::Shape;
 
 /// How rows for every worker travel.
 #[derive(Debug, Clone, PartialEq, Eq)]

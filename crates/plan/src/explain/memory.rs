@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use channel::cast::Flight;
+use channel::broadcast::InFlightPayloads;
 
 use super::Explain;
 use crate::Workers;
@@ -157,7 +157,7 @@ pub(crate) fn broadcast_needs(
         asks: false,
     }];
     if casting.wants_groups(workers.nodes) && member_bytes > 0 {
-        let kept = Flight::<()>::kept_max(ring.slots as usize) as u64;
+        let kept = InFlightPayloads::<()>::retained_max(ring.slots as usize) as u64;
         let datagrams = human(member_bytes);
         needs.push(Need {
             name: "multicast",

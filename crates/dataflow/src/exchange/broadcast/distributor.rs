@@ -1,7 +1,7 @@
 //! The broadcast: rows for every worker are encoded once and sent once to each process (W1).
 //!
 //! In each process one worker, the source's *relay*, takes the frames of a source, passes them on
-//! along the tree ([`channel::cast`]), and hands the decoded batch to the other workers of its
+//! along the tree ([`channel::broadcast`]), and hands the decoded batch to the other workers of its
 //! process by reference: they are children beside the tree. What stays in state is copied out of
 //! the slot once for all of them.
 //!
@@ -38,8 +38,9 @@ use std::sync::Arc;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use channel::Class;
-use channel::cast::{
-    Advice, Landing, Monitor, Numbered, Relay, Shape, Source, Steer, Thresholds, Tree, degree_max,
+use channel::broadcast::{
+    Advice, BroadcastSource, BroadcastTree, ExpectedPayloads, Monitor, Numbered, Relay, Shape,
+    Thresholds, TreeUpdate, degree_max,
 };
 use fabric::Clock;
 
@@ -85,7 +86,7 @@ struct Relayed {
     /// The parts of a payload that is not whole yet.
     partial: Vec<u8>,
     /// Payloads of placeholders.
-    landing: Landing,
+    landing: ExpectedPayloads,
 }
 
 /// How rows go to other processes.
@@ -118,7 +119,7 @@ pub(super) struct Distributor {
     queue_frames: usize,
     stall_ns: u64,
     open_max: usize,
-    own: RefCell<Source<BroadcastFrame>>,
+    own: RefCell<BroadcastSource<BroadcastFrame>>,
     way: Way,
     lists: Lists,
     in_flight: RefCell<InFlight>,
@@ -167,7 +168,7 @@ impl Distributor {
                 .filter_map(|rank| casting.racks.get(rank as usize).copied())
                 .collect();
             let racks = if racks.len() == members as usize { racks } else { vec![] };
-            Tree::racked(shape, members - 1, &racks)
+            BroadcastTree::racked(shape, members - 1, &racks)
         };
         let addresses = |source: u32| -> Vec<u32> {
             let ranks = around(process.rank_of(source), ranks).take(members as usize);
@@ -176,13 +177,13 @@ impl Distributor {
         let relays = addresses(worker);
         let by_network = if way == Way::Tree { casting.multicast } else { Multicast::Tree };
         let in_flight = InFlight::new(by_network, &relays[1..], open_max);
-        let own = Source::new(tree_of(process.rank()), relays, open_max);
+        let own = BroadcastSource::new(tree_of(process.rank()), relays, open_max);
         let others = (0..ranks).filter(|&rank| rank != process.rank() && way != Way::Copies);
         let relayed = others.map(|rank| {
             let source = process.relay_of(rank, worker);
             let member = (process.rank() + ranks - rank) % ranks;
             let children = match way {
-                Way::Tree => Source::<BroadcastFrame>::first_children(
+                Way::Tree => BroadcastSource::<BroadcastFrame>::first_children(
                     &tree_of(rank),
                     &addresses(source),
                     member,
@@ -261,12 +262,12 @@ impl Distributor {
             }
             return;
         }
-        let (waiting, cap) = (own.relay().kept() as u32, own.tree().degree());
+        let (waiting, cap) = (own.relay().retained() as u32, own.tree().degree());
         let Some(advice) = self.monitor.borrow_mut().look(now, waiting, cap) else { return };
         let (Advice::Lower(cap) | Advice::Raise(cap)) = advice;
         let tree = own.tree().switched(cap);
         self.changing_since.set(now);
-        for Steer { to, version, children } in own.begin(tree) {
+        for TreeUpdate { to, version, children } in own.begin(tree) {
             let envelope = self.envelope(Frame::TreeUpdate { version });
             let payload = encode_children(&children);
             self.controls.borrow_mut().push_back(ControlFrame { to, envelope, payload });
@@ -278,7 +279,7 @@ impl Distributor {
     fn report_switch(&self) {
         let own = self.own.borrow();
         let switch_ns = self.clock.now_ns().saturating_sub(self.changing_since.get());
-        let left = self.queue_frames.saturating_sub(own.relay().kept());
+        let left = self.queue_frames.saturating_sub(own.relay().retained());
         let per_ns = self.monitor.borrow().load().per_second / 1e9;
         let holds = (switch_ns as f64) * per_ns < left as f64;
         tracing::debug!(
@@ -308,18 +309,18 @@ impl Distributor {
         let mut left: Vec<u32> = self.pump_in_flight(net).into_iter().collect();
         {
             let mut own = self.own.borrow_mut();
-            let queued = own.relay().kept();
+            let queued = own.relay().retained();
             let mut monitor = self.monitor.borrow_mut();
             self.pump_relay(net, self.worker, own.relay_mut(), Some(&mut monitor));
             left.extend(own.relay().awaiting());
-            if own.relay().kept() < queued {
+            if own.relay().retained() < queued {
                 self.room.notify();
             }
         }
         for (&source, relayed) in self.relayed.borrow_mut().iter_mut() {
             self.pump_relay(net, source, &mut relayed.relay, None);
             left.extend(relayed.relay.awaiting());
-            while let Some((parent, before)) = relayed.relay.owed() {
+            while let Some((parent, before)) = relayed.relay.ack_due() {
                 self.control(parent, Frame::BroadcastAck { source, before });
             }
         }
@@ -462,7 +463,7 @@ impl Distributor {
 impl Relayed {
     fn new(children: Vec<u32>, open_max: usize) -> Self {
         let relay = Relay::new(children, open_max);
-        Self { relay, partial: vec![], landing: Landing::new(open_max) }
+        Self { relay, partial: vec![], landing: ExpectedPayloads::new(open_max) }
     }
 }
 

@@ -11,7 +11,7 @@ use arrow::array::{ArrayRef, AsArray, Int64Array};
 use arrow::datatypes::Int64Type;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use channel::cast::Shape as TreeShape;
+use channel::broadcast::Shape as TreeShape;
 use state::Partitioner;
 use state::epoch::{Presence, Progress};
 

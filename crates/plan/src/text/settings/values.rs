@@ -1,7 +1,7 @@
 //! The values of settings, read from text.
 
 use channel::Transfer;
-use channel::cast::Shape;
+use channel::broadcast::Shape;
 use dataflow::job::{Casting, Exchange, FrequentKeys, Idle, Multicast, Settings, TreeChoice};
 use dataflow::wires::{Checksum, Connection, Progress, Wires};
 use state::KeyMode;

@@ -1,7 +1,7 @@
 //! What comes of a broadcast: frames of other processes, batches of relays, answers.
 
 use bytes::Bytes;
-use channel::cast::{Breach, Numbered, Relay};
+use channel::broadcast::{Breach, Numbered, Relay};
 
 use super::{BroadcastFrame, Distributor, Relayed, Way};
 use crate::error::DataflowError;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use channel::cast::Breach;
+use channel::broadcast::Breach;
 
 use super::outbound::parts_of;
 use super::{BroadcastFrame, Distributor, Way};

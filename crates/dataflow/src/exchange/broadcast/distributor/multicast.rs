@@ -1,13 +1,14 @@
 //! Payloads by the network's own multicast: along the tree goes a placeholder in place of the
-//! payload, and the payload goes to all relays at once, as datagrams. What of them is kept and
-//! asked for is [`channel::cast::Flight`]'s and [`channel::cast::Landing`]'s matter, and how they
-//! are put together [`crate::runtime::net`]'s; here is when it is done.
+//! payload, and the payload goes to all relays at once, as datagrams. Retention is up to
+//! [`channel::broadcast::InFlightPayloads`], requests for missing ones are up to
+//! [`channel::broadcast::ExpectedPayloads`], and [`crate::runtime::net`] puts the datagrams
+//! together; this module drives all three.
 //!
 //! Where the network loses too much ([`Multicast::Auto`]), the source goes back to the tree.
 
 use bytes::Bytes;
 use channel::Class;
-use channel::cast::Flight;
+use channel::broadcast::InFlightPayloads;
 
 use super::inbound::not_relay;
 use super::{BroadcastFrame, Distributor, Relayed};
@@ -28,7 +29,7 @@ const LOOK_NS: u64 = 50_000;
 pub(super) struct InFlight {
     choice: Multicast,
     /// Payloads, and how many of their parts are on their way.
-    flight: Flight<(Bytes, usize)>,
+    flight: InFlightPayloads<(Bytes, usize)>,
     /// Frames sent by the network, and those of them that were asked for again.
     sent: u64,
     repeated: u64,
@@ -39,7 +40,7 @@ pub(super) struct InFlight {
 impl InFlight {
     /// Of a source with these relays, each of which may have `open_max` frames open.
     pub(super) fn new(choice: Multicast, relays: &[u32], open_max: usize) -> Self {
-        let flight = Flight::new(relays, open_max);
+        let flight = InFlightPayloads::new(relays, open_max);
         Self { choice, flight, sent: 0, repeated: 0, crowded: false }
     }
 
@@ -66,7 +67,7 @@ impl InFlight {
     /// Takes the payload of a frame, for the network and for who asks.
     pub(super) fn launch(&mut self, seq: u64, payload: Bytes) {
         self.sent += 1;
-        self.flight.launch(seq, (payload, 0));
+        self.flight.add(seq, (payload, 0));
     }
 
     /// Tells what came of it, at the end.
@@ -84,19 +85,19 @@ impl Distributor {
     pub(super) fn pump_in_flight(&self, net: &Net) -> Option<u32> {
         let InFlight { flight, crowded, .. } = &mut *self.in_flight.borrow_mut();
         if let Some(mut aloft) = net.aloft() {
-            let mut payloads = flight.kept_mut();
+            let mut payloads = flight.retained_mut();
             *crowded = !payloads.all(|(seq, (payload, parts))| {
                 aloft.send((self.tag, self.worker, seq), payload, parts)
             });
         }
-        while let Some((relay, seq, (payload, _))) = flight.to_fill() {
+        while let Some((relay, seq, (payload, _))) = flight.next_repair() {
             let envelope = self.envelope(Frame::Repair { number: seq });
             if !net.try_send(relay, Class::Data, envelope, &[payload]) {
                 return Some(relay);
             }
             net.count(|metrics| &metrics.cast_frames, 1);
             net.count(|metrics| &metrics.cast_bytes, payload.len() as u64);
-            flight.filled();
+            flight.repaired();
             self.stalled.borrow_mut().remove(&relay);
         }
         None
@@ -106,7 +107,7 @@ impl Distributor {
     pub(super) fn receive_nack(&self, from: u32, number: u64) -> Result<(), String> {
         let mut in_flight = self.in_flight.borrow_mut();
         in_flight.repeated += 1;
-        in_flight.flight.lacks(from, number).map_err(|breach| breach.to_string())
+        in_flight.flight.reports_missing(from, number).map_err(|breach| breach.to_string())
     }
 
     /// A relay has all payloads of this worker before a number.
@@ -115,7 +116,10 @@ impl Distributor {
             return Err(format!("it acknowledges payload {before}, which was never sent"));
         }
         let mut in_flight = self.in_flight.borrow_mut();
-        in_flight.flight.had(from, before).map_err(|breach| breach.to_string())?;
+        in_flight
+            .flight
+            .acknowledged_payloads(from, before)
+            .map_err(|breach| breach.to_string())?;
         self.room.notify();
         Ok(())
     }
@@ -161,7 +165,7 @@ impl Distributor {
     fn arrives(&self, net: &Net, source: u32, relayed: &mut Relayed, payload: Bytes) {
         let Some((seq, frame)) = relayed.relay.upcoming() else { return };
         (frame.payload, frame.owned) = (payload, true);
-        relayed.landing.landed();
+        relayed.landing.payload_arrived();
         if let Some(mut aloft) = net.aloft() {
             aloft.pass((self.tag, source, seq));
         }
@@ -172,10 +176,10 @@ impl Distributor {
         let now = self.clock.now_ns();
         for (&source, relayed) in self.relayed.borrow_mut().iter_mut() {
             let Relayed { relay, landing, .. } = relayed;
-            if let Some(number) = landing.to_ask(now, LACK_NS) {
+            if let Some(number) = landing.next_request(now, LACK_NS) {
                 self.control(source, Frame::Nack { number });
             }
-            if landing.to_tell(relay.upcoming().is_none() || landing.is_awaiting()) {
+            if landing.ack_due(relay.upcoming().is_none() || landing.is_awaiting()) {
                 self.control(source, Frame::PayloadAck { before: relay.next() });
             }
         }

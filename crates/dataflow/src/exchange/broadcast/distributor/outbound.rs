@@ -125,7 +125,7 @@ impl Distributor {
     ) -> Result<(), DataflowError> {
         let flies = frame.placeholder.map(|_| frame.payload.clone());
         let has_room = || {
-            let queue = self.own.borrow().relay().kept() < self.queue_frames;
+            let queue = self.own.borrow().relay().retained() < self.queue_frames;
             let kept = flies.is_none() || self.in_flight.borrow().has_room();
             (queue && kept).then_some(())
         };

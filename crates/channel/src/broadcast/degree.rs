@@ -10,7 +10,7 @@
 //! so the largest degree is `((Q + 1 − √(Q² + 1)) / λ − t_s) / t_d`. The paper's equation 3 has
 //! the bound in the denominator; its equation 4 agrees with this one.
 
-/// What is known of a source's load.
+/// The load of a source.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
     /// λ: frames that arrive in a second.
@@ -43,7 +43,7 @@ pub fn degree(queue: u32, load: Load, n: u32) -> u32 {
     (children + 1e-9).floor().clamp(1.0, f64::from(most)) as u32
 }
 
-/// E(L): frames that wait, on average, with so many children; infinite where more arrive than can
+/// E(L): frames that wait, on average, with this many children; infinite where more arrive than can
 /// be sent.
 pub fn expected_queue(load: Load, children: u32) -> f64 {
     let busy = load.per_second / 1e9 * (load.encode_ns + f64::from(children) * load.send_ns);

@@ -5,7 +5,7 @@ use super::degree::{Load, degree};
 /// Looks in a row that find the queue above the waterline before fewer children than are affordable
 /// are tried: one may find what was held up for a moment.
 const TRIAL_AFTER: u32 = 3;
-/// For so many looks they are tried.
+/// For this many looks they are tried.
 const TRIAL_LOOKS: u32 = 8;
 /// By so much more must go out then that they are of use.
 const TRIAL_GAIN: f64 = 1.05;
@@ -30,7 +30,7 @@ pub struct Thresholds {
 }
 
 impl Thresholds {
-    /// For a queue of so many frames. The paper names the thresholds and not their values: these
+    /// For a queue of this many frames. The paper names the thresholds and not their values: these
     /// act when the waterline would be crossed in two more looks, or half of a queue is gone.
     pub fn of_queue(queue: u32) -> Self {
         Self {
@@ -44,7 +44,7 @@ impl Thresholds {
     }
 }
 
-/// What a look came to.
+/// The result of a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
     /// Negative scale-down to this cap.
@@ -79,19 +79,19 @@ enum Trial {
     Open,
     /// Fewer are tried.
     Running {
-        /// For so many looks by now.
+        /// For this many looks by now.
         looks: u32,
         /// Frames that came in a second before. Above the waterline as many come as go.
         before: f64,
         /// The sum over the looks since.
         since: f64,
     },
-    /// They did not help; not to be tried again for so many looks.
+    /// They did not help; not to be tried again for this many looks.
     Paused(u32),
 }
 
 impl Monitor {
-    /// Begins to watch at `now_ns`, over a tree of so many members.
+    /// Begins to watch at `now_ns`, over a tree of this many members.
     pub fn new(thresholds: Thresholds, members: u32, now_ns: u64) -> Self {
         Self {
             thresholds,
@@ -118,7 +118,7 @@ impl Monitor {
         self.send_ns.add(send_ns);
     }
 
-    /// What is known of the load.
+    /// The current load.
     pub fn load(&self) -> Load {
         let per_second = self.per_second.unwrap_or(0.0);
         Load { per_second, encode_ns: self.encode_ns.known, send_ns: self.send_ns.known }

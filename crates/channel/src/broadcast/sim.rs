@@ -4,14 +4,15 @@
 //! Each process has one processor that does one thing after another: it encodes a frame, sends it
 //! to a child, hands it to an instance. A message takes a random time to arrive, and messages
 //! between two processes stay in order. So thirty nodes with sixteen instances each fit one thread,
-//! and a run is a function of its [`Plan`]. What it tells is the shape's, the cap's and the
+//! and a run is a function of its [`SimPlan`]. What it tells is the shape's, the cap's and the
 //! protocol's; what a real network adds it does not know.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use super::{
-    Advice, Breach, Monitor, Numbered, Relay, Shape, Source, Steer, Thresholds, Tree, degree_max,
+    Advice, Breach, BroadcastSource, BroadcastTree, Monitor, Numbered, Relay, Shape, Thresholds,
+    TreeUpdate, degree_max,
 };
 
 /// Instances of process `p` have addresses `INSTANCES · (p + 1)` and up.
@@ -19,7 +20,7 @@ const INSTANCES: u32 = 1_000;
 
 /// What is simulated.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
+pub struct SimPlan {
     /// Processes, the source's among them: at least one.
     pub processes: u32,
     /// Instances of each.
@@ -55,7 +56,7 @@ pub struct Plan {
     pub seed: u64,
 }
 
-impl Default for Plan {
+impl Default for SimPlan {
     fn default() -> Self {
         Self {
             processes: 30,
@@ -80,7 +81,7 @@ impl Default for Plan {
 
 /// A frame that every instance has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Multicast {
+pub struct SimMulticast {
     /// When it came, in nanoseconds: also the time for which it stood before a full queue counts.
     pub came_ns: u64,
     /// When the last instance had it.
@@ -89,9 +90,9 @@ pub struct Multicast {
 
 /// What a run came to.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
+pub struct SimOutcome {
     /// The frames, in order.
-    pub frames: Vec<Multicast>,
+    pub frames: Vec<SimMulticast>,
     /// Changes of the tree: when, for how long it was on its way, and the degree behind it.
     pub changes: Vec<(u64, u64, u32)>,
     /// Messages with frames that the source's process sent to others.
@@ -102,7 +103,7 @@ pub struct Outcome {
     pub complete: u64,
 }
 
-impl Outcome {
+impl SimOutcome {
     /// Frames in a second, over the whole run.
     pub fn per_second(&self) -> f64 {
         let first = self.frames.iter().map(|frame| frame.came_ns).min().unwrap_or(0);
@@ -120,9 +121,9 @@ impl Outcome {
 #[derive(Debug, Clone)]
 enum Message {
     Frame(Numbered<()>),
-    Took { upto: u64 },
-    Steer { version: u64, children: Vec<u32> },
-    Steered { version: u64 },
+    Ack { upto: u64 },
+    TreeUpdate { version: u64, children: Vec<u32> },
+    TreeUpdated { version: u64 },
 }
 
 #[derive(Debug)]
@@ -141,21 +142,21 @@ enum Event {
 struct Process {
     /// Nothing for the source.
     relay: Option<Relay<()>>,
-    notes: VecDeque<(u32, Message)>,
+    messages: VecDeque<(u32, Message)>,
     busy: bool,
     /// The child that is sent to next.
     turn: usize,
 }
 
 struct Run<'a> {
-    plan: &'a Plan,
+    plan: &'a SimPlan,
     now: u64,
     order: u64,
     events: BinaryHeap<Reverse<(u64, u64, usize)>>,
     bodies: Vec<Option<Event>>,
     /// Places among the bodies that are free again.
     free: Vec<usize>,
-    source: Source<()>,
+    source: BroadcastSource<()>,
     processes: Vec<Process>,
     monitor: Monitor,
     /// By instance address frames taken, and those not acknowledged.
@@ -166,7 +167,7 @@ struct Run<'a> {
     waiting: VecDeque<u64>,
     left: Vec<u32>,
     change_since: u64,
-    outcome: Outcome,
+    outcome: SimOutcome,
     random: u64,
 }
 
@@ -177,7 +178,7 @@ struct Run<'a> {
 ///
 /// # Panics
 /// When frames are left over: the protocol has come to a halt.
-pub fn run(plan: &Plan) -> Result<Outcome, String> {
+pub fn run(plan: &SimPlan) -> Result<SimOutcome, String> {
     let mut run = Run::new(plan);
     run.arrivals();
     while let Some(Reverse((at, _, body))) = run.events.pop() {
@@ -199,16 +200,16 @@ pub fn run(plan: &Plan) -> Result<Outcome, String> {
 }
 
 impl<'a> Run<'a> {
-    fn new(plan: &'a Plan) -> Self {
+    fn new(plan: &'a SimPlan) -> Self {
         // Without a copy for each process there is no tree: instances hang on the source.
         let members = if plan.by_instance { 0 } else { plan.processes - 1 };
         let of_rack = plan.processes.div_ceil(plan.racks.max(1));
         let racks: Vec<u32> = (0..=members).map(|process| process / of_rack).collect();
-        let tree = Tree::racked(plan.shape, members, &racks);
+        let tree = BroadcastTree::racked(plan.shape, members, &racks);
         let addresses: Vec<u32> = (0..=members).collect();
         let relay = |member: u32| {
             let children = if member <= members {
-                Source::<()>::first_children(&tree, &addresses, member)
+                BroadcastSource::<()>::first_children(&tree, &addresses, member)
             } else {
                 vec![]
             };
@@ -216,7 +217,7 @@ impl<'a> Run<'a> {
         };
         let process = |member: u32| Process {
             relay: relay(member),
-            notes: VecDeque::new(),
+            messages: VecDeque::new(),
             busy: false,
             turn: 0,
         };
@@ -229,7 +230,7 @@ impl<'a> Run<'a> {
             events: BinaryHeap::new(),
             bodies: vec![],
             free: vec![],
-            source: Source::new(tree.clone(), addresses.clone(), plan.open_max),
+            source: BroadcastSource::new(tree.clone(), addresses.clone(), plan.open_max),
             processes,
             monitor: Monitor::new(Thresholds::of_queue(plan.queue), members, 0),
             instances: (0..plan.processes).flat_map(of).map(|at| (at, (0, 0))).collect(),
@@ -238,7 +239,7 @@ impl<'a> Run<'a> {
             waiting: VecDeque::new(),
             left: vec![],
             change_since: 0,
-            outcome: Outcome {
+            outcome: SimOutcome {
                 frames: vec![],
                 changes: vec![],
                 source_sends: 0,
@@ -278,13 +279,13 @@ impl<'a> Run<'a> {
 
     fn come(&mut self) {
         self.waiting.push_back(self.now);
-        self.admit();
+        self.accept_frame();
         self.work(0);
     }
 
     /// Lets frames into the queue that has room.
-    fn admit(&mut self) {
-        while self.source.relay().kept() < self.plan.queue as usize {
+    fn accept_frame(&mut self) {
+        while self.source.relay().retained() < self.plan.queue as usize {
             let Some(came) = self.waiting.pop_front() else { return };
             let seq = self.source.push(());
             let locals: Vec<u32> = if self.plan.by_instance {
@@ -296,7 +297,7 @@ impl<'a> Run<'a> {
             };
             self.source.relay_mut().also(seq, &locals);
             self.came.push_back(came);
-            self.outcome.frames.push(Multicast { came_ns: came, done_ns: came });
+            self.outcome.frames.push(SimMulticast { came_ns: came, done_ns: came });
             self.left.push(self.plan.processes * self.plan.instances);
             self.monitor.arrived(self.plan.encode_ns);
             self.adapt(seq);
@@ -313,7 +314,7 @@ impl<'a> Run<'a> {
                 1 + self.random(u64::from(most)) as u32
             }
             None if self.plan.adapts => {
-                let waiting = (self.source.relay().kept() + self.waiting.len()) as u32;
+                let waiting = (self.source.relay().retained() + self.waiting.len()) as u32;
                 let degree = self.source.tree().degree();
                 match self.monitor.look(self.now, waiting, degree) {
                     Some(Advice::Lower(cap) | Advice::Raise(cap)) => cap,
@@ -324,8 +325,8 @@ impl<'a> Run<'a> {
         };
         self.change_since = self.now;
         let tree = self.source.tree().switched(cap);
-        for Steer { to, version, children } in self.source.begin(tree) {
-            self.processes[0].notes.push_back((to, Message::Steer { version, children }));
+        for TreeUpdate { to, version, children } in self.source.begin(tree) {
+            self.processes[0].messages.push_back((to, Message::TreeUpdate { version, children }));
         }
     }
 
@@ -334,7 +335,7 @@ impl<'a> Run<'a> {
         if self.processes[process as usize].busy {
             return;
         }
-        if let Some((to, message)) = self.processes[process as usize].notes.pop_front() {
+        if let Some((to, message)) = self.processes[process as usize].messages.pop_front() {
             return self.send(process, to, message, 500);
         }
         let own = &mut self.processes[process as usize];
@@ -370,19 +371,19 @@ impl<'a> Run<'a> {
                 self.monitor.sent(self.plan.send_ns);
             }
         }
-        self.owe(process);
+        self.owes_ack(process);
         self.send(process, child, Message::Frame(numbered), cost);
         if process == 0 {
-            self.admit();
+            self.accept_frame();
         }
     }
 
     /// Notes what a process owes its parents.
-    fn owe(&mut self, process: u32) {
+    fn owes_ack(&mut self, process: u32) {
         let own = &mut self.processes[process as usize];
         let Some(relay) = &mut own.relay else { return };
-        while let Some((parent, upto)) = relay.owed() {
-            own.notes.push_back((parent, Message::Took { upto }));
+        while let Some((parent, upto)) = relay.ack_due() {
+            own.messages.push_back((parent, Message::Ack { upto }));
         }
     }
 
@@ -419,24 +420,24 @@ impl<'a> Run<'a> {
                     }
                 }
                 relay.settle();
-                self.owe(to);
+                self.owes_ack(to);
             }
-            (Message::Took { upto }, Some(relay)) => {
+            (Message::Ack { upto }, Some(relay)) => {
                 relay.acknowledged(from, upto).map_err(broken)?
             }
-            (Message::Took { upto }, None) => {
+            (Message::Ack { upto }, None) => {
                 self.source.relay_mut().acknowledged(from, upto).map_err(broken)?;
             }
-            (Message::Steer { version, children }, Some(relay)) => {
+            (Message::TreeUpdate { version, children }, Some(relay)) => {
                 if relay.prepare(version, children) {
-                    own.notes.push_back((0, Message::Steered { version }));
+                    own.messages.push_back((0, Message::TreeUpdated { version }));
                 }
             }
-            (Message::Steered { version }, None) => {
+            (Message::TreeUpdated { version }, None) => {
                 if self.source.answered(from, version).map_err(broken)? {
-                    let took = self.now - self.change_since;
+                    let duration = self.now - self.change_since;
                     let degree = self.source.tree().degree();
-                    self.outcome.changes.push((self.now, took, degree));
+                    self.outcome.changes.push((self.now, duration, degree));
                 }
             }
             (message, _) => return Err(format!("process {to} got {message:?}")),
@@ -491,7 +492,7 @@ mod tests {
             seed += 1;
             let racks = 1 + (seed % 5) as u32;
             let rates = vec![(FRAMES, 30_000.0)];
-            let plan = Plan { racks, rates, shaken_every: Some(3), seed, ..Plan::default() };
+            let plan = SimPlan { racks, rates, shaken_every: Some(3), seed, ..SimPlan::default() };
             let outcome = run(&plan).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             assert_eq!(outcome.frames.len() as u64, FRAMES);
             assert_eq!(outcome.complete, FRAMES, "seed {seed}");
@@ -506,7 +507,7 @@ mod tests {
         // More comes than any tree can carry: the queue stays full.
         let carried = |shape: Shape, by_instance: bool| {
             let rates = vec![(600, 1e6)];
-            run(&Plan { shape, by_instance, rates, ..Plan::default() }).unwrap().per_second()
+            run(&SimPlan { shape, by_instance, rates, ..SimPlan::default() }).unwrap().per_second()
         };
         let capped = carried(Shape::Capped(3), false);
         let binomial = carried(Shape::Binomial, false);
@@ -518,7 +519,7 @@ mod tests {
     #[test]
     fn the_cap_follows_the_load() {
         let rates = vec![(1_000, 20_000.0), (4_000, 60_000.0), (2_000, 20_000.0)];
-        let plan = Plan { shape: Shape::Capped(5), adapts: true, rates, ..Plan::default() };
+        let plan = SimPlan { shape: Shape::Capped(5), adapts: true, rates, ..SimPlan::default() };
         let outcome = run(&plan).unwrap();
         let degrees: Vec<u32> = outcome.changes.iter().map(|change| change.2).collect();
         let least = degrees.iter().min().expect("it changes");
@@ -528,8 +529,8 @@ mod tests {
 
     #[test]
     fn a_run_is_a_function_of_its_plan() {
-        let plan = Plan { shaken_every: Some(7), rates: vec![(500, 5e4)], ..Plan::default() };
+        let plan = SimPlan { shaken_every: Some(7), rates: vec![(500, 5e4)], ..SimPlan::default() };
         assert_eq!(run(&plan), run(&plan));
-        assert_ne!(run(&plan), run(&Plan { seed: 2, ..plan }));
+        assert_ne!(run(&plan), run(&SimPlan { seed: 2, ..plan }));
     }
 }

@@ -11,13 +11,13 @@ pub enum Shape {
     Sequential,
     /// In each round everybody adopts one more (RDMC; W10).
     Binomial,
-    /// The same, but nobody has more than so many children (W5). At least one.
+    /// The same, but nobody has more than this many children (W5). At least one.
     Capped(u32),
 }
 
 /// A tree over members `0..=n`, of which 0 is the source.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Tree {
+pub struct BroadcastTree {
     /// By member: those that it sends to, in order.
     children: Vec<Vec<u32>>,
     /// By member: where it stands. Empty if nobody says.
@@ -31,7 +31,7 @@ struct Place {
     parent: u32,
 }
 
-impl Tree {
+impl BroadcastTree {
     /// A tree from a source to `n` members.
     pub fn new(shape: Shape, n: u32) -> Self {
         Self::racked(shape, n, &[])
@@ -225,10 +225,10 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cast::degree_max;
+    use crate::broadcast::degree_max;
 
     /// Every member has one parent and is reached, and nobody has more children than `cap`.
-    fn assert_sound(tree: &Tree, cap: u32, what: &str) {
+    fn assert_sound(tree: &BroadcastTree, cap: u32, what: &str) {
         assert!(tree.reached().iter().all(|&reached| reached), "{what}: {tree:?}");
         let mut adopted: Vec<u32> = tree.children.concat();
         adopted.sort_unstable();
@@ -251,7 +251,7 @@ mod tests {
     fn a_capped_tree_reaches_everybody_once_as_deep_as_the_paper_says() {
         for n in 0..130 {
             for cap in 1..9 {
-                let tree = Tree::new(Shape::Capped(cap), n);
+                let tree = BroadcastTree::new(Shape::Capped(cap), n);
                 assert_sound(&tree, cap, &format!("{n} members, cap {cap}"));
                 let depth = (0..).find(|&t| capability(t, cap) > u64::from(n)).unwrap();
                 assert_eq!(tree.depth(), depth, "{n} members, cap {cap}");
@@ -266,15 +266,15 @@ mod tests {
     #[test]
     fn with_the_degree_of_a_binomial_tree_it_is_one() {
         for n in 1..200 {
-            let binomial = Tree::new(Shape::Binomial, n);
+            let binomial = BroadcastTree::new(Shape::Binomial, n);
             assert_eq!(binomial.depth(), degree_max(n));
-            assert_eq!(Tree::new(Shape::Capped(degree_max(n)), n), binomial);
+            assert_eq!(BroadcastTree::new(Shape::Capped(degree_max(n)), n), binomial);
         }
     }
 
     #[test]
     fn the_figure_of_the_paper() {
-        let tree = Tree::new(Shape::Capped(2), 7);
+        let tree = BroadcastTree::new(Shape::Capped(2), 7);
         let children: Vec<_> = (0..8).map(|member| tree.children(member).to_vec()).collect();
         let expected =
             [vec![1, 2], vec![3, 4], vec![5, 7], vec![6], vec![], vec![], vec![], vec![]];
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn the_sequential_tree_is_the_source_and_everybody() {
-        let tree = Tree::new(Shape::Sequential, 5);
+        let tree = BroadcastTree::new(Shape::Sequential, 5);
         assert_eq!((tree.degree(), tree.depth()), (5, 5));
         assert_eq!(tree.parent(4), Some(0));
         assert_eq!(tree.parent(0), None);
@@ -296,7 +296,7 @@ mod tests {
             for racks in 1..6 {
                 for cap in [1, 2, 3, u32::MAX] {
                     let labels: Vec<u32> = (0..=n).map(|member| member * 7 % racks).collect();
-                    let tree = Tree::racked(Shape::Capped(cap), n, &labels);
+                    let tree = BroadcastTree::racked(Shape::Capped(cap), n, &labels);
                     assert_sound(&tree, cap, &format!("{n} members, {racks} racks, cap {cap}"));
                     let mut distinct = labels.clone();
                     distinct.sort_unstable();
@@ -313,7 +313,7 @@ mod tests {
             for (from, to) in (1..8).flat_map(|from| (1..8).map(move |to| (from, to))) {
                 for racks in [1, 3] {
                     let labels: Vec<u32> = (0..=n).map(|member| member % racks).collect();
-                    let before = Tree::racked(Shape::Capped(from), n, &labels);
+                    let before = BroadcastTree::racked(Shape::Capped(from), n, &labels);
                     let after = before.switched(to);
                     let what = format!("{n} members of {racks} racks, {from} to {to}");
                     assert_sound(&after, to, &what);
@@ -326,7 +326,7 @@ mod tests {
                         assert_eq!(after.crossings(), before.crossings(), "{what}");
                     }
                     if racks == 1 && n > 0 {
-                        let best = Tree::new(Shape::Capped(to), n).depth();
+                        let best = BroadcastTree::new(Shape::Capped(to), n).depth();
                         assert!(after.depth() <= best + 1, "{what}: {} over {best}", after.depth());
                     }
                 }
@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn the_paper_s_examples_of_switching() {
         // Figure 8: from three children of the source to two, one moves; and back.
-        let three = Tree::new(Shape::Capped(3), 7);
+        let three = BroadcastTree::new(Shape::Capped(3), 7);
         let two = three.switched(2);
         assert!((1..=7).filter(|&m| three.parent(m) != two.parent(m)).count() <= 2);
         let back = two.switched(3);

@@ -10,16 +10,16 @@
 //!                    └─▶ 7
 //! ```
 //!
-//! - [`Tree`] is the shape: who passes frames on to whom (W5, W10, W13), and what it becomes when
-//!   the cap changes (W9).
+//! - [`BroadcastTree`] is the shape: who passes frames on to whom (W5, W10, W13), and what it
+//!   becomes when the cap changes (W9).
 //! - [`Relay`] is a member: it takes frames in the order of their numbers, whichever parent they
 //!   come from, and keeps each until all children have been sent it.
-//! - [`Source`] numbers frames and changes trees: it tells those whose children change, waits for
-//!   their answers, and only then uses the new *version*. The frames that some child was sent
-//!   before go by the old tree, those behind them by the new one, also such as waited already: a
-//!   boundary between two frames. A switch that fails half-way leaves the old tree as it is.
-//! - [`Flight`] and [`Landing`] are what source and members know of payloads that the network
-//!   copies: stubs go along the tree then.
+//! - [`BroadcastSource`] numbers frames and changes trees: it tells those whose children change,
+//!   waits for their answers, and only then uses the new *version*. The frames that some child was
+//!   sent before go by the old tree, those behind them by the new one, also such as waited already:
+//!   a boundary between two frames. A switch that fails half-way leaves the old tree as it is.
+//! - [`InFlightPayloads`] and [`ExpectedPayloads`] are what source and members know of payloads
+//!   that the network copies: placeholders go along the tree then.
 //! - [`degree`] and [`Monitor`] choose the cap (W6–W8).
 //!
 //! Like [`crate::protocol`] these are plain values, without memory, clock or links, so that the
@@ -35,16 +35,16 @@
 //! which reaches every member in band and in order; its members fetch by READ, ours are written to.
 
 mod degree;
-mod flight;
 mod monitor;
+mod payloads;
 mod relay;
 pub mod sim;
 mod source;
 mod tree;
 
 pub use degree::{Load, degree, degree_max, expected_queue};
-pub use flight::{Flight, Landing};
 pub use monitor::{Advice, Monitor, Thresholds};
+pub use payloads::{ExpectedPayloads, InFlightPayloads};
 pub use relay::{Breach, Numbered, Relay};
-pub use source::{Source, Steer};
-pub use tree::{Shape, Tree};
+pub use source::{BroadcastSource, TreeUpdate};
+pub use tree::{BroadcastTree, Shape};

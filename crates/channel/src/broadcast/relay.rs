@@ -41,7 +41,7 @@ pub enum Breach {
     /// An acknowledgement of who was sent nothing, or not so much.
     #[error("an acknowledgement of all frames before {upto}, which were not sent")]
     Acknowledged {
-        /// What was said.
+        /// The announced position.
         upto: u64,
     },
     /// Talk of a payload that is not kept for who speaks of it.
@@ -53,7 +53,7 @@ pub enum Breach {
     /// An answer to a change that was not asked for.
     #[error("an answer to the change to version {version}, which is not under way")]
     Answered {
-        /// What was answered.
+        /// The version of the answer.
         version: u64,
     },
 }
@@ -65,13 +65,13 @@ pub struct Numbered<F> {
     pub seq: u64,
     /// The tree, counted from 0.
     pub version: u64,
-    /// What goes.
+    /// The payload.
     pub frame: F,
 }
 
 /// A frame that is here, and to how many it is still to be sent.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Kept<F> {
+struct Retained<F> {
     numbered: Numbered<F>,
     /// Nobody for a frame of the source's own.
     from: Option<u32>,
@@ -86,17 +86,17 @@ struct Early<F> {
     frame: F,
 }
 
-/// Who has sent us frames.
+/// The senders of our frames.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Parent {
     address: u32,
     /// One past the last frame that came from it.
     last: u64,
     /// All before this are acknowledged to it.
-    told: u64,
+    announced: u64,
 }
 
-/// What a member of a tree knows. Peers are named by addresses of the caller's choice.
+/// The state of a member of a tree. Peers are named by addresses of the caller's choice.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Relay<F> {
     open_max: usize,
@@ -112,7 +112,7 @@ pub struct Relay<F> {
     prepared: BTreeMap<u64, Vec<u32>>,
     /// Frames that a new parent sent before the old one had sent those before them.
     early: BTreeMap<u64, Early<F>>,
-    kept: VecDeque<Kept<F>>,
+    retained: VecDeque<Retained<F>>,
     /// By child: frames that it is still to be sent, of those that are kept.
     queues: BTreeMap<u32, VecDeque<u64>>,
     /// By child: frames sent that it has not acknowledged.
@@ -136,7 +136,7 @@ impl<F> Relay<F> {
             children,
             prepared: BTreeMap::new(),
             early: BTreeMap::new(),
-            kept: VecDeque::new(),
+            retained: VecDeque::new(),
             queues: BTreeMap::new(),
             open: BTreeMap::new(),
             parents: vec![],
@@ -159,8 +159,8 @@ impl<F> Relay<F> {
     }
 
     /// Frames that are here because some child has not been sent them.
-    pub fn kept(&self) -> usize {
-        self.kept.len()
+    pub fn retained(&self) -> usize {
+        self.retained.len()
     }
 
     /// A frame has come.
@@ -173,13 +173,13 @@ impl<F> Relay<F> {
             return Err(Breach::Twice { seq });
         }
         let early = self.early.values().filter(|early| early.from == from).count();
-        let kept = self.kept.iter().filter(|kept| kept.from == Some(from)).count();
-        if early + kept >= self.open_max {
+        let retained = self.retained.iter().filter(|retained| retained.from == Some(from)).count();
+        if early + retained >= self.open_max {
             return Err(Breach::Credit { seq, next: self.next, open_max: self.open_max });
         }
         match self.parents.iter_mut().find(|parent| parent.address == from) {
             Some(parent) => parent.last = parent.last.max(seq + 1),
-            None => self.parents.push(Parent { address: from, last: seq + 1, told: 0 }),
+            None => self.parents.push(Parent { address: from, last: seq + 1, announced: 0 }),
         }
         self.early.insert(seq, Early { version, from, frame });
         Ok(())
@@ -222,7 +222,7 @@ impl<F> Relay<F> {
         }
         let seq = numbered.seq;
         self.next = seq + 1;
-        self.kept.push_back(Kept { numbered, from, left: 0 });
+        self.retained.push_back(Retained { numbered, from, left: 0 });
         let children = std::mem::take(&mut self.children);
         self.also(seq, &children);
         self.children = children;
@@ -249,11 +249,11 @@ impl<F> Relay<F> {
                 queue.retain(|&seq| seq < first);
             }
         }
-        for kept in self.kept.iter_mut().filter(|kept| kept.numbered.seq >= first) {
-            kept.numbered.version = version;
-            kept.left = kept.left - old.len() + self.children.len();
+        for retained in self.retained.iter_mut().filter(|retained| retained.numbered.seq >= first) {
+            retained.numbered.version = version;
+            retained.left = retained.left - old.len() + self.children.len();
             for &child in &self.children {
-                self.queues.entry(child).or_default().push_back(kept.numbered.seq);
+                self.queues.entry(child).or_default().push_back(retained.numbered.seq);
             }
         }
         self.queues.retain(|_, queue| !queue.is_empty());
@@ -273,8 +273,8 @@ impl<F> Relay<F> {
 
     /// Sends the frame that was kept last to others as well: to those beside the tree.
     pub fn also(&mut self, seq: u64, others: &[u32]) {
-        if let Some(kept) = self.find(seq) {
-            kept.left += others.len();
+        if let Some(retained) = self.find(seq) {
+            retained.left += others.len();
             for &other in others {
                 self.queues.entry(other).or_default().push_back(seq);
             }
@@ -283,18 +283,18 @@ impl<F> Relay<F> {
 
     /// A frame that is kept.
     pub fn frame_mut(&mut self, seq: u64) -> Option<&mut F> {
-        self.find(seq).map(|kept| &mut kept.numbered.frame)
+        self.find(seq).map(|retained| &mut retained.numbered.frame)
     }
 
-    fn find(&mut self, seq: u64) -> Option<&mut Kept<F>> {
-        let at = self.kept.partition_point(|kept| kept.numbered.seq < seq);
-        self.kept.get_mut(at).filter(|kept| kept.numbered.seq == seq)
+    fn find(&mut self, seq: u64) -> Option<&mut Retained<F>> {
+        let at = self.retained.partition_point(|retained| retained.numbered.seq < seq);
+        self.retained.get_mut(at).filter(|retained| retained.numbered.seq == seq)
     }
 
     /// Frames that are here, taken or not.
     pub fn frames_mut(&mut self) -> impl Iterator<Item = &mut F> {
-        let kept = self.kept.iter_mut().map(|kept| &mut kept.numbered.frame);
-        kept.chain(self.early.values_mut().map(|early| &mut early.frame))
+        let retained = self.retained.iter_mut().map(|retained| &mut retained.numbered.frame);
+        retained.chain(self.early.values_mut().map(|early| &mut early.frame))
     }
 
     /// Those who are still to be sent something, with credit or without.
@@ -308,8 +308,8 @@ impl<F> Relay<F> {
             return None;
         }
         let &seq = self.queues.get(&child)?.front()?;
-        let at = self.kept.partition_point(|kept| kept.numbered.seq < seq);
-        self.kept.get(at).map(|kept| &kept.numbered)
+        let at = self.retained.partition_point(|retained| retained.numbered.seq < seq);
+        self.retained.get(at).map(|retained| &retained.numbered)
     }
 
     /// The frame that [`to_send`](Self::to_send) gave was sent.
@@ -319,16 +319,16 @@ impl<F> Relay<F> {
         if queue.is_empty() {
             self.queues.remove(&child);
         }
-        if let Some(kept) = self.find(seq) {
-            kept.left -= 1;
+        if let Some(retained) = self.find(seq) {
+            retained.left -= 1;
         }
         self.open.entry(child).or_default().push_back(seq);
     }
 
     /// Drops the frames that everybody was sent, in order.
     pub fn settle(&mut self) {
-        while self.kept.front().is_some_and(|kept| kept.left == 0) {
-            self.kept.pop_front();
+        while self.retained.front().is_some_and(|retained| retained.left == 0) {
+            self.retained.pop_front();
         }
     }
 
@@ -347,23 +347,23 @@ impl<F> Relay<F> {
 
     /// Who is to be told that frames were passed on: a parent, and before which frame all are. What
     /// is given counts as told.
-    pub fn owed(&mut self) -> Option<(u32, u64)> {
-        let passed = self.kept.front().map_or(self.next, |kept| kept.numbered.seq);
+    pub fn ack_due(&mut self) -> Option<(u32, u64)> {
+        let passed = self.retained.front().map_or(self.next, |retained| retained.numbered.seq);
         let quarter = (self.open_max as u64 / 4).max(1);
         let newest = self.parents.iter().map(|parent| parent.last).max()?;
         let at = self.parents.iter().position(|parent| {
             let upto = passed.min(parent.last);
             // A parent that was left hears of its last frames, though they are few.
             let left = parent.last < newest && upto == parent.last;
-            upto > parent.told && (upto - parent.told >= quarter || left)
+            upto > parent.announced && (upto - parent.announced >= quarter || left)
         })?;
         let parent = &mut self.parents[at];
-        parent.told = passed.min(parent.last);
-        let told = (parent.address, parent.told);
-        if parent.last < newest && parent.told == parent.last {
+        parent.announced = passed.min(parent.last);
+        let announced = (parent.address, parent.announced);
+        if parent.last < newest && parent.announced == parent.last {
             self.parents.remove(at);
         }
-        Some(told)
+        Some(announced)
     }
 
     /// The children in a version that is to come; of one that is here already it comes too late and
@@ -446,8 +446,8 @@ mod tests {
         relay.receive(1, numbered(0, 1)).unwrap();
         relay.receive(1, numbered(1, 2)).unwrap();
         assert_eq!(pass_on(&mut relay), [(8, 0), (9, 1)]);
-        let told = (3..).take_while(|&version| relay.prepare(version, vec![])).count();
-        assert_eq!(told, PREPARED_MAX);
+        let announced = (3..).take_while(|&version| relay.prepare(version, vec![])).count();
+        assert_eq!(announced, PREPARED_MAX);
     }
 
     #[test]
@@ -457,12 +457,12 @@ mod tests {
             relay.receive(1, numbered(seq, 0)).unwrap();
         }
         assert_eq!(pass_on(&mut relay).len(), 4);
-        assert_eq!(relay.kept(), 0);
+        assert_eq!(relay.retained(), 0);
         relay.acknowledged(8, 1).unwrap();
         relay.receive(1, numbered(2, 0)).unwrap();
         relay.receive(1, numbered(3, 0)).unwrap();
         assert_eq!(pass_on(&mut relay), [(8, 2)]);
-        assert_eq!(relay.kept(), 2);
+        assert_eq!(relay.retained(), 2);
         relay.acknowledged(7, 2).unwrap();
         relay.acknowledged(8, 3).unwrap();
         assert_eq!(pass_on(&mut relay), [(7, 2), (7, 3), (8, 3)]);
@@ -485,18 +485,21 @@ mod tests {
     fn parents_hear_of_what_was_passed_on() {
         let mut relay = Relay::new(vec![7], 8);
         relay.receive(1, numbered(0, 0)).unwrap();
-        assert_eq!(relay.owed(), None, "it was not even taken");
+        assert_eq!(relay.ack_due(), None, "it was not even taken");
         pass_on(&mut relay);
-        assert_eq!(relay.owed(), None, "a quarter of the credit at a time");
+        assert_eq!(relay.ack_due(), None, "a quarter of the credit at a time");
         relay.receive(1, numbered(1, 0)).unwrap();
         pass_on(&mut relay);
-        assert_eq!(relay.owed(), Some((1, 2)));
-        assert_eq!(relay.owed(), None);
+        assert_eq!(relay.ack_due(), Some((1, 2)));
+        assert_eq!(relay.ack_due(), None);
         relay.receive(1, numbered(2, 0)).unwrap();
         relay.receive(2, numbered(3, 1)).unwrap();
         pass_on(&mut relay);
-        let told = [relay.owed(), relay.owed(), relay.owed()];
-        assert!(told.contains(&Some((1, 3))), "the old parent hears of its last: {told:?}");
+        let announced = [relay.ack_due(), relay.ack_due(), relay.ack_due()];
+        assert!(
+            announced.contains(&Some((1, 3))),
+            "the old parent hears of its last: {announced:?}"
+        );
     }
 
     #[test]
@@ -508,6 +511,6 @@ mod tests {
         assert_eq!(relay.awaiting(), [3]);
         relay.sent(3);
         relay.settle();
-        assert_eq!(relay.kept(), 0);
+        assert_eq!(relay.retained(), 0);
     }
 }

@@ -8,10 +8,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use channel::cast::{Numbered, Relay, Shape, Source, Tree};
+use channel::broadcast::{BroadcastSource, BroadcastTree, Numbered, Relay, Shape};
 use models::{Explored, Model, Steps, Violation, explore};
 
-/// What of the protocol is left out, to show that it is needed.
+/// A part of the protocol that is left out, to show that it is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Variant {
     AsIs,
@@ -19,23 +19,23 @@ enum Variant {
     UseUnanswered,
     /// Frames are taken as they come.
     NoOrder,
-    /// A member that was told of a tree uses it at once, whatever version a frame is of.
+    /// A member uses an announced tree at once, whatever version a frame is of.
     NoVersion,
-    /// Members are not told whom they have to send to.
+    /// Members do not learn their children.
     TellNobody,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Message {
     Frame(Numbered<()>),
-    Took { upto: u64 },
-    Steer { version: u64, children: Vec<u32> },
+    Ack { upto: u64 },
+    TreeUpdate { version: u64, children: Vec<u32> },
     Steered { version: u64 },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct State {
-    source: Source<()>,
+    source: BroadcastSource<()>,
     /// Members 1 and up.
     relays: Vec<Relay<()>>,
     /// By sender and receiver, in order.
@@ -43,8 +43,8 @@ struct State {
     given_out: u64,
     /// By member frames that it has taken.
     taken: Vec<u64>,
-    /// By member the last version that it was told of.
-    told: Vec<u64>,
+    /// By member the last version announced to it.
+    announced: Vec<u64>,
     changes: usize,
     gave_up: bool,
     dead: Option<u32>,
@@ -64,7 +64,7 @@ struct Casts {
     variant: Variant,
     members: u32,
     /// The tree is changed from one to the next.
-    trees: Vec<Tree>,
+    trees: Vec<BroadcastTree>,
     frames: u64,
     open_max: usize,
     crash: bool,
@@ -72,7 +72,7 @@ struct Casts {
 
 impl Casts {
     fn new<const N: usize>(variant: Variant, members: u32, caps: [u32; N]) -> Self {
-        let mut trees = vec![Tree::new(Shape::Capped(caps[0]), members)];
+        let mut trees = vec![BroadcastTree::new(Shape::Capped(caps[0]), members)];
         for (at, cap) in caps.into_iter().enumerate().skip(1) {
             trees.push(trees[at - 1].switched(cap));
         }
@@ -94,8 +94,8 @@ impl Casts {
             }
         }
         relay.settle();
-        while let Some((parent, upto)) = relay.owed() {
-            out.push((parent, Message::Took { upto }));
+        while let Some((parent, upto)) = relay.ack_due() {
+            out.push((parent, Message::Ack { upto }));
         }
         for (to, message) in out {
             send(state, member, to, message);
@@ -115,7 +115,7 @@ impl Casts {
             Message::Frame(mut numbered) => {
                 let relay = &mut next.relays[at - 1];
                 if self.variant == Variant::NoVersion {
-                    numbered.version = numbered.version.max(next.told[at]);
+                    numbered.version = numbered.version.max(next.announced[at]);
                 }
                 if self.variant == Variant::NoOrder && numbered.seq != relay.next() {
                     let (seq, taken) = (numbered.seq, relay.next());
@@ -128,15 +128,15 @@ impl Casts {
                     next.taken[at] += 1;
                 }
             }
-            Message::Took { upto } => {
+            Message::Ack { upto } => {
                 let relay = match to {
                     0 => next.source.relay_mut(),
                     _ => &mut next.relays[at - 1],
                 };
                 relay.acknowledged(from, upto).map_err(|breach| format!("{to}: {breach}"))?;
             }
-            Message::Steer { version, children } => {
-                next.told[at] = version;
+            Message::TreeUpdate { version, children } => {
+                next.announced[at] = version;
                 next.relays[at - 1].prepare(version, children);
                 send(&mut next, to, 0, Message::Steered { version });
             }
@@ -151,13 +151,14 @@ impl Casts {
     fn change(&self, state: &State) -> State {
         let mut next = state.clone();
         next.changes += 1;
-        for steer in next.source.begin(self.trees[next.changes].clone()) {
+        for update in next.source.begin(self.trees[next.changes].clone()) {
             if matches!(self.variant, Variant::UseUnanswered | Variant::TellNobody) {
-                next.source.answered(steer.to, steer.version).expect("it was asked");
+                next.source.answered(update.to, update.version).expect("it was asked");
             }
             if self.variant != Variant::TellNobody {
-                let message = Message::Steer { version: steer.version, children: steer.children };
-                send(&mut next, 0, steer.to, message);
+                let message =
+                    Message::TreeUpdate { version: update.version, children: update.children };
+                send(&mut next, 0, update.to, message);
             }
         }
         next
@@ -178,7 +179,7 @@ impl Casts {
     }
 }
 
-/// What is sent to the dead is lost.
+/// Frames to the dead are lost.
 fn send(state: &mut State, from: u32, to: u32, message: Message) {
     if state.dead != Some(to) && state.dead != Some(from) {
         state.wires.entry((from, to)).or_default().push_back(message);
@@ -191,15 +192,16 @@ impl Model for Casts {
 
     fn initial(&self) -> Vec<State> {
         let addresses: Vec<u32> = (0..=self.members).collect();
-        let children = |member| Source::<()>::first_children(&self.trees[0], &addresses, member);
+        let children =
+            |member| BroadcastSource::<()>::first_children(&self.trees[0], &addresses, member);
         let relay = |member| Relay::new(children(member), self.open_max);
         vec![State {
-            source: Source::new(self.trees[0].clone(), addresses.clone(), self.open_max),
+            source: BroadcastSource::new(self.trees[0].clone(), addresses.clone(), self.open_max),
             relays: (1..=self.members).map(relay).collect(),
             wires: BTreeMap::new(),
             given_out: 0,
             taken: vec![0; self.members as usize + 1],
-            told: vec![0; self.members as usize + 1],
+            announced: vec![0; self.members as usize + 1],
             changes: 0,
             gave_up: false,
             dead: None,
@@ -266,7 +268,7 @@ fn run(model: &Casts) -> Result<Explored, Violation> {
     explore(model, STATES_MAX)
 }
 
-/// Caps between which trees of so many members change.
+/// Caps between which trees of this many members change.
 const CAPS: [[u32; 2]; 4] = [[1, 2], [2, 1], [3, 2], [1, 3]];
 
 #[test]

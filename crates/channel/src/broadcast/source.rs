@@ -1,11 +1,11 @@
 //! The root of a tree: numbers frames, and changes the tree between two of them (W9).
 
 use super::relay::{Breach, Relay};
-use super::tree::Tree;
+use super::tree::BroadcastTree;
 
 /// What a member is told before a tree is used: whom it will send to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Steer {
+pub struct TreeUpdate {
     /// The member's address.
     pub to: u32,
     /// The tree.
@@ -18,18 +18,18 @@ pub struct Steer {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Change {
     version: u64,
-    tree: Tree,
+    tree: BroadcastTree,
     /// Members that were told, by number.
-    told: Vec<u32>,
+    announced: Vec<u32>,
     /// Members that have not answered, by address.
     unanswered: Vec<u32>,
 }
 
 /// A source of frames and the tree around it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Source<F> {
+pub struct BroadcastSource<F> {
     relay: Relay<F>,
-    tree: Tree,
+    tree: BroadcastTree,
     /// By member of the tree.
     addresses: Vec<u32>,
     change: Option<Change>,
@@ -40,12 +40,12 @@ pub struct Source<F> {
     versions: u64,
 }
 
-impl<F> Source<F> {
+impl<F> BroadcastSource<F> {
     /// A source of version 0, `tree`, whose members have these addresses, the source first.
     ///
     /// # Panics
     /// When there is not one address for each member, or `open_max` is 0.
-    pub fn new(tree: Tree, addresses: Vec<u32>, open_max: usize) -> Self {
+    pub fn new(tree: BroadcastTree, addresses: Vec<u32>, open_max: usize) -> Self {
         assert_eq!(addresses.len(), tree.members() as usize + 1, "an address for each member");
         let relay = Relay::new(children(&tree, &addresses, 0), open_max);
         Self { relay, tree, addresses, change: None, untaught: vec![], versions: 0 }
@@ -56,23 +56,23 @@ impl<F> Source<F> {
         &self.relay
     }
 
-    /// As [`Source::relay`].
+    /// As [`BroadcastSource::relay`].
     pub fn relay_mut(&mut self) -> &mut Relay<F> {
         &mut self.relay
     }
 
     /// The tree that is used.
-    pub fn tree(&self) -> &Tree {
+    pub fn tree(&self) -> &BroadcastTree {
         &self.tree
     }
 
     /// The children of member number `member` before any change, by address: what each member
     /// begins with.
-    pub fn first_children(tree: &Tree, addresses: &[u32], member: u32) -> Vec<u32> {
+    pub fn first_children(tree: &BroadcastTree, addresses: &[u32], member: u32) -> Vec<u32> {
         children(tree, addresses, member)
     }
 
-    /// Gives out a frame by the tree that is used; gives its number.
+    /// Emits a frame by the tree that is used; gives its number.
     pub fn push(&mut self, frame: F) -> u64 {
         self.relay.append(self.relay.version(), frame)
     }
@@ -84,24 +84,24 @@ impl<F> Source<F> {
 
     /// Begins to change to another tree over the same members; gives what members are to be told.
     /// A change that was under way is given up. If nobody has to be told, the tree is used at once.
-    pub fn begin(&mut self, tree: Tree) -> Vec<Steer> {
+    pub fn begin(&mut self, tree: BroadcastTree) -> Vec<TreeUpdate> {
         self.versions += 1;
         let version = self.versions;
         if self.relay.has_sent_of_version() {
             self.untaught.clear();
         }
-        let told = |member: &u32| {
+        let announced = |member: &u32| {
             tree.children(*member) != self.tree.children(*member) || self.untaught.contains(member)
         };
-        let members: Vec<u32> = (1..=tree.members()).filter(told).collect();
-        let steer = |&member: &u32| Steer {
+        let members: Vec<u32> = (1..=tree.members()).filter(announced).collect();
+        let update = |&member: &u32| TreeUpdate {
             to: self.addresses[member as usize],
             version,
             children: children(&tree, &self.addresses, member),
         };
-        let steers: Vec<Steer> = members.iter().map(steer).collect();
-        let unanswered = steers.iter().map(|steer| steer.to).collect();
-        self.change = Some(Change { version, tree, told: members, unanswered });
+        let steers: Vec<TreeUpdate> = members.iter().map(update).collect();
+        let unanswered = steers.iter().map(|update| update.to).collect();
+        self.change = Some(Change { version, tree, announced: members, unanswered });
         self.turn();
         steers
     }
@@ -124,11 +124,11 @@ impl<F> Source<F> {
     /// Goes over to the new tree, if all have answered.
     fn turn(&mut self) -> bool {
         let ready = self.change.take_if(|change| change.unanswered.is_empty());
-        let Some(Change { version, tree, told, .. }) = ready else { return false };
+        let Some(Change { version, tree, announced, .. }) = ready else { return false };
         if self.relay.has_sent_of_version() {
             self.untaught.clear();
         }
-        self.untaught.extend(told);
+        self.untaught.extend(announced);
         self.relay.turn(version, children(&tree, &self.addresses, 0));
         self.tree = tree;
         true
@@ -140,22 +140,22 @@ impl<F> Source<F> {
     }
 }
 
-fn children(tree: &Tree, addresses: &[u32], member: u32) -> Vec<u32> {
+fn children(tree: &BroadcastTree, addresses: &[u32], member: u32) -> Vec<u32> {
     tree.children(member).iter().map(|&child| addresses[child as usize]).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cast::Shape;
+    use crate::broadcast::Shape;
 
-    fn source(n: u32, cap: u32) -> Source<u8> {
+    fn source(n: u32, cap: u32) -> BroadcastSource<u8> {
         let addresses = (0..=n).map(|member| 10 * member).collect();
-        Source::new(Tree::new(Shape::Capped(cap), n), addresses, 4)
+        BroadcastSource::new(BroadcastTree::new(Shape::Capped(cap), n), addresses, 4)
     }
 
     /// The frames that a child of the source can be sent, with their versions.
-    fn sent_to(source: &mut Source<u8>, child: u32) -> Vec<(u64, u64)> {
+    fn sent_to(source: &mut BroadcastSource<u8>, child: u32) -> Vec<(u64, u64)> {
         let mut sent = vec![];
         while let Some(next) = source.relay().to_send(child) {
             sent.push((next.seq, next.version));
@@ -170,16 +170,21 @@ mod tests {
         assert_eq!(source.push(1), 0);
         let tree = source.tree().switched(2);
         let steers = source.begin(tree.clone());
-        for (at, steer) in steers.iter().enumerate() {
+        for (at, update) in steers.iter().enumerate() {
             assert_eq!((source.tree().degree(), source.relay().version()), (3, 0));
             let last = at + 1 == steers.len();
-            assert_eq!(source.answered(steer.to, steer.version), Ok(last));
+            assert_eq!(source.answered(update.to, update.version), Ok(last));
         }
         assert_eq!((source.tree(), source.relay().version()), (&tree, 1));
         assert_eq!(source.push(2), 1);
         let again = source.begin(tree.clone());
-        let told = |steers: &[Steer]| steers.iter().map(|steer| steer.to).collect::<Vec<_>>();
-        assert_eq!(told(&again), told(&steers), "no frame has told them of the tree before");
+        let announced =
+            |steers: &[TreeUpdate]| steers.iter().map(|update| update.to).collect::<Vec<_>>();
+        assert_eq!(
+            announced(&again),
+            announced(&steers),
+            "no frame has told them of the tree before"
+        );
         source.abandon();
         sent_to(&mut source, 10);
         assert_eq!((source.begin(tree).len(), source.is_changing()), (0, false));
@@ -194,16 +199,16 @@ mod tests {
         for _ in 0..2 {
             source.relay_mut().sent(10);
         }
-        for steer in source.begin(source.tree().switched(1)) {
-            source.answered(steer.to, steer.version).unwrap();
+        for update in source.begin(source.tree().switched(1)) {
+            source.answered(update.to, update.version).unwrap();
         }
         assert_eq!(sent_to(&mut source, 10), [(2, 1), (3, 1)]);
         assert_eq!(sent_to(&mut source, 20), [(0, 0), (1, 0)]);
         assert_eq!(sent_to(&mut source, 40), [(0, 0), (1, 0)]);
         source.relay_mut().settle();
-        assert_eq!((source.relay().kept(), sent_to(&mut source, 5)), (1, vec![(3, 1)]));
+        assert_eq!((source.relay().retained(), sent_to(&mut source, 5)), (1, vec![(3, 1)]));
         source.relay_mut().settle();
-        assert_eq!(source.relay().kept(), 0);
+        assert_eq!(source.relay().retained(), 0);
     }
 
     #[test]
@@ -212,12 +217,12 @@ mod tests {
         let before = source.tree().clone();
         let steers = source.begin(before.switched(1));
         source.abandon();
-        for steer in &steers {
-            assert_eq!(source.answered(steer.to, steer.version), Ok(false));
+        for update in &steers {
+            assert_eq!(source.answered(update.to, update.version), Ok(false));
         }
         assert_eq!(source.push(1), 0);
         assert_eq!((source.tree(), source.relay().version()), (&before, 0));
         assert_eq!(source.answered(10, 2), Err(Breach::Answered { version: 2 }));
-        assert!(source.begin(before.switched(2)).iter().all(|steer| steer.version == 2));
+        assert!(source.begin(before.switched(2)).iter().all(|update| update.version == 2));
     }
 }

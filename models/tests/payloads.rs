@@ -1,6 +1,7 @@
 //! Payloads by the network's own multicast beside the multicast tree, explored in whole: a source,
 //! up to three members, datagrams that are lost, repeated and late, and asking for them again.
-//! Source, relays, flight and landings are the ones that run; `tests/cast.rs` explores the tree.
+//! Source, relays and the payloads in flight are the ones that run; `tests/broadcast.rs` explores
+//! the tree.
 //!
 //! Invariants: F1 a member takes the frames in order, each once and with its payload; F2 no more is
 //! kept, at the source and of datagrams at a member, than its bound; F3 what a member asks for is
@@ -10,20 +11,22 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use channel::cast::{Flight, Landing, Numbered, Relay, Shape, Source, Tree};
+use channel::broadcast::{
+    BroadcastSource, BroadcastTree, ExpectedPayloads, InFlightPayloads, Numbered, Relay, Shape,
+};
 use models::{Model, Steps, Violation, explore};
 
-/// What of the protocol is left out, to show that it is needed.
+/// A part of the protocol that is left out, to show that it is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Variant {
     AsIs,
-    /// Who lacks a payload waits for it.
+    /// A member without a payload waits for it.
     NobodyAsks,
-    /// Stubs are taken as they come.
+    /// Placeholders are taken as they come.
     TakeStubs,
     /// A payload is kept until the first member has had it.
     KeepForOne,
-    /// The source gives out as much as the tree takes.
+    /// The source emits as much as the tree takes.
     KeepAll,
     /// Members tell what they have had a quarter of the credit at a time alone.
     TellQuarters,
@@ -35,16 +38,16 @@ type Here = bool;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Message {
     Frame(Numbered<Here>),
-    Took { upto: u64 },
-    Lack { seq: u64 },
-    Filled { seq: u64 },
-    Had { upto: u64 },
+    Ack { upto: u64 },
+    Nack { seq: u64 },
+    Repair { seq: u64 },
+    PayloadAck { upto: u64 },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Member {
     relay: Relay<Here>,
-    landing: Landing,
+    expected: ExpectedPayloads,
     /// Payloads that came as datagrams and were not taken.
     here: BTreeSet<u64>,
     taken: u64,
@@ -52,8 +55,8 @@ struct Member {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct State {
-    source: Source<Here>,
-    flight: Flight<()>,
+    source: BroadcastSource<Here>,
+    flight: InFlightPayloads<()>,
     /// Members 1 and up.
     members: Vec<Member>,
     /// By sender, receiver and whether they are small, in order.
@@ -84,21 +87,21 @@ struct Flights {
 }
 
 impl Flights {
-    fn tree(&self) -> Tree {
-        Tree::new(Shape::Capped(self.cap), self.members)
+    fn tree(&self) -> BroadcastTree {
+        BroadcastTree::new(Shape::Capped(self.cap), self.members)
     }
 
-    /// Takes what can be taken, passes it on, and says what is to be said, as the engine does after
-    /// whatever has come.
+    /// Takes what can be taken, passes it on, and says what is to be message, as the engine does
+    /// after whatever has come.
     fn go_on(&self, state: &mut State, at: u32) -> Result<(), String> {
-        let Member { relay, landing, here, taken } = &mut state.members[at as usize - 1];
+        let Member { relay, expected, here, taken } = &mut state.members[at as usize - 1];
         while let Some((seq, payload)) = relay.upcoming() {
             if !*payload && here.remove(&seq) {
                 *payload = true;
-                landing.landed();
+                expected.payload_arrived();
             }
             if !*payload && self.variant != Variant::TakeStubs {
-                landing.awaits(seq, 0);
+                expected.awaits(seq, 0);
                 break;
             }
             let with = *payload;
@@ -109,50 +112,56 @@ impl Flights {
             *taken += 1;
             here.retain(|seq| seq >= taken);
         }
-        let idle = relay.upcoming().is_none() || landing.is_awaiting();
-        let tells = landing.to_tell(idle && self.variant != Variant::TellQuarters);
+        let idle = relay.upcoming().is_none() || expected.is_awaiting();
+        let tells = expected.ack_due(idle && self.variant != Variant::TellQuarters);
         let upto = relay.next();
         if tells {
-            send(state, at, 0, Message::Had { upto });
+            send(state, at, 0, Message::PayloadAck { upto });
         }
         pump(state, at);
         Ok(())
     }
 
-    fn deliver(&self, state: &mut State, from: u32, to: u32, said: Message) -> Result<(), String> {
+    fn deliver(
+        &self,
+        state: &mut State,
+        from: u32,
+        to: u32,
+        message: Message,
+    ) -> Result<(), String> {
         let broken = |breach| format!("F3: {from} to {to}: {breach}");
-        match said {
+        match message {
             Message::Frame(numbered) => {
                 let relay = &mut state.members[to as usize - 1].relay;
                 relay.receive(from, numbered).map_err(|breach| format!("F1: {to}: {breach}"))?;
                 self.go_on(state, to)?;
             }
-            Message::Took { upto } => {
+            Message::Ack { upto } => {
                 let relay = relay_of(state, to);
                 relay.acknowledged(from, upto).map_err(|breach| format!("{to}: {breach}"))?;
                 pump(state, to);
             }
-            Message::Lack { seq } => {
-                state.flight.lacks(from, seq).map_err(broken)?;
-                while let Some((member, seq, ())) = state.flight.to_fill() {
-                    state.flight.filled();
-                    send(state, 0, member, Message::Filled { seq });
+            Message::Nack { seq } => {
+                state.flight.reports_missing(from, seq).map_err(broken)?;
+                while let Some((member, seq, ())) = state.flight.next_repair() {
+                    state.flight.repaired();
+                    send(state, 0, member, Message::Repair { seq });
                 }
             }
-            Message::Filled { seq } => {
-                let Member { relay, landing, .. } = &mut state.members[to as usize - 1];
+            Message::Repair { seq } => {
+                let Member { relay, expected, .. } = &mut state.members[to as usize - 1];
                 if let Some((_, payload)) =
                     relay.upcoming().filter(|(next, here)| *next == seq && !**here)
                 {
                     *payload = true;
-                    landing.landed();
+                    expected.payload_arrived();
                 }
                 self.go_on(state, to)?;
             }
-            Message::Had { upto } => {
+            Message::PayloadAck { upto } => {
                 let for_one = self.variant == Variant::KeepForOne;
                 for member in (1..=self.members).filter(|&member| for_one || member == from) {
-                    state.flight.had(member, upto).map_err(broken)?;
+                    state.flight.acknowledged_payloads(member, upto).map_err(broken)?;
                 }
             }
         }
@@ -167,7 +176,7 @@ fn relay_of(state: &mut State, at: u32) -> &mut Relay<Here> {
     }
 }
 
-/// Sends all that a member can send along the tree, as stubs, and says what it owes.
+/// Sends all that a member can send along the tree, as placeholders, and says what it owes.
 fn pump(state: &mut State, at: u32) {
     let relay = relay_of(state, at);
     let mut out = vec![];
@@ -178,8 +187,8 @@ fn pump(state: &mut State, at: u32) {
         }
     }
     relay.settle();
-    while let Some((parent, upto)) = relay.owed() {
-        out.push((parent, Message::Took { upto }));
+    while let Some((parent, upto)) = relay.ack_due() {
+        out.push((parent, Message::Ack { upto }));
     }
     for (to, message) in out {
         send(state, at, to, message);
@@ -188,7 +197,7 @@ fn pump(state: &mut State, at: u32) {
 
 /// Small frames have places of their own, and may overtake others.
 fn send(state: &mut State, from: u32, to: u32, message: Message) {
-    let small = !matches!(message, Message::Frame(_) | Message::Filled { .. });
+    let small = !matches!(message, Message::Frame(_) | Message::Repair { .. });
     state.wires.entry((from, to, small)).or_default().push_back(message);
 }
 
@@ -199,13 +208,19 @@ impl Model for Flights {
     fn initial(&self) -> Vec<State> {
         let addresses: Vec<u32> = (0..=self.members).collect();
         let member = |number| {
-            let children = Source::<Here>::first_children(&self.tree(), &addresses, number);
+            let children =
+                BroadcastSource::<Here>::first_children(&self.tree(), &addresses, number);
             let relay = Relay::new(children, self.open_max);
-            Member { relay, landing: Landing::new(self.open_max), here: BTreeSet::new(), taken: 0 }
+            Member {
+                relay,
+                expected: ExpectedPayloads::new(self.open_max),
+                here: BTreeSet::new(),
+                taken: 0,
+            }
         };
         vec![State {
-            source: Source::new(self.tree(), addresses.clone(), self.open_max),
-            flight: Flight::new(&addresses[1..], self.open_max),
+            source: BroadcastSource::new(self.tree(), addresses.clone(), self.open_max),
+            flight: InFlightPayloads::new(&addresses[1..], self.open_max),
             members: (1..=self.members).map(member).collect(),
             wires: BTreeMap::new(),
             air: BTreeMap::new(),
@@ -219,7 +234,7 @@ impl Model for Flights {
             let mut next = state.clone();
             let seq = next.source.push(true);
             next.given_out = seq + 1;
-            next.flight.launch(seq, ());
+            next.flight.add(seq, ());
             next.air.extend((1..=self.members).map(|member| ((member, seq), self.copies)));
             pump(&mut next, 0);
             out.push((Step::GiveOut, Ok(next)));
@@ -242,7 +257,9 @@ impl Model for Flights {
             };
             let mut next = lost.clone();
             let member = &mut next.members[to as usize - 1];
-            if seq >= member.taken && member.here.len() < Flight::<()>::kept_max(self.open_max) {
+            if seq >= member.taken
+                && member.here.len() < InFlightPayloads::<()>::retained_max(self.open_max)
+            {
                 member.here.insert(seq);
             }
             let done = self.go_on(&mut next, to);
@@ -251,18 +268,18 @@ impl Model for Flights {
         }
         for member in (1..=self.members).filter(|_| self.variant != Variant::NobodyAsks) {
             let mut next = state.clone();
-            let asked = next.members[member as usize - 1].landing.to_ask(0, 0);
+            let asked = next.members[member as usize - 1].expected.next_request(0, 0);
             let Some(seq) = asked else { continue };
-            send(&mut next, member, 0, Message::Lack { seq });
+            send(&mut next, member, 0, Message::Nack { seq });
             out.push((Step::Ask { member }, Ok(next)));
         }
     }
 
     fn check(&self, state: &State) -> Result<(), String> {
-        let kept = state.flight.clone().kept_mut().count();
+        let kept = state.flight.clone().retained_mut().count();
         let here = state.members.iter().map(|member| member.here.len()).max();
         let most = kept.max(here.unwrap_or_default());
-        if most > Flight::<()>::kept_max(self.open_max) {
+        if most > InFlightPayloads::<()>::retained_max(self.open_max) {
             Err(format!("F2: {most} payloads are kept"))
         } else {
             Ok(())
