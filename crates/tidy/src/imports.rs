@@ -392,9 +392,9 @@ impl Reader<'_> {
 
 /// A word or a sign of Rust, and its line.
 #[derive(Debug, Clone)]
-struct Token {
-    line: usize,
-    text: String,
+pub(crate) struct Token {
+    pub(crate) line: usize,
+    pub(crate) text: String,
 }
 
 fn is_word(text: &str) -> bool {
@@ -402,7 +402,7 @@ fn is_word(text: &str) -> bool {
 }
 
 /// The words and signs of a text, without its comments, strings, characters and lifetimes.
-fn tokens_of(text: &str) -> Vec<Token> {
+pub(crate) fn tokens_of(text: &str) -> Vec<Token> {
     let mut tokens = Vec::new();
     let (mut line, mut rest) = (1, text);
     while let Some(first) = rest.chars().next() {

@@ -15,5 +15,6 @@ pub mod links;
 pub mod source;
 pub mod suites;
 pub mod tree;
+pub mod words;
 
 pub use tree::{File, Finding, Tree};

@@ -1,7 +1,7 @@
 //! Applies every rule to this checkout.
 
 use tidy::tree::expect_none;
-use tidy::{Finding, Tree, bounds, circles, layers, links, source, suites};
+use tidy::{Finding, Tree, bounds, circles, layers, links, source, suites, words};
 
 fn check(rule: &str, find: fn(&Tree) -> Vec<Finding>) {
     let tree = Tree::of_checkout().expect("the checkout is readable");
@@ -67,4 +67,19 @@ fn every_page_is_in_the_book() {
 #[test]
 fn bounds_that_the_pages_name_are_constants_of_that_value() {
     check("bounds", bounds::astray);
+}
+
+#[test]
+fn things_have_the_words_of_the_field() {
+    check("own words", words::own_words);
+}
+
+#[test]
+fn a_type_has_a_name_of_its_own() {
+    check("names of types", words::shared_type_names);
+}
+
+#[test]
+fn a_bool_is_tested_by_if() {
+    check("matches on bools", words::matched_bools);
 }
