@@ -123,7 +123,7 @@ impl Loop {
         }
     }
 
-    /// Folds rows into an array by key, and gives out what is in it where a window ends.
+    /// Folds rows into an array by key, and emits what is in it where a window ends.
     fn fold<'a, G: Copy, C>(
         &'a self,
         zero: G,

@@ -93,7 +93,7 @@ struct ChecksumState {
 }
 
 impl ChecksumSink {
-    /// What was published since the last call.
+    /// The rows published since the last call.
     pub fn take(&self) -> ChecksumTotals {
         std::mem::take(&mut self.state().sums)
     }
@@ -103,7 +103,7 @@ impl ChecksumSink {
         self.state().probe = probe;
     }
 
-    /// What windows took that were published since the last call.
+    /// Latencies of windows published since the last call.
     pub fn take_latencies(&self) -> Latencies {
         std::mem::take(&mut self.state().latencies)
     }

@@ -1,4 +1,4 @@
-//! Event-time latency (A7): how long after a window's last row was due its rows are given out.
+//! Event-time latency (A7): how long after a window's last row was due its rows are emitted.
 //!
 //! The last row of a window is the last of the stream before the window's end, which a
 //! [`Probe`] computes from the window alone. Windows that the end of the input ends are left out,
@@ -14,7 +14,7 @@ use crate::task::WorkloadWindow;
 /// The event time of the generator's first row: 2024-01-01.
 const FIRST_MS: i64 = 1_704_067_200_000;
 
-/// What knows when the rows of a window were due.
+/// The schedule of a window's rows.
 #[derive(Debug, Clone, Copy)]
 pub struct Probe {
     /// The pace of the rows.
@@ -45,7 +45,7 @@ impl Probe {
         (last + 1 < self.laps * self.lap_rows).then_some(last)
     }
 
-    /// Counts result rows whose windows begin at `starts`, given out at `at_ns`.
+    /// Counts result rows whose windows begin at `starts`, emitted at `at_ns`.
     pub(crate) fn take(&self, starts: &[i64], at_ns: u64, latencies: &mut Latencies) {
         let rows = self.laps * self.lap_rows;
         for same in starts.chunk_by(|a, b| a == b) {

@@ -14,7 +14,7 @@
 //!   ([`limits`]), since figures of a shared or virtual machine mean little by themselves.
 //!
 //! - By the clock, rows come when they are due ([`paced`]), and what windows take is counted where
-//!   their rows are given out ([`latency`]): [`sustain`].
+//!   their rows are emitted ([`latency`]): [`sustain`].
 //!
 //! It does not start processes: that is the command's work.
 #![deny(unsafe_code)]
@@ -40,7 +40,7 @@ pub mod wire;
 pub mod workload;
 pub mod write;
 
-pub use limits::Limits;
+pub use limits::HostLimits;
 pub use run::{BenchError, RunPlan, run};
 pub use summary::Summary;
 pub use sustain::Timed;

@@ -1,4 +1,4 @@
-//! What the machine and the fabric can do: what figures of workloads are held against.
+//! Limits of the machine and the fabric, to compare the figures of workloads with.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,9 +19,9 @@ const TABLES: [usize; 3] = [32 << 20, 128 << 20, 1 << 30];
 /// How long a stream is sent.
 const SPAN: Duration = Duration::from_millis(300);
 
-/// What was measured.
+/// The measurements.
 #[derive(Debug, Clone)]
-pub struct Limits {
+pub struct HostLimits {
     /// Cycles a second of the time stamp counter.
     pub hertz: Option<f64>,
     /// Threads, and bytes a second that they read together.
@@ -34,11 +34,11 @@ pub struct Limits {
     pub one_way: Vec<(FabricKind, MedianRange)>,
 }
 
-/// Measures everything, each thing so many times, all in turns.
+/// Measures everything, each thing this many times, all in turns.
 ///
 /// # Errors
 /// When memory or connections are refused.
-pub fn limits(workers: u32, runs: usize) -> Result<Limits, BenchError> {
+pub fn limits(workers: u32, runs: usize) -> Result<HostLimits, BenchError> {
     let mut counts = vec![1, workers.max(1)];
     counts.dedup();
     let streams: Vec<(u32, StreamBuffers)> = counts
@@ -70,7 +70,7 @@ pub fn limits(workers: u32, runs: usize) -> Result<Limits, BenchError> {
             times.push(ping(&*fabric, &LinkSetup::of(64), rounds)?.p50() / 1e9);
         }
     }
-    Ok(Limits {
+    Ok(HostLimits {
         hertz: Tsc::default().hertz(),
         read: streams
             .iter()
@@ -87,7 +87,7 @@ pub fn limits(workers: u32, runs: usize) -> Result<Limits, BenchError> {
     })
 }
 
-impl fmt::Display for Limits {
+impl fmt::Display for HostLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut line = |name: String, unit: &str, range: MedianRange| {
             writeln!(f, "{name:<44}{range:>9.2}  {:<12}({})", unit, range.range(2))
@@ -114,7 +114,7 @@ impl fmt::Display for Limits {
     }
 }
 
-impl Limits {
+impl HostLimits {
     /// As one JSON object.
     pub fn json(&self) -> String {
         let mut fields = vec![format!("\"hertz\":{:.0}", self.hertz.unwrap_or(0.0))];

@@ -22,7 +22,7 @@ const STREAM_SPAN: Duration = Duration::from_millis(60);
 /// Updates of a measurement.
 const UPDATES: u64 = 1 << 24;
 
-/// Memory of at least so many bytes, whole pages: large ones where the system gives them.
+/// Memory of at least this many bytes, whole pages: large ones where the system gives them.
 fn mapped(bytes: usize) -> std::io::Result<MmapMut> {
     let mut map = MmapMut::map_anon(bytes.next_multiple_of(PAGE_BYTES))?;
     #[cfg(target_os = "linux")]
@@ -32,7 +32,7 @@ fn mapped(bytes: usize) -> std::io::Result<MmapMut> {
     Ok(map)
 }
 
-/// Buffers to be read by so many threads.
+/// Buffers to be read by this many threads.
 pub struct StreamBuffers(Vec<MmapMut>);
 
 impl StreamBuffers {
@@ -77,7 +77,7 @@ fn read_for(map: &MmapMut, barrier: &Barrier) -> f64 {
     bytes as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Random additions to 8-byte words a second in a table of so many bytes, a power of two, on one
+/// Random additions to 8-byte words a second in a table of this many bytes, a power of two, on one
 /// thread.
 ///
 /// # Errors

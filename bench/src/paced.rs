@@ -1,5 +1,5 @@
 //! The connector `generator` for runs by the clock: rows are made once, kept from run to run, and
-//! given out at a rate.
+//! emitted at a rate.
 //!
 //! ```text
 //! rows      0 … s−1   s … 2s−1   2s … 3s−1   …      s rows make a stripe
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Stripes are short, so that no flow is behind the others by more than [`STRIPE`]: what waits for
-//! the watermark of all flows waits no longer for that. A row is never given out before it is due.
-//! Who cannot keep up gets stripe after stripe without a pause.
+//! the watermark of all flows waits no longer for that. A row is never emitted before it is due.
+//! A job that cannot keep up gets stripe after stripe without a pause.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -67,7 +67,7 @@ pub struct Paced(Arc<Shared>);
 struct Shared {
     schedule: Mutex<Option<Schedule>>,
     /// By table, options and columns.
-    kept: Mutex<HashMap<String, Arc<[RecordBatch]>>>,
+    retained: Mutex<HashMap<String, Arc<[RecordBatch]>>>,
 }
 
 impl Paced {
@@ -78,7 +78,7 @@ impl Paced {
 
     /// Keeps the rows no longer.
     pub fn forget(&self) {
-        locked(&self.0.kept).clear();
+        locked(&self.0.retained).clear();
     }
 }
 
@@ -140,9 +140,9 @@ struct PacedSource {
 
 impl PacedSource {
     /// The rows of a lap, made by who asks first.
-    fn kept(&self, context: &ReaderContext) -> Result<Arc<[RecordBatch]>, ConnectorError> {
-        let mut kept = locked(&self.shared.kept);
-        if let Some(rows) = kept.get(&self.name) {
+    fn retained(&self, context: &ReaderContext) -> Result<Arc<[RecordBatch]>, ConnectorError> {
+        let mut retained = locked(&self.shared.retained);
+        if let Some(rows) = retained.get(&self.name) {
             return Ok(Arc::clone(rows));
         }
         let splits = self.source.splits(1, None)?;
@@ -152,7 +152,7 @@ impl PacedSource {
             rows.push(batch);
         }
         let rows: Arc<[RecordBatch]> = rows.into();
-        kept.insert(self.name.clone(), Arc::clone(&rows));
+        retained.insert(self.name.clone(), Arc::clone(&rows));
         Ok(rows)
     }
 }
@@ -181,14 +181,14 @@ impl Source for PacedSource {
         _: Option<&Position>,
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        let kept = self.kept(context)?;
-        let rows: u64 = kept.iter().map(|batch| batch.num_rows() as u64).sum();
+        let retained = self.retained(context)?;
+        let rows: u64 = retained.iter().map(|batch| batch.num_rows() as u64).sum();
         let schedule = *locked(&self.shared.schedule);
         let schedule = schedule.unwrap_or(Schedule { start_ns: 0, rate: f64::INFINITY });
         let stripes_of_lap = rows.div_ceil(schedule.stripe() as u64);
         Ok(Box::new(PacedFlow {
             schema: self.schema(),
-            kept,
+            retained,
             rows,
             lap_ms: lap_ms(rows, self.interval_ns),
             stripe: schedule.stripe(),
@@ -202,14 +202,14 @@ impl Source for PacedSource {
     }
 }
 
-/// Milliseconds of event time by which a lap of so many rows is later than the one before.
+/// Milliseconds of event time by which a lap of this many rows is later than the one before.
 pub fn lap_ms(rows: u64, interval_ns: u64) -> i64 {
     rows.saturating_mul(interval_ns).div_ceil(1_000_000) as i64
 }
 
 struct PacedFlow {
     schema: SchemaRef,
-    kept: Arc<[RecordBatch]>,
+    retained: Arc<[RecordBatch]>,
     /// Rows of a lap.
     rows: u64,
     lap_ms: i64,
@@ -237,7 +237,7 @@ impl SplitReader for PacedFlow {
             return Ok(Next::Wait { until_ns: self.clock.now_ns().saturating_add(early_ns) });
         }
         self.next += self.flows;
-        let batch = &self.kept[first as usize / BATCH_ROWS];
+        let batch = &self.retained[first as usize / BATCH_ROWS];
         let batch = batch.slice(first as usize % BATCH_ROWS, rows as usize);
         Ok(Next::Batch(self.moved(batch, lap)?))
     }

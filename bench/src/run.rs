@@ -28,7 +28,7 @@ pub struct RunPlan {
     pub nodes: u32,
     /// Workers of each.
     pub workers: u32,
-    /// What carries rows between them.
+    /// The transport between them.
     pub fabric: FabricKind,
     /// Exchanges, to be compared with each other; none for the planner's choice.
     pub exchanges: Vec<String>,
@@ -62,9 +62,9 @@ pub enum BenchError {
     /// Rows for every instance did not reach every instance once: our bug.
     #[error("{what}: {detail}")]
     Multicast {
-        /// What ran.
+        /// The run.
         what: String,
-        /// What was found.
+        /// The value found.
         detail: String,
     },
     /// There is not enough memory to measure it.
@@ -76,11 +76,11 @@ pub enum BenchError {
         got.rows, got.whole, got.real, right.rows, right.whole, right.real
     )]
     Wrong {
-        /// What ran.
+        /// The run.
         variant: String,
-        /// What came out.
+        /// The result.
         got: ChecksumTotals,
-        /// What is right.
+        /// The right value.
         right: ChecksumTotals,
     },
     /// The workload cannot run by the clock. The caller is at fault.
@@ -92,7 +92,7 @@ pub enum BenchError {
     /// Not every row was read: our bug.
     #[error("{variant} read {got} rows, not {right}")]
     Rows {
-        /// What ran.
+        /// The run.
         variant: String,
         /// Rows read.
         got: u64,

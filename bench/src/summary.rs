@@ -113,7 +113,7 @@ impl Summary {
         Some(self.each(|run| run.busy.as_secs_f64() * hertz / self.rows()))
     }
 
-    /// What processors have counted of all workers for each row, and what it is called; nothing
+    /// Hardware counters of all workers for each row, and their names; nothing
     /// where the kernel gives no such counters.
     fn counted(&self) -> impl Iterator<Item = (&'static str, f64)> {
         let ProcessorCounters { cycles, instructions, l1_misses, llc_misses, branch_misses } =
@@ -290,9 +290,9 @@ mod tests {
             total: Counters { processor, ..Counters::default() },
             hertz: None,
         };
-        let [told, silent] = [counted, none].map(|of| summary(of).json());
-        assert!(told.contains("\"instructions_per_row\":10.0000"), "{told}");
-        assert!(told.contains("\"processor_cycles_per_row\":4.0000"), "{told}");
+        let [reported, silent] = [counted, none].map(|of| summary(of).json());
+        assert!(reported.contains("\"instructions_per_row\":10.0000"), "{reported}");
+        assert!(reported.contains("\"processor_cycles_per_row\":4.0000"), "{reported}");
         assert!(!silent.contains("instructions") && !silent.contains("misses"), "{silent}");
         assert!(summary(counted).to_string().contains("4.0000 processor cycles, 10.0 instr"));
     }

@@ -1,7 +1,7 @@
 //! Runs by the clock (A7): the latency at a rate, and the highest rate that can be sustained.
 //!
 //! Rows come when they are due, whether or not anybody is ready for them. A rate is sustained if
-//! the last rows are not given out long after they were due, and windows of the second half of a
+//! the last rows are not emitted long after they were due, and windows of the second half of a
 //! run take no longer than those of the first. The search tries rates by halves of what is left
 //! between the highest that was sustained and the lowest that was not. If then nine tenths of what
 //! was found are too much, a lucky run had been believed, and the search goes on below.
@@ -58,16 +58,16 @@ pub struct Trial {
     pub rate: f64,
     /// Seconds by which the end was behind the last row.
     pub behind_s: f64,
-    /// What windows took.
+    /// Latencies of windows.
     pub latencies: Latencies,
     /// Whether the rate was sustained.
     pub sustained: bool,
 }
 
-/// What came out for one exchange.
+/// The result for one exchange.
 #[derive(Debug, Clone)]
 pub struct SustainOutcome {
-    /// What was measured.
+    /// The measurements.
     pub timed: Timed,
     /// The exchange.
     pub exchange: String,
@@ -108,7 +108,7 @@ struct Rows {
     interval_ns: u64,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 struct Ran {
     elapsed_s: f64,
     /// When all rows were through, in nanoseconds since 1970.
@@ -238,7 +238,7 @@ impl Stand<'_> {
         Ok(())
     }
 
-    /// What node 0 says.
+    /// The value of node 0.
     fn agreed(&self, own: u64) -> Result<u64, BenchError> {
         let all = self.control.all_gather("agree", own.to_le_bytes().to_vec())?;
         let first = all.first().and_then(|bytes| bytes.as_slice().try_into().ok());
@@ -368,8 +368,8 @@ impl fmt::Display for SustainOutcome {
         }
         for trial in &self.at {
             let all = trial.latencies.all();
-            let kept = if trial.sustained { "" } else { " (not sustained)" };
-            writeln!(f, "  latency at {:.3} M/s{kept}: {all}", trial.rate * 1e-6)?;
+            let retained = if trial.sustained { "" } else { " (not sustained)" };
+            writeln!(f, "  latency at {:.3} M/s{retained}: {all}", trial.rate * 1e-6)?;
             let (count, behind_ms) = (all.count(), trial.behind_s * 1e3);
             writeln!(
                 f,

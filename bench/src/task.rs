@@ -1,8 +1,8 @@
-//! What the workloads compute, told without SQL: for who computes it by other means.
+//! The workloads without SQL, for programs that compute them by other means.
 
 use crate::workload::Workload;
 
-/// What a workload computes.
+/// The task of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkloadTask {
     /// A value for each key in each window.
@@ -26,7 +26,7 @@ pub struct WorkloadGroups {
     pub value: Option<&'static str>,
     /// A column and the word that it must have.
     pub filter: Option<(&'static str, &'static str)>,
-    /// What is computed.
+    /// The aggregate.
     pub answer: WorkloadAggregate,
 }
 
@@ -41,7 +41,7 @@ pub struct WorkloadWindow {
     pub slide_ms: i64,
 }
 
-/// What is computed of the rows of a key in a window.
+/// The aggregate over the rows of a key in a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkloadAggregate {
     /// How many there are.
@@ -70,7 +70,7 @@ pub struct Ratio {
 /// Rows of two tables that meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkloadJoin {
-    /// The table whose values are given out.
+    /// The table whose values are in the result.
     pub left: WorkloadInput,
     /// The column of the value: a whole number.
     pub value: &'static str,
@@ -96,17 +96,17 @@ pub struct WorkloadInput {
 /// When rows of one key are together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkloadSpan {
-    /// In one window of so many milliseconds.
+    /// In one window of this many milliseconds.
     Tumble(i64),
     /// With no pause of more milliseconds between them, in both tables together.
     Session(i64),
 }
 
-/// What NB8 reads of an auction, beside its key and the value.
+/// The columns of an auction that NB8 reads, beside its key and the value.
 const AUCTION: [&str; 7] =
     ["item_name", "description", "initial_bid", "reserve", "expires", "category", "extra"];
 
-/// What NB8 reads of a person, beside the key.
+/// The columns of a person that NB8 reads, beside the key.
 const PERSON: [&str; 6] = ["name", "email_address", "credit_card", "city", "state", "extra"];
 
 impl WorkloadWindow {
@@ -125,7 +125,7 @@ impl WorkloadGroups {
 }
 
 impl Workload {
-    /// What it computes.
+    /// Its task.
     pub fn task(self) -> WorkloadTask {
         let ysb = WorkloadGroups {
             table: "events",
@@ -198,7 +198,7 @@ impl Workload {
         }
     }
 
-    /// The windows of what it gives out, if they begin at `window_start` and have one length.
+    /// The windows of its result, if they begin at `window_start` and have one length.
     pub fn window(self) -> Option<WorkloadWindow> {
         match self.task() {
             WorkloadTask::Groups(shape) => shape.window,

@@ -168,7 +168,7 @@ impl Workload {
             Workload::YsbKeys | Workload::Ro => 10_000_000,
             Workload::Cm | Workload::Nb7 | Workload::Swa => 10_000,
             Workload::Ysb | Workload::YsbStar => 100,
-            // Of persons so many sell and bid at a time.
+            // Of persons this many sell and bid at a time.
             Workload::Nb8 | Workload::Nb11 => 1_000,
         }
     }
@@ -194,7 +194,7 @@ pub(crate) fn options_of(sql: &str, table: &str) -> Options {
 }
 
 impl KeyDistribution {
-    /// What the generator calls it.
+    /// Its name in the generator.
     pub fn name(self) -> &'static str {
         match self {
             KeyDistribution::Uniform => "uniform",

@@ -11,7 +11,7 @@ use crate::run::BenchError;
 use crate::task::{WorkloadInput, WorkloadTask};
 use crate::workload::{Workload, WorkloadSize};
 
-/// What files of rows hold, and what is to come out of it.
+/// The content of files of rows, and the expected result.
 #[derive(Debug, Clone, Copy)]
 pub struct Written {
     /// Rows in the files.

@@ -16,19 +16,19 @@ mod slash;
 pub use air::air;
 pub use slash::slash;
 
-/// What runs `millstream bench`.
+/// Runs `millstream bench`.
 pub trait Runner {
     /// Runs it with these arguments, and gives the objects that it prints.
     ///
     /// # Errors
-    /// What it says when it fails.
+    /// Its error message.
     fn run(&mut self, arguments: &[String]) -> Result<Vec<Value>, String>;
 }
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PaperScale {
-    /// Rows of each worker are so many times those of an ordinary sweep.
+    /// Rows of each worker are this many times those of an ordinary sweep.
     pub rows: f64,
     /// Runs of each point.
     pub runs: u32,
@@ -72,7 +72,7 @@ impl Sweep<'_> {
         std::iter::successors(Some(1), |nodes| Some(nodes * 2)).take_while(move |n| *n <= most)
     }
 
-    /// What went wrong since the last call, as paragraphs.
+    /// Failures since the last call, as paragraphs.
     fn failures(&mut self) -> Vec<String> {
         std::mem::take(&mut self.failed)
     }
@@ -88,7 +88,7 @@ fn rows_of(workload: &str) -> f64 {
     }
 }
 
-/// What is in an object that `bench` has printed.
+/// The values of an object that `bench` has printed.
 struct Figures<'a>(&'a Value);
 
 impl<'a> Figures<'a> {
@@ -141,7 +141,7 @@ fn section(title: &str, text: &[&str]) -> ReportSection {
     ReportSection { title: title.to_owned(), text, ..ReportSection::default() }
 }
 
-/// What a reader has to know beforehand.
+/// The conditions, for a reader.
 fn about(sweep: &mut Sweep<'_>, paper: &str) -> Vec<String> {
     let PaperScale { rows, runs, nodes, processors } = sweep.scale;
     let mut machine = format!("{processors} processors");
@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// Prints what a run of so many arguments would, and fails where it is told to.
+    /// Prints what a run of this many arguments would, and fails where it is told to.
     struct Fake {
         asked: Vec<String>,
         fails: &'static str,
@@ -260,8 +260,8 @@ mod tests {
     fn a_point_that_fails_is_named_and_the_others_go_on() {
         let mut bench = Fake { asked: Vec::new(), fails: "--nodes 4" };
         let report = slash(&mut bench, SCALE);
-        let told = report.sections.iter().flat_map(|section| &section.text);
-        assert!(told.filter(|text| text.contains("no memory")).count() > 2);
+        let reported = report.sections.iter().flat_map(|section| &section.text);
+        assert!(reported.filter(|text| text.contains("no memory")).count() > 2);
         let points = report.sections.iter().flat_map(|section| &section.plots);
         assert!(points.flat_map(|plot| &plot.series).any(|series| series.points.len() == 2));
         assert!(report.bars().all(|bar| bar.met.is_some()), "one and two processes are there");

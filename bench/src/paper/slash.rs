@@ -5,7 +5,7 @@ use super::{
 };
 use crate::report::{Axis, Bar, FigureReport, ReportSection};
 
-/// What is grouped, and what it is called.
+/// The groups, and their name.
 const GROUPED: [(&str, &str); 5] = [
     ("ysb", "YSB, 100 campaigns"),
     ("ysb --keys 10000000", "YSB, 10 M keys"),
@@ -72,7 +72,7 @@ fn weak_scaling(sweep: &mut Sweep<'_>) -> ReportSection {
     section
 }
 
-/// What a record costs with each exchange, on two processes.
+/// The cost of a record with each exchange, on two processes.
 fn against_uppar(sweep: &mut Sweep<'_>) -> ReportSection {
     let text = "Two processes. Cycles are those of all workers for a record; bytes and work \
                 requests are what the fabric was given, exactly. Joins have no merge: their rows \
@@ -130,7 +130,7 @@ fn against_uppar(sweep: &mut Sweep<'_>) -> ReportSection {
     section
 }
 
-/// What the processor has counted for a record, where it was to be had.
+/// Hardware counters per record, where available.
 fn counted_of(name: &str, variant: &str, figures: &Figures<'_>) -> Option<Vec<String>> {
     let of = |what: &str| figures.number(&format!("{what}_per_row"));
     let instructions = of("instructions")?;

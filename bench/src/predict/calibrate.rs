@@ -14,7 +14,7 @@ const FEW: u64 = 10_000;
 /// of milliseconds, in which processes start and end, of which the model says nothing.
 const FEW_TIMES: u64 = 4;
 
-/// Rows of each process in a run with so many keys.
+/// Rows of each process in a run with this many keys.
 fn rows_of(keys: u64, rows: u64) -> u64 {
     if keys == FEW { rows * FEW_TIMES } else { rows }
 }
@@ -26,7 +26,7 @@ pub struct Calibrated {
     pub constants: Constants,
     /// Runs with what the model says of them.
     pub validated: Vec<Validated>,
-    /// What failed.
+    /// The run that failed.
     pub failed: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ pub struct Validated {
     pub bytes: Option<[f64; 2]>,
 }
 
-/// What was measured of a run.
+/// The measurements of a run.
 #[derive(Debug, Clone, Copy)]
 struct Point {
     exchange: Exchange,
@@ -98,7 +98,7 @@ pub fn calibrate(bench: &mut dyn Runner, asked: &Question) -> Calibrated {
     Calibrated { constants, validated: groupings.chain(broadcasts).collect(), failed }
 }
 
-/// Processors that so many processes have.
+/// Processors that this many processes have.
 pub(super) fn processors(processes: u32) -> f64 {
     let all = std::thread::available_parallelism().map_or(1, |all| all.get() as u32);
     f64::from(processes.min(all))
@@ -173,7 +173,7 @@ fn with_unit(text: &str) -> Option<f64> {
     Some(number.parse::<f64>().ok()? * factor)
 }
 
-/// What the model says of a grouping's run.
+/// The model's prediction for a grouping.
 fn price(point: &Point, constants: &Constants, rows: u64) -> Price {
     let rows = rows_of(point.keys, rows);
     let mut of = grouped((point.processes, 1), point.keys, constants);
@@ -272,7 +272,7 @@ fn constants(points: &[Point], casts: &[(u32, f64)], rows: u64) -> Constants {
     all
 }
 
-/// Records a second that one source sends to so many processes.
+/// Records a second that one source sends to this many processes.
 fn cast_rate(processes: u32, constants: &Constants) -> f64 {
     let Constants { hertz, take, cast, .. } = constants;
     let (own, all) = match processes {
@@ -347,7 +347,7 @@ mod tests {
             nodes: 4,
             rows: ROWS,
             runs: 1,
-            given: vec![],
+            overrides: vec![],
         };
         let calibrated = calibrate(&mut Modelled(truth), &asked);
         assert_eq!(calibrated.failed, Vec::<String>::new());
@@ -380,7 +380,7 @@ mod tests {
             nodes: 1,
             rows: ROWS,
             runs: 1,
-            given: vec![("ghz".into(), 5.0)],
+            overrides: vec![("ghz".into(), 5.0)],
         };
         let report = super::super::predict(&mut Broken, &asked);
         assert!(report.about.iter().any(|line| line.contains("no memory")), "{:?}", report.about);

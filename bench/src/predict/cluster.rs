@@ -1,4 +1,4 @@
-//! What a cluster does by the model, without I/O.
+//! The model of a cluster, without I/O.
 
 use channel::RingConfig;
 use dataflow::cost::{Grouped, decide, epoch_rows};
@@ -24,19 +24,19 @@ pub struct PredictedCluster {
     pub latency_us: f64,
 }
 
-/// What is foretold of one exchange.
+/// The prediction for one exchange.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Foretold {
     /// Records a second, of all nodes.
     pub rate: f64,
-    /// What holds it.
+    /// The bottleneck.
     pub limit: &'static str,
     /// Seconds from the end of a window's rows until the last delta is merged; 0 without deltas.
     pub close_s: f64,
 }
 
-/// The rows of ysb-keys on so many workers, of which so many are in each process, whose windows are
-/// longer than their epochs.
+/// The rows of ysb-keys on this many workers, of which this many are in each process, whose windows
+/// are longer than their epochs.
 pub(super) fn grouped((workers, beside): (u32, u32), keys: u64, constants: &Constants) -> Grouped {
     let groups = keys as f64;
     Grouped {
@@ -72,7 +72,7 @@ impl PredictedCluster {
         bytes / (2e-6 * self.latency_us).max(1e-9)
     }
 
-    /// What the planner would choose.
+    /// The planner's choice.
     pub fn choice(&self, keys: u64, constants: &Constants) -> Exchange {
         let of = grouped((self.all_workers(), self.workers), keys, constants);
         let costs = &constants.costs;
@@ -80,7 +80,7 @@ impl PredictedCluster {
     }
 
     /// The least of what the processors, the link and the slots of rings allow, for records that
-    /// cost a worker so many cycles and have a node send so many bytes each.
+    /// cost a worker this many cycles and have a node send this many bytes each.
     fn held(&self, cycles: f64, bytes: f64, constants: &Constants, close_s: f64) -> Foretold {
         let nodes = f64::from(self.nodes);
         let workers = f64::from(self.workers);
@@ -98,7 +98,7 @@ impl PredictedCluster {
     }
 }
 
-/// What a cluster does by merge, by shuffle and by broadcast.
+/// Predictions for merge, shuffle and broadcast.
 pub fn foretell(cluster: &PredictedCluster, keys: u64, constants: &Constants) -> [Foretold; 3] {
     let workers = cluster.all_workers();
     let of = grouped((workers, cluster.workers), keys, constants);

@@ -4,10 +4,10 @@
 //! A few runs of one and two processes give what the model's constants are here ([`calibrate`]).
 //! With these it foretells runs of up to four processes that they were not taken from, and those
 //! are then made: the ratio of what was foretold to what was measured stands beside
-//! ([`Validated`]). Then come the clusters ([`cluster`]): nodes of so many workers, each on a
-//! processor of its own, joined by links of so many gigabits.
+//! ([`Validated`]). Then come the clusters ([`cluster`]): nodes of this many workers, each on a
+//! processor of its own, joined by links of this many gigabits.
 //!
-//! What it leaves out stands in `docs/benchmarks.md`.
+//! Its simplifications are in `docs/benchmarks.md`.
 
 mod calibrate;
 mod cluster;
@@ -24,7 +24,7 @@ pub use cluster::{Foretold, PredictedCluster, foretell};
 /// The factor by which the model may err.
 const ERRS: f64 = 2.0;
 
-/// What is asked.
+/// The question.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Question {
     /// Different keys of the workload: each number is foretold.
@@ -42,7 +42,7 @@ pub struct Question {
     /// Runs of each point.
     pub runs: u32,
     /// Constants that are given, by name; they take the place of those that were measured.
-    pub given: Vec<(String, f64)>,
+    pub overrides: Vec<(String, f64)>,
 }
 
 /// The model's constants, with those of a broadcast.
@@ -128,7 +128,7 @@ pub fn predict(bench: &mut dyn Runner, asked: &Question) -> FigureReport {
         about.extend(calibrated.failed);
         sections.push(validated(&calibrated.validated));
     }
-    constants = asked.given.iter().fold(constants, |all, (name, value)| all.with(name, *value));
+    constants = asked.overrides.iter().fold(constants, |all, (name, value)| all.with(name, *value));
     sections.insert(0, with(&constants));
     sections.push(clusters(asked, &constants));
     FigureReport { title: "What clusters would do".into(), about, sections }

@@ -23,7 +23,7 @@ pub(super) fn sums(
     Ok(oracle.finish())
 }
 
-/// Bytes of the sums of so many keys, at most.
+/// Bytes of the sums of this many keys, at most.
 pub(super) fn bytes(shape: WorkloadGroups, keys: u64) -> u64 {
     let groups = keys.div_ceil(shape.key.1 as u64).next_power_of_two();
     groups * size_of::<Group>() as u64 * slides(shape) as u64
@@ -34,7 +34,7 @@ fn slides(shape: WorkloadGroups) -> usize {
     shape.window.map_or(1, |window| (window.size_ms / window.slide_ms) as usize)
 }
 
-/// What is known of a key in a slide.
+/// The state of a key in a slide.
 #[derive(Debug, Clone, Copy, Default)]
 struct Group {
     count: u32,
@@ -69,13 +69,13 @@ impl Oracle {
         let mut next = || columns.next().unwrap_or(batch.column(0));
         let keys = numbers(next());
         let times = shape.window.map(|window| (times(next()), window.slide_ms));
-        let kept = shape.filter.map(|(_, word)| has_word(next(), word));
+        let retained = shape.filter.map(|(_, word)| has_word(next(), word));
         let value = shape.value.map(|_| next());
         for row in 0..batch.num_rows() {
             if let Some((times, slide)) = times {
                 self.turn_to(times[row].div_euclid(slide));
             }
-            if kept.as_ref().is_some_and(|kept| !kept[row]) {
+            if retained.as_ref().is_some_and(|retained| !retained[row]) {
                 continue;
             }
             let key = (keys[row] / shape.key.1) as usize;
@@ -99,7 +99,7 @@ impl Oracle {
         }
     }
 
-    /// Gives out what is left.
+    /// Emits the rest.
     pub(crate) fn finish(mut self) -> ChecksumTotals {
         self.pass(self.slides);
         self.sums
@@ -114,7 +114,7 @@ impl Oracle {
         }
     }
 
-    /// So many slides end: a window ends with each.
+    /// This many slides end: a window ends with each.
     fn pass(&mut self, slides: usize) {
         for _ in 0..slides {
             let keys = self.recent.iter().map(Vec::len).max().unwrap_or(0);

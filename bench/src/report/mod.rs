@@ -23,9 +23,9 @@ use serde_json::{Value, json};
 /// Figures, in sections.
 #[derive(Debug, Clone, Default)]
 pub struct FigureReport {
-    /// What it is of.
+    /// Its subject.
     pub title: String,
-    /// What a reader has to know beforehand: the machine, and what could not be measured on it.
+    /// The conditions: the machine, and the measurements that it does not allow.
     pub about: Vec<String>,
     /// Its parts.
     pub sections: Vec<ReportSection>,
@@ -38,7 +38,7 @@ pub struct ReportSection {
     pub title: String,
     /// Paragraphs in front of the figures.
     pub text: Vec<String>,
-    /// What was asked of the figures.
+    /// The targets of the figures.
     pub bars: Vec<Bar>,
     /// Drawings.
     pub plots: Vec<Plot>,
@@ -49,11 +49,11 @@ pub struct ReportSection {
 /// A figure against what was asked of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bar {
-    /// What is compared.
+    /// The subject.
     pub what: String,
-    /// What was asked, as `≥ 10 times`.
+    /// The target, as `≥ 10 times`.
     pub needed: String,
-    /// What came out.
+    /// The result.
     pub got: String,
     /// Whether it is enough; `None` where it could not be measured.
     pub met: Option<bool>,
@@ -62,7 +62,7 @@ pub struct Bar {
 /// Lines over one axis.
 #[derive(Debug, Clone)]
 pub struct Plot {
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// The axis to the right.
     pub x: Axis,
@@ -118,7 +118,7 @@ impl FigureOrigin {
 /// A line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// What it is of.
+    /// Its subject.
     pub name: String,
     /// Where its points come from.
     pub origin: FigureOrigin,
@@ -129,7 +129,7 @@ pub struct Series {
 /// Numbers in columns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReportTable {
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// The heads of the columns.
     pub columns: Vec<String>,

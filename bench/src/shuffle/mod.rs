@@ -32,10 +32,11 @@ use thiserror::Error;
 pub use sweep::Sweep;
 pub use worker::{ShuffleCounts, ShufflePlan};
 
-/// What every process gives, by rank: an exchange of the control plane. The word names the step.
+/// The contribution of every process, by rank: an exchange of the control plane. The word names the
+/// step.
 pub type Gather<'a> = dyn Fn(&str, Vec<u8>) -> Result<Vec<Vec<u8>>, String> + 'a;
 
-/// What carries integers between workers.
+/// The transport of integers between workers.
 #[derive(Clone)]
 pub enum Carrier {
     /// Rings over a transport.
@@ -57,7 +58,7 @@ pub enum ShuffleError {
     /// Another process failed.
     #[error("{0}")]
     Control(String),
-    /// What arrived is not what was sent: our bug.
+    /// The integers that arrived are not those that were sent: our bug.
     #[error("{got} integers of sum {got_sum} arrived, not {right} of sum {right_sum}")]
     Wrong {
         /// Integers that arrived.

@@ -13,7 +13,7 @@ use super::{Gather, ShuffleError};
 const SLEEP: Duration = Duration::from_secs(1);
 /// Bytes of a ring.
 const RING_BYTES: u32 = 512 << 10;
-/// What an end has for its kind; rows have 0, and their shuffle for tag.
+/// The kind of an end; rows have 0, and their shuffle for tag.
 const END: u8 = 1;
 
 /// The links of a worker; none with itself.

@@ -25,9 +25,9 @@ const END: u64 = 1 << 8;
 /// One socket.
 struct Peer {
     stream: TcpStream,
-    /// What the system has not taken.
+    /// Bytes that the system has not accepted.
     out: VecDeque<u8>,
-    /// What came, as words; of the last one maybe only some bytes.
+    /// Received words; of the last one maybe only some bytes.
     words: Vec<u64>,
     bytes: usize,
 }

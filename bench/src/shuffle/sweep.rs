@@ -15,7 +15,7 @@ const AT_ONCE: usize = 8;
 
 /// The workload.
 pub struct Sweep {
-    /// What is compared, with names: first of all with sockets by which integers leave at once.
+    /// The transports to compare, with names: first of all sockets by which integers leave at once.
     pub carriers: Vec<(String, Carrier)>,
     /// This process.
     pub rank: usize,

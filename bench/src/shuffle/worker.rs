@@ -22,7 +22,7 @@ pub struct ShufflePlan {
     pub nodes: usize,
     /// Integers that each of them makes.
     pub rows: u64,
-    /// Integers for one worker leave when there are so many bytes of them (Q5).
+    /// Integers for one worker leave when there are this many bytes of them (Q5).
     pub threshold_bytes: usize,
 }
 
@@ -32,7 +32,7 @@ impl ShufflePlan {
         (self.threshold_bytes / 8).max(1)
     }
 
-    /// What goes through the second shuffle: how many, and their sum. Computed once more, one by
+    /// The integers of the second shuffle: how many, and their sum. Computed once more, one by
     /// one.
     pub fn right(&self) -> (u64, u64) {
         let total = self.rows * self.nodes as u64;
@@ -40,7 +40,7 @@ impl ShufflePlan {
     }
 }
 
-/// What a worker counted.
+/// The counts of a worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ShuffleCounts {
     /// Integers that came out of the second shuffle here.
@@ -78,7 +78,7 @@ impl ShuffleCounts {
     }
 }
 
-/// What one chunk is of.
+/// The kind of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Integers of a shuffle.
@@ -87,7 +87,7 @@ pub(super) enum Kind {
     End(u8),
 }
 
-/// What carries chunks.
+/// The transport of chunks.
 pub(super) trait Means {
     /// Sends a chunk to another worker if there is room now.
     fn send(&mut self, to: usize, kind: Kind, values: &[u64]) -> Result<bool, ShuffleError>;
@@ -107,7 +107,7 @@ fn place(value: u64, nodes: usize) -> usize {
     (((mixed >> 32) * nodes as u64) >> 32) as usize
 }
 
-/// What becomes of an integer between the shuffles, so that most belong to another worker then.
+/// Maps an integer between the shuffles, so that most belong to another worker then.
 fn changed(value: u64) -> u64 {
     value * 3 / 2
 }
@@ -181,7 +181,7 @@ impl Outgoing {
     }
 }
 
-/// What a worker has seen.
+/// The integers that a worker has received.
 #[derive(Default)]
 struct Seen {
     outcome: ShuffleCounts,
@@ -200,9 +200,9 @@ pub(super) fn work(
     let mut made = size.rank as u64 * size.rows;
     let last = made + size.rows;
     // Ends that were told, to how many workers each.
-    let mut told = [0; 3];
+    let mut reported = [0; 3];
     let mut idle = 0;
-    while seen.ended[2] < others || told[2] < others {
+    while seen.ended[2] < others || reported[2] < others {
         let mut moved = means.turn(&mut |kind, values| take(&mut out, &mut seen, kind, values))?;
         for stage in [0, 1] {
             while let Some(mut own) = out.own(stage) {
@@ -213,7 +213,8 @@ pub(super) fn work(
             }
         }
         // What is told of each shuffle follows from the one before.
-        let over = [made == last, told[0] == others && seen.ended[0] == others, told[1] == others];
+        let over =
+            [made == last, reported[0] == others && seen.ended[0] == others, reported[1] == others];
         for stage in [0, 1] {
             moved |= out.send(means, stage, over[usize::from(stage)])?;
         }
@@ -223,12 +224,12 @@ pub(super) fn work(
                 2 => seen.ended[1] == others && over[2],
                 _ => over[at] && out.is_empty(stage),
             };
-            while ready && told[at] < others {
-                let to = told[at] + usize::from(told[at] >= size.rank);
+            while ready && reported[at] < others {
+                let to = reported[at] + usize::from(reported[at] >= size.rank);
                 if !means.send(to, Kind::End(stage), &[])? {
                     break;
                 }
-                told[at] += 1;
+                reported[at] += 1;
                 moved = true;
             }
         }

@@ -1,4 +1,4 @@
-//! What the wires carry, at what cost, and how far they are from what the machine does without
+//! Throughput and cost of the wires, and their distance from the machine without
 //! them (`millstream bench wire`).
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! What the machine itself does, without any of our transports: the limits that figures of wires
+//! Limits of the machine itself, without any of our transports, with which figures of wires
 //! are held against.
 //!
 //! Each is the least that moves the bytes: no frames, no checks, no credit beyond a flag a slot.
@@ -186,7 +186,7 @@ pub fn ping_pong(rounds: u32) -> RoundTimes {
     times
 }
 
-/// The times of so many rounds.
+/// The times of this many rounds.
 pub(super) fn timed<E>(
     rounds: u32,
     mut round: impl FnMut(u32) -> Result<(), E>,
@@ -212,7 +212,7 @@ fn sockets() -> io::Result<[TcpStream; 2]> {
     Ok([near, far])
 }
 
-/// So many bytes that go to and fro over a TCP socket; who waits asks for them over and over, or
+/// This many bytes that go to and fro over a TCP socket; who waits asks for them over and over, or
 /// blocks.
 ///
 /// # Errors
@@ -302,8 +302,8 @@ pub fn iperf3(span: Duration) -> Option<f64> {
             .args(["-c", "127.0.0.1", "-p", &port, "-t", &seconds, "-A", &ends, "-J"])
             .output()
             .ok()?;
-        let said: serde_json::Value = serde_json::from_slice(&client.stdout).ok()?;
-        if let Some(bits) = said["end"]["sum_received"]["bits_per_second"].as_f64() {
+        let output_text: serde_json::Value = serde_json::from_slice(&client.stdout).ok()?;
+        if let Some(bits) = output_text["end"]["sum_received"]["bits_per_second"].as_f64() {
             return Some(bits / 8.0);
         }
         thread::sleep(Duration::from_millis(20));

@@ -35,21 +35,21 @@ pub enum Wait {
 pub struct LinkSetup {
     /// Its rings.
     pub ring: RingConfig,
-    /// What its ends decide.
+    /// Options of its ends.
     pub tuning: Tuning,
     /// How they wait.
     pub wait: Wait,
     /// Bytes of a message: at least 8, which number it.
     pub message_bytes: usize,
-    /// Messages are gathered in a frame while they make at most so many bytes (Q5); 0 gives each a
-    /// frame.
+    /// Messages are gathered in a frame while they make at most this many bytes (Q5); 0 gives each
+    /// a frame.
     pub gather_bytes: usize,
-    /// The peer is told after so many bytes of frames.
+    /// The peer is told after this many bytes of frames.
     pub flush_bytes: usize,
 }
 
 impl LinkSetup {
-    /// Messages of so many bytes, a frame each, in a ring of 8 slots of 64 KiB or as much as a
+    /// Messages of this many bytes, a frame each, in a ring of 8 slots of 64 KiB or as much as a
     /// message needs; announced at 16 KiB (Q5).
     pub fn of(message_bytes: usize) -> Self {
         let slot_bytes = (message_bytes + 64).next_multiple_of(64).max(64 << 10) as u32;
@@ -63,7 +63,7 @@ impl LinkSetup {
         }
     }
 
-    /// Full slots of so many bytes, and so many of them.
+    /// Full slots of this many bytes, and this many of them.
     pub fn of_slots(slot_bytes: u32, slots: u32) -> Self {
         let full = Self::of(slot_bytes as usize - 64);
         Self { ring: RingConfig { slot_bytes, slots, ..full.ring }, ..full }
@@ -75,7 +75,7 @@ impl LinkSetup {
     }
 }
 
-/// What a stream was.
+/// The measurements of a stream.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamRun {
     /// From the first message until all were read.
@@ -149,9 +149,9 @@ pub fn stream(
         sent
     };
     let (sent, received) = two_ends(send, || receive_all(&mut there, setup, &done));
-    let (spent, (messages, bytes, seconds, cpu_s)) = (sent?, received?);
+    let (idle, (messages, bytes, seconds, cpu_s)) = (sent?, received?);
     let stats = [here.stats(), there.stats()];
-    Ok(StreamRun { seconds, messages, bytes, stats, cpu_s: cpu_s + spent })
+    Ok(StreamRun { seconds, messages, bytes, stats, cpu_s: cpu_s + idle })
 }
 
 /// Sends until the time is over, and awaits that all of it is out; returns the processor time.

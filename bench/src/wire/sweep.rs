@@ -30,7 +30,7 @@ const MODES: [(Publish, &str); 3] = [
 ];
 
 /// One transport under measurement.
-struct Bench<'a> {
+struct SweepRunner<'a> {
     transport: &'a Transport,
     fabric: Arc<dyn Fabric>,
     effort: Effort,
@@ -54,7 +54,7 @@ pub(super) fn measure(transports: &[Transport], effort: Effort) -> Result<Figure
                 continue;
             }
         };
-        let bench = Bench { transport, fabric, effort };
+        let bench = SweepRunner { transport, fabric, effort };
         bars.extend(bench.bars(&mut limits)?);
         sections.push(bench.section(&mut rates, &mut ways)?);
     }
@@ -106,7 +106,7 @@ impl Limits {
     }
 }
 
-impl Bench<'_> {
+impl SweepRunner<'_> {
     fn stream(&self, setup: &LinkSetup) -> Result<StreamRun, WireError> {
         self.stream_over(&self.fabric, setup)
     }
@@ -145,7 +145,7 @@ impl Bench<'_> {
         WireError::Link { transport: self.transport.name.clone(), source }
     }
 
-    /// What was asked of this transport, measured in turns with the limits.
+    /// The targets of this transport, measured in turns with the limits.
     fn bars(&self, limits: &mut Limits) -> Result<Vec<Bar>, WireError> {
         match self.transport.name.as_str() {
             "shm" => self.shm_bars(limits),

@@ -23,7 +23,7 @@ impl RoundTimes {
         self.quantile(0.5)
     }
 
-    /// What one of a hundred exceeds.
+    /// The 99th percentile.
     pub fn p99(&self) -> f64 {
         self.quantile(0.99)
     }

@@ -412,8 +412,8 @@ fn rows_of_frequent_keys_are_grouped_in_front_of_a_shuffle() {
         [("zipf", "auto", true), ("zipf", "off", false), ("uniform", "auto", false)]
     {
         let shown = ask(kind, choice, "EXPLAIN ANALYZE");
-        let told = shown.contains(" rows of frequent keys grouped where they were read, ");
-        assert_eq!(told, expected, "{kind}, {choice}: {shown}");
+        let reported = shown.contains(" rows of frequent keys grouped where they were read, ");
+        assert_eq!(reported, expected, "{kind}, {choice}: {shown}");
     }
 }
 

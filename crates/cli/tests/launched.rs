@@ -353,7 +353,7 @@ fn a_signal_to_any_rank_ends_all_in_good_order() {
         assert!(ended.iter().all(|one| one.code == Some(130)), "{ended:?}");
         assert!(ended[0].err.contains("; ended early, as asked"), "{}", ended[0].err);
         assert!(ended.iter().all(|one| !one.err.contains("error")), "{ended:?}");
-        let kept = std::fs::read_to_string(dir.0.join("kept.csv")).unwrap();
-        assert!(kept.starts_with("n\n") && kept.lines().count() > 1);
+        let retained = std::fs::read_to_string(dir.0.join("kept.csv")).unwrap();
+        assert!(retained.starts_with("n\n") && retained.lines().count() > 1);
     }
 }

@@ -192,12 +192,16 @@ fn run(name: &str, (workers, way): (&str, &str), middle: &Arc<Middle>) -> (Vec<S
     let second = rank(1, &dir.0, workers);
     let ended = [first, second].map(|rank| thread::spawn(|| rank.wait_with_output().unwrap()));
     let [first, second] = ended.map(|rank| rank.join().unwrap());
-    let said = String::from_utf8([first.stderr, second.stderr].concat()).unwrap();
-    assert!(first.status.success() && second.status.success(), "{}: {said}", dir.0.display());
+    let output_text = String::from_utf8([first.stderr, second.stderr].concat()).unwrap();
+    assert!(
+        first.status.success() && second.status.success(),
+        "{}: {output_text}",
+        dir.0.display()
+    );
     let rows = String::from_utf8(first.stdout).unwrap();
     let mut rows: Vec<_> = rows.lines().map(str::to_owned).collect();
     rows.sort_unstable();
-    (rows, said)
+    (rows, output_text)
 }
 
 #[test]
@@ -206,26 +210,26 @@ fn whichever_bytes_are_swallowed_the_rows_are_the_same() {
         for (number, way) in WAYS.into_iter().enumerate() {
             scope.spawn(move || {
                 let whole = Middle::new(None);
-                let (rows, said) = run(&format!("{number}-whole"), way, &whole);
-                assert_eq!(rows.len(), 401, "{said}");
-                assert!(!said.contains("WARN"), "{said}");
+                let (rows, output_text) = run(&format!("{number}-whole"), way, &whole);
+                assert_eq!(rows.len(), 401, "{output_text}");
+                assert!(!output_text.contains("WARN"), "{output_text}");
                 let [caller, called] = whole.bytes.each_ref().map(|n| n.load(Ordering::Relaxed));
                 assert!(caller > 1000 && called > 1000, "{caller} and {called} bytes");
                 // Some of the last ones, up to those of some frames; and the half.
                 let last = [10, 50, 112, 222][number];
-                let holes = [(true, caller - last), (false, called - last), (true, caller / 2)];
+                let blanks = [(true, caller - last), (false, called - last), (true, caller / 2)];
                 thread::scope(|scope| {
-                    for (of_caller, from) in holes {
+                    for (of_caller, from) in blanks {
                         let rows = &rows;
                         scope.spawn(move || {
                             let hole = Hole { of_caller, from };
                             let middle = Middle::new(Some(hole));
                             let name = format!("{number}-{of_caller}-{from}");
-                            let (seen, said) = run(&name, way, &middle);
-                            assert!(seen == *rows, "{way:?}, {hole:?}: other rows; {said}");
+                            let (seen, output_text) = run(&name, way, &middle);
+                            assert!(seen == *rows, "{way:?}, {hole:?}: other rows; {output_text}");
                             let half = from == caller / 2;
-                            let given_up = said.contains("stands and has carried nothing");
-                            assert!(given_up || !half, "{way:?}, {hole:?}: {said}");
+                            let given_up = output_text.contains("stands and has carried nothing");
+                            assert!(given_up || !half, "{way:?}, {hole:?}: {output_text}");
                         });
                     }
                 });

@@ -62,7 +62,7 @@ impl<'a> Acceptor<'a> {
 
     pub(crate) fn receive(
         mut self,
-        patience: JoinDeadline,
+        deadline: JoinDeadline,
     ) -> Result<Vec<JoinedNode>, ClusterError> {
         self.listener.set_nonblocking(true).map_err(ClusterError::system("a socket option"))?;
         let expected = (self.own.nodes - self.own.rank - 1) as usize;
@@ -75,10 +75,10 @@ impl<'a> Acceptor<'a> {
             if let Some((rank, process, cause)) = self.exits.and_then(Exits::first) {
                 return Err(NodeFailure { rank, process, cause }.into());
             }
-            if Instant::now() >= patience.until {
+            if Instant::now() >= deadline.until {
                 let came = |rank| self.joined.iter().any(|node| node.hello.rank == rank);
                 let rank = (self.own.rank + 1..self.own.nodes).find(|&rank| !came(rank));
-                let seconds = patience.limit.as_secs_f32();
+                let seconds = deadline.limit.as_secs_f32();
                 let detail = match &self.refused {
                     None => format!("nothing was heard of it for {seconds} s"),
                     Some(why) => format!("a connection was refused within {seconds} s: {why}"),

@@ -51,7 +51,7 @@ impl Assignment {
     /// When a node does not come in time, or the directory or the address cannot be used.
     pub fn join(&self, options: &JoinOptions) -> Result<Control, ClusterError> {
         check_nodes(self.nodes)?;
-        let patience = JoinDeadline::of(options.limit);
+        let deadline = JoinDeadline::of(options.limit);
         let security = match &options.certs {
             Some(directory) => Security::Certificates(Arc::new(Identity::load(directory)?)),
             None => Security::Token,
@@ -67,14 +67,14 @@ impl Assignment {
             host: host(),
             token,
         };
-        let cards = CardExchange::publish(self, options.directory.as_deref(), &card, patience)?;
+        let cards = CardExchange::publish(self, options.directory.as_deref(), &card, deadline)?;
         let (rank, nodes) = (self.rank, self.nodes);
         let own = Invitation { rank, nodes, generation: 1, at, parent: 0, token, security };
         let mut peers: Vec<Option<Peer>> = (0..self.nodes).map(|_| None).collect();
         for rank in 0..self.rank {
-            peers[rank as usize] = Some(call(rank, &cards, &own, patience)?);
+            peers[rank as usize] = Some(call(rank, &cards, &own, deadline)?);
         }
-        let joined = Acceptor::new(&listener, &own, None).welcoming().receive(patience);
+        let joined = Acceptor::new(&listener, &own, None).welcoming().receive(deadline);
         let joined = joined.map_err(|error| explain(error, &cards))?;
         for node in joined {
             let Hello { rank, process, .. } = node.hello;
@@ -127,26 +127,26 @@ fn call(
     rank: u32,
     cards: &CardExchange,
     own: &Invitation,
-    patience: JoinDeadline,
+    deadline: JoinDeadline,
 ) -> Result<Peer, ClusterError> {
     let mut last = None;
-    while left(patience).is_some() {
+    while left(deadline).is_some() {
         if let Some(card) = cards.read(rank)? {
-            match call_at(&card, rank, own, patience) {
+            match call_at(&card, rank, own, deadline) {
                 Ok(peer) => return Ok(peer),
-                Err(error) => last = Some(patient(error)?),
+                Err(error) => last = Some(worth_another_look(error)?),
             }
         }
         std::thread::sleep(LOOK);
     }
-    Err(last.unwrap_or_else(|| ClusterError::Join { rank, detail: absent(cards, patience) }))
+    Err(last.unwrap_or_else(|| ClusterError::Join { rank, detail: absent(cards, deadline) }))
 }
 
 fn call_at(
     card: &Card,
     rank: u32,
     own: &Invitation,
-    patience: JoinDeadline,
+    deadline: JoinDeadline,
 ) -> Result<Peer, ClusterError> {
     let wrong = |detail: String| ClusterError::Join { rank, detail };
     if (card.rank, card.nodes) != (rank, own.nodes) {
@@ -158,12 +158,12 @@ fn call_at(
         return Err(wrong(detail));
     }
     let hello = Hello::new(&Invitation { token: card.token, ..own.clone() }, own.at.port());
-    let (peer, _) = connect(card.at, rank, hello, &own.security, patience)?;
+    let (peer, _) = connect(card.at, rank, hello, &own.security, deadline)?;
     Ok(Peer { process: card.process, ..peer })
 }
 
 /// Gives the error back if the next look may find another node.
-fn patient(error: ClusterError) -> Result<ClusterError, ClusterError> {
+fn worth_another_look(error: ClusterError) -> Result<ClusterError, ClusterError> {
     match &error {
         ClusterError::Refused { reason, .. } if reason != ANOTHER_JOB => Err(error),
         ClusterError::Stranger { .. } => Err(error),
@@ -171,8 +171,8 @@ fn patient(error: ClusterError) -> Result<ClusterError, ClusterError> {
     }
 }
 
-fn absent(cards: &CardExchange, patience: JoinDeadline) -> String {
-    format!("{} within {} s", cards.place(), patience.limit.as_secs_f32())
+fn absent(cards: &CardExchange, deadline: JoinDeadline) -> String {
+    format!("{} within {} s", cards.place(), deadline.limit.as_secs_f32())
 }
 
 /// Says where a node that never came was looked for.

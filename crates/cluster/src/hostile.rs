@@ -19,9 +19,9 @@ const HEADER_BYTES: usize = 12;
 /// # Panics
 /// When a frame is another one behind being written again, or longer than what there is of it.
 pub fn control(bytes: &[u8]) -> Result<usize, &'static str> {
-    let Some((how, said)) = bytes.split_first() else { return Ok(0) };
-    let said = if how & 1 == 1 { sealed(said) } else { said.to_vec() };
-    let (mut rest, mut count) = (&said[..], 0);
+    let Some((how, message)) = bytes.split_first() else { return Ok(0) };
+    let message = if how & 1 == 1 { sealed(message) } else { message.to_vec() };
+    let (mut rest, mut count) = (&message[..], 0);
     while let Some((frame, length)) = ControlFrame::decode(rest)? {
         assert!(length <= rest.len());
         let mut again = Vec::new();

@@ -116,7 +116,7 @@ pub struct Children {
 /// How children are to end.
 struct End {
     /// After this those that still run are killed.
-    patience: Duration,
+    grace: Duration,
     /// This one is not waited for.
     lost: Option<u32>,
 }
@@ -168,17 +168,17 @@ impl Children {
         }
     }
 
-    /// Waits until all have ended, and kills those that still run after `patience`.
-    pub fn wait(mut self, patience: Duration) {
-        self.end(End { patience, lost: None });
+    /// Waits until all have ended, and kills those that still run after `grace`.
+    pub fn wait(mut self, grace: Duration) {
+        self.end(End { grace, lost: None });
     }
 
     /// Waits until all have ended that can after this failure: the node that failed is killed if it
     /// still runs, for it may be stopped or stuck, and so are those that have not ended
     /// [`LOST_AFTER`] after its last sign.
     pub fn wait_after(mut self, failure: &NodeFailure) {
-        let patience = patience_after(&failure.cause);
-        self.end(End { patience, lost: Some(failure.rank) });
+        let grace = grace_after(&failure.cause);
+        self.end(End { grace, lost: Some(failure.rank) });
     }
 
     fn end(&mut self, end: End) {
@@ -193,7 +193,7 @@ impl Children {
 }
 
 /// How long after such a failure became known processes may run on.
-fn patience_after(cause: &Cause) -> Duration {
+fn grace_after(cause: &Cause) -> Duration {
     match cause {
         Cause::Silent(ms) => LOST_AFTER.saturating_sub(Duration::from_millis((*ms).into())),
         _ => LOST_AFTER,
@@ -202,7 +202,7 @@ fn patience_after(cause: &Cause) -> Duration {
 
 impl Drop for Children {
     fn drop(&mut self) {
-        self.end(End { patience: Duration::ZERO, lost: None });
+        self.end(End { grace: Duration::ZERO, lost: None });
     }
 }
 
@@ -317,8 +317,8 @@ impl Watcher {
                 }
             }
             match self.ending.try_recv() {
-                Ok(End { patience, lost }) => {
-                    deadline = Some(Instant::now() + patience);
+                Ok(End { grace, lost }) => {
+                    deadline = Some(Instant::now() + grace);
                     self.kill(|rank| Some(rank) == lost);
                 }
                 Err(mpsc::TryRecvError::Empty) => {}
@@ -378,9 +378,9 @@ mod tests {
 
     #[test]
     fn all_have_ended_within_five_seconds_of_the_last_sign() {
-        assert_eq!(patience_after(&Cause::Silent(3000)), Duration::from_millis(1500));
-        assert_eq!(patience_after(&Cause::Silent(60_000)), Duration::ZERO);
-        assert_eq!(patience_after(&Cause::Killed(9)), LOST_AFTER);
+        assert_eq!(grace_after(&Cause::Silent(3000)), Duration::from_millis(1500));
+        assert_eq!(grace_after(&Cause::Silent(60_000)), Duration::ZERO);
+        assert_eq!(grace_after(&Cause::Killed(9)), LOST_AFTER);
         assert!(LOST_AFTER < Duration::from_secs(5));
     }
 }

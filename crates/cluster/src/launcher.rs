@@ -163,12 +163,12 @@ impl Family {
 
     fn job(&self, get: &dyn Fn(&str) -> Option<String>) -> Result<String, ClusterError> {
         let named = get(JOB_VARIABLE).filter(|job| !job.is_empty());
-        let told = || {
+        let reported = || {
             get(self.job[0])?;
             let parts: Vec<_> = self.job.iter().filter_map(|name| get(name)).collect();
             Some(parts.join("."))
         };
-        let job = match named.or_else(told) {
+        let job = match named.or_else(reported) {
             Some(job) => job,
             None => parent().ok_or_else(|| ClusterError::Environment {
                 detail: format!("nothing tells which job this is, not even {JOB_VARIABLE}"),

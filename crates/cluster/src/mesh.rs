@@ -114,11 +114,11 @@ impl Invitation {
     /// When rank 0 refuses, or nodes do not come within 20 s.
     pub fn join(&self) -> Result<Control, ClusterError> {
         self.die_with_parent()?;
-        let patience = JoinDeadline::of(JOIN);
+        let deadline = JoinDeadline::of(JOIN);
         let listener = listen(SocketAddr::new(self.at.ip(), 0))?;
         let port = listener.local_addr().map_err(ClusterError::system("a socket's address"))?;
         let hello = Hello::new(self, port.port());
-        let (first, nodes) = connect(self.at, 0, hello, &self.security, patience)?;
+        let (first, nodes) = connect(self.at, 0, hello, &self.security, deadline)?;
         if nodes.len() != self.nodes as usize {
             let detail = format!("it speaks of {} nodes, not {}", nodes.len(), self.nodes);
             return Err(ClusterError::Join { rank: 0, detail });
@@ -128,10 +128,10 @@ impl Invitation {
         for rank in 1..self.rank {
             let (port, process) = nodes[rank as usize];
             let at = SocketAddr::new(self.at.ip(), port);
-            let (peer, _) = connect(at, rank, hello, &self.security, patience)?;
+            let (peer, _) = connect(at, rank, hello, &self.security, deadline)?;
             peers[rank as usize] = Some(Peer { process, ..peer });
         }
-        let joined = Acceptor::new(&listener, self, None).receive(patience)?;
+        let joined = Acceptor::new(&listener, self, None).receive(deadline)?;
         for node in joined {
             let mut stream = node.stream;
             welcome(&mut stream, node.hello.rank, &[])?;
@@ -388,7 +388,7 @@ pub(crate) fn connect(
     rank: u32,
     hello: Hello,
     security: &Security,
-    patience: JoinDeadline,
+    deadline: JoinDeadline,
 ) -> Result<(Peer, Vec<(u16, u32)>), ClusterError> {
     let join = |error: std::io::Error| {
         if let Some(detail) = objection(&error) {
@@ -405,7 +405,7 @@ pub(crate) fn connect(
         ClusterError::Join { rank, detail }
     };
     // A limit of zero would mean none.
-    let left = || patience.until.saturating_duration_since(Instant::now()).max(LOOK);
+    let left = || deadline.until.saturating_duration_since(Instant::now()).max(LOOK);
     let socket = TcpStream::connect_timeout(&addr, left().min(DIAL)).map_err(join)?;
     let mut stream = security.client(socket).map_err(join)?;
     stream.write_all(&hello.encode()).map_err(join)?;

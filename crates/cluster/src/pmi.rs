@@ -37,9 +37,9 @@ pub(crate) enum PmiError {
 pub(crate) fn exchange(
     fd: i32,
     card: &Card,
-    patience: JoinDeadline,
+    deadline: JoinDeadline,
 ) -> Result<Vec<Card>, PmiError> {
-    let mut launcher = Launcher::open(fd, patience).map_err(|e| PmiError::Deaf(e.to_string()))?;
+    let mut launcher = Launcher::open(fd, deadline).map_err(|e| PmiError::Deaf(e.to_string()))?;
     launcher.ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init")?;
     let named = launcher.ask("cmd=get_my_kvsname", "my_kvsname")?;
     let space = field(&named, "kvsname").ok_or_else(|| PmiError::Deaf(named.clone()))?.to_owned();
@@ -60,17 +60,17 @@ pub(crate) fn exchange(
 
 struct Launcher {
     fd: OwnedFd,
-    patience: JoinDeadline,
+    deadline: JoinDeadline,
     /// Bytes behind the last answer.
     rest: Vec<u8>,
 }
 
 impl Launcher {
     /// A copy of a descriptor that this process inherited.
-    fn open(fd: i32, patience: JoinDeadline) -> std::io::Result<Self> {
+    fn open(fd: i32, deadline: JoinDeadline) -> std::io::Result<Self> {
         let itself = pidfd_open(getpid(), PidfdFlags::empty())?;
         let fd = pidfd_getfd(itself, fd, PidfdGetfdFlags::empty())?;
-        Ok(Self { fd, patience, rest: Vec::new() })
+        Ok(Self { fd, deadline, rest: Vec::new() })
     }
 
     /// Sends a line and awaits the answer of a kind.
@@ -114,7 +114,7 @@ impl Launcher {
     }
 
     fn wait(&self, flags: PollFlags) -> Result<(), PmiError> {
-        let left = left(self.patience).ok_or(PmiError::Late)?;
+        let left = left(self.deadline).ok_or(PmiError::Late)?;
         let limit = Timespec::try_from(left).map_err(|_| PmiError::Late)?;
         match poll(&mut [PollFd::new(&self.fd, flags)], Some(&limit)) {
             Ok(0) => Err(PmiError::Late),

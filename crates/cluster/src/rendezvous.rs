@@ -96,13 +96,13 @@ impl CardExchange {
         assignment: &Assignment,
         directory: Option<&Path>,
         card: &Card,
-        patience: JoinDeadline,
+        deadline: JoinDeadline,
     ) -> Result<Self, ClusterError> {
         if let (Some(fd), None) = (assignment.pmi, directory) {
-            match pmi::exchange(fd, card, patience) {
+            match pmi::exchange(fd, card, deadline) {
                 Ok(cards) => return Ok(Self::Launcher(cards)),
                 Err(pmi::PmiError::Late) => {
-                    let seconds = patience.limit.as_secs_f32();
+                    let seconds = deadline.limit.as_secs_f32();
                     return Err(ClusterError::Barrier { nodes: card.nodes, seconds });
                 }
                 // All nodes have the same launcher, and come to the same conclusion.
@@ -296,8 +296,8 @@ fn is_ours(metadata: &Metadata) -> bool {
 }
 
 /// Time that is left until the deadline.
-pub(crate) fn left(patience: JoinDeadline) -> Option<Duration> {
-    Some(patience.until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
+pub(crate) fn left(deadline: JoinDeadline) -> Option<Duration> {
+    Some(deadline.until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
 }
 
 #[cfg(test)]

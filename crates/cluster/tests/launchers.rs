@@ -77,14 +77,15 @@ fn main() -> ExitCode {
 /// A node: tells on standard output what it met, and on standard error what went wrong.
 fn node(role: &str) -> ExitCode {
     let var = |name: &str| std::env::var(name).ok();
-    let meeting = JoinOptions {
+    let options = JoinOptions {
         listen: var(LISTEN).map(|addr| addr.parse().unwrap()),
         directory: var(DIRECTORY).map(PathBuf::from),
         limit: Duration::from_millis(var(LIMIT).map_or(20_000, |ms| ms.parse().unwrap())),
         certs: var(CERTS).map(PathBuf::from),
         insecure: false,
     };
-    let joined = Assignment::from_env().and_then(|told| told.expect("a launcher").join(&meeting));
+    let joined =
+        Assignment::from_env().and_then(|reported| reported.expect("a launcher").join(&options));
     let control = match joined {
         Ok(control) => control,
         Err(error) => {
@@ -138,7 +139,7 @@ impl Drop for Dir {
 type Vars = Vec<(&'static str, String)>;
 
 /// The environment that a family of launchers gives a rank.
-fn said(family: &str, rank: u32, nodes: u32, job: &str) -> Vars {
+fn output_text(family: &str, rank: u32, nodes: u32, job: &str) -> Vars {
     let text = |number: u32| number.to_string();
     match family {
         "open" => vec![
@@ -211,7 +212,7 @@ impl Node {
 }
 
 fn start(role: &str, dir: &Dir, family: &str, job: &str, ranks: &[u32], nodes: u32) -> Vec<Node> {
-    let start = |&rank| Node::start(role, Some(&dir.0), &said(family, rank, nodes, job));
+    let start = |&rank| Node::start(role, Some(&dir.0), &output_text(family, rank, nodes, job));
     ranks.iter().map(start).collect()
 }
 
@@ -271,7 +272,7 @@ fn pmi() {
     for rank in 0..3u32 {
         let (ours, theirs) = UnixStream::pair().unwrap();
         fcntl_setfd(&theirs, FdFlags::empty()).unwrap();
-        let mut vars = said("hydra", rank, 3, "");
+        let mut vars = output_text("hydra", rank, 3, "");
         vars.push(("PMI_FD", theirs.as_raw_fd().to_string()));
         nodes.push(Node::start("ends", None, &vars));
         let (space, barrier) = (Arc::clone(&space), Arc::clone(&barrier));
@@ -286,7 +287,7 @@ fn deaf_pmi() {
     for rank in 0..2u32 {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         fcntl_setfd(&theirs, FdFlags::empty()).unwrap();
-        let mut vars = said("hydra", rank, 2, "");
+        let mut vars = output_text("hydra", rank, 2, "");
         vars.push(("PMI_FD", theirs.as_raw_fd().to_string()));
         nodes.push(Node::start("ends", None, &vars));
         ours.write_all(b"cmd=response_to_init pmi_version=2 rc=-1\n").unwrap();
@@ -335,7 +336,7 @@ fn missing() {
         let nodes: Vec<_> = ranks
             .iter()
             .map(|&rank| {
-                let mut vars = said("open", rank, 4, "missing");
+                let mut vars = output_text("open", rank, 4, "missing");
                 vars.push((LIMIT, "1500".into()));
                 Node::start("ends", Some(&dir.0), &vars)
             })
@@ -397,7 +398,7 @@ fn neighbours() {
 
 fn unusable() {
     let missing = Path::new("/no/such/directory");
-    let node = Node::start("ends", Some(missing), &said("open", 0, 2, "unusable"));
+    let node = Node::start("ends", Some(missing), &output_text("open", 0, 2, "unusable"));
     let (well, words) = node.end();
     assert!(!well);
     let expected = "cannot use the rendezvous directory /no/such/directory: No such file";
@@ -407,7 +408,7 @@ fn unusable() {
 fn unlike() {
     let dir = Dir::new("unlike");
     let smaller = start("ends", &dir, "own", "unlike", &[0], 2);
-    let mut vars = said("own", 1, 3, "unlike");
+    let mut vars = output_text("own", 1, 3, "unlike");
     vars.push((LIMIT, "500".into()));
     let (well, words) = Node::start("ends", Some(&dir.0), &vars).end();
     assert!(!well);
@@ -419,7 +420,7 @@ fn unlike() {
 /// Starts two ranks with certificates, and gives back how they ended.
 fn with_certs(dir: &Dir, certs: [Option<&str>; 2]) -> [(bool, String); 2] {
     let start = |rank: u32| {
-        let mut vars = said("own", rank, 2, "certs");
+        let mut vars = output_text("own", rank, 2, "certs");
         vars.push((LIMIT, "2000".into()));
         let certs = certs[rank as usize].map(|name| dir.0.join(name).display().to_string());
         vars.extend(certs.map(|certs| (CERTS, certs)));
@@ -478,7 +479,7 @@ fn noise() {
     cluster::certs::issue(&dir.0.join("ca"), &dir.0.join("node"), 30).unwrap();
     for certs in [None, Some(dir.0.join("node").display().to_string())] {
         let start = |rank: u32| {
-            let mut vars = said("own", rank, 2, "noise");
+            let mut vars = output_text("own", rank, 2, "noise");
             vars.extend(certs.clone().map(|certs| (CERTS, certs)));
             Node::start("ends", Some(&dir.0), &vars)
         };
@@ -510,7 +511,7 @@ fn noise() {
 }
 
 fn loopback() {
-    let mut vars = said("own", 0, 2, "loopback");
+    let mut vars = output_text("own", 0, 2, "loopback");
     vars.push((LISTEN, "192.0.2.1:0".into()));
     let dir = Dir::new("loopback");
     let (well, words) = Node::start("ends", Some(&dir.0), &vars).end();

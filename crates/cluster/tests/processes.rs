@@ -133,16 +133,16 @@ fn all_name(launched: Launched, lines: &Receiver<(u32, String)>, survivors: &[u3
     let start = Instant::now();
     let failure = launched.control.await_failure(KNOWN).expect("a failure");
     assert_eq!(failure.to_string(), what);
-    let mut told: Vec<_> = survivors
+    let mut reported: Vec<_> = survivors
         .iter()
         .map(|_| {
             let left = KNOWN.saturating_sub(start.elapsed());
             lines.recv_timeout(left).unwrap_or_else(|error| panic!("{what}: {error}"))
         })
         .collect();
-    told.sort();
+    reported.sort();
     let expected: Vec<_> = survivors.iter().map(|&rank| (rank, what.to_owned())).collect();
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     launched.control.close();
     drop(launched.children);
     assert_eq!(lines.recv_timeout(KNOWN), Err(RecvTimeoutError::Disconnected));
@@ -158,9 +158,9 @@ fn exchange() {
     control.close();
     assert_eq!(control.failure(), None);
     children.wait(KNOWN);
-    let mut told: Vec<_> = lines.iter().collect();
-    told.sort();
-    assert_eq!(told, [1, 2, 3].map(|rank| (rank, "done".to_owned())));
+    let mut reported: Vec<_> = lines.iter().collect();
+    reported.sort();
+    assert_eq!(reported, [1, 2, 3].map(|rank| (rank, "done".to_owned())));
 }
 
 fn killed() {

@@ -47,18 +47,18 @@ mod tests {
     #[test]
     fn an_event_fd_that_was_signalled_is_readable_until_it_is_cleared() {
         let event_fd = EventFd::new().unwrap();
-        let heard = || {
+        let received = || {
             let mut fds = [PollFd::new(&event_fd.0, PollFlags::IN)];
             poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap()
         };
-        assert_eq!(heard(), 0);
+        assert_eq!(received(), 0);
         event_fd.signal();
         event_fd.signal();
-        assert_eq!((heard(), heard()), (1, 1));
+        assert_eq!((received(), received()), (1, 1));
         event_fd.clear();
-        assert_eq!(heard(), 0);
+        assert_eq!(received(), 0);
         event_fd.clear();
         event_fd.signal();
-        assert_eq!(heard(), 1);
+        assert_eq!(received(), 1);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::frames::{FrameEndpoint, Wire};
 use crate::listener::{self, Greeting};
-use crate::memory::Piece;
+use crate::memory::IoPiece;
 use crate::shared::sent_on_shared_connection;
 use crate::{
     Armed, Atomics, Caps, Completion, Endpoint, ErrorKind, Flags, OpId, Publish, RemoteKey,
@@ -164,7 +164,10 @@ struct Script {
 }
 
 impl Wire for Script {
-    fn write<'a>(&mut self, pieces: impl Iterator<Item = Piece<'a>>) -> io::Result<Option<usize>> {
+    fn write<'a>(
+        &mut self,
+        pieces: impl Iterator<Item = IoPiece<'a>>,
+    ) -> io::Result<Option<usize>> {
         Ok(Some(pieces.map(|piece| piece.len()).sum()))
     }
 

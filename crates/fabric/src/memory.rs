@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::FabricError;
 
-pub(crate) use io::{PIECES_MAX, Piece, gather, scatter};
+pub(crate) use io::{IoPiece, PIECES_MAX, gather, scatter};
 
 /// Bytes of a cache line; slabs start at a multiple of it.
 pub const CACHE_LINE: usize = 64;

@@ -89,6 +89,6 @@ pub trait Member: Send {
     /// their way out, which `poll` notices; [`PostError::Closed`] when the device is broken.
     fn send(&mut self, bytes: &[u8]) -> Result<(), PostError>;
 
-    /// Gives out the datagrams that have come, each once it is whole; returns how many.
+    /// Emits the datagrams that have come, each once it is whole; returns how many.
     fn poll(&mut self, take: &mut dyn FnMut(&[u8])) -> usize;
 }

@@ -271,12 +271,12 @@ mod tests {
 
     #[test]
     fn what_is_told_is_heard_and_a_broken_rest_is_not() {
-        let told = [([1; 16], 900), ([2; 16], u64::MAX), ([3; 16], 0)];
-        let mut messages = encode_counts(told.into_iter(), 2 * ENTRY_BYTES + 7);
+        let reported = [([1; 16], 900), ([2; 16], u64::MAX), ([3; 16], 0)];
+        let mut messages = encode_counts(reported.into_iter(), 2 * ENTRY_BYTES + 7);
         assert_eq!(messages.iter().map(Vec::len).collect::<Vec<_>>(), [48, 24]);
         messages[1].extend_from_slice(&[9; ENTRY_BYTES - 1]);
         let decoded: Vec<_> = messages.iter().flat_map(|message| entries(message)).collect();
-        assert_eq!(decoded, told);
+        assert_eq!(decoded, reported);
         assert_eq!(entries(&[]).count(), 0);
     }
 

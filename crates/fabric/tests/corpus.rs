@@ -139,11 +139,11 @@ fn frames_do_what_they_may_or_end_the_connection() {
     let all = replayed("frames", frame_seeds);
     let (mut kinds, mut applied) = (Vec::new(), 0);
     for (name, bytes) in &all {
-        let heard = hostile::frames(bytes).expect("memory");
+        let received = hostile::frames(bytes).expect("memory");
         let bad = name.starts_with("bad");
-        assert_eq!(heard.ended.is_some(), bad, "{name}: {heard:?}");
-        kinds.extend(heard.ended);
-        applied += heard.notices + heard.completed;
+        assert_eq!(received.ended.is_some(), bad, "{name}: {received:?}");
+        kinds.extend(received.ended);
+        applied += received.notices + received.completed;
     }
     for kind in [
         ErrorKind::Disconnected,
@@ -168,9 +168,9 @@ fn greeting_seeds() -> Vec<(String, Vec<u8>)> {
         |joined: u8, port: u8| [&[9; 16][..], &[joined; 16], &[port, 0, 3, 0, 1, 2, 3]].concat();
     let shared = [&[2][..], b"MLSSHR\x00\x01", &[1, 0, 0, 0, 2, 0, 0, 0]].concat();
     let long = [&[2, 1, 0, 5, 0, 3, 0, 0, 0][..], &[9; 4]].concat();
-    let told =
+    let reported =
         [&[2, 2, 0, 0, 0][..], &[1, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0], &[4, 0, 1, 0], &[0; 8]];
-    let told = told.concat();
+    let reported = reported.concat();
     let mut other = hello.clone();
     other[7] = 9;
     let all = [
@@ -181,7 +181,7 @@ fn greeting_seeds() -> Vec<(String, Vec<u8>)> {
         ("good-berths", [&shared[..], &berth(5, 7), &berth(0, 8)].concat()),
         ("good-data", vec![2, 0, 0, 5, 0, 1, 2, 3]),
         ("good-long", long.clone()),
-        ("good-news", told.clone()),
+        ("good-news", reported.clone()),
         ("bad-greeting-version", greeted(&other)),
         ("bad-greeting-damaged", [&[0], &hello[..], &[0; 4]].concat()),
         ("bad-greeting-short", greeted(&hello)[..40].to_vec()),
@@ -192,7 +192,7 @@ fn greeting_seeds() -> Vec<(String, Vec<u8>)> {
         ("bad-berth-more", [&shared[..], &berth(0, 7), &[1]].concat()),
         ("bad-message", vec![2, 3, 0, 0, 0]),
         ("bad-long", long[..11].to_vec()),
-        ("bad-news", told[..told.len() - 1].to_vec()),
+        ("bad-news", reported[..reported.len() - 1].to_vec()),
         ("bad-nothing", vec![]),
     ];
     all.map(|(name, bytes)| (name.to_owned(), bytes)).into()

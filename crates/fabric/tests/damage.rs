@@ -310,7 +310,7 @@ fn a_connection_that_carries_nothing_is_found_and_given_up() {
 /// lost, and be what the other waits for.
 #[test]
 fn an_end_that_is_swallowed_is_found_by_what_is_told_of_it() {
-    for told in [true, false] {
+    for reported in [true, false] {
         let bytes = 3 * (HEADER_BYTES + 4096);
         let mut bed = Bed::new(true, Side::Caller, bytes, Fault::Hold);
         let dst = RemoteRange { key: bed.key, offset: 0 };
@@ -328,11 +328,11 @@ fn an_end_that_is_swallowed_is_found_by_what_is_told_of_it() {
         drop(first);
         let ended = pulses[0].take_ended();
         assert_eq!(ended.iter().map(|end| end.sent).collect::<Vec<_>>(), [bytes as u64 + 1]);
-        for end in ended.iter().filter(|_| told) {
+        for end in ended.iter().filter(|_| reported) {
             watch.announce(end.name, end.sent);
         }
         let overdue = (0..3 * STILL_LOOKS).find_map(|_| watch.look(&counts()).pop());
-        assert_eq!(overdue, told.then_some((ended[0].name, 1)), "told: {told}");
+        assert_eq!(overdue, reported.then_some((ended[0].name, 1)), "told: {reported}");
         drop(second);
     }
 }

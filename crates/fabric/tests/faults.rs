@@ -73,9 +73,9 @@ fn process_table(fabric: fn() -> Arc<dyn Fabric>, second: &str) {
                 let before = held();
                 let fabric = fabric();
                 let start = Instant::now();
-                let told = row(&*fabric, second, step, fault, local);
+                let reported = row(&*fabric, second, step, fault, local);
                 for part in expected(step, fault, local == 0) {
-                    assert!(told.contains(part), "{what}: {told:?} lacks {part:?}");
+                    assert!(reported.contains(part), "{what}: {reported:?} lacks {part:?}");
                 }
                 assert!(start.elapsed() < HANGS, "{what}: {:?}", start.elapsed());
                 drop(fabric);
@@ -83,8 +83,8 @@ fn process_table(fabric: fn() -> Arc<dyn Fabric>, second: &str) {
                 // A peer that was stopped in the middle of a copy keeps the memory that it was
                 // writing to, and the descriptor of that.
                 let waited = fault == Fault::Stopped && start.elapsed() > COPY_MAX;
-                let kept = usize::from(waited && after.1 > before.1);
-                let expected = (before.0 + kept, before.1 + kept);
+                let retained = usize::from(waited && after.1 > before.1);
+                let expected = (before.0 + retained, before.1 + retained);
                 assert_eq!(after, expected, "{what}: descriptors, mappings");
                 rows += 1;
             }
@@ -155,7 +155,7 @@ impl Forgery {
 
     /// What the other side is told. Who dialled sees what is wrong; who awaits its peer takes a
     /// forger for a stranger, and goes on waiting for the peer.
-    fn told(self, dials: bool, stream: bool) -> &'static str {
+    fn reported(self, dials: bool, stream: bool) -> &'static str {
         match self {
             _ if !dials => "timed out",
             Forgery::Leaves => "the peer left",
@@ -195,10 +195,10 @@ fn forged_table() {
                 let (before, start) = (held(), Instant::now());
                 let error = forge(forgery, dials);
                 let FabricError::Connect { .. } = &error else { panic!("{what}: {error}") };
-                let told = error.to_string();
-                let right = forgery.told(dials, name == "tcp");
-                assert!(told.contains("cannot connect worker"), "{what}: {told}");
-                assert!(told.contains(right), "{what}: {told:?} lacks {right:?}");
+                let reported = error.to_string();
+                let right = forgery.reported(dials, name == "tcp");
+                assert!(reported.contains("cannot connect worker"), "{what}: {reported}");
+                assert!(reported.contains(right), "{what}: {reported:?} lacks {right:?}");
                 assert!(start.elapsed() < HANGS, "{what}: {:?}", start.elapsed());
                 assert_eq!(held(), before, "{what}: descriptors, mappings");
             }
@@ -227,10 +227,10 @@ fn forged_tcp(forgery: Forgery, dials: bool) -> FabricError {
     }
     let whole = greeting(b"MLSTCP\x00\x02", theirs, &to, true);
     let len = whole.len();
-    let (mut said, stays) = forgery.of(whole);
-    if said.len() == len {
+    let (mut message, stays) = forgery.of(whole);
+    if message.len() == len {
         // What is wrong with it is not that it was damaged on its way.
-        said.extend_from_slice(&crc32c::crc32c(&said).to_le_bytes());
+        message.extend_from_slice(&crc32c::crc32c(&message).to_le_bytes());
     }
     let forger = thread::spawn(move || {
         let mut stream = if dials {
@@ -238,7 +238,7 @@ fn forged_tcp(forgery: Forgery, dials: bool) -> FabricError {
         } else {
             TcpStream::connect(("127.0.0.1", port)).expect("it listens")
         };
-        stream.write_all(&said).expect("a few bytes fit");
+        stream.write_all(&message).expect("a few bytes fit");
         // Until the other side has given up.
         let mut rest = Vec::new();
         if stays {
@@ -270,7 +270,7 @@ fn forged_shm(forgery: Forgery, dials: bool) -> FabricError {
     bind(&listener, &name(&OURS)).expect("the name is free");
     listen(&listener, 1).expect("a listener");
     let own = [&b"MLSSHM\x00\x01"[..], &OURS].concat();
-    let (said, stays) = forgery.of(greeting(b"MLSSHM\x00\x01", theirs, &to, false));
+    let (message, stays) = forgery.of(greeting(b"MLSSHM\x00\x01", theirs, &to, false));
     let forger = thread::spawn(move || {
         let stream = if dials {
             accept_with(&listener, SocketFlags::CLOEXEC).expect("it dials")
@@ -279,8 +279,8 @@ fn forged_shm(forgery: Forgery, dials: bool) -> FabricError {
             connect(&stream, &name(&to)).expect("it listens");
             stream
         };
-        if !said.is_empty() {
-            send(&stream, &said, SendFlags::NOSIGNAL).expect("a message fits");
+        if !message.is_empty() {
+            send(&stream, &message, SendFlags::NOSIGNAL).expect("a message fits");
         }
         let mut buffer = [0; 64];
         while stays && matches!(recv(&stream, &mut buffer, RecvFlags::empty()), Ok((1.., _))) {}

@@ -66,15 +66,15 @@ struct Side {
 impl Side {
     /// The exchange of addresses goes through a file of each rank.
     fn connect(fabric: &dyn Fabric, rank: u32, thread: u32) -> Self {
-        let board = Board::new(rank, thread);
+        let addresses = Addresses::new(rank, thread);
         let link = LinkId { local: 2 * thread + rank, remote: 2 * thread + 1 - rank };
         let offer = fabric.offer(link).expect("an offer");
-        let address = board.exchange("address", &offer.address());
+        let address = addresses.exchange("address", &offer.address());
         let mut end = offer.connect(&address).expect("the other rank");
         let slab = fabric.slab(2 * SLOT).expect("memory");
         let memory = slab.range(0..2 * SLOT).expect("a range");
         let key = end.export(&memory).expect("own memory").encode();
-        let peer = RemoteKey::decode(&board.exchange("key", &key)).expect("a key");
+        let peer = RemoteKey::decode(&addresses.exchange("key", &key)).expect("a key");
         end.post_recvs(8);
         end.submit();
         Self { end, memory, peer, seen: Vec::new() }
@@ -133,13 +133,13 @@ fn cross(fabric: &dyn Fabric, rank: u32, thread: u32) {
 }
 
 /// Files of a directory that both ranks see.
-struct Board {
+struct Addresses {
     directory: std::path::PathBuf,
     rank: u32,
     thread: u32,
 }
 
-impl Board {
+impl Addresses {
     fn new(rank: u32, thread: u32) -> Self {
         let directory = std::env::var_os("MPI_TEST_DIRECTORY").expect("a directory of this run");
         Self { directory: directory.into(), rank, thread }

@@ -253,19 +253,19 @@ fn offers_before_and_behind_the_first_link_meet() {
         let early = offer(early);
         let [here, there] = ends(0).map(offer);
         let (of_here, of_there) = (here.address(), there.address());
-        let mut kept = vec![here.connect(&of_there).expect("connects")];
-        kept.push(there.connect(&of_here).expect("connects"));
+        let mut retained = vec![here.connect(&of_there).expect("connects")];
+        retained.push(there.connect(&of_here).expect("connects"));
         let late = offer(late);
         let (of_early, of_late) = (early.address(), late.address());
-        kept.push(early.connect(&of_late).expect("the first link's connection is taken"));
-        kept.push(late.connect(&of_early).expect("the first link's connection is taken"));
+        retained.push(early.connect(&of_late).expect("the first link's connection is taken"));
+        retained.push(late.connect(&of_early).expect("the first link's connection is taken"));
         let offered = counted.each_ref().map(|inner| inner.1.load(Ordering::Relaxed));
         assert_eq!(offered.iter().min(), Some(&1), "{offered:?} connections were offered");
     }
 }
 
 #[test]
-fn a_trunk_has_a_number_of_links_and_says_so() {
+fn a_shared_connection_has_a_number_of_links_and_says_so() {
     let net = SimNet::new(SimOptions::seeded(1));
     let fabric = SharedFabric::new(net.fabric(0), parity(), None);
     let offer = |i: u32| fabric.offer(LinkId { local: 2 * i, remote: 2 * i + 1 });
@@ -473,7 +473,7 @@ fn a_simulated_link_that_is_closed_disturbs_no_other() {
             [here.connect(&of_there).expect("connects"), there.connect(&of_here).expect("connects")]
         };
         let memory = fabrics.each_ref().map(|fabric| fabric.slab(1 << 16).expect("memory"));
-        let [mut kept, mut of_kept] = connect(0, 3);
+        let [mut retained, mut of_kept] = connect(0, 3);
         let [mut lost, mut of_lost] = connect(1, 4);
         let range = memory[1].range(0..4096).expect("in bounds");
         let other = memory[1].range(4096..8192).expect("in bounds");
@@ -489,13 +489,14 @@ fn a_simulated_link_that_is_closed_disturbs_no_other() {
             let _ = lost.write(Src::Slab(&source), dst, OpId(1), Flags::SIGNAL);
             lost.submit();
             let dst = RemoteRange { key: kept_key, offset: 0 };
-            let tells = kept.write_notify(Src::Slab(&source), dst, sent, OpId(2), Flags::SIGNAL);
+            let tells =
+                retained.write_notify(Src::Slab(&source), dst, sent, OpId(2), Flags::SIGNAL);
             sent += u32::from(tells.is_ok());
-            kept.submit();
+            retained.submit();
             net.step();
             lost.poll(&mut Vec::new());
             of_lost.poll(&mut Vec::new());
-            for end in [&mut kept, &mut of_kept] {
+            for end in [&mut retained, &mut of_kept] {
                 out.clear();
                 end.poll(&mut out);
                 assert!(

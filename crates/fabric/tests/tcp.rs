@@ -233,16 +233,16 @@ fn a_refusal_names_the_operation() {
     let mut stranger = Stranger::connect();
     stranger.say(&frame(1, 0, 8, 12345, 0, 4711));
     assert_eq!(stranger.outcome(), ErrorKind::Disconnected);
-    let mut said = Vec::new();
+    let mut message = Vec::new();
     let (start, mut chunk) = (Instant::now(), [0; 64]);
-    while said.len() < 44 {
+    while message.len() < 44 {
         match stranger.stream.read(&mut chunk) {
-            Ok(0) => panic!("ended after {} bytes", said.len()),
-            Ok(n) => said.extend_from_slice(&chunk[..n]),
+            Ok(0) => panic!("ended after {} bytes", message.len()),
+            Ok(n) => message.extend_from_slice(&chunk[..n]),
             Err(_) => assert!(start.elapsed() < TIMEOUT),
         }
     }
-    assert_eq!(said, frame(10, 0, 0, 0, 0, 4711));
+    assert_eq!(message, frame(10, 0, 0, 0, 0, 4711));
 }
 
 #[test]

@@ -112,8 +112,8 @@ impl Spread for Stripes {
 
 /// The nearest driver of each request, of the pairs of a window.
 fn nearest(pairs: Stream) -> Result<Stream, Error> {
-    let kept = ["window_start", "window_end", "window_time", "request", "driver"];
-    let apart = pairs.map(Columns::of(&kept).and("apart", DataType::Float64), |batch| {
+    let retained = ["window_start", "window_end", "window_time", "request", "driver"];
+    let apart = pairs.map(Columns::of(&retained).and("apart", DataType::Float64), |batch| {
         let [x, y, to_x, to_y] = ["x", "y", "x_right", "y_right"].map(|name| reals(batch, name));
         let apart = (0..batch.num_rows()).map(|row| {
             let (dx, dy) = (x[row] - to_x[row], y[row] - to_y[row]);
@@ -155,8 +155,8 @@ pub fn volumes(session: &mut Session) -> Result<Stream, Error> {
         let [pays, asks] = ["price", "price_right"].map(|name| whole(batch, name));
         Ok(pays.iter().zip(asks).map(|(pays, asks)| Some(pays >= asks)).collect::<BooleanArray>())
     });
-    let kept = ["window_start", "window_end", "window_time", "symbol"];
-    let traded = deals.map(Columns::of(&kept).and("traded", DataType::Int64), |batch| {
+    let retained = ["window_start", "window_end", "window_time", "symbol"];
+    let traded = deals.map(Columns::of(&retained).and("traded", DataType::Int64), |batch| {
         let [bought, sold] = ["volume", "volume_right"].map(|name| whole(batch, name));
         let traded = bought.iter().zip(sold).map(|(bought, sold)| i64::from(*bought.min(sold)));
         Ok(vec![Arc::new(Int64Array::from_iter_values(traded)) as ArrayRef])

@@ -70,7 +70,7 @@ pub use error::Error;
 pub use fault::Blame;
 
 pub use fabric_kind::{FabricKind, RDMA_VARIABLE, finish_fabrics, rdma_groups, rdma_survey};
-pub use memory::{Memory, MemoryNeed};
+pub use memory::{JobMemoryNeed, Memory};
 pub use metrics::{JobMetricSpec, MetricKind, MetricSpec, job_metrics, metrics};
 pub use progress::Observer;
 pub use report::{

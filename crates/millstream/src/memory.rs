@@ -14,12 +14,12 @@ use crate::error::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Memory {
     /// The amounts.
-    pub needs: Vec<MemoryNeed>,
+    pub needs: Vec<JobMemoryNeed>,
 }
 
 /// A named amount of memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MemoryNeed {
+pub struct JobMemoryNeed {
     /// Its purpose.
     pub name: &'static str,
     /// How it comes about, per worker.
@@ -41,7 +41,7 @@ impl Memory {
                 let per_node = if need.once { 1 } else { u64::from(workers.per_node) };
                 let nodes = if need.once { 1 } else { u64::from(workers.nodes) };
                 let node_bytes = need.bytes.saturating_mul(per_node);
-                MemoryNeed {
+                JobMemoryNeed {
                     name: need.name,
                     sum: need.sum.clone(),
                     node_bytes,
@@ -66,7 +66,8 @@ impl Memory {
     /// Refuses what this machine does not have: of node 0, or of all nodes where they are on one
     /// machine.
     pub(crate) fn fits(&self, on_one_machine: bool, machine: Option<u64>) -> Result<(), Error> {
-        let of = |need: &MemoryNeed| if on_one_machine { need.all_bytes } else { need.node_bytes };
+        let of =
+            |need: &JobMemoryNeed| if on_one_machine { need.all_bytes } else { need.node_bytes };
         let taken = self.needs.iter().filter(|need| !need.asks && of(need) > 0);
         let sum = taken.clone().map(of).fold(0, u64::saturating_add);
         let Some(has) = machine.filter(|has| *has < sum) else { return Ok(()) };
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     fn memory(rings: u64, state: u64) -> Memory {
-        let need = |name, bytes, asks| MemoryNeed {
+        let need = |name, bytes, asks| JobMemoryNeed {
             name,
             sum: "a sum".into(),
             node_bytes: bytes,

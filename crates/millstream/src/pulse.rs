@@ -98,7 +98,7 @@ mod tests {
     use crate::FabricKind;
     use crate::links::NodeLayout;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     /// Takes all that the one says who connects, and hands on the greeting alone; what the other
     /// says it hands on.
@@ -162,7 +162,7 @@ mod tests {
             if sent[1] == [1] {
                 break assert!(!failed || rank == 1, "who gets what it is sent has nothing to say");
             }
-            assert!(start.elapsed() < PATIENCE, "nobody gives the connection up");
+            assert!(start.elapsed() < TIMEOUT, "nobody gives the connection up");
         }
         control.close();
     }

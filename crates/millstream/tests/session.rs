@@ -248,8 +248,8 @@ fn the_cause_of_a_failure_comes_out_wherever_it_was() {
                 (Fault::Panic, DataflowError::Panicked(panicked)) => {
                     assert_eq!(panicked.message, "the tape is torn", "{place}");
                     assert_eq!(error.blame(), Blame::Bug, "{place}");
-                    let told = "this is a bug in millstream: the tape is torn";
-                    assert_eq!(error.to_string(), told, "{place}");
+                    let reported = "this is a bug in millstream: the tape is torn";
+                    assert_eq!(error.to_string(), reported, "{place}");
                     assert!(error.hint().unwrap().contains("please report it"), "{place}");
                     assert_eq!(error.details(), ["while it read tape 1"], "{place}");
                 }

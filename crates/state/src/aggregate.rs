@@ -43,7 +43,7 @@ pub trait Aggregate: Send + Sync + Debug {
 pub enum SparseIds {
     /// Ids must be dense: each id below `total` had a row before `update` or `merge` returned.
     Refused,
-    /// They cost a slot of so many bytes; what comes out for them is thrown away. Promised only
+    /// They cost a slot of this many bytes; what comes out for them is thrown away. Promised only
     /// while no argument has a null.
     Kept(usize),
     /// As `Kept`, and [`Accumulator::occupied`] tells them apart from ids with rows, as long as

@@ -1,4 +1,4 @@
-//! What can go wrong with state, and whose fault it is.
+//! Errors of state, and whose fault they are.
 
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
@@ -14,9 +14,9 @@ pub enum StateError {
     Shape {
         /// Which count or length.
         what: &'static str,
-        /// What the specification says.
+        /// The specification.
         expected: usize,
-        /// What was passed.
+        /// The argument.
         got: usize,
     },
     /// A column has another type than the specification. Our own bug, or a peer's delta of another
@@ -25,9 +25,9 @@ pub enum StateError {
     Type {
         /// Which column.
         what: &'static str,
-        /// What the specification says.
+        /// The specification.
         expected: DataType,
-        /// What was passed.
+        /// The argument.
         got: DataType,
     },
     /// Rows cannot be grouped by a value of this type. The user's query; the planner should have
@@ -53,12 +53,12 @@ pub enum StateError {
     /// One slice has more groups, or more bytes of one key column, than its index can address.
     #[error("a slice has more than {max} {what}")]
     Full {
-        /// What ran out.
+        /// The resource that ran out.
         what: &'static str,
         /// How many there can be.
         max: u64,
     },
-    /// Rows came for a slice of which groups were given out already. Our own bug, or a peer that
+    /// Rows came for a slice whose groups were drained in part. Our own bug, or a peer that
     /// sends rows of a window after it said that it has none any more.
     #[error("rows for a slice that is being given out")]
     BeingDrained,
@@ -74,7 +74,7 @@ pub enum StateError {
         doing: &'static str,
         /// The file.
         file: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Groups or rows came back from the disk other than they were written. The disk or the memory
@@ -102,7 +102,7 @@ impl StateError {
     }
 }
 
-/// What SQL calls the type of a sum.
+/// The SQL name of a sum's type.
 fn shown(of: &DataType) -> &'static str {
     match of {
         DataType::Int64 => "BIGINT",

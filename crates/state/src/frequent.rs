@@ -31,7 +31,7 @@ const BY_SAMPLE: Learning =
 const ALWAYS: Learning =
     Learning { sample_rows: 1, period_rows: 1, count_min: 1, worth_part: usize::MAX };
 
-/// What a place knows of the sample.
+/// A counter of the sample.
 #[derive(Debug, Clone, Copy, Default)]
 struct Candidate {
     tag: u32,

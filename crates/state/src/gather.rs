@@ -128,7 +128,7 @@ fn texts<T: ByteArrayType<Offset = i32>>(
     }
     let (mut values, mut offsets) = (Vec::with_capacity(bytes + STRIDE), vec![0; found.len() + 1]);
     // SAFETY: the values lie in arrays that are still there; there is room for all and a stride,
-    // and so many bytes are written.
+    // and this many bytes are written.
     let array = unsafe {
         copy(&found, values.as_mut_ptr(), &mut offsets[1..]);
         values.set_len(bytes);

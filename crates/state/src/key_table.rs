@@ -18,7 +18,7 @@ use crate::index::hash::spread;
 use crate::index::{Index, KeyMode};
 use crate::{Part, StateError};
 
-/// What NULL is in a key.
+/// The meaning of NULL in a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NullKeys {
     /// A value like any other, as GROUP BY has it.
@@ -59,7 +59,7 @@ impl KeyTable {
         Ok(Self { types, nulls, index, len: 0, words: vec![] })
     }
 
-    /// Makes room for so many more keys at once, where it would else be made step by step.
+    /// Makes room for this many more keys at once, where it would else be made step by step.
     ///
     /// # Errors
     /// [`StateError::Growth`], [`StateError::Full`].

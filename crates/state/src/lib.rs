@@ -26,7 +26,7 @@
 //! - Merging is commutative and associative, and empty state is its zero, so the merged result
 //!   equals the sequential one (P2 of S12) whatever the epochs and the order of helpers. Sums of
 //!   floats are the exception that they always are: their last digits depend on the order.
-//! - A slice is given out in parts that fit the cache: there is never a second copy of all groups.
+//! - A slice is emitted in parts that fit the cache: there is never a second copy of all groups.
 //! - Dropping a slice costs nothing per key; there are no timestamps per key.
 //! - In steady state a batch allocates nothing, but where Arrow encodes wide keys of several
 //!   columns.

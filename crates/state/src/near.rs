@@ -1,7 +1,7 @@
 //! Rows whose groups are not looked for first: one loop reads them, finds their groups and updates
 //! these.
 //!
-//! A column that is read for the first time comes from memory, at so many bytes in a cycle and no
+//! A column that is read for the first time comes from memory, at this many bytes in a cycle and no
 //! more. Loops of which one checks times, one filters, one computes keys and one counts wait for it
 //! one after the other, and what they compute is done while nothing is on its way. Here a block of
 //! 64 rows goes through all of it before the next, so that the processor, which looks some hundred
@@ -57,7 +57,7 @@ pub enum KeyOf {
 /// a constant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scale {
-    /// What words are multiplied by.
+    /// The factor of words.
     pub factor: u32,
     /// By how many bits the product is shifted to the right.
     pub shift: u32,
@@ -90,7 +90,7 @@ pub struct Folded {
 #[derive(Debug, Clone, Copy)]
 pub struct Near<'a> {
     pub(crate) rows: RawRows<'a>,
-    /// What distances are counted from.
+    /// The base of distances.
     pub(crate) base: u64,
     /// A power of two.
     pub(crate) limit: u64,

@@ -1,4 +1,4 @@
-//! Which groups are read of a slice: a large slice is given out part by part, so that what is
+//! Which groups are read of a slice: a large slice is drained part by part, so that what is
 //! built of a part stays in the cache and its memory is used again for the next.
 
 use std::ops::Range;

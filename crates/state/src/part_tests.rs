@@ -1,4 +1,4 @@
-//! Slices that are given out in many parts.
+//! Slices that are drained in many parts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -25,7 +25,7 @@ pub struct Partitioner {
     owners: u32,
     /// By how many bits a single integer key is shortened before it is hashed.
     shift: u32,
-    /// What makes another hash of it.
+    /// The seed of another hash of it.
     salt: Option<u64>,
     hashes: Vec<u64>,
     scratch: Vec<u64>,
@@ -141,7 +141,7 @@ fn copy_runs(column: &ArrayRef, runs: &[Range<u32>], rows: usize) -> Result<Arra
 }
 
 impl Partitioner {
-    /// For so many owners, at least one.
+    /// For this many owners, at least one.
     pub fn new(owners: u32) -> Self {
         Self { owners: owners.max(1), shift: 0, salt: None, hashes: vec![], scratch: vec![] }
     }

@@ -1,4 +1,4 @@
-//! Memory of columns that were given out, taken up again when nobody holds them any more.
+//! Memory of columns that were lent to Arrow, recycled when no reference to them is left.
 //!
 //! What is made for each batch and dropped with it then lies at the same place for every batch, and
 //! stays in a cache. An allocator gives each of them another place, of which all together fill one.
@@ -27,7 +27,7 @@ thread_local! {
     static DROPPED: RefCell<Vec<Vec<u64>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// An empty vector, with the room of a column that was [given out](give_out) and dropped if there
+/// An empty vector, with the room of a column that was [lent](into_buffer) and dropped if there
 /// is one.
 pub fn take<T: ArrowNativeType>() -> Vec<T> {
     let mut values: Vec<T> = LENT.with_borrow_mut(|columns| {

@@ -84,7 +84,7 @@ impl Sessions {
         tables.into_iter().flatten().map(Slice::bytes).sum::<usize>() + adding
     }
 
-    /// Some of the sessions that are over at `watermark`; `None` if all were given out.
+    /// Some of the sessions that are over at `watermark`; `None` if all were emitted.
     ///
     /// # Errors
     /// Errors of accumulators.

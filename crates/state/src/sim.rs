@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{Disk, DiskFile};
 
-/// What goes wrong with a [`SimDisk`]. By default nothing.
+/// Faults of a [`SimDisk`]. None by default.
 #[derive(Debug, Clone, Default)]
 pub struct SimDiskOptions {
     /// How many bytes all files may have together.

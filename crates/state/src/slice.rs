@@ -2,7 +2,7 @@
 //!
 //! [`Slice::update`] folds rows in, whoever leads their keys, and [`Slice::merge`] deltas of groups
 //! that are led here. [`crate::Slices::take_remote_groups`] takes out the groups that others lead,
-//! and [`Slice::take_values`] and [`Slice::take_delta`] all that are left. A slice is given out in
+//! and [`Slice::take_values`] and [`Slice::take_delta`] all that are left. A slice is drained in
 //! parts of some thousand groups: what is built of a part stays in the cache, and its memory serves
 //! for the next. Memory of a whole window's columns would be touched for the first time, at a tenth
 //! of the speed.
@@ -49,7 +49,7 @@ const ASK_AT: usize = 1 << 12;
 type States = Result<Vec<ArrayRef>, StateError>;
 type Taken = Result<Option<Columns>, StateError>;
 
-/// What a batch brings.
+/// The rows of a batch.
 #[derive(Clone, Copy)]
 enum Input<'a> {
     /// Arguments per aggregate.
@@ -80,13 +80,13 @@ pub struct Slice {
     occupancy: Option<usize>,
     /// Which ids have rows, where they may have holes and there is no teller.
     marks: Table<u8>,
-    /// False before the first row, and again when all is given out.
+    /// False before the first row, and again when all is drained.
     started: bool,
     /// For which groups rows have come since groups were given away or out.
     touched: Touched,
-    /// How far groups are given out, from the first part until all are.
+    /// How far groups are drained, from the first part until all are.
     giving: Option<Cursor>,
-    /// What was given out is still there: it is cleared when it turns out that the memory is
+    /// What was drained is still there: it is cleared when it turns out that the memory is
     /// needed.
     drained: Option<Cursor>,
     /// The share of a sparse array.
@@ -183,7 +183,7 @@ impl Slice {
         self.apply(rows, keys, Input::States(states))
     }
 
-    /// The partial states of the next groups; `None` when all were given out, and none is left (S9
+    /// The partial states of the next groups; `None` when all were drained, and none is left (S9
     /// step 5: the groups restart from zero). Between the first part and `None`, rows are refused.
     ///
     /// # Errors
@@ -203,7 +203,7 @@ impl Slice {
     /// Merges all groups of `other`, which keeps them.
     ///
     /// # Errors
-    /// Errors of accumulators; [`StateError::BeingDrained`] if either is being given out.
+    /// Errors of accumulators; [`StateError::BeingDrained`] if either is being drained.
     pub(crate) fn merge_all_of(&mut self, other: &mut Self) -> Result<(), StateError> {
         if other.giving.is_some() {
             return Err(StateError::BeingDrained);
@@ -515,7 +515,7 @@ impl Slice {
         Ok(Columns { keys, states })
     }
 
-    /// Makes room for new groups where old ones were given out.
+    /// Makes room for new groups where old ones were drained.
     fn clear_drained(&mut self) {
         let Some(drained) = self.drained.take() else { return };
         self.ranges.start_anew();
@@ -534,7 +534,7 @@ impl Slice {
     }
 }
 
-/// Who is asked which ids have rows: whose answer takes the least memory to be read.
+/// The accumulator that knows which ids have rows, of those with the smallest state.
 fn occupancy(spec: &GroupBy) -> Option<usize> {
     let bytes = |aggregate: &Arc<dyn Aggregate>| match aggregate.sparse_ids() {
         SparseIds::Told(bytes) => Some(bytes),

@@ -42,9 +42,9 @@ pub struct Slices {
 /// A slice, and when it has changed.
 #[derive(Default)]
 struct Live {
-    /// What is in memory.
+    /// Slices in memory.
     slice: Option<Slice>,
-    /// What is not.
+    /// Slices on disk.
     runs: Vec<Arc<Run>>,
     /// [`Slices::changes`] when rows or a delta came for it last.
     changed: u64,
@@ -163,7 +163,7 @@ impl Slices {
     ///
     /// # Errors
     /// Errors of accumulators and of `each`; [`StateError::BeingDrained`] for a slice that is being
-    /// given out.
+    /// drained.
     pub fn take_remote_groups<E: From<StateError>>(
         &mut self,
         own: u32,
@@ -229,7 +229,7 @@ impl Slices {
         self.live.keys().next().copied()
     }
 
-    /// What is in memory of the slice that starts at `start`.
+    /// The part in memory of the slice that starts at `start`.
     pub fn get(&self, start: i64) -> Option<&Slice> {
         self.live.get(&start).and_then(|live| live.slice.as_ref())
     }

@@ -1,4 +1,4 @@
-//! What the slices of an operator have in common.
+//! The specification that the slices of an operator have in common.
 
 use std::sync::Arc;
 
@@ -86,7 +86,7 @@ impl GroupBy {
         self.aggregates.iter().map(|aggregate| aggregate.create().values(&one)).collect()
     }
 
-    /// What a key of an array's range costs, if ids may have holes.
+    /// The memory of a key of an array's range, if ids may be sparse.
     pub(crate) fn hole_bytes(&self) -> Option<usize> {
         let emitted = self.aggregates.iter().any(|a| matches!(a.sparse_ids(), SparseIds::Told(_)));
         let marks = usize::from(!emitted);
@@ -96,7 +96,7 @@ impl GroupBy {
         })
     }
 
-    /// What a key of an array's range costs: without holes, its entry in the table of ids.
+    /// The memory of a key of an array's range: with dense ids, its entry in the table of ids.
     pub(crate) fn id_bytes(&self) -> usize {
         self.hole_bytes().unwrap_or(size_of::<u32>())
     }

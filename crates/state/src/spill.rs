@@ -7,12 +7,12 @@
 //! ```text
 //! rows ─▶ slice ──── over budget ────▶ run ┌ whole ────────────┐  small slices
 //!                                          └ 0 │ 1 │ 2 │ … │ 31 ┘  large ones, by the hash of keys
-//! window fires ─▶ all runs of its slices ─▶ fit: merged ─▶ rows
+//! window triggers ─▶ all runs of its slices ─▶ fit: merged ─▶ rows
 //!                                       └▶ else: 32 piles by another hash, each as before
 //! ```
 //!
 //! What is put together at a time is one pile ([`gather`]), so that a window may have any number of
-//! groups. Nothing is read back before its window fires.
+//! groups. Nothing is read back before its window triggers.
 //!
 //! What lies on the disk is of use to nobody else and to no later run: it is no checkpoint. Where
 //! everything is, and its checksum, is known in memory alone; a byte that is not what was written
@@ -48,7 +48,7 @@ pub trait Disk: Send + Sync + Debug {
 
 /// A file of spilled state. It is gone when this is dropped.
 pub trait DiskFile: Send + Sync {
-    /// What messages call it.
+    /// Its name in messages.
     fn name(&self) -> String;
 
     /// Writes all of `bytes` behind what it has.
@@ -70,7 +70,7 @@ pub trait DiskFile: Send + Sync {
     fn read(&self, at: u64, bytes: &mut [u8]) -> io::Result<()>;
 }
 
-/// What went to the disk and came back.
+/// Bytes written to disk and read back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spilled {
     /// Runs written.
@@ -100,7 +100,7 @@ impl Store {
         Self { disk, spec: Arc::clone(spec), schema, counters }
     }
 
-    /// What was written and read so far.
+    /// Bytes written and read so far.
     pub(crate) fn spilled(&self) -> Spilled {
         self.counters.spilled()
     }

@@ -21,7 +21,7 @@ const MAPPED_BYTES: usize = 4 << 20;
 /// How many times its bytes a mapping reserves addresses for.
 const RESERVED_TIMES: usize = 16;
 
-/// What a table may hold: plain data, empty when zero.
+/// The types of a table: plain data, empty when zero.
 pub(crate) trait Plain: FromBytes + IntoBytes + Immutable + FromZeros + Copy {}
 impl<T: FromBytes + IntoBytes + Immutable + FromZeros + Copy> Plain for T {}
 

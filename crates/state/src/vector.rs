@@ -206,9 +206,10 @@ pub(crate) fn hashes(words: &[u64], cut: u32, next: bool, out: &mut [u64]) {
 
 #[inline(always)]
 fn hashes_by<const HALVES: bool>(words: &[u64], cut: u32, next: bool, out: &mut [u64]) {
-    match next {
-        true => hashes_on::<HALVES, true>(words, cut, out),
-        false => hashes_on::<HALVES, false>(words, cut, out),
+    if next {
+        hashes_on::<HALVES, true>(words, cut, out);
+    } else {
+        hashes_on::<HALVES, false>(words, cut, out);
     }
 }
 

@@ -1,6 +1,6 @@
-//! Windows over slices: which fires next, and its groups.
+//! Windows over slices: which triggers next, and its groups.
 //!
-//! A window of one slice that no other window needs is given out as it is. Any other is put
+//! A window of one slice that no other window needs is emitted as it is. Any other is put
 //! together from its slices in a slice of its own:
 //!
 //! - *hopping*: the states of its slices are merged; a slice goes with the last window that has it.
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use self::early::Early;
 use crate::sessions::Sessions;
 use crate::spill::gather::Gathering;
-use crate::windows::Piece;
+use crate::windows::WindowPiece;
 use crate::{Columns, GroupBy, Slice, Slices, StateError, WindowBounds, Windows};
 
 /// The key of all rows, where there are no windows.
@@ -30,7 +30,7 @@ pub struct Windowed {
     spec: Arc<GroupBy>,
     windows: Option<Windows>,
     slices: Slices,
-    /// Windows that end no later than this have fired.
+    /// Windows that end no later than this have triggered.
     triggered: i64,
     firing: Option<Firing>,
     /// Of cumulating windows that begin together, what the last one had.
@@ -43,7 +43,7 @@ pub struct Windowed {
     budget: usize,
 }
 
-/// A window that is being given out.
+/// A window that is being emitted.
 struct Firing {
     window: WindowBounds,
     from: Source,
@@ -53,9 +53,9 @@ struct Firing {
 enum Source {
     /// A slice that is the window.
     Key(i64),
-    /// What the window's slices were merged into.
+    /// The merged slices of the window.
     Merged(Box<Slice>),
-    /// What is merged part by part, because some of it is on disk or not all of it fits.
+    /// The part-wise merge, where some of it is on disk or not all of it fits.
     Gathered(Box<Gathering>),
 }
 
@@ -78,7 +78,7 @@ impl Source {
     }
 }
 
-/// Groups of a window that has fired.
+/// Groups of a window that has triggered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Triggered {
     /// The window; `None` if there are no windows, or each group has its own as sessions have.
@@ -168,7 +168,7 @@ impl Windowed {
         }
     }
 
-    /// The window that fires next.
+    /// The window that triggers next.
     fn next(&mut self, watermark: i64) -> Option<WindowBounds> {
         let Some(windows) = self.windows else {
             let all = WindowBounds { start: i64::MIN, end: i64::MAX };
@@ -184,10 +184,10 @@ impl Windowed {
                 break;
             }
             match windows.piece(key) {
-                Piece::WindowBounds(end) => _ = alone.get_or_insert_with(|| windows.window_at(end)),
-                // Between windows, or left over of what has fired.
-                Piece::Slice(start) if of(start).is_none() => useless.push(key),
-                Piece::Slice(start) => slice = slice.or_else(|| of(start)),
+                WindowPiece::Window(end) => _ = alone.get_or_insert_with(|| windows.window_at(end)),
+                // Between windows, or left over of what has triggered.
+                WindowPiece::Slice(start) if of(start).is_none() => useless.push(key),
+                WindowPiece::Slice(start) => slice = slice.or_else(|| of(start)),
             }
         }
         let next = [running, alone, slice].into_iter().flatten().min_by_key(|window| window.end);
@@ -202,8 +202,10 @@ impl Windowed {
         let Some(windows) = self.windows else { return self.alone(ALL) };
         let keys = self.keys_of(&windows, window);
         let is_last = |key: i64| match windows.piece(key) {
-            Piece::WindowBounds(_) => true,
-            Piece::Slice(start) => windows.last_end(start).is_none_or(|last| last <= window.end),
+            WindowPiece::Window(_) => true,
+            WindowPiece::Slice(start) => {
+                windows.last_end(start).is_none_or(|last| last <= window.end)
+            }
         };
         if windows.cumulate() {
             return self.accumulate(&windows, window, &keys, windows.last_end(window.start));
@@ -240,8 +242,8 @@ impl Windowed {
     /// The keys of what a window is put together from, beside what is running.
     fn keys_of(&self, windows: &Windows, window: WindowBounds) -> Vec<i64> {
         let of_window = |key: &i64| match windows.piece(*key) {
-            Piece::WindowBounds(end) => end == window.end,
-            Piece::Slice(start) => window.start <= start && start < window.end,
+            WindowPiece::Window(end) => end == window.end,
+            WindowPiece::Slice(start) => window.start <= start && start < window.end,
         };
         let within = self.slices.starts().take_while(|&key| key < windows.slice_key(window.end));
         within.filter(of_window).collect()
@@ -292,7 +294,7 @@ impl Windowed {
         self.slices.must_gather(keys, beside)
     }
 
-    /// What is running of a cumulating window becomes its first slice again.
+    /// The running slice of a cumulating window becomes its first slice again.
     fn put_back(&mut self, windows: &Windows, window: WindowBounds) -> Result<(), StateError> {
         match self.running.take() {
             Some((ran, running)) if ran.start == window.start => {

@@ -8,7 +8,8 @@
 //! together from.
 //!
 //! A row is in several windows, which do not fire at the same time. As in Flink, it is late when
-//! the last of them has fired; until then it counts for those that have not ([`Windows::place`]).
+//! the last of them has triggered; until then it counts for those that have not
+//! ([`Windows::place`]).
 
 use std::collections::HashMap;
 
@@ -35,11 +36,11 @@ pub struct WindowBounds {
 /// Where a row belongs that met some watermark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowPlace {
-    /// To this slice: its own, or a later one that is in just the windows that have not fired.
+    /// To this slice: its own, or a later one that is in just the windows that have not triggered.
     Slice(i64),
     /// To the windows of its slice that end after the watermark: see [`Windows::ends_of`].
     Windows,
-    /// To none: all of them have fired.
+    /// To none: all of them have triggered.
     Late,
 }
 
@@ -197,8 +198,8 @@ impl Windows {
     }
 
     /// Where a row of time `at` belongs that met `watermark`: windows that end at or before that
-    /// have fired, as far as the row's own flow can tell. Which windows those are does not depend
-    /// on when they really fire, so that the result does not depend on it either.
+    /// have triggered, as far as the row's own flow can tell. Which windows those are does not
+    /// depend on when they really fire, so that the result does not depend on it either.
     pub fn place(&self, at: i64, watermark: i64) -> RowPlace {
         let slice = self.slice_start(at);
         match self.window_after(slice, i64::MIN) {
@@ -225,15 +226,15 @@ impl Windows {
         end.saturating_mul(self.key_scale()) - 1
     }
 
-    /// What a key stands for.
-    pub(crate) fn piece(&self, key: i64) -> Piece {
+    /// The meaning of a key.
+    pub(crate) fn piece(&self, key: i64) -> WindowPiece {
         let scale = self.key_scale();
         let behind = i128::from(key) + 1 - i128::from(self.offset) * i128::from(scale);
         let step = i128::from(self.width()) * i128::from(scale);
         if self.overlaps() && behind.rem_euclid(step) == 0 && key != i64::MIN {
-            Piece::WindowBounds(((i128::from(key) + 1) / i128::from(scale)) as i64)
+            WindowPiece::Window(((i128::from(key) + 1) / i128::from(scale)) as i64)
         } else {
-            Piece::Slice(key / scale)
+            WindowPiece::Slice(key / scale)
         }
     }
 
@@ -281,13 +282,13 @@ impl Windows {
     }
 }
 
-/// What a key of [`crate::Slices`] stands for.
+/// The meaning of a key of [`crate::Slices`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum WindowPiece {
     /// The slice that starts here.
     Slice(i64),
-    /// What is only of the window that ends here.
-    WindowBounds(i64),
+    /// The slice of the window that ends here alone.
+    Window(i64),
 }
 
 /// The greatest number not above `at` that is `offset` beyond a multiple of `step`.
@@ -472,9 +473,9 @@ mod tests {
                 RowPlace::Windows => prop_assert!(!left.is_empty() && left.len() < every.len()),
                 RowPlace::Late => prop_assert!(left.is_empty() && !every.is_empty()),
             }
-            prop_assert_eq!(windows.piece(windows.slice_key(slice)), Piece::Slice(slice));
+            prop_assert_eq!(windows.piece(windows.slice_key(slice)), WindowPiece::Slice(slice));
             for end in ends.into_iter().filter(|_| windows.overlaps()) {
-                prop_assert_eq!(windows.piece(windows.window_key(end)), Piece::WindowBounds(end));
+                prop_assert_eq!(windows.piece(windows.window_key(end)), WindowPiece::Window(end));
             }
         }
     }

@@ -39,7 +39,7 @@ pub struct WindowedStream {
 
 impl KeyedStream {
     /// How the rows of different workers meet, whatever would be chosen. With
-    /// [`Exchange::Forward`] they do not: each worker gives out what its own rows come to, the
+    /// [`Exchange::Forward`] they do not: each worker emits what its own rows come to, the
     /// local half of an aggregate in two stages (A6).
     pub fn exchange(self, exchange: Exchange) -> Self {
         Self { choice: Choice::Fixed(exchange), ..self }
@@ -272,15 +272,16 @@ impl KeyedStream {
     }
 
     pub(crate) fn input(&self, time: Option<usize>, grace: i64, or: Option<usize>) -> KeyedInput {
-        let keys = match self.keys.is_empty() {
+        let keys = if self.keys.is_empty() {
             // Without keys, the rows of one window meet.
-            true => or.into_iter().collect(),
-            false => self.keys.clone(),
+            or.into_iter().collect()
+        } else {
+            self.keys.clone()
         };
         KeyedInput { schema: self.stream.schema.clone(), keys, lead: self.lead, time, grace }
     }
 
-    /// The node of an aggregate, and the columns that it gives out.
+    /// The node of an aggregate, and the columns that it emits.
     fn grouping(
         self,
         name: &str,
@@ -351,7 +352,7 @@ impl WindowedStream {
     }
 
     /// The same rows as [`WindowedStream::aggregate`], by an explicit plan of two stages (A6): each
-    /// worker aggregates its own rows and gives out its parts when the window has ended for them,
+    /// worker aggregates its own rows and emits its parts when the window has ended for them,
     /// and the parts are sent to the worker of their key and put together. In the plan they are
     /// `local aggregate` and `global aggregate`. Without it, states are merged while windows are
     /// open (`merge`), or rows are sent (`shuffle`).
@@ -408,8 +409,8 @@ impl WindowedStream {
     }
 }
 
-/// The output columns of a window aggregation: the keys without the windows' bounds, the aggregates, and
-/// then these. The start is the time of the output.
+/// The output columns of a window aggregation: the keys without the windows' bounds, the
+/// aggregates, and then these. The start is the time of the output.
 fn again(
     stream: Stream,
     keys: &[usize],
@@ -426,7 +427,7 @@ fn again(
 
 /// An operator of one's own over any number of inputs: rows of one key come to one worker, or
 /// where the operator's [`route`](KeyedOperator::route) leads them. `time` names the column of what
-/// it gives out of which [`KeyedState::complete`](dataflow::job::KeyedState::complete) speaks.
+/// it emits of which [`KeyedState::complete`](dataflow::job::KeyedState::complete) speaks.
 ///
 /// Rows of windows are late when their window was over before they came; other rows of a stream
 /// with a time when the watermark had passed them.

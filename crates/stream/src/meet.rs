@@ -43,7 +43,7 @@ impl Near {
     }
 }
 
-/// Which part of a pair a join by time gives out, and its time.
+/// Which part of a pair a join by time emits, and its time.
 struct Pairs {
     both: Arc<Schema>,
     schema: Arc<Schema>,

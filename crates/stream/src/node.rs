@@ -1,6 +1,6 @@
 //! From streams to the operators of a job.
 //!
-//! A stream knows the nodes that give out its rows, and these know theirs, so that streams are
+//! A stream knows the nodes that emit its rows, and these know theirs, so that streams are
 //! values that can be used any number of times. Lowering numbers the nodes that are reached, each
 //! once, sources first.
 //!
@@ -70,7 +70,7 @@ pub(crate) struct Feed {
     pub(crate) lateness: i64,
 }
 
-/// A node, and what is done with the rows that it gives out.
+/// A node, and what is done with the rows that it emits.
 pub(crate) type Given = (Arc<Node>, Option<Arc<dyn Step>>);
 
 /// The chooser of the exchange.
@@ -115,7 +115,7 @@ pub fn fragment(stream: &Stream, setup: &Setup) -> Result<Fragment, StreamError>
     })
 }
 
-/// The nodes that give out the rows of a fragment.
+/// The nodes that emit the rows of a fragment.
 pub(crate) fn nodes_of(fragment: &Fragment) -> Vec<Given> {
     let mut nodes: Vec<Arc<Node>> = vec![];
     for Operator { name, inputs, kind, labels } in &fragment.operators {

@@ -101,8 +101,8 @@ fn start() {
                     drop(nic);
                     std::thread::yield_now();
                 } else {
-                    let patience = Duration::from_millis(1);
-                    drop(WORK.wait_timeout(nic, patience).unwrap_or_else(PoisonError::into_inner));
+                    let timeout = Duration::from_millis(1);
+                    drop(WORK.wait_timeout(nic, timeout).unwrap_or_else(PoisonError::into_inner));
                 }
             }
         });

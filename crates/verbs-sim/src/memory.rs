@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Bytes of a write that are on their way to memory.
 #[derive(Debug, Clone)]
-pub(crate) struct Piece {
+pub(crate) struct ScatterPiece {
     /// Where they go.
     pub(crate) addr: u64,
     /// The write that they are of.
@@ -16,16 +16,22 @@ pub(crate) struct Piece {
     range: (usize, usize),
 }
 
-impl Piece {
+impl ScatterPiece {
     /// Cuts a write at multiples of `step` bytes, so that no aligned word is in two pieces.
-    pub(crate) fn cut(addr: u64, bytes: Vec<u8>, key: u32, write: u64, step: usize) -> Vec<Piece> {
+    pub(crate) fn cut(
+        addr: u64,
+        bytes: Vec<u8>,
+        key: u32,
+        write: u64,
+        step: usize,
+    ) -> Vec<ScatterPiece> {
         let (bytes, mut from): (Arc<[u8]>, usize) = (bytes.into(), 0);
         let mut pieces = Vec::new();
         while from < bytes.len() {
             let at = addr + from as u64;
             let to = ((at as usize / step + 1) * step - addr as usize).min(bytes.len());
             let range = (from, to);
-            pieces.push(Piece { addr: at, write, key, bytes: bytes.clone(), range });
+            pieces.push(ScatterPiece { addr: at, write, key, bytes: bytes.clone(), range });
             from = to;
         }
         pieces

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::air::Air;
 use crate::knobs::{Knobs, Rng};
-use crate::memory::{Piece, change, load, store};
+use crate::memory::{ScatterPiece, change, load, store};
 use crate::sys;
 
 /// More of `enum ibv_wc_status`: codes that only the device reports.
@@ -26,7 +26,7 @@ const WC_WR_FLUSH_ERR: i32 = 5;
 const WC_RETRY_EXC_ERR: i32 = 12;
 
 /// How long a request waits for a peer that is not there.
-const RETRY_PATIENCE: Duration = Duration::from_millis(100);
+const RETRY_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A registered region.
 pub(crate) struct Region {
@@ -102,7 +102,7 @@ pub(crate) struct Pair {
     pub(crate) retired: u64,
     queue: VecDeque<Request>,
     /// Writes of peers that have not reached memory.
-    landing: Vec<Piece>,
+    landing: Vec<ScatterPiece>,
     absent_since: Option<Instant>,
 }
 
@@ -113,7 +113,7 @@ pub(crate) struct Nic {
     executed: u64,
     /// Writes under way to queue pairs that are gone; nothing, on a device that keeps its
     /// promises.
-    undead: Vec<Piece>,
+    undead: Vec<ScatterPiece>,
     pub(crate) regions: BTreeMap<u32, Region>,
     pub(crate) completions: BTreeMap<u64, Completions>,
     pub(crate) receives: BTreeMap<u64, Receives>,
@@ -263,7 +263,7 @@ impl Nic {
     }
 
     /// Whether a piece goes to memory that some region still covers.
-    fn is_mapped(&self, piece: &Piece) -> bool {
+    fn is_mapped(&self, piece: &ScatterPiece) -> bool {
         let covers =
             |region: &Region| piece.addr >= region.addr && piece.end() <= region.addr + region.len;
         !self.knobs.break_revoke || self.regions.values().any(covers)
@@ -345,7 +345,7 @@ impl Nic {
         if !self.reaches(number) {
             let Some(pair) = self.pairs.get_mut(&number) else { return false };
             let since = *pair.absent_since.get_or_insert_with(Instant::now);
-            if since.elapsed() > RETRY_PATIENCE {
+            if since.elapsed() > RETRY_TIMEOUT {
                 self.break_pair(number, at, WC_RETRY_EXC_ERR);
                 return true;
             }
@@ -409,7 +409,7 @@ impl Nic {
                     self.remote(peer, &target, len, sys::ACCESS_REMOTE_WRITE)?;
                     let step = if len > 4096 { 512 } else { 8 << self.rng.below(4) };
                     let addr = target.remote_addr;
-                    let pieces = Piece::cut(addr, data.clone(), target.rkey, write, step);
+                    let pieces = ScatterPiece::cut(addr, data.clone(), target.rkey, write, step);
                     self.pairs.entry(peer).and_modify(|pair| pair.landing.extend(pieces));
                 }
                 if let Some((wr_id, sge)) = receive {

@@ -247,14 +247,14 @@ fn run(workload: Workload, input: &Arc<Input>, threads: usize) -> Result<Sums, S
                         let same = rows[at..turn].partition_point(|row| row.time < before);
                         held.downgrade(&(window as u64));
                         let mut session = output.session(&held);
-                        let kept = rows[at..at + same].iter().filter(|row| row.keep);
+                        let retained = rows[at..at + same].iter().filter(|row| row.keep);
                         match &input.beside {
-                            None => kept.for_each(|row| session.give((row.key, row.value))),
+                            None => retained.for_each(|row| session.give((row.key, row.value))),
                             Some(keys) => {
-                                let looked = kept.filter_map(|row| {
+                                let checked = retained.filter_map(|row| {
                                     keys.get(&row.key).map(|&key| (key, row.value))
                                 });
-                                looked.for_each(|row| session.give(row));
+                                checked.for_each(|row| session.give(row));
                             }
                         }
                         at += same;

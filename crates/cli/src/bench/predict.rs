@@ -87,7 +87,7 @@ pub(crate) fn predict(args: &PredictArgs) -> Result<ExitCode, Failure> {
         nodes: args.nodes,
         rows: args.rows,
         runs: args.runs,
-        given: args.cycles.clone(),
+        overrides: args.cycles.clone(),
     };
     let report = predict::predict(&mut Processes, &asked);
     write_report(&report, args.json, args.report.as_deref())

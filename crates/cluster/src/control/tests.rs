@@ -193,14 +193,14 @@ fn a_single_node_is_alone() {
 fn contributions_out_of_turn_are_refused() {
     let shared = Shared::new(0, 3, 1, IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
     let mut state = shared.lock();
-    let given = || (String::from("s"), vec![1]);
-    assert_eq!(state.peer_contributes(0, 1, given()), Ok(()));
-    assert_eq!(state.peer_contributes(0, 1, given()), Err("its exchange came twice"));
-    assert_eq!(state.peer_contributes(1, 1, given()), Ok(()));
-    assert_eq!(state.peer_contributes(2, 1, given()), Err("its exchange is out of turn"));
-    state.contribute(0, 0, given());
+    let contribution = || (String::from("s"), vec![1]);
+    assert_eq!(state.peer_contributes(0, 1, contribution()), Ok(()));
+    assert_eq!(state.peer_contributes(0, 1, contribution()), Err("its exchange came twice"));
+    assert_eq!(state.peer_contributes(1, 1, contribution()), Ok(()));
+    assert_eq!(state.peer_contributes(2, 1, contribution()), Err("its exchange is out of turn"));
+    state.contribute(0, 0, contribution());
     assert!(state.take_complete(0).is_none());
-    assert_eq!(state.peer_contributes(0, 2, given()), Ok(()));
-    assert_eq!(state.take_complete(0), Some(vec![given(); 3]));
-    assert_eq!(state.peer_contributes(0, 2, given()), Err("its exchange is out of turn"));
+    assert_eq!(state.peer_contributes(0, 2, contribution()), Ok(()));
+    assert_eq!(state.take_complete(0), Some(vec![contribution(); 3]));
+    assert_eq!(state.peer_contributes(0, 2, contribution()), Err("its exchange is out of turn"));
 }

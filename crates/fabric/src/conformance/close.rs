@@ -142,13 +142,13 @@ fn lands_never(rig: &mut Rig<'_>) {
         }
         let (far, near) = &mut rig.others[other];
         near.end.close();
-        let kept = near.get(0, 6 * 2048);
+        let retained = near.get(0, 6 * 2048);
         if round % 2 == 0 {
             far.end.close();
         }
         rig.quiet();
         let near = &rig.others[other].1;
-        assert!(near.get(0, 6 * 2048) == kept, "memory changed after close had returned");
+        assert!(near.get(0, 6 * 2048) == retained, "memory changed after close had returned");
     }
 }
 
@@ -166,10 +166,10 @@ fn revoked_stays(rig: &mut Rig<'_>) {
             near.poll();
         }
         near.end.revoke(key);
-        let kept = near.get(0, 6 * 2048);
+        let retained = near.get(0, 6 * 2048);
         rig.quiet();
         let near = &rig.others[other].1;
-        assert!(near.get(0, 6 * 2048) == kept, "memory changed after revoke had returned");
+        assert!(near.get(0, 6 * 2048) == retained, "memory changed after revoke had returned");
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{Completion, PostError};
 pub(super) const CASES: &[Case] = &[
     Case { name: "both directions at once do not block", clause: "load", check: both_ways },
     Case { name: "large transfers arrive whole", clause: "load", check: large },
-    Case { name: "a receiver that sleeps misses nothing", clause: "load", check: sleeper },
+    Case { name: "a receiver that sleeps misses nothing", clause: "load", check: parked },
     Case { name: "a random mix equals the model", clause: "load", check: mix },
 ];
 
@@ -46,7 +46,7 @@ fn large(rig: &mut Rig<'_>) {
     }
 }
 
-fn sleeper(rig: &mut Rig<'_>) {
+fn parked(rig: &mut Rig<'_>) {
     rig.a.fill(0, RECVS as usize * 128, 1);
     let mut sent = 0;
     while sent < RECVS {

@@ -7,7 +7,7 @@ use std::io;
 use super::frame::Header;
 use super::wire::Wire;
 use crate::SlabRange;
-use crate::memory::Piece;
+use crate::memory::IoPiece;
 
 /// Sent bytes at the front of the staging buffer from which on it is worth moving the rest down.
 pub(crate) const COMPACT_BYTES: usize = 64 << 10;
@@ -153,7 +153,7 @@ impl Outbox {
     }
 
     /// The bytes that can be sent: up to a frame that has to be copied first.
-    fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
+    fn pieces(&self) -> impl Iterator<Item = IoPiece<'_>> {
         let mut skip = self.front_sent;
         let mut staged = &self.staged[self.staged_sent..];
         self.segments.iter().map_while(move |segment| {
@@ -162,11 +162,11 @@ impl Outbox {
                 Segment::Staged(len) => {
                     let (piece, rest) = staged.split_at(len - skipped);
                     staged = rest;
-                    Some(Piece::Bytes(piece))
+                    Some(IoPiece::Bytes(piece))
                 }
-                Segment::Slab(range) => Some(Piece::Slab(range, skipped)),
+                Segment::Slab(range) => Some(IoPiece::Slab(range, skipped)),
                 Segment::Late(..) => None,
-                Segment::Copied(bytes) => Some(Piece::Bytes(&bytes[skipped..])),
+                Segment::Copied(bytes) => Some(IoPiece::Bytes(&bytes[skipped..])),
             }
         })
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::memory::Piece;
+use crate::memory::IoPiece;
 use crate::{Armed, SlabRange};
 
 /// A connection that carries bytes in order, both ways, and never blocks.
@@ -12,7 +12,8 @@ pub(crate) trait Wire: Send {
     ///
     /// # Errors
     /// When the connection is broken.
-    fn write<'a>(&mut self, pieces: impl Iterator<Item = Piece<'a>>) -> io::Result<Option<usize>>;
+    fn write<'a>(&mut self, pieces: impl Iterator<Item = IoPiece<'a>>)
+    -> io::Result<Option<usize>>;
 
     /// Gives bytes into `head` from a byte on, and what follows into `rest`; returns how many, zero
     /// when the peer sends no more and `None` when there is nothing now. Where it returns fewer

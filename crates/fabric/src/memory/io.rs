@@ -12,19 +12,19 @@ use rustix::io::Errno;
 use super::SlabRange;
 
 /// Bytes of a gathered write.
-pub(crate) enum Piece<'a> {
+pub(crate) enum IoPiece<'a> {
     /// Ordinary memory.
     Bytes(&'a [u8]),
     /// The part of a range that begins at this byte.
     Slab(&'a SlabRange, usize),
 }
 
-impl Piece<'_> {
+impl IoPiece<'_> {
     /// Bytes.
     pub(crate) fn len(&self) -> usize {
         match self {
-            Piece::Bytes(bytes) => bytes.len(),
-            Piece::Slab(range, from) => range.len().saturating_sub(*from),
+            IoPiece::Bytes(bytes) => bytes.len(),
+            IoPiece::Slab(range, from) => range.len().saturating_sub(*from),
         }
     }
 
@@ -32,10 +32,10 @@ impl Piece<'_> {
     pub(crate) fn copy(&self, at: usize, out: &mut [u8]) -> usize {
         let n = self.len().saturating_sub(at).min(out.len());
         match self {
-            Piece::Bytes(bytes) => out[..n].copy_from_slice(&bytes[at..at + n]),
+            IoPiece::Bytes(bytes) => out[..n].copy_from_slice(&bytes[at..at + n]),
             // SAFETY: `from + at + n` is inside of the range, which the borrow keeps mapped, and
             // `out` is no memory of a slab. The poster keeps the source still until its `Local`.
-            Piece::Slab(range, from) => unsafe {
+            IoPiece::Slab(range, from) => unsafe {
                 std::ptr::copy_nonoverlapping(range.as_ptr().add(from + at), out.as_mut_ptr(), n);
             },
         }
@@ -50,17 +50,17 @@ pub(crate) const PIECES_MAX: usize = 64;
 /// descriptor takes none. Pieces beyond the first [`PIECES_MAX`] are left for the next call.
 pub(crate) fn gather<'a>(
     fd: BorrowedFd<'_>,
-    pieces: impl Iterator<Item = Piece<'a>>,
+    pieces: impl Iterator<Item = IoPiece<'a>>,
 ) -> io::Result<Option<usize>> {
     let mut iov = [IoSlice::new(&[]); PIECES_MAX];
     let mut n = 0;
     for piece in pieces.take(PIECES_MAX) {
         iov[n] = IoSlice::new(match piece {
-            Piece::Bytes(bytes) => bytes,
+            IoPiece::Bytes(bytes) => bytes,
             // SAFETY: inside of the range, which the borrow keeps mapped; the slice goes to the
             // kernel only and is gone when this function returns. The poster keeps the source still
             // until its `Local`.
-            Piece::Slab(range, from) => unsafe {
+            IoPiece::Slab(range, from) => unsafe {
                 let from = from.min(range.len());
                 std::slice::from_raw_parts(range.as_ptr().add(from), range.len() - from)
             },

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::world::{Message, Progress, World};
 use crate::frames::Wire;
-use crate::memory::Piece;
+use crate::memory::IoPiece;
 use crate::{Armed, SlabRange};
 
 /// Bytes of a message at most.
@@ -45,7 +45,7 @@ pub(super) struct MpiWire {
     receiving: VecDeque<Message>,
     /// Bytes that came and were not read, and how many of them were.
     came: Option<(Box<[u8]>, std::ops::Range<usize>)>,
-    spare: Vec<Box<[u8]>>,
+    free: Vec<Box<[u8]>>,
     /// We have said that nothing more comes.
     ended: bool,
     /// The peer has.
@@ -62,7 +62,7 @@ impl MpiWire {
             sending: Vec::new(),
             receiving: VecDeque::new(),
             came: None,
-            spare: Vec::new(),
+            free: Vec::new(),
             ended: false,
             peer_ended: false,
             nap: None,
@@ -84,7 +84,7 @@ impl MpiWire {
     fn reap(&mut self) -> io::Result<()> {
         for message in std::mem::take(&mut self.sending) {
             match self.world.test(message)? {
-                Progress::Done(bytes, _) => self.spare.push(bytes),
+                Progress::Done(bytes, _) => self.free.push(bytes),
                 Progress::Pending(message) => self.sending.push(message),
             }
         }
@@ -147,7 +147,10 @@ impl MpiWire {
 }
 
 impl Wire for MpiWire {
-    fn write<'a>(&mut self, pieces: impl Iterator<Item = Piece<'a>>) -> io::Result<Option<usize>> {
+    fn write<'a>(
+        &mut self,
+        pieces: impl Iterator<Item = IoPiece<'a>>,
+    ) -> io::Result<Option<usize>> {
         self.reap()?;
         let mut total = 0;
         let mut open: Option<(Box<[u8]>, usize)> = None;
@@ -157,7 +160,7 @@ impl Wire for MpiWire {
                 let (mut bytes, filled) = match open.take() {
                     Some(open) => open,
                     None if self.sending.len() == SENDS_MAX => break 'pieces,
-                    None => (self.spare.pop().unwrap_or_else(buffer), 0),
+                    None => (self.free.pop().unwrap_or_else(buffer), 0),
                 };
                 let n = piece.copy(from, &mut bytes[filled..]);
                 from += n;
@@ -225,9 +228,9 @@ impl Wire for MpiWire {
     }
 
     fn arm(&mut self, awaits_room: bool) -> Armed {
-        let looked = self.look().and_then(|()| self.reap());
+        let checked = self.look().and_then(|()| self.reap());
         let room = awaits_room && self.sending.len() < SENDS_MAX;
-        if looked.is_err() || self.came.is_some() || self.peer_ended || room {
+        if checked.is_err() || self.came.is_some() || self.peer_ended || room {
             return Armed::Ready;
         }
         match self.sleep() {

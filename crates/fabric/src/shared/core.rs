@@ -248,7 +248,7 @@ impl Core {
 
     /// Posts as much as there is room for, a few operations of each link in turn.
     fn post(&mut self, connection: &SharedConnection) {
-        self.post_news();
+        self.post_updates();
         let mut moves = true;
         while std::mem::take(&mut moves) {
             for _ in 0..self.backlog.len() {
@@ -343,7 +343,7 @@ impl Core {
     }
 
     /// Tells the peer what there is to tell, many ports at a time.
-    fn post_news(&mut self) {
+    fn post_updates(&mut self) {
         let Some(line) = &mut self.line else { return };
         let most = ((line.caps().max_send - HEADER_BYTES) / UPDATE_BYTES).max(1);
         while !self.updates.is_empty() {

@@ -21,7 +21,7 @@ pub(super) struct SharedEndpoint {
     connection: Arc<SharedConnection>,
     port: Arc<Port>,
     caps: Caps,
-    /// Of the keys that we give out, and that the peer gave us.
+    /// Of the keys that we emit, and that the peer gave us.
     own: Mark,
     theirs: Mark,
     /// Operations can be posted.

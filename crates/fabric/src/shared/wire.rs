@@ -140,7 +140,7 @@ pub(super) fn decode(message: &[u8]) -> Option<Message<'_>> {
 const BASE_BITS: u32 = 48;
 const BASE_MASK: u64 = (1 << BASE_BITS) - 1;
 
-/// Marks the keys that one end of a link gives out, so that they open nothing on the shared
+/// Marks the keys that one end of a link issues, so that they open nothing on the shared
 /// connection's other links.
 ///
 /// The poster checks the mark: a mistake is refused at the call and does not affect the shared

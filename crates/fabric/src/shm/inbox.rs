@@ -20,7 +20,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::map::{Mapping, SharedMemory};
-use super::spsc::Lane;
+use super::spsc::SpscMemory;
 
 /// Exports that an endpoint can have at a time.
 pub(super) const EXPORTS_MAX: usize = 512;
@@ -105,7 +105,7 @@ impl Words {
     }
 }
 
-impl Lane for Words {
+impl SpscMemory for Words {
     type Word = AtomicU64;
     const ENTRIES: u64 = RECVS_MAX as u64;
 

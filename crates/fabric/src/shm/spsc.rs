@@ -55,7 +55,7 @@ impl Word for AtomicU64 {
 }
 
 /// The shared words of one direction. All are zero at first.
-pub(super) trait Lane {
+pub(super) trait SpscMemory {
     /// A word.
     type Word: Word;
     /// Entries of the ring.
@@ -105,7 +105,7 @@ impl Entry {
 
 /// The lap of a position as far as an entry carries it; the zeroes of a fresh ring are of no lap in
 /// reach.
-fn lap<L: Lane>(position: u64) -> u64 {
+fn lap<L: SpscMemory>(position: u64) -> u64 {
     u64::from((position / L::ENTRIES) as u16).wrapping_add(1) & 0xffff
 }
 
@@ -124,35 +124,36 @@ impl Sender {
     }
 
     /// Entries that may be pushed now.
-    pub(super) fn budget<L: Lane>(&self, lane: &L) -> u64 {
-        lane.limit().load(Ordering::Acquire).saturating_sub(self.sent).min(L::ENTRIES)
+    pub(super) fn budget<L: SpscMemory>(&self, memory: &L) -> u64 {
+        memory.limit().load(Ordering::Acquire).saturating_sub(self.sent).min(L::ENTRIES)
     }
 
     /// True when one entry may be pushed; looks at the shared limit only when the one seen last is
     /// used up.
-    pub(super) fn ready<L: Lane>(&mut self, lane: &L) -> bool {
+    pub(super) fn ready<L: SpscMemory>(&mut self, memory: &L) -> bool {
         if self.sent >= self.limit {
-            self.limit = lane.limit().load(Ordering::Acquire);
+            self.limit = memory.limit().load(Ordering::Acquire);
         }
         self.sent < self.limit
     }
 
     /// Makes an entry visible, and with it all that this thread stored before. The caller asked
     /// [`ready`](Self::ready).
-    pub(super) fn push<L: Lane>(&mut self, lane: &L, entry: Entry) {
+    pub(super) fn push<L: SpscMemory>(&mut self, memory: &L, entry: Entry) {
         debug_assert!(self.sent < self.limit);
         let word = entry.encode(lap::<L>(self.sent));
-        lane.entry((self.sent % L::ENTRIES) as usize).store(word, Ordering::Release);
+        memory.entry((self.sent % L::ENTRIES) as usize).store(word, Ordering::Release);
         self.sent += 1;
     }
 
     /// Ends a batch; returns true when the receiver sleeps and this call has to wake it.
     #[must_use]
-    pub(super) fn publish<L: Lane>(&mut self, lane: &L) -> bool {
+    pub(super) fn publish<L: SpscMemory>(&mut self, memory: &L) -> bool {
         self.touched += 1;
-        lane.touched().store(self.touched, Ordering::Release);
+        memory.touched().store(self.touched, Ordering::Release);
         L::fence();
-        lane.asleep().load(Ordering::Relaxed) != 0 && lane.asleep().swap(0, Ordering::AcqRel) != 0
+        memory.asleep().load(Ordering::Relaxed) != 0
+            && memory.asleep().swap(0, Ordering::AcqRel) != 0
     }
 }
 
@@ -172,32 +173,32 @@ impl Receiver {
     }
 
     /// Allows `n` entries more, as soon as the ring has room for them.
-    pub(super) fn grant<L: Lane>(&mut self, lane: &L, n: u32) {
+    pub(super) fn grant<L: SpscMemory>(&mut self, memory: &L, n: u32) {
         self.granted = self.granted.saturating_add(u64::from(n));
-        self.advertise(lane);
+        self.advertise(memory);
     }
 
     /// Hands the space of popped entries back to the sender; once per batch.
-    pub(super) fn advertise<L: Lane>(&mut self, lane: &L) {
+    pub(super) fn advertise<L: SpscMemory>(&mut self, memory: &L) {
         let limit = self.granted.min(self.head.saturating_add(L::ENTRIES));
         if limit > self.limit {
             self.limit = limit;
-            lane.limit().store(limit, Ordering::Release);
+            memory.limit().store(limit, Ordering::Release);
         }
     }
 
     /// The next entry, if it is there. An entry beyond the granted ones does not count.
-    pub(super) fn pop<L: Lane>(&mut self, lane: &L) -> Option<Entry> {
-        let word = self.peek(lane)?;
+    pub(super) fn pop<L: SpscMemory>(&mut self, memory: &L) -> Option<Entry> {
+        let word = self.peek(memory)?;
         self.head += 1;
         Some(Entry::decode(word))
     }
 
-    fn peek<L: Lane>(&self, lane: &L) -> Option<u64> {
+    fn peek<L: SpscMemory>(&self, memory: &L) -> Option<u64> {
         if self.head >= self.limit {
             return None;
         }
-        let word = lane.entry((self.head % L::ENTRIES) as usize).load(Ordering::Acquire);
+        let word = memory.entry((self.head % L::ENTRIES) as usize).load(Ordering::Acquire);
         (word >> (IMM_BITS + LEN_BITS) == lap::<L>(self.head)).then_some(word)
     }
 
@@ -205,20 +206,20 @@ impl Receiver {
     /// receiver has to look around before it asks again. After true a publication asks for a
     /// wake-up.
     #[must_use]
-    pub(super) fn sleep<L: Lane>(&mut self, lane: &L) -> bool {
-        lane.asleep().store(1, Ordering::Relaxed);
+    pub(super) fn sleep<L: SpscMemory>(&mut self, memory: &L) -> bool {
+        memory.asleep().store(1, Ordering::Relaxed);
         L::fence();
-        let touched = lane.touched().load(Ordering::Acquire);
-        if touched == self.touched && self.peek(lane).is_none() {
+        let touched = memory.touched().load(Ordering::Acquire);
+        if touched == self.touched && self.peek(memory).is_none() {
             return true;
         }
         self.touched = touched;
-        self.wake(lane);
+        self.wake(memory);
         false
     }
 
     /// Takes the declaration back.
-    pub(super) fn wake<L: Lane>(&mut self, lane: &L) {
-        lane.asleep().store(0, Ordering::Relaxed);
+    pub(super) fn wake<L: SpscMemory>(&mut self, memory: &L) {
+        memory.asleep().store(0, Ordering::Relaxed);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use crate::frames::Wire;
-use crate::memory::{Piece, gather, scatter};
+use crate::memory::{IoPiece, gather, scatter};
 use crate::pulse::Pulse;
 use crate::{Armed, SlabRange};
 
@@ -50,7 +50,10 @@ impl Socket {
 }
 
 impl Wire for Socket {
-    fn write<'a>(&mut self, pieces: impl Iterator<Item = Piece<'a>>) -> io::Result<Option<usize>> {
+    fn write<'a>(
+        &mut self,
+        pieces: impl Iterator<Item = IoPiece<'a>>,
+    ) -> io::Result<Option<usize>> {
         let written = gather(self.pulse.stream().as_fd(), pieces)?;
         self.pulse.has_sent(written.unwrap_or(0));
         Ok(written)

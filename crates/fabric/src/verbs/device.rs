@@ -107,7 +107,7 @@ impl fmt::Display for GidKind {
 
 /// The device in use, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Choice {
+pub struct DeviceChoice {
     /// The device's name.
     pub device: String,
     /// The port.
@@ -323,13 +323,16 @@ type Rank = (bool, bool, u32, u32);
 ///
 /// # Errors
 /// The reason, in words.
-pub(super) fn choose(devices: &[DeviceInfo], options: &VerbsOptions) -> Result<Choice, String> {
+pub(super) fn choose(
+    devices: &[DeviceInfo],
+    options: &VerbsOptions,
+) -> Result<DeviceChoice, String> {
     if devices.is_empty() {
         return Err("there is no RDMA device (`rdma link` lists them)".into());
     }
     let wanted = options.advertise.unwrap_or(options.bind);
     let mut refused = Vec::new();
-    let mut best: Option<(Rank, Choice)> = None;
+    let mut best: Option<(Rank, DeviceChoice)> = None;
     for device in devices {
         if let Some(reason) = unusable(device, options) {
             refused.push(format!("{}: {reason}", device.name));
@@ -412,7 +415,7 @@ fn choice(
     gid: &GidInfo,
     options: &VerbsOptions,
     same: bool,
-) -> Choice {
+) -> DeviceChoice {
     let asked = [
         options.device.as_ref().map(|_| "device"),
         options.port.map(|_| "port"),
@@ -428,7 +431,7 @@ fn choice(
         why += &format!(" ({} as asked for)", asked.join(", "));
     }
     let mtu = options.mtu.map_or(port.mtu, |mtu| mtu.min(port.mtu));
-    Choice { device: device.name.clone(), port: port.number, gid: *gid, mtu, why }
+    DeviceChoice { device: device.name.clone(), port: port.number, gid: *gid, mtu, why }
 }
 
 #[cfg(test)]

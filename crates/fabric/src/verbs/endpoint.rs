@@ -305,7 +305,7 @@ impl Endpoint for VerbsEndpoint {
         let region = region
             .map_err(|source| FabricError::Memory { bytes: len, source: explain(source, len) })?;
         key.key |= u64::from(region.rkey());
-        self.exports.push((key, region.keeping(range.slab().clone())));
+        self.exports.push((key, region.holding(range.slab().clone())));
         Ok(key)
     }
 

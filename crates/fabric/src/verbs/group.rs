@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use super::memory::DeviceMemory;
 use super::objects::{Domain, status};
-use super::{Choice, DeviceInfo, GidKind, HOPS, VerbsFabric, VerbsOptions, sys};
+use super::{DeviceChoice, DeviceInfo, GidKind, HOPS, VerbsFabric, VerbsOptions, sys};
 use crate::memory::Backing;
 use crate::multicast::{Group, Member, Multicast};
 use crate::token::Token;
@@ -42,7 +42,7 @@ const EVERYBODY: u32 = 0x00ff_ffff;
 const COMPLETIONS: usize = 32;
 
 /// The address by which the chosen port is in groups; `None` where it cannot be.
-pub(super) fn interface(device: &DeviceInfo, choice: &Choice) -> Option<Ipv4Addr> {
+pub(super) fn interface(device: &DeviceInfo, choice: &DeviceChoice) -> Option<Ipv4Addr> {
     let can = device.groups_max > 0 && choice.gid.kind == GidKind::RoceV2;
     choice.gid.address.to_ipv4_mapped().filter(|_| can)
 }
@@ -319,7 +319,7 @@ impl Pair {
         &mut self,
         group: &Group,
         options: &VerbsOptions,
-        choice: &Choice,
+        choice: &DeviceChoice,
     ) -> io::Result<sys::AhAttr> {
         // SAFETY: all fields are numbers, for which zero is a value.
         let mut attr: sys::QpAttr = unsafe { std::mem::zeroed() };

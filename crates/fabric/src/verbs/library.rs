@@ -140,12 +140,12 @@ pub(super) fn open(names: &[&CStr]) -> Result<*mut c_void, String> {
         }
         // SAFETY: called after a failure on the same thread, so that the text is the one of this
         // failure; it is copied before another call.
-        let said = unsafe {
+        let message = unsafe {
             let text = libc::dlerror();
             (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
         };
         let unsaid = || format!("{} cannot be opened", name.to_string_lossy());
-        reason.get_or_insert_with(|| said.unwrap_or_else(unsaid));
+        reason.get_or_insert_with(|| message.unwrap_or_else(unsaid));
     }
     Err(reason.unwrap_or_default())
 }

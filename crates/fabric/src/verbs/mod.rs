@@ -71,7 +71,7 @@ use objects::Domain;
 use offer::{Rendezvous, VerbsOffer};
 use receives::{HEAD_BYTES, MESSAGE_BYTES, Receives};
 
-pub use device::{Choice, DeviceInfo, GidInfo, GidKind, PortInfo};
+pub use device::{DeviceChoice, DeviceInfo, GidInfo, GidKind, PortInfo};
 pub use options::{Connect, VerbsOptions};
 pub use survey::{Survey, probe, probe_groups, survey};
 
@@ -99,7 +99,7 @@ pub struct VerbsFabric {
     options: VerbsOptions,
     domain: Arc<Domain>,
     limits: Limits,
-    choice: Choice,
+    choice: DeviceChoice,
     receives: Arc<Receives>,
     events: Arc<Events>,
     door: Door,
@@ -183,7 +183,11 @@ impl VerbsFabric {
         Self::on(device, choice, options)
     }
 
-    fn on(device: Opened, choice: Choice, options: VerbsOptions) -> Result<Arc<Self>, FabricError> {
+    fn on(
+        device: Opened,
+        choice: DeviceChoice,
+        options: VerbsOptions,
+    ) -> Result<Arc<Self>, FabricError> {
         let refused = |source: io::Error| FabricError::Device {
             detail: format!("{}: {source}", choice.device),
         };
@@ -214,7 +218,7 @@ impl VerbsFabric {
     }
 
     /// The device in use, and the reason.
-    pub fn choice(&self) -> &Choice {
+    pub fn choice(&self) -> &DeviceChoice {
         &self.choice
     }
 
@@ -225,7 +229,7 @@ impl VerbsFabric {
 }
 
 /// The limits of options and device, and the entries of the shared receives.
-fn limits(device: &DeviceInfo, choice: &Choice, options: &VerbsOptions) -> (Limits, u32) {
+fn limits(device: &DeviceInfo, choice: &DeviceChoice, options: &VerbsOptions) -> (Limits, u32) {
     let port = device.ports.iter().find(|port| port.number == choice.port);
     let (message_max, lid) = port.map_or((0, 0), |port| (port.message_max, port.lid));
     let entries = options.receives_max.clamp(CONTROL_RECEIVES, device.shared_receives_max.max(8));

@@ -66,10 +66,11 @@ impl Domain {
 
     /// The device's access rights to our memory at our own requests.
     pub(super) fn local_access(&self) -> c_int {
-        match self.iwarp {
+        if self.iwarp {
             // To iWARP the answer to our read is a write of the peer.
-            true => sys::ACCESS_LOCAL_WRITE | sys::ACCESS_REMOTE_WRITE,
-            false => sys::ACCESS_LOCAL_WRITE,
+            sys::ACCESS_LOCAL_WRITE | sys::ACCESS_REMOTE_WRITE
+        } else {
+            sys::ACCESS_LOCAL_WRITE
         }
     }
 
@@ -168,7 +169,7 @@ impl Region {
     }
 
     /// The same region, which keeps its memory mapped.
-    pub(super) fn keeping(mut self, memory: Slab) -> Self {
+    pub(super) fn holding(mut self, memory: Slab) -> Self {
         self._memory = Some(memory);
         self
     }

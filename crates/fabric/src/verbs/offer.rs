@@ -17,7 +17,7 @@ use super::objects::{Domain, Wire};
 use super::queue::SendQueue;
 use super::receives::Receives;
 use super::{
-    Choice, GidKind, HOPS, Limits, NOT_READY_TIMER, RETRIES, RETRIES_NOT_READY, VerbsOptions,
+    DeviceChoice, GidKind, HOPS, Limits, NOT_READY_TIMER, RETRIES, RETRIES_NOT_READY, VerbsOptions,
     atomics, sys,
 };
 use crate::listener::{PendingOffer, broken};
@@ -31,7 +31,7 @@ pub(super) struct VerbsOffer {
     pub(super) options: VerbsOptions,
     pub(super) domain: Arc<Domain>,
     pub(super) limits: Limits,
-    pub(super) choice: Choice,
+    pub(super) choice: DeviceChoice,
     pub(super) receives: Arc<Receives>,
     pub(super) events: Arc<Events>,
 }

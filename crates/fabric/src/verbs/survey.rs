@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, getrlimit};
 
 use super::cm::CmLibrary;
-use super::device::{Choice, DeviceInfo, choose, open_all};
+use super::device::{DeviceChoice, DeviceInfo, choose, open_all};
 use super::library::Library;
 use super::{Connect, VerbsFabric, VerbsOptions};
 use crate::multicast::Group;
@@ -20,7 +20,7 @@ pub struct Survey {
     /// Devices that do not open.
     pub refused: Vec<String>,
     /// The device that would be used, or the reason why none can.
-    pub choice: Result<Choice, String>,
+    pub choice: Result<DeviceChoice, String>,
     /// By what it would connect.
     pub connect: Connect,
     /// Whether notices are messages even if the device carries immediate data.

@@ -29,8 +29,8 @@ pub fn until(fabric: &dyn Fabric, step: &str, mut ask: impl FnMut(&[u8]) -> Opti
     let at = STEPS.iter().position(|each| *each == step).expect("a step");
     // The other end's worker is told with the address, so that either end may be the one that
     // dials.
-    let told = ask(b"").expect("the first process answers");
-    let local = u32::from(told[0]);
+    let reported = ask(b"").expect("the first process answers");
+    let local = u32::from(reported[0]);
     let offer = fabric.offer(LinkId { local, remote: 1 - local }).expect("an offer");
     let address = ask(&offer.address()).expect("the first process answers");
     if at == 0 {
@@ -110,11 +110,11 @@ pub fn row(fabric: &dyn Fabric, test: &str, step: &str, fault: Fault, local: u32
             there(&mut second);
         }
     }
-    let told = stream(&mut *end, &all, peer, u64::MAX);
+    let reported = stream(&mut *end, &all, peer, u64::MAX);
     // Neither waits for the peer.
     end.close();
     drop(end);
-    told
+    reported
 }
 
 /// Writes until enough was written, the queue is full or the end says something; tells which.

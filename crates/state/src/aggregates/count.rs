@@ -16,7 +16,7 @@ use crate::kernel;
 use crate::table::Table;
 use crate::{Accumulator, Aggregate, Folded, Near, Part, SparseIds, StateError, near};
 
-/// What a group costs, as long as counters are narrow.
+/// The memory of a group, as long as counters are narrow.
 const COUNTER_BYTES: usize = size_of::<u32>();
 /// A batch of fewer groups is counted in a small table of its own first.
 const LANE_GROUPS: usize = 1 << 10;
@@ -132,7 +132,7 @@ impl Counts {
     }
 }
 
-/// Four tables of at least so many zeros side by side.
+/// Four tables of at least this many zeros side by side.
 fn lanes(lanes: &mut Vec<u32>, groups: usize) -> &mut [u32] {
     let width = groups.next_power_of_two();
     if lanes.len() < 4 * width {

@@ -3,7 +3,7 @@
 /// The watermark of a helper that has read its input to the end.
 pub const END_OF_STREAM: i64 = i64::MAX;
 
-/// What a helper says of its event time.
+/// A helper's announcement of its event time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Progress {
     /// No row before it will come of this helper, in ticks of event time.
@@ -55,7 +55,7 @@ pub struct VectorClock {
 }
 
 impl VectorClock {
-    /// A clock of so many helpers.
+    /// A clock of this many helpers.
     pub fn new(helpers: u32) -> Self {
         let mut clock =
             Self { helpers: vec![Progress::active(i64::MIN); helpers as usize], least: i64::MIN };
@@ -84,7 +84,7 @@ impl VectorClock {
         self.least
     }
 
-    /// What [`least`](Self::least) would be if an active helper said this watermark.
+    /// The value of [`least`](Self::least) if an active helper announced this watermark.
     pub fn least_with(&self, helper: u32, watermark: i64) -> i64 {
         self.least_if(Some((helper as usize, watermark)))
     }
@@ -94,7 +94,7 @@ impl VectorClock {
         self.helpers.iter().all(|own| own.presence == Presence::Ended)
     }
 
-    /// What a helper has said last.
+    /// The last announcement of a helper.
     pub fn of(&self, helper: u32) -> Option<Progress> {
         self.helpers.get(helper as usize).copied()
     }

@@ -40,7 +40,7 @@ pub struct TooManyEpochs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("epoch {epoch} is acknowledged, but {closed} is the last one that was closed")]
 pub struct AcknowledgeError {
-    /// What was acknowledged.
+    /// The acknowledged epoch.
     pub epoch: u64,
     /// The last epoch that was closed.
     pub closed: u64,

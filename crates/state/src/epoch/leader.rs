@@ -21,7 +21,7 @@ struct Clock {
     chunk: u32,
 }
 
-/// What must be written together with the merged state: how far each helper is part of it.
+/// The position of each helper in the merged state, to be written together with it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Cut {
     /// Per helper the last epoch.
@@ -30,7 +30,7 @@ pub struct Cut {
     pub clock: VectorClock,
 }
 
-/// What to do with a chunk.
+/// The verdict on a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// Keep it beside the state, for the rest of its epoch is still to come.
@@ -157,8 +157,8 @@ impl Leader {
         self.merged.advance(helper, announced)
     }
 
-    /// How far each helper's event time is merged: a window fires when [`VectorClock::least`] has
-    /// passed its end.
+    /// How far each helper's event time is merged: a window triggers when [`VectorClock::least`]
+    /// has passed its end.
     pub fn clock(&self) -> &VectorClock {
         &self.merged
     }

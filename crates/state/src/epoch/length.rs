@@ -12,9 +12,9 @@
 //!
 //! S9 has one length, 64 MiB of input, and leaves open when another would be better.
 
-/// So many rows of a group to a delta are enough: the rows cost far more than the group.
+/// This many rows of a group to a delta are enough: the rows cost far more than the group.
 const ENOUGH: f64 = 16.0;
-/// With so many times [`ENOUGH`] an epoch that was lengthened is shortened.
+/// With this many times [`ENOUGH`] an epoch that was lengthened is shortened.
 const PLENTY: f64 = 4.0;
 /// By how much the longest epoch must combine better for an epoch to be lengthened.
 const LONGER: f64 = 1.5;
@@ -52,7 +52,7 @@ pub fn groups_behind(distinct_groups: f64, rows: f64) -> f64 {
     high
 }
 
-/// What holds the length of epochs.
+/// The bound on the length of epochs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LengthBounds {
     /// Bytes of input with which it begins.
@@ -73,7 +73,7 @@ impl LengthBounds {
     }
 }
 
-/// What an epoch came to.
+/// The measurements of an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ended {
     /// Bytes of input.
@@ -217,14 +217,14 @@ mod tests {
     /// Bytes of a row.
     const ROW: u64 = 16;
 
-    /// What an epoch of so many bytes comes to.
+    /// What an epoch of this many bytes comes to.
     fn epoch(bytes: u64, groups: f64) -> Ended {
         let rows = bytes / ROW;
         let groups = distinct(groups, rows as f64) as u64;
         Ended { bytes, rows, groups, ..Ended::default() }
     }
 
-    /// The lengths of so many epochs, one after another.
+    /// The lengths of this many epochs, one after another.
     fn lengths(mut length: EpochLength, epochs: usize, of: impl Fn(u64) -> Ended) -> Vec<u64> {
         let mut all = vec![];
         for _ in 0..epochs {

@@ -46,7 +46,7 @@ pub use helper::{AcknowledgeError, Helper, TooManyEpochs};
 pub use leader::{Cut, Leader, Refusal, Rejoin, Verdict};
 pub use length::{Ended, EpochLength, LengthBounds, combine_factor, distinct, groups_behind};
 
-/// What a chunk of a delta says about itself.
+/// The header of a chunk of a delta.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag {
     /// Which helper sent it.

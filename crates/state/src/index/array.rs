@@ -13,7 +13,7 @@ use super::{TINY_KEYS, room};
 use crate::table::Table;
 use crate::{Near, Part, RawRows, StateError, vector, words};
 
-/// Where fewer than one entry in so many is used, each is cleared on its own.
+/// Where fewer than one entry in this many is used, each is cleared on its own.
 const CLEAR_EACH: usize = 32;
 
 /// An index by distance.
@@ -111,7 +111,7 @@ impl ArrayIndex {
         matches!(self.ids, Distances::Direct { .. })
     }
 
-    /// What it covers; `None` before the first key.
+    /// The covered range; `None` before the first key.
     pub(crate) fn range(&self) -> Option<Span> {
         let min = self.base as i64;
         (self.limit > 0).then(|| Span { min, max: min.saturating_add_unsigned(self.limit - 1) })

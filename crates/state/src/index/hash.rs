@@ -22,7 +22,7 @@ const CHUNK: usize = 512;
 const AHEAD: usize = 32;
 /// A table beyond this many bytes is prefetched.
 const FAR_BYTES: usize = 1 << 19;
-/// A table with fewer keys than one slot in so many is hardly used.
+/// A table with fewer keys than one slot in this many is hardly used.
 const HARDLY: usize = 32;
 /// Slots of the smallest table.
 const SLOTS_MIN: usize = 1 << 10;

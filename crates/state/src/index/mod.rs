@@ -26,7 +26,7 @@ use array::ArrayIndex;
 use hash::{PACKED_BITS_MAX, PackedIndex, WordIndex, packed_bits};
 use wide::WideIndex;
 
-/// An array of so many keys is tiny: with their NULL, four tables of counters for them fill a
+/// An array of this many keys is tiny: with their NULL, four tables of counters for them fill a
 /// quarter or half of a first-level cache.
 pub(crate) const TINY_KEYS: u64 = 1 << 9;
 

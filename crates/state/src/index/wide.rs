@@ -20,7 +20,7 @@ use super::{UNKNOWN, regrown, room};
 use crate::table::Table;
 use crate::{KeyRows, Part, StateError, hash, words};
 
-/// A table with fewer keys than one slot in so many is hardly used, and is given back rather than
+/// A table with fewer keys than one slot in this many is hardly used, and is given back rather than
 /// cleared.
 const HARDLY: usize = 32;
 
@@ -208,7 +208,7 @@ pub(crate) struct WideIndex {
     rows: Option<Encoder>,
 }
 
-/// What makes rows of keys, and a buffer of rows to reuse.
+/// The encoder of keys, and a buffer of rows to reuse.
 struct Encoder {
     converter: KeyRows,
     rows: Rows,

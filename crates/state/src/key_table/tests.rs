@@ -54,7 +54,7 @@ fn columns(types: &[DataType], rows: &Rows, packed: bool) -> Vec<ArrayRef> {
 /// Rows of three values each.
 type Rows = Vec<[Option<u8>; 3]>;
 
-/// What a row is in a map; nothing if it is equal to nothing.
+/// The key of a row in a map; nothing if it is equal to nothing.
 fn key(columns: &[ArrayRef], row: usize, nulls: NullKeys) -> Option<Vec<Option<String>>> {
     let text = |column: &ArrayRef| {
         let plain = match column.data_type() {

@@ -85,7 +85,7 @@ fn groups_are_found_and_updated_up_to_the_first_row_that_is_odd() {
     }
 }
 
-/// What is counted of rows, and how many, by a version.
+/// The counts of rows by a version.
 fn counted(
     near: &Near<'_>,
     count: fn(&mut [u32], usize, &Near<'_>) -> Folded,

@@ -16,7 +16,7 @@ type Row = (i64, i64, i64);
 /// Key, first and last time, count and sum.
 type Session = (i64, i64, i64, i64, i64);
 
-/// What keys look like.
+/// The kinds of keys.
 #[derive(Debug, Clone, Copy)]
 enum Keys {
     None,
@@ -112,7 +112,7 @@ fn keys() -> impl Strategy<Value = Keys> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Helpers fold rows of their own and hand over deltas when they like; the leader fires when
+    /// Helpers fold rows of their own and hand over deltas when they like; the leader triggers when
     /// the watermarks of all have passed.
     #[test]
     fn sessions_equal_brute_force_however_rows_are_split(
@@ -162,7 +162,8 @@ proptest! {
                 // Nothing that is whole is kept for longer than a slice.
                 let over = |s: &Session| s.2 + gap < windows.slice_start(horizon);
                 let due = brute_force(&counted, gap).into_iter().filter(over).count();
-                prop_assert!(least == i64::MIN || triggered.len() >= due, "{} of {due}", triggered.len());
+                let found = triggered.len();
+                prop_assert!(least == i64::MIN || found >= due, "{found} of {due}");
             }
         }
         partials.iter_mut().for_each(|partial| hand_over(partial, &mut leader));

@@ -21,7 +21,7 @@ impl Slice {
     /// what is merged is the own. Tells how many groups were looked at and stayed, at most.
     ///
     /// # Errors
-    /// Errors of accumulators and of `each`; [`StateError::BeingDrained`] if it is being given out.
+    /// Errors of accumulators and of `each`; [`StateError::BeingDrained`] if it is being drained.
     pub(crate) fn take_remote_groups<E: From<StateError>>(
         &mut self,
         own: u32,
@@ -84,7 +84,7 @@ impl Slice {
         Ok(Some(others).filter(|others| others.started))
     }
 
-    /// Whether some groups were given out, and not yet all.
+    /// Whether some groups were drained, and not yet all.
     pub(crate) fn is_being_drained(&self) -> bool {
         self.giving.is_some()
     }

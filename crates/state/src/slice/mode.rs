@@ -17,7 +17,7 @@ use crate::index::hash::WordIndex;
 use crate::index::{Index, TINY_KEYS};
 use crate::{KeyMode, StateError, words};
 
-/// A range of so many keys is never too sparse for an array within its share.
+/// A range of this many keys is never too sparse for an array within its share.
 const RANGE_FREE: u64 = 1 << 16;
 /// How many times the range may exceed the number of groups if the array is within its share.
 const SPARSER_MAX: u64 = 128;

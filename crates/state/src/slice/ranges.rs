@@ -31,7 +31,7 @@ const ROOM_PART: usize = 8;
 /// Rows that wait.
 #[derive(Default)]
 pub(super) struct Ranges {
-    /// An id without so many of its lowest bits is the number of its range.
+    /// An id without this many of its lowest bits is the number of its range.
     shift: u32,
     ranges: Vec<Range>,
     /// The ids of the rows of each range, [`RANGE_ROWS`] a range.

@@ -9,13 +9,13 @@ use super::PART_IDS;
 
 /// Ids that are remembered; with more, or with larger batches, any group may have been touched.
 const IDS_MAX: usize = 1 << 10;
-/// One id in so many must have been touched at most for it to be worth anything.
+/// One id in this many must have been touched at most for it to be worth anything.
 const FEW_PART: usize = 8;
 
 /// A range of ids, and which of them are meant if not all.
 type Few = (Range<usize>, Option<BooleanBuffer>);
 
-/// What is known of it.
+/// Its state.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
     /// These were, some of them several times, if no others were.
@@ -28,7 +28,7 @@ impl Touched {
         self.others || !self.ids.is_empty()
     }
 
-    /// Whether ids of so many rows more would be remembered.
+    /// Whether ids of this many rows more would be remembered.
     pub(super) fn remembers(&self, rows: usize) -> bool {
         !self.others && self.ids.len() + rows <= IDS_MAX
     }
@@ -50,7 +50,7 @@ impl Touched {
         self.ids.clear();
     }
 
-    /// What is known when the groups have other ids.
+    /// The state when the groups have other ids.
     pub(super) fn renumbered(&self) -> Self {
         Self { ids: vec![], others: self.is_any() }
     }

@@ -1,4 +1,4 @@
-//! What leaves memory, and comes back when its window fires.
+//! Slices that leave memory and come back when their window triggers.
 //!
 //! Over budget, the slices that have not changed for longest are written as runs until half of the
 //! budget is free ([`crate::spill`]). They stay slices like any others: rows that come for one are
@@ -15,7 +15,7 @@ use crate::spill::gather::Gathering;
 use crate::spill::{Disk, Spilled, Store};
 use crate::{Columns, Partitioner, Slice, StateError};
 
-/// A slice of less than this part of the budget, or so many bytes, is written whole: it is likely
+/// A slice of less than this part of the budget, or this many bytes, is written whole: it is likely
 /// to fit when it comes back.
 const WHOLE_PART: usize = 8;
 const WHOLE_BYTES: usize = 1 << 18;
@@ -37,7 +37,7 @@ impl Slices {
         self.cold = Some(Cold { store, own, spilled: false });
     }
 
-    /// What went to the disk and came back so far.
+    /// Bytes written to disk and read back so far.
     pub fn spilled(&self) -> Spilled {
         self.cold.as_ref().map(|cold| cold.store.spilled()).unwrap_or_default()
     }

@@ -3,11 +3,11 @@
 //! A pile is merged into one slice if that stays within its room. If not, all of the pile is split
 //! by the hash of its keys: what was merged already, what is still whole, and as they are the
 //! sections that were split so when they were written. Each part is a pile again, with another
-//! hash. A key is in one pile only, so that each is given out once, whole.
+//! hash. A key is in one pile only, so that each is emitted once, whole.
 
 use super::PARTS;
 use super::Store;
-use super::run::{Piece, Run};
+use super::run::{Run, RunPiece};
 use crate::{Slice, StateError};
 
 use std::sync::Arc;
@@ -20,26 +20,26 @@ const LEVELS_MAX: u32 = 6;
 pub(crate) struct Gathering {
     /// The next is the last.
     piles: Vec<Pile>,
-    /// What is given out.
+    /// The groups to emit.
     slice: Slice,
 }
 
-/// What has to be merged with nothing else.
+/// A pile that merges with nothing else.
 struct Pile {
     /// How often it was split.
     level: u32,
-    pieces: Vec<Piece>,
+    pieces: Vec<RunPiece>,
 }
 
 impl Gathering {
     /// The groups of all these runs, each of which may be in several.
     pub(crate) fn new<'a>(store: &Store, runs: impl Iterator<Item = &'a Arc<Run>>) -> Self {
-        let pieces: Vec<Piece> = runs.flat_map(Run::pieces).collect();
+        let pieces: Vec<RunPiece> = runs.flat_map(Run::pieces).collect();
         let piles = if pieces.is_empty() { vec![] } else { vec![Pile { level: 0, pieces }] };
         Self { piles, slice: Slice::new(&store.spec) }
     }
 
-    /// The pile that is being given out.
+    /// The pile that is being emitted.
     pub(crate) fn slice(&mut self) -> &mut Slice {
         &mut self.slice
     }
@@ -52,7 +52,7 @@ impl Gathering {
     /// Bytes held.
     pub(crate) fn bytes(&self) -> usize {
         let pieces = self.piles.iter().map(|pile| pile.pieces.capacity()).sum::<usize>();
-        self.slice.bytes() + pieces * size_of::<Piece>()
+        self.slice.bytes() + pieces * size_of::<RunPiece>()
     }
 
     /// Takes a step towards the next pile that fits `room` bytes: merges one, or splits one.
@@ -62,7 +62,7 @@ impl Gathering {
     pub(crate) fn load(&mut self, store: &Store, room: usize) -> Result<(), StateError> {
         self.slice = Slice::spilling(&store.spec);
         let Some(pile) = self.piles.pop() else { return Ok(()) };
-        let bytes: usize = pile.pieces.iter().map(Piece::bytes).sum();
+        let bytes: usize = pile.pieces.iter().map(RunPiece::bytes).sum();
         let last = pile.level == LEVELS_MAX;
         let was_split = pile.pieces.iter().any(|piece| piece.part_at(pile.level).is_some());
         // An index takes as much again as what it finds.
@@ -94,7 +94,7 @@ impl Gathering {
     fn merge(
         &mut self,
         store: &Store,
-        piece: &Piece,
+        piece: &RunPiece,
         room: usize,
         last: bool,
     ) -> Result<bool, StateError> {
@@ -114,7 +114,7 @@ impl Gathering {
             writer.add(&groups)?;
         }
         drop(slice);
-        let mut parts: Vec<Vec<Piece>> = (0..PARTS).map(|_| Vec::new()).collect();
+        let mut parts: Vec<Vec<RunPiece>> = (0..PARTS).map(|_| Vec::new()).collect();
         for piece in pile.pieces {
             match piece.part_at(pile.level) {
                 Some(part) => parts[part as usize].push(piece),

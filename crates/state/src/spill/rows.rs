@@ -62,7 +62,7 @@ impl RowFiles {
         section::recast(&batch, &piece.schema)
     }
 
-    /// What was written and read so far.
+    /// Bytes written and read so far.
     pub fn spilled(&self) -> Spilled {
         self.counters.spilled()
     }

@@ -35,15 +35,15 @@ struct Section {
 
 /// A section of a run that is still to be read.
 #[derive(Clone)]
-pub(crate) struct Piece {
+pub(crate) struct RunPiece {
     run: Arc<Run>,
     section: usize,
 }
 
 impl Run {
     /// Its sections, in the order in which they were written.
-    pub(crate) fn pieces(self: &Arc<Self>) -> impl Iterator<Item = Piece> {
-        (0..self.sections.len()).map(|section| Piece { run: Arc::clone(self), section })
+    pub(crate) fn pieces(self: &Arc<Self>) -> impl Iterator<Item = RunPiece> {
+        (0..self.sections.len()).map(|section| RunPiece { run: Arc::clone(self), section })
     }
 
     /// Bytes of memory: of what is known about the file.
@@ -52,7 +52,7 @@ impl Run {
     }
 }
 
-impl Piece {
+impl RunPiece {
     fn section(&self) -> &Section {
         &self.run.sections[self.section]
     }
@@ -84,7 +84,7 @@ impl Store {
     /// # Errors
     /// [`StateError::Disk`] if it cannot be read; [`StateError::Damaged`] if it is not what was
     /// written.
-    pub(crate) fn read(&self, piece: &Piece) -> Result<Columns, StateError> {
+    pub(crate) fn read(&self, piece: &RunPiece) -> Result<Columns, StateError> {
         let batch = section::read(&*piece.run.file, &piece.section().place, &self.counters)?;
         let types = self.spec.keys.iter().cloned().chain(self.spec.state_types());
         let columns = batch.columns().iter().zip(types);

@@ -22,7 +22,7 @@ pub(super) struct Section {
     crc: u32,
 }
 
-/// What was written and read so far.
+/// Bytes written and read so far.
 #[derive(Debug, Default)]
 pub(super) struct SpillCounters {
     runs: AtomicU64,

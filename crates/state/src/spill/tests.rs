@@ -64,7 +64,7 @@ impl Keys {
     }
 }
 
-/// Adds what a part has, whose keys nobody has given out before.
+/// Adds what a part has, whose keys no part had before.
 fn into_buffer(columns: &Columns, window: i64, groups: &mut Groups) {
     let text: Vec<ArrayRef> =
         columns.keys.iter().map(|key| cast(key, &DataType::Utf8).unwrap()).collect();

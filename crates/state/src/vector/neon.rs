@@ -33,7 +33,7 @@ fn multiplies_slowly(id: u64) -> bool {
     id >> 24 & 0xff == ARM && PARTS.contains(&(id >> 4 & 0xfff))
 }
 
-/// What the processor says that it is, where the system lets it be asked.
+/// The identification of the processor, where the system allows it.
 fn processor() -> Option<u64> {
     /// `HWCAP_CPUID`: the kernel reads registers of identity for us.
     const ANSWERS: usize = 1 << 11;

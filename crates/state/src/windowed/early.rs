@@ -1,20 +1,20 @@
-//! What windows that have not ended have come to so far.
+//! Early results of windows that have not ended.
 //!
 //! Nothing is taken out: a window is put together of copies, in a slice of its own that is then
-//! given out and emptied; or, if that does not fit, of what is on disk by then. So a window is a
+//! emitted and emptied; or, if that does not fit, of what is on disk by then. So a window is a
 //! snapshot, whatever comes while its parts are written; and it costs what firing it would, and the
 //! memory of one window.
 
 use std::collections::BTreeMap;
 
 use super::{Source, Triggered, Windowed};
-use crate::windows::Piece;
+use crate::windows::WindowPiece;
 use crate::{Slice, StateError, WindowBounds, Windows};
 
-/// What was given out of windows before their end.
+/// The early results that were emitted.
 #[derive(Default)]
 pub(super) struct Early {
-    /// By its end, of each window that was given out the last change that it had.
+    /// By its end, of each window that was emitted the last change that it had.
     pub(super) emitted: BTreeMap<i64, u64>,
     /// Of what is running, the last change.
     pub(super) running: u64,
@@ -23,7 +23,7 @@ pub(super) struct Early {
     giving: Option<Giving>,
 }
 
-/// A window that is being given out.
+/// A window that is being emitted.
 struct Giving {
     window: WindowBounds,
     from: Source,
@@ -38,7 +38,7 @@ impl Early {
 }
 
 impl Windowed {
-    /// The next groups of a window that has not fired and has changed since it was given out here
+    /// The next groups of a window that has not triggered and has changed since it was emitted here
     /// last. `None` ends a round, in which each such window came once, by its end; the next call
     /// begins another. Call it when [`trigger`](Self::fire) has nothing to give, and to the end of
     /// a round before that is called again. A session has no window before it is over: there are
@@ -75,7 +75,7 @@ impl Windowed {
         }
     }
 
-    /// The first window with groups that has not fired and was not looked at in this round.
+    /// The first window with groups that has not triggered and was not looked at in this round.
     fn open_after(&self, windows: &Windows) -> Option<WindowBounds> {
         let after = self.triggered.max(self.early.looked.unwrap_or(i64::MIN));
         let running = self.running.as_ref();
@@ -87,8 +87,8 @@ impl Windowed {
                 break;
             }
             let window = match windows.piece(key) {
-                Piece::WindowBounds(end) => (end > after).then(|| windows.window_at(end)),
-                Piece::Slice(start) => windows.window_after(start, after),
+                WindowPiece::Window(end) => (end > after).then(|| windows.window_at(end)),
+                WindowPiece::Slice(start) => windows.window_after(start, after),
             };
             next = next.into_iter().chain(window).min_by_key(|window| window.end);
         }

@@ -1,4 +1,5 @@
-//! Windows against brute force: every row, in every window that has it and has not fired for it.
+//! Windows against brute force: every row, in every window that has it and has not triggered for
+//! it.
 
 use std::collections::BTreeMap;
 

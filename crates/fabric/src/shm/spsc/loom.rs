@@ -8,7 +8,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, fence};
 use loom::thread;
 
-use super::{Entry, Lane, Receiver, Sender, Word};
+use super::{Entry, Receiver, Sender, SpscMemory, Word};
 
 impl Word for AtomicU64 {
     fn load(&self, order: Ordering) -> u64 {
@@ -40,7 +40,7 @@ struct Model {
     memory: [UnsafeCell<u32>; ENTRIES],
 }
 
-impl Lane for Model {
+impl SpscMemory for Model {
     type Word = AtomicU64;
     const ENTRIES: u64 = ENTRIES as u64;
 

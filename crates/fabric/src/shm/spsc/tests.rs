@@ -1,6 +1,6 @@
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::{Entry, Lane, Receiver, Sender};
+use super::{Entry, Receiver, Sender, SpscMemory};
 
 #[derive(Default)]
 struct Words {
@@ -10,7 +10,7 @@ struct Words {
     asleep: AtomicU64,
 }
 
-impl Lane for Words {
+impl SpscMemory for Words {
     type Word = AtomicU64;
     const ENTRIES: u64 = 4;
 

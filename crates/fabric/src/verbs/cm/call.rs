@@ -40,7 +40,7 @@ pub(in crate::verbs) struct Event {
     /// A negative error number, or why the peer refused.
     pub(super) status: c_int,
     /// The peer's private data, padded with zeros.
-    pub(super) said: [u8; PRIVATE_BYTES],
+    pub(super) message: [u8; PRIVATE_BYTES],
     /// The new connection, when somebody calls.
     pub(super) call: Option<Call>,
 }
@@ -79,7 +79,7 @@ impl Channel {
     /// # Safety
     /// The event was taken from this channel and is not acknowledged yet.
     unsafe fn read(self: &Arc<Self>, event: &CmEvent) -> Event {
-        let mut said = [0; PRIVATE_BYTES];
+        let mut message = [0; PRIVATE_BYTES];
         let says = [sys::CONNECT_REQUEST, sys::CONNECT_RESPONSE, sys::ESTABLISHED];
         let says = says.contains(&event.event);
         if says && !event.conn.private_data.is_null() {
@@ -87,12 +87,12 @@ impl Channel {
             // SAFETY: events of these kinds point to this number of bytes of their own.
             unsafe {
                 let bytes = event.conn.private_data.cast::<u8>();
-                std::ptr::copy_nonoverlapping(bytes, said.as_mut_ptr(), len);
+                std::ptr::copy_nonoverlapping(bytes, message.as_mut_ptr(), len);
             }
         }
         let called = NonNull::new(event.id).filter(|_| event.event == sys::CONNECT_REQUEST);
         let call = called.map(|id| Call { channel: self.clone(), id });
-        Event { kind: event.event, status: event.status, said, call }
+        Event { kind: event.event, status: event.status, message, call }
     }
 
     /// Waits for the next event.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::super::handshake::Card;
-use super::super::{Choice, GidKind, RETRIES, RETRIES_NOT_READY, VerbsOptions};
+use super::super::{DeviceChoice, GidKind, RETRIES, RETRIES_NOT_READY, VerbsOptions};
 use super::CmLibrary;
 use super::call::{Call, Channel, PRIVATE_BYTES};
 use super::sys::{self, ConnParam};
@@ -22,7 +22,7 @@ const BACKLOG: i32 = 8;
 
 /// The IP address by which the manager knows the chosen port: that of its RoCE address, else the
 /// one that peers reach this process by, which then has to be that of the port's interface.
-pub(in crate::verbs) fn address_of(choice: &Choice, options: &VerbsOptions) -> IpAddr {
+pub(in crate::verbs) fn address_of(choice: &DeviceChoice, options: &VerbsOptions) -> IpAddr {
     let gid = choice.gid.address;
     let unroutable = choice.gid.kind == GidKind::Infiniband || gid.segments()[0] == 0xfe80;
     match gid.to_ipv4_mapped() {
@@ -123,10 +123,11 @@ impl CmPlace {
         queue_pair: u32,
         deadline: Instant,
     ) -> io::Result<(Card, bool)> {
-        let said = words(peer, own);
-        call.connect(&mut terms(&said, own, queue_pair))?;
+        let message = words(peer, own);
+        call.connect(&mut terms(&message, own, queue_pair))?;
         let answer = call.expect(&[sys::CONNECT_RESPONSE, sys::ESTABLISHED], deadline)?;
-        let card = self.read(&answer.said).ok_or_else(|| broken("the answer is not the peer's"))?;
+        let card =
+            self.read(&answer.message).ok_or_else(|| broken("the answer is not the peer's"))?;
         Ok((card.map_err(broken)?, answer.kind == sys::CONNECT_RESPONSE))
     }
 
@@ -141,7 +142,7 @@ impl CmPlace {
                 return Err(io::ErrorKind::NotConnected.into());
             }
             let Some(call) = event.call else { continue };
-            match self.read(&event.said) {
+            match self.read(&event.message) {
                 Some(card) => return Ok((call, card.map_err(broken)?)),
                 None => call.refuse(),
             }
@@ -159,13 +160,13 @@ impl CmPlace {
         own: &Card,
         queue_pair: u32,
     ) -> io::Result<()> {
-        let said = words(peer, own);
-        call.accept(&mut terms(&said, own, queue_pair))
+        let message = words(peer, own);
+        call.accept(&mut terms(&message, own, queue_pair))
     }
 
     /// The peer's card; `None` when it does not know our token.
-    fn read(&self, said: &[u8; PRIVATE_BYTES]) -> Option<Result<Card, &'static str>> {
-        let (magic, rest) = said.split_first_chunk::<8>()?;
+    fn read(&self, message: &[u8; PRIVATE_BYTES]) -> Option<Result<Card, &'static str>> {
+        let (magic, rest) = message.split_first_chunk::<8>()?;
         let (token, rest) = rest.split_first_chunk::<{ Token::BYTES }>()?;
         let (card, rest) = rest.split_first_chunk::<{ Card::BYTES }>()?;
         let ours = *magic == MAGIC && token == self.token.bytes();
@@ -182,10 +183,10 @@ pub(super) fn words(to: &Token, own: &Card) -> [u8; PRIVATE_BYTES] {
     out
 }
 
-/// The parameters for the manager; they point to `said`.
-fn terms(said: &[u8; PRIVATE_BYTES], own: &Card, queue_pair: u32) -> ConnParam {
+/// The parameters for the manager; they point to `message`.
+fn terms(message: &[u8; PRIVATE_BYTES], own: &Card, queue_pair: u32) -> ConnParam {
     ConnParam {
-        private_data: said.as_ptr().cast(),
+        private_data: message.as_ptr().cast(),
         private_data_len: PRIVATE_BYTES as u8,
         responder_resources: own.reads_max,
         initiator_depth: own.reads_max,

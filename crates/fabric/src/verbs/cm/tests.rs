@@ -20,11 +20,11 @@ fn a_request_has_room_for_token_and_card() {
         atomics: 1,
     };
     let token = Token::from_bytes([9; 16]);
-    let said = words(&token, &card);
-    assert_eq!((&said[..8], &said[8..24]), (&MAGIC[..], &token.bytes()[..]));
-    let of_card: [u8; Card::BYTES] = said[24..48].try_into().expect("so many");
+    let message = words(&token, &card);
+    assert_eq!((&message[..8], &message[8..24]), (&MAGIC[..], &token.bytes()[..]));
+    let of_card: [u8; Card::BYTES] = message[24..48].try_into().expect("so many");
     assert_eq!(Card::decode(&of_card), Ok(card));
-    assert_eq!(said[48..], [0; 8]);
+    assert_eq!(message[48..], [0; 8]);
 }
 
 #[test]

@@ -166,11 +166,11 @@ pub(in super::super) fn agree_with_c(header: &str, questions: &[Question]) {
     std::fs::write(&file, source).expect("a file");
     let compiled = Command::new("cc").arg(&file).arg("-o").arg(&program).status();
     assert!(compiled.expect("cc runs").success());
-    let said = Command::new(&program).output().expect("the program runs");
+    let message = Command::new(&program).output().expect("the program runs");
     std::fs::remove_dir_all(&dir).expect("the directory goes");
-    let said = String::from_utf8(said.stdout).expect("numbers");
-    assert_eq!(said.lines().count(), questions.len());
-    for ((c, rust), line) in questions.iter().zip(said.lines()) {
+    let message = String::from_utf8(message.stdout).expect("numbers");
+    assert_eq!(message.lines().count(), questions.len());
+    for ((c, rust), line) in questions.iter().zip(message.lines()) {
         assert_eq!(line.parse(), Ok(*rust), "{c}");
     }
 }
