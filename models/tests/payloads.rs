@@ -91,7 +91,7 @@ impl Flights {
         BroadcastTree::new(Shape::Capped(self.cap), self.members)
     }
 
-    /// Takes what can be taken, passes it on, and says what is to be message, as the engine does
+    /// Takes what can be taken, passes it on, and sends what is due, as the engine does
     /// after whatever has come.
     fn go_on(&self, state: &mut State, at: u32) -> Result<(), String> {
         let Member { relay, expected, here, taken } = &mut state.members[at as usize - 1];

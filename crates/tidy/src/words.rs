@@ -102,8 +102,8 @@ pub const EXCEPTIONS: &[(&str, &str)] = &[
     ("Flight", "a protocol of Arrow, whose name it is"),
 ];
 
-/// Crates that still have what a rule of this module finds, why, and how much of it. The numbers may
-/// only shrink; a crate that is not here has none.
+/// Crates that still have what a rule of this module finds, how much of it, and why. The numbers
+/// may only shrink; a crate that is not here has none.
 pub const UNFINISHED: &[(&str, Counts, &str)] = &[
     ("channel", Counts { words: 0, types: 6, matches: 0 }, "names that dataflow uses"),
     ("connectors", Counts { words: 335, types: 20, matches: 18 }, "being restructured"),
