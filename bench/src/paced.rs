@@ -300,11 +300,12 @@ mod tests {
         let paced = Paced::default();
         paced.set(Schedule { start_ns: 0, rate });
         let source = paced.source(&table, &[0, 1]).unwrap();
-        assert_eq!(source.splits(flows, None).unwrap().len(), flows as usize);
+        let splits = source.splits(flows, None).unwrap();
+        assert_eq!(splits.len(), flows as usize);
         let clock = Arc::new(MonotonicClock::new());
         let context = ReaderContext { clock, bad: Arc::default(), origins: Arc::default() };
-        let of = |flow: u32| {
-            let mut flow = source.open(flow as usize, &context).unwrap();
+        let of = |split: &Split| {
+            let mut flow = source.open(split, None, &context).unwrap();
             let mut rows = vec![];
             while let Next::Batch(batch) = flow.next(1 << 20).unwrap() {
                 let keys = batch.column(0).as_primitive::<Int64Type>().values().to_vec();
@@ -313,7 +314,7 @@ mod tests {
             }
             rows
         };
-        (0..flows).map(of).collect()
+        splits.iter().map(of).collect()
     }
 
     #[test]
