@@ -19,6 +19,7 @@ use super::Case;
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Connected, Deltas, Inputs, Member, Outgoing, leader_of};
 use crate::job::{Job, Settings};
+use crate::runtime::external::External;
 use crate::runtime::frame::{Colour, Envelope, Frame};
 use crate::runtime::ledger::Ledger;
 use crate::runtime::metrics::Metrics;
@@ -382,6 +383,7 @@ fn place(
 ) -> Place {
     let job = Job { operators: vec![], settings: settings.clone() };
     let ledger = Rc::new(Ledger::of(&job, false, Arc::default()));
+    let external = Rc::new(External::new(process.sleeper(worker)));
     Place {
         worker,
         workers: shape.total(),
@@ -391,6 +393,8 @@ fn place(
         ledger,
         disk: None,
         signals: Arc::default(),
+        timers: Rc::default(),
+        external,
     }
 }
 

@@ -6,7 +6,7 @@ use arrow::datatypes::{Field, Schema, SchemaRef};
 use fabric::Clock;
 
 use super::*;
-use crate::connector::source::Position;
+use crate::connector::bad::BadRows;
 use crate::connector::source::{Position, Source};
 use crate::error::ConnectorError;
 use crate::job::{OnBad, TimeColumn, Watermark};
