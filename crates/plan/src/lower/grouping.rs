@@ -10,7 +10,7 @@ use dataflow::placement::Placements;
 use datafusion::logical_expr::{self as logical, Expr};
 use state::{GroupBy, StateOptions, Windows};
 
-use crate::explain::{plain, shown};
+use crate::explain::{plain, shown, shown_expr};
 use crate::expr::emit_kind;
 use crate::expr::own::own;
 use crate::logical::windows::{Bound, WindowCall, windows_of};
@@ -311,7 +311,7 @@ impl Grouping {
 
     /// What the columns that it gives out are.
     fn names(&self, before: &[(String, String)]) -> Vec<(String, String)> {
-        let keys = self.keys.iter().map(|key| key.human_display().to_string());
+        let keys = self.keys.iter().map(shown_expr);
         let keys = keys.enumerate().map(|(at, text)| (key_name(at), text));
         let calls = self.calls.iter().map(|call| call.text.clone());
         let calls = calls.enumerate().map(|(at, text)| (aggregate_name(at), text));

@@ -16,7 +16,7 @@ use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan};
 use crate::catalog::Table;
 use crate::catalog::proctime::{self, ProcTimeSource};
 use crate::catalog::watermark::{WatermarkedSource, is_read};
-use crate::explain::shown;
+use crate::explain::{shown, shown_expr};
 use crate::logical::windows::{WindowAssign, is_session};
 use crate::lower::HALVES;
 use crate::lower::builder::JobBuilder;
@@ -368,7 +368,7 @@ fn schema_of(exprs: &[Expr], columns: &Schema) -> DfResult<SchemaRef> {
         let data_type = expr.get_type(scope)?;
         Ok(match expr {
             Expr::Column(Column { name, .. }) => Field::new(name, data_type, expr.nullable(scope)?),
-            other => Field::new(other.human_display().to_string(), data_type, true),
+            other => Field::new(shown_expr(other), data_type, true),
         })
     };
     Ok(Arc::new(Schema::new(exprs.iter().map(field).collect::<DfResult<Vec<_>>>()?)))

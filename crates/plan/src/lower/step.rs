@@ -37,7 +37,7 @@ use datafusion::logical_expr::{ColumnarValue, Expr, ExprSchemable, Operator};
 use state::recycled::RecycledWords;
 use state::{KeyOf, RawRows, recycled, vector};
 
-use crate::explain::plain;
+use crate::explain::{plain, shown_expr};
 use crate::expr::conform::same_type;
 use crate::text::wording::told;
 
@@ -528,8 +528,8 @@ fn passing(column: &ArrayRef, mask: &BooleanArray) -> Result<ArrayRef, ArrowErro
 }
 
 fn describe(filter: Option<&Expr>, outputs: &[Expr]) -> Vec<Property> {
-    let outputs: Vec<String> = outputs.iter().map(|e| e.human_display().to_string()).collect();
-    let filter = filter.map(|filter| (FILTER, filter.human_display().to_string()));
+    let outputs: Vec<String> = outputs.iter().map(shown_expr).collect();
+    let filter = filter.map(|filter| (FILTER, shown_expr(filter)));
     filter.into_iter().chain([(PROJECT, outputs.join(", "))]).collect()
 }
 

@@ -2,14 +2,13 @@
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::DataType;
-use arrow::util::display::array_value_to_string;
 use dataflow::located::Blame;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema, ScalarValue};
+use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::logical_expr::Expr;
 
 use super::compiled::Compiled;
-use crate::explain::plain;
+use crate::explain::{as_name, plain};
 use crate::text::names;
 use crate::text::types::sql_name;
 
@@ -55,9 +54,7 @@ fn shown(expr: &Expr) -> String {
     let bare = expr.clone().transform_up(|part| match part {
         Expr::Cast(cast) => Ok(Transformed::yes(*cast.expr)),
         // The text of a number is a name that needs no quotes.
-        Expr::Literal(value, _) if !plainly_shown(&value) => {
-            Ok(Transformed::yes(Expr::Column(Column::new_unqualified(text_of(&value)))))
-        }
+        Expr::Literal(value, _) if !plainly_shown(&value) => Ok(Transformed::yes(as_name(&value))),
         part => Ok(Transformed::no(part)),
     });
     // The closure has no failures of its own.
@@ -72,19 +69,6 @@ fn plainly_shown(value: &ScalarValue) -> bool {
         || of.is_string()
         || of == DataType::Boolean
         || value.is_null()
-}
-
-/// A value as SQL has it.
-fn text_of(value: &ScalarValue) -> String {
-    let array = value.to_array().ok();
-    let text = array.and_then(|array| array_value_to_string(&array, 0).ok()).unwrap_or_default();
-    match value.data_type() {
-        of if of.is_numeric() || of.is_nested() => text,
-        of => {
-            let name = sql_name(&of);
-            format!("{} '{text}'", name.split('(').next().unwrap_or(&name))
-        }
-    }
 }
 
 /// A direct part of an expression that fails by itself. Of parts that are not always computed, as
