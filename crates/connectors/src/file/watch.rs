@@ -12,10 +12,10 @@
 //!
 //! **A file that was found holds the watermark back until it is read.** Flows of one process list
 //! together, so that all know of a file as soon as one does: a flow that has one to read, or that
-//! waits until one has settled, [owes](SplitReader::owes) rows and is not idle. No flow gives rows until
-//! all that owe some have been asked once more, since by then the job knows that they are not idle
-//! ([`board`]). Flows of other processes see a file within an interval; where there are such, none
-//! is read before it has been known for that long.
+//! waits until one has settled, [owes](SplitReader::owes) rows and is not idle. No flow gives rows
+//! until all that owe some have been asked once more, since by then the job knows that they are not
+//! idle ([`board`]). Flows of other processes see a file within an interval; where there are such,
+//! none is read before it has been known for that long.
 //!
 //! Absent on purpose: files that grow while they are read, and notices of the operating system,
 //! which shared file systems do not give.

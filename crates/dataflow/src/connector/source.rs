@@ -74,8 +74,8 @@ pub struct Split {
     pub rows: Option<u64>,
     /// Bytes to be read, where known.
     pub bytes: Option<u64>,
-    /// A lower bound of the time column in the column's own ticks, where known. A bounded split that
-    /// has not been opened yet holds the watermark back to here, or altogether where this is
+    /// A lower bound of the time column in the column's own ticks, where known. A bounded split
+    /// that has not been opened yet holds the watermark back to here, or altogether where this is
     /// unknown.
     pub event_time_min: Option<i64>,
 }

@@ -1,8 +1,8 @@
 //! `TUMBLE`, `HOP`, `CUMULATE` and `SESSION`: windows in FROM.
 //!
-//! DataFusion's SQL has no windowing table functions. A pass over the tokens makes a query of
-//! each, in which the table's name and the time column are the user's own tokens, with their places;
-//! in the place of that query the planner puts a node of ours ([`WindowAssign`]):
+//! DataFusion's SQL has no windowing table functions. A pass over the tokens makes a query of each,
+//! in which the table's name and the time column are the user's own tokens, with their places; in
+//! the place of that query the planner puts a node of ours ([`WindowAssign`]):
 //!
 //! ```text
 //! TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR)
