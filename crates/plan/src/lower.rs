@@ -30,6 +30,7 @@ pub(crate) mod step;
 pub(crate) mod temporal;
 pub(crate) mod unfold;
 pub(crate) mod union;
+pub(crate) mod window_bounds;
 
 use std::sync::{Arc, Mutex};
 

@@ -82,7 +82,7 @@ pub use key_table::{KeyTable, NullKeys};
 pub use keys::{KeyRows, canonical, has_floats};
 pub use near::{Folded, KeyOf, Near, RawRows, Scale, Times};
 pub use part::Part;
-pub use partition::{Partitioner, Split};
+pub use partition::{Partitioner, RowsByOwner};
 pub use slice::Slice;
 pub use slices::Slices;
 pub use spec::{Columns, GroupBy, StateOptions};

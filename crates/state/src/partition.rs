@@ -33,7 +33,7 @@ pub struct Partitioner {
 
 /// Which rows of some columns go to which owner.
 #[derive(Debug, Default, Clone)]
-pub struct Split {
+pub struct RowsByOwner {
     owners: Vec<Share>,
 }
 
@@ -55,7 +55,7 @@ impl Share {
     }
 }
 
-impl Split {
+impl RowsByOwner {
     /// How many owners.
     pub fn owners(&self) -> u32 {
         self.owners.len() as u32
@@ -204,7 +204,7 @@ impl Partitioner {
     ///
     /// # Errors
     /// As [`Partitioner::owners_of`].
-    pub fn split(&mut self, columns: &Columns, split: &mut Split) -> Result<(), StateError> {
+    pub fn split(&mut self, columns: &Columns, split: &mut RowsByOwner) -> Result<(), StateError> {
         split.begin(self.owners);
         let keys = &columns.keys;
         if keys.is_empty() || self.owners == 1 {
@@ -226,7 +226,7 @@ impl Partitioner {
 }
 
 /// Hashes each block once for as long as its keys follow one another.
-fn split_blocks(words: &[u64], shift: u32, owners: u32, split: &mut Split) {
+fn split_blocks(words: &[u64], shift: u32, owners: u32, split: &mut RowsByOwner) {
     let mut begin = 0;
     while let Some(first) = words.get(begin) {
         let block = first >> shift;

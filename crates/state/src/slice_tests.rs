@@ -14,8 +14,8 @@ use proptest::prelude::*;
 
 use crate::aggregates::{avg, count, count_of, max, min, sum};
 use crate::{
-    Accumulator, Aggregate, Columns, GroupBy, Groups, KeyMode, Part, Partitioner, Slice, Slices,
-    Split, StateError, StateOptions,
+    Accumulator, Aggregate, Columns, GroupBy, Groups, KeyMode, Part, Partitioner, RowsByOwner,
+    Slice, Slices, StateError, StateOptions,
 };
 
 mod modes;
@@ -116,7 +116,7 @@ fn late_merge(spec: &Arc<GroupBy>, batches: &[Batch], workers: usize) -> Columns
     let mut partitioner = Partitioner::in_blocks(workers as u32);
     let mut end_epoch = |states: &mut [Slices], worker: usize| {
         let mut deltas = vec![];
-        let keep = |start, split: &Split, columns: &Columns| {
+        let keep = |start, split: &RowsByOwner, columns: &Columns| {
             for other in (0..workers).filter(|&other| other != worker) {
                 if split.rows(other as u32) > 0 {
                     deltas.push((other, start, split.select(other as u32, columns)?));
@@ -140,7 +140,7 @@ fn late_merge(spec: &Arc<GroupBy>, batches: &[Batch], workers: usize) -> Columns
         }
     }
     (0..workers).for_each(|worker| end_epoch(&mut states, worker));
-    let give = |_: i64, _: &Split, columns: &Columns| {
+    let give = |_: i64, _: &RowsByOwner, columns: &Columns| {
         assert_eq!(columns.rows(), 0, "nothing has come since");
         Ok::<_, StateError>(())
     };
@@ -511,7 +511,7 @@ fn a_delta_is_split_in_order() {
         Arc::new((0..1000).map(|i| (i != 7).then_some(i)).collect::<Int64Array>());
     let shuffled: ArrayRef =
         Arc::new((0..1000).map(|i| Some(i * 7919 % 1000)).collect::<Int64Array>());
-    let mut split = Split::default();
+    let mut split = RowsByOwner::default();
     for (mut partitioner, keys, least) in [
         (Partitioner::new(3), vec![keys.clone(), keys.clone()], 250),
         (Partitioner::new(3), vec![keys.clone()], 250),

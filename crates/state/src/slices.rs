@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arrow::array::ArrayRef;
 
 use self::cold::Cold;
-use crate::partition::Split;
+use crate::partition::RowsByOwner;
 use crate::spec::ARRAY_PART;
 use crate::spill::run::Run;
 use crate::{Columns, Folded, GroupBy, KeyModes, Partitioner, RawRows, Slice, StateError};
@@ -168,7 +168,7 @@ impl Slices {
         &mut self,
         own: u32,
         partitioner: &mut Partitioner,
-        mut each: impl FnMut(i64, &Split, &Columns) -> Result<(), E>,
+        mut each: impl FnMut(i64, &RowsByOwner, &Columns) -> Result<(), E>,
     ) -> Result<usize, E> {
         let (budget, mut stayed) = (self.budget, 0);
         for (&start, Live { slice, .. }) in &mut self.live {

@@ -26,7 +26,7 @@ use bytes::Bytes;
 use channel::Class;
 use fabric::Clock;
 use state::epoch::{Ended, EpochLength, Helper, Presence, Progress, Tag, Verdict};
-use state::{Columns, Partitioner, Split};
+use state::{Columns, Partitioner, RowsByOwner};
 
 use self::deltas::{Deltas, Packer};
 use super::acks::Acks;
@@ -377,7 +377,7 @@ impl<M: Member> Exchange<M> for Merge {
     }
 
     fn led_here(&self, member: &M, groups: Columns) -> Result<Columns, DataflowError> {
-        let mut split = Split::default();
+        let mut split = RowsByOwner::default();
         self.partitioner.borrow_mut().split(&groups, &mut split)?;
         Ok(split.select(member.worker(), &groups)?)
     }

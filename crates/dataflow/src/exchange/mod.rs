@@ -36,7 +36,7 @@ use std::cell::RefCell;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use state::epoch::{END_OF_STREAM, Leader, Presence, Progress};
-use state::{Columns, Frequent, Partitioner, Split};
+use state::{Columns, Frequent, Partitioner, RowsByOwner};
 
 pub(crate) use self::broadcast::Broadcast;
 pub(crate) use self::connected::Connected;
@@ -297,7 +297,7 @@ pub(crate) trait Member {
     fn take_remote_groups(
         &self,
         _: &mut Partitioner,
-        _: &mut dyn FnMut(i64, &Split, &Columns) -> Result<(), DataflowError>,
+        _: &mut dyn FnMut(i64, &RowsByOwner, &Columns) -> Result<(), DataflowError>,
     ) -> Result<usize, DataflowError> {
         Ok(0)
     }

@@ -271,9 +271,10 @@ impl Ran {
     fn operators_text(&self, out: &mut String, names: &[String]) {
         let all_ns: u64 = self.workers.iter().map(RanWorker::all_ns).sum();
         let live = self.clock_ms.is_some();
-        let mut titles = match live {
-            false => vec!["busy", "waiting", "idle", "rows in", "rows out", "skew"],
-            true => vec!["busy", "waiting", "idle", "in/s", "out/s", "skew", "state"],
+        let mut titles = if live {
+            vec!["busy", "waiting", "idle", "in/s", "out/s", "skew", "state"]
+        } else {
+            vec!["busy", "waiting", "idle", "rows in", "rows out", "skew"]
         };
         titles.extend(if live { &["watermark", "lag"][..] } else { &[] });
         let line = |(at, name): (usize, &String)| {

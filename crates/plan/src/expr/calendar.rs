@@ -106,9 +106,10 @@ impl ScalarUDFImpl for Function {
         let constant = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
         let arrays = ColumnarValue::values_to_arrays(&args.args[1..])?;
         let made = step.of(&arrays[0], unit_ns, arrays.get(1))?;
-        Ok(match constant {
-            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&made, 0)?),
-            false => ColumnarValue::Array(made),
+        Ok(if constant {
+            ColumnarValue::Scalar(ScalarValue::try_from_array(&made, 0)?)
+        } else {
+            ColumnarValue::Array(made)
         })
     }
 }

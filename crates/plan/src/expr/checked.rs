@@ -76,10 +76,8 @@ pub(crate) fn plan(plan: LogicalPlan) -> Result<LogicalPlan> {
                 return Ok(Transformed::no(expr));
             }
             let name = names.save(&expr);
-            let checked = match filters {
-                true => condition(expr, &scope)?,
-                false => expression(expr, &scope)?,
-            };
+            let checked =
+                if filters { condition(expr, &scope)? } else { expression(expr, &scope)? };
             Ok(Transformed::yes(name.restore(checked)))
         })
     });
@@ -219,9 +217,10 @@ pub(crate) fn constant(
 /// # Errors
 /// It does not fit.
 pub(crate) fn negative(value: &ScalarValue) -> Result<ScalarValue> {
-    match may_overflow(&value.data_type()) {
-        true => ScalarValue::try_from_array(&neg(value.to_array()?.as_ref())?, 0),
-        false => value.arithmetic_negate(),
+    if may_overflow(&value.data_type()) {
+        ScalarValue::try_from_array(&neg(value.to_array()?.as_ref())?, 0)
+    } else {
+        value.arithmetic_negate()
     }
 }
 

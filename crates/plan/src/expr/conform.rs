@@ -111,10 +111,7 @@ pub(crate) fn with_literals(plan: LogicalPlan) -> Result<Transformed<LogicalPlan
             let given = expr.transform_up(|part| Ok(with_values(part, &scope)))?;
             Ok(given.update_data(|expr| name.restore(expr)))
         })?;
-        match given.transformed {
-            true => given.map_data(LogicalPlan::recompute_schema),
-            false => Ok(given),
-        }
+        if given.transformed { given.map_data(LogicalPlan::recompute_schema) } else { Ok(given) }
     })
 }
 

@@ -201,34 +201,30 @@ fn each<T: DecimalType>(
 /// `left * 10^by / right`, rounded; none if something does not fit.
 fn narrow(left: i128, right: i128, by: i16) -> Option<i128> {
     let power = 10_i128.checked_pow(by.unsigned_abs().into())?;
-    let (left, right) = match by < 0 {
-        true => (left, right.checked_mul(power)?),
-        false => (left.checked_mul(power)?, right),
-    };
+    let (left, right) =
+        if by < 0 { (left, right.checked_mul(power)?) } else { (left.checked_mul(power)?, right) };
     let (quotient, rest) = (left.checked_div(right)?, left.checked_rem(right)?);
     // The rest is at least half of the divisor.
-    match rest.unsigned_abs() >= right.unsigned_abs() - rest.unsigned_abs() {
-        true => quotient.checked_add(if (left < 0) == (right < 0) { 1 } else { -1 }),
-        false => Some(quotient),
+    if rest.unsigned_abs() >= right.unsigned_abs() - rest.unsigned_abs() {
+        quotient.checked_add(if (left < 0) == (right < 0) { 1 } else { -1 })
+    } else {
+        Some(quotient)
     }
 }
 
 /// The same of twice the width.
 fn wide(left: i256, right: i256, by: i16) -> Option<i256> {
     let power = i256::from(10_i64).pow_checked(by.unsigned_abs().into()).ok()?;
-    let (left, right) = match by < 0 {
-        true => (left, right.checked_mul(power)?),
-        false => (left.checked_mul(power)?, right),
-    };
+    let (left, right) =
+        if by < 0 { (left, right.checked_mul(power)?) } else { (left.checked_mul(power)?, right) };
     let (quotient, rest) = (left.checked_div(right)?, left.checked_rem(right)?);
     // Of less than the greatest, whose negative is one less, there is an absolute value.
     let (rest, divisor) = (rest.wrapping_abs(), right.wrapping_abs());
-    match rest >= divisor.wrapping_sub(rest) {
-        true => {
-            let one = if (left < i256::ZERO) == (right < i256::ZERO) { 1 } else { -1 };
-            quotient.checked_add(i256::from(one))
-        }
-        false => Some(quotient),
+    if rest >= divisor.wrapping_sub(rest) {
+        let one = if (left < i256::ZERO) == (right < i256::ZERO) { 1 } else { -1 };
+        quotient.checked_add(i256::from(one))
+    } else {
+        Some(quotient)
     }
 }
 

@@ -101,10 +101,7 @@ pub(crate) fn with_equal_values(plan: LogicalPlan) -> DfResult<LogicalPlan> {
             let made = expr.transform_up(|part| equal_within(part, &scope))?;
             Ok(made.update_data(|expr| name.restore(expr)))
         })?;
-        match made.transformed {
-            true => made.map_data(LogicalPlan::recompute_schema),
-            false => Ok(made),
-        }
+        if made.transformed { made.map_data(LogicalPlan::recompute_schema) } else { Ok(made) }
     })?;
     Ok(made.data)
 }

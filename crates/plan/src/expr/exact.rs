@@ -102,15 +102,16 @@ impl Which {
             // The arguments have a digit more, too: by theirs it chooses in what it adds.
             Which::Avg => match (of, output.data_type()) {
                 (&DataType::Decimal128(digits, scale), &DataType::Decimal128(most, behind)) => {
-                    Some(match most < DECIMAL128_MAX_PRECISION {
-                        true => Asked::new(
+                    Some(if most < DECIMAL128_MAX_PRECISION {
+                        Asked::new(
                             DataType::Decimal128(digits + 1, scale),
                             DataType::Decimal128(most + 1, behind + 1),
-                        ),
-                        false => Asked::new(
+                        )
+                    } else {
+                        Asked::new(
                             DataType::Decimal256(digits + 1, scale),
                             DataType::Decimal256(most + 1, behind + 1),
-                        ),
+                        )
                     })
                 }
                 (&DataType::Decimal256(digits, scale), &DataType::Decimal256(most, behind))

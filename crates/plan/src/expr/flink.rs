@@ -131,9 +131,10 @@ impl ScalarUDFImpl for Function {
             }
             Which::SplitIndex => Arc::new(parts(&ColumnarValue::values_to_arrays(&args.args)?)),
         };
-        match constant {
-            true => Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&made, 0)?)),
-            false => Ok(ColumnarValue::Array(made)),
+        if constant {
+            Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&made, 0)?))
+        } else {
+            Ok(ColumnarValue::Array(made))
         }
     }
 }

@@ -197,9 +197,10 @@ impl ScalarUDFImpl for Bounded {
         if all <= CALL_BYTES_MAX {
             return self.inner.invoke_with_args(args);
         }
-        match of_rows.iter().any(|bytes| *bytes > CALL_BYTES_MAX) || rows < 2 {
-            true => self.refused(all, rows),
-            false => self.in_parts(&args, &of_rows).map(ColumnarValue::Array),
+        if of_rows.iter().any(|bytes| *bytes > CALL_BYTES_MAX) || rows < 2 {
+            self.refused(all, rows)
+        } else {
+            self.in_parts(&args, &of_rows).map(ColumnarValue::Array)
         }
     }
 }

@@ -132,16 +132,14 @@ impl Accumulator for Values {
     }
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
-        let value = match self.distinct {
-            false => percentile(&mut self.values, self.percentile, self.descending),
-            true => {
-                let mut seen = HashSet::new();
-                // The zeros are one value.
-                let values =
-                    self.values.iter().filter(|value| seen.insert((*value + 0.0).to_bits()));
-                let mut values: Vec<_> = values.copied().collect();
-                percentile(&mut values, self.percentile, self.descending)
-            }
+        let value = if self.distinct {
+            let mut seen = HashSet::new();
+            // The zeros are one value.
+            let values = self.values.iter().filter(|value| seen.insert((*value + 0.0).to_bits()));
+            let mut values: Vec<_> = values.copied().collect();
+            percentile(&mut values, self.percentile, self.descending)
+        } else {
+            percentile(&mut self.values, self.percentile, self.descending)
         };
         ScalarValue::Float64(value).cast_to(&self.result)
     }
@@ -153,10 +151,7 @@ impl Accumulator for Values {
 
 /// The value that a part of all values stands before, between the two around it.
 fn percentile(values: &mut [f64], part: f64, descending: bool) -> Option<f64> {
-    let order = |a: &f64, b: &f64| match descending {
-        false => a.total_cmp(b),
-        true => b.total_cmp(a),
-    };
+    let order = |a: &f64, b: &f64| if descending { b.total_cmp(a) } else { a.total_cmp(b) };
     let last = values.len().checked_sub(1)?;
     let at = part * last as f64;
     let (low, weight) = (at.floor() as usize, at.fract());

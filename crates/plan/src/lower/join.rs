@@ -1,8 +1,8 @@
 //! Joins that stream, and what they have in common.
 //!
-//! - Of the rows of each window (S7), here: both sides carry windows, and the join asks for equal
-//!   `window_start` and `window_end` beside other keys, so that its state is bounded by the windows
-//!   that are open.
+//! - Of the rows of each window (S7, [`windows`]): both sides carry windows, and the join asks for
+//!   equal `window_start` and `window_end` beside other keys, so that its state is bounded by the
+//!   windows that are open.
 //! - Of rows whose times are near each other ([`crate::lower::between`]): its state is bounded by
 //!   the time that they may be apart.
 //! - Of rows with the version of a table at their time ([`crate::logical::as_of`]): its state is a
@@ -11,21 +11,22 @@
 //!
 //! Other joins over input that never ends would have to remember every row, and are refused.
 
+mod windows;
+
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{Field, Schema, SchemaRef};
 use dataflow::job::{
     Edge, Exchange, InputLabels, Keyed, KeyedInput, KeyedOperator, Labels, Lead, Step,
 };
-use dataflow::keyed::{JoinKind, JoinSide, WindowJoin};
+use dataflow::keyed::JoinKind;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, JoinType, NullEquality};
 use datafusion::error::Result as DfResult;
-use datafusion::logical_expr::{self as logical, Expr, ExprSchemable};
+use datafusion::logical_expr::{self as logical, Expr};
 
 use crate::expr::own::own;
 use crate::logical::as_of::is_asked;
-use crate::logical::windows::{Bound, Lengths, Shape, WindowCall};
 use crate::lower::between;
 use crate::lower::broadcast;
 use crate::lower::broadcast::{May, Meet, name};
@@ -34,25 +35,15 @@ use crate::lower::context::Context;
 use crate::lower::lookup;
 use crate::lower::pipeline;
 use crate::lower::pipeline::{FinishedPipeline, RequestedColumns};
-use crate::lower::relation::{Bounds, LowerError, Relation, check_key};
+use crate::lower::relation::{LowerError, Relation, check_key};
 use crate::lower::session;
 use crate::lower::several;
 use crate::lower::step;
 use crate::lower::temporal;
-use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
 
 /// What must be equal in a join: over the columns of the left base, and of the right one.
 pub(crate) type On = Vec<(Expr, Expr)>;
-
-/// What both sides of a join of windows must have equal.
-struct Conditions {
-    keys: On,
-    /// The end of the window, left and right.
-    ends: (Expr, Expr),
-    /// Whether rows that meet are in windows that begin together too.
-    same_start: bool,
-}
 
 /// A join.
 pub(crate) fn join(
@@ -86,8 +77,8 @@ pub(crate) fn join(
     if let Some(filter) = filter.filter(|filter| is_asked(filter)) {
         return temporal::versioned(cx, job, kind, [left, right], on, filter);
     }
-    if let Some(conditions) = conditions(&left, &right, &on) {
-        return windows(cx, job, kind, [left, right], conditions, filter);
+    if let Some(conditions) = windows::conditions(&left, &right, &on) {
+        return windows::join_windows(cx, job, kind, [left, right], conditions, filter);
     }
     let between = between::between(cx, &left, &right, &on, filter);
     match (between, lookup::table_side(cx, &left, &right, kind)?) {
@@ -125,57 +116,6 @@ fn endless(
              r.ts - INTERVAL '1' HOUR AND r.ts + INTERVAL '1' HOUR; or a table that ends",
         ),
     })
-}
-
-/// A join of windows.
-fn windows(
-    cx: &Context<'_>,
-    job: &mut JobBuilder,
-    kind: JoinKind,
-    relations: [Relation; 2],
-    Conditions { keys, ends, same_start }: Conditions,
-    filter: Option<&Expr>,
-) -> Result<Relation, LowerError> {
-    let (left, right) = ends;
-    let call = left.clone();
-    let times = [window_time(cx, &relations[0], &left)?, window_time(cx, &relations[1], &right)?];
-    let [left_time, right_time] = times;
-    let at = [(left, left_time), (right, right_time)];
-    let meeting = meeting(cx, job, kind, &relations, keys, at, filter)?;
-    let side = |(places, schema): &(Places, SchemaRef)| JoinSide {
-        schema: schema.clone(),
-        keys: places.keys.clone(),
-        window_end: places.at,
-    };
-    let behind = window_behind(kind, &relations, &meeting, same_start);
-    let Meeting { sides: [left, right], on, schema, both, .. } = &meeting;
-    let operator = WindowJoin {
-        sides: [side(left), side(right)],
-        kind,
-        on: on.clone(),
-        schema: schema.clone(),
-        both: both.clone(),
-    };
-    let granularity = granularity(&call, &left.1, left.0.at);
-    let mut relation = met(cx, job, meeting, Arc::new(operator), granularity, 0)?;
-    if let Some(bounds) = behind {
-        // Rows of both sides are in the same window.
-        if kind == JoinKind::Inner {
-            let sides = relations
-                .iter()
-                .flat_map(|side| side.outputs.iter().map(move |(_, expr)| bound_of(side, expr)));
-            for ((_, output), bound) in relation.outputs.iter_mut().zip(sides) {
-                match bound {
-                    Some(Bound::Start) if same_start => *output = bounds.start.clone(),
-                    Some(Bound::End) => *output = bounds.end.clone(),
-                    Some(Bound::Start | Bound::Time) | None => {}
-                }
-            }
-        }
-        relation.times = vec![bounds.time.clone()];
-        relation.window = Some(bounds);
-    }
-    Ok(relation)
 }
 
 /// Ends both sides of a join that remembers rows: their columns and keys arrive, and `at`, by
@@ -248,9 +188,10 @@ pub(crate) fn met(
         schema: schema.clone(),
         lead,
         // Rows of one window meet; where there is none, all do.
-        keys: match places.keys.is_empty() && grace == 0 {
-            true => vec![places.at],
-            false => places.keys.clone(),
+        keys: if places.keys.is_empty() && grace == 0 {
+            vec![places.at]
+        } else {
+            places.keys.clone()
         },
         time: Some(places.at),
         grace,
@@ -297,21 +238,6 @@ fn condition(
     let filter = over(filter, known).map_err(|e| cx.report(&e))?;
     let all: Vec<Expr> = both.fields().iter().map(|field| own(field.name())).collect();
     step::compile(both, Some(&filter), &all, both.clone(), names).map_err(|e| cx.report(&e))
-}
-
-/// The time of which watermarks speak where rows have a window that ends at `end`.
-pub(crate) fn window_time(
-    cx: &Context<'_>,
-    relation: &Relation,
-    end: &Expr,
-) -> Result<Option<Expr>, LowerError> {
-    match WindowCall::of(end) {
-        Some(call) if !cx.bounded && !relation.times.contains(&call.time) => {
-            Err(cx.lowering.no_watermark(relation, &call).into())
-        }
-        Some(call) => Ok(Some(call.time)),
-        None => Ok(relation.times.first().cloned()),
-    }
 }
 
 /// Ends one side: its columns, keys and `at` arrive, with watermarks of `time`.
@@ -444,141 +370,6 @@ fn conditions_of(join: &logical::Join, left: &Relation, right: &Relation) -> Res
     join.on.iter().map(|(l, r)| Ok((left.rewrite(l)?, right.rewrite(r)?))).collect()
 }
 
-/// Sorts the bounds of windows out of the equalities of a join; nothing if they do not ask for
-/// equal ends. Rows that wait are forgotten by the end of their window, so that nothing more is
-/// needed.
-fn conditions(left: &Relation, right: &Relation, on: &On) -> Option<Conditions> {
-    let same_grid = |l: &Expr, r: &Expr| {
-        let grid = grid_of(left, l);
-        grid.is_some() && grid == grid_of(right, r)
-    };
-    let (mut keys, mut ends, mut start) = (vec![], None, false);
-    for (l, r) in on {
-        match (bound_of(left, l), bound_of(right, r)) {
-            (Some(Bound::Start), Some(Bound::Start)) => {
-                start = true;
-                if !same_grid(l, r) {
-                    keys.push((l.clone(), r.clone()));
-                }
-            }
-            (Some(Bound::End), Some(Bound::End)) => ends = Some((l.clone(), r.clone())),
-            (Some(Bound::Time), Some(Bound::Time)) => {}
-            _ => keys.push((l.clone(), r.clone())),
-        }
-    }
-    let (l, r) = ends?;
-    let same_start = start || same_grid(&l, &r);
-    Some(Conditions { keys, ends: (l, r), same_start })
-}
-
-/// Which bound of its window an expression of a relation is.
-pub(crate) fn bound_of(relation: &Relation, expr: &Expr) -> Option<Bound> {
-    if let Some(call) = WindowCall::of(expr) {
-        return Some(call.bound);
-    }
-    let window = relation.window.as_ref()?;
-    // A window whose start nobody reads has its end in that place.
-    let bounds =
-        [(&window.end, Bound::End), (&window.start, Bound::Start), (&window.time, Bound::Time)];
-    bounds.into_iter().find(|(of, _)| *of == expr).map(|(_, bound)| bound)
-}
-
-/// The grid of the window of which an expression of a relation is a bound.
-pub(crate) fn grid_of(relation: &Relation, expr: &Expr) -> Option<(Shape, Lengths)> {
-    match WindowCall::of(expr) {
-        Some(call) => call.grid(),
-        None => relation.window.as_ref()?.grid,
-    }
-}
-
-/// The window of the rows behind a join of windows: that of the side whose rows are always there,
-/// or of both where either may be missing.
-fn window_behind(
-    kind: JoinKind,
-    relations: &[Relation; 2],
-    meeting: &Meeting,
-    same_start: bool,
-) -> Option<Bounds> {
-    let of_side = |side: usize| {
-        let first = side * meeting.sides[0].1.fields().len();
-        let end = meeting.both.field(first + meeting.sides[side].0.at);
-        bounds_behind(&relations[side], &meeting.columns[side], Some(end))
-    };
-    let side = match kind {
-        JoinKind::Full => {
-            let end = meeting.both.field(meeting.sides[0].0.at);
-            return Bounds::of_either(of_side(0)?, of_side(1)?, end.data_type(), same_start);
-        }
-        JoinKind::Right | JoinKind::RightSemi | JoinKind::RightAnti => 1,
-        JoinKind::Inner | JoinKind::Left | JoinKind::LeftSemi | JoinKind::LeftAnti => 0,
-    };
-    let mut bounds = of_side(side)?;
-    // A start that is read on the other side alone tells this window only if it is the same one.
-    let reads_start = bounds.start != bounds.end;
-    if kind == JoinKind::Inner
-        && same_start
-        && !reads_start
-        && let Some(other) = bounds_behind(&relations[1], &meeting.columns[1], None)
-    {
-        bounds.start = other.start;
-    }
-    Some(bounds)
-}
-
-/// The window that rows of `side` still belong to behind an operator, which gives them out as
-/// `columns`; `end` is the field with its end, where the operator has one whether it is read or
-/// not.
-pub(crate) fn bounds_behind(
-    side: &Relation,
-    columns: &[(Column, Expr)],
-    end: Option<&Field>,
-) -> Option<Bounds> {
-    let find = |bound: Bound| {
-        let is_bound = |(_, expr): &(Column, Expr)| bound_of(side, expr) == Some(bound);
-        match side.outputs.iter().position(is_bound) {
-            Some(at) => Some((&side.outputs[at].1, columns[at].1.clone())),
-            None => computed(side, columns, bound),
-        }
-    };
-    let found = find(Bound::End);
-    let data_type = match (end, &found) {
-        (Some(end), _) => end.data_type().clone(),
-        (None, Some((read, _))) => read.get_type(&side.scan).ok()?,
-        (None, None) => return None,
-    };
-    let grid = match &found {
-        Some((read, _)) => grid_of(side, read),
-        None => side.window.as_ref().and_then(|window| window.grid),
-    };
-    let end = found.map(|(_, expr)| expr).or_else(|| end.map(|end| own(end.name())))?;
-    let read = |bound: Bound| find(bound).map(|(_, expr)| expr);
-    Bounds::ending(end, &data_type, [read(Bound::Start), read(Bound::Time)], grid)
-}
-
-/// A bound that is computed of columns which a side gives out, as one that either side of a full
-/// join may have; and what it is behind the operator that gives them out as `columns`.
-fn computed<'a>(
-    side: &'a Relation,
-    columns: &[(Column, Expr)],
-    bound: Bound,
-) -> Option<(&'a Expr, Expr)> {
-    let window = side.window.as_ref()?;
-    let of = match bound {
-        Bound::Start => &window.start,
-        Bound::End => &window.end,
-        Bound::Time => &window.time,
-    };
-    let column = |part: &Expr| {
-        let at = side.outputs.iter().position(|(_, expr)| expr == part)?;
-        matches!(part, Expr::Column(_)).then(|| columns[at].1.clone())
-    };
-    let named = of.column_refs().into_iter().cloned().map(Expr::Column);
-    let is_computed =
-        !matches!(of, Expr::Column(_)) && named.map(|of| column(&of)).all(|of| of.is_some());
-    let behind = is_computed.then(|| session::replaced(of.clone(), column))?.ok()?;
-    Some((of, behind))
-}
-
 /// Left and right columns, under names that are all different.
 fn both_of(left: &Schema, right: &Schema) -> SchemaRef {
     let named = |side: &'static str| {
@@ -607,13 +398,4 @@ pub(crate) fn over(filter: &Expr, known: &[(Column, Expr)]) -> DfResult<Expr> {
         })
     })?;
     Ok(replaced.data)
-}
-
-/// How far apart the ends of windows are at least, in ticks.
-pub(crate) fn granularity(end: &Expr, schema: &Schema, column: usize) -> i64 {
-    let DataType::Timestamp(unit, _) = schema.field(column).data_type() else { return 1 };
-    match WindowCall::of(end) {
-        Some(call) if call.lengths.offset_ns == 0 => call.lengths.size_ns / tick_ns(*unit),
-        _ => 1,
-    }
 }

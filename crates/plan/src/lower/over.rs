@@ -36,11 +36,12 @@ use crate::lower::between::length_ns;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::join;
-use crate::lower::join::{Places, bound_of, bounds_behind, names_of};
+use crate::lower::join::{Places, names_of};
 use crate::lower::pipeline;
 use crate::lower::rank;
 use crate::lower::relation::{LowerError, Relation, check_key};
 use crate::lower::session;
+use crate::lower::window_bounds::{bound_of, bounds_behind};
 use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
 

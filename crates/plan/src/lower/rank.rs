@@ -20,9 +20,10 @@ use crate::logical::windows::Bound;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::join;
-use crate::lower::join::{bound_of, bounds_behind, granularity, grid_of, names_of};
+use crate::lower::join::names_of;
 use crate::lower::pipeline;
 use crate::lower::relation::{LowerError, Relation, check_key};
+use crate::lower::window_bounds::{bound_of, bounds_behind, granularity, grid_of, window_time};
 use crate::text::refusal::Refusal;
 
 /// The column that numbers rows, and the operator that does.
@@ -53,7 +54,7 @@ pub(crate) fn ranked(
         check_key(key, &input.scan)?;
     }
     let by: Vec<Expr> = keys.iter().chain(order.iter().map(|(expr, _)| expr)).cloned().collect();
-    let time = join::window_time(cx, &input, &end)?;
+    let time = window_time(cx, &input, &end)?;
     let (places, finished) = join::arriving(cx, job, &input, &by, (end.clone(), time))?;
     let (partition, sorted) = places.keys.split_at(keys.len());
     let name = "__row_number";
@@ -71,10 +72,7 @@ pub(crate) fn ranked(
         limit: None,
         schema: schema.clone(),
     };
-    let led = match partition.is_empty() {
-        true => vec![places.at],
-        false => partition.to_vec(),
-    };
+    let led = if partition.is_empty() { vec![places.at] } else { partition.to_vec() };
     let input_of = KeyedInput {
         schema: finished.schema.clone(),
         keys: led,

@@ -14,11 +14,11 @@ use crate::expr::own::own;
 use crate::logical::windows::{Bound, WindowCall};
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
-use crate::lower::join::{bound_of, grid_of};
 use crate::lower::pipeline;
 use crate::lower::relation::{Base, Bounds, Feeds, LowerError, Relation};
 use crate::lower::session;
 use crate::lower::step::column_index;
+use crate::lower::window_bounds::{bound_of, grid_of};
 use crate::text::refusal::Refusal;
 
 /// The rows of all inputs.

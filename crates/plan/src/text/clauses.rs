@@ -381,11 +381,10 @@ fn set_quantifier_of(op: SetOperator, quantifier: SetQuantifier, right: &SetExpr
         All | Distinct | None => false,
         ByName | AllByName | DistinctByName => op != SetOperator::Union,
     };
-    match by_name {
-        true => {
-            Refused::hinted("BY NAME", At::Before(right.span()), "name the columns in one order")
-        }
-        false => Ok(()),
+    if by_name {
+        Refused::hinted("BY NAME", At::Before(right.span()), "name the columns in one order")
+    } else {
+        Ok(())
     }
 }
 

@@ -163,9 +163,10 @@ fn element(cursor: &mut Cursor<'_>, table: &mut CreateTable) -> Result<(), Diagn
     }
     let mut origin = Origin::Data;
     if cursor.words("METADATA") {
-        origin = Origin::Metadata(match cursor.words("FROM") {
-            true => cursor.string("a key")?,
-            false => name.clone(),
+        origin = Origin::Metadata(if cursor.words("FROM") {
+            cursor.string("a key")?
+        } else {
+            name.clone()
         });
         cursor.words("VIRTUAL");
     }

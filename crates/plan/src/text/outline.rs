@@ -219,10 +219,7 @@ impl<'a> Outline<'a> {
             let end = (at + 1..bracket.end).find(ends).unwrap_or(bracket.end);
             return Some([vec![bracket.start..at], vec![at + 1..end]]);
         }
-        let opens = match is_word(token, "SELECT") {
-            true => at.checked_sub(1)?,
-            false => at + 1,
-        };
+        let opens = if is_word(token, "SELECT") { at.checked_sub(1)? } else { at + 1 };
         let is_open = self.tokens.get(opens).is_some_and(|t| t.token == Token::LParen);
         let within = self.inside.iter().find(|b| b.range.start == opens + 1 && b.query)?;
         let owner = self.owners.get(opens).copied().flatten().filter(|_| is_open)?;

@@ -21,10 +21,7 @@ pub(crate) fn data_type(cursor: &mut Cursor<'_>) -> Result<DataType, Diagnostic>
     let place = cursor.place();
     let mut reader = Reader { cursor, levels: 0, half: false };
     let read = reader.any()?;
-    match reader.half {
-        true => Err(Diagnostic::at(place, "the type has a '>' too many")),
-        false => Ok(read),
-    }
+    if reader.half { Err(Diagnostic::at(place, "the type has a '>' too many")) } else { Ok(read) }
 }
 
 struct Reader<'a, 'b> {
@@ -126,10 +123,7 @@ impl Reader<'_, '_> {
         let read = arrow_type(&sql_type).map_err(|message| {
             let unknown = message.starts_with("unknown type");
             let error = Diagnostic::at(place, message);
-            match unknown {
-                true => error.nearest("types", &shown, TYPE_NAMES.iter().copied()),
-                false => error,
-            }
+            if unknown { error.nearest("types", &shown, TYPE_NAMES.iter().copied()) } else { error }
         })?;
         self.cursor.skip(types.index());
         Ok(read)

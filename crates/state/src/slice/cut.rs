@@ -7,7 +7,7 @@
 use arrow::buffer::{BooleanBuffer, Buffer};
 
 use super::{Cursor, Slice};
-use crate::partition::Split;
+use crate::partition::RowsByOwner;
 use crate::spill::run::Writer;
 use crate::{Columns, Part, Partitioner, StateError, kernel};
 
@@ -27,7 +27,7 @@ impl Slice {
         own: u32,
         partitioner: &mut Partitioner,
         recycled: &mut Option<Self>,
-        each: impl FnMut(&Split, &Columns) -> Result<(), E>,
+        each: impl FnMut(&RowsByOwner, &Columns) -> Result<(), E>,
         error: impl Fn(StateError) -> StateError,
     ) -> Result<usize, E> {
         if !self.touched.is_any() {
@@ -67,7 +67,7 @@ impl Slice {
             return Ok(None);
         };
         let mut others = self.alike();
-        let mut split = Split::default();
+        let mut split = RowsByOwner::default();
         while let Some(part) = self.take_delta()? {
             partitioner.split(&part, &mut split)?;
             writer.add(&split.select(*own, &part)?)?;
@@ -93,7 +93,7 @@ impl Slice {
         &mut self,
         own: u32,
         partitioner: &mut Partitioner,
-        mut each: impl FnMut(&Split, &Columns) -> Result<(), E>,
+        mut each: impl FnMut(&RowsByOwner, &Columns) -> Result<(), E>,
     ) -> Result<usize, E> {
         let total = self.index.total();
         let mut few = self.touched.few_of(total).map(Vec::into_iter);
@@ -101,7 +101,7 @@ impl Slice {
         let is_few = few.is_some();
         // To find those that have rows, each place of the array is looked at.
         let mut looked = if is_few { 0 } else { self.groups_at_most() };
-        let mut split = Split::default();
+        let mut split = RowsByOwner::default();
         let mut cursor = Cursor::default();
         let mut next = |slice: &Self| match &mut few {
             Some(few) => few.next(),
@@ -134,10 +134,10 @@ impl Slice {
         own: u32,
         partitioner: &mut Partitioner,
         kept: &mut Self,
-        mut each: impl FnMut(&Split, &Columns) -> Result<(), E>,
+        mut each: impl FnMut(&RowsByOwner, &Columns) -> Result<(), E>,
         error: impl Fn(StateError) -> StateError,
     ) -> Result<(), E> {
-        let mut split = Split::default();
+        let mut split = RowsByOwner::default();
         while let Some(part) = self.take_delta()? {
             partitioner.split(&part, &mut split)?;
             each(&split, &part)?;
@@ -152,7 +152,12 @@ impl Slice {
 
 /// Of `rows` groups, which lie at the set bits of `occupied` or side by side, the places of those
 /// that are not `own`'s.
-fn others(split: &Split, own: u32, rows: usize, occupied: Option<&BooleanBuffer>) -> BooleanBuffer {
+fn others(
+    split: &RowsByOwner,
+    own: u32,
+    rows: usize,
+    occupied: Option<&BooleanBuffer>,
+) -> BooleanBuffer {
     // One word more than needed, so that 64 bits can be read from any place.
     let mut bits = vec![0u64; rows / 64 + 2];
     let mut begin = 0;

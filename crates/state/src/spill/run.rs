@@ -10,7 +10,7 @@ use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
 use super::section::{self, Appending};
 use super::{DiskFile, PARTS, Store};
-use crate::partition::{Partitioner, Split};
+use crate::partition::{Partitioner, RowsByOwner};
 use crate::{Columns, StateError};
 
 /// How large the part of the room is that is split at once, and its least bytes: sections are not
@@ -164,7 +164,7 @@ impl Writer<'_> {
         };
         let groups = Columns { keys: whole(|of| &of.keys)?, states: whole(|of| &of.states)? };
         drop(gathered);
-        let mut split = Split::default();
+        let mut split = RowsByOwner::default();
         splitter.split(&groups, &mut split)?;
         for part in (0..PARTS).filter(|&part| split.rows(part) > 0) {
             let Columns { mut keys, states } = split.select(part, &groups)?;

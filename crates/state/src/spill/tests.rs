@@ -10,7 +10,7 @@ use arrow::datatypes::{DataType, Float64Type, Int32Type, Int64Type};
 use crate::aggregates::{avg, count, max, sum};
 use crate::sim::{SimDisk, SimDiskOptions};
 use crate::{
-    Columns, GroupBy, KeyMode, Partitioner, Slice, Split, StateError, StateOptions, Windowed,
+    Columns, GroupBy, KeyMode, Partitioner, RowsByOwner, Slice, StateError, StateOptions, Windowed,
     Windows,
 };
 
@@ -219,7 +219,7 @@ fn remote_groups_stay_until_they_are_taken() {
             windowed.slices().update(0, ROWS as usize, &key, &args).unwrap();
             windowed.slices().spill_all();
             if number % 4 == 3 {
-                let give = |_: i64, split: &Split, groups: &Columns| {
+                let give = |_: i64, split: &RowsByOwner, groups: &Columns| {
                     for other in [0, 2] {
                         let groups = split.select(other, groups)?;
                         others.slices().merge(0, &groups.keys, &groups.states)?;

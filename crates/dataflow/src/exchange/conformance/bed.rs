@@ -13,7 +13,7 @@ use channel::{Link, RingConfig};
 use fabric::sim::{SimNet, SimOptions};
 use fabric::{Fabric, LinkId};
 use state::epoch::{Leader, Progress};
-use state::{Columns, GroupBy, Partitioner, Split, StateOptions};
+use state::{Columns, GroupBy, Partitioner, RowsByOwner, StateOptions};
 
 use super::Case;
 use crate::error::DataflowError;
@@ -133,13 +133,13 @@ impl Member for Probe {
     fn take_remote_groups(
         &self,
         partitioner: &mut Partitioner,
-        give: &mut dyn FnMut(i64, &Split, &Columns) -> Result<(), DataflowError>,
+        give: &mut dyn FnMut(i64, &RowsByOwner, &Columns) -> Result<(), DataflowError>,
     ) -> Result<usize, DataflowError> {
         let numbers = self.folded.take();
         let keys: ArrayRef = Arc::new(Int64Array::from(numbers));
         let counts: ArrayRef = Arc::new(Int64Array::from(vec![1; keys.len()]));
         let groups = Columns { keys: vec![keys], states: vec![counts] };
-        let mut split = Split::default();
+        let mut split = RowsByOwner::default();
         partitioner.split(&groups, &mut split)?;
         let own = split.select(self.worker, &groups)?;
         let rows = own.keys[0].as_primitive::<Int64Type>().values();

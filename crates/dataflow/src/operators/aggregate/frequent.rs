@@ -15,7 +15,7 @@ use std::sync::Arc;
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use state::{Frequent, GroupBy, KeyMode, Partitioner, Slices, Split, StateOptions};
+use state::{Frequent, GroupBy, KeyMode, Partitioner, RowsByOwner, Slices, StateOptions};
 
 use super::Grouping;
 use super::fold::Folder;
@@ -167,7 +167,7 @@ impl Front {
         let mut partitioner = self.partitioner.borrow_mut();
         let packer = |leader| (leader, self.deltas.packer(grouping.net.payload_max(leader)));
         let mut packers: Vec<_> = grouping.net.peers().map(packer).collect();
-        let (mut split, mut groups) = (Split::default(), 0);
+        let (mut split, mut groups) = (RowsByOwner::default(), 0);
         while let Some(start) = slices.first() {
             while let Some(part) = slices.take_delta(start)? {
                 partitioner.split(&part, &mut split)?;

@@ -41,7 +41,7 @@ use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use state::epoch::Leader;
-use state::{Columns, Partitioner, Slices, Spilled, Split, Triggered, Windowed};
+use state::{Columns, Partitioner, RowsByOwner, Slices, Spilled, Triggered, Windowed};
 
 use crate::error::DataflowError;
 use crate::exchange::{
@@ -479,7 +479,7 @@ impl<D: Downstream> Member for Grouping<D> {
     fn take_remote_groups(
         &self,
         partitioner: &mut Partitioner,
-        give: &mut dyn FnMut(i64, &Split, &Columns) -> Result<(), DataflowError>,
+        give: &mut dyn FnMut(i64, &RowsByOwner, &Columns) -> Result<(), DataflowError>,
     ) -> Result<usize, DataflowError> {
         self.bounded().slices().take_remote_groups(self.worker, partitioner, give)
     }

@@ -27,15 +27,16 @@ pub(crate) fn bounded(expr: Expr) -> Expr {
             alias.expr = boxed(alias.expr);
             Expr::Alias(alias)
         }
-        Expr::Literal(value, metadata) => match is_long(&value) {
-            true => {
+        Expr::Literal(value, metadata) => {
+            if is_long(&value) {
                 // A constant function would be computed once, of no rows.
                 let signature = Signature::any(1, Volatility::Volatile);
                 let constant = ScalarUDF::from(Constant { signature });
                 constant.call(vec![Expr::Literal(value, metadata)])
+            } else {
+                Expr::Literal(value, metadata)
             }
-            false => Expr::Literal(value, metadata),
-        },
+        }
         Expr::Case(Case { expr, when_then_expr, else_expr }) => {
             let branches = when_then_expr.into_iter().map(|(when, then)| (when, boxed(then)));
             Expr::Case(Case::new(expr, branches.collect(), else_expr.map(boxed)))

@@ -113,9 +113,10 @@ impl ScalarUDFImpl for Joined {
         let arrays = ColumnarValue::values_to_arrays(&args.args)?;
         let [left, right] = &arrays[..] else { return internal_err!("{NAME} takes two texts") };
         let made: ArrayRef = concat_elements_dyn(left.as_ref(), right.as_ref())?;
-        Ok(match constant {
-            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&made, 0)?),
-            false => ColumnarValue::Array(made),
+        Ok(if constant {
+            ColumnarValue::Scalar(ScalarValue::try_from_array(&made, 0)?)
+        } else {
+            ColumnarValue::Array(made)
         })
     }
 }

@@ -177,12 +177,11 @@ fn unknown_function(name: &ObjectName) -> Checked {
     let message = format!("unknown table function '{name}'");
     let (words, at) = (name.to_string(), At::Here(name.span()));
     let known = ["TUMBLE", "HOP", "CUMULATE", "SESSION"];
-    let (message, hint) = match known.iter().any(|known| words.eq_ignore_ascii_case(known)) {
-        true => {
-            let message = format!("{words} takes a table, and finds none");
-            (message, "write TABLE in front of its name: FROM TUMBLE(TABLE t, …)")
-        }
-        false => (message, "there are TUMBLE, HOP, CUMULATE, SESSION and UNNEST"),
+    let (message, hint) = if known.iter().any(|known| words.eq_ignore_ascii_case(known)) {
+        let message = format!("{words} takes a table, and finds none");
+        (message, "write TABLE in front of its name: FROM TUMBLE(TABLE t, …)")
+    } else {
+        (message, "there are TUMBLE, HOP, CUMULATE, SESSION and UNNEST")
     };
     Err(Refused { words, at, message: Some(message), hint: Some(hint) })
 }

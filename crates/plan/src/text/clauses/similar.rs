@@ -34,10 +34,7 @@ pub(super) fn rewrite(expr: &mut Expr) -> Checked {
     let value = std::mem::replace(&mut **value, Expr::value(Value::Null));
     let regex = Value::SingleQuotedString(regex);
     let regex = Expr::Value(ValueWithSpan { value: regex, span: *span });
-    let op = match negated {
-        true => BinaryOperator::PGRegexNotMatch,
-        false => BinaryOperator::PGRegexMatch,
-    };
+    let op = if *negated { BinaryOperator::PGRegexNotMatch } else { BinaryOperator::PGRegexMatch };
     *expr = Expr::Nested(Box::new(Expr::BinaryOp {
         left: Box::new(value),
         op,

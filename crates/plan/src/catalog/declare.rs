@@ -1,0 +1,162 @@
+//! `CREATE TABLE`, checked against the connector that it names.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+
+use arrow::datatypes::{DataType, Schema};
+use dataflow::connector::{Connector, Options};
+
+use crate::catalog::computed::Computed;
+use crate::catalog::{Derived, EventTime, Places, Table, finer_hint};
+use crate::text::ddl::{CreateTable, Origin};
+use crate::text::diagnostics::Diagnostic;
+use crate::text::syntax::Ident;
+use crate::text::types::sql_name;
+
+impl Table {
+    /// Checks a declaration against its connector. `computed` are its computed columns, in order.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub(crate) fn declare(
+        decl: &CreateTable,
+        computed: Vec<Computed>,
+        connectors: &[Arc<dyn Connector>],
+    ) -> Result<Self, Vec<Diagnostic>> {
+        let connector = connector_of(decl, connectors).map_err(|e| vec![e])?;
+        let mut errors = vec![];
+        let mut options = Options::new();
+        let known = || connector.options().iter().map(|o| o.key);
+        for option in decl.options.iter().filter(|o| o.key.text != "connector") {
+            let key = &option.key.text;
+            if !known().any(|k| k == key || k.split_once('<').is_some_and(family(key))) {
+                let message = format!("connector '{}' has no option '{key}'", connector.name());
+                errors.push(Diagnostic::at(option.key.place, message).nearest(
+                    "options",
+                    key,
+                    known(),
+                ));
+            }
+            options.insert(key.clone(), option.value.text.clone());
+        }
+        let mut computed = computed.into_iter();
+        let mut fields = Vec::with_capacity(decl.columns.len());
+        let mut derived = BTreeMap::new();
+        for (at, column) in decl.columns.iter().enumerate() {
+            fields.push(column.field.clone());
+            match &column.origin {
+                Origin::Data => {}
+                Origin::Metadata(key) => {
+                    errors.extend(unknown_metadata(&*connector, key));
+                    derived.insert(at, Derived::Metadata(key.text.clone()));
+                }
+                Origin::Computed(_) => {
+                    let Some(computed) = computed.next() else { continue };
+                    fields[at] = computed.field.clone();
+                    derived.insert(at, Derived::Computed(computed));
+                }
+            }
+        }
+        let places = Places {
+            stale: AtomicBool::new(false),
+            name: decl.name.place,
+            columns: decl.columns.iter().map(|c| (c.field.name().clone(), c.place)).collect(),
+            options: decl.options.iter().map(|o| (o.key.text.clone(), o.value.place)).collect(),
+        };
+        let mut table = Self {
+            name: decl.name.text.clone(),
+            connector,
+            event_time: None,
+            options,
+            schema: OnceLock::new(),
+            derived,
+            bounded: OnceLock::new(),
+            places,
+            stream: None,
+            shelf: Arc::default(),
+            side: None,
+        };
+        if !decl.columns.is_empty() {
+            let _ = table.schema.set(Arc::new(Schema::new(fields)));
+        }
+        if errors.is_empty() {
+            match table.declared_time(decl) {
+                Ok(event_time) => table.event_time = event_time,
+                Err(error) => errors.push(error),
+            }
+        }
+        if errors.is_empty() { Ok(table) } else { Err(errors) }
+    }
+
+    /// The watermark of the declaration. It is a source's, so that columns can be inferred here if
+    /// need be.
+    fn declared_time(&self, decl: &CreateTable) -> Result<Option<EventTime>, Diagnostic> {
+        let Some(watermark) = &decl.watermark else { return Ok(None) };
+        let (name, place) = (&watermark.column.text, watermark.column.place);
+        let schema = self.columns(place)?;
+        let Ok(field) = schema.field_with_name(name) else {
+            let names = schema.fields().iter().map(|f| f.name().as_str());
+            return Err(Diagnostic::at(place, format!("unknown column '{name}'"))
+                .nearest("columns", name, names));
+        };
+        let DataType::Timestamp(unit, _) = field.data_type() else {
+            let shown = sql_name(field.data_type());
+            let message = format!("a watermark needs a TIMESTAMP column, and '{name}' is {shown}");
+            return Err(Diagnostic::at(place, message)
+                .hint(format!("declare the column as {name} TIMESTAMP(3)")));
+        };
+        let delay = match watermark.delay {
+            None => 0,
+            Some(interval) => interval.ticks(*unit).ok_or_else(|| {
+                let shown = sql_name(field.data_type());
+                let message = format!("the interval is finer than '{name}', which is {shown}");
+                Diagnostic::at(interval.place, message).hint(finer_hint(*unit))
+            })?,
+        };
+        let idle_timeout_ns = watermark.idle_timeout.map(|interval| interval.ns as u64);
+        Ok(Some(EventTime { column: name.clone(), delay, idle_timeout_ns }))
+    }
+}
+
+/// The error that a connector does not know a key.
+fn unknown_metadata(connector: &dyn Connector, key: &Ident) -> Option<Diagnostic> {
+    let known = || connector.metadata().iter().map(|spec| spec.key);
+    if known().any(|name| name == key.text) {
+        return None;
+    }
+    let message = format!("connector '{}' has no metadata '{}'", connector.name(), key.text);
+    let error = Diagnostic::at(key.place, message);
+    Some(if connector.metadata().is_empty() {
+        error.hint("leave the column out, or compute it: name AS expression")
+    } else {
+        error.nearest("keys", &key.text, known())
+    })
+}
+
+/// Whether `key` is of a family of options such as `fields.<column>.kind`. The connector knows the
+/// columns and checks the rest of the key.
+fn family(key: &str) -> impl Fn((&str, &str)) -> bool {
+    move |(before, _)| key.starts_with(before)
+}
+
+fn connector_of(
+    decl: &CreateTable,
+    connectors: &[Arc<dyn Connector>],
+) -> Result<Arc<dyn Connector>, Diagnostic> {
+    let names = || connectors.iter().map(|c| c.name());
+    let Some(option) = decl.options.iter().find(|o| o.key.text == "connector") else {
+        let message = format!("table '{}' does not say its connector", decl.name.text);
+        return Err(Diagnostic::at(decl.name.place, message)
+            .detail(format!("the connectors are: {}", names().collect::<Vec<_>>().join(", ")))
+            .hint("WITH ('connector' = '…', …)"));
+    };
+    let name = &option.value.text;
+    connectors.iter().find(|c| c.name() == name).cloned().ok_or_else(|| {
+        Diagnostic::at(option.value.place, format!("unknown connector '{name}'")).nearest(
+            "connectors",
+            name,
+            names(),
+        )
+    })
+}
